@@ -15,7 +15,7 @@ const PRECISION: usize = 14;
 
 /// What a script may set.
 #[derive(Clone, Copy)]
-struct Settings {
+pub(crate) struct Settings {
     sparse_convert: bool,
     sparse_ratio: i64,
     sparse_safe: i64,
@@ -50,8 +50,7 @@ impl Default for Settings {
 
 type Shared = Rc<Cell<Settings>>;
 
-pub(crate) fn library(lua: &Lua) -> mlua::Result<Table> {
-    let shared: Shared = Rc::default();
+pub(crate) fn library(lua: &Lua, shared: &Shared) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.raw_set("_NAME", "cjson")?;
     table.raw_set("_VERSION", "2.1.0")?;
@@ -83,7 +82,7 @@ pub(crate) fn library(lua: &Lua) -> mlua::Result<Table> {
         }
     })?;
     table.raw_set("decode", decode)?;
-    settings(lua, &table, &shared)?;
+    settings(lua, &table, shared)?;
     Ok(table)
 }
 

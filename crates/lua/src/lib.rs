@@ -3,8 +3,8 @@
 //! [`run`] is the [`Interpreter`](concord_engine::script::Interpreter) of an engine that executes
 //! scripts itself. Every replica executes each script, so that a script must do the same on all of
 //! them, and must end:
-//! - Each script gets an interpreter of its own. Nothing of an earlier one is left, not even garbage:
-//!   when memory is collected, and when there is too much of it, hangs on the script alone.
+//! - Each script finds an interpreter as if it were its own, and nothing of an earlier one is left: see [`kept`].
+//!   When garbage is collected, and when there is too much memory, hangs on the script alone.
 //! - `math.random` is Redis' own generator, seeded by the record; there is no clock but TIME, which is
 //!   the record's.
 //! - `pairs` and `next` refuse tables whose keys are tables or functions: their order hangs on
@@ -18,6 +18,7 @@ mod bounded;
 mod cjson;
 mod cmsgpack;
 mod functions;
+mod kept;
 mod natives;
 mod patterns;
 mod random;
@@ -32,12 +33,12 @@ use std::rc::Rc;
 use concord_engine::functions::Declared;
 use concord_engine::resp;
 use concord_engine::script::{Host, Script};
-use sandbox::{Failed, Task};
+use sandbox::{Failed, Interpreter, Task};
 
 /// Most instructions of a script; a command counts for `CALL_COST` and its bytes.
 pub const COST_MAX: u64 = 20_000_000;
 /// Every so many instructions are counted at once.
-const COST_STEP: u32 = 1_000;
+const COST_STEP: u32 = 250;
 /// What a command counts for, in instructions, beside its bytes and those of its reply.
 const CALL_COST: u64 = 200;
 /// So many bytes of commands and replies count for one instruction.
@@ -46,25 +47,46 @@ const BYTES_OF_ONE: u64 = 4;
 const LOAD_COST: u64 = 5_000;
 /// The same of a byte of code, which is to be compiled.
 const COMPILED_BYTE_COST: u64 = 3;
-/// Most memory of a script's interpreter.
+/// Most memory of a script's interpreter, in bytes, where no garbage is.
 const MEMORY_BYTES_MAX: usize = 32 << 20;
+/// The same with garbage.
+const ALLOCATED_BYTES_MAX: usize = 4 * MEMORY_BYTES_MAX;
+/// Garbage is collected when there may be so much of it, in bytes, or as much as there is of all else.
+const GARBAGE_BYTES: usize = 4 << 20;
 /// So many bytes that a collection of garbage has seen count for one instruction: a loop that appends to
 /// a string copies more than it executes.
 const COLLECTED_BYTES_OF_ONE: u64 = 4;
 /// What a script that ran for too long is answered.
 const STOPPED: &str = "ERR the script ran for too long and was stopped; what it did before stays";
 
-/// What a script has cost so far.
-#[derive(Clone, Debug, Default)]
-struct Meter(Rc<Cell<u64>>);
+/// What a script has cost so far, and what it may.
+#[derive(Clone, Debug)]
+struct Meter(Rc<Cell<(u64, u64)>>);
+
+impl Default for Meter {
+    fn default() -> Meter {
+        Meter(Rc::new(Cell::new((0, COST_MAX))))
+    }
+}
 
 impl Meter {
+    /// Begins anew.
+    fn begin(&self, cost: u64, cost_max: u64) {
+        self.0.set((cost, cost_max));
+    }
+
     fn add(&self, cost: u64) {
-        self.0.set(self.0.get().saturating_add(cost));
+        let (so_far, most) = self.0.get();
+        self.0.set((so_far.saturating_add(cost), most));
+    }
+
+    fn cost(&self) -> u64 {
+        self.0.get().0
     }
 
     fn is_over(&self) -> bool {
-        self.0.get() > COST_MAX
+        let (cost, most) = self.0.get();
+        cost > most
     }
 }
 
@@ -72,18 +94,38 @@ impl Meter {
 /// [`concord_engine::script::Interpreter`].
 pub fn run(script: &Script<'_>, host: &mut dyn Host, reply: &mut Vec<u8>) {
     let start = reply.len();
-    let meter = Meter::default();
     let task = script.function.map_or(Task::Script, Task::Call);
-    if script.function.is_some() {
-        meter.add(script.text.len() as u64 * COMPILED_BYTE_COST);
-    }
-    let text = match sandbox::run(script, task, host, &meter, reply) {
-        Ok(()) => return,
-        _ if meter.is_over() => STOPPED.as_bytes().to_vec(),
-        Err(failed) => text_of(failed),
+    let cost = match script.function {
+        Some(_) => script.text.len() as u64 * COMPILED_BYTE_COST,
+        None => 0,
     };
+    let Err(text) = kept::run(script, task, cost, host, reply) else { return };
     reply.truncate(start);
     resp::error(reply, &text);
+}
+
+/// Runs it in an interpreter of its own, within [`COST_MAX`] and [`MEMORY_BYTES_MAX`].
+///
+/// # Errors
+/// The error for the client.
+fn run_alone(
+    script: &Script<'_>,
+    task: Task<'_>,
+    cost: &mut u64,
+    host: &mut dyn Host,
+    reply: &mut Vec<u8>,
+) -> Result<(), Vec<u8>> {
+    let mut interpreter = Interpreter::new().map_err(|error| text_of(error.into()))?;
+    let meter = interpreter.shared.meter.clone();
+    meter.begin(*cost, COST_MAX);
+    let ended = interpreter.collect_garbage().map_err(Failed::from);
+    let ended = ended.and_then(|()| interpreter.run(script, task, host, reply));
+    *cost = meter.cost();
+    match ended {
+        Ok(()) => Ok(()),
+        _ if meter.is_over() => Err(STOPPED.as_bytes().to_vec()),
+        Err(failed) => Err(text_of(failed)),
+    }
 }
 
 fn text_of(failed: Failed) -> Vec<u8> {
@@ -107,8 +149,7 @@ pub fn compile(code: &[u8]) -> Result<(), Vec<u8>> {
 /// # Errors
 /// The error for the client.
 pub fn load(code: &[u8], cost: &mut u64) -> Result<Vec<Declared>, Vec<u8>> {
-    let meter = Meter::default();
-    meter.add(*cost + LOAD_COST + code.len() as u64 * COMPILED_BYTE_COST);
+    *cost += LOAD_COST + code.len() as u64 * COMPILED_BYTE_COST;
     let nothing: [&[u8]; 0] = [];
     let script = Script {
         text: code,
@@ -121,18 +162,14 @@ pub fn load(code: &[u8], cost: &mut u64) -> Result<Vec<Declared>, Vec<u8>> {
     };
     let declared = RefCell::new(Vec::new());
     let task = Task::Load(&declared);
-    let loaded = match meter.is_over() {
+    let loaded = match *cost > COST_MAX {
         true => Ok(()),
-        false => sandbox::run(&script, task, &mut Nobody, &meter, &mut Vec::new()),
+        false => run_alone(&script, task, cost, &mut Nobody, &mut Vec::new()),
     };
-    *cost = meter.0.get();
-    match loaded {
-        _ if meter.is_over() => {
-            Err(b"ERR Error registering functions: ERR FUNCTION LOAD timeout".to_vec())
-        }
-        Ok(()) => Ok(declared.into_inner()),
-        Err(failed) => Err(text_of(failed)),
+    if *cost > COST_MAX {
+        return Err(b"ERR Error registering functions: ERR FUNCTION LOAD timeout".to_vec());
     }
+    loaded.map(|()| declared.into_inner())
 }
 
 /// A library calls no commands while it is loaded.

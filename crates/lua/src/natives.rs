@@ -1,16 +1,16 @@
 //! What the prelude builds on.
 
+use std::cell::Cell;
 use std::fmt;
+use std::rc::Rc;
 
 use concord_engine::resp;
 use concord_engine::script::hash_of;
-use mlua::{ChunkMode, Lua, MultiValue, Scope, Table, Value, Variadic};
+use mlua::{ChunkMode, Lua, MultiValue, Table, Value, Variadic};
 
-use crate::random::Random;
-use crate::sandbox::{Run, place, syntax_text};
+use crate::sandbox::{Asked, Shared, place, syntax_text};
 use crate::{
-    BYTES_OF_ONE, CALL_COST, COLLECTED_BYTES_OF_ONE, STOPPED, bits, bounded, cjson, cmsgpack,
-    replies, strings, structs,
+    BYTES_OF_ONE, CALL_COST, STOPPED, bits, bounded, cjson, cmsgpack, replies, strings, structs,
 };
 
 /// Most arguments of a native that are no numbers: what `unpack` gives, and some in front of them.
@@ -82,22 +82,13 @@ pub(crate) fn plain_text(error: &mlua::Error) -> String {
     }
 }
 
-pub(crate) fn make<'scope, 'env: 'scope>(
-    lua: &Lua,
-    scope: &'scope Scope<'scope, 'env>,
-    run: &'scope Run<'env>,
-    seed: u64,
-) -> mlua::Result<Table> {
+pub(crate) fn make(lua: &Lua, shared: &Rc<Shared>) -> mlua::Result<Table> {
     let native = lua.create_table()?;
     native.raw_set("stopped", STOPPED)?;
     native.raw_set("null", Value::NULL)?;
-    native.raw_set("redis", redis(lua, scope, run)?)?;
-    native.raw_set("is_over", scope.create_function(|_, ()| Ok(run.meter.is_over()))?)?;
-    let collected = scope.create_function(|lua, ()| {
-        run.meter.add(lua.used_memory() as u64 / COLLECTED_BYTES_OF_ONE);
-        Ok(())
-    })?;
-    native.raw_set("collected", collected)?;
+    native.raw_set("redis", redis(lua, shared)?)?;
+    let meter = shared.meter.clone();
+    native.raw_set("is_over", lua.create_function(move |_, ()| Ok(meter.is_over()))?)?;
     native.raw_set("text_of", lua.create_function(|lua, error| text_of(lua, &error))?)?;
     native.raw_set("position", lua.create_function(|lua, ()| Ok(position(lua)))?)?;
     native.raw_set(
@@ -109,11 +100,15 @@ pub(crate) fn make<'scope, 'env: 'scope>(
     let to_native = native.clone();
     native.raw_set(
         "load",
-        scope.create_function(move |lua, (text, name)| load(lua, &to_native, &text, &name))?,
+        lua.create_function(move |lua, (text, name)| load(lua, &to_native, &text, &name))?,
     )?;
-    native.raw_set("library", lua.create_function(|lua, name: String| library(lua, &name))?)?;
-    randomness(lua, &native, seed)?;
-    strings::make(lua, &native, &run.meter)?;
+    let own = Rc::clone(shared);
+    let library = lua.create_function(move |lua, name: String| library(lua, &name, &own))?;
+    native.raw_set("library", library)?;
+    let another = lua.create_function(|lua, ()| cjson_library(lua, &Rc::default()))?;
+    native.raw_set("another_cjson", another)?;
+    randomness(lua, &native, shared)?;
+    strings::make(lua, &native, &shared.meter)?;
     // Some of them call functions of the script, which may call them again.
     bounded::functions(lua, &native, FEW_ARGS)?;
     Ok(native)
@@ -123,9 +118,16 @@ fn position(lua: &Lua) -> String {
     place(lua).map_or_else(String::new, |(_, short, line)| format!("{short}:{line}: "))
 }
 
-fn library(lua: &Lua, name: &str) -> mlua::Result<Table> {
+/// `cjson`, of these settings.
+fn cjson_library(lua: &Lua, settings: &Rc<Cell<cjson::Settings>>) -> mlua::Result<Table> {
+    let library = cjson::library(lua, settings)?;
+    bounded::functions(lua, &library, MOST_ARGS)?;
+    Ok(library)
+}
+
+fn library(lua: &Lua, name: &str, shared: &Shared) -> mlua::Result<Table> {
     let library = match name {
-        "cjson" => cjson::library(lua),
+        "cjson" => return cjson_library(lua, &shared.cjson),
         "cmsgpack" => cmsgpack::library(lua),
         "bit" => bits::library(lua),
         _ => structs::library(lua),
@@ -171,66 +173,62 @@ fn argument(value: &Value, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Executes a command and appends its reply.
-fn execute(run: &Run<'_>, args: &[Value], reply: &mut Vec<u8>) -> mlua::Result<()> {
-    if args.is_empty() {
-        resp::error(reply, b"ERR Please specify at least one argument for this redis lib call");
-        return Ok(());
-    }
-    let mut bytes = Vec::new();
-    let mut ends = Vec::with_capacity(args.len());
-    for value in args {
-        if !argument(value, &mut bytes) {
-            let text = b"ERR Lua redis lib command arguments must be strings or integers";
-            resp::error(reply, text);
+/// Executes a command: its reply is in `asked`.
+fn execute(lua: &Lua, shared: &Shared, args: &[Value]) -> mlua::Result<()> {
+    let length = {
+        let Asked { bytes, ends, reply } = &mut *shared.asked.borrow_mut();
+        bytes.clear();
+        ends.clear();
+        reply.clear();
+        if args.is_empty() {
+            resp::error(reply, b"ERR Please specify at least one argument for this redis lib call");
             return Ok(());
         }
-        ends.push(bytes.len());
-    }
-    let mut start = 0;
-    let part = |end: &usize| {
-        let part = &bytes[start..*end];
-        start = *end;
-        part
+        for value in args {
+            if !argument(value, bytes) {
+                let text = b"ERR Lua redis lib command arguments must be strings or integers";
+                resp::error(reply, text);
+                return Ok(());
+            }
+            ends.push(bytes.len());
+        }
+        bytes.len()
     };
-    let parts: Vec<&[u8]> = ends.iter().map(part).collect();
-    if run.meter.is_over() {
-        return Err(mlua::Error::runtime(STOPPED));
-    }
-    run.host.borrow_mut().call(run.resp3.get(), &parts, reply);
-    run.meter.add(CALL_COST + (bytes.len() + reply.len()) as u64 / BYTES_OF_ONE);
+    shared.go_on(lua)?;
+    shared.ask_host()?;
+    let length = length + shared.asked.borrow().reply.len();
+    shared.meter.add(CALL_COST + length as u64 / BYTES_OF_ONE);
     Ok(())
 }
 
 /// redis.call.
-fn call(lua: &Lua, run: &Run<'_>, args: &[Value]) -> mlua::Result<Value> {
-    let mut reply = Vec::new();
-    execute(run, args, &mut reply)?;
-    match reply.split_first() {
+fn call(lua: &Lua, shared: &Shared, args: &[Value]) -> mlua::Result<Value> {
+    execute(lua, shared, args)?;
+    let asked = shared.asked.borrow();
+    match asked.reply.split_first() {
         Some((b'-', text)) => Err(raised(text.trim_ascii_end())),
-        _ => replies::parse(lua, &reply),
+        _ => replies::parse(lua, &asked.reply),
     }
 }
 
 /// redis.pcall: an error is a value.
-fn try_call(lua: &Lua, run: &Run<'_>, args: &[Value]) -> mlua::Result<Value> {
-    let mut reply = Vec::new();
-    execute(run, args, &mut reply)?;
-    replies::parse(lua, &reply)
+fn try_call(lua: &Lua, shared: &Shared, args: &[Value]) -> mlua::Result<Value> {
+    execute(lua, shared, args)?;
+    replies::parse(lua, &shared.asked.borrow().reply)
 }
 
 /// The table `redis`.
-fn redis<'scope, 'env: 'scope>(
-    lua: &Lua,
-    scope: &'scope Scope<'scope, 'env>,
-    run: &'scope Run<'env>,
-) -> mlua::Result<Table> {
+fn redis(lua: &Lua, shared: &Rc<Shared>) -> mlua::Result<Table> {
     let redis = constants(lua)?;
-    let function = scope.create_function(|lua, args: Variadic<Value>| call(lua, run, &args))?;
+    let own = Rc::clone(shared);
+    let function = lua.create_function(move |lua, args: Variadic<Value>| call(lua, &own, &args))?;
     redis.raw_set("call", function)?;
-    let function = scope.create_function(|lua, args: Variadic<Value>| try_call(lua, run, &args))?;
+    let own = Rc::clone(shared);
+    let function =
+        lua.create_function(move |lua, args: Variadic<Value>| try_call(lua, &own, &args))?;
     redis.raw_set("pcall", function)?;
-    let function = scope.create_function(|_, args: Variadic<Value>| {
+    let own = Rc::clone(shared);
+    let function = lua.create_function(move |_, args: Variadic<Value>| {
         let version = match args[..] {
             [Value::Integer(version)] => version,
             [_] => 0,
@@ -239,7 +237,7 @@ fn redis<'scope, 'env: 'scope>(
         if !matches!(version, 2 | 3) {
             return Err(raised(b"ERR RESP version must be 2 or 3."));
         }
-        run.resp3.set(version == 3);
+        own.resp3.set(version == 3);
         Ok(())
     })?;
     redis.raw_set("setresp", function)?;
@@ -330,11 +328,10 @@ fn load(
 }
 
 /// math.random and math.randomseed.
-fn randomness(lua: &Lua, native: &Table, seed: u64) -> mlua::Result<()> {
-    let random = std::rc::Rc::new(Random::new(seed as i32));
-    let own = random.clone();
+fn randomness(lua: &Lua, native: &Table, shared: &Rc<Shared>) -> mlua::Result<()> {
+    let own = Rc::clone(shared);
     let draw = lua.create_function(move |lua, bounds: Variadic<f64>| {
-        let drawn = own.draw();
+        let drawn = own.random.draw();
         let (low, high) = match bounds[..] {
             [] => return outcome(lua, Ok(MultiValue::from_iter([Value::Number(drawn)]))),
             [high] => (1.0, high.trunc()),
@@ -350,8 +347,9 @@ fn randomness(lua: &Lua, native: &Table, seed: u64) -> mlua::Result<()> {
         outcome(lua, Ok(MultiValue::from_iter([Value::Number(value)])))
     })?;
     native.raw_set("random", draw)?;
+    let own = Rc::clone(shared);
     let seed = lua.create_function(move |lua, seed: f64| {
-        random.seed(seed as i64 as i32);
+        own.random.seed(seed as i64 as i32);
         outcome(lua, Ok(MultiValue::new()))
     })?;
     native.raw_set("randomseed", seed)

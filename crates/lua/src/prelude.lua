@@ -1,6 +1,7 @@
 -- What a script finds around it: Redis 7.0's globals, none of which may be changed, and a few
 -- functions of Lua's that must do the same at every replica. Called with the natives (Rust), once for
--- each script; answers the function that runs a script.
+-- each interpreter; answers what scripts see, what runs one, what loads a library, and what says whether nothing is left of those
+-- that ran.
 local native, globals = ...
 local error, ipairs, rawget, select, tonumber, type, unpack = error, ipairs, rawget, select, tonumber, type, unpack
 local raw_next, raw_pairs, raw_pcall, raw_xpcall = next, pairs, pcall, xpcall
@@ -14,8 +15,9 @@ local function fail(message) error(position() .. message, 0) end
 local behind = {}
 local function read_only_error() fail('Attempt to modify a readonly table') end
 -- In the place of the metatable of each.
-local locked = raw_setmetatable({}, {__newindex = read_only_error, __metatable = {}})
-behind[locked] = locked
+local hidden = {}
+local locked = raw_setmetatable({}, {__newindex = read_only_error, __metatable = hidden})
+behind[locked], behind[hidden] = locked, hidden
 local function read_only(real, missing)
   if missing then raw_setmetatable(real, {__index = missing}) end
   local front = raw_setmetatable({}, {__index = real, __newindex = read_only_error, __metatable = locked})
@@ -181,25 +183,12 @@ for _, name in raw_pairs({'insert', 'remove', 'sort', 'concat', 'maxn', 'foreach
   end
 end
 
--- What is allocated counts too: each collection, at about as much as the memory it has seen. The collector may run where
--- nobody catches an error, and then the process would end. A script that is to be stopped is stopped at its next step.
-local newproxy, getmetatable = newproxy, getmetatable
-local collected, await_collection = native.collected
-local function on_collection()
-  raw_pcall(collected)
-  raw_pcall(await_collection)
-end
-await_collection = function()
-  getmetatable(newproxy(true)).__gc = on_collection
-end
-await_collection()
-
 -- The libraries are made when they are asked for.
 local libraries = {cjson = true, cmsgpack = true, bit = true, struct = true}
 local function missing(_, name)
   if libraries[name] then
     local own = native.library(name)
-    if name == 'cjson' then own.new = function() return own end end
+    if name == 'cjson' then own.new = native.another_cjson end
     local front = read_only(own)
     raw_rawset(globals, name, front)
     return front
@@ -210,6 +199,10 @@ for _, name in raw_pairs({'string', 'table', 'math', 'coroutine'}) do
   globals[name] = read_only(globals[name])
 end
 globals.redis = read_only(native.redis)
+-- Strings find their functions there, and nobody behind it.
+local of_strings = getmetatable('')
+of_strings.__index = globals.string
+behind[of_strings] = of_strings
 for _, name in raw_pairs({'dofile', 'loadfile', 'print', 'newproxy', 'getfenv', 'setfenv', 'module', 'require'}) do
   raw_rawset(globals, name, nil)
 end
@@ -306,8 +299,18 @@ local function library()
     is_loaded, seen = true, globals._G
   end
 end
+-- Whether what all scripts share is as it was: the tables in front of others are empty, and that of strings has what it
+-- had. A script could leave something there with `table.insert`, which asks no metatable.
+local function is_pristine()
+  shown, shown_count = {}, 0
+  for front in raw_next, behind do
+    if front ~= of_strings and raw_next(front) ~= nil then return false end
+  end
+  local key, value = raw_next(of_strings)
+  return key == '__index' and value == globals.string and raw_next(of_strings, key) == nil
+end
 return globals._G, function(main, ...)
   if select('#', ...) == 0 then return raw_xpcall(main, handler) end
   local arguments = {...}
   return raw_xpcall(function() return main(unpack(arguments)) end, handler)
-end, library
+end, library, is_pristine

@@ -9,15 +9,10 @@ const MASK: u64 = (1 << 48) - 1;
 const DRAWN_MAX: f64 = 2_147_483_647.0;
 
 /// POSIX' lrand48.
+#[derive(Default)]
 pub(crate) struct Random(Cell<u64>);
 
 impl Random {
-    pub(crate) fn new(seed: i32) -> Random {
-        let random = Random(Cell::new(0));
-        random.seed(seed);
-        random
-    }
-
     pub(crate) fn seed(&self, seed: i32) {
         self.0.set((u64::from(seed as u32) << 16) | LOW);
     }

@@ -1,6 +1,8 @@
-//! One script in an interpreter of its own.
+//! A script in an interpreter: what it finds there, and what becomes of what it gives.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::OnceLock;
 
 use concord_engine::functions::Declared;
@@ -8,7 +10,11 @@ use concord_engine::script::{Host, Script, hash_of};
 
 use mlua::{ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, Table, Value, VmState};
 
-use crate::{COST_STEP, MEMORY_BYTES_MAX, Meter, STOPPED, functions, natives, replies};
+use crate::random::Random;
+use crate::{
+    ALLOCATED_BYTES_MAX, COLLECTED_BYTES_OF_ONE, COST_STEP, GARBAGE_BYTES, MEMORY_BYTES_MAX, Meter,
+    STOPPED, cjson, functions, natives, replies,
+};
 
 /// Frames that are searched for the place of an error.
 const FRAMES_MAX: usize = 256;
@@ -31,12 +37,69 @@ impl From<mlua::Error> for Failed {
     }
 }
 
-/// What natives share while a script runs.
-pub(crate) struct Run<'a> {
-    pub(crate) host: RefCell<&'a mut dyn Host>,
+/// What natives share with who runs a script.
+#[derive(Default)]
+pub(crate) struct Shared {
     pub(crate) meter: Meter,
+    /// With more memory than this garbage is collected, in bytes.
+    collect_at: Cell<usize>,
     /// The replies of commands come as RESP3 says.
     pub(crate) resp3: Cell<bool>,
+    /// Behind `math.random`.
+    pub(crate) random: Random,
+    pub(crate) cjson: Rc<Cell<cjson::Settings>>,
+    /// The command that is to be executed.
+    pub(crate) asked: RefCell<Asked>,
+    /// Executes it. It is there while a script runs.
+    host: RefCell<Option<Function>>,
+}
+
+impl Shared {
+    /// Has the host execute what is asked for.
+    pub(crate) fn ask_host(&self) -> mlua::Result<()> {
+        let host = self.host.borrow().clone();
+        host.ok_or_else(|| mlua::Error::runtime("no host"))?.call(())
+    }
+
+    /// A script may go on, or is stopped. Garbage is collected here and nowhere else, all of it at once: how far Lua's own
+    /// collector is after so many steps hangs on addresses, and with that what it costs, and what weak tables have.
+    ///
+    /// # Errors
+    /// It has cost too much, or has too much memory.
+    pub(crate) fn go_on(&self, lua: &Lua) -> mlua::Result<()> {
+        if lua.used_memory() > self.collect_at.get() {
+            self.meter.add(lua.used_memory() as u64 / COLLECTED_BYTES_OF_ONE);
+            self.collect(lua)?;
+        }
+        if self.meter.is_over() { Err(mlua::Error::runtime(STOPPED)) } else { Ok(()) }
+    }
+
+    fn collect(&self, lua: &Lua) -> mlua::Result<()> {
+        let collected = lua.gc_collect();
+        lua.gc_stop();
+        collected?;
+        let left = lua.used_memory();
+        self.collect_at.set(left + left.max(GARBAGE_BYTES));
+        match left > MEMORY_BYTES_MAX {
+            true => Err(mlua::Error::MemoryError("not enough memory".into())),
+            false => Ok(()),
+        }
+    }
+
+    /// As it was before any script.
+    fn reset(&self, seed: u64) {
+        self.resp3.set(false);
+        self.random.seed(seed as i32);
+        self.cjson.set(cjson::Settings::default());
+    }
+}
+
+/// A command's arguments, one behind the other, where each ends, and its reply.
+#[derive(Default)]
+pub(crate) struct Asked {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) ends: Vec<usize>,
+    pub(crate) reply: Vec<u8>,
 }
 
 /// What is done with a text.
@@ -50,89 +113,157 @@ pub(crate) enum Task<'a> {
     Load(&'a RefCell<Vec<Declared>>),
 }
 
-pub(crate) fn run(
-    script: &Script<'_>,
-    task: Task<'_>,
-    host: &mut dyn Host,
-    meter: &Meter,
-    reply: &mut Vec<u8>,
-) -> Result<(), Failed> {
-    let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::new())?;
-    lua.set_memory_limit(MEMORY_BYTES_MAX)?;
-    let count = meter.clone();
-    let triggers = HookTriggers::new().every_nth_instruction(COST_STEP);
-    lua.set_global_hook(triggers, move |_, _| {
-        count.add(COST_STEP.into());
-        if count.is_over() { Err(mlua::Error::runtime(STOPPED)) } else { Ok(VmState::Continue) }
-    })?;
-    let shared = Run { host: RefCell::new(host), meter: meter.clone(), resp3: Cell::new(false) };
-    let mut failed = None;
-    lua.scope(|scope| {
-        let native = natives::make(&lua, scope, &shared, script.seed)?;
-        let globals = lua.globals();
-        let lists = [("KEYS", script.keys), ("ARGV", script.args)];
-        if matches!(task, Task::Script) {
-            for (name, list) in lists {
-                globals.raw_set(name, strings(&lua, list)?)?;
-            }
-        }
-        let prelude = lua.load(prelude(&lua)?).set_mode(ChunkMode::Binary).into_function()?;
-        let (environment, go, library): (Table, Function, Function) =
-            prelude.call((native.clone(), globals))?;
+/// Most scripts that an interpreter knows as functions, and the longest of them, in bytes.
+const COMPILED_MAX: usize = 64;
+const COMPILED_BYTES_MAX: usize = 32 << 10;
+
+/// An interpreter in Redis' sandbox. Lua's own collector never runs in it.
+pub(crate) struct Interpreter {
+    pub(crate) lua: Lua,
+    pub(crate) shared: Rc<Shared>,
+    environment: Table,
+    go: Function,
+    library: Function,
+    /// Whether nothing is left of a script that ran, in the tables that scripts share; and it forgets what is told of one.
+    is_pristine: Function,
+    compiled: HashMap<Vec<u8>, Function>,
+    /// What it had allocated when there was no garbage, in bytes.
+    pub(crate) left_bytes: usize,
+}
+
+impl Interpreter {
+    pub(crate) fn new() -> mlua::Result<Interpreter> {
+        let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::new())?;
+        lua.gc_stop();
+        let shared = Rc::new(Shared::default());
+        let own = Rc::clone(&shared);
+        let triggers = HookTriggers::new().every_nth_instruction(COST_STEP);
+        lua.set_global_hook(triggers, move |lua, _| {
+            own.meter.add(COST_STEP.into());
+            own.go_on(lua).map(|()| VmState::Continue)
+        })?;
+        let native = natives::make(&lua, &shared)?;
+        let prelude = lua.load(prelude()?).set_mode(ChunkMode::Binary).into_function()?;
+        let (environment, go, library, is_pristine): (Table, Function, Function, Function) =
+            prelude.call((native.clone(), lua.globals()))?;
         native.raw_set("environment", environment.clone())?;
+        let (compiled, left_bytes) = (HashMap::new(), lua.used_memory());
+        Ok(Interpreter { lua, shared, environment, go, library, is_pristine, compiled, left_bytes })
+    }
+
+    /// From now on garbage is collected whenever there is a good deal of it.
+    pub(crate) fn collect_garbage(&self) -> mlua::Result<()> {
+        self.lua.set_memory_limit(ALLOCATED_BYTES_MAX)?;
+        self.shared.collect(&self.lua)
+    }
+
+    /// Whatever a script allocates, nothing is collected while it runs.
+    pub(crate) fn collect_nothing(&self, memory_bytes_max: usize) -> mlua::Result<()> {
+        self.lua.set_memory_limit(memory_bytes_max)?;
+        self.shared.collect_at.set(usize::MAX);
+        Ok(())
+    }
+
+    /// Whether it is what it was before any script, but for garbage.
+    pub(crate) fn is_pristine(&self) -> bool {
+        self.is_pristine.call(()).unwrap_or(false)
+    }
+
+    /// Runs a script, and appends its reply.
+    pub(crate) fn run(
+        &mut self,
+        script: &Script<'_>,
+        task: Task<'_>,
+        host: &mut dyn Host,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Failed> {
+        self.shared.reset(script.seed);
+        let lua = self.lua.clone();
+        let (shared, host) = (Rc::clone(&self.shared), RefCell::new(host));
+        let mut result = Ok(());
+        lua.scope(|scope| {
+            let execute = scope.create_function(|_, ()| {
+                let Asked { bytes, ends, reply } = &mut *shared.asked.borrow_mut();
+                let mut start = 0;
+                let part = |end: &usize| &bytes[std::mem::replace(&mut start, *end)..*end];
+                let parts: Vec<&[u8]> = ends.iter().map(part).collect();
+                reply.clear();
+                host.borrow_mut().call(shared.resp3.get(), &parts, reply);
+                Ok(())
+            })?;
+            *shared.host.borrow_mut() = Some(execute);
+            result = self.execute(script, task, reply);
+            *shared.host.borrow_mut() = None;
+            Ok(())
+        })?;
+        result
+    }
+
+    fn execute(
+        &mut self,
+        script: &Script<'_>,
+        task: Task<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Failed> {
+        let lua = self.lua.clone();
         let code = &script.text[script.code_at..];
+        let (lists, name) = match task {
+            Task::Script => (Some((script.keys, script.args)), None),
+            Task::Call(name) => (None, Some(name)),
+            Task::Load(_) => (None, None),
+        };
+        let globals = lua.globals();
+        let list = |list| strings(&lua, list).map(Value::Table);
+        let (keys, args) = match lists {
+            Some((keys, args)) => (list(keys)?, list(args)?),
+            None => (Value::Nil, Value::Nil),
+        };
+        globals.raw_set("KEYS", keys)?;
+        globals.raw_set("ARGV", args)?;
         let ended: mlua::Result<(bool, Value)> = match task {
-            Task::Script => match compiled(&lua, code, SCRIPT_NAME, environment) {
-                Ok(main) => go.call(main),
-                Err(text) => {
-                    failed = Some(compile_error(&text));
-                    return Ok(());
-                }
-            },
+            Task::Script => {
+                let main = self.main(code).map_err(|text| Failed::Script(compile_error(&text)))?;
+                self.go.call(main)
+            }
             Task::Call(_) | Task::Load(_) => {
-                let found = match functions::load(&lua, code, &go, &library)? {
-                    Ok(found) => found,
-                    Err(text) => {
-                        failed = Some(text);
-                        return Ok(());
-                    }
-                };
-                let name = match task {
-                    Task::Load(declared) => {
-                        *declared.borrow_mut() = functions::declared(&found)?;
-                        lua.gc_stop();
-                        return Ok(());
-                    }
-                    Task::Script => return Ok(()),
-                    Task::Call(name) => name,
-                };
+                let found = functions::load(&lua, code, &self.go, &self.library)?;
+                let found = found.map_err(Failed::Script)?;
+                if let Task::Load(declared) = task {
+                    *declared.borrow_mut() = functions::declared(&found)?;
+                }
+                let Some(name) = name else { return Ok(()) };
                 let Some(callback) = functions::find(&found, name)? else {
-                    failed = Some(b"ERR Function not found".to_vec());
-                    return Ok(());
+                    return Err(Failed::Script(b"ERR Function not found".to_vec()));
                 };
-                go.call((callback, strings(&lua, script.keys)?, strings(&lua, script.args)?))
+                self.go.call((callback, strings(&lua, script.keys)?, strings(&lua, script.args)?))
             }
         };
-        // From here on nobody would catch what a finalizer throws.
-        lua.gc_stop();
         let (ok, result): (bool, Value) = ended?;
-        if ok {
-            let (script3, client3) = (shared.resp3.get(), script.resp3);
-            replies::emit(&result, script3, client3, reply)?;
-        } else {
-            let hash;
-            let name = match task {
-                Task::Call(name) => name,
-                Task::Script | Task::Load(_) => {
-                    hash = hash_of(script.text);
-                    &hash[..]
-                }
+        if !ok {
+            let text = match name {
+                Some(name) => error_text(&result, name),
+                None => error_text(&result, &hash_of(script.text)[..]),
             };
-            failed = Some(error_text(&result, name));
+            return Err(Failed::Script(text));
         }
+        replies::emit(&result, self.shared.resp3.get(), script.resp3, reply)?;
         Ok(())
-    })?;
-    failed.map_or(Ok(()), |text| Err(Failed::Script(text)))
+    }
+
+    /// The function that a script is.
+    fn main(&mut self, code: &[u8]) -> Result<Function, String> {
+        if let Some(main) = self.compiled.get(code) {
+            return Ok(main.clone());
+        }
+        let main = compiled(&self.lua, code, SCRIPT_NAME, self.environment.clone())?;
+        if code.len() <= COMPILED_BYTES_MAX {
+            if self.compiled.len() >= COMPILED_MAX {
+                self.compiled.clear();
+            }
+            self.compiled.insert(code.to_vec(), main.clone());
+        }
+        Ok(main)
+    }
 }
 
 /// Whether a text is a script; the error for the client if it is none.
@@ -169,12 +300,13 @@ fn strings(lua: &Lua, list: &[&[u8]]) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// The prelude's bytecode.
-fn prelude(lua: &Lua) -> mlua::Result<&'static [u8]> {
+/// The prelude's bytecode, compiled by an interpreter of its own: none may have more garbage than others.
+fn prelude() -> mlua::Result<&'static [u8]> {
     static BYTECODE: OnceLock<Vec<u8>> = OnceLock::new();
     if let Some(bytes) = BYTECODE.get() {
         return Ok(bytes);
     }
+    let lua = Lua::new_with(StdLib::NONE, LuaOptions::new())?;
     let compiled = lua.load(PRELUDE).set_name(PRELUDE_NAME).into_function()?.dump(true);
     Ok(BYTECODE.get_or_init(|| compiled))
 }

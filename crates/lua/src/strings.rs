@@ -12,7 +12,10 @@ const BYTES_OF_ONE: u64 = 16;
 
 impl Meter {
     fn left(&self) -> u64 {
-        COST_MAX.saturating_sub(self.0.get())
+        {
+            let (cost, most) = self.0.get();
+            most.saturating_sub(cost)
+        }
     }
 
     fn over(&self) -> mlua::Error {
