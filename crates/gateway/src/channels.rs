@@ -301,6 +301,22 @@ impl Gates {
         }
     }
 
+    /// The stream to another gateway begins anew: what subscriptions wait for ends there now, and messages are waited for no longer.
+    pub(crate) fn begin_anew(&mut self, other: usize, end: Option<u64>) {
+        let Some(queue) = self.by_other.get_mut(other) else { return };
+        let all = core::mem::take(queue);
+        let waiting = &self.waiting;
+        let is_kept = |gate: &u64| {
+            matches!(waiting.get(gate), Some((_, Waits::Subscribed(_)))) && end.is_some()
+        };
+        let (kept, given_up) = all.into_iter().partition(|(_, gate)| is_kept(gate));
+        let kept: VecDeque<(u64, u64)> = kept;
+        *queue = given_up;
+        self.heard(other, u64::MAX);
+        let end = end.unwrap_or_default();
+        self.by_other[other] = kept.into_iter().map(|(_, gate)| (end, gate)).collect();
+    }
+
     /// The next that waits no longer.
     pub(crate) fn poll(&mut self) -> Option<Waits> {
         self.open.pop_front()

@@ -15,6 +15,8 @@ use crate::subscriber::{Message, Sort};
 
 /// Most bytes that wait for one other gateway before those who publish wait.
 const WAITING_BYTES_MAX: usize = 32 << 20;
+/// Bits of an incarnation that are random; those above are the time of its beginning, in ms.
+const RANDOM_BITS: u32 = 20;
 
 /// All of publish and subscribe but the connections.
 #[derive(Debug)]
@@ -78,6 +80,12 @@ impl Exchange {
     /// Whether another gateway wants to hear of writes.
     pub(crate) fn is_written_asked_for(&self) -> bool {
         self.channels.are_writes_wanted()
+    }
+
+    /// How often another gateway counted as gone, or began anew, and whether it counts as there.
+    pub(crate) fn breaks_with(&self, node: u16) -> (u64, bool) {
+        let stream = self.streams.iter().find(|stream| stream.node == node);
+        stream.map_or((0, true), |stream| (stream.breaks(), stream.is_up()))
     }
 
     /// Whether too much waits to be sent.
@@ -152,11 +160,13 @@ impl Exchange {
         if news.began_anew {
             self.channels.forget_there(other);
         }
-        if news.is_back {
-            self.gates.heard(other, u64::MAX);
+        if news.is_back || news.has_forgotten {
             let mut end = None;
             for message in self.channels.all() {
                 end = self.streams[other].push(&message).or(end);
+            }
+            if news.is_back {
+                self.gates.begin_anew(other, end);
             }
             if let Some(end) = end {
                 self.gates.wait(Waits::Regained, &[(other, end)]);
@@ -185,6 +195,8 @@ impl Exchange {
 
     pub(crate) fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         if self.must_begin() {
+            // Later ones are larger, unless a clock is set back; and no two are equal.
+            self.own.1 = now.unix_ms << RANDOM_BITS | self.own.1 >> (64 - RANDOM_BITS);
             let stream =
                 |(node, addr): &(u16, Addr)| Stream::new(now.instant, self.own, *node, *addr);
             self.streams = self.others.iter().map(stream).collect();

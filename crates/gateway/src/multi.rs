@@ -204,9 +204,10 @@ impl Core {
     fn exec(&mut self, turn: &mut Turn<'_>, sink: &mut impl Sink) -> Result<Flow, Failure> {
         let watches =
             turn.connection.watch.is_unanswered() || turn.connection.watch.keys().next().is_some();
-        if watches && turn.connection.must_wait(Class::Write, Subject::AllKeys) {
+        let publishes = turn.connection.multi.as_ref().is_some_and(|m| !m.published.is_empty());
+        if (watches || publishes) && turn.connection.must_wait(Class::Write, Subject::AllKeys) {
             // Everything before it: what it is to compare, and reads, which see nothing that comes behind it, whether it
-            // writes or not.
+            // writes or not. And who hears of a message may look for what was done before it.
             turn.connection.wait = Wait::Order(Class::Write, Subject::AllKeys);
             return Ok(Flow::Waits);
         }

@@ -319,6 +319,13 @@ impl Gateway {
         self.exchange(now, sink);
     }
 
+    /// How often another gateway counted as gone, or as one that begins anew, and whether it counts as there: what is promised
+    /// while gateways hear each other is not promised of what was under way then.
+    #[must_use]
+    pub fn breaks_with(&self, node: u16) -> (u64, bool) {
+        self.core.exchange.breaks_with(node)
+    }
+
     /// Gives messages to those who have subscribed, answers what other gateways have heard of, and tells who may
     /// have cached what was written.
     pub(crate) fn exchange(&mut self, now: Now, sink: &mut impl Sink) {

@@ -44,6 +44,8 @@ pub(crate) struct Stream {
     incarnation: u64,
     heard_at: Instant,
     is_up: bool,
+    /// How often it counted as gone, or began anew.
+    breaks: u64,
     alive_at: Instant,
     /// What goes to it: its number, the parts that are not acknowledged, and the bytes of them.
     out: u32,
@@ -63,8 +65,10 @@ pub(crate) struct Stream {
 pub(crate) struct News {
     /// It began anew: what it told before does not count any more.
     pub began_anew: bool,
-    /// It is to be told all that it must know.
+    /// What was under way to it is given up, and it is to be told all that it must know.
     pub is_back: bool,
+    /// It is to be told that again, behind what is under way.
+    pub has_forgotten: bool,
     /// Whole messages, in order.
     pub messages: Vec<Vec<u8>>,
     /// More of what goes to it has arrived.
@@ -80,6 +84,7 @@ impl Stream {
             incarnation: 0,
             heard_at: now,
             is_up: true,
+            breaks: 0,
             alive_at: now,
             out: 1,
             parts: VecDeque::new(),
@@ -96,6 +101,11 @@ impl Stream {
     /// Whether it is heard of.
     pub(crate) fn is_up(&self) -> bool {
         self.is_up
+    }
+
+    /// How often it counted as gone, or began anew.
+    pub(crate) fn breaks(&self) -> u64 {
+        self.breaks
     }
 
     /// Bytes that wait for it.
@@ -128,22 +138,29 @@ impl Stream {
     /// A packet of it came.
     pub(crate) fn on_packet(&mut self, now: Instant, hdr: &StreamHdr, part: &[u8]) -> News {
         let mut news = News::default();
-        if hdr.incarnation == self.incarnation && hdr.stream < self.inn {
-            return news; // Of a stream that is over.
+        if self.is_over(hdr) {
+            return news;
         }
         self.heard_at = now;
         let is_other = self.incarnation != hdr.incarnation;
         let was_known = self.incarnation != 0;
-        if is_other || hdr.stream != self.inn {
+        let is_new = is_other || hdr.stream != self.inn;
+        if is_new {
             self.incarnation = hdr.incarnation;
             (self.inn, self.next) = (hdr.stream, 1);
             self.held.clear();
             self.message.clear();
             news.began_anew = true;
+            self.breaks += u64::from(was_known);
         }
-        if !self.is_up || is_other && was_known {
+        // It begins anew where it took this one for gone, which then need not have noticed: what it was told is forgotten. Where
+        // it lacks what is kept no more, since it took the one before it for its sender meanwhile, the stream begins anew too.
+        let lacks_some = is_new && self.had(hdr) < self.acknowledged();
+        if !self.is_up || is_other && was_known || lacks_some {
             self.begin_anew();
             news.is_back = true;
+        } else {
+            news.has_forgotten = is_new && was_known;
         }
         if hdr.to_incarnation == self.own.1 && hdr.ack_stream == self.out {
             news.acknowledged = self.on_ack(hdr.next, hdr.arrived);
@@ -153,6 +170,19 @@ impl Stream {
             self.take(hdr.number, part, hdr.is_last, &mut news.messages);
         }
         news
+    }
+
+    /// Whether a packet is of a stream, or of a process, that is over. Incarnations grow: of two the later one is there,
+    /// and an earlier one is believed only if that is not heard of.
+    fn is_over(&self, hdr: &StreamHdr) -> bool {
+        let is_same = hdr.incarnation == self.incarnation;
+        is_same && hdr.stream < self.inn || self.is_up && hdr.incarnation < self.incarnation
+    }
+
+    /// How much of what goes to it had come when it sent a packet.
+    fn had(&self, hdr: &StreamHdr) -> u64 {
+        let is_it = hdr.to_incarnation == self.own.1 && hdr.ack_stream == self.out;
+        if is_it { hdr.next.saturating_sub(1) } else { 0 }
     }
 
     fn begin_anew(&mut self) {
@@ -201,6 +231,7 @@ impl Stream {
         let is_gone = self.is_up && now.since(self.heard_at) >= SILENCE_NS;
         if is_gone {
             self.is_up = false;
+            self.breaks += 1;
             self.parts.clear();
             self.bytes = 0;
         }

@@ -158,7 +158,7 @@ fn seen_with_help(totals: &Totals) -> [(&'static str, u64); 5] {
     ]
 }
 
-fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 22] {
+fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 24] {
     let (g, c) = (&totals.gateway, &totals.redis);
     [
         ("commands of gateways", g.commands),
@@ -167,6 +167,8 @@ fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 22] {
         ("commands over several keys", c.splits),
         ("scripts", c.scripts),
         ("cached", c.cached),
+        ("messages published", c.published),
+        ("messages delivered", c.delivered),
         ("calls of functions", c.calls),
         ("transactions of several keys", c.together),
         ("transactions whose watched keys had changed", c.aborted),

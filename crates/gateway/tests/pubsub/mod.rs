@@ -6,6 +6,8 @@ use concord_engine::CommandTable;
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 use concord_wire::Addr;
 
+use crate::common::{self, Mood};
+
 fn addr(node: u16) -> Addr {
     Addr { ip: 0x7f00_0001, port: node }
 }
@@ -20,6 +22,8 @@ struct World {
     loss: u64,
     /// A gateway that nobody hears, and that hears nobody.
     cut: Option<usize>,
+    /// A gateway that hears nobody, and that all hear.
+    deaf: Option<usize>,
     received: Vec<(usize, u64, Vec<u8>)>,
 }
 
@@ -45,13 +49,13 @@ impl World {
         let gateways = (1..=count).map(|n| gateway(n, count, seed * 10 + u64::from(n))).collect();
         let (wire, received, rng) = (vec![], vec![], Rng::new(seed));
         let at = Instant(5 * SEC);
-        let mut world = World { gateways, wire, at, rng, loss: 0, cut: None, received };
+        let mut world = World { gateways, wire, at, rng, loss: 0, cut: None, deaf: None, received };
         world.run_for(10 * MS);
         world
     }
 
     fn now(&self) -> Now {
-        Now { instant: self.at, unix_ms: 1 }
+        Now { instant: self.at, unix_ms: self.at.0 / MS }
     }
 
     fn connect(&mut self, gateway: usize, id: u64) {
@@ -86,7 +90,7 @@ impl World {
         for (to, bytes) in sent {
             let to = usize::from(to.port) - 1;
             let is_cut = self.cut.is_some_and(|cut| cut == gateway || cut == to);
-            if to >= self.gateways.len() || is_cut {
+            if to >= self.gateways.len() || is_cut || self.deaf == Some(to) {
                 continue;
             }
             for _ in 0..self.rng.between(1, if self.loss > 0 { 2 } else { 1 }) {
@@ -340,4 +344,91 @@ fn a_transaction_publishes_when_it_is_executed() {
     w.say(1, 2, "MULTI\r\nPUBLISH c x\r\nDISCARD\r\nMULTI\r\nPUBLISH c x\r\nNOSUCH\r\nEXEC");
     assert!(w.heard(1, 2).contains("-EXECABORT"));
     assert_eq!(w.heard(0, 1), "", "nothing of what is not executed");
+}
+
+/// docs/bugs.md, 18.51: a transaction without keys did not wait for what was sent before it.
+#[test]
+fn bug_18_51_a_transaction_publishes_behind_what_was_sent_before_it() {
+    for before in ["SET k v", "MULTI\r\nGET k\r\nPUBLISH c first\r\nEXEC"] {
+        let mut w = common::World::new(1);
+        w.connect(2);
+        assert!(common::say(&mut w, 2, &["SUBSCRIBE c"]).contains("subscribe"));
+        w.store.mood = Mood::Dead;
+        common::say(&mut w, 1, &[before, "MULTI", "PUBLISH c last", "EXEC"]);
+        assert_eq!(common::heard(&mut w, 2), "", "behind {before}, which is not executed yet");
+        w.store.mood = Mood::Serves;
+        w.run_for(2 * SEC);
+        let heard = common::heard(&mut w, 2);
+        assert!(heard.ends_with("last\r\n"), "behind {before}: {heard}");
+        assert_eq!(heard.contains("first"), before.contains("first"));
+    }
+}
+
+/// docs/bugs.md, 18.52: of two gateways one took the other for gone, and forgot its subscribers; the other one had heard it all
+/// the time, and did not tell it of them again.
+#[test]
+fn bug_18_52_who_was_deaf_is_told_again_who_has_subscribed() {
+    let mut w = World::new(2, 11);
+    w.connect(0, 1);
+    w.connect(1, 2);
+    w.say(0, 1, "SUBSCRIBE c");
+    w.heard(0, 1);
+    w.deaf = Some(1);
+    w.run_for(2 * SEC);
+    w.say(1, 2, "PUBLISH c lost");
+    assert_eq!(w.heard(1, 2), ":0 ");
+    w.deaf = None;
+    w.run_for(SEC / 2);
+    w.say(1, 2, "PUBLISH c again");
+    assert_eq!(w.heard(1, 2), ":1 ");
+    assert_eq!(w.heard(0, 1), "*3 $7 message $1 c $5 again ");
+}
+
+/// docs/bugs.md, 18.53: a late packet of a gateway's earlier process was taken for that of another new one. What had come of the
+/// living one was forgotten, never sent again, and waited for: no SUBSCRIBE and no PUBLISH was answered any more.
+#[test]
+fn bug_18_53_a_late_packet_of_an_earlier_process_changes_nothing() {
+    let mut w = World::new(2, 12);
+    w.connect(0, 1);
+    w.say(0, 1, "SUBSCRIBE old");
+    let late = w.wire.iter().find(|(_, to, _)| *to == 1).map(|(.., bytes)| bytes.clone()).unwrap();
+    w.run_for(20 * MS);
+    w.gateways[0] = gateway(1, 2, 999);
+    w.run_for(SEC / 2);
+    w.connect(0, 7);
+    w.connect(1, 2);
+    w.say(0, 7, "SUBSCRIBE c");
+    assert!(w.heard(0, 7).starts_with("*3"));
+    w.wire.push((w.at, 1, late));
+    w.run_for(20 * MS);
+    w.say(1, 2, "PUBLISH c x\r\nPUBLISH old x");
+    assert_eq!(w.heard(1, 2), ":1 :0 ");
+    assert_eq!(w.heard(0, 7), "*3 $7 message $1 c $1 x ");
+    w.say(0, 7, "SUBSCRIBE d");
+    assert!(w.heard(0, 7).starts_with("*3"), "what goes on is acknowledged");
+}
+
+/// docs/bugs.md, 18.54: a SUBSCRIBE that waited for a gateway was answered when another process was heard in its place, which did
+/// not know of it.
+#[test]
+fn bug_18_54_a_subscription_is_answered_when_the_next_process_knows_of_it() {
+    for seed in 0..40 {
+        let mut w = World::new(2, 400 + seed);
+        w.loss = 20;
+        w.connect(0, 1);
+        w.cut = Some(1);
+        w.say(0, 1, "SUBSCRIBE c");
+        w.run_for(100 * MS);
+        assert!(w.received.is_empty(), "seed {seed}: the other one may only be slow");
+        w.gateways[1] = gateway(2, 2, 999);
+        w.cut = None;
+        while w.received.is_empty() {
+            w.run_for(MS / 20);
+        }
+        w.connect(1, 2);
+        w.say(1, 2, "PUBLISH c x");
+        w.run_for(SEC);
+        assert_eq!(w.heard(1, 2), ":1 ", "seed {seed}");
+        assert!(w.heard(0, 1).ends_with("message $1 c $1 x "), "seed {seed}");
+    }
 }

@@ -87,6 +87,8 @@ const CACHES: u64 = 0xcac4_e5e5;
 const VOTERS: u64 = 0x0707_e125;
 /// And whether gateways share users.
 const USERS: u64 = 0x05e5_acac;
+/// And whether they have clients that subscribe.
+const SUBSCRIBERS: u64 = 0x5b5c_21be;
 
 /// What seeds may not draw themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -168,6 +170,8 @@ impl Plan {
         draw_moves(&mut plan);
         plan.gateways.caches = Rng::new(seed ^ CACHES).chance(1, 6);
         plan.gateways.users = Rng::new(seed ^ USERS).chance(1, 6);
+        plan.gateways.subscribers =
+            plan.gateways.count > 0 && Rng::new(seed ^ SUBSCRIBERS).chance(1, 4);
         draw_voters(&mut plan);
         plan
     }
@@ -583,7 +587,7 @@ mod tests {
         let mut kinds = [0; Fault::KINDS.len()];
         // Epochs, views, requests; and forged writes of a replica's own.
         let mut near_their_end = [0; 4];
-        let (mut elect, mut check) = (0, 0);
+        let (mut elect, mut check, mut subscribe) = (0, 0, 0);
         for seed in 0..2_000 {
             let plan = Plan::draw(seed);
             assert_eq!(plan.validate(), Ok(()), "seed {seed}");
@@ -597,6 +601,7 @@ mod tests {
             assert!(is_enough(&sure), "seed {seed}: {:?}", plan.faults);
             elect += u32::from(plan.protocol.elects());
             check += u32::from(plan.program.checks_replies());
+            subscribe += u32::from(plan.gateways.subscribers && plan.gateways.count > 1);
             plan.faults.iter().for_each(|f| kinds[f.fault.kind()] += 1);
             let numbers = [
                 plan.bounds.last_epoch.into(),
@@ -612,6 +617,7 @@ mod tests {
         assert!(apart.iter().all(|n| *n > 50), "{kinds:?}");
         assert!(near_their_end.iter().all(|n| *n > 30), "{near_their_end:?}");
         assert!(elect > 250 && check > 100, "{elect} {check}");
+        assert!(subscribe > 80, "{subscribe}");
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Gateways {
     pub caches: bool,
     /// Gateways share users, whom clients change (ACL).
     pub users: bool,
+    /// Gateways hear each other, and each has clients that subscribe and one that publishes.
+    pub subscribers: bool,
     /// Pipelines among 100 whose client does not read for a while.
     pub slow_percent: u64,
     /// The longest such while, in ns.
@@ -67,6 +69,7 @@ impl Default for Gateways {
             moves_percent: 0,
             caches: false,
             users: false,
+            subscribers: false,
             slow_percent: 0,
             slow_ns: 20 * MS,
             broken_permille: 0,
@@ -96,6 +99,7 @@ impl Gateways {
             moves_percent: 0,
             caches: false,
             users: false,
+            subscribers: false,
             slow_percent: some(rng, 20),
             slow_ns: rng.between(1, 30) * MS,
             broken_permille: some(rng, 40),

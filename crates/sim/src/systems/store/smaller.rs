@@ -65,6 +65,7 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.gateways.moves_percent = 0);
     with(|p| p.gateways.caches = false);
     with(|p| p.gateways.users = false);
+    with(|p| p.gateways.subscribers = false);
     with(|p| p.gateways.slow_percent = 0);
     with(|p| p.gateways.broken_permille = 0);
     with(|p| p.packets = Packets::default());

@@ -35,6 +35,10 @@ counters! {
         aborted,
         /// Reads of clients that cache.
         cached,
+        /// Messages published.
+        published,
+        /// Messages that subscribers got.
+        delivered,
         /// Pipelines of another database than 0.
         databases,
         /// Commands sent inline.
@@ -310,6 +314,8 @@ impl fmt::Display for Totals {
                 ("transactions of several keys", c.together),
                 ("aborted", c.aborted),
                 ("reads to be cached", c.cached),
+                ("messages published", c.published),
+                ("delivered", c.delivered),
                 ("of other databases", c.databases),
                 ("inline", c.inline),
                 ("in RESP3", c.resp3),

@@ -14,6 +14,9 @@ use concord_wire::{GroupId, OfGroup};
 use super::cache::Cache;
 use super::disk::ReplicaDisk;
 use super::file::StateFile;
+use super::gateway::Others;
+use super::messages::Board;
+use super::subscribers::Subscribers;
 use super::{Connection, Native, Process, Progress, Rack, Redis, Role, Slot, Stage, Watch};
 use crate::clock::Clock;
 use crate::odd::Odd;
@@ -25,6 +28,8 @@ use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World
 
 /// What a client that caches draws is drawn apart.
 const CACHE: u64 = 0xcac4_ed00;
+/// And what clients draw that subscribe and publish.
+const SUBSCRIBERS: u64 = 0x5b5c_21be;
 
 impl<'a> Rack<'a> {
     pub(super) fn new(plan: &'a Plan) -> Rack<'a> {
@@ -65,6 +70,7 @@ impl<'a> Rack<'a> {
             fast_since_heal: 0,
             unique: 0,
             has_library: false,
+            board: Board::default(),
             alone_held_ns: 0,
             due: 0,
             lives: rng.fork(),
@@ -127,6 +133,10 @@ impl<'a> Rack<'a> {
         let node = REPLICAS + self.replicas + client;
         let gateways = &self.plan.gateways;
         let is_gateway = client + gateways.count >= self.plan.clients;
+        if gateways.subscribers {
+            // Incarnations of gateways begin with the time.
+            self.world.clocks[node].restart(self.world.now_ns);
+        }
         let window = if is_gateway { gateways.window } else { 64 };
         let config = self.blueprint.client_config(node);
         let config = ClientConfig { window, reads_max: window as usize, ..config };
@@ -134,8 +144,14 @@ impl<'a> Rack<'a> {
         let process = if is_gateway {
             let caches =
                 gateways.caches.then(|| Cache::new(Rng::new(rng.clone().next_u64() ^ CACHE)));
-            let connections = self.plan.connections;
-            Process::Redis(Box::new(Redis::new(config, gateways, connections, caches, &mut rng)))
+            let subscribers = gateways.subscribers.then(|| {
+                let own = Rng::new(rng.clone().next_u64() ^ SUBSCRIBERS);
+                Subscribers::new(self.board.begin_life(), own)
+            });
+            let others = Others { node, all: self.hearing() };
+            let apart = (caches, subscribers);
+            let redis = Redis::new(config, self.plan, others, apart, &mut rng);
+            Process::Redis(Box::new(redis))
         } else {
             self.native(config, &mut rng)
         };
@@ -149,6 +165,18 @@ impl<'a> Rack<'a> {
             let connection = self.plan.connections;
             self.world.push(self.world.now_ns + MS, Event::Next { node, connection });
         }
+        if is_gateway && gateways.subscribers {
+            let connection = self.plan.connections + 1;
+            self.world.push(self.world.now_ns + MS, Event::Next { node, connection });
+        }
+    }
+
+    /// The nodes of gateways that hear each other.
+    pub(super) fn hearing(&self) -> Vec<usize> {
+        let gateways = &self.plan.gateways;
+        let end = REPLICAS + self.replicas + self.plan.clients;
+        let count = if gateways.subscribers { gateways.count } else { 0 };
+        (end - count..end).collect()
     }
 
     fn native(&self, config: ClientConfig, rng: &mut Rng) -> Process {

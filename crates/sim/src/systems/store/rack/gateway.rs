@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use concord_client::ClientConfig;
-use concord_core::{MS, Now, Rng, Sink};
+use concord_core::{MS, Machine, Now, Rng, Sink};
 use concord_engine::{CommandTable, resp};
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
 
@@ -14,10 +14,11 @@ use super::cache::Cache;
 use super::clients::{GOOD_MIN, Pace, describe};
 use super::moves::moved;
 use super::pipeline::{Awaited, End, Pipeline, Wanted, Writer, judge};
+use super::subscribers::Subscribers;
 use super::together::{Known, Said};
 use super::{Process, Rack, Role, Stage, together};
-use crate::systems::store::gateways::Gateways;
-use crate::world::Event;
+use crate::systems::store::plan::Plan;
+use crate::world::{Event, addr};
 
 /// Longest time between two pieces of a pipeline, and before a client gives its connection up.
 const PIECE_NS_MAX: u64 = 2 * MS;
@@ -113,6 +114,14 @@ impl Connection {
     }
 }
 
+/// The gateways that hear each other.
+pub(super) struct Others {
+    /// The node of this one.
+    pub node: usize,
+    /// Those of all, this one among them; none if each is alone.
+    pub all: Vec<usize>,
+}
+
 /// A gateway with its connections.
 pub(crate) struct Redis {
     pub(super) gateway: Gateway,
@@ -120,6 +129,8 @@ pub(crate) struct Redis {
     next_id: u64,
     /// A client that caches.
     pub(super) cache: Option<Cache>,
+    /// Clients that subscribe, and one that publishes.
+    pub(super) subscribers: Option<Subscribers>,
     /// Fast reads of the gateway before everything healed.
     fast_before_heal: u64,
 }
@@ -127,24 +138,30 @@ pub(crate) struct Redis {
 impl Redis {
     pub(super) fn new(
         client: ClientConfig,
-        plan: &Gateways,
-        connections: usize,
-        cache: Option<Cache>,
+        plan: &Plan,
+        others: Others,
+        (cache, subscribers): (Option<Cache>, Option<Subscribers>),
         rng: &mut Rng,
     ) -> Redis {
+        let (connections, plan) = (plan.connections, &plan.gateways);
+        let apart = cache.as_ref().map_or(0, |_| Cache::connections())
+            + subscribers.as_ref().map_or(0, |_| Subscribers::connections());
+        let Others { node, all } = others;
+        let is_alone = all.is_empty();
+        let others = all.into_iter().filter(|other| *other != node);
         let config = GatewayConfig {
             splits_reads: false,
-            others: Vec::new(),
+            others: others.map(|other| (other as u16, addr(other))).collect(),
             client,
             requirepass: None,
             table: CommandTable::memory(),
             redis: false,
-            connections_max: connections + cache.as_ref().map_or(0, |_| Cache::connections()),
+            connections_max: connections + apart,
             limits: Limits {
                 commands_max: plan.commands_max,
                 output_bytes_max: plan.output_bytes_max,
             },
-            node: 0,
+            node: if is_alone { 0 } else { node as u16 },
             port: 6_379,
         };
         let connection = |rng: Rng| Connection {
@@ -172,7 +189,7 @@ impl Redis {
         if plan.users {
             gateway.share_users(&[1; 32]);
         }
-        Redis { connections, gateway, next_id: 1, cache, fast_before_heal: 0 }
+        Redis { connections, gateway, next_id: 1, cache, subscribers, fast_before_heal: 0 }
     }
 
     pub(super) fn is_lively(&self) -> bool {
@@ -238,8 +255,13 @@ impl Redis {
             if let Some(at) = self.connections.iter().position(|c| c.id == Some(id)) {
                 self.write(at, now_ns, now, out);
                 self.read(at, now, out);
-            } else if let Some(cache) = &mut self.cache {
+                continue;
+            }
+            if let Some(cache) = &mut self.cache {
                 cache.serve(id, &mut self.gateway, now, out);
+            }
+            if let Some(subscribers) = &mut self.subscribers {
+                subscribers.serve(id, &mut self.gateway, now, out);
             }
         }
     }
@@ -269,6 +291,9 @@ impl Rack<'_> {
     pub(super) fn turn(&mut self, node: usize, at: usize) {
         if at == self.plan.connections {
             return self.cache_turn(node);
+        }
+        if at == self.plan.connections + 1 {
+            return self.subscribers_turn(node);
         }
         let now_ns = self.world.now_ns;
         let paused_until_ns = self.slots[node].paused_until_ns;
@@ -422,16 +447,21 @@ impl Rack<'_> {
 
     /// Carries what the gateway has for its clients, and lets them deal with it.
     pub(super) fn serve_clients(&mut self, node: usize) {
-        let now_ns = self.world.now_ns;
+        let (now_ns, now) = (self.world.now_ns, self.world.clock(node));
+        let is_batch_left = self.slots[node].batch.is_some();
         let Role::Client(process) = &mut self.slots[node].role else { return };
         let (process, mut out) = process.input(&mut self.outgoing);
         let Process::Redis(redis) = process else { return };
-        redis.serve(now_ns, self.world.clock(node), &mut out);
+        redis.serve(now_ns, now, &mut out);
+        if !is_batch_left {
+            redis.gateway.flush(now, &mut out);
+        }
         for at in 0..self.plan.connections {
             self.take_replies(node, at);
             self.think(node, at);
         }
         self.take_cached(node);
+        self.take_messages(node);
     }
 
     fn take_replies(&mut self, node: usize, at: usize) {

@@ -11,12 +11,14 @@ mod disk;
 mod file;
 mod gateway;
 mod inject;
+mod messages;
 mod moves;
 mod pipeline;
 mod power;
 mod progress;
 mod rest;
 mod step;
+mod subscribers;
 mod together;
 mod voters;
 mod watch;
@@ -46,6 +48,7 @@ use clients::GOOD_MIN;
 use disk::ReplicaDisk;
 use file::StateFile;
 use gateway::Redis;
+use messages::Board;
 pub use power::run_with_power_cut;
 use progress::Progress;
 use voters::Asked;
@@ -219,6 +222,13 @@ impl Machine for Process {
             Process::Redis(redis) => redis.gateway.deadline(),
         }
     }
+
+    fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        match self {
+            Process::Native(native) => native.client.flush(now, sink),
+            Process::Redis(redis) => redis.gateway.flush(now, sink),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,6 +267,8 @@ struct Rack<'a> {
     unique: u64,
     /// A client of a gateway was told that the library of functions is there.
     has_library: bool,
+    /// What was published through gateways.
+    board: Board,
     /// How long the only member stood still or was cut off, in ns: nobody decides on expiries meanwhile.
     alone_held_ns: u64,
     /// Keys that were written to come due at one time.
@@ -332,7 +344,8 @@ impl Rack<'_> {
             return Some(self.standing("no member of the newest epoch is alive"));
         }
         self.heal();
-        self.run_liveness().or_else(|| self.run_to_rest()).or_else(|| self.run_cached())
+        let wrong = self.run_liveness().or_else(|| self.run_to_rest());
+        wrong.or_else(|| self.run_cached()).or_else(|| self.run_subscribed())
     }
 
     /// Until every operation has ended and every fault has happened.
