@@ -209,6 +209,7 @@ impl Core {
             Handling::Blocks(blocking) if blocking.waits(args) => {
                 self.block(turn, index, blocking, args, sink)
             }
+            Handling::Wait => self.wait(turn, args, sink),
             Handling::Container if let Some(reply) = table::memory_reply(name, args) => {
                 turn.connection.answer(|out| out.extend_from_slice(&reply));
                 Ok(Flow::Went)

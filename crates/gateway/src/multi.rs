@@ -82,6 +82,11 @@ impl Core {
                 self.command.encode(0, [REPLY_COMMAND, &reply]);
                 return self.queue(turn, Class::Read, None);
             }
+            Handling::Wait => {
+                let Some(reply) = self.wait_now(turn, args, sink) else { return Ok(Flow::Waits) };
+                self.command.encode(0, [REPLY_COMMAND, &reply]);
+                return self.queue(turn, Class::Read, None);
+            }
             Handling::PubSub(PubSub::Publish(sort)) => {
                 let reply = self.queue_publish(turn, sort, args);
                 self.command.encode(0, [REPLY_COMMAND, &reply]);

@@ -10,12 +10,14 @@ use concord_engine::{
     Class, Command, CommandBuf, CommandTable, Context, Engine, Memory, Shimmed, resp,
 };
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
+use concord_wire::control::Config;
 use concord_wire::fragment::{Assembly, FragmentHdr};
 use concord_wire::rpc::BODY_BYTES_MAX;
 use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr, Status};
 
 const GATEWAY: Addr = Addr { ip: 0x7f00_0001, port: 1 };
 const SWITCH: Addr = Addr { ip: 0x7f00_0001, port: 2 };
+pub const CONTROLLER: Addr = Addr { ip: 0x7f00_0001, port: 3 };
 
 /// What the rack does with packets for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,6 +220,9 @@ pub struct World {
     /// Connections whose client does not read.
     pub stuck: Vec<u64>,
     pub delay_ns: (Duration, Duration),
+    /// What the controller says to whoever asks, and how often it was asked.
+    pub config: Option<Config>,
+    pub asked: usize,
     rng: Rng,
     events: BinaryHeap<Reverse<Event>>,
     event_count: u64,
@@ -260,6 +265,8 @@ impl World {
             received: BTreeMap::new(),
             stuck: vec![],
             delay_ns: (10 * US, 2 * MS),
+            config: None,
+            asked: 0,
             rng,
             events: BinaryHeap::new(),
             event_count: 0,
@@ -301,6 +308,13 @@ impl World {
             }
         }
         for (to, bytes) in sent {
+            if to == CONTROLLER {
+                self.asked += 1;
+                let mut told: Vec<(Addr, Vec<u8>)> = vec![];
+                self.config.iter().for_each(|c| c.send(GATEWAY, &mut vec![], &mut told));
+                told.into_iter().for_each(|(_, bytes)| self.carry(false, bytes));
+                continue;
+            }
             assert_eq!(to, SWITCH);
             self.carry(true, bytes);
         }
