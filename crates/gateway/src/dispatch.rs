@@ -228,13 +228,14 @@ impl Core {
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
             Handling::Script { by_sha, read_only } => {
-                let subject = self.encode_script(database, by_sha, read_only, args)?;
+                let user = &turn.connection.user;
+                let subject = self.encode_script(database, user, by_sha, read_only, args)?;
                 let class = if read_only { Class::Read } else { Class::Write };
                 self.surround(&mut turn.footprint, class);
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
             Handling::Call { .. } | Handling::Function => {
-                match self.plan_functions(database, handling, args)? {
+                match self.plan_functions(database, &turn.connection.user, handling, args)? {
                     Planned::Rack(class) => {
                         self.surround(&mut turn.footprint, class);
                         let subject = Subject::AllKeys;

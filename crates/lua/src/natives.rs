@@ -171,35 +171,55 @@ fn argument(value: &Value, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Executes a command and appends its reply.
-fn execute(run: &Run<'_>, args: &[Value], reply: &mut Vec<u8>) -> mlua::Result<()> {
+/// The arguments of a command, one behind the other, and where each ends; or the error.
+fn arguments(args: &[Value]) -> Result<(Vec<u8>, Vec<usize>), &'static [u8]> {
     if args.is_empty() {
-        resp::error(reply, b"ERR Please specify at least one argument for this redis lib call");
-        return Ok(());
+        return Err(b"ERR Please specify at least one argument for this redis lib call");
     }
     let mut bytes = Vec::new();
     let mut ends = Vec::with_capacity(args.len());
     for value in args {
         if !argument(value, &mut bytes) {
-            let text = b"ERR Lua redis lib command arguments must be strings or integers";
-            resp::error(reply, text);
-            return Ok(());
+            return Err(b"ERR Lua redis lib command arguments must be strings or integers");
         }
         ends.push(bytes.len());
     }
+    Ok((bytes, ends))
+}
+
+fn parts<'a>(bytes: &'a [u8], ends: &[usize]) -> Vec<&'a [u8]> {
     let mut start = 0;
     let part = |end: &usize| {
         let part = &bytes[start..*end];
         start = *end;
         part
     };
-    let parts: Vec<&[u8]> = ends.iter().map(part).collect();
+    ends.iter().map(part).collect()
+}
+
+/// Executes a command and appends its reply.
+fn execute(run: &Run<'_>, args: &[Value], reply: &mut Vec<u8>) -> mlua::Result<()> {
+    let (bytes, ends) = match arguments(args) {
+        Ok(arguments) => arguments,
+        Err(text) => {
+            resp::error(reply, text);
+            return Ok(());
+        }
+    };
     if run.meter.is_over() {
         return Err(mlua::Error::runtime(STOPPED));
     }
-    run.host.borrow_mut().call(run.resp3.get(), &parts, reply);
+    run.host.borrow_mut().call(run.resp3.get(), &parts(&bytes, &ends), reply);
     run.meter.add(CALL_COST + (bytes.len() + reply.len()) as u64 / BYTES_OF_ONE);
     Ok(())
+}
+
+/// redis.acl_check_cmd.
+fn may(run: &Run<'_>, args: &[Value]) -> mlua::Result<bool> {
+    let (bytes, ends) = arguments(args).map_err(raised)?;
+    run.meter.add(CALL_COST + bytes.len() as u64 / BYTES_OF_ONE);
+    let may = run.host.borrow_mut().may(&parts(&bytes, &ends));
+    may.ok_or_else(|| raised(b"ERR Invalid command passed to redis.acl_check_cmd()"))
 }
 
 /// redis.call.
@@ -251,9 +271,10 @@ fn redis<'scope, 'env: 'scope>(
     redis.raw_set("status_reply", function)?;
     redis.raw_set("log", lua.create_function(|_, args: Variadic<Value>| log(&args))?)?;
     redis.raw_set("set_repl", lua.create_function(|_, args: Variadic<Value>| set_repl(&args))?)?;
-    for name in ["replicate_commands", "acl_check_cmd"] {
-        redis.raw_set(name, lua.create_function(|_, _: Variadic<Value>| Ok(true))?)?;
-    }
+    let function = lua.create_function(|_, _: Variadic<Value>| Ok(true))?;
+    redis.raw_set("replicate_commands", function)?;
+    let function = scope.create_function(|_, args: Variadic<Value>| may(run, &args))?;
+    redis.raw_set("acl_check_cmd", function)?;
     redis.raw_set("breakpoint", lua.create_function(|_, _: Variadic<Value>| Ok(false))?)?;
     redis.raw_set("debug", lua.create_function(|_, _: Variadic<Value>| Ok(()))?)?;
     bounded::functions(lua, &redis, MOST_ARGS)?;

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use concord_client::ClientConfig;
 use concord_core::{Duration, Instant, MS, Machine, NodeId, Now, ObjectId, Rng, SEC, US};
+use concord_engine::acl::sent;
+use concord_engine::ttl::EXEC_COMMAND;
 use concord_engine::{
     Class, Command, CommandBuf, CommandTable, Context, Engine, Memory, Shimmed, resp,
 };
@@ -43,6 +45,8 @@ pub struct Store {
     pub tells: bool,
     /// What was executed: the class, the name, the key, and whether it concerned all keys.
     pub log: Vec<(Class, String, String, bool)>,
+    /// Rules that came with scripts and calls.
+    pub rules: Vec<Vec<u8>>,
 }
 
 impl Store {
@@ -55,6 +59,7 @@ impl Store {
         if !all_keys && !key.is_empty() {
             assert_eq!(repr.obj_id, concord_core::hash::object_id(key));
         }
+        self.note_rules(&command);
         if command.name() == b"EVAL" {
             let arguments: Vec<Vec<u8>> = command.args().map(<[u8]>::to_vec).collect();
             if arguments[1] == b"publish" {
@@ -71,6 +76,15 @@ impl Store {
         let mut reply = vec![];
         self.engine.submit(&context, class, &command, &mut reply);
         reply
+    }
+
+    fn note_rules(&mut self, command: &Command<'_>) {
+        if command.name() == EXEC_COMMAND {
+            let parts = command.args().skip(1).filter_map(|part| Command::parse(part).ok());
+            parts.for_each(|part| self.note_rules(&part));
+        }
+        let (_, rules) = sent::split(command.args().collect());
+        self.rules.extend(rules.map(<[u8]>::to_vec));
     }
 
     /// The rack is founded anew, with nothing.
@@ -260,6 +274,7 @@ impl World {
                 waiting: BTreeSet::new(),
                 tells: true,
                 log: vec![],
+                rules: vec![],
             },
             at: Instant(SEC),
             received: BTreeMap::new(),
