@@ -172,6 +172,29 @@ fn who_waits_at_one_gateway_hears_of_a_push_at_the_other() {
     }
 }
 
+/// WAIT answers as many replicas as have what was acknowledged, and waits for more as long as it says.
+#[test]
+fn wait_counts_the_replicas_that_have_what_was_written() {
+    for (name, more, counts) in [
+        ("wait-chain", &[][..], (2, 1)),
+        ("wait-vr-redis", &["--protocol", "vr", "--engine", "redis"], (1, 1)),
+    ] {
+        let rack = Rack::start(name, more);
+        let mut client = rack.client();
+        assert_eq!(client.say("SET k v"), "+OK");
+        assert_eq!(client.say(&format!("WAIT {} 0", counts.0)), format!(":{}", counts.0), "{name}");
+        let refused = "This Redis command is not allowed from script";
+        let script: [&[u8]; 3] = [b"EVAL", b"return redis.call('wait', 0, 0)", b"0"];
+        assert!(client.call(&script).unwrap().0.contains(refused), "{name}");
+        Rack::signal(rack.pid("replica-3"), "-KILL");
+        until("a write without the replica", || client.say("SET k w") == "+OK");
+        until("the members are known", || client.say("WAIT 0 0") == format!(":{}", counts.1));
+        let began = Instant::now();
+        assert_eq!(client.say("WAIT 3 200"), format!(":{}", counts.1), "{name}");
+        assert!(began.elapsed() >= Duration::from_millis(200), "{name}");
+    }
+}
+
 /// One whole reply: the words of its bulk strings.
 fn words_of(client: &mut Resp, command: &str) -> Vec<String> {
     let args: Vec<&[u8]> = command.split(' ').map(str::as_bytes).collect();

@@ -89,3 +89,84 @@ fn users_are_the_same_with_vr() {
 fn users_are_the_same_with_the_redis_engine() {
     share("users-redis", &["--engine", "redis"]);
 }
+
+/// What a restricted user's scripts answer is what a redis-server says to such a user, at every gateway, in transactions and
+/// functions too; new rules hold for the next script.
+fn scripts(name: &str, more: &[&str]) {
+    let rack = Rack::start(name, &[&["--gateways", "2"], more].concat());
+    let plain = PlainRedis::start();
+    let set = "ACL SETUSER bob reset on nopass ~a* %R~r* &c* -@all +@scripting +@transaction +get +set +incr +publish";
+    let code = "#!lua name=l\nredis.register_function('f', function(keys) return redis.call('get', keys[1]) end)";
+    let mut clients = Vec::new();
+    for target in [plain.listen, rack.listen, second(&rack)] {
+        let mut admin = Resp::open(target);
+        until("it serves", || admin.say("SET r1 v") == "+OK");
+        if target != second(&rack) {
+            assert_eq!(admin.say(set), "+OK");
+            assert_eq!(admin.call(&[b"FUNCTION", b"LOAD", code.as_bytes()]).unwrap().1, b"l");
+        }
+        let mut bob = Resp::open(target);
+        assert_eq!(bob.say("AUTH bob x"), "+OK");
+        clients.push((admin, bob));
+    }
+    let told = |(line, value): (String, Vec<u8>)| {
+        let line = line.split(" script: ").next().unwrap().to_string();
+        format!("{line} {}", String::from_utf8_lossy(&value))
+    };
+    let compare = |clients: &mut [(Resp, Resp)], args: &[&[u8]]| {
+        let ask = |(_, bob): &mut (Resp, Resp)| told(bob.call(args).unwrap());
+        let replies: Vec<String> = clients.iter_mut().map(ask).collect();
+        let shown: Vec<_> = args.iter().map(|arg| String::from_utf8_lossy(arg)).collect();
+        assert_eq!((&replies[1], &replies[2]), (&replies[0], &replies[0]), "{name}: {shown:?}");
+        replies[0].clone()
+    };
+    let denied = "-ERR The user executing the script can't";
+    for (script, key, is_denied) in [
+        ("return redis.call('get', 'r1')", None, false),
+        ("return redis.call('set', 'r1', 1)", None, true),
+        ("return redis.call('set', KEYS[1], 1)", Some("a"), false),
+        ("return redis.call('del', KEYS[1])", Some("a"), true),
+        ("return redis.call('get', 'b')", Some("a"), true),
+        ("return redis.call('publish', 'd', 1)", None, true),
+        ("return redis.call('publish', 'c', 1)", None, false),
+        ("return tostring(redis.acl_check_cmd('set', 'r1', 1))", None, false),
+    ] {
+        let rest: Vec<&[u8]> = match key {
+            Some(key) => vec![b"1", key.as_bytes()],
+            None => vec![b"0"],
+        };
+        let eval: Vec<&[u8]> =
+            [b"EVAL", script.as_bytes()].into_iter().chain(rest.clone()).collect();
+        let reply = compare(&mut clients, &eval);
+        assert_eq!(reply.starts_with(denied), is_denied, "{script}: {reply}");
+        let sha = concord_engine::script::hash_of(script.as_bytes());
+        let eval: Vec<&[u8]> = [&b"EVALSHA"[..], &sha].into_iter().chain(rest).collect();
+        assert_eq!(compare(&mut clients, &eval), reply, "{script}");
+    }
+    assert_eq!(compare(&mut clients, &[b"FCALL", b"f", b"1", b"a"]), "$1 1");
+    assert!(
+        compare(&mut clients, &[b"FCALL_RO", b"f", b"1", b"a"]).starts_with("-ERR Can not execute")
+    );
+    for line in ["MULTI", "EVAL x 1 b", "DISCARD", "MULTI", "FCALL f 1 a"] {
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        compare(&mut clients, &args);
+    }
+    compare(&mut clients, &[b"EVAL", b"return redis.pcall('set', 'r1', 1)", b"0"]);
+    assert_eq!(compare(&mut clients, &[b"EXEC"]), "*2 ");
+    for _ in 0..2 {
+        let next = |(_, bob): &mut (Resp, Resp)| told(bob.next().unwrap());
+        let parts: Vec<String> = clients.iter_mut().map(next).collect();
+        assert!(parts[1..].iter().all(|part| *part == parts[0]), "{parts:?}");
+    }
+    // At both gateways, once it is answered.
+    for at in [0, 1] {
+        assert_eq!(clients[at].0.say("ACL SETUSER bob -get"), "+OK");
+    }
+    assert!(compare(&mut clients, &[b"FCALL", b"f", b"1", b"a"]).starts_with(denied));
+}
+
+#[test]
+fn scripts_of_users_are_looked_at_by_every_replica() {
+    scripts("users-scripts", &[]);
+    scripts("users-scripts-redis", &["--engine", "redis", "--protocol", "vr"]);
+}

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod acl;
 pub mod backend;
 pub mod blocking;
 pub mod command;

@@ -24,6 +24,7 @@ mod copier;
 mod effects;
 mod heard;
 mod requests;
+mod rights;
 mod rules;
 mod script;
 #[cfg(test)]
@@ -685,6 +686,7 @@ impl RedisEngine {
     fn on_run_id(&mut self, info: &[u8]) {
         let run_id = info::field(info, "run_id").unwrap_or_default();
         self.known.forgets = forgets_scripts(info);
+        self.known.rights.is_open = rights::is_open(info);
         if self.run_id.is_empty() {
             self.run_id = run_id.to_vec();
         }
@@ -801,6 +803,9 @@ impl Backend for RedisEngine {
             }
             self.lose("a write came before the engine was connected to its server");
             return Submitted::Pending;
+        }
+        if let Some(table) = &self.table {
+            step.commands.iter().for_each(|command| self.known.rights.learn(table, command));
         }
         let refusal = self.why_not(context, step);
         if step.class == Class::Read {

@@ -5,11 +5,13 @@
 //! what it is told comes in an order that hangs on the data alone. Each of its commands runs like one
 //! that a client sent, times to live included, and nothing comes in between.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
 use sha1::Digest;
 
+use crate::acl::sent::{self, Acting};
 use crate::backend::{Backend, OUT_OF_MEMORY, Published, Submitted};
 use crate::command::{ARGS_MAX, Command, CommandBuf};
 use crate::databases::{self, Localized, Names, localize, may_change, of_key, own_name, show};
@@ -41,6 +43,9 @@ pub struct Script<'a> {
 pub trait Host {
     /// Executes one command, name first, and appends its reply in RESP2 or RESP3.
     fn call(&mut self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>);
+
+    /// Whether the user who runs the script may execute a command; `None` if there is none of this name.
+    fn may(&mut self, args: &[&[u8]]) -> Option<bool>;
 }
 
 /// Runs a script to its end and appends its reply. What it does must hang on nothing but the script
@@ -228,6 +233,8 @@ struct Within<'a, B> {
     own_key: Option<&'a [u8]>,
     /// Whose keys it has.
     database: u8,
+    /// On whose behalf it runs, if that user may not do everything.
+    acting: Option<Arc<Acting>>,
     /// It has called a command that writes: from then on memory is not asked for, as in Redis.
     wrote: bool,
     command: CommandBuf,
@@ -241,6 +248,16 @@ impl<B: Backend> Host for Within<'_, B> {
             resp::error(reply, &text);
         }
     }
+
+    fn may(&mut self, args: &[&[u8]]) -> Option<bool> {
+        let table = self.shim.backend().commands()?;
+        let name = UpperName::of(args[0]);
+        let is_own =
+            || table.spec_of(name.bytes(), None).is_some_and(|spec| spec.class().is_some());
+        let may = self.acting.as_ref().is_none_or(|acting| acting.may(table, args));
+        let is_known = is_own() || self.shim.understood.catalogue().has_call(args);
+        is_known.then_some(may)
+    }
 }
 
 impl<B: Backend> Within<'_, B> {
@@ -249,6 +266,7 @@ impl<B: Backend> Within<'_, B> {
         if NOT_IN_SCRIPTS.contains(&name.bytes()) {
             return Err(NOT_FROM_SCRIPT.to_vec());
         }
+        self.must_be_allowed(&name, args)?;
         if self.answer_here(&name, args, reply)? {
             return Ok(());
         }
@@ -302,6 +320,22 @@ impl<B: Backend> Within<'_, B> {
             reply.extend_from_slice(&show(names, self.database, own));
         }
         Ok(())
+    }
+
+    /// Refuses what the user who runs the script may not do. What is wrong with a command is said first.
+    fn must_be_allowed(&self, name: &UpperName, args: &[&[u8]]) -> Result<(), Vec<u8>> {
+        let Some(acting) = &self.acting else { return Ok(()) };
+        let is_right = match (name.bytes(), args.len()) {
+            (b"PING", argc) => argc <= 2,
+            (b"ECHO" | b"SELECT", argc) => argc == 2,
+            (b"TIME", argc) => argc == 1,
+            (b"PUBLISH" | b"SPUBLISH", argc) => argc == 3,
+            _ => self.look_up(name, args).map(|_| true)?,
+        };
+        match self.shim.backend().commands().filter(|_| is_right) {
+            Some(table) => acting.check(table, args),
+            None => Ok(()),
+        }
     }
 
     /// The arguments with keys as they are stored, if that changes any.
@@ -459,6 +493,11 @@ impl<B: Backend> Shimmed<B> {
         }
     }
 
+    /// On whose behalf a script runs that came with these rules.
+    fn acting(&mut self, rules: Option<&[u8]>) -> Result<Option<Arc<Acting>>, Vec<u8>> {
+        rules.map(|rules| self.understood.of(rules).map_err(sent::malformed)).transpose()
+    }
+
     /// FCALL and FCALL_RO.
     fn run_call(
         &mut self,
@@ -468,7 +507,8 @@ impl<B: Backend> Shimmed<B> {
         command: &Command<'_>,
         reply: &mut Vec<u8>,
     ) -> Result<(), Vec<u8>> {
-        let args: Vec<&[u8]> = command.args().collect();
+        let (args, rules) = sent::split(command.args().collect());
+        let acting = self.acting(rules)?;
         let call = self.call_of(context, class, &args)?;
         let flags = call.function.flags;
         let mut within = Within {
@@ -478,6 +518,7 @@ impl<B: Backend> Shimmed<B> {
             read_only: call.is_read || flags.no_writes(),
             own_key: None,
             database: command.database(),
+            acting,
             wrote: flags.allow_oom(),
             command: CommandBuf::new(),
         };
@@ -503,7 +544,8 @@ impl<B: Backend> Shimmed<B> {
         command: &Command<'_>,
         reply: &mut Vec<u8>,
     ) -> Result<(), Vec<u8>> {
-        let args: Vec<&[u8]> = command.args().collect();
+        let (args, rules) = sent::split(command.args().collect());
+        let acting = self.acting(rules)?;
         let [_, text, number, rest @ ..] = &args[..] else {
             return Err(b"ERR wrong number of arguments for 'eval' command".to_vec());
         };
@@ -531,6 +573,7 @@ impl<B: Backend> Shimmed<B> {
             read_only: is_read || shebang.no_writes,
             own_key: command.key(),
             database: command.database(),
+            acting,
             wrote: shebang.allow_oom,
             command: CommandBuf::new(),
         };

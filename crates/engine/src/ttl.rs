@@ -22,6 +22,7 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::acl::sent::Understood;
 use crate::backend::{Backend, BackendDone, Outcome, Published, Reach, Step, Submitted, TtlChange};
 use crate::command::Command;
 use crate::copy::{self, BadChunk};
@@ -157,6 +158,8 @@ pub struct Shimmed<B> {
     stalled: VecDeque<Stalled>,
     /// Who executes scripts, if they do not go to the backend.
     interpreter: Option<Interpreter>,
+    /// Rules of users who run scripts here.
+    pub(crate) understood: Understood,
     /// What the script that is executed here has published.
     pub(crate) published: Vec<Published>,
     /// How many bytes of channels and messages.
@@ -187,6 +190,7 @@ impl<B: Backend> Shimmed<B> {
             feed: Feed::default(),
             stalled: VecDeque::new(),
             interpreter: None,
+            understood: Understood::default(),
             published: Vec::new(),
             published_bytes: 0,
             is_in_exec: false,

@@ -1,31 +1,27 @@
-//! Whether a connection's user may run a command, with its keys and channels. Scripts and functions are looked at as a
-//! whole, since replicas, which run them, know of no users.
+//! Whether a connection's user may run a command, with its keys and channels. What scripts and functions call, replicas
+//! look at, by the rules that are sent with them.
 
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use concord_engine::keys as places;
+use concord_engine::acl::{Denied, Refused, check, with_call};
 use concord_engine::table::UpperName;
 
 use crate::client::describe;
 use crate::commands::{Failure, Handling};
 use crate::connection::Connection;
-use crate::locality::{called_on_first_key, touches_first_key_alone};
-use crate::rules::{Access, Call, Denied, User};
+use crate::rules::User;
 use crate::state::{Core, Turn};
-use crate::table::accesses;
 use crate::users::{LogEntry, log_ms};
 
 const NO_KEY: &str =
     "NOPERM this user has no permissions to access one of the keys used as arguments";
 const NO_CHANNEL: &str =
     "NOPERM this user has no permissions to access one of the channels used as arguments";
-const NO_SCRIPT: &str = "NOPERM Concord runs scripts and functions only for users who may run every command on data, on \
-     all keys and channels, or if their text shows that they touch only one key, which they name";
 
 /// What is wrong with a command of a user, and the argument that it hangs on.
-type Refused = (Denied, Failure);
+type Failed = (Denied, Failure);
 
 impl Core {
     /// Refuses what the connection's user may not do, and notes it for ACL LOG.
@@ -60,7 +56,7 @@ impl Core {
         }
     }
 
-    fn check_user(&self, user: &User, handling: Handling, args: &[&[u8]]) -> Result<(), Refused> {
+    fn check_user(&self, user: &User, handling: Handling, args: &[&[u8]]) -> Result<(), Failed> {
         let refuse = |denied| {
             let text = match denied {
                 Denied::Command => {
@@ -73,27 +69,18 @@ impl Core {
             };
             (denied, text)
         };
-        let name = UpperName::of(args[0]);
-        self.with_call(args, |call| {
-            user.check(call).map_err(refuse)?;
-            if (name.is(b"SORT") || name.is(b"SORT_RO"))
-                && !user.may_on_all_keys(call)
-                && let Some(option) = pattern_of_sort(args)
-            {
-                let text = format!(
-                    "ERR {option} option of SORT denied due to insufficient ACL permissions."
-                );
-                return Err((Denied::Command, text.into()));
+        check(&self.users.catalogue, &self.setup.table, &user.rights, args).map_err(|refused| {
+            match refused {
+                Refused::Denied(denied) => refuse(denied),
+                Refused::Sort(option) => {
+                    let text = format!(
+                        "ERR {option} option of SORT denied due to insufficient ACL permissions."
+                    );
+                    (Denied::Command, text.into())
+                }
             }
-            Ok(())
         })?;
         match handling {
-            Handling::Script { by_sha, .. } if !self.may_run(user, by_sha, args) => {
-                Err((Denied::Command, NO_SCRIPT.into()))
-            }
-            Handling::Call { .. } if !user.may_what_scripts_may(&self.users.catalogue) => {
-                Err((Denied::Command, NO_SCRIPT.into()))
-            }
             // What is explained is executed.
             Handling::Explain => match args.get(2..).filter(|inner| !inner.is_empty()) {
                 Some(inner) => self.check_user(user, Handling::Info, inner),
@@ -101,44 +88,6 @@ impl Core {
             },
             _ => Ok(()),
         }
-    }
-
-    /// Hands a command with its keys and channels to `look`.
-    pub(crate) fn with_call<T>(&self, args: &[&[u8]], look: impl FnOnce(&Call<'_>) -> T) -> T {
-        let name = UpperName::of(args[0]);
-        let keys = accesses(&self.setup.table, args);
-        let (channels, are_patterns): (Vec<usize>, bool) = match name.bytes() {
-            b"PUBLISH" | b"SPUBLISH" if args.len() > 1 => (alloc::vec![1], false),
-            b"SUBSCRIBE" | b"SSUBSCRIBE" => ((1..args.len()).collect(), false),
-            b"PSUBSCRIBE" => ((1..args.len()).collect(), true),
-            _ => (Vec::new(), false),
-        };
-        let command = self.users.catalogue.find_call(args);
-        look(&Call { command, args, keys: &keys, channels: &channels, are_patterns })
-    }
-
-    /// Whether a user may run this script: one that may do everything; or one that may run each command that the
-    /// script's text names, all on its only key. That a script touches no other key the engine sees to.
-    fn may_run(&self, user: &User, by_sha: bool, args: &[&[u8]]) -> bool {
-        let all = &self.users.catalogue;
-        if user.may_what_scripts_may(all) {
-            return true;
-        }
-        let found = self.scripts.get(args[1]).map(|script| &script.text[..]);
-        let text = if by_sha { found } else { Some(args[1]) };
-        let Some(text) = text.filter(|_| args.get(2) == Some(&&b"1"[..])) else {
-            // One that is not known is refused as such.
-            return by_sha && found.is_none();
-        };
-        let may = |name: &&[u8]| {
-            let args = [*name, args.get(3).copied().unwrap_or_default()];
-            let command = all.find_call(&args[..1]);
-            let (keys, channels) = (&[(1, Access::BOTH)], &[]);
-            let call = Call { command, args: &args, keys, channels, are_patterns: false };
-            user.check(&call).is_ok()
-        };
-        touches_first_key_alone(text, &self.setup.table)
-            && called_on_first_key(text).is_some_and(|names| names.iter().all(may))
     }
 
     /// An entry of ACL LOG.
@@ -166,15 +115,6 @@ fn reason_of(denied: Denied) -> &'static str {
     }
 }
 
-/// The option by which SORT looks at keys that it does not name.
-fn pattern_of_sort(args: &[&[u8]]) -> Option<&'static str> {
-    if !places::sorts_by_keys(args) {
-        return None;
-    }
-    let is_by = |pair: &[&[u8]]| pair[0].eq_ignore_ascii_case(b"BY") && pair[1].contains(&b'*');
-    Some(if args[2..].windows(2).any(is_by) { "BY" } else { "GET" })
-}
-
 /// Whether a connection's subscriptions are all allowed to its user.
 pub(crate) fn may_listen(user: &User, connection: &Connection) -> bool {
     let subscriber = &connection.subscriber;
@@ -182,7 +122,7 @@ pub(crate) fn may_listen(user: &User, connection: &Connection) -> bool {
     let all = plain.chain(subscriber.patterns.iter().map(|name| (name, true)));
     let mut all = all;
     all.all(|(name, is_pattern)| {
-        user.all_selectors().any(|selector| selector.allows_channel(name, is_pattern))
+        user.rights.all_selectors().any(|selector| selector.allows_channel(name, is_pattern))
     })
 }
 
@@ -193,7 +133,9 @@ pub(crate) fn dry_run(core: &Core, user: &User, args: &[&[u8]]) -> Result<(), St
     {
         return Ok(());
     }
-    core.with_call(args, |call| user.check(call)).map_err(|denied| {
+    let checked =
+        with_call(&core.users.catalogue, &core.setup.table, args, |call| user.rights.check(call));
+    checked.map_err(|denied| {
         let shown = |at: usize| String::from_utf8_lossy(args[at]).into_owned();
         match denied {
             Denied::Command => {

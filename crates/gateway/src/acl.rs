@@ -5,6 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use concord_client::Class;
+use concord_engine::acl::Selector;
 use concord_engine::resp;
 use concord_engine::table::UpperName;
 use concord_engine::table::categories::{CATEGORIES, bit_of};
@@ -14,7 +15,7 @@ use crate::client::help;
 use crate::commands::{Failure, no_subcommand};
 use crate::connection::{Connection, Slot, SlotState, Subject, Wait};
 use crate::local::{REDIS_VERSION, check_name, wrong_arity};
-use crate::rules::{Selector, User};
+use crate::rules::User;
 use crate::state::{Core, Turn};
 use crate::users::{Asked, Change, DEFAULT, log_ms};
 
@@ -341,10 +342,10 @@ fn show_user(core: &Core, user: &User, out: &mut Vec<u8>, resp3: bool) {
     resp::bulk(out, b"passwords");
     resp::array(out, user.passwords.len());
     user.passwords.iter().for_each(|hash| resp::bulk(out, hash.as_bytes()));
-    show_selector(core, &user.root, out);
+    show_selector(core, &user.rights.root, out);
     resp::bulk(out, b"selectors");
-    resp::array(out, user.selectors.len());
-    for selector in &user.selectors {
+    resp::array(out, user.rights.selectors.len());
+    for selector in &user.rights.selectors {
         resp::map(out, 3, resp3);
         show_selector(core, selector, out);
     }

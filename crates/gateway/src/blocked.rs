@@ -187,12 +187,19 @@ impl Gateway {
     pub(crate) fn answer_ended(&mut self) -> Vec<ConnectionId> {
         const UNBLOCKED: &[u8] = b"UNBLOCKED client unblocked via CLIENT UNBLOCK";
         let mut ids = Vec::new();
-        while let Some((id, end)) = self.core.waiters.poll_end() {
+        let core = &mut self.core;
+        while let Some((id, end)) = core
+            .waiters
+            .poll_end()
+            .map(|(id, end)| (id, Err(end)))
+            .or_else(|| core.members.poll_end())
+        {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             let mut reply = Vec::new();
             match end {
-                End::Timeout => resp::null_array(&mut reply, connection.resp3),
-                End::Error => resp::error(&mut reply, UNBLOCKED),
+                Ok(replicas) => resp::integer(&mut reply, replicas),
+                Err(End::Timeout) => resp::null_array(&mut reply, connection.resp3),
+                Err(End::Error) => resp::error(&mut reply, UNBLOCKED),
             }
             connection.unblock(reply);
             list(&mut self.ready, connection);

@@ -183,7 +183,7 @@ fn unblock(
     };
     let id = resp::number(id).ok_or(NOT_AN_INTEGER)?;
     let id = u64::try_from(id).map(ConnectionId);
-    let was_waiting = id.is_ok_and(|id| core.waiters.end(id, end));
+    let was_waiting = id.is_ok_and(|id| core.waiters.end(id, end) || core.members.end(id, end));
     turn.connection.answer(|out| resp::integer(out, i64::from(was_waiting)));
     Ok(())
 }
@@ -397,7 +397,7 @@ fn flags(core: &Core, connection: &Connection) -> String {
         ('O', connection.is_monitor),
         ('P', !connection.subscriber.is_empty()),
         ('x', connection.multi.is_some()),
-        ('b', core.waiters.has(connection.id)),
+        ('b', core.waiters.has(connection.id) || core.members.has(connection.id)),
         ('t', tracking.is_some()),
         ('R', tracking.is_some_and(|tracking| tracking.is_broken)),
         ('B', tracking.is_some_and(|tracking| tracking.prefixes.is_some())),

@@ -29,6 +29,8 @@ pub(crate) enum Handling {
     Keys(Class),
     /// It waits for an element of one of its keys.
     Blocks(Blocking),
+    /// WAIT: it waits for replicas.
+    Wait,
     /// It concerns all keys.
     AllKeys(Class),
     /// It goes on at a cursor of a Redis server, which means nothing to another: as long as the
@@ -129,13 +131,7 @@ const MIGRATE: &str = "ERR Concord does not move keys to other servers";
 const SWAPDB: &str = "ERR Concord does not swap databases: a key stays in its own";
 
 /// Commands of Redis that are refused with a reason, whether the engine has them or not.
-const REFUSED: [(&str, Refusal); 26] = [
-    (
-        "WAIT",
-        Refusal::Because(
-            "ERR Concord does not need WAIT: a write is at every replica when it is answered",
-        ),
-    ),
+const REFUSED: [(&str, Refusal); 25] = [
     (
         "WAITAOF",
         Refusal::Because(
@@ -169,7 +165,7 @@ const REFUSED: [(&str, Refusal); 26] = [
 ];
 
 /// The gateway's own commands: name, arity (at least so many if negative), what is done.
-const OWN: [(&str, i32, Handling); 46] = [
+const OWN: [(&str, i32, Handling); 47] = [
     ("PING", -1, Handling::Local(Local::Ping)),
     ("ECHO", 2, Handling::Local(Local::Echo)),
     ("SELECT", 2, Handling::Local(Local::Select)),
@@ -199,6 +195,7 @@ const OWN: [(&str, i32, Handling); 46] = [
     ("EXEC", 1, Handling::Exec),
     ("DISCARD", 1, Handling::Discard),
     ("WATCH", -2, Handling::Watch),
+    ("WAIT", 3, Handling::Wait),
     ("SUBSCRIBE", -2, Handling::PubSub(PubSub::Subscribe(Sort::Channel))),
     ("PSUBSCRIBE", -2, Handling::PubSub(PubSub::Subscribe(Sort::Pattern))),
     ("SSUBSCRIBE", -2, Handling::PubSub(PubSub::Subscribe(Sort::Shard))),

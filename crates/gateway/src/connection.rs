@@ -245,6 +245,8 @@ pub(crate) enum Wait {
     Others,
     /// The end of CLIENT PAUSE.
     Paused,
+    /// The controller's word who the members are.
+    Members,
     /// What the rack keeps of users: it is not known yet, or the command before it changes it.
     Users,
 }

@@ -29,6 +29,7 @@ fn has_keys(handling: Handling) -> bool {
         | Handling::Exec
         | Handling::Discard
         | Handling::Explain
+        | Handling::Wait
         | Handling::Function
         | Handling::PubSub(_)
         | Handling::Info

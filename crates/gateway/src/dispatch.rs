@@ -209,6 +209,7 @@ impl Core {
             Handling::Blocks(blocking) if blocking.waits(args) => {
                 self.block(turn, index, blocking, args, sink)
             }
+            Handling::Wait => self.wait(turn, args, sink),
             Handling::Container if let Some(reply) = table::memory_reply(name, args) => {
                 turn.connection.answer(|out| out.extend_from_slice(&reply));
                 Ok(Flow::Went)
@@ -227,13 +228,14 @@ impl Core {
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
             Handling::Script { by_sha, read_only } => {
-                let subject = self.encode_script(database, by_sha, read_only, args)?;
+                let user = &turn.connection.user;
+                let subject = self.encode_script(database, user, by_sha, read_only, args)?;
                 let class = if read_only { Class::Read } else { Class::Write };
                 self.surround(&mut turn.footprint, class);
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
             Handling::Call { .. } | Handling::Function => {
-                match self.plan_functions(database, handling, args)? {
+                match self.plan_functions(database, &turn.connection.user, handling, args)? {
                     Planned::Rack(class) => {
                         self.surround(&mut turn.footprint, class);
                         let subject = Subject::AllKeys;

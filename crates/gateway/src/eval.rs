@@ -2,22 +2,26 @@
 //! EVAL. After a restart of the gateway clients get NOSCRIPT, and send the text again.
 
 use alloc::format;
+use alloc::sync::Arc;
 
 use concord_core::hash;
+use concord_engine::command::ARGS_MAX;
 use concord_engine::resp;
 use concord_engine::table::UpperName;
 
 use crate::commands::{Failure, no_subcommand};
 use crate::connection::Subject;
+use crate::rules::User;
 use crate::scripts::Scripts;
 use crate::state::{Core, Turn};
 
 impl Core {
-    /// Encodes EVAL script numkeys key ... A script that may touch other keys than its only one concerns all
+    /// Encodes EVAL script numkeys key ..., with the rules of a user who may not do everything. A script that may touch other keys than its only one concerns all
     /// of them.
     pub(crate) fn encode_script(
         &mut self,
         database: u8,
+        user: &Arc<User>,
         by_sha: bool,
         read_only: bool,
         args: &[&[u8]],
@@ -32,7 +36,7 @@ impl Core {
             return Err("ERR Number of keys can't be greater than number of args".into());
         };
         let only = keys.split_first().filter(|(first, more)| more.iter().all(|key| key == *first));
-        if args.len() > concord_engine::command::ARGS_MAX {
+        if args.len() + usize::from(!user.may_all()) > ARGS_MAX {
             return Err("ERR too many arguments (Concord's limit is 65535)".into());
         }
         let sha;
@@ -50,8 +54,10 @@ impl Core {
         };
         let only = only.filter(|_| is_local);
         let name: &[u8] = if read_only { b"EVAL_RO" } else { b"EVAL" };
-        let args = [name, script].into_iter().chain(args[2..].iter().copied());
-        self.command.encode(if only.is_some() { 3 } else { 0 }, args);
+        let rules = self.users.rules_of(user)?;
+        let first_key = if rules.is_some() { 4 } else { 3 };
+        let args = [name, script].into_iter().chain(rules).chain(args[2..].iter().copied());
+        self.command.encode(if only.is_some() { first_key } else { 0 }, args);
         self.command.set_database(database);
         Ok(only.map_or(Subject::AllKeys, |(first, _)| Subject::Object(hash::object_id(first))))
     }

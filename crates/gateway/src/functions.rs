@@ -3,14 +3,17 @@
 //! keys.
 
 use alloc::format;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use concord_client::Class;
+use concord_engine::command::ARGS_MAX;
 use concord_engine::functions::subcommand;
 use concord_engine::table::UpperName;
 use concord_engine::{Class as EngineClass, resp};
 
 use crate::commands::{Failure, Handling, no_subcommand};
+use crate::rules::User;
 use crate::state::Core;
 
 /// What is to be done with a command.
@@ -26,10 +29,11 @@ impl Core {
     pub(crate) fn plan_functions(
         &mut self,
         database: u8,
+        user: &Arc<User>,
         handling: Handling,
         args: &[&[u8]],
     ) -> Result<Planned, Failure> {
-        if args.len() > concord_engine::command::ARGS_MAX {
+        if args.len() + usize::from(!user.may_all()) > ARGS_MAX {
             return Err("ERR too many arguments (Concord's limit is 65535)".into());
         }
         let class = match handling {
@@ -51,7 +55,10 @@ impl Core {
             }
             _ => Class::Write,
         };
-        self.command.encode(0, args.iter().copied());
+        let is_call = matches!(handling, Handling::Call { .. });
+        let rules = if is_call { self.users.rules_of(user)? } else { None };
+        let (head, rest) = args.split_at(args.len().min(2));
+        self.command.encode(0, head.iter().copied().chain(rules).chain(rest.iter().copied()));
         self.command.set_database(database);
         Ok(Planned::Rack(class))
     }

@@ -23,6 +23,7 @@ use crate::exchange::Exchange;
 use crate::info;
 use crate::inputs::{INPUT_BYTES_MAX, Inputs};
 use crate::long_reads::LongReads;
+use crate::members::Members;
 use crate::memory::{Grant, Memory, unread_bytes};
 use crate::monitors::Monitors;
 use crate::multi;
@@ -64,6 +65,9 @@ impl Machine for Gateway {
         if header::is(packet, Kind::Gateways, OP_STREAM) {
             return self.on_gateway(now, packet, sink);
         }
+        if self.core.members.are_asked() {
+            self.note_members(now, packet);
+        }
         self.core.client.handle(now, from, packet, sink);
         self.take_done(now, sink);
     }
@@ -75,6 +79,7 @@ impl Machine for Gateway {
         }
         self.core.client.tick(now, sink);
         self.core.look_after_waiters(now, sink);
+        self.core.look_after_members(now, sink);
         self.core.check_tracked(now, sink);
         self.core.exchange.tick(now, sink);
         self.look_after_users(now, sink);
@@ -96,7 +101,7 @@ impl Machine for Gateway {
         let at = self.core.memory.deadline(self.core.inputs.are_short());
         let look =
             Deadline { at, reason: "clients that do not read, or owe the rest of a command" };
-        let at = self.core.waiters.deadline();
+        let at = self.core.waiters.deadline().min(self.core.members.deadline());
         let at = at.min(self.core.exchange.deadline()).min(self.core.tracking.deadline());
         let at = at.min(self.core.users.deadline()).min(self.core.pause.deadline());
         let at = at.min(self.core.events.deadline());
@@ -147,6 +152,7 @@ impl Gateway {
             killed: Vec::new(),
             monitors: Monitors::default(),
             waiters: Waiters::default(),
+            members: Members::default(),
             looks: HashMap::default(),
             command: CommandBuf::new(),
             table_request: None,
@@ -203,6 +209,7 @@ impl Gateway {
         let Some(mut connection) = self.connections.remove(&id) else { return };
         self.core.inputs.forget(&mut connection);
         self.core.waiters.forget(id);
+        self.core.members.forget(id);
         self.core.unsubscribe_all(&mut connection);
         self.core.end_tracking(&mut connection);
         self.core.end_monitor(&mut connection);
@@ -244,6 +251,7 @@ impl Gateway {
             | Wait::Output
             | Wait::Quiet
             | Wait::Paused
+            | Wait::Members
             | Wait::Others => {}
         }
     }
@@ -316,6 +324,7 @@ impl Gateway {
                 connection.closing = true;
                 list(&mut self.ready, connection);
                 self.core.waiters.end(id, End::Error);
+                self.core.members.end(id, End::Error);
             }
         }
         self.answer_ended();
@@ -407,6 +416,7 @@ impl Gateway {
             | Wait::Subscribed
             | Wait::Users
             | Wait::Paused
+            | Wait::Members
             | Wait::Others => {}
         }
         self.core.memory.note(now.instant, &mut connection);
@@ -676,6 +686,7 @@ impl Gateway {
                 | Wait::Output
                 | Wait::Subscribed
                 | Wait::Paused
+                | Wait::Members
                 | Wait::Others => false,
             };
             if goes_on {
@@ -686,6 +697,7 @@ impl Gateway {
         while let Some(object) = self.core.client.poll_pushed() {
             self.core.waiters.written(object);
         }
+        self.wake_askers(now, sink);
         self.try_blocked(now, sink);
         self.exchange(now, sink);
         while self.core.client.has_room(Class::Read)

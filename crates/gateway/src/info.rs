@@ -172,7 +172,7 @@ fn clients(core: &Core, _: &Facts<'_>, out: &mut String) {
     line!(out, "connected_clients:{}", core.connected);
     line!(out, "cluster_connections:0");
     line!(out, "maxclients:{}", core.setup.connections_max);
-    line!(out, "blocked_clients:{}", core.waiters.count());
+    line!(out, "blocked_clients:{}", core.waiters.count() + core.members.waiting());
     line!(out, "tracking_clients:{}", core.tracking.counts()[0]);
     line!(out, "clients_in_timeout_table:0");
 }

@@ -54,36 +54,6 @@ pub(crate) fn may_read(script: &[u8], table: &CommandTable) -> bool {
     })
 }
 
-/// The commands that the script calls, by its text, where all are called by their names; `None` if they may be others. To
-/// be asked only of a script that touches its first key alone.
-pub(crate) fn called_on_first_key(script: &[u8]) -> Option<Vec<&[u8]>> {
-    let tokens = tokens(script)?;
-    let mut names = Vec::new();
-    for (at, token) in tokens.iter().enumerate() {
-        match (token, &tokens[at + 1..]) {
-            (Token::Name(name), _) if OPAQUE.contains(name) => return None,
-            // Of the server's Lua: by it the global table is reached without its name.
-            (Token::Name(b"getfenv" | b"setfenv"), _) => return None,
-            (
-                Token::Name(b"redis"),
-                [
-                    Token::Other(b'.'),
-                    Token::Name(b"call" | b"pcall"),
-                    Token::Other(b'('),
-                    Token::Text(command),
-                    ..,
-                ],
-            ) => names.push(*command),
-            (Token::Name(b"redis"), [Token::Other(b'.'), Token::Name(name), ..])
-                if !matches!(*name, b"call" | b"pcall") => {}
-            (Token::Name(b"redis"), _) => return None,
-            _ => {}
-        }
-    }
-    let publishes = |name: &&[u8]| name.to_ascii_lowercase().ends_with(b"publish");
-    (!names.iter().any(publishes)).then_some(names)
-}
-
 /// What stands behind `redis`: a function that concerns no key, or a call on the first key.
 fn is_plain(behind: &[Token<'_>], names: &[&[u8]], table: &CommandTable) -> bool {
     let [Token::Other(b'.'), Token::Name(function), rest @ ..] = behind else { return false };

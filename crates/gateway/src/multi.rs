@@ -55,7 +55,8 @@ impl Core {
                 return Ok(Flow::Went);
             }
             Handling::Script { by_sha, read_only } => {
-                let subject = match self.encode_script(database, by_sha, read_only, args) {
+                let user = turn.connection.user.clone();
+                let subject = match self.encode_script(database, &user, by_sha, read_only, args) {
                     // As in Redis, which looks for the script when EXEC is executed: the others are.
                     Err(failure) if failure.starts_with(NO_SCRIPT) => {
                         return self.queue_error(turn, &failure);
@@ -69,7 +70,8 @@ impl Core {
                 return Err("ERR Command not allowed inside a transaction".into());
             }
             Handling::Call { .. } | Handling::Function => {
-                return match self.plan_functions(database, handling, args)? {
+                let user = turn.connection.user.clone();
+                return match self.plan_functions(database, &user, handling, args)? {
                     Planned::Rack(class) => self.queue(turn, class, Some(Subject::AllKeys)),
                     Planned::Here(reply) => {
                         self.command.encode(0, [REPLY_COMMAND, &reply]);
@@ -79,6 +81,11 @@ impl Core {
             }
             Handling::Local(local) => {
                 let reply = self.answer_now(turn, local, args);
+                self.command.encode(0, [REPLY_COMMAND, &reply]);
+                return self.queue(turn, Class::Read, None);
+            }
+            Handling::Wait => {
+                let Some(reply) = self.wait_now(turn, args, sink) else { return Ok(Flow::Waits) };
                 self.command.encode(0, [REPLY_COMMAND, &reply]);
                 return self.queue(turn, Class::Read, None);
             }

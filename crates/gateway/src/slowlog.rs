@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use concord_client::Done;
 use concord_core::{Duration, MS, Now, US};
 use concord_engine::Command;
+use concord_engine::acl::sent;
 use concord_engine::databases::own_name;
 use concord_engine::table::UpperName;
 use concord_engine::ttl::EXEC_COMMAND;
@@ -156,7 +157,7 @@ impl SlowLog {
         if command.name() != EXEC_COMMAND {
             // What the gateway asked for the client is no command of his.
             if !command.name().starts_with(b"CONCORD.") {
-                let args: Vec<&[u8]> = command.args().map(own_name).collect();
+                let args: Vec<&[u8]> = words_of(&command);
                 self.add(now, connection, ns, args.into_iter());
             }
             return;
@@ -170,7 +171,7 @@ impl SlowLog {
             .take(ARGS_MAX)
             .collect();
         let words = |part: &Command<'_>| -> Vec<Vec<u8>> {
-            let args: Vec<&[u8]> = part.args().map(own_name).collect();
+            let args: Vec<&[u8]> = words_of(part);
             shortened(args.into_iter())
         };
         let args: Vec<Vec<u8>> = match &inner[..] {
@@ -205,6 +206,11 @@ impl SlowLog {
             _ => self.add(now, connection, 0, args.iter().copied()),
         }
     }
+}
+
+/// A command as its client sent it: without the rules of a user who may not do everything.
+fn words_of<'a>(command: &Command<'a>) -> Vec<&'a [u8]> {
+    command.args().filter(|arg| !arg.starts_with(sent::MARKER)).map(own_name).collect()
 }
 
 /// What is kept of a command's arguments.

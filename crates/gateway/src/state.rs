@@ -25,6 +25,7 @@ use crate::exchange::Exchange;
 use crate::footprint::Footprint;
 use crate::inputs::Inputs;
 use crate::long_reads::LongReads;
+use crate::members::Members;
 use crate::memory::{FETCHED_PRESSED_MAX, Memory};
 use crate::monitors::Monitors;
 use crate::named::Shown;
@@ -65,6 +66,8 @@ pub(crate) struct Core {
     pub monitors: Monitors,
     /// Who waits for an element.
     pub waiters: Waiters,
+    /// Who the replicas are, and who waits for more of them.
+    pub members: Members,
     /// Keys that somebody waits for, while a read looks whether they are there.
     pub looks: HashMap<u64, Vec<u8>, FxBuildHasher>,
     /// What replies take.

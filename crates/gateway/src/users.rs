@@ -9,6 +9,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use concord_core::{Duration, Instant, Now, RequestNumber, SEC};
+use concord_engine::acl::Catalogue;
+use concord_engine::acl::sent::{self, RULES_BYTES_MAX};
 use concord_engine::events::Classes;
 use concord_engine::users::USERS_BYTES_MAX;
 use concord_engine::{resp, resp_scan};
@@ -16,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use crate::commands::Failure;
 use crate::id::ConnectionId;
-use crate::rules::{Catalogue, User, hex};
+use crate::rules::{User, hex};
 
 /// Who a connection belongs to that has not said so.
 pub(crate) const DEFAULT: &[u8] = b"default";
@@ -26,6 +28,9 @@ const ASK_NS: Duration = SEC;
 const ALIKE_MS: u64 = 60_000;
 /// Most entries of ACL LOG, unless `acllog-max-len` says otherwise.
 const LOG_MAX: usize = 128;
+
+/// So many users' rules are kept as they are sent.
+const SENT_RULES_MAX: usize = 256;
 
 /// All users by name.
 pub(crate) type Table = BTreeMap<Vec<u8>, Arc<User>>;
@@ -92,6 +97,8 @@ pub(crate) struct Users {
     pub sent: Option<Sent>,
     pub question: Option<(RequestNumber, u64)>,
     ask_at: Instant,
+    /// Rules as they are sent with scripts, of those who have run some.
+    sent_rules: BTreeMap<Vec<u8>, (Arc<User>, Vec<u8>)>,
     log: VecDeque<LogEntry>,
     pub log_max: usize,
     /// What passwords are drawn from.
@@ -117,6 +124,7 @@ impl Users {
             sent: None,
             question: None,
             ask_at: Instant(0),
+            sent_rules: BTreeMap::new(),
             log: VecDeque::new(),
             log_max: LOG_MAX,
             secret: seed.to_be_bytes().to_vec(),
@@ -167,6 +175,28 @@ impl Users {
     /// The user, if the password is right.
     pub(crate) fn log_in(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
         self.table.get(name).filter(|user| user.accepts(password)).cloned()
+    }
+
+    /// The argument that says what a user may do who runs a script; none if that is everything.
+    pub(crate) fn rules_of(&mut self, user: &Arc<User>) -> Result<Option<&[u8]>, Failure> {
+        if user.may_all() {
+            return Ok(None);
+        }
+        let known = self.sent_rules.get(&user.name);
+        if !known.is_some_and(|(own, _)| Arc::ptr_eq(own, user)) {
+            let mut rules = Vec::new();
+            user.rights.describe(&self.catalogue, &mut rules);
+            if rules.len() > RULES_BYTES_MAX {
+                return Err("ERR the rules of this user take more than 16 KiB: with such rules Concord runs no scripts \
+                     and functions"
+                    .into());
+            }
+            if self.sent_rules.len() >= SENT_RULES_MAX {
+                self.sent_rules.clear();
+            }
+            self.sent_rules.insert(user.name.clone(), (user.clone(), sent::argument(&rules)));
+        }
+        Ok(self.sent_rules.get(&user.name).map(|(_, rules)| &rules[..]))
     }
 
     /// Whether this request is about users.

@@ -12,6 +12,7 @@ mod functions;
 mod pubsub;
 mod tracking;
 mod unread;
+mod wait;
 
 use common::{Mood, World, request};
 use concord_core::{MS, SEC};
@@ -429,7 +430,9 @@ fn what_is_not_supported_says_so() {
     ] {
         assert_eq!(world.ask(&[line]), format!("{error}\r\n"));
     }
-    for line in ["WAIT 1 0", "DEBUG SLEEP 0", "CONFIG SET save x", "CLUSTER INFO", "SWAPDB 0 1"] {
+    for line in
+        ["WAITAOF 1 1 0", "DEBUG SLEEP 0", "CONFIG SET save x", "CLUSTER INFO", "SWAPDB 0 1"]
+    {
         assert!(world.ask(&[line]).starts_with("-ERR "), "{line}");
     }
     assert!(world.executed().is_empty());

@@ -54,6 +54,10 @@ impl Host for Recording<'_> {
         self.replies.bytes.extend_from_slice(&reply[start..]);
         self.replies.ends.push(self.replies.bytes.len());
     }
+
+    fn may(&mut self, args: &[&[u8]]) -> Option<bool> {
+        self.host.may(args)
+    }
 }
 
 /// Answers the commands that were executed before with what they were answered, and executes the others.
@@ -72,6 +76,11 @@ impl Host for Replaying<'_> {
         let start = self.count.checked_sub(1).map_or(0, |before| self.replies.ends[before]);
         reply.extend_from_slice(&self.replies.bytes[start..*end]);
         self.count += 1;
+    }
+
+    /// Nothing comes of that: it is asked again.
+    fn may(&mut self, args: &[&[u8]]) -> Option<bool> {
+        self.host.may(args)
     }
 }
 
@@ -156,6 +165,10 @@ mod tests {
             resp::integer(reply, self.calls as i64);
             args.iter().for_each(|arg| resp::bulk(reply, arg));
         }
+
+        fn may(&mut self, args: &[&[u8]]) -> Option<bool> {
+            Some(args.len() > 1)
+        }
     }
 
     fn script<'a>(text: &'a str, lists: &'a [&'a [u8]; 2]) -> Script<'a> {
@@ -186,8 +199,9 @@ mod tests {
     }
 
     /// Scripts that try to leave something, or that hang on what may be left.
-    const SCRIPTS: [&str; 18] = [
+    const SCRIPTS: [&str; 19] = [
         "return {KEYS[1], ARGV[1], #KEYS, math.random(1000000)}",
+        "return {redis.acl_check_cmd('get', 'k'), redis.acl_check_cmd('get')}",
         "math.randomseed(3) redis.setresp(3) return math.random(100)",
         "return tostring({}) .. tostring(redis.call) .. tostring({})",
         "cjson.encode_max_depth(2) cjson.encode_sparse_array(true) return cjson.encode({{1}})",

@@ -179,4 +179,8 @@ impl Host for Nobody {
     fn call(&mut self, _resp3: bool, _args: &[&[u8]], reply: &mut Vec<u8>) {
         resp::error(reply, b"ERR This Redis command is not allowed from script");
     }
+
+    fn may(&mut self, _args: &[&[u8]]) -> Option<bool> {
+        Some(true)
+    }
 }

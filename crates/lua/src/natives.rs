@@ -8,7 +8,7 @@ use concord_engine::resp;
 use concord_engine::script::hash_of;
 use mlua::{ChunkMode, Lua, MultiValue, Table, Value, Variadic};
 
-use crate::sandbox::{Asked, Shared, place, syntax_text};
+use crate::sandbox::{Asked, Question, Shared, place, syntax_text};
 use crate::{
     BYTES_OF_ONE, CALL_COST, STOPPED, bits, bounded, cjson, cmsgpack, replies, strings, structs,
 };
@@ -173,32 +173,48 @@ fn argument(value: &Value, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// Notes a command's arguments in `asked`; or the error.
+fn ask(shared: &Shared, args: &[Value], for_what: Question) -> Result<u64, &'static [u8]> {
+    let Asked { question, bytes, ends, reply, .. } = &mut *shared.asked.borrow_mut();
+    *question = for_what;
+    bytes.clear();
+    ends.clear();
+    reply.clear();
+    if args.is_empty() {
+        return Err(b"ERR Please specify at least one argument for this redis lib call");
+    }
+    for value in args {
+        if !argument(value, bytes) {
+            return Err(b"ERR Lua redis lib command arguments must be strings or integers");
+        }
+        ends.push(bytes.len());
+    }
+    Ok(bytes.len() as u64)
+}
+
 /// Executes a command: its reply is in `asked`.
 fn execute(lua: &Lua, shared: &Shared, args: &[Value]) -> mlua::Result<()> {
-    let length = {
-        let Asked { bytes, ends, reply } = &mut *shared.asked.borrow_mut();
-        bytes.clear();
-        ends.clear();
-        reply.clear();
-        if args.is_empty() {
-            resp::error(reply, b"ERR Please specify at least one argument for this redis lib call");
+    let length = match ask(shared, args, Question::Execute) {
+        Ok(length) => length,
+        Err(text) => {
+            resp::error(&mut shared.asked.borrow_mut().reply, text);
             return Ok(());
         }
-        for value in args {
-            if !argument(value, bytes) {
-                let text = b"ERR Lua redis lib command arguments must be strings or integers";
-                resp::error(reply, text);
-                return Ok(());
-            }
-            ends.push(bytes.len());
-        }
-        bytes.len()
     };
     shared.go_on(lua)?;
     shared.ask_host()?;
-    let length = length + shared.asked.borrow().reply.len();
-    shared.meter.add(CALL_COST + length as u64 / BYTES_OF_ONE);
+    let length = length + shared.asked.borrow().reply.len() as u64;
+    shared.meter.add(CALL_COST + length / BYTES_OF_ONE);
     Ok(())
+}
+
+/// redis.acl_check_cmd.
+fn may(shared: &Shared, args: &[Value]) -> mlua::Result<bool> {
+    let length = ask(shared, args, Question::May).map_err(raised)?;
+    shared.meter.add(CALL_COST + length / BYTES_OF_ONE);
+    shared.ask_host()?;
+    let may = shared.asked.borrow().may;
+    may.ok_or_else(|| raised(b"ERR Invalid command passed to redis.acl_check_cmd()"))
 }
 
 /// redis.call.
@@ -249,9 +265,11 @@ fn redis(lua: &Lua, shared: &Rc<Shared>) -> mlua::Result<Table> {
     redis.raw_set("status_reply", function)?;
     redis.raw_set("log", lua.create_function(|_, args: Variadic<Value>| log(&args))?)?;
     redis.raw_set("set_repl", lua.create_function(|_, args: Variadic<Value>| set_repl(&args))?)?;
-    for name in ["replicate_commands", "acl_check_cmd"] {
-        redis.raw_set(name, lua.create_function(|_, _: Variadic<Value>| Ok(true))?)?;
-    }
+    let function = lua.create_function(|_, _: Variadic<Value>| Ok(true))?;
+    redis.raw_set("replicate_commands", function)?;
+    let own = Rc::clone(shared);
+    let function = lua.create_function(move |_, args: Variadic<Value>| may(&own, &args))?;
+    redis.raw_set("acl_check_cmd", function)?;
     redis.raw_set("breakpoint", lua.create_function(|_, _: Variadic<Value>| Ok(false))?)?;
     redis.raw_set("debug", lua.create_function(|_, _: Variadic<Value>| Ok(()))?)?;
     bounded::functions(lua, &redis, MOST_ARGS)?;

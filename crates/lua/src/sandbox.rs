@@ -94,12 +94,24 @@ impl Shared {
     }
 }
 
-/// A command's arguments, one behind the other, where each ends, and its reply.
+/// What the host is asked.
+#[derive(Clone, Copy, Default)]
+pub(crate) enum Question {
+    #[default]
+    Execute,
+    /// Whether the user may execute it.
+    May,
+}
+
+/// A command's arguments, one behind the other, where each ends, and what the host answered.
 #[derive(Default)]
 pub(crate) struct Asked {
+    pub(crate) question: Question,
     pub(crate) bytes: Vec<u8>,
     pub(crate) ends: Vec<usize>,
     pub(crate) reply: Vec<u8>,
+    /// `None`: there is no such command.
+    pub(crate) may: Option<bool>,
 }
 
 /// What is done with a text.
@@ -183,12 +195,16 @@ impl Interpreter {
         let mut result = Ok(());
         lua.scope(|scope| {
             let execute = scope.create_function(|_, ()| {
-                let Asked { bytes, ends, reply } = &mut *shared.asked.borrow_mut();
+                let Asked { question, bytes, ends, reply, may } = &mut *shared.asked.borrow_mut();
                 let mut start = 0;
                 let part = |end: &usize| &bytes[std::mem::replace(&mut start, *end)..*end];
                 let parts: Vec<&[u8]> = ends.iter().map(part).collect();
-                reply.clear();
-                host.borrow_mut().call(shared.resp3.get(), &parts, reply);
+                match question {
+                    Question::Execute => {
+                        host.borrow_mut().call(shared.resp3.get(), &parts, reply);
+                    }
+                    Question::May => *may = host.borrow_mut().may(&parts),
+                }
                 Ok(())
             })?;
             *shared.host.borrow_mut() = Some(execute);

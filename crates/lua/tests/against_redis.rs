@@ -9,7 +9,10 @@ use std::process::{Child, Command as Process, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use concord_engine::acl::sent::argument;
+use concord_engine::acl::{Catalogue, Rights, merged};
 use concord_engine::databases::stored;
+use concord_engine::script::split_published;
 use concord_engine::{
     Class, Command, CommandBuf, Context, Engine, Memory, Progress, Shimmed, resp,
 };
@@ -179,6 +182,49 @@ fn scripts_answer_what_redis_answers_in_resp3() {
 fn scripts_answer_what_redis_answers_in_another_database() {
     compare(false, 5);
     compare(true, 5);
+}
+
+/// Rules behind `=`, and scripts of a user who has them.
+const RIGHTS: &str = include_str!("../../engine/tests/rights.txt");
+
+#[test]
+fn scripts_of_users_answer_what_redis_answers() {
+    let Some((server, mut admin)) = Server::start() else {
+        eprintln!("skipped: no redis-server");
+        return;
+    };
+    let mut user = UnixStream::connect(&server.socket).unwrap();
+    let (mut ours, mut sent, mut differ) = (Ours::new(), Vec::new(), 0);
+    let all = Catalogue::default();
+    for line in RIGHTS.lines() {
+        if let Some(rules) = line.strip_prefix("= ") {
+            let words: Vec<&[u8]> = rules.split(' ').map(str::as_bytes).collect();
+            let begin = [&b"ACL"[..], b"SETUSER", b"bob", b"reset", b"on", b"nopass"].into_iter();
+            let set: Vec<&[u8]> =
+                begin.chain(words.iter().copied()).chain([&b"+eval"[..]]).collect();
+            assert_eq!(ask(&mut admin, &set), b"+OK\r\n", "{rules}");
+            ask(&mut user, &[b"AUTH", b"bob", b"x"]);
+            ask(&mut admin, &[b"FLUSHALL"]);
+            ours.call(&[b"FLUSHALL"]);
+            let (mut rights, mut text) = (Rights::default(), Vec::new());
+            for rule in merged(words).unwrap() {
+                rights.apply(&all, &rule).unwrap();
+            }
+            rights.describe(&all, &mut text);
+            sent = argument(&text);
+            continue;
+        }
+        let theirs = ask(&mut user, &[b"EVAL", line.as_bytes(), b"0"]);
+        let own = ours.call(&[b"EVAL", line.as_bytes(), &sent, b"0"]);
+        // What is published stands in front.
+        let (_, published) = split_published(&own);
+        if own[published..] != theirs {
+            differ += 1;
+            let show = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            eprintln!("{line}\n   ours: {:?}\n theirs: {:?}", show(&own), show(&theirs));
+        }
+    }
+    assert_eq!(differ, 0);
 }
 
 /// Libraries of one function each, named as their number and `f`; `|` stands for an end of a line. What a load answers is

@@ -31,6 +31,7 @@ pub fn how(form: &str) -> How {
         "time" | "lastsave" => How::Own("another clock"),
         "acl genpass" => How::Own("drawn at random"),
         "acl log" => How::Own("Concord's own clients"),
+        "wait" => How::Own("as many replicas as have the writes"),
         "lolwut" => How::Own("Concord's own words"),
         "hello" | "client id" | "client info" | "client list" => How::Own("another connection"),
         "info" => How::Own("Concord's own numbers"),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use concord_core::Rng;
 use concord_engine::blocking::{Blocking, Form as Timeout};
+use concord_engine::resp;
 use concord_engine::table::UpperName;
 
 use crate::compare::{How, how};
@@ -32,6 +33,13 @@ impl Drawn {
 fn shorten_wait(words: &mut Words) {
     let args: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
     let name = UpperName::of(args.first().copied().unwrap_or_default());
+    if name.is(b"WAIT") {
+        let is_long = |arg: &&[u8]| resp::number(arg).is_some_and(|ms| ms == 0 || ms > 10);
+        if args.get(2).is_some_and(is_long) {
+            words[2] = b"10".to_vec();
+        }
+        return;
+    }
     let Some(blocking) = Blocking::of(&name) else { return };
     let waits = blocking.timeout_ms(&args).is_ok_and(|ms| ms == 0 || ms > 10);
     let at = if blocking.form == Timeout::Counted { 1 } else { args.len() - 1 };

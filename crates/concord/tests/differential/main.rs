@@ -53,7 +53,6 @@ const NEVER: &[&str] = &[
     "module load",
     "config set",
     "config rewrite",
-    "wait",
 ];
 
 /// A connection that sends many commands before it reads their replies.

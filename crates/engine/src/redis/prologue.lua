@@ -648,6 +648,7 @@ local function try(...) return dispatch(server.pcall, ...) end
 local function frozen() error('Attempt to modify a readonly table', 2) end
 local metatable = setmetatable({}, {__newindex = frozen, __metatable = false})
 local own_redis = setmetatable({call = call, pcall = try, setresp = false}, {__index = server})
+-- (acl.lua stands here, if the user who runs the script may not do everything.)
 local set_metatable, load_text, load_parts = setmetatable, _G.loadstring, _G.load
 local redis, loadstring, load, globals = setmetatable({}, {__index = own_redis, __newindex = frozen, __metatable = metatable})
 local function setmetatable(...)

@@ -7,7 +7,7 @@ use concord_core::rng::splitmix64;
 use super::script::Asked;
 use super::{
     APPLIED_DATABASE, APPLIED_KEY, Awaited, Draws, Kind, Operation, RedisEngine, effects, heard,
-    script,
+    rights, script,
 };
 use crate::backend::{Reach, Step};
 use crate::script::hash_of;
@@ -161,7 +161,8 @@ fn teach(
 ) {
     let [name, text, ..] = args else { return };
     if let Some(own) = command.args().nth(1).filter(|_| name == command.name()) {
-        taught.push((index, own.to_vec(), hash_of(text)));
+        let own = script::name_of(own, rights::rules_of(command).is_some());
+        taught.push((index, own.into_owned(), hash_of(text)));
     }
 }
 

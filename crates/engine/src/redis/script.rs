@@ -17,10 +17,13 @@
 //! whether it ended by an error or not, the prologue appends to a list there ([`TOLD_KEY`]); it is read and deleted
 //! within the transaction of the script.
 
+use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 
+use super::rights::{self, rules_of};
+use crate::acl::sent;
 use crate::backend::{Published, Reach, Step, Told};
 use crate::databases::{ALL, MARKER, prefix};
 use crate::functions::FunctionFlags;
@@ -35,6 +38,9 @@ const AS_A_SCRIPT: &[u8] = b"return redis.pcall(unpack(ARGV)) -- Concord's own";
 /// Most arguments of such a command: Lua's `unpack` gives fewer than 8,000 values.
 pub(crate) const IN_PLACE_ARGS_MAX: usize = 7_000;
 const PROLOGUE: &str = include_str!("prologue.lua");
+/// What stands in it, behind the line that begins so, for a user who may not do everything.
+const ACL: &str = include_str!("acl.lua");
+const ACL_PLACE: &str = "-- (acl.lua";
 /// What the server executes for a command on all keys of one database, where it holds those of others.
 const OF_DATABASE: &str = include_str!("databases.lua");
 /// What the server executes for FCALL, behind the prologue.
@@ -50,7 +56,7 @@ const SEEDS: u64 = 2_147_483_646;
 /// Scripts that the server knows by their hash: they need not be sent again. It never forgets one before Redis 7.4.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// By their own text, without the prologue: the hash of what the server was sent, in hex.
+    /// By their own text, without the prologue, but behind [`sent::MARKER`] where it looks at rules: the hash of what the server was sent, in hex.
     hashes: BTreeMap<Vec<u8>, [u8; 40]>,
     /// Bytes of all texts.
     bytes: usize,
@@ -58,6 +64,8 @@ pub(super) struct Known {
     pub(super) forgets: bool,
     /// Tells whether a text is Lua.
     pub(super) compiler: Option<Compiler>,
+    /// Rules of users who may not do everything.
+    pub(super) rights: rights::Known,
 }
 
 /// Whether a text is a script by itself, without its first line `#!lua`; the error for the client if it is none.
@@ -105,19 +113,27 @@ pub(super) fn wrap(
     asked: Asked,
 ) -> Option<Vec<Vec<u8>>> {
     let Asked { is_copied, has_databases, is_heard } = asked;
-    let keys = usize::try_from(number(command.args().nth(2)?)?).ok()?;
-    if keys > command.argc() - 3 {
+    let rules = rules_of(command);
+    let mut args: Vec<Vec<u8>> = command.args().map(<[u8]>::to_vec).collect();
+    if rules.is_some() {
+        args.remove(2);
+    }
+    let keys = usize::try_from(number(args.get(2)?)?).ok()?;
+    if keys > args.len() - 3 {
         return None;
     }
-    let mut args: Vec<Vec<u8>> = command.args().map(<[u8]>::to_vec).collect();
     let original = core::mem::take(&mut args[1]);
+    let lines = rules.map(|rules| known.rights.lines(rules));
     let reads_by_name = command.name().eq_ignore_ascii_case(b"EVAL_RO");
-    if let Some(hash) = known.hashes.get(&original) {
+    if let Some(Err(error)) = lines {
+        args[1] = with_prologue(&saying(error), false);
+    } else if let Some(hash) = known.hashes.get(&*name_of(&original, rules.is_some())) {
         args[0] = if reads_by_name { b"EVALSHA_RO".to_vec() } else { b"EVALSHA".to_vec() };
         args[1] = hash.to_vec();
     } else {
         let wrong = known.compiler.and_then(|compiles| compiles(body(&original).1).err());
-        args[1] = with_prologue(wrong.map(|error| saying(&error)).as_ref().unwrap_or(&original));
+        let text = wrong.map(|error| saying(&error));
+        args[1] = with_prologue(text.as_ref().unwrap_or(&original), rules.is_some());
     }
     let mut flags = Vec::new();
     let only_reads = step.class == Class::Read || reads_by_name || declares_no_writes(&original);
@@ -143,6 +159,7 @@ pub(super) fn wrap(
     if command.database() != 0 {
         flags.extend(format!("#{}", command.database()).into_bytes());
     }
+    args.extend(lines.and_then(Result::ok).map(<[u8]>::to_vec));
     args.push(format!("{}", 1 + entropy % SEEDS).into_bytes());
     args.push(flags);
     let is_full = context.memory_full && !declares_allow_oom(&original);
@@ -162,13 +179,20 @@ fn body(original: &[u8]) -> (&[u8], &[u8]) {
     original.split_at(shebang_end)
 }
 
-/// What the server executes for the script `original`.
-fn with_prologue(original: &[u8]) -> Vec<u8> {
+/// What a script is known by that looks at rules, or does not.
+pub(super) fn name_of(original: &[u8], looks: bool) -> Cow<'_, [u8]> {
+    if looks { [sent::MARKER, original].concat().into() } else { original.into() }
+}
+
+/// What the server executes for the script `original`; `looks`: at rules.
+fn with_prologue(original: &[u8], looks: bool) -> Vec<u8> {
     // A first line `#!lua flags=...` must stay the first; it then counts as the script's line 1.
     let (shebang, body) = body(original);
-    let one_line = PROLOGUE.lines().filter(|line| !line.trim_start().starts_with("--"));
+    let acl = |line: &&str| looks && line.starts_with(ACL_PLACE);
+    let inner = |line| if acl(&line) { ACL.lines() } else { "".lines() };
+    let all = PROLOGUE.lines().flat_map(|line| [line].into_iter().chain(inner(line)));
     let mut script = shebang.to_vec();
-    for line in one_line {
+    for line in all.filter(|line| !line.trim_start().starts_with("--")) {
         script.extend_from_slice(line.trim().as_bytes());
         script.push(b' ');
     }

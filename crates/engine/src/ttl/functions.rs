@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use super::exec::parts_of;
 use super::{REPLY_COMMAND, Shimmed, Work, step_of};
+use crate::acl::sent;
 use crate::backend::Backend;
 use crate::command::{ARGS_MAX, Command, CommandBuf};
 use crate::functions::{Declared, Functions, Library, Loader, needs_memory};
@@ -132,12 +133,13 @@ impl<B: Backend> Shimmed<B> {
         if command.argc() >= ARGS_MAX {
             return Err(b"ERR too many arguments (Concord's limit is 65535)".to_vec());
         }
-        let args: Vec<&[u8]> = command.args().collect();
+        let rules = command.args().nth(2).filter(|arg| arg.starts_with(sent::MARKER));
+        let (args, _) = sent::split(command.args().collect());
         let call = self.call_of(context, class, &args)?;
         let (flags, name) = (call.function.flags, call.function.name);
         let text = redis::script_of_library(call.library.code(), flags);
         let eval: &[u8] = if call.is_read { b"EVAL_RO" } else { b"EVAL" };
-        let head = [eval, &text, args[2]].into_iter();
+        let head = [eval, &text].into_iter().chain(rules).chain([args[2]]);
         let all = head.chain(args[3..].iter().copied()).chain([&name[..]]);
         let mut encoded = CommandBuf::new();
         encoded.encode(0, all);

@@ -21,11 +21,11 @@ fn by_text(code: &[u8], _cost: &mut u64) -> Result<Vec<Declared>, Vec<u8>> {
     Ok(all)
 }
 
-fn any(args: &[&str]) -> Vec<u8> {
+pub(super) fn any(args: &[&str]) -> Vec<u8> {
     CommandBuf::new().encode(0, args.iter().map(|arg| arg.as_bytes())).to_vec()
 }
 
-fn pair() -> Pair {
+pub(super) fn pair() -> Pair {
     let with = |replica: Replica| {
         let engine = replica.engine.with_functions(by_text);
         Replica { engine, ..replica }

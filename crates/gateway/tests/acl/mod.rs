@@ -59,8 +59,15 @@ fn a_user_may_do_what_its_rules_say() {
             ("MULTI", "+OK\r\n"),
             ("GET b", NO_KEY),
             ("EXEC", "-EXECABORT Transaction discarded because of previous errors.\r\n"),
-            ("EVAL \"return 1\" 0", "-NOPERM Concord runs scripts"),
-            ("FCALL f 1 a", "-NOPERM Concord runs scripts"),
+            // Scripts go to the rack, with the rules.
+            ("EVAL \"return 1\" 0", "+return 1\r\n"),
+            ("EVAL \"return 1\" 1 b", NO_KEY),
+            (
+                "EVALSHA ffffffffffffffffffffffffffffffffffffffff 0",
+                "-NOSCRIPT No matching script. Please use EVAL.\r\n",
+            ),
+            ("FCALL f 1 b", NO_KEY),
+            ("FCALL f 1 a", "-ERR Function not found\r\n"),
         ] {
             let found = say(&mut w, 2, &[asked]);
             assert!(
@@ -68,29 +75,13 @@ fn a_user_may_do_what_its_rules_say() {
                 "{asked}: {found}"
             );
         }
-        // Of a script that touches its only key alone: each command that it names.
-        let script = |w: &mut World, text: &str, keys: &str| {
-            let text = format!("EVAL \"{text}\" {keys}");
-            say(w, 2, &[&text])
-        };
-        assert_eq!(script(&mut w, "return redis.call('get',KEYS[1])", "1 b"), NO_KEY);
-        for (text, keys) in [
-            ("return redis.call('hget',KEYS[1],'f')", "1 a"),
-            ("return redis.call('get','b')", "1 a"),
-            ("return redis.call('get',KEYS[1])", "0"),
-            ("return redis.call('publish','d','x')", "1 a"),
-            ("local r = redis return r.call('get','b')", "1 a"),
-            ("-- \r return redis.call('hget',KEYS[1],'f')", "1 a"),
-        ] {
-            let found = script(&mut w, text, keys);
-            assert!(found.starts_with("-NOPERM Concord runs scripts"), "{text}: {found}");
-        }
+        assert!(say(&mut w, 2, &["HGET a f"]).starts_with("-NOPERM"));
         let log = say(&mut w, 1, &["ACL LOG 1"]);
         assert!(
             log.contains("$6\r\nreason\r\n$7\r\ncommand\r\n$7\r\ncontext\r\n$8\r\ntoplevel"),
             "{log}"
         );
-        assert!(log.contains(" cmd=eval user=bob "), "{log}");
+        assert!(log.contains(" cmd=hget user=bob "), "{log}");
         // Rules hold at once for connections that are there.
         assert_eq!(say(&mut w, 1, &["ACL SETUSER bob -set"]), "+OK\r\n");
         let refused = "-NOPERM this user has no permissions to run the 'set' command\r\n";
@@ -100,6 +91,49 @@ fn a_user_may_do_what_its_rules_say() {
         assert!(say(&mut w, 3, &["AUTH bob pw"]).starts_with("-WRONGPASS"));
         assert!(say(&mut w, 1, &["ACL LOG"]).contains("\r\nauth\r\n"));
     }
+}
+
+#[test]
+fn the_rules_of_a_user_go_to_the_rack_with_its_scripts() {
+    let rules = |w: &mut World| {
+        let sent = std::mem::take(&mut w.store.rules);
+        sent.into_iter().map(|rules| String::from_utf8(rules).unwrap()).collect::<Vec<_>>()
+    };
+    let mut w = shared(11);
+    w.connect(2);
+    let set = "ACL SETUSER bob on nopass ~a* &c +@scripting +get (~b* +set)";
+    assert_eq!(say(&mut w, 1, &[set, "FUNCTION STATS"]).lines().next(), Some("+OK"));
+    assert_eq!(say(&mut w, 2, &["AUTH bob x"]), "+OK\r\n");
+    let scripts = [
+        "EVAL \"return 1\" 0",
+        "EVAL_RO \"return redis.call('get',KEYS[1])\" 1 a",
+        "MULTI",
+        "EVAL \"return 1\" 0",
+        "FCALL f 0",
+        "EXEC",
+        "FCALL_RO f 0",
+    ];
+    say(&mut w, 1, &scripts);
+    assert!(rules(&mut w).is_empty(), "who may do everything has none");
+    say(&mut w, 2, &scripts);
+    let expected = "~a* resetchannels &c -@all +@scripting +get (~b* resetchannels -@all +set)";
+    assert_eq!(rules(&mut w), [expected; 5]);
+    // They are those of the moment.
+    assert_eq!(say(&mut w, 1, &["ACL SETUSER bob -get"]), "+OK\r\n");
+    say(&mut w, 2, &["EVAL \"return 1\" 0"]);
+    assert_eq!(rules(&mut w), [expected.replace(" +get", "")]);
+    let many: String = (0..2_000).map(|n| format!(" ~key{n:05}")).collect();
+    assert_eq!(say(&mut w, 1, &[&format!("ACL SETUSER bob{many}")]), "+OK\r\n");
+    let found = say(&mut w, 2, &["EVAL \"return 1\" 0"]);
+    assert!(found.starts_with("-ERR the rules of this user take more than 16 KiB"), "{found}");
+    // Of what is slow they are no part.
+    assert_eq!(
+        say(&mut w, 1, &["ACL SETUSER bob resetkeys ~a", "CONFIG SET slowlog-log-slower-than 1"]),
+        "+OK\r\n".repeat(2)
+    );
+    say(&mut w, 2, &["EVAL \"return 7\" 1 a"]);
+    let log = say(&mut w, 1, &["SLOWLOG GET"]);
+    assert!(log.contains("return 7") && !log.contains("resetchannels"), "{log}");
 }
 
 #[test]

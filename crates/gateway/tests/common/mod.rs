@@ -6,16 +6,20 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use concord_client::ClientConfig;
 use concord_core::{Duration, Instant, MS, Machine, NodeId, Now, ObjectId, Rng, SEC, US};
+use concord_engine::acl::sent;
+use concord_engine::ttl::EXEC_COMMAND;
 use concord_engine::{
     Class, Command, CommandBuf, CommandTable, Context, Engine, Memory, Shimmed, resp,
 };
 use concord_gateway::{ConnectionId, Gateway, GatewayConfig, Limits};
+use concord_wire::control::Config;
 use concord_wire::fragment::{Assembly, FragmentHdr};
 use concord_wire::rpc::BODY_BYTES_MAX;
 use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr, Status};
 
 const GATEWAY: Addr = Addr { ip: 0x7f00_0001, port: 1 };
 const SWITCH: Addr = Addr { ip: 0x7f00_0001, port: 2 };
+pub const CONTROLLER: Addr = Addr { ip: 0x7f00_0001, port: 3 };
 
 /// What the rack does with packets for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,8 @@ pub struct Store {
     pub tells: bool,
     /// What was executed: the class, the name, the key, and whether it concerned all keys.
     pub log: Vec<(Class, String, String, bool)>,
+    /// Rules that came with scripts and calls.
+    pub rules: Vec<Vec<u8>>,
 }
 
 impl Store {
@@ -53,6 +59,7 @@ impl Store {
         if !all_keys && !key.is_empty() {
             assert_eq!(repr.obj_id, concord_core::hash::object_id(key));
         }
+        self.note_rules(&command);
         if command.name() == b"EVAL" {
             let arguments: Vec<Vec<u8>> = command.args().map(<[u8]>::to_vec).collect();
             if arguments[1] == b"publish" {
@@ -69,6 +76,15 @@ impl Store {
         let mut reply = vec![];
         self.engine.submit(&context, class, &command, &mut reply);
         reply
+    }
+
+    fn note_rules(&mut self, command: &Command<'_>) {
+        if command.name() == EXEC_COMMAND {
+            let parts = command.args().skip(1).filter_map(|part| Command::parse(part).ok());
+            parts.for_each(|part| self.note_rules(&part));
+        }
+        let (_, rules) = sent::split(command.args().collect());
+        self.rules.extend(rules.map(<[u8]>::to_vec));
     }
 
     /// The rack is founded anew, with nothing.
@@ -218,6 +234,9 @@ pub struct World {
     /// Connections whose client does not read.
     pub stuck: Vec<u64>,
     pub delay_ns: (Duration, Duration),
+    /// What the controller says to whoever asks, and how often it was asked.
+    pub config: Option<Config>,
+    pub asked: usize,
     rng: Rng,
     events: BinaryHeap<Reverse<Event>>,
     event_count: u64,
@@ -255,11 +274,14 @@ impl World {
                 waiting: BTreeSet::new(),
                 tells: true,
                 log: vec![],
+                rules: vec![],
             },
             at: Instant(SEC),
             received: BTreeMap::new(),
             stuck: vec![],
             delay_ns: (10 * US, 2 * MS),
+            config: None,
+            asked: 0,
             rng,
             events: BinaryHeap::new(),
             event_count: 0,
@@ -301,6 +323,13 @@ impl World {
             }
         }
         for (to, bytes) in sent {
+            if to == CONTROLLER {
+                self.asked += 1;
+                let mut told: Vec<(Addr, Vec<u8>)> = vec![];
+                self.config.iter().for_each(|c| c.send(GATEWAY, &mut vec![], &mut told));
+                told.into_iter().for_each(|(_, bytes)| self.carry(false, bytes));
+                continue;
+            }
             assert_eq!(to, SWITCH);
             self.carry(true, bytes);
         }
