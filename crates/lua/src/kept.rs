@@ -24,7 +24,7 @@ const COST_MAX: u64 = 200_000;
 /// What it may allocate, in bytes.
 const ALLOCATED_BYTES_MAX: usize = 256 << 10;
 /// What fails here for want of memory fails in an interpreter of its own, too; what does not is seen to be too much.
-const MEMORY_BYTES_MAX: usize = 2 * crate::ALLOCATED_BYTES_MAX;
+const MEMORY_BYTES_MAX: usize = crate::ALLOCATED_BYTES_MAX + (32 << 20);
 /// Garbage between two scripts that is collected, in bytes; and what is left then, of compiled scripts and of strings. If
 /// more is left another interpreter is made.
 const GARBAGE_BYTES_MAX: usize = 2 << 20;

@@ -50,7 +50,7 @@ const COMPILED_BYTE_COST: u64 = 3;
 /// Most memory of a script's interpreter, in bytes, where no garbage is.
 const MEMORY_BYTES_MAX: usize = 32 << 20;
 /// The same with garbage.
-const ALLOCATED_BYTES_MAX: usize = 4 * MEMORY_BYTES_MAX;
+const ALLOCATED_BYTES_MAX: usize = 2 * MEMORY_BYTES_MAX;
 /// Garbage is collected when there may be so much of it, in bytes, or as much as there is of all else.
 const GARBAGE_BYTES: usize = 4 << 20;
 /// So many bytes that a collection of garbage has seen count for one instruction: a loop that appends to
