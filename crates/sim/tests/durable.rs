@@ -174,6 +174,7 @@ fn racks_that_were_wrong_once_are_not() {
         ("19.5", include_str!("plans/mixes-keys-in-a-snapshot.toml")),
         ("19.6", include_str!("plans/goes-before-it-began.toml")),
         ("19.3", include_str!("plans/loses-all-power-in-a-recovery.toml")),
+        ("18.56", include_str!("plans/begins-a-copy-anew.toml")),
     ];
     for (bug, plan) in plans {
         assert_eq!(run(&Plan::from_toml(plan).unwrap()).violation, None, "{bug}");

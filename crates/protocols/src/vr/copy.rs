@@ -186,13 +186,15 @@ impl<E: Engine> Vr<E> {
         let end = self.ordered.end();
         let Some(copying) = self.copying.as_mut() else { return };
         if let Some(part) = copying.ready(end, self.submitted) {
-            let (target, position) = (copying.target, Position(part.version()));
+            let (attempt, target) = (copying.attempt, copying.target);
+            let position = Position(part.version());
             let installed = match copying.wanted {
                 PART_TABLE => self.install_table(position, &part.into_bytes(), sink),
                 PART_RESULTS => self.install_results(&part.into_bytes()),
                 _ => self.install_objects(now, position, &part.into_bytes(), sink),
             };
             match installed {
+                _ if !self.goes_on_with(attempt) => return,
                 Some(next) => {
                     if let Some(copying) = self.copying.as_mut() {
                         copying.wanted = next;
@@ -229,20 +231,27 @@ impl<E: Engine> Vr<E> {
         sink: &mut impl Sink,
     ) -> Option<u64> {
         let next = next_place(chunk).ok()?;
-        let wanted = self.copying.as_ref().map_or(PART_NONE, |copying| copying.wanted);
+        let Copying { attempt, wanted, .. } = *self.copying.as_ref()?;
         if PART_OBJECTS + next <= wanted {
             return None;
         }
         // The leader had executed so far: it is committed.
         self.committed = self.committed.max(position);
         self.execute_committed(now, sink);
-        if self.submitted != position {
+        if self.submitted != position || !self.goes_on_with(attempt) {
             return None;
         }
         self.install_chunk(chunk)?;
         let end = LogEnd { position: position.0, hash: 0 };
         self.journal.copied(&part(end, wanted, chunk));
         Some(if next == PLACE_END { PART_RESULTS } else { PART_OBJECTS + next })
+    }
+
+    /// Whether that copy is still being made: one of the records before a part may have begun it anew, and where the
+    /// engine is slow, what is here stays until nothing waits for it.
+    fn goes_on_with(&self, attempt: u64) -> bool {
+        let is_same = |copying: &Copying| copying.attempt == attempt;
+        self.stage == Stage::Starting && self.copying.as_ref().is_some_and(is_same)
     }
 
     /// The engine takes objects.
