@@ -51,6 +51,13 @@ impl<E: Engine> Vr<E> {
         ViewNumber(record.map_or(0, |record| record.epoch.0))
     }
 
+    /// Whether the last record is of the own term: then all that is here is in the log of the term's leader (Log
+    /// Matching, Raft §5.3). One that comes back to its term with its disk may be told again where the term began; what
+    /// is behind that was acknowledged, and stays.
+    pub(super) fn ends_in_own_term(&self) -> bool {
+        self.group.elects() && self.term_at(self.ordered.end()) == self.view
+    }
+
     /// Raft §5.4.1: whether a log that ends so is at least as up-to-date as the own one.
     fn is_up_to_date(&self, last: LastRecord) -> bool {
         last >= self.last_record() || !self.setup.guards.on(Guard::UpToDate)

@@ -324,7 +324,9 @@ impl<E: Engine> Vr<E> {
         if self.copying.is_some() {
             return self.go_on_copying(now, end, sink);
         }
-        if self.ordered.log.end_at(end.position) == Some(end) {
+        if self.ends_in_own_term() && end.position <= self.ordered.end().0 {
+            self.begin_normal(now.instant);
+        } else if self.ordered.log.end_at(end.position) == Some(end) {
             self.cut_log(end.position);
             self.begin_normal(now.instant);
         } else {

@@ -443,3 +443,65 @@ fn t7_a_raft_group_comes_back_from_a_power_cut_of_all() {
     assert!(d.g.nodes[leader].view > term);
     assert_eq!(d.g.get(leader, "k", None).unwrap().2, "v");
 }
+
+/// A replica came back with its disk, heard nothing of its term's leader for three leases, and then where the term
+/// began: it cut its log there, and gave up what it had acknowledged. The leader died, and a write was lost that a quorum
+/// had.
+#[test]
+fn bug_20_10_one_that_comes_back_to_its_term_keeps_what_it_acknowledged() {
+    let mut d = OnDisks::begun_as(Protocol::Raft, Guards::ALL, false);
+    d.pass(60);
+    // Node 1 follows, and hears of no record; nodes 0 and 2 commit one.
+    d.g.unheard = vec![1];
+    d.g.set(0, "k", "v");
+    d.pass(5);
+    assert_eq!(d.g.to_client.len(), 1);
+    let (term, end) = (d.g.nodes[0].view, d.g.nodes[2].ordered.end());
+    assert!(d.g.nodes[1].ordered.end() < end && d.g.nodes[2].executed == end);
+    // The leader does not answer, and knows by node 1 that node 2 began anew.
+    d.g.cut(0, 2);
+    d.restart(2, 700);
+    d.pass(3 * LEASE_NS / MS + 30);
+    let third = &d.g.nodes[2];
+    assert_eq!((third.view, third.stage), (term, Stage::ViewChange));
+    assert!(d.g.nodes[0].is_leader() && d.g.nodes[0].view == term);
+    // Then it tells of the term, and dies before it has heard that node 2 follows.
+    d.g.cuts = vec![(2, 0)];
+    (0..100).find(|_| {
+        d.pass(1);
+        d.g.nodes[2].stage != Stage::ViewChange
+    });
+    d.g.isolate(0);
+    let third = &d.g.nodes[2];
+    assert_eq!((third.view, third.stage), (term, Stage::Normal));
+    assert_eq!(third.ordered.end(), end);
+    d.g.unheard.clear();
+    d.pass(10 * LEASE_NS / MS);
+    assert_eq!(d.g.leader(), Some(2), "who lacks the record gets no vote");
+    assert_eq!(d.values(&["k"]), ["v"]);
+    assert_eq!(d.g.digests()[1], d.g.digests()[2]);
+}
+
+/// The same where the records at the term's beginning are gone here, and not at the leader: nothing is fetched, and no
+/// write is waited for.
+#[test]
+fn bug_20_10_one_that_comes_back_without_the_terms_beginning_follows_at_once() {
+    let mut d = OnDisks::begun_as(Protocol::Raft, Guards::ALL, false);
+    d.g.nodes[0].setup.records_kept = 1_000;
+    for value in 0..70_u32 {
+        d.g.set(0, "k", &alloc::format!("{value}"));
+        d.pass(5);
+    }
+    let (term, end) = (d.g.nodes[0].view, d.g.nodes[0].ordered.end());
+    d.g.cut(0, 2);
+    d.restart(2, 700);
+    d.pass(3 * LEASE_NS / MS + 30);
+    let (begun, third) = (d.g.nodes[0].leading.view_start(), &d.g.nodes[2]);
+    assert_eq!((third.view, third.stage), (term, Stage::ViewChange));
+    assert!(third.ordered.log.base().position > begun.0);
+    d.g.cuts.clear();
+    d.pass(50);
+    let third = &d.g.nodes[2];
+    assert_eq!((third.view, third.stage, third.executed), (term, Stage::Normal, end));
+    assert_eq!((third.vr_count.records_transferred, third.count.copies_begun), (0, 0));
+}

@@ -71,10 +71,11 @@ impl Rack<'_> {
         // It gave up what it has, to copy the state: it is as one that recovers.
         let gives_up = !vr.is_intact() && now.executed < before.executed;
         let before = if gives_up { Seen { executed: 0, committed: 0, ..before } } else { before };
-        if before == now {
+        let end = vr.log().end().position;
+        // Also one that does nothing else may give up its log's end.
+        if before == now && now.committed <= end {
             return None;
         }
-        let end = vr.log().end().position;
         let went_back = now.view < before.view
             || now.executed < before.executed
             || now.committed < before.committed;
