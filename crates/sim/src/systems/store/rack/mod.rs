@@ -306,8 +306,9 @@ pub fn run_recorded(plan: &Plan) -> (Outcome, Recording) {
 fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
     let wrong = rack.run_to_end();
     rack.collect();
-    let grace_ns =
-        3 * SEC + rack.clock_error_ns() + rack.without_controller_ns() + rack.alone_held_ns;
+    let without_writes_ns =
+        rack.without_controller_ns() + rack.hung_disks_ns() + rack.alone_held_ns;
+    let grace_ns = 3 * SEC + rack.clock_error_ns() + without_writes_ns;
     // Where a guard is removed the search may take for ever; a history that it leaves open says
     // nothing.
     let is_whole = rack.plan.guards == Guards::ALL;
@@ -439,6 +440,19 @@ impl Rack<'_> {
             _ => 0,
         });
         without.sum()
+    }
+
+    /// How long the disk of one replica or another stood still, in ns: no write may have ended meanwhile, nor an election.
+    fn hung_disks_ns(&self) -> u64 {
+        let (mut all_ns, mut until_ns) = (0, 0);
+        for timed in &self.plan.faults {
+            if let Fault::HangDisk { for_ns, .. } = timed.fault {
+                let ends_ns = until_ns.max(timed.at_ns + for_ns);
+                all_ns += ends_ns - until_ns.max(timed.at_ns);
+                until_ns = ends_ns;
+            }
+        }
+        all_ns
     }
 
     /// Where everybody stands, for the engineer who has to find out why.
