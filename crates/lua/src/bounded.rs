@@ -9,11 +9,12 @@
 use std::ffi::c_int;
 
 use mlua::ffi::{
-    LUA_MULTRET, LUA_TBOOLEAN, LUA_TFUNCTION, LUA_TNIL, LUA_TNUMBER, lua_call, lua_gettop,
-    lua_insert, lua_next, lua_pop, lua_pushcclosure, lua_pushinteger, lua_pushnil, lua_pushvalue,
-    lua_rawset, lua_tointeger, lua_type, lua_upvalueindex, luaL_error,
+    LUA_MULTRET, LUA_TBOOLEAN, LUA_TFUNCTION, LUA_TNIL, LUA_TNUMBER, LUA_TSTRING, LUA_TTABLE,
+    lua_call, lua_gettop, lua_insert, lua_next, lua_pop, lua_pushcclosure, lua_pushinteger,
+    lua_pushnil, lua_pushvalue, lua_rawset, lua_settop, lua_tointeger, lua_type, lua_upvalueindex,
+    luaL_checktype, luaL_error,
 };
-use mlua::{Lua, Table, lua_State};
+use mlua::{Function, Lua, Table, lua_State};
 
 /// Puts a function in front of each function in `table`, which takes at most `most` arguments that are no numbers.
 pub(crate) fn functions(lua: &Lua, table: &Table, most: c_int) -> mlua::Result<()> {
@@ -35,6 +36,32 @@ pub(crate) fn functions(lua: &Lua, table: &Table, most: c_int) -> mlua::Result<(
             }
             lua_pop(state, 1);
         })
+    }
+}
+
+/// Lua's `next`, for loops of scripts: an error where a key is an object.
+pub(crate) fn next(lua: &Lua) -> mlua::Result<Function> {
+    // SAFETY: it is a function of the interpreter's that checks its arguments.
+    unsafe { lua.create_c_function(next_in_order) }
+}
+
+unsafe extern "C-unwind" fn next_in_order(state: *mut lua_State) -> c_int {
+    // SAFETY: called by the interpreter as one of its functions. Nothing here has a destructor, so that an error may leave
+    // it at any call. The stack has room for a key and its value.
+    unsafe {
+        luaL_checktype(state, 1, LUA_TTABLE);
+        lua_settop(state, 2);
+        if lua_next(state, 1) == 0 {
+            lua_pushnil(state);
+            return 1;
+        }
+        match lua_type(state, -2) {
+            LUA_TSTRING | LUA_TNUMBER | LUA_TBOOLEAN => 2,
+            _ => luaL_error(
+                state,
+                c"a table whose keys are tables or functions has no order".as_ptr(),
+            ),
+        }
     }
 }
 

@@ -6,8 +6,11 @@ use std::rc::Rc;
 use concord_engine::resp;
 use mlua::{Lua, MultiValue, Table, Value, Variadic};
 
-use crate::natives::{Fallible, outcome};
+use crate::Meter;
+use crate::natives::{Fallible, count_value, outcome};
 
+/// Deeper values are refused, whatever a script sets: a thread's stack has no room for many more, nor an interpreter for
+/// what Rust holds of them.
 const DEPTH_MAX: usize = 1_000;
 const SPARSE_RATIO: i64 = 2;
 const SPARSE_SAFE: i64 = 10;
@@ -50,16 +53,18 @@ impl Default for Settings {
 
 type Shared = Rc<Cell<Settings>>;
 
-pub(crate) fn library(lua: &Lua, shared: &Shared) -> mlua::Result<Table> {
+pub(crate) fn library(lua: &Lua, shared: &Shared, meter: &Meter) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.raw_set("_NAME", "cjson")?;
     table.raw_set("_VERSION", "2.1.0")?;
     table.raw_set("null", Value::NULL)?;
-    let own = shared.clone();
+    let (own, own_meter) = (shared.clone(), meter.clone());
     let encode = lua.create_function(move |lua, args: Variadic<Value>| {
         let [value] = &args[..] else { return outcome(lua, Err(one_argument("encode"))) };
         let mut out = Vec::new();
-        match (Encoder { settings: own.get() }).value(value, 0, &mut out)? {
+        let ended = (Encoder { settings: own.get(), meter: &own_meter }).value(value, 0, &mut out);
+        own_meter.add_bytes(out.len());
+        match ended? {
             Err(text) => outcome(lua, Err(text)),
             Ok(()) => {
                 let text = Value::String(lua.create_string(&out)?);
@@ -68,7 +73,7 @@ pub(crate) fn library(lua: &Lua, shared: &Shared) -> mlua::Result<Table> {
         }
     })?;
     table.raw_set("encode", encode)?;
-    let own = shared.clone();
+    let (own, own_meter) = (shared.clone(), meter.clone());
     let decode = lua.create_function(move |lua, args: Variadic<Value>| {
         let [value] = &args[..] else { return outcome(lua, Err(one_argument("decode"))) };
         let Some(text) = lua.coerce_string(value.clone())? else {
@@ -76,6 +81,7 @@ pub(crate) fn library(lua: &Lua, shared: &Shared) -> mlua::Result<Table> {
             let text = format!("bad argument #1 to 'decode' (string expected, got {got})");
             return outcome(lua, Err(text));
         };
+        own_meter.add_bytes(text.as_bytes().len());
         match decode(lua, &text.as_bytes(), own.get())? {
             Err(text) => outcome(lua, Err(text)),
             Ok(value) => outcome(lua, Ok(MultiValue::from_iter([value]))),
@@ -167,12 +173,14 @@ fn integer(value: &Value, low: i64, high: i64) -> Fallible<i64> {
     }
 }
 
-struct Encoder {
+struct Encoder<'a> {
     settings: Settings,
+    meter: &'a Meter,
 }
 
-impl Encoder {
+impl Encoder<'_> {
     fn value(&self, value: &Value, depth: usize, out: &mut Vec<u8>) -> mlua::Result<Fallible<()>> {
+        count_value(self.meter, value, out)?;
         match value {
             Value::String(text) => quoted(&text.as_bytes(), out),
             Value::Integer(number) => return Ok(self.number(*number as f64, out)),
@@ -213,7 +221,7 @@ impl Encoder {
     }
 
     fn table(&self, table: &Table, depth: usize, out: &mut Vec<u8>) -> mlua::Result<Fallible<()>> {
-        if depth > self.settings.encode_depth {
+        if depth > self.settings.encode_depth.min(DEPTH_MAX) {
             return Ok(Err(format!("Cannot serialise, excessive nesting ({depth})")));
         }
         match self.array_length(table)? {
@@ -411,7 +419,7 @@ impl Decoder<'_> {
     }
 
     fn check_depth(&self, depth: usize) -> Result<(), Bad> {
-        if depth <= self.settings.decode_depth {
+        if depth <= self.settings.decode_depth.min(DEPTH_MAX) {
             return Ok(());
         }
         let at = self.at;

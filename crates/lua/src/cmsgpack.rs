@@ -2,26 +2,28 @@
 
 use mlua::{Lua, MultiValue, Table, Value, Variadic};
 
-use crate::natives::{Fallible, outcome};
+use crate::Meter;
+use crate::natives::{Fallible, count_value, outcome};
 
 /// Deeper tables are written as nil.
 const NESTING_MAX: usize = 16;
 
-pub(crate) fn library(lua: &Lua) -> mlua::Result<Table> {
+pub(crate) fn library(lua: &Lua, meter: &Meter) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.raw_set("_NAME", "cmsgpack")?;
     table.raw_set("_VERSION", "lua-cmsgpack 0.4.0")?;
     table.raw_set("_COPYRIGHT", "Copyright (C) 2012, Salvatore Sanfilippo")?;
     table.raw_set("_DESCRIPTION", "MessagePack C implementation for Lua")?;
-    let pack = lua.create_function(|lua, args: Variadic<Value>| {
+    let own = meter.clone();
+    let pack = lua.create_function(move |lua, args: Variadic<Value>| {
         if args.is_empty() {
             let text = "bad argument #0 to 'pack' (MessagePack pack needs input.)";
             return outcome(lua, Err(text.into()));
         }
         let mut out = Vec::new();
-        for value in args.iter() {
-            encode(value, 0, &mut out)?;
-        }
+        let ended = args.iter().try_for_each(|value| encode(&own, value, 0, &mut out));
+        own.add_bytes(out.len());
+        ended?;
         let packed = Value::String(lua.create_string(&out)?);
         outcome(lua, Ok(MultiValue::from_iter([packed])))
     })?;
@@ -92,7 +94,8 @@ fn head(length: usize, short: (u8, usize), tags: (Option<u8>, u8, u8), out: &mut
     }
 }
 
-fn encode(value: &Value, depth: usize, out: &mut Vec<u8>) -> mlua::Result<()> {
+fn encode(meter: &Meter, value: &Value, depth: usize, out: &mut Vec<u8>) -> mlua::Result<()> {
+    count_value(meter, value, out)?;
     match value {
         Value::Boolean(yes) => out.push(if *yes { 0xc3 } else { 0xc2 }),
         Value::Integer(number) => integer(*number, out),
@@ -106,13 +109,13 @@ fn encode(value: &Value, depth: usize, out: &mut Vec<u8>) -> mlua::Result<()> {
             head(bytes.len(), (0xa0, 31), (Some(0xd9), 0xda, 0xdb), out);
             out.extend_from_slice(&bytes);
         }
-        Value::Table(table) if depth < NESTING_MAX => encode_table(table, depth + 1, out)?,
+        Value::Table(table) if depth < NESTING_MAX => encode_table(meter, table, depth + 1, out)?,
         _ => out.push(0xc0),
     }
     Ok(())
 }
 
-fn encode_table(table: &Table, depth: usize, out: &mut Vec<u8>) -> mlua::Result<()> {
+fn encode_table(meter: &Meter, table: &Table, depth: usize, out: &mut Vec<u8>) -> mlua::Result<()> {
     let (mut count, mut highest) = (0, Some(0));
     table.for_each(|key: Value, _: Value| {
         highest = match (&key, highest) {
@@ -125,14 +128,14 @@ fn encode_table(table: &Table, depth: usize, out: &mut Vec<u8>) -> mlua::Result<
     if highest == i64::try_from(count).ok() {
         head(count, (0x90, 15), (None, 0xdc, 0xdd), out);
         for index in 1..=count {
-            encode(&table.raw_get::<Value>(index)?, depth, out)?;
+            encode(meter, &table.raw_get::<Value>(index)?, depth, out)?;
         }
         return Ok(());
     }
     head(count, (0x80, 15), (None, 0xde, 0xdf), out);
     table.for_each(|key: Value, own: Value| {
-        encode(&key, depth, out)?;
-        encode(&own, depth, out)
+        encode(meter, &key, depth, out)?;
+        encode(meter, &own, depth, out)
     })
 }
 

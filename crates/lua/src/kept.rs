@@ -115,12 +115,9 @@ fn run_shortly(
 ) -> Option<Result<(), Vec<u8>>> {
     let mut interpreter = match KEPT.take() {
         Some(kept) => kept,
-        None => {
-            let made = Interpreter::new().ok()?;
-            made.collect_nothing(MEMORY_BYTES_MAX).ok()?;
-            made
-        }
+        None => Interpreter::new().ok()?,
     };
+    interpreter.collect_nothing(MEMORY_BYTES_MAX, ALLOCATED_BYTES_MAX).ok()?;
     let meter = interpreter.shared.meter.clone();
     meter.begin(cost, COST_MAX);
     let before = interpreter.lua.used_memory();
@@ -302,6 +299,25 @@ mod tests {
             let text = format!("{many}{rest}");
             assert_eq!(answer(&text, false), answer(&text, true), "{rest}");
         }
+    }
+
+    /// Each left a table that the interpreter never forgot, and all of them were looked at after each.
+    #[test]
+    fn bug_18_64_calls_of_functions_leave_nothing() {
+        let (lists, mut host, mut reply) = ([&b"k"[..], b"v"], Counting::default(), Vec::new());
+        let library = script("redis.register_function('f', function() return 1 end)", &lists);
+        let mut left = Vec::new();
+        for _ in 0..2 {
+            for _ in 0..4_000 {
+                run(&library, Task::Call(b"f"), 0, &mut host, &mut reply).unwrap();
+            }
+            let kept = KEPT.take().expect("an interpreter");
+            kept.lua.gc_collect().unwrap();
+            kept.lua.gc_stop();
+            left.push(kept.lua.used_memory());
+            KEPT.set(Some(kept));
+        }
+        assert!(left[1] < left[0] + (64 << 10), "{left:?}");
     }
 
     #[test]

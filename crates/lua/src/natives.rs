@@ -10,13 +10,17 @@ use mlua::{ChunkMode, Lua, MultiValue, Table, Value, Variadic};
 
 use crate::sandbox::{Asked, Question, Shared, place, syntax_text};
 use crate::{
-    BYTES_OF_ONE, CALL_COST, STOPPED, bits, bounded, cjson, cmsgpack, replies, strings, structs,
+    BYTES_OF_ONE, CALL_COST, MEMORY_BYTES_MAX, Meter, STOPPED, bits, bounded, cjson, cmsgpack,
+    replies, strings, structs,
 };
 
 /// Most arguments of a native that are no numbers: what `unpack` gives, and some in front of them.
 const MOST_ARGS: i32 = 7_300;
 /// Of one that may call functions of the script.
 const FEW_ARGS: i32 = 4;
+/// What it counts for to write a table, in instructions, and any other value.
+const TABLE_COST: u64 = 50;
+const VALUE_COST: u64 = 10;
 /// From here on %.17g of an integer has an exponent.
 const LONG_INTEGER: u64 = 100_000_000_000_000_000;
 
@@ -82,6 +86,22 @@ pub(crate) fn plain_text(error: &mlua::Error) -> String {
     }
 }
 
+/// Counts a value that is written, behind what is written so far: a table may have another one many times, so that it is
+/// short in memory alone. To read one leaves garbage, which is not collected before the whole is written.
+///
+/// # Errors
+/// It is too long, or the script has cost too much.
+pub(crate) fn count_value(meter: &Meter, value: &Value, out: &[u8]) -> mlua::Result<()> {
+    meter.add(if matches!(value, Value::Table(_)) { TABLE_COST } else { VALUE_COST });
+    if meter.is_over() {
+        return Err(mlua::Error::runtime(STOPPED));
+    }
+    match out.len() > MEMORY_BYTES_MAX {
+        true => Err(mlua::Error::MemoryError("not enough memory".into())),
+        false => Ok(()),
+    }
+}
+
 pub(crate) fn make(lua: &Lua, shared: &Rc<Shared>) -> mlua::Result<Table> {
     let native = lua.create_table()?;
     native.raw_set("stopped", STOPPED)?;
@@ -105,12 +125,14 @@ pub(crate) fn make(lua: &Lua, shared: &Rc<Shared>) -> mlua::Result<Table> {
     let own = Rc::clone(shared);
     let library = lua.create_function(move |lua, name: String| library(lua, &name, &own))?;
     native.raw_set("library", library)?;
-    let another = lua.create_function(|lua, ()| cjson_library(lua, &Rc::default()))?;
+    let meter = shared.meter.clone();
+    let another = lua.create_function(move |lua, ()| cjson_library(lua, &Rc::default(), &meter))?;
     native.raw_set("another_cjson", another)?;
     randomness(lua, &native, shared)?;
     strings::make(lua, &native, &shared.meter)?;
     // Some of them call functions of the script, which may call them again.
     bounded::functions(lua, &native, FEW_ARGS)?;
+    native.raw_set("next", bounded::next(lua)?)?;
     Ok(native)
 }
 
@@ -119,16 +141,20 @@ fn position(lua: &Lua) -> String {
 }
 
 /// `cjson`, of these settings.
-fn cjson_library(lua: &Lua, settings: &Rc<Cell<cjson::Settings>>) -> mlua::Result<Table> {
-    let library = cjson::library(lua, settings)?;
+fn cjson_library(
+    lua: &Lua,
+    settings: &Rc<Cell<cjson::Settings>>,
+    meter: &Meter,
+) -> mlua::Result<Table> {
+    let library = cjson::library(lua, settings, meter)?;
     bounded::functions(lua, &library, MOST_ARGS)?;
     Ok(library)
 }
 
 fn library(lua: &Lua, name: &str, shared: &Shared) -> mlua::Result<Table> {
     let library = match name {
-        "cjson" => return cjson_library(lua, &shared.cjson),
-        "cmsgpack" => cmsgpack::library(lua),
+        "cjson" => return cjson_library(lua, &shared.cjson, &shared.meter),
+        "cmsgpack" => cmsgpack::library(lua, &shared.meter),
         "bit" => bits::library(lua),
         _ => structs::library(lua),
     }?;
@@ -186,6 +212,9 @@ fn ask(shared: &Shared, args: &[Value], for_what: Question) -> Result<u64, &'sta
     for value in args {
         if !argument(value, bytes) {
             return Err(b"ERR Lua redis lib command arguments must be strings or integers");
+        }
+        if bytes.len() > MEMORY_BYTES_MAX {
+            return Err(b"ERR Lua redis lib command arguments are too long");
         }
         ends.push(bytes.len());
     }
@@ -257,7 +286,9 @@ fn redis(lua: &Lua, shared: &Rc<Shared>) -> mlua::Result<Table> {
         Ok(())
     })?;
     redis.raw_set("setresp", function)?;
-    let function = lua.create_function(|lua, args: Variadic<Value>| sha1(lua, &args))?;
+    let meter = shared.meter.clone();
+    let function =
+        lua.create_function(move |lua, args: Variadic<Value>| sha1(lua, &meter, &args))?;
     redis.raw_set("sha1hex", function)?;
     let function = lua.create_function(|lua, args: Variadic<Value>| single(lua, &args, "err"))?;
     redis.raw_set("error_reply", function)?;
@@ -276,10 +307,11 @@ fn redis(lua: &Lua, shared: &Rc<Shared>) -> mlua::Result<Table> {
     Ok(redis)
 }
 
-fn sha1(lua: &Lua, args: &[Value]) -> mlua::Result<mlua::String> {
+fn sha1(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<mlua::String> {
     let [value] = args else { return Err(raised(b"ERR wrong number of arguments")) };
     let mut bytes = Vec::new();
     argument(value, &mut bytes);
+    meter.add_bytes(bytes.len());
     lua.create_string(hash_of(&bytes))
 }
 

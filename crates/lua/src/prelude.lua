@@ -11,17 +11,21 @@ local STOPPED = native.stopped
 
 -- Errors begin with the place in the script, as those of C functions do.
 local function fail(message) error(position() .. message, 0) end
--- Tables that may be read alone: a script sees an empty one in front of each.
-local behind = {}
+-- Tables that may be read alone: a script sees an empty one in front of each. Those of a library are forgotten with it.
+local behind = raw_setmetatable({}, {__mode = 'k'})
+-- Those of them that all scripts see.
+local common = {}
 local function read_only_error() fail('Attempt to modify a readonly table') end
 -- In the place of the metatable of each.
 local hidden = {}
 local locked = raw_setmetatable({}, {__newindex = read_only_error, __metatable = hidden})
 behind[locked], behind[hidden] = locked, hidden
-local function read_only(real, missing)
+common[locked], common[hidden] = true, true
+local function read_only(real, missing, is_own)
   if missing then raw_setmetatable(real, {__index = missing}) end
   local front = raw_setmetatable({}, {__index = real, __newindex = read_only_error, __metatable = locked})
   behind[front] = real
+  if not is_own then common[front] = true end
   return front
 end
 
@@ -49,16 +53,19 @@ local function check_order(t)
     if not ordered[type(k)] then fail('a table whose keys are tables or functions has no order') end
   end
 end
+-- What a loop gets is for a script, too: neither a table that may be read alone nor a `next` that goes through any keys.
+local next_of_loops = native.next
 globals.pairs = function(t)
   expect_table(t, 'pairs')
-  t = behind[t] or t
+  local real = behind[t]
+  if real then return function(_, key) return raw_next(real, key) end, t, nil end
   check_order(t)
-  return raw_next, t, nil
+  return next_of_loops, t, nil
 end
 table.foreach = function(t, f)
   expect_table(t, 'foreach')
   check_order(t)
-  for k, v in raw_next, t do
+  for k, v in next_in_order, t do
     local result = f(k, v)
     if result ~= nil then return result end
   end
@@ -169,7 +176,17 @@ math.random, math.randomseed = native.random, native.randomseed
 globals.collectgarbage = function() return 0 end
 globals.gcinfo = function() return 0 end
 -- Lua's own may take for ever within one instruction.
-for _, name in raw_pairs({'find', 'match', 'gsub', 'gmatch', 'rep'}) do string[name] = native[name] end
+for _, name in raw_pairs({'find', 'match', 'gsub', 'rep'}) do string[name] = native[name] end
+local gmatch, gmatch_next = native.gmatch, native.gmatch_next
+string.gmatch = function(...)
+  local text, pattern = gmatch(...)
+  local at = 0
+  local function went_on(to, ...)
+    at = to
+    return ...
+  end
+  return function() return went_on(gmatch_next(text, pattern, at)) end
+end
 string.gfind = string.gmatch
 -- So may these, one call after the other: the elements that they move or compare count.
 local charge = native.charge
@@ -289,7 +306,7 @@ local function library()
   for _, name in raw_pairs({'log', 'LOG_DEBUG', 'LOG_VERBOSE', 'LOG_NOTICE', 'LOG_WARNING', 'REDIS_VERSION', 'REDIS_VERSION_NUM'}) do
     own_redis[name] = native.redis[name]
   end
-  local seen = raw_setmetatable({redis = read_only(own_redis, absent)}, {__index = absent})
+  local seen = raw_setmetatable({redis = read_only(own_redis, absent, true)}, {__index = absent})
   local environment = raw_setmetatable({}, {
     __index = function(_, name) return seen[name] end,
     __newindex = read_only_error,
@@ -303,8 +320,8 @@ end
 -- had. A script could leave something there with `table.insert`, which asks no metatable.
 local function is_pristine()
   shown, shown_count = {}, 0
-  for front in raw_next, behind do
-    if front ~= of_strings and raw_next(front) ~= nil then return false end
+  for front in raw_next, common do
+    if raw_next(front) ~= nil then return false end
   end
   local key, value = raw_next(of_strings)
   return key == '__index' and value == globals.string and raw_next(of_strings, key) == nil

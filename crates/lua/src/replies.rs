@@ -4,6 +4,9 @@
 use concord_engine::resp;
 use mlua::{Lua, Table, Value};
 
+use crate::Meter;
+use crate::natives::count_value;
+
 /// Deeper values are no replies.
 const DEPTH_MAX: usize = 128;
 
@@ -94,23 +97,29 @@ fn truncated(number: f64) -> i64 {
 
 /// Appends what a script returned. `script3`: the script asked for RESP3; `client3`: so did its
 /// client.
+///
+/// # Errors
+/// It is too long.
 pub(crate) fn emit(
+    meter: &Meter,
     value: &Value,
     script3: bool,
     client3: bool,
     out: &mut Vec<u8>,
 ) -> mlua::Result<()> {
-    Emitter { script3, client3 }.value(value, 0, out)
+    Emitter { meter, script3, client3 }.value(value, 0, out)
 }
 
 #[derive(Clone, Copy)]
-struct Emitter {
+struct Emitter<'a> {
+    meter: &'a Meter,
     script3: bool,
     client3: bool,
 }
 
-impl Emitter {
+impl Emitter<'_> {
     fn value(self, value: &Value, depth: usize, out: &mut Vec<u8>) -> mlua::Result<()> {
+        count_value(self.meter, value, out)?;
         if depth >= DEPTH_MAX {
             resp::error(out, b"ERR reached lua stack limit");
             return Ok(());

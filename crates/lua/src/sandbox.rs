@@ -12,8 +12,8 @@ use mlua::{ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, Table, Va
 
 use crate::random::Random;
 use crate::{
-    ALLOCATED_BYTES_MAX, COLLECTED_BYTES_OF_ONE, COST_STEP, GARBAGE_BYTES, MEMORY_BYTES_MAX, Meter,
-    STOPPED, cjson, functions, natives, replies,
+    ALLOCATED_BYTES_MAX, COLLECTED_BYTES_OF_ONE, COST_MAX, COST_STEP, GARBAGE_BYTES,
+    MEMORY_BYTES_MAX, Meter, STOPPED, cjson, functions, natives, replies,
 };
 
 /// Frames that are searched for the place of an error.
@@ -41,8 +41,9 @@ impl From<mlua::Error> for Failed {
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) meter: Meter,
-    /// With more memory than this garbage is collected, in bytes.
+    /// With more memory than this garbage is collected, in bytes; or, where none is, the script has too much.
     collect_at: Cell<usize>,
+    collects: Cell<bool>,
     /// The replies of commands come as RESP3 says.
     pub(crate) resp3: Cell<bool>,
     /// Behind `math.random`.
@@ -67,7 +68,9 @@ impl Shared {
     /// # Errors
     /// It has cost too much, or has too much memory.
     pub(crate) fn go_on(&self, lua: &Lua) -> mlua::Result<()> {
-        if lua.used_memory() > self.collect_at.get() {
+        if lua.used_memory() > self.collect_at.get() && !self.collects.get() {
+            self.meter.add(COST_MAX + 1);
+        } else if lua.used_memory() > self.collect_at.get() {
             self.meter.add(lua.used_memory() as u64 / COLLECTED_BYTES_OF_ONE);
             self.collect(lua)?;
         }
@@ -148,12 +151,6 @@ impl Interpreter {
         let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::new())?;
         lua.gc_stop();
         let shared = Rc::new(Shared::default());
-        let own = Rc::clone(&shared);
-        let triggers = HookTriggers::new().every_nth_instruction(COST_STEP);
-        lua.set_global_hook(triggers, move |lua, _| {
-            own.meter.add(COST_STEP.into());
-            own.go_on(lua).map(|()| VmState::Continue)
-        })?;
         let native = natives::make(&lua, &shared)?;
         let prelude = lua.load(prelude()?).set_mode(ChunkMode::Binary).into_function()?;
         let (environment, go, library, is_pristine): (Table, Function, Function, Function) =
@@ -166,14 +163,30 @@ impl Interpreter {
     /// From now on garbage is collected whenever there is a good deal of it.
     pub(crate) fn collect_garbage(&self) -> mlua::Result<()> {
         self.lua.set_memory_limit(ALLOCATED_BYTES_MAX)?;
+        self.shared.collects.set(true);
         self.shared.collect(&self.lua)
     }
 
-    /// Whatever a script allocates, nothing is collected while it runs.
-    pub(crate) fn collect_nothing(&self, memory_bytes_max: usize) -> mlua::Result<()> {
+    /// Nothing is collected while a script runs, which is over where it has allocated more than this, in bytes. It
+    /// is asked where garbage would be collected: a table that is empty again gives its memory back.
+    pub(crate) fn collect_nothing(
+        &self,
+        memory_bytes_max: usize,
+        allocated_bytes_max: usize,
+    ) -> mlua::Result<()> {
         self.lua.set_memory_limit(memory_bytes_max)?;
-        self.shared.collect_at.set(usize::MAX);
+        self.shared.collect_at.set(self.lua.used_memory() + allocated_bytes_max);
         Ok(())
+    }
+
+    /// From here on instructions are counted: a step ends where it would if nothing had run before.
+    fn count_instructions(&self) -> mlua::Result<()> {
+        let own = Rc::clone(&self.shared);
+        let triggers = HookTriggers::new().every_nth_instruction(COST_STEP);
+        self.lua.set_global_hook(triggers, move |lua, _| {
+            own.meter.add(COST_STEP.into());
+            own.go_on(lua).map(|()| VmState::Continue)
+        })
     }
 
     /// Whether it is what it was before any script, but for garbage.
@@ -190,6 +203,7 @@ impl Interpreter {
         reply: &mut Vec<u8>,
     ) -> Result<(), Failed> {
         self.shared.reset(script.seed);
+        self.count_instructions()?;
         let lua = self.lua.clone();
         let (shared, host) = (Rc::clone(&self.shared), RefCell::new(host));
         let mut result = Ok(());
@@ -262,7 +276,8 @@ impl Interpreter {
             };
             return Err(Failed::Script(text));
         }
-        replies::emit(&result, self.shared.resp3.get(), script.resp3, reply)?;
+        let meter = &self.shared.meter;
+        replies::emit(meter, &result, self.shared.resp3.get(), script.resp3, reply)?;
         Ok(())
     }
 

@@ -11,6 +11,11 @@ use crate::{COST_MAX, MEMORY_BYTES_MAX, Meter, STOPPED};
 const BYTES_OF_ONE: u64 = 16;
 
 impl Meter {
+    /// Counts the bytes that a native has read or made.
+    pub(crate) fn add_bytes(&self, bytes: usize) {
+        self.add(bytes as u64 / BYTES_OF_ONE);
+    }
+
     fn left(&self) -> u64 {
         {
             let (cost, most) = self.0.get();
@@ -159,29 +164,34 @@ fn search(lua: &Lua, meter: &Meter, args: &[Value], finds: bool) -> mlua::Result
     }
 }
 
-/// string.gmatch: a function that finds the next match with each call.
-fn gmatch(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<MultiValue> {
+/// The text and the pattern of string.gmatch. The prelude keeps them, since what Rust keeps is no memory of the script.
+fn gmatch(lua: &Lua, _: &Meter, args: &[Value]) -> mlua::Result<MultiValue> {
     let (text, pattern) = (text!(lua, args, 0, "gmatch"), text!(lua, args, 1, "gmatch"));
-    let (text, pattern) = (text.as_bytes().to_vec(), pattern.as_bytes().to_vec());
-    let (meter, next) = (meter.clone(), std::cell::Cell::new(0));
-    let go = lua.create_function(move |lua, ()| {
-        let mut matcher = Matcher::new(&text, &pattern, meter.left());
-        for at in next.get()..=text.len() {
-            let end = match matcher.at(at, 0) {
-                Ok(Some(end)) => end,
-                Ok(None) => continue,
-                Err(error) => return refuse(lua, &meter, error),
-            };
-            meter.add(matcher.steps);
-            next.set(if end == at { end + 1 } else { end });
-            let values = found(lua, &text, &matcher.captures, (at, end))?;
-            return outcome(lua, values.map(MultiValue::from_iter));
-        }
+    Ok(MultiValue::from_iter([text, pattern].map(Value::String)))
+}
+
+/// The next match from a place on: where the one behind it is looked for, and what was found.
+fn gmatch_next(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<MultiValue> {
+    let (text, pattern) = (text!(lua, args, 0, "gmatch"), text!(lua, args, 1, "gmatch"));
+    let (text, pattern) = (text.as_bytes(), pattern.as_bytes());
+    let start = number_of(args.get(2)).unwrap_or(0.0) as usize;
+    let mut matcher = Matcher::new(&text, &pattern, meter.left());
+    for at in start..=text.len() {
+        let end = match matcher.at(at, 0) {
+            Ok(Some(end)) => end,
+            Ok(None) => continue,
+            Err(error) => return refuse(lua, meter, error),
+        };
         meter.add(matcher.steps);
-        next.set(text.len() + 1);
-        Ok(MultiValue::from_iter([Value::Nil]))
-    })?;
-    Ok(MultiValue::from_iter([Value::Function(go)]))
+        let next = if end == at { end + 1 } else { end };
+        let values = found(lua, &text, &matcher.captures, (at, end))?;
+        let values = values.map(|values| {
+            MultiValue::from_iter([Value::Integer(next as i64)].into_iter().chain(values))
+        });
+        return outcome(lua, values);
+    }
+    meter.add(matcher.steps);
+    Ok(MultiValue::from_iter([Value::Integer(text.len() as i64 + 1), Value::Nil]))
 }
 
 /// What a match is replaced by.
@@ -238,6 +248,9 @@ fn template(
 ) -> mlua::Result<Fallible<()>> {
     let mut bytes = with.iter();
     while let Some(&byte) = bytes.next() {
+        if out.len() > MEMORY_BYTES_MAX {
+            return Ok(Err("resulting string too large".to_owned()));
+        }
         if byte != b'%' {
             out.push(byte);
             continue;
@@ -329,10 +342,11 @@ fn rep(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<MultiValue> {
 
 type Native = fn(&Lua, &Meter, &[Value]) -> mlua::Result<MultiValue>;
 
-const NATIVES: [(&str, Native); 5] = [
+const NATIVES: [(&str, Native); 6] = [
     ("find", |lua, meter, args| search(lua, meter, args, true)),
     ("match", |lua, meter, args| search(lua, meter, args, false)),
     ("gmatch", gmatch),
+    ("gmatch_next", gmatch_next),
     ("gsub", gsub),
     ("rep", rep),
 ];
