@@ -3,7 +3,7 @@
 //! [`run`] is the [`Interpreter`](concord_engine::script::Interpreter) of an engine that executes
 //! scripts itself. Every replica executes each script, so that a script must do the same on all of
 //! them, and must end:
-//! - Each script finds an interpreter as if it were its own, and nothing of an earlier one is left: see [`kept`].
+//! - Each script finds an interpreter as if it were its own, and nothing of an earlier one is left (`kept.rs`).
 //!   When garbage is collected, and when there is too much memory, hangs on the script alone.
 //! - `math.random` is Redis' own generator, seeded by the record; there is no clock but TIME, which is
 //!   the record's.
