@@ -21,7 +21,7 @@ use super::report::{Results, Table, load_average, median, spread};
 use super::rig::{Process, Rig, Scratch, Shape};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::{installed, redis_server_in};
-use crate::systems::store::{Accel, Durability, Engine, Protocol};
+use crate::systems::store::{Durability, Protocol};
 
 /// Size of values, as redis-benchmark has them by default.
 const VALUE_BYTES: usize = 3;
@@ -175,16 +175,7 @@ pub fn bench(args: &DurabilityArgs, results: &Results) -> Result<(), Error> {
 }
 
 fn start(args: &DurabilityArgs, parent: &Path) -> Result<Stores, Error> {
-    let shape = |durability| Shape {
-        protocol: args.protocol,
-        replicas: args.replicas,
-        accel: if args.protocol == Protocol::Craq { Accel::None } else { Accel::default() },
-        capped: false,
-        bucket: None,
-        key_groups: None,
-        engine: Engine::Memory,
-        durability,
-    };
+    let shape = |durability| Shape { durability, ..Shape::new(args.protocol, args.replicas) };
     let volatile = Rig::start_below(parent, shape(Durability::None))?;
     let durable = Rig::start_below(parent, shape(Durability::Fsync))?;
     let mut redis = None;

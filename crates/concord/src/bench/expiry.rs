@@ -15,7 +15,7 @@ use super::resp::Resp;
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use crate::net::{Redis, Reply};
-use crate::systems::store::{Accel, Durability, Engine, Protocol};
+use crate::systems::store::Protocol;
 
 const CONNECTIONS: u32 = 16;
 const PIPELINE: u32 = 64;
@@ -66,16 +66,7 @@ pub fn bench(args: &ExpiryArgs, results: &Results) -> Result<(), Error> {
         "expiries/s",
         "load avg",
     ]);
-    let rig = Rig::start(Shape {
-        protocol: args.protocol,
-        replicas: args.replicas,
-        accel: if args.protocol == Protocol::Craq { Accel::None } else { Accel::default() },
-        capped: false,
-        bucket: None,
-        durability: Durability::None,
-        key_groups: None,
-        engine: Engine::Memory,
-    })?;
+    let rig = Rig::start(Shape::new(args.protocol, args.replicas))?;
     steady(args, rig.listen, &mut table)?;
     burst(args, rig.listen, &mut table)?;
     results.csv("expiry", &table)

@@ -14,7 +14,7 @@ use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::{installed, redis_server};
-use crate::systems::store::{Accel, Durability, Engine, Protocol};
+use crate::systems::store::Protocol;
 
 /// Connections of redis-benchmark.
 pub const CONNECTIONS: u32 = 50;
@@ -51,16 +51,7 @@ pub fn bench(args: &PeersArgs, results: &Results) -> Result<(), Error> {
         }
     }
     let mut table = Table::new(&["target", "pipeline", "repeat", "GET/s", "load avg"]);
-    let rig = Rig::start(Shape {
-        protocol: Protocol::Chain,
-        replicas: args.replicas,
-        accel: Accel::default(),
-        capped: false,
-        bucket: None,
-        durability: Durability::None,
-        key_groups: None,
-        engine: Engine::Memory,
-    })?;
+    let rig = Rig::start(Shape::new(Protocol::Chain, args.replicas))?;
     let (redis, redis_listen) = redis_server()?;
     let sides = [("concord", rig.listen), ("redis-server", redis_listen)];
     for (_, listen) in sides {

@@ -14,7 +14,7 @@ use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::installed;
-use crate::systems::store::{Accel, Durability, Engine, KeyGroups, Protocol};
+use crate::systems::store::{Accel, KeyGroups, Protocol};
 
 const COLUMNS: [&str; 9] = [
     "replicas",
@@ -161,14 +161,10 @@ fn sides(args: &QuorumArgs, replicas: u16) -> Result<Vec<Side>, Error> {
     for protocol in PROTOCOLS {
         for accel in Accel::serving(protocol).filter(|accel| args.wants(protocol, *accel)) {
             let shape = Shape {
-                protocol,
-                replicas,
                 accel,
                 capped: true,
-                bucket: None,
-                durability: Durability::None,
                 key_groups: accel.has_key_groups().then_some(args.key_groups),
-                engine: Engine::Memory,
+                ..Shape::new(protocol, replicas)
             };
             let mut rig = Rig::start(shape)?;
             let mut native = Native::new(rig.switch, SESSIONS, PAUSE_NS)?;

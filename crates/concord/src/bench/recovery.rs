@@ -17,7 +17,7 @@ use super::rig::{Process, Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use crate::net::{Redis, Reply, http_get};
 use crate::rack::Rack;
-use crate::systems::store::{Accel, Durability, Engine, Protocol};
+use crate::systems::store::{Durability, Protocol};
 
 /// Writes outstanding on each connection while keys are loaded, and while a snapshot is made.
 const PIPELINE: u32 = 16;
@@ -128,12 +128,7 @@ fn add(summary: &mut Table, what: &str, values: &[f64], aim: &str) {
 }
 
 fn start(args: &RecoveryArgs, parent: &Path, durability: Durability) -> Result<Rig, Error> {
-    let accel = if args.protocol == Protocol::Craq { Accel::None } else { Accel::default() };
-    let (protocol, replicas, capped, bucket) = (args.protocol, 3, false, None);
-    let key_groups = None;
-    let engine = Engine::Memory;
-    let shape = Shape { protocol, replicas, accel, capped, bucket, durability, key_groups, engine };
-    Rig::start_below(parent, shape)
+    Rig::start_below(parent, Shape { durability, ..Shape::new(args.protocol, 3) })
 }
 
 fn load(args: &RecoveryArgs, rig: &Rig) -> Result<(), Error> {

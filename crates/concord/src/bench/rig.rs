@@ -182,6 +182,24 @@ pub struct Shape {
     pub engine: Engine,
 }
 
+impl Shape {
+    /// Of so many replicas, with the switch's help where that goes with the protocol; in memory, without caps, and nothing
+    /// survives a crash.
+    pub fn new(protocol: Protocol, replicas: u16) -> Shape {
+        let accel = if protocol == Protocol::Craq { Accel::None } else { Accel::default() };
+        Shape {
+            protocol,
+            replicas,
+            accel,
+            capped: false,
+            bucket: None,
+            durability: Durability::None,
+            key_groups: None,
+            engine: Engine::default(),
+        }
+    }
+}
+
 /// A running rack. Its processes end before its cgroups and its directory are removed.
 #[derive(Debug)]
 pub struct Rig {

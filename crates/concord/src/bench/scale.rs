@@ -14,7 +14,7 @@ use super::native::Native;
 use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
-use crate::systems::store::{Accel, Durability, Engine, Protocol};
+use crate::systems::store::{Accel, Protocol};
 
 const COLUMNS: [&str; 17] = [
     "figure",
@@ -264,14 +264,10 @@ impl Bench<'_> {
     fn side(&self, replicas: u16, accel: Accel, bucket: bool) -> Result<Side, Error> {
         let share = bucket.then_some(self.args.share);
         let mut rig = Rig::start(Shape {
-            protocol: Protocol::Chain,
-            replicas,
             accel,
             capped: true,
             bucket: share,
-            durability: Durability::None,
-            key_groups: None,
-            engine: Engine::Memory,
+            ..Shape::new(Protocol::Chain, replicas)
         })?;
         let mut native = Native::new(rig.switch, SESSIONS, PAUSE_NS)?;
         fill(&mut native, self.keys(bucket), self.args.value_bytes, FILL_CLIENTS)?;

@@ -15,7 +15,7 @@ use super::report::{Plot, Results, Scale, Table, load_average};
 use super::resp::Resp;
 use super::rig::{Process, Rig, Scratch, Shape, free_port};
 use super::workload::{Choice, Mix, Workload};
-use crate::systems::store::{Accel, Durability, Engine, Protocol};
+use crate::systems::store::Protocol;
 
 const COLUMNS: [&str; 14] = [
     "target",
@@ -116,16 +116,7 @@ type Each<'a> = dyn FnMut(&str, &mut dyn Target, u64) -> Result<(), Error> + 'a;
 
 /// Starts what is measured, one after the other: they share the cores.
 fn own(args: &YcsbArgs, each: &mut Each<'_>) -> Result<(), Error> {
-    let rig = Rig::start(Shape {
-        protocol: Protocol::Chain,
-        replicas: args.replicas,
-        accel: Accel::default(),
-        capped: false,
-        bucket: None,
-        durability: Durability::None,
-        key_groups: None,
-        engine: Engine::Memory,
-    })?;
+    let rig = Rig::start(Shape::new(Protocol::Chain, args.replicas))?;
     each("concord native", &mut Native::new(rig.switch, 1, 0)?, args.keys)?;
     each("concord RESP", &mut Resp::new(rig.listen, args.clients, 1)?, args.keys)?;
     drop(rig);
