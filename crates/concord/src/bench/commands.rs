@@ -14,7 +14,7 @@ use super::peers::benchmark_of;
 use super::report::{Results, Table, load_average, median, spread};
 use super::rig::{Rig, Shape};
 use super::ycsb::{installed, redis_server};
-use crate::systems::store::{Accel, Durability, Engine, Protocol};
+use crate::systems::store::{Engine, Protocol};
 
 /// Keys that commands choose from.
 const KEYS: u64 = 100_000;
@@ -29,9 +29,9 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 const READ_BYTES: usize = 64 << 10;
 
-/// What an application does that gives a lock back which it holds.
-const UNLOCK: &str =
-    "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+/// A lock is taken, and given back by whoever holds it.
+const LOCK: &str = "if redis.call('set',KEYS[1],ARGV[1],'NX','PX',30000) and redis.call('get',KEYS[1])==ARGV[1] \
+                    then return redis.call('del',KEYS[1]) else return 0 end";
 const ELEMENT: &str = "0123456789abcdef";
 
 /// `concord bench commands`.
@@ -43,7 +43,7 @@ pub struct CommandsArgs {
     /// Replicas of the racks
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub replicas: u16,
-    /// Requests of each run; a tenth of it are published
+    /// Requests of each run; half of it are published
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1_000..))]
     pub requests: u64,
 }
@@ -55,14 +55,14 @@ enum What {
     Set,
     MGet,
     MSet,
-    Unlock,
+    Lock,
     Lists,
     Messages,
 }
 
 impl What {
     const ALL: [What; 7] =
-        [What::Set, What::Get, What::MSet, What::MGet, What::Unlock, What::Lists, What::Messages];
+        [What::Set, What::Get, What::MSet, What::MGet, What::Lock, What::Lists, What::Messages];
 
     fn name(self) -> &'static str {
         match self {
@@ -70,7 +70,7 @@ impl What {
             What::Set => "SET",
             What::MGet => "MGET of 8 keys",
             What::MSet => "MSET of 8 keys",
-            What::Unlock => "EVAL of a lock",
+            What::Lock => "EVAL of a lock",
             What::Lists => "LPUSH beside BRPOP",
             What::Messages => "PUBLISH to 50",
         }
@@ -97,47 +97,66 @@ impl What {
                 &words(&[&["MSET"][..], &[[key, ELEMENT]; TOGETHER].concat()].concat()),
                 requests,
             ),
-            What::Unlock => {
-                run(&words(&["EVAL", UNLOCK, "1", "lock:__rand_int__", ELEMENT]), requests)
-            }
+            What::Lock => run(&words(&["EVAL", LOCK, "1", "lock:__rand_int__", ELEMENT]), requests),
             What::Lists => {
                 let push = || run(&words(&["LPUSH", "list", ELEMENT]), requests);
                 beside(requests, push, |taken| wait_for_elements(listen, requests, taken), WAITING)
             }
             What::Messages => {
-                let (published, each) = (requests / 10, AtomicU64::new(0));
-                let publish = || {
-                    until(|| each.load(Ordering::Relaxed) == SUBSCRIBERS as u64)?;
-                    run(&words(&["PUBLISH", "channel", ELEMENT]), published)
-                };
+                let published = requests / 2;
                 let all = published * SUBSCRIBERS as u64;
-                let subscribe = |taken: &AtomicU64| hear(listen, all, &each, taken);
-                Ok(beside(all, publish, subscribe, SUBSCRIBERS)? / SUBSCRIBERS as f64)
+                let publish = || run(&words(&["PUBLISH", "channel", ELEMENT]), published);
+                let rate = beside(all, publish, |taken| hear(listen, all, taken), SUBSCRIBERS)?;
+                Ok(rate / SUBSCRIBERS as f64)
             }
         }
     }
 }
 
-/// How many a second are taken by so many takers, of all that `give` gives, from its start to the last one's.
+/// How many a second are taken by so many takers, of all that `give` gives, from when all of them are there to the last one
+/// taken.
 fn beside(
     all: u64,
     give: impl FnOnce() -> Result<f64, Error>,
-    take: impl Fn(&AtomicU64) -> Result<(), Error> + Sync,
+    take: impl Fn(&Taken) -> Result<(), Error> + Sync,
     takers: usize,
 ) -> Result<f64, Error> {
-    let taken = AtomicU64::new(0);
+    let taken = Taken::default();
     std::thread::scope(|scope| {
-        let takers: Vec<_> = (0..takers).map(|_| scope.spawn(|| take(&taken))).collect();
+        let threads: Vec<_> = (0..takers).map(|_| scope.spawn(|| take(&taken))).collect();
+        let there = until(|| taken.ready.load(Ordering::Relaxed) == takers as u64);
         let began = Instant::now();
-        let given = give().and_then(|_| until(|| taken.load(Ordering::Relaxed) >= all));
+        let given = there.and_then(|()| give());
+        let given = given.and_then(|_| until(|| taken.count() >= all));
         let took = began.elapsed().as_secs_f64();
         // Nobody waits for what does not come any more.
-        taken.fetch_max(all, Ordering::Relaxed);
-        for taker in takers {
-            taker.join().unwrap_or_else(|_| Err(Error::new("a client ended")))?;
+        taken.count.fetch_max(all, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().unwrap_or_else(|_| Err(Error::new("a client ended")))?;
         }
         given.map(|()| all as f64 / took)
     })
+}
+
+/// What takers have taken, and how many of them are there.
+#[derive(Default)]
+struct Taken {
+    ready: AtomicU64,
+    count: AtomicU64,
+}
+
+impl Taken {
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, count: u64) {
+        self.count.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn is_there(&self) {
+        self.ready.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 fn until(is_so: impl Fn() -> bool) -> Result<(), Error> {
@@ -197,10 +216,11 @@ impl Client {
 }
 
 /// Takes elements of the list, one after the other, until all are taken.
-fn wait_for_elements(listen: SocketAddr, all: u64, taken: &AtomicU64) -> Result<(), Error> {
+fn wait_for_elements(listen: SocketAddr, all: u64, taken: &Taken) -> Result<(), Error> {
     let mut client = Client::open(listen)?;
+    taken.is_there();
     let popped = format!("*2\r\n$4\r\nlist\r\n${}\r\n{ELEMENT}\r\n", ELEMENT.len());
-    while taken.load(Ordering::Relaxed) < all {
+    while taken.count() < all {
         check_stop()?;
         client.send(&["BRPOP", "list", "0.5"])?;
         let mut came = 0;
@@ -208,7 +228,7 @@ fn wait_for_elements(listen: SocketAddr, all: u64, taken: &AtomicU64) -> Result<
         loop {
             came += client.read()?;
             if came == popped.len() {
-                taken.fetch_add(1, Ordering::Relaxed);
+                taken.add(1);
                 break;
             }
             if came > 0 && client.buffer.starts_with(b"*-1\r\n") {
@@ -223,40 +243,26 @@ fn wait_for_elements(listen: SocketAddr, all: u64, taken: &AtomicU64) -> Result<
 }
 
 /// Subscribes, and takes messages until all subscribers have so many.
-fn hear(
-    listen: SocketAddr,
-    all: u64,
-    subscribed: &AtomicU64,
-    taken: &AtomicU64,
-) -> Result<(), Error> {
+fn hear(listen: SocketAddr, all: u64, taken: &Taken) -> Result<(), Error> {
     let mut client = Client::open(listen)?;
     let head = |kind: &str| format!("*3\r\n${}\r\n{kind}\r\n$7\r\nchannel\r\n", kind.len());
     client.send(&["SUBSCRIBE", "channel"])?;
     client.expect(head("subscribe").len() + ":1\r\n".len())?;
-    subscribed.fetch_add(1, Ordering::Relaxed);
+    taken.is_there();
     let length = head("message").len() + format!("${}\r\n{ELEMENT}\r\n", ELEMENT.len()).len();
     let (mut bytes, mut counted) = (0, 0);
-    while taken.load(Ordering::Relaxed) < all {
+    while taken.count() < all {
         check_stop()?;
         bytes += client.read()?;
         let heard = (bytes / length) as u64;
-        taken.fetch_add(heard - counted, Ordering::Relaxed);
+        taken.add(heard - counted);
         counted = heard;
     }
     Ok(())
 }
 
 fn rack(args: &CommandsArgs, engine: Engine) -> Result<Rig, Error> {
-    Rig::start(Shape {
-        protocol: Protocol::Chain,
-        replicas: args.replicas,
-        accel: Accel::default(),
-        capped: false,
-        bucket: None,
-        durability: Durability::None,
-        key_groups: None,
-        engine,
-    })
+    Rig::start(Shape { engine, ..Shape::new(Protocol::Chain, args.replicas) })
 }
 
 /// Runs it.
