@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use concord_core::{MS, Now, Rng, SEC, Sink};
-use concord_engine::{resp, resp_scan};
+use concord_engine::resp_scan;
 use concord_gateway::{ConnectionId, Gateway};
 
+use super::socket::Socket;
 use super::{Process, Rack, Role, Stage};
 use crate::systems::store::workload::draw_read;
 use crate::world::Event;
@@ -36,16 +37,13 @@ enum Asked {
 #[derive(Debug, Default)]
 struct Link {
     is_open: bool,
-    /// What the gateway has not read.
-    socket: Vec<u8>,
-    received: Vec<u8>,
+    socket: Socket,
     asked: VecDeque<Asked>,
 }
 
 impl Link {
     fn ask(&mut self, words: &[&[u8]], asked: Asked) {
-        resp::array(&mut self.socket, words.len());
-        words.iter().for_each(|word| resp::bulk(&mut self.socket, word));
+        self.socket.send(words);
         self.asked.push_back(asked);
     }
 
@@ -101,36 +99,21 @@ impl Cache {
     ) -> bool {
         let Some(at) = IDS.iter().position(|own| *own == id) else { return false };
         let link = &mut self.links[at];
-        if let Some(output) = gateway.output(id) {
-            let length = output.len();
-            link.received.extend_from_slice(output);
-            if gateway.wants_close(id) {
-                gateway.closed(id);
-                *link = Link::default();
-                if at == 0 {
-                    self.held.clear();
-                }
-                return true;
+        link.socket.carry(id, gateway, now, out);
+        if gateway.wants_close(id) {
+            gateway.closed(id);
+            *link = Link::default();
+            if at == 0 {
+                self.held.clear();
             }
-            if length > 0 {
-                gateway.written(now, id, length, out);
-            }
-        }
-        let length = link.socket.len().min(gateway.input_room(id));
-        if length > 0 {
-            let bytes: Vec<u8> = link.socket.drain(..length).collect();
-            gateway.input(now, id, &bytes, out);
         }
         true
     }
 
     /// Takes what was received.
     fn take(&mut self, at: usize) -> Result<(), String> {
-        let received = std::mem::take(&mut self.links[at].received);
-        let mut from = 0;
-        while let Some(length) = resp::value_length(&received[from..]) {
-            let bytes = &received[from..from + length];
-            from += length;
+        while let Some(value) = self.links[at].socket.next_value() {
+            let bytes = &value[..];
             if bytes.starts_with(b">") {
                 self.forget(bytes)?;
                 continue;
@@ -143,11 +126,10 @@ impl Cache {
                 // An error is not kept: the client may ask again.
                 Asked::Read(_) if bytes.starts_with(b"-") => {}
                 Asked::Greeting => {}
-                Asked::Read(cmd) if at == 0 => drop(self.held.insert(cmd, bytes.to_vec())),
-                Asked::Read(cmd) => drop(self.found.insert(cmd, bytes.to_vec())),
+                Asked::Read(cmd) if at == 0 => drop(self.held.insert(cmd, value)),
+                Asked::Read(cmd) => drop(self.found.insert(cmd, value)),
             }
         }
-        self.links[at].received = received[from..].to_vec();
         Ok(())
     }
 

@@ -251,7 +251,7 @@ impl Rack<'_> {
             let link = &mut subscribers.links[PUBLISHER];
             for (number, channel) in numbers.into_iter().zip(CHANNELS) {
                 let text = format!("{number}:");
-                link.ask(&[b"PUBLISH", channel.as_bytes(), text.as_bytes()]);
+                link.socket.send(&[b"PUBLISH", channel.as_bytes(), text.as_bytes()]);
                 link.asked.push_back(Asked::Published(number));
             }
             self.serve_subscribers(node);

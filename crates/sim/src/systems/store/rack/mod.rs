@@ -17,6 +17,7 @@ mod pipeline;
 mod power;
 mod progress;
 mod rest;
+mod socket;
 mod step;
 mod subscribers;
 mod together;

@@ -9,6 +9,7 @@ use concord_engine::{resp, resp_scan};
 use concord_gateway::{ConnectionId, Gateway};
 
 use super::messages::{Answer, Touch};
+use super::socket::Socket;
 use super::{Process, Rack, Role, Stage};
 use crate::world::Event;
 
@@ -67,9 +68,7 @@ pub(super) struct Subscription {
 pub(super) struct Link {
     /// Its place in the gateway, if it is open; another with every connect.
     pub(super) id: Option<ConnectionId>,
-    /// What the gateway has not read.
-    socket: Vec<u8>,
-    received: Vec<u8>,
+    pub(super) socket: Socket,
     pub(super) asked: VecDeque<Asked>,
     /// What it has subscribed to, once all that was sent is executed; and what of it was confirmed.
     topics: BTreeSet<usize>,
@@ -80,11 +79,6 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn ask(&mut self, words: &[&[u8]]) {
-        resp::array(&mut self.socket, words.len());
-        words.iter().for_each(|word| resp::bulk(&mut self.socket, word));
-    }
-
     pub(super) fn subscribe(&mut self, topics: &[usize], touches: &[(usize, Touch)]) {
         for (is_pattern, word) in [(false, &b"SUBSCRIBE"[..]), (true, b"PSUBSCRIBE")] {
             let is_it = |topic: &&usize| (**topic >= CHANNELS.len()) == is_pattern;
@@ -93,7 +87,7 @@ impl Link {
                 continue;
             }
             let names = topics.iter().map(|topic| TOPICS[*topic].as_bytes());
-            self.ask(&[word].into_iter().chain(names).collect::<Vec<&[u8]>>());
+            self.socket.send(&[word].into_iter().chain(names).collect::<Vec<&[u8]>>());
             for topic in topics {
                 self.topics.insert(topic);
                 let (count, touches) = (self.topics.len(), touches.to_vec());
@@ -105,18 +99,12 @@ impl Link {
     fn unsubscribe(&mut self, topic: usize) {
         let is_pattern = topic >= CHANNELS.len();
         let word: &[u8] = if is_pattern { b"PUNSUBSCRIBE" } else { b"UNSUBSCRIBE" };
-        self.ask(&[word, TOPICS[topic].as_bytes()]);
+        self.socket.send(&[word, TOPICS[topic].as_bytes()]);
         self.topics.remove(&topic);
         self.asked.push_back(Asked::Ends { topic, count: self.topics.len() });
         if let Some(subscription) = self.subscriptions.get_mut(&topic) {
             subscription.is_leaving = true;
         }
-    }
-
-    /// The next whole reply.
-    fn next_value(&mut self) -> Option<Vec<u8>> {
-        let length = resp::value_length(&self.received)?;
-        Some(self.received.drain(..length).collect())
     }
 }
 
@@ -146,7 +134,7 @@ impl Subscribers {
         self.next_id -= 1;
         self.links[at] = Link { id: Some(id), ..Link::default() };
         let version: &[u8] = if self.rng.chance(1, 2) { b"2" } else { b"3" };
-        self.links[at].ask(&[b"HELLO", version]);
+        self.links[at].socket.send(&[b"HELLO", version]);
         self.links[at].asked.push_back(Asked::Greeting);
         gateway.connected(now, id, "10.0.0.1:50002")
     }
@@ -160,18 +148,7 @@ impl Subscribers {
         out: &mut impl Sink,
     ) {
         let Some(link) = self.links.iter_mut().find(|link| link.id == Some(id)) else { return };
-        if let Some(output) = gateway.output(id) {
-            let length = output.len();
-            link.received.extend_from_slice(output);
-            if length > 0 {
-                gateway.written(now, id, length, out);
-            }
-        }
-        let length = link.socket.len().min(gateway.input_room(id));
-        if length > 0 {
-            let bytes: Vec<u8> = link.socket.drain(..length).collect();
-            gateway.input(now, id, &bytes, out);
-        }
+        link.socket.carry(id, gateway, now, out);
     }
 
     /// One of those that subscribe changes what it has subscribed to.
@@ -280,22 +257,22 @@ impl Rack<'_> {
         let Some((_, subscribers)) = self.subscribers(node) else { return };
         let link = &mut subscribers.links[PUBLISHER];
         if in_multi {
-            link.ask(&[b"MULTI"]);
+            link.socket.send(&[b"MULTI"]);
             link.asked.push_back(Asked::Queued);
         }
         // Behind a read it waits for the rack.
         if rng.chance(1, 8) {
-            link.ask(&[b"GET", key.as_bytes()]);
+            link.socket.send(&[b"GET", key.as_bytes()]);
             link.asked.push_back(if in_multi { Asked::Queued } else { Asked::Read });
         }
         for (number, channel) in &messages {
             let padding = if rng.chance(1, 16) { rng.below(PADDING_MAX) as usize } else { 0 };
             let text = format!("{number}:{}", "x".repeat(padding));
-            link.ask(&[b"PUBLISH", CHANNELS[*channel].as_bytes(), text.as_bytes()]);
+            link.socket.send(&[b"PUBLISH", CHANNELS[*channel].as_bytes(), text.as_bytes()]);
             link.asked.push_back(if in_multi { Asked::Queued } else { Asked::Published(*number) });
         }
         if in_multi {
-            link.ask(&[b"EXEC"]);
+            link.socket.send(&[b"EXEC"]);
             link.asked.push_back(Asked::Executed(messages.iter().map(|(n, _)| *n).collect()));
         }
     }
@@ -322,7 +299,7 @@ impl Rack<'_> {
         for at in 0..LINKS {
             while let Some((gateway, subscribers)) = self.subscribers(node) {
                 let link = &mut subscribers.links[at];
-                let Some(value) = link.next_value() else {
+                let Some(value) = link.socket.next_value() else {
                     if link.id.is_some_and(|id| gateway.wants_close(id)) {
                         self.broken = Some("a gateway ends the connection of a subscriber".into());
                     }
