@@ -94,26 +94,33 @@ impl Members {
     /// A command of `id` needs the number: whether the controller is to be asked now.
     pub(crate) fn ask_for(&mut self, now: Instant, id: ConnectionId) -> bool {
         self.askers.insert(id);
-        self.question.is_none() && self.ask(now)
+        let is_new = self.question.is_none();
+        if is_new {
+            self.ask(now);
+        }
+        is_new
     }
 
-    fn ask(&mut self, now: Instant) -> bool {
+    fn ask(&mut self, now: Instant) {
         let attempts = self.question.map_or(0, |question| question.attempts) + 1;
         self.question = Some(Question { again_at: now.after(RETRY_NS), attempts });
-        true
     }
 
     /// Whether the controller is to be asked now: again, or since somebody waits for a change.
     pub(crate) fn must_ask(&mut self, now: Instant) -> bool {
-        match self.question {
+        let is_due = match self.question {
             Some(question) if now < question.again_at => false,
             Some(question) if question.attempts >= ATTEMPTS_MAX => {
                 self.learnt(now);
                 false
             }
-            Some(_) => self.ask(now),
-            None => !self.waiting.is_empty() && !self.are_fresh(now) && self.ask(now),
+            Some(_) => true,
+            None => !self.waiting.is_empty() && !self.are_fresh(now),
+        };
+        if is_due {
+            self.ask(now);
         }
+        is_due
     }
 
     /// Whether the controller owes an answer.

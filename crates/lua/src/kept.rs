@@ -1,6 +1,6 @@
 //! An interpreter that is used again, for scripts that are short and leave nothing behind.
 //!
-//! To make one takes ten times as long as a short script. So each thread keeps one, and a script runs there first, with
+//! To make one takes far longer than a short script does. So each thread keeps one, and a script runs there first, with
 //! little to spend: [`COST_MAX`] and [`ALLOCATED_BYTES_MAX`]. If that is enough, and what all scripts share is as it was
 //! ([`Interpreter::is_pristine`]), the next one runs there too. If it is not enough, the script runs once more,
 //! in an interpreter of its own and with all that a script may spend, and its commands are answered there with what they were
