@@ -158,7 +158,7 @@ fn seen_with_help(totals: &Totals) -> [(&'static str, u64); 5] {
     ]
 }
 
-fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 24] {
+fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 25] {
     let (g, c) = (&totals.gateway, &totals.redis);
     [
         ("commands of gateways", g.commands),
@@ -166,6 +166,7 @@ fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 24] {
         ("transactions", c.transactions),
         ("commands over several keys", c.splits),
         ("scripts", c.scripts),
+        ("long scripts", c.long),
         ("cached", c.cached),
         ("messages published", c.published),
         ("messages delivered", c.delivered),

@@ -25,6 +25,8 @@ counters! {
         waits,
         /// Scripts.
         scripts,
+        /// Those of them that run twice where an interpreter is kept.
+        long,
         /// Calls of functions.
         calls,
         /// Moves between lists, pops of sorted sets and the like.
@@ -309,6 +311,7 @@ impl fmt::Display for Totals {
                 ("over several keys", c.splits),
                 ("that wait", c.waits),
                 ("scripts", c.scripts),
+                ("long ones", c.long),
                 ("calls of functions", c.calls),
                 ("moves and sorted sets", c.moves),
                 ("transactions of several keys", c.together),
