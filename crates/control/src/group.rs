@@ -8,7 +8,7 @@ use core::fmt;
 
 use concord_core::{Duration, Guard, Guards, Instant, MS};
 use concord_wire::control::{
-    Assembly, Config, GroupKind, Heard, Held, Member, Program, Protocol, Standing,
+    Assembly, Config, GroupKind, Heard, Held, Member, Program, Protocol, Standing, Voting,
 };
 use concord_wire::{Addr, GroupId};
 
@@ -137,6 +137,8 @@ pub(crate) struct Node {
     pub was_kept: bool,
     /// Its data directory, if it has one.
     pub storage: Option<Storage>,
+    /// Raft: who votes by its log, if it has one.
+    pub voting: Option<Voting>,
     /// Members that it does not hear, and since when it says so without a break.
     pub unheard: Vec<(u16, Instant)>,
     pub heard_at: Instant,

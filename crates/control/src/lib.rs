@@ -34,7 +34,7 @@ use alloc::vec::Vec;
 use concord_core::machine::{Deadline, Persist};
 use concord_core::{Duration, Guard, Guards, Instant, MS, Machine, Now, SEC, counters};
 use concord_wire::control::{
-    Config, DataDir, Heard, Member, Membership, Message as _, ReplicaAlive, Standing,
+    Config, DataDir, Heard, Member, Membership, Message as _, ReplicaAlive, Standing, Voting,
 };
 use concord_wire::{Addr, GroupId, Kind, Sink};
 
@@ -206,6 +206,38 @@ impl Controller {
         }
     }
 
+    fn on_alive(
+        &mut self,
+        now: Now,
+        index: usize,
+        alive: ReplicaAlive,
+        voting: Option<Voting>,
+        sink: &mut impl Sink,
+    ) {
+        let ReplicaAlive { member, sent_at, heard, standing, held, data_dir, unheard } = alive;
+        let (epoch, heard_at) = (heard.epoch, now.instant);
+        let unheard = unheard.into_iter().map(|node| (node, heard_at)).collect();
+        let steady_since = heard_at;
+        let own = |DataDir { id, run }| Storage { node: member.node, id, run };
+        let storage = data_dir.map(own);
+        let was_kept = standing == Standing::Kept { intact: true } && held.epoch > 0;
+        #[rustfmt::skip]
+        let node = Node { member, sent_at, rack: heard.rack, epoch, standing, held, was_kept, storage, voting, unheard, heard_at, steady_since };
+        let group = &self.groups[index];
+        let known = group.nodes.get(&member.node);
+        if known.is_some_and(|n| n.member == member && sent_at < n.sent_at) {
+            // Late: it says nothing of now, nor that anything can be heard now.
+            self.count.stale += 1;
+            return;
+        }
+        let configs = self.state.config(group.id()).into_iter();
+        let mut places = configs.flat_map(|c| c.members.iter().chain(&c.joining));
+        let is_placed = places.any(|m| *m == member);
+        if self.hears(now, index, member.addr, &heard, is_placed) {
+            self.on_node(now, index, node, sink);
+        }
+    }
+
     fn on_node(&mut self, now: Now, index: usize, mut node: Node, sink: &mut impl Sink) {
         let group = &mut self.groups[index];
         let (id, addr, epoch) = (group.id(), node.member.addr, node.epoch);
@@ -348,29 +380,9 @@ impl Machine for Controller {
             return;
         };
         match message {
-            Membership::ReplicaAlive(alive) => {
-                let ReplicaAlive { member, sent_at, heard, standing, held, data_dir, unheard } =
-                    alive;
-                let (epoch, heard_at) = (heard.epoch, now.instant);
-                let unheard = unheard.into_iter().map(|node| (node, heard_at)).collect();
-                let steady_since = heard_at;
-                let own = |DataDir { id, run }| Storage { node: member.node, id, run };
-                let storage = data_dir.map(own);
-                let was_kept = standing == Standing::Kept { intact: true } && held.epoch > 0;
-                #[rustfmt::skip]
-                let node = Node { member, sent_at, rack: heard.rack, epoch, standing, held, was_kept, storage, unheard, heard_at, steady_since };
-                let known = self.groups[index].nodes.get(&member.node);
-                if known.is_some_and(|n| n.member == member && sent_at < n.sent_at) {
-                    // Late: it says nothing of now, nor that anything can be heard now.
-                    self.count.stale += 1;
-                    return;
-                }
-                let configs = self.state.config(group).into_iter();
-                let mut places = configs.flat_map(|c| c.members.iter().chain(&c.joining));
-                let is_placed = places.any(|m| *m == member);
-                if self.hears(now, index, member.addr, &heard, is_placed) {
-                    self.on_node(now, index, node, sink);
-                }
+            Membership::ReplicaAlive(alive) => self.on_alive(now, index, alive, None, sink),
+            Membership::VoterAlive { alive, voting } => {
+                self.on_alive(now, index, alive, Some(voting), sink);
             }
             Membership::SwitchAlive { incarnation, addr, sent_at, epoch, heard, standby } => {
                 let known = self.switches.get(&addr).filter(|s| s.incarnation == incarnation);

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use concord_core::{Duration, Guard, Instant, MS};
-use concord_wire::control::{Config, GroupKind, Member, Program, Protocol, Standing};
+use concord_wire::control::{Config, GroupKind, Member, Program, Protocol, Standing, Voting};
 
 use crate::group::{Left, Look, Node, Places, Rules, cut_ns};
 use crate::{Problem, REPLICAS_MAX};
@@ -111,7 +111,7 @@ impl Rules for Replicas {
         if let Some(problem) = self.cold_start(look, old, members) {
             return Err(Some(problem));
         }
-        if self.has_heard(look, members) { Ok(whole) } else { Err(None) }
+        if self.has_heard(look, old, members) { Ok(whole) } else { Err(None) }
     }
 
     /// In VR the leader does.
@@ -159,9 +159,11 @@ impl Rules for Replicas {
         let is_there = |m: &Member| heard(m).is_some_and(|n| n.member == *m || has_all(n));
         let is_gone = |m: &Member| gone.contains(&m.node) && !is_there(m);
         if self.protocol.is_quorum() {
-            // The group stays; a majority has heard of every switch that it accepts.
-            let count = newest.members.iter().filter(|m| heard(m).is_some()).count();
-            if count <= newest.members.len() / 2 {
+            // The group stays. In Raft whoever lost its data does not say who votes.
+            let elects = self.protocol.elects();
+            let is_same = |m: &Member, n: &Node| n.member.incarnation == m.incarnation;
+            let knows = |m: &Member| heard(m).filter(|n| !elects || is_same(m, n) || is_back(n));
+            if !self.are_quorum(newest, knows) {
                 return Err(Problem::NotHeard { node: None, epoch: newest.epoch });
             }
             let whole = newest.members.iter().map(|m| m.node).collect();
@@ -254,26 +256,45 @@ impl Replicas {
 
     /// Whether those with whom the group would go on have been heard since the controller could hear:
     /// all of them, or, where a majority decides, so many.
-    fn has_heard(&self, look: &Look<'_>, members: &[Member]) -> bool {
+    fn has_heard(&self, look: &Look<'_>, old: &Config, members: &[Member]) -> bool {
         let since = look.hearing.since.unwrap_or(Instant(0)).max(look.back_since);
         let is_quorum = self.protocol.is_quorum();
-        let heard = members.iter().filter(|m| {
-            // One that restarted has lost what it heard, unless its disk has it: else it counts only once it is in
-            // a view, where it has heard of the newest switch from the others.
-            let knows = |n: &Node| {
-                let is_back = match n.standing {
-                    Standing::Open { .. } => true,
-                    Standing::Kept { intact } => intact && n.was_kept,
-                    Standing::Opening { .. } => n.was_kept,
-                    _ => false,
-                };
-                n.member.incarnation == m.incarnation || (is_quorum && is_back)
-            };
-            let own = look.nodes.get(&m.node);
-            own.is_some_and(|n| n.heard_at >= since && knows(n))
-        });
-        let wanted = if is_quorum { members.len() / 2 + 1 } else { members.len() };
-        heard.count() >= wanted || !look.guards.on(Guard::Deaf)
+        let heard = |m: &Member| {
+            let own = look.nodes.get(&m.node).filter(|n| n.heard_at >= since)?;
+            let is_same = own.member.incarnation == m.incarnation;
+            (is_same || (is_quorum && is_back(own))).then_some(own)
+        };
+        let has_heard = if is_quorum {
+            self.are_quorum(&Config { members: members.to_vec(), ..old.clone() }, heard)
+        } else {
+            members.iter().all(|m| heard(m).is_some())
+        };
+        has_heard || !look.guards.on(Guard::Deaf)
+    }
+
+    /// Whether those who were `heard` of a group in which a majority decides are one: then one of them has heard of every
+    /// switch that the group has accepted.
+    ///
+    /// In Raft a majority of those who vote by the most up-to-date log among theirs: so they could elect whoever has that
+    /// log, which therefore has all that is committed (Raft §5.4.1, Ongaro's dissertation §4.1). What is said of other
+    /// members does not count, nor is anybody waited for who does not vote.
+    fn are_quorum<'a>(&self, config: &Config, heard: impl Fn(&Member) -> Option<&'a Node>) -> bool {
+        let founders = Voting { voters: u64::MAX, ..Voting::default() };
+        let voting = |m: &Member| {
+            let own = heard(m)?;
+            let has_joined = own.rack == config.rack;
+            match own.voting {
+                _ if !self.protocol.elects() => Some(founders),
+                Some(voting) if has_joined => Some(voting),
+                // It has heard of no configuration yet, or of one of an earlier group: its log is empty.
+                _ => (!has_joined && own.member.incarnation == m.incarnation).then_some(founders),
+            }
+        };
+        let logs: Vec<Option<Voting>> = config.members.iter().map(voting).collect();
+        let best = logs.iter().flatten().max_by_key(|v| v.last).unwrap_or(&founders);
+        let is_voter = |place: &usize| *place >= 64 || best.voters >> place & 1 == 1;
+        let voters = (0..logs.len()).filter(is_voter);
+        voters.clone().filter(|place| logs[*place].is_some()).count() > voters.count() / 2
     }
 
     /// Who of `members` goes, so that all others hear each other: who is in most cuts; of those who
@@ -303,6 +324,17 @@ impl Replicas {
         let candidates = members.iter().filter(|m| cuts(m.node) > 0).filter(spares_whole);
         let misses = |node: u16| pairs.iter().filter(|(own, _)| *own == node).count();
         candidates.max_by_key(|m| (cuts(m.node), misses(m.node))).map(|m| m.node)
+    }
+}
+
+/// Whether one that restarted has what it heard before: its disk has it, or it is in a view, where it has heard of the
+/// newest switch from the others.
+fn is_back(node: &Node) -> bool {
+    match node.standing {
+        Standing::Open { .. } => true,
+        Standing::Kept { intact } => intact && node.was_kept,
+        Standing::Opening { .. } => node.was_kept,
+        _ => false,
     }
 }
 

@@ -176,6 +176,8 @@ fn racks_that_were_wrong_once_are_not() {
         ("19.3", include_str!("plans/loses-all-power-in-a-recovery.toml")),
         ("18.56", include_str!("plans/begins-a-copy-anew.toml")),
         ("20.10", include_str!("plans/comes-back-to-its-term.toml")),
+        ("20.11", include_str!("plans/waits-for-one-that-does-not-vote.toml")),
+        ("20.11", include_str!("plans/waits-for-one-that-left.toml")),
         ("19.sim3", include_str!("plans/outlives-its-time-beside-hung-disks.toml")),
     ];
     for (bug, plan) in plans {

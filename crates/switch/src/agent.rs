@@ -483,6 +483,7 @@ impl<H: Host> SwitchAgent<H> {
             }
             Ok(
                 Membership::ReplicaAlive(_)
+                | Membership::VoterAlive { .. }
                 | Membership::SwitchAlive { .. }
                 | Membership::EpochState { .. }
                 | Membership::Open { .. }

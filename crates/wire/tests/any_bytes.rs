@@ -7,7 +7,7 @@ use concord_core::{
 };
 use concord_wire::control::{
     Config, CopyMessage, DataDir, Heard, Held, LeaseMessage, LogEnd, Member, Membership, Message,
-    PLACES_MAX, Program, Protocol, ReplicaAlive, Standing,
+    PLACES_MAX, Program, Protocol, ReplicaAlive, Standing, Voting,
 };
 use concord_wire::craq::{VersionAnswer, VersionQuery};
 use concord_wire::falcon::{
@@ -120,19 +120,28 @@ fn config(rng: &mut Rng) -> Config {
     }
 }
 
+fn replica(rng: &mut Rng, heard: Heard) -> ReplicaAlive {
+    ReplicaAlive {
+        member: Member { node: short(rng), incarnation: number(rng), addr: addr(rng) },
+        sent_at: number(rng),
+        heard,
+        standing: Standing::Opening { whole: rng.chance(1, 2) },
+        held: Held { epoch: word(rng), position: number(rng) },
+        data_dir: rng.chance(1, 2).then(|| DataDir { id: number(rng), run: number(rng) }),
+        unheard: (0..rng.below(64)).map(|_| short(rng)).collect(),
+    }
+}
+
 fn membership(rng: &mut Rng) -> Membership {
     let heard = Heard { rack: number(rng), epoch: word(rng), switch_id: word(rng) };
     let (epoch, from) = (word(rng), short(rng));
-    match rng.below(9) {
-        0 => Membership::ReplicaAlive(ReplicaAlive {
-            member: Member { node: from, incarnation: number(rng), addr: addr(rng) },
-            sent_at: number(rng),
-            heard,
-            standing: Standing::Opening { whole: rng.chance(1, 2) },
-            held: Held { epoch, position: number(rng) },
-            data_dir: rng.chance(1, 2).then(|| DataDir { id: number(rng), run: number(rng) }),
-            unheard: (0..rng.below(64)).map(|_| short(rng)).collect(),
-        }),
+    match rng.below(10) {
+        0 => Membership::ReplicaAlive(replica(rng, heard)),
+        9 => {
+            let last = LastRecord { term: word(rng), position: number(rng) };
+            let voting = Voting { last, voters: number(rng) };
+            Membership::VoterAlive { alive: replica(rng, heard), voting }
+        }
         1 => Membership::SwitchAlive {
             incarnation: number(rng),
             addr: addr(rng),

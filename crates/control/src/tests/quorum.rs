@@ -1,14 +1,25 @@
 //! Groups in which a majority decides: the controller neither removes nor admits anybody.
 
+use concord_wire::control::Voting;
+use concord_wire::vr::LastRecord;
+
 use super::*;
 
-fn vr(recover: Option<Recover>) -> ControllerConfig {
-    let group = GroupSetup::replicas(vec![1, 2, 3, 4, 5], Protocol::Vr, Program::Harmonia);
+fn five(protocol: Protocol, recover: Option<Recover>) -> ControllerConfig {
+    let group = GroupSetup::replicas(vec![1, 2, 3, 4, 5], protocol, Program::Harmonia);
     ControllerConfig { groups: vec![group], recover, ..setup() }
 }
 
+fn vr(recover: Option<Recover>) -> ControllerConfig {
+    five(Protocol::Vr, recover)
+}
+
 fn founded_vr() -> Controller {
-    let mut c = Controller::new(vr(None), None);
+    founded_as(Protocol::Vr)
+}
+
+fn founded_as(protocol: Protocol) -> Controller {
+    let mut c = Controller::new(five(protocol, None), None);
     (1..=5).for_each(|node| drop(say(&mut c, 0, &alive(node, 10, 0))));
     say(&mut c, 0, &switch(77, 0));
     assert_eq!(persist(&mut c, 0), Some(1));
@@ -104,5 +115,74 @@ fn a_member_that_starts_again_at_another_address_is_found_there() {
         let was = founded_vr().state().groups[0].config.members[usize::from(member.node) - 1];
         let expected = if member.node <= 3 { moved(member.node) } else { was.addr };
         assert_eq!((member.incarnation, member.addr), (was.incarnation, expected));
+    }
+}
+
+/// A Raft replica whose log ends with that record of that term, and says that those vote.
+fn votes(node: u16, (term, position): (u32, u64), voters: &[u16]) -> Membership {
+    voter(alive(node, 10, 1), (term, position), voters)
+}
+
+fn voter(message: Membership, (term, position): (u32, u64), voters: &[u16]) -> Membership {
+    let Membership::ReplicaAlive(alive) = message else { panic!("a sign of life") };
+    let voters = voters.iter().fold(0, |set, node| set | 1 << (node - 1));
+    Membership::VoterAlive { alive, voting: Voting { last: LastRecord { term, position }, voters } }
+}
+
+/// What replicas of a Raft group say, and whether these are a majority of those who vote.
+fn majorities() -> Vec<(Vec<Membership>, bool)> {
+    let all = [1, 2, 3, 4, 5];
+    vec![
+        (vec![votes(1, (2, 9), &all), votes(2, (2, 9), &all)], false),
+        ((1..=3).map(|node| votes(node, (2, 9), &all)).collect(), true),
+        // 3 and 4 are dead, and 3 does not vote: neither is 5 waited for, which does not vote either.
+        ([1, 2].map(|node| votes(node, (2, 9), &[1, 2, 4])).into(), true),
+        // More than a half of the members, of whom a half of the voters has never heard.
+        ((3..=5).map(|node| votes(node, (2, 9), &[1, 2, 3])).collect(), false),
+        // A change that nobody else heard of, by a leader of an earlier term. Later terms know nothing of it.
+        (vec![votes(1, (2, 9), &[1, 2]), votes(2, (3, 5), &all)], false),
+        (vec![votes(1, (2, 9), &[1, 2, 4]), votes(2, (2, 8), &all)], true),
+        (vec![votes(1, (2, 9), &[1, 2, 4]), votes(2, (2, 10), &all)], false),
+        // One copies the state, and has no log.
+        (vec![votes(1, (2, 9), &[1, 2, 4]), alive(2, 10, 1)], false),
+        // One has not heard yet that the group was founded; and one is back without its data, and in no term yet.
+        (vec![votes(1, (2, 9), &[1, 2, 4]), alive(2, 10, 0)], true),
+        (vec![votes(1, (2, 9), &[1, 2, 4]), alive(2, 11, 0)], false),
+        {
+            let back = stands(2, 11, 1, Standing::Opening { whole: false });
+            (vec![votes(1, (2, 9), &[1, 2, 4]), voter(back, (0, 0), &all)], false)
+        },
+        {
+            let back = stands(2, 11, 1, Standing::Open { whole: true });
+            (vec![votes(1, (2, 9), &[1, 2, 4]), voter(back, (2, 9), &[1, 2, 4])], true)
+        },
+    ]
+}
+
+#[test]
+fn bug_20_11_another_switch_is_taken_once_a_majority_of_those_who_vote_was_heard() {
+    for (n, (says, are_enough)) in majorities().into_iter().enumerate() {
+        let state = founded_as(Protocol::Raft).state().clone();
+        let mut c = Controller::new(five(Protocol::Raft, None), Some(state));
+        say(&mut c, 1, &switch(78, 0));
+        says.iter().for_each(|message| drop(say(&mut c, 1, message)));
+        assert_eq!(persist(&mut c, 1), are_enough.then_some(2), "{n}");
+        assert_eq!(c.state().switch_incarnation, if are_enough { 78 } else { 77 });
+        assert_eq!(nodes(&c), [1, 2, 3, 4, 5]);
+    }
+}
+
+#[test]
+fn bug_20_11_a_lost_state_is_made_anew_with_a_majority_of_those_who_vote() {
+    let config = founded_as(Protocol::Raft).state().groups[0].config.clone();
+    for (n, (says, are_enough)) in majorities().into_iter().enumerate() {
+        let mut c = Controller::new(five(Protocol::Raft, Some(Recover::default())), None);
+        for ms in (0..2_500).step_by(50) {
+            says.iter().for_each(|message| drop(say(&mut c, ms, message)));
+            say(&mut c, ms, &Membership::Configure(config.clone().into()));
+            c.tick(at(ms), &mut vec![]);
+            persist(&mut c, ms);
+        }
+        assert_eq!(nodes(&c), if are_enough { vec![1, 2, 3, 4, 5] } else { vec![] }, "{n}");
     }
 }

@@ -113,6 +113,7 @@ impl<E: Engine> Replica<E> {
                 }
             }
             Membership::ReplicaAlive(_)
+            | Membership::VoterAlive { .. }
             | Membership::SwitchAlive { .. }
             | Membership::SwitchRetired { .. } => self.count.unexpected += 1,
         }

@@ -99,6 +99,7 @@ impl<E: Engine> Vr<E> {
                 }
             }
             Membership::ReplicaAlive(_)
+            | Membership::VoterAlive { .. }
             | Membership::SwitchAlive { .. }
             | Membership::EpochState { .. }
             | Membership::Open { .. }

@@ -421,7 +421,10 @@ impl<E: Engine> Vr<E> {
                 data_dir: self.journal.data_dir(),
                 unheard: Vec::new(),
             };
-            let alive = Membership::ReplicaAlive(alive);
+            let alive = match self.voting() {
+                Some(voting) => Membership::VoterAlive { alive, voting },
+                None => Membership::ReplicaAlive(alive),
+            };
             self.send_control(self.setup.controller, &alive, sink);
             self.take_switch(now, sink);
         }

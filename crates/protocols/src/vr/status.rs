@@ -3,7 +3,7 @@
 use concord_core::{Guards, Now, ViewNumber};
 use concord_engine::Engine;
 use concord_log::Origin;
-use concord_wire::control::{Heard, Held, Standing};
+use concord_wire::control::{Heard, Held, Standing, Voting};
 use concord_wire::vr::Life;
 
 use super::{Stage, Vr, VrCounters};
@@ -88,6 +88,12 @@ impl<E: Engine> Vr<E> {
         let Some(config) = &self.group.config else { return Heard::default() };
         let switch_id = config.switch_id.max(self.switch.id);
         Heard { rack: config.rack, epoch: config.epoch, switch_id }
+    }
+
+    /// Raft: who votes by the log here, if there is one: what is here of a copy is none.
+    pub(super) fn voting(&self) -> Option<Voting> {
+        let has_log = self.group.elects() && !self.has_given_up();
+        has_log.then(|| Voting { last: self.last_record(), voters: self.group.voters() })
     }
 
     /// Whether all that its view began with is executed here.

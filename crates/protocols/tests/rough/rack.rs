@@ -422,7 +422,10 @@ impl Rack {
     }
 
     fn hear(&mut self, bytes: &[u8]) {
-        let Ok(Membership::ReplicaAlive(alive)) = Membership::parse(bytes) else { return };
+        let alive = match Membership::parse(bytes) {
+            Ok(Membership::ReplicaAlive(alive) | Membership::VoterAlive { alive, .. }) => alive,
+            _ => return,
+        };
         let ReplicaAlive { member, heard, standing, held, .. } = alive;
         let own = &mut self.directory;
         let (epoch, at_ms) = (heard.epoch, self.now_ms);

@@ -55,6 +55,7 @@ impl Sort {
         match message {
             Membership::Configure(_) => Sort::Configure,
             Membership::ReplicaAlive(_)
+            | Membership::VoterAlive { .. }
             | Membership::SwitchAlive { .. }
             | Membership::SwitchRetired { .. }
             | Membership::EpochState { .. }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use concord_core::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigPart, DataDir, Heard, Held, LogEnd, Member, Message, Standing};
+use super::{ConfigPart, DataDir, Heard, Held, LogEnd, Member, Message, Standing, Voting};
 use crate::Addr;
 use crate::header::Kind;
 
@@ -108,6 +108,13 @@ pub enum Membership {
         /// Whether an answer is wanted.
         ask: bool,
     },
+    /// Raft replica to controller, in the place of `ReplicaAlive`: I live, and that is who votes by my log.
+    VoterAlive {
+        /// As any replica says it.
+        alive: ReplicaAlive,
+        /// Whose votes count.
+        voting: Voting,
+    },
 }
 
 impl Membership {
@@ -120,6 +127,7 @@ impl Membership {
             | Membership::Opened { epoch, from }
             | Membership::Reach { epoch, from, .. } => Some((epoch, from)),
             Membership::ReplicaAlive(_)
+            | Membership::VoterAlive { .. }
             | Membership::SwitchAlive { .. }
             | Membership::Configure(_)
             | Membership::WhoIsWho { .. }
@@ -143,6 +151,7 @@ impl Message for Membership {
             | Membership::Opened { epoch, from }
             | Membership::Reach { epoch, from, .. } => (*epoch, *from) = (in_epoch.0, node.0),
             Membership::ReplicaAlive(_)
+            | Membership::VoterAlive { .. }
             | Membership::SwitchAlive { .. }
             | Membership::Configure(_)
             | Membership::WhoIsWho { .. }

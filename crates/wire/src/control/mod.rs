@@ -20,6 +20,7 @@ pub use parts::{Assembly, ConfigPart, PARTS_MAX, PLACES_MAX, PLACES_OF_PART};
 use serde::{Deserialize, Serialize};
 
 use crate::Addr;
+use crate::vr::LastRecord;
 
 /// A member of an epoch: a node in one of its lives (trap T4), and where it listens. 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,6 +101,15 @@ pub struct Held {
     pub epoch: u32,
     /// The end of its log.
     pub position: u64,
+}
+
+/// Raft: which members vote, by the newest configuration in a replica's log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Voting {
+    /// Where that log ends.
+    pub last: LastRecord,
+    /// Bit i: the member at place i of the configuration votes.
+    pub voters: u64,
 }
 
 /// The end of a replica's log.

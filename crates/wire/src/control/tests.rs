@@ -59,6 +59,18 @@ fn memberships() -> Vec<Membership> {
         Membership::Open { epoch, from, end: END },
         Membership::Opened { epoch, from },
         Membership::Reach { epoch, from, ask: false },
+        Membership::VoterAlive {
+            alive: ReplicaAlive {
+                member: member(3),
+                sent_at: 300,
+                heard,
+                standing: Standing::Kept { intact: true },
+                held: Held::default(),
+                data_dir: None,
+                unheard: vec![],
+            },
+            voting: Voting { last: LastRecord { term: 2, position: 300 }, voters: 0b1_0000_0101 },
+        },
     ]
 }
 

@@ -95,6 +95,37 @@ fn who_votes_is_in_a_copied_state() {
     assert_eq!(g.voters(1), [0, 1, 2], "of the leader's log, or its state");
 }
 
+/// docs/bugs.md, 20.11: the controller counts a majority of those who vote.
+#[test]
+fn the_controller_is_told_who_votes_by_the_log_and_where_that_ends() {
+    let mut g = raft(4, Guards::ALL);
+    assert_eq!(g.change(0, 3, false), Ok(()));
+    g.set(0, "k", "v");
+    g.pass(60);
+    for node in &g.nodes {
+        let voting = node.voting().unwrap();
+        let end = node.log().end().position;
+        assert_eq!((voting.voters, voting.last.position), (0b0111, end));
+        assert_eq!(voting.last.term, g.nodes[0].view.0);
+    }
+    // One that copies the state has no log that says so.
+    g.isolate(2);
+    for n in 0..80 {
+        g.set(0, "k", &alloc::format!("{n}"));
+        g.pass(1);
+    }
+    g.no_copies = true;
+    g.cuts.clear();
+    g.pass(60);
+    assert!(g.nodes[2].copying.is_some());
+    assert_eq!(g.nodes[2].voting(), None);
+    g.no_copies = false;
+    g.pass(300);
+    assert_eq!(g.nodes[2].voting(), g.nodes[0].voting());
+    let vr = Group::founded_as(Protocol::Vr, 3, Guards::ALL);
+    assert_eq!(vr.nodes[0].voting(), None, "all do");
+}
+
 #[cfg(feature = "mutants")]
 mod mutants {
     use concord_core::Guard;
