@@ -72,6 +72,7 @@
 mod check;
 mod command;
 mod history;
+mod lists;
 mod minimise;
 mod model;
 mod plan;

@@ -5,6 +5,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::Reply;
 use crate::command::{Command, Condition, Ttl};
+use crate::lists::keep_order_of_pushes;
 use crate::model::{Moment, is_inert};
 use crate::seen::{forget_unseen, settle_seen};
 
@@ -26,7 +27,7 @@ pub(crate) struct Op<'h> {
     pub(crate) inert: bool,
     /// What it leaves does not depend on what it finds.
     pub(crate) overwrites: bool,
-    /// Completed operations that its client sent before it and that it must not overtake, by
+    /// Completed operations that it must not overtake, since its client sent them before it or a list shows it, by
     /// `source`.
     pub(crate) after: Vec<u32>,
 }
@@ -92,6 +93,7 @@ impl<'h> Plan<'h> {
         let last_ns = done.last().map_or(0, |op| op.until_ns);
         open.retain(|op| op.moment.call_ns <= last_ns);
         forget_unseen(&done, &mut open);
+        keep_order_of_pushes(&mut done, &open);
         let open_looks_at_strings = open.iter().any(|op| {
             matches!(
                 op.command,

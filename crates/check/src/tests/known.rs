@@ -101,6 +101,40 @@ fn what_was_executed_took_effect_whatever_it_answered() {
     bad(&[op(1, 0, 1, "SET k a", Ok), unseen(9), op(2, 10, 11, "GET k", bulk("a"))]);
 }
 
+fn items(items: &[&str]) -> Reply {
+    Array(items.iter().map(|i| bulk(i)).collect())
+}
+
+/// Fourteen pushes at a time, of which nobody knows what they answered: without the order in which a list shows them that
+/// would be 14! orders.
+#[test]
+fn a_list_shows_in_which_order_its_elements_were_pushed() {
+    let names: Vec<String> = (0..14).map(|n| format!("e{}", n * 5 % 14)).collect();
+    let list = |swapped: bool, left: bool| {
+        let mut elements: Vec<&str> = names.iter().map(String::as_str).collect();
+        if swapped {
+            elements.swap(3, 9);
+        }
+        if left {
+            elements.reverse();
+        }
+        items(&elements)
+    };
+    for left in [false, true] {
+        let push = if left { "LPUSH" } else { "RPUSH" };
+        let mut history: Vec<Operation> =
+            (0..14).map(|n| op(n, 0, 10 + n, &format!("{push} l e{n}"), Reply::Unseen)).collect();
+        history.push(op(20, 5, 90, "LRANGE l 0 -1", list(false, left)));
+        history.push(op(21, 100, 110, "LRANGE l 2 11", {
+            let Array(all) = list(false, left) else { panic!() };
+            Array(all[2..=11].to_vec())
+        }));
+        good(&history);
+        history.push(op(22, 100, 110, "LRANGE l 0 -1", list(true, left)));
+        bad(&history);
+    }
+}
+
 #[test]
 fn reads_must_not_go_back_from_new_to_old() {
     bad(&[
@@ -356,7 +390,6 @@ fn flushall_is_part_of_every_keys_history() {
 
 #[test]
 fn sets_and_hashes_and_lists_are_modelled() {
-    let items = |items: &[&str]| Array(items.iter().map(|i| bulk(i)).collect());
     let mut history = vec![
         op(1, 0, 1, "SADD s a b a", Int(2)),
         op(1, 2, 3, "SISMEMBER s b", Int(1)),

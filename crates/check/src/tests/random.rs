@@ -77,6 +77,55 @@ fn small_histories_of_many_unknown_outcomes_agree_with_brute_force() {
     agree_with_brute_force(20_000..23_000, 100_000, 500);
 }
 
+/// Elements of their own, pushed on both sides and seen: the order that a list shows is no more than what is so in every
+/// order.
+#[test]
+fn small_histories_of_lists_agree_with_brute_force() {
+    let (mut bad, mut reordered) = (0, 0);
+    for seed in 0..3_000 {
+        let mut rng = Rng::new(seed);
+        let shape = Shape {
+            clients: 4,
+            operations: 4 + rng.below(5),
+            open_per_mille: 100,
+            unit_ns: 100_000,
+            slow_per_mille: 0,
+            slow_times: 1,
+            keys: 1,
+            commands: |rng, n| match rng.below(10) {
+                0 => "LPOP k".into(),
+                1 => format!("LPUSH k e{}", n / 2),
+                2 => format!("EXEC 3 RPUSH k e{n} 3 LPUSH k f{n}"),
+                3 => format!("RPUSH k e{n} f{n}"),
+                4 | 5 => format!("LPUSH k e{n}"),
+                6 | 7 => format!("RPUSH k e{n}"),
+                _ => "LRANGE k 0 -1".into(),
+            },
+        };
+        let mut history = atomic_history(&mut rng, &shape);
+        for operation in &mut history {
+            if operation.reply.is_some() && rng.chance(1, 3) {
+                operation.reply = Some(Reply::Unseen);
+            }
+        }
+        assert_eq!(verdict(&history), Verdict::Ok, "seed {seed}: {history:#?}");
+        let lists = history.iter_mut().filter_map(|operation| match &mut operation.reply {
+            Some(Reply::Array(items)) if items.len() > 1 => Some(items),
+            _ => None,
+        });
+        for items in lists {
+            let at = rng.below(items.len() as u64 - 1) as usize;
+            items.swap(at, at + 1);
+            reordered += 1;
+        }
+        let expected = is_linearizable(&history);
+        bad += u64::from(!expected);
+        let expected = if expected { Verdict::Ok } else { Verdict::Violation };
+        assert_eq!(verdict(&history), expected, "seed {seed}: {history:#?}");
+    }
+    assert!(bad > 200 && reordered > 2 * bad / 3, "too few: {bad}, {reordered}");
+}
+
 /// Two operations of a client change places in its pipeline.
 fn swap(rng: &mut Rng, history: &mut [Operation]) {
     let (at, other) = (rng.below(history.len() as u64), rng.below(history.len() as u64));
