@@ -233,9 +233,53 @@ pub fn is_null(bytes: &[u8]) -> bool {
     matches!(bytes, b"$-1\r\n" | b"_\r\n" | b"*-1\r\n")
 }
 
+/// The values of the first array; `None` if it is none, or not there as a whole.
+#[must_use]
+pub fn array_items(bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let head = line_length(bytes).filter(|_| bytes[0] == b'*')?;
+    let count = usize::try_from(number(&bytes[1..head - 2])?).ok()?;
+    let mut rest = &bytes[head..];
+    let mut items = Vec::new();
+    for _ in 0..count {
+        let (item, behind) = rest.split_at_checked(value_length(rest)?)?;
+        items.push(item);
+        rest = behind;
+    }
+    Some(items)
+}
+
+/// Whether the value is one of the nulls, or an array of which the last is.
+#[must_use]
+pub fn ends_in_null(bytes: &[u8]) -> bool {
+    let last = || array_items(bytes).and_then(|items| items.last().copied());
+    is_null(bytes) || last().is_some_and(is_null)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_array_is_taken_apart_and_what_is_none_is_not() {
+        let bytes = b"*3\r\n*2\r\n$1\r\nq\r\n$1\r\na\r\n*-1\r\n-WRONGTYPE x\r\n";
+        let items: [&[u8]; 3] = [b"*2\r\n$1\r\nq\r\n$1\r\na\r\n", b"*-1\r\n", b"-WRONGTYPE x\r\n"];
+        assert_eq!(array_items(bytes).unwrap(), items);
+        for other in [&b"-ERR x\r\n"[..], b"*-1\r\n", b"*2\r\n:1\r\n", b"", b"*", b"*1\r\n$4\r\nab"]
+        {
+            assert_eq!(array_items(other), None);
+        }
+        for (reply, ends) in [
+            (&b"*-1\r\n"[..], true),
+            (b"_\r\n", true),
+            (b"*2\r\n$1\r\na\r\n*-1\r\n", true),
+            (b"*2\r\n*-1\r\n$1\r\na\r\n", false),
+            (b"*2\r\n$1\r\nk\r\n$2\r\na_\r\n", false),
+            (b"$2\r\na_\r\n", false),
+            (b"*0\r\n", false),
+        ] {
+            assert_eq!(ends_in_null(reply), ends, "{}", reply.escape_ascii());
+        }
+    }
 
     #[test]
     fn numbers_are_read_as_strictly_as_redis_does() {

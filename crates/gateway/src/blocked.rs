@@ -48,7 +48,8 @@ impl Core {
         if !wanted.ends().is_empty() {
             return Ok(self.ask_for_ends(turn, wanted, sink));
         }
-        self.waiters.begin(turn.now.instant, turn.connection.id, wanted);
+        let (id, resp3) = (turn.connection.id, turn.connection.resp3);
+        self.waiters.begin(turn.now.instant, id, wanted, resp3);
         let slot = Slot::waiting(class, subject, turn.connection.resp3);
         let (state, shown) = (SlotState::Blocked, core::mem::take(&mut turn.shown));
         let footprint = turn.footprint.take();
@@ -57,22 +58,29 @@ impl Core {
         Ok(Flow::Went)
     }
 
-    /// Encodes the next try into `self.command`; whose it is, and what it concerns.
-    fn encode_try(&mut self) -> Option<(ConnectionId, Subject)> {
-        let (id, args) = self.waiters.next_try()?;
-        self.command.encode(0, args.iter().copied());
+    /// Encodes the next try into `self.command`, or several that go together; whose they are, and what they concern.
+    fn encode_try(&mut self) -> Option<(Vec<ConnectionId>, Subject)> {
+        let first = self.waiters.next_try()?;
+        let ids = self.waiters.together(first);
+        if ids.len() > 1 {
+            self.encode_tries(&ids);
+        } else {
+            self.command.encode(0, self.waiters.command(first));
+        }
         let keys: Vec<Vec<u8>> = match Command::parse(self.command.bytes()) {
             Ok(command) => several::keys(&command).into_iter().map(<[u8]>::to_vec).collect(),
             Err(_) => Vec::new(),
         };
-        let first = keys.first()?;
-        if keys.iter().all(|key| key == first)
-            && let Some(at) = args.iter().skip(1).position(|arg| arg == first)
+        let key = keys.first()?;
+        let args = self.waiters.command(first);
+        if ids.len() == 1
+            && keys.iter().all(|other| other == key)
+            && let Some(at) = args.iter().skip(1).position(|arg| arg == key)
             && let Ok(at) = u8::try_from(at + 1)
         {
-            self.command.encode(at, args.iter().copied());
+            self.command.encode(at, args);
         }
-        Some((id, Subject::of_keys(keys.iter().map(Vec::as_slice))))
+        Some((ids, Subject::of_keys(keys.iter().map(Vec::as_slice))))
     }
 
     /// Sends the try that is encoded in `self.command`; false if there is no room for it now.
@@ -80,7 +88,7 @@ impl Core {
         &mut self,
         now: Now,
         connection: &mut Connection,
-        subject: Subject,
+        (ids, subject): (Vec<ConnectionId>, Subject),
         sink: &mut impl Sink,
     ) -> bool {
         let (obj_id, further) = match subject {
@@ -98,6 +106,11 @@ impl Core {
         let command = self.command.bytes();
         let request = Request { class, obj_id, further, flags, after, command };
         match self.client.submit(now, request, sink) {
+            Ok(number) if ids.len() > 1 => {
+                self.waiters.sent(&ids);
+                self.count.tries_together += ids.len() as u64;
+                self.together.insert(number.0, ids);
+            }
             Ok(number) => {
                 connection.last_write = Some(number);
                 connection.note_sent(class, subject);
@@ -113,7 +126,7 @@ impl Core {
                     long_read: 0,
                 };
                 self.targets.insert(number.0, target);
-                self.waiters.sent();
+                self.waiters.sent(&ids);
             }
             Err(SubmitError::Full) => return false,
             Err(SubmitError::TooLarge) => self.refuse_try(connection),
@@ -123,8 +136,8 @@ impl Core {
 
     /// The next try cannot be sent: its command is answered with an error.
     fn refuse_try(&mut self, connection: &mut Connection) {
-        self.waiters.sent();
-        self.waiters.tried(connection.id, Found::Reply);
+        self.waiters.sent(&[connection.id]);
+        self.waiters.tried(connection.id, Found::Reply, true);
         let mut error = Vec::new();
         resp::error(&mut error, TOO_LARGE_COMMAND.as_bytes());
         connection.unblock(error);
@@ -168,12 +181,13 @@ impl Gateway {
             if !self.core.client.has_room(Class::Write) {
                 return;
             }
-            let Some((id, subject)) = self.core.encode_try() else { return };
+            let Some((ids, subject)) = self.core.encode_try() else { return };
+            let id = ids[0];
             let Some(connection) = self.connections.get_mut(&id) else {
                 self.core.waiters.forget(id);
                 continue;
             };
-            if !self.core.send_try(now, connection, subject, sink) {
+            if !self.core.send_try(now, connection, (ids, subject), sink) {
                 return;
             }
             if connection.is_unblocked() {

@@ -57,7 +57,10 @@ impl Core {
         let asked = core::mem::replace(&mut slot.state, SlotState::Blocked);
         let SlotState::Asking(wanted) = asked else { return false };
         match last_ids(reply) {
-            Ok(ids) => self.waiters.begin(now.instant, connection.id, wanted.behind(ids)),
+            Ok(ids) => {
+                let wanted = wanted.behind(ids);
+                self.waiters.begin(now.instant, connection.id, wanted, connection.resp3);
+            }
             Err(error) => connection.unblock(error),
         }
         true

@@ -152,6 +152,7 @@ impl Gateway {
             killed: Vec::new(),
             monitors: Monitors::default(),
             waiters: Waiters::default(),
+            together: HashMap::default(),
             members: Members::default(),
             looks: HashMap::default(),
             command: CommandBuf::new(),
@@ -443,7 +444,8 @@ impl Gateway {
         while let Some((request, bytes)) = self.core.client.poll_offer() {
             let is_own = self.core.table_request == Some(request)
                 || self.core.users.is_asked(request)
-                || self.core.events.is_asked(request);
+                || self.core.events.is_asked(request)
+                || self.core.together.contains_key(&request.0);
             if is_own {
                 self.core.client.grant(now, request, bytes, sink);
                 continue;
@@ -634,6 +636,10 @@ impl Gateway {
             }
             if let Some(key) = self.core.looks.remove(&done.request.0) {
                 self.core.looked(&key, done);
+                continue;
+            }
+            if let Some(ids) = self.core.together.remove(&done.request.0) {
+                self.take_together(now, &ids, done, sink);
                 continue;
             }
             let Some(mut target) = self.core.targets.remove(&done.request.0) else { continue };

@@ -99,6 +99,7 @@ mod subscriber;
 mod table;
 mod telling;
 mod tentative;
+mod together;
 mod tracking;
 mod traffic;
 mod unproven;

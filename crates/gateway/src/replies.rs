@@ -80,9 +80,14 @@ impl Core {
         }
         let is_blocked = |slot: &mut Slot| matches!(slot.state, SlotState::Blocked);
         if connection.slot_mut(target.slot).is_some_and(is_blocked) {
-            return self.take_tried(now, connection, &target, done);
+            let line = self.waiters.only_line(connection.id);
+            if let Some(line) = line.filter(|_| done.outcome == Outcome::Reply) {
+                let found = usize::from(!resp::is_null(&done.reply));
+                self.waiters.note_found(line, 1, found, done.reply.len());
+            }
+            return self.take_tried(now, connection, (done.outcome, done.reply), true);
         }
-        let (ended, text) = self.ended(&target, done.outcome);
+        let (ended, text) = self.ended(target.class, target.only_reads, done.outcome);
         let mut reply = done.reply;
         if reply.capacity() > 2 * reply.len() + SPARE_BYTES_MAX {
             // It may be held for long: by its length, as it is counted.
@@ -174,22 +179,27 @@ impl Core {
         connection.write_in_turn();
     }
 
-    /// A try of a command that waits ended.
-    fn take_tried(&mut self, now: Now, connection: &mut Connection, target: &Target, done: Done) {
-        let is_late = self.waiters.is_ending(connection.id);
-        let lost = match done.outcome {
-            Outcome::Reply if self.waiters.has_waited_in_group(connection.id) => {
-                what_was_lost(&done.reply)
-            }
+    /// A try of a command that waits ended, which was the last one of its request or not.
+    pub(crate) fn take_tried(
+        &mut self,
+        now: Now,
+        connection: &mut Connection,
+        (outcome, mut reply): (Outcome, Vec<u8>),
+        is_last: bool,
+    ) {
+        let (id, slot) = (connection.id, connection.first_slot);
+        let is_late = self.waiters.is_ending(id);
+        let lost = match outcome {
+            Outcome::Reply if self.waiters.has_waited_in_group(id) => what_was_lost(&reply),
             _ => None,
         };
-        let found = match done.outcome {
+        let found = match outcome {
             Outcome::Reply if lost.is_some() => Found::Reply,
-            Outcome::Reply if resp::is_null(&done.reply) => Found::Nothing,
+            Outcome::Reply if resp::is_null(&reply) => Found::Nothing,
             Outcome::Reply if is_late && !self.setup.client.guards.on(Guard::LateElement) => {
                 Found::Nothing
             }
-            Outcome::Reply if done.reply.starts_with(b"-WRONGTYPE") => Found::WrongType,
+            Outcome::Reply if reply.starts_with(b"-WRONGTYPE") => Found::WrongType,
             Outcome::WriteNotExecuted => Found::NotExecuted,
             Outcome::Reply
             | Outcome::ReadTimeout
@@ -197,22 +207,21 @@ impl Core {
             | Outcome::Malformed
             | Outcome::TooLarge => Found::Reply,
         };
-        if !self.waiters.tried(connection.id, found) {
-            return self.client.give_back(done.reply);
+        if !self.waiters.tried(id, found, is_last) {
+            return self.client.give_back(reply);
         }
-        let mut reply = done.reply;
         if let Some(text) = lost {
             reply.clear();
             resp::error(&mut reply, text);
-        } else if let (_, Some(text)) = self.ended(target, done.outcome) {
+        } else if let (_, Some(text)) = self.ended(Class::Write, false, outcome) {
             reply.clear();
             resp::error(&mut reply, text.as_bytes());
         }
-        let footprint = connection.slot_mut(target.slot).and_then(|slot| slot.footprint.take());
+        let footprint = connection.slot_mut(slot).and_then(|slot| slot.footprint.take());
         if let Some(footprint) = footprint {
-            self.take_footprint(now, connection, footprint, done.outcome, &mut reply);
+            self.take_footprint(now, connection, footprint, outcome, &mut reply);
         }
-        self.note_failed(connection, target.slot, &reply);
+        self.note_failed(connection, slot, &reply);
         connection.unblock(reply);
     }
 
@@ -230,14 +239,19 @@ impl Core {
     }
 
     /// How it ended, and the error to answer if it did so without a reply.
-    fn ended(&mut self, target: &Target, outcome: Outcome) -> (Ended, Option<&'static str>) {
+    fn ended(
+        &mut self,
+        class: Class,
+        only_reads: bool,
+        outcome: Outcome,
+    ) -> (Ended, Option<&'static str>) {
         let (ended, text) = match outcome {
             Outcome::Reply => return (Ended::Reply, None),
             Outcome::ReadTimeout => {
                 self.count.read_timeouts += 1;
                 (Ended::NotExecuted, "TIMEOUT read timed out; it is safe to retry")
             }
-            Outcome::WriteNotExecuted | Outcome::WriteUnknown if target.only_reads => {
+            Outcome::WriteNotExecuted | Outcome::WriteUnknown if only_reads => {
                 self.count.read_timeouts += 1;
                 (Ended::NotExecuted, "TIMEOUT read timed out; it is safe to retry")
             }
@@ -254,7 +268,7 @@ impl Core {
             Outcome::Malformed => {
                 (Ended::NotExecuted, "ERR the replicas refused the command as malformed")
             }
-            Outcome::TooLarge if target.class == Class::Write && !target.only_reads => {
+            Outcome::TooLarge if class == Class::Write && !only_reads => {
                 let text = "ERR executed, but the reply is larger than 64 MiB (Concord's limit)";
                 (Ended::Reply, text)
             }

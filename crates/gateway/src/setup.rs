@@ -72,6 +72,8 @@ counters! {
         requests_too_large,
         /// Times that a command waited for earlier ones of its connection.
         commands_waited,
+        /// Tries of clients that wait for an element, in one request with others'.
+        tries_together,
         /// Times that a command waited because the rack's window was full.
         window_full,
         /// Times that a connection's input waited: too many unanswered commands.

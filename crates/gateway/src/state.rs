@@ -66,6 +66,8 @@ pub(crate) struct Core {
     pub monitors: Monitors,
     /// Who waits for an element.
     pub waiters: Waiters,
+    /// Whose tries went in one request.
+    pub together: HashMap<u64, Vec<ConnectionId>, FxBuildHasher>,
     /// Who the replicas are, and who waits for more of them.
     pub members: Members,
     /// Keys that somebody waits for, while a read looks whether they are there.

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use concord_core::{Duration, Instant, MS, ObjectId, SEC, hash};
-use concord_engine::blocking::{Awaited, Form};
+use concord_engine::blocking::{Awaited, Blocking, Form};
 use concord_wire::OBJECTS_MAX;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -22,6 +22,11 @@ const LOOK_NS: Duration = SEC;
 const LOOK_APART_NS: Duration = MS;
 /// Most bytes of all commands that wait.
 const BYTES_MAX: usize = 64 << 20;
+/// Most tries in one request, and bytes of their commands.
+const WIDTH_MAX: usize = 16;
+const WIDTH_BYTES_MAX: usize = 64 << 10;
+/// Tries that found more than so many bytes each are sent one by one: each reply has its own limit.
+const SHORT_BYTES: usize = 4 << 10;
 
 /// What a try found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,14 +60,17 @@ struct Line {
     /// It may have an element: whoever is first is to try.
     is_woken: bool,
     is_listed: bool,
+    /// How many of those who are first try in one request: by what the last ones found.
+    width: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LineId(u64);
+pub(crate) struct LineId(u64);
 
 #[derive(Debug)]
 struct Waiter {
     wanted: Wanted,
+    resp3: bool,
     /// Of its keys, one for each; in their order.
     lines: Vec<LineId>,
     until: Option<Instant>,
@@ -77,6 +85,15 @@ struct Waiter {
     is_apart: bool,
     /// It ends so if the try under way finds nothing.
     end: Option<End>,
+}
+
+impl Waiter {
+    /// Whether its try may go in one request with others': it is of one key, which it alone names.
+    fn may_share(&self) -> bool {
+        let Blocking { awaited, form } = self.wanted.blocking;
+        let is_pop = matches!(form, Form::Pop | Form::Counted) && awaited != Awaited::Entry;
+        is_pop && self.wanted.keys.len() == 1
+    }
 }
 
 /// All that wait.
@@ -110,7 +127,7 @@ impl Waiters {
     }
 
     /// A command came. It is tried, unless others wait for one of its keys already.
-    pub(crate) fn begin(&mut self, now: Instant, id: ConnectionId, wanted: Wanted) {
+    pub(crate) fn begin(&mut self, now: Instant, id: ConnectionId, wanted: Wanted, resp3: bool) {
         if self.lines.is_empty() {
             self.looked_at = now;
         }
@@ -133,6 +150,7 @@ impl Waiters {
         let all = lines.clone();
         let waiter = Waiter {
             wanted,
+            resp3,
             lines,
             until,
             trying: None,
@@ -179,6 +197,7 @@ impl Waiters {
             queue: VecDeque::new(),
             is_woken: false,
             is_listed: false,
+            width: WIDTH_MAX,
         };
         self.lines.insert(id.0, line);
         self.round.push_back(id);
@@ -230,18 +249,58 @@ impl Waiters {
         self.tries.push_back(id);
     }
 
-    /// The next try that is to be sent, and its command.
-    pub(crate) fn next_try(&mut self) -> Option<(ConnectionId, Vec<&[u8]>)> {
+    /// Whose try is to be sent next.
+    pub(crate) fn next_try(&mut self) -> Option<ConnectionId> {
         loop {
             self.look_at_woken();
             let id = *self.tries.front()?;
-            let waits = self.waiting.get(&id).is_some_and(|w| w.trying.is_some() && !w.is_sent);
-            if waits {
-                let waiter = self.waiting.get(&id)?;
-                return Some((id, waiter.wanted.on(waiter.trying.clone()?)));
+            if self.waiting.get(&id).is_some_and(|w| w.trying.is_some() && !w.is_sent) {
+                return Some(id);
             }
             self.tries.pop_front();
         }
+    }
+
+    /// The command of a try: of that which is to be sent, or on the one key that it waits for.
+    pub(crate) fn command(&self, id: ConnectionId) -> Vec<&[u8]> {
+        let waiter = self.waiting.get(&id);
+        waiter.map_or(Vec::new(), |w| w.wanted.on(w.trying.clone().unwrap_or(0..1)))
+    }
+
+    /// Whose tries go in one request with that of `id`, itself included: one key is tried, in the order of its line, and at
+    /// one moment, so that nobody overtakes those before him.
+    pub(crate) fn together(&self, id: ConnectionId) -> Vec<ConnectionId> {
+        let alone = Vec::from([id]);
+        let Some(own) = self.waiting.get(&id).filter(|w| w.may_share()) else { return alone };
+        let line = own.lines.first().and_then(|line| self.lines.get(&line.0));
+        let Some(line) = line.filter(|line| line.queue.front() == Some(&id)) else { return alone };
+        let mut bytes = own.wanted.bytes();
+        let mut joins = |other: &ConnectionId| {
+            let other = self.waiting.get(other);
+            other.is_some_and(|other| {
+                bytes += other.wanted.bytes();
+                let is_free = other.trying.is_none() && other.resp3 == own.resp3;
+                is_free && other.may_share() && bytes <= WIDTH_BYTES_MAX
+            })
+        };
+        let others = line.queue.iter().take(line.width).skip(1).take_while(|other| joins(other));
+        alone.into_iter().chain(others.copied()).collect()
+    }
+
+    /// The one line that somebody stands in, if it is one.
+    pub(crate) fn only_line(&self, id: ConnectionId) -> Option<LineId> {
+        self.waiting.get(&id).filter(|w| w.may_share()).and_then(|w| w.lines.first().copied())
+    }
+
+    /// So many tries of one request found something, of so many bytes.
+    pub(crate) fn note_found(&mut self, line: LineId, tried: usize, found: usize, bytes: usize) {
+        let Some(line) = self.lines.get_mut(&line.0) else { return };
+        line.width = match found {
+            0 => 1,
+            _ if bytes / found > SHORT_BYTES => 1,
+            _ if found == tried => (2 * tried).min(WIDTH_MAX),
+            _ => found + 1,
+        };
     }
 
     /// Who is first in a line that was woken tries, unless a try of it is under way: then its end shows.
@@ -261,15 +320,17 @@ impl Waiters {
         }
     }
 
-    /// The try that was next was sent: what it finds, or does not, is newer than what was told so far.
-    pub(crate) fn sent(&mut self) {
-        let Some(id) = self.tries.pop_front() else { return };
-        let Some(waiter) = self.waiting.get_mut(&id) else { return };
-        waiter.is_sent = true;
-        let tried = waiter.trying.clone().unwrap_or_default();
-        for line in &waiter.lines[tried] {
-            if let Some(line) = self.lines.get_mut(&line.0) {
-                line.is_woken = false;
+    /// The try that was next was sent, with those of these: what they find, or do not, is newer than what was told so far.
+    pub(crate) fn sent(&mut self, ids: &[ConnectionId]) {
+        self.tries.pop_front();
+        for id in ids {
+            let Some(waiter) = self.waiting.get_mut(id) else { continue };
+            waiter.is_sent = true;
+            let tried = waiter.trying.get_or_insert(0..1).clone();
+            for line in &waiter.lines[tried] {
+                if let Some(line) = self.lines.get_mut(&line.0) {
+                    line.is_woken = false;
+                }
             }
         }
     }
@@ -285,14 +346,19 @@ impl Waiters {
         waiter.is_some_and(|waiter| !waiter.is_first && waiter.wanted.group.is_some())
     }
 
-    /// The try under way of a waiter ended; true: its reply is the client's.
-    pub(crate) fn tried(&mut self, id: ConnectionId, found: Found) -> bool {
+    /// The try under way of a waiter ended, which was the last one of its request or not; true: its reply is the client's.
+    pub(crate) fn tried(&mut self, id: ConnectionId, found: Found, is_last: bool) -> bool {
         let Some(waiter) = self.waiting.get_mut(&id) else { return true };
         let tried = waiter.trying.take().unwrap_or_default();
         waiter.is_sent = false;
         let is_move = waiter.wanted.blocking.form == Form::Move;
         let goes_on = waiter.tries_all && tried.end < waiter.lines.len();
         match found {
+            Found::Reply if !is_last => {
+                // What there was for those behind it, these tell.
+                self.forget(id);
+                return true;
+            }
             Found::Reply => return self.end_with_reply(id, tried),
             Found::WrongType if waiter.is_first || is_move => {
                 return self.end_with_reply(id, tried);
@@ -304,6 +370,11 @@ impl Waiters {
                 // It waits for those of its keys that are of the right type.
                 waiter.is_apart = true;
                 self.try_from(id, 0, true);
+            }
+            Found::NotExecuted if waiter.may_share() => {
+                // Whoever is first of those who tried with it.
+                let lines = waiter.lines.clone();
+                lines.into_iter().for_each(|line| self.wake(line));
             }
             Found::NotExecuted => {
                 let tries_all = waiter.tries_all;

@@ -304,7 +304,7 @@ impl<E: Engine> Serving<E> {
         self.staging.take((repr.session, repr.request), version)
     }
 
-    /// A write was answered by this replica: one that waits and found nothing is remembered; by any other
+    /// A write was answered by this replica: one that waits and found nothing, or not enough, is remembered; by any other
     /// one, those hear of it who wait for its objects.
     pub(crate) fn tell_waiting(
         &mut self,
@@ -320,7 +320,7 @@ impl<E: Engine> Serving<E> {
         }
         if asked.flags.has(Flags::WAITS) {
             let result = self.sessions.result(asked.session, asked.request);
-            if result.is_some_and(resp::is_null) {
+            if result.is_some_and(resp::ends_in_null) {
                 return self.waiting.add(asked.client, asked.obj_id, &turn.further);
             }
         }

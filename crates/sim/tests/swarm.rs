@@ -183,6 +183,7 @@ fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 25] {
         ("connections closed in mid-command", c.torn),
         ("gateways that died", c.died),
         ("commands held back by their order", g.commands_waited),
+        ("tries of several clients together", g.tries_together),
         ("full windows", g.window_full),
         ("too many unanswered commands", g.slots_full),
         ("too many bytes of replies", g.output_full),

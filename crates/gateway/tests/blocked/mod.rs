@@ -37,6 +37,131 @@ fn each_waits_for_its_element_in_the_order_in_which_they_came() {
     assert_eq!(heard(&mut w, 4), ":0 ");
 }
 
+/// How many requests with tries of several were executed since this was asked last, and how many with one.
+fn tries(world: &mut World) -> (usize, usize) {
+    let log = world.executed();
+    let count = |name: &str| log.iter().filter(|line| line.starts_with(name)).count();
+    (count("CONCORD.EXEC"), count("BLPOP") + count("BRPOP") + count("BLMPOP"))
+}
+
+#[test]
+fn those_who_wait_for_one_key_try_together_in_their_order() {
+    let mut w = world(9);
+    for id in [5, 3, 4, 1, 2] {
+        say(&mut w, id, "BLPOP q 0");
+    }
+    w.executed();
+    say(&mut w, 9, "RPUSH q a b c");
+    w.run_for(50 * MS);
+    let all = [5, 3, 4, 1, 2].map(|id| heard(&mut w, id));
+    assert_eq!(all, ["*2 $1 q $1 a ", "*2 $1 q $1 b ", "*2 $1 q $1 c ", "", ""]);
+    assert_eq!(tries(&mut w), (2, 1), "the first by itself, two, and two who found nothing");
+    say(&mut w, 6, "BRPOP q 0");
+    say(&mut w, 7, "BLMPOP 0 1 q LEFT");
+    say(&mut w, 9, "RPUSH q d e f g");
+    w.run_for(50 * MS);
+    let all = [1, 2, 6, 7].map(|id| heard(&mut w, id));
+    assert_eq!(all, ["*2 $1 q $1 d ", "*2 $1 q $1 e ", "*2 $1 q $1 g ", "*2 $1 q *1 $1 f "]);
+    say(&mut w, 9, "EXISTS q");
+    assert_eq!(heard(&mut w, 9), ":3 :4 :0 ");
+}
+
+#[test]
+fn those_who_hear_another_version_of_the_protocol_or_wait_for_more_keys_try_by_themselves() {
+    let mut w = world(6);
+    say(&mut w, 2, "HELLO 3");
+    heard(&mut w, 2);
+    for (id, line) in [(1, "q 0"), (2, "q 0"), (3, "q 0"), (4, "q r 0"), (5, "q 0")] {
+        say(&mut w, id, &format!("BZPOPMIN {line}"));
+    }
+    say(&mut w, 6, "ZADD q 1 a 2 b 3 c 4 d 5 e");
+    w.run_for(200 * MS);
+    let all: Vec<String> = (1..=5).map(|id| heard(&mut w, id)).collect();
+    let reply = |n: u8, element| format!("*3 $1 q $1 {element} $1 {n} ");
+    let of_3 = "*3 $1 q $1 b ,2 ".to_owned();
+    assert_eq!(all, [reply(1, 'a'), of_3, reply(3, 'c'), reply(4, 'd'), reply(5, 'e')]);
+}
+
+#[test]
+fn who_goes_while_several_try_together_takes_nothing_from_the_others() {
+    for gone in [vec![2], vec![3], vec![2, 3]] {
+        let mut w = world(5);
+        (1..=4).for_each(|id| say(&mut w, id, "BLPOP q 0"));
+        w.delay_ns = (4 * MS, 4 * MS);
+        w.input(5, b"RPUSH q a b c\r\n");
+        // It is there after 4 ms, the hint and so the first try at 8 ms, its reply and so the next two at 16 ms, theirs at 24 ms.
+        w.run_for(18 * MS);
+        assert_eq!(heard(&mut w, 1), "*2 $1 q $1 a ");
+        gone.iter().for_each(|id| w.gateway.closed(ConnectionId(*id)));
+        w.run_for(100 * MS);
+        for (id, element) in [(2, 'b'), (3, 'c')] {
+            let reply = format!("*2 $1 q $1 {element} ");
+            let expected = if gone.contains(&id) { String::new() } else { reply };
+            assert_eq!(heard(&mut w, id), expected, "{gone:?}: {id}");
+        }
+        assert_eq!(heard(&mut w, 4), "", "{gone:?}");
+        w.input(5, b"RPUSH q d\r\n");
+        w.run_for(100 * MS);
+        assert_eq!(heard(&mut w, 4), "*2 $1 q $1 d ", "{gone:?}");
+    }
+}
+
+#[test]
+fn what_becomes_of_a_request_of_several_tries_each_is_told() {
+    let mut w = world(5);
+    (1..=3).for_each(|id| say(&mut w, id, "BLPOP q 0"));
+    // A key of another type is waited for as before.
+    say(&mut w, 4, "SET q v");
+    say(&mut w, 4, "DEL q");
+    w.run_for(100 * MS);
+    assert_eq!([1, 2, 3].map(|id| heard(&mut w, id)), ["", "", ""]);
+    say(&mut w, 4, "RPUSH q a b c");
+    w.run_for(2 * SEC);
+    let all = [1, 2, 3].map(|id| heard(&mut w, id));
+    assert_eq!(all, ["*2 $1 q $1 a ", "*2 $1 q $1 b ", "*2 $1 q $1 c "]);
+    for (mood, error) in [(Mood::Fails, "-ERR the engine is gone "), (Mood::Dead, "-UNKNOWN ")] {
+        (1..=3).for_each(|id| say(&mut w, id, "BLPOP r 0"));
+        w.delay_ns = (4 * MS, 4 * MS);
+        w.input(4, b"RPUSH r a\r\n");
+        // The first one has its element, and the other two try.
+        w.run_for(18 * MS);
+        assert!(heard(&mut w, 1).contains("$1 a "));
+        w.store.mood = mood;
+        w.run_for(10 * SEC);
+        assert!([2, 3].map(|id| heard(&mut w, id)).iter().all(|text| text.starts_with(error)));
+        w.store.mood = Mood::Serves;
+        w.run_for(SEC);
+    }
+}
+
+#[test]
+fn long_elements_are_popped_one_by_one() {
+    let mut w = world(9);
+    let long = "x".repeat(10_000);
+    (1..=4).for_each(|id| say(&mut w, id, "BLPOP q 0"));
+    w.executed();
+    let push = |w: &mut World, text: &str| {
+        for _ in 0..4 {
+            w.input(9, &request(&[b"RPUSH", b"q", text.as_bytes()]));
+        }
+        w.run_for(200 * MS);
+        (1..=4).for_each(|id| assert!(heard(w, id).contains(text)));
+        tries(w)
+    };
+    push(&mut w, &long);
+    w.run_for(SEC);
+    say(&mut w, 1, "BLPOP q 0");
+    (2..=4).for_each(|id| say(&mut w, id, "BLPOP q 0"));
+    w.executed();
+    w.input(9, &request(&[b"MULTI"]));
+    (0..4).for_each(|_| w.input(9, &request(&[b"RPUSH", b"q", long.as_bytes()])));
+    w.input(9, &request(&[b"EXEC"]));
+    w.run_for(200 * MS);
+    (1..=4).for_each(|id| assert!(heard(&mut w, id).contains(&long)));
+    let (together, _) = tries(&mut w);
+    assert!(together <= 2, "the push itself, and at most the first tries: {together}");
+}
+
 #[test]
 fn every_command_that_waits_has_redis_replies() {
     let mut w = world(2);

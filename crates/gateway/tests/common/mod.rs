@@ -152,7 +152,7 @@ impl Store {
     fn tell(&mut self, repr: &Repr, reply: &[u8]) -> Vec<Vec<u8>> {
         let further = repr.further.as_slice().iter().map(|id| id.0);
         let objects: Vec<u32> = [repr.obj_id.0].into_iter().chain(further).collect();
-        if repr.flags.has(Flags::WAITS) && resp::is_null(reply) {
+        if repr.flags.has(Flags::WAITS) && resp::ends_in_null(reply) {
             self.waiting.extend(objects);
             return vec![];
         }

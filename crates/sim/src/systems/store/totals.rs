@@ -310,6 +310,7 @@ impl fmt::Display for Totals {
                 ("transactions", c.transactions),
                 ("over several keys", c.splits),
                 ("that wait", c.waits),
+                ("tried together", g.tries_together),
                 ("scripts", c.scripts),
                 ("long ones", c.long),
                 ("calls of functions", c.calls),
