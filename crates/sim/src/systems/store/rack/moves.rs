@@ -16,6 +16,10 @@ use crate::systems::store::workload::parse_reply;
 /// Lists, and sorted sets.
 const LISTS: u64 = 3;
 const SORTED: u64 = 2;
+/// A list that is mostly empty, and for which many wait.
+const QUEUE: &str = "queue";
+/// Shortest and longest time that one waits for it, in ms.
+const QUEUE_MS: (u64, u64) = (50, 350);
 /// Longest time that one waits, in ms.
 const WAITS_MS_MAX: u64 = 60;
 /// Most ways in which the elements of a key's pushes are tried.
@@ -199,7 +203,11 @@ impl Writer<'_> {
         let (source, sorted) = (format!("moves:{from}"), format!("sorted:{}", rng.below(SORTED)));
         let to = format!("moves:{}", from + 1 + rng.below(LISTS - from.min(LISTS - 1)));
         out.moves += 1;
-        match rng.below(13) {
+        match rng.below(18) {
+            13..=16 => self.pop_queue(out, rng),
+            17 => {
+                self.on(out, &["RPUSH", QUEUE, &value, &format!("{value}a"), &format!("{value}b")])
+            }
             12 => self.all_lists(out),
             0..=2 => self.on(out, &["RPUSH", &source, &value]),
             3 | 4 => self.shift(out, &["LMOVE", &source, &to, "LEFT", "RIGHT"]),
@@ -231,6 +239,16 @@ impl Writer<'_> {
             operations.push(self.operation(cmd));
         }
         self.send(out, &args(&["EXEC"]), Wanted::Parts(Combine::Apart, operations));
+    }
+
+    /// A pop of the list for which many wait.
+    fn pop_queue(&mut self, out: &mut Pipeline, rng: &mut Rng) {
+        let timeout = format!("0.{:03}", rng.between(QUEUE_MS.0, QUEUE_MS.1));
+        let (waits, pop) = if rng.chance(1, 2) { ("BLPOP", "LPOP") } else { ("BRPOP", "RPOP") };
+        let own = vec![pop.into(), stored(out.database, QUEUE.as_bytes()).into_owned()];
+        let operations = vec![self.operation(own)];
+        out.waits += 1;
+        self.send(out, &args(&[waits, QUEUE, &timeout]), Wanted::Popped(operations));
     }
 
     /// A pop of one sorted set or of all, which waits.
