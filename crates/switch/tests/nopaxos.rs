@@ -113,6 +113,18 @@ fn bug_15_35_a_switch_with_a_new_id_forgets_the_time_that_it_stamped() {
     a_new_id_begins_with_the_leader_s_time::<NoPaxosHarmonia>(Program::NoPaxosHarmonia);
 }
 
+/// Who has not come into the leader's view gets the writes, and no reads.
+#[test]
+fn bug_19_24_writes_go_to_members_that_answer_no_reads_too() {
+    let mut p = with_dirty_set(Layout::DEFAULT);
+    let mut config = configured(Program::NoPaxosHarmonia);
+    config.joining = config.members.split_off(1);
+    assert!(p.install(Now::default(), &config).is_ok());
+    cast(&mut p, request(Op::Write, 7)).unwrap();
+    let routes = p.harmonia().store().routes().unwrap();
+    assert_eq!(routes.replicas, [(1, replica(1))]);
+}
+
 #[test]
 fn nopaxos_every_write_gets_the_next_number_with_and_without_help() {
     let mut p = with_dirty_set(Layout::DEFAULT);

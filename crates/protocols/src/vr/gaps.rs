@@ -109,7 +109,7 @@ impl<E: Engine> Vr<E> {
 
     /// Asks for what is missed, and gives it up in the end.
     pub(super) fn tick_gap(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.live(now.instant) < self.group.quorum() {
+        if self.begun(now.instant) < self.group.quorum() {
             // Nobody could answer yet, nor agree.
             return self.sequence.wait(now.instant);
         }

@@ -538,20 +538,26 @@ impl<E: Engine> Vr<E> {
         (0..self.group.members().len()).filter(is_live).filter(votes)
     }
 
-    /// Leader: how many are in its view with it, itself included.
-    pub(super) fn live(&self, now: Instant) -> usize {
-        self.live_others(now).count() + 1
+    /// Leader: how many are in its view with it, and have the log that it began with, itself included.
+    pub(super) fn begun(&self, now: Instant) -> usize {
+        let view_start = self.leading.view_start();
+        let has_begun = |i: &usize| self.leading.followers[*i].acked >= view_start;
+        self.live_others(now).filter(has_begun).count() + 1
     }
 
     /// Who leads, and who may answer fast reads: the leader, and whom it has heard of lately. The
     /// view is the epoch, so that the switch ignores the word of a leader that was deposed.
+    ///
+    /// NOPaxos §3: all members get the writes, also those that have not come into the view yet. One that is sent
+    /// to the leader alone, and lost, is missed by all.
     pub(super) fn tell_switch(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.switch.id == 0 {
             return;
         }
-        let others = self.live_others(now);
-        let members =
-            core::iter::once(self.group.me()).chain(others).map(|i| self.group.members()[i]);
+        let mut members = alloc::vec![self.group.members()[self.group.me()]];
+        members.extend(self.live_others(now).map(|i| self.group.members()[i]));
+        let others = self.group.members().iter().filter(|_| self.group.is_sequenced());
+        let joining = others.filter(|m| !members.contains(m)).copied().collect();
         let config = Config {
             epoch: self.view.0,
             group: self.group.config.as_ref().map_or(GroupId(0), |c| c.group),
@@ -561,8 +567,8 @@ impl<E: Engine> Vr<E> {
             switch_incarnation: self.switch.incarnation,
             kind: self.group.protocol().into(),
             program: self.group.program(),
-            members: members.collect(),
-            joining: Vec::new(),
+            members,
+            joining,
         };
         config.send(self.switch.addr, &mut self.scratch, sink);
         self.tell_stamp(sink);

@@ -66,9 +66,9 @@ pub(crate) fn followers_missed() -> Vec<Prepared> {
 /// NOPaxos' view change. (From a rack that is ready there are more than 8 million states.)
 #[test]
 fn the_leader_died_and_some_have_the_write() {
-    holds_from("view change", NoPaxos, leaderless(), tiny(), Budget::NOTHING, 492_296);
+    holds_from("view change", NoPaxos, leaderless(), tiny(), Budget::NOTHING, 448_432);
     let budget = Budget { losses: 1, ..Budget::NOTHING };
-    holds_from("view change, one loss", NoPaxos, leaderless(), writes(), budget, 653_692);
+    holds_from("view change, one loss", NoPaxos, leaderless(), writes(), budget, 631_630);
 }
 
 /// NOPaxos' gap agreement.

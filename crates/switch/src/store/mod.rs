@@ -142,6 +142,8 @@ pub struct Routes {
     pub reader: Addr,
     /// Who may answer fast or spread reads: node number and address. Never empty.
     pub replicas: Vec<(u16, Addr)>,
+    /// Who gets the writes that a sequencer numbers: these, and those that answer no reads (yet).
+    receivers: Vec<Addr>,
     /// [`CHOICES`] of these, each as often as any other but for one. Neighbours differ, the last and the
     /// first too.
     choices: Vec<Addr>,
@@ -152,6 +154,7 @@ impl Routes {
     #[must_use]
     pub fn of(config: &Config) -> Option<Routes> {
         let replicas: Vec<_> = config.members.iter().map(|m| (m.node, m.addr)).collect();
+        let receivers = config.members.iter().chain(&config.joining).map(|m| m.addr).collect();
         Some(Routes {
             switch_id: SwitchId(config.switch_id),
             switch: config.switch,
@@ -160,6 +163,7 @@ impl Routes {
             reader: config.reader().or(config.head())?.addr,
             choices: choices(&replicas),
             replicas,
+            receivers,
         })
     }
 
@@ -263,7 +267,7 @@ impl Store {
     /// The member at a place of the multicast group of all replicas.
     #[inline]
     pub(crate) fn replica_at(&self, index: usize) -> Option<Addr> {
-        self.routes.as_ref()?.replicas.get(index).map(|r| r.1)
+        self.routes.as_ref()?.receivers.get(index).copied()
     }
 
     /// Where a packet goes without the switch's help.

@@ -285,7 +285,7 @@ pub struct Config {
     /// and whom it hears of.
     pub members: Vec<Member>,
     /// Who copies the state from a member, to become one: they answer nothing, and nobody waits for
-    /// them (trap T4).
+    /// them (trap T4). From a NOPaxos leader to the switch: the other members, which get its writes too.
     pub joining: Vec<Member>,
 }
 

@@ -135,6 +135,52 @@ fn bug_15_34_nothing_is_given_up_while_nobody_could_answer() {
     assert_eq!(gaps(&g).2, 1);
 }
 
+/// A follower that was heard, and fetches the log that the view began with, cannot answer either.
+#[test]
+fn bug_19_24_nothing_is_given_up_while_a_quorum_lacks_what_the_view_began_with() {
+    let mut g = founded(Guards::ALL);
+    g.configure(2);
+    g.pass(50);
+    g.counter = 0;
+    let view = g.nodes[0].view;
+    g.counter += 1;
+    g.cast_set(&[0], "k", "v");
+    let followers = g.nodes[0].leading.followers.clone();
+    assert!(g.nodes[0].leading.view_start() > Position(0));
+    let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+    for _ in 0..20 {
+        g.now.instant = g.now.instant.after(MS);
+        for follower in &mut g.nodes[0].leading.followers {
+            (follower.heard_at, follower.acked) = (Some(g.now.instant), Position(0));
+        }
+        g.nodes[0].tick_gap(g.now, &mut sent);
+    }
+    assert_eq!((gaps(&g), g.nodes[0].view), ((0, 0, 0), view));
+    g.nodes[0].leading.followers = followers;
+    g.pass(30);
+    assert_eq!(g.to_client.len(), 1);
+    assert_eq!(gaps(&g).2, 1);
+}
+
+/// Members that have not come into a view yet get its writes: what its leader misses, somebody has.
+#[test]
+fn bug_19_24_a_view_s_first_writes_go_to_all_members() {
+    let mut g = founded(Guards::ALL);
+    let told = |g: &mut Group| {
+        let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+        g.nodes[0].tell_switch(g.now.instant, &mut sent);
+        let Ok(Membership::Configure(part)) = Membership::parse(&sent[0].1) else { panic!() };
+        let config = Assembly::new(1).take(part).unwrap();
+        let nodes = |members: &[Member]| members.iter().map(|m| m.node).collect::<Vec<_>>();
+        (nodes(&config.members), nodes(&config.joining))
+    };
+    assert_eq!(told(&mut g), (vec![1, 2, 3], vec![]));
+    for follower in &mut g.nodes[0].leading.followers {
+        follower.heard_at = None;
+    }
+    assert_eq!(told(&mut g), (vec![1], vec![2, 3]), "the others answer no reads yet");
+}
+
 #[test]
 fn nopaxos_a_gap_is_not_agreed_on_while_a_majority_may_have_committed_the_write() {
     let mut g = founded(Guards::ALL);
