@@ -158,7 +158,7 @@ fn seen_with_help(totals: &Totals) -> [(&'static str, u64); 5] {
     ]
 }
 
-fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 25] {
+fn seen_by_gateways(totals: &Totals) -> [(&'static str, u64); 26] {
     let (g, c) = (&totals.gateway, &totals.redis);
     [
         ("commands of gateways", g.commands),
