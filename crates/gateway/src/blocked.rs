@@ -61,7 +61,11 @@ impl Core {
     /// Encodes the next try into `self.command`, or several that go together; whose they are, and what they concern.
     fn encode_try(&mut self) -> Option<(Vec<ConnectionId>, Subject)> {
         let first = self.waiters.next_try()?;
-        let ids = self.waiters.together(first);
+        let ids = match self.tentative.is_pressed {
+            // Each reply waits for memory by itself.
+            true => Vec::from([first]),
+            false => self.waiters.together(first),
+        };
         if ids.len() > 1 {
             self.encode_tries(&ids);
         } else {

@@ -218,7 +218,8 @@ impl Gateway {
         let slots = slots.zip(core::mem::take(&mut connection.slots));
         for (number, footprint) in slots.filter_map(|(n, slot)| Some((n, slot.footprint?))) {
             let is_it = |target: &Target| target.connection == id && target.slot == number;
-            if self.core.targets.values().any(is_it) {
+            let is_among = |ids: &Vec<ConnectionId>| ids.contains(&id);
+            if self.core.targets.values().any(is_it) || self.core.together.values().any(is_among) {
                 self.core.tracking.orphans.insert((id, number), footprint);
             }
         }

@@ -200,6 +200,14 @@ impl Core {
         }
     }
 
+    /// A command that waited ended whose connection is gone.
+    pub(crate) fn take_gone(&mut self, now: Now, id: ConnectionId, done: &Done) {
+        let place = self.tracking.orphans.range((id, 0)..=(id, u64::MAX)).next();
+        if let Some(place) = place.map(|(place, _)| *place) {
+            self.take_orphan(now, place, done);
+        }
+    }
+
     /// What other gateways told of writes.
     fn take_written(&mut self) {
         if core::mem::take(&mut self.exchange.has_lost_touch) {

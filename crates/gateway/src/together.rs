@@ -13,12 +13,15 @@ use crate::connection::{ConnectionId, SlotState};
 use crate::gateway::{Gateway, list};
 use crate::state::Core;
 
+/// Where the one key of a pop stands.
+const KEY_AT: u8 = 1;
+
 impl Core {
     /// Encodes the tries of all of these into `self.command`.
     pub(crate) fn encode_tries(&mut self, ids: &[ConnectionId]) {
         let mut tries = Vec::with_capacity(ids.len());
         for id in ids {
-            tries.push(self.command.encode(0, self.waiters.command(*id)).to_vec());
+            tries.push(self.command.encode(KEY_AT, self.waiters.command(*id)).to_vec());
         }
         let tries = tries.iter().map(Vec::as_slice);
         self.command.encode(0, [EXEC_COMMAND].into_iter().chain(tries));
@@ -36,20 +39,24 @@ impl Gateway {
     ) {
         self.core.events.hint();
         self.core.writes.add(done.trace.latency_ns);
+        if let Some(first) = ids.iter().find_map(|id| self.connections.get(id)) {
+            self.core.slow_log.note(now, first, &done);
+        }
         let parts = match done.outcome {
             Outcome::Reply => {
                 resp::array_items(&done.reply).filter(|parts| parts.len() == ids.len())
             }
             _ => None,
         };
-        if let Some(line) = ids.iter().find_map(|id| self.core.waiters.only_line(*id))
-            && let Some(parts) = &parts
-        {
-            let found = parts.iter().filter(|part| !resp::is_null(part)).count();
+        if let Some(line) = ids.iter().find_map(|id| self.core.waiters.only_line(*id)) {
+            let found = parts.iter().flatten().filter(|part| !resp::is_null(part)).count();
             self.core.waiters.note_found(line, ids.len(), found, done.reply.len());
         }
         for (n, id) in ids.iter().enumerate() {
-            let Some(connection) = self.connections.get_mut(id) else { continue };
+            let Some(connection) = self.connections.get_mut(id) else {
+                self.core.take_gone(now, *id, &done);
+                continue;
+            };
             let is_blocked =
                 connection.slots.front().map(|s| matches!(s.state, SlotState::Blocked));
             if is_blocked != Some(true) {

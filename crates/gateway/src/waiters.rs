@@ -9,8 +9,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use concord_core::{Duration, Instant, MS, ObjectId, SEC, hash};
-use concord_engine::blocking::{Awaited, Blocking, Form};
+use concord_engine::blocking::{Awaited, Form};
 use concord_wire::OBJECTS_MAX;
+use concord_wire::rpc::BODY_BYTES_MAX;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -22,9 +23,11 @@ const LOOK_NS: Duration = SEC;
 const LOOK_APART_NS: Duration = MS;
 /// Most bytes of all commands that wait.
 const BYTES_MAX: usize = 64 << 20;
-/// Most tries in one request, and bytes of their commands.
+/// Most tries in one request, and how many there are of a key of which nothing is known.
 const WIDTH_MAX: usize = 16;
-const WIDTH_BYTES_MAX: usize = 64 << 10;
+const WIDTH_AT_FIRST: usize = 4;
+/// What a try takes in a request beside its text, at most.
+const TRY_BYTES: usize = 32;
 /// Tries that found more than so many bytes each are sent one by one: each reply has its own limit.
 const SHORT_BYTES: usize = 4 << 10;
 
@@ -88,11 +91,14 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// Whether its try may go in one request with others': it is of one key, which it alone names.
+    /// Whether its try may go in one request with others': it is of one key, which it alone names, and of one element.
     fn may_share(&self) -> bool {
-        let Blocking { awaited, form } = self.wanted.blocking;
-        let is_pop = matches!(form, Form::Pop | Form::Counted) && awaited != Awaited::Entry;
-        is_pop && self.wanted.keys.len() == 1
+        self.wanted.blocking.form == Form::Pop && self.wanted.keys.len() == 1
+    }
+
+    /// What its try takes in a request, at most.
+    fn try_bytes(&self) -> usize {
+        self.wanted.text_bytes() + TRY_BYTES
     }
 }
 
@@ -197,7 +203,7 @@ impl Waiters {
             queue: VecDeque::new(),
             is_woken: false,
             is_listed: false,
-            width: WIDTH_MAX,
+            width: WIDTH_AT_FIRST,
         };
         self.lines.insert(id.0, line);
         self.round.push_back(id);
@@ -268,19 +274,19 @@ impl Waiters {
     }
 
     /// Whose tries go in one request with that of `id`, itself included: one key is tried, in the order of its line, and at
-    /// one moment, so that nobody overtakes those before him.
+    /// one moment, so that nobody overtakes those before him. They fit in one packet.
     pub(crate) fn together(&self, id: ConnectionId) -> Vec<ConnectionId> {
         let alone = Vec::from([id]);
         let Some(own) = self.waiting.get(&id).filter(|w| w.may_share()) else { return alone };
         let line = own.lines.first().and_then(|line| self.lines.get(&line.0));
         let Some(line) = line.filter(|line| line.queue.front() == Some(&id)) else { return alone };
-        let mut bytes = own.wanted.bytes();
+        let mut bytes = TRY_BYTES + own.try_bytes();
         let mut joins = |other: &ConnectionId| {
             let other = self.waiting.get(other);
             other.is_some_and(|other| {
-                bytes += other.wanted.bytes();
+                bytes += other.try_bytes();
                 let is_free = other.trying.is_none() && other.resp3 == own.resp3;
-                is_free && other.may_share() && bytes <= WIDTH_BYTES_MAX
+                is_free && other.may_share() && bytes <= BODY_BYTES_MAX
             })
         };
         let others = line.queue.iter().take(line.width).skip(1).take_while(|other| joins(other));

@@ -63,6 +63,11 @@ impl Wanted {
         self.args.iter().map(Vec::len).sum::<usize>() + self.keys.len() * KEY_BYTES
     }
 
+    /// As it is encoded.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.args.iter().map(|arg| arg.len() + 4).sum()
+    }
+
     /// The command on these of its keys only, which are counted from the first.
     pub(crate) fn on(&self, keys: Range<usize>) -> Vec<&[u8]> {
         let own = self.keys.start + keys.start..self.keys.start + keys.end;
