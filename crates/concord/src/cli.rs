@@ -55,6 +55,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Wait until nothing is wrong with a running rack
     Wait(WaitArgs),
+    /// Show which members of a Raft group vote, and change that
+    Voters(VotersArgs),
     /// Show how one command went: which path it took, and why
     Explain(ExplainArgs),
     /// Inspect a replica's data directory
@@ -475,6 +477,43 @@ pub struct WaitArgs {
     /// Longest time, in seconds
     #[arg(long = "timeout", value_name = "S", default_value_t = 60)]
     pub timeout_s: u64,
+}
+
+/// `concord voters`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  concord voters                  who votes, and who leads
+  concord voters --remove 3       before replica 3 is taken away for long, or where it is lost for good
+  concord voters --add 3          once it is back
+
+A member that does not vote follows the log, but is in no majority, and answers no reads. One voter is
+changed at a time. Ends with 0 once the change is committed; with 1 and one line if it is refused, or is
+not committed when the time is over (it may be later).")]
+pub struct VotersArgs {
+    /// The rack file
+    #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
+    pub config: PathBuf,
+    /// Which group, where there are several Raft groups
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
+    /// This replica is to vote
+    #[arg(long, value_name = "NODE", conflicts_with = "remove")]
+    pub add: Option<u16>,
+    /// This replica is to vote no more
+    #[arg(long, value_name = "NODE")]
+    pub remove: Option<u16>,
+    /// Longest time, in seconds
+    #[arg(long = "timeout", value_name = "S", default_value_t = 10)]
+    pub timeout_s: u64,
+}
+
+impl VotersArgs {
+    /// The replica whose vote is changed, and whether it is to vote.
+    #[must_use]
+    pub fn change(&self) -> Option<(u16, bool)> {
+        self.add.map(|node| (node, true)).or(self.remove.map(|node| (node, false)))
+    }
 }
 
 /// `concord explain`.

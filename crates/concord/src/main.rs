@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         Command::Controller(args) => roles::controller(args),
         Command::Status(args) => return exit(status::run(args)),
         Command::Wait(args) => status::wait(args),
+        Command::Voters(args) => store::voters(args),
         Command::Explain(args) => match falcon::task(&args.command) {
             Some(task) => falcon::explain(&args.config, task),
             None => store::explain(args),

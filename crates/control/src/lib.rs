@@ -411,6 +411,8 @@ impl Machine for Controller {
             | Membership::EpochState { .. }
             | Membership::Open { .. }
             | Membership::Opened { .. }
+            | Membership::ChangeVoter { .. }
+            | Membership::VotersTold(_)
             | Membership::Reach { .. } => self.count.unexpected += 1,
         }
     }

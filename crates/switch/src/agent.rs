@@ -484,6 +484,8 @@ impl<H: Host> SwitchAgent<H> {
             Ok(
                 Membership::ReplicaAlive(_)
                 | Membership::VoterAlive { .. }
+                | Membership::ChangeVoter { .. }
+                | Membership::VotersTold(_)
                 | Membership::SwitchAlive { .. }
                 | Membership::EpochState { .. }
                 | Membership::Open { .. }

@@ -7,7 +7,7 @@ use concord_core::{
 };
 use concord_wire::control::{
     Config, CopyMessage, DataDir, Heard, Held, LeaseMessage, LogEnd, Member, Membership, Message,
-    PLACES_MAX, Program, Protocol, ReplicaAlive, Standing, Voting,
+    PLACES_MAX, Program, Protocol, ReplicaAlive, Standing, VoterOutcome, VotersTold, Voting,
 };
 use concord_wire::craq::{VersionAnswer, VersionQuery};
 use concord_wire::falcon::{
@@ -135,8 +135,21 @@ fn replica(rng: &mut Rng, heard: Heard) -> ReplicaAlive {
 fn membership(rng: &mut Rng) -> Membership {
     let heard = Heard { rack: number(rng), epoch: word(rng), switch_id: word(rng) };
     let (epoch, from) = (word(rng), short(rng));
-    match rng.below(10) {
+    match rng.below(12) {
         0 => Membership::ReplicaAlive(replica(rng, heard)),
+        10 => Membership::ChangeVoter {
+            client: addr(rng),
+            number: number(rng),
+            change: rng.chance(1, 2).then(|| (short(rng), rng.chance(1, 2))),
+        },
+        11 => Membership::VotersTold(VotersTold {
+            number: number(rng),
+            node: from,
+            outcome: if rng.chance(1, 2) { VoterOutcome::Done } else { VoterOutcome::Behind },
+            members: (0..rng.below(64)).map(|_| short(rng)).collect(),
+            voters: number(rng),
+            is_committed: rng.chance(1, 2),
+        }),
         9 => {
             let last = LastRecord { term: word(rng), position: number(rng) };
             let voting = Voting { last, voters: number(rng) };

@@ -114,6 +114,8 @@ impl<E: Engine> Replica<E> {
             }
             Membership::ReplicaAlive(_)
             | Membership::VoterAlive { .. }
+            | Membership::ChangeVoter { .. }
+            | Membership::VotersTold(_)
             | Membership::SwitchAlive { .. }
             | Membership::SwitchRetired { .. } => self.count.unexpected += 1,
         }

@@ -98,8 +98,12 @@ impl<E: Engine> Vr<E> {
                     config.send(client, &mut self.scratch, sink);
                 }
             }
+            Membership::ChangeVoter { client, number, change } => {
+                self.on_change_voter(now, (client, number), change, sink);
+            }
             Membership::ReplicaAlive(_)
             | Membership::VoterAlive { .. }
+            | Membership::VotersTold(_)
             | Membership::SwitchAlive { .. }
             | Membership::EpochState { .. }
             | Membership::Open { .. }

@@ -21,8 +21,9 @@
 
 use concord_core::{Guard, NodeId, Now, Position};
 use concord_engine::Engine;
+use concord_wire::control::{Membership, VoterOutcome, VotersTold};
 use concord_wire::record::Record;
-use concord_wire::{Flags, Op, Repr, Sink};
+use concord_wire::{Addr, Flags, Op, Repr, Sink};
 
 use super::Vr;
 use super::group::quorum_of;
@@ -65,6 +66,35 @@ impl<E: Engine> Vr<E> {
         }
         self.log_voters(now, voters);
         Ok(())
+    }
+
+    /// An operator's question, who votes; and of the leader, to change that before.
+    pub(super) fn on_change_voter(
+        &mut self,
+        now: Now,
+        (client, number): (Addr, u64),
+        change: Option<(u16, bool)>,
+        sink: &mut impl Sink,
+    ) {
+        let done = change.map(|(node, votes)| self.change_voter(now, NodeId(node), votes));
+        let outcome = match done {
+            None if self.group.elects() && self.is_leader() => VoterOutcome::Done,
+            None | Some(Err(ChangeRefused::NotLeader)) => VoterOutcome::NotLeader,
+            Some(Ok(()) | Err(ChangeRefused::NothingToDo)) => VoterOutcome::Done,
+            Some(Err(ChangeRefused::NotMember)) => VoterOutcome::NotMember,
+            Some(Err(ChangeRefused::NotYet)) => VoterOutcome::NotYet,
+            Some(Err(ChangeRefused::Behind)) => VoterOutcome::Behind,
+            Some(Err(ChangeRefused::NoQuorum)) => VoterOutcome::NoQuorum,
+        };
+        let told = VotersTold {
+            number,
+            node: self.setup.me.node,
+            outcome,
+            members: self.group.members().iter().map(|m| m.node).collect(),
+            voters: self.group.voters(),
+            is_committed: self.committed >= self.group.voters.position(),
+        };
+        self.send_control(client, &Membership::VotersTold(told), sink);
     }
 
     /// Leader: whether the configuration before, and whatever was counted by an earlier one, is settled.

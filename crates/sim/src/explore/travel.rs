@@ -56,6 +56,8 @@ impl Sort {
             Membership::Configure(_) => Sort::Configure,
             Membership::ReplicaAlive(_)
             | Membership::VoterAlive { .. }
+            | Membership::ChangeVoter { .. }
+            | Membership::VotersTold(_)
             | Membership::SwitchAlive { .. }
             | Membership::SwitchRetired { .. }
             | Membership::EpochState { .. }

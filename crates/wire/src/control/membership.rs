@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 use concord_core::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigPart, DataDir, Heard, Held, LogEnd, Member, Message, Standing, Voting};
+use super::{
+    ConfigPart, DataDir, Heard, Held, LogEnd, Member, Message, Standing, VotersTold, Voting,
+};
 use crate::Addr;
 use crate::header::Kind;
 
@@ -115,6 +117,17 @@ pub enum Membership {
         /// Whose votes count.
         voting: Voting,
     },
+    /// Operator to the replicas of a Raft group: who votes? Each answers.
+    ChangeVoter {
+        /// Where the answer goes.
+        client: Addr,
+        /// Echoed by it.
+        number: u64,
+        /// The leader's to do before: this member is to vote, or not to.
+        change: Option<(u16, bool)>,
+    },
+    /// Replica to operator: the answer.
+    VotersTold(VotersTold),
 }
 
 impl Membership {
@@ -131,6 +144,8 @@ impl Membership {
             | Membership::SwitchAlive { .. }
             | Membership::Configure(_)
             | Membership::WhoIsWho { .. }
+            | Membership::ChangeVoter { .. }
+            | Membership::VotersTold(_)
             | Membership::SwitchRetired { .. } => None,
         }
     }
@@ -155,6 +170,8 @@ impl Message for Membership {
             | Membership::SwitchAlive { .. }
             | Membership::Configure(_)
             | Membership::WhoIsWho { .. }
+            | Membership::ChangeVoter { .. }
+            | Membership::VotersTold(_)
             | Membership::SwitchRetired { .. } => {}
         }
     }

@@ -17,6 +17,8 @@ pub use membership::{Membership, ReplicaAlive};
 pub use message::Message;
 pub use parts::{Assembly, ConfigPart, PARTS_MAX, PLACES_MAX, PLACES_OF_PART};
 
+use alloc::vec::Vec;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Addr;
@@ -110,6 +112,40 @@ pub struct Voting {
     pub last: LastRecord,
     /// Bit i: the member at place i of the configuration votes.
     pub voters: u64,
+}
+
+/// Raft: who votes, as a replica knows it, and what became of an operator's change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VotersTold {
+    /// Echo of the question.
+    pub number: u64,
+    /// Who says so.
+    pub node: u16,
+    /// What became of the change that was asked for.
+    pub outcome: VoterOutcome,
+    /// All members, in the configuration's order.
+    pub members: Vec<u16>,
+    /// Bit i: the member at place i votes, by the newest configuration in the sender's log.
+    pub voters: u64,
+    /// Whether that configuration is known there to be committed.
+    pub is_committed: bool,
+}
+
+/// What became of a change of the voters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VoterOutcome {
+    /// It is as it was asked for; nothing was asked for; or the change is in the leader's log.
+    Done,
+    /// This replica does not lead a Raft group, and does nothing.
+    NotLeader,
+    /// There is no such member.
+    NotMember,
+    /// The change before is not committed, or leases that count by it are not over. Ask again.
+    NotYet,
+    /// The member has not caught up. Ask again.
+    Behind,
+    /// Too few of those who would vote are there: nothing could be committed any more.
+    NoQuorum,
 }
 
 /// The end of a replica's log.

@@ -71,6 +71,15 @@ fn memberships() -> Vec<Membership> {
             },
             voting: Voting { last: LastRecord { term: 2, position: 300 }, voters: 0b1_0000_0101 },
         },
+        Membership::ChangeVoter { client: ADDR, number: 300, change: Some((3, false)) },
+        Membership::VotersTold(VotersTold {
+            number: 300,
+            node: 2,
+            outcome: VoterOutcome::NoQuorum,
+            members: vec![1, 2, 300],
+            voters: 0b101,
+            is_committed: true,
+        }),
     ]
 }
 

@@ -5,6 +5,7 @@ mod explain;
 mod roles;
 mod section;
 mod sim;
+mod voters;
 
 use std::io::Error as IoError;
 use std::net::{IpAddr, SocketAddr};
@@ -32,6 +33,7 @@ pub use roles::{gateway, replica};
 pub use section::{
     Accel, Durability, Engine, GatewayPlace, KeyGroups, Protocol, Reads, ReplicaPlace, Table,
 };
+pub use voters::voters;
 
 const REPLICAS: u16 = 3;
 const GATEWAYS: u16 = 1;

@@ -3,6 +3,7 @@
 use super::raft::holds;
 use super::*;
 use crate::vr::ChangeRefused;
+use concord_wire::control::VoterOutcome;
 
 impl Group {
     pub(super) fn change(
@@ -93,6 +94,34 @@ fn who_votes_is_in_a_copied_state() {
     g.pass(500);
     assert_eq!(g.nodes[1].status(g.now).role, "follower");
     assert_eq!(g.voters(1), [0, 1, 2], "of the leader's log, or its state");
+}
+
+#[test]
+fn an_operator_asks_any_replica_who_votes_and_the_leader_changes_it() {
+    let mut g = raft(3, Guards::ALL);
+    let client = Addr { ip: 7, port: 8 };
+    let ask = |g: &mut Group, n: usize, change| {
+        let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+        let mut packet = vec![];
+        Membership::ChangeVoter { client, number: 5, change }.emit(&mut packet);
+        g.nodes[n].handle(g.now, &packet, &mut sent);
+        let answer = sent.iter().find(|(to, _)| *to == client).unwrap();
+        let Ok(Membership::VotersTold(told)) = Membership::parse(&answer.1) else { panic!() };
+        assert_eq!((told.number, told.node, told.members.len()), (5, g.nodes[n].setup.me.node, 3));
+        (told.outcome, told.voters, told.is_committed)
+    };
+    let node = g.nodes[2].setup.me.node;
+    assert_eq!(ask(&mut g, 1, None), (VoterOutcome::NotLeader, 0b111, true));
+    assert_eq!(ask(&mut g, 1, Some((node, false))), (VoterOutcome::NotLeader, 0b111, true));
+    assert_eq!(ask(&mut g, 0, Some((99, false))).0, VoterOutcome::NotMember);
+    assert_eq!(ask(&mut g, 0, Some((node, false))), (VoterOutcome::Done, 0b011, false));
+    assert_eq!(ask(&mut g, 0, Some((node, true))).0, VoterOutcome::NotYet);
+    g.pass(60);
+    assert_eq!(ask(&mut g, 0, Some((node, false))), (VoterOutcome::Done, 0b011, true));
+    assert_eq!(ask(&mut g, 1, None), (VoterOutcome::NotLeader, 0b011, true));
+    g.isolate(2);
+    g.pass(300);
+    assert_eq!(ask(&mut g, 0, Some((node, true))).0, VoterOutcome::Behind);
 }
 
 /// docs/bugs.md, 20.11: the controller counts a majority of those who vote.
