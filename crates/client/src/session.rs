@@ -149,9 +149,11 @@ impl Session {
     }
 
     /// Whether a reply concerns a session and no write of it. No write is sent before the session is
-    /// registered.
+    /// registered; but a registration may be answered again later, and then its request, a position, may be the number
+    /// of a write that waits.
     pub fn is_concerned(&self, repr: &Repr) -> bool {
         let is_own = repr.request == SESSION_REQUEST
+            || repr.flags.has(Flags::REGISTER)
             || (self.state == SessionState::Registering && repr.session == self.id);
         repr.op == Op::WriteReply && is_own
     }

@@ -65,6 +65,24 @@ fn t16c_a_registration_that_is_refused_is_tried_with_the_position_in_the_refusal
     assert!(client.is_registered());
 }
 
+/// docs/bugs.md, 18.65.
+#[test]
+fn bug_18_65_a_registration_that_is_answered_again_answers_no_write() {
+    let mut client = client();
+    let first = reprs(&write(&mut client, at(0)))[0];
+    let again = reprs(&answer(&mut client, at(1), &first, Status::Stale, &2u64.to_be_bytes()))[0];
+    assert_eq!(again.request, RequestNumber(2));
+    let sent = reprs(&answer(&mut client, at(2), &again, Status::Ok, b""));
+    let second = reprs(&write(&mut client, at(3)))[0];
+    assert_eq!((sent[0].request, second.request), (RequestNumber(1), RequestNumber(2)));
+    // As the replicas answer it: by the flag.
+    answer(&mut client, at(4), &again, Status::Ok, b"");
+    answer(&mut client, at(4), &again, Status::Stale, &3u64.to_be_bytes());
+    assert!(client.poll().is_none());
+    answer(&mut client, at(5), &second, Status::Ok, b"+OK\r\n");
+    assert_eq!(client.poll().unwrap().reply, b"+OK\r\n");
+}
+
 fn run_until(client: &mut Client, ms: u64) -> Sent {
     let mut sent = Sent::new();
     while client.deadline().at <= at(ms).instant {

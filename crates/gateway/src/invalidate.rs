@@ -361,7 +361,7 @@ impl Gateway {
     fn tell(&mut self, now: Now, one: &Invalidation) {
         let Some(connection) = self.connections.get_mut(&one.to) else { return };
         let Some(tracking) = connection.tracking.as_deref_mut() else { return };
-        let Some(redirect) = tracking.redirect.filter(|to| *to != one.to) else {
+        let Some(redirect) = tracking.redirect else {
             // A client that could not tell it from a reply is not told, as in Redis.
             if connection.resp3 {
                 self.push(now, one.to, one.keys.as_deref());

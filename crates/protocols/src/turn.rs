@@ -95,7 +95,10 @@ impl Asked {
 
     /// The header of an answer to it, by `from`.
     pub(crate) fn header(&self, from: Repr) -> Repr {
+        // A registration's request is a position: its answer must not be taken for that of a write of that number.
+        let registers = self.flags.has(Flags::REGISTER);
         Repr {
+            flags: from.flags.set(Flags::REGISTER, from.flags.has(Flags::REGISTER) || registers),
             obj_id: self.obj_id,
             seq: self.seq,
             session: self.session,

@@ -175,6 +175,7 @@ fn racks_that_were_wrong_once_are_not() {
         ("19.6", include_str!("plans/goes-before-it-began.toml")),
         ("19.3", include_str!("plans/loses-all-power-in-a-recovery.toml")),
         ("18.56", include_str!("plans/begins-a-copy-anew.toml")),
+        ("18.65", include_str!("plans/answers-a-registration-again.toml")),
         ("20.10", include_str!("plans/comes-back-to-its-term.toml")),
         ("20.11", include_str!("plans/waits-for-one-that-does-not-vote.toml")),
         ("20.11", include_str!("plans/waits-for-one-that-left.toml")),

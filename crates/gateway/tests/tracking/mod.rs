@@ -254,6 +254,29 @@ fn somebody_else_is_told_instead() {
     assert!(say(&mut w, 1, &["CLIENT TRACKINGINFO"]).contains("$15 broken_redirect"));
 }
 
+/// docs/bugs.md, 18.66: cashews does so.
+#[test]
+fn bug_18_66_a_connection_that_redirects_to_itself_is_told_once_it_has_subscribed() {
+    for (options, reads) in [(" BCAST PREFIX a", false), ("", true)] {
+        let mut w = World::new(9);
+        w.connect(2);
+        say(&mut w, 1, &[&format!("CLIENT TRACKING ON REDIRECT 1{options}")]);
+        if reads {
+            say(&mut w, 1, &["GET a"]);
+        }
+        say(&mut w, 2, &["SET a 1"]);
+        assert_eq!(heard(&mut w, 1), "", "it could not tell it from a reply");
+        if reads {
+            say(&mut w, 1, &["GET a"]);
+        }
+        say(&mut w, 1, &["SUBSCRIBE __redis__:invalidate"]);
+        say(&mut w, 2, &["SET a 2"]);
+        assert_eq!(heard(&mut w, 1), "*3 $7 message $20 __redis__:invalidate *1 $1 a ");
+        say(&mut w, 2, &["FLUSHALL"]);
+        assert_eq!(heard(&mut w, 1), "*3 $7 message $20 __redis__:invalidate $-1 ");
+    }
+}
+
 #[test]
 fn too_many_keys_are_told_of_and_forgotten() {
     let mut w = world(10, "");

@@ -193,7 +193,8 @@ mod tests {
         use VoterOutcome::*;
         let change = Some((2, false));
         let follower = told(1, NotLeader, true);
-        assert!(settled(&[], change).is_none() && settled(&[follower.clone()], change).is_none());
+        assert!(settled(&[], change).is_none());
+        assert!(settled(core::slice::from_ref(&follower), change).is_none());
         for outcome in [NotYet, Behind] {
             assert!(settled(&[follower.clone(), told(2, outcome, true)], change).is_none());
         }
