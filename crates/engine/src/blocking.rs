@@ -70,6 +70,28 @@ impl Blocking {
         (0..args.len()).filter(kept).map(|at| args[at]).collect()
     }
 
+    /// The text of Redis' error where BLOCK's time-out is the first thing of `args` that is wrong. A server that
+    /// executes it in a script speaks of something else.
+    #[must_use]
+    pub fn wrong_timeout(self, args: &[&[u8]]) -> Option<&'static [u8]> {
+        let name = args.first().filter(|_| self.form == Form::Streams)?;
+        let of_group = name.eq_ignore_ascii_case(b"XREADGROUP");
+        let mut at = 1;
+        loop {
+            let value = *args.get(at + 1)?;
+            at += match UpperName::of(args[at]).bytes() {
+                b"BLOCK" => match timeout_whole_ms(value) {
+                    Ok(_) => 2,
+                    Err(text) => return Some(text),
+                },
+                b"COUNT" if crate::resp::number(value).is_some() => 2,
+                b"GROUP" if of_group => 3,
+                b"NOACK" if of_group => 1,
+                _ => return None,
+            };
+        }
+    }
+
     /// The consumer group on whose behalf `args` waits: an entry goes to one of those who do.
     #[must_use]
     pub fn group<'a>(self, args: &[&'a [u8]]) -> Option<&'a [u8]> {
@@ -226,6 +248,29 @@ mod tests {
         assert_eq!(keys("XREAD BLOCK 0 STREAMS a b 0 0"), Some(4..6));
         assert_eq!(keys("XREADGROUP GROUP block streams COUNT 1 streams a >"), Some(7..8));
         assert_eq!(keys("XREAD BLOCK 0 STREAMS a b 0"), None);
+    }
+
+    #[test]
+    fn a_wrong_time_out_is_found_where_it_is_the_first_thing_that_is_wrong() {
+        let wrong = |line: &str| {
+            let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            Blocking::of(&UpperName::of(args[0])).unwrap().wrong_timeout(&args)
+        };
+        let negative = Some(&b"ERR timeout is negative"[..]);
+        assert_eq!(wrong("XREADGROUP group g c COUNT 6 block -1 streams x"), negative);
+        assert_eq!(wrong("xread BLOCK 5 BLOCK -1"), negative);
+        let bad = Some(&b"ERR timeout is not an integer or out of range"[..]);
+        assert_eq!(wrong("XREAD BLOCK x STREAMS s 0"), bad);
+        for line in [
+            "XREADGROUP GROUP g c COUNT x BLOCK -1 STREAMS x 0",
+            "XREAD NOACK BLOCK -1 STREAMS x 0",
+            "XREAD BLOCK 5 STREAMS x 0",
+            "XREAD STREAMS BLOCK -1",
+            "XREAD BLOCK",
+            "BLPOP x -1",
+        ] {
+            assert_eq!(wrong(line), None, "{line}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Commands that wait for an element or an entry (docs/semantics.md, "Commands that wait"): each is tried as a write that
 //! is executed at most once, by whoever [`crate::waiters`] says.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use concord_client::{Class, Done, Request, SubmitError};
@@ -39,7 +40,10 @@ impl Core {
             return Ok(Flow::Waits);
         }
         let Some(wanted) = Wanted::of(blocking, args) else {
-            // What is wrong with it the engine says.
+            if let Some(text) = blocking.wrong_timeout(args) {
+                return Err(String::from_utf8_lossy(text).into_owned().into());
+            }
+            // What else is wrong with it the engine says.
             return Ok(self.submit(turn, class, subject, SlotState::Waiting, sink));
         };
         if !self.waiters.has_room(&wanted) {

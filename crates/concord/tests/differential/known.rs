@@ -18,6 +18,9 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
         if top.starts_with("xread") && ours.contains("timeout is not an integer") {
             return Some("where COUNT and BLOCK are wrong, another error");
         }
+        if top == "bitfield" && ours.contains("bit offset") {
+            return Some("where a type and an offset above 64 MiB are wrong, another error");
+        }
         if ours.contains("numkeys should be") {
             return Some("where numkeys is wrong, another error");
         }

@@ -170,6 +170,7 @@ impl Run {
             to_plain.push(one.words);
         }
         let mut theirs = self.plain.call(&to_plain).into_iter();
+        let mut queued: Vec<(&str, &Words)> = Vec::new();
         for one in sent.iter().filter(|one| !one.skipped) {
             if one.form == "dbsize" {
                 theirs.next();
@@ -179,10 +180,19 @@ impl Run {
                 self.log.pop_front();
             }
             self.log.push_back(one.words.clone());
+            match one.form {
+                "multi" => queued.clear(),
+                form if one.ours == b"+QUEUED\r\n" => queued.push((form, one.words)),
+                _ => {}
+            }
+            let inside = (one.form == "exec").then(|| known_inside(&queued, &one.ours, &theirs));
             if agree(one.form, one.words, &one.ours, &theirs) {
                 self.seen.entry(one.form.to_string()).or_default().equal += 1;
             } else if let Some(why) = known::known(one.form, one.words, &one.ours, &theirs) {
                 self.seen.entry(one.form.to_string()).or_default().known.insert(why);
+                half = true;
+            } else if let Some((form, why)) = inside.flatten() {
+                self.seen.entry(form.to_string()).or_default().known.insert(why);
                 half = true;
             } else if !half {
                 self.differ(one, &theirs, resp3);
@@ -261,6 +271,25 @@ impl Run {
             }
         }
     }
+}
+
+/// A command of a transaction whose replies differ for a known reason, and that, if all others are equal or differ for one.
+fn known_inside<'a>(
+    queued: &[(&'a str, &Words)],
+    ours: &[u8],
+    theirs: &[u8],
+) -> Option<(&'a str, &'static str)> {
+    let (ours, theirs) = (resp::array_items(ours)?, resp::array_items(theirs)?);
+    if ours.len() != queued.len() || theirs.len() != queued.len() {
+        return None;
+    }
+    let mut found = None;
+    for ((form, words), (ours, theirs)) in queued.iter().zip(ours.into_iter().zip(theirs)) {
+        if !agree(form, words, ours, theirs) {
+            found = Some((*form, known::known(form, words, ours, theirs)?));
+        }
+    }
+    found
 }
 
 fn all_keys() -> Vec<String> {
