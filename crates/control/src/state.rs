@@ -59,7 +59,17 @@ impl State {
     #[must_use]
     pub fn follows(&self, stored: Option<&State>, guards: Guards) -> bool {
         let before = stored.map_or(0, |stored| stored.version);
-        self.version == before + 1 || !guards.on(Guard::EpochSwap)
+        let is_next = self.version == before + 1 && !stored.is_some_and(|s| self.goes_back_from(s));
+        is_next || !guards.on(Guard::EpochSwap)
+    }
+
+    /// Whether a group would be in an earlier epoch. A state that is made anew begins with the first version, so that a
+    /// controller that goes on from the one that was lost may come with the next.
+    fn goes_back_from(&self, stored: &State) -> bool {
+        stored.groups.iter().map(|group| &group.config).any(|stored| {
+            let own = self.config(stored.group).filter(|own| own.rack == stored.rack);
+            own.is_some_and(|own| own.epoch < stored.epoch)
+        })
     }
 
     /// What is known of a group that has a configuration.

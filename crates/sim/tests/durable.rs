@@ -176,6 +176,7 @@ fn racks_that_were_wrong_once_are_not() {
         ("19.3", include_str!("plans/loses-all-power-in-a-recovery.toml")),
         ("18.56", include_str!("plans/begins-a-copy-anew.toml")),
         ("18.65", include_str!("plans/answers-a-registration-again.toml")),
+        ("19.25", include_str!("plans/outlives-the-lost-state.toml")),
         ("20.10", include_str!("plans/comes-back-to-its-term.toml")),
         ("20.11", include_str!("plans/waits-for-one-that-does-not-vote.toml")),
         ("20.11", include_str!("plans/waits-for-one-that-left.toml")),

@@ -186,6 +186,23 @@ fn the_compare_and_swap_takes_the_next_version_alone() {
     assert!(!takes(7, Some(7)) && !takes(9, Some(7)) && !takes(6, Some(7)));
 }
 
+/// docs/bugs.md, 19.25: another controller still goes on from the state that was lost.
+#[test]
+fn bug_19_25_a_state_that_was_made_anew_is_not_replaced_by_what_follows_the_lost_one() {
+    let at_epoch = |version, epoch| {
+        let mut state = founded().state().clone();
+        (state.version, state.groups[0].config.epoch) = (version, epoch);
+        state
+    };
+    let anew = at_epoch(1, 1_025);
+    assert!(!at_epoch(2, 2).follows(Some(&anew), Guards::ALL));
+    assert!(at_epoch(2, 1_025).follows(Some(&anew), Guards::ALL));
+    assert!(at_epoch(2, 1_026).follows(Some(&anew), Guards::ALL));
+    let mut other = at_epoch(2, 1);
+    other.groups[0].config.rack += 1;
+    assert!(other.follows(Some(&anew), Guards::ALL), "a rack that is begun anew");
+}
+
 /// It is silent, whatever an earlier life of it had said, and comes now.
 #[test]
 fn t4_late_packets_of_an_earlier_life_keep_no_dead_member_in_its_place() {
