@@ -78,7 +78,13 @@ pub(crate) fn script(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
                     .for_each(|sha| resp::integer(out, i64::from(scripts.get(sha).is_some())));
             });
         }
-        (b"FLUSH", [] | [_]) => {
+        (b"FLUSH", how @ ([] | [_])) => {
+            let is_way = |how: &&[u8]| {
+                how.eq_ignore_ascii_case(b"SYNC") || how.eq_ignore_ascii_case(b"ASYNC")
+            };
+            if !how.iter().all(is_way) {
+                return Err("ERR SCRIPT FLUSH only support SYNC|ASYNC option".into());
+            }
             core.scripts = Scripts::default();
             turn.connection.ok();
         }

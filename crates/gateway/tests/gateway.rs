@@ -505,6 +505,10 @@ fn scripts_are_remembered_and_sent_as_text() {
     assert!(world.ask(&["EVAL x 9 k"]).starts_with("-ERR Number of keys can't be greater"));
     assert!(world.ask(&["EVAL x -1 k"]).starts_with("-ERR Number of keys can't be negative"));
     assert_eq!(
+        world.ask(&["SCRIPT FLUSH x", &format!("SCRIPT EXISTS {sha}")]),
+        "-ERR SCRIPT FLUSH only support SYNC|ASYNC option\r\n*1\r\n:1\r\n"
+    );
+    assert_eq!(
         world.ask(&["SCRIPT FLUSH", &format!("SCRIPT EXISTS {sha}")]),
         "+OK\r\n*1\r\n:0\r\n"
     );
