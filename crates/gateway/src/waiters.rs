@@ -1,7 +1,8 @@
 //! Clients that wait for an element (BLPOP and its kin), in lines: one for each key that somebody here waits
 //! for; of a stream one for each consumer group, and one for each who reads for itself. A command that found
 //! nothing stands in the lines of its keys, and is tried again when one of them is woken: the first in the line
-//! tries, if it found something the next one does, until one finds nothing. This says who tries what, and when;
+//! tries, several together if they want one element each ([`crate::together`]); if they found something those behind
+//! them do, until one finds nothing. This says who tries what, and when;
 //! the tries are the gateway's to send.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -18,7 +18,7 @@ pub fn known(form: &str, words: &Words, ours: &[u8], theirs: &[u8]) -> Option<&'
         if top.starts_with("xread") && ours.contains("timeout is not an integer") {
             return Some("where COUNT and BLOCK are wrong, another error");
         }
-        if top == "bitfield" && ours.contains("bit offset") {
+        if top == "bitfield" && ours.contains("bit offset") && theirs.contains("bitfield type") {
             return Some("where a type and an offset above 64 MiB are wrong, another error");
         }
         if ours.contains("numkeys should be") {
