@@ -109,7 +109,7 @@ fn measure(name: &str, input: &str) {
                 gateway.handle(now, addr(2), &mut reply, &mut network);
             }
         }
-        while let Some(id) = gateway.take_ready() {
+        while let Some(id) = gateway.take_ready(now, &mut network) {
             if let Some(output) = gateway.output(id) {
                 let bytes = std::hint::black_box(output).len();
                 gateway.written(now, id, bytes, &mut network);

@@ -56,6 +56,8 @@ pub struct Gateway {
     /// the window until it is answered.
     orphans: Vec<(RequestNumber, u32)>,
     pub(crate) is_shut_down: bool,
+    /// There was input since [`Gateway::settle`] was called last.
+    is_unsettled: bool,
 }
 
 impl Machine for Gateway {
@@ -91,6 +93,7 @@ impl Machine for Gateway {
         self.give_up_stuck(now);
         self.give_places(now);
         self.take_done(now, sink);
+        self.settle(now, sink);
         self.core.exchange.flush(now, sink);
     }
 
@@ -113,6 +116,9 @@ impl Machine for Gateway {
     }
 
     fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.is_unsettled {
+            self.settle(now, sink);
+        }
         self.core.exchange.flush(now, sink);
     }
 }
@@ -180,6 +186,7 @@ impl Gateway {
             waiting: Waiting::default(),
             orphans: Vec::new(),
             is_shut_down: false,
+            is_unsettled: false,
         }
     }
 
@@ -243,8 +250,7 @@ impl Gateway {
         match connection.wait {
             Wait::Nothing => {
                 self.go_on(now, id, sink);
-                self.try_blocked(now, sink);
-                self.exchange(now, sink);
+                self.is_unsettled = true;
             }
             Wait::Blocked | Wait::Subscribed | Wait::Users => list(&mut self.ready, connection),
             Wait::Order(..)
@@ -259,12 +265,17 @@ impl Gateway {
     }
 
     /// The next connection whose output, input or end the driver is to look at.
-    pub fn take_ready(&mut self) -> Option<ConnectionId> {
+    pub fn take_ready(&mut self, now: Now, sink: &mut impl Sink) -> Option<ConnectionId> {
         loop {
-            let id = self.ready.pop_front()?;
-            if let Some(connection) = self.connections.get_mut(&id) {
-                connection.is_listed = false;
-                return Some(id);
+            if let Some(id) = self.ready.pop_front() {
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.is_listed = false;
+                    return Some(id);
+                }
+            } else if self.is_unsettled {
+                self.settle(now, sink);
+            } else {
+                return None;
             }
         }
     }
@@ -701,6 +712,13 @@ impl Gateway {
             }
         }
         self.take_offers(now, sink);
+        self.is_unsettled = true;
+    }
+
+    /// What follows from inputs beside their replies, once for all that came together: whoever waited for something else goes on,
+    /// and others are told.
+    fn settle(&mut self, now: Now, sink: &mut impl Sink) {
+        self.is_unsettled = false;
         while let Some(object) = self.core.client.poll_pushed() {
             self.core.waiters.written(object);
         }

@@ -36,7 +36,7 @@
 //! assert!(gateway.connected(now, id, "127.0.0.1:50000"));
 //! let mut packets = Vec::new();
 //! gateway.input(now, id, b"*1\r\n$4\r\nPING\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", &mut packets);
-//! assert_eq!(gateway.take_ready(), Some(id));
+//! assert_eq!(gateway.take_ready(now, &mut packets), Some(id));
 //! assert_eq!(gateway.output(id).unwrap(), b"+PONG\r\n");
 //! assert_eq!(packets.len(), 1, "the GET, on its way to the switch");
 //! ```

@@ -31,6 +31,9 @@ fn what_was_lost(reply: &[u8]) -> Option<&'static [u8]> {
 /// What scripts published, which stands in front of their reply: every answer to the request has it, and one of them
 /// is taken.
 fn taken_from(reply: &mut Vec<u8>) -> Vec<Message> {
+    if !reply.starts_with(b">") {
+        return Vec::new();
+    }
     let (published, length) = split_published(reply);
     reply.drain(..length);
     let message = |one: Published| Message {

@@ -308,7 +308,7 @@ impl World {
 
     /// As a driver: sends what there is to send, writes what there is to write.
     pub fn after_input(&mut self, mut sent: Vec<(Addr, Vec<u8>)>) {
-        while let Some(id) = self.gateway.take_ready() {
+        while let Some(id) = self.gateway.take_ready(self.now(), &mut sent) {
             if self.gateway.is_given_up(id) {
                 self.gateway.closed(id);
             }

@@ -74,7 +74,7 @@ impl World {
         let now = self.now();
         let own = &mut self.gateways[gateway];
         own.flush(now, &mut sent);
-        while let Some(id) = own.take_ready() {
+        while let Some(id) = own.take_ready(now, &mut sent) {
             if own.is_given_up(id) {
                 own.closed(id);
             }

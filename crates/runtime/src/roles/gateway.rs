@@ -364,10 +364,11 @@ impl Role for GatewayRole {
         self.lobby.wake(now.instant)?;
         let (gateway, mut sink) = self.gateway.input(out);
         gateway.open_session(now, &mut sink);
-        while let Some(ConnectionId(id)) = self.gateway.take_ready() {
+        loop {
+            let (gateway, mut sink) = self.gateway.input(out);
+            let Some(ConnectionId(id)) = gateway.take_ready(now, &mut sink) else { return Ok(()) };
             self.serve(now, id, out)?;
         }
-        Ok(())
     }
 
     fn log(&mut self, _now: Now) {

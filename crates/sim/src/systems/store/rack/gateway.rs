@@ -251,7 +251,7 @@ impl Redis {
 
     /// Deals with all connections that the gateway has something for, as the runtime's driver does.
     fn serve(&mut self, now_ns: u64, now: Now, out: &mut impl Sink) {
-        while let Some(id) = self.gateway.take_ready() {
+        while let Some(id) = self.gateway.take_ready(now, out) {
             if let Some(at) = self.connections.iter().position(|c| c.id == Some(id)) {
                 self.write(at, now_ns, now, out);
                 self.read(at, now, out);
