@@ -4,7 +4,8 @@
 
 mod common;
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use common::counters::while_counting;
 use common::*;
@@ -77,9 +78,60 @@ fn the_leader_of_a_raft_group_dies() {
 }
 
 #[test]
+fn the_leader_of_a_raft_group_over_redis_servers_dies() {
+    survive("raft-redis-leader", "replica-1", &["--protocol", "raft", "--engine", "redis"]);
+}
+
+#[test]
 fn a_follower_of_a_raft_group_dies() {
     let more = ["--protocol", "raft", "--accel", "none", "--reads", "read-index"];
     survive("raft-follower", "replica-3", &more);
+}
+
+/// With FLAIR's help; the longest time without a read of a key that nobody writes is printed, too.
+fn survive_with_flair(name: &str, victim: &str, protocol: &str) {
+    let more = ["--protocol", protocol, "--accel", "flair", "--standbys", "1"];
+    let rack = Rack::start(name, &more);
+    assert_eq!(rack.client().say("SET quiet here"), "+OK");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| longest_without_a_read(&rack, &is_over));
+        while_counting(name, &rack, 8, || {
+            std::thread::sleep(Duration::from_millis(700));
+            Rack::signal(rack.pid(victim), "-9");
+            std::thread::sleep(Duration::from_millis(4_500));
+            is_over.store(true, Ordering::Relaxed);
+        });
+        println!("{name}: reads paused for {:?}", reader.join().unwrap());
+    });
+}
+
+fn longest_without_a_read(rack: &Rack, is_over: &AtomicBool) -> Duration {
+    let mut client = rack.client();
+    let (began, mut longest) = (Instant::now(), Duration::ZERO);
+    let mut last = began;
+    while !is_over.load(Ordering::Relaxed) && began.elapsed() < PATIENCE {
+        let (line, value) = client.call(&[b"GET", b"quiet"]).unwrap();
+        if line.starts_with('$') {
+            assert_eq!(value, b"here");
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        } else {
+            assert!(line.starts_with("-TIMEOUT"), "{line}");
+        }
+    }
+    longest
+}
+
+#[test]
+fn leader_follower_or_switch_of_flair_dies() {
+    for protocol in ["vr", "raft"] {
+        for (name, victim) in
+            [("leader", "replica-1"), ("follower", "replica-3"), ("switch", "switch")]
+        {
+            survive_with_flair(&format!("flair-{protocol}-{name}"), victim, protocol);
+        }
+    }
 }
 
 #[test]

@@ -289,6 +289,17 @@ fn flair_over_raft_on_1000_keys() {
     history("raft-flair", 1_000, &["--protocol", "raft", "--accel", "flair"], None);
 }
 
+#[test]
+fn raft_over_redis_servers_on_1000_keys() {
+    history("raft-redis-1000-keys", 1_000, &[&RAFT[..], &["--engine", "redis"]].concat(), None);
+}
+
+#[test]
+fn flair_over_raft_over_redis_servers_whose_leader_dies() {
+    let more = [&RAFT[..], &["--accel", "flair", "--engine", "redis"]].concat();
+    history("raft-flair-redis-leader-dies", 100, &more, Some("replica-1"));
+}
+
 const NOPAXOS: [&str; 2] = ["--protocol", "nopaxos"];
 
 #[test]

@@ -227,6 +227,8 @@ guards! {
     SwitchStepDown,
     /// FLAIR: a heartbeat is as old as the probe that it echoes (trap T26).
     HeartbeatProbe,
+    /// FLAIR: a key group that stays unstable gets a numbered no-op.
+    GroupRepair,
     /// Follower leases: a write is committed once all have it who hold a lease.
     LeaseHolders,
     /// Follower leases: who answers reads holds a lease of the leader that is not over (trap T2).

@@ -43,6 +43,9 @@ use crate::users::Users;
 use crate::waiters::{End, Waiters};
 use crate::waiting::Waiting;
 
+/// How many clients may be still to be told of something before the end of a batch.
+const TOLD_MAX: usize = 1_024;
+
 /// The gateway: see the crate's documentation for the law of its API.
 #[derive(Debug)]
 pub struct Gateway {
@@ -116,7 +119,7 @@ impl Machine for Gateway {
     }
 
     fn flush(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.is_unsettled {
+        while self.is_unsettled {
             self.settle(now, sink);
         }
         self.core.exchange.flush(now, sink);
@@ -250,7 +253,7 @@ impl Gateway {
         match connection.wait {
             Wait::Nothing => {
                 self.go_on(now, id, sink);
-                self.is_unsettled = true;
+                self.note_unsettled(now, sink);
             }
             Wait::Blocked | Wait::Subscribed | Wait::Users => list(&mut self.ready, connection),
             Wait::Order(..)
@@ -366,6 +369,8 @@ impl Gateway {
     pub(crate) fn go_on(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) {
         // Taken out, so that CLIENT LIST can look at the others.
         let Some(mut connection) = self.connections.remove(&id) else { return };
+        // It may have something for others.
+        self.is_unsettled = true;
         connection.wait = Wait::Nothing;
         connection.query_bytes = connection.input.len();
         let input = core::mem::take(&mut connection.input);
@@ -712,16 +717,32 @@ impl Gateway {
             }
         }
         self.take_offers(now, sink);
-        self.is_unsettled = true;
-    }
-
-    /// What follows from inputs beside their replies, once for all that came together: whoever waited for something else goes on,
-    /// and others are told.
-    fn settle(&mut self, now: Now, sink: &mut impl Sink) {
-        self.is_unsettled = false;
         while let Some(object) = self.core.client.poll_pushed() {
             self.core.waiters.written(object);
         }
+        self.note_unsettled(now, sink);
+    }
+
+    /// There was input. What follows from it is done once for all that comes together ([`Gateway::settle`]), but for what must not
+    /// wait for other inputs.
+    fn note_unsettled(&mut self, now: Now, sink: &mut impl Sink) {
+        self.is_unsettled = true;
+        if !self.core.killed.is_empty() {
+            self.kill(now);
+        }
+        let told = self.core.tracking.outbox.len() + self.core.monitors.lines.len();
+        if !self.waiting.is_empty() || told > TOLD_MAX {
+            // Who waits comes before those whose commands are still to be read.
+            self.settle(now, sink);
+        } else if !self.core.exchange.messages.is_empty() {
+            // To those who have subscribed by now, as PUBLISH has counted them.
+            self.exchange(now, sink);
+        }
+    }
+
+    /// What follows from inputs beside their replies: whoever waited for something else goes on, and others are told.
+    fn settle(&mut self, now: Now, sink: &mut impl Sink) {
+        self.is_unsettled = false;
         self.wake_askers(now, sink);
         self.try_blocked(now, sink);
         self.exchange(now, sink);

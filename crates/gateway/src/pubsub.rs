@@ -330,6 +330,7 @@ impl Gateway {
     /// have cached what was written.
     pub(crate) fn exchange(&mut self, now: Now, sink: &mut impl Sink) {
         self.look_after_users(now, sink);
+        self.kill(now);
         self.look_after_pause(now, sink);
         self.look_after_events(now, sink);
         self.take_exchanged(now, sink);

@@ -62,6 +62,12 @@ impl Waiting {
         queue.push_back(id);
     }
 
+    /// Whether nobody waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        let none = |reads: &Reads| reads.first.is_empty() && reads.more.is_empty();
+        self.writes.is_empty() && self.reads.iter().all(none)
+    }
+
     /// The connection that may send the next read.
     pub(crate) fn next_read(&mut self, tentative: &Tentative) -> Option<ConnectionId> {
         for _ in TURNS {

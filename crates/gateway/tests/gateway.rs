@@ -605,6 +605,41 @@ fn bug_16_4_who_was_answered_shortly_waits_for_nobody_elses_long_replies() {
 }
 
 #[test]
+fn who_waits_for_room_comes_before_those_whose_commands_come_in_the_same_batch() {
+    let mut world = World::with(18, |setup| setup.client.reads_max = 1);
+    (2..=6).for_each(|id| world.connect(id));
+    world.batch(0, &[(1, "GET a"), (2, "GET b")]);
+    for id in 3..=6 {
+        world.batch(5 * MS, &[(id, "GET c")]);
+    }
+    assert_eq!(world.received[&2], b"$-1\r\n", "others overtake it for ever");
+}
+
+#[test]
+fn who_is_killed_says_nothing_more_in_the_same_batch() {
+    let mut world = World::new(19);
+    world.connect(2);
+    world.batch(0, &[(1, "CLIENT KILL ID 2"), (2, "INCR x")]);
+    assert_eq!(world.ask(&["GET x"]), ":1\r\n$-1\r\n");
+    world.connect(3);
+    assert_eq!(world.ask(&["CLIENT PAUSE 60000 WRITE"]), "+OK\r\n");
+    world.batch(0, &[(3, "INCR x")]);
+    world.batch(0, &[(1, "CLIENT KILL ID 3\r\nCLIENT UNPAUSE")]);
+    assert_eq!(world.ask(&["GET x"]), ":1\r\n+OK\r\n$-1\r\n");
+}
+
+#[test]
+fn what_waited_for_the_end_of_a_pause_is_tried_at_once() {
+    let mut world = World::new(20);
+    world.connect(2);
+    world.ask(&["RPUSH k a", "CLIENT PAUSE 60000 WRITE"]);
+    world.batch(0, &[(2, "BLPOP k 0")]);
+    world.batch(0, &[(1, "CLIENT UNPAUSE")]);
+    world.run_for(10 * MS);
+    assert_eq!(world.received[&2], b"*2\r\n$1\r\nk\r\n$1\r\na\r\n");
+}
+
+#[test]
 fn bug_16_4_who_waits_for_each_reply_goes_before_those_that_pipeline() {
     let mut world = World::with(15, |setup| setup.client.reads_max = 4);
     for id in 2..=90 {

@@ -23,8 +23,14 @@ const CONTROLLER: Addr = Addr { ip: 1, port: 300 };
 const CLIENT: Addr = Addr { ip: 1, port: 100 };
 const LEASE_MS: u64 = 100;
 const SESSION: SessionId = SessionId(7);
-const ALL: [Protocol; 5] =
-    [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Craq, Protocol::Vr, Protocol::NoPaxos];
+const ALL: [Protocol; 6] = [
+    Protocol::PrimaryBackup,
+    Protocol::Chain,
+    Protocol::Craq,
+    Protocol::Vr,
+    Protocol::NoPaxos,
+    Protocol::Raft,
+];
 
 fn addr(node: u16) -> Addr {
     Addr { ip: 1, port: node }
@@ -193,7 +199,12 @@ impl Group {
     fn orders(&self) -> u16 {
         let live = self.members.iter().copied().filter(|n| !self.dead.contains(n));
         match self.protocol {
-            Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => {
+            Protocol::Raft => {
+                let leads = |n: &u16| matches!(self.at(*n), Node::Vr(vr) if vr.leads());
+                let term = |n: &u16| self.at(*n).status(self.now(*n)).epoch;
+                live.clone().filter(leads).max_by_key(term).or(live.min()).unwrap()
+            }
+            Protocol::Vr | Protocol::NoPaxos => {
                 let view = |n: &u16| self.at(*n).status(self.now(*n)).epoch.0;
                 let view = live.map(|n| view(&n)).max().unwrap();
                 (view.max(1) as usize - 1) as u16 % self.nodes.len() as u16 + 1

@@ -34,7 +34,7 @@ enum Paper {
     Harmonia(harmonia::HarmoniaArgs),
     /// Falcon (the thesis' chapter 3), §3.5: delays of tasks, their steps; and racks of 32,000 executors
     Falcon(falcon::FalconArgs),
-    /// FLAIR (NSDI 2020; the thesis' chapter 4), §4.5: throughput, latency, failures, without follower leases
+    /// FLAIR (NSDI 2020; the thesis' chapter 4), §4.5: throughput, latency, failures, beside follower leases and quorum reads
     Flair(flair::FlairArgs),
 }
 

@@ -381,6 +381,28 @@ impl World {
         true
     }
 
+    /// What comes in one batch: the packets of so long, and then these lines.
+    pub fn batch(&mut self, ns: Duration, lines: &[(u64, &str)]) {
+        let (until, mut sent) = (self.at.after(ns), vec![]);
+        while self.events.peek().is_some_and(|event| event.0.0 <= until) {
+            let Some(Reverse((at, _, to_rack, mut bytes))) = self.events.pop() else { break };
+            self.at = at;
+            if to_rack {
+                for reply in self.store.handle(&bytes) {
+                    self.carry(false, reply);
+                }
+            } else {
+                self.gateway.handle(self.now(), Addr::default(), &mut bytes, &mut sent);
+            }
+        }
+        self.at = until;
+        for (id, line) in lines {
+            let bytes = format!("{line}\r\n");
+            self.gateway.input(self.now(), ConnectionId(*id), bytes.as_bytes(), &mut sent);
+        }
+        self.after_input(sent);
+    }
+
     pub fn run_for(&mut self, ns: Duration) {
         let until = self.at.after(ns);
         while self.step(until) {}

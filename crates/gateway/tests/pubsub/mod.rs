@@ -180,6 +180,21 @@ fn what_is_published_at_one_gateway_is_heard_at_all() {
 }
 
 #[test]
+fn who_was_counted_hears_it_though_he_unsubscribes_in_the_same_batch() {
+    let mut w = World::new(1, 4);
+    w.connect(0, 1);
+    w.connect(0, 2);
+    w.say(0, 1, "SUBSCRIBE c");
+    assert_eq!(w.heard(0, 1), "*3 $9 subscribe $1 c :1 ");
+    let (now, mut sent) = (w.now(), vec![]);
+    w.gateways[0].input(now, ConnectionId(2), b"PUBLISH c x\r\n", &mut sent);
+    w.gateways[0].input(now, ConnectionId(1), b"UNSUBSCRIBE c\r\n", &mut sent);
+    w.after(0, sent);
+    assert_eq!(w.heard(0, 2), ":1 ");
+    assert_eq!(w.heard(0, 1), "*3 $7 message $1 c $1 x *3 $11 unsubscribe $1 c :0 ");
+}
+
+#[test]
 fn channels_of_shards_are_apart() {
     let mut w = World::new(2, 2);
     w.connect(0, 1);

@@ -530,7 +530,8 @@ impl SwitchProgram for Flair {
     #[inline]
     fn look(&mut self, now: Instant) -> Wants {
         let unstable = self.registers.unstable.peek(0);
-        self.repair.look(now, self.upload.is_active(), unstable);
+        let repairs = self.upload.is_active() && self.guards.on(Guard::GroupRepair);
+        self.repair.look(now, repairs, unstable);
         let last = self.registers.session_seq_num.peek(0);
         if last >= self.settings.ask_at() { Wants::SwitchId } else { Wants::Nothing }
     }

@@ -206,8 +206,8 @@ impl Repair {
 
     /// Sets the timer.
     #[inline]
-    pub(super) fn look(&mut self, now: Instant, is_active: bool, unstable: u32) {
-        let waiting = is_active && unstable > 0;
+    pub(super) fn look(&mut self, now: Instant, repairs: bool, unstable: u32) {
+        let waiting = repairs && unstable > 0;
         if waiting && !self.waiting {
             self.at = now.after(self.interval_ns);
             self.left = 0;

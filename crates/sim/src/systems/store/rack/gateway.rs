@@ -448,14 +448,14 @@ impl Rack<'_> {
     /// Carries what the gateway has for its clients, and lets them deal with it.
     pub(super) fn serve_clients(&mut self, node: usize) {
         let (now_ns, now) = (self.world.now_ns, self.world.clock(node));
-        let is_batch_left = self.slots[node].batch.is_some();
+        if self.slots[node].batch.is_some() {
+            return; // As the runtime's driver, which looks at connections at the end of a batch.
+        }
         let Role::Client(process) = &mut self.slots[node].role else { return };
         let (process, mut out) = process.input(&mut self.outgoing);
         let Process::Redis(redis) = process else { return };
         redis.serve(now_ns, now, &mut out);
-        if !is_batch_left {
-            redis.gateway.flush(now, &mut out);
-        }
+        redis.gateway.flush(now, &mut out);
         for at in 0..self.plan.connections {
             self.take_replies(node, at);
             self.think(node, at);
