@@ -10,6 +10,9 @@ use concord_core::{Duration, Instant, MS};
 
 /// How often a time-out doubles before it stays.
 pub const ROUNDS: u8 = 6;
+/// A time-out doubles up to so much, and up to twice the first one where that is more: who takes over from a dead switch or
+/// replica is found soon, and a rack that is slow is not asked more often.
+pub const BACKOFF_NS_MAX: Duration = 160 * MS;
 /// How long after [`concord_wire::Status::Order`] a write is tried again, if nothing happened
 /// before (trap T22).
 pub const ORDER_RETRY_NS: Duration = 2 * MS;
@@ -89,11 +92,13 @@ impl Timers {
         self.rtt[lane as usize].sample(rtt_ns);
     }
 
-    /// How long a round waits: srtt + 4 var, doubled each time.
+    /// How long a round waits: srtt + 4 var, doubled each time, up to [`BACKOFF_NS_MAX`].
     pub fn timeout_ns(&self, lane: Lane, round: u8) -> Duration {
         let rtt = self.rtt[lane as usize];
         let rto_ns = rtt.srtt_ns.saturating_add(rtt.var_ns.saturating_mul(4));
-        (rto_ns.clamp(self.min_ns, self.max_ns) << round.min(ROUNDS - 1)).min(self.max_ns)
+        let first_ns = rto_ns.clamp(self.min_ns, self.max_ns);
+        let most_ns = BACKOFF_NS_MAX.max(2 * first_ns).min(self.max_ns);
+        (first_ns << round.min(ROUNDS - 1)).min(most_ns)
     }
 
     /// Sets a timer for its round.
@@ -178,7 +183,7 @@ mod tests {
         let rto_ns = t.timeout_ns(Lane::Write, 0);
         assert!((50 * MS..60 * MS).contains(&rto_ns), "{rto_ns}");
         assert_eq!(t.timeout_ns(Lane::Write, 1), 2 * rto_ns);
-        assert_eq!(t.timeout_ns(Lane::Write, 200), 500 * MS);
+        assert_eq!(t.timeout_ns(Lane::Write, 200), BACKOFF_NS_MAX);
         assert_eq!(t.timeout_ns(Lane::Read, 2), 80 * MS);
     }
     fn timer(set_ms: u64, number: u64, round: u8) -> Timer {

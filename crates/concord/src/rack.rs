@@ -33,6 +33,8 @@ pub const REPLICAS_MAX: u16 = 64;
 pub const GATEWAYS_MAX: u16 = 64;
 /// A switch says every 100 ms that it lives.
 const SWITCH_FAILURE_MS_MIN: u64 = 250;
+/// What it is if nothing is said.
+const SWITCH_FAILURE_MS: u64 = 300;
 /// Most workers that `concord up` starts.
 pub const WORKERS_MAX: u16 = 64;
 /// Most standby switches of a rack.
@@ -236,7 +238,7 @@ pub struct Rack {
     pub lease_ms: u64,
     /// A replica that is silent for this long is removed, in ms.
     pub failure_ms: u64,
-    /// A switch that is silent for this long is replaced by a standby, in ms; `failure_ms` if left out.
+    /// A switch that is silent for this long is replaced by a standby, in ms; 300 if left out, or `failure_ms` if that is less.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch_failure_ms: Option<u64>,
     /// Replies to reads pass the switch too, as they do where the switch is hardware.
@@ -368,7 +370,8 @@ impl Rack {
     /// Time until a silent switch is replaced, in ns.
     #[must_use]
     pub fn switch_failure_ns(&self) -> u64 {
-        self.switch_failure_ms.unwrap_or(self.failure_ms).saturating_mul(MS)
+        let ms = self.switch_failure_ms.unwrap_or(SWITCH_FAILURE_MS);
+        ms.min(self.failure_ms).saturating_mul(MS)
     }
 }
 

@@ -20,6 +20,8 @@ use crate::turn::Turn;
 /// How long a session waits for followers that lag: who has not all of the log at its start gets no read
 /// of a key group before that is written.
 const PATIENCE_NS: Duration = 100 * MS;
+/// How long for those that say nothing: the leader before is dead, as a rule.
+const UNHEARD_NS: Duration = 20 * MS;
 
 impl<E: Engine> Vr<E> {
     /// Whose numbers writes have: the switch's, or the session's.
@@ -185,13 +187,17 @@ impl<E: Engine> Vr<E> {
         if !self.session.is_begun() {
             let end = self.ordered.end();
             let is_settled = self.executed >= self.leading.view_start() && self.executed == end;
-            let is_patient = now.instant.since(self.leading.begun_at()) < PATIENCE_NS;
-            let lag = self.leading.followers.iter().enumerate();
-            let lags = |(index, f): &(usize, &Follower)| {
-                *index != self.group.me() && f.acked < end && self.group.is_voter(*index)
+            let begun_ns = now.instant.since(self.leading.begun_at());
+            let is_awaited = |f: &Follower| match f.heard_at {
+                Some(_) => begun_ns < PATIENCE_NS,
+                None => begun_ns < UNHEARD_NS,
             };
-            let mut lag = lag.filter(lags);
-            if !is_settled || (lag.next().is_some() && is_patient) {
+            let mut lag = self.leading.followers.iter().enumerate();
+            let lags = |(index, f): &(usize, &Follower)| {
+                let is_other = *index != self.group.me() && self.group.is_voter(*index);
+                is_other && f.acked < end && is_awaited(f)
+            };
+            if !is_settled || lag.any(|follower| lags(&follower)) {
                 return;
             }
             let replicas = self.group.members().iter().map(|m| m.node).collect();

@@ -34,8 +34,6 @@ const NAME: &str = "tasks";
 const WORKERS: u16 = 2;
 /// Where the first owner is asked, if nobody says another place.
 const LISTEN_PORT: u16 = 7380;
-/// A switch's queue of tasks is gone with it, and the tasks are submitted again: a standby takes over soon.
-const SWITCH_FAILURE_MS: u64 = 300;
 /// Fewest tasks that a worker of `concord up` runs at a time: commands wait more than they compute.
 const SLOTS_MIN: u16 = 4;
 
@@ -54,7 +52,6 @@ impl System for Falcon {
 
     fn add(&self, rack: &mut Rack) {
         if groups(rack).next().is_none() {
-            rack.switch_failure_ms = rack.switch_failure_ms.or(Some(SWITCH_FAILURE_MS));
             rack.group.push(GroupPlace {
                 name: NAME.to_string(),
                 number: NUMBER,

@@ -206,6 +206,8 @@ impl<'a> Rack<'a> {
 
 /// How often a leader weighs its group's queues: often enough for the few seconds of a run.
 const WEIGH_NS: u64 = 50 * MS;
+/// What ships.
+const SWITCH_FAILURE_NS: u64 = 300 * MS;
 
 /// What the machines of the plan's rack are told.
 fn blueprint(plan: &Plan) -> Blueprint {
@@ -216,6 +218,7 @@ fn blueprint(plan: &Plan) -> Blueprint {
     Blueprint {
         controller: ControllerConfig {
             failure_ns: plan.failure_ns,
+            switch_failure_ns: SWITCH_FAILURE_NS,
             rack: plan.seed | 1,
             ..of.controller
         },
