@@ -5,8 +5,9 @@ use std::fmt::{self, Debug, Write};
 use std::hash::{DefaultHasher, Hasher};
 
 /// Fields of that name are left out, with all that is inside: buffers, what is counted, and what tells
-/// full packets apart in batches of several (a batch is a packet here).
-pub(super) const UNSEEN: [&str; 9] = [
+/// full packets apart in batches of several (a batch is a packet here); FLAIR's forwarding tables, which follow from what
+/// they were made of.
+pub(super) const UNSEEN: [&str; 11] = [
     "scratch",
     "reply",
     "spare",
@@ -16,6 +17,8 @@ pub(super) const UNSEEN: [&str; 9] = [
     "measured",
     "unsent_bytes",
     "local_ms",
+    "rows",
+    "rings",
 ];
 /// What decides nothing in the explorer: a client's round trips (its time-outs are fixed), a link's
 /// window (a few packets are on their way), when members were heard of (none is cut from another for as

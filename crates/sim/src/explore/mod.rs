@@ -7,8 +7,9 @@
 //! cut off; the switch is replaced; time passes. A packet of several objects comes round in the switch between
 //! any two others. Each reply is followed by a search for an order of the history so far.
 //!
-//! What the switch draws (which replica gets a fast read) is drawn in every way. What a client sends
-//! and gets waits nowhere between it and the switch: that would only leave more orders open.
+//! What the switch draws (which replica gets a fast read) is drawn in every way, under FLAIR among those that it
+//! lets answer. What a client sends and gets waits nowhere between it and the switch: that would only leave
+//! more orders open. But a reply that FLAIR's switch checks is under way to it.
 //!
 //! What is left out, so that the states can be counted: heartbeats, leases and the ends of the members'
 //! logs arrive at once (a member takes no records while an epoch opens, so that its end is the same
@@ -28,7 +29,7 @@ use std::collections::{HashSet, VecDeque};
 
 use concord_core::Guards;
 use concord_switch::Layout;
-use concord_wire::control::Protocol;
+use concord_wire::control::{Program, Protocol};
 use rustc_hash::FxBuildHasher;
 
 use rig::Rig;
@@ -113,14 +114,47 @@ impl Budget {
     };
 }
 
-/// A state to begin with: the first client called, a write; some replicas got it, the leader died or did not,
-/// and time passed. What was said since is under way.
+/// A state to begin with, in which the first client has called, a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prepared {
-    /// The replicas that did not get the write, by bits.
-    pub missed: u8,
+pub enum Prepared {
+    /// Some replicas got it, the leader died or did not, and time passed. What was said since is under way.
+    Missed {
+        /// The replicas that did not get the write, by bits.
+        missed: u8,
+        /// The leader is dead.
+        leader_dies: bool,
+    },
+    /// FLAIR: the session is over, and time passed until the leader says that the next one begins. What switch, replicas and
+    /// clients said to each other is under way; all else has arrived.
+    Session {
+        /// How far the write is.
+        write: Write,
+        /// Why the session is over.
+        over: Over,
+    },
+}
+
+/// How far the first client's write is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// It has a number, and is on its way to the leader.
+    Numbered,
+    /// The leader has executed it. Its reply is on its way.
+    Executed,
+}
+
+/// Why a session is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
     /// The leader is dead.
-    pub leader_dies: bool,
+    LeaderDied,
+    /// The switch was replaced by another one of the same address.
+    Replaced,
+    /// Another switch took over beside the first one, which heard of it, and the first client has, too.
+    Rival,
+    /// The same, but the first switch and the last replica are cut off from the controller, the other replicas and
+    /// the other switch.
+    Split,
 }
 
 /// What is explored.
@@ -128,6 +162,8 @@ pub struct Prepared {
 pub struct Setup {
     /// How the replicas replicate.
     pub protocol: Protocol,
+    /// What the switch runs.
+    pub program: Program,
     /// How many.
     pub replicas: usize,
     /// What each client calls, one call after the other; at most four.
@@ -154,6 +190,7 @@ impl Setup {
     pub fn new(protocol: Protocol, scripts: Vec<Vec<Call>>) -> Setup {
         Setup {
             protocol,
+            program: Program::of(protocol, true),
             replicas: 3,
             scripts,
             prepared: Vec::new(),
@@ -164,6 +201,12 @@ impl Setup {
             reduced: true,
             states_max: 5_000_000,
         }
+    }
+
+    /// The same with a switch that runs FLAIR.
+    #[must_use]
+    pub fn flair(protocol: Protocol, scripts: Vec<Vec<Call>>) -> Setup {
+        Setup { program: Program::Flair, ..Setup::new(protocol, scripts) }
     }
 }
 

@@ -13,9 +13,11 @@ use concord_core::{Instant, MS, Machine, Now, Rng, SEC, Sink};
 use concord_engine::CommandBuf;
 use concord_protocols::{Node, Phase, ReplicaConfig};
 use concord_switch::agent::AgentConfig;
+use concord_switch::flair::GROUP_BITS_MIN;
 use concord_switch::settings::Sections;
-use concord_switch::{Layout, Loop, TableSettings};
+use concord_switch::{KeyGroupSettings, Layout, Loop, TableSettings};
 use concord_wire::control::Program;
+use concord_wire::rpc::at;
 use concord_wire::{Flags, FurtherIds};
 use rustc_hash::FxBuildHasher;
 
@@ -46,13 +48,13 @@ const ROUND: Loop = Loop { delay_ns: 1, ..Loop::DEFAULT };
 /// A machine that wants to be woken at once, again and again, is broken.
 const TICKS_MAX: usize = 16;
 /// Between the incarnations of one node: more than an exploration counts streams, copies or recoveries,
-/// whose tags begin with the incarnation or are combined with it (`Life::tag`), so that none collide.
+/// whose tags begin with the incarnation or are combined with it (`Life::tag`), so that none collide. Between those of
+/// switches, too: one that is deposed counts its own up, and must not come to be another one's.
 const INCARNATIONS_APART: u64 = 0x100;
 
 /// What the machines of a setup are told.
 fn blueprint(setup: &Setup) -> Blueprint {
-    let program = Program::of(setup.protocol, true);
-    let of = Blueprint::new(setup.protocol, program, setup.replicas, setup.guards);
+    let of = Blueprint::new(setup.protocol, setup.program, setup.replicas, setup.guards);
     Blueprint {
         controller: ControllerConfig { failure_ns: FAILURE_NS, ..of.controller },
         replica: ReplicaConfig { lease_ns: LEASE_NS, copy_bytes: 1_000, ..of.replica },
@@ -66,6 +68,7 @@ fn blueprint(setup: &Setup) -> Blueprint {
                     sweep_interval_ns: MS,
                     sweep_chunk: setup.layout.slots,
                 },
+                key_groups: KEY_GROUPS,
                 ..of.switch.sections
             },
             ..of.switch
@@ -100,6 +103,9 @@ pub(super) struct Flight {
     pub from: usize,
     pub to: usize,
     pub bytes: Vec<u8>,
+    /// FLAIR's switch might as well have sent it to each of these replicas, by bits; none of a packet that goes to `to`
+    /// alone, or wherever a replica is.
+    pub among: u8,
 }
 
 /// What a machine is given.
@@ -227,7 +233,8 @@ impl Rig {
 
     /// A switch that was just started at `node`, the number of others before it.
     pub(super) fn switch(&mut self, node: usize, before: u8) -> MachineId {
-        let agent = self.blueprint.switch(node, 1 + u64::from(before), false);
+        let incarnation = 1 + INCARNATIONS_APART * u64::from(before);
+        let agent = self.blueprint.switch(node, incarnation, false);
         self.keep(agent.map_or(Role::Dead, |agent| Role::Switch(Box::new(agent))), false)
     }
 
@@ -276,10 +283,43 @@ impl Rig {
     fn keep_sent(&mut self, node: usize) -> Vec<PacketId> {
         let packets = std::mem::take(&mut self.out.packets);
         let nodes = self.nodes();
-        let flights =
-            packets.into_iter().map(|(to, bytes)| Flight { from: node, to: node_of(to), bytes });
+        let flights = packets.into_iter().map(|(to, bytes)| Flight {
+            from: node,
+            to: node_of(to),
+            bytes,
+            among: 0,
+        });
         let flights = flights.filter(|f| f.to < nodes);
         flights.map(|flight| self.keep_packet(self.plain(flight))).collect()
+    }
+
+    /// What a switch that runs FLAIR makes of a read: a hash of its number picks one of those that may answer. It is
+    /// asked with other numbers, too.
+    fn drawn(
+        &mut self,
+        before: &mut Role,
+        packet: PacketId,
+        now: Now,
+        sent: Vec<PacketId>,
+    ) -> Vec<PacketId> {
+        let Flight { from, bytes, .. } = self.packets[packet as usize].clone();
+        let mut among = 0;
+        for draw in 0..DRAWS {
+            let mut bytes = bytes.clone();
+            bytes[at::REQUEST.end - 1] ^= draw;
+            role::deliver(before, now, addr(from), &mut bytes, &mut self.out);
+            for (to, bytes) in std::mem::take(&mut self.out.packets) {
+                if self.is_replica(node_of(to)) && Sort::of(&bytes) == Sort::FastRead {
+                    among |= 1 << (node_of(to) - REPLICAS);
+                }
+            }
+        }
+        let among = |flight: Flight| Flight { among, ..flight };
+        let sent = sent.into_iter().map(|sent| match self.sorts[sent as usize] {
+            Sort::FastRead => self.keep_packet(among(self.packets[sent as usize].clone())),
+            _ => sent,
+        });
+        sent.collect()
     }
 
     /// What may still come of a packet on its way to a machine.
@@ -307,6 +347,7 @@ impl Rig {
             return Rc::clone(step);
         }
         let mut machine = self.machines[id as usize].clone();
+        let before = self.draws(&machine, input).map(|packet| (machine.clone(), packet));
         let mut replies = Vec::new();
         let now = self.now(at);
         self.take(&mut machine, node, input, now);
@@ -331,10 +372,23 @@ impl Rig {
             }
         }
         let next = self.keep(machine, at.is_over);
-        let sent = self.keep_sent(node);
+        let mut sent = self.keep_sent(node);
+        if let Some((mut before, packet)) = before {
+            sent = self.drawn(&mut before, packet, now, sent);
+        }
         let step = Rc::new(Step { next, sent, replies });
         self.steps.insert((node, id, input, at), Rc::clone(&step));
         step
+    }
+
+    /// The read that a switch is given and sends to a replica of its choice, where not all may be chosen.
+    fn draws(&self, machine: &Role, input: Input) -> Option<PacketId> {
+        let Input::Packet(packet) = input else { return None };
+        let is_drawn = self.setup.program == Program::Flair
+            && matches!(machine, Role::Switch(_))
+            && self.is_client(self.packets[packet as usize].from)
+            && self.sorts[packet as usize] == Sort::Request;
+        is_drawn.then_some(packet)
     }
 
     fn take(&mut self, machine: &mut Role, node: usize, input: Input, now: Now) {
@@ -360,6 +414,13 @@ impl Rig {
         }
     }
 
+    /// Whether a client is registered before it calls. Under FLAIR one that reads need not be, so that numbers are small:
+    /// those of two sessions are equal soon.
+    pub(super) fn is_warm(&self, client: usize) -> bool {
+        self.setup.program != Program::Flair
+            || self.setup.scripts[client].iter().any(Call::is_write)
+    }
+
     /// Submits a write of an object of its own, by which the client is registered.
     pub(super) fn warm_up(
         &mut self,
@@ -376,8 +437,13 @@ impl Rig {
         (self.keep(machine, false), sent)
     }
 
-    /// Whether the epoch is open there, with a lease.
+    /// Whether the epoch is open there, with a lease; at FLAIR's switch, the session is active.
     pub(super) fn is_ready(&self, id: MachineId, at: At) -> bool {
+        if let Role::Switch(switch) = &self.machines[id as usize]
+            && self.setup.program == Program::Flair
+        {
+            return switch.is_ready();
+        }
         self.replica(id).is_none_or(|r| r.phase() == Phase::Open && r.holds_lease(self.now(at)))
     }
 
@@ -389,7 +455,7 @@ impl Rig {
 
     /// A packet in a line.
     pub(super) fn describe(&self, packet: PacketId) -> String {
-        let Flight { from, to, bytes } = &self.packets[packet as usize];
+        let Flight { from, to, bytes, .. } = &self.packets[packet as usize];
         format!("{} to {}: {}", self.name(*from), self.name(*to), describe(bytes).1)
     }
 
@@ -428,6 +494,11 @@ fn submit(client: &mut Client, now: Now, call: &Call, out: &mut impl Sink) {
 /// The registers that are small enough to be explored.
 pub(super) const LAYOUT: Layout =
     Layout { table_stages: 1, slots: 4, counter_bits: 32, run_bits: 0 };
+/// The fewest key groups, which are one chunk.
+const KEY_GROUPS: KeyGroupSettings =
+    KeyGroupSettings { group_bits: GROUP_BITS_MIN, run_bits: 0, ..KeyGroupSettings::DEFAULT };
+/// Numbers with which FLAIR's switch is asked where a read goes: of its 256 rows so many have each replica of a set.
+const DRAWS: u8 = 64;
 
 #[cfg(test)]
 mod tests {

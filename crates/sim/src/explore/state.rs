@@ -10,9 +10,11 @@ use concord_wire::control::Protocol;
 use super::canonical::fingerprint_of;
 use super::order::{Event, has_order};
 use super::registers::Registers;
-use super::rig::{At, Input, MOMENT_MS, MachineId, NOBODY, PacketId, Rig, STEP_MS, WAIT_STEPS};
+use super::rig::{
+    At, Flight, Input, MOMENT_MS, MachineId, NOBODY, PacketId, Rig, STEP_MS, WAIT_STEPS,
+};
 use super::travel::{Passage, Sort, Travel};
-use super::{Budget, Call, Prepared};
+use super::{Budget, Call, Over, Prepared, Write};
 use crate::world::{CONTROLLER, REPLICAS, SWITCH};
 
 /// Most calls of a client.
@@ -82,6 +84,8 @@ pub(super) struct State {
     pub(super) at: At,
     /// The replica that is cut off, and whether it has been since before the last wait.
     cut: Option<(u8, bool)>,
+    /// The first switch is cut off with it.
+    is_split: bool,
     pub(super) left: Budget,
     calls: Vec<[Called; CALLS_MAX]>,
 }
@@ -96,6 +100,7 @@ impl State {
             net: Vec::new(),
             at: At { ms: 0, is_over: false },
             cut: None,
+            is_split: false,
             left: rig.setup.budget,
             calls: vec![[Called::default(); CALLS_MAX]; rig.setup.scripts.len()],
         };
@@ -105,6 +110,9 @@ impl State {
             let ready = state.machines.iter().all(|id| rig.is_ready(*id, state.at));
             if ready && step > 4 {
                 for client in 0..state.calls.len() {
+                    if !rig.is_warm(client) {
+                        continue;
+                    }
                     let node = rig.client(client);
                     let (id, sent) = rig.warm_up(node, state.machines[node], state.at);
                     state.machines[node] = id;
@@ -123,23 +131,76 @@ impl State {
     pub(super) fn prepared(&self, rig: &mut Rig, how: Prepared) -> State {
         let mut next = self.clone();
         next.call(rig, 0);
-        for packet in std::mem::take(&mut next.net) {
-            let to = rig.packets[packet as usize].to;
-            let is_missed = rig.is_replica(to) && how.missed >> (to - REPLICAS) & 1 == 1;
-            if !is_missed {
-                next.arrive(rig, packet);
-            }
+        match how {
+            Prepared::Missed { missed, leader_dies } => next.miss(rig, missed, leader_dies),
+            Prepared::Session { write, over } => next.end_session(rig, write, over),
         }
-        let leads = |rig: &Rig, node: usize| matches!(rig.replica(next.machines[node]), Some(Node::Vr(vr)) if vr.leads());
-        let leader = (REPLICAS..REPLICAS + rig.setup.replicas).find(|node| leads(rig, *node));
-        if let Some(leader) = leader.filter(|_| how.leader_dies) {
-            next.crash(rig, leader);
-        }
-        next.wait(rig);
         if rig.setup.reduced {
             next.forget_void(rig);
         }
         next
+    }
+
+    fn miss(&mut self, rig: &mut Rig, missed: u8, leader_dies: bool) {
+        for packet in std::mem::take(&mut self.net) {
+            let to = rig.packets[packet as usize].to;
+            let is_missed = rig.is_replica(to) && missed >> (to - REPLICAS) & 1 == 1;
+            if !is_missed {
+                self.arrive(rig, packet);
+            }
+        }
+        if let Some(leader) = self.leader(rig).filter(|_| leader_dies) {
+            self.crash(rig, leader);
+        }
+        self.wait(rig);
+    }
+
+    fn end_session(&mut self, rig: &mut Rig, write: Write, over: Over) {
+        if write == Write::Executed {
+            for packet in std::mem::take(&mut self.net) {
+                let to = rig.packets[packet as usize].to;
+                self.take(rig, to, Input::Packet(packet), Travel::Changing);
+            }
+        }
+        match over {
+            Over::LeaderDied => {
+                if let Some(leader) = self.leader(rig) {
+                    self.crash(rig, leader);
+                }
+            }
+            Over::Replaced => self.start_switch(rig, SWITCH, 1, Travel::Changing),
+            Over::Rival => self.start_switch(rig, rig.other_switch(), 1, Travel::Changing),
+            Over::Split => {
+                self.cut = Some((rig.setup.replicas as u8 - 1, false));
+                self.is_split = true;
+                self.start_switch(rig, rig.other_switch(), 1, Travel::Changing);
+            }
+        }
+        let has_other = matches!(over, Over::Rival | Over::Split);
+        let mut steps = 0..STEPS_MAX;
+        while !(self.session_begins(rig) && (!has_other || self.asks_other_switch(rig))) {
+            assert!(steps.next().is_some(), "no other session begins");
+            self.at.ms += STEP_MS;
+            self.tick(rig, Travel::Changing);
+            self.cut = self.cut.map(|(replica, _)| (replica, true));
+        }
+        self.end_time(rig);
+    }
+
+    /// Whether a leader's word that a session begins is under way.
+    fn session_begins(&self, rig: &Rig) -> bool {
+        self.net.iter().any(|packet| rig.sorts[*packet as usize] == Sort::Session)
+    }
+
+    /// Whether a client's request is on its way to the other switch.
+    fn asks_other_switch(&self, rig: &Rig) -> bool {
+        let flights = self.net.iter().map(|packet| &rig.packets[*packet as usize]);
+        flights.into_iter().any(|f| rig.is_client(f.from) && f.to == rig.other_switch())
+    }
+
+    fn leader(&self, rig: &Rig) -> Option<usize> {
+        let leads = |id: MachineId| matches!(rig.replica(id), Some(Node::Vr(vr)) if vr.leads());
+        (REPLICAS..REPLICAS + rig.setup.replicas).find(|node| leads(self.machines[*node]))
     }
 
     pub(super) fn fingerprint(&self) -> u128 {
@@ -154,7 +215,7 @@ impl State {
         let b = self.left;
         bytes.extend_from_slice(&[
             cut,
-            is_old.into(),
+            u8::from(is_old) | u8::from(self.is_split) << 1,
             b.losses,
             b.duplicates,
             b.crashes,
@@ -232,10 +293,22 @@ impl State {
         if !(from_switch && rig.sorts[packet as usize] == Sort::FastRead) {
             return actions.push(Action::Deliver(packet));
         }
+        let among = rig.packets[packet as usize].among;
         for replica in 0..rig.setup.replicas {
-            if self.machines[REPLICAS + replica] != NOBODY {
+            let may_get = among == 0 || among >> replica & 1 == 1;
+            if may_get && self.machines[REPLICAS + replica] != NOBODY {
                 actions.push(Action::Read(packet, replica as u8));
             }
+        }
+    }
+
+    /// Whether whoever a packet may arrive at is dead.
+    fn is_lost(&self, rig: &Rig, packet: PacketId) -> bool {
+        let Flight { to, among, .. } = rig.packets[packet as usize];
+        let is_dead = |replica: usize| self.machines[REPLICAS + replica] == NOBODY;
+        match among {
+            0 => self.machines[to] == NOBODY,
+            _ => (0..rig.setup.replicas).all(|r| among >> r & 1 == 0 || is_dead(r)),
         }
     }
 
@@ -279,11 +352,11 @@ impl State {
             }
             Action::Replace => {
                 next.left.replacements -= 1;
-                next.start_switch(rig, SWITCH);
+                next.start_switch(rig, SWITCH, next.switches(rig), Travel::Free);
             }
             Action::Rival => {
                 next.left.rivals -= 1;
-                next.start_switch(rig, rig.other_switch());
+                next.start_switch(rig, rig.other_switch(), next.switches(rig), Travel::Free);
             }
             Action::Moment => {
                 next.left.moments -= 1;
@@ -304,7 +377,9 @@ impl State {
 
     fn crash(&mut self, rig: &Rig, node: usize) {
         self.machines[node] = NOBODY;
-        self.net.retain(|packet| rig.packets[*packet as usize].to != node);
+        let mut net = std::mem::take(&mut self.net);
+        net.retain(|packet| !self.is_lost(rig, *packet));
+        self.net = net;
     }
 
     fn wait(&mut self, rig: &mut Rig) {
@@ -339,11 +414,16 @@ impl State {
         self.take(rig, rig.client(client), Input::Call(number as u8), Travel::Calling);
     }
 
-    fn start_switch(&mut self, rig: &mut Rig, node: usize) {
+    /// How many were started, but for the first one; where a state was prepared, there may be one more.
+    fn switches(&self, rig: &Rig) -> u8 {
         let (all, left) = (rig.setup.budget, self.left);
-        let before = all.replacements - left.replacements + all.rivals - left.rivals;
+        let prepared = u8::from(!rig.setup.prepared.is_empty());
+        prepared + all.replacements - left.replacements + all.rivals - left.rivals
+    }
+
+    fn start_switch(&mut self, rig: &mut Rig, node: usize, before: u8, travel: Travel) {
         self.machines[node] = rig.switch(node, before);
-        self.take(rig, node, Input::Tick, Travel::Free);
+        self.take(rig, node, Input::Tick, travel);
     }
 
     fn forget(&mut self, packet: PacketId) {
@@ -403,8 +483,7 @@ impl State {
         arriving: &mut VecDeque<PacketId>,
     ) {
         for packet in sent {
-            let flight = &rig.packets[*packet as usize];
-            if self.machines[flight.to] == NOBODY {
+            if self.is_lost(rig, *packet) {
                 continue;
             }
             match self.passage(rig, *packet, travel) {
@@ -418,10 +497,15 @@ impl State {
     fn passage(&self, rig: &Rig, packet: PacketId, travel: Travel) -> Passage {
         let flight = &rig.packets[packet as usize];
         let (from, to, sort) = (flight.from, flight.to, rig.sorts[packet as usize]);
-        let is_peer = |node: usize| rig.is_replica(node) || node == CONTROLLER;
         if let Some((replica, is_old)) = self.cut {
             let own = REPLICAS + usize::from(replica);
-            if (from == own && is_peer(to)) || (to == own && is_peer(from)) {
+            let is_own = |node: usize| node == own || (self.is_split && node == SWITCH);
+            let is_peer = |node: usize| {
+                (rig.is_replica(node) && node != own)
+                    || node == CONTROLLER
+                    || (self.is_split && node == rig.other_switch())
+            };
+            if (is_own(from) && is_peer(to)) || (is_own(to) && is_peer(from)) {
                 // What it asked for at last is granted, and on its way to it.
                 return match sort {
                     Sort::LeaseRequest if from == own && !is_old => Passage::AtOnce,
@@ -452,6 +536,10 @@ impl State {
         let at_once = match travel {
             Travel::Free | Travel::Calling => is_periodic || is_idle_ack || is_hurried,
             Travel::Waiting => is_periodic || is_ack || is_hurried,
+            Travel::Changing => {
+                let of_switch = rig.is_switch(flight.from) || rig.is_switch(flight.to);
+                is_periodic || sort == Sort::Configure || !of_switch
+            }
             Travel::Starting => true,
         };
         if at_once { Passage::AtOnce } else { Passage::UnderWay }

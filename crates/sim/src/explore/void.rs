@@ -68,7 +68,7 @@ impl State {
             }
             Relevance::AsPassedOn => self.completes_nothing(rig, packet),
             Relevance::AsAnswer { to: client, packet } => {
-                let answer = Flight { from: to, to: node_of(client), bytes: packet };
+                let answer = Flight { from: to, to: node_of(client), bytes: packet, among: 0 };
                 let answer = rig.keep_packet(answer);
                 self.is_void(rig, answer)
             }

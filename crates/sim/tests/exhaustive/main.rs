@@ -6,6 +6,7 @@
 //! of states, for who changed what the machines send, instead of asserting them.
 //! Release builds only (`make guards`).
 
+mod flair;
 mod guards;
 mod quorum;
 mod several;
@@ -78,9 +79,14 @@ fn holds_from(
     budget: Budget,
     states: usize,
 ) {
+    exactly(name, Setup { prepared, budget, ..Setup::new(protocol, scripts) }, states);
+}
+
+/// The same of whatever is set up.
+#[track_caller]
+fn exactly(name: &str, setup: Setup, states: usize) {
     let states_max = if is_count() { usize::MAX } else { states + 1 };
-    let setup = Setup { prepared, budget, states_max, ..Setup::new(protocol, scripts) };
-    let found = run(name, setup);
+    let found = run(name, Setup { states_max, ..setup });
     assert_eq!(found.violation, None);
     assert!(found.is_complete, "{name} has more states than {states}");
     assert!(is_count() || found.states == states, "{name} has another number of states");
@@ -99,7 +105,12 @@ fn is_large() -> bool {
 /// What can matter no more is left out of a state: there are fewer, and as many histories.
 #[track_caller]
 fn loses_nothing(protocol: Protocol, scripts: Vec<Vec<Call>>, budget: Budget, states: usize) {
-    let reduced = Setup { budget, ..Setup::new(protocol, scripts) };
+    loses_nothing_of(Setup { budget, ..Setup::new(protocol, scripts) }, states);
+}
+
+/// The same of whatever is set up.
+#[track_caller]
+fn loses_nothing_of(reduced: Setup, states: usize) {
     let whole = run("with all", Setup { reduced: false, ..reduced.clone() });
     assert!(is_count() || whole.states == states, "another number of states");
     let reduced = run("reduced", reduced);

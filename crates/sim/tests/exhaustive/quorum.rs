@@ -55,12 +55,12 @@ fn a_replica_dies() {
 
 /// Racks whose leader is dead, and of which every choice of replicas missed the first write.
 pub(crate) fn leaderless() -> Vec<Prepared> {
-    (0..8).map(|missed| Prepared { missed, leader_dies: true }).collect()
+    (0..8).map(|missed| Prepared::Missed { missed, leader_dies: true }).collect()
 }
 
 /// Racks in which followers have not seen the write, which the leader, replica 0, has.
 pub(crate) fn followers_missed() -> Vec<Prepared> {
-    [0b010, 0b100, 0b110].map(|missed| Prepared { missed, leader_dies: false }).to_vec()
+    [0b010, 0b100, 0b110].map(|missed| Prepared::Missed { missed, leader_dies: false }).to_vec()
 }
 
 /// NOPaxos' view change. (From a rack that is ready there are more than 8 million states.)

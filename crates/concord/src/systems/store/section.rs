@@ -19,6 +19,9 @@ const KEY_GROUP_MS_MAX: u64 = 60_000;
 /// Least `stepdown_ms`. What the switch holds is as old as two heartbeats before the next one comes; with less it would
 /// step down again and again, with this after one that is late.
 const STEPDOWN_MS_MIN: u64 = 3 * HEARTBEAT_NS / MS;
+/// `stepdown_ms` if nothing is said: less than a lease, and more than the leader's queue takes where it is overloaded, in which the
+/// switch's word waits behind requests.
+const STEPDOWN_MS: u64 = 450;
 
 /// How replicas replicate.
 #[derive(
@@ -294,7 +297,7 @@ impl Default for KeyGroups {
             groups: own.groups(),
             avoid_leader: own.avoid_leader,
             load_awareness: own.load_awareness,
-            stepdown_ms: own.stepdown_ns / MS,
+            stepdown_ms: STEPDOWN_MS,
             repair_ms: own.repair_interval_ns / MS,
         }
     }
