@@ -118,7 +118,7 @@ fn leaderless() -> Vec<Prepared> {
 #[test]
 fn the_leader_died_and_a_session_begins() {
     let setup = Setup { prepared: leaderless(), budget: WAIT, ..Setup::flair(Vr, one()) };
-    exactly("FLAIR, the leader died, time passes", setup, 471_192);
+    exactly("FLAIR, the leader died, time passes", setup, 440_352);
 }
 
 /// After the switch was replaced, a replica dies or is cut off.
