@@ -2,12 +2,13 @@
 
 use concord_wire::control::{CopyMessage, LeaseMessage, Membership, Message as _};
 use concord_wire::craq::{self, VersionAnswer, VersionQuery};
-use concord_wire::flair::{self, Heartbeat, OP_HEARTBEAT, OP_PROBE, SessionMessage};
 use concord_wire::link::{Ack, Data, OP_DATA};
 use concord_wire::nopaxos::Stamp;
 use concord_wire::rpc::READ_BIT;
 use concord_wire::vr::VrMessage;
 use concord_wire::{Flags, Kind, Op, Packet, Repr, Status, WireError, kind, op};
+
+use crate::systems;
 
 /// What a packet is about, for colours and filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,16 +71,14 @@ pub(crate) fn describe(bytes: &[u8]) -> (Topic, String) {
         Ok(Kind::Lease) => LeaseMessage::parse(bytes).map(|m| control(&m)),
         Ok(Kind::Copy) => CopyMessage::parse(bytes).map(|m| control(&m)),
         Ok(Kind::Vr) => VrMessage::parse(bytes).map(|m| control(&m)),
-        Ok(Kind::Flair) => describe_flair(bytes),
-        Ok(Kind::FlairSession) => SessionMessage::parse(bytes).map(|m| control(&m)),
         Ok(Kind::NoPaxos) => Stamp::parse(bytes).map(|m| control(&m)),
-        Ok(_) => Err(WireError::Op),
+        Ok(other) => systems::describe(other, bytes),
         Err(error) => Err(error),
     };
     described.unwrap_or_else(|error| (Topic::Other, format!("malformed: {error}")))
 }
 
-fn control(message: &impl std::fmt::Debug) -> (Topic, String) {
+pub(crate) fn control(message: &impl std::fmt::Debug) -> (Topic, String) {
     (Topic::Control, shortened(&format!("{message:?}")))
 }
 
@@ -113,23 +112,7 @@ fn describe_craq(bytes: &[u8]) -> Result<(Topic, String), WireError> {
     Ok((Topic::Reply, text))
 }
 
-fn describe_flair(bytes: &[u8]) -> Result<(Topic, String), WireError> {
-    match op(bytes) {
-        OP_HEARTBEAT => return Heartbeat::parse(bytes).map(|m| control(&m)),
-        OP_PROBE => return Heartbeat::parse_probe(bytes).map(|m| control(&m)),
-        _ => {}
-    }
-    let packet = flair::Packet::parse(bytes)?;
-    let flair::Repr { common, log_idx, cflwrs, .. } = packet.repr();
-    let (topic, mut text) = request(&common, packet.body().len());
-    text += &format!(", position {log_idx}");
-    if common.op == Op::WriteReply {
-        text += &format!(", held by {:03b}", cflwrs.0);
-    }
-    Ok((topic, text))
-}
-
-fn request(r: &Repr, body_bytes: usize) -> (Topic, String) {
+pub(crate) fn request(r: &Repr, body_bytes: usize) -> (Topic, String) {
     let topic = match r.op {
         Op::Write | Op::WRest => Topic::Write,
         Op::Read | Op::Pull => Topic::Read,

@@ -34,6 +34,7 @@ use rustc_hash::FxBuildHasher;
 
 use rig::Rig;
 use state::{Action, State};
+pub(crate) use travel::Sort;
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,12 +202,6 @@ impl Setup {
             reduced: true,
             states_max: 5_000_000,
         }
-    }
-
-    /// The same with a switch that runs FLAIR.
-    #[must_use]
-    pub fn flair(protocol: Protocol, scripts: Vec<Vec<Call>>) -> Setup {
-        Setup { program: Program::Flair, ..Setup::new(protocol, scripts) }
     }
 }
 

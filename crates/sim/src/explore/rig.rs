@@ -13,10 +13,8 @@ use concord_core::{Instant, MS, Machine, Now, Rng, SEC, Sink};
 use concord_engine::CommandBuf;
 use concord_protocols::{Node, Phase, ReplicaConfig};
 use concord_switch::agent::AgentConfig;
-use concord_switch::flair::GROUP_BITS_MIN;
 use concord_switch::settings::Sections;
-use concord_switch::{KeyGroupSettings, Layout, Loop, TableSettings};
-use concord_wire::control::Program;
+use concord_switch::{Layout, Loop, TableSettings};
 use concord_wire::rpc::at;
 use concord_wire::{Flags, FurtherIds};
 use rustc_hash::FxBuildHasher;
@@ -26,6 +24,7 @@ use super::registers::Registers;
 use super::travel::Sort;
 use super::{Call, Setup};
 use crate::describe::describe;
+use crate::systems::KEY_GROUPS;
 use crate::systems::store::build::Blueprint;
 use crate::systems::store::role;
 use crate::systems::store::workload::parse_reply;
@@ -384,7 +383,7 @@ impl Rig {
     /// The read that a switch is given and sends to a replica of its choice, where not all may be chosen.
     fn draws(&self, machine: &Role, input: Input) -> Option<PacketId> {
         let Input::Packet(packet) = input else { return None };
-        let is_drawn = self.setup.program == Program::Flair
+        let is_drawn = self.setup.program.checks_replies()
             && matches!(machine, Role::Switch(_))
             && self.is_client(self.packets[packet as usize].from)
             && self.sorts[packet as usize] == Sort::Request;
@@ -417,7 +416,7 @@ impl Rig {
     /// Whether a client is registered before it calls. Under FLAIR one that reads need not be, so that numbers are small:
     /// those of two sessions are equal soon.
     pub(super) fn is_warm(&self, client: usize) -> bool {
-        self.setup.program != Program::Flair
+        !self.setup.program.checks_replies()
             || self.setup.scripts[client].iter().any(Call::is_write)
     }
 
@@ -440,7 +439,7 @@ impl Rig {
     /// Whether the epoch is open there, with a lease; at FLAIR's switch, the session is active.
     pub(super) fn is_ready(&self, id: MachineId, at: At) -> bool {
         if let Role::Switch(switch) = &self.machines[id as usize]
-            && self.setup.program == Program::Flair
+            && self.setup.program.checks_replies()
         {
             return switch.is_ready();
         }
@@ -494,10 +493,7 @@ fn submit(client: &mut Client, now: Now, call: &Call, out: &mut impl Sink) {
 /// The registers that are small enough to be explored.
 pub(super) const LAYOUT: Layout =
     Layout { table_stages: 1, slots: 4, counter_bits: 32, run_bits: 0 };
-/// The fewest key groups, which are one chunk.
-const KEY_GROUPS: KeyGroupSettings =
-    KeyGroupSettings { group_bits: GROUP_BITS_MIN, run_bits: 0, ..KeyGroupSettings::DEFAULT };
-/// Numbers with which FLAIR's switch is asked where a read goes: of its 256 rows so many have each replica of a set.
+/// Numbers with which a switch that draws is asked where a read goes: of its 256 rows so many have each replica of a set.
 const DRAWS: u8 = 64;
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! How packets travel: most are under way, and arrive in every order; some arrive at once.
 
 use concord_wire::control::{CopyMessage, LeaseMessage, Membership, Message as _};
-use concord_wire::flair::{self, OP_HEARTBEAT, OP_PROBE};
 use concord_wire::link::OP_ACK;
 use concord_wire::vr::{VrBody, VrMessage};
 use concord_wire::{Flags, Kind, Op, Packet, kind, op};
 
+use crate::systems;
+
 /// What a packet is to the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(crate) enum Sort {
     /// A client's request, or what a switch or a replica makes of it.
     Request,
     /// A read that a switch lets any replica answer.
@@ -23,7 +24,7 @@ pub(super) enum Sort {
     Periodic,
     LeaseRequest,
     LeaseGrant,
-    /// FLAIR: a step of a session's start, or that it is done.
+    /// A step of a session's start, or that it is done.
     Session,
     /// The configuration, which clients ask for when they doubt.
     Configure,
@@ -50,23 +51,8 @@ impl Sort {
             Ok(Kind::Copy) => CopyMessage::parse(bytes).map_or(Sort::Message, |m| Sort::copy(&m)),
             Ok(Kind::Vr) => VrMessage::parse(bytes).map_or(Sort::Message, |m| Sort::view(&m)),
             Ok(Kind::NoPaxos) => Sort::Periodic,
-            Ok(Kind::FlairSession) => Sort::Session,
-            Ok(Kind::Flair) => Sort::checked(bytes),
-            _ => Sort::Message,
-        }
-    }
-
-    /// FLAIR's: replies are not hurried, since the switch checks them when they come.
-    fn checked(bytes: &[u8]) -> Sort {
-        if [OP_HEARTBEAT, OP_PROBE].contains(&op(bytes)) {
-            return Sort::Periodic;
-        }
-        let Ok(packet) = flair::Packet::parse(bytes) else { return Sort::Message };
-        let common = packet.repr().common;
-        match common.op {
-            Op::Read if common.flags.has(Flags::FAST) => Sort::FastRead,
-            Op::Read | Op::Write => Sort::Request,
-            _ => Sort::Message,
+            Ok(other) => systems::sort(other, bytes),
+            Err(_) => Sort::Message,
         }
     }
 

@@ -3,7 +3,10 @@
 //! (`world.rs`), swarms of seeds, and smaller plans that fail alike.
 
 pub mod falcon;
+mod flair;
 pub(crate) mod store;
+
+pub(crate) use flair::{KEY_GROUPS, describe, sort};
 
 /// A run of a system, all of it: from equal plans come equal runs.
 pub trait Trial: Clone + Send + Sync {
