@@ -353,6 +353,19 @@ impl World {
         self.events.push(Reverse((self.at.after(delay), self.event_count, to_rack, bytes)));
     }
 
+    /// The next packet arrives.
+    fn arrive(&mut self, sent: &mut Vec<(Addr, Vec<u8>)>) {
+        let Some(Reverse((at, _, to_rack, mut bytes))) = self.events.pop() else { return };
+        self.at = at;
+        if to_rack {
+            for reply in self.store.handle(&bytes) {
+                self.carry(false, reply);
+            }
+        } else {
+            self.gateway.handle(self.now(), Addr::default(), &mut bytes, sent);
+        }
+    }
+
     /// One packet arrives, or the gateway's deadline comes; false if neither before `until`.
     pub fn step(&mut self, until: Instant) -> bool {
         let packet_at = self.events.peek().map_or(Instant::NEVER, |e| e.0.0);
@@ -367,15 +380,8 @@ impl World {
             self.gateway.tick(self.now(), &mut sent);
             let next = self.gateway.deadline();
             assert!(next.at > self.at, "the gateway spins: {next:?}");
-        } else if let Some(Reverse((at, _, to_rack, mut bytes))) = self.events.pop() {
-            self.at = at;
-            if to_rack {
-                for reply in self.store.handle(&bytes) {
-                    self.carry(false, reply);
-                }
-            } else {
-                self.gateway.handle(self.now(), Addr::default(), &mut bytes, &mut sent);
-            }
+        } else {
+            self.arrive(&mut sent);
         }
         self.after_input(sent);
         true
@@ -385,15 +391,7 @@ impl World {
     pub fn batch(&mut self, ns: Duration, lines: &[(u64, &str)]) {
         let (until, mut sent) = (self.at.after(ns), vec![]);
         while self.events.peek().is_some_and(|event| event.0.0 <= until) {
-            let Some(Reverse((at, _, to_rack, mut bytes))) = self.events.pop() else { break };
-            self.at = at;
-            if to_rack {
-                for reply in self.store.handle(&bytes) {
-                    self.carry(false, reply);
-                }
-            } else {
-                self.gateway.handle(self.now(), Addr::default(), &mut bytes, &mut sent);
-            }
+            self.arrive(&mut sent);
         }
         self.at = until;
         for (id, line) in lines {
