@@ -15,6 +15,7 @@ extern crate alloc;
 
 pub mod applied;
 pub mod bodies;
+mod chunks;
 mod counters;
 mod expiry;
 mod flair;
@@ -34,7 +35,6 @@ pub mod sessions;
 mod setup;
 mod shown;
 pub mod status;
-mod tail;
 mod turn;
 pub mod vr;
 mod waiting;

@@ -1,49 +1,51 @@
 //! The replicated log: encoded records without gaps, kept until every member of the epoch has them. Those
-//! that are dropped then stay for a while, for replicas that were away (`tail.rs`).
+//! that are dropped then stay for a while, for replicas that were away, as many as a bound of bytes allows.
 
-use alloc::collections::VecDeque;
+use core::fmt;
+
 use alloc::vec::Vec;
 
 use concord_core::Position;
 use concord_wire::control::LogEnd;
 
+use crate::chunks::{Chunks, INDEX_BYTES};
 use crate::limits::Limits;
-use crate::tail::Tail;
 
-const SPARE_MAX: usize = 1_024;
-const SPARE_BYTES_MAX: usize = 4_096;
-
-/// Records by position. Buffers are reused, so that steady state allocates nothing.
-#[derive(Clone, Debug, Default)]
+/// Records by position. In steady state nothing is allocated, and a record stays where it was written.
+#[derive(Clone, Default)]
 pub struct Log {
-    records: VecDeque<Vec<u8>>,
+    /// The records behind `oldest`.
+    records: Chunks,
+    /// The last position whose record is not here any more.
+    oldest: u64,
     /// The end of what was dropped: the record before the first one that a member may lack.
     base: LogEnd,
-    /// What was dropped last.
-    tail: Tail,
     /// The end of the log.
     end: LogEnd,
+    /// Of the records behind the base.
     bytes: usize,
-    spare: Vec<Vec<u8>>,
+    /// What the records up to the base take, and may take at most.
+    tail_bytes: usize,
+    tail_bytes_max: usize,
 }
 
 impl Log {
     /// An empty log that goes on behind `base`.
     #[must_use]
     pub fn starting_at(base: LogEnd) -> Log {
-        Log { base, end: base, ..Log::default() }
+        Log { oldest: base.position, base, end: base, ..Log::default() }
     }
 
-    /// An empty log that keeps about so many bytes of what is dropped, for replicas that were away.
+    /// An empty log that keeps so many bytes of what is dropped, for replicas that were away.
     #[must_use]
     pub fn with_tail(bytes_max: usize) -> Log {
-        Log { tail: Tail::new(bytes_max), ..Log::default() }
+        Log { tail_bytes_max: bytes_max, ..Log::default() }
     }
 
     /// From now on so many bytes of what is dropped are kept.
     #[cfg(test)]
     pub(crate) fn keep_tail(&mut self, bytes_max: usize) {
-        self.tail = Tail::new(bytes_max);
+        self.tail_bytes_max = bytes_max;
     }
 
     /// The end of what was dropped: the record before the first one that a member may lack.
@@ -56,44 +58,42 @@ impl Log {
     /// this log.
     #[must_use]
     pub fn oldest(&self) -> Position {
-        Position(self.base.position - self.tail.len())
+        Position(self.oldest)
     }
 
     /// Bytes that are kept of what was dropped.
     #[must_use]
     pub fn tail_bytes(&self) -> usize {
-        self.tail.bytes()
+        self.tail_bytes
     }
 
     /// The log's end as it was at `position`, which is not below the base, if that is still known.
     #[must_use]
     pub fn end_at(&self, position: u64) -> Option<LogEnd> {
-        if position == self.base.position {
-            return Some(self.base);
+        if position < self.base.position {
+            return None;
         }
-        let hash = hash_of(self.records.get(self.index(position)?)?);
+        let hash = self.hash_at(Position(position))?;
         Some(LogEnd { position, hash })
     }
 
     /// Drops all records behind `position`, which is not below the base.
     pub fn cut(&mut self, position: u64) {
         let Some(end) = self.end_at(position) else { return };
-        while self.end.position > position {
-            let Some(record) = self.records.pop_back() else { break };
-            self.end.position -= 1;
-            self.bytes -= record.len();
-        }
+        self.bytes -= self.records.bytes_between(position + 1, self.end.position + 1);
+        self.records.cut(position + 1);
         self.end = end;
     }
 
-    /// Moves the records of `other`, which goes on where this log ends, behind it.
-    pub fn append(&mut self, mut other: Log) {
+    /// Puts the records of `other`, which goes on where this log ends, behind it.
+    pub fn append(&mut self, other: &Log) {
         if other.base != self.end {
             return;
         }
-        self.records.append(&mut other.records);
-        self.bytes += other.bytes;
-        self.end = other.end;
+        for position in other.base.position + 1..=other.end.position {
+            let Some(record) = other.record(Position(position)) else { return };
+            self.push(record, hash_of(record));
+        }
     }
 
     /// The last record's position and running hash.
@@ -113,58 +113,71 @@ impl Log {
 
     /// Begins anew behind `end`.
     pub fn reset(&mut self, end: LogEnd) {
-        *self = Log { base: end, end, ..Log::with_tail(self.tail.bytes_max()) };
+        *self = Log { tail_bytes_max: self.tail_bytes_max, ..Log::starting_at(end) };
     }
 
-    /// A buffer to encode the next record into.
-    pub fn buffer(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
-    }
-
-    /// The last record, if it is kept.
+    /// The last record, if a member may lack it.
     #[must_use]
     pub fn last(&self) -> Option<&[u8]> {
-        self.records.back().map(Vec::as_slice)
+        if self.is_empty() { None } else { self.record(Position(self.end.position)) }
     }
 
     /// Appends an encoded record; `hash` is its running hash.
-    pub fn push(&mut self, record: Vec<u8>, hash: u64) {
-        self.bytes += record.len();
-        self.end = LogEnd { position: self.end.position + 1, hash };
-        self.records.push_back(record);
+    pub fn push(&mut self, record: &[u8], hash: u64) {
+        self.push_with(|_, out| {
+            out.extend_from_slice(record);
+            hash
+        });
+    }
+
+    /// Appends the record that `emit` writes behind what it is given, for the running hash that it
+    /// follows. It returns the record's own.
+    pub fn push_with(&mut self, emit: impl FnOnce(u64, &mut Vec<u8>) -> u64) {
+        let (position, previous) = (self.end.position + 1, self.end.hash);
+        let (hash, len) = self.records.push(position, |out| {
+            let start = out.len();
+            (emit(previous, out), out.len() - start)
+        });
+        self.bytes += len;
+        self.end = LogEnd { position, hash };
     }
 
     /// The record at `position`, if it is kept.
     #[must_use]
     pub fn record(&self, position: Position) -> Option<&[u8]> {
-        match self.index(position.0) {
-            Some(index) => self.records.get(index).map(Vec::as_slice),
-            None => self.tail.record(position.0),
-        }
-    }
-
-    fn index(&self, position: u64) -> Option<usize> {
-        position.checked_sub(self.base.position + 1).map(|index| index as usize)
+        if position.0 > self.oldest { self.records.record(position.0) } else { None }
     }
 
     /// Drops all records up to `position`: every member has them. The newest of them stay in the tail.
     pub fn truncate(&mut self, position: Position) {
-        while self.base.position < position.0 {
-            let Some(mut record) = self.records.pop_front() else { return };
-            self.bytes -= record.len();
-            self.base = LogEnd { position: self.base.position + 1, hash: hash_of(&record) };
-            self.tail.push(self.base.position, &record);
-            if self.spare.len() < SPARE_MAX && record.capacity() <= SPARE_BYTES_MAX {
-                record.clear();
-                self.spare.push(record);
-            }
+        let position = position.0.min(self.end.position);
+        if position <= self.base.position {
+            return;
         }
+        let Some(hash) = self.hash_at(Position(position)) else { return };
+        let bytes = self.records.bytes_between(self.base.position + 1, position + 1);
+        self.bytes -= bytes;
+        self.tail_bytes += bytes + (position - self.base.position) as usize * INDEX_BYTES;
+        self.base = LogEnd { position, hash };
+        self.shorten_tail();
+    }
+
+    fn shorten_tail(&mut self) {
+        if self.tail_bytes_max == 0 {
+            (self.oldest, self.tail_bytes) = (self.base.position, 0);
+        }
+        while self.tail_bytes > self.tail_bytes_max {
+            self.oldest += 1;
+            let bytes = self.records.record(self.oldest).map_or(0, <[u8]>::len);
+            self.tail_bytes -= bytes + INDEX_BYTES;
+        }
+        self.records.forget(self.oldest + 1);
     }
 
     /// Whether the head must refuse writes until members have caught up.
     #[must_use]
     pub fn is_full(&self, limits: &Limits) -> bool {
-        self.records.len() >= limits.log_records_max || self.bytes >= limits.log_bytes_max
+        self.len() >= limits.log_records_max || self.bytes >= limits.log_bytes_max
     }
 
     /// Bytes of the records that a member may lack.
@@ -176,27 +189,39 @@ impl Log {
     /// Whether it is so long that nothing is kept for replicas that are joining.
     #[must_use]
     pub fn is_half_full(&self, limits: &Limits) -> bool {
-        self.records.len() >= limits.log_records_max / 2 || self.bytes >= limits.log_bytes_max / 2
+        self.len() >= limits.log_records_max / 2 || self.bytes >= limits.log_bytes_max / 2
     }
 
     /// Whether the ordering node keeps writes of its own back. VR keeps half of it for members that
     /// lag, always: that much is not full.
     #[must_use]
     pub fn is_nearly_full(&self, limits: &Limits) -> bool {
-        self.records.len() >= limits.log_records_max / 4 * 3
-            || self.bytes >= limits.log_bytes_max / 4 * 3
+        self.len() >= limits.log_records_max / 4 * 3 || self.bytes >= limits.log_bytes_max / 4 * 3
     }
 
     /// Number of records that a member may lack.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.records.len()
+        (self.end.position - self.base.position) as usize
     }
 
     /// Whether none is kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
+        self.end.position == self.base.position
+    }
+}
+
+/// What is kept, and not how: two logs of the same records look alike.
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = self.oldest + 1..=self.end.position;
+        let records: Vec<_> = kept.map(|at| self.record(Position(at))).collect();
+        f.debug_struct("Log")
+            .field("records", &records)
+            .field("base", &self.base)
+            .field("end", &self.end)
+            .finish()
     }
 }
 
@@ -210,13 +235,12 @@ fn hash_of(record: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use concord_core::Rng;
 
     fn log(base: u64, hashes: &[u64]) -> Log {
         let mut log = Log::starting_at(LogEnd { position: base, hash: base * 10 });
         for &hash in hashes {
-            let mut record = alloc::vec![0; 8];
-            record.extend_from_slice(&hash.to_be_bytes());
-            log.push(record, hash);
+            log.push(&[[0; 8], hash.to_be_bytes()].concat(), hash);
         }
         log
     }
@@ -229,15 +253,16 @@ mod tests {
         assert_eq!(a.end_at(7), Some(LogEnd { position: 7, hash: 70 }));
         a.cut(6);
         assert_eq!((a.end(), a.len(), a.bytes()), (LogEnd { position: 6, hash: 60 }, 1, 16));
-        a.append(log(7, &[80]));
+        a.append(&log(7, &[80]));
         assert_eq!(a.end().position, 6, "there would be a gap");
-        a.append(log(6, &[71, 81]));
+        a.append(&log(6, &[71, 81]));
         assert_eq!(a.end(), LogEnd { position: 8, hash: 81 });
         a.truncate(Position(7));
         assert_eq!(a.base(), LogEnd { position: 7, hash: 71 });
         a.cut(7);
         assert_eq!((a.end(), a.len(), a.bytes()), (a.base(), 0, 0));
     }
+
     #[test]
     fn records_are_found_by_their_position_while_they_are_kept() {
         let mut log = log(5, &[60, 70, 80]);
@@ -262,7 +287,7 @@ mod tests {
         assert_eq!(log.oldest(), Position(0));
         for hash in 1..=10 {
             let record = [[0; 8], u64::to_be_bytes(hash)].concat();
-            log.push(record, hash);
+            log.push(&record, hash);
         }
         log.truncate(Position(3));
         assert_eq!((log.base().position, log.oldest()), (3, Position(0)));
@@ -276,7 +301,7 @@ mod tests {
         assert_eq!([known(&log, 4), known(&log, 5), known(&log, 9)], [None, Some(5), Some(9)]);
         log.reset(LogEnd { position: 20, hash: 7 });
         assert_eq!((log.oldest(), known(&log, 8), log.tail_bytes()), (Position(20), None, 0));
-        log.push([[0; 8], 8u64.to_be_bytes()].concat(), 8);
+        log.push(&[[0; 8], 8u64.to_be_bytes()].concat(), 8);
         log.truncate(Position(21));
         assert_eq!(log.oldest(), Position(20), "the bound stays");
     }
@@ -302,22 +327,42 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_records_are_used_again_but_large_ones_and_too_many() {
-        let capacities = |log: &mut Log| -> Vec<usize> {
-            let mut all = Vec::new();
-            while let Some(buffer) = log.spare.pop() {
-                assert!(buffer.is_empty());
-                all.push(buffer.capacity());
+    fn the_tail_has_the_newest_records_that_its_bound_allows() {
+        let mut rng = Rng::new(19);
+        for bytes_max in [0, 64, 500, 5_000, 3 << 20] {
+            let mut log = Log::with_tail(bytes_max);
+            let mut lens = Vec::new();
+            for _ in 0..1_000 {
+                let most = if rng.chance(1, 50) { bytes_max + 9 } else { 20 + bytes_max / 20 };
+                lens.push(rng.between(16, 16.max(most) as u64) as usize);
+                log.push(&alloc::vec![0; lens[lens.len() - 1]], 0);
+                if rng.chance(1, 3) {
+                    log.truncate(Position(rng.between(log.base().position, log.end().position)));
+                }
+                let (base, oldest) = (log.base().position as usize, log.oldest().0 as usize);
+                let size = |lens: &[usize]| lens.iter().map(|len| len + INDEX_BYTES).sum::<usize>();
+                assert_eq!(log.bytes(), lens[base..].iter().sum::<usize>());
+                assert_eq!(log.tail_bytes(), size(&lens[oldest..base]));
+                assert!(log.tail_bytes() <= bytes_max);
+                assert!(oldest == 0 || size(&lens[oldest - 1..base]) > bytes_max);
+                assert_eq!(log.record(Position(oldest as u64)), None);
+                for at in [oldest + 1, base, base + 1, lens.len()] {
+                    let own = (at > oldest).then(|| lens.get(at - 1)).flatten();
+                    assert_eq!(log.record(Position(at as u64)).map(<[u8]>::len), own.copied());
+                }
             }
-            all
-        };
-        let mut log = log(0, &alloc::vec![1; SPARE_MAX + 9]);
-        log.truncate(Position(SPARE_MAX as u64 + 9));
-        assert_eq!(capacities(&mut log).len(), SPARE_MAX);
-        for bytes in [SPARE_BYTES_MAX, SPARE_BYTES_MAX + 1] {
-            log.push(alloc::vec![0; bytes], 0);
         }
-        log.truncate(Position(log.end().position));
-        assert_eq!(capacities(&mut log), [SPARE_BYTES_MAX]);
+    }
+
+    #[test]
+    fn logs_of_the_same_records_look_alike() {
+        let text = |log: &Log| alloc::format!("{log:?}");
+        let (mut a, mut b) = (log(5, &[60, 70, 80]), log(6, &[70, 80]));
+        assert_ne!(text(&a), text(&b));
+        a.truncate(Position(6));
+        b.base.hash = 60;
+        assert_eq!(text(&a), text(&b));
+        a.cut(7);
+        assert_ne!(text(&a), text(&b));
     }
 }

@@ -89,9 +89,7 @@ impl Ordered {
 
     /// The node that orders: a record takes its place.
     pub(crate) fn append(&mut self, record: &Record<'_>) {
-        let mut buffer = self.log.buffer();
-        let hash = record.emit(self.log.end().hash, &mut buffer);
-        self.log.push(buffer, hash);
+        self.log.push_with(|previous_hash, out| record.emit(previous_hash, out));
     }
 
     /// How a record of another node goes on from here.
@@ -117,8 +115,6 @@ impl Ordered {
 
     /// Puts a record at the end, whatever it says.
     pub(crate) fn put(&mut self, record: &Record<'_>, bytes: &[u8]) {
-        let mut buffer = self.log.buffer();
-        buffer.extend_from_slice(bytes);
-        self.log.push(buffer, record.hash);
+        self.log.push(bytes, record.hash);
     }
 }

@@ -60,7 +60,7 @@ impl Path {
         while self.now < end {
             if self.now >= next_record {
                 next_record = self.now.after(every_ns);
-                self.log.push(vec![0; RECORD_BYTES], 0);
+                self.log.push(&vec![0; RECORD_BYTES], 0);
             }
             self.step();
         }
@@ -172,7 +172,7 @@ fn bug_3_full_packets_go_out_in_the_middle_of_a_batch() {
     let mut packets: Vec<(Addr, Vec<u8>)> = Vec::new();
     let sizes = [100, 400, 500, 300, 101, 3_000, 100, 1_000, 400];
     for len in sizes {
-        path.log.push(vec![0; len], 0);
+        path.log.push(&vec![0; len], 0);
         let upto = Position(path.log.end().position);
         path.sender.pump_full(now, &path.log, upto, none, &mut scratch, &mut packets);
     }
@@ -192,7 +192,7 @@ fn bug_3_full_packets_go_out_in_the_middle_of_a_batch() {
 /// A sender with so many packets in flight, all sent at 0, of a log of records that each take one.
 fn in_flight(count: u64) -> (Sender, Log) {
     let mut log = Log::starting_at(LogEnd { position: 0, hash: 0 });
-    (0..count).for_each(|_| log.push(vec![0; RECORD_BYTES], 0));
+    (0..count).for_each(|_| log.push(&vec![0; RECORD_BYTES], 0));
     let mut sender = Sender::new(NodeId(1), Epoch(1), (NodeId(2), RECEIVER), Position(0), 0);
     let mut out: Vec<(Addr, Vec<u8>)> = Vec::new();
     sender.pump(Instant(0), &log, Position(count), Position(0), &mut Vec::new(), &mut out);

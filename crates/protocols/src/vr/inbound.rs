@@ -234,7 +234,7 @@ impl Incoming {
         if record.position.0 != end.position + 1 || hash != record.hash {
             return Err(BrokenStream);
         }
-        log.push(bytes.to_vec(), hash);
+        log.push(bytes, hash);
         if record.position.0 == self.target.position && hash != self.target.hash {
             return Err(BrokenStream);
         }

@@ -144,7 +144,7 @@ impl<E: Engine> Vr<E> {
         let Some(log) = self.inbound.fetched() else { return };
         self.cut_log(log.base().position);
         let first = self.ordered.end().0 + 1;
-        self.ordered.log.append(log);
+        self.ordered.log.append(&log);
         for at in first..=self.ordered.end().0 {
             self.journal.record(self.ordered.log.record(Position(at)));
             self.note_voters_at(Position(at));
