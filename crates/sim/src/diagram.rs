@@ -8,8 +8,9 @@ use std::fmt::Write as _;
 
 use concord_core::{MS, US};
 
-use crate::describe::{Topic, describe};
+use crate::describe::describe;
 use crate::record::{Fate, Recording};
+use crate::topic::Topic;
 
 /// Most packets in a diagram: more and browsers give up.
 const FLIGHTS_MAX: usize = 3_000;

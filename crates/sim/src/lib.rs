@@ -26,6 +26,7 @@ mod record;
 mod shrink;
 mod swarm;
 pub mod systems;
+mod topic;
 mod world;
 
 pub use diagram::{Window, html, svg};
@@ -38,10 +39,12 @@ pub use systems::falcon;
 pub use systems::store::disks::Disks;
 pub use systems::store::draw::Aim;
 pub use systems::store::edges::{Bounds, Packets, Sizes};
-pub use systems::store::experiment::{guard_name, parse_protocol, parse_seed, without_guard};
 pub use systems::store::fault::{Fault, Node};
 pub use systems::store::gateways::Gateways;
-pub use systems::store::plan::{DRIFT_PPM_MAX, PROTOCOLS, Plan, Service, Timed, protocol_name};
+pub use systems::store::plan::{DRIFT_PPM_MAX, Plan, Service, Timed};
 pub use systems::store::rack::{Outcome, run, run_recorded, run_with_power_cut};
 pub use systems::store::seen::Large;
 pub use systems::store::totals::Totals;
+pub use systems::store::written::{
+    PROTOCOLS, guard_name, parse_protocol, parse_seed, protocol_name, without_guard,
+};

@@ -13,10 +13,10 @@ use concord_switch::{Layout, TableSettings};
 use concord_wire::GroupId;
 use concord_wire::control::Config;
 
-use super::BagPlan;
 use super::calls::Calls;
 use super::packets::{Bag, Name};
-use super::watch::Watch;
+use super::plan::BagPlan;
+use super::watch::{Replica, Watch};
 use crate::systems::store::build::{Blueprint, engine};
 use crate::systems::store::role;
 use crate::systems::store::storage::Store;
@@ -30,7 +30,6 @@ const TICKS_MAX: usize = 16;
 /// there on, and a collision that chance brings once in 65,536 restarts is not what is looked for.
 const INCARNATION_STEP: u64 = 0x200;
 
-pub(super) type Replica = Node<Shimmed<Store>>;
 pub(super) type Role = crate::systems::store::role::Role<Shimmed<Store>, Client>;
 
 /// What the machines of the plan's group are told.

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use concord_core::Guards;
 use concord_wire::control::Protocol;
 
-use super::{BagPlan, BagTotals, run_bag};
+use super::plan::BagPlan;
+use super::run::{BagTotals, run_bag};
 
 /// Which seeds, and how long.
 #[derive(Clone, Copy, Debug)]

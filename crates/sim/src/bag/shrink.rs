@@ -1,7 +1,8 @@
 //! A failing run made small: steps are left out, many at a time and then one by one, while it fails.
 
 use super::group::Step;
-use super::{BagPlan, narrate, run_noted, run_steps};
+use super::plan::BagPlan;
+use super::run::{narrate, run_noted, run_steps};
 
 /// A run that fails with few steps.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use concord_check::Reply;
 
-use super::Call;
+use super::setup::Call;
 
 /// A call that was begun, and not refused.
 #[derive(Clone, Debug)]

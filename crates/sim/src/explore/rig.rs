@@ -14,15 +14,15 @@ use concord_engine::CommandBuf;
 use concord_protocols::{Node, Phase, ReplicaConfig};
 use concord_switch::agent::AgentConfig;
 use concord_switch::settings::Sections;
-use concord_switch::{Layout, Loop, TableSettings};
+use concord_switch::{Loop, TableSettings};
 use concord_wire::rpc::at;
 use concord_wire::{Flags, FurtherIds};
 use rustc_hash::FxBuildHasher;
 
 use super::canonical::{IDLE, LINK_TIMES, TIMERS, UNSEEN, fingerprint};
 use super::registers::Registers;
-use super::travel::Sort;
-use super::{Call, Setup};
+use super::setup::{Call, Setup};
+use super::sort::Sort;
 use crate::describe::describe;
 use crate::systems::KEY_GROUPS;
 use crate::systems::store::build::Blueprint;
@@ -490,9 +490,6 @@ fn submit(client: &mut Client, now: Now, call: &Call, out: &mut impl Sink) {
     let _ = client.submit(now, request, out);
 }
 
-/// The registers that are small enough to be explored.
-pub(super) const LAYOUT: Layout =
-    Layout { table_stages: 1, slots: 4, counter_bits: 32, run_bits: 0 };
 /// Numbers with which a switch that draws is asked where a read goes: of its 256 rows so many have each replica of a set.
 const DRAWS: u8 = 64;
 

@@ -13,8 +13,9 @@ use super::registers::Registers;
 use super::rig::{
     At, Flight, Input, MOMENT_MS, MachineId, NOBODY, PacketId, Rig, STEP_MS, WAIT_STEPS,
 };
-use super::travel::{Passage, Sort, Travel};
-use super::{Budget, Call, Over, Prepared, Write};
+use super::setup::{Budget, Call, Over, Prepared, Write};
+use super::sort::Sort;
+use super::travel::{Passage, Travel};
 use crate::world::{CONTROLLER, REPLICAS, SWITCH};
 
 /// Most calls of a client.

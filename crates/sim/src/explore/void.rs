@@ -8,8 +8,8 @@ use concord_wire::control::Protocol;
 use concord_wire::link::{Ack, Data, OP_DATA};
 use concord_wire::{Kind, Op, Packet, header};
 
-use super::Setup;
 use super::rig::{Flight, Input, PacketId, Rig};
+use super::setup::Setup;
 use super::state::State;
 use crate::world::node_of;
 

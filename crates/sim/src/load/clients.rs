@@ -6,7 +6,7 @@ use concord_core::{Addr, Machine, Nothing, Now, RequestNumber, Rng, Sink, hash};
 use concord_engine::CommandBuf;
 use concord_wire::Flags;
 
-use super::{Keys, Load};
+use super::setup::{Keys, Load};
 
 /// A client process: its machine and what it asks for.
 pub(super) struct Process {

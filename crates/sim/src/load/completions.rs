@@ -6,7 +6,7 @@ use concord_wire::link::Ack;
 use concord_wire::rpc::{Op, Packet, PacketMut, Repr};
 use concord_wire::{Flags, Kind};
 
-use super::Apart;
+use super::setup::Apart;
 
 /// Takes the completion out of a write's reply. `None` if the packet carries none, or the completion
 /// gets lost: the packet alone says which.

@@ -17,7 +17,9 @@ use concord_wire::record::Record;
 use concord_wire::{Addr, GroupId, Kind, OfGroup, Op, Repr, Sink, craq, header, link, op};
 
 use super::clients::{Answer, Process};
-use super::{BATCH_PACKETS, Dies, Latency, Load, Measured, Packets, completions};
+use super::completions;
+use super::measured::{Latency, Measured, Packets};
+use super::setup::{BATCH_PACKETS, Dies, Load};
 use crate::clock::Clock;
 use crate::odd::Odd;
 use crate::systems::store::build::{Blueprint, engine, readers};

@@ -6,8 +6,9 @@ use concord_wire::control::{Message as _, Program, Protocol};
 use concord_wire::flair::{Heartbeat, OP_HEARTBEAT, OP_PROBE, Packet, Repr, SessionMessage};
 use concord_wire::{Flags, Kind, Op, WireError, op};
 
-use crate::describe::{Topic, control, request};
-use crate::explore::{Call, Setup, Sort};
+use crate::explore::setup::{Call, Setup};
+use crate::explore::sort::Sort;
+use crate::topic::{Topic, control, request};
 
 /// The fewest key groups, which are one chunk.
 pub(crate) const KEY_GROUPS: KeyGroupSettings =

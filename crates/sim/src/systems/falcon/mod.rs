@@ -5,6 +5,7 @@ pub mod explore;
 pub mod load;
 mod plan;
 mod rack;
+mod trial;
 
 pub use plan::{Fault, Plan};
 pub use rack::{PATIENCE_NS, Ran, Totals, run};

@@ -7,7 +7,7 @@ use concord_wire::VALUE_BYTES_MAX;
 use concord_wire::control::{Program, Protocol};
 
 use crate::odd::up_to;
-use crate::systems::store::disks;
+use crate::systems::store::draw_disks;
 use crate::systems::store::edges::{MILLION, Packets, REQUESTS_END};
 use crate::systems::store::fault::{Fault, Node};
 use crate::systems::store::gateways::Gateways;
@@ -112,6 +112,15 @@ impl Plan {
         Plan::draw_aimed(seed, Aim::default())
     }
 
+    /// What `seed` draws, with disks and power cuts.
+    #[must_use]
+    pub fn draw_with_disks(seed: u64, protocol: Protocol) -> Plan {
+        let aim = Aim { protocol: Some(protocol), ..Aim::default() };
+        let mut plan = Plan::draw_aimed(seed, aim);
+        draw_disks::draw_if_none(&mut plan);
+        plan
+    }
+
     /// What `seed` draws, but for what `aim` says.
     #[must_use]
     pub fn draw_aimed(seed: u64, aim: Aim) -> Plan {
@@ -158,7 +167,7 @@ impl Plan {
         plan.gateways = Gateways::draw(&mut Rng::new(seed ^ GATEWAYS), clients);
         // Apart from the others, so that neither draws other values for what the other draws.
         draw_edges(&mut plan, aim.heavy, &mut Rng::new(seed ^ 0xed6e));
-        disks::draw(&mut plan);
+        draw_disks::draw(&mut plan);
         draw_numbers(&mut plan, &mut Rng::new(seed ^ NUMBERS));
         draw_log_memory(&mut plan, &mut Rng::new(seed ^ LOG_MEMORY));
         plan.read_index = plan.protocol.elects() && Rng::new(seed ^ READS).chance(1, 3);

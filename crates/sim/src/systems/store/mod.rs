@@ -2,7 +2,8 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | `plan.rs`, `draw.rs`, `experiment.rs`, `smaller.rs` | a run: what it says, how a seed draws it, its file, runs that do less |
+//! | `plan.rs`, `draw.rs`, `draw_disks.rs`, `smaller.rs` | a run: what it says, how a seed draws it, runs that do less |
+//! | `experiment.rs`, `written.rs` | a run's file, and how it writes names |
 //! | `build.rs`, `role.rs`, `storage.rs` | the machines of a rack, and their storage |
 //! | `workload.rs`, `gateways.rs`, `edges.rs` | what clients ask for |
 //! | `disks.rs` | what of the data survives a process |
@@ -13,6 +14,7 @@
 pub(crate) mod build;
 pub(crate) mod disks;
 pub(crate) mod draw;
+mod draw_disks;
 pub(crate) mod edges;
 pub(crate) mod experiment;
 pub(crate) mod fault;
@@ -25,6 +27,7 @@ pub(crate) mod smaller;
 pub(crate) mod storage;
 pub(crate) mod totals;
 pub(crate) mod workload;
+pub(crate) mod written;
 
 use super::{Tally, Trial};
 use plan::Plan;

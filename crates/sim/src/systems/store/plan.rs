@@ -10,6 +10,7 @@ use crate::systems::store::disks::Disks;
 use crate::systems::store::edges::{Bounds, Packets, Sizes};
 use crate::systems::store::fault::{Fault, Node};
 use crate::systems::store::gateways::Gateways;
+use crate::systems::store::written::{PROTOCOLS, protocol_name};
 
 /// Most nodes of a kind in a plan.
 pub const NODES_MAX: usize = 64;
@@ -57,13 +58,13 @@ pub struct Timed {
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
     /// The seed of everything that the plan leaves open.
-    #[serde(with = "crate::systems::store::experiment::seed")]
+    #[serde(with = "crate::systems::store::written::seed")]
     pub seed: u64,
     /// How the replicas replicate.
-    #[serde(with = "crate::systems::store::experiment::protocol")]
+    #[serde(with = "crate::systems::store::written::protocol")]
     pub protocol: Protocol,
     /// What the switch runs.
-    #[serde(with = "crate::systems::store::experiment::program")]
+    #[serde(with = "crate::systems::store::written::program")]
     pub program: Program,
     /// Number of replicas at the start.
     pub replicas: usize,
@@ -138,7 +139,7 @@ pub struct Plan {
     /// Whether invariants are checked at every step; histories and convergence always are.
     pub invariants: bool,
     /// Which guards are on.
-    #[serde(rename = "without", with = "crate::systems::store::experiment::without")]
+    #[serde(rename = "without", with = "crate::systems::store::written::without")]
     pub guards: Guards,
     /// How long nodes are busy with packets.
     pub service: Service,
@@ -209,29 +210,6 @@ impl Default for Plan {
         }
     }
 }
-
-/// A protocol's name on the command line and in experiment files.
-#[must_use]
-pub fn protocol_name(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::PrimaryBackup => "primary-backup",
-        Protocol::Chain => "chain",
-        Protocol::Vr => "vr",
-        Protocol::Craq => "craq",
-        Protocol::NoPaxos => "nopaxos",
-        Protocol::Raft => "raft",
-    }
-}
-
-/// Every protocol that a rack can be drawn with.
-pub const PROTOCOLS: [Protocol; 6] = [
-    Protocol::PrimaryBackup,
-    Protocol::Chain,
-    Protocol::Vr,
-    Protocol::NoPaxos,
-    Protocol::Craq,
-    Protocol::Raft,
-];
 
 /// What the seed of the draw of those that elect is other than that of the rest.
 const ELECTS: u64 = 0x7e21_a5ed;

@@ -1,0 +1,138 @@
+//! A run of a bag's group: all its steps, then its fair end.
+
+use concord_core::MS;
+
+use super::choose::Chooser;
+use super::group::{Group, Step};
+use super::plan::BagPlan;
+use crate::describe::describe;
+
+/// How a run ended.
+#[derive(Clone, Debug)]
+pub struct BagOutcome {
+    /// What is wrong.
+    pub violation: Option<String>,
+    /// The hash of everything that happened.
+    pub digest: u64,
+    /// What was seen.
+    pub totals: BagTotals,
+}
+
+/// What runs saw, so that thin ones are seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BagTotals {
+    /// Runs.
+    pub runs: u64,
+    /// Steps, those of the fair ends left out.
+    pub steps: u64,
+    /// Different packets.
+    pub packets: u64,
+    /// Calls answered.
+    pub answered: u64,
+    /// Calls without an answer.
+    pub unknown: u64,
+    /// Epochs decided on, or views.
+    pub epochs: u64,
+    /// Runs that ended with a group that was beyond its failure bound.
+    pub lost: u64,
+}
+
+impl BagTotals {
+    pub(super) fn add(&mut self, other: &BagTotals) {
+        self.runs += other.runs;
+        self.steps += other.steps;
+        self.packets += other.packets;
+        self.answered += other.answered;
+        self.unknown += other.unknown;
+        self.epochs += other.epochs;
+        self.lost += other.lost;
+    }
+}
+
+/// Runs a plan.
+#[must_use]
+pub fn run_bag(plan: &BagPlan) -> BagOutcome {
+    run_noted(plan).0
+}
+
+/// Runs a plan, and gives its steps.
+pub(super) fn run_noted(plan: &BagPlan) -> (BagOutcome, Vec<Step>) {
+    let mut group = Group::new(*plan);
+    if plan.begins_open {
+        group.begin();
+    }
+    let mut chooser = Chooser::new(plan.seed, plan.steps);
+    let mut steps = Vec::with_capacity(plan.steps as usize);
+    for _ in 0..plan.steps {
+        if group.wrong.is_some() {
+            break;
+        }
+        let step = chooser.next(&mut group);
+        group.take(&step);
+        steps.push(step);
+    }
+    (end(group, steps.len()), steps)
+}
+
+/// Runs a plan with these steps in the place of those that its seed draws. What a step names and is not
+/// there is left out.
+pub(super) fn run_steps(plan: &BagPlan, steps: &[Step]) -> BagOutcome {
+    let mut group = Group::new(*plan);
+    if plan.begins_open {
+        group.begin();
+    }
+    for step in steps {
+        if group.wrong.is_some() {
+            break;
+        }
+        group.take(step);
+    }
+    end(group, steps.len())
+}
+
+fn end(mut group: Group, steps: usize) -> BagOutcome {
+    let mut lost = false;
+    if group.wrong.is_none() {
+        lost = !group.come_to_rest(group.plan.seed);
+    }
+    let epochs = (0..group.slots.len()).map(|node| group.epoch_of(node)).max().unwrap_or(0);
+    let totals = BagTotals {
+        runs: 1,
+        steps: steps as u64,
+        packets: group.bag.flights.len() as u64,
+        answered: group.calls.answered.iter().sum(),
+        unknown: group.calls.unknown,
+        epochs: u64::from(epochs),
+        lost: u64::from(lost),
+    };
+    BagOutcome { violation: group.wrong, digest: group.digest, totals }
+}
+
+/// Steps in words, as they happen in a run.
+pub(super) fn narrate(plan: &BagPlan, steps: &[Step]) -> Vec<String> {
+    let mut group = Group::new(*plan);
+    if plan.begins_open {
+        group.begin();
+    }
+    let mut lines = Vec::new();
+    for step in steps {
+        let at_ms = group.now_ns as f64 / MS as f64;
+        let text = match step {
+            Step::Deliver(name) => match group.bag.find(name) {
+                Some(id) => {
+                    let flight = &group.bag.flights[id as usize];
+                    let (from, to) = (usize::from(flight.from), usize::from(flight.to));
+                    let (_, what) = describe(&flight.bytes);
+                    format!("{} to {}: {what}", group.name_of(from), group.name_of(to))
+                }
+                None => continue,
+            },
+            Step::Tick(node) => format!("{} looks at the time", group.name_of(usize::from(*node))),
+            Step::Pass(ns) => format!("{} us pass", ns / 1_000),
+            other => format!("{other:?}"),
+        };
+        lines.push(format!("{at_ms:10.3} ms  {text}"));
+        group.take(step);
+    }
+    lines
+}

@@ -1,0 +1,110 @@
+//! How a seed draws disks, and what goes wrong with them.
+
+use concord_core::{Duration, MS, Rng, US};
+
+use crate::systems::store::disks::Disks;
+use crate::systems::store::fault::Fault;
+use crate::systems::store::plan::{Plan, Timed};
+
+/// One seed of so many has disks.
+const WITH_DISKS: u64 = 4;
+/// What the seed of this draw is other than that of the rest.
+const DRAWN: u64 = 0xd15c;
+/// And that of disks that are full, or damaged.
+const FAULTY: u64 = 0xf011_d15c;
+/// One seed with disks of so many syncs them each second.
+const WITH_INTERVAL: u64 = 4;
+/// What the seed of the draw of that is other than that of the rest.
+const INTERVAL: u64 = 0x5ec0_17d5;
+/// And that of disks that stand still.
+const HUNG: u64 = 0x4a6d_d15c;
+/// Most bytes that a full disk has held back.
+const RESERVE_BYTES_MAX: u64 = 20_000;
+/// And where every seed has disks.
+const DISKS: u64 = 0xd15c_d4a3;
+
+/// One seed of [`WITH_DISKS`] has disks: by a generator of its own, so that the others draw what they would draw
+/// without.
+pub(super) fn draw(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed ^ DRAWN);
+    if rng.chance(1, WITH_DISKS) {
+        draw_surely(plan, &mut rng);
+    }
+}
+
+/// Draws disks where the seed has none.
+pub(super) fn draw_if_none(plan: &mut Plan) {
+    if !plan.disks.is_on() {
+        draw_surely(plan, &mut Rng::new(plan.seed ^ DISKS));
+    }
+}
+
+/// Draws disks and power cuts.
+fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
+    plan.disks = Disks {
+        sync_ns: rng.between(50, 5_000) * US,
+        snapshot_bytes: rng.between(1_000, 30_000),
+        interval: false,
+    };
+    let last_ns = plan.faults.last().map_or(MS, |f| f.at_ns);
+    for _ in 0..rng.between(1, 3) {
+        let replica = rng.below(plan.replicas as u64) as usize;
+        let for_ns = rng.between(1, 700) * MS;
+        let fault = match rng.below(6) {
+            0 | 1 => Fault::PowerCut { replica, for_ns },
+            2 => Fault::FailSync { replica },
+            _ => Fault::PowerCutAll { for_ns },
+        };
+        plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns.max(60 * MS)), fault });
+    }
+    draw_faulty(plan, last_ns, &mut Rng::new(plan.seed ^ FAULTY));
+    draw_interval(plan, &mut Rng::new(plan.seed ^ INTERVAL));
+    draw_hung(plan, last_ns, &mut Rng::new(plan.seed ^ HUNG));
+    plan.faults.sort_by_key(|f| f.at_ns);
+}
+
+/// In one seed of some nothing waits for the disk. Then the power of one goes where that of all would.
+fn draw_interval(plan: &mut Plan, rng: &mut Rng) {
+    if !rng.chance(1, WITH_INTERVAL) {
+        return;
+    }
+    plan.disks.interval = true;
+    for timed in &mut plan.faults {
+        if let Fault::PowerCutAll { for_ns } = timed.fault {
+            let replica = rng.below(plan.replicas as u64) as usize;
+            timed.fault = Fault::PowerCut { replica, for_ns };
+        }
+    }
+}
+
+/// Disks that stand still: for so long that what gathers meanwhile with `interval` is late.
+fn draw_hung(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
+    if !rng.chance(1, if plan.disks.interval { 2 } else { 4 }) {
+        return;
+    }
+    for _ in 0..rng.between(1, 3) {
+        let replica = rng.below(plan.replicas as u64) as usize;
+        let fault = Fault::HangDisk { replica, for_ns: rng.between(1, 3_000) * MS };
+        plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns.max(60 * MS)), fault });
+    }
+}
+
+/// Disks without room, and damaged ones.
+fn draw_faulty(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
+    let mut add = |rng: &mut Rng, of: fn(usize, &mut Rng) -> Fault| {
+        let fault = of(rng.below(plan.replicas as u64) as usize, rng);
+        plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns.max(60 * MS)), fault });
+    };
+    if rng.chance(1, 2) {
+        for _ in 0..rng.between(1, 3) {
+            add(rng, |replica, rng| Fault::FullDisk {
+                replica,
+                for_ns: rng.between(1, 500) * MS,
+                bytes: rng.below(RESERVE_BYTES_MAX) as usize,
+            });
+        }
+    }
+    if rng.chance(1, 3) {
+        add(rng, |replica, rng| Fault::FlipBit { replica, for_ns: rng.between(1, 700) * MS });
+    }
+}
