@@ -8,10 +8,12 @@
 
 use alloc::vec::Vec;
 
-use concord_core::{Duration, Epoch, Instant, MS, NodeId, SwitchId};
+use concord_core::{Duration, Epoch, Instant, MS, NodeId, Position, SwitchId};
 use concord_wire::GroupId;
 use concord_wire::control::Message as _;
-use concord_wire::flair::{GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid, Step, Weights};
+use concord_wire::flair::{
+    CaughtUp, GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid, Step, Weights,
+};
 
 use crate::flair_weights::Balance;
 use crate::setup::RETRY_NS;
@@ -19,6 +21,9 @@ use crate::setup::RETRY_NS;
 /// Time from one heartbeat to the next. A heartbeat echoes the answer to the one before, so that what the switch holds
 /// is as old when it comes: after two that are lost, or their answers, the switch has not stepped down.
 pub const HEARTBEAT_NS: Duration = 25 * MS;
+/// A replica keeps up that has what was committed between one and two of these ago. One with a long queue acknowledges late,
+/// and is as good as the others.
+const KEEP_UP_NS: Duration = 250 * MS;
 /// Chunks that are under way at once.
 const CHUNKS_AT_ONCE: usize = 64;
 /// Most chunks of a switch.
@@ -64,6 +69,16 @@ pub(crate) struct Session {
     /// The last weights, and their ordinal, until the switch has confirmed them.
     untold: Option<Weights>,
     round: u32,
+    marks: Marks,
+}
+
+/// What was committed some time ago.
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
+    /// When the newer one was taken.
+    at: Instant,
+    newer: Position,
+    older: Position,
 }
 
 impl Default for Session {
@@ -82,6 +97,7 @@ impl Default for Session {
             balance: None,
             untold: None,
             round: 0,
+            marks: Marks::default(),
         }
     }
 }
@@ -94,6 +110,8 @@ pub(crate) struct Speaker {
     pub(crate) group: GroupId,
     /// How often it weighs the group's queues, in ns.
     pub(crate) weigh_ns: Duration,
+    /// The replicas that keep up with its log.
+    pub(crate) caught_up: CaughtUp,
 }
 
 impl Session {
@@ -106,8 +124,17 @@ impl Session {
         replicas: Vec<u16>,
         group: Group,
     ) {
-        let stage = Stage::Beginning;
-        *self = Session { stage, switch, sid, replicas, group, next_at: now, ..Session::default() };
+        let start = Position(group.log_idx);
+        *self = Session {
+            stage: Stage::Beginning,
+            switch,
+            sid,
+            replicas,
+            group,
+            next_at: now,
+            marks: Marks { at: now, newer: start, older: start },
+            ..Session::default()
+        };
     }
 
     /// Its leader leads no longer.
@@ -167,6 +194,14 @@ impl Session {
         (self.stage, self.next_at) = (stage, now);
     }
 
+    /// What a replica has that keeps up, where `committed` is by now.
+    pub(crate) fn kept_up_to(&mut self, now: Instant, committed: Position) -> Position {
+        if now.since(self.marks.at) >= KEEP_UP_NS {
+            self.marks = Marks { at: now, newer: committed, older: self.marks.newer };
+        }
+        self.marks.older
+    }
+
     /// The switch has answered a heartbeat.
     pub(crate) fn on_probe(&mut self, heard: &Heartbeat) {
         if (heard.switch, heard.sid) == (self.switch, self.sid) {
@@ -220,8 +255,8 @@ impl Session {
             Stage::Active => {
                 self.next_at = now.after(HEARTBEAT_NS);
                 let (group, from, view, switch) = (by.group, by.node, by.view, self.switch);
-                let probe = Instant(self.probe);
-                Heartbeat { group, from, view, sid, switch, probe }.emit(out);
+                let (probe, caught_up) = (Instant(self.probe), by.caught_up);
+                Heartbeat { group, from, view, sid, switch, probe, caught_up }.emit(out);
                 send(out);
                 if self.is_weighed {
                     let every_ns = by.weigh_ns;
@@ -262,7 +297,8 @@ mod tests {
     fn told(session: &mut Session, at_ms: u64) -> Vec<Vec<u8>> {
         let (mut packets, mut out) = (vec![], vec![]);
         let (node, view, group) = (NodeId(1), Epoch(7), GroupId(2));
-        let by = Speaker { node, view, group, weigh_ns: 100 * MS };
+        let caught_up = CaughtUp { log_idx: Position(at_ms), followers: Followers(0b101) };
+        let by = Speaker { node, view, group, weigh_ns: 100 * MS, caught_up };
         session.tell(Instant(at_ms * MS), by, &mut out, |packet| packets.push(packet.to_vec()));
         packets
     }
@@ -309,6 +345,7 @@ mod tests {
         confirm(&mut s, 90, SID, Step::Active);
         let beat = Heartbeat::parse(&told(&mut s, 90)[0]).unwrap();
         assert_eq!((beat.sid, beat.probe, beat.group), (SID, Instant(1_090), GroupId(2)));
+        assert_eq!((beat.caught_up.log_idx, beat.caught_up.followers.0), (Position(90), 0b101));
         s.on_probe(&Heartbeat { probe: Instant(2_000), ..beat });
         s.on_probe(&Heartbeat { probe: Instant(9_000), sid: Sid(8), ..beat });
         s.on_probe(&Heartbeat { probe: Instant(9_000), switch: SwitchId(2), ..beat });
@@ -318,6 +355,15 @@ mod tests {
         s.end();
         assert!(told(&mut s, 1_000).is_empty() && !s.is_begun());
         assert_eq!(s.next_at(), Instant::NEVER);
+    }
+
+    #[test]
+    fn who_keeps_up_has_what_was_committed_between_one_and_two_intervals_ago() {
+        let mut s = begun();
+        let mut mark = |at_ms, committed| s.kept_up_to(Instant(at_ms * MS), Position(committed)).0;
+        assert_eq!([mark(0, 9), mark(249, 40), mark(250, 50), mark(499, 90)], [9; 4]);
+        assert_eq!([mark(500, 100), mark(749, 150)], [50; 2]);
+        assert_eq!([mark(900, 200), mark(1_149, 250), mark(1_150, 300)], [100, 100, 200]);
     }
 
     fn active(load_awareness: bool) -> Session {

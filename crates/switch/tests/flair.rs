@@ -14,7 +14,7 @@ use concord_switch::program::Wants;
 use concord_switch::{AgentConfig, DropReason as StoreDrop, KeyGroupSettings, Load, LoadError};
 use concord_switch::{Flair, SwitchProgram};
 use concord_wire::control::{Config, Member};
-use concord_wire::flair::{self, Followers, Heartbeat, REPLICAS_MAX, Sid, Step};
+use concord_wire::flair::{self, CaughtUp, Followers, Heartbeat, REPLICAS_MAX, Sid, Step};
 use concord_wire::{Flags, FurtherIds, Kind, Op, Packet, Reason, Repr, Status};
 use flair_rig::*;
 
@@ -104,6 +104,53 @@ fn reads_of_a_stable_group_go_to_those_that_hold_it_and_are_heard() {
     let (to, read) = s.read(A);
     assert_eq!((to, read.common.reason), (replica(1), Reason::SlowNoHolder));
     assert!(!read.common.flags.has(Flags::FAST));
+}
+
+/// Who of the three is asked for an object.
+fn asked_of(s: &mut Switch, obj_id: ObjectId) -> Followers {
+    let read = |n| Repr { request: RequestNumber(n), ..request(Op::Read, obj_id) };
+    let asked: Vec<_> = (0..64).map(|n| s.asked(read(n)).0).collect();
+    let bits = (0..3).filter(|bit| asked.contains(&replica(*bit + 1)));
+    bits.fold(Followers::default(), |set, bit| set.with(usize::from(bit)))
+}
+
+#[test]
+fn who_has_caught_up_by_the_last_heartbeat_is_asked_beside_the_quorum_that_had_the_write_first() {
+    let mut s = Switch::in_session(SMALL);
+    let quorum = Followers(0b011);
+    let caught_up = |s: &mut Switch, sid, log_idx, followers| {
+        let (log_idx, followers) = (Position(log_idx), Followers(followers));
+        s.beat_of(sid, s.now.instant, CaughtUp { log_idx, followers })
+    };
+    for (obj_id, log_idx) in [(A, 11), (B, 12)] {
+        let write = s.write(obj_id);
+        s.written(&write, log_idx, quorum).unwrap();
+    }
+    assert_eq!((asked_of(&mut s, A), asked_of(&mut s, B)), (quorum, quorum));
+    caught_up(&mut s, SID, 11, 0b111).unwrap();
+    assert_eq!((asked_of(&mut s, A), asked_of(&mut s, B)), (ALL, quorum));
+    assert_eq!(caught_up(&mut s, Sid(SID.0 - 1), 99, 0b111), Err(DropReason::OtherSession));
+    assert_eq!(asked_of(&mut s, B), quorum);
+    caught_up(&mut s, SID, 12, 0b111).unwrap();
+    // One that was overtaken, and one that says that a follower is not there any more.
+    caught_up(&mut s, SID, 11, 0b001).unwrap();
+    assert_eq!(asked_of(&mut s, B), ALL);
+    caught_up(&mut s, SID, 12, 0b101).unwrap();
+    assert_eq!((asked_of(&mut s, A), asked_of(&mut s, B)), (ALL, ALL));
+    caught_up(&mut s, SID, 12, 0b001).unwrap();
+    assert_eq!((asked_of(&mut s, A), asked_of(&mut s, B)), (quorum, quorum));
+    // T13: what was written of all keys counts too, and a group whose write is under way is the leader's.
+    caught_up(&mut s, SID, 12, 0b111).unwrap();
+    let (_, all) = s.asked(of_all(Op::Write));
+    s.written(&all, 13, quorum).unwrap();
+    assert_eq!(asked_of(&mut s, B), quorum);
+    caught_up(&mut s, SID, 13, 0b111).unwrap();
+    assert_eq!(asked_of(&mut s, B), ALL);
+    s.write(B);
+    assert_eq!((s.read(B).0, s.read(B).1.common.reason), (replica(1), Reason::SlowUnstable));
+    // It is the session's.
+    s.start(Sid(SID.0 + 1), |_| stable(5, quorum), stable(5, ALL));
+    assert_eq!(asked_of(&mut s, B), quorum);
 }
 
 #[test]
@@ -504,7 +551,7 @@ fn it_fits_an_asic_and_takes_less_than_a_twentieth_of_its_memory() {
     let s = Switch::new(KeyGroupSettings::DEFAULT, Guards::ALL);
     let report = s.program.describe();
     assert!(report.fits(&ASIC) && report.recirculations_max == 0);
-    assert_eq!((report.stages(), report.arrays.len()), (7, 14));
+    assert_eq!((report.stages(), report.arrays.len()), (8, 16));
     assert!(report.sram_bytes() * 20 < ASIC.sram_bytes());
     let rows: Vec<_> = report.tables.iter().map(|table| (table.name, table.rows)).collect();
     let entries = 2 * 256;

@@ -12,7 +12,7 @@ use common::{CLIENT, OWN, SWITCH, replica};
 use concord_core::{Epoch, Guards, MS, NodeId, ObjectId, Position, RequestNumber, Rng};
 use concord_switch::SwitchProgram;
 use concord_wire::control::Message as _;
-use concord_wire::flair::{self, Followers, GROUPS_OF_CHUNK, Group, SessionMessage, Sid};
+use concord_wire::flair::{self, CaughtUp, Followers, GROUPS_OF_CHUNK, Group, SessionMessage, Sid};
 use concord_wire::{Addr, Flags, Kind, Op, Packet, Reason, Repr, Status, kind};
 use flair_rig::{SMALL, Switch, object};
 
@@ -373,7 +373,11 @@ impl World {
     fn step(&mut self) -> Result<(), Broken> {
         self.switch.wait(MS);
         let (sid, now) = (self.sid, self.switch.now.instant);
-        self.switch.beat(sid, now).unwrap();
+        let keeps_up = (0..REPLICAS).filter(|node| self.ends[*node] >= self.committed);
+        let log_idx = keeps_up.clone().map(|node| self.ends[node]).min().unwrap_or_default();
+        let followers = keeps_up.fold(Followers::default(), Followers::with);
+        let caught_up = CaughtUp { log_idx: Position(log_idx as u64), followers };
+        self.switch.beat_of(sid, now, caught_up).unwrap();
         for noop in self.switch.upkeep() {
             let mut bytes = vec![];
             noop.emit(b"", &mut bytes);

@@ -12,7 +12,9 @@ use concord_core::{Epoch, Guards, Instant, MS, NodeId, ObjectId, Position, Rng};
 use concord_pisa::Verdict;
 use concord_switch::{Ingress, KeyGroupSettings, PortTable, SwitchProgram as _};
 use concord_wire::control::Message as _;
-use concord_wire::flair::{self, Followers, GROUPS_OF_CHUNK, Heartbeat, SessionMessage, Sid};
+use concord_wire::flair::{
+    self, CaughtUp, Followers, GROUPS_OF_CHUNK, Heartbeat, SessionMessage, Sid,
+};
 use concord_wire::{Addr, Flags, Kind, Op, Repr, kind};
 use flair_rig::{ALL, SID, SMALL, Switch, object, stable};
 
@@ -133,10 +135,13 @@ impl Scribe {
     }
 
     fn beat(&mut self, comment: &str, sid: Sid, probe: Instant) {
+        self.beat_of(comment, (sid, probe), CaughtUp::default());
+    }
+
+    fn beat_of(&mut self, comment: &str, (sid, probe): (Sid, Instant), caught_up: CaughtUp) {
         let (from, view, switch) = (NodeId(1), Epoch(3), self.switch.id);
-        let mut bytes = Vec::new();
-        Heartbeat { group: concord_wire::GroupId(0), from, view, sid, switch, probe }
-            .emit(&mut bytes);
+        let (mut bytes, group) = (Vec::new(), concord_wire::GroupId(0));
+        Heartbeat { group, from, view, sid, switch, probe, caught_up }.emit(&mut bytes);
         self.step(comment, replica(1), &bytes);
     }
 }
@@ -203,6 +208,18 @@ fn basic() -> String {
     let probe = s.switch.now.instant;
     s.beat("a heartbeat that echoes a younger one", SID, probe);
     s.ask("as before", request(Op::Read, b));
+    let probe = s.switch.now.instant;
+    let caught_up = |s: &mut Scribe, comment: &str, log_idx, followers| {
+        let (log_idx, followers) = (Position(log_idx), Followers(followers));
+        s.beat_of(comment, (SID, probe), CaughtUp { log_idx, followers });
+        for n in 1..=8 {
+            let request_of = concord_core::RequestNumber(n);
+            s.ask("a read", Repr { request: request_of, ..request(Op::Read, b) });
+        }
+    };
+    caught_up(&mut s, "all have the log up to 99", 99, 0b111);
+    caught_up(&mut s, "a heartbeat that was overtaken", 98, 0b001);
+    caught_up(&mut s, "the third has lost it", 99, 0b011);
     s.session(Sid(8));
     s.written("a reply of the session before", &third, 30, 0b111);
     s.text
@@ -272,8 +289,9 @@ fn random() -> String {
                 s.answered("a read's reply", 1 + rng.below(3) as u16, &read, rng.chance(4, 5));
             }
             _ => {
-                let probe = s.switch.now.instant;
-                s.beat("a heartbeat", SID, probe);
+                let (probe, followers) = (s.switch.now.instant, Followers(rng.below(8) as u8));
+                let log_idx = Position(11 + rng.below(n + 1));
+                s.beat_of("a heartbeat", (SID, probe), CaughtUp { log_idx, followers });
             }
         }
     }

@@ -14,7 +14,7 @@ use concord_wire::falcon::{
     Answer, Asker, Assigned, CLASSES_MAX, Parameters, Reply, Request, Submission, SubmissionMut,
     Sweep, Task, TaskFlags, hand_over,
 };
-use concord_wire::flair::{self, Followers, Group, Heartbeat, SessionMessage, Sid, Step};
+use concord_wire::flair::{self, CaughtUp, Followers, Group, Heartbeat, SessionMessage, Sid, Step};
 use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
 use concord_wire::header::{COMMON_BYTES, Header, TAG_BYTES, at};
 use concord_wire::link::{Ack, Data, PIECE_BYTES_MAX, append_record};
@@ -430,6 +430,10 @@ fn what_flair_says_survives_the_wire() {
             sid: Sid(word(rng)),
             switch: SwitchId(word(rng)),
             probe: Instant(number(rng)),
+            caught_up: CaughtUp {
+                log_idx: Position(number(rng)),
+                followers: Followers(short(rng) as u8),
+            },
         };
         beat.emit(&mut out);
         assert_eq!(Heartbeat::parse(&padded(rng, &out)), Ok(beat));

@@ -28,6 +28,8 @@ const PIDS: &str = "run/pids";
 
 /// Leases far longer than the stalls of a CPU quota: a capped replica is slow, not dead.
 const CAPPED: &str = "lease_ms = 4000\nfailure_ms = 20000\n";
+/// The same of FLAIR's switch, which steps down before a lease is over.
+const CAPPED_STEPDOWN: &str = "stepdown_ms = 3500\n";
 
 /// A directory of this bench, removed when dropped.
 #[derive(Debug)]
@@ -335,7 +337,8 @@ fn up(at: &Path, listen: SocketAddr, shape: Shape) -> Result<Process, Error> {
     }
     let groups = shape.key_groups.map(|groups| format!("[key_groups]\ngroups = {groups}\n"));
     let text = if shape.capped { CAPPED } else { "" };
-    let text = text.to_string() + &groups.unwrap_or_default();
+    let stepdown = if shape.capped && groups.is_some() { CAPPED_STEPDOWN } else { "" };
+    let text = text.to_string() + &groups.unwrap_or_default() + stepdown;
     if !text.is_empty() {
         let config = at.join("bench.toml");
         std::fs::write(&config, text).cannot(format!("write {}", config.display()))?;

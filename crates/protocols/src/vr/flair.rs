@@ -4,11 +4,11 @@
 //! lease of an earlier one is valid once it has begun (traps T26, T28). A request names its session in its number,
 //! and is of no use in another one.
 
-use concord_core::{Duration, Guard, MS, Now, Position, Seq, SwitchId};
+use concord_core::{Duration, Guard, Instant, MS, Now, Position, Seq, SwitchId};
 use concord_engine::Engine;
 use concord_wire::control::Message as _;
 use concord_wire::flair::{
-    Followers, Group, Heartbeat, OP_PROBE, Packet, REPLICAS_MAX, SessionMessage, Sid,
+    CaughtUp, Followers, Group, Heartbeat, OP_PROBE, Packet, REPLICAS_MAX, SessionMessage, Sid,
 };
 use concord_wire::{Checked, Flags, GroupId, Kind, Op, Reason, Repr, Sink, WireError, op};
 
@@ -154,6 +154,18 @@ impl<E: Engine> Vr<E> {
         holders.fold(Followers::default(), |set, (index, _)| set.with(index))
     }
 
+    /// Leader: the replicas that keep up, and up to where each of them has the log. The reply to a write names the quorum that
+    /// had it first; this names the others once they have it.
+    fn caught_up(&mut self, now: Instant) -> CaughtUp {
+        let kept_up = self.session.kept_up_to(now, self.committed);
+        let followers = self.holders(kept_up);
+        let others = self.leading.followers.iter().enumerate();
+        let others = others.filter(|(index, _)| *index != self.group.me() && followers.has(*index));
+        let is_checked = self.setup.guards.on(Guard::MatchedPrefix);
+        let acked = others.map(|(_, f)| f.acked).filter(|_| is_checked);
+        CaughtUp { log_idx: acked.fold(self.ordered.end(), Position::min), followers }
+    }
+
     /// The switch confirms a step of the session's start.
     fn on_session(&mut self, now: Now, bytes: &[u8]) -> Result<(), WireError> {
         let message = SessionMessage::parse(bytes)?;
@@ -208,9 +220,13 @@ impl<E: Engine> Vr<E> {
             self.leading.begin_session(self.group.voters());
             self.vr_count.sessions_begun += 1;
         }
+        if now.instant < self.session.next_at() {
+            return;
+        }
+        let caught_up = self.caught_up(now.instant);
         let group = self.group.config.as_ref().map_or(GroupId::FIRST, |c| c.group);
         let (node, view, weigh_ns) = (self.group.node(), self.epoch(), self.setup.weigh_ns);
-        let by = Speaker { node, view, group, weigh_ns };
+        let by = Speaker { node, view, group, weigh_ns, caught_up };
         let to = self.switch.addr;
         self.session.tell(now.instant, by, &mut self.scratch, |packet| sink.send(to, packet));
     }

@@ -339,6 +339,8 @@ impl<E: Engine> Vr<E> {
         if let Some(script) = self.withholds() {
             return self.withheld.push(script, Ready::Read(turn, reply.to_vec()));
         }
+        // The switch passes what its leader says unchecked: nothing is to be asked again.
+        let command = if self.is_leader() { &[] } else { command };
         let in_force = self.in_force();
         self.serving.answer(now, &turn, (reply, command), in_force, &mut self.count, sink);
     }

@@ -351,7 +351,7 @@ impl Flair {
             return Err(DropReason::OtherSession);
         }
         let probe = if self.guards.on(Guard::HeartbeatProbe) { beat.probe } else { now };
-        let own = self.registers.ports().heartbeat(now, beat.sid, probe);
+        let own = self.registers.ports().heartbeat(now, (beat.sid, probe), beat.caught_up);
         if own != beat.sid {
             return Err(DropReason::OtherSession);
         }

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Instant, Position};
 use concord_pisa::{ArrayReport, Pass, Port, RegisterArray};
-use concord_wire::flair::{Followers, Group, Sid};
+use concord_wire::flair::{CaughtUp, Followers, Group, Sid};
 
 use super::layout::KeyGroupSettings;
 
@@ -37,6 +37,10 @@ pub(super) struct Registers {
     /// Whose logs are the leader's up to `log_idx`.
     consistent_followers: RegisterArray<u8>,
     all_consistent_followers: RegisterArray<u8>,
+    /// Up to where the log of each of `caught_up_followers` is the leader's, as the last heartbeat said: what a key group
+    /// says of its own holders is older.
+    caught_up_idx: RegisterArray<u64>,
+    caught_up_followers: RegisterArray<u8>,
 }
 
 /// What a write or its reply concerns.
@@ -78,7 +82,7 @@ pub(super) struct ReadPass {
     pub(super) is_pending: bool,
     /// The later position of both.
     pub(super) log_idx: Position,
-    /// Who is in both sets.
+    /// Who is in both sets, and whoever has caught up so far.
     pub(super) followers: Followers,
 }
 
@@ -126,6 +130,8 @@ impl Registers {
             unstable: RegisterArray::new("unstable", 5, 1),
             consistent_followers: RegisterArray::new("consistent_followers", 6, groups),
             all_consistent_followers: RegisterArray::new("all_consistent_followers", 6, 1),
+            caught_up_idx: RegisterArray::new("caught_up_idx", 6, 1),
+            caught_up_followers: RegisterArray::new("caught_up_followers", 7, 1),
         }
     }
 
@@ -140,6 +146,7 @@ impl Registers {
         for array in [&mut self.heartbeat_tstamp, &mut self.log_idx, &mut self.all_log_idx] {
             array.reset();
         }
+        self.caught_up_idx.reset();
         for array in [
             &mut self.is_active,
             &mut self.is_pending,
@@ -147,6 +154,7 @@ impl Registers {
             &mut self.all_is_stable,
             &mut self.consistent_followers,
             &mut self.all_consistent_followers,
+            &mut self.caught_up_followers,
         ] {
             array.reset();
         }
@@ -232,6 +240,8 @@ impl Registers {
             unstable: self.unstable.port(),
             consistent_followers: self.consistent_followers.port(),
             all_consistent_followers: self.all_consistent_followers.port(),
+            caught_up_idx: self.caught_up_idx.port(),
+            caught_up_followers: self.caught_up_followers.port(),
         }
     }
 
@@ -251,6 +261,8 @@ impl Registers {
             self.unstable.report(),
             self.consistent_followers.report(),
             self.all_consistent_followers.report(),
+            self.caught_up_idx.report(),
+            self.caught_up_followers.report(),
         ]
     }
 }
@@ -276,6 +288,8 @@ pub(super) struct PacketPorts<'a> {
     unstable: Port<'a, u32>,
     consistent_followers: Port<'a, u8>,
     all_consistent_followers: Port<'a, u8>,
+    caught_up_idx: Port<'a, u64>,
+    caught_up_followers: Port<'a, u8>,
 }
 
 /// The time of a packet, and how old the last heartbeat may be.
@@ -292,15 +306,29 @@ impl At {
 }
 
 impl PacketPorts<'_> {
-    /// A heartbeat's pass (§4.3.6): the probe that it echoes counts, not when it came (trap T26). Gives
-    /// the session.
+    /// A heartbeat's pass (§4.3.6): the probe that it echoes counts, not when it came (trap T26); one that was overtaken
+    /// says nothing of who has caught up. Gives the session.
     #[inline]
-    pub(super) fn heartbeat(self, now: Instant, sid: Sid, probe: Instant) -> Sid {
+    pub(super) fn heartbeat(
+        self,
+        now: Instant,
+        (sid, probe): (Sid, Instant),
+        caught_up: CaughtUp,
+    ) -> Sid {
         let mut pass = Pass::begin();
         let own = Sid(self.session_id.access(&mut pass, 0, |id| *id));
         if own == sid {
             let at = probe.0.min(now.0);
             self.heartbeat_tstamp.access(&mut pass, 0, |tstamp| *tstamp = at.max(*tstamp));
+            let is_newest = self.caught_up_idx.access(&mut pass, 0, |idx| {
+                let is_newest = caught_up.log_idx.0 >= *idx;
+                *idx = caught_up.log_idx.0.max(*idx);
+                is_newest
+            });
+            if is_newest {
+                let followers = caught_up.followers.0;
+                self.caught_up_followers.access(&mut pass, 0, |set| *set = followers);
+            }
         }
         own
     }
@@ -398,9 +426,14 @@ impl PacketPorts<'_> {
         let followers = self.consistent_followers.access(&mut pass, group, |set| Followers(*set));
         let all_followers =
             self.all_consistent_followers.access(&mut pass, 0, |set| Followers(*set));
+        let latest = if with_all { log_idx.max(all_log_idx) } else { log_idx };
+        let is_passed = self.caught_up_idx.access(&mut pass, 0, |idx| *idx >= latest);
+        let caught_up = self.caught_up_followers.access(&mut pass, 0, |set| Followers(*set));
+        let caught_up = if is_passed { caught_up } else { Followers::default() };
         let session = Session { sid, is_live: is_active && at.is_fresh(heartbeat) };
         if !with_all {
-            let (log_idx, all_is_stable) = (Position(log_idx), true);
+            let (log_idx, all_is_stable) = (Position(latest), true);
+            let followers = followers.or(caught_up);
             let own = ReadPass {
                 session,
                 seq_num,
@@ -418,8 +451,8 @@ impl PacketPorts<'_> {
             is_stable,
             all_is_stable,
             is_pending,
-            log_idx: Position(log_idx.max(all_log_idx)),
-            followers: followers.and(all_followers),
+            log_idx: Position(latest),
+            followers: followers.and(all_followers).or(caught_up),
         }
     }
 }

@@ -7,7 +7,8 @@ use concord_switch::flair::{DropReason, Flair};
 use concord_switch::{AgentConfig, Ingress, KeyGroupSettings, Load, PortTable, SwitchProgram};
 use concord_wire::control::{Config, Message as _, Program, Protocol};
 use concord_wire::flair::{
-    self, Followers, GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid, Step, Weights,
+    self, CaughtUp, Followers, GROUPS_OF_CHUNK, Group, Heartbeat, SessionMessage, Sid, Step,
+    Weights,
 };
 use concord_wire::{Addr, GroupId, Kind, Op, Repr, kind};
 
@@ -219,9 +220,14 @@ impl Switch {
 
     /// A heartbeat that echoes `probe`.
     pub fn beat(&mut self, sid: Sid, probe: Instant) -> Out {
+        self.beat_of(sid, probe, CaughtUp::default())
+    }
+
+    /// One that says who has caught up.
+    pub fn beat_of(&mut self, sid: Sid, probe: Instant, caught_up: CaughtUp) -> Out {
         let (from, view) = (NodeId(self.leader), Epoch(self.view));
-        let mut bytes = Vec::new();
-        Heartbeat { group: GroupId(0), from, view, sid, switch: self.id, probe }.emit(&mut bytes);
+        let (mut bytes, group, switch) = (Vec::new(), GroupId(0), self.id);
+        Heartbeat { group, from, view, sid, switch, probe, caught_up }.emit(&mut bytes);
         self.pass(replica(self.leader), &bytes)
     }
 

@@ -28,6 +28,9 @@
 //! | 16 | 4 | SID | the same |
 //! | 20 | 4 | SWITCH: the switch's id | the same |
 //! | 24 | 8 | the last probe that the leader has of its switch (trap T26) | the switch's clock in ns |
+//! | 32 | 8 | LOG_IDX: up to where all of CFLWRS have its log | the same |
+//! | 40 | 1 | CFLWRS: the replicas that keep up | the same |
+//! | 41 | 7 | reserved | |
 
 use alloc::vec::Vec;
 
@@ -65,6 +68,12 @@ pub mod at {
     pub(super) const BEAT_SWITCH: usize = 20;
     /// The probe of a heartbeat.
     pub(super) const PROBE: usize = 24;
+    /// Where that ends.
+    pub(super) const PROBE_END: usize = 32;
+    /// How far the replicas' logs go, in a heartbeat.
+    pub(super) const BEAT_LOG_IDX: usize = 32;
+    /// Whose do.
+    pub(super) const BEAT_CFLWRS: usize = 40;
 }
 
 const _: () = assert!(at::SEQ.start == crate::rpc::at::SEQ.start);
@@ -78,7 +87,7 @@ pub const OP_HEARTBEAT: u8 = 32;
 /// Operation of the switch's answer to one.
 pub const OP_PROBE: u8 = 33;
 /// Length of both in bytes.
-pub const HEARTBEAT_BYTES: usize = 32;
+pub const HEARTBEAT_BYTES: usize = 48;
 /// Most replicas of a group: a bit for each.
 pub const REPLICAS_MAX: usize = 8;
 
@@ -115,6 +124,12 @@ impl Followers {
     #[must_use]
     pub const fn and(self, other: Followers) -> Followers {
         Followers(self.0 & other.0)
+    }
+
+    /// Those of either set.
+    #[must_use]
+    pub const fn or(self, other: Followers) -> Followers {
+        Followers(self.0 | other.0)
     }
 
     /// The set with `bit` beside what is in it.
@@ -367,11 +382,12 @@ pub struct Checked {
 /// Makes the reply in `out`, which was written as that of every store, one that the switch checks, with
 /// `command` behind it if both fit (trap T30).
 pub fn checked_reply(out: &mut Vec<u8>, checked: Checked, command: &[u8]) {
-    let Ok(packet) = rpc::Packet::parse(out) else { return };
-    let (length, flags) = (packet.bytes().len(), packet.flags().with(checked.flags));
-    let fits = packet.body().len() + command.len() <= rpc::BODY_BYTES_MAX;
+    debug_assert!(rpc::Packet::parse(out).is_ok_and(|packet| packet.bytes().len() == out.len()));
+    let flags = Flags(u16_at(out, rpc::at::FLAGS.start)).with(checked.flags);
+    let further = usize::from(out[rpc::at::FURTHER]) * crate::objects::ID_BYTES;
+    let body_bytes = out.len() - rpc::HEADER_BYTES - further;
+    let fits = body_bytes + command.len() <= rpc::BODY_BYTES_MAX;
     let echo = if fits && !flags.has(Flags::MORE) { command } else { &[] };
-    out.truncate(length);
     out.extend_from_slice(echo);
     out[header::at::KIND] = Kind::Flair as u8;
     out[rpc::at::OWN].fill(0);
@@ -399,6 +415,17 @@ pub struct Heartbeat {
     pub switch: SwitchId,
     /// The switch's clock: when it last answered, as the leader has heard, and in an answer now.
     pub probe: Instant,
+    /// The replicas that keep up with the log.
+    pub caught_up: CaughtUp,
+}
+
+/// Replicas that keep up with the log: whatever was written up to `log_idx`, each of `followers` has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CaughtUp {
+    /// A position of the log.
+    pub log_idx: Position,
+    /// Whose logs are the leader's up to there.
+    pub followers: Followers,
 }
 
 impl Heartbeat {
@@ -430,6 +457,10 @@ impl Heartbeat {
             sid: Sid(u32_at(b, at::SID)),
             switch: SwitchId(u32_at(b, at::BEAT_SWITCH)),
             probe: Instant(u64_at(b, at::PROBE)),
+            caught_up: CaughtUp {
+                log_idx: Position(u64_at(b, at::BEAT_LOG_IDX)),
+                followers: Followers(b[at::BEAT_CFLWRS]),
+            },
         })
     }
 
@@ -440,6 +471,9 @@ impl Heartbeat {
         out.extend_from_slice(&self.sid.0.to_be_bytes());
         out.extend_from_slice(&self.switch.0.to_be_bytes());
         out.extend_from_slice(&self.probe.0.to_be_bytes());
+        out.extend_from_slice(&self.caught_up.log_idx.0.to_be_bytes());
+        out.push(self.caught_up.followers.0);
+        out.resize(HEARTBEAT_BYTES, 0);
         set_length(out);
     }
 
@@ -450,7 +484,7 @@ impl Heartbeat {
     pub fn answer(packet: &mut [u8], at: Instant) -> Result<usize, WireError> {
         Heartbeat::parse(packet)?;
         packet[header::at::OP] = OP_PROBE;
-        packet[at::PROBE..HEARTBEAT_BYTES].copy_from_slice(&at.0.to_be_bytes());
+        packet[at::PROBE..at::PROBE_END].copy_from_slice(&at.0.to_be_bytes());
         set_length(&mut packet[..HEARTBEAT_BYTES]);
         Ok(HEARTBEAT_BYTES)
     }

@@ -39,7 +39,8 @@ fn emitted(repr: &Repr, body: &[u8]) -> Vec<u8> {
 fn heartbeat() -> Heartbeat {
     let (group, from, view) = (GroupId(2), NodeId(3), Epoch(3));
     let probe = Instant(0x0102_0304_0506_0708);
-    Heartbeat { group, from, view, sid: SID, switch: SWITCH, probe }
+    let caught_up = CaughtUp { log_idx: Position(0x0908_0706), followers: Followers(0b110) };
+    Heartbeat { group, from, view, sid: SID, switch: SWITCH, probe, caught_up }
 }
 
 fn group(log_idx: u64) -> Group {

@@ -149,6 +149,32 @@ fn a_reply_to_a_write_says_where_it_stands_and_who_holds_it() {
     }
 }
 
+/// A follower that was away for long is left out until it has what was committed meanwhile; what the others have is said.
+#[test]
+fn a_heartbeat_says_who_has_caught_up_and_how_far() {
+    let mut g = founded(Guards::ALL);
+    let caught_up = |g: &mut Group| {
+        g.to_switch.clear();
+        g.pass(51);
+        let mut beats = g.to_switch.iter().filter_map(|bytes| Heartbeat::parse(bytes).ok());
+        let caught_up = beats.next_back().unwrap().caught_up;
+        (caught_up.log_idx.0, caught_up.followers.0)
+    };
+    let start = g.nodes[0].executed.0;
+    assert_eq!(caught_up(&mut g), (start, 0b111));
+    g.isolate(2);
+    set(&mut g, "k", "v");
+    // It may only be slow: up to where it is the others are too.
+    assert_eq!(caught_up(&mut g), (start, 0b111));
+    g.pass(500);
+    assert_eq!(caught_up(&mut g), (start + 1, 0b011));
+    set(&mut g, "k", "w");
+    assert_eq!(caught_up(&mut g), (start + 2, 0b011));
+    g.cuts.clear();
+    g.pass(100);
+    assert_eq!(caught_up(&mut g), (start + 2, 0b111));
+}
+
 #[test]
 fn t27_a_retry_of_what_is_done_is_answered_after_all_lower_numbers() {
     let mut g = founded(Guards::ALL);
