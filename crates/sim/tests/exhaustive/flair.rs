@@ -65,7 +65,7 @@ fn a_packet_is_lost() {
     let budget = Budget { losses: 1, ..WAIT };
     holds("one loss, time passes", Vr, writes(), budget, 1_047_621);
     if is_large() {
-        holds("one loss, time passes", Vr, one(), budget, 4_115_592);
+        holds("one loss, time passes", Vr, one(), budget, 4_142_443);
     }
 }
 
@@ -81,7 +81,7 @@ fn a_replica_is_cut_off() {
     let budget = Budget { isolations: 1, ..WAIT };
     holds("one cut off", Vr, writes(), budget, 704_107);
     if is_large() {
-        holds("one cut off", Vr, one(), budget, 3_317_677);
+        holds("one cut off", Vr, one(), budget, 3_777_825);
     }
 }
 
@@ -105,7 +105,7 @@ fn a_session_begins() {
         }
     }
     if is_large() {
-        begins(Over::LeaderDied, short(), WAIT, 4_520_847);
+        begins(Over::LeaderDied, short(), WAIT, 4_918_883);
     }
 }
 
@@ -153,7 +153,7 @@ fn no_history_is_lost() {
     loses_nothing_of(Setup { prepared, budget, ..Setup::flair(Vr, writes()) }, 32_885);
     if is_large() {
         let budget = Budget { crashes: 1, ..WAIT };
-        loses_nothing_of(Setup { budget, ..Setup::flair(Vr, writes()) }, 3_450_409);
+        loses_nothing_of(Setup { budget, ..Setup::flair(Vr, writes()) }, 3_453_117);
     }
 }
 
