@@ -23,7 +23,7 @@ use crate::setup::RETRY_NS;
 pub const HEARTBEAT_NS: Duration = 25 * MS;
 /// A replica keeps up that has what was committed between one and two of these ago. One with a long queue acknowledges late,
 /// and is as good as the others.
-const KEEP_UP_NS: Duration = 250 * MS;
+const KEEP_UP_NS: Duration = 125 * MS;
 /// Chunks that are under way at once.
 const CHUNKS_AT_ONCE: usize = 64;
 /// Most chunks of a switch.
@@ -361,9 +361,9 @@ mod tests {
     fn who_keeps_up_has_what_was_committed_between_one_and_two_intervals_ago() {
         let mut s = begun();
         let mut mark = |at_ms, committed| s.kept_up_to(Instant(at_ms * MS), Position(committed)).0;
-        assert_eq!([mark(0, 9), mark(249, 40), mark(250, 50), mark(499, 90)], [9; 4]);
-        assert_eq!([mark(500, 100), mark(749, 150)], [50; 2]);
-        assert_eq!([mark(900, 200), mark(1_149, 250), mark(1_150, 300)], [100, 100, 200]);
+        assert_eq!([mark(0, 9), mark(124, 40), mark(125, 50), mark(249, 90)], [9; 4]);
+        assert_eq!([mark(250, 100), mark(374, 150)], [50; 2]);
+        assert_eq!([mark(900, 200), mark(1_024, 250), mark(1_025, 300)], [100, 100, 200]);
     }
 
     fn active(load_awareness: bool) -> Session {

@@ -154,16 +154,11 @@ impl<E: Engine> Vr<E> {
         holders.fold(Followers::default(), |set, (index, _)| set.with(index))
     }
 
-    /// Leader: the replicas that keep up, and up to where each of them has the log. The reply to a write names the quorum that
-    /// had it first; this names the others once they have it.
+    /// Leader: the replicas that keep up, and what each of them has. The reply to a write names the quorum that
+    /// had it first; this names the others once they have it. The position never falls, so that the switch knows the newest.
     fn caught_up(&mut self, now: Instant) -> CaughtUp {
-        let kept_up = self.session.kept_up_to(now, self.committed);
-        let followers = self.holders(kept_up);
-        let others = self.leading.followers.iter().enumerate();
-        let others = others.filter(|(index, _)| *index != self.group.me() && followers.has(*index));
-        let is_checked = self.setup.guards.on(Guard::MatchedPrefix);
-        let acked = others.map(|(_, f)| f.acked).filter(|_| is_checked);
-        CaughtUp { log_idx: acked.fold(self.ordered.end(), Position::min), followers }
+        let log_idx = self.session.kept_up_to(now, self.committed);
+        CaughtUp { log_idx, followers: self.holders(log_idx) }
     }
 
     /// The switch confirms a step of the session's start.

@@ -117,7 +117,7 @@ impl Registers {
         let groups = settings.groups() as usize;
         Registers {
             session_id: RegisterArray::new("session_id", 0, 1),
-            heartbeat_tstamp: RegisterArray::new("heartbeat_tstamp", 0, 1),
+            heartbeat_tstamp: RegisterArray::new("heartbeat_tstamp", 1, 1),
             is_active: RegisterArray::new("is_active", 1, 1),
             session_seq_num: RegisterArray::new("session_seq_num", 2, 1),
             is_pending: RegisterArray::new("is_pending", 3, 1),

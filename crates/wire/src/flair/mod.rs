@@ -446,7 +446,7 @@ impl Heartbeat {
     }
 
     fn parse_op(bytes: &[u8], op: u8) -> Result<Heartbeat, WireError> {
-        let (header, b) = Header::parse_kind(bytes, Kind::Flair, HEARTBEAT_BYTES)?;
+        let (header, b) = Header::parse_kind(bytes, Kind::Flair, at::PROBE_END)?;
         if header.op != op {
             return Err(WireError::Op);
         }
@@ -457,10 +457,11 @@ impl Heartbeat {
             sid: Sid(u32_at(b, at::SID)),
             switch: SwitchId(u32_at(b, at::BEAT_SWITCH)),
             probe: Instant(u64_at(b, at::PROBE)),
-            caught_up: CaughtUp {
+            // That of an older replica, or an older switch's answer, ends here.
+            caught_up: b.get(..HEARTBEAT_BYTES).map_or_else(CaughtUp::default, |b| CaughtUp {
                 log_idx: Position(u64_at(b, at::BEAT_LOG_IDX)),
                 followers: Followers(b[at::BEAT_CFLWRS]),
-            },
+            }),
         })
     }
 
@@ -483,10 +484,10 @@ impl Heartbeat {
     /// [`WireError`], and nothing was changed, if it is none.
     pub fn answer(packet: &mut [u8], at: Instant) -> Result<usize, WireError> {
         Heartbeat::parse(packet)?;
+        let length = Header::parse(packet)?.1.len();
         packet[header::at::OP] = OP_PROBE;
         packet[at::PROBE..at::PROBE_END].copy_from_slice(&at.0.to_be_bytes());
-        set_length(&mut packet[..HEARTBEAT_BYTES]);
-        Ok(HEARTBEAT_BYTES)
+        Ok(length)
     }
 }
 

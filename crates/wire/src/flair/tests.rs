@@ -211,6 +211,18 @@ fn a_heartbeat_survives_the_wire_and_its_answer_has_the_switchs_clock() {
 }
 
 #[test]
+fn a_heartbeat_of_an_older_replica_names_nobody_and_is_answered_as_it_came() {
+    let mut out = vec![];
+    heartbeat().emit(&mut out);
+    out.truncate(at::PROBE_END);
+    set_length(&mut out);
+    let short = Heartbeat { caught_up: CaughtUp::default(), ..heartbeat() };
+    assert_eq!(Heartbeat::parse(&out), Ok(short));
+    assert_eq!(Heartbeat::answer(&mut out, Instant(5)), Ok(at::PROBE_END));
+    assert_eq!(Heartbeat::parse_probe(&out), Ok(Heartbeat { probe: Instant(5), ..short }));
+}
+
+#[test]
 fn the_longest_chunk_fits_a_packet() {
     let last = Group { log_idx: u64::MAX, followers: Followers::ALL, is_stable: true };
     let (view, from, switch, sid) = (u32::MAX, u16::MAX, u32::MAX, Sid(u32::MAX));
