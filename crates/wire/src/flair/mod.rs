@@ -382,12 +382,11 @@ pub struct Checked {
 /// Makes the reply in `out`, which was written as that of every store, one that the switch checks, with
 /// `command` behind it if both fit (trap T30).
 pub fn checked_reply(out: &mut Vec<u8>, checked: Checked, command: &[u8]) {
-    debug_assert!(rpc::Packet::parse(out).is_ok_and(|packet| packet.bytes().len() == out.len()));
-    let flags = Flags(u16_at(out, rpc::at::FLAGS.start)).with(checked.flags);
-    let further = usize::from(out[rpc::at::FURTHER]) * crate::objects::ID_BYTES;
-    let body_bytes = out.len() - rpc::HEADER_BYTES - further;
-    let fits = body_bytes + command.len() <= rpc::BODY_BYTES_MAX;
+    let Ok(packet) = rpc::Packet::parse(out) else { return };
+    let (length, flags) = (packet.bytes().len(), packet.flags().with(checked.flags));
+    let fits = packet.body().len() + command.len() <= rpc::BODY_BYTES_MAX;
     let echo = if fits && !flags.has(Flags::MORE) { command } else { &[] };
+    out.truncate(length);
     out.extend_from_slice(echo);
     out[header::at::KIND] = Kind::Flair as u8;
     out[rpc::at::OWN].fill(0);
