@@ -4,8 +4,8 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// A chunk that holds so much takes no further record.
-const CHUNK_BYTES: usize = 256 << 10;
+/// How many bytes a chunk has, unless it is told.
+pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 /// What a record takes beside its own bytes.
 pub(crate) const INDEX_BYTES: usize = size_of::<u32>();
 
@@ -36,18 +36,36 @@ impl Chunk {
 }
 
 /// Records by position, without gaps.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Chunks {
+    /// A chunk that holds so much takes no further record.
+    chunk_bytes: usize,
     /// In the order of positions; none is empty.
     chunks: VecDeque<Chunk>,
     /// One that is used again.
     spare: Chunk,
 }
 
+impl Default for Chunks {
+    fn default() -> Chunks {
+        Chunks::new(CHUNK_BYTES)
+    }
+}
+
 impl Chunks {
+    /// No record, and chunks of so many bytes.
+    pub(crate) fn new(chunk_bytes: usize) -> Chunks {
+        Chunks { chunk_bytes, chunks: VecDeque::new(), spare: Chunk::default() }
+    }
+
+    /// No record, and chunks as they are here.
+    pub(crate) fn emptied(&self) -> Chunks {
+        Chunks::new(self.chunk_bytes)
+    }
+
     /// Appends the record at `position`, which `emit` writes. It is behind the last one, if there is any.
     pub(crate) fn push<T>(&mut self, position: u64, emit: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-        if self.chunks.back().is_none_or(|chunk| chunk.bytes.len() >= CHUNK_BYTES) {
+        if self.chunks.back().is_none_or(|chunk| chunk.bytes.len() >= self.chunk_bytes) {
             let before = self.chunks.back().map_or(0, |c| c.before + c.bytes.len() as u64);
             let spare = core::mem::take(&mut self.spare);
             self.chunks.push_back(Chunk { first: position, before, ..spare });
@@ -95,7 +113,7 @@ impl Chunks {
 
     fn reuse(&mut self, mut chunk: Chunk) {
         // One that was made for a long record is larger than others need.
-        if chunk.bytes.capacity() <= 2 * CHUNK_BYTES {
+        if chunk.bytes.capacity() <= 2 * self.chunk_bytes {
             chunk.bytes.clear();
             chunk.ends.clear();
             self.spare = chunk;

@@ -2,6 +2,7 @@
 
 use concord_core::{Duration, SEC, ViewNumber};
 
+use crate::chunks::CHUNK_BYTES;
 use crate::sessions::SESSIONS_MAX;
 
 /// Most records kept for members that lag; the head refuses writes above.
@@ -21,6 +22,8 @@ pub struct Limits {
     /// About so many bytes of records that all members have are kept, for replicas that were away: who
     /// lacks older ones copies the state.
     pub log_memory_bytes: usize,
+    /// Records stand in memory in chunks of so many bytes; simulations have small ones, so that logs have many.
+    pub log_chunk_bytes: usize,
     /// Most sessions at once; the one longest without a write makes room.
     pub sessions_max: usize,
     /// VR, NOPaxos: the view in which a group begins: 1; simulations draw one near the end of all numbers.
@@ -39,6 +42,7 @@ impl Default for Limits {
             log_records_max: LOG_RECORDS_MAX,
             log_bytes_max: LOG_BYTES_MAX,
             log_memory_bytes: LOG_MEMORY_BYTES,
+            log_chunk_bytes: CHUNK_BYTES,
             sessions_max: SESSIONS_MAX,
             first_view: ViewNumber(1),
             engine_silence_ns: ENGINE_SILENCE_NS,

@@ -36,10 +36,11 @@ impl Log {
         Log { oldest: base.position, base, end: base, ..Log::default() }
     }
 
-    /// An empty log that keeps so many bytes of what is dropped, for replicas that were away.
+    /// An empty log that keeps [`Limits::log_memory_bytes`] of what is dropped, for replicas that were away.
     #[must_use]
-    pub fn with_tail(bytes_max: usize) -> Log {
-        Log { tail_bytes_max: bytes_max, ..Log::default() }
+    pub fn new(limits: &Limits) -> Log {
+        let records = Chunks::new(limits.log_chunk_bytes);
+        Log { records, tail_bytes_max: limits.log_memory_bytes, ..Log::default() }
     }
 
     /// From now on so many bytes of what is dropped are kept.
@@ -113,7 +114,8 @@ impl Log {
 
     /// Begins anew behind `end`.
     pub fn reset(&mut self, end: LogEnd) {
-        *self = Log { tail_bytes_max: self.tail_bytes_max, ..Log::starting_at(end) };
+        let (records, tail_bytes_max) = (self.records.emptied(), self.tail_bytes_max);
+        *self = Log { records, tail_bytes_max, ..Log::starting_at(end) };
     }
 
     /// The last record, if a member may lack it.
@@ -163,9 +165,6 @@ impl Log {
     }
 
     fn shorten_tail(&mut self) {
-        if self.tail_bytes_max == 0 {
-            (self.oldest, self.tail_bytes) = (self.base.position, 0);
-        }
         while self.tail_bytes > self.tail_bytes_max {
             self.oldest += 1;
             let bytes = self.records.record(self.oldest).map_or(0, <[u8]>::len);
@@ -245,6 +244,10 @@ mod tests {
         log
     }
 
+    fn with_tail(log_memory_bytes: usize) -> Log {
+        Log::new(&Limits { log_memory_bytes, log_chunk_bytes: 1_000, ..Limits::default() })
+    }
+
     #[test]
     fn a_log_is_cut_behind_and_goes_on_with_another() {
         let mut a = log(5, &[60, 70, 80]);
@@ -283,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_was_dropped_stays_for_a_while_and_is_not_counted() {
-        let mut log = Log::with_tail(4 * 20);
+        let mut log = with_tail(4 * 20);
         assert_eq!(log.oldest(), Position(0));
         for hash in 1..=10 {
             let record = [[0; 8], u64::to_be_bytes(hash)].concat();
@@ -330,7 +333,7 @@ mod tests {
     fn the_tail_has_the_newest_records_that_its_bound_allows() {
         let mut rng = Rng::new(19);
         for bytes_max in [0, 64, 500, 5_000, 3 << 20] {
-            let mut log = Log::with_tail(bytes_max);
+            let mut log = with_tail(bytes_max);
             let mut lens = Vec::new();
             for _ in 0..1_000 {
                 let most = if rng.chance(1, 50) { bytes_max + 9 } else { 20 + bytes_max / 20 };

@@ -37,7 +37,7 @@ pub(crate) enum Fit {
 impl Ordered {
     /// Nothing yet.
     pub(crate) fn new(limits: &Limits) -> Ordered {
-        Ordered { log: Log::with_tail(limits.log_memory_bytes), ..Ordered::default() }
+        Ordered { log: Log::new(limits), ..Ordered::default() }
     }
 
     /// The last record's position.

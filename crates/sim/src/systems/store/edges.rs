@@ -24,6 +24,9 @@ const NUMBERS_LEFT_MIN: u32 = 4_096;
 /// Where the numbers of writes end: those of reads have this bit.
 pub(super) const REQUESTS_END: u64 = READ_BIT;
 
+/// Of chunks of the log, in bytes: a run writes some hundred kB, so that logs have many.
+const LOG_CHUNK_BYTES: usize = 1_024;
+
 pub(super) const MILLION: u64 = 1_000_000;
 
 /// How large things are. What is 0 is as in a small run.
@@ -128,6 +131,7 @@ impl Bounds {
             log_records_max: or(self.log_records_max, shipped.log_records_max),
             log_bytes_max: or(self.log_bytes_max, shipped.log_bytes_max),
             log_memory_bytes: self.log_memory_bytes,
+            log_chunk_bytes: LOG_CHUNK_BYTES,
             sessions_max: or(self.sessions_max, shipped.sessions_max),
             first_view: ViewNumber(self.first_view.max(1)),
             ..shipped
