@@ -53,6 +53,15 @@ fn scripts_work(protocol: &str, more: &[&str]) {
     let reads = b"return #redis.call('LRANGE', KEYS[1], 0, -1)";
     assert_eq!(client.call(&[b"EVAL_RO", reads, b"1", b"jobs"]).unwrap().0, ":20");
 
+    // Of a key with a time to live as well.
+    assert_eq!(client.say("PEXPIRE jobs 600000"), ":1");
+    assert_eq!(client.call(&[b"EVAL_RO", reads, b"1", b"jobs"]).unwrap().0, ":20", "{protocol}");
+    let asks = b"return redis.call('TTL', KEYS[1]) > 500 and 1 or 0";
+    assert_eq!(client.call(&[b"EVAL_RO", asks, b"1", b"jobs"]).unwrap().0, ":1", "{protocol}");
+    let writes = b"return redis.call('DEL', KEYS[1])";
+    let (reply, _) = client.call(&[b"EVAL_RO", writes, b"1", b"jobs"]).unwrap();
+    assert!(reply.starts_with("-ERR Write commands are not allowed"), "{protocol}: {reply}");
+
     touches_other_keys(&mut client);
 
     let mut other = rack.client();

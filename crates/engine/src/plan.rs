@@ -411,6 +411,7 @@ fn plan_any(
         b"EVAL" | b"EVALSHA" | b"FCALL" => {
             Plan { want_exists: deadline_ms.is_some(), ..Plan::after(After::Script) }
         }
+        b"EVAL_RO" | b"EVALSHA_RO" => Plan::pass(),
         b"RESTORE" if command.argc() > 3 => plan_restore(context, command, deadline_ms),
         b"HEXPIRE" | b"HPEXPIRE" | b"HEXPIREAT" | b"HPEXPIREAT" | b"HSETEX" | b"HGETEX"
         | b"HPERSIST" => Plan::error(

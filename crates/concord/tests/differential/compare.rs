@@ -143,7 +143,6 @@ pub fn refusal(form: &str, words: &Words, reply: &[u8]) -> Option<String> {
         ("consumer groups store", "consumer groups store the server's clock"),
         ("Concord is configured", "configuration is a file's and flags'"),
         ("does not support the command", NO_KEY_OR_NOT_BUILT),
-        ("submitted as a read", "where the key has a time to live"),
     ];
     // A transaction with such a command is refused as a whole.
     let too_long = ["ERR string exceeds maximum", "ERR bit offset"];
