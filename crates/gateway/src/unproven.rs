@@ -14,7 +14,7 @@ use crate::connection::Connection;
 /// Most bytes of such replies that are unread; one more reply may be on top.
 const UNREAD_BYTES_MAX: usize = 8 << 20;
 /// Bytes a second that leave although they are unread.
-const PACE_BYTES: u64 = 4 << 20;
+const PACE_BYTES: u64 = 2 << 20;
 /// What one client holds leaves within that time, however much it is.
 const LEAVE_MAX_NS: Duration = SEC;
 

@@ -12,10 +12,10 @@ use crate::error::Error;
 use crate::poller::{Event, Interest, Poller, Token};
 
 /// How long the lobby is served in one turn, and how many descriptors are in between two looks at the clock.
-const TURN_NS: Duration = MS / 5;
+const TURN_NS: Duration = MS / 10;
 const EVENTS_MAX: usize = 4;
 /// Beside a crowd it rests after a turn that was not enough, if others asked for anything of late.
-const REST_NS: Duration = MS * 4 / 5;
+const REST_NS: Duration = MS * 9 / 10;
 const OF_LATE_NS: Duration = 100 * MS;
 const NOTHING: Interest = Interest { read: false, write: false };
 
