@@ -177,6 +177,7 @@ fn racks_that_were_wrong_once_are_not() {
         ("18.56", include_str!("plans/begins-a-copy-anew.toml")),
         ("18.65", include_str!("plans/answers-a-registration-again.toml")),
         ("19.25", include_str!("plans/outlives-the-lost-state.toml")),
+        ("19.sim4", include_str!("plans/hangs-within-a-hang.toml")),
         ("20.10", include_str!("plans/comes-back-to-its-term.toml")),
         ("20.11", include_str!("plans/waits-for-one-that-does-not-vote.toml")),
         ("20.11", include_str!("plans/waits-for-one-that-left.toml")),

@@ -370,7 +370,9 @@ impl Rack<'_> {
     /// A replica's disk stands still for a while.
     pub(super) fn hang_disk(&mut self, node: usize, for_ns: u64) {
         if self.keeps(node) {
-            self.disks[node - REPLICAS].hangs_until_ns = self.world.now_ns + for_ns;
+            let disk = &mut self.disks[node - REPLICAS];
+            // A sync that waits for an earlier such fault to end comes no sooner.
+            disk.hangs_until_ns = disk.hangs_until_ns.max(self.world.now_ns + for_ns);
         }
     }
 
