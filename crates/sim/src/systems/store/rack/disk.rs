@@ -348,7 +348,8 @@ impl Rack<'_> {
             return;
         }
         let disk = &mut self.disks[node - REPLICAS];
-        disk.short_until_ns = self.world.now_ns + for_ns;
+        // What waits for an earlier such fault to end comes no sooner.
+        disk.short_until_ns = disk.short_until_ns.max(self.world.now_ns + for_ns);
         disk.left_bytes = bytes;
         self.world.push(disk.short_until_ns, Event::Room { node });
         self.look_for_room(node);
@@ -371,7 +372,7 @@ impl Rack<'_> {
     pub(super) fn hang_disk(&mut self, node: usize, for_ns: u64) {
         if self.keeps(node) {
             let disk = &mut self.disks[node - REPLICAS];
-            // A sync that waits for an earlier such fault to end comes no sooner.
+            // As in `fill_disk`.
             disk.hangs_until_ns = disk.hangs_until_ns.max(self.world.now_ns + for_ns);
         }
     }
