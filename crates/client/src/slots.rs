@@ -193,6 +193,7 @@ impl Slots {
     }
 
     /// Takes a slot for a write. The caller saw that there is room.
+    #[inline]
     pub fn add_write(&mut self, slot: Slot) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -203,6 +204,7 @@ impl Slots {
     }
 
     /// Takes a slot for a read. The caller saw that there is room.
+    #[inline]
     pub fn add_read(&mut self, slot: Slot) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.reads.push(Slot::default());
@@ -217,6 +219,7 @@ impl Slots {
     }
 
     /// Ends a request: its slot is free, and the lowest unanswered write moves on.
+    #[inline]
     pub fn remove(&mut self, number: u64) {
         let Some(slot) = self.live_mut(number) else { return };
         slot.state = State::Idle;

@@ -25,16 +25,26 @@ type Failed = (Denied, Failure);
 
 impl Core {
     /// Refuses what the connection's user may not do, and notes it for ACL LOG.
+    #[inline]
     pub(crate) fn must_be_allowed(
         &mut self,
         turn: &Turn<'_>,
         handling: Handling,
         args: &[&[u8]],
     ) -> Result<(), Failure> {
-        let connection = &*turn.connection;
-        if connection.user.may_all() || matches!(handling, Handling::Always(_)) {
+        if turn.connection.user.may_all() || matches!(handling, Handling::Always(_)) {
             return Ok(());
         }
+        self.must_have_rights(turn, handling, args)
+    }
+
+    fn must_have_rights(
+        &mut self,
+        turn: &Turn<'_>,
+        handling: Handling,
+        args: &[&[u8]],
+    ) -> Result<(), Failure> {
+        let connection = &*turn.connection;
         let Err((denied, failure)) = self.check_user(&connection.user, handling, args) else {
             return Ok(());
         };

@@ -153,7 +153,7 @@ impl Core {
         }
         let asked = Asked { id: connection.id, slot: connection.next_slot(), change };
         let waiting = Slot::waiting(Class::Read, Subject::AllKeys, connection.resp3);
-        connection.slots.push_back(Slot { state: SlotState::Gated(Vec::new()), ..waiting });
+        connection.push_slot(Slot { state: SlotState::Gated(Vec::new()), ..waiting });
         connection.wait = Wait::Users;
         self.users.changes.push_back(asked);
         Ok(())

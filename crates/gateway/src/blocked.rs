@@ -57,7 +57,7 @@ impl Core {
         let slot = Slot::waiting(class, subject, turn.connection.resp3);
         let (state, shown) = (SlotState::Blocked, core::mem::take(&mut turn.shown));
         let footprint = turn.footprint.take();
-        turn.connection.slots.push_back(Slot { state, shown, footprint, ..slot });
+        turn.connection.push_slot(Slot { state, shown, footprint, ..slot });
         turn.connection.wait = Wait::Blocked;
         Ok(Flow::Went)
     }
@@ -127,7 +127,7 @@ impl Core {
                     slot: connection.first_slot,
                     part: 0,
                     class,
-                    subject,
+                    is_of_all_keys: subject == Subject::AllKeys,
                     only_reads: false,
                     granted_bytes: 0,
                     expected: Expected::Short,

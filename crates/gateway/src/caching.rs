@@ -108,7 +108,7 @@ impl Core {
         connection.ready_bytes += resp::OK.len();
         let waiting = Slot::waiting(Class::Read, Subject::AllKeys, connection.resp3);
         let state = SlotState::Gated(resp::OK.to_vec());
-        connection.slots.push_back(Slot { state, ..waiting });
+        connection.push_slot(Slot { state, ..waiting });
     }
 
     /// A connection tracks nothing any more.

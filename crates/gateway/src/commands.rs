@@ -37,7 +37,7 @@ pub(crate) enum Handling {
     /// configuration stays, reads of all keys go to one replica.
     Cursor,
     /// Its keys are its arguments.
-    Several(Several),
+    Several(&'static Several),
     /// A script; by its hash if so; read-only if so.
     Script {
         by_sha: bool,
@@ -66,6 +66,27 @@ pub(crate) enum Handling {
     /// Answered here, inside of a transaction and before the password too.
     Always(Local),
     Refused(Refusal),
+}
+
+impl Handling {
+    /// Whether its first argument names a subcommand.
+    pub(crate) fn has_subs(&self) -> bool {
+        matches!(
+            self,
+            Handling::Container
+                | Handling::PubSub(PubSub::Look)
+                | Handling::Local(
+                    Local::Client
+                        | Local::Command
+                        | Local::Config
+                        | Local::Acl
+                        | Local::Script
+                        | Local::SlowLog
+                        | Local::Latency
+                        | Local::Module
+                )
+        )
+    }
 }
 
 /// A command that is answered without the rack.

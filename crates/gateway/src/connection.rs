@@ -147,6 +147,11 @@ impl Slot {
         matches!(self.state, SlotState::Waiting)
     }
 
+    /// Whether its reply has not come, and nothing is to be done with it.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_waiting() && self.footprint.is_none() && matches!(self.shown, Shown::AsIs)
+    }
+
     /// Whether an unanswered request of this slot is of `class` and about `object`.
     fn holds(&self, class: Class, object: ObjectId) -> bool {
         self.class == class
@@ -180,7 +185,7 @@ pub(crate) struct Target {
     pub slot: u64,
     pub part: u32,
     pub class: Class,
-    pub subject: Subject,
+    pub is_of_all_keys: bool,
     /// The command only reads, even if it went as a write.
     pub only_reads: bool,
     /// How long its reply may be, where that was granted.
@@ -484,13 +489,13 @@ impl Connection {
         self.unanswered.all_keys_reads += of_all * u32::from(class == Class::Read);
     }
 
-    /// A request ended.
-    pub(crate) fn note_done(&mut self, class: Class, subject: Subject) {
+    /// A request ended, which concerned all keys or not.
+    pub(crate) fn note_done(&mut self, class: Class, is_of_all_keys: bool) {
         match class {
             Class::Read => self.unanswered.reads -= 1,
             Class::Write => self.unanswered.writes -= 1,
         }
-        let of_all = u32::from(subject == Subject::AllKeys);
+        let of_all = u32::from(is_of_all_keys);
         self.unanswered.all_keys -= of_all;
         self.unanswered.all_keys_reads -= of_all * u32::from(class == Class::Read);
     }
@@ -571,6 +576,12 @@ impl Connection {
         self.slots.get_mut(number.checked_sub(self.first_slot)? as usize)
     }
 
+    /// A place in the order of replies for the command that is looked at.
+    pub(crate) fn push_slot(&mut self, slot: Slot) {
+        let (is_silent, command) = (self.is_silent, self.last_command);
+        self.slots.push_back(Slot { is_silent, command, ..slot });
+    }
+
     /// Answers a command that needs nothing of the rack, in its turn.
     pub(crate) fn answer(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         if self.slots.is_empty() {
@@ -583,7 +594,7 @@ impl Connection {
         self.ready_bytes += reply.len();
         let mut slot = Slot::waiting(Class::Read, Subject::AllKeys, self.resp3);
         slot.state = SlotState::Ready(reply);
-        self.slots.push_back(slot);
+        self.push_slot(slot);
     }
 
     /// Answers with an error.
@@ -736,7 +747,7 @@ mod tests {
         let c = connection_with(&[(Write, Subject::AllKeys)]);
         assert!(c.must_wait(Read, A) && c.must_wait(Write, A));
         let mut c = connection_with(&[(Write, A)]);
-        c.note_done(Write, A);
+        c.note_done(Write, false);
         c.slots[0].state = SlotState::Ready(Vec::new());
         assert!(!c.must_wait(Read, A) && !c.must_wait(Read, Subject::AllKeys));
     }

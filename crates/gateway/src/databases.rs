@@ -42,6 +42,7 @@ fn has_keys(handling: Handling) -> bool {
 impl Core {
     /// The arguments of a command with its keys as they are stored, if that changes any; and notes how its reply
     /// is to be shown.
+    #[inline]
     pub(crate) fn localize<'a>(
         &self,
         turn: &mut Turn<'_>,
@@ -49,12 +50,23 @@ impl Core {
         name: &UpperName,
         args: &[&'a [u8]],
     ) -> Result<Option<Localized<'a>>, Failure> {
-        let database = turn.connection.database;
         turn.shown = Shown::AsIs;
-        let changes = may_change(database, args) || entry.is_across;
-        if !has_keys(entry.handling) || !changes && !entry.names.are_of_all() {
+        let changes = may_change(turn.connection.database, args) || entry.is_across;
+        if !changes && !entry.names.are_of_all() || !has_keys(entry.handling) {
             return Ok(None);
         }
+        self.localize_keys(turn, entry, name, args, changes)
+    }
+
+    fn localize_keys<'a>(
+        &self,
+        turn: &mut Turn<'_>,
+        entry: &Entry,
+        name: &UpperName,
+        args: &[&'a [u8]],
+        changes: bool,
+    ) -> Result<Option<Localized<'a>>, Failure> {
+        let database = turn.connection.database;
         turn.shown = Shown::Of(Named { names: entry.names, database });
         if !changes {
             return Ok(None);

@@ -21,7 +21,6 @@ use crate::functions::Planned;
 use crate::keys::{Keys, keys};
 use crate::parts::{Ended, Parts, Several, Split};
 use crate::state::{Core, Flow, Place, Sent, TOO_LARGE_COMMAND, Turn};
-use crate::subscriber::PubSub;
 use crate::{acl, client, config, eval, local, monitor, slow, table};
 
 /// Answers a command that needs nothing of the rack. An error becomes the reply.
@@ -37,6 +36,7 @@ const HTTP_WORDS: [&[u8]; 2] = [b"POST", b"HOST:"];
 
 impl Core {
     /// One request of a connection; `ranges` are its arguments within `bytes`, at least one.
+    #[inline]
     pub(crate) fn run(
         &mut self,
         turn: &mut Turn<'_>,
@@ -69,7 +69,7 @@ impl Core {
         if replies == Replies::SkipNext {
             turn.connection.replies = Replies::On;
         }
-        let (first, unread) = (turn.connection.next_slot(), turn.connection.output.len());
+        let unread = turn.connection.output.len();
         self.note_command(turn.connection, found, args);
         turn.is_executed = false;
         let answered_here = self.count.commands_local;
@@ -102,7 +102,7 @@ impl Core {
         if !is_refused {
             self.show_command(turn, &name, args);
         }
-        after_command(turn.connection, found, &name, first, unread);
+        after_command(turn.connection, &name, unread);
         Flow::Went
     }
 
@@ -110,29 +110,13 @@ impl Core {
     fn note_command(&self, connection: &mut Connection, found: Option<usize>, args: &[&[u8]]) {
         connection.last_command = found;
         connection.last_sub.clear();
-        let handling = found.map(|index| self.commands.entry(index).handling);
-        let has_subs = matches!(
-            handling,
-            Some(
-                Handling::Container
-                    | Handling::PubSub(PubSub::Look)
-                    | Handling::Local(
-                        Local::Client
-                            | Local::Command
-                            | Local::Config
-                            | Local::Acl
-                            | Local::Script
-                            | Local::SlowLog
-                            | Local::Latency
-                            | Local::Module
-                    )
-            )
-        );
+        let has_subs = found.is_some_and(|index| self.commands.entry(index).handling.has_subs());
         if let Some(sub) = args.get(1).filter(|sub| has_subs && sub.len() < SUB_BYTES_MAX) {
             connection.last_sub = String::from_utf8_lossy(sub).to_ascii_lowercase();
         }
     }
 
+    #[inline]
     fn dispatch(
         &mut self,
         turn: &mut Turn<'_>,
@@ -198,7 +182,7 @@ impl Core {
                 Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
             }
             // What is cached is read as one.
-            Handling::Several(Several { split: Some(split), .. })
+            Handling::Several(&Several { split: Some(split), .. })
                 if turn.footprint.as_ref().is_none_or(|footprint| !footprint.asks())
                     && self.setup.splits_reads
                     && (args.len() > 2 || turn.connection.is_splitting) =>
@@ -297,7 +281,7 @@ impl Core {
                 let found = spec.map_or(Keys::None, |spec| keys(spec, name.bytes(), args));
                 Ok((class, self.encode_keyed(found, class, &lower(), args)?))
             }
-            Handling::Several(Several { class, step, .. }) => {
+            Handling::Several(&Several { class, step, .. }) => {
                 if !(args.len() - 1).is_multiple_of(step) {
                     return Err(self.commands.entry(index).wrong_arity());
                 }
@@ -374,7 +358,7 @@ impl Core {
             let parts = Box::new(Parts::new(split.combine, count));
             let slot = Slot::waiting(Class::Read, Subject::AllKeys, turn.connection.resp3);
             let slot = Slot { state: SlotState::Parts(parts), ..slot };
-            turn.connection.slots.push_back(slot);
+            turn.connection.push_slot(slot);
             turn.connection.is_splitting = true;
         }
         let slot = turn.connection.next_slot() - 1;
@@ -462,19 +446,7 @@ impl Core {
 }
 
 /// A command was dealt with: its reply, if it is to have none, goes, and what was said for this command ends.
-fn after_command(
-    connection: &mut Connection,
-    found: Option<usize>,
-    name: &UpperName,
-    first: u64,
-    unread: usize,
-) {
-    for number in first.max(connection.first_slot)..connection.next_slot() {
-        let is_silent = connection.is_silent;
-        if let Some(slot) = connection.slot_mut(number) {
-            (slot.is_silent, slot.command) = (is_silent, found);
-        }
-    }
+fn after_command(connection: &mut Connection, name: &UpperName, unread: usize) {
     if connection.is_silent {
         connection.output.cut(unread);
     }

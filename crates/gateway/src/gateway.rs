@@ -14,6 +14,7 @@ use concord_wire::gateways::OP_STREAM;
 use concord_wire::rpc::BODY_BYTES_MAX;
 use concord_wire::{Addr, Flags, FurtherIds, Kind, Sink, header};
 use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 
 use crate::commands::Commands;
 use crate::connection::{Connection, ConnectionId, Connections, Offer, Offered, Target, Wait};
@@ -651,11 +652,11 @@ impl Gateway {
             if self.core.take_check(now, &done) {
                 continue;
             }
-            if let Some(key) = self.core.looks.remove(&done.request.0) {
+            if let Some(key) = taken(&mut self.core.looks, done.request) {
                 self.core.looked(&key, done);
                 continue;
             }
-            if let Some(ids) = self.core.together.remove(&done.request.0) {
+            if let Some(ids) = taken(&mut self.core.together, done.request) {
                 self.take_together(now, &ids, done, sink);
                 continue;
             }
@@ -789,6 +790,14 @@ impl Gateway {
             list(&mut self.ready, connection);
         }
     }
+}
+
+/// What was kept of a request. Most often nothing is of any: a look at an empty map takes as long as at another.
+pub(crate) fn taken<T>(
+    of: &mut HashMap<u64, T, FxBuildHasher>,
+    request: RequestNumber,
+) -> Option<T> {
+    if of.is_empty() { None } else { of.remove(&request.0) }
 }
 
 /// Puts a connection on the list of those that the driver is to look at, if it is not there.

@@ -15,7 +15,7 @@ use concord_wire::{COMMAND_BYTES_MAX, Flags, FurtherIds, Sink};
 use crate::commands::{Handling, class_of};
 use crate::connection::{Connection, ConnectionId, Subject};
 use crate::footprint::{DIGESTS_MAX, Digests, Footprint, Seen, add, digest_in, parse_written};
-use crate::gateway::{Gateway, list};
+use crate::gateway::{Gateway, list, taken};
 use crate::locality::may_read;
 use crate::state::Core;
 use crate::tracking::{CHECK_KEYS, Invalidation};
@@ -257,8 +257,9 @@ impl Core {
     }
 
     /// Keys were looked at; false: this was something else.
+    #[inline]
     pub(crate) fn take_check(&mut self, now: Now, done: &Done) -> bool {
-        let Some(keys) = self.tracking.checks.remove(&done.request.0) else { return false };
+        let Some(keys) = taken(&mut self.tracking.checks, done.request) else { return false };
         let mut digests = resp_scan::elements(&done.reply);
         for (key, number) in keys {
             let digest = match done.outcome {

@@ -37,10 +37,14 @@ impl Core {
     }
 
     /// A command was executed, or queued; whoever sees commands sees it.
+    #[inline]
     pub(crate) fn show_command(&mut self, turn: &mut Turn<'_>, name: &UpperName, args: &[&[u8]]) {
-        if self.monitors.ids.is_empty() || is_hidden(name, args) {
-            return;
+        if !self.monitors.ids.is_empty() && !is_hidden(name, args) {
+            self.show_line(turn, name, args);
         }
+    }
+
+    fn show_line(&mut self, turn: &mut Turn<'_>, name: &UpperName, args: &[&[u8]]) {
         let line = line_of(turn.now, turn.connection, name, args);
         match &mut turn.connection.multi {
             Some(multi) if !name.is(b"MULTI") => multi.shown.push(line),
@@ -57,10 +61,13 @@ impl Core {
     }
 
     /// Whether a client that sees commands may not send this: it would take replies for what it sees.
+    #[inline]
     pub(crate) fn must_only_look(&self, connection: &Connection, name: &[u8]) -> Option<Failure> {
+        if !connection.is_monitor {
+            return None;
+        }
         let may = [&b"PING"[..], b"QUIT", b"RESET", b"MONITOR", b"SUBSCRIBE", b"PSUBSCRIBE"];
-        let is_barred = connection.is_monitor && !may.contains(&name);
-        is_barred.then(|| "ERR Replica can't interact with the keyspace".into())
+        (!may.contains(&name)).then(|| "ERR Replica can't interact with the keyspace".into())
     }
 }
 

@@ -244,7 +244,7 @@ impl Core {
             });
             let (slot, resp3) = (turn.connection.next_slot(), turn.connection.resp3);
             let waiting = Slot::waiting(Class::Read, Subject::AllKeys, resp3);
-            turn.connection.slots.push_back(waiting);
+            turn.connection.push_slot(waiting);
             self.publish_all(turn.connection, slot, all, &multi.published);
             self.show_lines(core::mem::take(&mut multi.shown));
             return Ok(Flow::Went);

@@ -47,16 +47,16 @@ pub(crate) struct Several {
 }
 
 /// Such a command, by its name in capitals.
-pub(crate) fn several_of(name: &[u8]) -> Option<Several> {
-    let sum = Some(Split { part: None, combine: Combine::Sum });
-    let (class, step, split) = match name {
-        b"MGET" => (Class::Read, 1, Some(Split { part: Some(b"GET"), combine: Combine::Array })),
-        b"EXISTS" | b"TOUCH" => (Class::Read, 1, sum),
-        b"DEL" | b"UNLINK" => (Class::Write, 1, None),
-        b"MSET" | b"MSETNX" => (Class::Write, 2, None),
+pub(crate) fn several_of(name: &[u8]) -> Option<&'static Several> {
+    const GETS: Split = Split { part: Some(b"GET"), combine: Combine::Array };
+    const SUM: Split = Split { part: None, combine: Combine::Sum };
+    Some(match name {
+        b"MGET" => &Several { class: Class::Read, step: 1, split: Some(GETS) },
+        b"EXISTS" | b"TOUCH" => &Several { class: Class::Read, step: 1, split: Some(SUM) },
+        b"DEL" | b"UNLINK" => &Several { class: Class::Write, step: 1, split: None },
+        b"MSET" | b"MSETNX" => &Several { class: Class::Write, step: 2, split: None },
         _ => return None,
-    };
-    Some(Several { class, step, split })
+    })
 }
 
 /// A command over several keys: what was sent, and what the replies so far come to.

@@ -56,22 +56,25 @@ fn confirm(out: &mut Vec<u8>, word: &str, name: Option<&[u8]>, count: usize, res
     resp::integer(out, count as i64);
 }
 
+/// The error for a command that a client may not send which has subscribed.
+fn mixed(name: &[u8]) -> Option<Failure> {
+    let may = [&b"PING"[..], b"QUIT", b"RESET"];
+    if name.ends_with(b"SUBSCRIBE") || may.contains(&name) {
+        return None;
+    }
+    let name = alloc::string::String::from_utf8_lossy(name).to_ascii_lowercase();
+    let text = format!(
+        "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / \
+         RESET are allowed in this context"
+    );
+    Some(text.into())
+}
+
 impl Core {
     /// Whether a client that has subscribed may not send this, as it would not know replies from messages.
+    #[inline]
     pub(crate) fn must_not_mix(&self, connection: &Connection, name: &[u8]) -> Option<Failure> {
-        let is_mixed = !connection.resp3 && !connection.subscriber.is_empty();
-        let may = [&b"PING"[..], b"QUIT", b"RESET"];
-        if !is_mixed || name.ends_with(b"SUBSCRIBE") || may.contains(&name) {
-            return None;
-        }
-        let name = alloc::string::String::from_utf8_lossy(name).to_ascii_lowercase();
-        Some(
-            format!(
-                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / \
-                 RESET are allowed in this context"
-            )
-            .into(),
-        )
+        if connection.resp3 || connection.subscriber.is_empty() { None } else { mixed(name) }
     }
 
     pub(crate) fn pubsub(
@@ -187,7 +190,7 @@ impl Core {
         self.exchange.wait(Waits::Published { id: connection.id, slot }, &until);
         connection.ready_bytes += reply.len();
         let waiting = Slot::waiting(Class::Read, Subject::AllKeys, connection.resp3);
-        connection.slots.push_back(Slot { state: SlotState::Gated(reply), ..waiting });
+        connection.push_slot(Slot { state: SlotState::Gated(reply), ..waiting });
         Flow::Went
     }
 

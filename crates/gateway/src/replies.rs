@@ -44,6 +44,22 @@ fn taken_from(reply: &mut Vec<u8>) -> Vec<Message> {
     published.into_iter().map(message).collect()
 }
 
+/// A reply that is held may be held for long: by its length, as it is counted.
+fn shrink(reply: &mut Vec<u8>) {
+    if reply.capacity() > 2 * reply.len() + SPARE_BYTES_MAX {
+        reply.shrink_to_fit();
+    }
+}
+
+/// Whether a reply concerns nobody but its command, and goes out as it came: a value, a status or a number, which is
+/// neither an error nor what a transaction or a script had to say.
+fn is_plain(connection: &mut Connection, number: u64, done: &Done) -> bool {
+    let is_one =
+        done.outcome == Outcome::Reply && matches!(done.reply.first(), Some(b'$' | b'+' | b':'));
+    let is_alone = connection.publishes.is_empty() && connection.selecting.is_none();
+    is_one && is_alone && connection.slot_mut(number).is_some_and(|slot| slot.is_plain())
+}
+
 impl Core {
     /// The command table of the engine came, or did not.
     pub(crate) fn take_table(&mut self, done: &Done) {
@@ -67,6 +83,7 @@ impl Core {
     }
 
     /// A request of `connection` ended.
+    #[inline]
     pub(crate) fn take_reply(
         &mut self,
         now: Now,
@@ -74,12 +91,17 @@ impl Core {
         target: Target,
         done: Done,
     ) {
-        connection.note_done(target.class, target.subject);
+        connection.note_done(target.class, target.is_of_all_keys);
         connection.granted_bytes -= target.granted_bytes as usize;
         // A write that ended while its reply waited for room is not answered with that.
         connection.offers.remove(&(target.slot, target.part));
         if target.granted_bytes == 0 {
             connection.note_short_reply();
+        }
+        if is_plain(connection, target.slot, &done)
+            && self.setup.client.guards.on(Guard::ReplyOrder)
+        {
+            return self.take_plain(connection, target.slot, done.reply);
         }
         let is_blocked = |slot: &mut Slot| matches!(slot.state, SlotState::Blocked);
         if connection.slot_mut(target.slot).is_some_and(is_blocked) {
@@ -92,10 +114,7 @@ impl Core {
         }
         let (ended, text) = self.ended(target.class, target.only_reads, done.outcome);
         let mut reply = done.reply;
-        if reply.capacity() > 2 * reply.len() + SPARE_BYTES_MAX {
-            // It may be held for long: by its length, as it is counted.
-            reply.shrink_to_fit();
-        }
+        shrink(&mut reply);
         if let Some(text) = text {
             reply.clear();
             resp::error(&mut reply, text.as_bytes());
@@ -126,19 +145,8 @@ impl Core {
         if self.take_ends(now, connection, target.slot, &reply) {
             return connection.write_in_turn();
         }
-        let is_first = target.slot == connection.first_slot;
         let Some(slot) = connection.slot_mut(target.slot) else { return };
         match &mut slot.state {
-            SlotState::Waiting if is_first => {
-                if !slot.is_silent {
-                    connection.output.append(&reply);
-                }
-                connection.slots.pop_front();
-                connection.first_slot += 1;
-                self.client.give_back(reply);
-                connection.write_in_turn();
-                return;
-            }
             SlotState::Waiting if !self.setup.client.guards.on(Guard::ReplyOrder) => {
                 slot.state = SlotState::Ready(Vec::new());
                 connection.output.append(&reply);
@@ -179,6 +187,27 @@ impl Core {
             | SlotState::Asking(_)
             | SlotState::Gated(_) => {}
         }
+        connection.write_in_turn();
+    }
+
+    /// A reply that goes out as it came: at once if it is its turn.
+    #[inline]
+    fn take_plain(&mut self, connection: &mut Connection, number: u64, mut reply: Vec<u8>) {
+        let is_first = number == connection.first_slot;
+        let Some(slot) = connection.slot_mut(number) else { return };
+        if !is_first {
+            shrink(&mut reply);
+            let reply_bytes = reply.len();
+            slot.state = SlotState::Ready(reply);
+            connection.ready_bytes += reply_bytes;
+            return;
+        }
+        if !slot.is_silent {
+            connection.output.append(&reply);
+        }
+        connection.slots.pop_front();
+        connection.first_slot += 1;
+        self.client.give_back(reply);
         connection.write_in_turn();
     }
 

@@ -193,7 +193,7 @@ impl Core {
                 let footprint = turn.footprint.take();
                 let waiting = Slot::waiting(class, subject, resp3);
                 let slot = Slot { state, shown, footprint, ..waiting };
-                turn.connection.slots.push_back(slot);
+                turn.connection.push_slot(slot);
                 Flow::Went
             }
             Sent::TooLarge => {
@@ -257,7 +257,7 @@ impl Core {
             slot,
             part,
             class,
-            subject,
+            is_of_all_keys: subject == Subject::AllKeys,
             only_reads,
             granted_bytes: 0,
             expected,

@@ -49,7 +49,7 @@ impl Core {
         }
         self.members.wait(turn.now.instant, turn.connection.id, wanted, timeout_ns);
         let slot = Slot::waiting(Class::Read, Subject::AllKeys, turn.connection.resp3);
-        turn.connection.slots.push_back(Slot { state: SlotState::Blocked, ..slot });
+        turn.connection.push_slot(Slot { state: SlotState::Blocked, ..slot });
         turn.connection.wait = Wait::Blocked;
         Ok(Flow::Went)
     }

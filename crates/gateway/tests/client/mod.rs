@@ -25,6 +25,20 @@ fn replies_are_left_out_where_the_client_says_so() {
 }
 
 #[test]
+fn bug_18_69_a_read_in_parts_that_waited_for_room_has_no_reply_either() {
+    let mut w = World::with(5, |config| {
+        (config.splits_reads, config.client.reads_max) = (true, 10);
+    });
+    let many: Vec<String> = (0..50).map(|i| format!("m{i}")).collect();
+    for command in ["EXISTS", "MGET"] {
+        let asked = format!("{command} a {}", many.join(" "));
+        assert_eq!(say(&mut w, 1, &["CLIENT REPLY OFF", &asked]), "");
+        assert_eq!(say(&mut w, 1, &["CLIENT REPLY ON", "PING"]), "+OK\r\n+PONG\r\n");
+    }
+    assert!(w.gateway.counters().window_full > 0);
+}
+
+#[test]
 fn connections_are_listed_and_closed_by_their_properties() {
     let mut w = World::new(2);
     (2..=5).for_each(|id| w.connect(id));
