@@ -264,6 +264,7 @@ fn bug_16_4_ten_thousand_clients_that_do_not_read_take_bounded_memory() {
     let rack = Rack::start("crowd", &["--split-reads"]);
     let gateway = rack.pid("gateway-1");
     let (before, _) = memory(gateway);
+    assert!(has_huge_pages(gateway), "without a crowd");
     let ([quiet, filling, full], streams) = beside_a_crowd(rack.listen, rack.listen, silent);
     let (now, most) = memory(gateway);
     println!(
@@ -278,10 +279,17 @@ fn bug_16_4_ten_thousand_clients_that_do_not_read_take_bounded_memory() {
         println!("{name}: {}", Rack::counter(&status, "gateway", name));
     }
     assert!(most < BOUND_BYTES, "{} MiB, more than {} MiB", most / MIB, BOUND_BYTES / MIB);
+    assert!(!has_huge_pages(gateway), "the crowd's replies have huge pages");
     let times = setting("CONCORD_CROWD_P99", 0) as u32;
     if times > 0 {
         assert!(filling.p99.max(full.p99) <= quiet.p99 * times, "{quiet}; {filling}; {full}");
     }
     drop(streams);
     until("room", || rack.client().say("PING") == "+PONG");
+}
+
+/// Whether the memory of a process may grow by huge pages.
+fn has_huge_pages(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().any(|line| line.starts_with("THP_enabled:") && line.ends_with('1'))
 }

@@ -49,6 +49,11 @@ const WRITE_BYTES_MAX: usize = 128 << 10;
 /// send, and of one that does not the gateway knows soon.
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
+/// Memory grows by small pages while clients wait for each other, and so long afterwards. A huge page (`GLIBC_TUNABLES`,
+/// [`crate::TUNABLES`]) is cleared as a whole when it is touched first, while everybody waits: replies that nobody reads
+/// are not worth it.
+const SMALL_PAGES_NS: Duration = 100 * MS;
+
 /// What a gateway is told beside its place.
 #[derive(Clone, Debug)]
 pub struct GatewaySetup {
@@ -97,6 +102,9 @@ struct GatewayRole {
     next_id: u64,
     buffer: Vec<u8>,
     is_stopping: bool,
+    /// Whether what memory it needs more comes in small pages, and until when ([`SMALL_PAGES_NS`]).
+    has_small_pages: bool,
+    small_pages_until: Instant,
     /// When INFO's figures of the process are read again.
     figures_at: Instant,
     /// Whether it served when that was logged last.
@@ -142,6 +150,8 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         next_id: LOBBY.0 + 1,
         buffer: vec![0; READ_BYTES_MAX],
         is_stopping: false,
+        has_small_pages: false,
+        small_pages_until: Instant(0),
         figures_at: Instant(0),
         logged_serving: false,
     };
@@ -323,6 +333,19 @@ impl GatewayRole {
         }
     }
 
+    /// A crowd's replies have small pages.
+    fn choose_pages(&mut self, now: Instant) {
+        if self.gateway.is_crowded() {
+            self.small_pages_until = now.after(SMALL_PAGES_NS);
+        }
+        let has_small_pages = now < self.small_pages_until;
+        if has_small_pages != self.has_small_pages {
+            self.has_small_pages = has_small_pages;
+            // Where the system refuses, memory is as it was.
+            let _ = rustix::thread::disable_transparent_huge_pages(has_small_pages);
+        }
+    }
+
     fn close(&mut self, id: u64) {
         self.gateway.closed(ConnectionId(id));
         // Closing the descriptor takes it from the poller too.
@@ -357,7 +380,11 @@ impl Role for GatewayRole {
     }
 
     fn wakes_at(&self) -> Deadline {
-        Deadline { at: self.lobby.wakes_at(), reason: "serve the lobby" }
+        let lobby = Deadline { at: self.lobby.wakes_at(), reason: "serve the lobby" };
+        if !self.has_small_pages {
+            return lobby;
+        }
+        lobby.min(Deadline { at: self.small_pages_until, reason: "take huge pages again" })
     }
 
     fn attend(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
@@ -366,9 +393,11 @@ impl Role for GatewayRole {
         gateway.open_session(now, &mut sink);
         loop {
             let (gateway, mut sink) = self.gateway.input(out);
-            let Some(ConnectionId(id)) = gateway.take_ready(now, &mut sink) else { return Ok(()) };
+            let Some(ConnectionId(id)) = gateway.take_ready(now, &mut sink) else { break };
             self.serve(now, id, out)?;
         }
+        self.choose_pages(now.instant);
+        Ok(())
     }
 
     fn log(&mut self, _now: Now) {
