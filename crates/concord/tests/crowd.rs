@@ -279,7 +279,9 @@ fn bug_16_4_ten_thousand_clients_that_do_not_read_take_bounded_memory() {
         println!("{name}: {}", Rack::counter(&status, "gateway", name));
     }
     assert!(most < BOUND_BYTES, "{} MiB, more than {} MiB", most / MIB, BOUND_BYTES / MIB);
-    assert!(!has_huge_pages(gateway), "the crowd's replies have huge pages");
+    if matches!(Crowd::of_environment(), Crowd::Deaf) {
+        assert!(!has_huge_pages(gateway), "the crowd's replies have huge pages");
+    }
     let times = setting("CONCORD_CROWD_P99", 0) as u32;
     if times > 0 {
         assert!(filling.p99.max(full.p99) <= quiet.p99 * times, "{quiet}; {filling}; {full}");

@@ -101,7 +101,7 @@ impl Core {
         if is_plain(connection, target.slot, &done)
             && self.setup.client.guards.on(Guard::ReplyOrder)
         {
-            return self.take_plain(connection, target.slot, done.reply);
+            return self.take_whole(connection, target.slot, done.reply);
         }
         let is_blocked = |slot: &mut Slot| matches!(slot.state, SlotState::Blocked);
         if connection.slot_mut(target.slot).is_some_and(is_blocked) {
@@ -151,11 +151,7 @@ impl Core {
                 slot.state = SlotState::Ready(Vec::new());
                 connection.output.append(&reply);
             }
-            SlotState::Waiting => {
-                let reply_bytes = reply.len();
-                slot.state = SlotState::Ready(reply);
-                connection.ready_bytes += reply_bytes;
-            }
+            SlotState::Waiting => return self.take_whole(connection, target.slot, reply),
             SlotState::Explaining => {
                 let reply = explained(&reply, &done.trace, slot.resp3);
                 let reply_bytes = reply.len();
@@ -190,9 +186,9 @@ impl Core {
         connection.write_in_turn();
     }
 
-    /// A reply that goes out as it came: at once if it is its turn.
+    /// A reply that goes out as it is by now: at once if it is its turn.
     #[inline]
-    fn take_plain(&mut self, connection: &mut Connection, number: u64, mut reply: Vec<u8>) {
+    fn take_whole(&mut self, connection: &mut Connection, number: u64, mut reply: Vec<u8>) {
         let is_first = number == connection.first_slot;
         let Some(slot) = connection.slot_mut(number) else { return };
         if !is_first {

@@ -139,6 +139,8 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         node: place.node,
         port: setup.listen.port(),
     };
+    // Whoever started it without huge pages does not get them from a crowd that has left.
+    let has_small_pages = rustix::thread::transparent_huge_pages_are_disabled().unwrap_or(false);
     let mut role = GatewayRole {
         node: place.node,
         // The session's id comes from it: another with every start (trap T16 b).
@@ -150,8 +152,8 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         next_id: LOBBY.0 + 1,
         buffer: vec![0; READ_BYTES_MAX],
         is_stopping: false,
-        has_small_pages: false,
-        small_pages_until: Instant(0),
+        has_small_pages,
+        small_pages_until: if has_small_pages { Instant::NEVER } else { Instant(0) },
         figures_at: Instant(0),
         logged_serving: false,
     };
@@ -336,7 +338,7 @@ impl GatewayRole {
     /// A crowd's replies have small pages.
     fn choose_pages(&mut self, now: Instant) {
         if self.gateway.is_crowded() {
-            self.small_pages_until = now.after(SMALL_PAGES_NS);
+            self.small_pages_until = self.small_pages_until.max(now.after(SMALL_PAGES_NS));
         }
         let has_small_pages = now < self.small_pages_until;
         if has_small_pages != self.has_small_pages {
