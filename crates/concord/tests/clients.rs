@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 
 use common::*;
@@ -38,6 +40,25 @@ fn redis_cli_and_redis_benchmark() {
     assert!(cli(&["NOSUCH", "x"]).contains("ERR unknown command 'NOSUCH'"));
     let bench = ["-p", &port, "-n", "5000", "-q", "-t", "ping,set,get,incr,lpush,lpop,sadd,hset"];
     assert!(run("redis-benchmark", &[&bench[..], &["-P", "16"]].concat()).contains("HSET"));
+}
+
+/// As `printf ... | nc -N` or `socat` does.
+#[test]
+fn bug_18_70_a_client_that_shuts_its_side_has_its_replies() {
+    let rack = Rack::start("half-closed", &[]);
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(rack.listen).unwrap();
+        stream.write_all(b"PING\r\nSET a 1\r\nGET a\r\nSTRLEN a\r\n").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut replies = String::new();
+        stream.read_to_string(&mut replies).unwrap();
+        assert_eq!(replies, "+PONG\r\n+OK\r\n$1\r\n1\r\n:1\r\n");
+    }
+    // Who waits for an element waits no more.
+    let mut stream = TcpStream::connect(rack.listen).unwrap();
+    stream.write_all(b"BLPOP none 0\r\n").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap(), 0);
 }
 
 #[test]

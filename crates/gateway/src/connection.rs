@@ -351,6 +351,8 @@ pub(crate) struct Connection {
     pub publishes: VecDeque<(u64, Vec<Message>)>,
     /// Close once every reply is written.
     pub closing: bool,
+    /// Its client sends no more.
+    pub has_ended: bool,
     /// It is in the gateway's list of connections to look at.
     pub is_listed: bool,
     /// The index of the last command, and its subcommand, for CLIENT LIST.
@@ -419,6 +421,7 @@ impl Connection {
             subscriber: Subscriber::default(),
             publishes: VecDeque::new(),
             closing: false,
+            has_ended: false,
             is_listed: false,
             last_command: None,
             last_sub: String::new(),

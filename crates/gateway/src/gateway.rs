@@ -300,7 +300,44 @@ impl Gateway {
     /// Whether the connection is to be closed once its output is written.
     #[must_use]
     pub fn wants_close(&self, id: ConnectionId) -> bool {
-        self.connections.get(&id).is_some_and(|c| c.closing && c.slots.is_empty())
+        let is_done = |c: &Connection| c.closing || c.has_ended && c.wait == Wait::Nothing;
+        self.connections.get(&id).is_some_and(|c| is_done(c) && c.slots.is_empty())
+    }
+
+    /// The client sends no more: it has shut its side, or is gone. What it sent is answered all the same, as a
+    /// redis-server does; then the connection wants to be closed, or [is over](Gateway::is_over) at once.
+    pub fn ended(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.has_ended = true;
+        list(&mut self.ready, connection);
+    }
+
+    /// Whether the client sends no more, as far as the driver has said.
+    #[must_use]
+    pub fn has_ended(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_some_and(|c| c.has_ended)
+    }
+
+    /// Whether the connection is to be closed now: its client sends no more, and what it waits for is not the reply
+    /// to a command that is under way.
+    #[must_use]
+    pub fn is_over(&self, id: ConnectionId) -> bool {
+        let waits = |c: &Connection| {
+            matches!(
+                c.wait,
+                Wait::Blocked | Wait::Subscribed | Wait::Users | Wait::Paused | Wait::Members
+            )
+        };
+        let listens = |c: &Connection| c.is_monitor || !c.subscriber.is_empty();
+        let is_over = |c: &Connection| waits(c) || listens(c) || self.core.waits_in_crowd(c);
+        self.connections.get(&id).is_some_and(|c| c.has_ended && is_over(c))
+    }
+
+    /// Whether a long reply of the connection waits for room while clients wait for each other: one whose client is
+    /// gone is not to be fetched.
+    #[must_use]
+    pub fn waits_in_crowd(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_some_and(|c| self.core.waits_in_crowd(c))
     }
 
     /// How many bytes the driver should read of the connection at most, 64 KiB or less: none
@@ -509,6 +546,7 @@ impl Gateway {
             };
             connection.offers.insert((target.slot, target.part), Offer { bytes, what });
             self.core.memory.note(now.instant, connection);
+            list(&mut self.ready, connection);
             self.grant_offers(now, target.connection, false, sink);
         }
         self.grant_short(now, sink);

@@ -84,14 +84,20 @@ impl Inputs {
 }
 
 impl Connection {
+    /// Whether no more is read of it.
+    fn is_ending(&self) -> bool {
+        self.closing || self.has_ended
+    }
+
     /// How many bytes may be read of it now; 0 for none.
     pub(crate) fn input_room(&self) -> usize {
-        if matches!(self.wait, Wait::Blocked | Wait::Subscribed | Wait::Users) && !self.closing {
+        if matches!(self.wait, Wait::Blocked | Wait::Subscribed | Wait::Users) && !self.is_ending()
+        {
             // What comes waits here; that its client has gone shows.
             return INPUT_BYTES_MAX.saturating_sub(self.input.len());
         }
         match self.place {
-            _ if self.closing || self.wait != Wait::Nothing => 0,
+            _ if self.is_ending() || self.wait != Wait::Nothing => 0,
             InputPlace::Waits => 0,
             InputPlace::Has(_) => READ_BYTES_MAX,
             InputPlace::None => INPUT_BYTES_MAX.saturating_sub(self.input.len()).max(1),

@@ -345,6 +345,11 @@ impl Core {
         self.memory.is_stuck(now, connection) || self.inputs.is_stuck(now, connection)
     }
 
+    /// See [`crate::Gateway::waits_in_crowd`].
+    pub(crate) fn waits_in_crowd(&self, connection: &Connection) -> bool {
+        !connection.offers.is_empty() && self.memory.is_crowded()
+    }
+
     /// Whether a connection's client has to read before more is asked for it.
     pub(crate) fn is_full(&self, connection: &Connection) -> bool {
         !connection.offers.is_empty() || self.memory.is_full(connection)

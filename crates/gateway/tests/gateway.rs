@@ -465,6 +465,32 @@ fn a_large_value_is_refused_and_the_connection_goes_on() {
 }
 
 #[test]
+fn bug_18_70_who_sends_no_more_has_its_replies_and_who_waits_is_gone() {
+    let mut w = World::new(12);
+    let id = ConnectionId(1);
+    // All of it is under way, or waits for that, when the client shuts its side.
+    w.input(1, b"SET a 1\r\nGET a\r\nMULTI\r\nINCR a\r\nEXEC\r\nGET");
+    w.gateway.ended(id);
+    assert!(!w.gateway.wants_input(id) && !w.gateway.wants_close(id) && !w.gateway.is_over(id));
+    assert_eq!(w.replies(1), "+OK\r\n$1\r\n1\r\n+OK\r\n+QUEUED\r\n*1\r\n:2\r\n");
+    assert!(w.gateway.wants_close(id), "the rest of a command never comes");
+    // What would wait for others is over.
+    for (id, commands) in
+        [(2, "GET a\r\nBLPOP q 0\r\n"), (3, "SUBSCRIBE c\r\n"), (4, "MONITOR\r\n")]
+    {
+        w.connect(id);
+        w.input(id, commands.as_bytes());
+        assert!(!w.gateway.is_over(ConnectionId(id)), "{commands}");
+        w.gateway.ended(ConnectionId(id));
+        w.replies(id);
+        assert!(w.gateway.is_over(ConnectionId(id)), "{commands}");
+    }
+    w.connect(5);
+    w.gateway.ended(ConnectionId(5));
+    assert!(w.gateway.has_ended(ConnectionId(5)) && w.gateway.wants_close(ConnectionId(5)));
+}
+
+#[test]
 fn outcomes_are_told_as_they_are() {
     let mut world = World::new(9);
     assert_eq!(world.ask(&["SET k 1"]), "+OK\r\n");

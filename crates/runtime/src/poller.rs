@@ -26,15 +26,18 @@ pub struct Interest {
     pub read: bool,
     /// Something can be written.
     pub write: bool,
+    /// The peer sends no more, though nothing is to be read.
+    pub end: bool,
 }
 
 impl Interest {
     /// Reading only.
-    pub const READ: Interest = Interest { read: true, write: false };
+    pub const READ: Interest = Interest { read: true, write: false, end: false };
 
     fn flags(self) -> EventFlags {
         let mut flags = EventFlags::empty();
-        flags.set(EventFlags::IN | EventFlags::RDHUP, self.read);
+        flags.set(EventFlags::IN, self.read);
+        flags.set(EventFlags::RDHUP, self.read || self.end);
         flags.set(EventFlags::OUT, self.write);
         flags
     }

@@ -250,13 +250,26 @@ impl GatewayRole {
                 return;
             }
         }
+        if connection.interest.end && self.gateway.waits_in_crowd(ConnectionId(id)) {
+            return self.close(id);
+        }
         // An event that nobody wanted is that of a connection which broke: the read tells.
         let room = match self.gateway.input_room(ConnectionId(id)) {
             0 => READ_BYTES_MAX,
             room => room,
         };
         match connection.stream.read(&mut self.buffer[..room]) {
-            Ok(0) => self.close(id),
+            Ok(0) if self.gateway.has_ended(ConnectionId(id)) => self.close(id),
+            Ok(0) => {
+                self.gateway.ended(ConnectionId(id));
+                // Events of a connection that is not read are those of one that broke.
+                connection.interest.read = false;
+                let poller =
+                    if connection.is_in_lobby { self.lobby.poller() } else { &*self.poller };
+                if poller.change(&connection.stream, Token(id), connection.interest).is_err() {
+                    self.close(id);
+                }
+            }
             Ok(count) => {
                 let now = clock::now();
                 if !connection.is_in_lobby {
@@ -285,6 +298,10 @@ impl GatewayRole {
             self.close(id);
             return Ok(());
         }
+        if self.gateway.is_over(gateway_id) {
+            self.close(id);
+            return Ok(());
+        }
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let Some(output) = self.gateway.output(gateway_id) else { return Ok(()) };
         let part = &output[..output.len().min(WRITE_BYTES_MAX)];
@@ -305,7 +322,9 @@ impl GatewayRole {
             self.close(id);
             return Ok(());
         }
-        let interest = Interest { read: self.gateway.wants_input(gateway_id), write: !all };
+        let read = self.gateway.wants_input(gateway_id);
+        let end = !read && self.gateway.waits_in_crowd(gateway_id);
+        let interest = Interest { read, write: !all, end };
         if interest != connection.interest {
             connection.interest = interest;
             let poller = if connection.is_in_lobby { self.lobby.poller() } else { &*self.poller };

@@ -17,7 +17,7 @@ const EVENTS_MAX: usize = 4;
 /// Beside a crowd it rests after a turn that was not enough, if others asked for anything of late.
 const REST_NS: Duration = MS * 9 / 10;
 const OF_LATE_NS: Duration = 100 * MS;
-const NOTHING: Interest = Interest { read: false, write: false };
+const NOTHING: Interest = Interest { read: false, write: false, end: false };
 
 /// See the module.
 #[derive(Debug)]

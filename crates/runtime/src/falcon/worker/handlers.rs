@@ -201,7 +201,7 @@ impl Handlers {
             handler.used = self.uses;
             handler.given = Some(Given { run, unsaid, said, header, output, output_bytes: 0 });
             if handler.say() {
-                let interest = Interest { read: false, write: true };
+                let interest = Interest { read: false, write: true, end: false };
                 if self.poller.add(&handler.hears, Token(key + 2), interest).is_err() {
                     // It would wait for the rest for ever: its end says how.
                     kill(handler.child.id());
