@@ -45,7 +45,7 @@ pub struct Gateways {
     pub slow_percent: u64,
     /// The longest such while, in ns.
     pub slow_ns: Duration,
-    /// Pipelines among 1,000 that end in garbage, or with the connection in mid-command.
+    /// Pipelines among 1,000 that end in garbage, in mid-command, or with the end of what the client sends.
     pub broken_permille: u64,
     /// Most unanswered commands of a connection.
     pub commands_max: usize,

@@ -55,6 +55,10 @@ counters! {
         garbage,
         /// Connections that closed in mid-command.
         torn,
+        /// Pipelines behind which the client sent no more.
+        shut,
+        /// Of these, closed while they waited for others.
+        over,
         /// Gateways that died.
         died,
     }
@@ -342,6 +346,8 @@ impl fmt::Display for Totals {
                 ("sent ahead", c.ahead),
                 ("sent garbage", c.garbage),
                 ("closed in mid-command", c.torn),
+                ("sent no more", c.shut),
+                ("and waited for others", c.over),
             ],
         )?;
         let v = &self.vr;

@@ -42,6 +42,10 @@ pub(super) struct Connection {
     resp3: bool,
     /// What is sent when.
     sending: VecDeque<(u64, Vec<u8>)>,
+    /// The client sends nothing behind what is being sent.
+    shuts: bool,
+    /// It has said so, and waited for others: the gateway has closed the connection.
+    is_over: bool,
     /// When the client gives the connection up.
     closes_ns: Option<u64>,
     /// What arrived at the gateway and was not read by it.
@@ -110,7 +114,8 @@ impl Connection {
     }
 
     fn is_busy(&self) -> bool {
-        !self.awaited.is_empty() || !self.sending.is_empty() || self.closes_ns.is_some()
+        let ends = self.closes_ns.is_some() || self.shuts;
+        !self.awaited.is_empty() || !self.sending.is_empty() || ends
     }
 }
 
@@ -169,6 +174,8 @@ impl Redis {
             rng,
             resp3: false,
             sending: VecDeque::new(),
+            shuts: false,
+            is_over: false,
             closes_ns: None,
             socket: Vec::new(),
             awaited: VecDeque::new(),
@@ -235,10 +242,16 @@ impl Redis {
         self.gateway.connected(now, id, "10.0.0.1:50000")
     }
 
-    /// The gateway reads a connection, if it wants to.
+    /// The gateway reads a connection, if it wants to, and its end.
     fn read(&mut self, at: usize, now: Now, out: &mut impl Sink) {
         let connection = &mut self.connections[at];
         let Some(id) = connection.id else { return };
+        let has_shut =
+            connection.shuts && connection.sending.is_empty() && connection.socket.is_empty();
+        if has_shut && self.gateway.wants_input(id) {
+            self.gateway.ended(id);
+        }
+        let connection = &mut self.connections[at];
         let all = connection.socket.len().min(self.gateway.input_room(id));
         if all == 0 {
             return;
@@ -270,6 +283,11 @@ impl Redis {
     fn write(&mut self, at: usize, now_ns: u64, now: Now, out: &mut impl Sink) {
         let connection = &mut self.connections[at];
         let Some(id) = connection.id else { return };
+        if self.gateway.is_over(id) {
+            self.gateway.closed(id);
+            (connection.id, connection.is_over) = (None, true);
+            return;
+        }
         let Some(output) = self.gateway.output(id) else { return };
         let reads = now_ns >= connection.reads_from_ns;
         let length = if reads { output.len() } else { output.len().min(connection.room) };
@@ -277,7 +295,7 @@ impl Redis {
         connection.received.extend_from_slice(&output[..length]);
         if length == output.len() && self.gateway.wants_close(id) {
             self.gateway.closed(id);
-            connection.id = None;
+            (connection.id, connection.shuts) = (None, false);
             return;
         }
         if length > 0 {
@@ -367,10 +385,11 @@ impl Rack<'_> {
         let rng = &mut connection.rng;
         let longest = if is_safety { plan.pipeline_max } else { plan.pipeline_max.min(HEALED_MAX) };
         let count = rng.between(1, longest);
-        let end = match rng.below(2) {
+        let end = match rng.below(3) {
             _ if !is_safety || !rng.chance(plan.broken_permille, 1_000) => End::Well,
             0 => End::Garbage,
-            _ => End::Torn,
+            1 => End::Torn,
+            _ => End::Shut,
         };
         let mut writer = Writer {
             rng,
@@ -401,7 +420,8 @@ impl Rack<'_> {
             connection.room = rng.below(ROOM_BYTES_MAX) as usize;
             connection.turn_ns = Some(last_ns + rng.below(AHEAD_NS_MAX));
         }
-        if end == End::Garbage {
+        connection.shuts |= end == End::Shut;
+        if matches!(end, End::Garbage | End::Shut) {
             // Nothing may follow it.
             connection.turn_ns = None;
         }
@@ -416,6 +436,7 @@ impl Rack<'_> {
             redis.gateway.closed(id);
         }
         connection.closes_ns = None;
+        (connection.shuts, connection.is_over) = (false, false);
         connection.sending.clear();
         connection.socket.clear();
         connection.received.clear();
@@ -458,6 +479,10 @@ impl Rack<'_> {
         redis.gateway.flush(now, &mut out);
         for at in 0..self.plan.connections {
             self.take_replies(node, at);
+            if self.connection(node, at).is_some_and(|c| c.is_over) {
+                self.totals.redis.over += 1;
+                self.give_up(node, at);
+            }
             self.think(node, at);
         }
         self.take_cached(node);

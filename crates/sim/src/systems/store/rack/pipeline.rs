@@ -150,6 +150,8 @@ pub(super) enum End {
     Garbage,
     /// In mid-command; the client closes the connection.
     Torn,
+    /// With its last command; the client sends no more, and reads what it is answered.
+    Shut,
 }
 
 /// Commands that are sent without waiting for replies.
@@ -195,6 +197,7 @@ impl Pipeline {
             resp3: u64::from(self.resp3),
             garbage: u64::from(end == End::Garbage),
             torn: u64::from(end == End::Torn),
+            shut: u64::from(end == End::Shut),
             ..RedisCounters::default()
         }
     }
@@ -281,7 +284,7 @@ impl Writer<'_> {
             self.user(&mut out);
         }
         match end {
-            End::Well => {}
+            End::Well | End::Shut => {}
             End::Garbage => self.garbage(&mut out),
             End::Torn => self.torn(&mut out),
         }
