@@ -62,6 +62,11 @@ impl Recorder {
         self.recording.flights.push(Flight { from, to, sent_ns, fate, bytes: bytes.to_vec() });
     }
 
+    /// A packet, by its place, reached its node.
+    pub(crate) fn arrived(&mut self, at: usize, at_ns: u64) {
+        self.recording.flights[at].fate = Fate::Arrives(at_ns);
+    }
+
     pub(crate) fn mark(&mut self, at_ns: u64, node: Option<usize>, text: String, is_fault: bool) {
         self.recording.marks.push(Mark { at_ns, node, text, is_fault });
     }

@@ -10,6 +10,7 @@ use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Addr, Kind, Op, Packet, Sink, header, link};
 
 use crate::clock::Clock;
+use crate::fabric::{Arrival, Carried, Fabric};
 use crate::odd::Odd;
 use crate::record::{Fate, Recorder};
 use crate::systems::store::edges::Packets;
@@ -78,6 +79,11 @@ impl Queue {
         self.heap.push(Reverse(key));
     }
 
+    /// When the next event happens; `u64::MAX` if none waits.
+    fn next_ns(&self) -> u64 {
+        self.heap.peek().map_or(u64::MAX, |Reverse(key)| (*key >> 64) as u64)
+    }
+
     fn pop(&mut self) -> Option<(u64, Event)> {
         let Reverse(key) = self.heap.pop()?;
         let slot = key as usize & ((1 << SLOT_BITS) - 1);
@@ -137,6 +143,10 @@ pub(crate) struct World {
     pub now_ns: u64,
     queue: Queue,
     rng: Rng,
+    /// The nodes that are switches.
+    pub switches: Vec<usize>,
+    /// The links that packets take, if the rack has any: latencies are theirs then.
+    pub fabric: Option<Fabric>,
     pub weather: Weather,
     pub cuts: Vec<Cut>,
     pub holds: Vec<Hold>,
@@ -173,6 +183,8 @@ impl World {
             now_ns: 0,
             queue: Queue::default(),
             rng,
+            switches: vec![SWITCH],
+            fabric: None,
             weather,
             cuts: Vec::new(),
             holds: Vec::new(),
@@ -196,7 +208,17 @@ impl World {
     }
 
     pub(crate) fn pop(&mut self) -> Option<Event> {
-        let (at_ns, event) = self.queue.pop()?;
+        let limit_ns = self.queue.next_ns();
+        let arrival = self.fabric.as_mut().and_then(|fabric| fabric.next_until(limit_ns));
+        let (at_ns, event) = match arrival {
+            Some(Arrival { at_ns, from, to, carried }) => {
+                if let (Some(recorder), Some(at)) = (&mut self.recorder, carried.recorded) {
+                    recorder.arrived(at, at_ns);
+                }
+                (at_ns, Event::Deliver { from, to, bytes: carried.bytes })
+            }
+            None => self.queue.pop()?,
+        };
         self.now_ns = self.now_ns.max(at_ns);
         self.events += 1;
         Some(event)
@@ -238,9 +260,7 @@ impl World {
             self.packets += 1;
             let is_cut = self.is_cut(from, to);
             for (later_ns, odd) in self.odd.beside(&mut bytes).into_iter().filter(|_| !is_cut) {
-                let arrives_ns = at_ns + self.weather.latency_ns(from, to) + later_ns;
-                self.record(from, to, at_ns, Fate::Arrives(arrives_ns), &odd);
-                self.push(arrives_ns, Event::Deliver { from, to, bytes: odd });
+                self.carry((from, to), at_ns, later_ns, odd);
             }
             let Some((loss_ppm, duplicate_ppm)) = self.passes(from, to, &bytes) else {
                 self.lose(from, to, at_ns, &bytes);
@@ -250,27 +270,41 @@ impl World {
                 self.lose(from, to, at_ns, &bytes);
                 continue;
             }
-            let arrives_ns =
-                self.held(from, to).unwrap_or(at_ns + self.weather.latency_ns(from, to));
+            let held_ns = self.held(from, to, at_ns);
             if self.rng.chance(duplicate_ppm, MILLION) {
                 self.duplicated += 1;
-                let late = arrives_ns + self.rng.below(self.weather.delay_ns);
+                let late_ns = held_ns + self.rng.below(self.weather.delay_ns);
                 let mut copy = spare.pop().unwrap_or_default();
                 copy.extend_from_slice(&bytes);
-                self.record(from, to, at_ns, Fate::Arrives(late), &copy);
-                self.push(late, Event::Deliver { from, to, bytes: copy });
+                self.carry((from, to), at_ns, late_ns, copy);
             }
             let late = self.rng.chance(self.weather.reorder_ppm, MILLION);
-            let jitter = if late { self.rng.below(self.weather.delay_ns) } else { 0 };
-            self.record(from, to, at_ns, Fate::Arrives(arrives_ns + jitter), &bytes);
-            self.push(arrives_ns + jitter, Event::Deliver { from, to, bytes });
+            let jitter_ns = if late { self.rng.below(self.weather.delay_ns) } else { 0 };
+            self.carry((from, to), at_ns, held_ns + jitter_ns, bytes);
         }
     }
 
-    /// When a packet arrives that is held on its way.
-    fn held(&self, from: usize, to: usize) -> Option<u64> {
+    /// A packet that was sent at `sent_ns` arrives, `later_ns` after it would by itself.
+    fn carry(&mut self, way: (usize, usize), sent_ns: u64, later_ns: u64, bytes: Vec<u8>) {
+        let (from, to) = way;
+        let Some(fabric) = &mut self.fabric else {
+            let arrives_ns = sent_ns + self.weather.latency_ns(from, to) + later_ns;
+            self.record(from, to, sent_ns, Fate::Arrives(arrives_ns), &bytes);
+            return self.push(arrives_ns, Event::Deliver { from, to, bytes });
+        };
+        // Lost, until it is there: a full port drops it.
+        let recorded = self.recorder.as_mut().map(|recorder| {
+            recorder.packet(way, sent_ns, Fate::Lost, &bytes);
+            recorder.recording.flights.len() - 1
+        });
+        fabric.send(from, to, sent_ns + later_ns, Carried { bytes, recorded });
+    }
+
+    /// How much later a packet arrives that leaves at `at_ns` and is held on its way.
+    fn held(&self, from: usize, to: usize, at_ns: u64) -> u64 {
         let holds = |h: &&Hold| h.from == from && h.to == to && self.now_ns < h.until_ns;
-        self.holds.iter().find(holds).map(|h| h.arrive_ns)
+        let alone_ns = at_ns + self.weather.latency_ns(from, to);
+        self.holds.iter().find(holds).map_or(0, |h| h.arrive_ns.saturating_sub(alone_ns))
     }
 
     fn is_cut(&self, from: usize, to: usize) -> bool {
@@ -281,7 +315,7 @@ impl World {
     /// How likely a packet is lost and duplicated, per million; `None` if its way is cut.
     fn passes(&self, from: usize, to: usize, bytes: &[u8]) -> Option<(u64, u64)> {
         let now_ns = self.now_ns;
-        let is_switch = to == SWITCH || to + 1 == self.clocks.len();
+        let is_switch = self.switches.contains(&to);
         if self.is_cut(from, to)
             || (is_switch && now_ns < self.completions_lost_until_ns && is_completion(bytes))
         {

@@ -11,6 +11,7 @@ use crate::systems::store::draw_disks;
 use crate::systems::store::edges::{MILLION, Packets, REQUESTS_END};
 use crate::systems::store::fault::{Fault, Node};
 use crate::systems::store::gateways::Gateways;
+use crate::systems::store::links::Links;
 use crate::systems::store::plan::{Plan, Service, Timed, any_protocol};
 
 /// Fewest operations of a seed.
@@ -87,6 +88,10 @@ const CACHES: u64 = 0xcac4_e5e5;
 const VOTERS: u64 = 0x0707_e125;
 /// And whether gateways share users.
 const USERS: u64 = 0x05e5_acac;
+/// And of links.
+const LINKS: u64 = 0x0011_4c50;
+/// One seed of so many has them.
+const WITH_LINKS: u64 = 10;
 /// And whether they have clients that subscribe.
 const SUBSCRIBERS: u64 = 0x5b5c_21be;
 
@@ -118,6 +123,17 @@ impl Plan {
         let aim = Aim { protocol: Some(protocol), ..Aim::default() };
         let mut plan = Plan::draw_aimed(seed, aim);
         draw_disks::draw_if_none(&mut plan);
+        plan
+    }
+
+    /// What `seed` draws, on links of the packet-level network.
+    #[must_use]
+    pub fn draw_with_links(seed: u64, protocol: Protocol) -> Plan {
+        let aim = Aim { protocol: Some(protocol), ..Aim::default() };
+        let mut plan = Plan::draw_aimed(seed, aim);
+        if !plan.links.is_on() {
+            draw_links_surely(&mut plan, &mut Rng::new(seed ^ LINKS));
+        }
         plan
     }
 
@@ -168,6 +184,7 @@ impl Plan {
         // Apart from the others, so that neither draws other values for what the other draws.
         draw_edges(&mut plan, aim.heavy, &mut Rng::new(seed ^ 0xed6e));
         draw_disks::draw(&mut plan);
+        draw_links(&mut plan);
         draw_numbers(&mut plan, &mut Rng::new(seed ^ NUMBERS));
         draw_log_memory(&mut plan, &mut Rng::new(seed ^ LOG_MEMORY));
         plan.read_index = plan.protocol.elects() && Rng::new(seed ^ READS).chance(1, 3);
@@ -184,6 +201,28 @@ impl Plan {
         draw_voters(&mut plan);
         plan
     }
+}
+
+/// One seed of ten is on the packet-level network, whose links are slow enough that packets wait for each other. Where
+/// values or replies are long, links are faster: what a rack cannot carry within its time-outs shows nothing.
+fn draw_links(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed ^ LINKS);
+    if rng.chance(1, WITH_LINKS) {
+        draw_links_surely(plan, &mut rng);
+    }
+}
+
+fn draw_links_surely(plan: &mut Plan, rng: &mut Rng) {
+    let is_heavy = plan.sizes.value_bytes_max > 0 || plan.sizes.elements_max > 0;
+    let slowest = if is_heavy { 10 } else { 7 };
+    plan.links = Links {
+        // 128 Mb/s, or 1 Gb/s, to 16 Gb/s.
+        mbits: 1 << rng.between(slowest, 14),
+        propagation_ns: up_to(rng, 100 * US).max(100),
+        queue_bytes: 1 << rng.between(14, 20),
+        pass_ns: up_to(rng, 50 * US).max(50),
+        both: rng.chance(1, 2),
+    };
 }
 
 /// The clients of gateways have several databases in one seed of four, where nobody asks which keys there are: the checker

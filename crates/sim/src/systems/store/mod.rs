@@ -6,7 +6,7 @@
 //! | `experiment.rs`, `written.rs` | a run's file, and how it writes names |
 //! | `build.rs`, `role.rs`, `storage.rs` | the machines of a rack, and their storage |
 //! | `workload.rs`, `gateways.rs`, `edges.rs` | what clients ask for |
-//! | `disks.rs` | what of the data survives a process |
+//! | `disks.rs`, `links.rs` | what of the data survives a process, what the rack is wired with |
 //! | `fault.rs` | what can go wrong |
 //! | `totals.rs`, `seen.rs` | what runs saw |
 //! | `rack/` | the rack in a [`World`](crate::world::World): its run, its invariants, its history |
@@ -19,6 +19,7 @@ pub(crate) mod edges;
 pub(crate) mod experiment;
 pub(crate) mod fault;
 pub(crate) mod gateways;
+pub(crate) mod links;
 pub(crate) mod plan;
 pub(crate) mod rack;
 pub(crate) mod role;

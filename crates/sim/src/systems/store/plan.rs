@@ -10,6 +10,7 @@ use crate::systems::store::disks::Disks;
 use crate::systems::store::edges::{Bounds, Packets, Sizes};
 use crate::systems::store::fault::{Fault, Node};
 use crate::systems::store::gateways::Gateways;
+use crate::systems::store::links::Links;
 use crate::systems::store::written::{PROTOCOLS, protocol_name};
 
 /// Most nodes of a kind in a plan.
@@ -153,6 +154,8 @@ pub struct Plan {
     pub packets: Packets,
     /// What of the replicas' data survives their processes.
     pub disks: Disks,
+    /// The links and switches that packets take; with none, every packet takes `latency_ns`.
+    pub links: Links,
     /// Faults, by time.
     pub faults: Vec<Timed>,
 }
@@ -190,6 +193,7 @@ impl Default for Plan {
             gateways: Gateways::default(),
             packets: Packets::default(),
             disks: Disks::default(),
+            links: Links::default(),
             queue_packets_max: 4_096,
             engine_ns: 0,
             engine_silence_ns: 600 * MS,
@@ -323,6 +327,7 @@ impl Plan {
             );
         }
         self.disks.validate(&within)?;
+        self.links.validate(&within)?;
         within("replicas, with those that join,", self.replicas_ever() as u64, 1, nodes)?;
         self.faults.iter().try_for_each(|f| self.validate_fault(f))
     }

@@ -2,6 +2,7 @@
 
 use super::edges::{Bounds, Packets, Sizes};
 use super::gateways::Gateways;
+use super::links::Links;
 use super::plan::{Plan, Service, Timed};
 
 /// Plans that do a little less, those that do much less first.
@@ -74,6 +75,8 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.packets.padded_ppm = 0);
     with(|p| p.packets.late_ppm = 0);
     with(|p| p.service = Service::default());
+    with(|p| p.links = Links::default());
+    with(|p| p.links.both = false);
     with(|p| p.disks.interval = false);
     with(|p| {
         if p.disks.is_on() {

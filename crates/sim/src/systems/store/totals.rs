@@ -118,6 +118,10 @@ pub struct Totals {
     pub sessions_lost: u64,
     /// Packets that nobody sent so.
     pub odd: OddCounts,
+    /// Runs on the packet-level network.
+    pub with_links: u64,
+    /// Packets dropped at the full ports of its switches and hosts.
+    pub dropped_port: u64,
     /// Packets dropped at the full queue of a node.
     pub queue_full: u64,
     /// Faults injected, by [`Fault::kind`].
@@ -156,6 +160,8 @@ impl Totals {
         self.packets += other.packets;
         self.lost += other.lost;
         self.duplicated += other.duplicated;
+        self.with_links += other.with_links;
+        self.dropped_port += other.dropped_port;
         self.batched += other.batched;
         self.large.add(&other.large);
         self.sessions_lost += other.sessions_lost;
@@ -238,6 +244,7 @@ impl fmt::Display for Totals {
                 ("duplicated", self.duplicated),
                 ("received before others of their batch", self.batched),
                 ("queue full", self.queue_full),
+                ("port full", self.dropped_port),
                 ("dirty set full", self.switch.dropped_table_full),
                 ("resent between replicas", r.link_resent),
             ],

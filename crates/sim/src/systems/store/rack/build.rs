@@ -19,6 +19,7 @@ use super::messages::Board;
 use super::subscribers::Subscribers;
 use super::{Connection, Native, Process, Progress, Rack, Redis, Role, Slot, Stage, Watch};
 use crate::clock::Clock;
+use crate::fabric::Fabric;
 use crate::odd::Odd;
 use crate::systems::store::build::{Blueprint, engine, readers};
 use crate::systems::store::edges::Bounds;
@@ -28,6 +29,8 @@ use crate::world::{CONTROLLER, Event, Outgoing, REPLICAS, SWITCH, Weather, World
 
 /// What a client that caches draws is drawn apart.
 const CACHE: u64 = 0xcac4_ed00;
+/// And what the packet-level network draws.
+const LINKS: u64 = 0x0011_4c50;
 /// And what clients draw that subscribe and publish.
 const SUBSCRIBERS: u64 = 0x5b5c_21be;
 
@@ -83,6 +86,12 @@ impl<'a> Rack<'a> {
         };
         // The last two are the other controller and the other switch.
         let nodes = REPLICAS + replicas + plan.clients + 2;
+        rack.world.switches = vec![SWITCH, rack.other_switch()];
+        if plan.links.is_on() {
+            let seed = Rng::new(plan.seed ^ LINKS).next_u64();
+            let fabric = Fabric::new(&plan.links, nodes, &rack.world.switches, seed);
+            rack.world.fabric = Some(fabric);
+        }
         for _ in 0..nodes {
             let offset_ns = clocks.below(1_000) * SEC;
             let drift_ppm = clocks.between(0, 2 * plan.drift_ppm) as i64 - plan.drift_ppm as i64;

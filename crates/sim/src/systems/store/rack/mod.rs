@@ -574,6 +574,10 @@ impl Rack<'_> {
         self.totals.packets = self.world.packets;
         self.totals.lost = self.world.lost;
         self.totals.duplicated = self.world.duplicated;
+        if let Some(fabric) = &self.world.fabric {
+            self.totals.with_links = 1;
+            self.totals.dropped_port = fabric.dropped();
+        }
         self.totals.odd = self.world.odd.count;
         self.totals.events = self.world.events;
         self.totals.virtual_ns = self.world.now_ns;

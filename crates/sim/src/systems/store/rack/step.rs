@@ -8,7 +8,7 @@ use concord_wire::{Kind, Op, link, op};
 
 use super::{Rack, Role};
 use crate::systems::store::role;
-use crate::world::{CONTROLLER, Event, REPLICAS, SWITCH, addr};
+use crate::world::{CONTROLLER, Event, REPLICAS, addr};
 
 impl Rack<'_> {
     pub(super) fn step(&mut self, event: Event) {
@@ -136,6 +136,8 @@ impl Rack<'_> {
         let slot = &self.slots[node];
         let extra_ns = if self.world.now_ns < slot.slow.1 { slot.slow.0 } else { 0 };
         let own_ns = match (&slot.role, concord_wire::kind(bytes)) {
+            // On links it is the pipeline that takes time, and takes the next packet meanwhile.
+            (Role::Switch(_), _) if self.plan.links.is_on() => 0,
             (Role::Switch(_), _) => service.switch_ns,
             (Role::Client(_), _) => service.client_ns,
             (Role::Controller(_) | Role::Dead, _) => 0,
@@ -250,6 +252,6 @@ impl Rack<'_> {
     }
 
     pub(super) fn is_switch(&self, node: usize) -> bool {
-        node == SWITCH || node == self.other_switch()
+        self.world.switches.contains(&node)
     }
 }

@@ -1,0 +1,80 @@
+//! What a rack is wired with.
+
+use concord_core::{Duration, MS};
+use serde::{Deserialize, Serialize};
+
+use crate::net::{HostIndex, LinkSpec, NodeIndex, Topology};
+use crate::systems::store::edges::Within;
+
+/// Picoseconds in a nanosecond.
+const PS: u64 = 1_000;
+/// Fastest link, in Mb/s.
+const MBITS_MAX: u64 = 1_000_000;
+/// Largest buffer of a port, in bytes.
+const QUEUE_BYTES_MAX: u64 = 1 << 30;
+
+/// The links and switches of a rack on the packet-level network ([`crate::net`]): two switches and a link between
+/// them, the first of which hosts the rack's switch program, the second its standby; hosts have a link each to one of
+/// them. A packet takes the time that its bytes take on each link, and waits behind others, or is dropped, at each port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Links {
+    /// Bandwidth of each link, in Mb/s; 0: no links, every packet takes the plan's `latency_ns`.
+    pub mbits: u64,
+    /// Propagation delay of each link, in ns.
+    pub propagation_ns: Duration,
+    /// Buffer of each port, in bytes: a packet that finds no room is dropped.
+    pub queue_bytes: u64,
+    /// How long every packet is in a switch's pipeline, in ns, those that only pass included.
+    pub pass_ns: Duration,
+    /// Every second host is at the second switch, a link further from the program.
+    pub both: bool,
+}
+
+impl Default for Links {
+    fn default() -> Links {
+        Links { mbits: 0, propagation_ns: 500, queue_bytes: 1 << 20, pass_ns: 400, both: false }
+    }
+}
+
+impl Links {
+    /// Whether the rack has links.
+    pub(crate) fn is_on(&self) -> bool {
+        self.mbits > 0
+    }
+
+    pub(crate) fn validate(&self, within: Within<'_>) -> Result<(), String> {
+        within("mbits", self.mbits, 0, MBITS_MAX)?;
+        within("propagation_ns", self.propagation_ns, 0, 1_000 * MS)?;
+        within("queue_bytes", self.queue_bytes, 2_000, QUEUE_BYTES_MAX)?;
+        within("pass_ns", self.pass_ns, 0, 1_000 * MS)
+    }
+
+    /// The topology of a rack with so many nodes, of which `switches` are some, and where each of these is: a seat's
+    /// number as a node, and the switch of the topology that hosts it.
+    pub(crate) fn topology(
+        &self,
+        nodes: usize,
+        switches: &[usize],
+    ) -> (Topology, Vec<(usize, NodeIndex)>) {
+        let link = LinkSpec {
+            bits_per_s: self.mbits * 1_000_000,
+            propagation_ps: self.propagation_ns * PS,
+            queue_bytes_max: self.queue_bytes,
+        };
+        let mut topology = Topology::new(nodes as u32);
+        let seats: Vec<(usize, NodeIndex)> =
+            switches.iter().map(|node| (*node, topology.add_switch(self.pass_ns * PS))).collect();
+        for (host, node) in (0..nodes).map(|node| (HostIndex(node as u32), node)) {
+            // A seat's address leads to its switch, which takes what comes for it.
+            let own = seats.iter().find(|(seat, _)| *seat == node);
+            let far = self.both && node % 2 == 1;
+            let at = own.map_or(seats[usize::from(far) % seats.len()].1, |(_, at)| *at);
+            topology.connect(host.into(), at, link);
+        }
+        for pair in seats.windows(2) {
+            topology.connect(pair[0].1, pair[1].1, link);
+        }
+        (topology, seats)
+    }
+}
