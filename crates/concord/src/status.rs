@@ -250,6 +250,35 @@ fn clock_problems(role: &Value) -> Vec<String> {
     problems
 }
 
+/// A group that runs another protocol or program than the rack file says, which a rack does not change.
+fn other_program(group: &Group<'_>, told: &Value) -> Option<String> {
+    let (protocol, program) = (told["protocol"].as_str()?, told["program"].as_str()?);
+    let said = (format!("{:?}", group.protocol), group.program.name());
+    (said.0 != protocol || said.1 != program).then(|| {
+        format!(
+            "PROBLEM: by the rack file {} runs {} with the switch program {}, and it runs {protocol} with {program}: a rack \
+             keeps what it began with; change the file back, or begin a new rack (`concord backup`, `concord restore`)",
+            group.name, said.0, said.1,
+        )
+    })
+}
+
+/// Replicas that answer here, and whose packets do not reach the controller.
+fn unheard(group: &Group<'_>, told: &Value, roles: &[Value]) -> Vec<String> {
+    let Some(known) = told["replicas"].as_array() else { return Vec::new() };
+    let is_known = |node: &Value| known.iter().any(|k| k["node"] == *node);
+    let own = roles.iter().filter(|role| role["role"] == "replica" && role["group"] == group.name);
+    own.filter(|role| role["reachable"] == true && !is_known(&role["node"]))
+        .map(|role| {
+            format!(
+                "PROBLEM: {} runs, and the controller does not hear it: has its rack file the right [controller] addr, and \
+                 does UDP pass between them?",
+                name_of(role)
+            )
+        })
+        .collect()
+}
+
 /// What needs somebody's attention: a line each.
 fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
     let mut wrong = Vec::new();
@@ -298,7 +327,10 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
     for group in groups {
         let told = status["groups"].as_array().into_iter().flatten();
         let own = told.clone().find(|told| told["group"] == group.id.0);
-        let Some(members) = own.and_then(|own| own["members"].as_array()) else { continue };
+        let Some(own) = own else { continue };
+        wrong.extend(other_program(group, own));
+        wrong.extend(unheard(group, own, roles));
+        let Some(members) = own["members"].as_array() else { continue };
         let outside = |node: &u16| !members.iter().any(|m| m.as_u64() == Some((*node).into()));
         let replicas = group.replicas.iter().map(|r| r.node).filter(outside);
         let workers = group.workers.iter().map(|w| w.node).filter(outside);
@@ -595,6 +627,33 @@ mod tests {
             "PROBLEM: the wall clock of replica 2 was set, by 86400.0 s; its time follows slowly";
         assert_eq!(problems[0], set);
         assert!(problems[1].contains("-2.5 s behind the clock of replica 2"), "{}", problems[1]);
+    }
+
+    #[test]
+    fn bug_16_22_what_the_controller_does_not_hear_and_another_protocol_are_problems() {
+        let text = "protocol = \"primary-backup\"\n[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\n";
+        let rack = Rack::parse(text).unwrap();
+        let replica = json!({"role": "replica", "node": 1, "group": "store", "name": "replica 1", "reachable": true,
+                             "status": {"gauges": {}}});
+        let wrong = |known: Value, protocol: Value, program: Value| {
+            let groups = json!([{"group": 0, "members": [1], "replicas": known, "protocol": protocol,
+                                 "program": program}]);
+            let controller = json!({"role": "controller", "node": 1, "reachable": true,
+                                    "status": {"groups": groups}});
+            super::wrong(&rack.groups().unwrap(), &[replica.clone(), controller])
+        };
+        let heard = json!([{"node": 1}]);
+        let runs =
+            |protocol: &str, program: &str| wrong(heard.clone(), protocol.into(), program.into());
+        assert_eq!(runs("PrimaryBackup", "harmonia"), Vec::<String>::new());
+        assert_eq!(wrong(heard.clone(), Value::Null, Value::Null), Vec::<String>::new());
+        let line = &runs("Chain", "harmonia")[0];
+        assert!(line.contains("runs PrimaryBackup") && line.contains("it runs Chain"), "{line}");
+        assert!(runs("PrimaryBackup", "forward")[0].contains("it runs PrimaryBackup with forward"));
+        let unheard = wrong(json!([]), Value::Null, Value::Null);
+        assert!(
+            unheard[0].starts_with("PROBLEM: replica 1 runs, and the controller does not hear it")
+        );
     }
 
     #[test]

@@ -43,6 +43,45 @@ impl Steps {
     }
 }
 
+/// A replica that knew its data, and leases that it had granted, was a member before these were over: all waited for it,
+/// a lease each time.
+#[test]
+fn bug_16_20_a_replica_with_data_on_disk_comes_back_without_a_pause() {
+    let mut rack = Units::start("rolling-fsync", "durability = \"fsync\"");
+    let mut steps = Steps::default();
+    let seen = while_used(&mut rack, CLIENTS, |rack| {
+        for node in ["1", "2", "3"] {
+            steps.take(&format!("fsync: restart of replica {node}"), || {
+                rack.restart(&format!("replica-{node}"));
+                rack.wait();
+            });
+        }
+    });
+    steps.judge(&seen);
+    assert_eq!(seen.ends, 0);
+}
+
+/// The tail waited for what the others were to say of their disks, which they never do where they do not wait for these.
+#[test]
+fn bug_16_21_durability_is_changed_one_replica_after_the_other() {
+    let mut rack = Units::start("rolling-durability", "durability = \"none\"");
+    let mut steps = Steps::default();
+    let seen = while_used(&mut rack, CLIENTS, |rack| {
+        for (from, to) in [("none", "fsync"), ("fsync", "interval"), ("interval", "fsync")] {
+            rack.replace(&format!("durability = \"{from}\""), &format!("durability = \"{to}\""));
+            for node in [1, 2, 3] {
+                steps.take(&format!("{from} to {to}: restart of replica {node}"), || {
+                    rack.restart(&format!("replica-{node}"));
+                    rack.wait();
+                });
+                assert_eq!(rack.role("replica", node)["durability"], to);
+            }
+        }
+    });
+    steps.judge(&seen);
+    assert_eq!(seen.ends, 0);
+}
+
 #[test]
 fn a_rolling_restart_as_documented_gives_no_client_an_error() {
     let mut rack = Units::start("rolling", "");

@@ -96,6 +96,8 @@ pub(crate) struct Journal {
     told: Position,
     confirmed: Position,
     tell_again_at: Option<Instant>,
+    /// When the member before this one is to be asked, if it says nothing.
+    ask_at: Option<Instant>,
     /// The batch with which a copied state is complete.
     copied_in: u64,
     waiting: Option<Waiting>,
@@ -249,6 +251,7 @@ impl Journal {
         self.before = if is_first { Position(u64::MAX) } else { Position(0) };
         (self.told, self.confirmed) = (Position(0), Position(0));
         self.tell_again_at = None;
+        self.ask_at = None;
     }
 
     /// A member before this one said up to where all logs from the first on are durable.
@@ -278,9 +281,30 @@ impl Journal {
         Some(durable)
     }
 
-    /// When to say it again.
+    /// Whether to ask the member before this one up to where the logs before are durable: some time after more
+    /// is durable here. One that waits for its own disk says so by itself.
+    pub(crate) fn asks(&mut self, now: Instant, again_ns: u64) -> bool {
+        if !self.is_waited_for() || self.before >= self.durable {
+            self.ask_at = None;
+            return false;
+        }
+        let at = *self.ask_at.get_or_insert(now.after(again_ns));
+        let is_due = now >= at;
+        if is_due {
+            self.ask_at = Some(now.after(again_ns));
+        }
+        is_due
+    }
+
+    /// What the member behind this one is answered that asks: nothing, if this one tells by itself.
+    pub(crate) fn answer(&self) -> Option<Position> {
+        (!self.is_waited_for()).then_some(Position(u64::MAX))
+    }
+
+    /// When to say it again, or to ask.
     pub(crate) fn tell_at(&self) -> Instant {
-        self.tell_again_at.unwrap_or(Instant::NEVER)
+        let never = Instant::NEVER;
+        self.tell_again_at.unwrap_or(never).min(self.ask_at.unwrap_or(never))
     }
 
     /// A record took its place in the log.

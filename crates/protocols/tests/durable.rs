@@ -9,7 +9,7 @@ use concord_engine::memory::Memory;
 use concord_log::{Entry, Marks, Origin};
 use concord_protocols::{Kept, Limits, Phase, Replica, ReplicaConfig};
 use concord_wire::control::{
-    Config, LogEnd, Member, Membership, Message as _, Program, Protocol, Standing,
+    Config, CopyMessage, LogEnd, Member, Membership, Message as _, Program, Protocol, Standing,
 };
 use concord_wire::link::{Data, Durable};
 use concord_wire::record::Record;
@@ -59,6 +59,15 @@ fn started(
 
 /// Tells it of epoch 1.
 fn configure(replica: &mut Replica<Shimmed<Memory>>, ms: u64, members: &[Member]) {
+    configure_with(replica, ms, members, &[]);
+}
+
+fn configure_with(
+    replica: &mut Replica<Shimmed<Memory>>,
+    ms: u64,
+    members: &[Member],
+    joining: &[Member],
+) {
     let config = Config {
         group: GroupId(0),
         epoch: 1,
@@ -69,7 +78,7 @@ fn configure(replica: &mut Replica<Shimmed<Memory>>, ms: u64, members: &[Member]
         kind: Protocol::Chain.into(),
         program: Program::of(Protocol::Chain, true),
         members: members.to_vec(),
-        joining: vec![],
+        joining: joining.to_vec(),
     };
     let (mut bytes, mut sent) = (vec![], vec![]);
     Membership::Configure(config.into()).emit(&mut bytes);
@@ -95,7 +104,7 @@ fn tick(replica: &mut Replica<Shimmed<Memory>>, ms: u64) {
 #[test]
 fn an_epoch_is_heard_of_once_it_is_on_the_disk() {
     let mut replica = restarted(Guards::ALL, true);
-    assert_eq!(replica.standing(), Standing::Kept { intact: true });
+    assert_eq!(replica.standing(at(1_000)), Standing::Kept { intact: true });
     configure(&mut replica, 1_000, &[ME]);
     assert!(replica.config().is_none() && replica.phase() == Phase::Out);
     assert!(sync(&mut replica, 1_001) > 0);
@@ -146,6 +155,28 @@ fn t2_a_replica_that_starts_again_opens_no_epoch_before_the_leases_of_before_are
     assert!((1_000 + LEASE_MS..1_000 + 2 * LEASE_MS).contains(&opened), "{opened}");
 }
 
+/// Tells it of epoch 1, in which it joins the head, which has all records that it lacks.
+fn joining(guards: Guards) -> Replica<Shimmed<Memory>> {
+    let mut replica = restarted(guards, false);
+    configure_with(&mut replica, 1_000, &[HEAD], &[ME]);
+    sync(&mut replica, 1_000);
+    tick(&mut replica, 1_000);
+    for attempt in 0..3 {
+        let (mut bytes, from) = (vec![], HEAD.node);
+        CopyMessage::Resumed { epoch: 1, from, attempt }.emit(&mut bytes);
+        replica.handle(at(1_001), &bytes, &mut Vec::<(Addr, Vec<u8>)>::new());
+    }
+    replica
+}
+
+/// Who is made a member earlier has the whole group wait: nobody opens the epoch without it.
+#[test]
+fn bug_16_20_a_replica_that_joins_again_is_copied_once_the_leases_of_before_are_over() {
+    let replica = joining(Guards::ALL);
+    assert_eq!(replica.standing(at(1_001)), Standing::Copying);
+    assert_eq!(replica.standing(at(1_000 + LEASE_MS)), Standing::Copied);
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn t2_without_a_quiet_start_it_opens_at_once() {
@@ -164,10 +195,8 @@ fn first_record() -> Record<'static> {
     }
 }
 
-/// The tail behind node 2, whose log has one record more: whether it calls itself whole with that, before and
-/// after its disk has it.
-fn is_whole(guards: Guards) -> (bool, bool) {
-    let mut replica = restarted(guards, true);
+/// Makes it the tail behind node 2, whose log has one record more, and gives it that.
+fn tail_with_a_record(mut replica: Replica<Shimmed<Memory>>) -> Replica<Shimmed<Memory>> {
     configure(&mut replica, 1_000, &[HEAD, ME]);
     sync(&mut replica, 1_000);
     let (mut bytes, mut packet) = (vec![], vec![]);
@@ -188,6 +217,14 @@ fn is_whole(guards: Guards) -> (bool, bool) {
     data.emit(&mut packet);
     replica.handle(at(1_002), &packet, &mut vec![]);
     replica.flush(at(1_002), &mut vec![]);
+    replica
+}
+
+/// Such a tail: whether it calls itself whole with the record, before and
+/// after its disk has it.
+fn is_whole(guards: Guards) -> (bool, bool) {
+    let mut replica = tail_with_a_record(restarted(guards, true));
+    let mut packet = vec![];
     assert_eq!((replica.executed(), replica.committed()), (Position(1), Position(0)));
     let before = replica.is_whole();
     sync(&mut replica, 1_003);
@@ -245,10 +282,10 @@ fn what_is_synced_each_second_is_committed_before_and_written_within_one() {
 #[test]
 fn one_that_may_owe_records_is_not_intact() {
     let replica = started(Guards::ALL, false, (true, true));
-    assert_eq!(replica.standing(), Standing::Kept { intact: false });
+    assert_eq!(replica.standing(at(1_000)), Standing::Kept { intact: false });
     let replica = started(Guards::ALL, false, (true, false));
     assert_eq!(
-        replica.standing(),
+        replica.standing(at(1_000)),
         Standing::Kept { intact: false },
         "whatever it does from now on"
     );
@@ -277,9 +314,64 @@ fn t16_a_rack_begins_with_a_state_and_without_the_sessions_of_before() {
     let kept =
         Kept { storage: 7, is_intact, marks, snapshot_every_bytes: 1 << 20, owed, acks_early };
     replica.keep(at(1_000), kept, (0, 0)).unwrap();
-    assert_eq!(replica.standing(), Standing::Founding { origin: 9, switch_id: 4 });
+    assert_eq!(replica.standing(at(1_000)), Standing::Founding { origin: 9, switch_id: 4 });
     configure(&mut replica, 1_001, &[ME]);
     sync(&mut replica, 1_001);
     tick(&mut replica, 1_002);
     assert_eq!((replica.phase(), replica.executed()), (Phase::Open, Position(1)));
+}
+
+/// What it sends to the other one about durable logs when time passes, from `ms` on.
+fn said_of_durable(
+    replica: &mut Replica<Shimmed<Memory>>,
+    ms: std::ops::Range<u64>,
+) -> Vec<Position> {
+    let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+    for ms in ms {
+        replica.tick(at(ms), &mut sent);
+        replica.flush(at(ms), &mut sent);
+    }
+    let own = sent.iter().filter(|(to, _)| *to == HEAD.addr);
+    own.filter_map(|(_, packet)| Durable::parse(packet).ok()).map(|said| said.durable).collect()
+}
+
+#[test]
+fn bug_16_21_a_tail_asks_a_member_that_does_not_wait_for_its_disk_and_says_nothing() {
+    let mut replica = tail_with_a_record(restarted(Guards::ALL, true));
+    sync(&mut replica, 1_003);
+    let asked = said_of_durable(&mut replica, 1_003..1_200);
+    assert!(!asked.is_empty() && asked.iter().all(|position| *position == Position(0)));
+    assert_eq!(replica.committed(), Position(0));
+    let mut packet = vec![];
+    let durable = Position(u64::MAX);
+    Durable { epoch: Epoch(1), from: NodeId(HEAD.node), durable }.emit(&mut packet);
+    replica.handle(at(1_200), &packet, &mut vec![]);
+    replica.flush(at(1_200), &mut vec![]);
+    assert_eq!(replica.committed(), Position(1));
+    assert_eq!(said_of_durable(&mut replica, 1_201..1_400), []);
+}
+
+/// The head of a chain of two: what it answers a tail that asks.
+fn answered(acks_early: bool) -> Vec<Position> {
+    let mut replica = started(Guards::ALL, true, (false, acks_early));
+    configure(&mut replica, 1_000, &[ME, HEAD]);
+    sync(&mut replica, 1_000);
+    let (mut packet, end) = (vec![], LogEnd::default());
+    let (epoch, from) = (1, HEAD.node);
+    Membership::EpochState { epoch, from, end, ask: true }.emit(&mut packet);
+    replica.handle(at(1_001), &packet, &mut vec![]);
+    tick(&mut replica, 1_002);
+    assert_eq!(replica.phase(), Phase::Open);
+    let durable = Position(0);
+    Durable { epoch: Epoch(1), from: NodeId(HEAD.node), durable }.emit(&mut packet);
+    let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+    replica.handle(at(1_003), &packet, &mut sent);
+    let said = sent.iter().filter_map(|(_, packet)| Durable::parse(packet).ok());
+    said.map(|said| said.durable).collect()
+}
+
+#[test]
+fn bug_16_21_one_that_does_not_wait_for_its_disk_answers_so_and_one_that_does_says_nothing() {
+    assert_eq!(answered(true), [Position(u64::MAX)]);
+    assert_eq!(answered(false), []);
 }

@@ -34,17 +34,23 @@ fn place(section: &str, more: &str) -> String {
 }
 
 impl Units {
-    /// A controller, a switch, three replicas, two gateways. `top` begins the rack file.
+    /// A controller, a switch, three replicas, two gateways. `top` begins the rack file; without `durability`
+    /// in it nothing is on disk.
     pub fn start(name: &str, top: &str) -> Units {
         let run = directory(name);
         let first = free_ports();
         let gateways = [first, first + 1].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
         let state = run.join("controller.state");
-        let mut text = format!("durability = \"none\"\n{top}\n");
+        // Only racks that say so keep their data.
+        let keeps = top.contains("durability");
+        let none = if keeps { "" } else { "durability = \"none\"" };
+        let mut text = format!("{none}\n{top}\n");
         text += &place("[controller]", &format!("state = {state:?}\n"));
         text += &place("[switch]", "");
         for node in 1..=3 {
-            text += &place("[[replica]]", &format!("node = {node}\n"));
+            let data_dir = run.join(format!("data-{node}"));
+            let kept = if keeps { format!("data_dir = {data_dir:?}\n") } else { String::new() };
+            text += &place("[[replica]]", &format!("node = {node}\n{kept}"));
         }
         for (node, listen) in (1..).zip(gateways) {
             let more = format!("node = {node}\nlisten = \"{listen}\"\n");
@@ -63,6 +69,13 @@ impl Units {
         }
         rack.wait();
         rack
+    }
+
+    /// Changes what stands in the rack file.
+    pub fn replace(&self, from: &str, to: &str) {
+        let text = std::fs::read_to_string(self.file()).unwrap();
+        assert!(text.contains(from), "{from} is not in the rack file");
+        std::fs::write(self.file(), text.replace(from, to)).unwrap();
     }
 
     pub fn file(&self) -> String {

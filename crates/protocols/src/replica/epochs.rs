@@ -169,12 +169,16 @@ impl<E: Engine> Replica<E> {
         }
         let until = self.leases.others_until(|node| self.role.is_member(node));
         let guards = self.setup.guards;
-        let waited = (now.instant >= until || !guards.on(Guard::Lease))
-            && (now.instant >= self.quiet_until || !guards.on(Guard::QuietStart));
+        let waited = (now.instant >= until || !guards.on(Guard::Lease)) && !self.is_quiet(now);
         if self.opening.agreed().is_none() || !waited {
             return;
         }
         self.open(now, sink);
+    }
+
+    /// Whether leases that an earlier start of this replica granted may still hold (trap T2).
+    pub(super) fn is_quiet(&self, now: Now) -> bool {
+        now.instant < self.quiet_until && self.setup.guards.on(Guard::QuietStart)
     }
 
     fn open(&mut self, now: Now, sink: &mut impl Sink) {

@@ -12,7 +12,7 @@ use crate::status::ReplicaStatus;
 impl<E: Engine> Replica<E> {
     /// Where it stands, as it tells the controller.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self, now: Now) -> Standing {
         match self.phase {
             _ if self.retiring.is_some() => Standing::Leaving,
             Phase::Out => match (self.journal.origin(), self.journal.is_intact()) {
@@ -22,7 +22,8 @@ impl<E: Engine> Replica<E> {
                 (None, Some(intact)) => Standing::Kept { intact },
                 (None, None) => Standing::Out,
             },
-            Phase::Joining if self.is_copied() => Standing::Copied,
+            // An epoch that it is a member of would wait for it.
+            Phase::Joining if self.is_copied() && !self.is_quiet(now) => Standing::Copied,
             Phase::Joining => Standing::Copying,
             Phase::Opening => Standing::Opening { whole: self.whole },
             Phase::Open => Standing::Open { whole: self.whole },

@@ -105,7 +105,7 @@ impl<E: Engine> Replica<E> {
         let t = now.instant;
         self.journal.pass(t);
         self.watch_engine(t);
-        let standing = self.standing();
+        let standing = self.standing(now);
         if self.report.is_due(t, standing, self.alive_ns()) {
             self.say_alive(now, standing, sink);
         }
@@ -162,7 +162,7 @@ impl<E: Engine> Replica<E> {
 
     /// Tells the controller that it lives, and all that the controller decides by.
     fn say_alive(&mut self, now: Now, standing: Standing, sink: &mut impl Sink) {
-        if standing == Standing::Copied {
+        if self.phase == Phase::Joining && self.is_copied() {
             self.note_held(self.role.epoch().0);
         }
         // Each member asks for leases three times in one: two of those were lost.

@@ -127,13 +127,15 @@ impl Group {
         // Who is opening the newest epoch has not lost anything by that, if it had everything before. Who
         // has just copied may lack records until it has opened it.
         let mut opening = replicas.filter_map(|node| match self.slots[node].replica() {
-            Some(Node::Replica(r)) if !self.slots[node].engine_lost => Some(r),
+            Some(Node::Replica(r)) if !self.slots[node].engine_lost => Some((node, r)),
             _ => None,
         });
         let is_in = |r: &Member| self.config().is_some_and(|c| c.members.contains(r));
         well == 0
-            && !opening
-                .any(|r| is_in(r.member()) && r.standing() == Standing::Opening { whole: true })
+            && !opening.any(|(node, r)| {
+                let standing = r.standing(self.now(node));
+                is_in(r.member()) && standing == Standing::Opening { whole: true }
+            })
     }
 
     fn is_at_rest(&self) -> Result<(), String> {
