@@ -92,6 +92,17 @@ fn packets_that_find_no_room_in_a_port_are_dropped_and_the_history_is_right() {
 }
 
 #[test]
+fn a_control_plane_that_reads_registers_later_has_switch_ids_renewed_in_time() {
+    let mut plan = rack(Protocol::Chain);
+    (plan.bounds.counter_bits, plan.links.look_ns) = (7, 2 * MS);
+    let totals = well(&plan);
+    assert!(totals.control.switch_ids_granted > 2, "{}", totals.control.switch_ids_granted);
+    assert!(totals.fast_reads > 50, "{}", totals.fast_reads);
+    let at_once = Plan { links: Links { look_ns: 0, ..plan.links }, ..plan.clone() };
+    assert_ne!(run(&plan).digest, run(&at_once).digest);
+}
+
+#[test]
 fn a_plan_without_links_is_the_same_whatever_their_settings() {
     let plan = Plan { seed: 7, ..Plan::of(Protocol::Vr) };
     let other = Links { mbits: 0, propagation_ns: US, queue_bytes: 2_000, ..Links::default() };

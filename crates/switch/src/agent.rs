@@ -53,6 +53,9 @@ pub struct AgentConfig {
     pub alive_interval_ns: Duration,
     /// What packets go through between two of their passes.
     pub recirculation: Loop,
+    /// How long after a pass programs look at their registers, in ns; 0: with the pass, as only a switch in user
+    /// space can. Under XDP and on an ASIC packets do not come in here.
+    pub look_after_ns: Duration,
 }
 
 impl AgentConfig {
@@ -70,6 +73,7 @@ impl AgentConfig {
             faults: FaultRates { seed: 0, drop_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0 },
             alive_interval_ns: 100 * MS,
             recirculation: Loop::DEFAULT,
+            look_after_ns: 0,
         }
     }
 
@@ -229,6 +233,8 @@ pub struct SwitchAgent<H> {
     standby: bool,
     /// When the next sign of life is due.
     alive_at: Instant,
+    /// When programs look at their registers, where they do so some time after a pass.
+    look_at: Instant,
     counters: AgentCounters,
     /// For control messages, which are encoded into a buffer.
     buffer: Vec<u8>,
@@ -249,11 +255,13 @@ impl<H: Host> SwitchAgent<H> {
             fabric: Fabric::new(
                 Recirculation::new(config.recirculation),
                 Faults::new(config.faults),
+                config.look_after_ns == 0,
             ),
             assembly: Assembly::new(SEATS_MAX),
             incarnation: config.incarnation,
             standby: config.standby,
             alive_at: Instant(0),
+            look_at: Instant::NEVER,
             counters: AgentCounters::default(),
             buffer: Vec::new(),
             config,
@@ -368,6 +376,9 @@ impl<H: Host> Machine for SwitchAgent<H> {
     }
 
     fn tick(&mut self, now: Now, sink: &mut impl Sink) {
+        if now.instant >= self.look_at {
+            self.look(now.instant);
+        }
         if now.instant >= self.alive_at {
             self.alive_at = now.instant.after(self.config.alive_interval_ns);
             self.send_alive(now.instant, sink);
@@ -387,6 +398,7 @@ impl<H: Host> Machine for SwitchAgent<H> {
 
     fn deadline(&self) -> Deadline {
         let alive = Deadline { at: self.alive_at, reason: "sign of life" };
+        let alive = alive.min(Deadline { at: self.look_at, reason: "look at the registers" });
         let programs = self.seats.iter().map(|seat| seat.program.deadline());
         let others = [self.fabric.recirculation.deadline(), self.fabric.faults.deadline()];
         programs.chain(others).fold(alive, Deadline::min)
@@ -453,11 +465,27 @@ impl<H: Host> SwitchAgent<H> {
         self.see_to(seat, wants, now.instant);
     }
 
-    /// Sees to what a program wants of the controller after it looked at its registers. In user space it
-    /// looks after each pass; where packets do not come in here, a driver has it look once a
-    /// millisecond.
+    /// Sees to what a program wants of the controller after a pass: at once where it looked at its registers with
+    /// that, else some time later.
     #[inline]
     fn see_to(&mut self, seat: usize, wants: Wants, now: Instant) {
+        if !self.fabric.looks_with_pass() {
+            self.look_at = self.look_at.min(now.after(self.config.look_after_ns));
+        }
+        self.ask(seat, wants, now);
+    }
+
+    /// All programs look at their registers.
+    fn look(&mut self, now: Instant) {
+        self.look_at = Instant::NEVER;
+        for seat in 0..self.seats.len() {
+            let wants = self.seats[seat].program.look(now);
+            self.ask(seat, wants, now);
+        }
+    }
+
+    #[inline]
+    fn ask(&mut self, seat: usize, wants: Wants, now: Instant) {
         let seat = &mut self.seats[seat];
         // A new life is what the controller grants a new switch id to.
         if wants == Wants::SwitchId && seat.asked_for != seat.switch_id {

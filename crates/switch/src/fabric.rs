@@ -51,17 +51,30 @@ pub struct Fabric {
     pub(crate) counters: FabricCounters,
     /// For copies that are rewritten.
     buffer: Vec<u8>,
+    looks_with_pass: bool,
 }
 
 impl Fabric {
-    pub(crate) fn new(recirculation: Recirculation, faults: Faults) -> Fabric {
+    pub(crate) fn new(
+        recirculation: Recirculation,
+        faults: Faults,
+        looks_with_pass: bool,
+    ) -> Fabric {
         Fabric {
             ports: PortTable::default(),
             recirculation,
             faults,
             counters: FabricCounters::default(),
             buffer: Vec::new(),
+            looks_with_pass,
         }
+    }
+
+    /// Whether programs look at their registers with each pass.
+    #[inline]
+    #[must_use]
+    pub fn looks_with_pass(&self) -> bool {
+        self.looks_with_pass
     }
 
     /// One packet through a program's pipeline and out.

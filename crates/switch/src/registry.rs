@@ -50,7 +50,11 @@ macro_rules! hosted {
                     match self {
                         $($host::$name(p) => {
                             fabric.pass(p, now, arrival, packet, sink);
-                            p.look(now.instant)
+                            if fabric.looks_with_pass() {
+                                p.look(now.instant)
+                            } else {
+                                Wants::Nothing
+                            }
                         })+
                     }
                 }

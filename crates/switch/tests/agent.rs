@@ -315,6 +315,30 @@ fn t20_it_asks_for_a_new_id_before_the_numbers_run_out() {
     assert_eq!(alive(&tick(&mut a, at(4))), [(42, 2)], "and so for the next");
 }
 
+/// Under XDP packets do not come in here: programs look at their registers now and then.
+#[test]
+fn t20_one_that_looks_later_asks_for_a_new_id_later_and_t18_sends_its_no_ops() {
+    let layout = Layout { counter_bits: 8, ..layout(3, 16) };
+    let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
+    (told.sections.table.layout, told.look_after_ns) = (layout, MS);
+    let mut a = Agent::new(told).unwrap();
+    assert_eq!(noops(&configure(&mut a, at(0), &config(1, OWN.0))), [1]);
+    assert!(
+        !noops(&run_until(&mut a, 30)).is_empty(),
+        "nothing was completed: the no-op comes again"
+    );
+    // A completion makes the fast path, and is seen a millisecond later: no more no-ops then.
+    handle(&mut a, at(30), completion(5, 1));
+    assert_eq!(noops(&run_until(&mut a, 60)), []);
+    for _ in 2..245 {
+        handle(&mut a, at(61), request(Op::Write, 5));
+    }
+    assert_eq!((alive(&tick(&mut a, at(61))), a.counters().switch_ids_asked), (vec![], 0));
+    assert_eq!(a.deadline().at, at(62).instant);
+    assert_eq!(alive(&run_until(&mut a, 62)), [(41, 1)]);
+    assert_eq!(a.counters().switch_ids_asked, 1);
+}
+
 #[test]
 fn without_help_there_are_no_no_ops() {
     let mut a = agent(Layout::DEFAULT);

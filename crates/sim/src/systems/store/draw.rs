@@ -222,6 +222,7 @@ fn draw_links_surely(plan: &mut Plan, rng: &mut Rng) {
         queue_bytes: 1 << rng.between(14, 20),
         pass_ns: up_to(rng, 50 * US).max(50),
         both: rng.chance(1, 2),
+        look_ns: if rng.chance(1, 2) { up_to(rng, 2 * MS) } else { 0 },
     };
 }
 

@@ -29,11 +29,21 @@ pub struct Links {
     pub pass_ns: Duration,
     /// Every second host is at the second switch, a link further from the program.
     pub both: bool,
+    /// How long after a packet a switch's control plane reads the program's registers, in ns; 0: with the packet, as
+    /// only a switch in user space can.
+    pub look_ns: Duration,
 }
 
 impl Default for Links {
     fn default() -> Links {
-        Links { mbits: 0, propagation_ns: 500, queue_bytes: 1 << 20, pass_ns: 400, both: false }
+        Links {
+            mbits: 0,
+            propagation_ns: 500,
+            queue_bytes: 1 << 20,
+            pass_ns: 400,
+            both: false,
+            look_ns: 0,
+        }
     }
 }
 
@@ -47,7 +57,8 @@ impl Links {
         within("mbits", self.mbits, 0, MBITS_MAX)?;
         within("propagation_ns", self.propagation_ns, 0, 1_000 * MS)?;
         within("queue_bytes", self.queue_bytes, 2_000, QUEUE_BYTES_MAX)?;
-        within("pass_ns", self.pass_ns, 0, 1_000 * MS)
+        within("pass_ns", self.pass_ns, 0, 1_000 * MS)?;
+        within("look_ns", self.look_ns, 0, 10 * MS)
     }
 
     /// The topology of a rack with so many nodes, of which `switches` are some, and where each of these is: a seat's

@@ -243,6 +243,7 @@ fn blueprint(plan: &Plan) -> Blueprint {
             ..of.replica
         },
         switch: AgentConfig {
+            look_after_ns: if plan.links.is_on() { plan.links.look_ns } else { 0 },
             sections: Sections {
                 table: TableSettings {
                     layout: Layout { table_stages, slots, counter_bits, run_bits },
