@@ -95,6 +95,7 @@ fn packets_that_find_no_room_in_a_port_are_dropped_and_the_history_is_right() {
 fn a_control_plane_that_reads_registers_later_has_switch_ids_renewed_in_time() {
     let mut plan = rack(Protocol::Chain);
     (plan.bounds.counter_bits, plan.links.look_ns) = (7, 2 * MS);
+    plan.operations = 2_000;
     let totals = well(&plan);
     assert!(totals.control.switch_ids_granted > 2, "{}", totals.control.switch_ids_granted);
     assert!(totals.fast_reads > 50, "{}", totals.fast_reads);
