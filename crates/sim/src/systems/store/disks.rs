@@ -21,12 +21,20 @@ pub struct Disks {
     /// Nothing that is acknowledged waits for the disk, which is synced each second (`durability = "interval"`).
     /// Then the power of all does not go: what it would take is allowed, and the check does not know what that is.
     pub interval: bool,
+    /// With `interval`: every second replica waits for its disk all the same, as while `durability` is changed one
+    /// replica after the other.
+    pub mixed: bool,
 }
 
 impl Disks {
     /// Whether replicas keep their data.
     pub(crate) fn is_on(&self) -> bool {
         self.sync_ns > 0
+    }
+
+    /// Whether a replica acknowledges before its disk has what it acknowledges.
+    pub(crate) fn acks_early(&self, replica: usize) -> bool {
+        self.interval && !(self.mixed && replica % 2 == 1)
     }
 
     pub(crate) fn validate(&self, within: Within<'_>) -> Result<(), String> {

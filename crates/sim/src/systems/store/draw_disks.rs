@@ -16,6 +16,8 @@ const FAULTY: u64 = 0xf011_d15c;
 const WITH_INTERVAL: u64 = 4;
 /// What the seed of the draw of that is other than that of the rest.
 const INTERVAL: u64 = 0x5ec0_17d5;
+/// And whether some replicas wait for their disks there.
+const MIXED: u64 = 0x3173_d15c;
 /// And that of disks that stand still.
 const HUNG: u64 = 0x4a6d_d15c;
 /// Most bytes that a full disk has held back.
@@ -45,6 +47,7 @@ fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
         sync_ns: rng.between(50, 5_000) * US,
         snapshot_bytes: rng.between(1_000, 30_000),
         interval: false,
+        mixed: false,
     };
     let last_ns = plan.faults.last().map_or(MS, |f| f.at_ns);
     for _ in 0..rng.between(1, 3) {
@@ -69,6 +72,7 @@ fn draw_interval(plan: &mut Plan, rng: &mut Rng) {
         return;
     }
     plan.disks.interval = true;
+    plan.disks.mixed = Rng::new(plan.seed ^ MIXED).chance(1, 2);
     for timed in &mut plan.faults {
         if let Fault::PowerCutAll { for_ns } = timed.fault {
             let replica = rng.below(plan.replicas as u64) as usize;

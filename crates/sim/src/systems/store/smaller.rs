@@ -78,6 +78,7 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.links = Links::default());
     with(|p| p.links.both = false);
     with(|p| p.links.look_ns = 0);
+    with(|p| p.disks.mixed = false);
     with(|p| p.disks.interval = false);
     with(|p| {
         if p.disks.is_on() {

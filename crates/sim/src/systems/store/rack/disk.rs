@@ -247,7 +247,7 @@ impl Rack<'_> {
         });
         let (before_ns, lease_ns) = (found.marks.lease_ns, self.plan.lease_ns);
         let run = found.marks.run + 1;
-        let (acks_early, owed) = (self.plan.disks.interval, found.marks.owes);
+        let (acks_early, owed) = (self.plan.disks.acks_early(node - REPLICAS), found.marks.owes);
         let lease_ns = before_ns.max(lease_ns);
         let marks = Marks { run, lease_ns, owes: acks_early || owed, ..found.marks.clone() };
         disk.begin_segment();
