@@ -13,10 +13,13 @@ use std::path::{Path, PathBuf};
 use concord_log::{Begin, Damage, Entry, Found, Identity, Recovery, Writer, entries};
 use rustix::fs::{FlockOperation, flock};
 
+use crate::disk::RESERVE;
 use crate::error::{Context, Error};
 
 const LOCK: &str = "lock";
 const EXTENSION: &str = "log";
+/// Where a file system keeps what it finds: its root may be a data directory.
+const LOST_AND_FOUND: &str = "lost+found";
 
 /// A directory that was looked through, locked by this process for as long as it lives.
 #[derive(Debug)]
@@ -86,6 +89,17 @@ pub(crate) fn list(path: &Path) -> Result<Option<(u64, Vec<u64>)>, Broken> {
         segments.sort_unstable();
     }
     Ok(found)
+}
+
+/// Whether a directory has what no replica leaves there.
+fn holds_other_files(path: &Path) -> Result<bool, Error> {
+    for entry in std::fs::read_dir(path).cannot(format!("read {}", path.display()))? {
+        let name = entry.cannot(format!("read {}", path.display()))?.file_name();
+        if ![LOCK, RESERVE, LOST_AND_FOUND].iter().any(|known| name == *known) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// `0123456789abcdef-00000001.log`
@@ -166,8 +180,15 @@ impl Directory {
     /// [`Broken`]: one line that names the file.
     pub fn open(path: &Path, node: u16, storage: u64) -> Result<Directory, Broken> {
         std::fs::create_dir_all(path).cannot(format!("create {}", path.display()))?;
+        let own = list(path)?;
+        if own.is_none() && holds_other_files(path)? {
+            return Err(Broken::Refused(Error::new(format!(
+                "{} holds other files: give replica {node} a directory of its own",
+                path.display()
+            ))));
+        }
         let lock = lock(path)?;
-        let (storage, segments) = list(path)?.unwrap_or((storage, Vec::new()));
+        let (storage, segments) = own.unwrap_or((storage, Vec::new()));
         let (found, bytes) = look(path, storage, &segments)?;
         if let Some(other) = found.node.filter(|other| *other != node) {
             return Err(Broken::Refused(Error::new(format!(

@@ -26,6 +26,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::directory::{Directory, segment_path, sync};
 use crate::error::{Context, Error};
+pub(crate) use room::NAME as RESERVE;
 use room::Room;
 
 /// How often a full disk is tried again, and looked at while nothing is written.

@@ -306,17 +306,25 @@ fn major_version(text: &str) -> Option<u32> {
 }
 
 /// What a server must be told so that it answers DEBUG DIGEST-VALUE, which WATCH needs: older ones always do.
-fn debug_args(program: &str) -> &'static [&'static str] {
-    let printed = Command::new(program).arg("--version").output().ok();
-    let printed = printed.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    match printed.as_deref().and_then(major_version) {
+/// An error if it cannot be started: who starts it (setpriv) does not say so.
+fn debug_args(program: &str) -> Result<&'static [&'static str], Error> {
+    let output = Command::new(program).arg("--version").output().map_err(|e| {
+        let why = match e.kind() {
+            ErrorKind::NotFound if program.contains('/') => "no such file".to_string(),
+            ErrorKind::NotFound => "no such program; is redis installed?".to_string(),
+            ErrorKind::PermissionDenied => "permission denied".to_string(),
+            _ => e.to_string(),
+        };
+        Error::new(format!("cannot start {program}: {why}"))
+    })?;
+    Ok(match major_version(&String::from_utf8_lossy(&output.stdout)) {
         Some(7..) => &["--enable-debug-command", "local"],
         Some(_) | None => &[],
-    }
+    })
 }
 
 fn spawn(program: &str, dir: &Path, socket: &Path, log: &Path) -> Result<Child, Error> {
-    let debug_args = debug_args(program);
+    let debug_args = debug_args(program)?;
     let server_args = |command: &mut Command| {
         command
             // Scripts sort what they draw from (`prologue.lua`), and Lua compares by the server's locale.
@@ -348,7 +356,7 @@ fn spawn(program: &str, dir: &Path, socket: &Path, log: &Path) -> Result<Child, 
         Err(e) if e.kind() == ErrorKind::NotFound => server_args(&mut Command::new(program)),
         other => other,
     };
-    child.cannot(format_args!("start {program} (is redis installed?)"))
+    child.cannot(format_args!("start {program}"))
 }
 
 /// Connects as soon as the server listens.
@@ -419,6 +427,14 @@ mod tests {
         assert_eq!(major_version(redis), Some(7));
         assert_eq!(major_version("Valkey server v=8.1.0 sha=0"), Some(8));
         assert_eq!(major_version("KeyDB 6"), None);
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_said_and_no_log() {
+        let line = |program| debug_args(program).unwrap_err().to_string();
+        assert_eq!(line("/usr/bin/redis-srv"), "cannot start /usr/bin/redis-srv: no such file");
+        let unknown = "cannot start redis-srv-0: no such program; is redis installed?";
+        assert_eq!(line("redis-srv-0"), unknown);
     }
 
     #[test]

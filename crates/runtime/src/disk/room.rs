@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use rustix::io::Errno;
 
-const NAME: &str = "reserve";
+pub(crate) const NAME: &str = "reserve";
 /// Bytes held back, and bytes that are to be free beside; less on a small disk.
 const RESERVE_BYTES: u64 = 16 << 20;
 const FREE_BYTES: u64 = 16 << 20;

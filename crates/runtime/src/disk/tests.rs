@@ -285,3 +285,19 @@ fn damage_that_comes_later_is_found_and_is_gone_with_the_next_snapshot() {
     end(disk, &place);
     assert_eq!(place.open().found().end, log);
 }
+
+#[test]
+fn a_directory_of_other_files_is_refused_and_left_as_it_was() {
+    let place = Place::new("foreign");
+    std::fs::create_dir_all(place.data().join("lost+found")).unwrap();
+    std::fs::write(place.data().join("hosts"), "127.0.0.1 localhost\n").unwrap();
+    let error = Directory::open_or_set_aside(&place.data(), NODE, STORAGE).unwrap_err();
+    let data = place.data().display().to_string();
+    let wanted = format!("{data} holds other files: give replica 2 a directory of its own");
+    assert_eq!(error.to_string(), wanted);
+    assert!(!place.data().join("lock").exists());
+    std::fs::remove_file(place.data().join("hosts")).unwrap();
+    assert!(Directory::open(&place.data(), NODE, STORAGE).is_ok());
+    // What a replica left that ended before it wrote anything.
+    assert!(Directory::open(&place.data(), NODE, STORAGE).is_ok());
+}
