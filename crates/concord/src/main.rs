@@ -20,6 +20,7 @@ mod up;
 
 use std::fs::File;
 use std::io::BufReader;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -80,6 +81,13 @@ fn check(args: &CheckArgs) -> ExitCode {
     exit(check_history(args))
 }
 
+/// What is said beside an error about a history whose name is a rack file's.
+fn hint_of_rack_file(path: &Path) -> &'static str {
+    let is_toml = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml"));
+    let hint = "; for a rack file, `concord status --config FILE` reads and checks it";
+    if is_toml { hint } else { "" }
+}
+
 fn check_history(args: &CheckArgs) -> Result<ExitCode, Error> {
     let name = args.file.display();
     let file = File::open(&args.file).cannot(format!("read {name}"))?;
@@ -88,11 +96,22 @@ fn check_history(args: &CheckArgs) -> Result<ExitCode, Error> {
         ..concord_check::Options::default()
     };
     let report = concord_check::check_file(BufReader::new(file), &options)
-        .map_err(|e| Error::new(format!("{name}: {e}")))?;
+        .map_err(|e| Error::new(format!("{name}: {e}{}", hint_of_rack_file(&args.file))))?;
     println!("{report}");
     Ok(match report.verdict {
         Verdict::Ok => ExitCode::SUCCESS,
         Verdict::Violation => ExitCode::FAILURE,
         Verdict::Unknown => ExitCode::from(2),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rack_file_is_not_taken_for_a_history_without_a_hint() {
+        assert!(hint_of_rack_file(Path::new("run/rack.toml")).contains("concord status --config"));
+        assert_eq!(hint_of_rack_file(Path::new("history.jsonl")), "");
+    }
 }

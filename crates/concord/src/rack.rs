@@ -4,8 +4,10 @@
 mod check;
 mod groups;
 mod mistakes;
+mod names;
 
 use std::fmt;
+use std::io::Read as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -19,6 +21,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use groups::{Group, GroupPlace, Kind, STORE, pick_member};
+use mistakes::no_port;
+pub use mistakes::{Misfit, Mistake};
 
 use crate::systems::Queue;
 use crate::systems::store::{
@@ -39,6 +43,8 @@ const SWITCH_FAILURE_MS: u64 = 300;
 pub const WORKERS_MAX: u16 = 64;
 /// Most standby switches of a rack.
 pub const STANDBYS_MAX: u16 = 4;
+/// Longest rack file.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// A number of bytes, written as Redis does: 100mb, 1gb, 512k, 1000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,11 +146,26 @@ fn lookup(text: &str) -> Result<SocketAddrV4, String> {
     if let Ok(addr) = text.parse() {
         return Ok(addr);
     }
-    if !text.contains(':') {
+    let Some((host, port)) = text.rsplit_once(':') else {
         return Err(format!("{text:?} has no port; write host:port, like 10.0.0.7:7001"));
+    };
+    if host.is_empty() {
+        return Err(format!("{text:?} has no host; write host:port, like 10.0.0.7:7001"));
     }
-    let found = text.to_socket_addrs();
-    let found = found.map_err(|e| format!("cannot look up {text:?}: {e}; write host:port"))?;
+    if port.parse::<u16>().is_err() || !port.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(no_port(port));
+    }
+    // The system would take 10.1 for 10.0.0.1, as inet_aton does.
+    if host.bytes().all(|b| b.is_ascii_digit() || b == b'.') {
+        return Err(format!(
+            "{host:?} is no IPv4 address: write four numbers of 0 to 255, like 10.0.0.7"
+        ));
+    }
+    let found = text.to_socket_addrs().map_err(|e| {
+        let why = e.to_string();
+        let why = why.rsplit_once("information: ").map_or(&*why, |(_, why)| why);
+        format!("the host name {host:?} cannot be resolved: {why}")
+    })?;
     let v4 = found.into_iter().find_map(|addr| match addr {
         SocketAddr::V4(addr) => Some(addr),
         SocketAddr::V6(_) => None,
@@ -222,19 +243,21 @@ pub struct Rack {
     pub durability: Durability,
     /// The redis-server that is started with `engine = "redis"`.
     pub redis_server: String,
-    /// Limit of the data at each replica, like `"512mb"`: writes that need memory are refused beyond it. 0 is no limit.
+    /// Limit of the data at each replica, like `"512mb"`: writes that need memory are refused beyond it. 0 is no limit,
+    /// and less than 1mb is refused.
     #[schemars(with = "String")]
     pub maxmemory: Bytes,
     /// About how much of the log each replica keeps in memory for replicas that were away; who missed more copies the data.
     #[schemars(with = "String")]
     pub log_memory: Bytes,
-    /// How often each replica reads all of its log on disk again to find damage, in seconds; 0 is never.
+    /// How often each replica reads all of its log on disk again to find damage, in seconds, at most a year; 0 is never.
     pub scrub_seconds: u64,
     /// The password that clients must AUTH with; empty for none.
     pub requirepass: String,
     /// MGET, EXISTS and TOUCH of several keys read each key by itself: faster, and not atomic.
     pub split_reads: bool,
-    /// Length of a lease, in ms: about how long a rack pauses after a member died (trap T2).
+    /// Length of a lease, in ms: about how long a rack pauses after a member died (trap T2); at most
+    /// an hour, as `failure_ms`.
     pub lease_ms: u64,
     /// A replica that is silent for this long is removed, in ms.
     pub failure_ms: u64,
@@ -307,16 +330,25 @@ impl Default for Rack {
 }
 
 impl Rack {
-    /// Reads and checks a rack file.
+    /// Reads and checks a rack file, which may leave out what `concord up` then places.
     ///
     /// # Errors
     /// One line with the file, the line and what is wrong there.
     pub fn read(path: &Path) -> Result<Rack, Error> {
-        let name = path.display();
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| Error::new(format!("cannot read {name}: {e}")))?;
-        let rack = Rack::parse(&text).map_err(|e| Error::new(format!("{name}{e}")))?;
-        Ok(rack)
+        let text = read_text(path)?;
+        Rack::parse(&text).map_err(|e| Error::new(format!("{}{e}", path.display())))
+    }
+
+    /// Reads and checks a rack file that names every role, as one that runs, or is looked at, needs it.
+    ///
+    /// # Errors
+    /// One line with the file, the line and what is wrong there, or the section that is missing.
+    pub fn read_whole(path: &Path) -> Result<Rack, Error> {
+        let text = read_text(path)?;
+        let rack = Rack::parse(&text);
+        let whole = rack
+            .and_then(|r| r.check_whole().map(|()| r).map_err(|mistake| mistake.in_file(&text)));
+        whole.map_err(|e| Error::new(format!("{}{e}", path.display())))
     }
 
     /// What the switch's programs are told of themselves.
@@ -376,7 +408,49 @@ impl Rack {
 }
 
 fn missing(section: &str) -> Error {
-    Error::new(format!("the rack file has no {section}; `concord up` writes a complete one"))
+    Error::new(format!("there is no {section}; `concord up` writes a complete rack file"))
+}
+
+/// The text of a rack file.
+fn read_text(path: &Path) -> Result<String, Error> {
+    let name = path.display();
+    let cannot = |e| Error::new(format!("cannot read {name}: {e}"));
+    if !std::fs::metadata(path).map_err(cannot)?.is_file() {
+        return Err(Error::new(format!("{name} is no regular file")));
+    }
+    let file = std::fs::File::open(path).map_err(cannot)?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(Error::new(format!("{name} is no rack file: it is larger than 1 MiB")));
+    }
+    String::from_utf8(bytes)
+        .map_err(|_| Error::new(format!("{name} is no text file: it has bytes that are not UTF-8")))
+}
+
+/// Names the rack file before an error about what it says.
+pub fn in_file(path: &Path) -> impl Fn(Error) -> Error {
+    move |e| Error::new(format!("{}: {e}", path.display()))
+}
+
+/// A mistake that only the role that it concerns finds, with the file and the line.
+pub fn mistake_in(path: &Path, mistake: &Mistake) -> Error {
+    let text = read_text(path).unwrap_or_default();
+    Error::new(format!("{}{}", path.display(), mistake.in_file(&text)))
+}
+
+/// Where the file says `place`: `rack.toml:7`.
+pub fn line_of(path: &Path, place: &str) -> String {
+    let text = read_text(path).unwrap_or_default();
+    let line = Mistake::at(place, "").line_in(&text);
+    let line = line.map_or_else(String::new, |line| format!(":{line}"));
+    format!("{}{line}", path.display())
+}
+
+/// A section's header; those of workers and owners are always within a group.
+fn section_of(role: &str) -> String {
+    let is_grouped = ["worker", "owner"].contains(&role);
+    format!("[[{}{role}]]", if is_grouped { "group." } else { "" })
 }
 
 /// The entry of node `wanted`; the only one if none is wanted.
@@ -397,8 +471,8 @@ pub fn pick<'a, T>(
     found.ok_or_else(|| {
         let nodes: Vec<String> = all.iter().map(|t| node(t).to_string()).collect();
         Error::new(match wanted {
-            _ if all.is_empty() => format!("the rack file has no [[{role}]]"),
-            Some(n) => format!("the rack file has no {role} {n}, only {}", nodes.join(", ")),
+            _ if all.is_empty() => format!("there is no {}", section_of(role)),
+            Some(n) => format!("there is no {role} {n}, only {}", nodes.join(", ")),
             None => format!("which {role}? Say --node with one of {}", nodes.join(", ")),
         })
     })

@@ -16,7 +16,7 @@ use concord_wire::control::Program;
 use concord_wire::{Addr, GroupId};
 
 use crate::cli::{ControllerArgs, LogCommand, LogCommandArgs, SwitchArgs};
-use crate::rack::{Group, Rack, pick, wire};
+use crate::rack::{Group, Rack, in_file, pick, wire};
 
 /// Nobody's address.
 const NOBODY: Addr = Addr { ip: 0, port: 0 };
@@ -29,7 +29,7 @@ const FIRST: u16 = 1;
 /// One line for a person.
 pub fn controller(args: &ControllerArgs) -> Result<(), Error> {
     args.log.init()?;
-    let rack = Rack::read(&args.config)?;
+    let rack = Rack::read_whole(&args.config)?;
     let own = rack.controller()?;
     let options = DriverOptions { supervised: args.supervised, cpu_share: None };
     let place = Place { node: FIRST, addr: wire(own.addr), http: own.http, options };
@@ -74,17 +74,19 @@ fn gone(groups: &[Group<'_>], said: &[String]) -> Result<Vec<(GroupId, u16)>, Er
 /// # Errors
 /// One line for a person.
 pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
-    let rack = args.config.as_deref().map(Rack::read).transpose()?;
     if args.describe {
-        let rack = rack.unwrap_or_default();
+        let rack = args.config.as_deref().map(Rack::read).transpose()?.unwrap_or_default();
         let own: Vec<Program> = rack.groups()?.iter().map(|group| group.program).collect();
         let programs = if args.programs.is_empty() { &own } else { &args.programs };
         return describe(programs, rack.sections());
     }
     args.log.init()?;
-    let rack = rack.ok_or_else(|| Error::new("say --config with the rack file"))?;
+    let config = args.config.as_deref();
+    let config = config.ok_or_else(|| Error::new("say --config with the rack file"))?;
+    let rack = Rack::read_whole(config)?;
     let (node, addr, http) = if args.standby {
-        let own = pick("standby", &rack.standby, |s| s.node, args.node)?;
+        let own = pick("standby", &rack.standby, |s| s.node, args.node);
+        let own = own.map_err(in_file(config))?;
         (own.node, own.addr, own.http)
     } else {
         let own = rack.switch()?;

@@ -99,7 +99,7 @@ impl Role {
 /// # Errors
 /// One line for a person; roles that do not answer are shown as such, and are no error.
 pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
-    let rack = Rack::read(&args.config)?;
+    let rack = Rack::read_whole(&args.config)?;
     let roles = roles(&rack)?;
     let started = Instant::now();
     let before = ask_all(&roles);
@@ -116,7 +116,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
 /// # Errors
 /// One line with what is still wrong when the time is over.
 pub fn wait(args: &WaitArgs) -> Result<(), Error> {
-    let rack = Rack::read(&args.config)?;
+    let rack = Rack::read_whole(&args.config)?;
     let roles = roles(&rack)?;
     let started = Instant::now();
     loop {

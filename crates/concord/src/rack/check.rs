@@ -1,12 +1,21 @@
 //! Whether the parts of a rack file fit together.
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use concord_switch::pisa::ASIC;
 use concord_wire::control::Program;
+use toml::de::DeTable;
 
 use super::mistakes::{Mistake, other_version, unreadable};
-use super::{Kind, Rack, SWITCH_FAILURE_MS_MIN, VERSION, reached};
+use super::{Bytes, Kind, Rack, SWITCH_FAILURE_MS_MIN, VERSION, reached};
+use crate::systems::store::{Reads, ReplicaPlace};
+
+/// Longest `lease_ms` and `failure_ms`: an hour.
+const SILENCE_MS_MAX: u64 = 3_600_000;
+/// Longest `scrub_seconds`: a year.
+const SCRUB_SECONDS_MAX: u64 = 31_536_000;
+/// Least limit of the data: whoever writes less has forgotten the unit.
+const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
 /// Where a role is.
 struct Place {
@@ -40,8 +49,73 @@ impl Rack {
     /// One line that says what is wrong.
     pub fn parse(text: &str) -> Result<Rack, String> {
         let rack: Rack = toml::from_str(text).map_err(|e| unreadable(text, &e))?;
-        rack.check().map_err(|mistake| mistake.in_file(text))?;
+        let says_reads =
+            DeTable::parse(text).is_ok_and(|file| file.get_ref().contains_key("reads"));
+        let checked = rack.check().and_then(|()| match says_reads {
+            true => rack.check_said_reads(),
+            false => Ok(()),
+        });
+        checked.map_err(|mistake| mistake.in_file(text))?;
         Ok(rack)
+    }
+
+    /// Whether it names all that a running rack has: `concord up` places what a file leaves out, a role cannot.
+    ///
+    /// # Errors
+    /// The section that is missing.
+    pub fn check_whole(&self) -> Result<(), Mistake> {
+        let has_member = self.group.iter().any(|group| {
+            !(group.replica.is_empty() && group.worker.is_empty() && group.owner.is_empty())
+        });
+        let has_role = self.controller.is_some()
+            || self.switch.is_some()
+            || !(self.standby.is_empty() && self.replica.is_empty() && self.gateway.is_empty());
+        if !has_member && !has_role {
+            let line =
+                "names no role; a rack has [controller], [switch], [[replica]] and [[gateway]]";
+            return Err(Mistake::among(&[], line));
+        }
+        let lacks = |section: &str| {
+            let line = format!("there is no {section}; `concord up` writes a complete rack file");
+            Mistake::among(&[], line)
+        };
+        if self.controller.is_none() {
+            return Err(lacks("[controller]"));
+        } else if self.switch.is_none() {
+            return Err(lacks("[switch]"));
+        } else if self.has_store() && self.replica.is_empty() {
+            return Err(lacks("[[replica]]"));
+        }
+        for (at, group) in self.group.iter().enumerate() {
+            let (role, is_empty) = match group.kind {
+                Kind::Replicas => ("replica", group.replica.is_empty()),
+                Kind::Workers => ("worker", group.worker.is_empty()),
+            };
+            if is_empty {
+                let line = format!("group {} has no [[group.{role}]]", group.name);
+                return Err(Mistake::at(format!("group.{at}"), line));
+            }
+        }
+        for place in self.places() {
+            if place.listen.is_some_and(|listen| listen.port() == 0) {
+                let line = format!("{}: port 0; say which port it takes", place.name);
+                return Err(place.wrong("listen", line));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `reads`, which was said and not left out, is for any group that has a leader.
+    ///
+    /// # Errors
+    /// If it would be ignored.
+    pub fn check_said_reads(&self) -> Result<(), Mistake> {
+        let groups = self.resolved()?;
+        let mut stores = groups.iter().filter(|group| group.kind == Kind::Replicas);
+        if self.reads == Reads::LeaderLease && !stores.any(|group| group.protocol.has_leader()) {
+            return Err(Mistake::of_misfit(&["reads"], &Reads::LEADERLESS));
+        }
+        Ok(())
     }
 
     /// Whether the parts fit together.
@@ -64,13 +138,14 @@ impl Rack {
                 return Err(Mistake::at(format!("faults.{key}"), line));
             }
         }
-        if let Some(line) = self.accel.misfit(self.protocol) {
-            return Err(Mistake::among(&["accel", "protocol"], line));
+        if let Some(misfit) = self.accel.misfit(self.protocol) {
+            return Err(Mistake::of_misfit(&["accel", "protocol"], &misfit));
         }
-        if let Some(line) = self.reads.misfit(self.protocol, self.accel) {
-            return Err(Mistake::among(&["reads", "accel", "protocol"], line));
+        if let Some(misfit) = self.reads.misfit(self.protocol, self.accel) {
+            return Err(Mistake::of_misfit(&["reads", "accel", "protocol"], &misfit));
         }
         self.check_times()?;
+        self.check_memory()?;
         self.check_paths()?;
         self.check_groups()?;
         let mut seen = Vec::new();
@@ -95,17 +170,49 @@ impl Rack {
         self.check_room()
     }
 
-    /// No path is empty.
+    /// No path is empty, or one that a shell alone understands.
     fn check_paths(&self) -> Result<(), Mistake> {
         let state =
             self.controller.iter().map(|c| ("controller.state".to_string(), Some(&c.state)));
-        let data = self.replica.iter().enumerate();
-        let data = data.map(|(at, r)| (format!("replica.{at}.data_dir"), r.data_dir.as_ref()));
-        let all = state.chain(data);
-        for (key, path) in all {
-            if path.is_some_and(|path| path.as_os_str().is_empty()) {
-                let (_, name) = key.rsplit_once('.').unwrap_or(("", &key));
+        let data = self.all_replicas().flat_map(|(section, r)| {
+            let own = [("data_dir", r.data_dir.as_ref()), ("directory", r.directory.as_ref())];
+            own.map(|(key, path)| (format!("{section}.{key}"), path))
+        });
+        let groups = self.group.iter().enumerate().flat_map(|(at, group)| {
+            let owners = group.owner.iter().enumerate();
+            let journals = owners
+                .map(move |(n, o)| (format!("group.{at}.owner.{n}.journal"), o.journal.as_ref()));
+            journals.chain([(format!("group.{at}.key_file"), group.key_file.as_ref())])
+        });
+        for (key, path) in state.chain(data).chain(groups) {
+            let Some(path) = path else { continue };
+            let (_, name) = key.rsplit_once('.').unwrap_or(("", &key));
+            if path.as_os_str().is_empty() {
                 let line = format!("{name} is empty: write a path");
+                return Err(Mistake::at(key, line));
+            }
+            if path.as_os_str().as_encoded_bytes().starts_with(b"~") {
+                let line =
+                    format!("{name} begins with ~, which only a shell knows: write the whole path");
+                return Err(Mistake::at(key, line));
+            }
+        }
+        Ok(())
+    }
+
+    /// No limit of the data is so small that its unit was forgotten.
+    fn check_memory(&self) -> Result<(), Mistake> {
+        let groups = self.group.iter().enumerate();
+        let groups =
+            groups.filter_map(|(at, g)| Some((format!("group.{at}.maxmemory"), g.maxmemory?)));
+        for (key, Bytes(bytes)) in
+            [("maxmemory".to_string(), self.maxmemory)].into_iter().chain(groups)
+        {
+            if (1..MEMORY_BYTES_MIN).contains(&bytes) {
+                let line = format!(
+                    "maxmemory is {bytes} bytes; it must be at least 1mb, or 0 for no limit: the units \
+                     are kb, mb and gb"
+                );
                 return Err(Mistake::at(key, line));
             }
         }
@@ -113,6 +220,23 @@ impl Rack {
     }
 
     fn check_times(&self) -> Result<(), Mistake> {
+        let groups = self.group.iter().enumerate();
+        let groups = groups.filter_map(|(at, g)| {
+            Some((format!("group.{at}.lease_ms"), g.lease_ms?, SILENCE_MS_MAX))
+        });
+        let all = [
+            ("lease_ms", self.lease_ms, SILENCE_MS_MAX),
+            ("failure_ms", self.failure_ms, SILENCE_MS_MAX),
+            ("scrub_seconds", self.scrub_seconds, SCRUB_SECONDS_MAX),
+        ];
+        let all = all.map(|(key, value, most)| (key.to_string(), value, most));
+        for (key, value, most) in all.into_iter().chain(groups) {
+            if value > most {
+                let name = key.rsplit('.').next().unwrap_or(&key);
+                let line = format!("{name} is {value}; it must be at most {most}");
+                return Err(Mistake::at(key, line));
+            }
+        }
         if self.lease_ms == 0 {
             return Err(Mistake::at("lease_ms", "lease_ms must be above 0"));
         }
@@ -136,13 +260,18 @@ impl Rack {
         }
     }
 
-    fn check_shares(&self) -> Result<(), Mistake> {
+    /// All replicas, each with its section.
+    fn all_replicas(&self) -> impl Iterator<Item = (String, &ReplicaPlace)> {
         let own = self.replica.iter().enumerate().map(|(at, r)| (format!("replica.{at}"), r));
         let groups = self.group.iter().enumerate().flat_map(|(group, place)| {
             let all = place.replica.iter().enumerate();
             all.map(move |(at, r)| (format!("group.{group}.replica.{at}"), r))
         });
-        for (section, replica) in own.chain(groups) {
+        own.chain(groups)
+    }
+
+    fn check_shares(&self) -> Result<(), Mistake> {
+        for (section, replica) in self.all_replicas() {
             if let Some(share) = replica.cpu_share.filter(|s| !(*s > 0.0 && *s <= 1.0)) {
                 let line = format!("cpu_share is {share}; it must be above 0 and at most 1");
                 return Err(Mistake::at(format!("{section}.cpu_share"), line));
@@ -177,7 +306,8 @@ impl Rack {
         let places = self.places();
         for (at, place) in places.iter().enumerate() {
             let Place { name, addr, .. } = place;
-            if addr.ip().is_unspecified() || addr.ip().is_multicast() {
+            let ip = addr.ip();
+            if ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() {
                 let line = format!(
                     "{name}: addr is {addr}; the others must be able to send there, so write the \
                      host's own address"
@@ -202,6 +332,15 @@ impl Rack {
             {
                 let line = format!("{name}: http and listen are one address, {http}");
                 return Err(place.wrong("http", line));
+            }
+            let far = places.iter().find(|other| !other.addr.ip().is_loopback());
+            if let (true, Some(far)) = (ip.is_loopback(), far) {
+                let line = format!(
+                    "{name}: addr is {addr}, which other hosts cannot reach, and {} is at {}: write the \
+                     host's own address",
+                    far.name, far.addr
+                );
+                return Err(place.wrong("addr", line));
             }
             for other in &places[..at] {
                 let their = &other.name;
@@ -259,6 +398,11 @@ impl Rack {
             }
         }
         all
+    }
+
+    /// The host's address, if the file gives any role one: all roles of `concord up` are on one host.
+    pub fn host(&self) -> Option<Ipv4Addr> {
+        self.places().first().map(|place| *place.addr.ip())
     }
 
     /// Where each role is.

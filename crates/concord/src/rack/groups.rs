@@ -1,5 +1,6 @@
 //! The groups of a rack: the store that the file's top level describes, and those of `[[group]]`.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use concord_control::GroupSetup;
@@ -8,6 +9,7 @@ use concord_runtime::Error;
 use concord_switch::agent::SEATS_MAX;
 use concord_wire::GroupId;
 use concord_wire::control::{GroupKind, Program};
+use concord_wire::falcon::CLASSES_MAX;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +22,8 @@ use crate::systems::{OwnerPlace, WorkerPlace};
 pub const STORE: &str = "store";
 /// Shortest lease of a task: a quarter of it may pass between two signs of life.
 const LEASE_MS_MIN: u64 = 20;
+/// Most different things that workers of a group have: a class of executors for each, and one for all.
+const HAS_MAX: usize = CLASSES_MAX as usize - 1;
 /// Longest name of a group.
 const NAME_BYTES_MAX: usize = 32;
 
@@ -205,6 +209,26 @@ impl Group<'_> {
 }
 
 impl GroupPlace {
+    /// Whether each worker runs tasks, and how many different things they have.
+    fn check_workers(&self) -> Result<(), Mistake> {
+        let name = &self.name;
+        let mut things = BTreeSet::new();
+        for (at, worker) in self.worker.iter().enumerate() {
+            if worker.slots == Some(0) {
+                let line =
+                    format!("group {name}: slots is 0; a worker runs at least 1 task at a time");
+                return Err(Mistake::at(format!("worker.{at}.slots"), line));
+            }
+            things.extend(&worker.has);
+            if things.len() > HAS_MAX {
+                let line =
+                    format!("group {name}: its workers have more than {HAS_MAX} different things");
+                return Err(Mistake::at(format!("worker.{at}.has"), line));
+            }
+        }
+        Ok(())
+    }
+
     /// The group, with what it leaves out as at the top level of `rack`.
     fn resolved<'a>(&'a self, rack: &Rack) -> Result<Group<'a>, Mistake> {
         let protocol = self.protocol.unwrap_or(rack.protocol);
@@ -253,6 +277,7 @@ impl GroupPlace {
                 format!("group {name}: lease_ms is {ms}; it must be at least {LEASE_MS_MIN}");
             return Err(Mistake::at("lease_ms", line));
         }
+        self.check_workers()?;
         let of_replicas = [
             (self.protocol.is_some(), "protocol"),
             (self.engine.is_some(), "engine"),
@@ -403,7 +428,7 @@ pub fn pick_member<'a, T>(
     let having: Vec<Group<'a>> = own.iter().filter(|group| has(group)).copied().collect();
     let group = match (&having[..], &own[..]) {
         ([one], _) | (_, [one]) => *one,
-        (_, []) => return Err(Error::new(format!("the rack file has no [[{role}]]"))),
+        (_, []) => return Err(Error::new(format!("there is no {}", super::section_of(role)))),
         (_, several) => {
             let all: Vec<&str> = several.iter().map(|group| group.name).collect();
             let all = all.join(", ");

@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use schemars::schema_for;
-use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
-use super::{Rack, VERSION};
+use super::VERSION;
+use super::names::{Names, Shape, flag_of_up};
 
 /// Something that does not fit, and where the file says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,18 +13,27 @@ pub struct Mistake {
     /// Keys that have to do with it, as `replica.0.addr`, the likeliest first.
     places: Vec<String>,
     message: String,
+    /// The same for whoever said it with flags, if the remedy is another one then.
+    flags: Option<String>,
 }
 
 impl Mistake {
     /// Of one key.
     pub fn at(place: impl Into<String>, message: impl Into<String>) -> Mistake {
-        Mistake { places: vec![place.into()], message: message.into() }
+        Mistake { places: vec![place.into()], message: message.into(), flags: None }
+    }
+
+    /// Of settings that do not fit each other.
+    pub fn of_misfit(places: &[&str], misfit: &Misfit) -> Mistake {
+        let Misfit { why, keys, flags } = misfit;
+        let flags = Some(format!("{why}: say {flags}"));
+        Mistake { flags, ..Mistake::among(places, format!("{why}: write {keys}")) }
     }
 
     /// Of several keys, of which the file may have one alone.
     pub fn among(places: &[&str], message: impl Into<String>) -> Mistake {
         let places = places.iter().map(ToString::to_string).collect();
-        Mistake { places, message: message.into() }
+        Mistake { places, message: message.into(), flags: None }
     }
 
     /// Within the section `place`.
@@ -39,19 +47,36 @@ impl Mistake {
 
     /// As `:<line>: <message>`, without the line if the file says nothing of it.
     pub fn in_file(&self, text: &str) -> String {
-        let Ok(file) = DeTable::parse(text) else { return format!(": {self}") };
+        let line = self.line_in(text).map_or_else(String::new, |line| format!(":{line}"));
+        format!("{line}: {}", self.message)
+    }
+
+    /// The line of the file that it is about.
+    pub fn line_in(&self, text: &str) -> Option<usize> {
+        let file = DeTable::parse(text).ok()?;
         let found: Vec<_> = self.places.iter().map(|place| find(file.get_ref(), place)).collect();
         let whole = found.iter().find(|(_, is_whole)| *is_whole);
         let at = whole.or(found.first()).and_then(|(at, _)| *at);
-        at.map_or_else(|| format!(": {self}"), |at| format!(":{}: {self}", line_at(text, at)))
+        at.map(|at| line_at(text, at))
     }
 }
 
-/// The message alone.
+/// The message alone, for whoever may have said it with flags.
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(self.flags.as_ref().unwrap_or(&self.message))
     }
+}
+
+/// Settings that do not fit each other, and what to say instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// What does not fit.
+    pub why: &'static str,
+    /// Keys of the rack file that do.
+    pub keys: &'static str,
+    /// The same as flags.
+    pub flags: &'static str,
 }
 
 /// Where in the file a key is, or the section that lacks it, and whether it was the key.
@@ -93,11 +118,20 @@ pub fn unreadable(text: &str, error: &toml::de::Error) -> String {
     if let Some(version) = version.filter(|version| *version != i64::from(VERSION)) {
         return other_version(version).in_file(text);
     }
-    let line = error.span().map(|span| line_at(text, span.start));
-    let source = line.and_then(|line| text.lines().nth(line - 1)).unwrap_or_default();
-    let is_toml = DeTable::parse(text).is_ok();
-    let message = reworded(&error.message().replace('\n', "; "), source.trim(), is_toml);
-    line.map_or_else(|| format!(": {message}"), |line| format!(":{line}: {message}"))
+    let message = error.message().replace('\n', "; ");
+    let Some(span) = error.span() else { return format!(": {message}") };
+    let number = line_at(text, span.start);
+    let source = text.lines().nth(number - 1).unwrap_or_default().trim();
+    let line = Line { text, number, source, names: Names::new() };
+    let (number, message) = if DeTable::parse(text).is_ok() {
+        (number, line.misread(&message))
+    } else if message == "duplicate key" {
+        line.repeated()
+    } else {
+        let what = line.hint().unwrap_or(message);
+        (number, format!("{what}: `{source}`"))
+    };
+    format!(":{number}: {message}")
 }
 
 /// The file is of another version than this program.
@@ -106,7 +140,7 @@ pub fn other_version(version: i64) -> Mistake {
 }
 
 /// What the parser expects, and how a person is told to write it.
-const KINDS: [(&str, &str); 9] = [
+const KINDS: [(&str, &str); 8] = [
     ("u64", "write a whole number, 0 or more"),
     ("u32", "write a whole number from 0 to 4294967295"),
     ("u16", "write a whole number from 0 to 65535"),
@@ -115,88 +149,213 @@ const KINDS: [(&str, &str); 9] = [
     ("a string", "write text in double quotes"),
     ("a boolean", "write true or false"),
     ("path string", "write a path in double quotes"),
-    ("socket address", "write an IP address and a port in double quotes, like \"10.0.0.7:9001\""),
 ];
+/// Quotes that word processors write.
+const CURLED: [char; 8] = ['“', '”', '„', '‟', '‘', '’', '«', '»'];
+/// How other languages begin a comment.
+const COMMENTS: [&str; 4] = [";", "//", "--", "/*"];
 
-/// The parser's message about the line `source`, in the words of the reference.
-fn reworded(message: &str, source: &str, is_toml: bool) -> String {
-    let section = source.trim_matches(['[', ']']);
-    if !is_toml {
-        let what = if message == "duplicate key" { "this key is there twice" } else { message };
-        let (_, value) = source.split_once('=').unwrap_or_default();
-        let is_bare = !value.contains(['"', '\''])
-            && value.contains(|c: char| c.is_ascii_alphabetic() || ".:/".contains(c));
-        let what = if is_bare { "text is written in double quotes" } else { what };
-        return format!("{what}: `{source}`");
-    } else if message.starts_with("invalid type: map, expected a sequence") {
-        return format!("there may be several of this section: write [[{section}]]");
-    } else if message.starts_with("invalid type") && source.starts_with("[[") {
-        return format!("there is one of this section: write [{section}]");
-    } else if message == "invalid socket address syntax" {
-        return KINDS[8].1.to_string();
-    }
-    let is_section = source.starts_with('[');
-    let message = message
-        .replace("unknown field", if is_section { "unknown section" } else { "unknown key" })
-        .replace("unknown variant", "unknown value")
-        .replace("missing field", "this section lacks the key");
-    if message.starts_with("unknown ") {
-        return nearest(&message);
-    }
-    let wrong = message.strip_prefix("invalid ").and_then(|rest| rest.split_once(": "));
-    let Some((found, expected)) = wrong.and_then(|(_, rest)| rest.rsplit_once(", expected "))
-    else {
-        return message;
-    };
-    let known = KINDS.iter().find(|(theirs, _)| expected == *theirs);
-    known.map_or(message.clone(), |(_, ours)| format!("found {found}; {ours}"))
+/// The line that the parser stopped at.
+struct Line<'a> {
+    text: &'a str,
+    number: usize,
+    source: &'a str,
+    names: Names,
 }
 
-/// The message of an unknown name, with the nearest of those that were expected in place of them all.
-fn nearest(message: &str) -> String {
-    let Some((found, expected)) = message.split_once(", expected ") else {
-        return message.to_string();
-    };
-    let names = |text: &str| -> Vec<String> {
-        text.split('`').skip(1).step_by(2).map(str::to_string).collect()
-    };
-    let (unknown, known) = (names(found), names(expected));
-    let Some(unknown) = unknown.first() else { return message.to_string() };
-    if found.starts_with("unknown key") {
-        let homes = homes(unknown);
-        if !homes.is_empty() {
-            return format!("{found} here; it belongs {}", homes.join(" or "));
+impl Line<'_> {
+    /// The name of the section, if the line begins one.
+    fn section(&self) -> Option<&str> {
+        header(self.source)
+    }
+
+    /// The key and its value as they are written; a table within a line hides the key.
+    fn entry(&self) -> Option<(&str, &str)> {
+        let (key, value) = self.source.split_once('=')?;
+        (self.section().is_none() && !value.contains('{')).then_some((key.trim(), value.trim()))
+    }
+
+    /// What stands under the line's key.
+    fn shape(&self) -> Option<Shape> {
+        let (key, _) = self.entry()?;
+        self.names.shape(key.rsplit('.').next().unwrap_or(key))
+    }
+
+    /// Why the line is not TOML, as far as it can be guessed.
+    fn hint(&self) -> Option<String> {
+        let bare = outside_quotes(self.source);
+        if self.source.contains(CURLED) {
+            return Some("text is written in plain double quotes, \"".to_string());
+        }
+        let ends_in_comment = COMMENTS.iter().any(|mark| bare.contains(&format!(" {mark}")));
+        if ends_in_comment || COMMENTS.iter().any(|mark| bare.starts_with(mark)) {
+            return Some("comments begin with #".to_string());
+        }
+        let (_, value) = self.entry()?;
+        if value.is_empty() || value.starts_with('#') {
+            return Some("a value is missing".to_string());
+        }
+        if self.source.matches('"').count() % 2 == 1 {
+            return Some("text stands between two double quotes, of which one is missing".into());
+        }
+        let is_word = |c: char| c.is_ascii_alphabetic() || ".:/".contains(c);
+        if value.contains(['"', '\'']) || !value.contains(is_word) {
+            return None;
+        }
+        match self.shape() {
+            Some(shape @ (Shape::Boolean | Shape::Whole | Shape::Number)) => Some(shape.remedy("")),
+            _ => Some("text is written in double quotes".to_string()),
         }
     }
-    let by_distance =
-        known.iter().map(|name| (strsim::damerau_levenshtein(unknown, name), name)).min();
-    let near = by_distance.filter(|(distance, _)| *distance <= 1 + unknown.len() / 3);
-    near.map_or_else(
-        || message.to_string(),
-        |(_, name)| format!("{found}; the nearest known one is `{name}`"),
-    )
+
+    /// Of a key or a section that is there a second time: which line is to be changed, and how.
+    fn repeated(&self) -> (usize, String) {
+        let source = self.source;
+        let Some(section) = self.section() else {
+            return (self.number, format!("this key is there twice: `{source}`"));
+        };
+        let above = self.text.lines().take(self.number - 1);
+        let first = above.map(str::trim).zip(1..).find(|(line, _)| header(line) == Some(section));
+        let Some((line, first)) = first else {
+            return (self.number, format!("this section is there twice: `{source}`"));
+        };
+        let is_several = self.names.shape_at(section) == Some(Shape::Sections);
+        if is_several && !line.starts_with("[[") {
+            (first, format!("there may be several of this section: write [[{section}]]"))
+        } else if !is_several && source.starts_with("[[") {
+            (self.number, format!("there is one of this section: write [{section}]"))
+        } else {
+            let line = format!("this section is there twice, first in line {first}: `{source}`");
+            (self.number, line)
+        }
+    }
+
+    /// The parser's message about TOML that is no rack file, in the words of the reference.
+    fn misread(&self, message: &str) -> String {
+        if let Some(section) = self.section()
+            && message.starts_with("invalid type")
+        {
+            return self.misplaced(section, message);
+        }
+        if message == "invalid socket address syntax" {
+            return self.no_address();
+        }
+        let is_section = self.section().is_some();
+        if let Some(unknown) = message.strip_prefix("unknown field ") {
+            return self.unknown(unknown, is_section);
+        }
+        let message = message
+            .replace("unknown variant", "unknown value")
+            .replace("missing field", "this section lacks the key");
+        let key = self.entry().map(|(key, _)| format!("{key}: ")).unwrap_or_default();
+        let wrong = message.strip_prefix("invalid ").and_then(|rest| rest.split_once(": "));
+        if let Some((found, expected)) = wrong.and_then(|(_, rest)| rest.rsplit_once(", expected "))
+        {
+            let known = KINDS.iter().find(|(theirs, _)| expected == *theirs);
+            let known = known.map(|(_, ours)| ours.to_string());
+            return match known.or_else(|| self.remedy()) {
+                Some(remedy) => format!("{key}found {found}; {remedy}"),
+                None => format!("{key}{message}"),
+            };
+        }
+        match (message.strip_prefix("expected a size"), self.entry()) {
+            (Some(like), Some((_, value))) => format!("{key}found `{value}`; write a size{like}"),
+            _ if message.starts_with("wanted ") => {
+                let (_, value) = self.entry().unwrap_or_default();
+                let remedy = self.remedy().unwrap_or(message);
+                format!("{key}found `{value}`; {remedy}")
+            }
+            _ => message,
+        }
+    }
+
+    /// How the line's key is written.
+    fn remedy(&self) -> Option<String> {
+        let (key, _) = self.entry()?;
+        self.shape().map(|shape| shape.remedy(key))
+    }
+
+    /// A section of which there are several, or not, or that is a key.
+    fn misplaced(&self, section: &str, message: &str) -> String {
+        let above = || self.text.lines().take(self.number - 1);
+        let shape = self.names.shape_at(section);
+        if section.starts_with("group.") && !above().any(|line| header(line) == Some("group")) {
+            return format!(
+                "[[{section}]] stands below the [[group]] that it is of; there is none above"
+            );
+        }
+        match shape {
+            Some(shape) if !shape.is_section() => {
+                let remedy = shape.remedy(section);
+                format!("`{section}` is a key and no section: {remedy}, as {section} = ...")
+            }
+            _ if message.starts_with("invalid type: map, expected a sequence") => {
+                format!("there may be several of this section: write [[{section}]]")
+            }
+            _ => format!("there is one of this section: write [{section}]"),
+        }
+    }
+
+    /// An address that has a wrong port, or is none.
+    fn no_address(&self) -> String {
+        let value = self.entry().map(|(_, value)| value).unwrap_or_default();
+        let text = value.split('"').nth(1).unwrap_or_default();
+        match text.rsplit_once(':') {
+            Some((ip, port)) if ip.parse::<std::net::Ipv4Addr>().is_ok() => no_port(port),
+            _ => "write an IP address and a port in double quotes, like \"10.0.0.7:9001\"".into(),
+        }
+    }
+
+    /// An unknown name, and where it belongs, or the nearest of those that there are, or all.
+    fn unknown(&self, message: &str, is_section: bool) -> String {
+        let names = |text: &str| -> Vec<String> {
+            text.split('`').skip(1).step_by(2).map(str::to_string).collect()
+        };
+        let (found, expected) = message.split_once(", expected ").unwrap_or((message, ""));
+        let known = self.names.of_kind(&names(expected), is_section);
+        let what = if is_section { "section" } else { "key" };
+        let unknown = names(found).into_iter().next().unwrap_or_default();
+        let group = format!("group.{unknown}");
+        let belongs = match is_section {
+            true if self.names.shape_at(&group).is_some_and(|shape| shape.is_section()) => {
+                vec![format!("below a [[group]], as [[{group}]]")]
+            }
+            true => Vec::new(),
+            false => self.names.homes(&unknown),
+        };
+        if !belongs.is_empty() {
+            let homes = belongs.join(" or ");
+            return format!("unknown {what} {found} here; it belongs {homes}");
+        }
+        let distance = |name: &String| strsim::damerau_levenshtein(&unknown, name);
+        let near = known.iter().map(|name| (distance(name), name)).min();
+        if let Some((_, name)) = near.filter(|(distance, _)| *distance <= 1 + unknown.len() / 3) {
+            return format!("unknown {what} {found}; the nearest known one is `{name}`");
+        }
+        if let Some(flag) = flag_of_up(&unknown).filter(|_| !is_section) {
+            return format!("unknown key {found}: it is a flag of `concord up`, {flag}");
+        }
+        if known.is_empty() {
+            return format!("unknown {what} {found}: there is none here");
+        }
+        let known: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+        format!("unknown {what} {found}, expected one of {}", known.join(", "))
+    }
 }
 
-/// The sections that have a key of this name.
-fn homes(name: &str) -> Vec<String> {
-    let schema = schema_for!(Rack).to_value();
-    let mut homes = Vec::new();
-    if schema["properties"].get(name).is_some() {
-        homes.push("to the top level, above the first section".to_string());
-    }
-    let properties = schema["properties"].as_object();
-    for (section, value) in properties.into_iter().flatten() {
-        let is_list = value["type"] == "array";
-        let of = if is_list { &value["items"] } else { value };
-        let one = of["anyOf"].as_array().and_then(|any| any.first()).unwrap_or(of);
-        let definition = one["$ref"].as_str().and_then(|path| path.rsplit('/').next());
-        let keys = definition.map_or(&Value::Null, |d| &schema["$defs"][d]["properties"]);
-        if keys.get(name).is_some() {
-            homes.push(format!(
-                "in {}",
-                if is_list { format!("[[{section}]]") } else { format!("[{section}]") }
-            ));
-        }
-    }
-    homes
+/// What is said of text that is no port.
+pub fn no_port(text: &str) -> String {
+    format!("the port is 1 to 65535, not {text:?}")
+}
+
+/// The name of the section that a line begins.
+fn header(line: &str) -> Option<&str> {
+    let (inner, _) = line.trim().strip_prefix('[')?.split_once(']')?;
+    Some(inner.trim_start_matches('[').trim())
+}
+
+/// What of a line is not within double quotes, and no comment.
+fn outside_quotes(line: &str) -> String {
+    let outside = line.split('"').step_by(2).collect::<Vec<&str>>().join("\"\"");
+    outside.split('#').next().unwrap_or_default().to_string()
 }

@@ -54,10 +54,19 @@ const MISTAKES: &[(&str, &str)] = &[
         "\n\nprotocol = \"ring\"\n",
         ":3: unknown value `ring`, expected one of `chain`, `primary-backup`, `vr`, `craq`, `nopaxos`, `raft`",
     ),
-    ("protocol = \"cahin\"", ":1: unknown value `cahin`; the nearest known one is `chain`"),
+    (
+        "protocol = \"paxos\"",
+        ":1: unknown value `paxos`, expected one of `chain`, `primary-backup`, `vr`, `craq`, `nopaxos`, `raft`",
+    ),
+    ("system = \"falcon\"", ":1: unknown key `system`: it is a flag of `concord up`, --system"),
+    (
+        "[package]\nname = \"rack\"",
+        ":1: unknown section `package`, expected one of `table`, `key_groups`, `queue`, `faults`, `controller`, `switch`, `standby`, `replica`, `gateway`, `group`",
+    ),
+    ("[switch.port]\nnumber = 7", ":1: unknown section `port`: there is none here"),
     (
         "zzzzzz = 1",
-        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `scrub_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`, `table`, `key_groups`, `queue`, `faults`, `controller`, `switch`, `standby`, `replica`, `gateway`, `group`",
+        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `scrub_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`",
     ),
     (
         "[[replicas]]\nnode = 1\n",
@@ -82,23 +91,49 @@ const MISTAKES: &[(&str, &str)] = &[
         "lease_ms = 500\n[[switch]]\naddr = \"10.0.0.2:7001\"",
         ":2: there is one of this section: write [switch]",
     ),
+    (
+        "lease_ms = 500\n[replica]\nnode = 1\n\n[[replica]]\nnode = 2",
+        ":2: there may be several of this section: write [[replica]]",
+    ),
+    (
+        "[replica]\nnode = 1\n[replica]\nnode = 2",
+        ":1: there may be several of this section: write [[replica]]",
+    ),
+    (
+        "[table]\nslots = 64\n[table]\nslots = 64",
+        ":3: this section is there twice, first in line 1: `[table]`",
+    ),
+    (
+        "[[group.replica]]\nnode = 1\naddr = \"10.0.0.3:7001\"",
+        ":1: [[group.replica]] stands below the [[group]] that it is of; there is none above",
+    ),
+    (
+        "[[group]]\nname = \"b\"\nnumber = 1\n[group.replica]\nnode = 1\naddr = \"10.0.0.3:7001\"",
+        ":4: there may be several of this section: write [[group.replica]]",
+    ),
+    (
+        "[[worker]]\nnode = 1",
+        ":1: unknown section `worker` here; it belongs below a [[group]], as [[group.worker]]",
+    ),
+    ("key_file = \"key\"", ":1: unknown key `key_file` here; it belongs in [[group]]"),
+    ("allow_exec = true", ":1: unknown key `allow_exec` here; it belongs in [[group.worker]]"),
     ("[[replica]]\nnode = 1\n", ":1: this section lacks the key `addr`"),
     ("lease_ms = 1\nlease_ms = 2", ":2: this key is there twice: `lease_ms = 2`"),
     ("version = 2", ":1: version is 2; this concord reads version 1"),
     ("version = 2\nnew_key = 1", ":1: version is 2; this concord reads version 1"),
     // Values.
-    ("lease_ms = \"500\"", ":1: found string \"500\"; write a whole number, 0 or more"),
+    ("lease_ms = \"500\"", ":1: lease_ms: found string \"500\"; write a whole number, 0 or more"),
     (
         "protocol = \"craq\"\naccel = \"none\"\nreads = \"read-index\"",
-        ":3: reads = \"read-index\" is for protocols with a leader: say --protocol raft, vr or nopaxos",
+        ":3: reads = \"read-index\" is for protocols with a leader: write protocol = \"raft\", \"vr\" or \"nopaxos\"",
     ),
     (
         "protocol = \"raft\"\naccel = \"flair\"\nreads = \"follower-lease\"",
-        ":3: reads = \"follower-lease\" is for raft without the switch's help: say --protocol raft --accel none",
+        ":3: reads = \"follower-lease\" is for raft without the switch's help: write protocol = \"raft\" and accel = \"none\"",
     ),
     (
         "protocol = \"vr\"\naccel = \"none\"\nreads = \"quorum\"",
-        ":3: reads = \"quorum\" is for raft without the switch's help: say --protocol raft --accel none",
+        ":3: reads = \"quorum\" is for raft without the switch's help: write protocol = \"raft\" and accel = \"none\"",
     ),
     (
         "[key_groups]\ngroups = 1000",
@@ -106,8 +141,68 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     ("[key_groups]\nstepdown_ms = 50", ":2: key_groups.stepdown_ms is 50; give it 75 to 60000"),
     ("[key_groups]\nrepair_ms = 0", ":2: key_groups.repair_ms is 0; give it 1 to 60000"),
-    ("lease_ms = -1", ":1: found integer `-1`; write a whole number, 0 or more"),
+    ("lease_ms = -1", ":1: lease_ms: found integer `-1`; write a whole number, 0 or more"),
     ("lease_ms = 0", ":1: lease_ms must be above 0"),
+    (
+        "reads = \"leader-lease\"",
+        ":1: reads = \"leader-lease\" is for protocols with a leader: write protocol = \"raft\", \"vr\" or \"nopaxos\"",
+    ),
+    (
+        "failure_ms = 9000000000000000000",
+        ":1: failure_ms is 9000000000000000000; it must be at most 3600000",
+    ),
+    ("lease_ms = 3600001", ":1: lease_ms is 3600001; it must be at most 3600000"),
+    ("scrub_seconds = 31536001", ":1: scrub_seconds is 31536001; it must be at most 31536000"),
+    (
+        "maxmemory = 512",
+        ":1: maxmemory is 512 bytes; it must be at least 1mb, or 0 for no limit: the units are kb, mb and gb",
+    ),
+    (
+        "[[group]]\nname = \"b\"\nnumber = 1\nkind = \"workers\"\nlease_ms = 3600001",
+        ":5: lease_ms is 3600001; it must be at most 3600000",
+    ),
+    (
+        "[[group]]\nname = \"b\"\nnumber = 1\nkind = \"workers\"\n[[group.worker]]\nnode = 1\naddr = \"10.0.0.3:7001\"\nslots = 0",
+        ":8: group b: slots is 0; a worker runs at least 1 task at a time",
+    ),
+    (
+        "[[group]]\nname = \"b\"\nnumber = 1\nkind = \"workers\"\n[[group.worker]]\nnode = 1\naddr = \"10.0.0.3:7001\"\nhas = [\"a\", \"b\", \"c\", \"d\", \"e\", \"f\", \"g\", \"h\"]",
+        ":8: group b: its workers have more than 7 different things",
+    ),
+    // Values of another type.
+    ("accel = true", ":1: accel: found `true`; write one of \"harmonia\", \"flair\", \"none\""),
+    (
+        "engine = [\"memory\"]",
+        ":1: engine: found `[\"memory\"]`; write one of \"memory\", \"redis\"",
+    ),
+    (
+        "[[group]]\nname = \"b\"\nnumber = 1\nkind = \"workers\"\n[[group.worker]]\nnode = 1\naddr = \"10.0.0.3:7001\"\nhas = \"gpu\"",
+        ":8: has: found string \"gpu\"; write a list of text, like [\"gpu\"]",
+    ),
+    (
+        "[[replica]]\nnode = \"1\"\naddr = \"10.0.0.3:7001\"",
+        ":2: node: found string \"1\"; write a whole number from 0 to 65535",
+    ),
+    (
+        "switch = \"10.0.0.2:7001\"",
+        ":1: switch: found string \"10.0.0.2:7001\"; it is a section: write [switch]",
+    ),
+    ("replica = 3", ":1: replica: found integer `3`; it is a section: write [[replica]]"),
+    (
+        "[split_reads]\non = true",
+        ":1: `split_reads` is a key and no section: write true or false, as split_reads = ...",
+    ),
+    // What is no TOML.
+    ("split_reads = yes", ":1: write true or false: `split_reads = yes`"),
+    ("failure_ms = 2s", ":1: write a whole number: `failure_ms = 2s`"),
+    ("[[replica]]\nnode = 1 // first", ":2: comments begin with #: `node = 1 // first`"),
+    ("; the rack", ":1: comments begin with #: `; the rack`"),
+    (
+        "[switch]\naddr = 10.0.0.1:7001\"",
+        ":2: text stands between two double quotes, of which one is missing: `addr = 10.0.0.1:7001\"`",
+    ),
+    ("[[replica]]\nnode =\n", ":2: a value is missing: `node =`"),
+    ("protocol = “chain”", ":1: text is written in plain double quotes, \": `protocol = “chain”`"),
     (
         "lease_ms = 100\nfailure_ms = 50",
         ":2: failure_ms is 50; it must be at least lease_ms, which is 100",
@@ -116,17 +211,20 @@ const MISTAKES: &[(&str, &str)] = &[
         "switch_failure_ms = 10",
         ":1: switch_failure_ms is 10; it must be from 250 to failure_ms, which is 1500",
     ),
-    ("split_reads = \"yes\"", ":1: found string \"yes\"; write true or false"),
+    ("split_reads = \"yes\"", ":1: split_reads: found string \"yes\"; write true or false"),
     ("protocol = chain", ":1: text is written in double quotes: `protocol = chain`"),
     ("a = = 1", ":1: extra `=`, expected nothing: `a = = 1`"),
     ("maxmemory = \"1tb\"", ":1: \"1tb\" is not a size; write it like 512mb or 1gb"),
     ("log_memory = \"much\"", ":1: \"much\" is not a size; write it like 512mb or 1gb"),
-    ("maxmemory = true", ":1: expected a size, like \"512mb\" or 1000"),
+    ("maxmemory = true", ":1: maxmemory: found `true`; write a size, like \"512mb\" or 1000"),
     (
         "[table]\nslots = 1000\n",
         ":1: table: a stage has 1000 slots: give it a power of two up to 16777216",
     ),
-    ("[table]\nstages = 300\n", ":2: found integer `300`; write a whole number from 0 to 255"),
+    (
+        "[table]\nstages = 300\n",
+        ":2: stages: found integer `300`; write a whole number from 0 to 255",
+    ),
     (
         "[queue]\nslots = 1000\n",
         ":1: queue: the queue has 1000 slots: give it a power of two from 2 to 131072",
@@ -137,7 +235,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "protocol = \"craq\"",
-        ":1: protocol craq runs without the switch's help: say --accel none, or accel = \"none\" in the rack file",
+        ":1: protocol craq runs without the switch's help: write accel = \"none\"",
     ),
     (
         "accel = \"flair\"",
@@ -176,7 +274,33 @@ const MISTAKES: &[(&str, &str)] = &[
     ),
     (
         "[[replica]]\nnode = 1\naddr = \"10.0.0.3:70011\"",
-        ":3: cannot look up \"10.0.0.3:70011\": invalid port value; write host:port",
+        ":3: the port is 1 to 65535, not \"70011\"",
+    ),
+    ("[switch]\naddr = \"10.0.0.3:-1\"", ":2: the port is 1 to 65535, not \"-1\""),
+    ("[switch]\naddr = \"10.0.0.3:7001 \"", ":2: the port is 1 to 65535, not \"7001 \""),
+    (
+        "[[gateway]]\nnode = 1\naddr = \"10.0.0.6:7001\"\nlisten = \"0.0.0.0:70000\"",
+        ":4: the port is 1 to 65535, not \"70000\"",
+    ),
+    (
+        "[switch]\naddr = \":7001\"",
+        ":2: \":7001\" has no host; write host:port, like 10.0.0.7:7001",
+    ),
+    (
+        "[switch]\naddr = \"10.199.77:7000\"",
+        ":2: \"10.199.77\" is no IPv4 address: write four numbers of 0 to 255, like 10.0.0.7",
+    ),
+    (
+        "[switch]\naddr = \"10.199.77.256:7000\"",
+        ":2: \"10.199.77.256\" is no IPv4 address: write four numbers of 0 to 255, like 10.0.0.7",
+    ),
+    (
+        "[switch]\naddr = \"255.255.255.255:7000\"",
+        ":2: switch: addr is 255.255.255.255:7000; the others must be able to send there, so write the host's own address",
+    ),
+    (
+        "[controller]\naddr = \"10.0.0.1:7000\"\nstate = \"s\"\n[switch]\naddr = \"127.0.0.1:7000\"",
+        ":5: switch: addr is 127.0.0.1:7000, which other hosts cannot reach, and controller is at 10.0.0.1:7000: write the host's own address",
     ),
     (
         "[[replica]]\nnode = 1\naddr = \"10.0.0.3:7001\"\nhttp = \"0.0.0.0:9001\"",
@@ -263,6 +387,11 @@ fn an_empty_path_is_refused_with_its_line() {
     assert_eq!(refused(state), ":3: state is empty: write a path");
     let data = "[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\ndata_dir = \"\"\n";
     assert_eq!(refused(data), ":4: data_dir is empty: write a path");
+    let home = "data_dir begins with ~, which only a shell knows: write the whole path";
+    assert_eq!(refused(&data.replace("\"\"", "\"~/data\"")), format!(":4: {home}"));
+    let group = "[[group]]\nname = \"b\"\nnumber = 1\n";
+    let data = data.replace("[[", "[[group.").replace("\"\"", "\"~/data\"");
+    assert_eq!(refused(&format!("{group}{data}")), format!(":7: {home}"));
 }
 
 #[test]
@@ -273,7 +402,10 @@ fn groups_that_do_not_fit_are_refused_in_a_line() {
     };
     assert!(but("protocol = \"vr\"", "protcol = \"vr\"").ends_with("known one is `protocol`"));
     assert!(but("[[group.worker]]", "[[group.wroker]]").ends_with("known one is `worker`"));
-    assert!(but("kind = \"workers\"", "kind = \"worker\"").ends_with("known one is `workers`"));
+    assert!(
+        but("kind = \"workers\"", "kind = \"worker\"")
+            .ends_with("expected `replicas` or `workers`")
+    );
     assert!(but("number = 4", "number = 3").contains("group tasks: another one has number 3"));
     assert!(but("number = 4", "number = 0").contains("0 is the store's"));
     assert!(but("\"tasks\"", "\"sessions\"").contains("another one has that name"));
@@ -338,7 +470,7 @@ fn sizes_are_written_as_redis_writes_them() {
     for text in ["", "gb", "1tb", "-1", "1.5gb", "99999999999gb"] {
         assert!(text.parse::<Bytes>().is_err(), "{text}");
     }
-    assert_eq!(Rack::parse("maxmemory = 5").unwrap().maxmemory, Bytes(5));
+    assert_eq!(Rack::parse("maxmemory = 5000000").unwrap().maxmemory, Bytes(5_000_000));
 }
 
 #[test]
@@ -352,4 +484,68 @@ fn a_node_is_picked_or_the_numbers_are_named() {
     assert!(line(&[1, 2], Some(3)).contains("no replica 3, only 1, 2"));
     assert!(line(&[1, 2], None).contains("--node with one of 1, 2"));
     assert!(line(&[], None).contains("no [[replica]]"));
+    let groups = Rack::parse(TWO).unwrap();
+    let groups = groups.groups().unwrap();
+    let picked = pick_member("owner", &groups, |g| g.owners, |o| o.node, (None, None));
+    assert_eq!(picked.unwrap_err().to_string(), "there is no [[group.owner]]");
+}
+
+#[test]
+fn a_file_that_leaves_out_a_role_is_for_concord_up_alone() {
+    let line = |text: &str| {
+        let rack = Rack::parse(text).unwrap();
+        rack.check_whole().map_or_else(|mistake| mistake.in_file(text), |()| "whole".to_string())
+    };
+    let roles = ": names no role; a rack has [controller], [switch], [[replica]] and [[gateway]]";
+    let writes = "`concord up` writes a complete rack file";
+    let controller = "[controller]\naddr = \"127.0.0.1:1\"\nstate = \"s\"\n";
+    let switch = "[switch]\naddr = \"127.0.0.1:2\"\n";
+    let replica = "[[replica]]\nnode = 1\naddr = \"127.0.0.1:3\"\n";
+    assert_eq!(line(""), roles);
+    assert_eq!(line("protocol = \"vr\"\n"), roles);
+    assert_eq!(line(switch), format!(": there is no [controller]; {writes}"));
+    assert_eq!(line(controller), format!(": there is no [switch]; {writes}"));
+    let both = format!("{controller}{switch}");
+    assert_eq!(line(&both), format!(": there is no [[replica]]; {writes}"));
+    assert_eq!(line(&format!("{both}{replica}")), "whole");
+    let gateway = "[[gateway]]\nnode = 1\naddr = \"127.0.0.1:4\"\nlisten = \"127.0.0.1:0\"\n";
+    let port = ":12: gateway 1: port 0; say which port it takes";
+    assert_eq!(line(&format!("{both}{replica}{gateway}")), port);
+    let group = "[[group]]\nname = \"b\"\nnumber = 1\n";
+    assert_eq!(line(&format!("{both}{group}")), ":6: group b has no [[group.replica]]");
+    let workers = format!("{both}{group}kind = \"workers\"\n");
+    assert_eq!(line(&workers), ":6: group b has no [[group.worker]]");
+    let worker = "[[group.worker]]\nnode = 1\naddr = \"127.0.0.1:5\"\n";
+    assert_eq!(line(&format!("{workers}{worker}")), "whole");
+}
+
+#[test]
+fn what_is_no_text_file_or_too_long_is_no_rack_file() {
+    let file = std::env::temp_dir().join(format!("concord-no-rack-{}", std::process::id()));
+    let line = |bytes: &[u8]| {
+        std::fs::write(&file, bytes).unwrap();
+        let line = Rack::read(&file).map_or_else(|e| e.to_string(), |_| "a rack".to_string());
+        line.replace(&file.display().to_string(), "FILE")
+    };
+    assert_eq!(line(b"lease_ms = 500\n"), "a rack");
+    assert_eq!(line(b"\xff\xfe"), "FILE is no text file: it has bytes that are not UTF-8");
+    let long = vec![b'\n'; 1 << 20];
+    assert_eq!(line(&long), "a rack");
+    assert_eq!(
+        line(&[long, vec![b'\n']].concat()),
+        "FILE is no rack file: it is larger than 1 MiB"
+    );
+    assert_eq!(line(b"lease_ms = 0"), "FILE:1: lease_ms must be above 0");
+    std::fs::write(&file, "# a rack\nlease_ms = 500\n").unwrap();
+    assert_eq!(line_of(&file, "lease_ms"), format!("{}:2", file.display()));
+    std::fs::remove_file(&file).unwrap();
+    let line = Rack::read(Path::new("/dev/zero")).unwrap_err().to_string();
+    assert_eq!(line, "/dev/zero is no regular file");
+}
+
+#[test]
+fn a_host_name_that_is_not_known_is_said_so() {
+    let line = refused("[switch]\naddr = \"no-such-host.invalid:7001\"\n");
+    let wanted = ":2: the host name \"no-such-host.invalid\" cannot be resolved: ";
+    assert!(line.starts_with(wanted), "{line}");
 }

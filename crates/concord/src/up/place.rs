@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::net::{SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 
 use concord_runtime::{Context, Error};
 
@@ -18,8 +18,10 @@ const FIRST_PORT: u16 = 10_240;
 const TRIED: u16 = 100;
 
 /// Ports that are held until all are chosen, so that none is chosen twice.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ports {
+    /// Where roles are that the file does not place: beside those that it does.
+    host: Ipv4Addr,
     udp: Vec<UdpSocket>,
     tcp: Vec<TcpListener>,
 }
@@ -30,11 +32,12 @@ impl Ports {
     /// # Errors
     /// If there is none.
     pub fn udp(&mut self) -> Result<SocketAddrV4, Error> {
-        let socket =
-            bind(|port| UdpSocket::bind((LOCALHOST, port))).cannot("find a free UDP port")?;
-        let port = socket.local_addr().cannot("find a free UDP port")?.port();
+        let host = self.host;
+        let what = || format!("find a free UDP port at {host}");
+        let socket = bind(|port| UdpSocket::bind((host, port))).cannot(what())?;
+        let port = socket.local_addr().cannot(what())?.port();
         self.udp.push(socket);
-        Ok(SocketAddrV4::new(LOCALHOST, port))
+        Ok(SocketAddrV4::new(host, port))
     }
 
     /// A free TCP port, for a role's HTTP.
@@ -49,16 +52,24 @@ impl Ports {
         Ok(Some(addr))
     }
 
-    /// Whether clients can be served there: said before anything is started.
+    /// Whether clients can be served there: said before anything is started. The address, with a port that is
+    /// free in the place of port 0.
     ///
     /// # Errors
     /// If they cannot.
-    pub fn claim(&mut self, listen: SocketAddr) -> Result<(), Error> {
-        let listener = TcpListener::bind(listen)
-            .map_err(|e| Error::listening(&listen.to_string(), &e, "--listen"))?;
+    pub fn claim(&mut self, listen: SocketAddr) -> Result<SocketAddr, Error> {
+        let failed = |e| Error::listening(&listen.to_string(), &e, "--listen");
+        let listener = TcpListener::bind(listen).map_err(failed)?;
+        let claimed = listener.local_addr().map_err(failed)?;
         self.tcp.push(listener);
-        Ok(())
+        Ok(claimed)
     }
+}
+
+/// The port `count` above `first`; any that is free stays that.
+#[must_use]
+pub fn port_after(first: u16, count: u16) -> Option<u16> {
+    if first == 0 { Some(0) } else { first.checked_add(count) }
 }
 
 /// Binds a port that is free, below those that the kernel gives to whoever asks for any: those of a role that is started again
@@ -89,10 +100,15 @@ pub fn rack(args: &UpArgs) -> Result<(Rack, Ports), Error> {
         choice.system().add(&mut rack);
     }
     overlay(&mut rack, args);
-    let mut ports = Ports::default();
+    let host = rack.host().unwrap_or(LOCALHOST);
+    let mut ports = Ports { host, udp: Vec::new(), tcp: Vec::new() };
     systems::all().try_for_each(|system| system.claim(&mut rack, args, &mut ports))?;
     place_roles(&mut rack, args, &mut ports)?;
-    rack.check().map_err(|mistake| Error::new(mistake.to_string()))?;
+    let checked = rack.check().and_then(|()| match args.reads {
+        Some(_) => rack.check_said_reads(),
+        None => Ok(()),
+    });
+    checked.map_err(|mistake| Error::new(mistake.to_string()))?;
     Ok((rack, ports))
 }
 
@@ -224,6 +240,15 @@ mod tests {
         let expected =
             format!("cannot listen on {addr}: address in use; choose another with --listen");
         assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn port_0_is_any_that_is_free() {
+        let (rack, _ports) = rack(&args("--gateways 2 --listen 127.0.0.1:0")).unwrap();
+        assert!(rack.gateway.iter().all(|gateway| gateway.listen.port() > 0));
+        assert!(rack.check_whole().is_ok());
+        let line = super::rack(&args("--reads leader-lease --listen 127.0.0.1:0")).unwrap_err();
+        assert!(line.to_string().ends_with("say --protocol raft, vr or nopaxos"), "{line}");
     }
 
     #[test]

@@ -30,8 +30,12 @@ const CONNECTIONS_MAX: usize = 64;
 /// Most requests that wait for the loop to take them.
 const ASKED_MAX: usize = 64;
 
-const SITE: Site =
-    Site { thread: "jobs", what: "jobs", told_by: "--listen", connections_max: CONNECTIONS_MAX };
+const SITE: Site = Site {
+    thread: "jobs",
+    what: "jobs",
+    told_by: "`listen` in the rack file",
+    connections_max: CONNECTIONS_MAX,
+};
 
 /// A request.
 #[derive(Debug)]

@@ -67,6 +67,8 @@ pub struct GatewaySetup {
     pub others: Vec<(u16, Addr)>,
     /// Where Redis clients connect.
     pub listen: SocketAddr,
+    /// Which file says so, and in which line.
+    pub listen_said_in: String,
     /// What clients must AUTH with; empty for nothing.
     pub requirepass: String,
     /// Reads of several keys are executed key by key.
@@ -118,8 +120,13 @@ struct GatewayRole {
 pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
     let _span = logging::span("gateway", place.node).entered();
     let mut driver = place.driver()?;
-    let listener = listen(setup.listen)
-        .map_err(|e| Error::listening(&setup.listen.to_string(), &e, "--listen"))?;
+    let listener = listen(setup.listen).map_err(|e| {
+        Error::listening(
+            &setup.listen.to_string(),
+            &e,
+            &format!("`listen` in {}", setup.listen_said_in),
+        )
+    })?;
     let lobby = Lobby::new(driver.poller(), LOBBY)?;
     lobby.poller().add(&listener, LISTENER, Interest::READ)?;
     let password = setup.requirepass.as_bytes();

@@ -56,7 +56,7 @@ impl Workers {
             controller: Some(wire(rack.controller()?.addr)),
             group: group.id,
             lease_ns: group.task_lease_ns(),
-            ..SubmitterSetup::new(rack.switch()?.addr, key_file::read(key_path(group)?)?)
+            ..SubmitterSetup::new(rack.switch()?.addr, key_file::read(key_path(&config, group)?)?)
         };
         let tasks = Submitter::new(&setup)?;
         let owner = Client::of(&Asked { config, group: None, owner: None })?;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::args::{Asked, JobArgs, JobCommand, SubmitArgs};
 use super::roles::key_path;
 use crate::net::http;
-use crate::rack::{Rack, pick_member};
+use crate::rack::{Rack, in_file, pick_member};
 use crate::status::print;
 
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,8 +42,9 @@ impl Client {
         let first = groups.iter().find(|group| name.is_none_or(|name| name == group.name));
         let first = first.and_then(|group| group.owners.first()).map(|owner| owner.node);
         let wanted = (name, asked.owner.or(first));
-        let (group, own) = pick_member("owner", &groups, |g| g.owners, |o| o.node, wanted)?;
-        let token = key_file::token(key_file::read(key_path(&group)?)?);
+        let (group, own) = pick_member("owner", &groups, |g| g.owners, |o| o.node, wanted)
+            .map_err(in_file(&asked.config))?;
+        let token = key_file::token(key_file::read(key_path(&asked.config, &group)?)?);
         Ok(Client { listen: own.reached(), token })
     }
 

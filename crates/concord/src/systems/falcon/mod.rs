@@ -21,7 +21,7 @@ use crate::sim::SimArgs;
 use crate::status::{Role, latency};
 use crate::up::children::Children;
 use crate::up::is_said;
-use crate::up::place::{Ports, wanted};
+use crate::up::place::{Ports, port_after, wanted};
 
 pub use args::{Asked, JobArgs, OwnerArgs, SubmitArgs, WorkerArgs};
 pub use jobs::{Client, explain, run as job, submit, task};
@@ -87,17 +87,17 @@ impl System for Falcon {
                 _ => args.run_dir.join(format!("{name}-{node}.journal")),
             };
             for owner in &mut group.owner {
-                ports.claim(owner.listen)?;
+                owner.listen = ports.claim(owner.listen)?;
                 if args.journal {
                     owner.journal.get_or_insert_with(|| journal(owner.node));
                 }
             }
             if group.owner.is_empty() {
-                ports.claim(next)?;
+                let listen = ports.claim(next)?;
                 let (addr, http) = (ports.udp()?, ports.http()?);
                 let journal = args.journal.then(|| journal(1));
-                group.owner.push(OwnerPlace { node: 1, addr, http, listen: next, journal });
-                next.set_port(next.port().checked_add(1).unwrap_or(LISTEN_PORT));
+                group.owner.push(OwnerPlace { node: 1, addr, http, listen, journal });
+                next.set_port(port_after(next.port(), 1).unwrap_or(LISTEN_PORT));
             }
         }
         Ok(())
@@ -133,7 +133,7 @@ impl System for Falcon {
 
     fn start(&self, rack: &Rack, file: &Path, children: &mut Children) -> Result<(), Error> {
         for group in rack.groups()?.iter().filter(|group| group.kind == Kind::Workers) {
-            key_file::make(roles::key_path(group)?)?;
+            key_file::make(roles::key_path(file, group)?)?;
             for worker in group.workers {
                 let own = (worker.addr, worker.http);
                 children.add_member(group, "worker", worker.node, file, own)?;

@@ -12,11 +12,11 @@ use concord_runtime::falcon::worker::WorkerSetup;
 use concord_runtime::falcon::{owner as owner_role, worker as worker_role};
 use concord_runtime::roles::Place;
 use concord_runtime::{Context as _, Error, clock, key_file};
-use concord_wire::falcon::{CLASSES_MAX, queue_of_node};
+use concord_wire::falcon::queue_of_node;
 
 use super::args::{OwnerArgs, WorkerArgs};
 use super::section::WorkerPlace;
-use crate::rack::{Group, Rack, pick_member, wire};
+use crate::rack::{Group, Mistake, Rack, in_file, mistake_in, pick_member, wire};
 
 /// The function that gives its worker's clock, CLOCK_BOOTTIME in ns as 8 bytes, big-endian: for benches.
 pub const CLOCK: u16 = Functions::FIRST;
@@ -24,11 +24,14 @@ pub const CLOCK: u16 = Functions::FIRST;
 /// The file with the rack's secret, which workers and owners need.
 ///
 /// # Errors
-/// If the rack file names none.
-pub fn key_path<'a>(group: &Group<'a>) -> Result<&'a Path, Error> {
+/// If the rack file, which is `config`, names none.
+pub fn key_path<'a>(config: &Path, group: &Group<'a>) -> Result<&'a Path, Error> {
     group.key_file.ok_or_else(|| {
-        let name = group.name;
-        Error::new(format!("the rack file's group {name} has no key_file, which workers need"))
+        let line = format!("group {} has no key_file, which workers and owners need", group.name);
+        let read = Rack::read(config).ok();
+        let at = read.and_then(|rack| rack.group.iter().position(|own| own.name == group.name));
+        let place = at.map_or_else(String::new, |at| format!("group.{at}.key_file"));
+        mistake_in(config, &Mistake::at(place, line))
     })
 }
 
@@ -39,23 +42,14 @@ pub fn cores() -> u16 {
 }
 
 /// What workers of a group have: the first name is class 1 of executors.
-///
-/// # Errors
-/// If there are too many of them.
-fn classes(group: &Group<'_>) -> Result<Vec<String>, Error> {
+fn classes(group: &Group<'_>) -> Vec<String> {
     let names: BTreeSet<&String> = group.workers.iter().flat_map(|worker| &worker.has).collect();
-    let most = usize::from(CLASSES_MAX) - 1;
-    if names.len() > most {
-        let (name, count) = (group.name, names.len());
-        let why = format!("the workers of {name} have {count} different things, of at most {most}");
-        return Err(Error::new(why));
-    }
-    Ok(names.into_iter().cloned().collect())
+    names.into_iter().cloned().collect()
 }
 
 /// The queues that a worker asks: its node's, those of what it has, that of all.
 fn queues(group: &Group<'_>, own: &WorkerPlace, has: &[String]) -> Result<u32, Error> {
-    let classes = classes(group)?;
+    let classes = classes(group);
     let has = if has.is_empty() { &own.has } else { has };
     let mut queues = 1 | 1 << queue_of_node(own.node);
     for name in has {
@@ -76,10 +70,11 @@ fn queues(group: &Group<'_>, own: &WorkerPlace, has: &[String]) -> Result<u32, E
 pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
     let WorkerArgs { role, group, slots, allow_exec, has, prefetch } = args;
     role.log.init()?;
-    let rack = Rack::read(&role.config)?;
+    let rack = Rack::read_whole(&role.config)?;
     let groups = rack.groups()?;
     let wanted = (group.as_deref(), role.node);
-    let (group, own) = pick_member("worker", &groups, |g| g.workers, |w| w.node, wanted)?;
+    let (group, own) = pick_member("worker", &groups, |g| g.workers, |w| w.node, wanted)
+        .map_err(in_file(&role.config))?;
     let options = DriverOptions { supervised: role.supervised, cpu_share: None };
     let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
     let exec = (*allow_exec || own.allow_exec).then(|| -> Result<Vec<String>, Error> {
@@ -96,7 +91,7 @@ pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
         controller: wire(rack.controller()?.addr),
         slots: slots.or(own.slots).unwrap_or_else(cores),
         lease_ns: group.task_lease_ns(),
-        key: key_file::read(key_path(&group)?)?,
+        key: key_file::read(key_path(&role.config, &group)?)?,
         exec: exec.transpose()?,
         functions: Functions::default()
             .quick(CLOCK, |_| Ok(clock::now().instant.0.to_be_bytes().to_vec())),
@@ -111,10 +106,11 @@ pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
 pub fn owner(args: &OwnerArgs) -> Result<(), Error> {
     let OwnerArgs { role, group, journal } = args;
     role.log.init()?;
-    let rack = Rack::read(&role.config)?;
+    let rack = Rack::read_whole(&role.config)?;
     let groups = rack.groups()?;
     let wanted = (group.as_deref(), role.node);
-    let (group, own) = pick_member("owner", &groups, |g| g.owners, |o| o.node, wanted)?;
+    let (group, own) = pick_member("owner", &groups, |g| g.owners, |o| o.node, wanted)
+        .map_err(in_file(&role.config))?;
     let options = DriverOptions { supervised: role.supervised, cpu_share: None };
     let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
     let setup = OwnerSetup {
@@ -123,9 +119,9 @@ pub fn owner(args: &OwnerArgs) -> Result<(), Error> {
         controller: wire(rack.controller()?.addr),
         listen: own.listen,
         lease_ns: group.task_lease_ns(),
-        key: key_file::read(key_path(&group)?)?,
+        key: key_file::read(key_path(&role.config, &group)?)?,
         executors: Executors {
-            classes: classes(&group)?,
+            classes: classes(&group),
             nodes: group.workers.iter().map(|worker| worker.node).collect(),
         },
         journal: journal.clone().or_else(|| own.journal.clone()),

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{Durability, Protocol, ReplicaPlace};
 use crate::cli::{BackupArgs, RestoreArgs};
 use crate::net::http_get;
-use crate::rack::{Group, Kind, Rack, pick_member};
+use crate::rack::{Group, Kind, Rack, in_file, pick_member};
 
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 /// What `/status` says may be as old.
@@ -189,10 +189,11 @@ fn best(args: &BackupArgs) -> Result<(u16, State), Error> {
         0 | 1 => {
             let first = |group: &Group<'_>| group.replicas.first().map(|r| r.node);
             let node = groups.iter().find_map(first);
-            pick_member("replica", &groups, |g| g.replicas, |r| r.node, (wanted.0, node))?
+            pick_member("replica", &groups, |g| g.replicas, |r| r.node, (wanted.0, node))
         }
-        _ => pick_member("replica", &groups, |g| &g.replicas[..has(g).min(1)], |r| r.node, wanted)?,
-    };
+        _ => pick_member("replica", &groups, |g| &g.replicas[..has(g).min(1)], |r| r.node, wanted),
+    }
+    .map_err(in_file(&args.config))?;
     if group.durability == Durability::None {
         return Err(Error::new(
             "nothing is on disk (durability = \"none\"), so that there is nothing to back up",
@@ -286,7 +287,10 @@ fn targets(args: &RestoreArgs) -> Result<Vec<(u16, PathBuf)>, Error> {
             let (group, further) = (own.next(), own.next());
             let group = match (group, further) {
                 (Some(group), None) => group,
-                (None, _) => return Err(Error::new("the rack file has no such group of replicas")),
+                (None, _) => {
+                    let file = config.display();
+                    return Err(Error::new(format!("{file}: there is no such group of replicas")));
+                }
                 (Some(_), Some(_)) => {
                     return Err(Error::new("which group? Say --group with its name"));
                 }
@@ -295,9 +299,9 @@ fn targets(args: &RestoreArgs) -> Result<Vec<(u16, PathBuf)>, Error> {
             let own = group.replicas.iter().filter(wanted);
             let dirs: Vec<(u16, PathBuf)> = own.map(|r| (r.node, data_dir(group, r))).collect();
             if dirs.is_empty() {
-                return Err(Error::new("the rack file has no such replica"));
+                return Err(Error::new(format!("{}: there is no such replica", config.display())));
             }
-            (dirs, Some(rack.controller()?.state.clone()))
+            (dirs, Some(rack.controller().map_err(in_file(config))?.state.clone()))
         }
         (None, None, Some(dir)) => {
             let node = args.node.ok_or_else(|| Error::new("whose is it? Say --node"))?;

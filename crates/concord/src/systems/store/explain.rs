@@ -21,7 +21,8 @@ pub fn explain(args: &ExplainArgs) -> Result<(), Error> {
         _ => Rack::read(&args.config)?,
     };
     let gateway = args.gateway.or(rack.gateway.first().map(super::GatewayPlace::reached));
-    let gateway = gateway.ok_or_else(|| Error::new("the rack file names no gateway"))?;
+    let gateway = gateway
+        .ok_or_else(|| Error::new(format!("{}: there is no [[gateway]]", args.config.display())))?;
     let mut redis = Redis::connect(gateway, &rack.requirepass, EXPLAIN_TIMEOUT)
         .cannot(format!("ask the gateway at {gateway}"))?;
     let mut command: Vec<&[u8]> = vec![b"CONCORD", b"EXPLAIN"];

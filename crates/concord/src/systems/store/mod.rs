@@ -25,7 +25,7 @@ use crate::sim::SimArgs;
 use crate::status::{Role, counter, latency, share};
 use crate::up::children::Children;
 use crate::up::is_said;
-use crate::up::place::{Ports, set, wanted};
+use crate::up::place::{Ports, port_after, set, wanted};
 
 pub use data::{backup, restore};
 pub use explain::explain;
@@ -72,16 +72,15 @@ impl System for Store {
         if let (Some(listen), Some(gateway)) = (args.listen, rack.gateway.first_mut()) {
             gateway.listen = listen;
         }
-        for gateway in &rack.gateway {
-            ports.claim(gateway.listen)?;
+        for gateway in &mut rack.gateway {
+            gateway.listen = ports.claim(gateway.listen)?;
         }
         let first = args.listen.unwrap_or(SocketAddr::new(IpAddr::V4(LOCALHOST), LISTEN_PORT));
         for (node, group) in (1..).zip(left_out(rack, args)?) {
-            let port = first.port().checked_add(node - 1);
+            let port = port_after(first.port(), node - 1);
             let port =
                 port.ok_or_else(|| Error::new("--listen: no ports left for the gateways"))?;
-            let listen = SocketAddr::new(first.ip(), port);
-            ports.claim(listen)?;
+            let listen = ports.claim(SocketAddr::new(first.ip(), port))?;
             let (addr, http) = (ports.udp()?, ports.http()?);
             rack.gateway.push(GatewayPlace { node, addr, http, group, listen });
         }

@@ -13,7 +13,7 @@ use concord_runtime::roles::{Place, gateway as gateway_role, replica as replica_
 
 use super::{Accel, Durability, Engine, GatewayPlace, Protocol};
 use crate::cli::{ReplicaArgs, RoleArgs};
-use crate::rack::{Group, Rack, pick, pick_member, wire};
+use crate::rack::{Group, Rack, in_file, line_of, pick, pick_member, wire};
 
 /// `concord replica`.
 ///
@@ -22,10 +22,11 @@ use crate::rack::{Group, Rack, pick, pick_member, wire};
 pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
     let args = &replica_args.role;
     args.log.init()?;
-    let rack = Rack::read(&args.config)?;
+    let rack = Rack::read_whole(&args.config)?;
     let groups = rack.groups()?;
     let wanted = (replica_args.group.as_deref(), args.node);
-    let (mut group, own) = pick_member("replica", &groups, |g| g.replicas, |r| r.node, wanted)?;
+    let (mut group, own) = pick_member("replica", &groups, |g| g.replicas, |r| r.node, wanted)
+        .map_err(in_file(&args.config))?;
     group.durability = replica_args.durability.unwrap_or(group.durability);
     group.check().map_err(|mistake| Error::new(mistake.to_string()))?;
     let options = DriverOptions { supervised: args.supervised, cpu_share: own.cpu_share };
@@ -75,8 +76,10 @@ pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
 /// One line for a person.
 pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
     args.log.init()?;
-    let rack = Rack::read(&args.config)?;
-    let own = pick("gateway", &rack.gateway, |g| g.node, args.node)?;
+    let rack = Rack::read_whole(&args.config)?;
+    let own = pick("gateway", &rack.gateway, |g| g.node, args.node);
+    let own = own.map_err(in_file(&args.config))?;
+    let at = rack.gateway.iter().position(|gateway| gateway.node == own.node).unwrap_or_default();
     let options = DriverOptions { supervised: args.supervised, cpu_share: None };
     let place = Place { node: own.node, addr: wire(own.addr), http: own.http, options };
     let group = rack.group_of(own)?;
@@ -89,6 +92,7 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
         controller: wire(rack.controller()?.addr),
         others,
         listen: own.listen,
+        listen_said_in: line_of(&args.config, &format!("gateway.{at}.listen")),
         requirepass: rack.requirepass.clone(),
         splits_reads: rack.split_reads,
         readers: match rack.reads.are_chosen() && group.protocol == Protocol::Raft {

@@ -12,7 +12,7 @@ use concord_wire::control::{GroupKind, Program};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rack::{reached, udp_addr};
+use crate::rack::{Misfit, reached, udp_addr};
 
 /// Longest time of [`KeyGroups`], in ms.
 const KEY_GROUP_MS_MAX: u64 = 60_000;
@@ -54,6 +54,15 @@ impl Protocol {
     pub fn name(self) -> String {
         let value = clap::ValueEnum::to_possible_value(&self);
         value.map_or_else(String::new, |value| value.get_name().to_string())
+    }
+
+    /// Whether a leader answers reads, by leases or by asking a majority.
+    #[must_use]
+    pub fn has_leader(self) -> bool {
+        match self {
+            Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => true,
+            Protocol::Chain | Protocol::PrimaryBackup | Protocol::Craq => false,
+        }
     }
 
     /// As the wire names it.
@@ -108,23 +117,37 @@ impl Reads {
         }
     }
 
-    /// What is wrong with it for replicas of `protocol` that the switch helps by `accel`.
+    /// What is wrong with it for replicas of `protocol` that the switch helps by `accel`. The default is wrong
+    /// only where somebody said it: [`crate::rack::Rack::check_said_reads`].
     #[must_use]
-    pub fn misfit(self, protocol: Protocol, accel: Accel) -> Option<&'static str> {
-        let leads = matches!(protocol, Protocol::Vr | Protocol::NoPaxos | Protocol::Raft);
+    pub fn misfit(self, protocol: Protocol, accel: Accel) -> Option<Misfit> {
         let is_alone = protocol == Protocol::Raft && accel == Accel::None;
         match self {
-            Reads::ReadIndex if !leads => Some(
-                "reads = \"read-index\" is for protocols with a leader: say --protocol raft, vr or nopaxos",
-            ),
-            Reads::FollowerLease if !is_alone => Some(
-                "reads = \"follower-lease\" is for raft without the switch's help: say --protocol raft --accel none",
-            ),
-            Reads::Quorum if !is_alone => Some(
-                "reads = \"quorum\" is for raft without the switch's help: say --protocol raft --accel none",
-            ),
+            Reads::ReadIndex if !protocol.has_leader() => {
+                Some(Reads::of_a_leader("reads = \"read-index\" is for protocols with a leader"))
+            }
+            Reads::FollowerLease if !is_alone => Some(Reads::of_raft_alone(
+                "reads = \"follower-lease\" is for raft without the switch's help",
+            )),
+            Reads::Quorum if !is_alone => Some(Reads::of_raft_alone(
+                "reads = \"quorum\" is for raft without the switch's help",
+            )),
             Reads::LeaderLease | Reads::ReadIndex | Reads::FollowerLease | Reads::Quorum => None,
         }
+    }
+
+    /// What is wrong with the default where it is said, and no group has a leader.
+    pub const LEADERLESS: Misfit =
+        Reads::of_a_leader("reads = \"leader-lease\" is for protocols with a leader");
+
+    const fn of_a_leader(why: &'static str) -> Misfit {
+        let keys = "protocol = \"raft\", \"vr\" or \"nopaxos\"";
+        Misfit { why, keys, flags: "--protocol raft, vr or nopaxos" }
+    }
+
+    const fn of_raft_alone(why: &'static str) -> Misfit {
+        let keys = "protocol = \"raft\" and accel = \"none\"";
+        Misfit { why, keys, flags: "--protocol raft --accel none" }
     }
 
     /// Whether clients choose who answers a read.
@@ -185,12 +208,13 @@ impl Accel {
 
     /// What is wrong with this help for replicas of `protocol`, if it is known without the switch's programs.
     #[must_use]
-    pub fn misfit(self, protocol: Protocol) -> Option<&'static str> {
+    pub fn misfit(self, protocol: Protocol) -> Option<Misfit> {
         let is_wrong = protocol == Protocol::Craq && self == Accel::Harmonia;
-        is_wrong.then_some(
-            "protocol craq runs without the switch's help: say --accel none, or accel = \"none\" \
-             in the rack file",
-        )
+        is_wrong.then_some(Misfit {
+            why: "protocol craq runs without the switch's help",
+            keys: "accel = \"none\"",
+            flags: "--accel none",
+        })
     }
 
     /// Whose help a program is.

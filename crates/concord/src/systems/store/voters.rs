@@ -10,7 +10,7 @@ use concord_wire::{Addr, DATAGRAM_BYTES_MAX, header};
 
 use super::Protocol;
 use crate::cli::VotersArgs;
-use crate::rack::{Group, Kind, Rack};
+use crate::rack::{Group, Kind, Rack, in_file};
 use crate::status::print;
 
 /// How often all replicas are asked.
@@ -23,13 +23,14 @@ const ASK_INTERVAL: Duration = Duration::from_millis(100);
 pub fn voters(args: &VotersArgs) -> Result<(), Error> {
     let rack = Rack::read(&args.config)?;
     let groups = rack.groups()?;
-    let group = chosen(&groups, args.group.as_deref())?;
+    let group = chosen(&groups, args.group.as_deref()).map_err(in_file(&args.config))?;
     let change = args.change();
     if let Some((node, _)) = change
         && !group.replicas.iter().any(|replica| replica.node == node)
     {
         let name = group.name;
-        return Err(Error::new(format!("group {name} has no replica {node} (see the rack file)")));
+        let file = args.config.display();
+        return Err(Error::new(format!("{file}: group {name} has no replica {node}")));
     }
     let mut asking = Asking::new(group)?;
     let until = Instant::now() + Duration::from_secs(args.timeout_s);
