@@ -184,7 +184,7 @@ impl Line<'_> {
     /// Why the line is not TOML, as far as it can be guessed.
     fn hint(&self) -> Option<String> {
         let bare = outside_quotes(self.source);
-        if self.source.contains(CURLED) {
+        if bare.contains(CURLED) {
             return Some("text is written in plain double quotes, \"".to_string());
         }
         let ends_in_comment = COMMENTS.iter().any(|mark| bare.contains(&format!(" {mark}")));
@@ -233,7 +233,7 @@ impl Line<'_> {
     /// The parser's message about TOML that is no rack file, in the words of the reference.
     fn misread(&self, message: &str) -> String {
         if let Some(section) = self.section()
-            && message.starts_with("invalid type")
+            && (message.starts_with("invalid type") || message.starts_with("wanted "))
         {
             return self.misplaced(section, message);
         }

@@ -192,7 +192,12 @@ const MISTAKES: &[(&str, &str)] = &[
         "[split_reads]\non = true",
         ":1: `split_reads` is a key and no section: write true or false, as split_reads = ...",
     ),
+    (
+        "[accel]",
+        ":1: `accel` is a key and no section: write one of \"harmonia\", \"flair\", \"none\", as accel = ...",
+    ),
     // What is no TOML.
+    ("failure_ms = 2s # “x”", ":1: write a whole number: `failure_ms = 2s # “x”`"),
     ("split_reads = yes", ":1: write true or false: `split_reads = yes`"),
     ("failure_ms = 2s", ":1: write a whole number: `failure_ms = 2s`"),
     ("[[replica]]\nnode = 1 // first", ":2: comments begin with #: `node = 1 // first`"),
