@@ -96,7 +96,8 @@ fn a_replica_is_started_again_by_the_name_of_its_group() {
     std::fs::write(&file, "[[group]]\nname = \"b\"\nnumber = 1\n").unwrap();
     let rack = Rack::start("named", &["--config", file.to_str().unwrap(), "--replicas", "1"]);
     let line = refused(&["replica", "--config", &rack.file(), "--node", "1"]);
-    assert_eq!(line, "concord: which replica? Say --group with one of store, b");
+    let which = "which replica? Say --group with one of store, b";
+    assert_eq!(line, format!("concord: {}: {which}", rack.file()));
     let line = refused(&["replica", "--config", &rack.file(), "--node", "4"]);
     assert!(line.contains("--group with one of store, b"), "{line}");
     Rack::signal(rack.pid("b-replica-2"), "-KILL");
