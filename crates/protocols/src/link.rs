@@ -190,13 +190,12 @@ impl Sender {
 
     /// The last record up to `upto` that ends a packet: the one behind it goes into another.
     fn full(&self, log: &Log, upto: Position) -> Position {
-        let (first, offset) = self.next;
+        let first = self.next.0;
         let (mut end, mut bytes) = (first.0 - 1, 0);
         for position in first.0..=upto.0 {
             let Some(record) = log.record(Position(position)) else { break };
-            let is_begun = position == first.0 && offset > 0;
-            if is_begun || record.len() > PIECE_BYTES_MAX {
-                // In pieces, the last of which travels alone.
+            if record.len() > PIECE_BYTES_MAX {
+                // In pieces, some of which may have gone; the last one travels alone.
                 (end, bytes) = (position, 0);
                 continue;
             }

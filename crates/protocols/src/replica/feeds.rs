@@ -73,10 +73,6 @@ impl Feeds {
         self.feeds.clear();
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.feeds.is_empty()
-    }
-
     fn of(&mut self, node: NodeId) -> Option<&mut Feed> {
         self.feeds.iter_mut().find(|feed| feed.node == node)
     }

@@ -53,12 +53,9 @@ impl<E: Engine> Replica<E> {
         let (log, upto) = (&self.ordered.log, self.passed());
         let scratch = &mut self.scratch;
         self.streams.pump(now.instant, (log, upto, self.committed), scratch, sink);
-        if !self.feeds.is_empty() {
-            let me = (self.role.node(), self.role.epoch());
-            let known = (log, self.executed, self.committed);
-            let dropped = self.feeds.pump(now.instant, me, known, scratch, sink);
-            self.count.feeds_dropped += dropped;
-        }
+        let me = (self.role.node(), self.role.epoch());
+        let known = (log, self.executed, self.committed);
+        self.count.feeds_dropped += self.feeds.pump(now.instant, me, known, scratch, sink);
     }
 
     /// Sends full packets of records in the middle of a batch.
