@@ -296,6 +296,29 @@ mod tests {
         });
         assert!(versions[0].iter().all(|version| !versions[1].contains(version)));
     }
+
+    #[test]
+    fn a_reply_that_was_released_leaves_its_buffer_to_the_next_one() {
+        let mut k = Kept::new(1);
+        let first = k.keep(Instant(0), key(1), b"a first reply").unwrap();
+        let buffer = k.reply(Instant(0), key(1), first).unwrap().as_ptr();
+        k.release(key(1), first);
+        let second = k.keep(Instant(0), key(2), b"a second one").unwrap();
+        let reply = k.reply(Instant(0), key(2), second).unwrap();
+        assert_eq!((reply.as_ptr(), reply), (buffer, &b"a second one"[..]));
+        // A long one's is given back, and there are not many.
+        let long = k.keep(Instant(0), key(3), &alloc::vec![0; SPARE_BYTES_MAX + 1]).unwrap();
+        k.release(key(3), long);
+        assert!(k.spares.is_empty());
+        for n in 0..2 * SPARES_MAX as u64 {
+            k.keep(Instant(0), key(n), b"short").unwrap();
+        }
+        for n in 0..2 * SPARES_MAX as u64 {
+            k.remove(key(n));
+        }
+        assert_eq!((k.spares.len(), k.bytes), (SPARES_MAX, 0));
+    }
+
     #[test]
     fn bug_15_4_a_whole_body_waits_for_its_write_longer_than_a_part_of_one() {
         let whole = FragmentHdr { version: 5, total_bytes: 3, index: 0, count: 1 };

@@ -323,3 +323,240 @@ fn encode<'a>(command: &'a mut CommandBuf, key: &[u8], deadline_ms: u64) -> &'a 
     let digits = alloc::format!("{deadline_ms}");
     command.encode(1, [EXPIRE_COMMAND, key, digits.as_bytes()])
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::{format, vec};
+
+    use concord_core::{LogClock, SEC};
+    use concord_engine::{Class, Command, Context, Memory, Shimmed};
+    use concord_wire::Packet;
+
+    use super::*;
+
+    const SWITCH: Addr = Addr { ip: 9, port: 1 };
+    const START_MS: u64 = 10_000;
+
+    /// Who orders, its keys, and what it has sent.
+    struct Bench {
+        expiring: Expiring,
+        engine: Shimmed<Memory>,
+        epoch: Epoch,
+        ms: u64,
+        last_ms: u64,
+        sent: Vec<(Addr, Vec<u8>)>,
+    }
+
+    impl Bench {
+        /// With `count` keys, each due a ms after the one before, the first one at once.
+        fn new(count: u64) -> Bench {
+            let mut bench = Bench {
+                expiring: Expiring::default(),
+                engine: Shimmed::new(Memory::new(0)),
+                epoch: Epoch(1),
+                ms: START_MS,
+                last_ms: START_MS,
+                sent: Vec::new(),
+            };
+            for n in 0..count {
+                bench.command(&[
+                    b"SET",
+                    &key(n),
+                    b"v",
+                    b"PXAT",
+                    format!("{}", START_MS + n).as_bytes(),
+                ]);
+            }
+            bench
+        }
+
+        fn command(&mut self, args: &[&[u8]]) {
+            let context = Context { now_ms: START_MS - 1, position: 1, ..Context::default() };
+            let (mut command, mut reply) = (CommandBuf::new(), Vec::new());
+            let body = command.encode(1, args.iter().copied());
+            let command = Command::parse(body).unwrap();
+            self.engine.submit(&context, Class::Write, &command, &mut reply);
+            assert!(!reply.starts_with(b"-"));
+        }
+
+        /// The numbers of the expiries that are sent now, where all up to `settled` is done.
+        fn expire(&mut self, settled: u64) -> Vec<u64> {
+            let now = Now { instant: Instant(SEC + self.ms * MS), unix_ms: self.ms };
+            let (mut scratch, mut count) = (Vec::new(), ReplicaCounters::default());
+            let clock = LogClock::default();
+            let by = Orderer {
+                engine: &mut self.engine,
+                node: NodeId(1),
+                addr: Addr::default(),
+                in_force: InForce { epoch: self.epoch, switch: SWITCH, checked: None, clock },
+                guards: Guards::ALL,
+                scratch: &mut scratch,
+                count: &mut count,
+            };
+            self.sent.clear();
+            let ordered = (Position(settled), self.last_ms);
+            self.expiring.expire(now, ordered, by, &mut self.sent);
+            let expiries = self.sent.iter().map(|(_, bytes)| Packet::parse(bytes).unwrap().repr());
+            expiries.filter(|r| !r.flags.has(Flags::NOOP)).map(|repr| repr.request.0).collect()
+        }
+
+        /// The expiry of key `of` is ordered at `position`, and its key deleted.
+        fn order(&mut self, number: u64, of: u64, position: u64) {
+            self.on_ordered(number, position);
+            self.command(&[b"DEL", &key(of)]);
+        }
+
+        fn on_ordered(&mut self, number: u64, position: u64) {
+            let repr = Repr { request: RequestNumber(number), ..Repr::new(Op::Write) };
+            self.expiring.on_ordered(&repr, Position(position));
+        }
+    }
+
+    fn key(n: u64) -> Vec<u8> {
+        format!("key {n:03}").into_bytes()
+    }
+
+    #[test]
+    fn t12_keys_are_deleted_when_they_are_due_and_each_once() {
+        let mut b = Bench::new(5);
+        b.ms -= 1;
+        assert_eq!(b.expire(0), []);
+        b.ms = START_MS + 1;
+        assert_eq!(b.expire(0), [1, 2]);
+        assert_eq!(b.expire(0), [], "they are on their way");
+        b.ms += 1;
+        assert_eq!(b.expire(0), [3]);
+        assert!(!b.expiring.goes_on(Position(0)), "there are no more");
+    }
+
+    #[test]
+    fn more_expiries_are_sent_once_half_of_the_window_is_open() {
+        let mut b = Bench::new(100);
+        b.ms += 100;
+        assert_eq!(b.expire(0).len(), WINDOW_MIN);
+        assert!(!b.expiring.goes_on(Position(0)), "all are under way");
+        // Of a window of 24, 8 are not ordered, and others not done.
+        (1..=8).for_each(|n| b.order(n, n - 1, n));
+        assert!(!b.expiring.goes_on(Position(4)));
+        assert!(b.expiring.goes_on(Position(5)));
+        assert_eq!(b.expire(5).len(), 13);
+        assert!(!b.expiring.goes_on(Position(5)));
+    }
+
+    #[test]
+    fn an_expiry_that_many_later_ones_overtook_is_lost_and_closes_the_window() {
+        let mut b = Bench::new(100);
+        b.ms += 100;
+        b.expire(0);
+        (2..=16).for_each(|n| b.order(n, n - 1, n));
+        assert_eq!(
+            b.expire(16),
+            (17..=46).collect::<Vec<_>>(),
+            "a window of 31, of which one is out"
+        );
+        b.order(17, 16, 17);
+        assert_eq!((b.expiring.window, b.expiring.flying), (32, 30), "it may be late");
+        b.order(18, 17, 18);
+        assert_eq!((b.expiring.window, b.expiring.flying), (33 - 3, 28), "it is lost");
+        // Should it come nevertheless, it counts as any other.
+        b.order(1, 0, 19);
+        assert_eq!((b.expiring.window, b.expiring.flying), (31, 28));
+    }
+
+    #[test]
+    fn an_expiry_that_is_not_ordered_in_time_is_sent_again_by_another_number() {
+        let mut b = Bench::new(2);
+        b.ms += 1;
+        assert_eq!(b.expire(0), [1, 2]);
+        b.order(2, 1, 1);
+        let at = b.ms;
+        for ms in [RETRY_NS / MS - 1, RETRY_NS / MS] {
+            b.ms = at + ms;
+            assert_eq!(b.expire(1), if ms < RETRY_NS / MS { vec![] } else { vec![3] });
+        }
+        assert_eq!((b.expiring.flying, b.expiring.bytes), (1, key(0).len()));
+        b.on_ordered(1, 2);
+        assert_eq!(b.expiring.flying, 1, "the first one is nobody's by now");
+    }
+
+    #[test]
+    fn a_key_that_got_another_time_to_live_meanwhile_takes_another_turn() {
+        let mut b = Bench::new(1);
+        assert_eq!(b.expire(0), [1]);
+        let at = format!("{}", START_MS + 2);
+        b.command(&[b"SET", &key(0), b"w", b"PXAT", at.as_bytes()]);
+        b.ms += 1;
+        assert_eq!(b.expire(0), []);
+        b.ms += 1;
+        assert_eq!(b.expire(0), [2]);
+        assert_eq!((b.expiring.flying, b.expiring.bytes), (1, key(0).len()));
+        // It is done with its own, not with that of the first.
+        b.on_ordered(1, 5);
+        b.on_ordered(2, 6);
+        assert_eq!((b.expiring.flying, b.expire(5)), (0, vec![]));
+        assert_eq!(b.expire(6), [3], "the key is still there");
+    }
+
+    #[test]
+    fn a_later_epoch_begins_with_nothing_under_way_and_its_numbers_are_new() {
+        let mut b = Bench::new(3);
+        b.ms += 3;
+        assert_eq!(b.expire(0), [1, 2, 3]);
+        b.epoch = Epoch(2);
+        assert_eq!(b.expire(0), [4, 5, 6]);
+        b.on_ordered(2, 1);
+        assert_eq!((b.expiring.flying, b.expiring.ordered.len()), (3, 0), "of the epoch before");
+    }
+
+    #[test]
+    fn t17_an_expiry_of_a_long_key_goes_by_its_hash_and_its_body_is_known_until_it_is_ordered() {
+        let mut b = Bench::new(0);
+        let long = vec![b'k'; BODY_BYTES_MAX];
+        let at = format!("{START_MS}");
+        b.command(&[b"SET", &long, b"v", b"PXAT", at.as_bytes()]);
+        assert_eq!(b.expire(0), [1]);
+        let (to, bytes) = b.sent.pop().unwrap();
+        let packet = Packet::parse(&bytes).unwrap();
+        let (repr, hdr) = (packet.repr(), packet.body());
+        assert_eq!((to, repr.flags), (SWITCH, Flags::INTERNAL.with(Flags::BODY_STAGED)));
+        let body = b.expiring.body(&repr, hdr).unwrap();
+        assert!(Command::parse(&body).unwrap().args().eq([EXPIRE_COMMAND, &long, at.as_bytes()]));
+        let other = Repr { request: RequestNumber(2), ..repr };
+        assert_eq!(b.expiring.body(&other, hdr), None);
+        let of_client = Repr { flags: Flags::BODY_STAGED, ..repr };
+        assert_eq!(b.expiring.body(&of_client, hdr), None);
+        let mut forged = Vec::new();
+        FragmentHdr { version: 7, total_bytes: 9, index: 0, count: 1 }.emit(&mut forged);
+        assert_eq!(b.expiring.body(&repr, &forged), None, "another command");
+        b.on_ordered(1, 1);
+        assert_eq!(b.expiring.body(&repr, hdr), None);
+    }
+
+    #[test]
+    fn t12_the_logs_time_is_told_when_the_last_record_is_old_and_keys_have_times_to_live() {
+        let told = |b: &mut Bench, ms: u64| {
+            b.ms = START_MS + ms;
+            b.expire(0);
+            b.sent
+                .iter()
+                .any(|(_, bytes)| Packet::parse(bytes).unwrap().repr().flags.has(Flags::NOOP))
+        };
+        let mut b = Bench::new(1);
+        assert!(!told(&mut b, TELL_TIME_MS - 1));
+        assert!(told(&mut b, TELL_TIME_MS));
+        let again_ms = TELL_AGAIN_NS / MS;
+        assert!(!told(&mut b, TELL_TIME_MS + again_ms - 1));
+        assert!(told(&mut b, TELL_TIME_MS + again_ms), "that came to nothing");
+        b.last_ms = b.ms;
+        assert!(!told(&mut b, TELL_TIME_MS + 3 * again_ms));
+        assert!(!told(&mut Bench::new(0), TELL_TIME_MS), "nobody asks for the time");
+    }
+
+    #[test]
+    fn keys_that_are_due_are_looked_for_now_and_then() {
+        let mut expiring = Expiring::default();
+        let at = Instant(SEC);
+        assert!(expiring.is_due(at) && expiring.next_at() == at.after(SCAN_NS));
+        assert!(!expiring.is_due(at.after(SCAN_NS - 1)) && expiring.is_due(at.after(SCAN_NS)));
+    }
+}

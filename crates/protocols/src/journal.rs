@@ -675,6 +675,34 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_begins_once_the_log_has_grown_enough_unless_something_keeps_it() {
+        let wanted = |keeps: fn(&mut Journal)| {
+            let mut journal = journal();
+            journal.log_bytes = EVERY_BYTES;
+            keeps(&mut journal);
+            journal.part_wanted()
+        };
+        assert_eq!(wanted(|_| ()), Some(PART_TABLE));
+        assert_eq!(wanted(|journal| journal.log_bytes -= 1), None);
+        assert_eq!(wanted(|journal| journal.is_dead = true), None, "the disk failed");
+        assert_eq!(
+            wanted(|journal| journal.is_short = true),
+            None,
+            "there is no space on the disk"
+        );
+        // One was given up while the engine made a part of it: that one comes first, and is of no use.
+        let given_up = |journal: &mut Journal| {
+            journal.begin_part(Position(1));
+            journal.end_snapshot();
+        };
+        assert_eq!(wanted(given_up), None);
+        let mut journal = journal();
+        given_up(&mut journal);
+        assert_eq!(journal.part_position(PART_TABLE), None);
+        assert_eq!(journal.part_wanted(), Some(PART_TABLE));
+    }
+
+    #[test]
     fn a_snapshot_waits_until_what_has_gathered_is_written_and_that_is_soon() {
         let mut journal = journal();
         journal.begin_part(Position(1));

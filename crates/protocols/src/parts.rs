@@ -211,11 +211,14 @@ pub(crate) fn first_missing(part: &Assembly) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
     use crate::sessions::Sessions;
     use concord_core::{Epoch, Guards, RequestNumber, SessionId};
-    use concord_wire::Flags;
+    use concord_engine::CommandBuf;
     use concord_wire::record::Record;
+    use concord_wire::{Flags, FurtherIds};
 
     fn table_of_long_results(count: u64) -> Sessions {
         let mut sessions = Sessions::new(Guards::ALL);
@@ -272,5 +275,98 @@ mod tests {
         let (hash, table) = Table::parse(&bytes).unwrap();
         copy.restore(table.sessions);
         assert!(hash == 77 && copy.save() == sessions.save());
+    }
+
+    #[test]
+    fn a_table_says_the_term_and_the_voters_where_there_are_any() {
+        let mut longest = 0;
+        for (term, voters) in [(0, vec![]), (3, vec![]), (0, vec![7]), (3, vec![7, 8])] {
+            let sessions = Sessions::new(Guards::ALL).save();
+            let table = Table { last_seq: 9, last_now_ms: 8, sessions, term, voters };
+            let bytes = table.emit(77);
+            let (hash, copy) = Table::parse(&bytes).unwrap();
+            assert_eq!((hash, copy.last_seq, copy.last_now_ms), (77, 9, 8));
+            assert_eq!((copy.term, copy.voters), (table.term, table.voters));
+            assert!(bytes.len() > longest, "where there are none it is as it was");
+            longest = bytes.len();
+        }
+        assert!(Table::parse(b"short").is_none());
+    }
+
+    #[test]
+    fn a_part_of_before_the_view_is_made_anew_once_that_can_be() {
+        let part = |position| Part { number: 1, position: Position(position), bytes: None };
+        let is_early = |at, start, executed| part(at).is_early(Position(start), Position(executed));
+        assert!(is_early(4, 5, 5));
+        assert!(!is_early(5, 5, 6), "the view began with it");
+        assert!(!is_early(4, 5, 4), "nothing more was executed");
+    }
+
+    /// A key, and its place.
+    fn key_at(n: u8) -> ([u8; 2], u64) {
+        ([b'k', n], place_of_key(&[b'k', n]))
+    }
+
+    #[test]
+    fn of_a_record_that_is_executed_whose_objects_were_copied() {
+        let (key, at) = key_at(b'a');
+        let obj_id = concord_core::hash::object_id(&key);
+        let record = Record { obj_id, ..Record::EMPTY };
+        let of = |from| Executable::of(&record, from, Guards::ALL);
+        assert_eq!((of(at), of(at + 1)), (Executable::Nothing, Executable::Whole));
+        // Of several each for itself.
+        let (other, behind) = (b'b'..=b'z').map(key_at).find(|(_, behind)| *behind > at).unwrap();
+        let further = FurtherIds::new(&[concord_core::hash::object_id(&other)]).unwrap();
+        let mut commands = [CommandBuf::new(), CommandBuf::new(), CommandBuf::new()];
+        let [set, both, one] = &mut commands;
+        let set = set.encode(0, [&b"MSET"[..], &key, b"1", &other, b"2"]);
+        let record = Record { obj_id, further, command: set, ..Record::EMPTY };
+        let of = |from| Executable::of(&record, from, Guards::ALL);
+        assert_eq!((of(at), of(behind + 1)), (Executable::Nothing, Executable::Whole));
+        let part = Executable::Part(one.encode(0, [&b"MSET"[..], &key, b"1"]).to_vec());
+        assert_eq!((of(at + 1), of(behind)), (part.clone(), part.clone()));
+        assert!(part.command(set) != set && Executable::Whole.command(set) == set);
+        assert!(!Executable::may_entangle(&record));
+        // What is done to one hangs on the other.
+        let both = both.encode(0, [&b"MSETNX"[..], &key, b"1", &other, b"2"]);
+        let record = Record { command: both, ..record };
+        assert_eq!(Executable::of(&record, behind, Guards::ALL), Executable::Entangled);
+        assert!(Executable::may_entangle(&record));
+        // One of all keys, as if it named several.
+        let flags = Flags::WILDCARD;
+        let record = Record { flags, further: FurtherIds::NONE, command: b"no command", ..record };
+        assert_eq!(Executable::of(&record, 0, Guards::ALL), Executable::Whole);
+    }
+
+    #[test]
+    fn fragments_are_asked_for_by_and_by_and_those_of_no_use_change_nothing() {
+        let total_bytes = (FRAGMENTS_MAX + 2) * FRAGMENT_BYTES as u32;
+        let hdr = FragmentHdr { version: 5, total_bytes, index: 0, count: 1 };
+        let (mut part, piece) = (None, [7; FRAGMENT_BYTES]);
+        let mut take = |hdr, asked| take_piece(&mut part, asked, hdr, &piece);
+        let beyond = FragmentHdr { index: FRAGMENTS_MAX + 2, ..hdr };
+        assert_eq!(take(beyond, 0), Piece::OfMany);
+        let huge = FragmentHdr { total_bytes: PART_BYTES_MAX as u32 + 1, ..hdr };
+        assert_eq!(take(huge, 0), Piece::OfMany);
+        for index in 0..FRAGMENTS_MAX - 1 {
+            assert_eq!(take(FragmentHdr { index, ..hdr }, 0), Piece::OfMany);
+        }
+        let last_asked = FragmentHdr { index: FRAGMENTS_MAX - 1, ..hdr };
+        assert_eq!(take(last_asked, 0), Piece::LastAsked);
+        let last = FragmentHdr { index: FRAGMENTS_MAX + 1, ..hdr };
+        assert_eq!(take(last, FRAGMENTS_MAX), Piece::LastAsked, "the one before it is lacking");
+        assert_eq!(part.as_ref().map(first_missing), Some(FRAGMENTS_MAX));
+        let rest = FragmentHdr { index: FRAGMENTS_MAX, ..hdr };
+        let mut whole = part.clone();
+        assert_eq!(take_piece(&mut whole, FRAGMENTS_MAX, rest, &piece), Piece::Last);
+        // As of another position it is another part, and so it is if it has another length.
+        for other in [
+            FragmentHdr { version: 6, ..rest },
+            FragmentHdr { total_bytes: total_bytes - 1, ..rest },
+        ] {
+            let mut own = part.clone();
+            take_piece(&mut own, 0, other, &piece);
+            assert_eq!(own.as_ref().map(first_missing), Some(0));
+        }
     }
 }

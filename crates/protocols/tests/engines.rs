@@ -396,6 +396,26 @@ fn bug_15_5_a_read_of_all_keys_shows_nothing_that_is_not_committed() {
     assert_eq!(b.read_replies(), [b":1\r\n".to_vec()]);
 }
 
+/// The position that the read waits for may be another write's in the next epoch.
+#[test]
+fn t6_a_read_that_the_engine_finished_in_a_later_epoch_waits_for_no_write_of_an_earlier_one() {
+    let mut b = Bench::new(Protocol::PrimaryBackup, Guards::ALL);
+    b.server(1).lets = 0;
+    b.write(Flags(0), &["SET", "k", "v"]);
+    b.read(1, 1, &["GET", "k"]);
+    b.pass(1, no_records);
+    b.configure(2, 1);
+    b.server(1).lets = usize::MAX;
+    b.pass(1, no_records);
+    assert_eq!(b.at(1).counters().reads_dropped, 1);
+    b.pass(3 * LEASE_MS, to_all);
+    assert_eq!((b.read_replies(), b.scripts()), (vec![], [0; 3]));
+    b.read(1, 2, &["GET", "k"]);
+    b.pass(20, to_all);
+    assert_eq!(b.read_replies(), [b"$1\r\nv\r\n".to_vec()]);
+    assert_eq!(b.at(1).counters().reads_waited, 1, "what the second one saw was committed");
+}
+
 #[test]
 fn bug_15_5_craqs_head_passes_a_read_of_all_keys_on_while_a_write_is_at_its_engine() {
     let mut b = Bench::new(Protocol::Craq, Guards::ALL);
@@ -865,6 +885,24 @@ fn bug_15_28_a_follower_refuses_fast_reads_that_are_older_than_a_script() {
         let expected = [Reason::RefusedNewer, Reason::Fast].map(Some);
         assert_eq!(reasons, expected, "{protocol:?}");
     }
+}
+
+#[test]
+fn a_quorum_read_at_a_follower_that_has_executed_a_script_goes_to_the_leader_at_once() {
+    let (reads, limits) = (SlowReads::Quorum, Limits::default());
+    let mut b = Bench::reading(Protocol::Raft, reads, Guards::ALL, limits);
+    let passed_on = |b: &mut Bench, node: u16, number: u64| {
+        b.wire.clear();
+        b.read_as(node, number, (Flags(0), Seq::NONE), &["GET", "k"]);
+        let to =
+            |f: &Flight| Packet::parse(&f.2).is_ok_and(|p| p.op() == Op::Read).then_some(f.1.port);
+        b.wire.iter().filter_map(to).collect::<Vec<_>>()
+    };
+    assert_eq!(passed_on(&mut b, 3, 1), [0; 0], "there was no script");
+    b.write(Flags(0), &SCRIPT);
+    b.pass(60, to_all);
+    assert_eq!(b.leader(), Some(1));
+    assert_eq!((passed_on(&mut b, 3, 2), passed_on(&mut b, 1, 3)), (vec![1], vec![]));
 }
 
 /// Raft with quorum reads: reads that wait while the first script is executed are the leader's, which withholds what they

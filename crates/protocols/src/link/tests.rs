@@ -392,3 +392,25 @@ fn a_late_packet_of_one_stream_is_none_of_another() {
     assert_eq!(receiver.offer(&piece(1, true, true, b"x")), Arrival::Dropped);
     assert_eq!(receiver.offer(&piece((7 << 40) + 1, true, true, b"x")), Arrival::InOrder);
 }
+
+/// The window had no room for all pieces of a record.
+#[test]
+fn a_record_whose_first_pieces_have_gone_is_finished_in_the_middle_of_a_batch() {
+    let mut path = Path::new(250 * US);
+    let pumped = |path: &mut Path| {
+        let mut out: Vec<(Addr, Vec<u8>)> = Vec::new();
+        let upto = Position(path.log.end().position);
+        let (now, log) = (path.now, &path.log);
+        path.sender.pump_full(now, log, upto, Position(0), &mut Vec::new(), &mut out);
+        (out.len(), path.sender.next)
+    };
+    path.sender.window = 2;
+    path.log.push(&vec![0; 3 * PIECE_BYTES_MAX + 1], 0);
+    assert_eq!(pumped(&mut path), (2, (Position(1), 2 * PIECE_BYTES_MAX as u32)));
+    path.sender.window = 10;
+    path.log.push(&vec![0; PIECE_BYTES_MAX], 0);
+    assert_eq!(pumped(&mut path), (2, (Position(2), 0)), "the next one may get company");
+    path.log.push(&[0], 0);
+    path.log.push(&vec![0; PIECE_BYTES_MAX], 0);
+    assert_eq!(pumped(&mut path), (2, (Position(4), 0)), "each ends a packet");
+}

@@ -267,3 +267,141 @@ impl Feeds {
         position.min(Position(tail)).min(Position(needed.unwrap_or(u64::MAX)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use concord_wire::control::LogEnd;
+
+    use super::*;
+    use crate::parts::PART_OBJECTS;
+
+    const ME: NodeId = NodeId(1);
+    const EPOCH: Epoch = Epoch(4);
+    const JOINER: (NodeId, Addr) = (NodeId(7), Addr { ip: 7, port: 7 });
+
+    /// A log of records 11 to 20, of which those up to 15 are committed.
+    fn log() -> Log {
+        let mut log = Log::starting_at(LogEnd { position: 10, hash: 100 });
+        (1..=10).for_each(|n| log.push(&[n; 100], 0));
+        log
+    }
+
+    fn asks(feeds: &mut Feeds, attempt: u64, part: u64) -> Asked {
+        feeds.on_ask(JOINER, attempt, part, Position(15))
+    }
+
+    /// The joiner has begun its copy 1, with the table as of position 12.
+    fn begun() -> Feeds {
+        let mut feeds = Feeds::default();
+        feeds.begin(true);
+        assert_eq!(asks(&mut feeds, 1, PART_TABLE), Asked::Serve { is_made: false });
+        feeds.begin_part(JOINER.0, PART_TABLE, Position(12));
+        feeds.begin_stream((ME, EPOCH), JOINER.0, Position(12));
+        feeds
+    }
+
+    /// Fragments that are sent of the part that was made.
+    fn sent(feeds: &mut Feeds) -> Vec<Vec<u8>> {
+        let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+        feeds.push_part(EPOCH, JOINER.0, &mut vec![], &mut sent);
+        assert!(sent.iter().all(|(to, _)| *to == JOINER.1));
+        let pieces = sent.iter().filter_map(|(_, bytes)| match CopyMessage::parse(bytes) {
+            Ok(CopyMessage::Piece { piece, .. }) => Some(piece),
+            _ => None,
+        });
+        pieces.collect()
+    }
+
+    #[test]
+    fn a_copy_begins_with_the_table_and_goes_on_part_by_part() {
+        let mut feeds = Feeds::default();
+        feeds.begin(true);
+        assert_eq!(asks(&mut feeds, 1, PART_OBJECTS), Asked::Nothing, "there is no such copy");
+        assert!(!feeds.knows(JOINER.0));
+        assert_eq!(asks(&mut feeds, 1, PART_TABLE), Asked::Serve { is_made: false });
+        assert_eq!(asks(&mut feeds, 1, PART_OBJECTS), Asked::Nothing, "it has no records yet");
+        let mut feeds = begun();
+        assert!(feeds.streams(JOINER.0, 1) && !feeds.streams(JOINER.0, 2) && !feeds.streams(ME, 1));
+        assert_eq!(asks(&mut feeds, 1, PART_TABLE), Asked::Serve { is_made: true });
+        assert_eq!(asks(&mut feeds, 1, PART_OBJECTS), Asked::Serve { is_made: false });
+        feeds.begin_part(JOINER.0, PART_OBJECTS, Position(14));
+        assert_eq!(asks(&mut feeds, 1, PART_TABLE), Asked::Nothing, "it has that one by now");
+        assert_eq!(asks(&mut feeds, 0, PART_OBJECTS), Asked::Nothing, "an older copy's");
+        assert_eq!(asks(&mut feeds, 2, PART_OBJECTS), Asked::Nothing);
+        assert_eq!(asks(&mut feeds, 2, PART_TABLE), Asked::Serve { is_made: false }, "anew");
+        assert!(!feeds.streams(JOINER.0, 1) && !feeds.streams(JOINER.0, 2));
+    }
+
+    #[test]
+    fn the_last_part_waits_until_what_is_before_the_replicas_records_is_committed() {
+        for (at, asked) in [(15, Asked::Serve { is_made: false }), (16, Asked::Nothing)] {
+            let mut feeds = begun();
+            feeds.begin_stream((ME, EPOCH), JOINER.0, Position(at));
+            assert_eq!(asks(&mut feeds, 1, PART_RESULTS), asked);
+            assert_eq!(asks(&mut feeds, 1, PART_OBJECTS), Asked::Serve { is_made: false });
+        }
+    }
+
+    #[test]
+    fn a_part_goes_out_once_it_is_made_and_the_table_with_the_hash_of_where_it_stands() {
+        let (mut feeds, log) = (begun(), log());
+        assert!(sent(&mut feeds).is_empty());
+        feeds.end_part(JOINER.0, PART_OBJECTS, b"of another part".to_vec(), &log);
+        assert!(sent(&mut feeds).is_empty());
+        feeds.end_part(JOINER.0, PART_TABLE, b"--hash--table".to_vec(), &log);
+        let hash = log.hash_at(Position(12)).unwrap().to_be_bytes();
+        let table = [&hash[..], b"table"].concat();
+        assert_eq!(sent(&mut feeds), core::slice::from_ref(&table));
+        feeds.end_part(JOINER.0, PART_TABLE, b"made a second time".to_vec(), &log);
+        assert_eq!(sent(&mut feeds), [table]);
+        feeds.begin_part(JOINER.0, PART_OBJECTS, Position(13));
+        feeds.end_part(JOINER.0, PART_OBJECTS, b"the objects".to_vec(), &log);
+        assert_eq!(sent(&mut feeds), [b"the objects"]);
+    }
+
+    #[test]
+    fn a_replica_whose_records_are_gone_begins_anew_once_it_has_heard_of_it() {
+        let (mut feeds, mut log) = (begun(), log());
+        let pump = |feeds: &mut Feeds, log: &Log| {
+            let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+            let known = (log, Position(14), Position(12));
+            let now = Instant(0);
+            let dropped = feeds.pump(now, (ME, EPOCH), known, &mut vec![], &mut sent);
+            (dropped, sent.len())
+        };
+        assert_eq!((feeds.deadline(), feeds.dropped(JOINER.0)), (Instant::NEVER, None));
+        assert_eq!(pump(&mut feeds, &log), (0, 1), "records 13 and 14 fit a packet");
+        assert!(feeds.deadline() < Instant::NEVER);
+        log.truncate(Position(12));
+        assert_eq!(pump(&mut feeds, &log), (0, 0), "it needs 13");
+        log.truncate(Position(13));
+        assert_eq!(pump(&mut feeds, &log), (1, 1), "the word of that");
+        assert_eq!(pump(&mut feeds, &log), (0, 0));
+        assert_eq!(feeds.dropped(JOINER.0), Some((JOINER.1, 1)));
+        assert_eq!(asks(&mut feeds, 1, PART_OBJECTS), Asked::Dropped);
+        assert_eq!(asks(&mut feeds, 2, PART_TABLE), Asked::Serve { is_made: false });
+        assert_eq!(feeds.dropped(JOINER.0), None);
+    }
+
+    #[test]
+    fn records_are_kept_for_replicas_that_join_and_for_those_that_may() {
+        let (log, limits) = (log(), Limits::default());
+        let forgettable =
+            |feeds: &Feeds, log: &Log| feeds.forgettable(Position(15), log, &limits).0;
+        let mut feeds = Feeds::default();
+        assert_eq!(forgettable(&feeds, &log), 15, "nobody joins");
+        feeds.begin(true);
+        assert_eq!(forgettable(&feeds, &log), 0, "its tail is that long");
+        let mut long = Log::starting_at(LogEnd { position: TAIL_RECORDS + 3, hash: 0 });
+        (0..10).for_each(|_| long.push(&[7], 0));
+        assert_eq!(forgettable(&feeds, &long), 13, "all but the tail");
+        let mut feeds = begun();
+        assert_eq!(forgettable(&feeds, &long), 12, "the joiner's first is 13");
+        let small = Limits { log_records_max: 20, ..limits };
+        assert_eq!(feeds.forgettable(Position(15), &long, &small).0, 15, "the log is half full");
+        feeds.clear();
+        assert_eq!(forgettable(&feeds, &long), 13);
+    }
+}

@@ -65,3 +65,46 @@ impl Unanswered {
         Some((turn, reply))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use concord_wire::{Op, Reason, Repr};
+
+    use super::*;
+
+    /// A read that waits for `needed`.
+    fn turn(needed: u64) -> ReadTurn {
+        let mut turn = ReadTurn::of(&Repr::new(Op::Read), Reason::None);
+        turn.needed = Position(needed);
+        turn
+    }
+
+    #[test]
+    fn t6_replies_wait_for_the_writes_that_they_may_have_seen() {
+        let mut waiting = Unanswered::default();
+        for (order, needed) in [(1, 7), (2, 5), (3, 7)] {
+            assert!(waiting.push_read(order, turn(needed), &[order as u8]));
+        }
+        let mut answered =
+            |committed| waiting.pop_read(Position(committed)).map(|(_, reply)| reply);
+        assert_eq!(answered(4), None);
+        assert_eq!((answered(6), answered(6)), (Some(vec![2]), None));
+        assert_eq!((answered(7), answered(7), answered(7)), (Some(vec![1]), Some(vec![3]), None));
+        assert_eq!(waiting.bytes, 0);
+    }
+
+    #[test]
+    fn waiting_replies_are_bounded_in_bytes_and_a_single_one_may_be_larger() {
+        let mut waiting = Unanswered::default();
+        assert!(waiting.push_read(1, turn(1), &vec![0; WAITING_BYTES_MAX + 1]));
+        assert!(!waiting.push_read(2, turn(1), b"x"));
+        // As if there were more, up to 2 bytes below the bound.
+        let mut waiting = Unanswered { bytes: WAITING_BYTES_MAX - 2, ..Unanswered::default() };
+        assert!(waiting.push_read(3, turn(1), b"xy"));
+        assert!(!waiting.push_read(4, turn(1), b"z"));
+        waiting.forget_reads();
+        assert!(waiting.push_read(6, turn(1), b"x"));
+    }
+}

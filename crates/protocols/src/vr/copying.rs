@@ -59,3 +59,46 @@ impl Copying {
         self.wanted == PART_NONE && end.0 >= self.target.position
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use concord_wire::fragment::FragmentHdr;
+
+    use super::*;
+
+    const TARGET: LogEnd = LogEnd { position: 9, hash: 7 };
+
+    /// A copy that needs part `wanted` next, and has it whole or not, as of position 5.
+    fn copying(wanted: u64, is_whole: bool) -> Copying {
+        let total_bytes = if is_whole { 3 } else { 4_000 };
+        let hdr = FragmentHdr { version: 5, total_bytes, index: 0, count: 1 };
+        let mut part = Assembly::new(hdr);
+        part.add(&hdr, b"abc");
+        Copying { wanted, part: Some(part), ..Copying::begin(1, TARGET) }
+    }
+
+    #[test]
+    fn vrr_5_2_a_copy_is_done_with_its_last_part_and_the_log_of_the_view() {
+        let is_done = |wanted, end| copying(wanted, true).is_done(Position(end));
+        assert!(!is_done(PART_RESULTS, 9), "results may be lacking still");
+        assert!(!is_done(PART_NONE, 8));
+        assert!(is_done(PART_NONE, 9) && is_done(PART_NONE, 10));
+    }
+
+    #[test]
+    fn a_chunk_waits_for_the_records_before_it_and_what_is_older_than_the_state_is_dropped() {
+        let ready = |mut copying: Copying, end, submitted| {
+            let is_ready = copying.ready(Position(end), Position(submitted)).is_some();
+            (is_ready, copying.part.is_some())
+        };
+        let chunk = || copying(PART_OBJECTS, true);
+        assert_eq!(ready(chunk(), 4, 4), (false, true), "the log does not go so far");
+        assert_eq!(ready(chunk(), 5, 4), (true, false));
+        assert_eq!(ready(chunk(), 5, 5), (true, false));
+        assert_eq!(ready(chunk(), 6, 6), (false, false), "of a leader that had executed less");
+        assert_eq!(ready(copying(PART_OBJECTS, false), 5, 5), (false, true));
+        // With the table the log begins; the results are those up to where their leader was.
+        assert_eq!(ready(copying(PART_TABLE, true), 0, 6), (true, false));
+        assert_eq!(ready(copying(PART_RESULTS, true), 4, 4), (true, false));
+    }
+}

@@ -283,4 +283,122 @@ mod tests {
             "it is to be executed yet"
         );
     }
+
+    const VIEW: ViewNumber = ViewNumber(3);
+
+    fn turn(position: u64) -> Turn {
+        Turn::of(&Record { position: Position(position), ..Record::EMPTY })
+    }
+
+    /// Scripts at these positions were given to the engine of a leader, in that order.
+    fn running(positions: &[u64]) -> Scripts {
+        let mut scripts = Scripts::default();
+        for position in positions {
+            scripts.started(Position(*position), Seq::NONE, true);
+        }
+        scripts
+    }
+
+    #[test]
+    fn what_is_behind_a_script_that_is_not_decided_is_not_called_committed() {
+        let mut s = running(&[5, 7]);
+        s.started(Position(3), Seq::NONE, false);
+        assert_eq!((s.decided(Position(9)), s.decided(Position(4))), (Position(4), Position(4)));
+        assert_eq!(s.decided(Position(2)), Position(2));
+        s.finished(Position(7));
+        assert_eq!(s.decided(Position(9)), Position(4), "it was not its turn");
+        s.finished(Position(5));
+        assert_eq!(s.decided(Position(9)), Position(6));
+        s.finished(Position(7));
+        assert_eq!(s.decided(Position(9)), Position(9));
+        assert!(s.are_any() && s.unknown() == Some(Position(7)));
+    }
+
+    #[test]
+    fn a_script_that_was_stopped_is_decided_on_by_the_record_that_makes_it_void() {
+        let mut s = running(&[5]);
+        assert!(!s.stop(turn(6)), "the oldest one is another");
+        assert!(s.stop(turn(5)) && s.is_stopped());
+        assert!(s.settle().is_none());
+        // The record is at 8. Nobody hears of the script without it.
+        assert!(s.learn((Position(5), VIEW), Position(8), Position(7)));
+        assert_eq!(s.settle().map(|turn| turn.position), Some(Position(5)));
+        assert!(!s.is_stopped() && !s.are_any());
+        assert_eq!((s.decided(Position(7)), s.decided(Position(8))), (Position(4), Position(8)));
+        s.searched_to(Position(8), Position(7));
+        assert_eq!(s.decided(Position(7)), Position(4));
+        s.searched_to(Position(8), Position(8));
+        assert_eq!(s.decided(Position(7)), Position(7), "all of that is executed here");
+        // It may be said again.
+        assert!(s.learn((Position(5), VIEW), Position(9), Position(8)));
+    }
+
+    #[test]
+    fn a_script_that_is_void_before_its_turn_is_not_executed() {
+        let mut s = Scripts::default();
+        assert!(s.learn((Position(5), VIEW), Position(8), Position(4)));
+        assert!(!s.is_void(Position(4)) && s.is_void(Position(5)));
+        assert!(!s.is_void(Position(5)), "that was its turn");
+        assert!(!s.learn((Position(4), VIEW), Position(9), Position(4)), "it was executed here");
+    }
+
+    #[test]
+    fn a_leader_answers_from_a_script_once_a_quorum_has_executed_it() {
+        let mut s = running(&[5]);
+        s.finished(Position(5));
+        s.begin_view(Position(4));
+        assert_eq!((s.settled(), s.unknown()), (Position(4), Some(Position(5))));
+        s.know(Position(4));
+        assert_eq!(s.unknown(), Some(Position(5)));
+        s.know(Position(5));
+        s.know(Position(3));
+        assert_eq!((s.unknown(), s.known()), (None, Position(5)));
+        s.begin_view(Position(5));
+        assert_eq!(s.unknown(), Some(Position(5)), "in another view that is to be heard again");
+    }
+
+    #[test]
+    fn the_log_is_searched_once_for_what_is_void() {
+        let mut s = Scripts::copied_up_to(Position(4), None);
+        assert_eq!(s.unsearched(Position(2), Position(6)), 5..=6);
+        assert_eq!(s.unsearched(Position(5), Position(6)), 6..=6);
+        s.searched_to(Position(6), Position(6));
+        assert!(s.unsearched(Position(2), Position(6)).is_empty());
+    }
+
+    #[test]
+    fn a_lost_engine_is_blamed_on_the_oldest_script_that_is_not_void() {
+        let mut s = Scripts::default();
+        s.started(Position(3), Seq::NONE, false);
+        s.started(Position(5), Seq::NONE, true);
+        s.started(Position(7), Seq::NONE, true);
+        assert_eq!(s.suspect(), Some(Position(5)));
+        let now = Instant(9);
+        assert!(!s.is_leaving() && !s.stays(now));
+        s.has_last_word(now, turn(5));
+        assert!(s.is_leaving() && s.stays(Instant(9 + LAST_WORD_NS - 1)));
+        assert!(!s.stays(Instant(9 + LAST_WORD_NS)), "the record does not come");
+        assert!(s.learn((Position(5), VIEW), Position(8), Position(7)));
+        assert_eq!(s.suspect(), Some(Position(7)));
+        s.settle();
+        assert_eq!(s.suspect(), Some(Position(7)));
+        s.has_spoken(now);
+        assert!(s.stays(Instant(9 + TOLD_NS - 1)) && !s.stays(Instant(9 + TOLD_NS)));
+    }
+
+    #[test]
+    fn a_record_makes_an_earlier_script_void_by_the_word_of_its_views_leader_alone() {
+        let mut command = concord_engine::CommandBuf::new();
+        let mut void = |flags, position: &str, view: &str| {
+            let args = [VOID_COMMAND, position.as_bytes(), view.as_bytes()];
+            let command = command.encode(0, args);
+            let epoch = concord_core::Epoch(3);
+            void_of(&Record { flags, epoch, position: Position(8), command, ..Record::EMPTY })
+        };
+        assert_eq!(void(Flags::INTERNAL, "5", "3"), Some((Position(5), VIEW)));
+        assert_eq!(void(Flags::INTERNAL, "7", "3"), Some((Position(7), VIEW)));
+        assert_eq!(void(Flags::INTERNAL, "8", "3"), None, "itself");
+        assert_eq!(void(Flags::INTERNAL, "5", "2"), None, "the word of an earlier view");
+        assert_eq!(void(Flags(0), "5", "3"), None, "a client's");
+    }
 }

@@ -26,6 +26,7 @@ mod copy;
 mod disk;
 mod edges;
 mod flair;
+mod follower_leases;
 mod lives;
 mod members;
 mod nopaxos;
@@ -34,6 +35,8 @@ mod retire;
 
 struct Group {
     protocol: Protocol,
+    /// The switch's.
+    program: Program,
     nodes: Vec<Node>,
     now: Now,
     /// On their way: from, to, bytes.
@@ -107,8 +110,23 @@ impl Group {
     }
 
     fn founded_as(protocol: Protocol, count: usize, guards: Guards) -> Group {
-        let mut g = Group {
+        let mut g = Group::unconfigured(protocol, count, guards);
+        g.configure(1);
+        g.pass(5);
+        assert_eq!(g.leader(), Some(0));
+        let hello = Repr { flags: Flags::REGISTER, ..g.request(b"") };
+        let to: Vec<usize> = (0..if protocol.is_sequenced() { count } else { 1 }).collect();
+        g.cast(&to, hello, &[]);
+        g.run();
+        g.to_client.clear();
+        g
+    }
+
+    /// Nobody has been told of the group.
+    fn unconfigured(protocol: Protocol, count: usize, guards: Guards) -> Group {
+        Group {
             protocol,
+            program: Program::of(protocol, true),
             nodes: (0..count).map(|i| node(i, 100 + i as u64, guards)).collect(),
             now: Now { instant: Instant(SEC), unix_ms: 5_000 },
             packets: VecDeque::new(),
@@ -123,22 +141,18 @@ impl Group {
             counter: 0,
             request: 0,
             sent: vec![0; count],
-        };
-        g.configure(1);
-        g.pass(5);
-        assert_eq!(g.leader(), Some(0));
-        let hello = Repr { flags: Flags::REGISTER, ..g.request(b"") };
-        let to: Vec<usize> = (0..if protocol.is_sequenced() { count } else { 1 }).collect();
-        g.cast(&to, hello, &[]);
-        g.run();
-        g.to_client.clear();
-        g
+        }
+    }
+
+    /// What nodes are told of the group.
+    fn config(&self, switch_id: u32) -> Membership {
+        let config = config(self.protocol, self.nodes.len(), switch_id);
+        Membership::Configure(Config { program: self.program, ..config }.into())
     }
 
     fn configure(&mut self, switch_id: u32) {
         let mut bytes = vec![];
-        Membership::Configure(config(self.protocol, self.nodes.len(), switch_id).into())
-            .emit(&mut bytes);
+        self.config(switch_id).emit(&mut bytes);
         (0..self.nodes.len()).for_each(|to| self.deliver(to, &bytes));
         self.run();
     }
@@ -207,8 +221,7 @@ impl Group {
         self.packets.clear();
         let mut bytes = vec![];
         let switch_id = self.nodes.iter().map(|n| n.switch.id).max().unwrap();
-        Membership::Configure(config(self.protocol, self.nodes.len(), switch_id).into())
-            .emit(&mut bytes);
+        self.config(switch_id).emit(&mut bytes);
         self.deliver(index, &bytes);
     }
 

@@ -79,23 +79,7 @@ impl OnDisks {
     }
 
     fn begun_as(protocol: Protocol, guards: Guards, acks_early: bool) -> OnDisks {
-        let g = Group {
-            protocol,
-            nodes: (0..3).map(|i| node(i, 100 + i as u64, guards)).collect(),
-            now: Now { instant: Instant(SEC), unix_ms: 5_000 },
-            packets: VecDeque::new(),
-            cuts: vec![],
-            held_way: None,
-            held: vec![],
-            mute: vec![],
-            unheard: vec![],
-            no_copies: false,
-            to_switch: vec![],
-            to_client: vec![],
-            counter: 0,
-            request: 0,
-            sent: vec![0; 3],
-        };
+        let g = Group::unconfigured(protocol, 3, guards);
         let mut own = OnDisks { g, disks: (1..=3).map(Disk::new).collect() };
         own.disks.iter_mut().for_each(|disk| disk.acks_early = acks_early);
         for index in 0..3 {

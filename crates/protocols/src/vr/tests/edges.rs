@@ -264,6 +264,20 @@ fn bug_15_19_a_staged_write_that_the_leader_alone_missed_costs_no_view_change() 
     assert!(g.digests().iter().all(|d| *d == g.digests()[0]));
 }
 
+#[test]
+fn fragments_of_a_body_are_for_the_leader_alone() {
+    let mut g = Group::founded(3, Guards::ALL);
+    let hdr = FragmentHdr { version: 9, total_bytes: 4, index: 0, count: 1 };
+    let (mut bytes, mut body) = (vec![], vec![]);
+    hdr.emit_of(b"body", &mut body);
+    Repr { op: Op::WRest, ..g.request(b"k") }.emit(&body, &mut bytes);
+    g.deliver(1, &bytes);
+    g.deliver(1, &bytes);
+    assert_eq!((g.nodes[1].count.writes_not_head, g.to_client.len()), (2, 0));
+    g.deliver(0, &bytes);
+    assert_eq!((g.nodes[0].count.writes_not_head, g.to_client.len()), (0, 1), "it has it");
+}
+
 /// Node 1 heard of the last record late, and leads; then node 2 does, which lacks what node 1 stamped. Times to live
 /// that node 1 gave must not be over earlier for that.
 #[test]

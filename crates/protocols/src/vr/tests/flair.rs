@@ -6,28 +6,9 @@ use concord_wire::flair::{self, Followers, Heartbeat, SessionMessage, Sid, Step}
 
 /// Three founders; node 0 leads, in a session that is active.
 fn founded(guards: Guards) -> Group {
-    let mut g = Group {
-        protocol: Protocol::Vr,
-        nodes: (0..3).map(|i| node(i, 100 + i as u64, guards)).collect(),
-        now: Now { instant: Instant(SEC), unix_ms: 5_000 },
-        packets: VecDeque::new(),
-        cuts: vec![],
-        held_way: None,
-        held: vec![],
-        mute: vec![],
-        unheard: vec![],
-        no_copies: false,
-        to_switch: vec![],
-        to_client: vec![],
-        counter: 0,
-        request: 0,
-        sent: vec![0; 3],
-    };
-    let mut bytes = vec![];
-    let config = Config { program: Program::Flair, ..config(Protocol::Vr, 3, 1) };
-    Membership::Configure(config.into()).emit(&mut bytes);
-    (0..3).for_each(|to| g.deliver(to, &bytes));
-    g.run();
+    let mut g = Group::unconfigured(Protocol::Vr, 3, guards);
+    g.program = Program::Flair;
+    g.configure(1);
     g.pass(5);
     assert_eq!(g.leader(), Some(0));
     start(&mut g);
@@ -243,6 +224,25 @@ fn t29_a_follower_advances_to_what_the_switch_says_and_never_beyond_its_leaders_
     assert_eq!(g.executed()[2], at);
 }
 
+/// Of engines that are servers of their own: the leader knows whether a quorum knows of a script.
+#[test]
+fn a_follower_passes_reads_on_once_a_script_may_have_written() {
+    let mut g = founded(Guards::ALL);
+    let (_, _, seq) = set(&mut g, "k", "v");
+    g.pass(5);
+    let (sid, at) = (sid(&g), g.nodes[0].executed.0);
+    let reason = |g: &mut Group| {
+        let [reply] = get(g, 1, Flags::FAST, sid, at)[..] else { panic!("one reply") };
+        reply.common.reason
+    };
+    g.nodes[1].setup.replicate_replies = true;
+    assert_eq!(reason(&mut g), Reason::Fast, "there was none");
+    g.nodes[1].scripts.note(Position(at), seq);
+    assert_eq!(reason(&mut g), Reason::RefusedNewer);
+    g.nodes[1].setup.replicate_replies = false;
+    assert_eq!(reason(&mut g), Reason::Fast, "every replica executes them itself");
+}
+
 #[test]
 fn t30_a_reply_has_the_command_behind_it_if_both_fit() {
     let mut g = founded(Guards::ALL);
@@ -319,6 +319,16 @@ fn t26_a_heartbeat_echoes_the_switchs_newest_clock() {
     assert_eq!(beat(&mut g).probe, Instant(77));
 }
 
+#[test]
+fn a_leader_sends_its_switch_a_heartbeat_every_25_ms() {
+    let mut g = founded(Guards::ALL);
+    g.pass(100);
+    g.to_switch.clear();
+    g.pass(1_000);
+    let beats = g.to_switch.iter().filter(|bytes| Heartbeat::parse(bytes).is_ok()).count();
+    assert_eq!(beats, 40);
+}
+
 /// What each of two followers' hosts and the leader's own say once a second is what the weights are of.
 #[test]
 fn section_4_4_2_followers_tell_their_queues_in_acknowledgements_and_the_leader_weighs_them() {
@@ -346,4 +356,36 @@ fn section_4_4_2_followers_tell_their_queues_in_acknowledgements_and_the_leader_
     }
     let [(1, first), (2, second)] = weights[..] else { panic!("once a second: {weights:?}") };
     assert!(second < first);
+}
+
+/// Node 2 lacks a record when the next switch's view begins, and hears nothing of the log: how long the leader waits
+/// for it until it begins a session, in ms. It hears of the view and answers, or it does not.
+fn waits_for_a_follower_that_lags(is_heard: bool) -> u64 {
+    let mut g = founded(Guards::ALL);
+    g.cut(0, 2);
+    set(&mut g, "k", "v");
+    g.run();
+    g.cuts.clear();
+    g.held_way = Some((0, 2));
+    g.configure(2);
+    loop {
+        for (_, to, bytes) in core::mem::take(&mut g.held) {
+            if is_heard && concord_wire::kind(&bytes) != Ok(Kind::Link) {
+                g.deliver(to, &bytes);
+                g.run();
+            }
+        }
+        let leader = &g.nodes[0];
+        if leader.session.is_begun() {
+            assert!(leader.is_leader() && leader.leading.followers[2].acked < leader.executed);
+            return g.now.instant.since(leader.leading.begun_at()) / MS;
+        }
+        g.pass(1);
+    }
+}
+
+#[test]
+fn a_session_waits_for_a_follower_that_lags_but_not_for_long_and_less_for_one_that_is_silent() {
+    assert_eq!(waits_for_a_follower_that_lags(true), 100);
+    assert_eq!(waits_for_a_follower_that_lags(false), 20);
 }

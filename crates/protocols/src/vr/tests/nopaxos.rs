@@ -172,6 +172,59 @@ fn bug_19_24_a_view_s_first_writes_go_to_all_members() {
 }
 
 #[test]
+fn nopaxos_a_gap_is_agreed_on_by_a_quorum_while_others_are_dead() {
+    let mut g = founded(Guards::ALL);
+    g.isolate(2);
+    g.pass(300);
+    g.counter += 1;
+    g.cast_set(&ALL, "k", "v");
+    g.pass(60);
+    assert_eq!((g.to_client.len(), gaps(&g).2), (1, 1));
+}
+
+#[test]
+fn what_the_leader_lacks_is_sent_to_it_alone_and_in_its_view() {
+    let mut g = founded(Guards::ALL);
+    g.cast_set(&[1, 2], "k", "v");
+    let (view, end) = (g.nodes[1].view, g.nodes[1].ordered.end().0);
+    let sent = |g: &mut Group, from: usize, view: ViewNumber, position: u64| {
+        let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+        g.nodes[1].on_lacks((from, view), (position, 1), &mut sent);
+        sent.len()
+    };
+    assert_eq!((sent(&mut g, 0, view, end), sent(&mut g, 0, view, end + 1)), (1, 0));
+    assert_eq!(sent(&mut g, 2, view, end), 0, "another follower asks");
+    assert_eq!(sent(&mut g, 0, ViewNumber(view.0 + 1), end), 0);
+    g.nodes[1].stage = Stage::ViewChange;
+    assert_eq!(sent(&mut g, 0, view, end), 0, "the view is left");
+}
+
+#[test]
+fn a_leader_wakes_up_for_a_missed_number_and_not_once_it_has_left_its_view() {
+    let mut g = founded(Guards::ALL);
+    g.counter += 1;
+    g.cast_set(&[0], "k", "v");
+    let at = g.nodes[0].gap_deadline();
+    assert!(at < Instant::NEVER && g.nodes[0].deadline().at <= at);
+    let (now, next) = (g.now, ViewNumber(g.nodes[0].view.0 + 1));
+    g.nodes[0].enter_view(now, next, &mut vec![]);
+    assert_eq!(g.nodes[0].gap_deadline(), Instant::NEVER);
+}
+
+#[test]
+fn a_number_that_has_come_is_counted_and_logged_once() {
+    let mut g = founded(Guards::ALL);
+    let seqs = [g.cast_set(&ALL, "k", "v"), g.cast_set(&ALL, "k", "w")];
+    let end = g.nodes[0].ordered.end();
+    for seq in seqs {
+        let mut bytes = vec![];
+        Repr { seq, ..g.request(b"k") }.emit(b"", &mut bytes);
+        g.deliver(0, &bytes);
+    }
+    assert_eq!((g.nodes[0].count.writes_out_of_order, g.nodes[0].ordered.end()), (2, end));
+}
+
+#[test]
 fn nopaxos_a_gap_is_not_agreed_on_while_a_majority_may_have_committed_the_write() {
     let mut g = founded(Guards::ALL);
     // Followers 1 and 2 have it; the leader hears neither them nor the write, and cannot give it up.

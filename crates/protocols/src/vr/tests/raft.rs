@@ -190,6 +190,44 @@ fn raft_8_read_index_asks_a_quorum_after_the_read_came_and_no_clock() {
 }
 
 #[test]
+fn raft_8_reads_of_one_instant_share_a_round_and_a_leader_by_lease_asks_for_none() {
+    let mut g = Group::founded_as(Protocol::Raft, 3, Guards::ALL);
+    g.set(0, "k", "v");
+    g.pass(5);
+    g.nodes[0].setup.reads = crate::SlowReads::ReadIndex;
+    let counts = |g: &Group| {
+        let count = &g.nodes[0].vr_count;
+        (count.reads_confirmed, count.reads_waited_leader)
+    };
+    let (rounds, waited) = counts(&g);
+    for _ in 0..3 {
+        assert_eq!(g.get(0, "k", None).unwrap().2, "v");
+        assert_eq!(counts(&g), (rounds + 1, waited + 1));
+    }
+    // Its lease is over, and the read waits for another.
+    g.nodes[0].setup.reads = crate::SlowReads::LeaderLease;
+    g.isolate(0);
+    g.pass(LEASE_NS / MS);
+    assert_eq!(g.get(0, "k", None), None);
+    g.pass(2);
+    assert!(g.nodes[0].is_leader());
+    assert_eq!(counts(&g), (rounds + 1, waited + 2));
+}
+
+/// Node 2 hears nothing of its leader, and node 1 grants it leases: those are a quorum's, and not enough.
+#[test]
+fn raft_6_who_has_no_lease_of_its_leader_answers_no_read() {
+    let mut g = Group::founded_as(Protocol::Raft, 3, Guards::ALL);
+    let seq = g.set(0, "k", "v");
+    g.pass(60);
+    assert_eq!(g.get(2, "k", Some(seq)).unwrap(), (Reason::Fast, 3, "v".into()));
+    g.cuts = vec![(0, 2)];
+    g.pass(LEASE_NS / MS + 5);
+    assert_eq!(g.nodes[2].stage, Stage::Normal);
+    assert_eq!(g.get(2, "k", Some(seq)).unwrap(), (Reason::RefusedLease, 1, "v".into()));
+}
+
+#[test]
 fn raft_3_10_a_leader_that_goes_has_another_stand() {
     let mut g = Group::founded_as(Protocol::Raft, 3, Guards::ALL);
     g.pass(50);
