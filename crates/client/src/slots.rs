@@ -319,6 +319,9 @@ mod tests {
         assert!(!reads.contains(&again), "another number in the same place");
         assert!(slots.live(reads[0]).is_none() && slots.live(again).is_some());
         assert_eq!((slots.low(), slots.next()), (1, 1), "they take nothing from writes");
+        let write = slots.add_write(sent());
+        let lanes = [write, again].map(|number| slots.live(number).unwrap().lane());
+        assert_eq!(lanes, [Lane::Write, Lane::Read], "nor their round trips");
     }
 
     #[test]

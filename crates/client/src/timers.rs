@@ -171,6 +171,8 @@ fn queue_index(lane: Lane, round: u8) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use concord_core::SEC;
+
     use super::*;
 
     #[test]
@@ -229,6 +231,21 @@ mod tests {
         assert_eq!(t.deadline().at, Instant(50 * MS));
         assert_eq!(due(&mut t, 50), [11, 12, 13]);
         assert_eq!((due(&mut t, 9_999), t.deadline()), (VecDeque::new(), Deadline::NONE));
+    }
+
+    #[test]
+    fn each_round_of_each_lane_waits_as_long_as_that_lane_says() {
+        for (lane, rtt_ns) in [(Lane::Read, MS), (Lane::Write, 4 * MS), (Lane::Part, 9 * MS)] {
+            for round in 0..ROUNDS {
+                let mut t = Timers::new(1, SEC);
+                t.sample(Lane::Read, MS);
+                t.sample(Lane::Write, 4 * MS);
+                t.sample(Lane::Part, 9 * MS);
+                t.set(lane, timer(10, 1, round));
+                let wait_ns = ((3 * rtt_ns) << round).min(BACKOFF_NS_MAX);
+                assert_eq!(t.deadline().at, Instant(10 * MS + wait_ns), "{lane:?} {round}");
+            }
+        }
     }
 
     #[test]

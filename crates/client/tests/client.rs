@@ -102,6 +102,61 @@ fn t22_a_lost_write_costs_its_pipeline_milliseconds_and_not_a_timeout_each() {
     assert_eq!(count.write_retries, 0);
 }
 
+/// A write with a long reply and one that must follow it. Both are sent; the second is lost on its way.
+fn lost_behind_a_long_reply(grant: bool) -> (World, RequestNumber, RequestNumber) {
+    let mut world = World::new(1, |c| c.retry_min_ns = 400 * MS);
+    world.write(None, &command(8, b"first"));
+    world.run_for(MS);
+    world.drop_sent.insert(world.sent + 2);
+    let long = world.write(None, &command(300_000, b"long"));
+    let next = world.write(Some(long), &command(8, b"next"));
+    if grant {
+        // The long one was executed, and its reply is being pulled.
+        while !world.rack.seen.contains_key(&Op::Pull) {
+            assert!(world.step(world.at.after(MS)));
+        }
+    }
+    (world, long, next)
+}
+
+/// What a replica says that got `write` before the one that it must follow.
+fn refuse(world: &mut World, write: RequestNumber) {
+    let (session, op) = (world.client.session(), Op::WriteReply);
+    let refused = Repr { session, request: write, status: Status::Order, ..Repr::new(op) };
+    let mut bytes = vec![];
+    refused.emit(b"", &mut bytes);
+    world.inject(&bytes);
+}
+
+#[test]
+fn t22_a_write_is_not_kept_waiting_by_a_reply_that_is_on_its_way() {
+    let (mut world, _, next) = lost_behind_a_long_reply(true);
+    let sent = world.sent;
+    refuse(&mut world, next);
+    assert_eq!(world.sent, sent + 1, "the one before it was executed: it goes again at once");
+    world.run_until_done(3, 20 * MS);
+    assert_eq!(world.outcome(next), Some(Outcome::Reply));
+}
+
+#[test]
+fn t22_a_refused_write_that_was_sent_again_is_not_sent_once_more_when_the_one_before_it_ends() {
+    let (mut world, long, next) = lost_behind_a_long_reply(false);
+    // It is refused while nothing is known of the one before it, whose reply then takes longer than it waits.
+    refuse(&mut world, next);
+    while !world.rack.seen.contains_key(&Op::Pull) {
+        assert!(world.step(world.at.after(MS)));
+    }
+    world.rack.dead = true;
+    world.run_for(3 * MS);
+    assert_eq!(world.client.counters().order_retries, 1);
+    world.rack.dead = false;
+    world.run_until_done(2, 2 * SEC);
+    assert_eq!(world.done.last().map(|done| done.request), Some(long));
+    assert_eq!(world.client.counters().order_retries, 1);
+    world.run_until_done(3, 2 * SEC);
+    assert_eq!(world.outcome(next), Some(Outcome::Reply));
+}
+
 #[test]
 fn t22_a_write_is_held_until_its_predecessors_body_is_staged() {
     let mut world = World::new(1, |_| {}).faults(100, 0, 0);
@@ -313,6 +368,18 @@ fn t16c_an_idle_session_is_touched_and_never_brought_back_with_an_empty_table() 
     let next = world.write(None, &command(8, b"next"));
     world.run_for(SEC / 2);
     assert_eq!(world.outcome(next), Some(Outcome::Reply));
+}
+
+#[test]
+fn t16c_a_session_that_is_written_under_is_not_touched() {
+    let mut world = World::new(1, |c| c.keepalive_ns = SEC);
+    for _ in 0..10 {
+        world.write(None, &command(8, b"a write"));
+        world.run_for(SEC - 100 * MS);
+    }
+    assert_eq!((world.done.len(), world.client.counters().keepalives), (10, 0));
+    world.run_for(200 * MS);
+    assert_eq!(world.client.counters().keepalives, 1);
 }
 
 #[test]

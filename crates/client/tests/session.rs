@@ -83,6 +83,27 @@ fn bug_18_65_a_registration_that_is_answered_again_answers_no_write() {
     assert_eq!(client.poll().unwrap().reply, b"+OK\r\n");
 }
 
+#[test]
+fn a_request_says_what_its_reply_is_to_be_like_and_nothing_else_of_what_it_was_given() {
+    let mut client = client();
+    for class in [Class::Read, Class::Write] {
+        let register = reprs(&write(&mut client, at(0)))[0];
+        answer(&mut client, at(0), &register, Status::Ok, b"");
+        let of_reply = Flags::WILDCARD.with(Flags::RESP3).with(Flags::WAITS);
+        let request = Request {
+            class,
+            obj_id: ObjectId(7),
+            further: concord_wire::FurtherIds::NONE,
+            flags: of_reply.with(Flags::INTERNAL).with(Flags::FAST).with(Flags::FORWARDED),
+            after: None,
+            command: b"command",
+        };
+        let mut sent = Sent::new();
+        client.submit(at(1), request, &mut sent).unwrap();
+        assert_eq!(reprs(&sent)[0].flags, of_reply, "{class:?}");
+    }
+}
+
 fn run_until(client: &mut Client, ms: u64) -> Sent {
     let mut sent = Sent::new();
     while client.deadline().at <= at(ms).instant {
