@@ -380,6 +380,16 @@ fn waiting_is_bounded() {
     assert!(falcon.waiting()[0].2 <= Instant(switch.now_ns + 10 * SEC));
 }
 
+#[test]
+fn a_queues_priority_has_room_for_what_is_allowed_and_fits_its_slots() {
+    let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
+    let one = QueueLayout::one(64, 20, Form::Paired);
+    told.sections.queue = QueueLayout { queues: 2, priorities: 2, ..one };
+    let falcon = Falcon::load(&told.settings()).unwrap();
+    // The first queue's lowest priority has half of the slots, the others have an eighth each.
+    assert_eq!((falcon.room(0, 0), falcon.room(0, 1), falcon.room(1, 1)), (20, 8, 8));
+}
+
 /// A program without a seat: what comes round is lost if a test wants it so.
 fn alone(form: Form, (add_ptr, retrieve_ptr): (u32, u32)) -> Falcon {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);

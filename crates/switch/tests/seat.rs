@@ -303,6 +303,29 @@ fn two_groups_can_run_the_same_program_each_with_its_own_registers() {
 }
 
 #[test]
+fn a_group_gets_a_seat_at_its_own_switch_alone() {
+    let mut a = both();
+    // Those that another switch serves, or this one did before it started again.
+    configure(&mut a, at(1), &Config { group: SECOND, switch: CLIENT, ..probed(1, OWN.0) });
+    let before = Config { switch_incarnation: LIFE - 1, ..probed(1, OWN.0) };
+    configure(&mut a, at(1), &Config { group: SECOND, ..before });
+    assert_eq!((a.status().programs.len(), a.counters().configures_refused), (2, 2));
+    configure(&mut a, at(2), &Config { group: SECOND, ..probed(1, OWN.0) });
+    assert_eq!((a.status().programs.len(), a.counters().configures_refused), (3, 2));
+}
+
+#[test]
+fn a_seat_that_a_group_had_is_not_another_ones() {
+    let mut a = alone();
+    // Another switch takes the place of this one, which remembers the group's epoch.
+    configure(&mut a, at(1), &Config { switch: CLIENT, ..probed(2, OWN.0 + 1) });
+    let again = Config { switch_incarnation: LIFE + 1, ..probed(1, OWN.0) };
+    configure(&mut a, at(2), &Config { group: SECOND, ..again });
+    let groups: Vec<GroupId> = a.status().programs.iter().map(|p| p.group).collect();
+    assert_eq!(groups, [PROBED, SECOND]);
+}
+
+#[test]
 fn a_program_for_which_there_is_no_room_is_refused() {
     // A stage of each is 1 MiB of the 1.25 MiB that an ASIC has.
     let mut a = switch(|config| {

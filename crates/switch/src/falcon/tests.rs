@@ -113,6 +113,23 @@ fn several_cores_strand_a_task() {
     assert_eq!(stages.occupied().0, [0]);
 }
 
+/// Tasks that found the queue full have moved add_ptr too far, and it is not set back yet: what those who ask wait for
+/// is reckoned from its true value.
+#[test]
+fn no_more_wait_than_there_are_slots_while_add_ptr_is_too_high() {
+    let mut stages = stages(Form::Repair);
+    let mut side = |mut phv: Phv| {
+        stages.run(&mut phv);
+        phv.side
+    };
+    let added: Vec<Side> = (0..6).map(|tid| side(add(tid))).collect();
+    assert_eq!(added[..3], [Side::Put; 3]);
+    assert!(added[3..].iter().all(|side| matches!(side, Side::Full | Side::Repairing)));
+    let asked: Vec<Side> = (0..7).map(|number| side(retrieve(number))).collect();
+    let (take, wait, full) = (Side::Take, Side::Wait, Side::Full);
+    assert_eq!(asked, [take, take, take, wait, wait, wait, full]);
+}
+
 #[test]
 fn every_form_of_the_queue_fits_an_asic() {
     for form in [Form::Paired, Form::Repair, Form::Printed] {
