@@ -54,6 +54,23 @@ fn nothing_is_made_of_a_configuration_that_is_older_than_what_a_node_has_heard_o
 }
 
 #[test]
+fn a_node_of_another_rack_than_that_of_the_configurations_is_foreign() {
+    let mut c = recovering(&[], None);
+    let says: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 23)).collect();
+    let stray = but(alive(9, 10, 23), |alive| alive.heard.rack = RACK + 1);
+    says.iter().for_each(|message| drop(say(&mut c, 0, message)));
+    say(&mut c, 0, &stray);
+    assert_eq!(c.counters().foreign, 0, "nobody knows which rack is meant");
+    c.tick(at(100), &mut vec![]);
+    say(&mut c, 100, &Membership::Configure(config(23, &[(1, 10), (2, 10)]).into()));
+    says.iter().for_each(|message| drop(say(&mut c, 100, message)));
+    assert_eq!(c.counters().foreign, 0);
+    say(&mut c, 100, &stray);
+    say(&mut c, 100, &stray);
+    assert_eq!(c.counters().foreign, 2);
+}
+
+#[test]
 fn a_state_of_another_rack_counts_for_nothing() {
     let mut other = founded().state().clone();
     other.groups[0].config.epoch = 90;
