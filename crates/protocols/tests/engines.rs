@@ -410,10 +410,14 @@ fn t6_a_read_that_the_engine_finished_in_a_later_epoch_waits_for_no_write_of_an_
     assert_eq!(b.at(1).counters().reads_dropped, 1);
     b.pass(3 * LEASE_MS, to_all);
     assert_eq!((b.read_replies(), b.scripts()), (vec![], [0; 3]));
+    b.write(Flags(0), &["SET", "k", "w"]);
+    b.pass(60, to_all);
     b.read(1, 2, &["GET", "k"]);
     b.pass(20, to_all);
-    assert_eq!(b.read_replies(), [b"$1\r\nv\r\n".to_vec()]);
-    assert_eq!(b.at(1).counters().reads_waited, 1, "what the second one saw was committed");
+    b.read(1, 3, &["DBSIZE"]);
+    b.pass(20, to_all);
+    assert_eq!(b.read_replies(), [b"$1\r\nw\r\n".to_vec(), b":1\r\n".to_vec()]);
+    assert_eq!(b.at(1).counters().reads_waited, 1, "what the others saw was committed");
 }
 
 #[test]
