@@ -28,7 +28,7 @@ use clap::{Args, Parser, Subcommand};
 use concord_runtime::{Context, Error};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-pub use report::{Plot, Results, Scale, Table, provenance};
+pub use report::{Mark, Plot, Results, Scale, Table, provenance};
 
 /// `concord bench`.
 #[derive(Args, Clone, Debug)]

@@ -10,7 +10,7 @@ use concord_runtime::{Context, Error};
 
 use super::etcd::{Etcd, Grpc, Setup};
 use super::load::{Plan, check_stop, fill, run};
-use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
+use super::report::{Mark, Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::{installed, redis_server};
@@ -207,16 +207,17 @@ fn summarise(rates: &Rates, etcd: &[Vec<f64>; 2]) -> Table {
     table
 }
 
-fn plot(rates: &Rates, etcd: &[Vec<f64>; 2]) -> Plot {
-    let line = |of: &dyn Fn(usize) -> f64| {
-        (0..PIPELINES.len()).map(|p| (p as f64 + 1.0, of(p) / 1e3)).collect::<Vec<_>>()
+fn plot<'a>(rates: &'a Rates, etcd: &'a [Vec<f64>; 2]) -> Plot {
+    let line = |of: &dyn Fn(usize) -> &'a [f64]| {
+        let at = |p| Some(Mark::at_median(p as f64 + 1.0, of(p))?.in_units_of(1e3));
+        (0..PIPELINES.len()).filter_map(at).collect::<Vec<_>>()
     };
     let mut series = vec![
-        ("concord, 3 replicas".to_string(), line(&|p| median(&rates[p][0]))),
-        ("redis-server, one".to_string(), line(&|p| median(&rates[p][1]))),
+        ("concord, 3 replicas".to_string(), line(&|p| &rates[p][0])),
+        ("redis-server, one".to_string(), line(&|p| &rates[p][1])),
     ];
     if etcd.iter().all(|rates| !rates.is_empty()) {
-        series.push(("etcd, 3 nodes".to_string(), line(&|p| median(&etcd[p]))));
+        series.push(("etcd, 3 nodes".to_string(), line(&|p| &etcd[p])));
     }
     Plot {
         title: "GET, 50 connections".to_string(),

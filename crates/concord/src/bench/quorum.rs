@@ -10,7 +10,7 @@ use concord_runtime::Error;
 use super::etcd::{Etcd, Grpc, Setup};
 use super::load::{Measured, Plan, Target, fill, run};
 use super::native::Native;
-use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
+use super::report::{Mark, Plot, Results, Scale, Table, load_average, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::installed;
@@ -287,9 +287,12 @@ fn plot(args: &QuorumArgs, points: &[Point]) -> Plot {
     let mut series = Vec::new();
     for store in stores {
         for mix in MIXES {
-            let at = |&n: &u16| (f64::from(n), median(&rates(points, n, store, mix)) / 1e3);
-            let medians = args.replicas.iter().map(at).collect();
-            series.push((format!("{store}, {}", Mix::SCALE[mix].name), medians));
+            let at = |&n: &u16| {
+                let rates = rates(points, n, store, mix);
+                Some(Mark::at_median(f64::from(n), &rates)?.in_units_of(1e3))
+            };
+            let marks = args.replicas.iter().filter_map(at).collect();
+            series.push((format!("{store}, {}", Mix::SCALE[mix].name), marks));
         }
     }
     Plot {

@@ -1,14 +1,41 @@
-//! What a bench leaves: a table for a person, CSV with where it comes from, one SVG plot.
+//! What a bench leaves: a table for a person, CSV with where it comes from, one SVG plot: lines
+//! over one axis, bars from the least to the most of a point's runs, the legend beside the chart.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use concord_runtime::{Context, Error};
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Size of a plot in pixels.
-const PLOT_SIZE: (u32, u32) = (900, 560);
+/// Width of a chart with its axes in pixels; the legend's is added to it.
+const CHART_WIDTH: u32 = 900;
+/// Height of a plot in pixels, unless the legend is higher.
+const HEIGHT_MIN: u32 = 560;
+/// Size of the legend's text as plotters counts it: 1.24 times the pixels of the SVG.
+const LEGEND_TEXT: u32 = 17;
+/// Pixels that a character of it may take: 0.66 em, more than wide fonts need on average.
+const LEGEND_CHAR: u32 = 9;
+/// Height of a line of the legend in pixels.
+const LEGEND_LINE: u32 = 22;
+/// Pixels above the legend's first line, which begins where the chart does.
+const LEGEND_TOP: u32 = 40;
+/// Length of a series' stroke in the legend in pixels.
+const LEGEND_STROKE: u32 = 24;
+/// Pixels left of the stroke, between it and the name, and right of the name.
+const LEGEND_GAP: u32 = 8;
+/// The offset of two neighbouring series at one of [`Scale::Places`], at most: enough that their
+/// bars do not cover each other.
+const OFFSET_MAX: f64 = 0.05;
+/// The offset of the first and the last series, at most: below 1, the distance of two places, so
+/// that it is clear which place a bar belongs to.
+const OFFSETS_MAX: f64 = 0.6;
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+type Drawing = Result<(), Box<dyn std::error::Error>>;
 
 /// Rows under named columns.
 #[derive(Clone, Debug)]
@@ -162,6 +189,52 @@ pub enum Scale {
     Values,
 }
 
+/// What is drawn of a point's runs: a dot, and a bar from the least to the most of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mark {
+    /// Where on the x axis.
+    pub x: f64,
+    /// The only run's value, or the median or mean of the runs.
+    pub y: f64,
+    /// The least of the runs: `y` if there is one.
+    pub low: f64,
+    /// The most of the runs: `y` if there is one.
+    pub high: f64,
+}
+
+impl Mark {
+    /// Of one run: it has no bar.
+    pub fn one(x: f64, y: f64) -> Mark {
+        Mark { x, y, low: y, high: y }
+    }
+
+    /// At the median of runs; `None` if there are no runs.
+    pub fn at_median(x: f64, values: &[f64]) -> Option<Mark> {
+        Mark::many(x, median(values), values)
+    }
+
+    /// At the mean of runs; `None` if there are no runs.
+    pub fn at_mean(x: f64, values: &[f64]) -> Option<Mark> {
+        Mark::many(x, values.iter().sum::<f64>() / values.len() as f64, values)
+    }
+
+    fn many(x: f64, y: f64, values: &[f64]) -> Option<Mark> {
+        let low = values.iter().copied().min_by(f64::total_cmp)?;
+        let high = values.iter().copied().max_by(f64::total_cmp)?;
+        Some(Mark { x, y, low, high })
+    }
+
+    /// The same, with y in units of `unit`.
+    #[must_use]
+    pub fn in_units_of(self, unit: f64) -> Mark {
+        Mark { y: self.y / unit, low: self.low / unit, high: self.high / unit, ..self }
+    }
+
+    fn has_bar(&self) -> bool {
+        self.low < self.high
+    }
+}
+
 /// Lines over one axis.
 #[derive(Clone, Debug)]
 pub struct Plot {
@@ -176,19 +249,45 @@ pub struct Plot {
     /// How the x axis is laid out.
     pub scale: Scale,
     /// Name and points.
-    pub series: Vec<(String, Vec<(f64, f64)>)>,
+    pub series: Vec<(String, Vec<Mark>)>,
 }
 
 impl Plot {
-    fn draw(&self, path: &Path) -> Result<(), Box<dyn std::error::Error>> {
-        let points = || self.series.iter().flat_map(|(_, points)| points);
-        let x_max = points().map(|p| p.0).fold(0.0, f64::max);
+    fn draw(&self, path: &Path) -> Drawing {
+        let lines = LEGEND_TOP + LEGEND_LINE * (self.series.len() as u32 + 1);
+        let size = (CHART_WIDTH + self.legend_width(), lines.max(HEIGHT_MIN));
+        let root = SVGBackend::new(path, size).into_drawing_area();
+        root.fill(&WHITE)?;
+        let (left, right) = root.split_horizontally(CHART_WIDTH);
+        let mut chart = self.draw_axes(&left)?;
+        for (i, (_, marks)) in self.series.iter().enumerate() {
+            draw_line(&mut chart, marks, self.offset(i), color(i))?;
+        }
+        self.draw_legend(&right)?;
+        root.present()?;
+        Ok(())
+    }
+
+    fn marks(&self) -> impl Iterator<Item = &Mark> {
+        self.series.iter().flat_map(|(_, marks)| marks)
+    }
+
+    /// How far right of its place a series is drawn.
+    fn offset(&self, series: usize) -> f64 {
+        if self.scale != Scale::Places || !self.marks().any(Mark::has_bar) {
+            return 0.0;
+        }
+        let count = self.series.len() as f64;
+        (series as f64 - (count - 1.0) / 2.0) * OFFSET_MAX.min(OFFSETS_MAX / count)
+    }
+
+    /// The axes with their names, and room for all marks and bars.
+    fn draw_axes<'a>(&self, area: &Area<'a>) -> Result<Chart<'a>, Box<dyn std::error::Error>> {
+        let x_max = self.marks().map(|mark| mark.x).fold(0.0, f64::max);
+        let y_max = self.marks().map(|mark| mark.y.max(mark.high)).fold(1e-3, f64::max) * 1.05;
         let places = self.scale == Scale::Places;
         let x_range = if places { 0.5..x_max + 0.5 } else { 0.0..x_max * 1.03 };
-        let y_max = points().map(|p| p.1).fold(1e-3, f64::max) * 1.05;
-        let root = SVGBackend::new(path, PLOT_SIZE).into_drawing_area();
-        root.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&root)
+        let mut chart = ChartBuilder::on(area)
             .caption(&self.title, ("sans-serif", 20))
             .margin(12)
             .x_label_area_size(44)
@@ -214,24 +313,46 @@ impl Plot {
             .y_label_formatter(&|y| short(*y))
             .light_line_style(TRANSPARENT)
             .draw()?;
-        for (i, (name, points)) in self.series.iter().enumerate() {
-            let color = Palette99::pick(i).to_rgba();
-            let line = LineSeries::new(points.iter().copied(), color.stroke_width(2));
-            chart.draw_series(line)?.label(name).legend(move |(x, y)| {
-                PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2))
-            });
-            let dots = points.iter().map(|&p| Circle::new(p, 3, color.filled()));
-            chart.draw_series(dots)?;
+        Ok(chart)
+    }
+
+    /// Enough for the longest name.
+    fn legend_width(&self) -> u32 {
+        let chars = self.series.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        LEGEND_STROKE + 3 * LEGEND_GAP + LEGEND_CHAR * chars as u32
+    }
+
+    /// A line for each series, in `area`, which is as wide as [`Plot::legend_width`].
+    fn draw_legend(&self, area: &Area<'_>) -> Drawing {
+        let (begin, end) = (LEGEND_GAP as i32, (LEGEND_GAP + LEGEND_STROKE) as i32);
+        let text = TextStyle::from(("sans-serif", LEGEND_TEXT).into_font())
+            .pos(Pos::new(HPos::Left, VPos::Center));
+        for (i, (name, _)) in self.series.iter().enumerate() {
+            let y = (LEGEND_TOP + LEGEND_LINE * i as u32 + LEGEND_LINE / 2) as i32;
+            area.draw(&PathElement::new([(begin, y), (end, y)], color(i).stroke_width(2)))?;
+            area.draw(&Circle::new(((begin + end) / 2, y), 3, color(i).filled()))?;
+            area.draw(&Text::new(name.as_str(), (end + LEGEND_GAP as i32, y), text.clone()))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK)
-            .draw()?;
-        root.present()?;
         Ok(())
     }
+}
+
+/// The colour of a series.
+fn color(series: usize) -> RGBAColor {
+    Palette99::pick(series).to_rgba()
+}
+
+/// A series: bars below its line and its dots.
+fn draw_line(chart: &mut Chart<'_>, marks: &[Mark], offset: f64, color: RGBAColor) -> Drawing {
+    let bars = marks.iter().filter(|mark| mark.has_bar()).map(|mark| {
+        let x = mark.x + offset;
+        PathElement::new([(x, mark.low), (x, mark.high)], color.stroke_width(2))
+    });
+    chart.draw_series(bars)?;
+    let points = || marks.iter().map(|mark| (mark.x + offset, mark.y));
+    chart.draw_series(LineSeries::new(points(), color.stroke_width(2)))?;
+    chart.draw_series(points().map(|point| Circle::new(point, 3, color.filled())))?;
+    Ok(())
 }
 
 /// A number on an axis.
@@ -285,7 +406,7 @@ mod tests {
             y: "rate",
             x_names: Vec::new(),
             scale: Scale::Places,
-            series: vec![("s".into(), vec![(1.0, 2.5), (2.0, 5.0)])],
+            series: vec![("s".into(), vec![Mark::one(1.0, 2.5), Mark::one(2.0, 5.0)])],
         };
         results.plot("t", &plot).unwrap();
         let csv = std::fs::read_to_string(out.join("bench/t.csv")).unwrap();
@@ -296,5 +417,99 @@ mod tests {
         }
         assert!(csv.ends_with("n,rate\n1,2.5\n"), "{csv}");
         assert!(svg.starts_with("<svg") && svg.contains("polyline"));
+    }
+    #[test]
+    fn a_mark_is_in_the_middle_of_its_runs() {
+        let mark = Mark::at_median(1.0, &[4.0, 1.0, 2.0]).unwrap();
+        assert_eq!(mark, Mark { x: 1.0, y: 2.0, low: 1.0, high: 4.0 });
+        assert_eq!(Mark::at_mean(1.0, &[4.0, 1.0, 1.0]), Some(mark));
+        assert_eq!(mark.in_units_of(2.0), Mark { x: 1.0, y: 1.0, low: 0.5, high: 2.0 });
+        assert_eq!(Mark::at_median(1.0, &[3.0]), Some(Mark::one(1.0, 3.0)));
+        assert_eq!((Mark::at_median(1.0, &[]), Mark::at_mean(1.0, &[])), (None, None));
+    }
+
+    /// The elements of a kind, each without its last character.
+    fn elements<'a>(svg: &'a str, kind: &str) -> Vec<&'a str> {
+        let parts = svg.split('<').filter_map(|part| part.strip_prefix(kind));
+        parts.filter(|part| part.starts_with(' ')).collect()
+    }
+
+    fn attribute<'a>(element: &'a str, name: &str) -> &'a str {
+        let (_, rest) = element.split_once(&format!(" {name}=\"")).unwrap();
+        rest.split('"').next().unwrap()
+    }
+
+    fn number(element: &str, name: &str) -> f64 {
+        attribute(element, name).parse().unwrap()
+    }
+
+    /// A plot of `series`, drawn.
+    fn drawn(name: &str, scale: Scale, series: Vec<(String, Vec<Mark>)>) -> String {
+        let out = std::env::temp_dir().join(format!("concord-{name}-{}.svg", std::process::id()));
+        let title = "t".to_string();
+        Plot { title, x: "n", y: "rate", x_names: Vec::new(), scale, series }.draw(&out).unwrap();
+        let svg = std::fs::read_to_string(&out).unwrap();
+        std::fs::remove_file(&out).unwrap();
+        svg
+    }
+
+    /// Vertical strokes in a series' colour: x, upper and lower end.
+    fn bars(svg: &str, series: usize) -> Vec<(f64, f64, f64)> {
+        let RGBAColor(r, g, b, _) = color(series);
+        let stroke = format!("#{r:02X}{g:02X}{b:02X}");
+        let of = elements(svg, "polyline").into_iter().filter(|e| attribute(e, "stroke") == stroke);
+        let points = of.map(|e| {
+            let numbers = attribute(e, "points").split([' ', ',']).filter(|n| !n.is_empty());
+            numbers.map(|n| n.parse::<f64>().unwrap()).collect::<Vec<_>>()
+        });
+        let vertical = points.filter_map(|p| match p[..] {
+            [x0, y0, x1, y1] if x0 == x1 => Some((x0, y0.min(y1), y0.max(y1))),
+            _ => None,
+        });
+        vertical.collect()
+    }
+
+    #[test]
+    fn legends_lie_beside_the_chart() {
+        for count in [1, 2, 40] {
+            let name = |i: usize| format!("series {i}{}", ", of a long name".repeat(i % 3));
+            let marks = || vec![Mark::one(1.0, 2.0), Mark::one(2.0, 4.0)];
+            let series = (0..count).map(|i| (name(i), marks())).collect();
+            let svg = drawn("legend", Scale::Values, series);
+            let right = elements(&svg, "line").iter().map(|e| number(e, "x2")).fold(0.0, f64::max);
+            assert!(right > 800.0, "{svg}");
+            let (root, texts) = (elements(&svg, "svg")[0], elements(&svg, "text"));
+            for i in 0..count {
+                let name = name(i);
+                let text = texts.iter().find(|e| e.lines().any(|line| line == name)).unwrap();
+                let (x, y, size) =
+                    (number(text, "x"), number(text, "y"), number(text, "font-size"));
+                assert!(x > right && size > 12.0, "{text}");
+                assert!(x + 0.6 * size * name.len() as f64 <= number(root, "width"), "{text}");
+                assert!(y + size <= number(root, "height"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn bars_reach_from_the_least_to_the_most_of_the_runs() {
+        let spread = || Mark::at_median(1.0, &[1.0, 2.0, 8.0]).unwrap();
+        let marks = || vec![spread(), Mark::one(2.0, 4.0), Mark { x: 3.0, ..spread() }];
+        let named = |name: &str, marks| (name.to_string(), marks);
+        let one = vec![Mark::one(1.0, 3.0), Mark::one(2.0, 4.0)];
+        let series = vec![named("a", marks()), named("b", marks()), named("c", one)];
+        let svg = drawn("bars", Scale::Places, series.clone());
+        let (a, b) = (bars(&svg, 0), bars(&svg, 1));
+        assert_eq!((a.len(), b.len(), bars(&svg, 2).len()), (2, 2, 0), "{svg}");
+        let grid = elements(&svg, "line");
+        let top = grid.iter().map(|e| number(e, "y2")).fold(f64::MAX, f64::min);
+        let base = grid.iter().map(|e| number(e, "y1")).fold(0.0, f64::max);
+        for (of_a, of_b) in a.iter().zip(&b) {
+            assert!(of_a.0 + 2.0 < of_b.0, "they would cover each other: {of_a:?} {of_b:?}");
+            let (most, least) = (base - of_a.1, base - of_a.2);
+            assert!(of_a.1 >= top && (most / least - 8.0).abs() < 0.2, "{of_a:?} above {base}");
+        }
+        let svg = drawn("bars", Scale::Values, series);
+        assert_eq!(bars(&svg, 0), bars(&svg, 1), "values are not moved");
     }
 }

@@ -11,7 +11,7 @@ use concord_runtime::{Error, clock};
 use super::cgroup::Cap;
 use super::load::{Plan, fill, run};
 use super::native::Native;
-use super::report::{Plot, Results, Scale, Table, load_average, median, spread};
+use super::report::{Mark, Plot, Results, Scale, Table, load_average, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
 use crate::systems::store::{Accel, Protocol};
@@ -396,12 +396,14 @@ impl Bench<'_> {
         let mut series = Vec::new();
         for (mix, name) in Mix::SCALE.iter().map(|m| m.name).enumerate() {
             for accel in [Accel::default(), Accel::None] {
-                let medians = self
-                    .args
-                    .replicas
-                    .iter()
-                    .map(|&n| (f64::from(n), median(&self.rates(n, accel, mix, bucket)) / 1e3));
-                series.push((format!("{name}, {}", name_of(accel)), medians.collect()));
+                let at = |&n: &u16| {
+                    let rates = self.rates(n, accel, mix, bucket);
+                    Some(Mark::at_median(f64::from(n), &rates)?.in_units_of(1e3))
+                };
+                let marks: Vec<Mark> = self.args.replicas.iter().filter_map(at).collect();
+                if !marks.is_empty() {
+                    series.push((format!("{name}, {}", name_of(accel)), marks));
+                }
             }
         }
         let share = self.args.share * 100.0;

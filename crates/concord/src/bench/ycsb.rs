@@ -11,7 +11,7 @@ use concord_runtime::Error;
 use super::etcd::{Etcd, Grpc, Setup};
 use super::load::{Measured, Plan, Target, fill, run};
 use super::native::Native;
-use super::report::{Plot, Results, Scale, Table, load_average};
+use super::report::{Mark, Plot, Results, Scale, Table, load_average};
 use super::resp::Resp;
 use super::rig::{Process, Rig, Scratch, Shape, free_port};
 use super::workload::{Choice, Mix, Workload};
@@ -195,7 +195,7 @@ fn measure(
         for (i, &mix) in mixes.iter().enumerate() {
             let mut workload = Workload::new(mix, choice, keys, i as u64)?;
             let measured = run(&mut target, &mut workload, plan)?;
-            points.push((i as f64 + 1.0, measured.rate()));
+            points.push(Mark::one(i as f64 + 1.0, measured.rate()));
             table.row(cells(args, name, mix, choice, &measured));
             table.print_last();
         }

@@ -8,6 +8,7 @@ use concord_sim::load::{Load, Measured, measure};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::figure::{Drawn, Figure};
+use crate::bench::Mark;
 
 /// A point of a series, run several times.
 #[derive(Debug)]
@@ -18,6 +19,13 @@ pub struct Point {
     pub x: f64,
     /// Seed and what was measured, by seed.
     pub runs: Vec<(u64, Measured)>,
+}
+
+impl Point {
+    /// A value of each run.
+    fn values(&self, value: impl Fn(&Measured) -> f64) -> Vec<f64> {
+        self.runs.iter().map(|(_, m)| value(m)).collect()
+    }
 }
 
 /// All points of a figure, as it lists them.
@@ -58,8 +66,7 @@ impl Seen {
     pub fn at(&self, series: usize, x: f64, value: impl Fn(&Measured) -> f64) -> Option<Mean> {
         let is_it = |p: &&Point| p.series == series && (p.x - x).abs() < 1e-9;
         let point = self.points.iter().find(is_it)?;
-        let values: Vec<f64> = point.runs.iter().map(|(_, m)| value(m)).collect();
-        Some(Mean::of(&values))
+        Some(Mean::of(&point.values(value)))
     }
 
     /// The largest mean of a series.
@@ -68,35 +75,29 @@ impl Seen {
         points.filter_map(|p| self.at(series, p.x, &value)).map(|m| m.mean).max_by(f64::total_cmp)
     }
 
-    /// The plotted line of a series.
-    pub fn line(&self, figure: &Figure, series: usize) -> Vec<(f64, f64)> {
+    /// The plotted line of a series: means with the spread of their runs. Where x is measured too,
+    /// it is the mean of it.
+    pub fn line(&self, figure: &Figure, series: usize) -> Vec<Mark> {
         let points = self.points.iter().filter(|p| p.series == series);
         let first = || points.clone().next().and_then(|p| p.runs.first());
         if let Drawn::Timeline { bucket_s } = figure.drawn {
             let buckets = first().map(|(_, m)| m.buckets.as_slice()).unwrap_or_default();
             let at = |(n, count): (usize, &u64)| {
-                (n as f64 * bucket_s, *count as f64 / bucket_s / figure.y_unit)
+                Mark::one(n as f64 * bucket_s, *count as f64 / bucket_s / figure.y_unit)
             };
             return buckets.iter().enumerate().map(at).collect();
         }
         if figure.drawn == Drawn::Distribution {
             let reads = first().map(|(_, m)| m.read.each_hundredth_ns.as_slice());
             let reads = reads.unwrap_or_default().iter().enumerate();
-            return reads.map(|(at, ns)| (f64::from(*ns) / 1e3, at as f64 / 99.0)).collect();
+            let at = |(at, ns): (usize, &u32)| Mark::one(f64::from(*ns) / 1e3, at as f64 / 99.0);
+            return reads.map(at).collect();
         }
-        let mean = |point: &Point, value: &dyn Fn(&Measured) -> f64| {
-            let values: Vec<f64> = point.runs.iter().map(|(_, m)| value(m)).collect();
-            Mean::of(&values).mean
+        let at = |point: &Point| {
+            let x = figure.x_value.map_or(point.x, |value| Mean::of(&point.values(value)).mean);
+            Some(Mark::at_mean(x, &point.values(figure.y_value))?.in_units_of(figure.y_unit))
         };
-        points
-            .map(|point| {
-                let x = match figure.x_value {
-                    Some(value) => mean(point, &value),
-                    None => point.x,
-                };
-                (x, mean(point, &figure.y_value) / figure.y_unit)
-            })
-            .collect()
+        points.filter_map(at).collect()
     }
 }
 

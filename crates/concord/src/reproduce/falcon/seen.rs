@@ -3,7 +3,7 @@
 use concord_runtime::Error;
 use concord_sim::falcon::load::{Load, Measured, measure};
 
-use crate::bench::{Plot, Results, Scale, Table};
+use crate::bench::{Mark, Plot, Results, Scale, Table};
 use crate::reproduce::options::FigureArgs;
 use crate::reproduce::runner::{Mean, Runner};
 
@@ -91,8 +91,11 @@ impl Seen {
 
     /// A value of a point, over its runs; `None` if there is no such point.
     pub fn at(&self, line: usize, x: f64, value: impl Fn(&Measured) -> f64) -> Option<Mean> {
-        let values: Vec<f64> = self.point(line, x)?.runs.iter().map(|(_, m)| value(m)).collect();
-        Some(Mean::of(&values))
+        Some(Mean::of(&self.values(line, x, value)?))
+    }
+
+    fn values(&self, line: usize, x: f64, value: impl Fn(&Measured) -> f64) -> Option<Vec<f64>> {
+        Some(self.point(line, x)?.runs.iter().map(|(_, m)| value(m)).collect())
     }
 
     /// Where a line has points.
@@ -100,8 +103,9 @@ impl Seen {
         self.points.iter().filter(move |p| p.line == line).map(|p| p.x)
     }
 
-    fn drawn(&self, line: usize, value: impl Fn(&Measured) -> f64) -> Vec<(f64, f64)> {
-        let at = |x| Some((x, self.at(line, x, &value)?.mean));
+    /// Means with the spread of their runs.
+    fn drawn(&self, line: usize, value: impl Fn(&Measured) -> f64) -> Vec<Mark> {
+        let at = |x| Mark::at_mean(x, &self.values(line, x, &value)?);
         self.places(line).filter_map(at).collect()
     }
 }
@@ -207,7 +211,7 @@ fn plot(figure: &Figure, seen: &Seen) -> Plot {
                 for (of, value) in values {
                     // What never gets through, or takes seconds, would flatten all others.
                     let drawn = seen.drawn(at, |m| us(value(m)));
-                    let drawn = drawn.into_iter().filter(|(_, y)| *y < 20_000.0).collect();
+                    let drawn = drawn.into_iter().filter(|mark| mark.y < 20_000.0).collect();
                     series.push((format!("{}, {of}", line.name), drawn));
                 }
             }
@@ -215,7 +219,7 @@ fn plot(figure: &Figure, seen: &Seen) -> Plot {
                 let runs = seen.points.iter().filter(|p| p.line == at).flat_map(|p| p.runs.first());
                 for step in runs.flat_map(|(_, m)| &m.steps) {
                     let each = step.delays.each_hundredth_ns.iter().enumerate();
-                    let drawn = each.map(|(n, ns)| (us(*ns), n as f64 / 99.0)).collect();
+                    let drawn = each.map(|(n, ns)| Mark::one(us(*ns), n as f64 / 99.0)).collect();
                     series.push((step.name.to_string(), drawn));
                 }
             }
