@@ -215,11 +215,13 @@ fn draw_links(plan: &mut Plan) {
 fn draw_links_surely(plan: &mut Plan, rng: &mut Rng) {
     let is_heavy = plan.sizes.value_bytes_max > 0 || plan.sizes.elements_max > 0;
     let slowest = if is_heavy { 10 } else { 7 };
+    // A link between replicas never sends fewer than 16 packets at once (`WINDOW_MIN`): a port takes these.
+    let shallowest = if is_heavy { 18 } else { 15 };
     plan.links = Links {
         // 128 Mb/s, or 1 Gb/s, to 16 Gb/s.
         mbits: 1 << rng.between(slowest, 14),
         propagation_ns: up_to(rng, 100 * US).max(100),
-        queue_bytes: 1 << rng.between(14, 20),
+        queue_bytes: 1 << rng.between(shallowest, 20),
         pass_ns: up_to(rng, 50 * US).max(50),
         both: rng.chance(1, 2),
         look_ns: if rng.chance(1, 2) { up_to(rng, 2 * MS) } else { 0 },
