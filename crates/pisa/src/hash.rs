@@ -6,7 +6,8 @@
 
 /// Polynomials in normal form, the term x^32 left out; no two tell words apart in the same way. Of two words that
 /// collide in the lowest 16 bits of one of the first three, none collide in those of another. Koopman's (DSN 2002,
-/// and his tables since), IEEE 802.3, Castagnoli's, and those of AIXM, CRC-32D, AUTOSAR and CD-ROM.
+/// and his tables since), IEEE 802.3, Castagnoli's, those of AIXM, CRC-32D and AUTOSAR, and one of ours, the last, which spreads
+/// consecutive numbers: see [`SPREADING`].
 pub const POLYNOMIALS: [u32; 9] = [
     0x741b_8cd7,
     0x3258_3499,
@@ -16,8 +17,12 @@ pub const POLYNOMIALS: [u32; 9] = [
     0x8141_41ab,
     0xa833_982b,
     0xf4ac_fb13,
-    0x8001_801b,
+    SPREADING,
 ];
+
+/// Of words that count up from bit 0, 12 or 16, any 2^k in a row (k up to 10, the first of them a multiple of 2^k) have
+/// hashes that differ in their lowest k bits: they pick each row of a table of 2^k once.
+pub const SPREADING: u32 = 0x2085_2c5b;
 
 /// A hash unit with its polynomial: reflected, all ones before and after, as Ethernet's. Four tables, so that a
 /// word costs four look-ups at once (Kounavis, Berry 2005).
@@ -108,6 +113,21 @@ mod tests {
     fn told_by(a: &Crc32, b: &Crc32) -> usize {
         let low = |unit: &Crc32, bit: u32| u64::from((unit.of([1 << bit]) ^ unit.of([0])) & 0xffff);
         rank((0..32).map(|bit| low(a, bit) << 16 | low(b, bit)).collect())
+    }
+
+    #[test]
+    fn numbers_in_a_row_pick_each_row_of_a_table_once() {
+        let unit = Crc32::new(SPREADING);
+        for (from, bits) in
+            [0, 12, 16].into_iter().flat_map(|from| (1..=10).map(move |k| (from, k)))
+        {
+            for first in [0, 5 << bits, 77 << bits] {
+                let row = |n: u32| unit.of([1, 2, 3, n << from]) & ((1 << bits) - 1);
+                let mut rows: Vec<u32> = (first..first + (1 << bits)).map(row).collect();
+                rows.sort_unstable();
+                assert!(rows.iter().copied().eq(0..1 << bits), "from bit {from}, {bits} bits");
+            }
+        }
     }
 
     #[test]

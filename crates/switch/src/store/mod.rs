@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use concord_core::{Seq, SwitchId};
-use concord_pisa::hash::POLYNOMIALS;
+use concord_pisa::hash::SPREADING;
 use concord_pisa::{Crc32, Verdict};
 use concord_wire::control::Config;
 use concord_wire::{Addr, Flags, Op, PacketMut, Reason, Repr, WireError};
@@ -127,7 +127,7 @@ concord_core::counters! {
 /// Entries of the table by which replicas are chosen, a power of two: a pipeline has no remainder.
 pub const CHOICES: usize = 1_024;
 /// The hash unit for it.
-static CHOICE: Crc32 = Crc32::new(POLYNOMIALS[POLYNOMIALS.len() - 1]);
+static CHOICE: Crc32 = Crc32::new(SPREADING);
 
 /// The match-action tables: who is who. Only the control plane writes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,7 +178,7 @@ impl Routes {
 
 /// Which row of a table of choices a request picks. Harmonia's Algorithm 1, line 12, says "random"; a
 /// hash of the request is what every rendering of a program can compute alike, and of all but its
-/// lowest `run_bits`: a client's requests are numbered in their order. The attempt is added, not hashed
+/// lowest `run_bits`. Clients number their requests in order, reads from bit 16 on ([`SPREADING`]). The attempt is added, not hashed
 /// in, so that a retry goes to another replica for certain (trap T21).
 #[inline]
 pub(crate) fn choice(hdr: &Repr, run_bits: u8) -> u32 {
@@ -397,7 +397,36 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use concord_core::{RequestNumber, SessionId};
+    use concord_wire::rpc::READ_BIT;
+
     use super::*;
+
+    /// A CRC is linear: with another polynomial every client's reads kept to the even replicas, or to the odd ones, for
+    /// long.
+    #[test]
+    fn bug_17_12_each_replica_gets_as_many_of_a_clients_reads_as_any_other() {
+        const READS: u64 = 1_024;
+        for (count, run_bits) in (2..=16).flat_map(|count| [(count, 0), (count, 4)]) {
+            let replicas: Vec<_> =
+                (0..count).map(|node| (node, Addr { ip: 1, port: 7_000 + node })).collect();
+            let choices = choices(&replicas);
+            for session in [7, 0x1234_5678_9abc_def0] {
+                let mut got = alloc::vec![0; usize::from(count)];
+                for n in 0..READS {
+                    let request = RequestNumber(READ_BIT | (5 * READS + n) << 16 | 3);
+                    let hdr = Repr { session: SessionId(session), request, ..Repr::new(Op::Read) };
+                    let at = choice(&hdr, run_bits) as usize & (CHOICES - 1);
+                    got[usize::from(choices[at].port - 7_000)] += 1;
+                }
+                let fair = READS / u64::from(count);
+                assert!(
+                    got.iter().all(|n| (fair..=fair + 1).contains(n)),
+                    "{count} replicas, {run_bits} bits: {got:?}"
+                );
+            }
+        }
+    }
 
     #[test]
     fn each_replica_is_as_many_choices_as_any_other_and_neighbours_differ_around_the_end() {
