@@ -123,16 +123,16 @@ fn loses_nothing_of(reduced: Setup, states: usize) {
 fn no_history_is_lost() {
     let wait = Budget { waits: 1, ..Budget::NOTHING };
     loses_nothing(Chain, tiny(), Budget { losses: 1, ..wait }, 486_646);
-    loses_nothing(Chain, one(), Budget { crashes: 1, ..wait }, 56_173);
-    loses_nothing(Chain, one(), Budget { isolations: 1, ..wait }, 312_866);
-    loses_nothing(PrimaryBackup, short(), Budget { duplicates: 1, ..Budget::NOTHING }, 2_186);
+    loses_nothing(Chain, one(), Budget { crashes: 1, ..wait }, 50_419);
+    loses_nothing(Chain, one(), Budget { isolations: 1, ..wait }, 312_906);
+    loses_nothing(PrimaryBackup, short(), Budget { duplicates: 1, ..Budget::NOTHING }, 2_184);
     loses_nothing(PrimaryBackup, short(), Budget { rivals: 1, ..Budget::NOTHING }, 1_201_027);
     let duplicate = Budget { duplicates: 1, moments: 1, ..Budget::NOTHING };
-    loses_nothing(Protocol::Vr, tiny(), duplicate, 72_891);
-    loses_nothing(Protocol::NoPaxos, tiny(), duplicate, 97_440);
+    loses_nothing(Protocol::Vr, tiny(), duplicate, 72_798);
+    loses_nothing(Protocol::NoPaxos, tiny(), duplicate, 97_008);
     if is_large() {
         loses_nothing(Protocol::Vr, writes(), Budget { crashes: 1, ..wait }, 2_542_941);
-        loses_nothing(PrimaryBackup, one(), Budget { crashes: 1, ..wait }, 1_499_549);
+        loses_nothing(PrimaryBackup, one(), Budget { crashes: 1, ..wait }, 1_401_033);
         let replaced = Budget { replacements: 1, ..Budget::NOTHING };
         loses_nothing(PrimaryBackup, short(), replaced, 1_599_303);
     }
@@ -147,8 +147,8 @@ fn any_order_of_packets() {
 #[test]
 fn a_packet_arrives_twice() {
     let budget = Budget { duplicates: 1, ..Budget::NOTHING };
-    holds("one duplicate", Chain, full(), budget, 880);
-    holds("one duplicate", PrimaryBackup, full(), budget, 1_351);
+    holds("one duplicate", Chain, full(), budget, 858);
+    holds("one duplicate", PrimaryBackup, full(), budget, 1_345);
 }
 
 #[test]
@@ -161,17 +161,17 @@ fn a_packet_is_lost() {
 #[test]
 fn a_replica_dies() {
     let budget = Budget { crashes: 1, waits: 1, ..Budget::NOTHING };
-    holds("one crash", Chain, short(), budget, 308_532);
-    holds("one crash", PrimaryBackup, tiny(), budget, 1_042_748);
+    holds("one crash", Chain, short(), budget, 285_589);
+    holds("one crash", PrimaryBackup, tiny(), budget, 1_004_231);
 }
 
 #[test]
 fn a_replica_is_cut_off() {
     let budget = Budget { isolations: 1, waits: 1, ..Budget::NOTHING };
-    holds("one cut off", Chain, tiny(), budget, 809_026);
-    holds("one cut off", PrimaryBackup, one(), budget, 379_106);
+    holds("one cut off", Chain, tiny(), budget, 810_314);
+    holds("one cut off", PrimaryBackup, one(), budget, 379_122);
     if is_large() {
-        holds("one cut off", PrimaryBackup, tiny(), budget, 4_957_369);
+        holds("one cut off", PrimaryBackup, tiny(), budget, 4_960_261);
     }
 }
 
