@@ -9,7 +9,6 @@ use concord_runtime::Error;
 use concord_switch::agent::SEATS_MAX;
 use concord_wire::GroupId;
 use concord_wire::control::{GroupKind, Program};
-use concord_wire::falcon::CLASSES_MAX;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +22,7 @@ pub const STORE: &str = "store";
 /// Shortest lease of a task: a quarter of it may pass between two signs of life.
 const LEASE_MS_MIN: u64 = 20;
 /// Most different things that workers of a group have: a class of executors for each, and one for all.
-const HAS_MAX: usize = CLASSES_MAX as usize - 1;
+pub const HAS_MAX: usize = 7;
 /// Longest name of a group.
 const NAME_BYTES_MAX: usize = 32;
 

@@ -12,11 +12,12 @@ use std::process::ExitCode;
 
 use concord_core::Guards;
 use concord_runtime::{Error, key_file};
+use concord_wire::falcon::CLASSES_MAX;
 use serde_json::{Map, Value, json};
 
 use super::System;
 use crate::cli::UpArgs;
-use crate::rack::{Group, GroupPlace, Kind, LOCALHOST, Rack};
+use crate::rack::{Group, GroupPlace, HAS_MAX, Kind, LOCALHOST, Rack};
 use crate::sim::SimArgs;
 use crate::status::{Role, latency};
 use crate::up::children::Children;
@@ -36,6 +37,9 @@ const WORKERS: u16 = 2;
 const LISTEN_PORT: u16 = 7380;
 /// Fewest tasks that a worker of `concord up` runs at a time: commands wait more than they compute.
 const SLOTS_MIN: u16 = 4;
+
+/// The rack file's check knows how many classes of executors the queue has: one for all, and these.
+const _: () = assert!(HAS_MAX + 1 == CLASSES_MAX as usize);
 
 /// Tasks for workers.
 #[derive(Debug)]
