@@ -180,15 +180,16 @@ impl Directory {
     /// [`Broken`]: one line that names the file.
     pub fn open(path: &Path, node: u16, storage: u64) -> Result<Directory, Broken> {
         std::fs::create_dir_all(path).cannot(format!("create {}", path.display()))?;
-        let own = list(path)?;
-        if own.is_none() && holds_other_files(path)? {
+        // Before the lock, which would be one file more among those of others.
+        if list(path)?.is_none() && holds_other_files(path)? {
             return Err(Broken::Refused(Error::new(format!(
                 "{} holds other files: give replica {node} a directory of its own",
                 path.display()
             ))));
         }
         let lock = lock(path)?;
-        let (storage, segments) = own.unwrap_or((storage, Vec::new()));
+        // Only now: another process may have written until the lock was free.
+        let (storage, segments) = list(path)?.unwrap_or((storage, Vec::new()));
         let (found, bytes) = look(path, storage, &segments)?;
         if let Some(other) = found.node.filter(|other| *other != node) {
             return Err(Broken::Refused(Error::new(format!(
