@@ -257,6 +257,7 @@ impl Journal {
     /// A member before this one said up to where all logs from the first on are durable.
     pub(crate) fn hear_before(&mut self, durable: Position) {
         self.before = self.before.max(durable);
+        self.ask_at = None;
     }
 
     /// The one that comes next has heard that all logs up to here are durable up to there.
@@ -281,8 +282,8 @@ impl Journal {
         Some(durable)
     }
 
-    /// Whether to ask the member before this one up to where the logs before are durable: some time after more
-    /// is durable here. One that waits for its own disk says so by itself.
+    /// Whether to ask the member before this one up to where the logs before are durable: more is durable here, and
+    /// nothing was heard of it for a while. One that waits for its own disk says so by itself.
     pub(crate) fn asks(&mut self, now: Instant, again_ns: u64) -> bool {
         if !self.is_waited_for() || self.before >= self.durable {
             self.ask_at = None;
