@@ -26,6 +26,14 @@ impl Steps {
         self.0.push((name.to_string(), timed(step)));
     }
 
+    /// A role is started again, and all is well before the next step.
+    fn restart(&mut self, rack: &mut Units, what: &str, role: &str, node: u64) {
+        self.take(&format!("{what}restart of {role} {node}"), || {
+            rack.restart(&format!("{role}-{node}"));
+            rack.wait();
+        });
+    }
+
     /// Prints how long each one kept clients waiting, and holds it against the bound.
     fn judge(&self, seen: &Seen) {
         for (name, window) in &self.0 {
@@ -50,12 +58,7 @@ fn bug_16_20_a_replica_with_data_on_disk_comes_back_without_a_pause() {
     let mut rack = Units::start("rolling-fsync", "durability = \"fsync\"");
     let mut steps = Steps::default();
     let seen = while_used(&mut rack, CLIENTS, |rack| {
-        for node in ["1", "2", "3"] {
-            steps.take(&format!("fsync: restart of replica {node}"), || {
-                rack.restart(&format!("replica-{node}"));
-                rack.wait();
-            });
-        }
+        (1..=3).for_each(|node| steps.restart(rack, "fsync: ", "replica", node));
     });
     steps.judge(&seen);
     assert_eq!(seen.ends, 0);
@@ -69,11 +72,8 @@ fn bug_16_21_durability_is_changed_one_replica_after_the_other() {
     let seen = while_used(&mut rack, CLIENTS, |rack| {
         for (from, to) in [("none", "fsync"), ("fsync", "interval"), ("interval", "fsync")] {
             rack.replace(&format!("durability = \"{from}\""), &format!("durability = \"{to}\""));
-            for node in [1, 2, 3] {
-                steps.take(&format!("{from} to {to}: restart of replica {node}"), || {
-                    rack.restart(&format!("replica-{node}"));
-                    rack.wait();
-                });
+            for node in 1..=3 {
+                steps.restart(rack, &format!("{from} to {to}: "), "replica", node);
                 assert_eq!(rack.role("replica", node)["durability"], to);
             }
         }
@@ -87,12 +87,7 @@ fn a_rolling_restart_as_documented_gives_no_client_an_error() {
     let mut rack = Units::start("rolling", "");
     let mut steps = Steps::default();
     let seen = while_used(&mut rack, CLIENTS, |rack| {
-        for node in ["1", "2", "3"] {
-            steps.take(&format!("restart of replica {node}"), || {
-                rack.restart(&format!("replica-{node}"));
-                rack.wait();
-            });
-        }
+        (1..=3).for_each(|node| steps.restart(rack, "", "replica", node));
         rack.append("[[standby]]", "node = 1\n");
         rack.add("standby-1", &["switch", "--standby", "--node", "1"]);
         rack.wait();
@@ -104,12 +99,7 @@ fn a_rolling_restart_as_documented_gives_no_client_an_error() {
             rack.restart("controller");
             rack.wait();
         });
-        for node in ["1", "2"] {
-            steps.take(&format!("restart of gateway {node}"), || {
-                rack.restart(&format!("gateway-{node}"));
-                rack.wait();
-            });
-        }
+        (1..=2).for_each(|node| steps.restart(rack, "", "gateway", node));
     });
     steps.judge(&seen);
     // All clients are at one gateway, then at the other: each goes over twice at most.

@@ -1,12 +1,10 @@
 //! The rack's packets on the packet-level network: links with a bandwidth, ports with buffers, and switches whose
 //! pipelines take time, each of which hosts a seat.
 
-use crate::engine::{EventQueue, Time};
+use crate::engine::{EventQueue, NS, Time};
 use crate::net::{Delivery, HostIndex, NetEvent, Network, NodeIndex, Packet, Routing};
 use crate::systems::store::links::Links;
 
-/// Picoseconds in a nanosecond.
-const PS: u64 = 1_000;
 /// Ethernet, IP and UDP around a message, and what is between two frames on the wire.
 const AROUND_BYTES: u32 = 14 + 20 + 8 + 4 + 20;
 
@@ -62,12 +60,12 @@ impl Fabric {
         let (from, to) = (HostIndex(from as u32), HostIndex(to as u32));
         let packet =
             Packet { to, from, size_bytes, flow_label: 0, class: 0, kind: 0, body: carried };
-        self.queue.schedule(Time(at_ns * PS), Step::Leave(packet));
+        self.queue.schedule(Time(at_ns * NS), Step::Leave(packet));
     }
 
     /// The next packet that reaches its node, before or at `limit_ns`.
     pub(crate) fn next_until(&mut self, limit_ns: u64) -> Option<Arrival> {
-        let limit = Time(limit_ns.saturating_mul(PS));
+        let limit = Time(limit_ns.saturating_mul(NS));
         loop {
             // Nothing else waits: time goes as far as the network's next event, and no further.
             let (at, step) = match limit_ns {
@@ -92,7 +90,7 @@ impl Fabric {
                 continue;
             }
             let (from, to) = (packet.from.0 as usize, packet.to.0 as usize);
-            return Some(Arrival { at_ns: at.0.div_ceil(PS), from, to, carried: packet.body });
+            return Some(Arrival { at_ns: at.0.div_ceil(NS), from, to, carried: packet.body });
         }
     }
 

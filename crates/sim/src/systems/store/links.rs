@@ -3,11 +3,10 @@
 use concord_core::{Duration, MS};
 use serde::{Deserialize, Serialize};
 
+use crate::engine::NS;
 use crate::net::{HostIndex, LinkSpec, NodeIndex, Topology};
 use crate::systems::store::edges::Within;
 
-/// Picoseconds in a nanosecond.
-const PS: u64 = 1_000;
 /// Fastest link, in Mb/s.
 const MBITS_MAX: u64 = 1_000_000;
 /// Largest buffer of a port, in bytes.
@@ -70,12 +69,12 @@ impl Links {
     ) -> (Topology, Vec<(usize, NodeIndex)>) {
         let link = LinkSpec {
             bits_per_s: self.mbits * 1_000_000,
-            propagation_ps: self.propagation_ns * PS,
+            propagation_ps: self.propagation_ns * NS,
             queue_bytes_max: self.queue_bytes,
         };
         let mut topology = Topology::new(nodes as u32);
         let seats: Vec<(usize, NodeIndex)> =
-            switches.iter().map(|node| (*node, topology.add_switch(self.pass_ns * PS))).collect();
+            switches.iter().map(|node| (*node, topology.add_switch(self.pass_ns * NS))).collect();
         for (host, node) in (0..nodes).map(|node| (HostIndex(node as u32), node)) {
             // A seat's address leads to its switch, which takes what comes for it.
             let own = seats.iter().find(|(seat, _)| *seat == node);
