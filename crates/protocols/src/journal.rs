@@ -89,6 +89,8 @@ pub(crate) struct Journal {
     under_way: Position,
     /// Up to where the own log is durable.
     durable: Position,
+    /// A member of the epoch waits for its disk, be it this one or another.
+    is_group_waited_for: bool,
     /// Up to where the log of every member before this one is, as they said (chain, CRAQ).
     before: Position,
     /// Up to where the one that comes next was told that it is durable, up to where it has heard, and when
@@ -96,8 +98,6 @@ pub(crate) struct Journal {
     told: Position,
     confirmed: Position,
     tell_again_at: Option<Instant>,
-    /// When the member before this one is to be asked, if it says nothing.
-    ask_at: Option<Instant>,
     /// The batch with which a copied state is complete.
     copied_in: u64,
     waiting: Option<Waiting>,
@@ -191,7 +191,7 @@ impl Journal {
     }
 
     /// Whether records wait for the disk before anything is acknowledged that comes of them.
-    fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| !kept.acks_early)
     }
 
@@ -202,7 +202,12 @@ impl Journal {
 
     /// Up to where the logs of all members before this one do, as far as is known.
     pub(crate) fn before(&self) -> Position {
-        if self.is_waited_for() { self.before } else { Position(u64::MAX) }
+        if self.is_group_waited_for { self.before } else { Position(u64::MAX) }
+    }
+
+    /// Whether what is executed may not be committed yet, for a disk here or at another member.
+    pub(crate) fn delays_commits(&self) -> bool {
+        self.is_on() || self.is_group_waited_for
     }
 
     /// Whether the disk has room.
@@ -246,18 +251,18 @@ impl Journal {
         !self.is_on() || self.durable_batches >= self.copied_in
     }
 
-    /// An epoch opens: nothing is known of those before, if there are any.
-    pub(crate) fn open(&mut self, is_first: bool) {
+    /// An epoch opens, in which a member waits for its disk or none does: nothing is known of those before this
+    /// one, if there are any.
+    pub(crate) fn open(&mut self, is_first: bool, is_group_waited_for: bool) {
+        self.is_group_waited_for = is_group_waited_for;
         self.before = if is_first { Position(u64::MAX) } else { Position(0) };
         (self.told, self.confirmed) = (Position(0), Position(0));
         self.tell_again_at = None;
-        self.ask_at = None;
     }
 
     /// A member before this one said up to where all logs from the first on are durable.
     pub(crate) fn hear_before(&mut self, durable: Position) {
         self.before = self.before.max(durable);
-        self.ask_at = None;
     }
 
     /// The one that comes next has heard that all logs up to here are durable up to there.
@@ -269,7 +274,7 @@ impl Journal {
     /// it heard.
     pub(crate) fn tell(&mut self, now: Instant, again_ns: u64) -> Option<Position> {
         let durable = self.durable().min(self.before());
-        if !self.is_waited_for() || durable <= self.confirmed {
+        if !self.is_group_waited_for || durable <= self.confirmed {
             self.tell_again_at = None;
             return None;
         }
@@ -282,30 +287,9 @@ impl Journal {
         Some(durable)
     }
 
-    /// Whether to ask the member before this one up to where the logs before are durable: more is durable here, and
-    /// nothing was heard of it for a while. One that waits for its own disk says so by itself.
-    pub(crate) fn asks(&mut self, now: Instant, again_ns: u64) -> bool {
-        if !self.is_waited_for() || self.before >= self.durable {
-            self.ask_at = None;
-            return false;
-        }
-        let at = *self.ask_at.get_or_insert(now.after(again_ns));
-        let is_due = now >= at;
-        if is_due {
-            self.ask_at = Some(now.after(again_ns));
-        }
-        is_due
-    }
-
-    /// What the member behind this one is answered that asks: nothing, if this one tells by itself.
-    pub(crate) fn answer(&self) -> Option<Position> {
-        (!self.is_waited_for()).then_some(Position(u64::MAX))
-    }
-
-    /// When to say it again, or to ask.
+    /// When to say it again.
     pub(crate) fn tell_at(&self) -> Instant {
-        let never = Instant::NEVER;
-        self.tell_again_at.unwrap_or(never).min(self.ask_at.unwrap_or(never))
+        self.tell_again_at.unwrap_or(Instant::NEVER)
     }
 
     /// A record took its place in the log.

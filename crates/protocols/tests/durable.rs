@@ -35,7 +35,17 @@ fn started(
     is_new: bool,
     (owed, acks_early): (bool, bool),
 ) -> Replica<Shimmed<Memory>> {
-    let setup = ReplicaConfig {
+    let mut replica = Replica::new(setup(guards), Shimmed::new(Memory::new(0)));
+    let lease_ns = if is_new { 0 } else { LEASE_MS * MS };
+    let marks = Marks { run: 2, lease_ns, owes: owed || acks_early, ..Marks::default() };
+    let (is_intact, snapshot_every_bytes) = (true, 1 << 20);
+    let kept = Kept { storage: 7, is_intact, marks, snapshot_every_bytes, owed, acks_early };
+    replica.keep(at(1_000), kept, (0, lease_ns)).unwrap();
+    replica
+}
+
+fn setup(guards: Guards) -> ReplicaConfig {
+    ReplicaConfig {
         me: ME,
         controller: CONTROLLER,
         lease_ns: LEASE_MS * MS,
@@ -47,14 +57,7 @@ fn started(
         replicate_replies: false,
         limits: Limits::default(),
         guards,
-    };
-    let mut replica = Replica::new(setup, Shimmed::new(Memory::new(0)));
-    let lease_ns = if is_new { 0 } else { LEASE_MS * MS };
-    let marks = Marks { run: 2, lease_ns, owes: owed || acks_early, ..Marks::default() };
-    let (is_intact, snapshot_every_bytes) = (true, 1 << 20);
-    let kept = Kept { storage: 7, is_intact, marks, snapshot_every_bytes, owed, acks_early };
-    replica.keep(at(1_000), kept, (0, lease_ns)).unwrap();
-    replica
+    }
 }
 
 /// Tells it of epoch 1.
@@ -201,7 +204,7 @@ fn tail_with_a_record(mut replica: Replica<Shimmed<Memory>>) -> Replica<Shimmed<
     sync(&mut replica, 1_000);
     let (mut bytes, mut packet) = (vec![], vec![]);
     let end = LogEnd { position: 1, hash: first_record().emit(0, &mut bytes) };
-    Membership::Open { epoch: 1, from: HEAD.node, end }.emit(&mut packet);
+    Membership::Open { epoch: 1, from: HEAD.node, end, waits: true }.emit(&mut packet);
     replica.handle(at(1_001), &packet, &mut vec![]);
     assert_eq!((replica.phase(), replica.is_whole()), (Phase::Open, false));
     let data = Data {
@@ -255,7 +258,7 @@ fn what_is_synced_each_second_is_committed_before_and_written_within_one() {
     assert!(sync(&mut replica, 1_001) > 0, "the epoch waits for the disk all the same");
     let (mut bytes, mut packet) = (vec![], vec![]);
     let end = LogEnd { position: 1, hash: first_record().emit(0, &mut bytes) };
-    Membership::Open { epoch: 1, from: HEAD.node, end }.emit(&mut packet);
+    Membership::Open { epoch: 1, from: HEAD.node, end, waits: false }.emit(&mut packet);
     replica.handle(at(1_001), &packet, &mut vec![]);
     let (epoch, from, committed) = (Epoch(1), NodeId(HEAD.node), Position(0));
     let (stream, link_seq, first, last, piece) = (0, 1, true, true, &bytes[..]);
@@ -335,43 +338,68 @@ fn said_of_durable(
     own.filter_map(|(_, packet)| Durable::parse(packet).ok()).map(|said| said.durable).collect()
 }
 
-#[test]
-fn bug_16_21_a_tail_asks_a_member_that_does_not_wait_for_its_disk_and_says_nothing() {
-    let mut replica = tail_with_a_record(restarted(Guards::ALL, true));
+/// Another member waits for its disk, and may come back without what it did not say: what counts at the tail is its
+/// word, whether the tail has a disk or not.
+fn commits_when_told(replica: Replica<Shimmed<Memory>>) {
+    let mut replica = tail_with_a_record(replica);
     sync(&mut replica, 1_003);
-    let asked = said_of_durable(&mut replica, 1_003..1_200);
-    assert!(!asked.is_empty() && asked.iter().all(|position| *position == Position(0)));
-    assert_eq!(replica.committed(), Position(0));
+    assert_eq!(said_of_durable(&mut replica, 1_003..1_200), []);
+    assert_eq!((replica.executed(), replica.committed()), (Position(1), Position(0)));
     let mut packet = vec![];
     let durable = Position(u64::MAX);
     Durable { epoch: Epoch(1), from: NodeId(HEAD.node), durable }.emit(&mut packet);
-    replica.handle(at(1_200), &packet, &mut vec![]);
+    let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+    replica.handle(at(1_200), &packet, &mut sent);
     replica.flush(at(1_200), &mut vec![]);
     assert_eq!(replica.committed(), Position(1));
+    assert_eq!(Durable::parse(&sent[0].1).map(|said| said.durable), Ok(durable));
     assert_eq!(said_of_durable(&mut replica, 1_201..1_400), []);
 }
 
-/// The head of a chain of two: what it answers a tail that asks.
-fn answered(acks_early: bool) -> Vec<Position> {
+#[test]
+fn bug_16_21_a_tail_commits_what_members_say_that_do_not_wait_for_their_disks() {
+    commits_when_told(restarted(Guards::ALL, true));
+}
+
+#[test]
+fn bug_16_23_a_tail_that_waits_for_no_disk_waits_for_those_of_the_members_before_it() {
+    commits_when_told(started(Guards::ALL, true, (false, true)));
+    commits_when_told(Replica::new(setup(Guards::ALL), Shimmed::new(Memory::new(0))));
+}
+
+/// The head of a chain of two, which waits for its disk or not, as the tail does or not: what it says of durable logs by
+/// itself until the tail has heard it.
+fn told(acks_early: bool, waits: bool) -> Vec<Position> {
     let mut replica = started(Guards::ALL, true, (false, acks_early));
     configure(&mut replica, 1_000, &[ME, HEAD]);
     sync(&mut replica, 1_000);
     let (mut packet, end) = (vec![], LogEnd::default());
     let (epoch, from) = (1, HEAD.node);
-    Membership::EpochState { epoch, from, end, ask: true }.emit(&mut packet);
-    replica.handle(at(1_001), &packet, &mut vec![]);
-    tick(&mut replica, 1_002);
-    assert_eq!(replica.phase(), Phase::Open);
-    let durable = Position(0);
-    Durable { epoch: Epoch(1), from: NodeId(HEAD.node), durable }.emit(&mut packet);
+    Membership::EpochState { epoch, from, end, ask: true, waits }.emit(&mut packet);
     let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
-    replica.handle(at(1_003), &packet, &mut sent);
-    let said = sent.iter().filter_map(|(_, packet)| Durable::parse(packet).ok());
-    said.map(|said| said.durable).collect()
+    replica.handle(at(1_001), &packet, &mut sent);
+    let opened = sent.iter().filter_map(|(_, packet)| Membership::parse(packet).ok());
+    let opened: Vec<bool> = opened
+        .filter_map(|said| match said {
+            Membership::Open { waits, .. } => Some(waits),
+            _ => None,
+        })
+        .collect();
+    assert!(!opened.is_empty() && opened.iter().all(|said| *said == (waits || !acks_early)));
+    let said = said_of_durable(&mut replica, 1_002..1_040);
+    if let Some(durable) = said.last().copied() {
+        Durable { epoch: Epoch(1), from: NodeId(HEAD.node), durable }.emit(&mut packet);
+        replica.handle(at(1_040), &packet, &mut vec![]);
+    }
+    assert_eq!(said_of_durable(&mut replica, 1_041..1_200), []);
+    said
 }
 
 #[test]
-fn bug_16_21_one_that_does_not_wait_for_its_disk_answers_so_and_one_that_does_says_nothing() {
-    assert_eq!(answered(true), [Position(u64::MAX)]);
-    assert_eq!(answered(false), []);
+fn bug_16_23_where_any_member_waits_for_its_disk_all_say_what_is_durable() {
+    let all = Position(u64::MAX);
+    assert!(told(true, true).iter().all(|said| *said == all));
+    assert!(!told(true, true).is_empty());
+    assert_eq!(told(true, false), [], "nobody waits");
+    assert_eq!(told(false, false), [], "nothing is in its log yet");
 }

@@ -170,8 +170,11 @@ fn membership(rng: &mut Rng) -> Membership {
         }
         3 => Membership::WhoIsWho { client: addr(rng) },
         4 => Membership::SwitchRetired { incarnation: number(rng), switch: addr(rng) },
-        5 => Membership::EpochState { epoch, from, end: end(rng), ask: rng.chance(1, 2) },
-        6 => Membership::Open { epoch, from, end: end(rng) },
+        5 => {
+            let (end, ask) = (end(rng), rng.chance(1, 2));
+            Membership::EpochState { epoch, from, end, ask, waits: rng.chance(1, 2) }
+        }
+        6 => Membership::Open { epoch, from, end: end(rng), waits: rng.chance(1, 2) },
         7 => Membership::Opened { epoch, from },
         _ => Membership::Reach { epoch, from, ask: rng.chance(1, 2) },
     }

@@ -38,8 +38,8 @@ fn what_is_of_no_use_is_counted_and_changes_nothing() {
     let end = LogEnd::default();
     for message in [
         Membership::SwitchRetired { incarnation: 77, switch: Addr::default() },
-        Membership::EpochState { epoch: 9, from: 1, end, ask: true },
-        Membership::Open { epoch: 9, from: 1, end },
+        Membership::EpochState { epoch: 9, from: 1, end, ask: true, waits: true },
+        Membership::Open { epoch: 9, from: 1, end, waits: true },
         Membership::Opened { epoch: 9, from: 1 },
         Membership::Reach { epoch: 9, from: 1, ask: true },
         // Nobody asked for it.

@@ -51,7 +51,7 @@ impl<E: Engine> Replica<E> {
         deciding
             || self.phase == Phase::Joining
             || !self.role.is_protocol(Protocol::Craq)
-            || (self.role.is_reader() && self.journal.is_on())
+            || (self.role.is_reader() && self.journal.delays_commits())
     }
 
     /// Head: a write takes its place. What becomes of it (a retry, too late, refused) every replica
@@ -207,7 +207,7 @@ impl<E: Engine> Replica<E> {
     /// and shown, before.
     fn is_settled(&self) -> bool {
         let end = self.opening.agreed();
-        !self.journal.is_on() || end.is_some_and(|end| self.committed.0 >= end.position)
+        !self.journal.delays_commits() || end.is_some_and(|end| self.committed.0 >= end.position)
     }
 
     /// The reads that came before the question was asked are answered. What became committed here

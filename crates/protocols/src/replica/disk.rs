@@ -90,7 +90,7 @@ impl<E: Engine> Replica<E> {
         if counts { self.journal.before() } else { Position(u64::MAX) }
     }
 
-    /// The end of a batch of inputs, of a member that keeps its data.
+    /// The end of a batch of inputs, in an epoch in which disks may delay what is committed.
     pub(super) fn keep_durable(&mut self, now: Now, sink: &mut impl Sink) {
         if self.role.is_protocol(Protocol::PrimaryBackup) {
             self.commit_acknowledged(now, sink);
@@ -99,7 +99,6 @@ impl<E: Engine> Replica<E> {
                 self.commit_durable(now, sink);
             }
             self.tell_durable(now, sink);
-            self.ask_durable(now, sink);
         }
         self.take_snapshot();
     }
@@ -125,16 +124,6 @@ impl<E: Engine> Replica<E> {
         self.say_durable(to, durable, sink);
     }
 
-    /// Asks the one before in the chain for the same. While a rack changes to `fsync`, one replica after the other,
-    /// it may be one that does not wait for its disk, or has none, and says nothing by itself.
-    fn ask_durable(&mut self, now: Now, sink: &mut impl Sink) {
-        let Some(predecessor) = self.role.predecessor() else { return };
-        let Some(to) = self.role.member_addr(predecessor) else { return };
-        if self.journal.asks(now.instant, RETRY_NS) {
-            self.say_durable(to, Position(0), sink);
-        }
-    }
-
     fn say_durable(&mut self, to: Addr, durable: Position, sink: &mut impl Sink) {
         let (epoch, from) = (self.role.epoch(), self.role.node());
         Durable { epoch, from, durable }.emit(&mut self.scratch);
@@ -142,7 +131,7 @@ impl<E: Engine> Replica<E> {
     }
 
     /// The predecessor says up to where its own log, and those of all before it, are durable; it is told that
-    /// this was heard. Or the successor tells that, or asks for it: nothing was heard then.
+    /// this was heard. Or the successor tells that.
     pub(super) fn on_durable(&mut self, said: &Durable, sink: &mut impl Sink) {
         let addr = self.role.member_addr(said.from).filter(|_| self.role.is_epoch(said.epoch));
         let Some(to) = addr.filter(|_| self.phase == Phase::Open) else {
@@ -154,9 +143,6 @@ impl<E: Engine> Replica<E> {
             self.say_durable(to, said.durable, sink);
         } else if self.role.is_successor(said.from) {
             self.journal.confirm(said.durable);
-            if let Some(durable) = self.journal.answer().filter(|_| said.durable == Position(0)) {
-                self.say_durable(to, durable, sink);
-            }
         } else {
             self.count.link_dropped += 1;
         }

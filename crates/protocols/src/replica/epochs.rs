@@ -105,13 +105,23 @@ impl<E: Engine> Replica<E> {
 
     fn epoch_state(&self, ask: bool) -> Membership {
         let (epoch, from) = (self.role.epoch().0, self.role.node().0);
-        Membership::EpochState { epoch, from, end: self.ordered.log.end(), ask }
+        let waits = self.journal.is_waited_for();
+        Membership::EpochState { epoch, from, end: self.ordered.log.end(), ask, waits }
+    }
+
+    /// Whether a member waits for its disk, as far as was said: the head has heard all when it opens the epoch.
+    fn is_group_waited_for(&self) -> bool {
+        self.journal.is_waited_for() || self.opening.is_waited_for()
+    }
+
+    fn open_message(&self, end: LogEnd) -> Membership {
+        let (epoch, from) = (self.role.epoch().0, self.role.node().0);
+        Membership::Open { epoch, from, end, waits: self.is_group_waited_for() }
     }
 
     fn say_open(&mut self, sink: &mut impl Sink) {
         let Some(end) = self.opening.agreed() else { return };
-        let open = Membership::Open { epoch: self.role.epoch().0, from: self.role.node().0, end };
-        open.emit(&mut self.scratch);
+        self.open_message(end).emit(&mut self.scratch);
         let unopened = self.opening.unopened();
         for member in self.role.others().filter(|m| unopened.contains(&NodeId(m.node))) {
             sink.send(member.addr, &self.scratch);
@@ -123,7 +133,7 @@ impl<E: Engine> Replica<E> {
         now: Now,
         epoch: Epoch,
         (from, end): (NodeId, LogEnd),
-        ask: bool,
+        (ask, waits): (bool, bool),
         sink: &mut impl Sink,
     ) {
         let Some(addr) = self.role.member_addr(from) else { return };
@@ -135,7 +145,7 @@ impl<E: Engine> Replica<E> {
         }
         match self.phase {
             Phase::Opening => {
-                self.opening.hear(from, end);
+                self.opening.hear(from, end, waits);
                 self.fetch_longer(now, sink);
                 self.try_open(now, sink);
             }
@@ -145,8 +155,7 @@ impl<E: Engine> Replica<E> {
                     && let Some(end) = self.opening.agreed()
                 {
                     // It has not heard the head's word yet.
-                    let open = Membership::Open { epoch: epoch.0, from: self.role.node().0, end };
-                    self.send_control(addr, &open, sink);
+                    self.send_control(addr, &self.open_message(end), sink);
                 }
                 self.add_sender(from, end, sink);
             }
@@ -184,7 +193,7 @@ impl<E: Engine> Replica<E> {
     fn open(&mut self, now: Now, sink: &mut impl Sink) {
         self.phase = Phase::Open;
         self.count.epochs_opened += 1;
-        self.journal.open(self.role.predecessor().is_none());
+        self.journal.open(self.role.predecessor().is_none(), self.is_group_waited_for());
         self.note_whole();
         let me = self.role.node();
         let others: Vec<NodeId> = self.role.others().map(|m| NodeId(m.node)).collect();
@@ -250,7 +259,7 @@ impl<E: Engine> Replica<E> {
         now: Now,
         epoch: Epoch,
         from: NodeId,
-        end: LogEnd,
+        (end, waits): (LogEnd, bool),
         sink: &mut impl Sink,
     ) {
         let head = self.role.head().map(|m| (m.node, m.addr));
@@ -266,6 +275,7 @@ impl<E: Engine> Replica<E> {
                     return;
                 }
                 self.opening.agree(end);
+                self.opening.hear_waits(waits);
                 self.try_open(now, sink);
             }
             Phase::Open => {

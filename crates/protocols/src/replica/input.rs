@@ -92,11 +92,11 @@ impl<E: Engine> Replica<E> {
                     self.on_configure(now, config, sink);
                 }
             }
-            Membership::EpochState { epoch, from, end, ask } => {
-                self.on_epoch_state(now, Epoch(epoch), (NodeId(from), end), ask, sink);
+            Membership::EpochState { epoch, from, end, ask, waits } => {
+                self.on_epoch_state(now, Epoch(epoch), (NodeId(from), end), (ask, waits), sink);
             }
-            Membership::Open { epoch, from, end } => {
-                self.on_open(now, Epoch(epoch), NodeId(from), end, sink);
+            Membership::Open { epoch, from, end, waits } => {
+                self.on_open(now, Epoch(epoch), NodeId(from), (end, waits), sink);
             }
             Membership::Opened { epoch, from } => {
                 if self.role.is_epoch(Epoch(epoch)) {

@@ -22,6 +22,8 @@ pub(super) struct Opening {
     unopened: Vec<NodeId>,
     /// The end of the agreed log, once the head said so.
     agreed: Option<LogEnd>,
+    /// A member waits for its disk.
+    waits: bool,
     fetching: Fetching,
 }
 
@@ -45,12 +47,23 @@ pub(super) struct Fetch {
 }
 
 impl Opening {
-    /// A member said where its log ends.
-    pub(super) fn hear(&mut self, from: NodeId, end: LogEnd) {
+    /// A member said where its log ends, and whether it waits for its disk.
+    pub(super) fn hear(&mut self, from: NodeId, end: LogEnd, waits: bool) {
+        self.hear_waits(waits);
         match self.ends.iter_mut().find(|(node, _)| *node == from) {
             Some(known) => known.1 = end,
             None => self.ends.push((from, end)),
         }
+    }
+
+    /// Whether a member waits for its disk, by its own word or by the head's.
+    pub(super) fn hear_waits(&mut self, waits: bool) {
+        self.waits |= waits;
+    }
+
+    /// Whether any does, as far as was said.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.waits
     }
 
     /// What the members said.

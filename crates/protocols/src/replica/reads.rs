@@ -145,7 +145,7 @@ impl<E: Engine> Replica<E> {
 
     /// Whether the one who commits has executed what may not be durable everywhere yet.
     pub(super) fn reads_wait(&self) -> bool {
-        self.journal.is_on() && self.setup.guards.on(Guard::DurableReads)
+        self.journal.delays_commits() && self.setup.guards.on(Guard::DurableReads)
     }
 
     /// The newest write that a read would see which the engine is given now.

@@ -32,7 +32,7 @@ impl<E: Engine> Replica<E> {
             self.leave();
         }
         if self.phase == Phase::Open {
-            if self.journal.is_on() {
+            if self.journal.delays_commits() {
                 self.keep_durable(now, sink);
             }
             if self.role.is_head() && self.serving.has_more_expiries(self.settled()) {

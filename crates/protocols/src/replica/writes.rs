@@ -345,7 +345,7 @@ impl<E: Engine> Replica<E> {
         }
         if self.role.is_reader() {
             let alone = self.role.is_alone();
-            let waits = self.journal.is_on() && self.setup.guards.on(Guard::DurableCommit);
+            let waits = self.journal.delays_commits() && self.setup.guards.on(Guard::DurableCommit);
             if !waits && (alone || !self.role.is_protocol(Protocol::PrimaryBackup)) {
                 self.raise_committed(self.executed);
                 self.reply_to_write(&turn, sink);

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use concord_core::{Epoch, NodeId};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
     ConfigPart, DataDir, Heard, Held, LogEnd, Member, Message, Standing, VotersTold, Voting,
@@ -78,6 +78,9 @@ pub enum Membership {
         end: LogEnd,
         /// Whether the receiver's own end is wanted in return.
         ask: bool,
+        /// Whether it acknowledges nothing before that is on its disk.
+        #[serde(deserialize_with = "said")]
+        waits: bool,
     },
     /// Head to members: the epoch is open; the log up to here is agreed.
     Open {
@@ -89,6 +92,9 @@ pub enum Membership {
         from: u16,
         /// The end of the agreed log.
         end: LogEnd,
+        /// Whether any member waits for its disk: all say then what is durable.
+        #[serde(deserialize_with = "said")]
+        waits: bool,
     },
     /// Member to head: I opened it.
     Opened {
@@ -128,6 +134,11 @@ pub enum Membership {
     },
     /// Replica to operator: the answer.
     VotersTold(VotersTold),
+}
+
+/// A message of an older build ends before it, and says nothing.
+fn said<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    Ok(bool::deserialize(from).unwrap_or_default())
 }
 
 impl Membership {

@@ -55,8 +55,8 @@ fn memberships() -> Vec<Membership> {
         Membership::Configure(config(3, 1).into()),
         Membership::WhoIsWho { client: ADDR },
         Membership::SwitchRetired { incarnation: 4, switch: ADDR },
-        Membership::EpochState { epoch, from, end: END, ask: true },
-        Membership::Open { epoch, from, end: END },
+        Membership::EpochState { epoch, from, end: END, ask: true, waits: false },
+        Membership::Open { epoch, from, end: END, waits: true },
         Membership::Opened { epoch, from },
         Membership::Reach { epoch, from, ask: false },
         Membership::VoterAlive {
@@ -214,6 +214,21 @@ fn who_says_it_and_of_which_epoch_is_in_the_header_alone() {
     assert_eq!(other[at::NODE], [5, 6]);
     assert_eq!(other[at::EPOCH], [1, 2, 3, 4]);
     assert_eq!(one[at::END..], other[at::END..]);
+}
+
+#[test]
+fn where_an_older_build_says_nothing_of_disks_it_waits_for_none() {
+    let (epoch, from) = (3, 2);
+    let state = |waits| Membership::EpochState { epoch, from, end: END, ask: true, waits };
+    let open = |waits| Membership::Open { epoch, from, end: END, waits };
+    let mut out = vec![];
+    for of in [&state as &dyn Fn(bool) -> Membership, &open] {
+        of(true).emit(&mut out);
+        assert_eq!(Membership::parse(&out), Ok(of(true)));
+        out.pop();
+        crate::header::set_length(&mut out);
+        assert_eq!(Membership::parse(&out), Ok(of(false)));
+    }
 }
 
 #[test]

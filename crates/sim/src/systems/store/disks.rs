@@ -24,12 +24,19 @@ pub struct Disks {
     /// With `interval`: every second replica waits for its disk all the same, as while `durability` is changed one
     /// replica after the other.
     pub mixed: bool,
+    /// With `mixed`: the others have no disk at all (`durability = "none"`).
+    pub partial: bool,
 }
 
 impl Disks {
-    /// Whether replicas keep their data.
+    /// Whether replicas keep their data, all or some of them.
     pub(crate) fn is_on(&self) -> bool {
         self.sync_ns > 0
+    }
+
+    /// Whether a replica keeps its data.
+    pub(crate) fn keeps(&self, replica: usize) -> bool {
+        self.is_on() && !(self.partial && self.acks_early(replica))
     }
 
     /// Whether a replica acknowledges before its disk has what it acknowledges.
@@ -38,6 +45,9 @@ impl Disks {
     }
 
     pub(crate) fn validate(&self, within: Within<'_>) -> Result<(), String> {
+        if self.partial && !(self.mixed && self.interval) {
+            return Err("disks.partial goes with interval and mixed".into());
+        }
         within("sync_ns", self.sync_ns, 0, SYNC_NS_MAX)?;
         within("snapshot_bytes", self.snapshot_bytes, 0, SNAPSHOT_BYTES_MAX)
     }

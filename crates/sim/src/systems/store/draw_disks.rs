@@ -48,6 +48,7 @@ fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
         snapshot_bytes: rng.between(1_000, 30_000),
         interval: false,
         mixed: false,
+        partial: false,
     };
     let last_ns = plan.faults.last().map_or(MS, |f| f.at_ns);
     for _ in 0..rng.between(1, 3) {
@@ -72,7 +73,10 @@ fn draw_interval(plan: &mut Plan, rng: &mut Rng) {
         return;
     }
     plan.disks.interval = true;
-    plan.disks.mixed = Rng::new(plan.seed ^ MIXED).chance(1, 2);
+    let mut mixed = Rng::new(plan.seed ^ MIXED);
+    plan.disks.mixed = mixed.chance(1, 2);
+    // Where a majority decides, too many would lose what they have.
+    plan.disks.partial = plan.disks.mixed && !plan.protocol.is_quorum() && mixed.chance(1, 2);
     for timed in &mut plan.faults {
         if let Fault::PowerCutAll { for_ns } = timed.fault {
             let replica = rng.below(plan.replicas as u64) as usize;

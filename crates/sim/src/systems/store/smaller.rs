@@ -1,5 +1,6 @@
 //! Plans that do less: faults, operations, clients, keys and noise are taken away.
 
+use super::disks::Disks;
 use super::edges::{Bounds, Packets, Sizes};
 use super::gateways::Gateways;
 use super::links::Links;
@@ -78,8 +79,9 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.links = Links::default());
     with(|p| p.links.both = false);
     with(|p| p.links.look_ns = 0);
-    with(|p| p.disks.mixed = false);
-    with(|p| p.disks.interval = false);
+    with(|p| p.disks.partial = false);
+    with(|p| (p.disks.mixed, p.disks.partial) = (false, false));
+    with(|p| p.disks = Disks { interval: false, mixed: false, partial: false, ..p.disks });
     with(|p| {
         if p.disks.is_on() {
             p.disks.snapshot_bytes = 1 << 30;

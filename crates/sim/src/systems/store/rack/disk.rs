@@ -199,7 +199,7 @@ impl ReplicaDisk {
 impl Rack<'_> {
     /// Whether a replica's data survives its process.
     pub(super) fn keeps(&self, node: usize) -> bool {
-        self.plan.disks.is_on() && self.is_replica(node)
+        self.is_replica(node) && self.plan.disks.keeps(node - REPLICAS)
     }
 
     /// The replica begins with another disk, on which nothing is.

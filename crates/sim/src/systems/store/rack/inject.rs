@@ -420,9 +420,9 @@ impl Rack<'_> {
         }
         let Some(config) = self.config() else { return false };
         // What is on disks comes back, or the rack makes no progress once everything has healed.
-        !self.plan.disks.is_on()
-            && !config.members.is_empty()
-            && config.members.iter().all(|m| self.living(m).is_none())
+        let keeps = |m: &Member| self.plan.disks.keeps(usize::from(m.node));
+        !config.members.is_empty()
+            && config.members.iter().all(|m| self.living(m).is_none() && !keeps(m))
     }
 
     /// The safety phase is over: whatever can heal does.
