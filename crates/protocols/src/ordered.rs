@@ -118,3 +118,92 @@ impl Ordered {
         self.log.push(bytes, record.hash);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use concord_core::SwitchId;
+
+    use super::*;
+
+    fn record(position: u64, now_ms: u64) -> Record<'static> {
+        Record { position: Position(position), now_ms, ..Record::EMPTY }
+    }
+
+    /// Its bytes, and what they say, behind a log whose hash is that.
+    fn encoded(record: Record<'static>, previous_hash: u64) -> (Record<'static>, Vec<u8>) {
+        let mut bytes = Vec::new();
+        let hash = record.emit(previous_hash, &mut bytes);
+        (Record { hash, ..record }, bytes)
+    }
+
+    #[test]
+    fn numbers_are_taken_of_the_active_switch_alone_and_only_rise() {
+        let (mut ordered, mut count) = (Ordered::default(), ReplicaCounters::default());
+        let mut takes = |switch_id, counter, active| {
+            let seq = Seq::new(SwitchId(switch_id), counter);
+            ordered.take_number(seq, active, Guards::ALL, &mut count)
+        };
+        assert!(takes(1, 5, 1));
+        assert!(!takes(1, 5, 1) && !takes(1, 4, 1));
+        assert!(takes(1, 6, 1) && takes(1, 9, 1));
+        assert!(!takes(2, 10, 1) && !takes(1, 0, 1), "another switch's, and none at all");
+        assert!(takes(2, 3, 2), "a new switch begins anew");
+        assert!(!takes(1, 20, 1));
+        assert_eq!(ordered.last_seq, Seq::new(SwitchId(2), 3));
+        assert_eq!((count.writes_other_switch, count.writes_out_of_order), (2, 3));
+        assert_eq!(count.seq_gaps, 2, "7 and 8");
+    }
+
+    #[test]
+    fn a_record_fits_behind_the_end_of_the_log_that_it_was_ordered_in() {
+        let mut ordered = Ordered::default();
+        for position in 1..=3 {
+            ordered.append(&record(position, 0));
+        }
+        let end = ordered.log.end();
+        assert_eq!(ordered.end(), Position(3));
+        let fit = |position, previous_hash| {
+            let (record, bytes) = encoded(record(position, 0), previous_hash);
+            ordered.fit(&record, &bytes)
+        };
+        assert_eq!((fit(2, end.hash), fit(3, end.hash)), (Fit::Known, Fit::Known));
+        assert_eq!((fit(4, end.hash), fit(4, end.hash ^ 1)), (Fit::Next, Fit::Mismatch));
+        assert_eq!((fit(5, end.hash), fit(9, end.hash)), (Fit::Gap, Fit::Gap));
+    }
+
+    #[test]
+    fn the_logs_time_goes_on_from_the_last_record_and_where_no_key_has_one_from_the_own_clock() {
+        let mut ordered = Ordered::default();
+        assert_eq!(ordered.stamp(1_000, false, Guards::ALL), 1_000);
+        let (next, bytes) = encoded(record(1, 90_000), 0);
+        ordered.take(&next, &bytes, 1_000);
+        assert_eq!((ordered.last_now_ms, ordered.end()), (90_000, Position(1)));
+        assert_eq!(ordered.log.end().hash, next.hash);
+        assert_eq!(ordered.stamp(1_010, false, Guards::ALL), 90_010);
+        assert_eq!(ordered.stamp(1_010, true, Guards::ALL), 1_010);
+        assert_eq!(ordered.stamp(1_020, false, Guards::ALL), 1_020, "it stays there");
+    }
+
+    #[test]
+    fn beginning_anew_keeps_the_clock() {
+        let mut ordered = Ordered::default();
+        let (next, bytes) = encoded(record(1, 90_000), 0);
+        ordered.take(&next, &bytes, 1_000);
+        let seq = Seq::new(SwitchId(1), 7);
+        ordered.reset(LogEnd { position: 20, hash: 5 }, seq, 80_000);
+        assert_eq!((ordered.end(), ordered.last_seq), (Position(20), seq));
+        assert_eq!(ordered.last_now_ms, 80_000);
+        assert_eq!(ordered.stamp(1_000, false, Guards::ALL), 90_000);
+    }
+
+    #[test]
+    fn a_record_that_is_put_changes_nothing_but_the_log() {
+        let mut ordered = Ordered::default();
+        let (next, bytes) = encoded(record(1, 90_000), 0);
+        ordered.put(&next, &bytes);
+        assert_eq!((ordered.end(), ordered.last_now_ms), (Position(1), 0));
+        assert!(ordered.clock.is_unset());
+    }
+}

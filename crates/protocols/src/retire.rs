@@ -51,3 +51,19 @@ impl Retiring {
         is_due
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_step_is_due_at_once_and_each_other_one_a_while_after() {
+        let mut retiring = Retiring::begin(Instant(5));
+        assert_eq!((retiring.until, retiring.releases), (Instant(5).after(RETIRE_NS_MAX), 0));
+        assert!(!retiring.is_due(Instant(4)));
+        assert!(retiring.is_due(Instant(5)) && !retiring.is_due(Instant(5)));
+        let next = Instant(5).after(RETRY_NS);
+        assert!(!retiring.is_due(Instant(next.0 - 1)) && retiring.is_due(next));
+        assert_eq!(retiring.next_at, next.after(RETRY_NS));
+    }
+}

@@ -141,4 +141,40 @@ mod tests {
         assert_eq!(told(&mut waiting, ONE, 0), []);
         assert_eq!(told(&mut waiting, ONE, WAITING_MAX as u32), [1]);
     }
+
+    #[test]
+    fn object_0_is_one_like_others_and_so_are_several_of_which_it_is_the_first() {
+        let mut waiting = Waiting::default();
+        for object in [0, 1, 2] {
+            waiting.add(client(1), ObjectId(object), &FurtherIds::NONE);
+        }
+        assert!(!waiting.is_empty());
+        let further = FurtherIds::new(&[ObjectId(1)]).unwrap();
+        let told = waiting.take(ALL, ObjectId(0), &further);
+        assert_eq!(told, [0, 1].map(|object| (client(1), Some(ObjectId(object)))));
+        waiting.add(client(1), ObjectId(0), &FurtherIds::NONE);
+        let told = waiting.take(ONE, ObjectId(0), &FurtherIds::NONE);
+        assert_eq!(told, [(client(1), Some(ObjectId(0)))]);
+        let told = waiting.take(ALL, ObjectId(0), &FurtherIds::NONE);
+        assert_eq!(told, [(client(1), None)], "of all keys");
+    }
+
+    #[test]
+    fn the_older_half_is_told_too_and_knows_nobody_twice() {
+        let mut waiting = Waiting::default();
+        let half = WAITING_MAX as u32 / 2;
+        (1..=half).for_each(|n| waiting.add(client(1), ObjectId(n), &FurtherIds::NONE));
+        assert_eq!((waiting.newer_pairs, waiting.older.len()), (half as usize, 0));
+        assert_eq!(told(&mut waiting, ONE, 1), [1]);
+        assert_eq!(waiting.newer_pairs, half as usize - 1);
+        for n in [half + 1, half + 2] {
+            waiting.add(client(1), ObjectId(n), &FurtherIds::NONE);
+        }
+        assert_eq!((waiting.newer_pairs, waiting.newer.len()), (0, 0));
+        assert!(!waiting.is_empty());
+        waiting.add(client(1), ObjectId(2), &FurtherIds::NONE);
+        assert_eq!(waiting.newer_pairs, 0, "that is known");
+        waiting.add(client(2), ObjectId(2), &FurtherIds::NONE);
+        assert_eq!(told(&mut waiting, ONE, 2), [1, 2]);
+    }
 }

@@ -111,4 +111,30 @@ mod tests {
         watch.look(Instant(2_000_000), true);
         assert!(!watch.is_silent());
     }
+
+    #[test]
+    fn many_looks_in_a_short_time_are_one() {
+        let mut watch = EngineWatch::new(LOOKS * STEP);
+        for ns in 0..3 * STEP {
+            watch.look(Instant(ns), true);
+        }
+        assert_eq!((watch.silent_ns, watch.looked_at), (2 * STEP, Instant(2 * STEP)));
+        assert_eq!(watch.next_at(true), Instant(3 * STEP));
+        assert_eq!(EngineWatch::new(LOOKS - 1).next_at(true), Instant(1), "time passes in between");
+    }
+
+    #[test]
+    fn a_read_waits_once_and_no_more_than_so_many() {
+        let (session, mut reading) = (SessionId(7), Reading::default());
+        let may = |reading: &Reading, session, n| reading.may_begin(session, RequestNumber(n));
+        for n in 0..READS_MAX as u64 {
+            assert!(may(&reading, session, n));
+            reading.begin(session, RequestNumber(n));
+            assert!(!may(&reading, session, n));
+        }
+        assert!(!may(&reading, session, READS_MAX as u64));
+        reading.end(session, RequestNumber(3));
+        assert!(may(&reading, session, 3) && may(&reading, SessionId(8), 5));
+        assert!(!may(&reading, session, 5));
+    }
 }

@@ -414,3 +414,78 @@ fn a_record_whose_first_pieces_have_gone_is_finished_in_the_middle_of_a_batch() 
     path.log.push(&vec![0; PIECE_BYTES_MAX], 0);
     assert_eq!(pumped(&mut path), (2, (Position(4), 0)), "each ends a packet");
 }
+
+#[test]
+fn several_records_share_a_packet_up_to_where_they_are_to_be_sent_and_go_again_together() {
+    let mut path = Path::new(250 * US);
+    (0..5).for_each(|_| path.log.push(&[0; 100], 0));
+    let (now, none) = (Instant(0), Position(0));
+    let mut out: Vec<(Addr, Vec<u8>)> = Vec::new();
+    let packets = path.sender.pump(now, &path.log, Position(3), none, &mut Vec::new(), &mut out);
+    assert_eq!(
+        (packets, path.sender.next, path.sender.first_needed()),
+        (1, (Position(4), 0), Position(1))
+    );
+    let late = path.sender.deadline();
+    path.sender.tick(late, &path.log, none, &mut Vec::new(), &mut out);
+    let pieces = out.iter().map(|(_, bytes)| Data::parse(bytes).unwrap().piece.len());
+    assert_eq!(pieces.collect::<Vec<_>>(), [300, 300]);
+}
+
+#[test]
+fn a_receiver_gives_no_more_records_than_are_taken() {
+    let mut records = Vec::new();
+    Record::EMPTY.emit(0, &mut records);
+    let one = records.clone();
+    Record::EMPTY.emit(0, &mut records);
+    for (most, given) in [(1, 1), (2, 2), (3, 3), (9, 3)] {
+        let mut receiver = Receiver::new(NodeId(1), 0);
+        let mut got = 0;
+        let mut each = |record: &[u8]| {
+            assert_eq!(record, one);
+            got += 1;
+            Ok(got < most)
+        };
+        assert_eq!(receiver.take(&piece(2, true, true, &one), &mut each), Ok(Arrival::Held));
+        assert_eq!(receiver.take(&piece(1, true, true, &records), &mut each), Ok(Arrival::InOrder));
+        assert_eq!(got, given, "of at most {most}");
+    }
+    let mut receiver = Receiver::new(NodeId(1), 0);
+    let cut = &records[..records.len() - 1];
+    assert_eq!(receiver.take(&piece(1, true, true, cut), |_| Ok(true)), Err(BrokenStream));
+    let refused = receiver.take(&piece(2, true, true, &one), |_| Err(BrokenStream));
+    assert_eq!(refused, Err(BrokenStream));
+}
+
+#[test]
+fn a_record_without_end_breaks_the_stream() {
+    for (excess, is_taken) in [(0, true), (1, false)] {
+        let mut receiver = Receiver::new(NodeId(1), 0);
+        let long = vec![0; COMMAND_BYTES_MAX + REPLY_BYTES_MAX + excess];
+        assert_eq!(receiver.join(true, false, &long), Ok(None));
+        assert_eq!(receiver.join(false, true, b"x").is_ok(), is_taken);
+    }
+}
+
+#[test]
+fn the_window_is_never_below_16() {
+    let (mut sender, log) = in_flight(8);
+    sender.window = 20;
+    time_out(&mut sender, &log, Instant(25 * MS));
+    acknowledge(&mut sender, &log, 26, 2, 0);
+    assert_eq!(sender.window, 16);
+}
+
+#[test]
+fn what_a_peer_applied_never_falls_and_its_last_word_counts_of_its_disk() {
+    let (mut sender, log) = in_flight(8);
+    acknowledge(&mut sender, &log, 1, 5, 0);
+    assert_eq!(sender.applied, Position(4));
+    let mut receiver = Receiver::new(NodeId(1), 0);
+    let ack = receiver.ack(Epoch(1), NodeId(2), Position(2), Position(0));
+    for is_short in [true, false] {
+        let (ack, mut out) = (Ack { is_short, ..ack }, Vec::<(Addr, Vec<u8>)>::new());
+        sender.on_ack(Instant(MS), &ack, &log, Position(0), &mut Vec::new(), &mut out);
+        assert_eq!((sender.applied, sender.is_short), (Position(4), is_short));
+    }
+}

@@ -72,3 +72,62 @@ impl Asking {
         Some(packet)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_speaks_for_reads_that_came_before_its_query_and_for_no_later_one() {
+        let mut asking = Asking::default();
+        assert!(!asking.is_due() && asking.retry_at() == Instant::NEVER);
+        asking.push(vec![1]);
+        asking.push(vec![2]);
+        assert!(asking.is_due());
+        assert_eq!(asking.query(Instant(5)), 1);
+        assert!(!asking.is_due());
+        assert_eq!(asking.retry_at(), Instant(5).after(RETRY_NS));
+        asking.push(vec![3]);
+        assert!(asking.is_due());
+        assert_eq!(asking.pop(0), None);
+        assert_eq!(
+            (asking.pop(1), asking.pop(1), asking.pop(1)),
+            (Some(vec![1]), Some(vec![2]), None)
+        );
+        assert_eq!(asking.retry_at(), Instant(5).after(RETRY_NS), "one waits still");
+        assert_eq!(asking.query(Instant(6)), 2);
+        asking.push(vec![4]);
+        assert_eq!(asking.query(Instant(7)), 3);
+        assert_eq!(
+            (asking.pop(3), asking.pop(3), asking.pop(3)),
+            (Some(vec![3]), Some(vec![4]), None)
+        );
+        assert_eq!(asking.retry_at(), Instant::NEVER);
+    }
+
+    #[test]
+    fn an_old_epochs_answer_speaks_for_no_read_of_the_next() {
+        let mut asking = Asking::default();
+        asking.push(vec![1]);
+        let old = asking.query(Instant(5));
+        asking.forget();
+        assert!(!asking.is_due());
+        assert_eq!((asking.retry_at(), asking.pop(old)), (Instant::NEVER, None));
+        asking.push(vec![2]);
+        assert_eq!(asking.pop(old), None);
+        let new = asking.query(Instant(6));
+        assert_eq!((new, asking.pop(new)), (old + 1, Some(vec![2])));
+    }
+
+    #[test]
+    fn reads_that_wait_are_bounded() {
+        let mut asking = Asking::default();
+        for _ in 0..WAITING_MAX {
+            assert!(!asking.is_full());
+            asking.push(vec![]);
+        }
+        assert!(asking.is_full());
+    }
+}

@@ -404,4 +404,77 @@ mod tests {
         feeds.clear();
         assert_eq!(forgettable(&feeds, &long), 13);
     }
+
+    /// The joiner has all up to 12, and gets the rest of the log.
+    fn resumed(log: &Log) -> Feeds {
+        let mut feeds = Feeds::default();
+        feeds.begin(true);
+        let sender = Sender::new(ME, EPOCH, JOINER, Position(12), 1);
+        feeds.resume(JOINER, 1, sender);
+        let known = (log, log_end(log), Position(12));
+        let mut out: Vec<(Addr, Vec<u8>)> = vec![];
+        assert_eq!(feeds.pump(Instant(0), (ME, EPOCH), known, &mut vec![], &mut out), 0);
+        assert_eq!(out.len(), 1);
+        feeds
+    }
+
+    fn log_end(log: &Log) -> Position {
+        Position(log.end().position)
+    }
+
+    #[test]
+    fn a_replica_that_resumes_gets_its_last_part_once_what_it_had_is_committed() {
+        let mut feeds = resumed(&log());
+        assert!(feeds.knows(JOINER.0) && feeds.streams(JOINER.0, 1));
+        let mut last = |committed| feeds.on_ask(JOINER, 1, PART_RESULTS, Position(committed));
+        assert_eq!(last(11), Asked::Nothing);
+        assert_eq!(last(12), Asked::Serve { is_made: false });
+        feeds.begin(false);
+        assert!(!feeds.knows(JOINER.0) && !feeds.streams(JOINER.0, 1));
+    }
+
+    #[test]
+    fn a_joining_replica_is_sent_again_what_it_does_not_acknowledge() {
+        let log = log();
+        let mut feeds = resumed(&log);
+        let mut out: Vec<(Addr, Vec<u8>)> = vec![];
+        let late = feeds.deadline();
+        feeds.tick(Instant(late.0 - 1), (&log, Position(12)), &mut vec![], &mut out);
+        assert_eq!(out.len(), 0);
+        feeds.tick(late, (&log, Position(12)), &mut vec![], &mut out);
+        assert_eq!(out.len(), 1);
+        // What it has said of its stream is that the first packet came.
+        let mut receiver = crate::link::Receiver::new(ME, 1);
+        receiver.offer(&concord_wire::link::Data::parse(&out[0].1).unwrap());
+        let ack = receiver.ack(EPOCH, JOINER.0, Position(20), Position(12));
+        let mut heard =
+            |ack: &Ack| feeds.on_ack(late, ack, (&log, Position(12)), &mut vec![], &mut out);
+        assert!(!heard(&Ack { from: ME, ..ack }), "nothing is streamed there");
+        assert!(heard(&ack));
+        assert_eq!(feeds.deadline(), Instant::NEVER);
+    }
+
+    #[test]
+    fn records_are_kept_for_the_slowest_of_those_who_join() {
+        let mut long = Log::starting_at(LogEnd { position: TAIL_RECORDS + 3, hash: 0 });
+        (0..20).for_each(|_| long.push(&[7], 0));
+        let mut feeds = begun();
+        let other = (NodeId(8), Addr { ip: 8, port: 8 });
+        feeds.resume(other, 1, Sender::new(ME, EPOCH, other, Position(11), 1));
+        let limits = Limits::default();
+        assert_eq!(feeds.forgettable(Position(15), &long, &limits).0, 11);
+        assert_eq!(feeds.forgettable(Position(9), &long, &limits).0, 9, "what is committed alone");
+    }
+
+    #[test]
+    fn a_part_is_pushed_to_a_replica_that_gets_records_alone() {
+        let (mut feeds, log) = (Feeds::default(), log());
+        feeds.begin(true);
+        assert_eq!(asks(&mut feeds, 1, PART_TABLE), Asked::Serve { is_made: false });
+        feeds.begin_part(JOINER.0, PART_TABLE, Position(12));
+        feeds.end_part(JOINER.0, PART_TABLE, b"--hash--table".to_vec(), &log);
+        assert!(sent(&mut feeds).is_empty());
+        feeds.begin_stream((ME, EPOCH), JOINER.0, Position(12));
+        assert_eq!(sent(&mut feeds).len(), 1);
+    }
 }

@@ -181,3 +181,147 @@ impl Fetching {
         self.record.as_ref().is_some_and(Assembly::is_complete)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use concord_wire::fragment::FRAGMENT_BYTES;
+
+    use super::*;
+
+    const END: Position = Position(5);
+    const NEXT: Position = Position(6);
+
+    fn end(position: u64) -> LogEnd {
+        LogEnd { position, hash: position * 10 }
+    }
+
+    /// Node 2 says that its log is as long, and node 3 that its is longer by 2.
+    fn opening() -> Opening {
+        let mut opening = Opening::default();
+        opening.hear(NodeId(3), end(7), false);
+        opening.hear(NodeId(2), end(5), false);
+        opening
+    }
+
+    /// A fragment of a record that has so many.
+    fn fragment(count: usize, index: u32) -> (FragmentHdr, Vec<u8>) {
+        let total_bytes = (count * FRAGMENT_BYTES - 1) as u32;
+        let hdr = FragmentHdr { version: 1, total_bytes, index, count: 1 };
+        (hdr, vec![index as u8; hdr.range().len()])
+    }
+
+    fn take(opening: &mut Opening, (hdr, piece): &(FragmentHdr, Vec<u8>)) -> bool {
+        opening.take((NEXT, END), hdr, piece)
+    }
+
+    fn asked(opening: &mut Opening) -> (u32, u64) {
+        let fetch = opening.fetch(END).unwrap();
+        assert_eq!((fetch.of, fetch.position), (NodeId(3), NEXT));
+        (fetch.index, fetch.missing)
+    }
+
+    #[test]
+    fn a_log_is_the_longest_once_all_have_spoken_and_none_goes_on_behind_it() {
+        let opening = opening();
+        assert!(opening.is_longest(end(7), 2) && opening.is_longest(end(8), 2));
+        assert!(!opening.is_longest(end(6), 2), "one is longer");
+        assert!(!opening.is_longest(end(7), 3), "one has not spoken");
+        assert!(opening.lacks(Position(6)) && !opening.lacks(Position(7)));
+        assert!(Opening::default().is_longest(end(0), 0));
+        assert!(!Opening::default().lacks(Position(0)));
+    }
+
+    #[test]
+    fn a_members_last_word_counts_of_its_end_and_its_first_one_of_its_disk() {
+        let mut opening = opening();
+        assert!(!opening.is_waited_for());
+        opening.hear(NodeId(3), end(9), true);
+        assert_eq!(opening.ends(), [(NodeId(3), end(9)), (NodeId(2), end(5))]);
+        opening.hear(NodeId(3), end(9), false);
+        assert!(opening.is_waited_for());
+        assert_eq!(opening.agreed(), None);
+        opening.agree(end(9));
+        assert_eq!(opening.agreed(), Some(end(9)));
+    }
+
+    #[test]
+    fn members_are_told_until_they_have_opened() {
+        let mut opening = Opening::default();
+        opening.begin_telling(vec![NodeId(2), NodeId(3)]);
+        opening.on_opened(NodeId(2));
+        opening.on_opened(NodeId(4));
+        assert_eq!(opening.unopened(), [NodeId(3)]);
+    }
+
+    #[test]
+    fn the_next_record_is_fetched_of_the_longest_log_fragment_by_fragment() {
+        let mut opening = opening();
+        assert!(opening.fetch(Position(7)).is_none(), "nobody has more");
+        assert_eq!(asked(&mut opening), (0, u64::MAX), "nobody knows how long it is");
+        let [first, second, last] = [0, 1, 2].map(|index| fragment(3, index));
+        assert!(!take(&mut opening, &first));
+        assert!(take(&mut opening, &last), "nothing comes behind that one");
+        assert!(!opening.has_fetched());
+        assert_eq!(asked(&mut opening), (1, 0b1));
+        assert!(take(&mut opening, &second) && opening.has_fetched());
+        assert!(opening.fetch(END).is_none(), "it is here");
+        assert_eq!((opening.take_fetched(Position(4)), opening.take_fetched(NEXT)), (None, None));
+        let whole = [first.1, second.1, last.1].concat();
+        assert_eq!(opening.take_fetched(END), Some(whole));
+        assert!(!opening.has_fetched() && opening.take_fetched(END).is_none());
+        let next = opening.fetch(NEXT).unwrap();
+        assert_eq!((next.position, next.index, next.missing), (Position(7), 0, u64::MAX));
+    }
+
+    #[test]
+    fn a_long_record_is_asked_for_64_fragments_at_a_time() {
+        let mut opening = opening();
+        asked(&mut opening);
+        for index in 0..3 {
+            assert!(!take(&mut opening, &fragment(70, index)));
+        }
+        assert!(take(&mut opening, &fragment(70, 63)), "the last that was asked for");
+        assert_eq!(asked(&mut opening), (3, u64::MAX ^ 1 << 60));
+        assert!(!take(&mut opening, &fragment(70, 65)));
+        assert!(take(&mut opening, &fragment(70, 66)));
+        for index in 3..63 {
+            take(&mut opening, &fragment(70, index));
+        }
+        assert_eq!(asked(&mut opening), (64, 0b11_1001), "of the six at the end");
+    }
+
+    #[test]
+    fn what_was_not_asked_for_or_cannot_be_is_not_taken() {
+        let (hdr, piece) = fragment(2, 0);
+        let refuses = |at, hdr: FragmentHdr| {
+            let mut opening = opening();
+            asked(&mut opening);
+            assert!(!opening.take(at, &hdr, &piece));
+            opening.fetching.record.is_none()
+        };
+        assert!(!refuses((NEXT, END), hdr));
+        assert!(refuses((Position(7), END), hdr));
+        assert!(refuses((Position(7), NEXT), hdr), "that one was not asked for");
+        assert!(refuses((NEXT, END), FragmentHdr { index: 2, ..hdr }));
+        assert!(refuses((NEXT, END), FragmentHdr { total_bytes: 0, ..hdr }));
+        let of = |total_bytes: usize| FragmentHdr { total_bytes: total_bytes as u32, ..hdr };
+        assert!(!refuses((NEXT, END), of(RECORD_BYTES_MAX)));
+        assert!(refuses((NEXT, END), of(RECORD_BYTES_MAX + 1)));
+    }
+
+    #[test]
+    fn fragments_of_two_records_are_not_put_together() {
+        let (hdr, piece) = fragment(3, 1);
+        let version = FragmentHdr { version: 2, ..hdr };
+        let total = FragmentHdr { total_bytes: hdr.total_bytes + 1, ..hdr };
+        for (hdr, missing) in [(hdr, (2, 0b1)), (version, (0, 0b101)), (total, (0, 0b101))] {
+            let mut opening = opening();
+            asked(&mut opening);
+            take(&mut opening, &fragment(3, 0));
+            take(&mut opening, &(hdr, piece.clone()));
+            assert_eq!(asked(&mut opening), missing);
+        }
+    }
+}

@@ -90,3 +90,65 @@ impl Queue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use concord_wire::record::Record;
+    use concord_wire::{Op, Reason, Repr};
+
+    use super::*;
+
+    fn turn() -> Turn {
+        Turn::of(&Record::EMPTY)
+    }
+
+    fn write(bytes: usize) -> Pending {
+        Pending::Write(turn(), vec![0; bytes])
+    }
+
+    #[test]
+    fn only_what_needs_no_engine_goes_without_it_and_nothing_overtakes() {
+        let mut queue = Queue::default();
+        assert!(queue.pop_idle().is_none() && queue.pop().is_none());
+        let read = ReadTurn::of(&Repr::new(Op::Read), Reason::None);
+        for pending in
+            [write(3), Pending::Read(read), Pending::Copy(NodeId(2), 1), Pending::Install]
+        {
+            queue.push(pending);
+            queue.push(Pending::Idle(turn()));
+            assert!(queue.pop_idle().is_none(), "the engine has not answered the one before");
+            assert_eq!(queue.len(), 2);
+            assert!(!matches!(queue.pop(), None | Some(Pending::Idle(_))));
+            assert!(matches!(queue.pop_idle(), Some(Pending::Idle(_))));
+            assert!(queue.is_empty());
+        }
+        queue.push(Pending::Table(NodeId(2), vec![7]));
+        queue.push(write(1));
+        assert!(matches!(queue.pop_idle(), Some(Pending::Table(NodeId(2), _))));
+        assert!(queue.pop_idle().is_none() && !queue.is_empty());
+    }
+
+    #[test]
+    fn no_write_is_taken_beyond_so_many_operations_or_bytes() {
+        let mut queue = Queue::default();
+        for _ in 0..PENDING_MAX {
+            assert!(!queue.is_full());
+            queue.push(Pending::Install);
+        }
+        assert!(queue.is_full());
+        queue.pop();
+        assert!(!queue.is_full());
+        // As if there were more, up to 3 bytes below the bound.
+        let mut queue = Queue { bytes: PENDING_BYTES_MAX - 3, ..Queue::default() };
+        queue.push(write(2));
+        queue.push(Pending::Table(NodeId(2), vec![0; 9]));
+        assert!(!queue.is_full(), "commands count alone");
+        queue.push(write(1));
+        assert!(queue.is_full());
+        queue.pop();
+        assert!(!queue.is_full());
+        assert_eq!((queue.bytes, queue.iter().count()), (PENDING_BYTES_MAX - 2, 2));
+    }
+}

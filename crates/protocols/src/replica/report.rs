@@ -91,3 +91,69 @@ impl Report {
         told.clone()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use concord_wire::Addr;
+
+    use super::*;
+
+    const OTHERS: [Member; 2] = [member(2), member(3)];
+    const SILENT_NS: Duration = 100;
+
+    const fn member(node: u16) -> Member {
+        Member { node, incarnation: 1, addr: Addr { ip: 1, port: 1 } }
+    }
+
+    fn begun(is_member: bool) -> Report {
+        let mut report = Report::default();
+        report.begin(Instant(50), OTHERS.iter(), is_member);
+        report
+    }
+
+    #[test]
+    fn the_controller_hears_now_and_then_and_at_once_of_what_is_new() {
+        let mut report = Report::default();
+        assert_eq!(report.said(), None);
+        let mut is_due = |at, standing| report.is_due(Instant(at), standing, 10);
+        assert!(is_due(0, Standing::Out));
+        assert!(!is_due(9, Standing::Out) && is_due(10, Standing::Out));
+        assert!(is_due(11, Standing::Leaving) && !is_due(20, Standing::Leaving));
+        assert_eq!((report.said(), report.next_at()), (Some(Standing::Leaving), Instant(21)));
+        report.hurry(Instant(15));
+        assert_eq!(report.next_at(), Instant(15));
+        assert!(report.is_due(Instant(15), Standing::Leaving, 10));
+    }
+
+    #[test]
+    fn a_member_is_silent_after_a_while_and_to_one_that_joins_until_it_is_heard_of() {
+        let mut report = begun(true);
+        assert_eq!(report.unheard(Instant(150), SILENT_NS), []);
+        assert_eq!(report.unheard(Instant(151), SILENT_NS), [2, 3]);
+        report.hear(Instant(100), 3);
+        assert_eq!(report.unheard(Instant(151), SILENT_NS), [2]);
+        let mut report = begun(false);
+        assert_eq!(report.unheard(Instant(50), SILENT_NS), [2, 3]);
+        report.hear(Instant(60), 2);
+        report.hear(Instant(60), 9);
+        assert_eq!(report.unheard(Instant(60), SILENT_NS), [3]);
+        report.begin(Instant(70), OTHERS[1..].iter(), true);
+        assert_eq!(report.unheard(Instant(900), SILENT_NS), [3], "of the epoch in force alone");
+    }
+
+    #[test]
+    fn the_controller_hears_at_once_that_who_was_called_silent_is_not() {
+        let mut report = begun(true);
+        report.hear(Instant(100), 3);
+        assert_eq!(report.unheard(Instant(151), SILENT_NS), [2]);
+        report.hurry(Instant(999));
+        report.hear(Instant(160), 3);
+        assert_eq!(report.next_at(), Instant(999), "that one was not");
+        report.hear(Instant(161), 2);
+        assert_eq!(report.next_at(), Instant(161));
+        assert_eq!(report.unheard(Instant(162), SILENT_NS), []);
+        report.hurry(Instant(999));
+        report.hear(Instant(163), 2);
+        assert_eq!(report.next_at(), Instant(999));
+    }
+}

@@ -170,3 +170,131 @@ impl Role {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use concord_wire::GroupId;
+    use concord_wire::control::{GroupKind, Program};
+
+    use super::*;
+
+    const SWITCH: Addr = Addr { ip: 9, port: 9 };
+
+    fn member(node: u16) -> Member {
+        Member { node, incarnation: 1, addr: Addr { ip: 1, port: node } }
+    }
+
+    /// Node `me` in epoch 4 of these members; node 9 joins.
+    fn role(me: u16, kind: impl Into<GroupKind>, members: &[u16]) -> Role {
+        let mut role = Role::new(member(me));
+        role.config = Some(Config {
+            group: GroupId(0),
+            epoch: 4,
+            rack: 5,
+            switch_id: 6,
+            switch_incarnation: 7,
+            switch: SWITCH,
+            kind: kind.into(),
+            program: Program::Harmonia,
+            members: members.iter().map(|node| member(*node)).collect(),
+            joining: [member(9)].into(),
+        });
+        role
+    }
+
+    /// From whom it gets its records, how many get theirs from it, and which of 1 to 4.
+    fn place(me: u16, kind: impl Into<GroupKind>) -> (Option<u16>, usize, Vec<u16>) {
+        let role = role(me, kind, &[1, 2, 3]);
+        let successors = (1..=4).filter(|node| role.is_successor(NodeId(*node))).collect();
+        (role.predecessor().map(|node| node.0), role.successors(), successors)
+    }
+
+    #[test]
+    fn records_go_along_a_chain_and_from_a_primary_to_all() {
+        for chain in [Protocol::Chain, Protocol::Craq] {
+            assert_eq!(place(1, chain), (None, 1, [2].into()));
+            assert_eq!(place(2, chain), (Some(1), 1, [3].into()));
+            assert_eq!(place(3, chain), (Some(2), 0, [].into()));
+            assert_eq!(place(9, chain), (None, 0, [].into()), "no member");
+        }
+        let (from, count, successors) = place(1, Protocol::PrimaryBackup);
+        assert_eq!((from, count), (None, 2));
+        assert!(successors.starts_with(&[2, 3]) || successors.starts_with(&[1, 2, 3]));
+        for backup in [2, 3] {
+            assert_eq!(place(backup, Protocol::PrimaryBackup), (Some(1), 0, [].into()));
+        }
+        assert_eq!(place(1, Protocol::Vr), (None, 0, [].into()));
+        assert_eq!(place(2, GroupKind::Workers), (None, 0, [].into()));
+    }
+
+    #[test]
+    fn a_member_is_called_by_what_it_does() {
+        let names = |protocol: Protocol| [1, 2, 3].map(|me| role(me, protocol, &[1, 2, 3]).name());
+        assert_eq!(names(Protocol::Chain), ["head", "middle", "tail"]);
+        assert_eq!(names(Protocol::Craq), ["head", "middle", "tail"]);
+        assert_eq!(names(Protocol::PrimaryBackup), ["primary", "backup", "backup"]);
+        assert_eq!(names(Protocol::Raft), ["none"; 3]);
+        let alone = role(1, Protocol::Chain, &[1]);
+        assert!(alone.is_alone() && alone.is_head() && alone.is_reader());
+        assert_eq!((alone.name(), Role::new(member(1)).name()), ("alone", "none"));
+    }
+
+    #[test]
+    fn the_head_orders_and_the_tail_of_a_chain_reads() {
+        let does = |me, protocol: Protocol| {
+            let role = role(me, protocol, &[1, 2, 3]);
+            assert!(!role.is_alone());
+            (role.is_head(), role.is_reader())
+        };
+        let chain = [1, 2, 3].map(|me| does(me, Protocol::Chain));
+        assert_eq!(chain, [(true, false), (false, false), (false, true)]);
+        let primary = [1, 2, 3].map(|me| does(me, Protocol::PrimaryBackup));
+        assert_eq!(primary, [(true, true), (false, false), (false, false)]);
+    }
+
+    #[test]
+    fn a_place_is_of_one_life_of_a_node_as_a_member_or_to_become_one() {
+        assert!(role(2, Protocol::Chain, &[1, 2]).has_place());
+        assert!(role(9, Protocol::Chain, &[1, 2]).has_place());
+        assert!(!role(3, Protocol::Chain, &[1, 2]).has_place());
+        let mut another = role(2, Protocol::Chain, &[1, 2]);
+        another.me.incarnation = 2;
+        assert!(!another.has_place());
+        assert!(!Role::new(member(2)).has_place());
+    }
+
+    #[test]
+    fn members_are_found_by_their_node_and_who_joins_is_none() {
+        let role = role(2, Protocol::Chain, &[1, 2, 3]);
+        let (own, joins) = (member(3).addr, member(9).addr);
+        assert!(role.is_member(NodeId(3)) && !role.is_member(NodeId(9)));
+        assert_eq!((role.member_addr(NodeId(3)), role.member_addr(NodeId(9))), (Some(own), None));
+        assert_eq!(
+            (role.joining_addr(NodeId(3)), role.joining_addr(NodeId(9))),
+            (None, Some(joins))
+        );
+        assert_eq!(role.others().map(|m| m.node).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!((role.members().len(), role.node()), (3, NodeId(2)));
+    }
+
+    #[test]
+    fn what_the_configuration_says_holds_and_without_one_nothing_does() {
+        let mut own = role(2, Protocol::Chain, &[1, 2]);
+        assert_eq!((own.epoch(), own.switch_id(), own.switch_addr()), (Epoch(4), 6, SWITCH));
+        assert!(own.is_epoch(Epoch(4)) && !own.is_epoch(Epoch(3)));
+        assert!(own.is_protocol(Protocol::Chain) && !own.is_protocol(Protocol::Craq));
+        assert_eq!(own.heard(), Heard { rack: 5, epoch: 4, switch_id: 6 });
+        assert!(own.is_accelerated());
+        own.config.as_mut().unwrap().program = Program::Forward;
+        assert!(!own.is_accelerated());
+        let none = Role::new(member(2));
+        assert_eq!((none.epoch(), none.switch_id()), (Epoch(0), 0));
+        assert_eq!((none.switch_addr(), none.heard()), (Addr::default(), Heard::default()));
+        assert!(!none.is_epoch(Epoch(0)) && !none.is_protocol(Protocol::Chain));
+        assert!(!none.is_alone() && !none.is_head() && !none.is_reader() && !none.is_accelerated());
+        assert!(!none.is_member(NodeId(2)) && !none.is_successor(NodeId(2)));
+        assert_eq!((none.predecessor(), none.successors()), (None, 0));
+    }
+}

@@ -185,3 +185,167 @@ impl Streams {
         self.senders.iter().map(Sender::deadline).min().unwrap_or(Instant::NEVER)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use concord_core::MS;
+    use concord_wire::Addr;
+    use concord_wire::control::LogEnd;
+
+    use super::*;
+
+    const ME: NodeId = NodeId(1);
+    const EPOCH: Epoch = Epoch(4);
+    const NONE: Position = Position(0);
+
+    /// Of records that each take a packet.
+    fn log(count: u64) -> Log {
+        let mut log = Log::starting_at(LogEnd { position: 0, hash: 0 });
+        (0..count).for_each(|_| log.push(&[0; 1_000], 0));
+        log
+    }
+
+    fn sender(peer: u16) -> Sender {
+        Sender::new(ME, EPOCH, (NodeId(peer), Addr { ip: peer.into(), port: 1 }), NONE, 0)
+    }
+
+    /// All records go to these.
+    fn to(peers: &[u16], log: &Log) -> Streams {
+        let mut streams = Streams::default();
+        peers.iter().for_each(|peer| streams.add(sender(*peer)));
+        pumped(&mut streams, 0, log);
+        streams
+    }
+
+    /// How many packets go out at `ms`.
+    fn pumped(streams: &mut Streams, ms: u64, log: &Log) -> usize {
+        let mut out: Vec<(Addr, Vec<u8>)> = vec![];
+        let upto = Position(log.end().position);
+        streams.pump(Instant(ms * MS), (log, upto, NONE), &mut vec![], &mut out);
+        out.len()
+    }
+
+    fn from(peer: u16) -> Streams {
+        let mut streams = Streams::default();
+        streams.receive(Instant(0), Some(Receiver::new(NodeId(peer), 0)));
+        streams
+    }
+
+    /// `from` has applied so much, and lacks the first packet of those that it holds.
+    fn ack(from: u16, applied: u64, held: u64, is_short: bool) -> Ack {
+        let ack = Receiver::new(ME, 0).ack(EPOCH, NodeId(from), Position(applied), NONE);
+        Ack { held, is_short, ..ack }
+    }
+
+    fn acked(streams: &mut Streams, ms: u64, ack: &Ack, log: &Log) -> Option<u64> {
+        let mut out: Vec<(Addr, Vec<u8>)> = vec![];
+        let resent = streams.on_ack(Instant(ms * MS), ack, (log, NONE), &mut vec![], &mut out);
+        assert_eq!(out.len() as u64, resent.unwrap_or(0));
+        resent
+    }
+
+    #[test]
+    fn a_predecessor_hears_something_at_once_and_after_each_silence() {
+        let mut streams = Streams::default();
+        assert!(!streams.is_keepalive_due(Instant::NEVER), "there is none");
+        assert_eq!(streams.keepalive_at(), Instant::NEVER);
+        streams.receive(Instant(5), Some(Receiver::new(NodeId(2), 0)));
+        assert_eq!(streams.keepalive_at(), Instant(5));
+        assert!(!streams.is_keepalive_due(Instant(4)));
+        assert!(streams.is_keepalive_due(Instant(5)));
+        let next = Instant(5).after(KEEPALIVE_NS);
+        assert_eq!(streams.keepalive_at(), next);
+        assert!(!streams.is_keepalive_due(Instant(next.0 - 1)));
+        let (to, _) = streams.ack(Instant(9), (EPOCH, ME), NONE, NONE).unwrap();
+        assert_eq!(
+            (to, streams.is_keepalive_due(next)),
+            (NodeId(2), false),
+            "that was word enough"
+        );
+        assert!(streams.is_keepalive_due(Instant(9).after(KEEPALIVE_NS)));
+        streams.close_receiver();
+        assert!(!streams.is_keepalive_due(Instant::NEVER));
+        assert_eq!(streams.keepalive_at(), Instant::NEVER);
+        assert!(streams.ack(Instant(9), (EPOCH, ME), NONE, NONE).is_none());
+    }
+
+    #[test]
+    fn an_acknowledgement_is_owed_once_it_was_asked_for_until_it_is_given() {
+        let mut streams = from(2);
+        assert!(streams.is_from(NodeId(2)) && !streams.is_from(NodeId(3)) && !streams.owes_ack());
+        streams.acknowledge();
+        assert!(streams.owes_ack());
+        let taken = streams.take_receiver().unwrap();
+        assert!(!streams.is_from(NodeId(2)) && !streams.owes_ack());
+        streams.put_receiver(taken);
+        assert!(streams.is_from(NodeId(2)) && streams.owes_ack());
+        let ack = streams.ack(Instant(0), (EPOCH, ME), Position(7), Position(5));
+        let (_, Ack { epoch, from, applied, committed, .. }) = ack.unwrap();
+        assert_eq!((epoch, from, applied, committed), (EPOCH, ME, Position(7), Position(5)));
+        assert!(!streams.owes_ack());
+        streams.acknowledge();
+        streams.close();
+        assert!(!streams.is_from(NodeId(2)) && !streams.owes_ack());
+    }
+
+    #[test]
+    fn what_all_successors_have_is_what_the_slowest_has_and_one_without_room_is_enough() {
+        let log = log(9);
+        let mut streams = to(&[2, 3], &log);
+        assert_eq!((streams.successors(), streams.applied()), (2, Some(NONE)));
+        assert!(streams.goes_to(NodeId(3)) && !streams.goes_to(NodeId(4)));
+        assert_eq!(acked(&mut streams, 1, &ack(4, 9, 0, true), &log), None, "a stranger's");
+        assert!(!streams.is_short());
+        assert_eq!(acked(&mut streams, 1, &ack(2, 8, 0, false), &log), Some(0));
+        assert_eq!(streams.applied(), Some(NONE));
+        assert_eq!(acked(&mut streams, 1, &ack(3, 5, 0, true), &log), Some(0));
+        assert_eq!((streams.applied(), streams.is_short()), (Some(Position(5)), true));
+        acked(&mut streams, 1, &ack(3, 5, 0, false), &log);
+        assert!(!streams.is_short());
+        streams.close();
+        assert_eq!((streams.successors(), streams.applied()), (0, None));
+        assert!(!streams.goes_to(NodeId(3)) && !streams.is_short());
+    }
+
+    #[test]
+    fn packets_that_are_sent_again_are_counted_each_time() {
+        let log = log(9);
+        let mut streams = to(&[2, 3], &log);
+        for ms in [6, 12] {
+            assert_eq!(acked(&mut streams, ms, &ack(2, 0, 0b111, false), &log), Some(1));
+        }
+        let mut streams = to(&[2, 3], &log);
+        for _ in 0..2 {
+            let mut out: Vec<(Addr, Vec<u8>)> = vec![];
+            let now = streams.resend_at();
+            assert_eq!(streams.tick(now, (&log, NONE), &mut vec![], &mut out), 2, "one to each");
+            assert_eq!(out.len(), 2);
+            assert_eq!(streams.tick(now, (&log, NONE), &mut vec![], &mut out), 0);
+        }
+    }
+
+    #[test]
+    fn the_first_stream_on_which_something_seems_lost_says_when() {
+        let log = log(1);
+        assert_eq!(Streams::default().resend_at(), Instant::NEVER);
+        let mut streams = to(&[2], &log);
+        let first = streams.resend_at();
+        assert!(first < Instant::NEVER);
+        streams.add(sender(3));
+        assert_eq!(pumped(&mut streams, 1, &log), 1, "the other one has it under way");
+        assert_eq!(streams.resend_at(), first);
+    }
+
+    #[test]
+    fn the_middle_of_a_batch_sends_full_packets_and_its_end_the_rest() {
+        let log = log(3);
+        let mut streams = to(&[2, 3], &Log::default());
+        let mut out: Vec<(Addr, Vec<u8>)> = vec![];
+        let known = (&log, Position(3), NONE);
+        streams.pump_full(Instant(0), known, &mut vec![], &mut out);
+        assert_eq!(out.len(), 2 * 2);
+        assert_eq!(pumped(&mut streams, 0, &log), 2);
+    }
+}

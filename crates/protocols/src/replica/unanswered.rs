@@ -70,6 +70,7 @@ impl Unanswered {
 mod tests {
     use alloc::vec;
 
+    use concord_wire::record::Record;
     use concord_wire::{Op, Reason, Repr};
 
     use super::*;
@@ -106,5 +107,37 @@ mod tests {
         assert!(!waiting.push_read(4, turn(1), b"z"));
         waiting.forget_reads();
         assert!(waiting.push_read(6, turn(1), b"x"));
+    }
+
+    #[test]
+    fn waiting_replies_are_bounded_in_number_and_go_with_their_epoch() {
+        let mut waiting = Unanswered::default();
+        for order in 0..WAITING_MAX as u64 {
+            assert!(waiting.push_read(order, turn(1), b"x"));
+        }
+        assert!(!waiting.push_read(WAITING_MAX as u64, turn(1), b"x"));
+        assert!(waiting.pop_read(Position(1)).is_some());
+        assert_eq!(waiting.bytes, WAITING_MAX - 1);
+        assert!(waiting.push_read(WAITING_MAX as u64, turn(1), b"x"));
+        waiting.forget_reads();
+        assert!(waiting.pop_read(Position(1)).is_none());
+    }
+
+    #[test]
+    fn writes_are_answered_in_order_once_they_are_committed() {
+        let write = |at| Turn::of(&Record { position: Position(at), ..Record::EMPTY });
+        let mut waiting = Unanswered::default();
+        [5, 6, 7].into_iter().for_each(|at| waiting.push_write(write(at)));
+        waiting.forget_reads();
+        let pop = |waiting: &mut Unanswered, committed| {
+            waiting.pop_write(Position(committed)).map(|turn| turn.position.0)
+        };
+        assert_eq!(pop(&mut waiting, 4), None);
+        assert_eq!(
+            [6, 6, 6].map(|committed| pop(&mut waiting, committed)),
+            [Some(5), Some(6), None]
+        );
+        waiting.forget_writes();
+        assert_eq!(pop(&mut waiting, 7), None);
     }
 }
