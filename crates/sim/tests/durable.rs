@@ -94,7 +94,7 @@ fn cut_everywhere(protocol: Protocol, seed: u64, guards: Guards) -> (u64, Option
         writes_percent: 60,
         think_ns: MS,
         copy_bytes: 200,
-        disks: Disks { sync_ns: 300 * US, snapshot_bytes: 1_500, interval: false, mixed: false },
+        disks: Disks { sync_ns: 300 * US, snapshot_bytes: 1_500, ..Disks::default() },
         ..Plan::of(protocol)
     };
     let (next, wrong) = (AtomicU64::new(0), Mutex::new(None));

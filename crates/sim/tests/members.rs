@@ -141,7 +141,7 @@ fn bug_16_sim5_who_is_taken_out_for_an_earlier_cut_is_no_fault_of_the_controller
 fn away(protocol: Protocol, seed: u64, fault: Fault, log_memory_bytes: usize) -> Outcome {
     let mut plan = plan(protocol, seed, CUT_AT_NS + 16 * SEC).with_fault(CUT_AT_NS, fault);
     plan.records_kept = 50;
-    plan.disks = Disks { sync_ns: MS, snapshot_bytes: 30_000, interval: false, mixed: false };
+    plan.disks = Disks { sync_ns: MS, snapshot_bytes: 30_000, ..Disks::default() };
     plan.bounds.log_memory_bytes = log_memory_bytes;
     let outcome = run(&watched_until(plan, CUT_AT_NS + 15 * SEC));
     assert_eq!(outcome.violation, None, "{protocol:?}, {fault:?}");
