@@ -559,4 +559,39 @@ mod tests {
         assert!(expiring.is_due(at) && expiring.next_at() == at.after(SCAN_NS));
         assert!(!expiring.is_due(at.after(SCAN_NS - 1)) && expiring.is_due(at.after(SCAN_NS)));
     }
+
+    #[test]
+    fn an_expiry_that_was_lost_closes_the_window_once() {
+        let mut b = Bench::new(46);
+        b.ms += 100;
+        b.expire(0);
+        (2..=16).for_each(|n| b.order(n, n - 1, n));
+        assert_eq!(b.expire(16).len(), 30);
+        (17..=18).for_each(|n| b.order(n, n - 1, n));
+        assert_eq!(b.expiring.flying, 28, "the first one is lost");
+        // Its key gets another time to live.
+        let at = format!("{}", b.ms + 1);
+        b.command(&[b"SET", &key(0), b"w", b"PXAT", at.as_bytes()]);
+        b.ms += 1;
+        assert_eq!(b.expire(18), [47]);
+        assert_eq!(b.expiring.flying, 29);
+        b.ms += RETRY_NS / MS;
+        let again = b.expire(18);
+        assert_eq!(b.expiring.flying, again.len(), "all before were given up");
+    }
+
+    #[test]
+    fn expiries_that_are_remembered_are_bounded_by_their_number_and_their_bytes() {
+        let mut expiring = Expiring::default();
+        for n in 0..SENT_MAX as u64 - 3 {
+            expiring.note(Instant(0), n.to_be_bytes().to_vec(), 1);
+        }
+        assert_eq!(expiring.room(), 0, "all are under way");
+        expiring.flying = 0;
+        assert_eq!(expiring.room(), 3, "all are lost");
+        expiring.bytes = SENT_BYTES_MAX - 1;
+        assert_eq!(expiring.room(), 3);
+        expiring.bytes = SENT_BYTES_MAX;
+        assert_eq!(expiring.room(), 0);
+    }
 }

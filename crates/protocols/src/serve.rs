@@ -411,3 +411,35 @@ fn long_reply<'a>(
     let result = sessions.result(session, request);
     result.filter(|r| concord_core::hash::hash64(0, r) == version)
 }
+
+#[cfg(test)]
+mod tests {
+    use concord_core::hash::hash64;
+    use concord_wire::record::Record;
+
+    use super::*;
+
+    #[test]
+    fn t17_a_long_reply_is_given_only_to_who_asks_for_that_very_version() {
+        let (at, session, write) = (Instant(0), SessionId(7), RequestNumber(1));
+        let record = Record { session, request: write, ..Record::EMPTY };
+        let mut sessions = Sessions::new(Guards::ALL);
+        sessions.admit(&Record { flags: Flags::REGISTER, ..record });
+        assert_eq!(sessions.admit(&record), Verdict::Execute);
+        let (result, read) = ([b'x'; 3_000], RequestNumber(1 | READ_BIT));
+        sessions.complete(session, write, &result);
+        let mut kept = Kept::new(1);
+        let of_read = kept.keep(at, (session, read), b"read").unwrap();
+        let mut reply = |request, version| {
+            let key = (session, request);
+            long_reply(at, &mut kept, &sessions, key, version).map(<[u8]>::to_vec)
+        };
+        let of_write = hash64(0, &result);
+        assert_eq!(reply(write, of_write), Some(result.to_vec()));
+        assert_eq!(reply(write, of_write ^ 1), None);
+        assert_eq!(reply(RequestNumber(2), of_write), None);
+        assert_eq!(reply(read, of_read), Some(b"read".to_vec()));
+        assert_eq!(reply(read, of_read ^ 1), None);
+        assert_eq!(reply(write, of_read), None);
+    }
+}

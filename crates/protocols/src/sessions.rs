@@ -581,4 +581,59 @@ mod tests {
         assert_eq!(table.admit(&far), Verdict::Refused(Status::Window));
         assert!(table.by_id[&7].entries.len() <= 1);
     }
+
+    #[test]
+    fn bug_15_13_results_that_are_learned_count_too() {
+        let (mut source, mut copy) = (registered(), registered());
+        for (request, bytes) in [(1, 100), (2, 70), (3, 5)] {
+            for table in [&mut source, &mut copy] {
+                assert_eq!(table.admit(&record(7, request, 1, 0)), Verdict::Execute);
+            }
+            let reply = alloc::vec![1; bytes];
+            source.complete(SessionId(7), RequestNumber(request), &reply);
+        }
+        copy.learn(&source.save());
+        assert_eq!((copy.long_bytes, copy.by_id[&7].long_bytes), (170, 170));
+        copy.learn(&source.save());
+        assert_eq!(copy.long_bytes, 170, "it knows them");
+        copy.admit(&record(7, 4, 2, 0));
+        assert_eq!((copy.long_bytes, copy.by_id[&7].long_bytes), (70, 70));
+    }
+
+    #[test]
+    fn bug_15_13_there_is_no_more_room_for_results_that_are_learned() {
+        let (mut source, mut copy) = (registered(), registered());
+        copy.long_bytes_max = 170;
+        for request in [1, 2] {
+            source.admit(&record(7, request, 1, 0));
+            copy.admit(&record(7, request, 1, 0));
+            source.complete(SessionId(7), RequestNumber(request), &[1; 100]);
+        }
+        copy.learn(&source.save());
+        assert_eq!((copy.long_bytes, copy.dropped()), (100, 1));
+        assert_eq!(copy.result(SessionId(7), RequestNumber(1)), None);
+        assert!(copy.result(SessionId(7), RequestNumber(2)).is_some());
+    }
+
+    #[test]
+    fn the_results_of_an_evicted_session_take_no_room() {
+        let mut table = registered().with_room_for(1);
+        table.admit(&record(7, 1, 1, 0));
+        table.complete(SessionId(7), RequestNumber(1), &[1; 100]);
+        assert_eq!(table.long_bytes, 100);
+        table.admit(&hello(8, 0, 2));
+        assert_eq!((table.len(), table.long_bytes), (1, 0));
+        table.admit(&record(8, 1, 1, 0));
+        table.complete(SessionId(8), RequestNumber(1), &[1; 50]);
+        assert_eq!(table.long_bytes, 50);
+    }
+
+    #[test]
+    fn t16c_sessions_that_were_given_up_do_not_come_back() {
+        let mut table = registered().with_room_for(3);
+        table.give_up(Position(5));
+        assert!(table.is_empty() && table.sessions_max == 3);
+        assert_eq!(table.admit(&hello(7, 4, 9)), Verdict::Refused(Status::Stale));
+        assert_eq!(table.admit(&hello(7, 5, 10)), Verdict::Nothing);
+    }
 }

@@ -130,3 +130,80 @@ impl Change {
         self.votes.iter().flatten().map(|v| v.switch).max().unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vote(last_normal: u32, position: u64) -> Vote {
+        let (last_normal, end) = (ViewNumber(last_normal), LogEnd { position, hash: 0 });
+        Vote { last_normal, end, committed: Position(0), switch: SwitchLife::default() }
+    }
+
+    fn entered(members: usize) -> Change {
+        let mut change = Change::default();
+        change.enter(Instant(0), members, 100);
+        change
+    }
+
+    #[test]
+    fn patience_doubles_twice_until_a_view_begins() {
+        let mut c = Change::default();
+        let patience = |c: &mut Change| {
+            c.enter(Instant(1_000), 3, 100);
+            (0..).find(|ns| c.is_over(Instant(1_000 + ns)))
+        };
+        assert_eq!([0; 4].map(|_| patience(&mut c)), [200, 400, 400, 400].map(Some));
+        c.fetch_from(2);
+        c.succeed();
+        assert_eq!(c.best(), None);
+        assert_eq!(patience(&mut c), Some(200));
+    }
+
+    #[test]
+    fn who_has_left_the_earlier_views_is_news_once() {
+        let mut c = entered(3);
+        assert!(!c.has_joined(1) && c.join(1) && !c.join(1));
+        assert!(c.has_joined(1) && !c.has_joined(2) && !c.has_joined(9));
+        c.enter(Instant(0), 3, 100);
+        assert!(!c.has_joined(1), "of the view before");
+    }
+
+    #[test]
+    fn vrr_4_2_the_log_of_the_latest_view_wins_and_of_these_the_longest() {
+        let elect = |votes: [Option<Vote>; 3], quorum| {
+            let mut c = entered(3);
+            for (index, vote) in votes.into_iter().enumerate() {
+                vote.into_iter().for_each(|vote| c.vote(index, vote));
+            }
+            c.elect(1, quorum).map(|(best, vote)| (best, vote.end.position))
+        };
+        assert_eq!(elect([Some(vote(2, 5)), None, Some(vote(2, 5))], 2), None, "the own one lacks");
+        assert_eq!(elect([None, Some(vote(2, 5)), None], 2), None);
+        assert_eq!(elect([Some(vote(2, 5)), Some(vote(2, 5)), None], 2), Some((1, 5)));
+        assert_eq!(elect([None, Some(vote(2, 5)), Some(vote(2, 5))], 2), Some((1, 5)));
+        assert_eq!(elect([Some(vote(2, 6)), Some(vote(2, 5)), None], 2), Some((0, 6)));
+        assert_eq!(elect([Some(vote(1, 9)), Some(vote(2, 5)), None], 2), Some((1, 5)));
+        let all = [Some(vote(2, 6)), Some(vote(2, 5)), Some(vote(3, 1))];
+        assert_eq!(elect(all, 3), Some((2, 1)));
+    }
+
+    #[test]
+    fn votes_are_counted_among_the_voters_and_forgotten_with_a_life() {
+        let mut c = entered(3);
+        c.vote(0, Vote { committed: Position(7), ..vote(2, 9) });
+        let switch = SwitchLife { id: 4, ..SwitchLife::default() };
+        c.vote(2, Vote { committed: Position(3), switch, ..vote(2, 9) });
+        assert!(c.has_voted(0) && !c.has_voted(1));
+        assert_eq!(
+            (c.votes(), c.votes_of(0b111), c.votes_of(0b011), c.votes_of(0b010)),
+            (2, 2, 1, 0)
+        );
+        assert_eq!((c.committed(), c.switch()), (Position(7), switch));
+        c.forget(0);
+        c.forget(9);
+        assert_eq!((c.votes(), c.committed()), (1, Position(3)));
+        c.enter(Instant(0), 3, 100);
+        assert_eq!((c.votes(), c.committed(), c.switch().id), (0, Position(0), 0));
+    }
+}

@@ -50,3 +50,32 @@ impl Farewell {
         tells
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::retire::RETIRE_NS_MAX;
+
+    #[test]
+    fn who_goes_waits_for_as_long_as_it_may_and_then_goes_in_vain() {
+        let mut f = Farewell::begin(Instant(5));
+        f.retiring.next_at = Instant(7);
+        let last = Instant(5).after(RETIRE_NS_MAX);
+        assert!(!f.gives_up(Instant(last.0 - 1)) && !f.is_in_vain());
+        assert_eq!(f.retiring.next_at, Instant(7));
+        assert!(f.gives_up(last) && f.is_in_vain());
+        assert_eq!(f.retiring.next_at, last, "the next step is due at once");
+    }
+
+    #[test]
+    fn the_leader_of_each_view_is_told_three_times() {
+        let mut f = Farewell::begin(Instant(0));
+        f.retiring.next_at = Instant(50);
+        for view in [4, 5] {
+            assert!((0..3).all(|_| f.tells(Instant(9), ViewNumber(view))));
+            assert_eq!(f.retiring.next_at, Instant(50));
+        }
+        assert!(!f.tells(Instant(9), ViewNumber(5)));
+        assert_eq!(f.retiring.next_at, Instant(9), "the next step is due at once");
+    }
+}

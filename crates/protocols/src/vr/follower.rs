@@ -61,3 +61,34 @@ impl Follower {
         self.lag.map_or(Instant::NEVER, |(_, since)| since.after(LAG_NS))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use concord_core::{Epoch, NodeId};
+    use concord_wire::Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_follower_that_does_not_acknowledge_in_time_is_sent_the_records() {
+        let mut f = Follower::default();
+        f.note_lag(Instant(0), Position(5));
+        assert_eq!(f.lag_deadline(), Instant::NEVER, "nothing is streamed to it");
+        let to = (NodeId(2), Addr::default());
+        f.sender = Some(Sender::new(NodeId(1), Epoch(1), to, Position(0), 0));
+        f.note_lag(Instant(10), Position(5));
+        let due = Instant(10 + LAG_NS);
+        f.note_lag(Instant(due.0 - 1), Position(9));
+        assert_eq!((f.lag_deadline(), f.stream_upto), (due, Position(0)));
+        f.acked = Position(4);
+        f.note_lag(due, Position(9));
+        assert_eq!((f.lag_deadline(), f.stream_upto), (due.after(LAG_NS), Position(5)));
+        f.acked = Position(9);
+        let later = due.after(2 * LAG_NS);
+        f.note_lag(later, Position(12));
+        assert_eq!(f.stream_upto, Position(5), "it has acknowledged what was waited for");
+        assert_eq!(f.lag_deadline(), later.after(LAG_NS));
+        f.note_lag(later, Position(9));
+        assert_eq!(f.lag_deadline(), Instant::NEVER, "it has all");
+    }
+}

@@ -228,3 +228,152 @@ fn id_of(members: &[Member]) -> u64 {
     }
     hash::hash64(0, &bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use concord_core::Position;
+    use concord_wire::GroupId;
+
+    use super::super::voters::Configuration;
+    use super::*;
+
+    fn member(index: usize) -> Member {
+        let node = index as u16 + 1;
+        Member { node, incarnation: 100, addr: Addr { ip: 1, port: node } }
+    }
+
+    fn config(protocol: Protocol, count: usize) -> Config {
+        Config {
+            group: GroupId(0),
+            epoch: 5,
+            rack: 1,
+            switch_id: 3,
+            switch: Addr { ip: 9, port: 1 },
+            switch_incarnation: 4,
+            kind: protocol.into(),
+            program: Program::of(protocol, true),
+            members: (0..count).map(member).collect(),
+            joining: Vec::new(),
+        }
+    }
+
+    /// A group of so many, with this replica as its second member, if there are two.
+    fn group(protocol: Protocol, count: usize) -> Group {
+        let me = usize::from(count > 1);
+        let mut group = Group::new(member(me));
+        group.enter(config(protocol, count), me);
+        group
+    }
+
+    /// The same, of which only these vote.
+    fn raft_of(count: usize, voters: u64) -> Group {
+        let mut raft = group(Protocol::Raft, count);
+        let (position, term, group) = (Position(3), ViewNumber(2), raft.id());
+        raft.voters.note(Configuration { position, term, group, voters });
+        raft
+    }
+
+    #[test]
+    fn a_group_has_the_name_of_its_founders_and_takes_no_configuration_of_others() {
+        let mut three = group(Protocol::Vr, 3);
+        let id = three.id();
+        assert_ne!(id, group(Protocol::Vr, 2).id());
+        let newer = Config { epoch: 6, ..config(Protocol::Vr, 3) };
+        assert_eq!(three.renew(newer.clone()), Ok(()));
+        assert_eq!((three.epoch(), three.id()), (6, id));
+        let mut reborn = Config { epoch: 7, ..newer.clone() };
+        reborn.members[0].incarnation += 1;
+        assert_eq!(three.renew(reborn.clone()), Err(reborn), "another life of a founder");
+        assert_eq!(three.epoch(), 6);
+        three.forget();
+        assert_eq!(three.renew(newer.clone()), Err(newer), "it was given up");
+        assert!(!three.is_known() && three.epoch() == 0);
+    }
+
+    #[test]
+    fn vrr_4_2_the_members_take_turns() {
+        let three = group(Protocol::Vr, 3);
+        let turns = |view| (three.turn_of(ViewNumber(view)), three.leader_of(ViewNumber(view)));
+        assert_eq!([0, 1, 2, 3, 4].map(turns), [0, 0, 1, 2, 0].map(|turn| (turn, Some(turn))));
+        assert!(three.is_mine(ViewNumber(2)) && !three.is_mine(ViewNumber(3)));
+        assert_eq!(three.leader_addr(ViewNumber(3)), Some(member(2).addr));
+        let none = Group::new(member(1));
+        assert_eq!((none.turn_of(ViewNumber(4)), none.leader_addr(ViewNumber(4))), (0, None));
+    }
+
+    #[test]
+    fn raft_5_2_who_was_elected_leads_its_term_and_no_other_one() {
+        let mut raft = group(Protocol::Raft, 3);
+        assert!(raft.elects() && !group(Protocol::Vr, 3).elects());
+        assert_eq!(raft.leader_of(ViewNumber(4)), None);
+        raft.elect(ViewNumber(4), 1);
+        assert_eq!([3, 4, 5].map(|term| raft.leader_of(ViewNumber(term))), [None, Some(1), None]);
+        assert!(raft.is_mine(ViewNumber(4)) && !raft.is_mine(ViewNumber(5)));
+        raft.enter(config(Protocol::Raft, 3), 1);
+        assert_eq!(raft.leader_of(ViewNumber(4)), None, "of the group before");
+    }
+
+    #[test]
+    fn all_vote_unless_the_log_says_otherwise() {
+        for (count, all, quorum) in [(1, 1, 1), (2, 3, 2), (3, 7, 2), (4, 15, 3), (5, 31, 3)] {
+            let g = group(Protocol::Vr, count);
+            assert_eq!((g.all(), g.voters(), g.voter_count()), (all, all, count));
+            assert_eq!((g.quorum(), g.own_vote(), g.is_alone()), (quorum, 1, count == 1));
+        }
+        assert_eq!(group(Protocol::Vr, MEMBERS_MAX - 1).all(), u64::MAX >> 1);
+        assert_eq!(group(Protocol::Vr, MEMBERS_MAX).all(), u64::MAX);
+        let raft = raft_of(5, 0b10101);
+        assert_eq!((raft.all(), raft.voters(), raft.voter_count()), (0b11111, 0b10101, 3));
+        assert_eq!((raft.quorum(), raft.own_vote()), (2, 0));
+        assert!(raft.is_voter(2) && !raft.is_voter(3));
+        assert!(raft.has_voter(NodeId(3)) && !raft.has_voter(NodeId(4)));
+        assert!(!raft.has_voter(NodeId(9)), "no member");
+        assert!(raft_of(3, 0b010).is_alone() && !raft_of(3, 0b001).is_alone());
+    }
+
+    #[test]
+    fn the_others_are_all_but_this_replica() {
+        let three = group(Protocol::Vr, 3);
+        assert!(three.others().map(|(index, m)| (index, m.node)).eq([(0, 1), (2, 3)]));
+        assert_eq!((three.me(), three.node(), three.node_of(2)), (1, NodeId(2), NodeId(3)));
+        assert_eq!(three.index_of(NodeId(3)), Some(2));
+        assert_eq!(three.index_of(NodeId(4)), None);
+    }
+
+    #[test]
+    fn the_program_says_who_may_read_and_the_protocol_who_orders() {
+        let running = |program| {
+            let mut group = group(Protocol::Raft, 3);
+            assert_eq!(group.renew(Config { program, ..config(Protocol::Raft, 3) }), Ok(()));
+            (group.is_accelerated(), group.checks_replies(), group.has_readers())
+        };
+        assert_eq!(running(Program::Forward), (false, false, false));
+        assert_eq!(running(Program::Harmonia), (true, false, true));
+        assert_eq!(running(Program::Flair), (false, true, true));
+        assert!(group(Protocol::NoPaxos, 3).is_sequenced());
+        assert!(!group(Protocol::Raft, 3).is_sequenced());
+        assert!(!Group::new(member(0)).is_sequenced());
+    }
+
+    #[test]
+    fn the_switch_is_that_of_the_newest_configuration() {
+        let told = SwitchLife { id: 3, incarnation: 4, addr: Addr { ip: 9, port: 1 } };
+        assert_eq!(group(Protocol::Vr, 3).known_switch(), told);
+        assert_eq!(Group::new(member(0)).known_switch(), SwitchLife::default());
+    }
+
+    #[test]
+    fn a_life_s_tag_tells_lives_and_groups_apart() {
+        let lives = [0, 1].map(|count| Life { count, incarnation: 7 });
+        let tag = |id, life: Life| Group { id, ..Group::new(member(0)) }.tag_of(life);
+        for life in lives {
+            assert_eq!(tag(0, life), life.tag());
+            assert_eq!(
+                tag(3 << 32 | 1, life),
+                life.tag() ^ 2,
+                "of both halves of the group's name"
+            );
+        }
+        assert_ne!(tag(5, lives[0]), tag(5, lives[1]));
+    }
+}

@@ -241,3 +241,164 @@ impl Incoming {
         Ok(record.position.0 >= self.target.position)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    const PEER: NodeId = NodeId(2);
+
+    fn following() -> Inbound {
+        let mut inbound = Inbound::new(6);
+        inbound.follow(PEER);
+        inbound
+    }
+
+    #[test]
+    fn each_stream_has_another_number_and_none_is_zero() {
+        let mut i = following();
+        assert_eq!((i.stream(), i.peer(), i.is_open()), (7, Some(PEER), true));
+        i.end_stream();
+        assert_eq!((i.stream(), i.peer(), i.is_open()), (8, None, false));
+        let mut last = Inbound::new(u64::from(u16::MAX));
+        last.follow(PEER);
+        assert_eq!(last.stream(), 1);
+    }
+
+    #[test]
+    fn a_packet_is_of_the_stream_by_who_sends_it_and_by_its_number() {
+        let mut i = following();
+        let data = |from, stream| Data {
+            epoch: Epoch(1),
+            from,
+            stream,
+            link_seq: 1,
+            committed: Position(0),
+            first: true,
+            last: true,
+            piece: b"",
+        };
+        assert!(i.expects(&data(PEER, 7)));
+        assert!(!i.expects(&data(PEER, 6)) && !i.expects(&data(NodeId(3), 7)));
+        let receiver = i.take_receiver().unwrap();
+        assert!(!i.expects(&data(PEER, 7)));
+        i.put_receiver(receiver.clone());
+        assert!(i.expects(&data(PEER, 7)));
+        i.end_stream();
+        i.put_receiver(receiver);
+        assert!(!i.is_open(), "another one was begun meanwhile");
+    }
+
+    #[test]
+    fn a_stream_that_was_seen_is_lost_once_another_one_is_sent() {
+        let mut i = following();
+        assert!(!i.see(6) && !i.is_streaming());
+        assert!(!i.see(7) && i.is_streaming());
+        assert!(i.see(6) && !i.is_streaming());
+        assert!(!i.see(6), "that is known");
+        i.see(7);
+        i.follow(PEER);
+        assert!(!i.is_streaming());
+        i.see(8);
+        i.end_view();
+        assert!(!i.is_streaming() && !i.is_open());
+    }
+
+    #[test]
+    fn a_stream_is_asked_for_by_one_number_for_a_while() {
+        let mut i = Inbound::new(6);
+        assert_eq!(i.ask_again(), AskAgain::No);
+        i.follow(PEER);
+        for _ in 0..ASKED_MAX {
+            assert_eq!(i.ask_again(), AskAgain::Same);
+            i.on_asked();
+        }
+        assert_eq!(i.ask_again(), AskAgain::Another);
+        i.follow(PEER);
+        assert_eq!(i.ask_again(), AskAgain::Same);
+        i.close_receiver();
+        assert_eq!(i.ask_again(), AskAgain::No);
+    }
+
+    #[test]
+    fn an_acknowledgement_is_owed_for_what_was_not_told_yet() {
+        let mut i = following();
+        let owes = |i: &Inbound, executed, end: u64| {
+            [i.owes_ack(Position(executed), None), i.owes_ack(Position(0), Some(Position(end)))]
+        };
+        assert_eq!(owes(&i, 0, 0), [false, false]);
+        assert_eq!(owes(&i, 1, 1), [true, true]);
+        let from = (Epoch(1), NodeId(1));
+        let (to, ack) = i.ack(from, Position(5), Position(3)).unwrap();
+        assert_eq!(
+            (to, ack.stream, ack.applied, ack.committed),
+            (PEER, 7, Position(5), Position(3))
+        );
+        assert_eq!(owes(&i, 3, 5), [false, false]);
+        assert_eq!(owes(&i, 4, 6), [true, true]);
+        i.forget_executed();
+        assert_eq!(owes(&i, 3, 5), [true, false]);
+        i.forget_end();
+        assert_eq!(owes(&i, 3, 5), [true, true]);
+        i.ack(from, Position(5), Position(3));
+        i.receiver.as_mut().unwrap().ack_due = true;
+        assert_eq!(owes(&i, 3, 5), [true, true], "of what arrived");
+        i.close();
+        assert_eq!(owes(&i, 9, 9), [false, false], "there is nobody to tell");
+        assert!(i.ack(from, Position(9), Position(9)).is_none());
+    }
+
+    /// A record at `position`, behind one of that hash, and its own.
+    fn record(position: u64, previous_hash: u64) -> (Vec<u8>, LogEnd) {
+        let mut bytes = Vec::new();
+        let hash = Record { position: Position(position), ..Record::EMPTY }
+            .emit(previous_hash, &mut bytes);
+        (bytes, LogEnd { position, hash })
+    }
+
+    const OFFERED: [LogEnd; 2] =
+        [LogEnd { position: 4, hash: 40 }, LogEnd { position: 2, hash: 20 }];
+
+    fn fetching(target: LogEnd) -> Inbound {
+        let mut inbound = Inbound::new(6);
+        inbound.fetch(target, OFFERED);
+        inbound
+    }
+
+    #[test]
+    fn vrr_5_2_a_fetched_log_goes_on_from_what_is_common_up_to_its_target() {
+        for common in OFFERED {
+            let (first, end) = record(common.position + 1, common.hash);
+            let (second, target) = record(common.position + 2, end.hash);
+            let mut i = fetching(target);
+            assert_eq!(i.target(), Some(target));
+            assert!(matches!(i.take_fetched(&first), Some(Ok(false))));
+            assert!(matches!(i.take_fetched(&second), Some(Ok(true))));
+            let log = i.fetched().unwrap();
+            assert_eq!((log.base(), log.end()), (common, target));
+            assert!(i.target().is_none() && i.take_fetched(&first).is_none(), "none is fetched");
+        }
+    }
+
+    #[test]
+    fn a_fetched_log_with_a_gap_or_of_another_history_is_given_up() {
+        let is_broken =
+            |i: &mut Inbound, bytes: &[u8]| matches!(i.take_fetched(bytes), Some(Err(_)));
+        let target = LogEnd { position: 6, hash: 1 };
+        for (position, hash) in [(6, 40), (5, 41), (3, 40), (5, 20)] {
+            assert!(is_broken(&mut fetching(target), &record(position, hash).0), "{position}");
+        }
+        let (first, end) = record(5, 40);
+        for (position, hash) in [(7, end.hash), (6, end.hash + 1), (5, end.hash), (6, end.hash)] {
+            let mut i = fetching(target);
+            assert!(!is_broken(&mut i, &first));
+            assert!(is_broken(&mut i, &record(position, hash).0), "{position}");
+        }
+        assert!(is_broken(&mut fetching(target), b"no record"));
+        let mut closed = fetching(target);
+        closed.close();
+        assert!(closed.take_fetched(&first).is_none());
+    }
+}

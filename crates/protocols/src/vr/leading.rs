@@ -264,3 +264,144 @@ impl Leading {
         self.told_full = is_full;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use concord_core::SwitchId;
+
+    use super::*;
+
+    /// A leader of a view whose members have acknowledged so much.
+    fn leading<const N: usize>(acked: [u64; N]) -> Leading {
+        let mut leading = Leading::default();
+        leading.begin(Instant(10), N, Position(4));
+        for (follower, acked) in leading.followers.iter_mut().zip(acked) {
+            follower.acked = Position(acked);
+        }
+        leading
+    }
+
+    fn completion(position: u64) -> Completion {
+        let seq = Seq::new(SwitchId(1), position as u32);
+        Completion { position: Position(position), seq, obj_id: ObjectId(0) }
+    }
+
+    #[test]
+    fn a_quorum_has_what_so_many_of_the_counted_have() {
+        let has = |acked: [u64; 5], quorum, counted| {
+            leading(acked).quorum_has((quorum, counted), |f| f.acked).0
+        };
+        let acked = [9, 5, 7, 1, 8];
+        assert_eq!([1, 2, 3, 4, 5].map(|quorum| has(acked, quorum, 0b11111)), [9, 8, 7, 5, 1]);
+        assert_eq!(has(acked, 2, 0b01110), 5, "of those with 5, 7 and 1");
+        assert_eq!(Leading::default().quorum_has((2, 0b111), |f| f.acked), Position(0));
+        let mut all = [3; MEMBERS_MAX];
+        all[MEMBERS_MAX - 1] = 6;
+        assert_eq!(leading(all).quorum_has((1, u64::MAX), |f| f.acked), Position(6));
+    }
+
+    #[test]
+    fn the_switch_is_told_of_the_last_write_that_a_quorum_has_executed() {
+        let mut l = leading([0; 3]);
+        (5..=9).for_each(|position| l.push_completion(completion(position)));
+        let pop = |l: &mut Leading, executed| {
+            l.pop_completions(Position(executed)).map(|completion| completion.seq.counter)
+        };
+        assert_eq!([4, 7, 7].map(|executed| pop(&mut l, executed)), [None, Some(7), None]);
+        l.forget_completions();
+        assert_eq!(pop(&mut l, 9), None);
+    }
+
+    #[test]
+    fn reads_wait_in_order_and_no_more_than_there_is_room_for() {
+        let mut l = leading([0; 3]);
+        assert!((0..WAITING_MAX as u64).all(|at| l.push_read(Instant(at), Vec::new)));
+        assert!(!l.push_read(Instant(9), || unreachable!("there is no room")));
+        assert_eq!(l.pop_read(Instant(0)), Some((Instant(0), Vec::new())));
+        assert_eq!(l.pop_read(Instant(0)), None, "the next one came later");
+        assert!(l.push_read(Instant(9), Vec::new));
+    }
+
+    #[test]
+    fn raft_6_4_a_round_is_asked_for_reads_that_came_after_the_last_and_again_if_it_is_lost() {
+        let mut l = leading([0; 3]);
+        let due = |l: &mut Leading, now, confirmed: Option<u64>| {
+            l.is_round_due(Instant(now), confirmed.map(Instant), 5)
+        };
+        assert!(!due(&mut l, 10, None), "no read waits");
+        l.push_read(Instant(10), Vec::new);
+        assert!(due(&mut l, 20, None));
+        assert!(!due(&mut l, 24, None) && !due(&mut l, 24, Some(9)), "it is under way");
+        assert!(due(&mut l, 25, None), "it was lost");
+        assert!(!due(&mut l, 26, Some(25)), "it confirms that read");
+        l.push_read(Instant(26), Vec::new);
+        assert!(due(&mut l, 26, Some(25)));
+        assert!(!due(&mut l, 27, Some(25)));
+        assert!(!due(&mut l, 27, Some(26)), "it was asked as the read came");
+        l.end_view();
+        l.push_read(Instant(27), Vec::new);
+        assert!(due(&mut l, 27, None), "what was asked before was of another view");
+    }
+
+    #[test]
+    fn a_commit_point_that_nobody_carried_is_sent_after_a_while() {
+        let mut l = leading([0; 3]);
+        let due = |l: &mut Leading, now, is_untold| l.is_commit_due(Instant(now), is_untold, 5);
+        assert!(!due(&mut l, 10, true) && l.commit_due() == Instant(15));
+        assert!(!due(&mut l, 14, true) && l.commit_due() == Instant(15), "since the first of them");
+        assert!(due(&mut l, 15, true) && l.commit_due() == Instant::NEVER);
+        assert!(!due(&mut l, 16, true) && l.commit_due() == Instant(21));
+        assert!(!due(&mut l, 30, false) && l.commit_due() == Instant::NEVER, "all know");
+        due(&mut l, 31, true);
+        l.end_view();
+        assert_eq!(l.commit_due(), Instant::NEVER);
+    }
+
+    #[test]
+    fn the_switch_is_told_at_once_and_then_now_and_again() {
+        let mut l = leading([0; 3]);
+        assert!(!l.is_switch_due(Instant(9), 50) && l.is_switch_due(Instant(10), 50));
+        assert!(!l.is_switch_due(Instant(59), 50) && l.next_switch() == Instant(60));
+        l.hurry_switch(Instant(20));
+        assert!(l.is_switch_due(Instant(20), 50));
+    }
+
+    #[test]
+    fn what_was_known_of_a_view_ends_with_it() {
+        let mut l = leading([7; 3]);
+        assert_eq!((l.begun_at(), l.view_start()), (Instant(10), Position(4)));
+        l.push_completion(completion(5));
+        l.push_read(Instant(11), Vec::new);
+        l.note_change(Instant(12));
+        l.begin_session(0b011);
+        assert!(l.has_session_of_others(0b111) && !l.has_session_of_others(0b011));
+        assert_eq!(l.changed_at(), Some(Instant(12)));
+        l.end_view();
+        assert!(l.followers.is_empty());
+        assert!(l.pop_completions(Position(9)).is_none() && l.pop_read(Instant(99)).is_none());
+        l.begin(Instant(20), 3, Position(8));
+        assert_eq!(
+            (l.begun_at(), l.view_start(), l.changed_at()),
+            (Instant(20), Position(8), None)
+        );
+        assert!(!l.has_session_of_others(0b111), "no session has begun");
+        assert!(l.followers.len() == 3 && l.followers[0].acked == Position(0));
+        l.forget_positions();
+        assert_eq!(l.view_start(), Position(0));
+    }
+
+    #[test]
+    fn nopaxos_a_follower_is_sent_the_records_whose_bodies_it_lacks() {
+        let mut l = leading([0; 3]);
+        assert_eq!(l.stream_upto(Instant(10), 1, Position(9)), Position(0));
+        l.stage_up_to(Position(6));
+        assert_eq!(l.stream_upto(Instant(10), 1, Position(9)), Position(6));
+        l.forget_positions();
+        assert_eq!(l.stream_upto(Instant(10), 1, Position(9)), Position(6), "it was to be sent");
+        assert_eq!(l.stream_upto(Instant(10), 2, Position(9)), Position(0));
+        assert_eq!(l.lag_deadline(), Instant::NEVER, "nobody follows");
+        assert!(!l.is_told_full());
+        l.tell_full(true);
+        assert!(l.is_told_full());
+    }
+}

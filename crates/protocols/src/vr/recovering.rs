@@ -138,3 +138,85 @@ impl Recovery {
         self.started_at.is_some_and(|at| now.since(at) >= lease_ns)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By a member in `view`, its leader or not.
+    fn answer(view: u32, leads: bool) -> Answer {
+        let end = LogEnd { position: 9, hash: u64::from(view) };
+        let leader = leads.then(|| (end, SwitchLife::default(), 0));
+        Answer { view: ViewNumber(view), leader, voters: None }
+    }
+
+    fn outcome(recovery: &Recovery) -> Option<(u32, usize)> {
+        recovery.outcome(|_, _| true).map(|(view, leader, _)| (view.0, leader))
+    }
+
+    #[test]
+    fn vrr_4_3_the_leader_of_the_latest_view_has_to_answer_and_enough_others() {
+        let mut r = Recovery::default();
+        r.enter_group(4);
+        assert_eq!(outcome(&r), None);
+        r.note(1, answer(3, true));
+        assert_eq!(outcome(&r), Some((3, 1)));
+        r.note(2, answer(4, false));
+        assert_eq!(outcome(&r), None, "a later view has another leader");
+        r.note(3, answer(4, true));
+        assert_eq!(outcome(&r), Some((4, 3)));
+        assert!(r.outcome(|_, answered| answered == 0b1110).is_some());
+        assert!(r.outcome(|_, _| false).is_none());
+        r.forget(3);
+        assert_eq!(outcome(&r), None);
+        r.forget(2);
+        assert_eq!(outcome(&r), Some((3, 1)));
+        r.forget_all();
+        assert_eq!(outcome(&r), None);
+    }
+
+    #[test]
+    fn the_leader_says_by_which_voters_enough_is_counted() {
+        let mut r = Recovery::default();
+        r.enter_group(3);
+        r.note(0, Answer { voters: Some([1, 2]), ..answer(4, false) });
+        r.note(1, Answer { voters: Some([3, 4]), ..answer(4, true) });
+        assert!(r.outcome(|voters, _| voters == Some([3, 4])).is_some());
+        assert!(r.outcome(|voters, _| voters == Some([1, 2])).is_none());
+    }
+
+    #[test]
+    fn t2_leases_that_were_granted_before_are_outlived() {
+        let mut r = Recovery::default();
+        assert!(!r.has_waited(Instant(99), 0), "it does not run yet");
+        r.start(Instant(10));
+        r.start(Instant(20));
+        r.begin_kept(50);
+        assert!(r.is_under_way() && !r.is_from_nothing());
+        assert!(!r.may_return(Instant(59), 30) && r.may_return(Instant(60), 30), "the longer one");
+        assert!(!r.has_outlived_leases(Instant(89), 80) && r.has_outlived_leases(Instant(90), 80));
+        r.enter_group(3);
+        r.note(1, answer(3, true));
+        r.begin_again(Instant(100));
+        assert!(!r.may_return(Instant(149), 30) && r.may_return(Instant(150), 30));
+        assert_eq!(outcome(&r), None);
+        r.begin();
+        assert!(r.is_from_nothing() && !r.may_return(Instant(999), 30), "it has nothing");
+        assert!(r.end() && !r.end());
+        assert!(!r.is_under_way() && !r.is_from_nothing());
+    }
+
+    #[test]
+    fn others_are_heard_while_a_recovery_is_under_way() {
+        let mut r = Recovery::default();
+        r.enter_group(3);
+        r.hear(Instant(10), 1);
+        assert_eq!(r.hears(Instant(10), 5), 0);
+        r.begin();
+        r.hear(Instant(10), 1);
+        r.hear(Instant(12), 2);
+        assert_eq!([15, 16, 17, 18].map(|at| r.hears(Instant(at), 5)), [2, 1, 1, 0]);
+        r.enter_group(3);
+        assert_eq!(r.hears(Instant(15), 5), 0);
+    }
+}

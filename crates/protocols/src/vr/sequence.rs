@@ -160,3 +160,112 @@ impl Sequence {
         Gap::Ask(lacked.clamp(1, LACKS_MAX) as u16)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SWITCH: u32 = 3;
+
+    fn seq(counter: u32) -> Seq {
+        Seq::new(SwitchId(SWITCH), counter)
+    }
+
+    /// The writes with these numbers wait.
+    fn holding(numbers: &[u32]) -> Sequence {
+        let mut sequence = Sequence::default();
+        for number in numbers {
+            assert!(sequence.hold(seq(*number), &number.to_be_bytes()));
+        }
+        sequence
+    }
+
+    #[test]
+    fn a_view_has_what_its_log_has_or_what_it_does_without() {
+        let mut s = Sequence::default();
+        let of_another = Seq::new(SwitchId(SWITCH - 1), 50);
+        assert_eq!(s.numbered(of_another, SWITCH), seq(0));
+        assert_eq!(s.numbered(seq(7), SWITCH), seq(7));
+        s.set_floor(seq(9));
+        assert_eq!((s.numbered(seq(7), SWITCH), s.floor()), (seq(9), seq(9)));
+        assert_eq!(s.numbered(seq(10), SWITCH), seq(10));
+        assert_eq!((after(seq(9)), after(seq(u32::MAX))), (seq(10), seq(u32::MAX)));
+    }
+
+    #[test]
+    fn a_floor_is_below_the_first_write_that_is_here() {
+        let floor = |numbers: &[u32], numbered| {
+            let mut s = holding(numbers);
+            s.draw_floor(numbered);
+            s.floor()
+        };
+        assert_eq!(floor(&[5, 8], seq(6)), seq(7));
+        assert_eq!(floor(&[5, 8], seq(8)), seq(8), "the last one is in the log");
+        assert_eq!(floor(&[], seq(8)), seq(8));
+        let of_another = Seq::new(SwitchId(SWITCH - 1), 8);
+        assert_eq!(floor(&[5], of_another), of_another, "it came from a later switch");
+    }
+
+    #[test]
+    fn writes_are_held_in_the_order_of_their_numbers_while_there_is_room() {
+        let mut s = holding(&[9, 5]);
+        assert_eq!(s.first(), Some((seq(5), &5u32.to_be_bytes()[..])));
+        assert_eq!(s.pop(), Some(5u32.to_be_bytes().to_vec()));
+        assert_eq!(s.first().map(|(seq, _)| seq), Some(seq(9)));
+        let many: Vec<u32> = (1..=EARLY_MAX as u32).collect();
+        let mut full = holding(&many);
+        assert!(!full.hold(seq(0), b""));
+        full.pop();
+        assert!(full.hold(seq(0), b""));
+    }
+
+    #[test]
+    fn within_a_view_positions_rise_as_numbers_do() {
+        let s = holding(&[21, 23]);
+        let at = |position| s.at(Position(position), Position(10), seq(20)).map(<[u8]>::to_vec);
+        let number = |number: u32| Some(number.to_be_bytes().to_vec());
+        assert_eq!([11, 12, 13, 14].map(at), [number(21), None, number(23), None]);
+    }
+
+    #[test]
+    fn a_number_is_missed_once_others_are_known_to_come_behind() {
+        let mut s = holding(&[8]);
+        assert!(!s.note_missed(Instant(10), seq(8), || false), "it is here");
+        assert_eq!(s.ask_at(), Instant::NEVER);
+        assert!(s.note_missed(Instant(10), seq(7), || false));
+        assert!(!s.note_missed(Instant(11), seq(7), || false), "that is known");
+        assert_eq!(s.ask_at(), Instant(10 + REORDER_NS));
+        assert!(s.note_missed(Instant(12), seq(6), || false));
+        assert_eq!(s.ask_at(), Instant(12 + REORDER_NS));
+        assert!(s.note_missed(Instant(13), seq(9), || true), "somebody's log is longer");
+        assert!(!s.note_missed(Instant(14), seq(9), || false));
+        assert_eq!(s.ask_at(), Instant::NEVER, "it came");
+    }
+
+    #[test]
+    fn osdi_2016_what_is_missed_is_asked_for_and_given_up_in_the_end() {
+        let missing = |numbers: &[u32]| {
+            let mut s = holding(numbers);
+            assert!(s.note_missed(Instant(0), seq(7), || true));
+            s
+        };
+        let first_asked = |numbers| missing(numbers).gap(Instant(REORDER_NS), seq(7));
+        assert_eq!(first_asked(&[]), Gap::Ask(1));
+        assert_eq!(first_asked(&[10]), Gap::Ask(3));
+        assert_eq!(first_asked(&[7_000]), Gap::Ask(LACKS_MAX as u16));
+        let mut s = missing(&[]);
+        assert_eq!(s.gap(Instant(REORDER_NS - 1), seq(7)), Gap::None, "it may be late");
+        assert_eq!(s.gap(Instant(REORDER_NS), seq(7)), Gap::Ask(1));
+        assert_eq!(s.gap(Instant(REORDER_NS + ASK_NS - 1), seq(7)), Gap::None);
+        assert_eq!(s.gap(Instant(LOST_NS - 1), seq(7)), Gap::Ask(1));
+        s.wait(Instant(LOST_NS));
+        assert_eq!(s.gap(Instant(LOST_NS + ASK_NS - 1), seq(7)), Gap::None, "nobody was there");
+        assert_eq!(s.gap(Instant(2 * LOST_NS - 1), seq(7)), Gap::Ask(1));
+        let asked_at = s.ask_at();
+        assert_eq!(s.gap(asked_at, seq(7)), Gap::Lost);
+        s.miss_nothing();
+        assert_eq!(s.gap(asked_at, seq(7)), Gap::None);
+        s.wait(asked_at);
+        assert_eq!(s.ask_at(), Instant::NEVER);
+    }
+}

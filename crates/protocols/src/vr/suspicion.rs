@@ -84,3 +84,49 @@ impl Suspicion {
         self.listens_since
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_is_silent_since_it_was_heard_last() {
+        let mut s = Suspicion::default();
+        s.enter_group(Instant(10), 3);
+        assert!(!s.is_leader_silent(Instant(29), 20) && s.is_leader_silent(Instant(30), 20));
+        s.hear_leader(Instant(30));
+        assert!(!s.is_leader_silent(Instant(49), 20) && s.is_leader_silent(Instant(50), 20));
+        s.lose_leader(Instant(40));
+        assert!(s.is_leader_silent(Instant(50), 20), "it was lost before");
+        s.lose_leader(Instant(20));
+        assert!(s.is_leader_silent(Instant(40), 20));
+    }
+
+    #[test]
+    fn suspicions_count_while_they_are_recent_and_of_this_view() {
+        let mut s = Suspicion::default();
+        s.enter_group(Instant(0), 3);
+        s.note(Instant(10), 1);
+        s.note(Instant(15), 2);
+        assert_eq!([19, 20, 24, 25].map(|at| s.count(Instant(at), 10)), [2, 1, 1, 0]);
+        s.forget(1);
+        assert_eq!(s.count(Instant(15), 10), 1, "it lives anew");
+        s.end_view();
+        assert_eq!(s.count(Instant(15), 10), 0);
+        s.note(Instant(15), 2);
+        s.enter_group(Instant(15), 3);
+        assert_eq!(s.count(Instant(15), 10), 0);
+    }
+
+    #[test]
+    fn a_leader_that_slept_hears_the_others_since_it_woke_up() {
+        let mut s = Suspicion::default();
+        s.listen(Instant(5));
+        s.tick(Instant(10), 10);
+        s.tick(Instant(20), 10);
+        assert_eq!(s.listens_since(), Instant(5));
+        s.tick(Instant(31), 10);
+        s.tick(Instant(35), 10);
+        assert_eq!(s.listens_since(), Instant(31));
+    }
+}

@@ -63,3 +63,64 @@ impl Withheld {
         *self = Withheld::default();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use concord_wire::record::Record;
+    use concord_wire::{Op, Reason, Repr};
+
+    use super::*;
+
+    fn read(bytes: usize) -> Ready {
+        Ready::Read(ReadTurn::of(&Repr::new(Op::Read), Reason::Fast), alloc::vec![0; bytes])
+    }
+
+    fn write() -> Ready {
+        Ready::Write(Turn::of(&Record::EMPTY))
+    }
+
+    fn len(withheld: &Withheld) -> usize {
+        withheld.answers.len()
+    }
+
+    #[test]
+    fn an_answer_waits_for_the_scripts_that_it_may_have_seen_and_for_those_before_it() {
+        let mut w = Withheld::default();
+        assert!(w.is_empty());
+        w.push(Position(5), read(3));
+        w.push(Position(4), write());
+        assert!(w.pop(Position(4)).is_none() && !w.is_empty());
+        assert!(matches!(w.pop(Position(5)), Some(Ready::Read(_, reply)) if reply.len() == 3));
+        assert!(w.pop(Position(3)).is_none());
+        assert!(matches!(w.pop(Position(4)), Some(Ready::Write(_))));
+        w.push(Position(5), read(3));
+        w.forget();
+        assert!(w.is_empty() && w.bytes == 0);
+    }
+
+    #[test]
+    fn replies_that_are_withheld_are_bounded_by_their_bytes_but_for_a_single_one() {
+        let mut w = Withheld::default();
+        w.push(Position(1), read(WITHHELD_BYTES_MAX + 1));
+        w.push(Position(1), read(1));
+        assert_eq!((len(&w), w.bytes), (1, WITHHELD_BYTES_MAX + 1));
+        w.push(Position(1), read(0));
+        w.push(Position(1), write());
+        assert_eq!(len(&w), 3, "they have none");
+        w.pop(Position(1));
+        w.push(Position(1), read(WITHHELD_BYTES_MAX - 1));
+        w.push(Position(1), read(1));
+        w.push(Position(1), read(1));
+        assert_eq!((len(&w), w.bytes), (4, WITHHELD_BYTES_MAX));
+    }
+
+    #[test]
+    fn answers_that_are_withheld_are_bounded_by_their_number() {
+        let mut w = Withheld::default();
+        (0..=WITHHELD_MAX).for_each(|_| w.push(Position(1), write()));
+        assert_eq!(len(&w), WITHHELD_MAX);
+        w.pop(Position(1));
+        w.push(Position(1), write());
+        assert_eq!(len(&w), WITHHELD_MAX);
+    }
+}

@@ -303,3 +303,27 @@ fn raft_8_without_the_round_a_stale_leader_answers() {
     assert_eq!(stale(Guards::ALL), None);
     assert_eq!(stale(Guards::without(Guard::ReadRound)), Some("old".into()));
 }
+
+#[test]
+fn who_elects_takes_no_words_of_who_takes_turns_nor_these_of_those() {
+    for protocol in [Protocol::Raft, Protocol::Vr] {
+        let mut g = Group::founded_as(protocol, 3, Guards::ALL);
+        let (view, switch, end) = (g.nodes[0].view, g.nodes[1].switch, g.nodes[1].log().end());
+        let vote = VrBody::DoViewChange { last_normal: view.0, end, committed: 0, switch };
+        let last = g.nodes[1].last_record();
+        let said = match protocol {
+            Protocol::Raft => [VrBody::Suspect, vote],
+            _ => [VrBody::PreVote { last }, VrBody::TimeoutNow],
+        };
+        for body in said {
+            let before = g.nodes[0].count.unexpected;
+            let mut bytes = vec![];
+            g.nodes[1].message(ViewNumber(view.0 + 1), body).emit(&mut bytes);
+            g.deliver(0, &bytes);
+            assert_eq!(g.nodes[0].count.unexpected, before + 1, "{body:?}");
+        }
+        assert_eq!(g.nodes[0].suspicion.count(g.now.instant, SEC), 0);
+        assert_eq!((g.nodes[0].view, g.leader()), (view, Some(0)));
+        assert!(g.packets.is_empty(), "nobody is answered");
+    }
+}
