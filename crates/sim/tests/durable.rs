@@ -166,6 +166,7 @@ fn racks_that_were_wrong_once_are_not() {
         ("15.34", include_str!("plans/has-nobody-to-ask.toml")),
         ("15.35", include_str!("plans/is-told-an-old-time.toml")),
         ("16.10", include_str!("plans/loses-signs-of-life-before-a-cut.toml")),
+        ("16.23", include_str!("plans/acknowledges-before-a-disk.toml")),
         ("15.sim12", include_str!("plans/comes-back-with-more.toml")),
         ("15.sim13", include_str!("plans/is-left-alone-while-it-stands-still.toml")),
         ("19.1", include_str!("plans/returns-to-an-old-state.toml")),
