@@ -360,8 +360,8 @@ impl Client {
         self.done.pop_front()
     }
 
-    /// The next object that was written since a request with [`Flags::WAITS`] found nothing there; `None` in
-    /// it: any may have been. It may be lost, and come late, or in vain.
+    /// The next object that was written since a request with [`Flags::WAITS`] found nothing there;
+    /// `None` in it: any may have been. It may be lost, and come late, or in vain.
     pub fn poll_pushed(&mut self) -> Option<Option<ObjectId>> {
         self.pushed.pop_front()
     }

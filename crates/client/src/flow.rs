@@ -1,13 +1,13 @@
-//! How much of long values is under way at once (trap T17). A replica has room for some transfers, and
-//! each socket on the way for some packets: a few transfers go on at a time and the others wait, so that
-//! those that were begun come to their end.
+//! How much of long values is under way at once (trap T17). A replica has room for some transfers,
+//! and each socket on the way for some packets: a few transfers go on at a time and the others
+//! wait, so that those that were begun come to their end.
 //!
-//! - Large writes have their turn one after the other, in their order: from the first fragment of the
-//!   body until the write is answered.
+//! - Large writes have their turn one after the other, in their order: from the first fragment of
+//!   the body until the write is answered.
 //! - A long reply that has no turn is given back to its replica, and asked for again in its turn.
 //! - Fragments under way are bounded by a window that grows with what arrives, is halved by what is
-//!   lost (Jacobson 1988), and shrinks while they queue on their way (Brakmo 1995): whoever waits for a
-//!   small reply stands behind them.
+//!   lost (Jacobson 1988), and shrinks while they queue on their way (Brakmo 1995): whoever waits
+//!   for a small reply stands behind them.
 
 use alloc::collections::{BTreeSet, VecDeque};
 
@@ -34,14 +34,15 @@ const PARTS_STEP: u32 = 16;
 const QUEUE_NS: Duration = 100 * US;
 /// What is lost at once halves the window once.
 const CUT_NS: Duration = 50 * MS;
-/// Fragments that each transfer may have under way, however small the window: a window is not shared
-/// by more transfers than have that much of it.
+/// Fragments that each transfer may have under way, however small the window: a window is not
+/// shared by more transfers than have that much of it.
 const PARTS_EACH: u32 = 16;
 /// The window while long replies are to be in nobody's way.
 const PARTS_MODEST: u32 = 32;
 /// A fragment whose round trip takes longer is not waited for.
 const TIMED_NS_MAX: Duration = 1_000 * MS;
-/// So many measured parts in a row that were sent again were not all lost: the time-out is too short.
+/// So many measured parts in a row that were sent again were not all lost: the time-out is too
+/// short.
 const TIMED_AGAIN_MAX: u8 = 4;
 
 /// The fragment, or block of them, whose round trip is measured.
@@ -188,9 +189,9 @@ impl Flow {
         }
     }
 
-    /// The round trip of a part that has come, if it was measured. Of one that was sent again nobody
-    /// knows which sending arrived (Karn, Partridge 1987): it counts only if that is so for several in
-    /// a row.
+    /// The round trip of a part that has come, if it was measured. Of one that was sent again
+    /// nobody knows which sending arrived (Karn, Partridge 1987): it counts only if that is so for
+    /// several in a row.
     pub fn timed(&mut self, now: Instant, number: u64, part: u32) -> Option<Duration> {
         let timed = self.timed.take_if(|t| (t.number, t.part) == (number, part))?;
         self.timed_again = if timed.sent_again { self.timed_again + 1 } else { 0 };
@@ -230,8 +231,8 @@ impl Flow {
         self.large_bytes += slot.packet.len();
     }
 
-    /// Takes a turn for a large write, or lets it wait. In their order: one that waits for another one
-    /// has its turn later. Who may go on now is put to `ready`.
+    /// Takes a turn for a large write, or lets it wait. In their order: one that waits for another
+    /// one has its turn later. Who may go on now is put to `ready`.
     pub fn take_turn(&mut self, slot: &mut Slot, ready: &mut VecDeque<u64>) -> Turn {
         if slot.has_turn {
             return Turn::Has;
@@ -434,7 +435,8 @@ mod tests {
         assert_eq!(flow.timed(at(1_022), 1, 9), Some(MS));
     }
 
-    /// Karn: nobody knows which sending arrived; but where that is so again and again, the time-out is short.
+    /// Karn: nobody knows which sending arrived; but where that is so again and again, the time-out
+    /// is short.
     #[test]
     fn a_part_that_was_sent_again_counts_only_if_that_is_so_for_four_in_a_row() {
         let mut flow = Flow::default();

@@ -12,8 +12,8 @@ use crate::slots::{Slot, State};
 use crate::timers::{ROUNDS, Timer, WHOLE};
 use crate::transfer::staged_hdr;
 
-/// A write that was sent more often as the first of its connection, and is not answered, goes alone:
-/// it is not its order that keeps it from being executed.
+/// A write that was sent more often as the first of its connection, and is not answered, goes
+/// alone: it is not its order that keeps it from being executed.
 const SENDS_AS_FIRST_MAX: u16 = 1;
 /// So does one that was sent more often in whatever place.
 const SENDS_TOGETHER_MAX: u16 = 40;

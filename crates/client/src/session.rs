@@ -1,5 +1,5 @@
-//! The session under which writes are executed at most once (trap T16): how far it is, and what is to be
-//! sent about it.
+//! The session under which writes are executed at most once (trap T16): how far it is, and what is
+//! to be sent about it.
 
 use concord_core::{Duration, Instant, RequestNumber, Rng, SessionId};
 use concord_wire::{Flags, Op, Repr, Status};
@@ -124,8 +124,8 @@ impl Session {
 
     /// Touches it: the write number 0, which no replica executes because it lies below every lowest
     /// unanswered one. Answered by Stale if the session is known, by SessionExpired if it is not.
-    /// Registering again would not do: it would bring an evicted session back with an empty table, and
-    /// a late duplicate of an answered write would be executed again (T16 c).
+    /// Registering again would not do: it would bring an evicted session back with an empty table,
+    /// and a late duplicate of an answered write would be executed again (T16 c).
     pub fn keep_alive(&mut self, now: Instant) -> SessionRequest {
         self.touched_at = now;
         self.attempt = self.attempt.wrapping_add(1);
@@ -148,9 +148,9 @@ impl Session {
         }
     }
 
-    /// Whether a reply concerns a session and no write of it. No write is sent before the session is
-    /// registered; but a registration may be answered again later, and then its request, a position, may be the number
-    /// of a write that waits.
+    /// Whether a reply concerns a session and no write of it. No write is sent before the session
+    /// is registered; but a registration may be answered again later, and then its request, a
+    /// position, may be the number of a write that waits.
     pub fn is_concerned(&self, repr: &Repr) -> bool {
         let is_own = repr.request == SESSION_REQUEST
             || repr.flags.has(Flags::REGISTER)

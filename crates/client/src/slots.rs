@@ -63,7 +63,8 @@ pub struct Slot {
     pub submitted_at: Instant,
     pub first_sent_at: Instant,
     pub sent_at: Instant,
-    /// The ordinal of the last attempt among the packets of the client: which of two was sent later.
+    /// The ordinal of the last attempt among the packets of the client: which of two was sent
+    /// later.
     pub stamp: u64,
     /// How often the request itself was sent. The attempt on the wire is one less.
     pub sends: u16,

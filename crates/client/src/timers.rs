@@ -10,8 +10,9 @@ use concord_core::{Duration, Instant, MS};
 
 /// How often a time-out doubles before it stays.
 pub const ROUNDS: u8 = 6;
-/// A time-out doubles up to so much, and up to twice the first one where that is more: who takes over from a dead switch or
-/// replica is found soon, and a rack that is slow is not asked more often.
+/// A time-out doubles up to so much, and up to twice the first one where that is more: who takes
+/// over from a dead switch or replica is found soon, and a rack that is slow is not asked more
+/// often.
 pub const BACKOFF_NS_MAX: Duration = 160 * MS;
 /// How long after [`concord_wire::Status::Order`] a write is tried again, if nothing happened
 /// before (trap T22).
@@ -112,8 +113,8 @@ impl Timers {
         self.queues[ORDER_QUEUE].push_back(timer);
     }
 
-    /// Forgets what was answered (`is_past`) at the front of a queue, so that queues stay as short as
-    /// what is unanswered.
+    /// Forgets what was answered (`is_past`) at the front of a queue, so that queues stay as short
+    /// as what is unanswered.
     pub fn prune(&mut self, lane: Lane, round: u8, is_past: impl Fn(&Timer) -> bool) {
         let queue = &mut self.queues[queue_index(lane, round.min(ROUNDS - 1))];
         while queue.front().is_some_and(&is_past) {

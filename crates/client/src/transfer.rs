@@ -1,5 +1,5 @@
-//! Values of many packets (trap T17), each by itself: what of a body was acknowledged, what of a long reply
-//! has come, and what is to be sent next.
+//! Values of many packets (trap T17), each by itself: what of a body was acknowledged, what of a
+//! long reply has come, and what is to be sent next.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -135,8 +135,8 @@ impl Upload {
         self.acked[index as usize / 64] & (1 << (index % 64)) != 0
     }
 
-    /// Fragment `index` arrived there. Whether that was the last one; `None` if it was known, or never
-    /// sent.
+    /// Fragment `index` arrived there. Whether that was the last one; `None` if it was known, or
+    /// never sent.
     pub fn on_ack(&mut self, now: Instant, index: u32) -> Option<bool> {
         if index >= self.next || self.is_acked(index) {
             return None;
@@ -168,7 +168,8 @@ impl Download {
         (&self.reply, self.hdr)
     }
 
-    /// The next block of fragments, which is asked for from now on, if no more than `window` are then.
+    /// The next block of fragments, which is asked for from now on, if no more than `window` are
+    /// then.
     pub fn next(&mut self, window: u32) -> Option<(u32, Range<u32>)> {
         let block = self.next_block;
         let range = self.block(block);

@@ -357,8 +357,8 @@ impl Client {
         }
     }
 
-    /// The next long reply that waits for [`Client::grant`] or [`Client::withdraw`], and its length in
-    /// bytes; only with [`crate::ClientConfig::grants_replies`].
+    /// The next long reply that waits for [`Client::grant`] or [`Client::withdraw`], and its length
+    /// in bytes; only with [`crate::ClientConfig::grants_replies`].
     pub fn poll_offer(&mut self) -> Option<(RequestNumber, u32)> {
         let (number, bytes) = self.flow.poll_offer(&self.slots)?;
         Some((RequestNumber(number), bytes))

@@ -1,6 +1,7 @@
 //! The client against a scripted rack that loses, duplicates and reorders packets.
 
-// Only functions marked as tests are excused from it by clippy.toml; the rack is one of their helpers.
+// Only functions marked as tests are excused from it by clippy.toml; the rack is one of their
+// helpers.
 #![allow(clippy::unwrap_used)]
 
 mod rack;
@@ -102,7 +103,8 @@ fn t22_a_lost_write_costs_its_pipeline_milliseconds_and_not_a_timeout_each() {
     assert_eq!(count.write_retries, 0);
 }
 
-/// A write with a long reply and one that must follow it. Both are sent; the second is lost on its way.
+/// A write with a long reply and one that must follow it. Both are sent; the second is lost on its
+/// way.
 fn lost_behind_a_long_reply(grant: bool) -> (World, RequestNumber, RequestNumber) {
     let mut world = World::new(1, |c| c.retry_min_ns = 400 * MS);
     world.write(None, &command(8, b"first"));
@@ -141,7 +143,8 @@ fn t22_a_write_is_not_kept_waiting_by_a_reply_that_is_on_its_way() {
 #[test]
 fn t22_a_refused_write_that_was_sent_again_is_not_sent_once_more_when_the_one_before_it_ends() {
     let (mut world, long, next) = lost_behind_a_long_reply(false);
-    // It is refused while nothing is known of the one before it, whose reply then takes longer than it waits.
+    // It is refused while nothing is known of the one before it, whose reply then takes longer than
+    // it waits.
     refuse(&mut world, next);
     while !world.rack.seen.contains_key(&Op::Pull) {
         assert!(world.step(world.at.after(MS)));
@@ -678,7 +681,8 @@ fn a_reply_says_which_path_it_took_and_how_long() {
     assert_eq!((count.writes, count.write_replies, count.sessions), (2, 2, 1));
 }
 
-/// It is too far above the lowest one that the replicas know to be unanswered: that one is answered soon.
+/// It is too far above the lowest one that the replicas know to be unanswered: that one is answered
+/// soon.
 #[test]
 fn t16_a_write_that_is_refused_for_the_window_goes_again_later() {
     let mut world = World::new(1, |_| {});
@@ -703,7 +707,8 @@ fn t16_a_write_that_is_refused_for_the_window_goes_again_later() {
     assert_eq!(world.client.counters().write_retries, 1);
 }
 
-/// How the one unanswered request of a class ends by a reply to one of its attempts, and what is counted.
+/// How the one unanswered request of a class ends by a reply to one of its attempts, and what is
+/// counted.
 fn after_reply(class: Class, status: Status, attempt: u16) -> (Option<Outcome>, Vec<&'static str>) {
     let mut world = World::new(1, |_| {});
     world.write(None, &command(8, b"first"));

@@ -1,4 +1,5 @@
-//! What a user can write, told from the code that reads it: docs/reference.md, man pages, completions.
+//! What a user can write, told from the code that reads it: docs/reference.md, man pages,
+//! completions.
 
 use std::fmt::Write as _;
 

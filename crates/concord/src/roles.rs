@@ -1,5 +1,5 @@
-//! The roles that every rack has, as processes: from the rack file to the runtime. Those of a system are in its
-//! folder of [`crate::systems`].
+//! The roles that every rack has, as processes: from the rack file to the runtime. Those of a
+//! system are in its folder of [`crate::systems`].
 
 use concord_control::{ControllerConfig, Recover};
 use concord_core::Incarnation;

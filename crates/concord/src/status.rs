@@ -21,7 +21,8 @@ const WAIT_INTERVAL: Duration = Duration::from_millis(50);
 pub struct Role {
     name: &'static str,
     node: u16,
-    /// Its group, if it has one: the name in the rack file, and whether names of members are without it.
+    /// Its group, if it has one: the name in the rack file, and whether names of members are
+    /// without it.
     group: Option<(String, bool)>,
     addr: String,
     /// Where its peers reach it, by UDP.
@@ -55,8 +56,8 @@ impl Role {
         Role { group, ..Role::new(name, node, udp, http) }
     }
 
-    /// Who answers in its place, if it is not this role that told `status`: another rack's, or something that
-    /// is no role at all.
+    /// Who answers in its place, if it is not this role that told `status`: another rack's, or
+    /// something that is no role at all.
     fn stranger(&self, status: &Value) -> Option<String> {
         let said = |field: &str| match &status[field] {
             Value::String(text) => text.clone(),
@@ -250,7 +251,8 @@ fn clock_problems(role: &Value) -> Vec<String> {
     problems
 }
 
-/// A group that runs another protocol or program than the rack file says, which a rack does not change.
+/// A group that runs another protocol or program than the rack file says, which a rack does not
+/// change.
 fn other_program(group: &Group<'_>, told: &Value) -> Option<String> {
     let (protocol, program) = (told["protocol"].as_str()?, told["program"].as_str()?);
     let said = (format!("{:?}", group.protocol), group.program.name());

@@ -1,5 +1,5 @@
-//! What a rack makes of its data as a whole: it is synced each second, and the power of all goes; it is backed up
-//! while it serves, and restored into another rack.
+//! What a rack makes of its data as a whole: it is synced each second, and the power of all goes;
+//! it is backed up while it serves, and restored into another rack.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,8 @@ use common::*;
 
 /// What may be lost: the second, the sync, and what a busy machine takes beside.
 const LOST_MAX: Duration = Duration::from_millis(1_800);
-/// However long a sync takes: within that time it was acknowledged, and what a busy machine takes beside.
+/// However long a sync takes: within that time it was acknowledged, and what a busy machine takes
+/// beside.
 const SPAN_MAX: Duration = Duration::from_millis(2_500);
 
 /// The rack's number and the switch's id, as the controller says them.
@@ -24,8 +25,9 @@ fn numbers(rack: &Rack) -> (String, u64) {
     (own["rack"].to_string(), own["switch_id"].as_u64().unwrap_or(0))
 }
 
-/// Syncs a file now and then until `is_over`, as the replicas do on the same disk; the longest that this took. It may be
-/// seconds where others write gigabytes, and what is written meanwhile is on no disk.
+/// Syncs a file now and then until `is_over`, as the replicas do on the same disk; the longest that
+/// this took. It may be seconds where others write gigabytes, and what is written meanwhile is on
+/// no disk.
 fn longest_sync(is_over: &AtomicBool) -> Duration {
     let path = std::env::temp_dir().join(format!(
         "concord-sync-{}-{:?}",
@@ -44,8 +46,8 @@ fn longest_sync(is_over: &AtomicBool) -> Duration {
     longest
 }
 
-/// Counts up under load, the power of all goes, and again: nothing is missing that is older than a second, what is
-/// there is a prefix, and it is another rack.
+/// Counts up under load, the power of all goes, and again: nothing is missing that is older than a
+/// second, what is there is a prefix, and it is another rack.
 fn survive_but_for_a_second(name: &str, more: &[&str]) {
     survive(name, Duration::from_millis(2), more);
 }
@@ -141,8 +143,8 @@ fn redis_servers_of_a_chain_that_syncs_each_second_lose_no_more_than_that() {
     survive_but_for_a_second("second-redis", &["--engine", "redis"]);
 }
 
-/// The power of one replica goes, and of another once that one is back: nobody misses anything. Then the rack is
-/// stopped in order, and goes on as the same one.
+/// The power of one replica goes, and of another once that one is back: nobody misses anything.
+/// Then the rack is stopped in order, and goes on as the same one.
 fn lose_nothing_one_by_one(name: &str, more: &[&str]) {
     let flags = [&["--durability", "interval"], more].concat();
     let rack = Rack::start(name, &flags);
@@ -173,8 +175,9 @@ fn vr_that_is_stopped_in_order_owes_nothing() {
     lose_nothing_one_by_one("owes-vr", &["--protocol", "vr"]);
 }
 
-/// Writes go on while a backup is made. It has all that was acknowledged before it was started, nothing twice, and
-/// of two writes of a connection never the later one alone. It is restored into a rack with other flags.
+/// Writes go on while a backup is made. It has all that was acknowledged before it was started,
+/// nothing twice, and of two writes of a connection never the later one alone. It is restored into
+/// a rack with other flags.
 fn back_up_under_load(name: &str, more: &[&str], then: &[&str]) {
     let flags = [&["--durability", "fsync"], more].concat();
     let rack = Rack::start(name, &flags);

@@ -1,5 +1,6 @@
-//! Commands that wait, over real processes: queues whose workers are at two gateways, with every protocol and
-//! both engines, while the node that orders writes is killed. Each element goes to one worker.
+//! Commands that wait, over real processes: queues whose workers are at two gateways, with every
+//! protocol and both engines, while the node that orders writes is killed. Each element goes to one
+//! worker.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -172,7 +173,8 @@ fn who_waits_at_one_gateway_hears_of_a_push_at_the_other() {
     }
 }
 
-/// WAIT answers as many replicas as have what was acknowledged, and waits for more as long as it says.
+/// WAIT answers as many replicas as have what was acknowledged, and waits for more as long as it
+/// says.
 #[test]
 fn wait_counts_the_replicas_that_have_what_was_written() {
     for (name, more, counts) in [
@@ -215,7 +217,8 @@ fn words_of(client: &mut Resp, command: &str) -> Vec<String> {
     }
 }
 
-/// Readers of a stream at one gateway get every entry that is added at the other, consumers of a group each its own.
+/// Readers of a stream at one gateway get every entry that is added at the other, consumers of a
+/// group each its own.
 #[test]
 fn streams_are_waited_for_with_both_engines() {
     for (name, more) in [

@@ -1,5 +1,5 @@
-//! Keyspace events over real processes: beside a redis-server, at two gateways, with every protocol, and with a replica
-//! or a gateway killed. Random commands: `tests/differential`.
+//! Keyspace events over real processes: beside a redis-server, at two gateways, with every
+//! protocol, and with a replica or a gateway killed. Random commands: `tests/differential`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -358,7 +358,8 @@ fn who_subscribes_hears_what_comes_then_and_of_keys_that_nobody_touches() {
     assert_eq!(one.call(&[b"CONFIG", b"SET", b"notify-keyspace-events", b""]).unwrap().0, "+OK");
 }
 
-/// What a listener heard of keys `k0` to `k<n>`, written in this order: each at most once, in this order.
+/// What a listener heard of keys `k0` to `k<n>`, written in this order: each at most once, in this
+/// order.
 fn numbers(heard: &[String]) -> Vec<u64> {
     let number = |one: &String| one.strip_prefix("__keyevent@0__:set k")?.parse().ok();
     let all: Vec<u64> = heard.iter().filter_map(number).collect();

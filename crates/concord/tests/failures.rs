@@ -1,5 +1,5 @@
-//! kill -9 of a replica, a gateway or a client in the middle of writes: nothing acknowledged is lost,
-//! nothing is executed twice, and the pause is printed.
+//! kill -9 of a replica, a gateway or a client in the middle of writes: nothing acknowledged is
+//! lost, nothing is executed twice, and the pause is printed.
 #![allow(clippy::unwrap_used)]
 
 mod common;

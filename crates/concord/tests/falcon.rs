@@ -1,5 +1,5 @@
-//! Workers, an owner and the switch's queue as real processes: jobs are done, what makes no sense gets one line, and
-//! no accepted task is lost when a switch or a worker dies or stops.
+//! Workers, an owner and the switch's queue as real processes: jobs are done, what makes no sense
+//! gets one line, and no accepted task is lost when a switch or a worker dies or stops.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -517,7 +517,8 @@ fn tasks_go_to_workers_of_their_class_and_near_their_node() {
     };
     let needs = jobs.submit(&["--array", "0-19", "--needs", "gpu", "--", "true"]);
     assert_eq!(ran_at(&needs, 20, &gpu), 20, "each at the worker that has a GPU");
-    // A node that is free gets its tasks; one that is busy keeps them waiting for so long, and no longer.
+    // A node that is free gets its tasks; one that is busy keeps them waiting for so long, and no
+    // longer.
     let near =
         jobs.submit(&["--array", "0-1", "--near", "1", "--locality-wait", "20s", "--", "true"]);
     assert_eq!(ran_at(&near, 2, &plain), 2, "near the first worker");

@@ -1,4 +1,5 @@
-//! Several groups of one rack over real processes: two stores and a group of workers share controller and switch.
+//! Several groups of one rack over real processes: two stores and a group of workers share
+//! controller and switch.
 #![allow(clippy::unwrap_used)]
 
 mod common;

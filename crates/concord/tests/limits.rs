@@ -44,8 +44,8 @@ fn bug_15_1_the_redis_engine_has_a_limit_of_memory_too() {
     until("there is room again", || redis.say("SET l v") == "+OK");
 }
 
-/// Making 512 MiB of zeros, as Redis does for these, took one replica after the other so long that it was believed
-/// dead; a rack with Redis' engine lost all of them.
+/// Making 512 MiB of zeros, as Redis does for these, took one replica after the other so long that
+/// it was believed dead; a rack with Redis' engine lost all of them.
 #[test]
 fn bug_16_11_a_write_far_behind_the_end_of_a_string_costs_nobody_his_place() {
     for (name, more) in [("far-memory", &[][..]), ("far-redis", &["--engine", "redis"])] {
@@ -67,8 +67,8 @@ fn bug_16_11_a_write_far_behind_the_end_of_a_string_costs_nobody_his_place() {
     }
 }
 
-/// Commands that take a replica long cost nobody his place: one that would take seconds is refused, many
-/// that each take a good part of what is allowed leave time to say that one lives.
+/// Commands that take a replica long cost nobody his place: one that would take seconds is refused,
+/// many that each take a good part of what is allowed leave time to say that one lives.
 #[test]
 fn bug_16_15_and_16_16_commands_that_take_long_cost_nobody_his_place() {
     let rack = Rack::start("long-work", &["--replicas", "2", "--durability", "none"]);

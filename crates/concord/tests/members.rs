@@ -1,5 +1,6 @@
-//! A rack on hosts of its own (network namespaces on a bridge) whose links fail: nobody leaves for the
-//! controller's own troubles, and writes go on. And a controller whose state file is not the newest.
+//! A rack on hosts of its own (network namespaces on a bridge) whose links fail: nobody leaves for
+//! the controller's own troubles, and writes go on. And a controller whose state file is not the
+//! newest.
 //!
 //! Where the machine does not allow namespaces, the tests over them say so and pass. With
 //! `CONCORD_LONG=1` the longest cut (20 s) is made too.
@@ -15,7 +16,8 @@ use std::time::{Duration, Instant};
 use common::*;
 use serde_json::Value;
 
-/// A link that is down: for how long writes may stand still (issue: two replicas cut from each other).
+/// A link that is down: for how long writes may stand still (issue: two replicas cut from each
+/// other).
 const WRITES_GO_ON: Duration = Duration::from_secs(2);
 const HOSTS: [(&str, u8); 6] = [
     ("controller", 1),

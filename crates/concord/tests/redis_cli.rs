@@ -1,5 +1,5 @@
-//! Debian's redis-cli against a rack and against a redis-server that hold the same: what an operator
-//! sees by INFO, --stat, --bigkeys, --memkeys and --latency.
+//! Debian's redis-cli against a rack and against a redis-server that hold the same: what an
+//! operator sees by INFO, --stat, --bigkeys, --memkeys and --latency.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,5 +1,5 @@
-//! docs/operations.md, "Changing a running rack", followed to the letter under load: no client gets an
-//! error, and the longest pause of each step is printed.
+//! docs/operations.md, "Changing a running rack", followed to the letter under load: no client gets
+//! an error, and the longest pause of each step is printed.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,8 +11,8 @@ use common::until;
 
 /// Clients, half of them at each gateway.
 const CLIENTS: usize = 4;
-/// For how long a step may keep a write waiting: less than what a replica costs that dies (`failure_ms`).
-/// That is for machines that are busy: what is measured is some 20 to 100 ms.
+/// For how long a step may keep a write waiting: less than what a replica costs that dies
+/// (`failure_ms`). That is for machines that are busy: what is measured is some 20 to 100 ms.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long a replica may take to go.
 const GOES_WITHIN: Duration = Duration::from_millis(1_200);
@@ -51,8 +51,8 @@ impl Steps {
     }
 }
 
-/// A replica that knew its data, and leases that it had granted, was a member before these were over: all waited for it,
-/// a lease each time.
+/// A replica that knew its data, and leases that it had granted, was a member before these were
+/// over: all waited for it, a lease each time.
 #[test]
 fn bug_16_20_a_replica_with_data_on_disk_comes_back_without_a_pause() {
     let mut rack = Units::start("rolling-fsync", "durability = \"fsync\"");
@@ -64,7 +64,8 @@ fn bug_16_20_a_replica_with_data_on_disk_comes_back_without_a_pause() {
     assert_eq!(seen.ends, 0);
 }
 
-/// The tail waited for what the others were to say of their disks, which they never do where they do not wait for these.
+/// The tail waited for what the others were to say of their disks, which they never do where they
+/// do not wait for these.
 #[test]
 fn bug_16_21_durability_is_changed_one_replica_after_the_other() {
     let mut rack = Units::start("rolling-durability", "durability = \"none\"");

@@ -1,10 +1,12 @@
-//! Transactions and queues over real processes (`concord torture --accounts`, `--queues`), with every protocol and both
-//! engines: the switch drops, duplicates and reorders 1% each of what passes it, a gateway and the node that orders
-//! writes are killed. The accounts' sum never differs, what transactions saw of lists has one order, and each element
-//! of a queue goes to one worker, but for what the docs say.
+//! Transactions and queues over real processes (`concord torture --accounts`, `--queues`), with
+//! every protocol and both engines: the switch drops, duplicates and reorders 1% each of what
+//! passes it, a gateway and the node that orders writes are killed. The accounts' sum never
+//! differs, what transactions saw of lists has one order, and each element of a queue goes to one
+//! worker, but for what the docs say.
 //!
-//! `CONCORD_TORTURE_OPS` sets the number of transactions of each (`make torture`: 200,000, and half as many elements, with
-//! the reports kept in `CONCORD_RESULTS`), `CONCORD_TORTURE_SEED` the workload.
+//! `CONCORD_TORTURE_OPS` sets the number of transactions of each (`make torture`: 200,000, and half
+//! as many elements, with the reports kept in `CONCORD_RESULTS`), `CONCORD_TORTURE_SEED` the
+//! workload.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +17,8 @@ use std::time::Duration;
 
 use common::*;
 
-/// Runs `torture` against both gateways of a rack, and kills what is to be killed while it runs; its report.
+/// Runs `torture` against both gateways of a rack, and kills what is to be killed while it runs;
+/// its report.
 fn under_faults(
     name: &str,
     rack: &[&str],

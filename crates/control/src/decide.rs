@@ -1,5 +1,5 @@
-//! Which configurations come next: of which group one asks for another, and what all of them have in
-//! common. What a kind of group decides itself is in its own file.
+//! Which configurations come next: of which group one asks for another, and what all of them have
+//! in common. What a kind of group decides itself is in its own file.
 
 use alloc::vec::Vec;
 
@@ -71,7 +71,8 @@ impl Controller {
         }
     }
 
-    /// Notes which groups' configurations are known to be the newest: all members are heard, and none has heard of more.
+    /// Notes which groups' configurations are known to be the newest: all members are heard, and
+    /// none has heard of more.
     fn confirm(&mut self, now: Instant) {
         for index in 0..self.groups.len() {
             let group = &self.groups[index];
@@ -136,8 +137,8 @@ impl Controller {
         }
     }
 
-    /// Whether its state was made anew without it, and it has data all the same: whoever has all of it is
-    /// not known.
+    /// Whether its state was made anew without it, and it has data all the same: whoever has all of
+    /// it is not known.
     fn is_left_out(&self, group: &Group) -> bool {
         let has_data = |n: &Node| n.rack == self.state.rack && n.epoch > 0;
         group.setup.rules().holds_data()
@@ -170,9 +171,10 @@ impl Controller {
                 state.last_switch_id = state.last_switch_id.max(group.highest.switch_id);
             }
         }
-        // A group that is founded beside a running switch, perhaps anew: the numbers, the registers and, in
-        // VR, the views that the switch may know are those of a group before, so it gets a new id. So does one
-        // whose program is another since the controller was started: a switch takes none under one id.
+        // A group that is founded beside a running switch, perhaps anew: the numbers, the registers
+        // and, in VR, the views that the switch may know are those of a group before, so it gets a
+        // new id. So does one whose program is another since the controller was started: a switch
+        // takes none under one id.
         let asks_for_id = |(index, places, _): &&(usize, Places, Vec<u16>)| {
             let group = &self.groups[*index];
             self.founded(group).is_none_or(|old| {

@@ -91,14 +91,16 @@ pub(crate) trait Rules {
     /// What is to be said of the group as it is.
     fn problem(&self, look: &Look<'_>, config: &Config) -> Option<Problem>;
 
-    /// With whom to go on from `newest` where the state is made anew, if those in `gone` never come back.
+    /// With whom to go on from `newest` where the state is made anew, if those in `gone` never come
+    /// back.
     ///
     /// # Errors
     /// Why that cannot be said yet.
     fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem>;
 }
 
-/// How long a node is heard elsewhere before its group is told: two processes of one number take turns.
+/// How long a node is heard elsewhere before its group is told: two processes of one number take
+/// turns.
 const MOVED_NS: Duration = 250 * MS;
 
 /// For how long two members that are heard do not hear each other before that is a cut.
@@ -177,8 +179,8 @@ pub(crate) struct Group {
     pub highest: Heard,
     /// Somebody of this rack has heard of that, and the state says less.
     pub ahead: Option<Heard>,
-    /// This controller made the configuration in force, or was in contact with all its members at once: nobody has a
-    /// later one.
+    /// This controller made the configuration in force, or was in contact with all its members at
+    /// once: nobody has a later one.
     pub is_confirmed: bool,
     /// When the first of its members was heard again, after all of them had been silent.
     pub back_since: Instant,
@@ -198,14 +200,14 @@ impl Group {
         self.setup.id
     }
 
-    /// Whether a node is to hear of the group's configuration: one that waits for a rack to begin has its place in
-    /// the one that began with its directory, and in no other.
+    /// Whether a node is to hear of the group's configuration: one that waits for a rack to begin
+    /// has its place in the one that began with its directory, and in no other.
     pub(crate) fn is_told(&self, known: Option<&GroupState>, node: &Node) -> bool {
         node.origin().is_none() || known.is_some_and(|group| node.is_on(&group.storages))
     }
 
-    /// The data directories of those who have a place in `config`: as they said, or as they had them in the
-    /// configuration `before`.
+    /// The data directories of those who have a place in `config`: as they said, or as they had
+    /// them in the configuration `before`.
     pub(crate) fn storages(&self, before: Option<&GroupState>, config: &Config) -> Vec<Storage> {
         let own = |m: &Member| {
             let said = self.nodes.get(&m.node).filter(|n| n.member == *m).and_then(|n| n.storage);
@@ -292,9 +294,10 @@ impl Look<'_> {
         }
     }
 
-    /// The new incarnation of a member that started again with everything that it had on its disk, if that
-    /// is everything that was ever committed: it is no stranger (trap T4). Whatever is committed is on the
-    /// disk of every member, so that whoever was whole is, and whoever was whole in this epoch.
+    /// The new incarnation of a member that started again with everything that it had on its disk,
+    /// if that is everything that was ever committed: it is no stranger (trap T4). Whatever is
+    /// committed is on the disk of every member, so that whoever was whole is, and whoever was
+    /// whole in this epoch.
     pub(crate) fn returned(&self, old: &Config, member: &Member) -> Option<Member> {
         let has_heard = self.nodes.get(&member.node).is_some_and(|n| n.epoch == old.epoch);
         self.came_back(old, member).filter(|_| has_heard)
@@ -323,14 +326,15 @@ impl Look<'_> {
         is_same && is_newer
     }
 
-    /// Whether a member is heard, and would know of a later epoch than the state's if it had been in one: it is the same
-    /// process, or has the directory that it had.
+    /// Whether a member is heard, and would know of a later epoch than the state's if it had been
+    /// in one: it is the same process, or has the directory that it had.
     pub(crate) fn attests(&self, member: &Member) -> bool {
         let node = self.nodes.get(&member.node).filter(|n| self.is_heard(n));
         node.is_some_and(|n| n.member == *member || self.has_directory(n))
     }
 
-    /// Why a member that was started again with a data directory is a stranger all the same, if that is why.
+    /// Why a member that was started again with a data directory is a stranger all the same, if
+    /// that is why.
     pub(crate) fn mistrust(&self, member: &Member) -> Option<Mistrust> {
         let node = self.nodes.get(&member.node)?;
         let known = self.storages.iter().find(|s| s.node == member.node)?;
@@ -345,8 +349,8 @@ impl Look<'_> {
         }
     }
 
-    /// Where a member listens whose place does not hang on its life: another process of its node, heard for some
-    /// time without a break, may have another address.
+    /// Where a member listens whose place does not hang on its life: another process of its node,
+    /// heard for some time without a break, may have another address.
     pub(crate) fn listens(&self, member: &Member) -> Addr {
         let moved = self.nodes.get(&member.node).filter(|n| {
             self.is_heard(n)

@@ -1,9 +1,10 @@
 //! A state made anew from what the members have heard: the file was lost, or all members of the
 //! configuration in force are.
 //!
-//! Safe by itself only if every member of the newest configuration that anybody has heard of is heard:
-//! none of them has heard of a later one, so none was opened, and nothing acknowledged there. Where one
-//! is gone for good the operator says so, and may lose what only it had acknowledged.
+//! Safe by itself only if every member of the newest configuration that anybody has heard of is
+//! heard: none of them has heard of a later one, so none was opened, and nothing acknowledged
+//! there. Where one is gone for good the operator says so, and may lose what only it had
+//! acknowledged.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -138,8 +139,8 @@ impl Controller {
         }
     }
 
-    /// The state that goes on with what is left of each group, above all that was heard of. A group of which
-    /// nobody has heard of a configuration begins later, as ever.
+    /// The state that goes on with what is left of each group, above all that was heard of. A group
+    /// of which nobody has heard of a configuration begins later, as ever.
     fn state_anew(
         &self,
         now: Instant,
@@ -219,8 +220,8 @@ impl Controller {
         Ok((state, recovered))
     }
 
-    /// The rack whose state is made anew: the state's, if any node is of that; else the only one that nodes
-    /// are of. `None` if none of them is of any.
+    /// The rack whose state is made anew: the state's, if any node is of that; else the only one
+    /// that nodes are of. `None` if none of them is of any.
     pub(crate) fn rack_meant(&self, recovery: &Recovery) -> Result<Option<u64>, Trouble> {
         let mut racks = recovery.newest.keys().map(|(rack, _)| *rack);
         if racks.clone().any(|rack| rack == self.state.rack) {

@@ -320,7 +320,8 @@ fn t20_a_restarted_switch_gets_a_new_id_and_an_old_one_that_wakes_up_gets_none()
     assert_eq!((state.last_switch_id, state.config(GROUP).unwrap().epoch), (3, 3));
 }
 
-/// The numbers, the registers and, in VR, the views that the switch knows are those of the group before.
+/// The numbers, the registers and, in VR, the views that the switch knows are those of the group
+/// before.
 #[test]
 fn bug_15_19_a_group_that_is_founded_anew_gets_a_new_id_from_the_same_switch() {
     let state = founded().state().clone();
@@ -360,7 +361,8 @@ fn a_switch_that_was_just_replaced_is_no_newcomer() {
 
 const STANDBY: Addr = Addr { ip: 8, port: 8 };
 
-/// How long a switch has been silent when a standby takes over, in ms; nodes say every 50 ms that they live.
+/// How long a switch has been silent when a standby takes over, in ms; nodes say every 50 ms that
+/// they live.
 fn silence_until_taken(setup: ControllerConfig) -> u64 {
     let mut c = Controller::new(setup, None);
     for ms in (50..=1_000).step_by(50) {
@@ -426,7 +428,8 @@ fn section_6_3_a_standby_takes_over_from_a_silent_switch_and_not_before() {
     assert_eq!(persist(&mut c, t), None);
 }
 
-/// The last epoch stands, whoever dies or comes: a number that begins anew would be an old epoch to all.
+/// The last epoch stands, whoever dies or comes: a number that begins anew would be an old epoch to
+/// all.
 #[test]
 fn t20_when_every_epoch_was_used_that_is_said_and_nothing_changes() {
     let mut state = founded().state().clone();
@@ -632,7 +635,8 @@ fn bug_16_2_who_hears_nobody_goes_and_the_last_whole_one_never() {
     assert_eq!(nodes(&c), [1, 2, 3]);
 }
 
-/// Replica 2 stands still for longer than a cut takes, and for less than half of what costs it its place.
+/// Replica 2 stands still for longer than a cut takes, and for less than half of what costs it its
+/// place.
 #[test]
 fn bug_19_19_who_was_paused_was_not_cut_off() {
     let mut c = founded();

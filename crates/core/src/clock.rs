@@ -1,12 +1,13 @@
-//! The time that times to live are counted in (docs/semantics.md): it moves by monotonic clocks, and
-//! follows wall clocks at a bounded rate.
+//! The time that times to live are counted in (docs/semantics.md): it moves by monotonic clocks,
+//! and follows wall clocks at a bounded rate.
 //!
-//! Two steps, each of which runs at most one part in [`SLEW`] faster or slower than a monotonic clock:
-//! - [`SteadyClock`], at every node: its own wall clock, without the jumps. It is what [`crate::Now`]
-//!   carries as `unix_ms`.
-//! - [`LogClock`], at every replica: the time that the log is at. Who orders writes stamps them with
-//!   it, and decides by it which keys are due. It goes on from the last record's stamp, whoever made
-//!   that one, and follows the steady clock of who stamps.
+//! Two steps, each of which runs at most one part in [`SLEW`] faster or slower than a monotonic
+//! clock:
+//! - [`SteadyClock`], at every node: its own wall clock, without the jumps. It is what
+//!   [`crate::Now`] carries as `unix_ms`.
+//! - [`LogClock`], at every replica: the time that the log is at. Who orders writes stamps them
+//!   with it, and decides by it which keys are due. It goes on from the last record's stamp,
+//!   whoever made that one, and follows the steady clock of who stamps.
 
 use crate::time::{Instant, MS};
 
@@ -29,8 +30,8 @@ impl SteadyClock {
     /// One that was never read.
     pub const NEW: SteadyClock = SteadyClock { last: None, ahead_ns: 0, jumps: 0 };
 
-    /// What it shows at `instant`, in ns since the Unix epoch, when the wall clock shows `wall_ns`. The
-    /// first reading is the wall clock's.
+    /// What it shows at `instant`, in ns since the Unix epoch, when the wall clock shows `wall_ns`.
+    /// The first reading is the wall clock's.
     #[must_use]
     pub fn peek(&self, instant: Instant, wall_ns: u64) -> u64 {
         let Some((at, shown_ns)) = self.last else { return wall_ns };

@@ -4,8 +4,9 @@ use twox_hash::xxhash3_64::Hasher;
 
 use crate::ids::ObjectId;
 
-/// 64-bit hash of `bytes`: XXH3, seeded. Not keyed, not for secrets. (A cheaper one, an Fx hash, gave
-/// one value to records whose neighbouring words differ in one bit each: trap T5 needs better.)
+/// 64-bit hash of `bytes`: XXH3, seeded. Not keyed, not for secrets. (A cheaper one, an Fx hash,
+/// gave one value to records whose neighbouring words differ in one bit each: trap T5 needs
+/// better.)
 #[must_use]
 pub fn hash64(seed: u64, bytes: &[u8]) -> u64 {
     Hasher::oneshot_with_seed(seed, bytes)

@@ -59,8 +59,8 @@ impl Leases {
         self.next_request = now.after(self.duration_ns / 3);
     }
 
-    /// `from` granted what was asked for at `asked_at`. A time in the future is of a clock that has been
-    /// reset since: CLOCK_BOOTTIME begins anew when the host reboots.
+    /// `from` granted what was asked for at `asked_at`. A time in the future is of a clock that has
+    /// been reset since: CLOCK_BOOTTIME begins anew when the host reboots.
     pub fn on_grant(&mut self, now: Instant, from: NodeId, asked_at: Instant) {
         if asked_at > now {
             return;
@@ -83,8 +83,8 @@ impl Leases {
         self.granted.push(Grant { node, holder, until });
     }
 
-    /// Incarnation `holder` of `node` holds no lease any more, and never will again: nobody has to wait
-    /// for its end. Another incarnation may hold one.
+    /// Incarnation `holder` of `node` holds no lease any more, and never will again: nobody has to
+    /// wait for its end. Another incarnation may hold one.
     pub fn release(&mut self, node: NodeId, holder: u64, guards: Guards) {
         let is_its_own = |g: &Grant| g.holder == holder || !guards.on(Guard::Release);
         self.granted.retain(|g| g.node != node || !is_its_own(g));
@@ -98,8 +98,8 @@ impl Leases {
         self.held.iter().all(|(_, asked)| asked.is_some_and(|a| now < a.after(use_ns)))
     }
 
-    /// How many of the other members that count have granted what may be used at `now`. Where a majority
-    /// decides, so many are enough that any quorum holds one of them, or the holder.
+    /// How many of the other members that count have granted what may be used at `now`. Where a
+    /// majority decides, so many are enough that any quorum holds one of them, or the holder.
     #[must_use]
     pub fn held_of(&self, now: Instant, counts: impl Fn(NodeId) -> bool) -> usize {
         let use_ns = self.duration_ns - self.duration_ns / 10;
@@ -107,8 +107,9 @@ impl Leases {
         held.filter(|(_, asked)| asked.is_some_and(|a| now < a.after(use_ns))).count()
     }
 
-    /// The newest time such that so many of the other members that count have granted what was asked for then, or
-    /// later: they were members of this epoch after that. [`Instant::NEVER`] if none has to.
+    /// The newest time such that so many of the other members that count have granted what was
+    /// asked for then, or later: they were members of this epoch after that. [`Instant::NEVER`] if
+    /// none has to.
     #[must_use]
     pub fn confirmed_by(&self, count: usize, counts: impl Fn(NodeId) -> bool) -> Option<Instant> {
         if count == 0 {

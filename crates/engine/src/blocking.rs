@@ -1,5 +1,6 @@
-//! Commands that wait for an element, or for an entry of a stream. The engines execute them as Redis does within MULTI, without waiting:
-//! where there is nothing the reply is null, and whoever asked tries again when the key has changed.
+//! Commands that wait for an element, or for an entry of a stream. The engines execute them as
+//! Redis does within MULTI, without waiting: where there is nothing the reply is null, and whoever
+//! asked tries again when the key has changed.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -27,7 +28,8 @@ pub enum Form {
     Move,
     /// The time-out, the number of keys, the keys, and options: BLMPOP, BZMPOP.
     Counted,
-    /// Options, BLOCK with the time-out among them, then STREAMS, the keys, and an id for each: XREAD, XREADGROUP.
+    /// Options, BLOCK with the time-out among them, then STREAMS, the keys, and an id for each:
+    /// XREAD, XREADGROUP.
     Streams,
 }
 
@@ -70,8 +72,8 @@ impl Blocking {
         (0..args.len()).filter(kept).map(|at| args[at]).collect()
     }
 
-    /// The text of Redis' error where BLOCK's time-out is the first thing of `args` that is wrong. A server that
-    /// executes it in a script speaks of something else.
+    /// The text of Redis' error where BLOCK's time-out is the first thing of `args` that is wrong.
+    /// A server that executes it in a script speaks of something else.
     #[must_use]
     pub fn wrong_timeout(self, args: &[&[u8]]) -> Option<&'static [u8]> {
         let name = args.first().filter(|_| self.form == Form::Streams)?;
@@ -99,8 +101,8 @@ impl Blocking {
         (self.form == Form::Streams).then(|| args.get(group + 2).copied())?
     }
 
-    /// Where the keys stand that `args` waits for, the name being the first of them; `None` if there are
-    /// too few arguments.
+    /// Where the keys stand that `args` waits for, the name being the first of them; `None` if
+    /// there are too few arguments.
     #[must_use]
     pub fn awaited_keys(self, args: &[&[u8]]) -> Option<Range<usize>> {
         let range = match self.form {
@@ -138,8 +140,9 @@ impl Blocking {
     }
 }
 
-/// Where STREAMS stands in an XREAD or XREADGROUP: a group or a consumer may have that name too. Where the arguments before it
-/// are none that can be, so that the command is an error, the first word of that name.
+/// Where STREAMS stands in an XREAD or XREADGROUP: a group or a consumer may have that name too.
+/// Where the arguments before it are none that can be, so that the command is an error, the first
+/// word of that name.
 pub(crate) fn streams_at(args: &[&[u8]]) -> Option<usize> {
     let any = || args.iter().position(|arg| arg.eq_ignore_ascii_case(b"STREAMS"));
     StreamOptions::of(args).streams.or_else(any)

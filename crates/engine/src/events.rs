@@ -1,14 +1,15 @@
 //! Keyspace events (Redis 7.0 `notify.c`): what a command did to which key, for those who listen.
 //!
-//! While the rack's setting names classes of events ([`Classes`], a line of the text that gateways keep for all,
-//! [`mod@crate::users`]), an engine keeps the newest events in the order of the log, each at its [`Place`]. A gateway whose
-//! clients listen reads them by a linearizable read, behind the place up to which it has them: so it hears of each write
-//! that was committed, once, in the one order that all share; of writes of other gateways, of scripts and of expiry too.
+//! While the rack's setting names classes of events ([`Classes`], a line of the text that gateways
+//! keep for all, [`mod@crate::users`]), an engine keeps the newest events in the order of the log,
+//! each at its [`Place`]. A gateway whose clients listen reads them by a linearizable read, behind
+//! the place up to which it has them: so it hears of each write that was committed, once, in the
+//! one order that all share; of writes of other gateways, of scripts and of expiry too.
 //!
-//! `CONCORD.EVENTS GET position index` answers what there is behind that place: position and index of the place up to which
-//! it is, whether there is more behind that, and three elements for each event: its name, the key as it is
-//! stored, and whether it is wanted by key (1), by event (2), or both (3).
-//! `CONCORD.EVENTS END` answers the same without events: the place of the newest.
+//! `CONCORD.EVENTS GET position index` answers what there is behind that place: position and index
+//! of the place up to which it is, whether there is more behind that, and three elements for each
+//! event: its name, the key as it is stored, and whether it is wanted by key (1), by event (2), or
+//! both (3). `CONCORD.EVENTS END` answers the same without events: the place of the newest.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -20,7 +21,8 @@ use crate::{resp, resp_scan};
 
 /// The internal read by which gateways hear of events.
 pub const EVENTS_COMMAND: &[u8] = b"CONCORD.EVENTS";
-/// What a line of the text begins with that gateways keep for all, if it says which events are wanted.
+/// What a line of the text begins with that gateways keep for all, if it says which events are
+/// wanted.
 const LINE: &[u8] = b"events ";
 /// Most events that are kept, and bytes of them.
 const EVENTS_MAX: usize = 1 << 16;
@@ -98,7 +100,8 @@ impl Classes {
         })
     }
 
-    /// Letters that say it, as CONFIG GET shows them. As in Redis 7.0, `n` is not among them where all others are.
+    /// Letters that say it, as CONFIG GET shows them. As in Redis 7.0, `n` is not among them where
+    /// all others are.
     #[must_use]
     pub fn show(self) -> String {
         let is_all = self.has_all(Classes::ALL);
@@ -301,7 +304,8 @@ impl Collector {
     }
 }
 
-/// Where an event stands: the position of its write in the log, and its number among the write's events, from 1.
+/// Where an event stands: the position of its write in the log, and its number among the write's
+/// events, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Of the write.
@@ -522,7 +526,8 @@ mod tests {
         feed
     }
 
-    /// The names of what is behind a place, the place up to which they are, and whether there is more.
+    /// The names of what is behind a place, the place up to which they are, and whether there is
+    /// more.
     fn behind(feed: &Feed, position: u64, index: u64) -> (Vec<Vec<u8>>, Place, bool) {
         let (position, index) = (alloc::format!("{position}"), alloc::format!("{index}"));
         let args = [EVENTS_COMMAND, b"GET", position.as_bytes(), index.as_bytes()];

@@ -1,5 +1,5 @@
-//! Commands of several keys, as a replica sees them that has some of the keys only, since it copies the
-//! state: what a command does to each of its keys must not hang on the others.
+//! Commands of several keys, as a replica sees them that has some of the keys only, since it copies
+//! the state: what a command does to each of its keys must not hang on the others.
 
 use alloc::vec::Vec;
 
@@ -12,8 +12,8 @@ use crate::table::UpperName;
 use crate::ttl::{EXEC_COMMAND, WATCHED_COMMAND, watched};
 use crate::users::{USERS_COMMAND, USERS_KEY};
 
-/// The keys of `command`, which names one or says by its own name where they are; those of a transaction
-/// are those of its commands.
+/// The keys of `command`, which names one or says by its own name where they are; those of a
+/// transaction are those of its commands.
 #[must_use]
 pub fn keys<'a>(command: &Command<'a>) -> Vec<&'a [u8]> {
     if let Some(key) = command.key() {
@@ -114,8 +114,8 @@ pub(crate) enum Fate {
     IsThatOfTheFirst,
 }
 
-/// The fates of the keys of a write, by their place among its keys, and what in its reply shows that it was
-/// performed; `None` if they are all alike ([`crate::plan`]), or unknown.
+/// The fates of the keys of a write, by their place among its keys, and what in its reply shows
+/// that it was performed; `None` if they are all alike ([`crate::plan`]), or unknown.
 pub(crate) fn fates(name: &UpperName, keys: usize) -> Option<(When, Vec<(usize, Fate)>)> {
     let first = |fate| alloc::vec![(0, fate)];
     Some(match name.bytes() {
@@ -206,7 +206,8 @@ fn keep(command: &Command<'_>, step: usize, is_here: &dyn Fn(&[u8]) -> bool) -> 
 /// A transaction: of each of its commands what is left.
 fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restricted {
     if watched(command).is_some() && !keys(command).into_iter().all(is_here) {
-        // Whether it runs hangs on keys that may not be here. (Of none that is here: nothing is done to them.)
+        // Whether it runs hangs on keys that may not be here. (Of none that is here: nothing is
+        // done to them.)
         let parts = command.args().skip(2).filter_map(|arg| Command::parse(arg).ok());
         let mut parts = parts.map(|part| restrict(&part, is_here));
         let concerns_none = parts.all(|left| left == Restricted::Nothing);
@@ -228,7 +229,8 @@ fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Rest
         return Restricted::Whole;
     }
     let left = part_of(command, &args);
-    // What is drawn hangs on the number of commands before it, and what a script may still read on what they read.
+    // What is drawn hangs on the number of commands before it, and what a script may still read on
+    // what they read.
     let draws = |part: &Vec<u8>| {
         Command::parse(part).is_ok_and(|part| part.name().eq_ignore_ascii_case(b"SPOP"))
     };

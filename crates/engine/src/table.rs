@@ -43,8 +43,8 @@ impl UpperName {
         upper
     }
 
-    /// Becomes the capitals of `name`. Where every request has a name, this costs less than a new one: bytes that
-    /// were written one by one are not read at once as a whole.
+    /// Becomes the capitals of `name`. Where every request has a name, this costs less than a new
+    /// one: bytes that were written one by one are not read at once as a whole.
     #[inline]
     pub fn set(&mut self, name: &[u8]) {
         self.length = if name.len() <= NAME_BYTES_MAX { name.len() } else { 0 };

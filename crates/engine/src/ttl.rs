@@ -13,8 +13,8 @@
 //! `CONCORD.EVENTS` answers what happened to keys ([`mod@crate::events`]).
 //! `CONCORD.INFO` answers what INFO tells of the data ([`mod@crate::info`]).
 //!
-//! `CONCORD.EXEC` with encoded commands as arguments executes them as one step (MULTI/EXEC) and answers
-//! the array of their replies.
+//! `CONCORD.EXEC` with encoded commands as arguments executes them as one step (MULTI/EXEC) and
+//! answers the array of their replies.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -61,7 +61,8 @@ pub const EXPIRE_COMMAND: &[u8] = b"CONCORD.EXPIRE";
 pub const REFUSE_COMMAND: &[u8] = b"CONCORD.REFUSE";
 /// The internal command that executes several commands as one.
 pub const EXEC_COMMAND: &[u8] = b"CONCORD.EXEC";
-/// Within it: answers its argument, which is the reply of a command that was answered without the data.
+/// Within it: answers its argument, which is the reply of a command that was answered without the
+/// data.
 pub const REPLY_COMMAND: &[u8] = b"CONCORD.REPLY";
 
 /// The internal read that answers figures of the data.
@@ -147,7 +148,8 @@ pub struct Shimmed<B> {
     scripts_pending: u32,
     /// A part of a copy is pending: everything else waits.
     alone_pending: bool,
-    /// The same of a transaction that looks at the keys that it watches, or a FLUSHDB at the names of keys.
+    /// The same of a transaction that looks at the keys that it watches, or a FLUSHDB at the names
+    /// of keys.
     watches_pending: bool,
     /// The backend was given values that are none.
     broken: bool,

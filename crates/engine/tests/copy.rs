@@ -111,8 +111,8 @@ fn submit(engine: &mut Store, context: &Context, bytes: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// Which of a transaction's commands are refused since there is too much work hangs on none of the others: at a
-/// replica that has some of their keys the same are.
+/// Which of a transaction's commands are refused since there is too much work hangs on none of the
+/// others: at a replica that has some of their keys the same are.
 #[test]
 fn bug_16_16_a_copy_is_equal_where_transactions_are_refused_in_part() {
     let (mut refused, mut parts) = (0, 0);
@@ -178,7 +178,8 @@ fn on_libraries(rng: &mut Rng) -> Vec<u8> {
     own
 }
 
-/// Whoever has any key has every library: what finds one among the writes, or does not, does so at each replica.
+/// Whoever has any key has every library: what finds one among the writes, or does not, does so at
+/// each replica.
 #[test]
 fn libraries_are_in_front_of_every_key_of_a_copy() {
     let (mut nothing, mut libraries) = (0, 0);

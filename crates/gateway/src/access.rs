@@ -1,5 +1,5 @@
-//! Whether a connection's user may run a command, with its keys and channels. What scripts and functions call, replicas
-//! look at, by the rules that are sent with them.
+//! Whether a connection's user may run a command, with its keys and channels. What scripts and
+//! functions call, replicas look at, by the rules that are sent with them.
 
 use alloc::format;
 use alloc::string::String;

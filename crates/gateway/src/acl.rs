@@ -141,7 +141,8 @@ pub(crate) fn acl(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Resul
 }
 
 impl Core {
-    /// Users are changed in the order in which clients ask for it; the connection waits for the reply.
+    /// Users are changed in the order in which clients ask for it; the connection waits for the
+    /// reply.
     pub(crate) fn change_users(
         &mut self,
         turn: &mut Turn<'_>,

@@ -1,5 +1,5 @@
-//! Commands that wait for an element or an entry (docs/semantics.md, "Commands that wait"): each is tried as a write that
-//! is executed at most once, by whoever [`crate::waiters`] says.
+//! Commands that wait for an element or an entry (docs/semantics.md, "Commands that wait"): each is
+//! tried as a write that is executed at most once, by whoever [`crate::waiters`] says.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -22,8 +22,8 @@ use crate::wanted::Wanted;
 const LOOKS_MAX: usize = 64;
 
 impl Core {
-    /// BLPOP and its kin: begins once everything before it is answered, and nothing behind it begins before
-    /// its reply, as in Redis.
+    /// BLPOP and its kin: begins once everything before it is answered, and nothing behind it
+    /// begins before its reply, as in Redis.
     pub(crate) fn block(
         &mut self,
         turn: &mut Turn<'_>,
@@ -62,7 +62,8 @@ impl Core {
         Ok(Flow::Went)
     }
 
-    /// Encodes the next try into `self.command`, or several that go together; whose they are, and what they concern.
+    /// Encodes the next try into `self.command`, or several that go together; whose they are, and
+    /// what they concern.
     fn encode_try(&mut self) -> Option<(Vec<ConnectionId>, Subject)> {
         let first = self.waiters.next_try()?;
         let ids = match self.tentative.is_pressed {
@@ -151,8 +152,8 @@ impl Core {
         connection.unblock(error);
     }
 
-    /// Time-outs; and now and then a read looks whether a key is there that somebody waits for, since a push
-    /// may be lost, with the replica that was to send it.
+    /// Time-outs; and now and then a read looks whether a key is there that somebody waits for,
+    /// since a push may be lost, with the replica that was to send it.
     pub(crate) fn look_after_waiters(&mut self, now: Now, sink: &mut impl Sink) {
         self.waiters.expire(now.instant);
         let Some(key) = self.waiters.next_look(now.instant) else { return };

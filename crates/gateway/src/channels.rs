@@ -1,5 +1,5 @@
-//! Who has subscribed to what: the clients of this gateway, and of the others how many there are. And what
-//! waits until the others have heard of it.
+//! Who has subscribed to what: the clients of this gateway, and of the others how many there are.
+//! And what waits until the others have heard of it.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -29,8 +29,8 @@ const PUBLISHED: u8 = 2;
 const USERS: u8 = 3;
 
 impl<'a> Told<'a> {
-    /// Appends it: what it is, the sort, the length of the name, the name, and the number, or the length of
-    /// the payload and the payload.
+    /// Appends it: what it is, the sort, the length of the name, the name, and the number, or the
+    /// length of the payload and the payload.
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
         let (what, sort, name) = match self {
             Told::Subscribers(sort, name, _) => (SUBSCRIBERS, sort, name),
@@ -301,7 +301,8 @@ impl Gates {
         }
     }
 
-    /// The stream to another gateway begins anew: what subscriptions wait for ends there now, and messages are waited for no longer.
+    /// The stream to another gateway begins anew: what subscriptions wait for ends there now, and
+    /// messages are waited for no longer.
     pub(crate) fn begin_anew(&mut self, other: usize, end: Option<u64>) {
         let Some(queue) = self.by_other.get_mut(other) else { return };
         let all = core::mem::take(queue);

@@ -119,7 +119,8 @@ pub(crate) fn client(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
         }
         (b"UNBLOCK", [id] | [id, _]) => return unblock(core, turn, id, args.get(3).copied()),
         (b"NO-EVICT" | b"NO-TOUCH", [how]) => match UpperName::of(how).bytes() {
-            // No client is disconnected for its memory that would not be otherwise, and reads touch nothing.
+            // No client is disconnected for its memory that would not be otherwise, and reads touch
+            // nothing.
             b"ON" | b"OFF" => turn.connection.ok(),
             _ => return Err(SYNTAX.into()),
         },
@@ -350,7 +351,8 @@ fn verbatim(out: &mut Vec<u8>, text: &str, resp3: bool) {
     out.extend_from_slice(format!("={}\r\ntxt:{text}\r\n", text.len() + 4).as_bytes());
 }
 
-/// A line of CLIENT LIST: Redis' fields in Redis' order, of which those that mean nothing here are 0; then ours.
+/// A line of CLIENT LIST: Redis' fields in Redis' order, of which those that mean nothing here are
+/// 0; then ours.
 pub(crate) fn describe(core: &Core, now: Now, connection: &Connection) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut command = connection

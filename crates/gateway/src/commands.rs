@@ -274,7 +274,8 @@ pub(crate) struct Commands {
 }
 
 impl Commands {
-    /// Those of `table`, which may be a Redis server's, the gateway's own, and those that are refused.
+    /// Those of `table`, which may be a Redis server's, the gateway's own, and those that are
+    /// refused.
     pub(crate) fn new(table: &CommandTable, redis: bool) -> Commands {
         let mut commands = Commands::default();
         for spec in table.specs().iter().filter(|spec| !spec.name.contains('|')) {

@@ -1,5 +1,6 @@
-//! CONFIG: what Redis' parameters are here. A gateway keeps those that tune the insides of a Redis server, and shows
-//! what it was told; of one that promises something it accepts no value but what Concord is.
+//! CONFIG: what Redis' parameters are here. A gateway keeps those that tune the insides of a Redis
+//! server, and shows what it was told; of one that promises something it accepts no value but what
+//! Concord is.
 
 use alloc::format;
 use alloc::string::{String, ToString};

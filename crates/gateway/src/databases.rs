@@ -1,5 +1,6 @@
-//! A connection's database: its commands go to the rack with keys as they are stored, and come back with the keys that
-//! the client knows (`concord_engine::databases`). Everything between sees longer keys.
+//! A connection's database: its commands go to the rack with keys as they are stored, and come back
+//! with the keys that the client knows (`concord_engine::databases`). Everything between sees
+//! longer keys.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -40,8 +41,8 @@ fn has_keys(handling: Handling) -> bool {
 }
 
 impl Core {
-    /// The arguments of a command with its keys as they are stored, if that changes any; and notes how its reply
-    /// is to be shown.
+    /// The arguments of a command with its keys as they are stored, if that changes any; and notes
+    /// how its reply is to be shown.
     #[inline]
     pub(crate) fn localize<'a>(
         &self,

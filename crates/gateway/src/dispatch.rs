@@ -313,7 +313,8 @@ impl Core {
     ) -> Result<Subject, Failure> {
         match found {
             Keys::One(key) => self.encode(key, args),
-            // A read leaves times to live alone; what a write does to them the engine knows by its name.
+            // A read leaves times to live alone; what a write does to them the engine knows by its
+            // name.
             Keys::Several(at)
                 if class == Class::Read || several::names_keys(&UpperName::of(args[0])) =>
             {
@@ -340,8 +341,8 @@ impl Core {
         Ok(subject)
     }
 
-    /// MGET a b, EXISTS a b, TOUCH a b: key by key, each by itself atomic. A command that had to wait goes
-    /// on with its next part.
+    /// MGET a b, EXISTS a b, TOUCH a b: key by key, each by itself atomic. A command that had to
+    /// wait goes on with its next part.
     fn split(
         &mut self,
         turn: &mut Turn<'_>,
@@ -445,7 +446,8 @@ impl Core {
     }
 }
 
-/// A command was dealt with: its reply, if it is to have none, goes, and what was said for this command ends.
+/// A command was dealt with: its reply, if it is to have none, goes, and what was said for this
+/// command ends.
 fn after_command(connection: &mut Connection, name: &UpperName, unread: usize) {
     if connection.is_silent {
         connection.output.cut(unread);

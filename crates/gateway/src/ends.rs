@@ -1,5 +1,5 @@
-//! XREAD BLOCK behind `$`: the ids of the last entries are read first, all at one moment, so that every try asks
-//! for what came since.
+//! XREAD BLOCK behind `$`: the ids of the last entries are read first, all at one moment, so that
+//! every try asks for what came since.
 
 use alloc::vec::Vec;
 

@@ -16,8 +16,8 @@ use crate::scripts::Scripts;
 use crate::state::{Core, Turn};
 
 impl Core {
-    /// Encodes EVAL script numkeys key ..., with the rules of a user who may not do everything. A script that may touch other keys than its only one concerns all
-    /// of them.
+    /// Encodes EVAL script numkeys key ..., with the rules of a user who may not do everything. A
+    /// script that may touch other keys than its only one concerns all of them.
     pub(crate) fn encode_script(
         &mut self,
         database: u8,

@@ -1,4 +1,5 @@
-//! What gateways tell each other: who has subscribed to what, and what is published. Each has a stream to each.
+//! What gateways tell each other: who has subscribed to what, and what is published. Each has a
+//! stream to each.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -63,7 +64,8 @@ impl Exchange {
         self.streams.len() < self.others.len()
     }
 
-    /// Tells the others how many clients here have subscribed to each of these; where in which streams.
+    /// Tells the others how many clients here have subscribed to each of these; where in which
+    /// streams.
     pub(crate) fn tell(&mut self, counts: &[(Sort, &[u8], u32)]) -> Vec<(usize, u64)> {
         let messages = messages(counts.iter().copied());
         let mut until = Vec::new();

@@ -1,6 +1,7 @@
-//! INFO: what the gateway knows of itself, and what a replica says of the data. Names and form of the
-//! fields are those of redis-server 7.0 (`server.c`, `genRedisInfoString`); a field that would say
-//! nothing true is left out. Sections on the data cost one read of all keys, which looks at no key.
+//! INFO: what the gateway knows of itself, and what a replica says of the data. Names and form of
+//! the fields are those of redis-server 7.0 (`server.c`, `genRedisInfoString`); a field that would
+//! say nothing true is left out. Sections on the data cost one read of all keys, which looks at no
+//! key.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -297,7 +298,8 @@ fn errorstats(core: &Core, _: &Facts<'_>, out: &mut String) {
     }
 }
 
-/// A line for each database that has keys, as Redis has it; one for all of them where a replica does not know.
+/// A line for each database that has keys, as Redis has it; one for all of them where a replica
+/// does not know.
 fn keyspace(_: &Core, facts: &Facts<'_>, out: &mut String) {
     let names = (0..DATABASES).map(|database| format!("db{database}"));
     let told = names.filter_map(|name| Some((field(facts.data?, &name)?, name)));

@@ -120,7 +120,8 @@ pub(crate) fn debug(_: &mut Core, _: &mut Turn<'_>, args: &[&[u8]]) -> Result<()
     }
 }
 
-/// LASTSAVE: there are no dumps, and so it says what a redis-server says that has made none: when it started.
+/// LASTSAVE: there are no dumps, and so it says what a redis-server says that has made none: when
+/// it started.
 pub(crate) fn last_save(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
     let now = turn.now;
     let up_ms = core.started_at.map_or(0, |at| now.instant.since(at) / MS);

@@ -60,7 +60,8 @@ impl Core {
         }
     }
 
-    /// Whether a client that sees commands may not send this: it would take replies for what it sees.
+    /// Whether a client that sees commands may not send this: it would take replies for what it
+    /// sees.
     #[inline]
     pub(crate) fn must_only_look(&self, connection: &Connection, name: &[u8]) -> Option<Failure> {
         if !connection.is_monitor {
@@ -90,7 +91,8 @@ fn is_hidden(name: &UpperName, args: &[&[u8]]) -> bool {
         || name.is(b"CLIENT") && sub.is_some_and(|sub| HIDDEN_OF_CLIENT.contains(&sub.bytes()))
 }
 
-/// A command as Redis shows it: when, in which database, whose, and its arguments but for passwords.
+/// A command as Redis shows it: when, in which database, whose, and its arguments but for
+/// passwords.
 fn line_of(now: Now, connection: &Connection, name: &UpperName, args: &[&[u8]]) -> Vec<u8> {
     let (seconds, ms) = (now.unix_ms / 1_000, now.unix_ms % 1_000);
     let (database, peer) = (connection.database, &connection.peer);

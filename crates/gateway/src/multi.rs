@@ -1,5 +1,5 @@
-//! MULTI and EXEC: one request of the internal command `CONCORD.EXEC`, whose arguments are the encoded
-//! commands. It names the keys of all of them; a read if none of them writes.
+//! MULTI and EXEC: one request of the internal command `CONCORD.EXEC`, whose arguments are the
+//! encoded commands. It names the keys of all of them; a read if none of them writes.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -57,7 +57,8 @@ impl Core {
             Handling::Script { by_sha, read_only } => {
                 let user = turn.connection.user.clone();
                 let subject = match self.encode_script(database, &user, by_sha, read_only, args) {
-                    // As in Redis, which looks for the script when EXEC is executed: the others are.
+                    // As in Redis, which looks for the script when EXEC is executed: the others
+                    // are.
                     Err(failure) if failure.starts_with(NO_SCRIPT) => {
                         return self.queue_error(turn, &failure);
                     }
@@ -157,7 +158,8 @@ impl Core {
         Ok(flow)
     }
 
-    /// Puts the command that is encoded in `self.command` to the others; `None`: it concerns no key.
+    /// Puts the command that is encoded in `self.command` to the others; `None`: it concerns no
+    /// key.
     fn queue(
         &mut self,
         turn: &mut Turn<'_>,
@@ -213,8 +215,9 @@ impl Core {
             turn.connection.watch.is_unanswered() || turn.connection.watch.keys().next().is_some();
         let publishes = turn.connection.multi.as_ref().is_some_and(|m| !m.published.is_empty());
         if (watches || publishes) && turn.connection.must_wait(Class::Write, Subject::AllKeys) {
-            // Everything before it: what it is to compare, and reads, which see nothing that comes behind it, whether it
-            // writes or not. And who hears of a message may look for what was done before it.
+            // Everything before it: what it is to compare, and reads, which see nothing that comes
+            // behind it, whether it writes or not. And who hears of a message may look for what was
+            // done before it.
             turn.connection.wait = Wait::Order(Class::Write, Subject::AllKeys);
             return Ok(Flow::Waits);
         }

@@ -1,5 +1,5 @@
-//! Reads of several keys that are executed key by key (not atomic) where the rack is configured so, and
-//! how the parts' replies become one.
+//! Reads of several keys that are executed key by key (not atomic) where the rack is configured so,
+//! and how the parts' replies become one.
 
 use alloc::vec;
 use alloc::vec::Vec;

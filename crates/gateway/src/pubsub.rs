@@ -71,7 +71,8 @@ fn mixed(name: &[u8]) -> Option<Failure> {
 }
 
 impl Core {
-    /// Whether a client that has subscribed may not send this, as it would not know replies from messages.
+    /// Whether a client that has subscribed may not send this, as it would not know replies from
+    /// messages.
     #[inline]
     pub(crate) fn must_not_mix(&self, connection: &Connection, name: &[u8]) -> Option<Failure> {
         if connection.resp3 || connection.subscriber.is_empty() { None } else { mixed(name) }
@@ -98,8 +99,8 @@ impl Core {
         }
     }
 
-    /// Begins once all before it is answered. The reply waits until the other gateways know: whatever is
-    /// published after it reaches the client.
+    /// Begins once all before it is answered. The reply waits until the other gateways know:
+    /// whatever is published after it reaches the client.
     fn subscribe(&mut self, turn: &mut Turn<'_>, sort: Sort, names: &[&[u8]]) -> Flow {
         let connection = &mut *turn.connection;
         if !connection.slots.is_empty() {
@@ -164,8 +165,8 @@ impl Core {
         self.events.listen(self.exchange.channels.may_hear_events());
     }
 
-    /// After everything before it is executed: who hears of it may look. The reply waits until the gateways
-    /// of those who get it have it.
+    /// After everything before it is executed: who hears of it may look. The reply waits until the
+    /// gateways of those who get it have it.
     fn publish(&mut self, turn: &mut Turn<'_>, sort: Sort, channel: &[u8], payload: &[u8]) -> Flow {
         let connection = &mut *turn.connection;
         if !connection.has_nothing_unanswered() {
@@ -211,8 +212,8 @@ impl Core {
         reply
     }
 
-    /// A transaction or a script has its reply: what they publish is published, and the reply waits until
-    /// the other gateways have it.
+    /// A transaction or a script has its reply: what they publish is published, and the reply waits
+    /// until the other gateways have it.
     pub(crate) fn publish_all(
         &mut self,
         connection: &mut Connection,
@@ -322,15 +323,16 @@ impl Gateway {
         self.exchange(now, sink);
     }
 
-    /// How often another gateway counted as gone, or as one that begins anew, and whether it counts as there: what is promised
-    /// while gateways hear each other is not promised of what was under way then.
+    /// How often another gateway counted as gone, or as one that begins anew, and whether it counts
+    /// as there: what is promised while gateways hear each other is not promised of what was under
+    /// way then.
     #[must_use]
     pub fn breaks_with(&self, node: u16) -> (u64, bool) {
         self.core.exchange.breaks_with(node)
     }
 
-    /// Gives messages to those who have subscribed, answers what other gateways have heard of, and tells who may
-    /// have cached what was written.
+    /// Gives messages to those who have subscribed, answers what other gateways have heard of, and
+    /// tells who may have cached what was written.
     pub(crate) fn exchange(&mut self, now: Now, sink: &mut impl Sink) {
         self.look_after_users(now, sink);
         self.kill(now);
@@ -363,7 +365,8 @@ impl Gateway {
         }
     }
 
-    /// Whether a subscription that all other gateways know of begins later, where events end by now.
+    /// Whether a subscription that all other gateways know of begins later, where events end by
+    /// now.
     fn waits_for_events(&mut self, what: Waits) -> bool {
         let Waits::Subscribed(id) = what else { return false };
         let asked = self.connections.get(&id).and_then(|c| c.subscriber.asked.as_ref());

@@ -1,5 +1,5 @@
-//! What commands need of the gateway: all of it but its connections; and how a command is sent to the
-//! rack, or waits.
+//! What commands need of the gateway: all of it but its connections; and how a command is sent to
+//! the rack, or waits.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -133,7 +133,8 @@ pub(crate) struct Turn<'a> {
     pub is_executed: bool,
 }
 
-/// Whether a command was dealt with, or must be tried again; then the connection's `wait` says when.
+/// Whether a command was dealt with, or must be tried again; then the connection's `wait` says
+/// when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Went,
@@ -295,8 +296,9 @@ impl Core {
         }
     }
 
-    /// The length of the reply to the read in `self.command`, if it need not be tried: it was long the last time, and there
-    /// is no room for long replies to clients that have not shown that they read.
+    /// The length of the reply to the read in `self.command`, if it need not be tried: it was long
+    /// the last time, and there is no room for long replies to clients that have not shown that
+    /// they read.
     fn waits_untried(&self, connection: &Connection, expected: Expected) -> Option<u32> {
         let waits = expected != Expected::Short
             && self.memory.is_crowded()

@@ -12,7 +12,8 @@ pub(crate) enum Sort {
     Pattern = 1,
     /// A channel of SSUBSCRIBE and SPUBLISH.
     Shard = 2,
-    /// No channel of clients: by it gateways tell each other what was written ([`crate::tracking`]).
+    /// No channel of clients: by it gateways tell each other what was written
+    /// ([`crate::tracking`]).
     Written = 3,
 }
 

@@ -1,6 +1,6 @@
-//! WAIT: a client asks how many replicas have what it wrote, and waits until they are enough. What was acknowledged is at as
-//! many as the protocol says (docs/semantics.md, "Commands that wait"); so there is nothing to wait for but a change of the
-//! members, of which the controller knows.
+//! WAIT: a client asks how many replicas have what it wrote, and waits until they are enough. What
+//! was acknowledged is at as many as the protocol says (docs/semantics.md, "Commands that wait");
+//! so there is nothing to wait for but a change of the members, of which the controller knows.
 
 use alloc::vec::Vec;
 
@@ -54,7 +54,8 @@ impl Core {
         Ok(Flow::Went)
     }
 
-    /// The reply to a WAIT inside of MULTI, where nothing waits; `None`: once the members are known.
+    /// The reply to a WAIT inside of MULTI, where nothing waits; `None`: once the members are
+    /// known.
     pub(crate) fn wait_now(
         &mut self,
         turn: &mut Turn<'_>,
@@ -70,7 +71,8 @@ impl Core {
         Some(reply)
     }
 
-    /// Whether it is known who the members are. If not, the controller is asked, and the connection waits for that.
+    /// Whether it is known who the members are. If not, the controller is asked, and the connection
+    /// waits for that.
     fn knows_members(
         &mut self,
         now: Now,

@@ -1,5 +1,5 @@
-//! Connections whose next command waits for room among the rack's unanswered requests: first come, first
-//! served, for writes, and for reads by what their replies are taken to be.
+//! Connections whose next command waits for room among the rack's unanswered requests: first come,
+//! first served, for writes, and for reads by what their replies are taken to be.
 
 use alloc::collections::VecDeque;
 
@@ -23,8 +23,8 @@ pub(crate) struct Waiting {
 
 #[derive(Debug, Default)]
 struct Reads {
-    /// Connections that have nothing under way: clients that wait for each reply do not wait for those that
-    /// pipeline.
+    /// Connections that have nothing under way: clients that wait for each reply do not wait for
+    /// those that pipeline.
     first: VecDeque<ConnectionId>,
     more: VecDeque<ConnectionId>,
     /// The two take turns, so that neither starves.

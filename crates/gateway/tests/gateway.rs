@@ -278,7 +278,8 @@ fn a_transaction_is_answered_with_nil_if_what_it_watches_has_changed() {
     assert!(world.ask(&["CONCORD.DIGEST k"]).starts_with("-ERR this command is Concord's own"));
 }
 
-/// docs/bugs.md, 18.48: a read behind a WATCH could see an older value than the one that was watched.
+/// docs/bugs.md, 18.48: a read behind a WATCH could see an older value than the one that was
+/// watched.
 #[test]
 fn bug_18_48_what_is_read_behind_a_watch_is_no_older_than_what_is_watched() {
     let other = "WATCH l m n o p q r s t";

@@ -1,9 +1,10 @@
 //! What can be trusted of a log after a crash.
 //!
-//! A group is written when the one before is durable. So a crash leaves all groups but the last as they
-//! were, and of the last one any part. What is wrong at the end, with nothing of a later group behind it, is
-//! that: it is cut. (A disk that lost the end of what it had synced looks the same, and is trusted.) What is
-//! wrong before is damage: it is never cut, since what stood there was perhaps acknowledged.
+//! A group is written when the one before is durable. So a crash leaves all groups but the last as
+//! they were, and of the last one any part. What is wrong at the end, with nothing of a later group
+//! behind it, is that: it is cut. (A disk that lost the end of what it had synced looks the same,
+//! and is trusted.) What is wrong before is damage: it is never cut, since what stood there was
+//! perhaps acknowledged.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -21,7 +22,8 @@ pub enum Begin {
     /// With an empty state, at the first segment.
     #[default]
     Start,
-    /// With the snapshot whose first part is there, or with an empty state where all before was given up.
+    /// With the snapshot whose first part is there, or with an empty state where all before was
+    /// given up.
     At {
         /// The segment.
         segment: u64,
@@ -30,12 +32,13 @@ pub enum Begin {
         /// The snapshot's number; 0 of an empty state.
         snapshot: u64,
     },
-    /// Nothing is there: what was is given up, and the copy of another's state never came to its end.
+    /// Nothing is there: what was is given up, and the copy of another's state never came to its
+    /// end.
     Nothing,
 }
 
-/// Where an incomplete last group begins: all from there on is to be cut, before anything else is written.
-/// Where nothing of the segment is left, it is to be removed.
+/// Where an incomplete last group begins: all from there on is to be cut, before anything else is
+/// written. Where nothing of the segment is left, it is to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The segment.
@@ -139,8 +142,8 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Of the directory of that number: it stands in the names of its files too, so that the first frame of
-    /// the only one can be called damaged.
+    /// Of the directory of that number: it stands in the names of its files too, so that the first
+    /// frame of the only one can be called damaged.
     #[must_use]
     pub fn new(storage: u64) -> Recovery {
         Recovery { storage, ..Recovery::default() }
@@ -285,8 +288,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// Behind what was given up a state may begin that is empty: with the first record of all, or because it is said that
-    /// the log ends before that ([`Kind::Cut`]).
+    /// Behind what was given up a state may begin that is empty: with the first record of all, or
+    /// because it is said that the log ends before that ([`Kind::Cut`]).
     fn begin_empty(&mut self, body: &[u8]) -> Option<LogEnd> {
         let (bytes, _) = Record::split_first(body)?;
         let is_first = Record::parse(bytes).is_ok_and(|record| record.position.0 == 1);

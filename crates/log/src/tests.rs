@@ -438,8 +438,8 @@ fn bug_19_20_a_state_without_a_record_may_begin_behind_what_was_given_up() {
     assert_eq!(found.end, log.end);
 }
 
-/// Random bytes anywhere: no panic, and what is read is what was written. `CONCORD_LOG_FUZZ` says how many
-/// logs.
+/// Random bytes anywhere: no panic, and what is read is what was written. `CONCORD_LOG_FUZZ` says
+/// how many logs.
 #[test]
 fn fuzz_no_bytes_make_it_panic_or_read_what_was_never_written() {
     let rounds =

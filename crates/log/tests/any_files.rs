@@ -1,8 +1,9 @@
-//! Files of a log, changed at random from a seed. No input is a panic, nothing is read that was not written, and
-//! nothing is lost in silence: what is trusted goes at least as far as the last group that is still as it was,
-//! or damage is named.
+//! Files of a log, changed at random from a seed. No input is a panic, nothing is read that was not
+//! written, and nothing is lost in silence: what is trusted goes at least as far as the last group
+//! that is still as it was, or damage is named.
 //!
-//! `CONCORD_LOG_INPUTS` sets another number of inputs, `CONCORD_LOG_SEED` the seed; `make fuzz-log` runs many.
+//! `CONCORD_LOG_INPUTS` sets another number of inputs, `CONCORD_LOG_SEED` the seed; `make fuzz-log`
+//! runs many.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -210,7 +211,8 @@ impl Original {
         batch
     }
 
-    /// The number of the last group that still is as it was. One that only begins a segment is no loss.
+    /// The number of the last group that still is as it was. One that only begins a segment is no
+    /// loss.
     fn last_intact(&self, files: &Files) -> u64 {
         let is_intact = |group: &Group| {
             let file = files.get(&group.segment);

@@ -86,8 +86,9 @@ pub(crate) fn plain_text(error: &mlua::Error) -> String {
     }
 }
 
-/// Counts a value that is written, behind what is written so far: a table may have another one many times, so that it is
-/// short in memory alone. To read one leaves garbage, which is not collected before the whole is written.
+/// Counts a value that is written, behind what is written so far: a table may have another one many
+/// times, so that it is short in memory alone. To read one leaves garbage, which is not collected
+/// before the whole is written.
 ///
 /// # Errors
 /// It is too long, or the script has cost too much.

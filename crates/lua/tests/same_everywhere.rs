@@ -153,9 +153,9 @@ fn a_script_that_does_not_end_is_stopped_whatever_it_catches() {
     assert_eq!(replica.eval("return redis.call('GET', 'k')"), "$6\r\nbefore\r\n");
 }
 
-/// What counted collections was called by the collector, which also runs where nobody catches an error: then Lua calls `exit`,
-/// and each replica ends. How far a collection is when a script ends hangs on where the process has its memory, so it
-/// is many processes.
+/// What counted collections was called by the collector, which also runs where nobody catches an
+/// error: then Lua calls `exit`, and each replica ends. How far a collection is when a script ends
+/// hangs on where the process has its memory, so it is many processes.
 #[test]
 fn bug_18_19_the_process_goes_on_however_far_a_collection_is_when_a_script_ends() {
     const NAME: &str =
@@ -175,8 +175,9 @@ fn bug_18_19_the_process_goes_on_however_far_a_collection_is_when_a_script_ends(
     }
 }
 
-/// Scripts that are stopped, that fill the memory and go on, and that have weak tables: what they did before is the same in
-/// each process, and whatever ran before in one. How far Lua's own collector is after so many steps hangs on addresses.
+/// Scripts that are stopped, that fill the memory and go on, and that have weak tables: what they
+/// did before is the same in each process, and whatever ran before in one. How far Lua's own
+/// collector is after so many steps hangs on addresses.
 #[test]
 fn bug_18_55_what_a_script_may_cost_hangs_on_no_address() {
     const NAME: &str = "bug_18_55_what_a_script_may_cost_hangs_on_no_address";

@@ -27,8 +27,8 @@ impl Asic {
 }
 
 /// The budget that reports are held against: 12 stages of 80 blocks of 16 KiB, 15 MiB in all, the
-/// lower end of what Harmonia §7.2 counts on ("10-20 stages and a few tens of MB"), and four arithmetic
-/// units for registers in each, as Tofino has.
+/// lower end of what Harmonia §7.2 counts on ("10-20 stages and a few tens of MB"), and four
+/// arithmetic units for registers in each, as Tofino has.
 pub const ASIC: Asic = Asic {
     stages: 12,
     stage_sram_bytes: 80 * 16 * 1024,
@@ -99,8 +99,9 @@ impl Report {
         Report { program, arrays, tables, recirculations_max: 0, multicast_groups: 0 }
     }
 
-    /// Both programs on one switch. A packet goes through one of them, so that their arrays can share
-    /// stages: memory of a stage and multicast groups add up, stages and recirculations do not.
+    /// Both programs on one switch. A packet goes through one of them, so that their arrays can
+    /// share stages: memory of a stage and multicast groups add up, stages and recirculations do
+    /// not.
     #[must_use]
     pub fn beside(mut self, other: Report) -> Report {
         self.program = format!("{}, {}", self.program, other.program);

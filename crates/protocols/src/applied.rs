@@ -1,6 +1,6 @@
-//! The newest write applied to each object (trap T9): it outlives the object, and is bounded. Writes
-//! are known one by one until they are known to be committed; if they are too many, any other object
-//! counts as written when the newest of the forgotten was.
+//! The newest write applied to each object (trap T9): it outlives the object, and is bounded.
+//! Writes are known one by one until they are known to be committed; if they are too many, any
+//! other object counts as written when the newest of the forgotten was.
 
 use alloc::collections::VecDeque;
 

@@ -1,7 +1,7 @@
-//! Values of many packets at a replica (trap T17): bodies staged before their write is numbered, and
-//! long read replies kept until they were pulled. Both are bounded: while a transfer is under way its
-//! bytes stay, and a newcomer without room is refused. Whoever is refused comes again; what its client
-//! has given up makes room.
+//! Values of many packets at a replica (trap T17): bodies staged before their write is numbered,
+//! and long read replies kept until they were pulled. Both are bounded: while a transfer is under
+//! way its bytes stay, and a newcomer without room is refused. Whoever is refused comes again; what
+//! its client has given up makes room.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -15,8 +15,8 @@ use concord_wire::fragment::{Assembly, FragmentHdr};
 pub const STAGED_BYTES_MAX: usize = 64 << 20;
 /// Most bytes of kept read replies.
 pub const KEPT_BYTES_MAX: usize = 64 << 20;
-/// A client sends a lost fragment again every half second at least: a body of which no fragment came
-/// for longer was given up.
+/// A client sends a lost fragment again every half second at least: a body of which no fragment
+/// came for longer was given up.
 const PARTIAL_AGE_MAX_NS: u64 = 2 * SEC;
 /// A body that is there waits for its write as long as clients try.
 const WHOLE_AGE_MAX_NS: u64 = 6 * SEC;
@@ -139,14 +139,14 @@ pub struct Kept {
     bytes: usize,
     last_version: u64,
     sweep_at: Instant,
-    /// Memory for the replies that come next: where many are given up at once, what each costs is the system's zeroing of
-    /// fresh pages.
+    /// Memory for the replies that come next: where many are given up at once, what each costs is
+    /// the system's zeroing of fresh pages.
     spares: Vec<Vec<u8>>,
 }
 
 impl Kept {
-    /// None yet. Versions start where no earlier incarnation of the node had one: a late fragment of
-    /// its reply must not be taken for one of ours.
+    /// None yet. Versions start where no earlier incarnation of the node had one: a late fragment
+    /// of its reply must not be taken for one of ours.
     #[must_use]
     pub fn new(incarnation: u64) -> Kept {
         Kept {

@@ -3,10 +3,10 @@
 //! from the objects of writes under way, and from no others.
 //!
 //! How many are under way is bounded by a window, which opens with each that is ordered and closes
-//! with each that is lost: a switch whose dirty set is full drops them, and clients' writes too. What
-//! is on its way is skipped when the next ones are looked for, and a key that was sent has its next
-//! turn when all others that are due have had theirs: keys whose deletion is lost again and again (a
-//! slot of the dirty set that a hot key pins) stop no other.
+//! with each that is lost: a switch whose dirty set is full drops them, and clients' writes too.
+//! What is on its way is skipped when the next ones are looked for, and a key that was sent has its
+//! next turn when all others that are due have had theirs: keys whose deletion is lost again and
+//! again (a slot of the dirty set that a hot key pins) stop no other.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -30,8 +30,8 @@ const SCAN_NS: u64 = 5 * MS;
 const RETRY_NS: u64 = 150 * MS;
 /// An expiry that was sent so many before one that is ordered is lost.
 const REORDERED_MAX: u64 = 16;
-/// Bounds of the window, in expiries. The upper one is what a gateway's clients have out at most: where
-/// writes wait for each other, expiries get as large a share.
+/// Bounds of the window, in expiries. The upper one is what a gateway's clients have out at most:
+/// where writes wait for each other, expiries get as large a share.
 const WINDOW_MIN: usize = 16;
 const WINDOW_MAX: usize = 8_192;
 /// The log's time is told when the last record is so old, and again if that came to nothing.
@@ -232,8 +232,8 @@ impl Expiring {
         number
     }
 
-    /// While keys have times to live, a record tells the log's time at least every so often: who comes
-    /// in between goes on from the last one.
+    /// While keys have times to live, a record tells the log's time at least every so often: who
+    /// comes in between goes on from the last one.
     fn tell_time<E>(
         &mut self,
         now: Instant,
@@ -251,8 +251,8 @@ impl Expiring {
         }
     }
 
-    /// Who orders writes: sends expiries of keys that are due, as many as there is room for. What was
-    /// ordered up to `settled` is done; the last record is stamped with `last_ms`.
+    /// Who orders writes: sends expiries of keys that are due, as many as there is room for. What
+    /// was ordered up to `settled` is done; the last record is stamped with `last_ms`.
     pub(crate) fn expire<E: Engine>(
         &mut self,
         now: Now,

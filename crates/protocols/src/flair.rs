@@ -1,10 +1,10 @@
-//! What a leader tells a switch that runs FLAIR (the paper's lflair module, §4.3.5, §4.3.6): the upload with
-//! which a session starts, each step of which is confirmed, the heartbeats that keep it going, and the weights by
-//! which it shares reads (§4.4.2).
+//! What a leader tells a switch that runs FLAIR (the paper's lflair module, §4.3.5, §4.3.6): the
+//! upload with which a session starts, each step of which is confirmed, the heartbeats that keep it
+//! going, and the weights by which it shares reads (§4.4.2).
 //!
-//! A session begins once all that the leader's term began with is committed, so that no write of an earlier
-//! session is under way, and every key group is stable at one position (trap T28). The switch drops all
-//! packets until the session is active, so that this stays as it is.
+//! A session begins once all that the leader's term began with is committed, so that no write of an
+//! earlier session is under way, and every key group is stable at one position (trap T28). The
+//! switch drops all packets until the session is active, so that this stays as it is.
 
 use alloc::vec::Vec;
 
@@ -18,11 +18,12 @@ use concord_wire::flair::{
 use crate::flair_weights::Balance;
 use crate::setup::RETRY_NS;
 
-/// Time from one heartbeat to the next. A heartbeat echoes the answer to the one before, so that what the switch holds
-/// is as old when it comes: after two that are lost, or their answers, the switch has not stepped down.
+/// Time from one heartbeat to the next. A heartbeat echoes the answer to the one before, so that
+/// what the switch holds is as old when it comes: after two that are lost, or their answers, the
+/// switch has not stepped down.
 pub const HEARTBEAT_NS: Duration = 25 * MS;
-/// A replica keeps up that has what was committed between one and two of these ago. One with a long queue acknowledges late,
-/// and is as good as the others.
+/// A replica keeps up that has what was committed between one and two of these ago. One with a long
+/// queue acknowledges late, and is as good as the others.
 const KEEP_UP_NS: Duration = 125 * MS;
 /// Chunks that are under way at once.
 const CHUNKS_AT_ONCE: usize = 64;
@@ -115,8 +116,8 @@ pub(crate) struct Speaker {
 }
 
 impl Session {
-    /// Begins session `sid` at `switch`: `replicas` are the nodes of the bits, and `group` holds for every
-    /// key group.
+    /// Begins session `sid` at `switch`: `replicas` are the nodes of the bits, and `group` holds
+    /// for every key group.
     pub(crate) fn begin(
         &mut self,
         now: Instant,
@@ -179,7 +180,8 @@ impl Session {
                 if are_there(&self.confirmed) {
                     self.go_on(now, Stage::Activating);
                 } else if are_there(&self.confirmed[..self.under_way_to]) {
-                    // The next ones wait for no time to pass: the switch drops all packets meanwhile.
+                    // The next ones wait for no time to pass: the switch drops all packets
+                    // meanwhile.
                     self.go_on(now, Stage::Uploading);
                 }
             }

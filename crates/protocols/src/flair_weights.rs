@@ -1,10 +1,11 @@
-//! Follower load awareness (FLAIR §4.4.2): what a leader knows of the queues of its group's hosts, and the
-//! weights by which the switch shares reads among them.
+//! Follower load awareness (FLAIR §4.4.2): what a leader knows of the queues of its group's hosts,
+//! and the weights by which the switch shares reads among them.
 //!
-//! The paper gives weights in proportion to the queues' lengths once a second. Here each second moves the
-//! weights by a little: all the clients of a group wait in the queue of whichever host is the slowest, even
-//! if that is slower by a hundredth, so that lengths say who has too much and not how much. Weights in
-//! proportion to them would send nearly all reads elsewhere, and back in the next second.
+//! The paper gives weights in proportion to the queues' lengths once a second. Here each second
+//! moves the weights by a little: all the clients of a group wait in the queue of whichever host is
+//! the slowest, even if that is slower by a hundredth, so that lengths say who has too much and not
+//! how much. Weights in proportion to them would send nearly all reads elsewhere, and back in the
+//! next second.
 
 use concord_core::{Duration, Instant};
 use concord_wire::flair::{REPLICAS_MAX, Weights};
@@ -16,7 +17,8 @@ const LEAST: i64 = EVEN / 4;
 const MOST: i64 = 2 * EVEN;
 /// Part of a weight by which a host without a queue gains, where the others have long ones.
 const GAIN: i64 = 64;
-/// Part of the way back to an even share that a weight goes with each look: what was learnt is forgotten.
+/// Part of the way back to an even share that a weight goes with each look: what was learnt is
+/// forgotten.
 const BACK: i64 = 256;
 /// Queues of fewer packets than that are no reason to move reads.
 const SHORT: i64 = 16;
@@ -59,7 +61,8 @@ impl Queue {
         self.since_told.note(packets);
     }
 
-    /// How many waited on average since this was asked last, or the same as then if nothing was noted.
+    /// How many waited on average since this was asked last, or the same as then if nothing was
+    /// noted.
     pub(crate) fn tell(&mut self) -> u32 {
         if let Some(parts) = self.since_told.take() {
             self.told = (parts / PARTS) as u32;
@@ -93,7 +96,8 @@ impl Balance {
         }
     }
 
-    /// Other weights for the switch, if it is time for them and they are others than what it was told.
+    /// Other weights for the switch, if it is time for them and they are others than what it was
+    /// told.
     pub(crate) fn weigh(&mut self, now: Instant) -> Option<Weights> {
         if now < self.next_at {
             return None;
@@ -126,7 +130,8 @@ mod tests {
 
     const S: u64 = WEIGH_NS;
 
-    /// Three hosts, whose queues are as `queue` says of the weights: what they are after so many seconds.
+    /// Three hosts, whose queues are as `queue` says of the weights: what they are after so many
+    /// seconds.
     fn after(seconds: u64, queue: impl Fn([i64; 3]) -> [u32; 3]) -> [i64; 3] {
         let mut balance = Balance::new(Instant(0), S);
         let now = |b: &Balance| [0, 1, 2].map(|bit: usize| b.weights[bit]);

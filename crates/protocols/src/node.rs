@@ -87,7 +87,8 @@ impl<E: Engine> Node<E> {
         inside!(self, node => node.engine_ready(now, sink));
     }
 
-    /// So many packets wait at its host behind a batch: said before [`Machine::flush`], where the host knows.
+    /// So many packets wait at its host behind a batch: said before [`Machine::flush`], where the
+    /// host knows.
     pub fn note_queue(&mut self, packets: usize) {
         match self {
             Node::Replica(_) => {}

@@ -1,5 +1,5 @@
-//! What was ordered: the log, the newest sequence number that is in it or on its way to it, and the log's
-//! time. The same in every protocol.
+//! What was ordered: the log, the newest sequence number that is in it or on its way to it, and the
+//! log's time. The same in every protocol.
 
 use concord_core::{Guard, Guards, LogClock, Position, Seq};
 use concord_wire::control::LogEnd;
@@ -75,8 +75,8 @@ impl Ordered {
         true
     }
 
-    /// The log's time, for the next record. Where no key has a time to live (`is_timeless`), and none
-    /// that was ordered may get one, it steps to the own clock: nobody can tell.
+    /// The log's time, for the next record. Where no key has a time to live (`is_timeless`), and
+    /// none that was ordered may get one, it steps to the own clock: nobody can tell.
     pub(crate) fn stamp(&mut self, local_ms: u64, is_timeless: bool, guards: Guards) -> u64 {
         if !guards.on(Guard::LogClock) {
             return local_ms.max(self.last_now_ms);

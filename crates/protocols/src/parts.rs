@@ -1,7 +1,8 @@
 //! The parts in which a replica's state is copied, as they travel, in any protocol:
 //! - the client table, with where it stands in the log: records are streamed from there on;
 //! - the objects, chunk by chunk ([`concord_engine::copy`]): each as of a position of the log;
-//! - the results in the client table: of requests that were executed before their object was copied.
+//! - the results in the client table: of requests that were executed before their object was
+//!   copied.
 
 use alloc::vec::Vec;
 
@@ -75,8 +76,8 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// VR: whether it is as of before the view began, and can be made anew. A follower that copied from an earlier leader
-    /// may need it as of later.
+    /// VR: whether it is as of before the view began, and can be made anew. A follower that copied
+    /// from an earlier leader may need it as of later.
     pub(crate) fn is_early(&self, view_start: Position, executed: Position) -> bool {
         self.position < view_start && self.position < executed
     }
@@ -142,7 +143,8 @@ impl Executable {
         }
     }
 
-    /// Whether there may be a place of which nobody who has the objects before it can execute `record`.
+    /// Whether there may be a place of which nobody who has the objects before it can execute
+    /// `record`.
     pub(crate) fn may_entangle(record: &Record<'_>) -> bool {
         let objects = record.further.as_slice().iter().chain([&record.obj_id]);
         let behind = objects.map(|object| place(*object) + 1);

@@ -1,5 +1,5 @@
-//! What may still come of a packet on its way to a replica ([`Machine::relevance`](concord_core::Machine)).
-//! Each rule says why (docs/exhaustive.md).
+//! What may still come of a packet on its way to a replica
+//! ([`Machine::relevance`](concord_core::Machine)). Each rule says why (docs/exhaustive.md).
 
 use concord_core::machine::Relevance;
 use concord_core::{Guard, Seq};

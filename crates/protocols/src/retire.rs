@@ -2,8 +2,8 @@
 //!
 //! How is each protocol's own: `replica/retire.rs`, `vr/retire.rs`.
 //!
-//! It does not wait for ever: the controller may be down, and it does not take out the last one that has
-//! all the data. Then it stops answering, gives its leases back and goes all the same.
+//! It does not wait for ever: the controller may be down, and it does not take out the last one
+//! that has all the data. Then it stops answering, gives its leases back and goes all the same.
 
 use concord_core::{Duration, Instant, MS};
 
@@ -21,8 +21,8 @@ pub enum Retired {
     InOrder,
     /// It is the only member: nobody can go on.
     Alone,
-    /// It has waited for as long as it may: the controller is not reached, or nobody else has all of the
-    /// data, or no quorum goes on.
+    /// It has waited for as long as it may: the controller is not reached, or nobody else has all
+    /// of the data, or no quorum goes on.
     InVain,
 }
 

@@ -1,6 +1,6 @@
 //! What a replica of any protocol does alike for its clients, once its protocol has decided that it
-//! may: it answers reads, stages the bodies of long writes and hands out long replies (trap T17), and
-//! ([`crate::expiry`]) has keys deleted whose time has come (trap T12).
+//! may: it answers reads, stages the bodies of long writes and hands out long replies (trap T17),
+//! and ([`crate::expiry`]) has keys deleted whose time has come (trap T12).
 
 use alloc::vec::Vec;
 
@@ -22,8 +22,8 @@ use crate::turn::{ReadTurn, Turn, emit_first_fragment};
 use crate::waiting::Waiting;
 use crate::watch::{EngineWatch, Reading};
 
-/// The state of a replica, as clients see it: the engine and the client table; and what is on its way
-/// from and to clients.
+/// The state of a replica, as clients see it: the engine and the client table; and what is on its
+/// way from and to clients.
 #[derive(Clone, Debug)]
 pub(crate) struct Serving<E> {
     node: NodeId,
@@ -102,8 +102,8 @@ impl<E: Engine> Serving<E> {
         Some(done)
     }
 
-    /// Looks whether the engine still answers, if it `owes` something. An engine that is silent for too
-    /// long is given up: then this is true.
+    /// Looks whether the engine still answers, if it `owes` something. An engine that is silent for
+    /// too long is given up: then this is true.
     pub(crate) fn gives_up_engine(
         &mut self,
         now: Instant,
@@ -304,8 +304,8 @@ impl<E: Engine> Serving<E> {
         self.staging.take((repr.session, repr.request), version)
     }
 
-    /// A write was answered by this replica: one that waits and found nothing, or not enough, is remembered; by any other
-    /// one, those hear of it who wait for its objects.
+    /// A write was answered by this replica: one that waits and found nothing, or not enough, is
+    /// remembered; by any other one, those hear of it who wait for its objects.
     pub(crate) fn tell_waiting(
         &mut self,
         turn: &Turn,
@@ -370,7 +370,8 @@ impl<E: Engine> Serving<E> {
         self.expiring.is_due(now)
     }
 
-    /// Whether there are more of them than were asked for; what was ordered up to `settled` is done.
+    /// Whether there are more of them than were asked for; what was ordered up to `settled` is
+    /// done.
     pub(crate) fn has_more_expiries(&mut self, settled: Position) -> bool {
         self.expiring.goes_on(settled)
     }

@@ -1,11 +1,11 @@
 //! The client table (trap T16): a write is executed at most once.
 //!
 //! Sessions have an id unique per process start and are registered through the replicated log; each
-//! request carries the lowest unanswered one; the table keeps every result above it. It changes only
-//! by records in log order, so that every replica holds the same.
+//! request carries the lowest unanswered one; the table keeps every result above it. It changes
+//! only by records in log order, so that every replica holds the same.
 //!
-//! A late duplicate of a registration must not bring an evicted session back, with an empty table: a
-//! registration names a log position that its client heard of, and is refused if a session that
+//! A late duplicate of a registration must not bring an evicted session back, with an empty table:
+//! a registration names a log position that its client heard of, and is refused if a session that
 //! registered behind that position was evicted.
 
 use alloc::boxed::Box;
@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 
 /// Most sessions at once; the one longest without a write makes room.
 pub const SESSIONS_MAX: usize = 1_024;
-/// Most bytes of long results that the table keeps, beside what is as long as the window. Beyond, the
-/// oldest ones of the session that has most of them are dropped: the request stays executed, whoever
-/// asks for the result again hears that its outcome is not known.
+/// Most bytes of long results that the table keeps, beside what is as long as the window. Beyond,
+/// the oldest ones of the session that has most of them are dropped: the request stays executed,
+/// whoever asks for the result again hears that its outcome is not known.
 pub const RESULTS_BYTES_MAX: usize = 128 << 20;
 const INLINE_BYTES: usize = 22;
 /// The reply to a write that was refused since a disk has no room.

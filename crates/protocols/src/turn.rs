@@ -95,7 +95,8 @@ impl Asked {
 
     /// The header of an answer to it, by `from`.
     pub(crate) fn header(&self, from: Repr) -> Repr {
-        // A registration's request is a position: its answer must not be taken for that of a write of that number.
+        // A registration's request is a position: its answer must not be taken for that of a write
+        // of that number.
         let registers = self.flags.has(Flags::REGISTER);
         Repr {
             flags: from.flags.set(Flags::REGISTER, from.flags.has(Flags::REGISTER) || registers),

@@ -1,7 +1,8 @@
-//! Who waits for a write of an object: clients whose commands found nothing there ([`Flags::WAITS`]). The
-//! replica that answers writes knows them, in the order in which they came, and tells each once when the
-//! object was written. What it knows is soft: it is in no copy and in no log, and goes with the replica, or
-//! when there is too much of it. So clients look by themselves now and then.
+//! Who waits for a write of an object: clients whose commands found nothing there
+//! ([`Flags::WAITS`]). The replica that answers writes knows them, in the order in which they came,
+//! and tells each once when the object was written. What it knows is soft: it is in no copy and in
+//! no log, and goes with the replica, or when there is too much of it. So clients look by
+//! themselves now and then.
 
 use alloc::vec::Vec;
 
@@ -10,7 +11,8 @@ use concord_wire::{Addr, Flags, FurtherIds};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-/// Most pairs of an object and a client that are known; half of them, the oldest, go when there are more.
+/// Most pairs of an object and a client that are known; half of them, the oldest, go when there are
+/// more.
 pub(crate) const WAITING_MAX: usize = 131_072;
 
 type ByObject = HashMap<ObjectId, Vec<Addr>, FxBuildHasher>;
@@ -57,8 +59,8 @@ impl Waiting {
         }
     }
 
-    /// These objects were written: who waits for one of them, and for which; `None`: for anything. They are
-    /// forgotten.
+    /// These objects were written: who waits for one of them, and for which; `None`: for anything.
+    /// They are forgotten.
     pub(crate) fn take(
         &mut self,
         flags: Flags,

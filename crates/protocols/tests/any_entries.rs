@@ -1,7 +1,8 @@
-//! What replicas make of a log on disk whose entries make no sense: nothing panics, and a record whose bytes are not what
-//! was written is refused. (Other changes may make a log that a replica could have written, and is taken.) The frames of
-//! a log are checked before (`crates/log`); here each entry is well formed by itself, and says what no replica wrote, or
-//! stands where none would: changed, dropped, doubled, swapped, of other positions.
+//! What replicas make of a log on disk whose entries make no sense: nothing panics, and a record
+//! whose bytes are not what was written is refused. (Other changes may make a log that a replica
+//! could have written, and is taken.) The frames of a log are checked before (`crates/log`); here
+//! each entry is well formed by itself, and says what no replica wrote, or stands where none would:
+//! changed, dropped, doubled, swapped, of other positions.
 //!
 //! `CONCORD_ENTRIES` sets another number of logs, `CONCORD_ENTRIES_SEED` the seed.
 #![allow(clippy::unwrap_used)]
@@ -92,7 +93,8 @@ fn command(words: &str) -> Vec<u8> {
     CommandBuf::new().encode(1, words.split(' ').map(str::as_bytes)).to_vec()
 }
 
-/// A record of any kind behind `end`: two sessions register, and write; or whatever else comes to mind.
+/// A record of any kind behind `end`: two sessions register, and write; or whatever else comes to
+/// mind.
 fn record(rng: &mut Rng, end: &mut LogEnd, registered: &mut u64) -> Own {
     let words =
         ["SET k v", "INCR n", "LPUSH l a", "SET t v PX 100", "HSET h f v", "DEL k", "NOSUCH x"];

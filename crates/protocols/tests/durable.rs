@@ -338,8 +338,8 @@ fn said_of_durable(
     own.filter_map(|(_, packet)| Durable::parse(packet).ok()).map(|said| said.durable).collect()
 }
 
-/// Another member waits for its disk, and may come back without what it did not say: what counts at the tail is its
-/// word, whether the tail has a disk or not.
+/// Another member waits for its disk, and may come back without what it did not say: what counts at
+/// the tail is its word, whether the tail has a disk or not.
 fn commits_when_told(replica: Replica<Shimmed<Memory>>) {
     let mut replica = tail_with_a_record(replica);
     sync(&mut replica, 1_003);
@@ -367,8 +367,8 @@ fn bug_16_23_a_tail_that_waits_for_no_disk_waits_for_those_of_the_members_before
     commits_when_told(Replica::new(setup(Guards::ALL), Shimmed::new(Memory::new(0))));
 }
 
-/// The head of a chain of two, which waits for its disk or not, as the tail does or not: what it says of durable logs by
-/// itself until the tail has heard it.
+/// The head of a chain of two, which waits for its disk or not, as the tail does or not: what it
+/// says of durable logs by itself until the tail has heard it.
 fn told(acks_early: bool, waits: bool) -> Vec<Position> {
     let mut replica = started(Guards::ALL, true, (false, acks_early));
     configure(&mut replica, 1_000, &[ME, HEAD]);

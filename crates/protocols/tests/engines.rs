@@ -1,5 +1,5 @@
-//! Replicas of every protocol whose engines are servers of their own: they answer when the test lets
-//! them, or never.
+//! Replicas of every protocol whose engines are servers of their own: they answer when the test
+//! lets them, or never.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
@@ -773,7 +773,8 @@ fn without_the_first(flight: &Flight) -> bool {
     flight.0 != 1 && flight.1 != Addr { ip: 1, port: 1 }
 }
 
-/// A leader executes a script and is gone before anybody heard of it; its successor has to stop the script.
+/// A leader executes a script and is gone before anybody heard of it; its successor has to stop the
+/// script.
 fn successor_stops(protocol: Protocol, guards: Guards) -> (Vec<String>, [usize; 3]) {
     let mut b = Bench::new(protocol, guards);
     b.write(Flags(0), &SCRIPT);
@@ -847,7 +848,8 @@ fn bug_15_28_a_script_that_was_answered_is_made_void_by_no_later_leader() {
     }
 }
 
-/// The engine of a leader answers a read after the leader heard of its successor, which may make the script void.
+/// The engine of a leader answers a read after the leader heard of its successor, which may make
+/// the script void.
 #[test]
 fn bug_18_20_a_read_behind_a_script_is_not_answered_by_who_led_when_it_came() {
     for protocol in QUORUM {
@@ -909,8 +911,8 @@ fn a_quorum_read_at_a_follower_that_has_executed_a_script_goes_to_the_leader_at_
     assert_eq!((passed_on(&mut b, 3, 2), passed_on(&mut b, 1, 3)), (vec![1], vec![]));
 }
 
-/// Raft with quorum reads: reads that wait while the first script is executed are the leader's, which withholds what they
-/// saw; a read that was passed on already is not passed on again.
+/// Raft with quorum reads: reads that wait while the first script is executed are the leader's,
+/// which withholds what they saw; a read that was passed on already is not passed on again.
 #[test]
 fn bug_20_6_a_quorum_read_that_waited_for_a_script_is_passed_to_the_leader() {
     for is_forwarded in [false, true] {

@@ -1,5 +1,5 @@
-//! Limits of memory, times to live and clocks, over groups of every protocol: each node has clocks of
-//! its own, and packets arrive in the order in which they were sent.
+//! Limits of memory, times to live and clocks, over groups of every protocol: each node has clocks
+//! of its own, and packets arrive in the order in which they were sent.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
@@ -433,8 +433,8 @@ mod memory {
 mod disk {
     use super::*;
 
-    /// The disks of these nodes have no room: what a write is told, again when it is asked for once more later, and
-    /// what the next one is told then.
+    /// The disks of these nodes have no room: what a write is told, again when it is asked for once
+    /// more later, and what the next one is told then.
     fn refused_and_asked_again(protocol: Protocol, short: &[u16]) -> [String; 3] {
         asked_again(protocol, short, Guards::ALL)
     }
@@ -613,7 +613,8 @@ mod clocks {
             g.write("SET k v PX 2000");
             let set_at = g.now_ms;
             g.kill_leader();
-            // Two more have it, under one whose clock is a day ahead, or behind, of the first one's.
+            // Two more have it, under one whose clock is a day ahead, or behind, of the first
+            // one's.
             g.until_keys(1, 4_000);
             let lived = g.now_ms - set_at;
             assert!((1_960..2_500).contains(&lived), "{protocol:?}: PX 2000 lived {lived} ms");
@@ -743,8 +744,8 @@ mod several_objects {
         }
     }
 
-    /// A replica copies the state while writes of several objects go on, of which some are here and some
-    /// are not; how often its copy began anew for that.
+    /// A replica copies the state while writes of several objects go on, of which some are here and
+    /// some are not; how often its copy began anew for that.
     fn copied_among_writes(protocol: Protocol, guards: Guards, entangled: bool) -> (Group, u64) {
         let mut g = Group::new(protocol, 3, 0, guards);
         let value = "v".repeat(200);

@@ -477,9 +477,9 @@ fn t05_an_epoch_opens_with_the_longest_log_of_its_members() {
     }
 }
 
-/// Replica 2 becomes a member before it has executed all that was committed, replica 3 copies, and the
-/// primary dies. What replica 2 lacks is nowhere a record any more. Then replica 3 is alone, if the others
-/// let it.
+/// Replica 2 becomes a member before it has executed all that was committed, replica 3 copies, and
+/// the primary dies. What replica 2 lacks is nowhere a record any more. Then replica 3 is alone, if
+/// the others let it.
 fn what_only_a_copy_has(guards: Guards) -> Bench {
     let mut b = Bench::with_guards(Protocol::PrimaryBackup, 1, guards);
     b.replicas.push(guarded(2, 10, guards));

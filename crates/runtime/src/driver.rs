@@ -29,18 +29,19 @@ const HTTP: Token = Token(3);
 /// A batch ends after so many messages: however short the trains are, the caches are filled and the
 /// answers are sent once for as many.
 const BATCH_MESSAGES: usize = 2_048;
-/// After so long within a batch, what is due is done and what is to be sent is sent: some inputs take a
-/// replica a good part of a second, and its peers are to hear that it lives.
+/// After so long within a batch, what is due is done and what is to be sent is sent: some inputs
+/// take a replica a good part of a second, and its peers are to hear that it lives.
 const BATCH_NS: u64 = 20 * MS;
-/// How long packets wait for other descriptors that are ready, and after how many of these the clock is read.
+/// How long packets wait for other descriptors that are ready, and after how many of these the
+/// clock is read.
 const EVENTS_NS: u64 = MS * 2 / 5;
 const EVENTS_UNTIMED: usize = 8;
 /// How long a role may take to finish what is under way once it was told to end, in ns.
 const STOP_NS_MAX: u64 = SEC;
 /// For how long the longest iteration is shown, at least.
 const LONGEST_NS: u64 = 10 * SEC;
-/// How often the thread's CPU time is read at most, which costs a system call: what was used since counts as that of one
-/// iteration, which is too much by no more than this.
+/// How often the thread's CPU time is read at most, which costs a system call: what was used since
+/// counts as that of one iteration, which is too much by no more than this.
 const CPU_READ_NS: u64 = MS / 10;
 /// Roles number their own descriptors from here on.
 pub const ROLE_TOKEN_MIN: u64 = 16;
@@ -50,7 +51,8 @@ pub const ROLE_TOKEN_MIN: u64 = 16;
 pub enum Stop {
     /// It was sent SIGTERM, SIGINT or SIGHUP: the others go on without it.
     Signal,
-    /// Standard input came to its end: whoever started the rack is gone, and all others end as well.
+    /// Standard input came to its end: whoever started the rack is gone, and all others end as
+    /// well.
     Rack,
 }
 
@@ -86,8 +88,8 @@ pub trait Role {
     /// If it cannot: a machine whose state cannot be kept must not go on.
     fn persist(&mut self, what: <Self::Machine as Machine>::Persist) -> Result<Kept, Error>;
 
-    /// The end of a batch of inputs, whatever they were, before the machine is told of it: what there is
-    /// from the outside beside UDP.
+    /// The end of a batch of inputs, whatever they were, before the machine is told of it: what
+    /// there is from the outside beside UDP.
     ///
     /// # Errors
     /// What the role cannot go on after.
@@ -98,7 +100,8 @@ pub trait Role {
     /// Writes into the log what has changed since it was asked last.
     fn log(&mut self, now: Now);
 
-    /// The process was told to end. True once nothing is left to do; asked in every event-loop iteration.
+    /// The process was told to end. True once nothing is left to do; asked in every event-loop
+    /// iteration.
     fn stop(&mut self, _now: Now, _why: Stop) -> bool {
         true
     }
@@ -157,8 +160,8 @@ pub struct DriverOptions {
 struct Longest {
     /// When the stretch of time began that is under way.
     since: Instant,
-    /// By the clock on the wall, and by what the thread itself used of a core: in an iteration that other processes
-    /// interrupted these differ.
+    /// By the clock on the wall, and by what the thread itself used of a core: in an iteration that
+    /// other processes interrupted these differ.
     wall: Peak,
     cpu: Peak,
     /// When the thread's CPU time was read last, and what it was.
@@ -412,9 +415,9 @@ impl Driver {
     }
 }
 
-/// A stream that becomes readable with SIGTERM, with SIGINT, and with SIGHUP unless it is ignored (`nohup`). Ctrl-C, and
-/// the end of a terminal, reach every process of the terminal: a supervised role takes no notice, `concord up` ends it in
-/// order.
+/// A stream that becomes readable with SIGTERM, with SIGINT, and with SIGHUP unless it is ignored
+/// (`nohup`). Ctrl-C, and the end of a terminal, reach every process of the terminal: a supervised
+/// role takes no notice, `concord up` ends it in order.
 fn watch_signals(supervised: bool) -> Result<UnixStream, Error> {
     let (read, write) = UnixStream::pair().cannot("make a signal pipe")?;
     read.set_nonblocking(true).cannot("make a signal pipe")?;

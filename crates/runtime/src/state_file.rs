@@ -2,10 +2,10 @@
 //!
 //! The format is postcard behind a magic number and a checksum. A write goes to a temporary file
 //! beside, is fsynced, renamed over the old one, and the directory is fsynced: after a power cut
-//! there is the old state or the new one. A controller that died between the rename and the last fsync
-//! has told nobody; what its successor reads may still vanish, so opening syncs the directory before
-//! anything is made of it. The lock is on a file of its own, because the rename
-//! replaces the state's.
+//! there is the old state or the new one. A controller that died between the rename and the last
+//! fsync has told nobody; what its successor reads may still vanish, so opening syncs the directory
+//! before anything is made of it. The lock is on a file of its own, because the rename replaces the
+//! state's.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -21,13 +21,14 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Context, Error};
 
 const MAGIC: &[u8; 8] = b"CNCRDST6";
-/// Of the checksum: another one than those of the formats before, of which the magic number differs in a bit
-/// or two.
+/// Of the checksum: another one than those of the formats before, of which the magic number differs
+/// in a bit or two.
 const SEED: u64 = 6;
 /// The format before: it knew of no data directories. It is read, and never written.
 const MAGIC_5: &[u8; 8] = b"CNCRDST5";
 const SEED_5: u64 = 5;
-/// The format before that: of one group, whose configuration named the rack. It is read, and never written.
+/// The format before that: of one group, whose configuration named the rack. It is read, and never
+/// written.
 const MAGIC_4: &[u8; 8] = b"CNCRDST4";
 const HEADER_BYTES: usize = 16;
 

@@ -126,8 +126,8 @@ fn local_line(addr: Addr) -> Option<String> {
     lines.find(|line| line.split_whitespace().nth(1) == Some(&local)).map(Into::into)
 }
 
-/// About how many packets wait in the receive buffer of the socket bound to `addr`, from /proc/net/udp; 0 where
-/// that cannot be read. The kernel counts bytes, its own among them.
+/// About how many packets wait in the receive buffer of the socket bound to `addr`, from
+/// /proc/net/udp; 0 where that cannot be read. The kernel counts bytes, its own among them.
 #[must_use]
 pub fn waiting(addr: Addr) -> usize {
     let queued = local_line(addr).and_then(|line| {

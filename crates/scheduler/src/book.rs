@@ -1,4 +1,5 @@
-//! What is known of jobs: those that go on, and the last ones that are over. For whoever asks an owner about them.
+//! What is known of jobs: those that go on, and the last ones that are over. For whoever asks an
+//! owner about them.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
@@ -10,7 +11,8 @@ use crate::{Outcome, TaskOutcome};
 
 /// Most tasks of jobs that are over of which the outcomes are kept.
 pub(crate) const TASKS_KEPT_MAX: usize = 1 << 20;
-/// Most bytes of outputs that are kept. What comes beyond, with no older job left to forget, is dropped.
+/// Most bytes of outputs that are kept. What comes beyond, with no older job left to forget, is
+/// dropped.
 pub(crate) const OUTPUT_BYTES_KEPT_MAX: usize = 256 << 20;
 
 /// How the tasks of a job ended: how many each.

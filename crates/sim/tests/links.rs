@@ -1,6 +1,8 @@
-//! Racks on the packet-level network: links with a bandwidth, ports with buffers, two switches that each host a seat.
+//! Racks on the packet-level network: links with a bandwidth, ports with buffers, two switches that
+//! each host a seat.
 //!
-//! `CONCORD_LINK_SEEDS` sets another number of seeds for each protocol, `CONCORD_LINK_FIRST` the first one.
+//! `CONCORD_LINK_SEEDS` sets another number of seeds for each protocol, `CONCORD_LINK_FIRST` the
+//! first one.
 
 #![allow(clippy::unwrap_used)]
 

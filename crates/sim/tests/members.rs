@@ -1,5 +1,5 @@
-//! Who stays a member, and that the rack goes on: the controller is cut off, or two replicas from each
-//! other, with the times that ship (`lease_ms`, `failure_ms` of the rack file).
+//! Who stays a member, and that the rack goes on: the controller is cut off, or two replicas from
+//! each other, with the times that ship (`lease_ms`, `failure_ms` of the rack file).
 
 use concord_core::{MS, SEC};
 use concord_sim::{Disks, Fault, Node, Outcome, Plan, run};
@@ -124,9 +124,10 @@ fn bug_16_2_writes_go_on_while_two_replicas_are_cut_from_each_other() {
     }
 }
 
-/// A replica that the controller did not hear until everything healed may be removed just then, though
-/// the rack was quick and is to come to rest by now. And a packet of an odd form beside one on a way that
-/// is cut does not arrive either: the controller would take itself for one that hears.
+/// A replica that the controller did not hear until everything healed may be removed just then,
+/// though the rack was quick and is to come to rest by now. And a packet of an odd form beside one
+/// on a way that is cut does not arrive either: the controller would take itself for one that
+/// hears.
 #[test]
 fn bug_16_sim5_who_is_taken_out_for_an_earlier_cut_is_no_fault_of_the_controller() {
     for text in
@@ -137,7 +138,8 @@ fn bug_16_sim5_who_is_taken_out_for_an_earlier_cut_is_no_fault_of_the_controller
     }
 }
 
-/// A replica with a disk that is away for 10 s, and what became of it. So many bytes of the log are kept for it.
+/// A replica with a disk that is away for 10 s, and what became of it. So many bytes of the log are
+/// kept for it.
 fn away(protocol: Protocol, seed: u64, fault: Fault, log_memory_bytes: usize) -> Outcome {
     let mut plan = plan(protocol, seed, CUT_AT_NS + 16 * SEC).with_fault(CUT_AT_NS, fault);
     plan.records_kept = 50;

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use concord_pisa::{PORTS_MAX, PortId};
 use concord_wire::Addr;
 
-/// The ports of a switch and who is there. Whoever keeps his place keeps his port, since programs hold
-/// bitmaps of ports in their registers. Who has none is at [`PortId::UPLINK`].
+/// The ports of a switch and who is there. Whoever keeps his place keeps his port, since programs
+/// hold bitmaps of ports in their registers. Who has none is at [`PortId::UPLINK`].
 #[derive(Clone, Debug, Default)]
 pub struct PortTable {
     /// By port; the first is the uplink.
@@ -14,8 +14,8 @@ pub struct PortTable {
 }
 
 impl PortTable {
-    /// Gives ports to `wanted`, and takes those of all others. Those that find none are at the uplink:
-    /// then this is false.
+    /// Gives ports to `wanted`, and takes those of all others. Those that find none are at the
+    /// uplink: then this is false.
     pub fn fill(&mut self, wanted: &[Addr]) -> bool {
         for place in &mut self.addrs {
             *place = place.filter(|addr| wanted.contains(addr));

@@ -131,7 +131,8 @@ fn t18_a_table_full_of_strays_heals() {
     configure(&mut a, at(0), &config(1, OWN.0));
     handle(&mut a, at(1), completion(0, 1));
     assert_eq!(handle(&mut a, at(2), request(Op::Write, 5)).len(), 1);
-    // The write is lost behind the switch: no completion will ever come, and every other is dropped.
+    // The write is lost behind the switch: no completion will ever come, and every other is
+    // dropped.
     for ms in 3..20 {
         assert_eq!(handle(&mut a, at(ms), request(Op::Write, 6)), []);
     }
@@ -204,8 +205,9 @@ fn an_old_epoch_and_a_used_switch_id_are_ignored() {
     assert_eq!((a.switch_id(), a.program().view().seq, a.program().view().occupied), (OWN, 2, 1));
 }
 
-/// Under VR epochs are views. Those of a group that was founded anew, beside a switch that goes on running,
-/// begin at 1; ids go on. Until its views came that far the switch followed the group before.
+/// Under VR epochs are views. Those of a group that was founded anew, beside a switch that goes on
+/// running, begin at 1; ids go on. Until its views came that far the switch followed the group
+/// before.
 #[test]
 fn bug_15_19_a_later_switch_id_begins_with_the_views_of_a_group_that_was_founded_anew() {
     let mut a = agent(Layout::DEFAULT);

@@ -471,8 +471,8 @@ fn hole_empty_polls_drive_retrieve_ptr_ahead_until_the_sign_flips() {
     assert_eq!((flipped.tasks(), poll(&mut flipped)), (vec![], None));
 }
 
-/// Of a higher priority, a task that an executor waits for leaves a ticket without a task. What skips it comes twice, and
-/// another task is queued in between: who gets that?
+/// Of a higher priority, a task that an executor waits for leaves a ticket without a task. What
+/// skips it comes twice, and another task is queued in between: who gets that?
 fn skipped_twice(guards: Guards) -> Option<u32> {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
     let layout = QueueLayout::one(8, 2, Form::Paired);

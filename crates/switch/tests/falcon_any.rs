@@ -1,5 +1,6 @@
-//! Packets of Falcon, changed at random from a seed: no input is a panic, and none that is malformed changes a
-//! register. `CONCORD_FALCON_INPUTS` sets another number of inputs a format; `make fuzz-falcon` runs many.
+//! Packets of Falcon, changed at random from a seed: no input is a panic, and none that is
+//! malformed changes a register. `CONCORD_FALCON_INPUTS` sets another number of inputs a format;
+//! `make fuzz-falcon` runs many.
 #![allow(clippy::unwrap_used)]
 
 mod common;

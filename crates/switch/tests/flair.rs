@@ -139,7 +139,8 @@ fn who_has_caught_up_by_the_last_heartbeat_is_asked_beside_the_quorum_that_had_t
     assert_eq!((asked_of(&mut s, A), asked_of(&mut s, B)), (ALL, ALL));
     caught_up(&mut s, SID, 12, 0b001).unwrap();
     assert_eq!((asked_of(&mut s, A), asked_of(&mut s, B)), (quorum, quorum));
-    // T13: what was written of all keys counts too, and a group whose write is under way is the leader's.
+    // T13: what was written of all keys counts too, and a group whose write is under way is the
+    // leader's.
     caught_up(&mut s, SID, 12, 0b111).unwrap();
     let (_, all) = s.asked(of_all(Op::Write));
     s.written(&all, 13, quorum).unwrap();
@@ -322,7 +323,8 @@ fn t28_session_ids_do_not_come_back_and_a_view_ends_its_session() {
     s.start(Sid(1), |_| stable(0, ALL), stable(0, ALL));
 }
 
-/// A rack that is founded anew counts views from 1 again, and so sessions; its switch has another id.
+/// A rack that is founded anew counts views from 1 again, and so sessions; its switch has another
+/// id.
 #[test]
 fn t28_what_is_of_a_session_of_that_number_before_a_group_was_founded_anew_ends_here() {
     let mut s = Switch::in_session(SMALL);

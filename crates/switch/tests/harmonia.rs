@@ -477,9 +477,10 @@ mod mutants {
     }
 }
 
-/// On several cores a read could load its last-committed point, and find its object clean only after
-/// a completion that another core handles: read-behind replicas would answer from before it. Here a
-/// packet has the registers to itself for its pass, so whatever a read finds clean its point covers.
+/// On several cores a read could load its last-committed point, and find its object clean only
+/// after a completion that another core handles: read-behind replicas would answer from before it.
+/// Here a packet has the registers to itself for its pass, so whatever a read finds clean its point
+/// covers.
 #[test]
 fn t24_the_point_of_a_fast_read_covers_the_last_write_of_its_object() {
     let mut rng = concord_core::Rng::new(24);

@@ -86,8 +86,8 @@ fn bug_17_1_a_group_that_is_founded_anew_stamps_in_views_of_its_own() {
     a_group_founded_anew_stamps_in_views_of_its_own::<NoPaxosHarmonia>(Program::NoPaxosHarmonia);
 }
 
-/// A switch that was given another id: the log goes on from where its leader says, far behind what this switch
-/// stamped under the id before, when writes had gone through another one for long.
+/// A switch that was given another id: the log goes on from where its leader says, far behind what
+/// this switch stamped under the id before, when writes had gone through another one for long.
 fn a_new_id_begins_with_the_leader_s_time<P>(program: Program)
 where
     P: Load + SwitchProgram<Reason = DropReason>,

@@ -1,5 +1,5 @@
-//! The seat: every verdict, packets that come round, and several programs on one switch. The programs
-//! are Harmonia and one of another kind that does what its packets ask for.
+//! The seat: every verdict, packets that come round, and several programs on one switch. The
+//! programs are Harmonia and one of another kind that does what its packets ask for.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -144,7 +144,8 @@ fn copies_go_to_the_ports_of_a_bitmap_and_whoever_stays_keeps_his_port() {
     let to = |sent: &Sent| sent.iter().map(|(to, _)| *to).collect::<Vec<_>>();
     let sent = send(&mut a, at(2), CLIENT, &ask(PROBED, Ask::Ports));
     assert_eq!(to(&sent), [node(1), node(3)]);
-    // Node 2 comes again at another port's number; node 1 is gone, and the others stay where they are.
+    // Node 2 comes again at another port's number; node 1 is gone, and the others stay where they
+    // are.
     let mut next = probed(2, OWN.0);
     next.members.rotate_left(1);
     next.members.truncate(2);

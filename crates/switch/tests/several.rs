@@ -240,7 +240,8 @@ fn switch(way: Loop) -> Agent {
     agent
 }
 
-/// A write of three objects, then one of another, in one batch; what leaves, with its number and flags.
+/// A write of three objects, then one of another, in one batch; what leaves, with its number and
+/// flags.
 fn batch(way: Loop) -> Vec<(u32, Flags)> {
     let mut agent = switch(way);
     let mut sent: Vec<(Addr, Vec<u8>)> = Vec::new();

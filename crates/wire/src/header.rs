@@ -12,7 +12,8 @@
 //! | 10 | 2 | node |
 //! | 12 | 4 | epoch |
 //!
-//! Behind `length` bytes there is room for [`TAG_BYTES`] of an authentication tag, and then for padding.
+//! Behind `length` bytes there is room for [`TAG_BYTES`] of an authentication tag, and then for
+//! padding.
 
 use core::ops::Range;
 
@@ -180,8 +181,8 @@ pub struct Header {
     pub op: u8,
     /// Which group it concerns.
     pub group: GroupId,
-    /// The member that it is about: among members the sender, in a reply who answers, in a request who
-    /// forwarded it, in a Pull who is asked. 0 if there is none.
+    /// The member that it is about: among members the sender, in a reply who answers, in a request
+    /// who forwarded it, in a Pull who is asked. 0 if there is none.
     pub node: NodeId,
     /// That member's epoch or view; 0 where it says nothing.
     pub epoch: Epoch,
@@ -313,7 +314,8 @@ pub fn is_of_other_group(bytes: &[u8], own: GroupId) -> bool {
     group(bytes) != own && kind(bytes).is_ok()
 }
 
-/// Whether `bytes` are a request or an answer with that operation, of a client or as a switch has made it.
+/// Whether `bytes` are a request or an answer with that operation, of a client or as a switch has
+/// made it.
 #[must_use]
 pub fn is_request(bytes: &[u8], operation: u8) -> bool {
     matches!(kind(bytes), Ok(Kind::Store | Kind::Flair)) && op(bytes) == operation

@@ -14,8 +14,8 @@
 //! | 48 | | a piece of an encoded record | held: a bit for each packet behind `next` (8) | |
 //! | 56 | | | applied (8) | |
 //!
-//! A DATA packet whose piece is first and last may hold several records, one behind the other, where the
-//! receiver expects that.
+//! A DATA packet whose piece is first and last may hold several records, one behind the other,
+//! where the receiver expects that.
 
 use alloc::vec::Vec;
 
@@ -98,13 +98,13 @@ pub struct Ack {
     pub life: u32,
     /// The sender's disk has no room, or that of one after it in a chain.
     pub is_short: bool,
-    /// VR, Raft, where the switch balances reads by load (FLAIR §4.4.2): the packets that waited at the
-    /// sender's host, on average since its last acknowledgement. 0 elsewhere.
+    /// VR, Raft, where the switch balances reads by load (FLAIR §4.4.2): the packets that waited at
+    /// the sender's host, on average since its last acknowledgement. 0 elsewhere.
     pub queue: u32,
 }
 
-/// A member of a chain to the next: up to where the log is on the disks of all up to the sender. Of no
-/// stream: it may come late, or never, and is said again.
+/// A member of a chain to the next: up to where the log is on the disks of all up to the sender. Of
+/// no stream: it may come late, or never, and is said again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Durable {
     /// The epoch.

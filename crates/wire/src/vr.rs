@@ -1,6 +1,6 @@
 //! Between the replicas of Viewstamped Replication, NOPaxos and Raft, beside the stream of records
-//! ([`crate::link`]): view changes and elections, recovery, and who streams from where. A view is a term in Raft. Rare, so encoded as
-//! [`crate::control`] is.
+//! ([`crate::link`]): view changes and elections, recovery, and who streams from where. A view is a
+//! term in Raft. Rare, so encoded as [`crate::control`] is.
 
 use alloc::vec::Vec;
 
@@ -11,10 +11,10 @@ use crate::Addr;
 use crate::control::{LogEnd, Message};
 use crate::header::Kind;
 
-/// One incarnation of a replica. Those of one node are ordered, by `count` and then by incarnation. A
-/// process that cannot know how often its node has lived begins low; once it hears of a higher one it takes
-/// a count above that. So of two with equal counts neither is known to be the later one: the
-/// incarnation, which is drawn at random, only makes all replicas order them alike.
+/// One incarnation of a replica. Those of one node are ordered, by `count` and then by incarnation.
+/// A process that cannot know how often its node has lived begins low; once it hears of a higher
+/// one it takes a count above that. So of two with equal counts neither is known to be the later
+/// one: the incarnation, which is drawn at random, only makes all replicas order them alike.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -95,8 +95,8 @@ pub enum VrBody {
         /// The newest switch that it knows of.
         switch: SwitchLife,
     },
-    /// Grant me a lease of this view, counted from when I asked (trap T2). Whose lease it will be is in
-    /// the crash vector.
+    /// Grant me a lease of this view, counted from when I asked (trap T2). Whose lease it will be
+    /// is in the crash vector.
     LeaseRequest {
         /// The asker's clock when it asked.
         asked_at: u64,
@@ -117,8 +117,8 @@ pub enum VrBody {
         /// NOPaxos: numbers up to there are not waited for.
         floor: u32,
     },
-    /// NOPaxos, leader to all: I lack the writes that come there in the log (gap agreement); whoever
-    /// has them sends them.
+    /// NOPaxos, leader to all: I lack the writes that come there in the log (gap agreement);
+    /// whoever has them sends them.
     Lacks {
         /// The first one's position.
         position: u64,
@@ -150,7 +150,8 @@ pub enum VrBody {
     },
     /// I was told to end: let no reads be sent to me.
     Retire {
-        /// I answer nothing any more: this incarnation holds no lease, and never will again (trap T2).
+        /// I answer nothing any more: this incarnation holds no lease, and never will again (trap
+        /// T2).
         released: bool,
     },
     /// Raft: would you vote for me in this term? Mine is an earlier one (dissertation §9.6).
@@ -167,12 +168,12 @@ pub enum VrBody {
     RequestVote {
         /// Where the sender's log ends.
         last: LastRecord,
-        /// The leader of an earlier term has asked for this election, or is the sender: nobody has to be loyal to
-        /// it (dissertation §3.10).
+        /// The leader of an earlier term has asked for this election, or is the sender: nobody has
+        /// to be loyal to it (dissertation §3.10).
         handed: bool,
     },
-    /// The answer, of the sender's own term. Whoever it still let answer reads in an earlier term is here or out of
-    /// time (trap T2), if it votes for the one who asked.
+    /// The answer, of the sender's own term. Whoever it still let answer reads in an earlier term
+    /// is here or out of time (trap T2), if it votes for the one who asked.
     Voted {
         /// Whether it does.
         granted: bool,
@@ -181,10 +182,11 @@ pub enum VrBody {
         /// The newest switch that it knows of.
         switch: SwitchLife,
     },
-    /// Raft, from the leader of the term before: stand for election in this term at once (dissertation §3.10).
+    /// Raft, from the leader of the term before: stand for election in this term at once
+    /// (dissertation §3.10).
     TimeoutNow,
-    /// Follower leases, from the leader: answer reads of key groups without a write in your log that you have not
-    /// executed. No write is committed without you meanwhile.
+    /// Follower leases, from the leader: answer reads of key groups without a write in your log
+    /// that you have not executed. No write is committed without you meanwhile.
     ReadLease {
         /// Echo of the request.
         asked_at: u64,
@@ -205,7 +207,8 @@ pub enum VrBody {
         /// The position of the last record.
         end: u64,
     },
-    /// Raft: the answer to [`VrBody::Recovery`] from the leader of a group whose voters were changed (dissertation §4).
+    /// Raft: the answer to [`VrBody::Recovery`] from the leader of a group whose voters were
+    /// changed (dissertation §4).
     VotersAre {
         /// Where its log ends.
         end: LogEnd,

@@ -1,5 +1,6 @@
-//! Every header, drawn at random from a seed: what is written is read as it was, with a tag and padding
-//! behind it; what is cut short, changed or random is refused or is another packet, and never a panic.
+//! Every header, drawn at random from a seed: what is written is read as it was, with a tag and
+//! padding behind it; what is cut short, changed or random is refused or is another packet, and
+//! never a panic.
 #![allow(clippy::unwrap_used)]
 
 use concord_core::{

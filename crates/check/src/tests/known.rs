@@ -105,8 +105,8 @@ fn items(items: &[&str]) -> Reply {
     Array(items.iter().map(|i| bulk(i)).collect())
 }
 
-/// Fourteen pushes at a time, of which nobody knows what they answered: without the order in which a list shows them that
-/// would be 14! orders.
+/// Fourteen pushes at a time, of which nobody knows what they answered: without the order in which
+/// a list shows them that would be 14! orders.
 #[test]
 fn a_list_shows_in_which_order_its_elements_were_pushed() {
     let names: Vec<String> = (0..14).map(|n| format!("e{}", n * 5 % 14)).collect();

@@ -77,8 +77,8 @@ fn small_histories_of_many_unknown_outcomes_agree_with_brute_force() {
     agree_with_brute_force(20_000..23_000, 100_000, 500);
 }
 
-/// Elements of their own, pushed on both sides and seen: the order that a list shows is no more than what is so in every
-/// order.
+/// Elements of their own, pushed on both sides and seen: the order that a list shows is no more
+/// than what is so in every order.
 #[test]
 fn small_histories_of_lists_agree_with_brute_force() {
     let (mut bad, mut reordered) = (0, 0);
@@ -137,8 +137,8 @@ fn swap(rng: &mut Rng, history: &mut [Operation]) {
     }
 }
 
-/// Some clients send ahead, some commands are several at once, and of some executed ones nobody knows
-/// what they answered.
+/// Some clients send ahead, some commands are several at once, and of some executed ones nobody
+/// knows what they answered.
 #[test]
 fn small_histories_of_pipelines_and_transactions_agree_with_brute_force() {
     let (mut bad, mut by_order) = (0, 0);

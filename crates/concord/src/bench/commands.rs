@@ -1,5 +1,6 @@
-//! `concord bench commands`: what applications send beyond SET and GET, of a rack with each engine and of one
-//! redis-server, in one run: the ratios of each to those of SET and GET say what a command costs here more than it does there.
+//! `concord bench commands`: what applications send beyond SET and GET, of a rack with each engine
+//! and of one redis-server, in one run: the ratios of each to those of SET and GET say what a
+//! command costs here more than it does there.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -113,8 +114,8 @@ impl What {
     }
 }
 
-/// How many a second are taken by so many takers, of all that `give` gives, from when all of them are there to the last one
-/// taken.
+/// How many a second are taken by so many takers, of all that `give` gives, from when all of them
+/// are there to the last one taken.
 fn beside(
     all: u64,
     give: impl FnOnce() -> Result<f64, Error>,

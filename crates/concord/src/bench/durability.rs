@@ -1,8 +1,9 @@
-//! `concord bench durability`: what it costs that acknowledged writes survive a power cut: a rack with `fsync`
-//! beside one with `none`, redis-server with appendfsync always, a three-node etcd, and the disk alone.
+//! `concord bench durability`: what it costs that acknowledged writes survive a power cut: a rack
+//! with `fsync` beside one with `none`, redis-server with appendfsync always, a three-node etcd,
+//! and the disk alone.
 //!
-//! All of them run at once with their data on one disk, and are measured in turn; so what disturbs the machine
-//! disturbs all of them alike.
+//! All of them run at once with their data on one disk, and are measured in turn; so what disturbs
+//! the machine disturbs all of them alike.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -44,7 +45,8 @@ pub struct DurabilityArgs {
     /// How they replicate
     #[arg(long, default_value = "chain")]
     pub protocol: Protocol,
-    /// Where the data is: a directory on the disk to measure [default: the system's for temporary files]
+    /// Where the data is: a directory on the disk to measure [default: the system's for temporary
+    /// files]
     #[arg(long, value_name = "DIR")]
     pub disk: Option<PathBuf>,
     /// Leave etcd out

@@ -46,8 +46,8 @@ const END_HEADERS: u8 = 4;
 pub enum Setup {
     /// As it ships.
     Shipped,
-    /// To be capped as our replicas are: its log in memory, and elections that a cap's stalls do not
-    /// cause.
+    /// To be capped as our replicas are: its log in memory, and elections that a cap's stalls do
+    /// not cause.
     Capped,
 }
 

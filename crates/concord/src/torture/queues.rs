@@ -1,6 +1,7 @@
-//! Queues (`--queues`): producers push elements, each once; workers take them by BLPOP, BRPOP and BLMOVE, and die now
-//! and then with a pop under way. Each element goes to one worker, but for what the docs say: one that is popped for
-//! a client that is gone is lost. What is moved is not: a worker's successor finds it in its list.
+//! Queues (`--queues`): producers push elements, each once; workers take them by BLPOP, BRPOP and
+//! BLMOVE, and die now and then with a pop under way. Each element goes to one worker, but for what
+//! the docs say: one that is popped for a client that is gone is lost. What is moved is not: a
+//! worker's successor finds it in its list.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;

@@ -63,7 +63,8 @@ pub fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name}: {n}?")))
 }
 
-/// Whether a thread of the process has not ended: a zombie has, and the last to end frees its ports.
+/// Whether a thread of the process has not ended: a zombie has, and the last to end frees its
+/// ports.
 pub fn is_alive(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     threads.into_iter().flatten().flatten().any(|thread| {

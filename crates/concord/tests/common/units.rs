@@ -34,8 +34,8 @@ fn place(section: &str, more: &str) -> String {
 }
 
 impl Units {
-    /// A controller, a switch, three replicas, two gateways. `top` begins the rack file; without `durability`
-    /// in it nothing is on disk.
+    /// A controller, a switch, three replicas, two gateways. `top` begins the rack file; without
+    /// `durability` in it nothing is on disk.
     pub fn start(name: &str, top: &str) -> Units {
         let run = directory(name);
         let first = free_ports();

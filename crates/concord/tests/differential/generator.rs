@@ -148,15 +148,16 @@ const BITFIELD_TYPES: &[&str] = &["u8", "i16", "u4", "i64", "u63", "u64", "i65",
 /// A sorted set whose members all have the score 0.
 pub const EQUAL_SCORES: &str = "y0";
 
-/// Forms that are left out: they end or change the connection, which the test does by itself; and WATCH, for which
-/// a key that was written as it was is unchanged here, and has changed in Redis.
+/// Forms that are left out: they end or change the connection, which the test does by itself; and
+/// WATCH, for which a key that was written as it was is unchanged here, and has changed in Redis.
 const LEFT_OUT: &[&str] = &["quit", "multi", "exec", "discard", "watch"];
-/// What would make of the connection a subscriber's, where messages stand among replies: compared in
-/// tests/clients and tests/pubsub.rs.
+/// What would make of the connection a subscriber's, where messages stand among replies: compared
+/// in tests/clients and tests/pubsub.rs.
 pub const SUBSCRIBERS: &[&str] =
     &["subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe", "sunsubscribe"];
-/// What changes whether replies come, or makes something else come between them, and what a gateway keeps of its
-/// settings, and what would lock out or hold whoever compares: compared by crates/gateway/tests and by Redis' own tests.
+/// What changes whether replies come, or makes something else come between them, and what a gateway
+/// keeps of its settings, and what would lock out or hold whoever compares: compared by
+/// crates/gateway/tests and by Redis' own tests.
 pub const UNDRAWN: &[&str] = &[
     "monitor",
     "client reply",

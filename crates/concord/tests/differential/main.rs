@@ -273,7 +273,8 @@ impl Run {
     }
 }
 
-/// A command of a transaction whose replies differ for a known reason, and that, if all others are equal or differ for one.
+/// A command of a transaction whose replies differ for a known reason, and that, if all others are
+/// equal or differ for one.
 fn known_inside<'a>(
     queued: &[(&'a str, &Words)],
     ours: &[u8],

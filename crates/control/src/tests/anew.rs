@@ -17,7 +17,8 @@ fn config(epoch: u32, members: &[(u16, u64)]) -> Config {
     }
 }
 
-/// Everybody says `says` until the state is made anew, and members give `configs` when they are asked.
+/// Everybody says `says` until the state is made anew, and members give `configs` when they are
+/// asked.
 fn make_anew(c: &mut Controller, says: &[Membership], configs: &[Config]) -> Option<u32> {
     for ms in (0..2_500).step_by(50) {
         says.iter().for_each(|message| drop(say(c, ms, message)));
@@ -134,7 +135,8 @@ fn t3_a_controller_that_is_handed_the_newest_state_goes_on() {
     assert_eq!((persist(&mut c, 2), nodes(&c), c.problem()), (Some(6), vec![1, 2], None));
 }
 
-/// Another controller let replica 1 in again, while this one stood still and had last heard of the life before.
+/// Another controller let replica 1 in again, while this one stood still and had last heard of the
+/// life before.
 #[test]
 fn bug_15_29_whom_another_controller_let_in_is_not_silent_for_what_was_heard_of_its_earlier_life() {
     let mut c = founded();
@@ -200,7 +202,8 @@ fn bug_16_3_members_whose_disks_have_all_that_was_committed_have_lost_nothing() 
     }
 }
 
-/// All power goes before a member has said anything since: its directory is known from what it said before.
+/// All power goes before a member has said anything since: its directory is known from what it said
+/// before.
 #[test]
 fn bug_19_3_a_state_made_anew_knows_the_directories_of_its_members() {
     let mut c = recovering(&[], None);
@@ -226,8 +229,8 @@ fn bug_16_3_who_is_leaving_is_not_gone_on_with() {
     assert_eq!(nodes(&c), [1, 3]);
 }
 
-/// The power of all went, they came back, and the controller's file was lost while they opened an epoch; another replica,
-/// which had lost its place, has a record more that nobody acknowledged.
+/// The power of all went, they came back, and the controller's file was lost while they opened an
+/// epoch; another replica, which had lost its place, has a record more that nobody acknowledged.
 #[test]
 fn bug_19_21_members_of_an_epoch_that_never_opened_have_lost_nothing() {
     for (incarnation, expected) in [(20, vec![1, 2, 3]), (10, vec![4])] {

@@ -1,5 +1,5 @@
-//! Times and numbers at their bounds: the last moment at which nothing happens, and the first at which
-//! something does.
+//! Times and numbers at their bounds: the last moment at which nothing happens, and the first at
+//! which something does.
 
 use super::*;
 use crate::{REPLICAS_MAX, RETIRED_MAX, SWITCHES_MAX};

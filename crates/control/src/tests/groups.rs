@@ -118,7 +118,8 @@ fn nodes_hear_of_their_own_group_alone() {
     assert!(c.poll_persist().is_none() && *c.state() == before);
 }
 
-/// The groups of the configurations among `sent`: in the header and in the body, which are the same.
+/// The groups of the configurations among `sent`: in the header and in the body, which are the
+/// same.
 fn groups_told(sent: &Sent) -> Vec<GroupId> {
     let configs = sent.iter().filter_map(|(_, bytes)| match Membership::parse(bytes) {
         Ok(Membership::Configure(part)) => Some((part.common().group, concord_wire::group(bytes))),
@@ -144,7 +145,8 @@ fn another_switch_is_an_epoch_in_every_group_and_one_id() {
     assert_eq!(epochs(&c), (before.0 + 1, before.1 + 1));
     assert_eq!((of(&c, GROUP), of(&c, WORKERS)), (id + 1, id + 1));
     assert_eq!(c.state().retired_switches, [77]);
-    // It hears of replicas once all of them have opened, and of workers at once: one that is dead holds nobody up (21.48).
+    // It hears of replicas once all of them have opened, and of workers at once: one that is dead
+    // holds nobody up (21.48).
     assert_eq!(groups_told(&say(&mut c, 1_005, &switch(78, 0))), [WORKERS]);
     for node in 1..=3 {
         say(&mut c, 1_010, &alive(node, 10, before.0 + 1));
@@ -225,8 +227,8 @@ fn bug_16_3_a_lost_state_is_made_anew_for_every_group() {
     assert!(c.recovered()[1].to_string().starts_with("group 7: made the state anew"));
 }
 
-/// 300 workers take four packets; each of them, the switch, and a controller that lost its state put the
-/// configuration together, though every other packet is lost.
+/// 300 workers take four packets; each of them, the switch, and a controller that lost its state
+/// put the configuration together, though every other packet is lost.
 #[test]
 fn a_configuration_of_hundreds_of_members_reaches_everybody_in_several_packets() {
     let mut c = Controller::new(both(), None);

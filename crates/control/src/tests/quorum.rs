@@ -135,17 +135,20 @@ fn majorities() -> Vec<(Vec<Membership>, bool)> {
     vec![
         (vec![votes(1, (2, 9), &all), votes(2, (2, 9), &all)], false),
         ((1..=3).map(|node| votes(node, (2, 9), &all)).collect(), true),
-        // 3 and 4 are dead, and 3 does not vote: neither is 5 waited for, which does not vote either.
+        // 3 and 4 are dead, and 3 does not vote: neither is 5 waited for, which does not vote
+        // either.
         ([1, 2].map(|node| votes(node, (2, 9), &[1, 2, 4])).into(), true),
         // More than a half of the members, of whom a half of the voters has never heard.
         ((3..=5).map(|node| votes(node, (2, 9), &[1, 2, 3])).collect(), false),
-        // A change that nobody else heard of, by a leader of an earlier term. Later terms know nothing of it.
+        // A change that nobody else heard of, by a leader of an earlier term. Later terms know
+        // nothing of it.
         (vec![votes(1, (2, 9), &[1, 2]), votes(2, (3, 5), &all)], false),
         (vec![votes(1, (2, 9), &[1, 2, 4]), votes(2, (2, 8), &all)], true),
         (vec![votes(1, (2, 9), &[1, 2, 4]), votes(2, (2, 10), &all)], false),
         // One copies the state, and has no log.
         (vec![votes(1, (2, 9), &[1, 2, 4]), alive(2, 10, 1)], false),
-        // One has not heard yet that the group was founded; and one is back without its data, and in no term yet.
+        // One has not heard yet that the group was founded; and one is back without its data, and
+        // in no term yet.
         (vec![votes(1, (2, 9), &[1, 2, 4]), alive(2, 10, 0)], true),
         (vec![votes(1, (2, 9), &[1, 2, 4]), alive(2, 11, 0)], false),
         {

@@ -37,8 +37,9 @@ fn founded_on_disks(guards: Guards) -> Controller {
 /// A group, a node of it, and why its directory is not what it was.
 type Lost = (GroupId, u16, Mistrust);
 
-/// The power of all replicas went for 5 s, and they come back with other incarnations; the third replica says that of
-/// its directory. What the controller makes of it: the epoch, its members and who is whole.
+/// The power of all replicas went for 5 s, and they come back with other incarnations; the third
+/// replica says that of its directory. What the controller makes of it: the epoch, its members and
+/// who is whole.
 fn all_come_back(
     guards: Guards,
     third: (u64, u64, bool),
@@ -92,7 +93,8 @@ fn t4_without_a_look_at_its_directory_a_stranger_is_taken_as_whole() {
 #[test]
 fn t4_a_member_that_was_not_whole_is_none_for_having_a_disk() {
     let mut c = founded_on_disks(Guards::ALL);
-    // The third restarts with nothing, and joins the others again; nobody has heard that it is whole.
+    // The third restarts with nothing, and joins the others again; nobody has heard that it is
+    // whole.
     say(&mut c, 100, &kept(3, 20, 1, (1_000, 1, true)));
     assert_eq!(persist(&mut c, 100), Some(2));
     assert_eq!(nodes(&c), [1, 2]);
@@ -114,8 +116,8 @@ fn a_controller_that_starts_again_knows_whose_directory_is_whose() {
     assert_eq!(c.counters().returned, 3);
 }
 
-/// The state has an epoch that nobody heard of before the power of all went. What they had in the one before is
-/// all that was committed, and the state is made anew with it.
+/// The state has an epoch that nobody heard of before the power of all went. What they had in the
+/// one before is all that was committed, and the state is made anew with it.
 #[test]
 fn bug_19_1_who_comes_back_with_all_its_data_stays_though_the_newest_epoch_was_never_heard_of() {
     let guards = Guards::ALL;
@@ -134,8 +136,9 @@ fn bug_19_1_who_comes_back_with_all_its_data_stays_though_the_newest_epoch_was_n
     assert_eq!((nodes(&c), wholes(&c)), (vec![1], vec![1]));
 }
 
-/// The power of all replicas goes, and the controller goes on: whoever comes back first does not do without the others,
-/// who come a moment later. By their word it knows that its state is not the newest, if it is not.
+/// The power of all replicas goes, and the controller goes on: whoever comes back first does not do
+/// without the others, who come a moment later. By their word it knows that its state is not the
+/// newest, if it is not.
 #[test]
 fn bug_19_4_members_that_come_back_together_wait_for_each_other() {
     let mut c = founded_on_disks(Guards::ALL);
@@ -154,8 +157,9 @@ fn bug_19_4_members_that_come_back_together_wait_for_each_other() {
     assert_eq!(c.state().groups[0].config.epoch, 2);
 }
 
-/// The power of all goes, and of the controller; then only these come back, each with a directory and a run of it, for
-/// three times as long as silence is borne. What the controller makes of it: the epoch, its members and its problem.
+/// The power of all goes, and of the controller; then only these come back, each with a directory
+/// and a run of it, for three times as long as silence is borne. What the controller makes of it:
+/// the epoch, its members and its problem.
 fn few_come_back(guards: Guards, back: &[(u16, u64, u64)]) -> (u32, Vec<u16>, Option<Problem>) {
     let state = founded_on_disks(guards).state().clone();
     let mut c = Controller::new(ControllerConfig { guards, ..setup() }, Some(state));
@@ -181,8 +185,9 @@ fn own(node: u16) -> (u16, u64, u64) {
     (node, storage(node), 2)
 }
 
-/// The host of the controller and of a replica was put back to yesterday, and the others come late: by the word of those
-/// that are heard it is not known that nothing newer exists, since what came later may have been one member's alone.
+/// The host of the controller and of a replica was put back to yesterday, and the others come late:
+/// by the word of those that are heard it is not known that nothing newer exists, since what came
+/// later may have been one member's alone.
 #[test]
 fn bug_19_13_where_all_were_down_each_member_is_waited_for() {
     for back in [&[own(1)][..], &[own(1), own(3)]] {
@@ -197,7 +202,8 @@ fn bug_19_13_where_all_were_down_each_member_is_waited_for() {
     assert_eq!((epoch, members, problem), (2, vec![1, 2, 3], None), "all do");
 }
 
-/// Replicas 1 and 2 went on without the third one, which comes back first, beside the host that was put back.
+/// Replicas 1 and 2 went on without the third one, which comes back first, beside the host that was
+/// put back.
 #[test]
 fn bug_19_13_who_went_on_without_the_others_is_not_overwritten_by_them() {
     let state = founded_on_disks(Guards::ALL).state().clone();
@@ -219,8 +225,9 @@ fn t4_without_its_guard_some_go_on_where_all_were_down() {
     }
 }
 
-/// Those that lost their disks, or have older directories, have nothing newer: their word counts once all are heard, and a
-/// replica of the rack that is no member as well, which may have been let in since.
+/// Those that lost their disks, or have older directories, have nothing newer: their word counts
+/// once all are heard, and a replica of the rack that is no member as well, which may have been let
+/// in since.
 #[test]
 fn t4_where_all_were_down_one_goes_on_beside_those_that_lost_their_disks() {
     for other in [(2, 1_000, 1), (2, storage(2), 1)] {
@@ -241,7 +248,8 @@ fn t4_where_all_were_down_one_goes_on_beside_those_that_lost_their_disks() {
     }
 }
 
-/// The operator says that what has an older directory is gone: it is no member that has all the data.
+/// The operator says that what has an older directory is gone: it is no member that has all the
+/// data.
 #[test]
 fn bug_19_13_who_is_said_to_be_gone_and_has_an_older_directory_is_not_taken_as_whole() {
     let state = founded_on_disks(Guards::ALL).state().clone();
@@ -251,7 +259,8 @@ fn bug_19_13_who_is_said_to_be_gone_and_has_an_older_directory_is_not_taken_as_w
     assert_eq!((c.recovered()[0].members.clone(), wholes(&c)), (vec![1, 3], vec![1, 3]));
 }
 
-/// The controller was there all the time, and made the newest epoch or heard all its members: nobody knows of a newer one.
+/// The controller was there all the time, and made the newest epoch or heard all its members:
+/// nobody knows of a newer one.
 #[test]
 fn bug_19_14_a_controller_that_ran_all_along_goes_on_with_one_that_started_again() {
     for starts_again in [false, true] {
@@ -291,7 +300,8 @@ fn t4_where_all_were_down_one_goes_on_alone_when_the_others_are_said_to_be_gone(
     assert!(c.state().groups[0].config.epoch > 1_000);
 }
 
-/// VR: the power of all went as the group was founded. What replica 1 said before was said by a process that is no more.
+/// VR: the power of all went as the group was founded. What replica 1 said before was said by a
+/// process that is no more.
 #[test]
 fn bug_19_6_a_group_that_never_began_begins_with_those_who_are_there() {
     let groups = vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Vr, Program::Harmonia)];
@@ -317,8 +327,9 @@ fn bug_19_6_a_group_that_never_began_begins_with_those_who_are_there() {
     assert_eq!(members, [member(1, 20), member(2, 20), member(3, 20)]);
 }
 
-/// VR: all were started again elsewhere, and the first one so late that the others had their new addresses, and a view
-/// change under way, before it had been heard for long. They need it, and are told where it listens.
+/// VR: all were started again elsewhere, and the first one so late that the others had their new
+/// addresses, and a view change under way, before it had been heard for long. They need it, and are
+/// told where it listens.
 #[test]
 fn bug_19_12_who_is_heard_late_at_another_address_is_told_to_those_that_wait_for_it() {
     let groups = vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Vr, Program::Harmonia)];

@@ -71,8 +71,8 @@ fn bug_17_6_a_group_whose_epochs_are_used_up_stops_no_other() {
     assert_eq!((c.problem(), c.problem_group()), (Some(Problem::EpochsExhausted), Some(WORKERS)));
 }
 
-/// Replicas 1 and 3 of the store, and of another store replicas 1 to 3, all in epoch 23; who is gone for good is
-/// said by group.
+/// Replicas 1 and 3 of the store, and of another store replicas 1 to 3, all in epoch 23; who is
+/// gone for good is said by group.
 #[test]
 fn bug_17_7_a_node_that_is_gone_for_good_is_one_of_its_group() {
     let second = GroupSetup { id: WORKERS, ..setup().groups[0].clone() };
@@ -129,8 +129,8 @@ fn recovering_both() -> (Controller, Vec<Config>, (u32, u32)) {
     (c, configs, epochs(&before))
 }
 
-/// No worker is there while the state is made anew. The group is kept, and once workers come that were in a
-/// later epoch than could be known, it begins above theirs.
+/// No worker is there while the state is made anew. The group is kept, and once workers come that
+/// were in a later epoch than could be known, it begins above theirs.
 #[test]
 fn bug_17_8_a_group_of_workers_of_whom_nobody_is_heard_stops_nobody_after_a_recovery() {
     let (mut c, configs, (replicas, _)) = recovering_both();
@@ -154,8 +154,8 @@ fn bug_17_8_a_group_of_workers_of_whom_nobody_is_heard_stops_nobody_after_a_reco
     assert!(epochs(&c).1 > 5_000);
 }
 
-/// A store of which nobody is heard may have data: the workers go on without it, and it is made anew with those who
-/// have the data, not begun with whoever is there.
+/// A store of which nobody is heard may have data: the workers go on without it, and it is made
+/// anew with those who have the data, not begun with whoever is there.
 #[test]
 fn bug_17_8_a_store_of_which_nobody_is_heard_is_made_anew_later() {
     let (mut c, configs, (replicas, others)) = recovering_both();
@@ -202,8 +202,8 @@ fn bug_17_8_a_store_of_which_nobody_is_heard_is_made_anew_later() {
     assert_eq!((nodes(&c)[..2].to_vec(), epochs(&c).0 > later.epoch), (members, true));
 }
 
-/// A node of another rack, with a later epoch, gives its configuration too: which rack is meant is for the operator
-/// to say, unless the file does.
+/// A node of another rack, with a later epoch, gives its configuration too: which rack is meant is
+/// for the operator to say, unless the file does.
 #[test]
 fn bug_17_9_a_state_is_made_anew_from_the_nodes_of_one_rack() {
     let run = |stored: Option<State>| {
@@ -233,7 +233,8 @@ fn bug_17_9_a_state_is_made_anew_from_the_nodes_of_one_rack() {
     assert_eq!((c.state().rack, nodes(&c), workers(&c)), (RACK, vec![1, 2, 3], vec![1, 2]));
 }
 
-/// `--fresh`: one group has begun anew, another has not yet; a node of a third rack is no founder of that one.
+/// `--fresh`: one group has begun anew, another has not yet; a node of a third rack is no founder
+/// of that one.
 #[test]
 fn bug_17_10_a_group_that_begins_anew_takes_no_node_of_another_rack() {
     let mut stored = founded_both().state().clone();

@@ -25,7 +25,8 @@ fn what_is_of_no_use_is_counted_and_changes_nothing() {
     let mut c = founded();
     let before = c.state().clone();
     let mut sent = vec![];
-    // No packet of ours; one of another kind; and what only replicas and switches say to each other.
+    // No packet of ours; one of another kind; and what only replicas and switches say to each
+    // other.
     c.handle(at(1), Addr::default(), &mut [1, 2, 3], &mut sent);
     let mut cut_short = vec![];
     switch(77, 1).emit(&mut cut_short);
@@ -112,7 +113,8 @@ fn a_switch_that_did_not_hear_of_its_epoch_is_told_again_with_each_tick() {
     assert!(sent.is_empty());
 }
 
-/// It has heard of the rack before and of nothing since, and is still the switch that was written down.
+/// It has heard of the rack before and of nothing since, and is still the switch that was written
+/// down.
 #[test]
 fn bug_16_3_the_switch_of_a_rack_that_begins_anew_is_no_stranger() {
     let before = founded().state().clone();

@@ -1,5 +1,5 @@
-//! Streams without their groups (Redis 7.0 `t_stream.c`). What Redis takes from its clock is the time of the
-//! record, so that an id is drawn once, by the node that orders writes.
+//! Streams without their groups (Redis 7.0 `t_stream.c`). What Redis takes from its clock is the
+//! time of the record, so that an id is drawn once, by the node that orders writes.
 
 use alloc::format;
 use alloc::vec::Vec;

@@ -18,7 +18,8 @@ pub(crate) fn draws(command: &Command<'_>) -> bool {
             && id_index(command).and_then(|at| command.args().nth(at)).is_some_and(is_drawn_id))
 }
 
-/// Whether the server would store the time of its own clock, or tell what has passed by it: consumer groups.
+/// Whether the server would store the time of its own clock, or tell what has passed by it:
+/// consumer groups.
 pub(super) fn tells_time(command: &Command<'_>) -> bool {
     let name = command.name();
     [&b"XREADGROUP"[..], b"XCLAIM", b"XAUTOCLAIM", b"XPENDING"]

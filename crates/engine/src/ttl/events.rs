@@ -1,4 +1,5 @@
-//! How events get from the backend, and from what becomes of deadlines, into the feed ([`mod@crate::events`]).
+//! How events get from the backend, and from what becomes of deadlines, into the feed
+//! ([`mod@crate::events`]).
 
 use alloc::collections::VecDeque;
 
@@ -12,7 +13,8 @@ use crate::plan::Happened;
 pub(super) type Raised = VecDeque<(usize, Event)>;
 
 impl<B: Backend> Shimmed<B> {
-    /// The text that gateways keep was written, at this position of the log, or copied: it may want other events.
+    /// The text that gateways keep was written, at this position of the log, or copied: it may want
+    /// other events.
     pub(super) fn note_wanted(&mut self, position: u64) {
         let nothing = Classes::default();
         let wanted = Classes::of_text(self.users.text());

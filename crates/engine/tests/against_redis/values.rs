@@ -29,8 +29,8 @@ const GEO: &[&str] = &[
     "ZRANGE {K} 0 -1 WITHSCORES",
 ];
 
-/// Redis leaves the order of equal distances open where it sorts a part; a score that is a distance may differ in
-/// its last bit.
+/// Redis leaves the order of equal distances open where it sorts a part; a score that is a distance
+/// may differ in its last bit.
 fn same(args: &[Vec<u8>], mine: &[u8], theirs: &[u8]) -> bool {
     if mine == theirs || equal_within_clocks(args, mine, theirs) {
         return true;

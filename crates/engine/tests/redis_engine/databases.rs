@@ -291,7 +291,8 @@ fn what_a_script_loads_is_in_its_database_too() {
     for database in [0, 3] {
         let mut p = Pair::new();
         compare(&mut p, database, &scripts);
-        // What lies behind the wrapper; and a text that closes what it stands in, which is not executed.
+        // What lies behind the wrapper; and a text that closes what it stands in, which is not
+        // executed.
         for script in [
             "return getmetatable(redis).__index.call('SET', 'k', 1)",
             "return getmetatable(_G).__index.redis.call('SET', 'k', 1)",

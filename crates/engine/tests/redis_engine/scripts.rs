@@ -676,7 +676,8 @@ fn bug_18_9_a_script_of_one_key_in_a_transaction_touches_no_other() {
     p.assert_equal(&["all"]);
 }
 
-/// Executes a script without an end at `r`, stops it, and waits for its end or for that of the engine.
+/// Executes a script without an end at `r`, stops it, and waits for its end or for that of the
+/// engine.
 pub(super) fn stop(r: &mut Replica, class: Class, command: &[u8]) -> Option<Completion> {
     r.server.cli(&["CONFIG", "SET", "lua-time-limit", "20"]);
     assert_eq!(r.submit(class, command), None);
@@ -910,7 +911,8 @@ pub(super) fn compile(code: &[u8]) -> Result<(), Vec<u8>> {
     }
 }
 
-/// The server would end by it, as by an error without a text: it closes the function that it stands in.
+/// The server would end by it, as by an error without a text: it closes the function that it stands
+/// in.
 #[test]
 fn bug_18_34_a_text_that_is_no_script_by_itself_is_not_executed() {
     let mut p = Pair::new();

@@ -37,7 +37,8 @@ fn each_waits_for_its_element_in_the_order_in_which_they_came() {
     assert_eq!(heard(&mut w, 4), ":0 ");
 }
 
-/// How many requests with tries of several were executed since this was asked last, and how many with one.
+/// How many requests with tries of several were executed since this was asked last, and how many
+/// with one.
 fn tries(world: &mut World) -> (usize, usize) {
     let log = world.executed();
     let count = |name: &str| log.iter().filter(|line| line.starts_with(name)).count();
@@ -89,7 +90,8 @@ fn who_goes_while_several_try_together_takes_nothing_from_the_others() {
         (1..=4).for_each(|id| say(&mut w, id, "BLPOP q 0"));
         w.delay_ns = (4 * MS, 4 * MS);
         w.input(5, b"RPUSH q a b c\r\n");
-        // It is there after 4 ms, the hint and so the first try at 8 ms, its reply and so the next two at 16 ms, theirs at 24 ms.
+        // It is there after 4 ms, the hint and so the first try at 8 ms, its reply and so the next
+        // two at 16 ms, theirs at 24 ms.
         w.run_for(18 * MS);
         assert_eq!(heard(&mut w, 1), "*2 $1 q $1 a ");
         gone.iter().for_each(|id| w.gateway.closed(ConnectionId(*id)));
@@ -392,8 +394,8 @@ fn more_than_eight_keys_are_looked_at_eight_at_a_time() {
     assert!(w.store.log.iter().all(|(.., all_keys)| !all_keys));
 }
 
-/// Whatever the order and the loss of what is told: each element is popped once, and nobody waits while there
-/// is one.
+/// Whatever the order and the loss of what is told: each element is popped once, and nobody waits
+/// while there is one.
 #[test]
 fn elements_go_to_one_each_and_nobody_waits_for_what_is_there() {
     for seed in 0..40 {

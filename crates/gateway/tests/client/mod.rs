@@ -258,7 +258,8 @@ fn slow_commands_are_logged() {
         "SLOWLOG RESET",
     ];
     assert_eq!(args, expected, "{log}");
-    // Those that a client must wait for come with how long; fewer are kept once there is room for fewer.
+    // Those that a client must wait for come with how long; fewer are kept once there is room for
+    // fewer.
     say(&mut w, 1, &["CONFIG SET slowlog-max-len 2"]);
     assert_eq!(say(&mut w, 1, &["SLOWLOG LEN"]), ":2\r\n");
     assert!(say(&mut w, 1, &["SLOWLOG GET 1"]).starts_with("*1\r\n*6\r\n:"));

@@ -1,4 +1,5 @@
-//! Keyspace events: who asks the rack for them, when a subscription begins, and what the setting does.
+//! Keyspace events: who asks the rack for them, when a subscription begins, and what the setting
+//! does.
 
 use concord_core::{MS, SEC};
 

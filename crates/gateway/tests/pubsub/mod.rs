@@ -1,4 +1,5 @@
-//! Publish and subscribe over several gateways, which lose, double and delay what they tell each other.
+//! Publish and subscribe over several gateways, which lose, double and delay what they tell each
+//! other.
 
 use concord_client::ClientConfig;
 use concord_core::{Duration, Instant, MS, Machine, Now, Rng, SEC};
@@ -333,7 +334,8 @@ fn a_subscriber_who_does_not_read_is_disconnected() {
     panic!("it is still there");
 }
 
-/// What waits behind a message that other gateways have not heard of begins when they have, in its own place.
+/// What waits behind a message that other gateways have not heard of begins when they have, in its
+/// own place.
 #[test]
 fn what_waits_behind_a_message_begins_in_its_own_place() {
     let mut w = World::new(1, 9);
@@ -379,8 +381,8 @@ fn bug_18_51_a_transaction_publishes_behind_what_was_sent_before_it() {
     }
 }
 
-/// docs/bugs.md, 18.52: of two gateways one took the other for gone, and forgot its subscribers; the other one had heard it all
-/// the time, and did not tell it of them again.
+/// docs/bugs.md, 18.52: of two gateways one took the other for gone, and forgot its subscribers;
+/// the other one had heard it all the time, and did not tell it of them again.
 #[test]
 fn bug_18_52_who_was_deaf_is_told_again_who_has_subscribed() {
     let mut w = World::new(2, 11);
@@ -399,8 +401,9 @@ fn bug_18_52_who_was_deaf_is_told_again_who_has_subscribed() {
     assert_eq!(w.heard(0, 1), "*3 $7 message $1 c $5 again ");
 }
 
-/// docs/bugs.md, 18.53: a late packet of a gateway's earlier process was taken for that of another new one. What had come of the
-/// living one was forgotten, never sent again, and waited for: no SUBSCRIBE and no PUBLISH was answered any more.
+/// docs/bugs.md, 18.53: a late packet of a gateway's earlier process was taken for that of another
+/// new one. What had come of the living one was forgotten, never sent again, and waited for: no
+/// SUBSCRIBE and no PUBLISH was answered any more.
 #[test]
 fn bug_18_53_a_late_packet_of_an_earlier_process_changes_nothing() {
     let mut w = World::new(2, 12);
@@ -423,8 +426,8 @@ fn bug_18_53_a_late_packet_of_an_earlier_process_changes_nothing() {
     assert!(w.heard(0, 7).starts_with("*3"), "what goes on is acknowledged");
 }
 
-/// docs/bugs.md, 18.54: a SUBSCRIBE that waited for a gateway was answered when another process was heard in its place, which did
-/// not know of it.
+/// docs/bugs.md, 18.54: a SUBSCRIBE that waited for a gateway was answered when another process was
+/// heard in its place, which did not know of it.
 #[test]
 fn bug_18_54_a_subscription_is_answered_when_the_next_process_knows_of_it() {
     for seed in 0..40 {

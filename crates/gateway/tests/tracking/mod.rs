@@ -84,8 +84,9 @@ fn a_rack_that_does_not_answer_makes_all_that_was_read_invalid() {
     assert_eq!(say(&mut w, 1, &["GET a"]), "_ ");
 }
 
-/// Every value that a client holds is the one that the rack has, once nothing was written for a second or so:
-/// whatever was read and written when, by whom, within transactions and scripts, with any delays.
+/// Every value that a client holds is the one that the rack has, once nothing was written for a
+/// second or so: whatever was read and written when, by whom, within transactions and scripts, with
+/// any delays.
 #[test]
 fn no_client_keeps_an_old_value() {
     for (seed, how) in (0..60).zip(["", "NOLOOP", "OPTOUT", "BCAST"].iter().cycle()) {

@@ -33,7 +33,8 @@ fn deaf(w: &mut World, ids: &Range<u64>, commands: &[u8], gap_ns: Duration) {
 /// 8 MB.
 const MUCH: &[u8] = b"MGET k0 k1 k2 k3\r\nMGET k0 k1 k2 k3\r\n";
 
-/// Clients that each ask for 8 MB and read nothing, until they hold half of the room: they get 2 MiB a second.
+/// Clients that each ask for 8 MB and read nothing, until they hold half of the room: they get 2
+/// MiB a second.
 fn crowd(w: &mut World, ids: &Range<u64>) {
     deaf(w, ids, MUCH, 10 * MS);
     while w.gateway.reply_bytes().0 < REPLIES_BYTES_MAX / 2 {
@@ -268,7 +269,8 @@ fn bug_16_4h_a_crowd_that_does_not_read_gets_little_from_the_beginning_and_is_no
     let (reads, put_off) =
         (w.gateway.client().counters().reads, w.gateway.counters().reads_put_off);
     assert!(reads < 60 && put_off > 240, "{reads} reads, {put_off} put off");
-    // What was long is short by now: its readers are served in their turn, and nobody waits for that any more.
+    // What was long is short by now: its readers are served in their turn, and nobody waits for
+    // that any more.
     w.input(1, b"SET k0 short\r\n");
     w.run_for(10 * MS);
     w.connect(1_000);

@@ -199,7 +199,8 @@ fn in_flight(count: u64) -> (Sender, Log) {
     (sender, log)
 }
 
-/// What a sender sends when it hears that all below `next` arrived, and of the others those in `held`.
+/// What a sender sends when it hears that all below `next` arrived, and of the others those in
+/// `held`.
 fn acknowledge(sender: &mut Sender, log: &Log, at_ms: u64, next: u64, held: u64) -> Vec<u64> {
     let ack = Ack {
         epoch: Epoch(1),

@@ -1,10 +1,11 @@
-//! The copy of the state that a replica has, or makes of a member's while writes go on (traps T4, T5).
+//! The copy of the state that a replica has, or makes of a member's while writes go on (traps T4,
+//! T5).
 //!
-//! It gets records from its feeder from the copy's first position on. While a chunk of objects is under
-//! way, records wait in the log: a chunk taken at position p is installed exactly between the records p
-//! and p + 1. So of each record it is known whether its object is here (then it is executed) or yet to
-//! come (then it is not, and the chunk will show what it did). Who executes nothing has no result: those
-//! are learned at the end.
+//! It gets records from its feeder from the copy's first position on. While a chunk of objects is
+//! under way, records wait in the log: a chunk taken at position p is installed exactly between the
+//! records p and p + 1. So of each record it is known whether its object is here (then it is
+//! executed) or yet to come (then it is not, and the chunk will show what it did). Who executes
+//! nothing has no result: those are learned at the end.
 
 use alloc::vec::Vec;
 
@@ -148,8 +149,8 @@ impl Copy {
         }
     }
 
-    /// What is to be asked now. A log whose end may still move, since something is pending that this
-    /// replica ordered itself, is not gone on from.
+    /// What is to be asked now. A log whose end may still move, since something is pending that
+    /// this replica ordered itself, is not gone on from.
     pub(super) fn question(&mut self, is_pending: bool) -> Option<Question> {
         let attempt = self.attempt;
         let is_begun = !matches!(self.stage, Stage::Stale | Stage::Table);
@@ -238,8 +239,8 @@ impl Copy {
         }
     }
 
-    /// Whether this replica may be made a member, which has executed all up to `executed`: it has all of
-    /// the state, and of the log what it heard is committed.
+    /// Whether this replica may be made a member, which has executed all up to `executed`: it has
+    /// all of the state, and of the log what it heard is committed.
     pub(super) fn is_done(&self, executed: Position) -> bool {
         self.stage == Stage::Whole && self.streamed && executed >= self.committed
     }

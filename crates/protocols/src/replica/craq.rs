@@ -177,8 +177,8 @@ impl<E: Engine> Replica<E> {
     }
 
     /// Tail: all that was executed here is committed. Trap T25: said only to members of its own
-    /// epoch, and under a lease: a tail that was removed does not know what was committed since, nor
-    /// does one that has just joined.
+    /// epoch, and under a lease: a tail that was removed does not know what was committed since,
+    /// nor does one that has just joined.
     pub(super) fn on_version_query(
         &mut self,
         now: Now,
@@ -203,8 +203,8 @@ impl<E: Engine> Replica<E> {
         sink.send(query.asker, &self.scratch);
     }
 
-    /// Whether all that was agreed when the epoch opened is committed: of that, some may have been committed,
-    /// and shown, before.
+    /// Whether all that was agreed when the epoch opened is committed: of that, some may have been
+    /// committed, and shown, before.
     fn is_settled(&self) -> bool {
         let end = self.opening.agreed();
         !self.journal.delays_commits() || end.is_some_and(|end| self.committed.0 >= end.position)

@@ -1,9 +1,10 @@
 //! Epochs: who is a member, and how members agree on one log before they go on (traps T2 to T5).
 //!
-//! An epoch opens at a member when (1) the head has heard the end of every member's log, has fetched
-//! what a longer one holds and said so, and (2) no node outside the epoch can still hold a lease that
-//! this member granted. A change of the switch is an epoch like any other, so that all members have
-//! agreed to refuse the old switch's fast reads before the new one sends anything (Harmonia §6.3).
+//! An epoch opens at a member when (1) the head has heard the end of every member's log, has
+//! fetched what a longer one holds and said so, and (2) no node outside the epoch can still hold a
+//! lease that this member granted. A change of the switch is an epoch like any other, so that all
+//! members have agreed to refuse the old switch's fast reads before the new one sends anything
+//! (Harmonia §6.3).
 
 use alloc::vec::Vec;
 
@@ -109,7 +110,8 @@ impl<E: Engine> Replica<E> {
         Membership::EpochState { epoch, from, end: self.ordered.log.end(), ask, waits }
     }
 
-    /// Whether a member waits for its disk, as far as was said: the head has heard all when it opens the epoch.
+    /// Whether a member waits for its disk, as far as was said: the head has heard all when it
+    /// opens the epoch.
     fn is_group_waited_for(&self) -> bool {
         self.journal.is_waited_for() || self.opening.is_waited_for()
     }
@@ -206,8 +208,8 @@ impl<E: Engine> Replica<E> {
         }
         let has_all = |end: &LogEnd| end.position >= self.ordered.log.end().position;
         if ends.len() == others.len() && ends.iter().all(|(_, end)| has_all(end)) {
-            // What was committed in an earlier epoch and executed while this one opened. (Where a member lags,
-            // it is let go of with the next commit.)
+            // What was committed in an earlier epoch and executed while this one opened. (Where a
+            // member lags, it is let go of with the next commit.)
             self.let_go();
         }
         if self.role.is_head() {
@@ -340,10 +342,10 @@ impl<E: Engine> Replica<E> {
         self.follow(&record, sink);
     }
 
-    /// Longest wins (trap T5): the head asks for the records that another member has beyond its own. A
-    /// record may have hundreds of fragments (trap T17): what has come is kept, and only what is missing
-    /// is asked for. The last one of a question leads to the next question, so that a lost fragment costs
-    /// a round trip and not a time-out.
+    /// Longest wins (trap T5): the head asks for the records that another member has beyond its
+    /// own. A record may have hundreds of fragments (trap T17): what has come is kept, and only
+    /// what is missing is asked for. The last one of a question leads to the next question, so that
+    /// a lost fragment costs a round trip and not a time-out.
     pub(super) fn fetch_longer(&mut self, now: Now, sink: &mut impl Sink) {
         self.take_fetched(now, sink);
         if !self.role.is_head() || !self.setup.guards.on(Guard::EpochAgreement) {
@@ -373,7 +375,8 @@ impl<E: Engine> Replica<E> {
         let log = &self.ordered.log;
         let Some((record, hash)) = log.record(position).zip(log.hash_at(position)) else {
             if position <= log.oldest() && self.setup.guards.on(Guard::FetchApart) {
-                // It came with a copy, which has what was committed only: the head lacks some of that.
+                // It came with a copy, which has what was committed only: the head lacks some of
+                // that.
                 self.say_apart(epoch, addr, sink);
             }
             return;
@@ -410,8 +413,8 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Takes the record that was fetched, once nothing is pending: a write that this replica ordered
-    /// itself may still move the end of its log.
+    /// Takes the record that was fetched, once nothing is pending: a write that this replica
+    /// ordered itself may still move the end of its log.
     fn take_fetched(&mut self, now: Now, sink: &mut impl Sink) {
         if self.phase != Phase::Opening || !self.queue.is_empty() {
             return;

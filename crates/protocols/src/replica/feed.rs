@@ -1,6 +1,6 @@
-//! Feeding: the member that commits (tail, primary) gives its state to replicas that join, part by part, and
-//! streams its records to them, while writes go on ([`super::feeds`]). Each part ([`crate::parts`]) is asked
-//! for by the joining replica when it has the one before.
+//! Feeding: the member that commits (tail, primary) gives its state to replicas that join, part by
+//! part, and streams its records to them, while writes go on ([`super::feeds`]). Each part
+//! ([`crate::parts`]) is asked for by the joining replica when it has the one before.
 
 use alloc::vec::Vec;
 

@@ -1,8 +1,8 @@
-//! What the feeder keeps for replicas that join: which copy each makes, which part it is given, and the
-//! stream of records to it.
+//! What the feeder keeps for replicas that join: which copy each makes, which part it is given, and
+//! the stream of records to it.
 //!
-//! Nobody waits for a joining replica. Records are kept for it up to half of what the log may hold, and behind
-//! that as many as the log's tail has; one that falls further behind begins anew.
+//! Nobody waits for a joining replica. Records are kept for it up to half of what the log may hold,
+//! and behind that as many as the log's tail has; one that falls further behind begins anew.
 
 use alloc::vec::Vec;
 
@@ -94,8 +94,9 @@ impl Feeds {
         feed.is_some_and(|feed| feed.attempt == attempt && feed.sender.is_some())
     }
 
-    /// The address and the copy of a replica that was told to begin anew, and goes on as before: it has
-    /// not heard of it. The word is for the copy that was dropped, and means nothing to a later one.
+    /// The address and the copy of a replica that was told to begin anew, and goes on as before: it
+    /// has not heard of it. The word is for the copy that was dropped, and means nothing to a later
+    /// one.
     pub(super) fn dropped(&self, node: NodeId) -> Option<(Addr, u64)> {
         let feed = self.feeds.iter().find(|feed| feed.node == node && feed.sender.is_none())?;
         feed.is_dropped.then_some((feed.addr, feed.attempt))
@@ -180,8 +181,8 @@ impl Feeds {
         }
     }
 
-    /// A part for `node` is made: its first fragments go out at once, since whoever asked for it asks again only after a
-    /// while.
+    /// A part for `node` is made: its first fragments go out at once, since whoever asked for it
+    /// asks again only after a while.
     pub(super) fn push_part(
         &mut self,
         epoch: Epoch,
@@ -210,8 +211,8 @@ impl Feeds {
         true
     }
 
-    /// Sends records, as far as they were executed here. A replica for which they are not kept any more
-    /// is told by `me` to begin anew. How many were.
+    /// Sends records, as far as they were executed here. A replica for which they are not kept any
+    /// more is told by `me` to begin anew. How many were.
     pub(super) fn pump(
         &mut self,
         now: Instant,

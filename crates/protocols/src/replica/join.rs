@@ -1,5 +1,5 @@
-//! Joining: a replica copies the state of a member ([`super::copy`]) while writes go on, and is made a
-//! member when it has all of it (traps T4, T5). Until then it answers nothing.
+//! Joining: a replica copies the state of a member ([`super::copy`]) while writes go on, and is
+//! made a member when it has all of it (traps T4, T5). Until then it answers nothing.
 
 use alloc::vec::Vec;
 
@@ -118,7 +118,8 @@ impl<E: Engine> Replica<E> {
                 self.spoil_copy();
                 self.next_retry = now.instant;
             }
-            // A head is told so where it asked for a record, and may have got it from another member since.
+            // A head is told so where it asked for a record, and may have got it from another
+            // member since.
             Phase::Opening | Phase::Open
                 if self.role.is_head() && !self.opening.lacks(self.ordered.end()) => {}
             Phase::Opening | Phase::Open if self.role.is_epoch(epoch) => self.leave_diverged(),

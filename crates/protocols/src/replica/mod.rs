@@ -1,11 +1,12 @@
 //! A replica of a primary-backup, chain or CRAQ group: its parts, and what it makes of them.
 //!
-//! Each part owns its state and is told what it needs; it sends what is its own, or says what is to be done:
-//! `role` (who orders, passes on, commits, reads), `streams` (records on their way), `queue` (what
-//! waits for the engine), `unanswered` and `asking` (what waits for others), `opening` (what an epoch
-//! begins with), `copy` and `feeds` (how a replica joins, from both sides), `journal` (what is on its disk),
-//! `report` (what the controller is told). The other files are the replica's own, by subject: they import the parts and this
-//! file, and none of these imports them.
+//! Each part owns its state and is told what it needs; it sends what is its own, or says what is to
+//! be done: `role` (who orders, passes on, commits, reads), `streams` (records on their way),
+//! `queue` (what waits for the engine), `unanswered` and `asking` (what waits for others),
+//! `opening` (what an epoch begins with), `copy` and `feeds` (how a replica joins, from both
+//! sides), `journal` (what is on its disk), `report` (what the controller is told). The other files
+//! are the replica's own, by subject: they import the parts and this file, and none of these
+//! imports them.
 
 mod asking;
 mod copy;
@@ -84,7 +85,8 @@ pub struct Replica<E> {
     copy: Copy,
     feeds: Feeds,
     journal: Journal,
-    /// No epoch opens here before: what was granted by an earlier start may be held until then (trap T2).
+    /// No epoch opens here before: what was granted by an earlier start may be held until then
+    /// (trap T2).
     quiet_until: Instant,
     /// The last epoch in which this replica had all that was agreed; 0 if what is here is not that.
     held_epoch: u32,
@@ -172,8 +174,8 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Drops the records that nobody needs any more. In CRAQ the engine may yet have to execute what is
-    /// committed.
+    /// Drops the records that nobody needs any more. In CRAQ the engine may yet have to execute
+    /// what is committed.
     fn let_go(&mut self) {
         let position = self.committed.min(self.executed);
         let log = &mut self.ordered.log;
@@ -203,7 +205,8 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Whether all up to `position`, and the state that it goes on from, would be here after a power cut.
+    /// Whether all up to `position`, and the state that it goes on from, would be here after a
+    /// power cut.
     fn is_durable(&self, position: Position) -> bool {
         let is_durable = self.journal.durable() >= position && self.journal.has_copied();
         is_durable || !self.setup.guards.on(Guard::DurableWhole)

@@ -1,5 +1,5 @@
-//! What members agree on while an epoch opens (traps T2 to T5): where everybody's log ends, the records that
-//! the head lacks, the end that it decided on, and who has opened the epoch by that.
+//! What members agree on while an epoch opens (traps T2 to T5): where everybody's log ends, the
+//! records that the head lacks, the end that it decided on, and who has opened the epoch by that.
 
 use alloc::vec::Vec;
 
@@ -123,8 +123,8 @@ impl Opening {
         self.ends.iter().any(|(_, other)| other.position > end.0)
     }
 
-    /// A fragment of the record at `position` came, of a log that ends at `end`. Whether it is time to
-    /// go on: the record is here, or all that was asked for.
+    /// A fragment of the record at `position` came, of a log that ends at `end`. Whether it is time
+    /// to go on: the record is here, or all that was asked for.
     pub(super) fn take(
         &mut self,
         (position, end): (Position, Position),

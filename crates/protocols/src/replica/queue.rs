@@ -7,8 +7,8 @@ use concord_core::NodeId;
 
 use crate::turn::{ReadTurn, Turn};
 
-/// Most operations, and bytes of commands, that wait for the engine of who orders writes: it logs them
-/// when they are executed. What comes beyond is dropped, and sent again by its client.
+/// Most operations, and bytes of commands, that wait for the engine of who orders writes: it logs
+/// them when they are executed. What comes beyond is dropped, and sent again by its client.
 const PENDING_MAX: usize = 65_536;
 const PENDING_BYTES_MAX: usize = 64 << 20;
 

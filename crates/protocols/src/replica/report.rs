@@ -1,9 +1,9 @@
-//! What the controller is told, and when. Which members a replica hears of is part of it: the controller
-//! takes one of two that do not hear each other out of the group, for which all writes would wait
-//! otherwise.
+//! What the controller is told, and when. Which members a replica hears of is part of it: the
+//! controller takes one of two that do not hear each other out of the group, for which all writes
+//! would wait otherwise.
 //!
-//! Members hear of each other by what they say anyway: where their logs end while an epoch opens, and
-//! requests for leases and their grants from then on. A joining replica asks them.
+//! Members hear of each other by what they say anyway: where their logs end while an epoch opens,
+//! and requests for leases and their grants from then on. A joining replica asks them.
 
 use alloc::vec::Vec;
 
@@ -59,8 +59,8 @@ impl Report {
         is_due
     }
 
-    /// A new epoch with these other members. They have not said anything yet; among members that is no
-    /// silence, one that joins must first hear of them.
+    /// A new epoch with these other members. They have not said anything yet; among members that is
+    /// no silence, one that joins must first hear of them.
     pub(super) fn begin<'a>(
         &mut self,
         now: Instant,
@@ -71,8 +71,8 @@ impl Report {
         self.reach.heard.extend(others.map(|m| (m.node, is_member.then_some(now))));
     }
 
-    /// `node` said something. If it was called silent, it is not any more, and the controller hears of
-    /// that at once.
+    /// `node` said something. If it was called silent, it is not any more, and the controller hears
+    /// of that at once.
     pub(super) fn hear(&mut self, now: Instant, node: u16) {
         let own = self.reach.heard.iter_mut().find(|(other, _)| *other == node);
         let Some((_, heard)) = own else { return };

@@ -1,5 +1,5 @@
-//! The part of a replica in its group: who orders, passes on, commits and reads, by the configuration in
-//! force.
+//! The part of a replica in its group: who orders, passes on, commits and reads, by the
+//! configuration in force.
 
 use concord_core::{Epoch, NodeId};
 use concord_wire::Addr;
@@ -51,8 +51,8 @@ impl Role {
         self.config.as_ref().and_then(Config::head)
     }
 
-    /// Who commits and replies to writes, answers the reads of the normal protocol, and feeds those who
-    /// join: the tail, the primary.
+    /// Who commits and replies to writes, answers the reads of the normal protocol, and feeds those
+    /// who join: the tail, the primary.
     pub(super) fn reader(&self) -> Option<&Member> {
         self.config.as_ref().and_then(Config::reader)
     }

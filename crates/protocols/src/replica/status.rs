@@ -31,8 +31,8 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// The complete state that is here, if there is one, member or not: where all members are lost, it
-    /// may be the newest that is left.
+    /// The complete state that is here, if there is one, member or not: where all members are lost,
+    /// it may be the newest that is left.
     pub(super) fn held(&self) -> Held {
         if self.phase == Phase::Left || !self.copy.is_whole() || self.held_epoch == 0 {
             return Held::default();

@@ -69,7 +69,8 @@ impl Streams {
         self.receiver.as_ref().is_some_and(|r| r.ack_due)
     }
 
-    /// Whether it is time for an acknowledgement that nothing else gave cause to; the next time is set.
+    /// Whether it is time for an acknowledgement that nothing else gave cause to; the next time is
+    /// set.
     pub(super) fn is_keepalive_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.next_keepalive && self.receiver.is_some();
         if is_due {

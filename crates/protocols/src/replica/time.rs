@@ -11,13 +11,14 @@ use super::Replica;
 use crate::setup::Phase;
 
 impl<E: Engine> Replica<E> {
-    /// Whether it needs the engine's answers: who has left, or is out, waits for as long as it takes.
+    /// Whether it needs the engine's answers: who has left, or is out, waits for as long as it
+    /// takes.
     fn is_watching(&self) -> bool {
         matches!(self.phase, Phase::Joining | Phase::Opening | Phase::Open)
     }
 
-    /// An engine that is silent for too long is given up: everybody who waits for this replica would
-    /// wait for ever.
+    /// An engine that is silent for too long is given up: everybody who waits for this replica
+    /// would wait for ever.
     fn watch_engine(&mut self, now: Instant) {
         let owes = self.is_watching() && !self.queue.is_empty();
         if self.serving.gives_up_engine(now, owes, &mut self.count) {

@@ -1,5 +1,5 @@
-//! Primary: what was executed and is not answered yet, since not every backup has executed the writes that
-//! it may have seen (trap T6).
+//! Primary: what was executed and is not answered yet, since not every backup has executed the
+//! writes that it may have seen (trap T6).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;

@@ -1,7 +1,7 @@
 //! Writes: ordered by the head, executed by everybody in the same order, answered by who commits.
 //!
-//! Harmonia §8 responsibility 1: only in sequence order. Trap T14: every numbered write, a retry or a
-//! refused one too, takes its turn as a record, so that the last-committed point is a prefix.
+//! Harmonia §8 responsibility 1: only in sequence order. Trap T14: every numbered write, a retry or
+//! a refused one too, takes its turn as a record, so that the last-committed point is a prefix.
 
 use alloc::vec::Vec;
 
@@ -250,9 +250,9 @@ impl<E: Engine> Replica<E> {
 
     /// The engine was lost to a script that does not end. Its client is told that nobody knows what
     /// became of it, so that it does not ask the next replica, which would be lost as well. Nobody
-    /// else has heard of it: who orders logs what the engine has answered. Which of the scripts that
-    /// are pending it was the engine does not say: it need not be the first, since a server keeps
-    /// answers back that belong to one receive.
+    /// else has heard of it: who orders logs what the engine has answered. Which of the scripts
+    /// that are pending it was the engine does not say: it need not be the first, since a server
+    /// keeps answers back that belong to one receive.
     pub(super) fn disown_poison(&mut self, sink: &mut impl Sink) {
         if !self.serving.engine.is_poisoned() {
             return;

@@ -1,5 +1,5 @@
-//! A view change under way (VRR §4.2): who has left the earlier views, who votes for which log, and whose
-//! log the new leader takes.
+//! A view change under way (VRR §4.2): who has left the earlier views, who votes for which log, and
+//! whose log the new leader takes.
 
 use alloc::vec::Vec;
 
@@ -7,8 +7,9 @@ use concord_core::{Duration, Instant, Position, ViewNumber};
 use concord_wire::control::LogEnd;
 use concord_wire::vr::SwitchLife;
 
-/// Most doublings of the time that a view change may take, a lease's length at first. It has to be longer
-/// than a lease, and no longer than clients wait: whatever made earlier ones fail may have healed.
+/// Most doublings of the time that a view change may take, a lease's length at first. It has to be
+/// longer than a lease, and no longer than clients wait: whatever made earlier ones fail may have
+/// healed.
 const PATIENCE_MAX: u32 = 2;
 
 /// A DoViewChange.
@@ -35,8 +36,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// A view was entered, of a group of so many; it is to begin in `patience_ns`, or more if earlier ones
-    /// did not.
+    /// A view was entered, of a group of so many; it is to begin in `patience_ns`, or more if
+    /// earlier ones did not.
     pub(super) fn enter(&mut self, now: Instant, members: usize, patience_ns: Duration) {
         let failed = self.failed + 1;
         *self = Change {
@@ -94,8 +95,8 @@ impl Change {
         self.votes[index] = Some(vote);
     }
 
-    /// Who has the best log of a quorum, and that one's vote: of the latest view, and of these the longest,
-    /// `me` of equals. `None` while there are fewer votes, or the own one is missing.
+    /// Who has the best log of a quorum, and that one's vote: of the latest view, and of these the
+    /// longest, `me` of equals. `None` while there are fewer votes, or the own one is missing.
     pub(super) fn elect(&self, me: usize, quorum: usize) -> Option<(usize, Vote)> {
         let own = self.votes.get(me).copied().flatten()?;
         if self.votes() < quorum {

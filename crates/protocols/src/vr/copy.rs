@@ -6,11 +6,11 @@
 //! position of the log, the results. Here the leader feeds, and a chunk is of what is committed.
 //!
 //! A replica that copies has given up its log. Until it has another one it neither acknowledges nor
-//! grants nor leads, and its vote is that of an empty log. It may vote, though it has promised more: its
-//! log was not the leader's where the leader's begins, so all that is before was logged by a quorum
-//! without it, and what comes after it never acknowledged. So whatever is committed is in the log of
-//! another voter of any quorum. And it must be able to: else a group of three would stand still for ever
-//! when another one of them recovers, which waits for two in normal status.
+//! grants nor leads, and its vote is that of an empty log. It may vote, though it has promised
+//! more: its log was not the leader's where the leader's begins, so all that is before was logged
+//! by a quorum without it, and what comes after it never acknowledged. So whatever is committed is
+//! in the log of another voter of any quorum. And it must be able to: else a group of three would
+//! stand still for ever when another one of them recovers, which waits for two in normal status.
 
 use alloc::vec::Vec;
 
@@ -38,8 +38,8 @@ use crate::parts::{
 use crate::sessions::SavedSessions;
 
 impl<E: Engine> Vr<E> {
-    /// The other's log begins at `base`, behind all that was offered as common to both. What is before
-    /// is committed: if this log has it too, that is common.
+    /// The other's log begins at `base`, behind all that was offered as common to both. What is
+    /// before is committed: if this log has it too, that is common.
     pub(super) fn on_apart(
         &mut self,
         now: Now,
@@ -81,7 +81,8 @@ impl<E: Engine> Vr<E> {
         self.keep_copying(sink);
     }
 
-    /// This replica lives as another life from now on: it asks for what it lacks by that one's name.
+    /// This replica lives as another life from now on: it asks for what it lacks by that one's
+    /// name.
     pub(super) fn renew_copy(&mut self) {
         let tag = self.group.tag_of(self.lives.mine());
         if let Some(copying) = self.copying.as_mut() {
@@ -91,8 +92,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Another view has begun, whose log ended at `target`. What is here is as of what was committed,
-    /// which the new leader has too: the copy goes on.
+    /// Another view has begun, whose log ended at `target`. What is here is as of what was
+    /// committed, which the new leader has too: the copy goes on.
     pub(super) fn go_on_copying(&mut self, now: Now, target: LogEnd, sink: &mut impl Sink) {
         let Some(copying) = self.copying.as_mut() else { return };
         (copying.target, copying.part) = (target, None);
@@ -247,8 +248,8 @@ impl<E: Engine> Vr<E> {
         Some(if next == PLACE_END { PART_RESULTS } else { PART_OBJECTS + next })
     }
 
-    /// Whether that copy is still being made: one of the records before a part may have begun it anew, and where the
-    /// engine is slow, what is here stays until nothing waits for it.
+    /// Whether that copy is still being made: one of the records before a part may have begun it
+    /// anew, and where the engine is slow, what is here stays until nothing waits for it.
     fn goes_on_with(&self, attempt: u64) -> bool {
         let is_same = |copying: &Copying| copying.attempt == attempt;
         self.stage == Stage::Starting && self.copying.as_ref().is_some_and(is_same)
@@ -358,8 +359,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Takes a part of the state for a member, or for the own disk, of objects as they are behind everything
-    /// submitted so far.
+    /// Takes a part of the state for a member, or for the own disk, of objects as they are behind
+    /// everything submitted so far.
     pub(super) fn take_part(&mut self, to: usize, number: u64) {
         // A result is there once its request was executed.
         let position = if number == PART_RESULTS { self.executed } else { self.submitted };
@@ -401,8 +402,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// The engine has made a chunk: its first fragments go out at once, since whoever asked for it asks again only after a
-    /// while.
+    /// The engine has made a chunk: its first fragments go out at once, since whoever asked for it
+    /// asks again only after a while.
     pub(super) fn chunk_made(
         &mut self,
         to: usize,

@@ -25,8 +25,8 @@ pub(super) struct Copying {
     pub(super) part: Option<Assembly>,
     /// The first fragment of the last question.
     pub(super) asked: u32,
-    /// Raft: the newest configuration in the log that was given up. This replica may be among those who made it
-    /// committed, so that nobody whose log ends before it gets its vote.
+    /// Raft: the newest configuration in the log that was given up. This replica may be among those
+    /// who made it committed, so that nobody whose log ends before it gets its vote.
     pub(super) floor: LastRecord,
 }
 
@@ -37,8 +37,9 @@ impl Copying {
         Copying { attempt, begun: false, target, wanted, part: None, asked: 0, floor }
     }
 
-    /// The part that has come, if it can be installed: the log ends at `end`, of which all up to `submitted`
-    /// was given to the engine. One of a leader that had executed less than an earlier one is dropped.
+    /// The part that has come, if it can be installed: the log ends at `end`, of which all up to
+    /// `submitted` was given to the engine. One of a leader that had executed less than an earlier
+    /// one is dropped.
     pub(super) fn ready(&mut self, end: Position, submitted: Position) -> Option<Assembly> {
         let wanted = self.wanted;
         let is_chunk = wanted != PART_TABLE && wanted != PART_RESULTS;

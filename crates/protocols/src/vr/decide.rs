@@ -1,21 +1,21 @@
 //! Scripts that do not end, where the engine is a server of its own.
 //!
-//! A script that runs for too long is stopped, and whether it was must be the same at all replicas. The
-//! leader decides: it tells nobody that a script is committed before it has executed it. If its engine
-//! had to stop the script, the leader has a record written (`CONCORD.VOID position`), which makes the
-//! script void for all who come to it; they hear that both are committed together. A leader whose
-//! engine is lost to a script that cannot be stopped does the same before it leaves.
+//! A script that runs for too long is stopped, and whether it was must be the same at all replicas.
+//! The leader decides: it tells nobody that a script is committed before it has executed it. If its
+//! engine had to stop the script, the leader has a record written (`CONCORD.VOID position`), which
+//! makes the script void for all who come to it; they hear that both are committed together. A
+//! leader whose engine is lost to a script that cannot be stopped does the same before it leaves.
 //!
 //! A follower whose engine stops a script that its leader has executed leaves: it is slower by far.
 //!
-//! That a script ran to its end stands in no record. A leader that has executed one and dies before anybody
-//! heard of it may have a successor that makes it void. So nobody may see it before a quorum has executed
-//! it, and so knows that it was decided:
+//! That a script ran to its end stands in no record. A leader that has executed one and dies before
+//! anybody heard of it may have a successor that makes it void. So nobody may see it before a
+//! quorum has executed it, and so knows that it was decided:
 //! - a leader withholds the answers to it, and to all that it executes behind it, until then;
-//! - a follower refuses fast reads that are older than a script that it has executed: their last-committed
-//!   point passes it when a quorum has executed it (Harmonia §8.3);
-//! - what any vote for a view knows to be committed its leader does not make void, and leaves if it has to stop
-//!   it. Any quorum of votes holds one of those who know of what was answered.
+//! - a follower refuses fast reads that are older than a script that it has executed: their
+//!   last-committed point passes it when a quorum has executed it (Harmonia §8.3);
+//! - what any vote for a view knows to be committed its leader does not make void, and leaves if it
+//!   has to stop it. Any quorum of votes holds one of those who know of what was answered.
 
 use concord_core::{Guard, Instant, Now, Position};
 use concord_engine::redis::STOPPED_REPLY;
@@ -88,8 +88,8 @@ impl<E: Engine> Vr<E> {
             .filter(|_| self.is_leader() && self.setup.guards.on(Guard::ScriptKnown))
     }
 
-    /// Whether an answer that would have been withheld while this replica led is not any more, since it does not lead: it
-    /// is none for a client, as those that were ready by then.
+    /// Whether an answer that would have been withheld while this replica led is not any more,
+    /// since it does not lead: it is none for a client, as those that were ready by then.
     pub(super) fn was_withheld(&self) -> bool {
         let is_unknown = self.scripts.unknown().is_some();
         is_unknown && !self.is_leader() && self.setup.guards.on(Guard::ScriptKnown)
@@ -138,14 +138,15 @@ impl<E: Engine> Vr<E> {
             && self.scripts.stopped().is_some_and(|turn| turn.position <= heard)
     }
 
-    /// This replica leads a view, and a leader between has executed what was stopped here: by any of the votes it
-    /// is committed.
+    /// This replica leads a view, and a leader between has executed what was stopped here: by any
+    /// of the votes it is committed.
     pub(super) fn outlived_stop_as_leader(&self) -> bool {
         let settled = self.scripts.settled();
         self.scripts.stopped().is_some_and(|turn| turn.position <= settled)
     }
 
-    /// The engine is lost: whether to stay a while, for last words about the scripts that may have taken it.
+    /// The engine is lost: whether to stay a while, for last words about the scripts that may have
+    /// taken it.
     pub(super) fn has_last_word(&mut self, now: Instant) -> bool {
         if !self.serving.engine.is_poisoned() || !self.is_leader() {
             return false;

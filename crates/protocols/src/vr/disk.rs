@@ -1,9 +1,9 @@
 //! What becomes durable, and what is said once it is (trap T7).
 //!
-//! A follower acknowledges what its disk has, and the leader counts itself by that: so what is committed is on
-//! the disks of a quorum. What a replica promises by its view, and the newest lives that it knows, stand on
-//! its disk before anything leaves it that comes of them: until then all that it says is held back. That costs a
-//! sync at a view change, and nothing in between.
+//! A follower acknowledges what its disk has, and the leader counts itself by that: so what is
+//! committed is on the disks of a quorum. What a replica promises by its view, and the newest lives
+//! that it knows, stand on its disk before anything leaves it that comes of them: until then all
+//! that it says is held back. That costs a sync at a view change, and nothing in between.
 
 use alloc::vec::Vec;
 
@@ -66,7 +66,8 @@ impl<E: Engine> Vr<E> {
         self.held = held;
     }
 
-    /// What is to be written to the disk, if the batch before is durable: then call [`Vr::persisted`].
+    /// What is to be written to the disk, if the batch before is durable: then call
+    /// [`Vr::persisted`].
     pub fn poll_persist(&mut self) -> Option<Persist<Batch>> {
         self.journal.poll(self.ordered.end())
     }
@@ -90,8 +91,8 @@ impl<E: Engine> Vr<E> {
         self.journal.set_short(is_short);
     }
 
-    /// Leader: whether it refuses writes, since its own disk has no room, or so many others' that the rest is no
-    /// quorum.
+    /// Leader: whether it refuses writes, since its own disk has no room, or so many others' that
+    /// the rest is no quorum.
     pub(super) fn refuses_writes(&self) -> bool {
         let voting = self.leading.followers.iter().enumerate();
         let voting = voting.filter(|(index, _)| self.group.is_voter(*index));
@@ -135,8 +136,8 @@ impl<E: Engine> Vr<E> {
         self.held = held;
     }
 
-    /// Has the disk remember what this replica promises. One that has lost what it had promised has nothing to
-    /// remember before it has recovered.
+    /// Has the disk remember what this replica promises. One that has lost what it had promised has
+    /// nothing to remember before it has recovered.
     pub(super) fn promise(&mut self) {
         if self.recovery.is_from_nothing() && self.journal.is_owed() {
             // What is there of its promises says how new its log is, should the others be lost.
@@ -144,7 +145,8 @@ impl<E: Engine> Vr<E> {
         }
         let config = self.group.config.as_ref().filter(|_| self.stage != Stage::Out);
         let is_here = config.is_some() && !self.recovery.is_from_nothing();
-        // NOPaxos' floor. In Raft of a copy: whether a configuration was in the log that was given up.
+        // NOPaxos' floor. In Raft of a copy: whether a configuration was in the log that was given
+        // up.
         let floor = match &self.copying {
             Some(copying) if self.group.elects() => copying.floor.position,
             _ => self.sequence.floor().to_u64(),

@@ -1,5 +1,5 @@
-//! Execution, which in VR follows the commit: every replica executes the log in order, up to what it
-//! knows to be committed, and the leader answers.
+//! Execution, which in VR follows the commit: every replica executes the log in order, up to what
+//! it knows to be committed, and the leader answers.
 
 use concord_core::{Guard, Now, Position};
 use concord_engine::redis::STOPPED_REPLY;
@@ -47,7 +47,8 @@ impl<E: Engine> Vr<E> {
                 break;
             }
             if turn.verdict == Verdict::Execute && executable != Executable::Whole {
-                // What is here of its objects has a reply of its own: the whole's is learned at the end.
+                // What is here of its objects has a reply of its own: the whole's is learned at the
+                // end.
                 turn.verdict = Verdict::Nothing;
             }
             reply.clear();

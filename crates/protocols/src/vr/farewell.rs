@@ -36,7 +36,8 @@ impl Farewell {
         is_over
     }
 
-    /// Follower: whether the leader of `view` is to be told once more; else the next step is due at once.
+    /// Follower: whether the leader of `view` is to be told once more; else the next step is due at
+    /// once.
     pub(super) fn tells(&mut self, now: Instant, view: ViewNumber) -> bool {
         if self.told.0 != view {
             self.told = (view, 0);

@@ -42,7 +42,8 @@ pub(super) struct Feed {
 }
 
 impl Follower {
-    /// NOPaxos: the log ends at `end`; a follower that has not acknowledged in time is sent records.
+    /// NOPaxos: the log ends at `end`; a follower that has not acknowledged in time is sent
+    /// records.
     pub(super) fn note_lag(&mut self, now: Instant, end: Position) {
         match self.lag {
             _ if self.sender.is_none() || self.acked >= end => self.lag = None,

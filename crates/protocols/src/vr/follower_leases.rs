@@ -1,12 +1,15 @@
-//! Follower leases over the log (FLAIR §4.5, "FLeases"): how Raft's followers answer reads without a switch's help.
+//! Follower leases over the log (FLAIR §4.5, "FLeases"): how Raft's followers answer reads without
+//! a switch's help.
 //!
-//! - A follower asks all for leases, as under Harmonia: while it holds those of a quorum, no later term has begun
-//!   (trap T2). The leader's grant also says up to where it has committed.
+//! - A follower asks all for leases, as under Harmonia: while it holds those of a quorum, no later
+//!   term has begun (trap T2). The leader's grant also says up to where it has committed.
 //! - Revoked by the record of a write, granted again by the commit point: [`super::group_leases`].
-//! - The leader commits a write once a quorum has it and each holder of a lease: none of them answers a read of its
-//!   group before it has executed it. So whatever somebody has seen, nobody's answer is older.
+//! - The leader commits a write once a quorum has it and each holder of a lease: none of them
+//!   answers a read of its group before it has executed it. So whatever somebody has seen, nobody's
+//!   answer is older.
 //! - Who lags gets no lease. A holder that died delays writes until its lease is over.
-//! - Clients choose a replica at random; a follower that may not answer passes the read to the leader, in its term.
+//! - Clients choose a replica at random; a follower that may not answer passes the read to the
+//!   leader, in its term.
 
 use concord_core::{Duration, Guard, Instant, NodeId, Now, Position, ViewNumber};
 use concord_engine::Engine;
@@ -17,7 +20,8 @@ use super::group_leases::NoLease;
 use super::{Stage, Vr};
 use crate::setup::SlowReads;
 
-/// How far behind the commit point a follower may be that gets a lease, in records: writes will wait for it.
+/// How far behind the commit point a follower may be that gets a lease, in records: writes will
+/// wait for it.
 const LAG_RECORDS_MAX: u64 = 256;
 /// Which part of a lease a follower may lack what a quorum has, and get a lease.
 const PATIENCE: Duration = 8;
@@ -89,7 +93,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Leader: up to where what a quorum has may be called committed: every holder of a lease has it too.
+    /// Leader: up to where what a quorum has may be called committed: every holder of a lease has
+    /// it too.
     pub(super) fn await_holders(&mut self, now: Instant, committed: Position) -> Position {
         if !self.has_follower_leases() || !self.setup.guards.on(Guard::LeaseHolders) {
             return committed;

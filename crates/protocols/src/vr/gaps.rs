@@ -1,13 +1,14 @@
-//! NOPaxos (Li et al.: *Just Say NO to Paxos Overhead*, OSDI 2016): the switch numbers the writes and
-//! sends each to all replicas, so that nobody has to stream them.
+//! NOPaxos (Li et al.: *Just Say NO to Paxos Overhead*, OSDI 2016): the switch numbers the writes
+//! and sends each to all replicas, so that nobody has to stream them.
 //!
-//! A view takes the numbers of one switch, its session (trap T23), one after the other: the log of a
-//! follower is that of the leader without a word between them. A number that is missed
+//! A view takes the numbers of one switch, its session (trap T23), one after the other: the log of
+//! a follower is that of the leader without a word between them. A number that is missed
 //! - at a follower: the leader sees that it lags behind, and streams the records;
 //! - at the leader: it asks the others; who has logged the write sends it;
-//! - at all of them: gap agreement. The leader goes on to a later view that it leads too. The votes of a
-//!   quorum say that nobody who counts has logged that number, and the view begins behind it: its
-//!   floor. So an agreement on a gap, a change of the leader and one of the switch are the same thing.
+//! - at all of them: gap agreement. The leader goes on to a later view that it leads too. The votes
+//!   of a quorum say that nobody who counts has logged that number, and the view begins behind it:
+//!   its floor. So an agreement on a gap, a change of the leader and one of the switch are the same
+//!   thing.
 
 use concord_core::{Guard, Instant, Now, Position, Seq, SwitchId, ViewNumber};
 use concord_engine::Engine;
@@ -78,8 +79,8 @@ impl<E: Engine> Vr<E> {
         self.note_missed(now);
     }
 
-    /// Leader: whether the next number is missed. It is if later ones are here, or if a follower says
-    /// that its log is longer.
+    /// Leader: whether the next number is missed. It is if later ones are here, or if a follower
+    /// says that its log is longer.
     pub(super) fn note_missed(&mut self, now: Instant) {
         if !self.group.is_sequenced() || !self.is_leader() {
             return self.sequence.miss_nothing();
@@ -90,8 +91,8 @@ impl<E: Engine> Vr<E> {
         self.count.seq_gaps += u64::from(is_news);
     }
 
-    /// A new view's leader: what nobody who voted has logged is given up, up to the first write that
-    /// is here.
+    /// A new view's leader: what nobody who voted has logged is given up, up to the first write
+    /// that is here.
     pub(super) fn draw_floor(&mut self) {
         self.sequence.set_floor(Seq::NONE);
         self.sequence.draw_floor(self.numbered());
@@ -161,8 +162,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// A write that waits here for the leader's record of it, since its body was staged there, or for one
-    /// before it: as the switch sent it.
+    /// A write that waits here for the leader's record of it, since its body was staged there, or
+    /// for one before it: as the switch sent it.
     fn send_early(&mut self, position: Position, to: Addr, sink: &mut impl Sink) {
         let (end, numbered) = (self.ordered.end(), self.numbered());
         if let Some(bytes) = self.sequence.at(position, end, numbered) {

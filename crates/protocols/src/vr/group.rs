@@ -1,5 +1,5 @@
-//! The part of a replica in its group: who the members are, who leads which view, what a quorum is, and
-//! which switch the controller told of.
+//! The part of a replica in its group: who the members are, who leads which view, what a quorum is,
+//! and which switch the controller told of.
 
 use concord_core::{NodeId, ViewNumber, hash};
 use concord_wire::Addr;
@@ -139,7 +139,8 @@ impl Group {
         quorum_of(self.voters())
     }
 
-    /// Who leads `view`: the members take turns (VRR §4.2). In Raft whoever was elected, if that is known.
+    /// Who leads `view`: the members take turns (VRR §4.2). In Raft whoever was elected, if that is
+    /// known.
     pub(super) fn leader_of(&self, view: ViewNumber) -> Option<usize> {
         if self.elects() {
             return self.elected.filter(|(term, _)| *term == view).map(|(_, leader)| leader);
@@ -208,8 +209,8 @@ impl Group {
         })
     }
 
-    /// What stands for a life of this group in packets that carry no vector. Views of another group may have
-    /// the same numbers.
+    /// What stands for a life of this group in packets that carry no vector. Views of another group
+    /// may have the same numbers.
     pub(super) fn tag_of(&self, life: Life) -> u32 {
         life.tag() ^ (self.id ^ (self.id >> 32)) as u32
     }

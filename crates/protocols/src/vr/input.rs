@@ -1,5 +1,5 @@
-//! What comes in, and whose it is: clients' packets, the stream of records, the controller's word, and
-//! what the members say to each other.
+//! What comes in, and whose it is: clients' packets, the stream of records, the controller's word,
+//! and what the members say to each other.
 
 use alloc::vec::Vec;
 
@@ -150,7 +150,8 @@ impl<E: Engine> Vr<E> {
             Err(config) => config,
         };
         if self.group.is_known() {
-            // The data of this group was given up. This process founds the next one, or has no place in it.
+            // The data of this group was given up. This process founds the next one, or has no
+            // place in it.
             if !config.members.iter().any(own) {
                 return self.leave();
             }
@@ -164,8 +165,8 @@ impl<E: Engine> Vr<E> {
         self.take_switch(now, sink);
     }
 
-    /// The controller founded another group, of which this process is a member: what is here is of no use
-    /// any more. Its engine may be busy with it.
+    /// The controller founded another group, of which this process is a member: what is here is of
+    /// no use any more. Its engine may be busy with it.
     fn give_up_group(&mut self) {
         self.leave_view(ViewNumber(0));
         self.group.forget();
@@ -193,8 +194,8 @@ impl<E: Engine> Vr<E> {
         true
     }
 
-    /// The first configuration: a founder begins in the first view with an empty log, whoever is in its
-    /// node's place later has lost what that one had and promised (trap T4).
+    /// The first configuration: a founder begins in the first view with an empty log, whoever is in
+    /// its node's place later has lost what that one had and promised (trap T4).
     fn join(&mut self, now: Now, config: Config) {
         let me = self.setup.me;
         let found = config.members.iter().position(|m| m.node == me.node);
@@ -214,7 +215,8 @@ impl<E: Engine> Vr<E> {
         self.view = self.setup.limits.first_view;
         self.next_retry = now.instant;
         if founder {
-            // The numbers of a restored log are no later ones: under FLAIR they are views (trap T28).
+            // The numbers of a restored log are no later ones: under FLAIR they are views (trap
+            // T28).
             let used = self.ordered.last_seq.switch_id.0;
             self.view = self.view.max(ViewNumber(used.saturating_add(1)));
             // They begin with a leader whom nobody had to vote for.

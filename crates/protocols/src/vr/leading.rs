@@ -1,5 +1,5 @@
-//! What a leader has of its view: what it knows of each member, what it owes the switch and its clients, and
-//! when.
+//! What a leader has of its view: what it knows of each member, what it owes the switch and its
+//! clients, and when.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -172,8 +172,8 @@ impl Leading {
         self.waiting_reads.pop_front_if(|(at, _)| *at <= upto)
     }
 
-    /// ReadIndex: whether to ask now who still follows: a read waits that came after that was last asked, and
-    /// the answers to that are here (`confirmed`), or lost for `again_ns`.
+    /// ReadIndex: whether to ask now who still follows: a read waits that came after that was last
+    /// asked, and the answers to that are here (`confirmed`), or lost for `again_ns`.
     pub(super) fn is_round_due(
         &mut self,
         now: Instant,
@@ -191,8 +191,8 @@ impl Leading {
         is_due
     }
 
-    /// Whether a commit point that some follower lacks (`is_untold`) is to be sent by itself now: it has
-    /// waited for `delay_ns`.
+    /// Whether a commit point that some follower lacks (`is_untold`) is to be sent by itself now:
+    /// it has waited for `delay_ns`.
     pub(super) fn is_commit_due(
         &mut self,
         now: Instant,

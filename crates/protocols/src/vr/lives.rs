@@ -2,10 +2,10 @@
 //! Storage*, DISC 2017): the newest life that a replica knows of each member.
 //!
 //! A replica without a disk forgets what it promised. Its vote for a later view may still be on its
-//! way when it has recovered in the earlier one, where it acknowledges writes that the vote does not
-//! tell of. So each message carries the sender's vector, whoever hears of a newer life drops what
-//! came of the older one, and a replica takes part again only after so many others have heard of its
-//! new life that every quorum holds one of them.
+//! way when it has recovered in the earlier one, where it acknowledges writes that the vote does
+//! not tell of. So each message carries the sender's vector, whoever hears of a newer life drops
+//! what came of the older one, and a replica takes part again only after so many others have heard
+//! of its new life that every quorum holds one of them.
 
 use alloc::vec::Vec;
 
@@ -103,8 +103,8 @@ impl Lives {
     }
 }
 
-/// Two processes of a node took the same number for their lives: the later one has an older data directory, or
-/// none, and has to learn of the other.
+/// Two processes of a node took the same number for their lives: the later one has an older data
+/// directory, or none, and has to learn of the other.
 fn is_another(one: Life, other: Life) -> bool {
     one.count == other.count && one.incarnation != other.incarnation
 }

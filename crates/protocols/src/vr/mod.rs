@@ -1,18 +1,19 @@
 //! Viewstamped Replication (Liskov, Cowling: *Viewstamped Replication Revisited*, 2012, cited as
-//! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O; and NOPaxos, which
-//! is the same with another source of the log (`sequence`, `gaps`); and Raft, the same with another way to choose
-//! who leads, and with which log (`elections`, `ballot`): there a view is a term.
+//! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O; and NOPaxos, which is
+//! the same with another source of the log (`sequence`, `gaps`); and Raft, the same with another
+//! way to choose who leads, and with which log (`elections`, `ballot`): there a view is a term.
 //!
-//! Read [`Vr`] first, then `input` (what comes in), `normal` (writes), `reads`, `views` (who leads),
-//! `recovery` (a replica that lost everything), `lives` (why that is safe without a disk), `copy` (the
-//! state, where the log does not go back far enough), `disk` and `restore` (what is kept, and a start with it). Each imports the parts that it works with, which own
-//! their state (`group`, `change`, `ballot`, `leading`, `follower`, `inbound`, `suspicion`, `recovering`, `copying`,
-//! `sequence`, `scripts`, `withheld`, `farewell`), and no part imports any of them.
+//! Read [`Vr`] first, then `input` (what comes in), `normal` (writes), `reads`, `views` (who
+//! leads), `recovery` (a replica that lost everything), `lives` (why that is safe without a disk),
+//! `copy` (the state, where the log does not go back far enough), `disk` and `restore` (what is
+//! kept, and a start with it). Each imports the parts that it works with, which own their state
+//! (`group`, `change`, `ballot`, `leading`, `follower`, `inbound`, `suspicion`, `recovering`,
+//! `copying`, `sequence`, `scripts`, `withheld`, `farewell`), and no part imports any of them.
 //!
 //! The replicas choose their views by themselves. The controller founds the group and grants switch
 //! ids; the leader tells the switch that it leads, with the view as the configuration's epoch, so
-//! that a stale leader's word is ignored. A new switch is taken over by a view change: a view has one
-//! switch, and no lease of an earlier view is valid once it has begun (Harmonia §6.3, trap T2).
+//! that a stale leader's word is ignored. A new switch is taken over by a view change: a view has
+//! one switch, and no lease of an earlier view is valid once it has begun (Harmonia §6.3, trap T2).
 
 mod ballot;
 mod change;
@@ -109,8 +110,8 @@ counters! {
         view_changes,
         /// Views begun by this replica as their leader.
         views_led,
-        /// Times that this replica would have left its view, and every view number was used: no view
-        /// changes any more, and the group is to be founded anew (`--fresh`).
+        /// Times that this replica would have left its view, and every view number was used: no
+        /// view changes any more, and the group is to be founded anew (`--fresh`).
         views_exhausted,
         /// Views left by this replica as their leader, since it heard no quorum.
         stepped_aside,
@@ -128,7 +129,8 @@ counters! {
         commits_sent,
         /// WRITE-COMPLETIONs sent once a quorum had executed.
         completions_sent,
-        /// Records fetched from a replica with a better log, or from the leader, before a view began.
+        /// Records fetched from a replica with a better log, or from the leader, before a view
+        /// began.
         records_transferred,
         /// Streams asked for again.
         streams_restarted,
@@ -138,7 +140,8 @@ counters! {
         stale_lives,
         /// Messages dropped because they are of another view or another group.
         other_view,
-        /// Times that the leader asked whether it still leads, for reads that waited for that (ReadIndex).
+        /// Times that the leader asked whether it still leads, for reads that waited for that
+        /// (ReadIndex).
         reads_confirmed,
         /// Questions to all where their logs end, for reads that waited for that (quorum reads).
         quorum_asked,
@@ -242,8 +245,8 @@ pub struct Vr<E> {
     copying: Option<Copying>,
     /// Copies begun in this life.
     copies: u32,
-    /// The wall clock of the record at the log's base: the time of the next record, should the log be cut
-    /// there, is not below it.
+    /// The wall clock of the record at the log's base: the time of the next record, should the log
+    /// be cut there, is not below it.
     base_now_ms: u64,
     /// The view of that record.
     base_term: ViewNumber,

@@ -2,13 +2,13 @@
 //!
 //! The leader logs a write and streams it (PREPARE). A follower acknowledges what its log holds
 //! (PREPARE-OK) and, in the same packet, what it has executed (COMMIT-ACK). What a quorum holds is
-//! committed: the leader executes it and answers; the commit point goes out with the next PREPARE, or
-//! as a COMMIT if none comes soon. What a quorum has executed completes at the switch. Writes are
-//! pipelined: the stream's window, not the commit, bounds what is under way.
+//! committed: the leader executes it and answers; the commit point goes out with the next PREPARE,
+//! or as a COMMIT if none comes soon. What a quorum has executed completes at the switch. Writes
+//! are pipelined: the stream's window, not the commit, bounds what is under way.
 //!
-//! PREPARE is a [`Data`] packet, PREPARE-OK with COMMIT-ACK an [`Ack`] (`applied`, `committed`), and
-//! COMMIT an [`Ack`] of the leader: `applied` is its log's end, `committed` the commit point, `stream`
-//! which stream it sends to that follower.
+//! PREPARE is a [`Data`] packet, PREPARE-OK with COMMIT-ACK an [`Ack`] (`applied`, `committed`),
+//! and COMMIT an [`Ack`] of the leader: `applied` is its log's end, `committed` the commit point,
+//! `stream` which stream it sends to that follower.
 
 use alloc::vec::Vec;
 
@@ -162,7 +162,8 @@ impl<E: Engine> Vr<E> {
         self.inbound.see(data.stream);
         let is_full = self.takes_no_more() || self.journal.is_stuffed();
         if self.stage == Stage::Normal && is_full {
-            // The engine, or the disk, does not get on with it: what is not taken is not acknowledged.
+            // The engine, or the disk, does not get on with it: what is not taken is not
+            // acknowledged.
             self.count.writes_log_full += 1;
             self.learn_committed(now, data.committed, sink);
             return self.trim();
@@ -177,7 +178,8 @@ impl<E: Engine> Vr<E> {
             Ok(Arrival::Dropped) => self.count.link_dropped += 1,
             Ok(Arrival::InOrder) | Err(BrokenStream) => {}
         }
-        // A new leader's fetch is over when its view begins; a log that is given up asks for another.
+        // A new leader's fetch is over when its view begins; a log that is given up asks for
+        // another.
         if !self.is_leader() {
             self.inbound.put_receiver(receiver);
         }
@@ -443,8 +445,8 @@ impl<E: Engine> Vr<E> {
     }
 
     /// Harmonia §8.3: a write completes once a quorum has executed it, so that most replicas can
-    /// answer fast reads of it. One packet speaks for all numbers up to its own, which turn stray in
-    /// the dirty set (§6.2): in VR each is in the log before any higher one, or never will be.
+    /// answer fast reads of it. One packet speaks for all numbers up to its own, which turn stray
+    /// in the dirty set (§6.2): in VR each is in the log before any higher one, or never will be.
     fn send_completions(&mut self, sink: &mut impl Sink) {
         let quorum = self.setup.guards.on(Guard::CommitAck);
         let executed = if quorum {
@@ -499,9 +501,9 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Whether a quorum, this replica included, was heard of lately. While it is not, nothing is committed;
-    /// and as long as the followers hear the leader, they do not suspect it. So it leaves the view, and
-    /// they go on without it.
+    /// Whether a quorum, this replica included, was heard of lately. While it is not, nothing is
+    /// committed; and as long as the followers hear the leader, they do not suspect it. So it
+    /// leaves the view, and they go on without it.
     fn hears_quorum(&self, now: Instant) -> bool {
         let lately = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < self.suspect_ns());
         let others = self
@@ -538,7 +540,8 @@ impl<E: Engine> Vr<E> {
         (0..self.group.members().len()).filter(is_live).filter(votes)
     }
 
-    /// Leader: how many are in its view with it, and have the log that it began with, itself included.
+    /// Leader: how many are in its view with it, and have the log that it began with, itself
+    /// included.
     pub(super) fn begun(&self, now: Instant) -> usize {
         let view_start = self.leading.view_start();
         let has_begun = |i: &usize| self.leading.followers[*i].acked >= view_start;
@@ -548,8 +551,8 @@ impl<E: Engine> Vr<E> {
     /// Who leads, and who may answer fast reads: the leader, and whom it has heard of lately. The
     /// view is the epoch, so that the switch ignores the word of a leader that was deposed.
     ///
-    /// NOPaxos §3: all members get the writes, also those that have not come into the view yet. One that is sent
-    /// to the leader alone, and lost, is missed by all.
+    /// NOPaxos §3: all members get the writes, also those that have not come into the view yet. One
+    /// that is sent to the leader alone, and lost, is missed by all.
     pub(super) fn tell_switch(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.switch.id == 0 {
             return;

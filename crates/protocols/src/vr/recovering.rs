@@ -15,8 +15,8 @@ pub(super) struct Answer {
     pub(super) view: ViewNumber,
     /// From the leader of that view alone.
     pub(super) leader: Option<Led>,
-    /// Raft, from the leader of a group whose voters were changed: the voters, and those of the last configuration that is
-    /// committed.
+    /// Raft, from the leader of a group whose voters were changed: the voters, and those of the
+    /// last configuration that is committed.
     pub(super) voters: Option<[u64; 2]>,
 }
 
@@ -53,8 +53,8 @@ impl Recovery {
         (self.recovering, self.is_kept) = (true, false);
     }
 
-    /// The process began with all that the ones before it had promised, which may have granted leases of up to
-    /// `quiet_ns`.
+    /// The process began with all that the ones before it had promised, which may have granted
+    /// leases of up to `quiet_ns`.
     pub(super) fn begin_kept(&mut self, quiet_ns: Duration) {
         (self.recovering, self.is_kept, self.quiet_ns) = (true, true, quiet_ns);
     }
@@ -116,8 +116,9 @@ impl Recovery {
         self.answers.fill(None);
     }
 
-    /// The latest view that was told of, once its leader has answered and enough others have, by what the leader says
-    /// of the voters and who has answered (bit i: member i); and what the leader said.
+    /// The latest view that was told of, once its leader has answered and enough others have, by
+    /// what the leader says of the voters and who has answered (bit i: member i); and what the
+    /// leader said.
     pub(super) fn outcome(
         &self,
         are_enough: impl Fn(Option<[u64; 2]>, u64) -> bool,

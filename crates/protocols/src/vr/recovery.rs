@@ -1,4 +1,5 @@
-//! Recovery of a replica that lost everything (VRR §4.3), made safe by crash vectors ([`super::lives`]).
+//! Recovery of a replica that lost everything (VRR §4.3), made safe by crash vectors
+//! ([`super::lives`]).
 //!
 //! VRR's protocol alone is not: a vote that was sent before the crash can be counted after the
 //! recovery in an earlier view (Michael et al., DISC 2017). Here a recovering replica
@@ -38,10 +39,11 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Others know a higher life of this node. It may be one that was aborted before this process began,
-    /// since nobody can say which of two with equal counts is the later one. What this process
-    /// promised counts no more, and what the other one promised is not known here: it recovers, as a
-    /// life above both, and tells all of it. Its log and its state are as good as any other beginning.
+    /// Others know a higher life of this node. It may be one that was aborted before this process
+    /// began, since nobody can say which of two with equal counts is the later one. What this
+    /// process promised counts no more, and what the other one promised is not known here: it
+    /// recovers, as a life above both, and tells all of it. Its log and its state are as good as
+    /// any other beginning.
     pub(super) fn come_again(&mut self, now: Now, above: Life, sink: &mut impl Sink) {
         if !self.setup.guards.on(Guard::LifeRaised) {
             if !(self.recovery.is_under_way() && self.lives.raise_mine(above)) {
@@ -62,7 +64,8 @@ impl<E: Engine> Vr<E> {
         self.say_all(VrBody::Recovery, sink);
     }
 
-    /// The view has lost its leader, who lives again and has forgotten it: there is nothing to wait for.
+    /// The view has lost its leader, who lives again and has forgotten it: there is nothing to wait
+    /// for.
     pub(super) fn lose_leader(&mut self, now: Now) {
         let gone = now.instant.0.saturating_sub(self.suspect_ns());
         self.suspicion.lose_leader(concord_core::Instant(gone));
@@ -85,8 +88,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Leader: whether nobody can be elected any more by a configuration that this log does not have, or has as one
-    /// before the last that is committed: a quorum has a record of this term.
+    /// Leader: whether nobody can be elected any more by a configuration that this log does not
+    /// have, or has as one before the last that is committed: a quorum has a record of this term.
     fn knows_voters(&self) -> bool {
         let is_known = self.committed >= self.leading.view_start();
         is_known || !self.group.elects() || !self.setup.guards.on(Guard::RecoveryTerm)
@@ -99,7 +102,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Whether so many of the others have `answered` that every quorum this node was part of holds one of them.
+    /// Whether so many of the others have `answered` that every quorum this node was part of holds
+    /// one of them.
     fn are_enough(&self, voters: Option<[u64; 2]>, answered: u64) -> bool {
         if !self.setup.guards.on(Guard::RecoveryQuorum) {
             return true;

@@ -1,10 +1,11 @@
-//! A replica of VR or NOPaxos that is told to end ([`crate::retire`]). Its group stays; who is not heard is
-//! outvoted. So
-//! 1. a leader hands its view on: it begins the change to the next view whose leader it hears, and does
-//!    not lead again;
-//! 2. a follower tells its leader, which has the switch send it no more reads, and answers meanwhile;
-//! 3. then it answers nothing any more, and gives back its leases, so that no vote waits for their end
-//!    (trap T2).
+//! A replica of VR or NOPaxos that is told to end ([`crate::retire`]). Its group stays; who is not
+//! heard is outvoted. So
+//! 1. a leader hands its view on: it begins the change to the next view whose leader it hears, and
+//!    does not lead again;
+//! 2. a follower tells its leader, which has the switch send it no more reads, and answers
+//!    meanwhile;
+//! 3. then it answers nothing any more, and gives back its leases, so that no vote waits for their
+//!    end (trap T2).
 
 use concord_core::{Instant, Now};
 use concord_engine::Engine;

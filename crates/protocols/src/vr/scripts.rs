@@ -1,5 +1,5 @@
-//! Scripts that are not decided on ([`super::decide`]): which are running, which was stopped, which are void;
-//! and of which it is known that they ran to their end.
+//! Scripts that are not decided on ([`super::decide`]): which are running, which was stopped, which
+//! are void; and of which it is known that they ran to their end.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::ops::RangeInclusive;
@@ -62,8 +62,8 @@ impl Scripts {
         self.stopped.is_some()
     }
 
-    /// The state is a copy as of `position`; nothing is pending. Of a server's, which scripts may have changed: in
-    /// which view it was made, and its newest number.
+    /// The state is a copy as of `position`; nothing is pending. Of a server's, which scripts may
+    /// have changed: in which view it was made, and its newest number.
     pub(super) fn copied_up_to(
         position: Position,
         of_server: Option<(ViewNumber, Seq)>,
@@ -89,8 +89,8 @@ impl Scripts {
         self.running.push_back(Running { position, decides });
     }
 
-    /// The view that this replica leads begins, with what is committed up to `settled` by any of the votes: it
-    /// may have been answered.
+    /// The view that this replica leads begins, with what is committed up to `settled` by any of
+    /// the votes: it may have been answered.
     pub(super) fn begin_view(&mut self, settled: Position) {
         (self.settled, self.known) = (settled, Position(0));
     }
@@ -100,8 +100,8 @@ impl Scripts {
         self.settled
     }
 
-    /// Leader: the script that an answer may have seen which is ready now, if no quorum is known to have executed
-    /// it: another leader could make it void.
+    /// Leader: the script that an answer may have seen which is ready now, if no quorum is known to
+    /// have executed it: another leader could make it void.
     pub(super) fn unknown(&self) -> Option<Position> {
         (self.last > self.known).then_some(self.last)
     }
@@ -156,8 +156,9 @@ impl Scripts {
         self.running.front().is_some_and(|first| first.decides && first.position == position)
     }
 
-    /// Up to where others may be told that a log is committed whose commit point is that: to before the first
-    /// script that is not decided; and of one that is void not without the record that says so.
+    /// Up to where others may be told that a log is committed whose commit point is that: to before
+    /// the first script that is not decided; and of one that is void not without the record that
+    /// says so.
     pub(super) fn decided(&self, committed: Position) -> Position {
         let before = |position: Position| Position(position.0 - 1);
         let first = self.running.iter().find(|script| script.decides);
@@ -181,8 +182,8 @@ impl Scripts {
         self.stopped
     }
 
-    /// The positions up to `committed` that were not searched for what is void, of a log that begins behind
-    /// `base`.
+    /// The positions up to `committed` that were not searched for what is void, of a log that
+    /// begins behind `base`.
     pub(super) fn unsearched(&self, base: Position, committed: Position) -> RangeInclusive<u64> {
         self.searched.max(base).0 + 1..=committed.0
     }
@@ -193,9 +194,9 @@ impl Scripts {
         self.words.retain(|_, word| *word > executed);
     }
 
-    /// The leader of `view` made the script at `position` void by the record at `word`, where all up to
-    /// `submitted` was given to the engine. False if it was executed here as if it were not, or by whom the
-    /// state is copied from: a leader of an earlier view.
+    /// The leader of `view` made the script at `position` void by the record at `word`, where all
+    /// up to `submitted` was given to the engine. False if it was executed here as if it were not,
+    /// or by whom the state is copied from: a leader of an earlier view.
     pub(super) fn learn(
         &mut self,
         (position, view): (Position, ViewNumber),
@@ -229,8 +230,9 @@ impl Scripts {
         self.leave_at.is_some_and(|at| now < at)
     }
 
-    /// The oldest script that may have taken the engine and is not void. It need not be the first of what is
-    /// pending, nor the oldest script: a server keeps answers back that belong to one receive.
+    /// The oldest script that may have taken the engine and is not void. It need not be the first
+    /// of what is pending, nor the oldest script: a server keeps answers back that belong to one
+    /// receive.
     pub(super) fn suspect(&self) -> Option<Position> {
         let suspects = self.running.iter().filter(|script| script.decides);
         let is_void = |at| self.void.contains(&at) || self.voided.contains(&at);
@@ -243,14 +245,15 @@ impl Scripts {
         self.leave_at = Some(now.after(LAST_WORD_NS));
     }
 
-    /// All is said about the scripts that may have taken the engine: the others hear of it, and then this
-    /// replica leaves.
+    /// All is said about the scripts that may have taken the engine: the others hear of it, and
+    /// then this replica leaves.
     pub(super) fn has_spoken(&mut self, now: Instant) {
         self.leave_at = Some(now.after(TOLD_NS));
     }
 }
 
-/// Which script a record makes void: one before it, by the word of the leader of its view; and that view.
+/// Which script a record makes void: one before it, by the word of the leader of its view; and that
+/// view.
 pub(super) fn void_of(record: &Record<'_>) -> Option<(Position, ViewNumber)> {
     if !record.flags.has(Flags::INTERNAL) {
         return None;

@@ -1,4 +1,5 @@
-//! NOPaxos: numbered writes as they come from the switch, and which number is missed ([`super::gaps`]).
+//! NOPaxos: numbered writes as they come from the switch, and which number is missed
+//! ([`super::gaps`]).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -53,8 +54,8 @@ pub(super) fn after(numbered: Seq) -> Seq {
 }
 
 impl Sequence {
-    /// The number up to which a view of switch `switch_id` has all writes, or does without them, whose log
-    /// has `last_seq`.
+    /// The number up to which a view of switch `switch_id` has all writes, or does without them,
+    /// whose log has `last_seq`.
     pub(super) fn numbered(&self, last_seq: Seq, switch_id: u32) -> Seq {
         let session = Seq::new(SwitchId(switch_id), 0);
         last_seq.max(self.floor).max(session)
@@ -69,8 +70,8 @@ impl Sequence {
         self.floor = floor;
     }
 
-    /// Draws the floor of a view that begins with all up to `numbered`, were there no floor: what nobody who
-    /// voted has logged is given up, up to the first write that is here.
+    /// Draws the floor of a view that begins with all up to `numbered`, were there no floor: what
+    /// nobody who voted has logged is given up, up to the first write that is here.
     pub(super) fn draw_floor(&mut self, numbered: Seq) {
         let first = self.early.keys().find(|seq| **seq > numbered);
         let of_switch = first.filter(|seq| seq.switch_id == numbered.switch_id);
@@ -97,8 +98,8 @@ impl Sequence {
         self.early.pop_first().map(|(_, packet)| packet)
     }
 
-    /// The held write that will stand at `position` of a log that ends at `end` with all up to `numbered`:
-    /// within a view positions rise as numbers do.
+    /// The held write that will stand at `position` of a log that ends at `end` with all up to
+    /// `numbered`: within a view positions rise as numbers do.
     pub(super) fn at(&self, position: Position, end: Position, numbered: Seq) -> Option<&[u8]> {
         let next = after(numbered);
         let ahead = position.0 - end.0 - 1;
@@ -107,8 +108,8 @@ impl Sequence {
         self.early.get(&number).map(|packet| &packet[..])
     }
 
-    /// Leader: whether the number `next` is missed: later ones are here, or somebody's log is longer
-    /// (`is_behind`). True if that is news.
+    /// Leader: whether the number `next` is missed: later ones are here, or somebody's log is
+    /// longer (`is_behind`). True if that is news.
     pub(super) fn note_missed(
         &mut self,
         now: Instant,

@@ -11,7 +11,8 @@ use crate::setup::Phase;
 use crate::status::ReplicaStatus;
 
 impl<E: Engine> Vr<E> {
-    /// Its crash vector's entry for itself: it changes if the process has to come again as another life.
+    /// Its crash vector's entry for itself: it changes if the process has to come again as another
+    /// life.
     #[must_use]
     pub fn life(&self) -> Life {
         self.lives.mine()
@@ -75,8 +76,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// The epoch that it promised anything in, by its disk; none if it never did. Its group stays, and knows by
-    /// itself who is ahead.
+    /// The epoch that it promised anything in, by its disk; none if it never did. Its group stays,
+    /// and knows by itself who is ahead.
     pub(super) fn held(&self) -> Held {
         let promises = self.journal.is_on() && !self.is_new && self.stage != Stage::Out;
         let epoch = if promises { self.group.epoch() } else { 0 };

@@ -270,7 +270,8 @@ impl Group {
         self.cast(to, write, &body)
     }
 
-    /// A read at node `to`, fast with a last-committed point, else slow; the answer and who gave it.
+    /// A read at node `to`, fast with a last-committed point, else slow; the answer and who gave
+    /// it.
     fn get(&mut self, to: usize, key: &str, fast: Option<Seq>) -> Option<(Reason, u16, String)> {
         let mut read = Repr { op: Op::Read, ..self.request(key.as_bytes()) };
         if let Some(last_committed) = fast {
@@ -371,8 +372,8 @@ fn t2_whoever_is_cut_off_answers_alone_only_as_long_as_its_lease() {
     assert_eq!(g.get(leader, "k", None).unwrap().2, "new");
 }
 
-/// The others suspect the leader, node 0, at once, as if they had not heard it for long; none of them leads while it has
-/// a lease. When one does, in ms.
+/// The others suspect the leader, node 0, at once, as if they had not heard it for long; none of
+/// them leads while it has a lease. When one does, in ms.
 fn no_other_leads_while_the_first_is_leased(mut g: Group) -> u64 {
     g.pass(50);
     g.isolate(0);
@@ -543,12 +544,13 @@ fn vrr_4_3_recovery_needs_a_quorum_and_the_leader_of_the_latest_view() {
     assert_eq!(g.get(leader, "k", None).unwrap().2, "v");
 }
 
-/// DISC 2017: the vote that node 2 sent before it crashed arrives after it has recovered in the view
-/// that the vote had left, and has acknowledged a write there.
+/// DISC 2017: the vote that node 2 sent before it crashed arrives after it has recovered in the
+/// view that the vote had left, and has acknowledged a write there.
 fn late_vote_of_an_earlier_life(guards: Guards) -> Group {
     let mut g = Group::founded(3, guards);
     g.pass(50);
-    // Node 2 alone leaves the view: what it says to node 1, the next leader, is on its way for long.
+    // Node 2 alone leaves the view: what it says to node 1, the next leader, is on its way for
+    // long.
     g.held_way = Some((2, 1));
     g.cuts = vec![(0, 2), (2, 0)];
     let (now, next) = (g.now, ViewNumber(g.nodes[2].view.0 + 1));

@@ -1,9 +1,9 @@
 //! View changes (VRR §4.2), with leases (trap T2) and without the promise that a lone replica
 //! would make by leaving its view.
 //!
-//! - A replica that does not hear the leader asks the others (Suspect) and stays in its view. Once a
-//!   quorum says the same, they leave it (StartViewChange). A replica whose own link is broken thus
-//!   disturbs nobody.
+//! - A replica that does not hear the leader asks the others (Suspect) and stays in its view. Once
+//!   a quorum says the same, they leave it (StartViewChange). A replica whose own link is broken
+//!   thus disturbs nobody.
 //! - Who has left a view votes (DoViewChange) when nobody who has not left it can hold a lease that
 //!   it granted. Any quorum of votes meets the quorum that granted a lease: so no lease of an
 //!   earlier view is valid once a view has begun.
@@ -189,7 +189,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Somebody can hold no lease any more: if that was what the own vote waited for, it waits no longer.
+    /// Somebody can hold no lease any more: if that was what the own vote waited for, it waits no
+    /// longer.
     pub(super) fn vote_if_due(&mut self, now: Now, sink: &mut impl Sink) {
         if !self.change.has_voted(self.group.me()) {
             self.vote(now, sink);
@@ -376,9 +377,9 @@ impl<E: Engine> Vr<E> {
         self.say_all(VrBody::LeaseRequest { asked_at: now.instant.0 }, sink);
     }
 
-    /// `from` asks for a lease, in the newest incarnation that is known of it. One that is not known yet
-    /// could be taken for an earlier one, which has left the view: then this replica would vote while
-    /// the lease is held.
+    /// `from` asks for a lease, in the newest incarnation that is known of it. One that is not
+    /// known yet could be taken for an earlier one, which has left the view: then this replica
+    /// would vote while the lease is held.
     pub(super) fn on_lease_request(
         &mut self,
         now: Now,

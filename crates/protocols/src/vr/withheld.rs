@@ -49,7 +49,8 @@ impl Withheld {
         }
     }
 
-    /// The next answer, if a quorum has executed all scripts that it may have seen: those up to `known`.
+    /// The next answer, if a quorum has executed all scripts that it may have seen: those up to
+    /// `known`.
     pub(super) fn pop(&mut self, known: Position) -> Option<Ready> {
         let (_, answer) = self.answers.pop_front_if(|(script, _)| *script <= known)?;
         if let Ready::Read(_, reply) = &answer {

@@ -1,6 +1,6 @@
-//! Groups of every protocol in rough weather: the network loses, duplicates and delays, nodes die and come
-//! back with nothing or with their disks, or are cut off. Clients count: what they read tells whether each
-//! increment was executed once, and whether it was seen by all who came later.
+//! Groups of every protocol in rough weather: the network loses, duplicates and delays, nodes die
+//! and come back with nothing or with their disks, or are cut off. Clients count: what they read
+//! tells whether each increment was executed once, and whether it was seen by all who came later.
 #![allow(clippy::unwrap_used)]
 
 mod disk;

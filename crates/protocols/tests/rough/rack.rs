@@ -640,7 +640,8 @@ impl Rack {
         }
     }
 
-    /// Nobody asks for more, and the weather calms: everybody was answered, and all nodes are alike.
+    /// Nobody asks for more, and the weather calms: everybody was answered, and all nodes are
+    /// alike.
     pub fn close(&mut self) {
         (self.is_closing, self.weather) = (true, CALM);
         self.pass(400);

@@ -1,8 +1,9 @@
-//! The owner of a group's tasks: takes jobs over HTTP, submits their tasks to the switch, and tells how they ended.
+//! The owner of a group's tasks: takes jobs over HTTP, submits their tasks to the switch, and tells
+//! how they ended.
 //!
-//! A role of its own and not a part of the gateway: the gateway is a session of Redis clients with replicas, and
-//! has nothing in common with it but that somebody connects. So a flood of commands does not stop jobs, nor a job of
-//! a million tasks the commands.
+//! A role of its own and not a part of the gateway: the gateway is a session of Redis clients with
+//! replicas, and has nothing in common with it but that somebody connects. So a flood of commands
+//! does not stop jobs, nor a job of a million tasks the commands.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -31,7 +32,8 @@ use crate::udp::Outbox;
 
 const ASKED: Token = Token(ROLE_TOKEN_MIN);
 const JOURNAL: Token = Token(ROLE_TOKEN_MIN + 1);
-/// How long after it was handed out a task's start has to be heard of, in ns: a worker's loop may be busy.
+/// How long after it was handed out a task's start has to be heard of, in ns: a worker's loop may
+/// be busy.
 const START_NS: u64 = 50 * MS;
 /// Most outcomes of one answer.
 const PAGE_MAX: usize = 1_000;
@@ -508,8 +510,8 @@ impl Role for OwnerRole {
         }
     }
 
-    /// What was asked for is made durable, and its workers are told to stop what runs, before it ends. Where one does
-    /// not hear of it, a lease sees to that.
+    /// What was asked for is made durable, and its workers are told to stop what runs, before it
+    /// ends. Where one does not hear of it, a lease sees to that.
     fn stop(&mut self, _now: Now, why: Stop) -> bool {
         for waiting in std::mem::take(&mut self.waiting) {
             waiting.ask.answer(Answer::refused(503, self.ends()));

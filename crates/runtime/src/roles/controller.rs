@@ -286,7 +286,8 @@ mod tests {
     const WORKERS: GroupId = GroupId(7);
     const FAILURE_NS: u64 = 1_000 * MS;
 
-    /// A node that says that it lives, over a socket of its own, and takes the configurations of its group.
+    /// A node that says that it lives, over a socket of its own, and takes the configurations of
+    /// its group.
     struct Peer {
         socket: UdpSocket,
         group: GroupId,

@@ -170,7 +170,8 @@ impl Keeper {
         }
     }
 
-    /// What has gathered is written. The machine gives no other out before it is told that this is durable.
+    /// What has gathered is written. The machine gives no other out before it is told that this is
+    /// durable.
     pub(super) fn write<E: Engine>(&mut self, batch: Batch, replica: &mut OfGroup<Node<E>>) {
         self.batches += 1;
         if let Err(error) = self.disk.write(batch) {
@@ -178,7 +179,8 @@ impl Keeper {
         }
     }
 
-    /// The process ends in order, and says nothing any more: what has gathered is written, and that nothing is owed.
+    /// The process ends in order, and says nothing any more: what has gathered is written, and that
+    /// nothing is owed.
     pub(super) fn close<E: Engine>(&mut self, replica: &mut OfGroup<Node<E>>) {
         let began = Instant::now();
         let mut nobody: Vec<(Addr, Vec<u8>)> = Vec::new();
@@ -193,7 +195,8 @@ impl Keeper {
         }
     }
 
-    /// Nothing becomes durable any more. The replica lives on to tell the controller that it leaves.
+    /// Nothing becomes durable any more. The replica lives on to tell the controller that it
+    /// leaves.
     fn fail<E: Engine>(&mut self, error: &Error, replica: &mut OfGroup<Node<E>>) {
         if !self.has_failed {
             self.has_failed = true;

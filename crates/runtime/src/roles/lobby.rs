@@ -1,6 +1,7 @@
-//! Where connections begin, and the listener is: descriptors with a poller of their own, which gets a bounded part of each turn of
-//! the loop. Thousands of connections that come at once and have much to say are ready all the time; among all others each of these
-//! would have its turn after a round of all of them. A connection leaves when it asks again after it was answered.
+//! Where connections begin, and the listener is: descriptors with a poller of their own, which gets
+//! a bounded part of each turn of the loop. Thousands of connections that come at once and have
+//! much to say are ready all the time; among all others each of these would have its turn after a
+//! round of all of them. A connection leaves when it asks again after it was answered.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -11,7 +12,8 @@ use rustix::event::epoll;
 use crate::error::Error;
 use crate::poller::{Event, Interest, Poller, Token};
 
-/// How long the lobby is served in one turn, and how many descriptors are in between two looks at the clock.
+/// How long the lobby is served in one turn, and how many descriptors are in between two looks at
+/// the clock.
 const TURN_NS: Duration = MS / 10;
 const EVENTS_MAX: usize = 4;
 /// Beside a crowd it rests after a turn that was not enough, if others asked for anything of late.

@@ -195,7 +195,8 @@ struct ReplicaRole<E, F> {
     /// Phase, place, epoch and switch id that were logged last.
     logged: Option<(Phase, &'static str, u32, u32)>,
     is_stopping: bool,
-    /// Where it listens, and when to look next at how much waits there: `None` if nobody asks for that.
+    /// Where it listens, and when to look next at how much waits there: `None` if nobody asks for
+    /// that.
     queue: Option<(Addr, Instant)>,
 }
 

@@ -1,5 +1,5 @@
-//! Journals that are changed at random from a seed, also where their checksums are right: no input is a panic, what is found is what
-//! is written anew, and an owner goes on with it.
+//! Journals that are changed at random from a seed, also where their checksums are right: no input
+//! is a panic, what is found is what is written anew, and an owner goes on with it.
 use concord_core::hash::hash64;
 use concord_core::{Instant, MS, Machine, Now, Rng};
 use concord_scheduler::{Found, Job, Journal, JournaledOwner, OwnerConfig, TaskSpec};

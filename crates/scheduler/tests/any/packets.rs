@@ -1,5 +1,5 @@
-//! Packets that owners and workers are sent, changed at random from a seed: no input is a panic, what has no end is
-//! bounded, and a task ends once.
+//! Packets that owners and workers are sent, changed at random from a seed: no input is a panic,
+//! what has no end is bounded, and a task ends once.
 use std::collections::BTreeSet;
 
 use concord_core::{Instant, MS, Machine, Now, Rng, SessionId, SwitchId};

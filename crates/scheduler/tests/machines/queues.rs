@@ -57,7 +57,8 @@ fn tasks_that_waited_long_enough_for_their_node_go_where_all_executors_look() {
     tell(&mut owner, 1, &answer(&first[0], 3, 0, 1));
     assert!(submitted(&mut owner, 4).is_empty());
     let again = submitted(&mut owner, 50);
-    // The first was handed out, and nobody said that it runs: it waits for its node no longer either.
+    // The first was handed out, and nobody said that it runs: it waits for its node no longer
+    // either.
     let mut moved: Vec<(u32, u16)> =
         again.iter().flat_map(|s| &s.tasks).map(|task| (task.tid, task.attempt)).collect();
     moved.sort_unstable();
@@ -202,8 +203,8 @@ fn with_prefetch_an_executor_asks_while_it_runs_and_begins_when_it_is_free() {
     assert!(asked(&sent).iter().any(|ask| ask.2));
 }
 
-/// A worker of two executors that may have four more tasks, as long as what it asks for comes and ends at once: how many
-/// requests are under way, and how many of these wait in the switch.
+/// A worker of two executors that may have four more tasks, as long as what it asks for comes and
+/// ends at once: how many requests are under way, and how many of these wait in the switch.
 #[test]
 fn with_prefetch_tasks_that_end_at_once_are_asked_for_ahead_until_there_are_none() {
     let mut worker = of(1, 2, 2);

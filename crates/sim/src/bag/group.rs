@@ -26,8 +26,9 @@ const MILLION: i64 = 1_000_000;
 const WALL_MS: u64 = 1_700_000_000_000;
 /// A machine that wants to be woken at once, again and again, is broken.
 const TICKS_MAX: usize = 16;
-/// Incarnations of one node differ in their low 16 bits by at least so much: streams are numbered from
-/// there on, and a collision that chance brings once in 65,536 restarts is not what is looked for.
+/// Incarnations of one node differ in their low 16 bits by at least so much: streams are numbered
+/// from there on, and a collision that chance brings once in 65,536 restarts is not what is looked
+/// for.
 const INCARNATION_STEP: u64 = 0x200;
 
 pub(super) type Role = crate::systems::store::role::Role<Shimmed<Store>, Client>;
@@ -83,7 +84,8 @@ pub(super) enum Step {
     Call { client: u8, key: u8, writes: bool },
     /// A replica dies.
     Kill(u8),
-    /// A replica dies, if it lives, and comes back empty; the host too, so that its clock begins anew.
+    /// A replica dies, if it lives, and comes back empty; the host too, so that its clock begins
+    /// anew.
     Restart { replica: u8, tag: u64, host: bool },
     /// A replica is told to end: it leaves in order, and goes.
     Retire(u8),
@@ -373,8 +375,8 @@ impl Group {
         }
     }
 
-    /// A replica that was told to end goes once it has left, or has waited in vain: the others may have
-    /// been removed meanwhile, so that it takes all data with it.
+    /// A replica that was told to end goes once it has left, or has waited in vain: the others may
+    /// have been removed meanwhile, so that it takes all data with it.
     fn bury_retired(&mut self, node: usize) {
         if !self.slots[node].retires {
             return;

@@ -2,13 +2,14 @@
 //!
 //! - What two replicas call committed at one position is one record (by the running hash), whatever
 //!   their epochs or views; and members of one epoch hold one record at one position.
-//! - Who is whole in an epoch, or leads a view, has everything that was committed in an earlier one.
-//! - No lease of an older epoch (view) is valid once every member has opened a newer one (a newer one
-//!   has begun).
-//! - Epochs, logs, what is executed and what is committed never go back in one incarnation, unless it
-//!   copies the state anew.
-//! - A switch's last-committed point is never ahead of what is committed, and a read that it makes fast
-//!   is of an object without a write in flight (Algorithm 1).
+//! - Who is whole in an epoch, or leads a view, has everything that was committed in an earlier
+//!   one.
+//! - No lease of an older epoch (view) is valid once every member has opened a newer one (a newer
+//!   one has begun).
+//! - Epochs, logs, what is executed and what is committed never go back in one incarnation, unless
+//!   it copies the state anew.
+//! - A switch's last-committed point is never ahead of what is committed, and a read that it makes
+//!   fast is of an object without a write in flight (Algorithm 1).
 //! - Nobody leaves for good that has everything and whose engine was not lost.
 
 use concord_core::{Seq, SwitchId};

@@ -1,7 +1,7 @@
 //! Is there an order of a few calls, of which some are of several keys, that explains all replies?
 //!
-//! [`concord_check::check`] looks at each key by itself, which says nothing of two keys at one moment. Here all
-//! orders are tried: there are a handful of calls.
+//! [`concord_check::check`] looks at each key by itself, which says nothing of two keys at one
+//! moment. Here all orders are tried: there are a handful of calls.
 
 use std::collections::BTreeMap;
 

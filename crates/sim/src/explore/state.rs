@@ -415,7 +415,8 @@ impl State {
         self.take(rig, rig.client(client), Input::Call(number as u8), Travel::Calling);
     }
 
-    /// How many were started, but for the first one; where a state was prepared, there may be one more.
+    /// How many were started, but for the first one; where a state was prepared, there may be one
+    /// more.
     fn switches(&self, rig: &Rig) -> u8 {
         let (all, left) = (rig.setup.budget, self.left);
         let prepared = u8::from(!rig.setup.prepared.is_empty());

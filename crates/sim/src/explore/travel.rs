@@ -85,7 +85,8 @@ pub(super) enum Travel {
     Calling,
     /// Acknowledgements arrive at once, too: time passes.
     Waiting,
-    /// What replicas and the controller say to each other arrives at once, and to a switch its configuration.
+    /// What replicas and the controller say to each other arrives at once, and to a switch its
+    /// configuration.
     Changing,
     /// Everything arrives at once, in order: the rack starts.
     Starting,

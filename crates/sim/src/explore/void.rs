@@ -1,5 +1,6 @@
-//! Packets that can change nothing any more, whenever they arrive: they are not under way. The machines say
-//! so themselves ([`relevance`](concord_core::Machine::relevance)); what that means for a state is here (docs/exhaustive.md).
+//! Packets that can change nothing any more, whenever they arrive: they are not under way. The
+//! machines say so themselves ([`relevance`](concord_core::Machine::relevance)); what that means
+//! for a state is here (docs/exhaustive.md).
 
 use concord_core::Position;
 use concord_core::machine::Relevance;
@@ -77,8 +78,8 @@ impl State {
 
     /// Whether a record came before another one on its link: it would be held, and taken when the
     /// other has come. So it waits for the other on its way, at no difference; unless that one was
-    /// lost, and is sent again because others overtook it, or this one tells that more is committed,
-    /// which lets a backup answer reads.
+    /// lost, and is sent again because others overtook it, or this one tells that more is
+    /// committed, which lets a backup answer reads.
     pub(super) fn is_early(&self, rig: &mut Rig, packet: PacketId) -> bool {
         let Flight { to, ref bytes, .. } = rig.packets[packet as usize];
         let Some(number) = link_number(bytes).filter(|_| rig.setup.keeps_order()) else {

@@ -8,8 +8,8 @@ use concord_wire::{Flags, Kind};
 
 use super::setup::Apart;
 
-/// Takes the completion out of a write's reply. `None` if the packet carries none, or the completion
-/// gets lost: the packet alone says which.
+/// Takes the completion out of a write's reply. `None` if the packet carries none, or the
+/// completion gets lost: the packet alone says which.
 pub(super) fn part(apart: Apart, rng: &mut Rng, packet: &mut [u8]) -> Option<Vec<u8>> {
     if concord_wire::kind(packet) != Ok(Kind::Store) {
         return None;

@@ -3,9 +3,9 @@
 //! [`crate::run`] is for).
 //!
 //! A replica is one queue: each packet keeps it busy for the time that its kind takes. It tells its
-//! peers what it has got once its queue is empty, or after [`BATCH_PACKETS`], as the runtime does at
-//! the end of a batch. The switch is a pipeline: it delays packets and never queues. Clients take no
-//! time at all.
+//! peers what it has got once its queue is empty, or after [`BATCH_PACKETS`], as the runtime does
+//! at the end of a batch. The switch is a pipeline: it delays packets and never queues. Clients
+//! take no time at all.
 
 mod clients;
 mod completions;

@@ -47,8 +47,8 @@ impl Keys {
     }
 }
 
-/// Completions in packets of their own, not in the replies of writes (Harmonia §6.1: "piggybacked").
-/// Each costs who sends it as much time as an acknowledgement costs its receiver.
+/// Completions in packets of their own, not in the replies of writes (Harmonia §6.1:
+/// "piggybacked"). Each costs who sends it as much time as an acknowledgement costs its receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Apart {
     /// How long they are held back.

@@ -9,8 +9,8 @@ use concord_wire::flair::{CaughtUp, Followers, Group, Sid};
 use super::layout::KeyGroupSettings;
 
 /// The arrays, in stage order. Those of one cell are the session array's: a group of replicas has a
-/// program of its own, so that there is one entry. `all_*` is what the key group array has for one group,
-/// for writes of all keys (trap T13).
+/// program of its own, so that there is one entry. `all_*` is what the key group array has for one
+/// group, for writes of all keys (trap T13).
 #[derive(Clone, Debug)]
 pub(super) struct Registers {
     /// session_id; 0 before the first.
@@ -37,8 +37,8 @@ pub(super) struct Registers {
     /// Whose logs are the leader's up to `log_idx`.
     consistent_followers: RegisterArray<u8>,
     all_consistent_followers: RegisterArray<u8>,
-    /// Up to where the log of each of `caught_up_followers` is the leader's, as the last heartbeat said: what a key group
-    /// says of its own holders is older.
+    /// Up to where the log of each of `caught_up_followers` is the leader's, as the last heartbeat
+    /// said: what a key group says of its own holders is older.
     caught_up_idx: RegisterArray<u64>,
     caught_up_followers: RegisterArray<u8>,
 }
@@ -71,7 +71,8 @@ pub(super) struct Session {
     pub(super) is_live: bool,
 }
 
-/// What a read, or a reply to one, finds of its group: of the group's own cells and those of all keys.
+/// What a read, or a reply to one, finds of its group: of the group's own cells and those of all
+/// keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReadPass {
     pub(super) session: Session,
@@ -306,8 +307,8 @@ impl At {
 }
 
 impl PacketPorts<'_> {
-    /// A heartbeat's pass (§4.3.6): the probe that it echoes counts, not when it came (trap T26); one that was overtaken
-    /// says nothing of who has caught up. Gives the session.
+    /// A heartbeat's pass (§4.3.6): the probe that it echoes counts, not when it came (trap T26);
+    /// one that was overtaken says nothing of who has caught up. Gives the session.
     #[inline]
     pub(super) fn heartbeat(
         self,
@@ -363,8 +364,8 @@ impl PacketPorts<'_> {
         Numbered::Number(sid, next)
     }
 
-    /// The pass of a reply to a write: what the write concerned is stable, if it was the last one. The
-    /// session of the number is checked if `checks_session`.
+    /// The pass of a reply to a write: what the write concerned is stable, if it was the last one.
+    /// The session of the number is checked if `checks_session`.
     #[inline]
     pub(super) fn write_reply(
         self,
@@ -409,7 +410,8 @@ impl PacketPorts<'_> {
         Replied::Stable
     }
 
-    /// The pass of a read, or of a reply to one. What holds for all keys is left out unless `with_all`.
+    /// The pass of a read, or of a reply to one. What holds for all keys is left out unless
+    /// `with_all`.
     #[inline]
     pub(super) fn read(self, at: At, group: u32, with_all: bool) -> ReadPass {
         let mut pass = Pass::begin();

@@ -1,5 +1,5 @@
-//! Plain forwarding: writes to who orders them, reads to who answers them, or to whom their client has chosen, replies to
-//! their clients. No register at all.
+//! Plain forwarding: writes to who orders them, reads to who answers them, or to whom their client
+//! has chosen, replies to their clients. No register at all.
 
 use alloc::vec::Vec;
 

@@ -81,7 +81,8 @@ pub fn request(op: Op, obj_id: u32) -> Repr {
     }
 }
 
-/// Compares what a program did with `vectors/switch/NAME.txt`; `CONCORD_REGENERATE=1` writes it anew.
+/// Compares what a program did with `vectors/switch/NAME.txt`; `CONCORD_REGENERATE=1` writes it
+/// anew.
 pub fn golden(name: &str, text: &str) {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors/switch");
     let path = dir.join(format!("{name}.txt"));

@@ -164,8 +164,8 @@ fn views() -> Vec<VrMessage> {
     bodies.into_iter().map(of).collect()
 }
 
-/// Writes every message and reads it again; each has an operation of its own, counted from 1, and bytes
-/// that are cut off or changed are refused or are another message, but never a panic.
+/// Writes every message and reads it again; each has an operation of its own, counted from 1, and
+/// bytes that are cut off or changed are refused or are another message, but never a panic.
 fn survive<M: Message + Clone + PartialEq + core::fmt::Debug>(messages: &[M]) -> Vec<Vec<u8>> {
     let mut encoded = vec![];
     for (op, message) in (1..).zip(messages) {

@@ -1,4 +1,5 @@
-//! The rack: its tasks submitted by a program that owns them ([`Submitter`]), or by the owner's process over HTTP.
+//! The rack: its tasks submitted by a program that owns them ([`Submitter`]), or by the owner's
+//! process over HTTP.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -63,7 +64,8 @@ impl Workers {
         Ok(Workers { tasks, owner, run_dir, listen, _up: up, _scratch: scratch })
     }
 
-    /// Submits a job to the owner's process, waits until it is over, and says how many seconds it took.
+    /// Submits a job to the owner's process, waits until it is over, and says how many seconds it
+    /// took.
     pub(super) fn over_http(&self, job: &Value) -> Result<f64, Error> {
         check_stop()?;
         let taken = self.owner.ask("POST", "/jobs", job.to_string().as_bytes())?;

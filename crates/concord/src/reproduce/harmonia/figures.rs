@@ -1,5 +1,5 @@
-//! The figures: what is run at each point. Harmonia §10; parameters that the paper does not give are
-//! marked as ours.
+//! The figures: what is run at each point. Harmonia §10; parameters that the paper does not give
+//! are marked as ours.
 
 use std::sync::LazyLock;
 
@@ -305,7 +305,8 @@ fn switch_overhead() -> Figure {
     figure
 }
 
-/// Writes at a rate in thousands a second, and as many reads as go; what is not the store costs too.
+/// Writes at a rate in thousands a second, and as many reads as go; what is not the store costs
+/// too.
 fn compared(protocol: Protocol, with_help: bool) -> impl Fn(u64) -> Load {
     move |rate| {
         let load = reads_beside(rate * 1_000);

@@ -27,7 +27,8 @@ pub struct WorkerArgs {
     /// It executes commands, as whoever started it
     #[arg(long)]
     pub allow_exec: bool,
-    /// It has this, like gpu, instead of what the rack file says of it; some worker of the rack file has it
+    /// It has this, like gpu, instead of what the rack file says of it; some worker of the rack
+    /// file has it
     #[arg(long, value_name = "NAME")]
     pub has: Vec<String>,
     /// Tasks that each executor may have beside the one that it runs, instead of the rack file's
@@ -118,7 +119,8 @@ pub struct SubmitArgs {
     /// Where commands run [default: where the worker was started]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<String>,
-    /// Wait until all tasks are over; if this command ends before, the job is cancelled within 10 seconds
+    /// Wait until all tasks are over; if this command ends before, the job is cancelled within 10
+    /// seconds
     #[arg(long)]
     pub wait: bool,
     /// With --wait: the job goes on if this command ends
@@ -136,8 +138,8 @@ pub struct SubmitArgs {
     /// Tasks that keep a core busy for so long
     #[arg(long, value_name = "TIME", conflicts_with = "command")]
     pub spin: Option<String>,
-    /// The command is a handler: it stays, and is given one task after another on its standard input
-    /// (docs/falcon.md, Handlers)
+    /// The command is a handler: it stays, and is given one task after another on its standard
+    /// input (docs/falcon.md, Handlers)
     #[arg(long, conflicts_with_all = ["no_op", "sleep", "spin"])]
     pub handler: bool,
     /// The command and its arguments

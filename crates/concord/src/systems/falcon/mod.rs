@@ -1,4 +1,5 @@
-//! Falcon: groups of workers, the owners of their tasks, and the switch's queue of tasks between them.
+//! Falcon: groups of workers, the owners of their tasks, and the switch's queue of tasks between
+//! them.
 
 mod args;
 mod jobs;

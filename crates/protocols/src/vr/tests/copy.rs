@@ -7,7 +7,8 @@ use crate::vr::follower::Feed;
 const PROTOCOLS: [Protocol; 2] = [Protocol::Vr, Protocol::NoPaxos];
 
 impl Group {
-    /// `count` writes of as many keys, a millisecond apart, to whom the protocol's switch sends them.
+    /// `count` writes of as many keys, a millisecond apart, to whom the protocol's switch sends
+    /// them.
     fn fill(&mut self, from: usize, count: usize) {
         for n in from..from + count {
             let leader = self.leader().unwrap();
@@ -23,7 +24,8 @@ impl Group {
         }
     }
 
-    /// Until a replica that copies has some chunks, and the question for the next one is on its way.
+    /// Until a replica that copies has some chunks, and the question for the next one is on its
+    /// way.
     fn copy_some(&mut self, who: usize) {
         for _ in 0..1_000 {
             let (_, to, bytes) = self.packets.pop_front().unwrap_or_else(|| {
@@ -126,8 +128,9 @@ fn vrr_5_2_a_copy_goes_on_with_a_new_leader() {
     }
 }
 
-/// A write that hangs on several keys is the last one that a chunk shows. The copy begins anew, but not before the engine is
-/// through with what is at it: the chunk is none of the next copy, which has no client table yet.
+/// A write that hangs on several keys is the last one that a chunk shows. The copy begins anew, but
+/// not before the engine is through with what is at it: the chunk is none of the next copy, which
+/// has no client table yet.
 #[test]
 fn bug_18_56_a_copy_that_begins_anew_takes_no_chunk_of_the_one_before() {
     for protocol in PROTOCOLS {
@@ -224,7 +227,8 @@ fn who_lacks_records_that_are_in_the_tail_copies_nothing() {
     }
 }
 
-/// Otherwise a part waits until the follower asks again, 20 ms later. One that is of before the view's beginning is made anew.
+/// Otherwise a part waits until the follower asks again, 20 ms later. One that is of before the
+/// view's beginning is made anew.
 #[test]
 fn bug_19_22_a_part_goes_out_when_the_engine_has_made_it() {
     let mut g = Group::founded(3, Guards::ALL);

@@ -317,8 +317,8 @@ fn t4_an_older_directory_is_one_that_lost_what_was_promised() {
     assert!(own.g.nodes.iter().all(|n| n.stage == Stage::Normal));
 }
 
-/// Disks are synced each second. Nodes 0 and 2 acknowledge a write, and then the power of node 2 goes: whether nodes 1
-/// and 2 go on without node 0, and what is there once it is heard again.
+/// Disks are synced each second. Nodes 0 and 2 acknowledge a write, and then the power of node 2
+/// goes: whether nodes 1 and 2 go on without node 0, and what is there once it is heard again.
 fn goes_on_alone(guards: Guards) -> (bool, Vec<String>) {
     let mut own = OnDisks::begun(guards, true);
     own.pass(2_000);
@@ -370,7 +370,8 @@ fn one_that_may_owe_records_lacks_these_alone_and_owes_none_once_it_has_them() {
     assert_eq!(own.g.nodes[2].ordered.end(), own.g.nodes[0].ordered.end());
 }
 
-/// Raft §5.2: a vote is on the disk before it leaves, and is that of the process that starts there next.
+/// Raft §5.2: a vote is on the disk before it leaves, and is that of the process that starts there
+/// next.
 #[test]
 fn raft_5_2_a_vote_is_on_disk_before_it_leaves_and_is_kept() {
     let mut d = OnDisks::begun_as(Protocol::Raft, Guards::ALL, false);
@@ -428,9 +429,9 @@ fn t7_a_raft_group_comes_back_from_a_power_cut_of_all() {
     assert_eq!(d.g.get(leader, "k", None).unwrap().2, "v");
 }
 
-/// A replica came back with its disk, heard nothing of its term's leader for three leases, and then where the term
-/// began: it cut its log there, and gave up what it had acknowledged. The leader died, and a write was lost that a quorum
-/// had.
+/// A replica came back with its disk, heard nothing of its term's leader for three leases, and then
+/// where the term began: it cut its log there, and gave up what it had acknowledged. The leader
+/// died, and a write was lost that a quorum had.
 #[test]
 fn bug_20_10_one_that_comes_back_to_its_term_keeps_what_it_acknowledged() {
     let mut d = OnDisks::begun_as(Protocol::Raft, Guards::ALL, false);
@@ -466,8 +467,8 @@ fn bug_20_10_one_that_comes_back_to_its_term_keeps_what_it_acknowledged() {
     assert_eq!(d.g.digests()[1], d.g.digests()[2]);
 }
 
-/// The same where the records at the term's beginning are gone here, and not at the leader: nothing is fetched, and no
-/// write is waited for.
+/// The same where the records at the term's beginning are gone here, and not at the leader: nothing
+/// is fetched, and no write is waited for.
 #[test]
 fn bug_20_10_one_that_comes_back_without_the_terms_beginning_follows_at_once() {
     let mut d = OnDisks::begun_as(Protocol::Raft, Guards::ALL, false);

@@ -72,8 +72,8 @@ fn bug_15_15_a_question_whose_answer_apart_was_lost_is_answered_again() {
     assert_eq!(g.digests()[0], g.digests()[2]);
 }
 
-/// A stream was begun, none of its packets arrived, and its records are gone. Its number cannot be used
-/// again, so another one is asked for.
+/// A stream was begun, none of its packets arrived, and its records are gone. Its number cannot be
+/// used again, so another one is asked for.
 #[test]
 fn bug_15_15_a_stream_that_was_given_up_before_it_was_seen_is_asked_for_by_another_number() {
     let mut g = Group::founded(3, Guards::ALL);
@@ -98,8 +98,8 @@ fn bug_15_15_a_stream_that_was_given_up_before_it_was_seen_is_asked_for_by_anoth
     assert_eq!(g.digests()[0], g.digests()[2]);
 }
 
-/// The leader drops from its log all that it has executed, and then, in a later view, what it had logged
-/// alone. The next switch's clock is behind.
+/// The leader drops from its log all that it has executed, and then, in a later view, what it had
+/// logged alone. The next switch's clock is behind.
 #[test]
 fn bug_15_17_the_time_of_a_record_that_was_dropped_is_kept() {
     let mut g = Group::founded_as(Protocol::NoPaxos, 3, Guards::ALL);
@@ -236,8 +236,8 @@ fn bug_15_19_at_the_end_of_the_view_numbers_there_is_no_panic() {
     assert_eq!((node.vr_count.views_exhausted, node.stage), (1, stage));
 }
 
-/// A write of several packets: its body is staged at the leader, its numbered packet is lost on the way
-/// to the leader alone.
+/// A write of several packets: its body is staged at the leader, its numbered packet is lost on the
+/// way to the leader alone.
 #[test]
 fn bug_15_19_a_staged_write_that_the_leader_alone_missed_costs_no_view_change() {
     let mut g = Group::founded_as(Protocol::NoPaxos, 3, Guards::ALL);
@@ -278,8 +278,8 @@ fn fragments_of_a_body_are_for_the_leader_alone() {
     assert_eq!((g.nodes[0].count.writes_not_head, g.to_client.len()), (0, 1), "it has it");
 }
 
-/// Node 1 heard of the last record late, and leads; then node 2 does, which lacks what node 1 stamped. Times to live
-/// that node 1 gave must not be over earlier for that.
+/// Node 1 heard of the last record late, and leads; then node 2 does, which lacks what node 1
+/// stamped. Times to live that node 1 gave must not be over earlier for that.
 #[test]
 fn bug_15_32_a_leader_that_fetches_the_log_is_not_ahead_of_who_stamped_it() {
     let mut g = Group::founded(3, Guards::ALL);

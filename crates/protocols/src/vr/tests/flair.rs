@@ -120,7 +120,8 @@ fn a_reply_to_a_write_says_where_it_stands_and_who_holds_it() {
     let at = g.nodes[0].executed.0;
     assert_eq!((reply.common.op, reply.common.seq), (Op::WriteReply, seq));
     assert_eq!((reply.log_idx, reply.cflwrs), (Position(at), Followers(0b011)));
-    // A no-op of the switch, and a replica's own write, are answered too: it waits for their numbers.
+    // A no-op of the switch, and a replica's own write, are answered too: it waits for their
+    // numbers.
     for flags in [Flags::NOOP, Flags::NOOP.with(Flags::WILDCARD), Flags::INTERNAL] {
         let own = Repr { flags, client: SWITCH, ..Repr::new(Op::Write) };
         let seq = numbered(&mut g, 0, own, b"");
@@ -130,7 +131,8 @@ fn a_reply_to_a_write_says_where_it_stands_and_who_holds_it() {
     }
 }
 
-/// A follower that was away for long is left out until it has what was committed meanwhile; what the others have is said.
+/// A follower that was away for long is left out until it has what was committed meanwhile; what
+/// the others have is said.
 #[test]
 fn a_heartbeat_says_who_has_caught_up_and_how_far() {
     let mut g = founded(Guards::ALL);
@@ -294,7 +296,8 @@ fn what_did_not_come_by_the_switch_or_is_of_another_session_is_answered_by_nobod
         g.run();
         assert!(replies(&mut g).is_empty() && g.nodes[to].vr_count.other_session > 0);
     }
-    // A read that its switch sent to the leader is answered there, and one that went astray as well.
+    // A read that its switch sent to the leader is answered there, and one that went astray as
+    // well.
     for to in 0..3 {
         let [reply] = get(&mut g, to, Flags(0), sid, end.0)[..] else { panic!("one reply") };
         assert_eq!(reply.common.node, NodeId(1));
@@ -329,7 +332,8 @@ fn a_leader_sends_its_switch_a_heartbeat_every_25_ms() {
     assert_eq!(beats, 40);
 }
 
-/// What each of two followers' hosts and the leader's own say once a second is what the weights are of.
+/// What each of two followers' hosts and the leader's own say once a second is what the weights are
+/// of.
 #[test]
 fn section_4_4_2_followers_tell_their_queues_in_acknowledgements_and_the_leader_weighs_them() {
     let mut g = founded(Guards::ALL);
@@ -358,8 +362,9 @@ fn section_4_4_2_followers_tell_their_queues_in_acknowledgements_and_the_leader_
     assert!(second < first);
 }
 
-/// Node 2 lacks a record when the next switch's view begins, and hears nothing of the log: how long the leader waits
-/// for it until it begins a session, in ms. It hears of the view and answers, or it does not.
+/// Node 2 lacks a record when the next switch's view begins, and hears nothing of the log: how long
+/// the leader waits for it until it begins a session, in ms. It hears of the view and answers, or
+/// it does not.
 fn waits_for_a_follower_that_lags(is_heard: bool) -> u64 {
     let mut g = founded(Guards::ALL);
     g.cut(0, 2);

@@ -1,4 +1,5 @@
-//! Follower leases (FLAIR §4.5): reads at the followers of a Raft leader, whose switch does nothing for them.
+//! Follower leases (FLAIR §4.5): reads at the followers of a Raft leader, whose switch does nothing
+//! for them.
 
 use super::*;
 use concord_core::Position;
@@ -82,7 +83,8 @@ fn t2_a_follower_that_is_cut_off_answers_as_long_as_its_lease_and_a_write_waits_
     assert_eq!(g.get(2, "k", None), None, "its lease was over before");
 }
 
-/// Node 2 asks for leases and gets none of the log: writes wait for the lease that it has, and for no other.
+/// Node 2 asks for leases and gets none of the log: writes wait for the lease that it has, and for
+/// no other.
 #[test]
 fn a_follower_that_lags_gets_no_lease_so_that_writes_wait_once() {
     let mut g = founded();

@@ -16,8 +16,8 @@ impl Group {
         self.route(index, sent);
     }
 
-    /// A question of recovery of node `index` in incarnation `incarnation`, to node `to`: it restarts, and
-    /// nobody hears it.
+    /// A question of recovery of node `index` in incarnation `incarnation`, to node `to`: it
+    /// restarts, and nobody hears it.
     fn aborted_life(&mut self, index: usize, incarnation: u64, to: usize) -> Vec<u8> {
         self.isolate(index);
         self.held_way = Some((index, to));
@@ -31,8 +31,8 @@ impl Group {
     }
 }
 
-/// Of five, node 4 lives anew, of which node 3 has not heard; node 3 granted a lease to it. What its
-/// earlier life said when it left the view arrives at node 3.
+/// Of five, node 4 lives anew, of which node 3 has not heard; node 3 granted a lease to it. What
+/// its earlier life said when it left the view arrives at node 3.
 fn lease_of_a_new_life(guards: Guards) -> Group {
     let mut g = Group::founded(5, guards);
     g.pass(50);
@@ -80,8 +80,8 @@ fn bug_15_14_without_lives_in_lease_messages_a_lease_outlives_its_view() {
     assert!(g.nodes[4].is_leased(g.now.instant) && g.nodes[4].view < g.nodes[1].view);
 }
 
-/// A grant to an earlier life of the asker is on its way until the asker's host has been up again for
-/// as long as it was then.
+/// A grant to an earlier life of the asker is on its way until the asker's host has been up again
+/// for as long as it was then.
 #[test]
 fn bug_15_19_a_grant_to_an_earlier_life_is_no_lease_of_the_next() {
     let mut g = Group::founded(3, Guards::ALL);
@@ -154,8 +154,8 @@ fn bug_15_16_without_a_higher_life_an_aborted_one_ends_a_later_one_for_good() {
     assert_eq!(g.nodes[4].stage, Stage::Left);
 }
 
-/// It hears of the aborted life when it has all answers and fetches the log. The answers were given to a
-/// life that counts no more.
+/// It hears of the aborted life when it has all answers and fetches the log. The answers were given
+/// to a life that counts no more.
 #[test]
 fn bug_15_16_a_life_that_is_raised_in_the_middle_of_a_recovery_is_announced() {
     let mut g = Group::founded(5, Guards::ALL);
@@ -186,7 +186,8 @@ fn bug_15_16_a_life_that_is_raised_in_the_middle_of_a_recovery_is_announced() {
     assert!(g.nodes[4].is_intact());
 }
 
-/// A packet in which this node's life has the highest count is forged. It costs a replica, and no panic.
+/// A packet in which this node's life has the highest count is forged. It costs a replica, and no
+/// panic.
 #[test]
 fn bug_15_16_a_life_above_which_there_is_none_is_no_panic() {
     let mut g = Group::founded(3, Guards::ALL);
@@ -211,7 +212,8 @@ fn founders(g: &Group, incarnation: u64, switch_id: u32) -> Vec<u8> {
     bytes
 }
 
-/// The controller is started with --fresh beside a rack of which one replica restarted since it was founded.
+/// The controller is started with --fresh beside a rack of which one replica restarted since it was
+/// founded.
 #[test]
 fn bug_15_19_a_group_that_is_founded_anew_begins_empty_and_goes_on() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
@@ -282,8 +284,9 @@ fn bug_15_19_whoever_is_no_founder_of_the_next_group_leaves() {
     assert!(g.leader().is_some());
 }
 
-/// Raft with quorum reads. What node 1 answered to node 2 is on its way until node 2 has been started again, and asks its
-/// first question anew; a write was committed between, of which node 2 has not heard. What it answers to a read.
+/// Raft with quorum reads. What node 1 answered to node 2 is on its way until node 2 has been
+/// started again, and asks its first question anew; a write was committed between, of which node 2
+/// has not heard. What it answers to a read.
 fn quorum_read_of_a_new_life(guards: Guards) -> Option<String> {
     let mut g = Group::founded_as(Protocol::Raft, 3, guards);
     let by_quorum = |g: &mut Group| {

@@ -1,4 +1,5 @@
-//! Raft: who votes is changed (dissertation §4), and what that must not break. Scripts: `tests/raft/*.txt`.
+//! Raft: who votes is changed (dissertation §4), and what that must not break. Scripts:
+//! `tests/raft/*.txt`.
 
 use super::raft::holds;
 use super::*;
@@ -161,7 +162,8 @@ mod mutants {
 
     use super::*;
 
-    /// Whether two replicas call different records committed, or one leads that lacks what another one calls so.
+    /// Whether two replicas call different records committed, or one leads that lacks what another
+    /// one calls so.
     fn is_split(g: &Group) -> bool {
         let Some(leader) = g.leader() else { return false };
         let leader = &g.nodes[leader];
@@ -177,7 +179,8 @@ mod mutants {
         assert!(is_split(&run(base.and_without(guard))), "nothing is lost without {guard:?}");
     }
 
-    /// Nodes stand in a term that is new to all, and those that are cut off from them hear nothing of it.
+    /// Nodes stand in a term that is new to all, and those that are cut off from them hear nothing
+    /// of it.
     fn campaign(g: &mut Group, node: usize) {
         g.nodes.iter_mut().for_each(|node| node.suspicion.hear_leader(Instant(0)));
         let newest = g.nodes.iter().map(|node| node.view).max().unwrap();
@@ -197,7 +200,8 @@ mod mutants {
             // Node 0 has node 4 vote again, and nobody hears of it.
             g.isolate(0);
             assert_eq!(g.change(0, 4, true), Ok(()));
-            // Node 1 is elected by 2 and 3, and takes node 0's vote. Node 3 hears nothing more of it.
+            // Node 1 is elected by 2 and 3, and takes node 0's vote. Node 3 hears nothing more of
+            // it.
             campaign(&mut g, 1);
             g.pass(40);
             g.mute = vec![1];
@@ -264,7 +268,8 @@ mod mutants {
         g.nodes.iter().any(|node| Some(node.view) < begun && node.holds_lease(g.now))
     }
 
-    /// The leader has another one stand; whether somebody may answer reads in the earlier term then.
+    /// The leader has another one stand; whether somebody may answer reads in the earlier term
+    /// then.
     fn hand_over(g: &mut Group, leader: usize) -> bool {
         let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
         g.nodes[leader].hand_over(g.now, &mut sent);
@@ -294,8 +299,8 @@ mod mutants {
         assert!(is_stale(Guards::without(Guard::LeaderGrant)));
     }
 
-    /// Node 3 has a lease of nodes 0 and 4 when the voters are changed, twice at once, and another term begins without
-    /// these.
+    /// Node 3 has a lease of nodes 0 and 4 when the voters are changed, twice at once, and another
+    /// term begins without these.
     #[test]
     fn t2_the_voters_are_not_changed_twice_within_a_lease() {
         let is_stale = |guards| {
@@ -316,7 +321,8 @@ mod mutants {
         assert!(is_stale(Guards::without(Guard::ChangeLease)));
     }
 
-    /// Node 2 reads with the word of nodes 3 and 4, of which the one knows of a change, and learns of that before it answers.
+    /// Node 2 reads with the word of nodes 3 and 4, of which the one knows of a change, and learns
+    /// of that before it answers.
     #[test]
     fn a_quorum_read_asks_anew_where_the_voters_were_changed() {
         let read = |guards: Guards| {
@@ -352,8 +358,8 @@ mod mutants {
         assert_eq!(stale.as_deref(), Some("$3\r\nold\r\n"));
     }
 
-    /// Nodes 0, 1 and 3 made a configuration committed in which nodes 1 and 2 are no quorum. Node 1 gives its log up, and
-    /// node 2 has heard of nothing.
+    /// Nodes 0, 1 and 3 made a configuration committed in which nodes 1 and 2 are no quorum. Node 1
+    /// gives its log up, and node 2 has heard of nothing.
     #[test]
     fn who_gave_its_log_up_votes_for_nobody_who_lacks_a_configuration_in_it() {
         splits_without(Guard::CopyFloor, Guards::ALL, |guards| {
@@ -382,8 +388,9 @@ mod mutants {
         });
     }
 
-    /// Node 1 has a configuration that nobody else has, and stands for election by it, with nodes 3 and 4. Node 3 crashes, and
-    /// its vote is on its way; it recovers in the term before, of which nodes 0 and 2 have a record.
+    /// Node 1 has a configuration that nobody else has, and stands for election by it, with nodes 3
+    /// and 4. Node 3 crashes, and its vote is on its way; it recovers in the term before, of which
+    /// nodes 0 and 2 have a record.
     #[test]
     fn one_that_recovers_is_answered_once_a_record_of_the_term_is_committed() {
         // Its leader hears no quorum.

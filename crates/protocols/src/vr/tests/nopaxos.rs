@@ -112,7 +112,8 @@ fn nopaxos_gap_agreement_what_all_missed_is_given_up_for_good() {
     assert_eq!(g.get(0, "k", None).unwrap().2, "v");
 }
 
-/// A write is missed by all, and for 20 ms the followers stand as `state` says: nothing is given up before they are back.
+/// A write is missed by all, and for 20 ms the followers stand as `state` says: nothing is given up
+/// before they are back.
 fn waits_while(mut g: Group, state: impl Fn(&mut Follower, Instant)) {
     let view = g.nodes[0].view;
     g.counter += 1;
@@ -132,8 +133,9 @@ fn waits_while(mut g: Group, state: impl Fn(&mut Follower, Instant)) {
     assert_eq!(gaps(&g).2, 1);
 }
 
-/// The followers come into the view late: its leader does not give a number up for their silence, since a view change
-/// begins with writes of its own (expiries), of which the next number is missed.
+/// The followers come into the view late: its leader does not give a number up for their silence,
+/// since a view change begins with writes of its own (expiries), of which the next number is
+/// missed.
 #[test]
 fn bug_15_34_nothing_is_given_up_while_nobody_could_answer() {
     waits_while(founded(Guards::ALL), |follower, _| follower.heard_at = None);
@@ -227,7 +229,8 @@ fn a_number_that_has_come_is_counted_and_logged_once() {
 #[test]
 fn nopaxos_a_gap_is_not_agreed_on_while_a_majority_may_have_committed_the_write() {
     let mut g = founded(Guards::ALL);
-    // Followers 1 and 2 have it; the leader hears neither them nor the write, and cannot give it up.
+    // Followers 1 and 2 have it; the leader hears neither them nor the write, and cannot give it
+    // up.
     g.isolate(0);
     g.cast_set(&[1, 2], "k", "v");
     g.cast_set(&ALL, "l", "w");
@@ -241,7 +244,8 @@ fn nopaxos_a_gap_is_not_agreed_on_while_a_majority_may_have_committed_the_write(
     assert_eq!(g.get(leader, "l", None).unwrap().2, "w");
 }
 
-/// T23, liveness: a write that found no slot burns its number. As a no-op it is logged like any other.
+/// T23, liveness: a write that found no slot burns its number. As a no-op it is logged like any
+/// other.
 #[test]
 fn t23_a_write_without_a_slot_is_a_no_op_in_the_log_and_its_client_is_told() {
     let mut g = founded(Guards::ALL);

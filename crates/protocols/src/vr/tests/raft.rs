@@ -1,5 +1,5 @@
-//! Raft's elections and its log, as scripts: `tests/raft/*.txt`. A line is a command, or begins with `#`; what is
-//! expected stands behind it, each line after `> `.
+//! Raft's elections and its log, as scripts: `tests/raft/*.txt`. A line is a command, or begins
+//! with `#`; what is expected stands behind it, each line after `> `.
 
 use super::*;
 
@@ -214,7 +214,8 @@ fn raft_8_reads_of_one_instant_share_a_round_and_a_leader_by_lease_asks_for_none
     assert_eq!(counts(&g), (rounds + 1, waited + 2));
 }
 
-/// Node 2 hears nothing of its leader, and node 1 grants it leases: those are a quorum's, and not enough.
+/// Node 2 hears nothing of its leader, and node 1 grants it leases: those are a quorum's, and not
+/// enough.
 #[test]
 fn raft_6_who_has_no_lease_of_its_leader_answers_no_read() {
     let mut g = Group::founded_as(Protocol::Raft, 3, Guards::ALL);
@@ -279,7 +280,8 @@ fn vrr_4_3_a_replica_that_lost_everything_recovers_and_does_not_vote_before() {
     assert_eq!(g.digests()[0], g.digests()[2]);
 }
 
-/// What an earlier leader does not know: another one has been elected. ReadIndex asks, and is not answered.
+/// What an earlier leader does not know: another one has been elected. ReadIndex asks, and is not
+/// answered.
 #[test]
 #[cfg(feature = "mutants")]
 fn raft_8_without_the_round_a_stale_leader_answers() {

@@ -1,8 +1,8 @@
 //! A run of a plan: the owners, workers and switches that ship, on virtual time.
 //!
-//! Checked: each task has one outcome; a task that is never to be run twice is begun once at most, and
-//! nobody ends one whose outcome was told; what a task gave is what one of its runs gave; and every task is
-//! over 8 s after the last fault.
+//! Checked: each task has one outcome; a task that is never to be run twice is begun once at most,
+//! and nobody ends one whose outcome was told; what a task gave is what one of its runs gave; and
+//! every task is over 8 s after the last fault.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -494,7 +494,8 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Numbers of attempts are fencing tokens: they rise, whichever process of an owner with a journal submits.
+    /// Numbers of attempts are fencing tokens: they rise, whichever process of an owner with a
+    /// journal submits.
     fn submitted(&mut self, bytes: &[u8]) {
         let Ok(submission) = Submission::parse(bytes) else { return };
         let (name, jid) = (self.name_of(submission.uid.0), submission.jid);

@@ -1,16 +1,17 @@
 //! Sparrow [Ousterhout et al., SOSP 2013]: batch sampling, late binding, proactive cancellation.
 //!
-//! A job of m tasks makes its scheduler send d m reservations to nodes drawn at random; one message to a node has all of
-//! that node's. The node's monitor queues them. With an executor free it takes the oldest one and asks its scheduler for
-//! a task (getTask), and the executor waits for the answer. Who asks first gets a task; when a job's last task is
-//! given, the scheduler cancels its reservations that are left, and who asks in vain takes its next reservation.
+//! A job of m tasks makes its scheduler send d m reservations to nodes drawn at random; one message
+//! to a node has all of that node's. The node's monitor queues them. With an executor free it takes
+//! the oldest one and asks its scheduler for a task (getTask), and the executor waits for the
+//! answer. Who asks first gets a task; when a job's last task is given, the scheduler cancels its
+//! reservations that are left, and who asks in vain takes its next reservation.
 //!
-//! Where there are fewer nodes than reservations each gets several. (Sparrow's code has each node once at most, and so
-//! never starts the rest of a job with more tasks than there are nodes: `UnconstrainedTaskPlacer`, radlab/sparrow
-//! 0fe29e1.)
+//! Where there are fewer nodes than reservations each gets several. (Sparrow's code has each node
+//! once at most, and so never starts the rest of a job with more tasks than there are nodes:
+//! `UnconstrainedTaskPlacer`, radlab/sparrow 0fe29e1.)
 //!
-//! Schedulers and monitors are processes: one queue each, busy with each message that they get or send. A scheduler is
-//! on its client's host.
+//! Schedulers and monitors are processes: one queue each, busy with each message that they get or
+//! send. A scheduler is on its client's host.
 
 use std::collections::VecDeque;
 

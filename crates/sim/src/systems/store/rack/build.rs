@@ -198,8 +198,8 @@ impl<'a> Rack<'a> {
     /// A new life of a node: what waited for the one before is gone with it.
     pub(super) fn place(&mut self, node: usize, role: Role) {
         let before = &self.slots[node];
-        // One that comes back with its data may be a member at once, and what makes it look dead goes on; so it
-        // does on a slow host.
+        // One that comes back with its data may be a member at once, and what makes it look dead
+        // goes on; so it does on a slow host.
         let goes_on = self.keeps(node) || before.slow.1 > self.world.now_ns;
         let troubled_until_ns = if goes_on { before.troubled_until_ns } else { 0 };
         // The pause was the process's, and what is scheduled for its end is too late for this one.

@@ -1,7 +1,9 @@
-//! A client of a gateway that keeps what it has read until it is told that it changed (CLIENT TRACKING).
+//! A client of a gateway that keeps what it has read until it is told that it changed (CLIENT
+//! TRACKING).
 //!
-//! Once the rack is at rest, another client of the same gateway reads all of it again. Whatever differs must be told of
-//! within the time that the gateway takes for its look at each key; what is still kept then is kept for ever.
+//! Once the rack is at rest, another client of the same gateway reads all of it again. Whatever
+//! differs must be told of within the time that the gateway takes for its look at each key; what is
+//! still kept then is kept for ever.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +18,8 @@ use crate::world::Event;
 
 /// Longest time between two reads.
 const GAP_NS_MAX: u64 = 20 * MS;
-/// Within that time what has changed is told of: a look at each key each second, and the answer to it.
+/// Within that time what has changed is told of: a look at each key each second, and the answer to
+/// it.
 const TOLD_NS_MAX: u64 = 2_500 * MS;
 /// Within that time a client has its answers at rest.
 const ANSWERED_NS_MAX: u64 = 6 * SEC;
@@ -201,7 +204,8 @@ impl Rack<'_> {
                 is_refused = !cache.connect(0, gateway, now);
             }
             let cmd = draw_read(&mut cache.rng, &mix).cmd;
-            // Mostly one after the other; of two at once the one that is answered last may have seen less.
+            // Mostly one after the other; of two at once the one that is answered last may have
+            // seen less.
             if !cache.is_waiting() || cache.rng.chance(1, 4) {
                 cache.links[0].read(cmd);
                 self.totals.redis.cached += 1;

@@ -1,5 +1,5 @@
-//! The disk below each replica, with the bytes that the runtime writes: what is synced stays, what is not is
-//! torn or gone when the power goes.
+//! The disk below each replica, with the bytes that the runtime writes: what is synced stays, what
+//! is not is torn or gone when the power goes.
 
 use std::collections::BTreeMap;
 
@@ -109,8 +109,8 @@ impl ReplicaDisk {
         Some(batch)
     }
 
-    /// The power goes, or the process dies and with it the machine's cache: of what is under way any
-    /// sectors are there.
+    /// The power goes, or the process dies and with it the machine's cache: of what is under way
+    /// any sectors are there.
     fn cut(&mut self) {
         let Some(mut batch) = self.under_way.take() else { return };
         if self.rng.chance(1, 4) {
@@ -134,8 +134,8 @@ impl ReplicaDisk {
         self.append(&bytes);
     }
 
-    /// A bit of what was synced is another one: before the last group, since damage there cannot be told from a group
-    /// that never got there. What is under way is lost.
+    /// A bit of what was synced is another one: before the last group, since damage there cannot be
+    /// told from a group that never got there. What is under way is lost.
     fn flip(&mut self) {
         self.under_way = None;
         let (segment, end) = self.last;

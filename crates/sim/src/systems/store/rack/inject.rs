@@ -93,8 +93,8 @@ impl Rack<'_> {
             Fault::Cut { from, to, for_ns } => {
                 let (from, to) = (self.index_of(from), self.index_of(to));
                 self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
-                // Of two that do not hear each other one is removed; so is one that does not hear of
-                // epochs, and so is not heard in them.
+                // Of two that do not hear each other one is removed; so is one that does not hear
+                // of epochs, and so is not heard in them.
                 let is_controller = |node| node == CONTROLLER || node == self.other_controller();
                 let (tells, told) = (is_controller(from), is_controller(to));
                 if told || tells {
@@ -198,8 +198,9 @@ impl Rack<'_> {
         }
     }
 
-    /// If it is the only member that is left, it decides on no expiries meanwhile: it stands still, or the controller tells the
-    /// switch of no epoch of which it does not hear. Nor does a quorum of which it would have to be.
+    /// If it is the only member that is left, it decides on no expiries meanwhile: it stands still,
+    /// or the controller tells the switch of no epoch of which it does not hear. Nor does a quorum
+    /// of which it would have to be.
     fn hold_alone(&mut self, node: usize, for_ns: u64) {
         if self.is_left_alone(node) {
             self.alone_held_ns += for_ns;
@@ -343,8 +344,8 @@ impl Rack<'_> {
         self.are_quorum(self.intact(node))
     }
 
-    /// Whether a replica other than `node` holds all the data and nothing makes it look dead: an open
-    /// member of the newest epoch, and whole. In VR: whether so many others do that they are a
+    /// Whether a replica other than `node` holds all the data and nothing makes it look dead: an
+    /// open member of the newest epoch, and whole. In VR: whether so many others do that they are a
     /// quorum.
     fn others_are_well(&self, node: Option<usize>) -> bool {
         if self.plan.protocol.is_quorum() {
@@ -380,8 +381,8 @@ impl Rack<'_> {
         self.file.newest.as_ref()?.config(GroupId::FIRST)
     }
 
-    /// Whether nobody decides without `node`: it is all that is left of the chain family's newest epoch, or will be, since all
-    /// others may be taken for dead; or the others are no quorum.
+    /// Whether nobody decides without `node`: it is all that is left of the chain family's newest
+    /// epoch, or will be, since all others may be taken for dead; or the others are no quorum.
     fn is_left_alone(&self, node: usize) -> bool {
         let is_well = |other: usize| {
             other != node && self.slots[other].troubled_until_ns <= self.world.now_ns
@@ -440,7 +441,8 @@ impl Rack<'_> {
             let slot = &mut self.slots[node];
             slot.slow = (0, 0);
             slot.troubled_until_ns = 0;
-            // What its engine did meanwhile was to be heard of at the end of the pause, or of the stall.
+            // What its engine did meanwhile was to be heard of at the end of the pause, or of the
+            // stall.
             let was_deaf = slot.paused_until_ns.max(slot.engine_stalled_until_ns) > now_ns;
             slot.engine_stalled_until_ns = 0;
             let waiting = slot.replica().map_or(0, |r| r.engine().backend().waiting());

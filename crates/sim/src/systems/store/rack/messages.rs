@@ -1,9 +1,11 @@
-//! What clients of gateways publish, and what of it subscribers get (docs/semantics.md, "Publish and subscribe").
+//! What clients of gateways publish, and what of it subscribers get (docs/semantics.md, "Publish
+//! and subscribe").
 //!
-//! Each message has a number of its own, so that whoever gets it knows who published what, when, and whether that was
-//! answered. What gateways promise they promise while they hear each other: what a subscription gets of another gateway's
-//! messages is checked unless one of the two took the other for gone since it was asked for. Once the rack is at rest all hear
-//! each other again, and every subscription gets everything.
+//! Each message has a number of its own, so that whoever gets it knows who published what, when,
+//! and whether that was answered. What gateways promise they promise while they hear each other:
+//! what a subscription gets of another gateway's messages is checked unless one of the two took the
+//! other for gone since it was asked for. Once the rack is at rest all hear each other again, and
+//! every subscription gets everything.
 
 use concord_core::{MS, SEC, US};
 use concord_engine::resp;
@@ -13,7 +15,8 @@ use super::subscribers::{Asked, CHANNELS, LINKS, PUBLISHER, TOPICS};
 use super::{Process, Rack, Role};
 use crate::systems::store::fault::{Fault, Node};
 
-/// Within that time after everything has healed gateways know of each other's subscribers: a silence, and a sign of life.
+/// Within that time after everything has healed gateways know of each other's subscribers: a
+/// silence, and a sign of life.
 const HEARD_NS: u64 = 2_500 * MS;
 /// Within that time a client has its answers at rest.
 const ANSWERED_NS_MAX: u64 = 6 * SEC;
@@ -27,7 +30,8 @@ fn goes_to(channel: usize, topic: usize) -> bool {
     }
 }
 
-/// How often a gateway took another one for gone, or for another one in its place; and whether that counts as there.
+/// How often a gateway took another one for gone, or for another one in its place; and whether that
+/// counts as there.
 pub(super) type Breaks = (u64, bool);
 
 /// Which lives of two gateways there are, and what each has taken the other for.
@@ -213,7 +217,8 @@ impl Rack<'_> {
         Ok(())
     }
 
-    /// At rest: whoever asked was answered, and what is published now comes to all. Some text if not.
+    /// At rest: whoever asked was answered, and what is published now comes to all. Some text if
+    /// not.
     pub(super) fn run_subscribed(&mut self) -> Option<String> {
         let nodes = self.hearing();
         if nodes.is_empty() {
@@ -285,7 +290,8 @@ impl Rack<'_> {
         self.broken.take()
     }
 
-    /// Where nothing keeps gateways from hearing each other nobody takes another one for gone. Some text if somebody did.
+    /// Where nothing keeps gateways from hearing each other nobody takes another one for gone. Some
+    /// text if somebody did.
     fn without_cause(&self) -> Option<String> {
         let is_cause = |fault: &Fault| match fault {
             Fault::LossBurst { .. } | Fault::Split { .. } | Fault::RestartClient { .. } => true,

@@ -1,4 +1,5 @@
-//! Clients of a gateway that subscribe, and one that publishes (docs/semantics.md, "Publish and subscribe").
+//! Clients of a gateway that subscribe, and one that publishes (docs/semantics.md, "Publish and
+//! subscribe").
 //!
 //! What subscribers get is checked in [`super::messages`].
 
@@ -19,8 +20,8 @@ pub(super) const TOPICS: [&str; 6] = ["c0", "c1", "c2", "c3", "c*", "c[01]"];
 /// The connections: two that subscribe and one that publishes.
 pub(super) const LINKS: usize = 3;
 pub(super) const PUBLISHER: usize = 2;
-/// The id of the first of them; those of later ones are smaller. Those of other clients count from 1, those of one that caches
-/// are the last two.
+/// The id of the first of them; those of later ones are smaller. Those of other clients count from
+/// 1, those of one that caches are the last two.
 const FIRST_ID: u64 = u64::MAX - 2;
 /// Longest time between two commands.
 const GAP_NS_MAX: u64 = 20 * MS;
@@ -378,8 +379,8 @@ impl Rack<'_> {
 }
 
 impl Subscription {
-    /// Whether messages of the gateway `by` get to this one, at `node`, as promised: the two have heard each other ever since
-    /// it was asked for.
+    /// Whether messages of the gateway `by` get to this one, at `node`, as promised: the two have
+    /// heard each other ever since it was asked for.
     pub(super) fn hears(&self, node: usize, by: usize, touch: Touch) -> bool {
         let is_there = touch.breaks.iter().all(|(_, is_there)| *is_there);
         let mut before = self.touches.iter().filter(|(other, _)| *other == by);

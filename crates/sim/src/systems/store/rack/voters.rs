@@ -98,8 +98,8 @@ impl Rack<'_> {
         intact.fold(0, |set, other| set | 1 << (other - REPLICAS))
     }
 
-    /// Whether those in `set` are a quorum by each configuration that may count: the latest that somebody knows to be
-    /// committed, and all that are behind it in somebody's log.
+    /// Whether those in `set` are a quorum by each configuration that may count: the latest that
+    /// somebody knows to be committed, and all that are behind it in somebody's log.
     pub(super) fn are_quorum(&self, set: u64) -> bool {
         let replicas = REPLICAS..REPLICAS + self.plan.replicas;
         let replicas = replicas.filter_map(|node| match self.slots[node].replica() {

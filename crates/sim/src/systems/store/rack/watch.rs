@@ -1,21 +1,21 @@
 //! Invariants, looked at after every event of the node that it concerned.
 //!
-//! - Epochs, logs, what is executed and what is committed never go back in one life of a node, unless
-//!   it joins and copies anew, and committed <= executed <= end of the log. In CRAQ, which executes
-//!   what is committed and not before, executed and committed are both within the log.
+//! - Epochs, logs, what is executed and what is committed never go back in one life of a node,
+//!   unless it joins and copies anew, and committed <= executed <= end of the log. In CRAQ, which
+//!   executes what is committed and not before, executed and committed are both within the log.
 //! - No two members of an epoch disagree on a record: one running hash for each position.
-//! - A replica's log never reaches beyond what the one before it has executed (T15), or in CRAQ holds;
-//!   after a power cut, beyond what one that is whole again has.
-//! - What a replica calls committed was executed by every living member, unless it was committed in an
-//!   earlier epoch; and whoever calls itself whole has executed all that was. In CRAQ they hold it, and
-//!   the tail has executed it.
+//! - A replica's log never reaches beyond what the one before it has executed (T15), or in CRAQ
+//!   holds; after a power cut, beyond what one that is whole again has.
+//! - What a replica calls committed was executed by every living member, unless it was committed in
+//!   an earlier epoch; and whoever calls itself whole has executed all that was. In CRAQ they hold
+//!   it, and the tail has executed it.
 //! - Once every member has opened an epoch, nobody outside it holds a lease (T2).
 //! - Nobody leaves that is whole and whose engine was not lost. (A new member that never got the
 //!   whole log may be told to copy anew.)
-//! - No member is taken out while all members are alive and nothing makes any of them look dead: the
-//!   controller's own troubles are no reason.
-//! - The switch's last-committed point is never ahead of what is committed, and a read that it makes
-//!   fast is of an object without a write in flight (Algorithm 1).
+//! - No member is taken out while all members are alive and nothing makes any of them look dead:
+//!   the controller's own troubles are no reason.
+//! - The switch's last-committed point is never ahead of what is committed, and a read that it
+//!   makes fast is of an object without a write in flight (Algorithm 1).
 
 use concord_control::State;
 use concord_core::{ObjectId, Seq};
@@ -156,8 +156,8 @@ impl Rack<'_> {
         config.and_then(|config| self.note_opened(config))
     }
 
-    /// The numbers of the records that a replica got since it was last looked at, where it still has
-    /// them.
+    /// The numbers of the records that a replica got since it was last looked at, where it still
+    /// has them.
     fn note_records(&mut self, node: usize, from: u64, to: u64) {
         let Some(replica) = self.slots[node].replica() else { return };
         for position in from + 1..=to {
@@ -208,16 +208,17 @@ impl Rack<'_> {
         let before = self.living(&config.members[before])?;
         let same_epoch = replica_epoch(before) == config.epoch && before.phase() == Phase::Open;
         let passed = passed(before);
-        // Who was in the chain before, and comes back, may have more than the one before it, until that is whole.
+        // Who was in the chain before, and comes back, may have more than the one before it, until
+        // that is whole.
         let is_whole = matches!(before, Replicas::Replica(replica) if replica.is_whole());
         (same_epoch && is_whole && passed < now.end)
             .then(|| format!("it has record {}, its predecessor passed on {passed}", now.end))
     }
 
-    /// What is committed was executed by every member that is alive, when the first replica calls it
-    /// so. Others may call it so later, when a member of their epoch forgot its log to be let in anew,
-    /// or a new one has yet to get it and answers nothing until then. One that came back with its disk, and is
-    /// not whole yet, answers nothing either, and has it in its log.
+    /// What is committed was executed by every member that is alive, when the first replica calls
+    /// it so. Others may call it so later, when a member of their epoch forgot its log to be let in
+    /// anew, or a new one has yet to get it and answers nothing until then. One that came back with
+    /// its disk, and is not whole yet, answers nothing either, and has it in its log.
     fn commits_alone(&self, replica: &Replica, now: &Seen, before: u64) -> Option<String> {
         let is_known = now.committed <= self.watch.committed.1;
         if !now.is_open || now.committed <= before || is_known {
@@ -283,8 +284,8 @@ impl Rack<'_> {
         })
     }
 
-    /// Whether another replica that came back with its data has no record any more of what follows `end`: that is
-    /// in its snapshot, and whoever lags so far behind has to copy the state.
+    /// Whether another replica that came back with its data has no record any more of what follows
+    /// `end`: that is in its snapshot, and whoever lags so far behind has to copy the state.
     fn lacks_what_none_keeps(&self, node: usize, end: u64) -> bool {
         let others = (REPLICAS..REPLICAS + self.replicas).filter(|other| *other != node);
         let mut logs = others.filter_map(|other| self.slots[other].replica().map(Replica::log));

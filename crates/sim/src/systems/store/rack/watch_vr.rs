@@ -1,7 +1,7 @@
 //! VR's invariants, looked at after every event of a replica, and what must hold at rest.
 //!
-//! - View, commit point and execution never go back in one life, and executed <= committed <= end of
-//!   the log.
+//! - View, commit point and execution never go back in one life, and executed <= committed <= end
+//!   of the log.
 //! - No two replicas ever call different records committed: one running hash for each position.
 //! - When a view begins, nobody holds a lease of an earlier one (T2).
 //! - Nobody leaves whose engine was not lost.
