@@ -478,8 +478,9 @@ impl Client {
 mod tests {
     use super::*;
 
+    /// Buffers are used again but none that is large and not too many.
     #[test]
-    fn buffers_are_used_again_but_none_that_is_large_and_not_too_many() {
+    fn buffer_reuse_is_bounded() {
         let addr = Addr { ip: 1, port: 1 };
         let mut client = Client::new(ClientConfig::new(addr, addr), Rng::new(1));
         for (bytes, is_kept) in [(0, false), (1, true), (BUFFER_BYTES_MAX, true)] {

@@ -368,8 +368,9 @@ mod tests {
         Slot { number, packet, ..Slot::default() }
     }
 
+    /// The window grows with what arrives and is halved once by what is lost together.
     #[test]
-    fn the_window_grows_with_what_arrives_and_is_halved_once_by_what_is_lost_together() {
+    fn window_grows_and_halves_once_per_loss() {
         let mut flow = Flow::default();
         assert_eq!(room(&flow), 256);
         for _ in 0..256 {
@@ -389,8 +390,9 @@ mod tests {
         assert_eq!(room(&flow), 1_024, "and no more");
     }
 
+    /// The window shrinks while fragments queue and grows again once they do not.
     #[test]
-    fn the_window_shrinks_while_fragments_queue_and_grows_again_once_they_do_not() {
+    fn window_shrinks_while_fragments_queue() {
         let mut flow = Flow::default();
         let round_trip = |flow: &mut Flow, part: u32, us: u64| {
             flow.time(Instant(0), 1, part);
@@ -419,8 +421,9 @@ mod tests {
         assert_eq!(flow.window(32), 32, "more cannot end than was begun");
     }
 
+    /// One part is timed at a time and one that takes too long is not waited for.
     #[test]
-    fn one_part_is_timed_at_a_time_and_one_that_takes_too_long_is_not_waited_for() {
+    fn one_part_is_timed_at_a_time() {
         let mut flow = Flow::default();
         flow.time(at(10), 1, 5);
         flow.time(at(11), 2, 6);
@@ -438,7 +441,7 @@ mod tests {
     /// Karn: nobody knows which sending arrived; but where that is so again and again, the time-out
     /// is short.
     #[test]
-    fn a_part_that_was_sent_again_counts_only_if_that_is_so_for_four_in_a_row() {
+    fn resent_parts_count_after_four_in_a_row() {
         let mut flow = Flow::default();
         let mut part = 0;
         let mut measure = |flow: &mut Flow, again: bool| {
@@ -467,8 +470,9 @@ mod tests {
         }
     }
 
+    /// Large writes have their turn in their order and others when one ends.
     #[test]
-    fn large_writes_have_their_turn_in_their_order_and_others_when_one_ends() {
+    fn large_writes_in_order() {
         let (mut flow, mut ready) = (Flow::default(), VecDeque::new());
         let mut slots: Vec<Slot> = (1..=20).map(large_write).collect();
         let mut turn = |slot: &mut Slot, ready: &mut VecDeque<u64>| flow.take_turn(slot, ready);
@@ -507,8 +511,9 @@ mod tests {
         assert!(!flow.has_room_for_large(), "a small one has taken nothing");
     }
 
+    /// Long replies are pulled a few at a time by number and by bytes.
     #[test]
-    fn long_replies_are_pulled_a_few_at_a_time_by_number_and_by_bytes() {
+    fn long_replies_are_pulled_within_bounds() {
         let mut flow = Flow::default();
         let mut slots: Vec<Slot> = (0..18).map(|_| Slot::default()).collect();
         for slot in &mut slots[..16] {
@@ -546,8 +551,9 @@ mod tests {
         assert_eq!(turns.filter(|has| *has).count(), 4);
     }
 
+    /// A refused read goes again once for each long reply that ended.
     #[test]
-    fn a_refused_read_goes_again_once_for_each_long_reply_that_ended() {
+    fn refused_read_retried_per_ended_reply() {
         let (mut flow, mut slots) = (Flow::default(), Slots::new(8, 1, 8));
         let sent =
             |slots: &mut Slots| slots.add_read(Slot { state: State::Sent, ..Slot::default() });

@@ -254,8 +254,9 @@ mod tests {
 
     use super::*;
 
+    /// Clients choose each reader as often and a retry goes to another one.
     #[test]
-    fn t21_clients_choose_each_reader_as_often_and_a_retry_goes_to_another_one() {
+    fn t21_readers_are_chosen_evenly() {
         let readers = [NodeId(4), NodeId(7), NodeId(9)];
         let read = |request, attempt| Repr {
             session: SessionId(3),

@@ -176,8 +176,9 @@ mod tests {
 
     use super::*;
 
+    /// The timeout follows the round trips within its bounds and doubles.
     #[test]
-    fn the_timeout_follows_the_round_trips_within_its_bounds_and_doubles() {
+    fn timeout_follows_round_trips() {
         let mut t = Timers::new(20 * MS, 500 * MS);
         assert_eq!(t.timeout_ns(Lane::Read, 0), 20 * MS);
         for _ in 0..100 {
@@ -211,8 +212,9 @@ mod tests {
         assert_eq!(t.timeout_ns(Lane::Read, 0), 1, "no round trip takes no time at all");
     }
 
+    /// Timers come when their round is over whatever the lane and once.
     #[test]
-    fn timers_come_when_their_round_is_over_whatever_the_lane_and_once() {
+    fn timers_fire_once_after_their_round() {
         let mut t = Timers::new(20 * MS, 500 * MS);
         for (number, lane) in [(1, Lane::Read), (2, Lane::Write), (3, Lane::Part)] {
             t.set(lane, timer(10, number, 0));

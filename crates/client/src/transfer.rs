@@ -255,8 +255,9 @@ mod tests {
 
     use super::*;
 
+    /// A body goes out once within its window and is whole when all of it was acknowledged.
     #[test]
-    fn a_body_goes_out_once_within_its_window_and_is_whole_when_all_of_it_was_acknowledged() {
+    fn body_is_sent_once_within_its_window() {
         // 130 fragments: more than two words of acknowledgements.
         let command = vec![7; 129 * FRAGMENT_BYTES + 1];
         let mut upload = Upload::of(&command, Instant(5));
@@ -281,8 +282,9 @@ mod tests {
         assert_eq!((upload.next(200), Transfer::Upload(upload).out()), (None, 0));
     }
 
+    /// The numbered write names its body and each fragment its place.
     #[test]
-    fn the_numbered_write_names_its_body_and_each_fragment_its_place() {
+    fn sequenced_write_names_its_body() {
         let command = vec![7; 2 * FRAGMENT_BYTES];
         let staged = staged_hdr(&command);
         assert_eq!((staged.index, staged.count, staged.total_bytes), (0, 2, command.len() as u32));
@@ -340,8 +342,9 @@ mod tests {
         assert_eq!(download.missing_run(0, 0), Some(1..16));
     }
 
+    /// A reply is whole once each fragment has come and none counts twice.
     #[test]
-    fn a_reply_is_whole_once_each_fragment_has_come_and_none_counts_twice() {
+    fn reply_fragments_count_once() {
         let mut download = download();
         let (hdr, bytes) = fragment(&download, 1);
         assert_eq!(download.take(&hdr, &bytes), Taken::Late, "it was not asked for");
@@ -368,8 +371,9 @@ mod tests {
         assert!(!download.is_of(&FragmentHdr { total_bytes: 9, ..hdr }));
     }
 
+    /// A reply that claims more than the largest is told by its first part.
     #[test]
-    fn a_reply_that_claims_more_than_the_largest_is_told_by_its_first_part() {
+    fn oversized_reply_is_detected_by_its_first_part() {
         for (bytes, too_much) in [(REPLY_BYTES_MAX, false), (REPLY_BYTES_MAX + 1, true)] {
             let mut body = vec![];
             let total_bytes = bytes as u32;

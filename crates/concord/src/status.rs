@@ -631,8 +631,9 @@ mod tests {
         assert!(problems[1].contains("-2.5 s behind the clock of replica 2"), "{}", problems[1]);
     }
 
+    /// What the controller does not hear and another protocol are problems.
     #[test]
-    fn bug_16_22_what_the_controller_does_not_hear_and_another_protocol_are_problems() {
+    fn bug_16_22_unheard_nodes_and_other_protocol_are_problems() {
         let text = "protocol = \"primary-backup\"\n[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\n";
         let rack = Rack::parse(text).unwrap();
         let replica = json!({"role": "replica", "node": 1, "group": "store", "name": "replica 1", "reachable": true,
@@ -681,8 +682,9 @@ mod tests {
         assert_eq!(wrong("chain", "recovering"), Vec::<String>::new());
     }
 
+    /// Latencies are of the interval and of nothing where nothing was.
     #[test]
-    fn latencies_are_of_the_interval_and_of_nothing_where_nothing_was() {
+    fn latencies_are_of_the_interval() {
         let counted = |buckets: [u64; 3], count: u64| {
             let buckets: Vec<_> = [0.001, 0.002, 0.004].iter().zip(buckets).collect();
             json!({"histograms": {"write_seconds": {"count": count, "buckets": buckets}}})

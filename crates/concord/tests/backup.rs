@@ -103,8 +103,9 @@ fn survive(name: &str, hold: Duration, more: &[&str]) {
     }
 }
 
+/// However slow the disk what is lost was acknowledged within two seconds.
 #[test]
-fn bug_19_23_however_slow_the_disk_what_is_lost_was_acknowledged_within_two_seconds() {
+fn bug_19_23_slow_disk_loses_at_most_two_seconds() {
     survive("slow-chain", Duration::from_millis(2_500), &[]);
 }
 
@@ -113,8 +114,9 @@ fn a_chain_that_syncs_each_second_loses_no_more_than_that() {
     survive_but_for_a_second("second-chain", &[]);
 }
 
+/// Primary backup that syncs each second loses no more than that.
 #[test]
-fn primary_backup_that_syncs_each_second_loses_no_more_than_that() {
+fn primary_backup_interval_loss() {
     survive_but_for_a_second("second-primary", &["--protocol", "primary-backup"]);
 }
 
@@ -138,8 +140,9 @@ fn flair_that_syncs_each_second_loses_no_more_than_that() {
     survive_but_for_a_second("second-flair", &["--protocol", "vr", "--accel", "flair"]);
 }
 
+/// Redis servers of a chain that syncs each second lose no more than that.
 #[test]
-fn redis_servers_of_a_chain_that_syncs_each_second_lose_no_more_than_that() {
+fn redis_chain_interval_loss() {
     survive_but_for_a_second("second-redis", &["--engine", "redis"]);
 }
 

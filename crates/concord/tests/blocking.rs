@@ -118,8 +118,9 @@ fn each_element_goes_to_one_worker_with_the_redis_engine() {
     queue("pop-pb-redis", &["--engine", "redis", "--protocol", "primary-backup"], None);
 }
 
+/// The node that orders dies and each element goes to one worker.
 #[test]
-fn the_node_that_orders_dies_and_each_element_goes_to_one_worker() {
+fn orderer_dies_each_element_to_one_worker() {
     queue("pop-head", &[], Some("replica-1"));
     queue("pop-primary", &["--protocol", "primary-backup"], Some("replica-1"));
     queue("pop-craq-head", &["--protocol", "craq", "--accel", "none"], Some("replica-1"));
@@ -127,8 +128,9 @@ fn the_node_that_orders_dies_and_each_element_goes_to_one_worker() {
     queue("pop-nopaxos-leader", &["--protocol", "nopaxos"], Some("replica-1"));
 }
 
+/// The replica that answers dies and each element goes to one worker.
 #[test]
-fn the_replica_that_answers_dies_and_each_element_goes_to_one_worker() {
+fn reader_dies_each_element_to_one_worker() {
     queue("pop-tail", &[], Some("replica-3"));
     queue("pop-head-redis", &["--engine", "redis"], Some("replica-1"));
 }

@@ -259,7 +259,7 @@ fn beside_a_crowd_at_another_rack() {
 /// `CONCORD_CROWD_P99=2`: the 99th percentile of others may be so many times what it is without,
 /// while the crowd comes and beside it. `CONCORD_CROWD=idle`, `reads`: see [`Crowd`].
 #[test]
-fn bug_16_4_ten_thousand_clients_that_do_not_read_take_bounded_memory() {
+fn bug_16_4_ten_thousand_unread_clients_take_bounded_memory() {
     let silent = connections() - OTHERS;
     let rack = Rack::start("crowd", &["--split-reads"]);
     let gateway = rack.pid("gateway-1");

@@ -299,9 +299,10 @@ fn another_kind_of_protocol_does_not_go_on_from_what_is_kept() {
     assert_eq!(rack.client().say("GET k"), "v");
 }
 
+/// Redis servers under every protocol are filled again after a power cut.
 #[test]
 #[ignore = "as long as the others: make power"]
-fn t7_redis_servers_under_every_protocol_are_filled_again_after_a_power_cut() {
+fn t7_redis_servers_are_refilled_after_a_power_cut() {
     survive("power-primary-redis", &["--protocol", "primary-backup", "--engine", "redis"]);
     survive("power-craq-redis", &["--protocol", "craq", "--accel", "none", "--engine", "redis"]);
     survive("power-nopaxos-redis", &["--protocol", "nopaxos", "--engine", "redis"]);

@@ -280,8 +280,9 @@ fn events_are_those_of_redis_server_with_the_redis_engine() {
     beside_redis_server("events-redis", &["--engine", "redis"]);
 }
 
+/// Events are those of redis server with the redis engine and vr.
 #[test]
-fn events_are_those_of_redis_server_with_the_redis_engine_and_vr() {
+fn redis_engine_events_match_redis_server() {
     beside_redis_server("events-redis-vr", &["--engine", "redis", "--protocol", "vr"]);
 }
 
@@ -316,8 +317,9 @@ fn events_are_told_with_every_protocol() {
     }
 }
 
+/// Who subscribes hears what comes then and of keys that nobody touches.
 #[test]
-fn who_subscribes_hears_what_comes_then_and_of_keys_that_nobody_touches() {
+fn subscriber_hears_later_events() {
     let rack = Rack::start("events-begin", &["--gateways", "2"]);
     let (mut one, mut other) = (rack.client(), Resp::open(second(&rack)));
     until("both serve", || one.say("SET up 1") == "+OK" && other.say("SET up 1") == "+OK");

@@ -77,8 +77,9 @@ fn libraries_survive_a_power_cut_and_a_backup() {
     survive("functions-chain", &[]);
 }
 
+/// Libraries survive a power cut and a backup with redis servers.
 #[test]
-fn libraries_survive_a_power_cut_and_a_backup_with_redis_servers() {
+fn libraries_survive_power_cut_and_backup() {
     survive("functions-redis", &["--engine", "redis"]);
 }
 

@@ -195,7 +195,8 @@ fn bug_16_8_redis_cli_shows_a_rack_as_it_does_a_redis_server() {
     an_operator_sees_what_redis_shows("memory");
 }
 
+/// Redis cli shows a rack of redis servers as it does one.
 #[test]
-fn bug_16_8_redis_cli_shows_a_rack_of_redis_servers_as_it_does_one() {
+fn bug_16_8_redis_cli_shows_a_rack_of_redis_servers() {
     an_operator_sees_what_redis_shows("redis");
 }

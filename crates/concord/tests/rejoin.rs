@@ -162,8 +162,9 @@ fn a_standby_started_by_hand_takes_over_from_a_dead_switch() {
     drop(standby);
 }
 
+/// A switch that slept beside its standby stands by when it wakes up.
 #[test]
-fn a_switch_that_slept_beside_its_standby_stands_by_when_it_wakes_up() {
+fn switch_that_slept_stands_by() {
     let rack = Rack::start("standby-wakes", &["--standbys", "1"]);
     let switch = rack.pid("switch");
     while_writing("switch stopped", &rack, || {

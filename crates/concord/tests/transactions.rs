@@ -127,8 +127,9 @@ fn transactions_over_redis_servers_have_an_order_under_faults() {
     }
 }
 
+/// Transactions of quorums over redis servers have an order under faults.
 #[test]
-fn transactions_of_quorums_over_redis_servers_have_an_order_under_faults() {
+fn quorum_transactions_over_redis_under_faults() {
     for name in ["vr+redis", "nopaxos+redis", "raft+redis"] {
         with(name, transactions);
     }
@@ -141,8 +142,9 @@ fn each_element_goes_to_one_worker_under_faults() {
     }
 }
 
+/// Each element goes to one worker over redis servers under faults.
 #[test]
-fn each_element_goes_to_one_worker_over_redis_servers_under_faults() {
+fn queue_elements_over_redis_under_faults() {
     for name in ["chain+redis", "vr+redis", "nopaxos+redis"] {
         with(name, queues);
     }

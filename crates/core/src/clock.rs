@@ -110,8 +110,9 @@ mod tests {
     const DAY_NS: u64 = 86_400 * SEC;
     const START_NS: u64 = 1_700_000_000 * SEC;
 
+    /// A wall clock that is set moves the time by a hundredth of what passes.
     #[test]
-    fn bug_15_10_a_wall_clock_that_is_set_moves_the_time_by_a_hundredth_of_what_passes() {
+    fn bug_15_10_set_wall_clock_is_followed_at_a_hundredth() {
         for (set_by, sign) in [(DAY_NS as i64, 1), (-(DAY_NS as i64), -1)] {
             let mut clock = SteadyClock::default();
             assert_eq!(clock.read(Instant(5), START_NS), START_NS);
@@ -139,8 +140,9 @@ mod tests {
         assert_eq!(clock.peek(Instant(102 * SEC), START_NS + 103 * SEC), START_NS + 103 * SEC);
     }
 
+    /// The log s time goes on where the last stamp was whatever the own clock says.
     #[test]
-    fn bug_15_10_the_log_s_time_goes_on_where_the_last_stamp_was_whatever_the_own_clock_says() {
+    fn bug_15_10_log_time_continues_from_the_last_stamp() {
         let mut log = LogClock::default();
         assert_eq!(log.read(5_000), 5_000);
         // The node that stamped so far was a day ahead, or a day behind.

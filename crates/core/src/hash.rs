@@ -30,8 +30,9 @@ mod tests {
         assert_eq!(object_id(b"a"), ObjectId(0xe6c6_32b6));
     }
 
+    /// Records that differ in neighbouring words have other hashes.
     #[test]
-    fn t5_records_that_differ_in_neighbouring_words_have_other_hashes() {
+    fn t5_neighbouring_words_change_the_hash() {
         let words = |first: u64, second: u64| [first.to_le_bytes(), second.to_le_bytes()].concat();
         for bit in 0..64 {
             for shift in 0..64 {

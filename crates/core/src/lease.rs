@@ -133,8 +133,9 @@ impl Leases {
 mod tests {
     use super::*;
 
+    /// A lease needs every other member and counts from when it was asked for.
     #[test]
-    fn t2_a_lease_needs_every_other_member_and_counts_from_when_it_was_asked_for() {
+    fn t2_lease_needs_all_members_and_counts_from_the_request() {
         let mut l = Leases::new(100);
         l.open(Instant(0), [NodeId(2), NodeId(3)].into_iter());
         l.on_grant(Instant(20), NodeId(2), Instant(10));
@@ -146,8 +147,9 @@ mod tests {
         assert!(!l.is_held(Instant(95)));
     }
 
+    /// A grant from the future is of a clock that was reset and counts nothing.
     #[test]
-    fn bug_15_19_a_grant_from_the_future_is_of_a_clock_that_was_reset_and_counts_nothing() {
+    fn bug_15_19_future_grant_counts_nothing() {
         let mut l = Leases::new(100);
         l.open(Instant(0), [NodeId(2)].into_iter());
         l.on_grant(Instant(20), NodeId(2), Instant(1_000));
@@ -168,8 +170,9 @@ mod tests {
         assert_eq!(l.others_until(|n| n == NodeId(2)), Instant(107));
     }
 
+    /// A lease is given back by the incarnation that held it and by no other.
     #[test]
-    fn t2_a_lease_is_given_back_by_the_incarnation_that_held_it_and_by_no_other() {
+    fn t2_lease_is_returned_by_its_incarnation_only() {
         let mut l = Leases::new(100);
         l.grant(Instant(0), NodeId(3), 30);
         l.grant(Instant(10), NodeId(3), 31);

@@ -253,8 +253,9 @@ mod tests {
         assert_eq!(keys("XREAD BLOCK 0 STREAMS a b 0"), None);
     }
 
+    /// A wrong time out is found where it is the first thing that is wrong.
     #[test]
-    fn a_wrong_time_out_is_found_where_it_is_the_first_thing_that_is_wrong() {
+    fn wrong_timeout_found_where_it_is_the_first_error() {
         let wrong = |line: &str| {
             let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
             Blocking::of(&UpperName::of(args[0])).unwrap().wrong_timeout(&args)

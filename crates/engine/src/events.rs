@@ -557,8 +557,9 @@ mod tests {
         assert_eq!(behind(&feed, 100, 0).1, Place::behind(9));
     }
 
+    /// Who has heard nothing hears of what came since events are wanted.
     #[test]
-    fn who_has_heard_nothing_hears_of_what_came_since_events_are_wanted() {
+    fn late_listener_hears_events_since_wanted() {
         let mut feed = feed("KEg");
         feed.begin(8);
         feed.push(event("del", "a"));

@@ -263,8 +263,9 @@ mod tests {
         restrict(&Command::parse(bytes).unwrap(), &|key| key.starts_with(b"h"))
     }
 
+    /// Of a write of several keys what concerns those that are here is left.
     #[test]
-    fn of_a_write_of_several_keys_what_concerns_those_that_are_here_is_left() {
+    fn restriction_to_present_keys() {
         let part = |args: &[&[u8]]| Restricted::Part(encode(0, args));
         let all = encode(0, &[b"MSET", b"h1", b"1", b"x", b"2", b"h3", b"3"]);
         assert_eq!(restricted(&all), part(&[b"MSET", b"h1", b"1", b"h3", b"3"]));
@@ -297,8 +298,9 @@ mod tests {
         assert_eq!(restricted(&exec(&[&incr(b"h"), &msetnx])), Restricted::Entangled);
     }
 
+    /// What is drawn in a transaction hangs on the commands before.
     #[test]
-    fn bug_18_13_what_is_drawn_in_a_transaction_hangs_on_the_commands_before() {
+    fn bug_18_13_drawn_values_depend_on_earlier_commands() {
         let exec = |parts: &[&[u8]]| {
             let args: Vec<&[u8]> =
                 [EXEC_COMMAND].into_iter().chain(parts.iter().copied()).collect();

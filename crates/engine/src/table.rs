@@ -452,8 +452,9 @@ mod tests {
         }
     }
 
+    /// Names are found in any case and subcommands by their container.
     #[test]
-    fn names_are_found_in_any_case_and_subcommands_by_their_container() {
+    fn lookup_ignores_case_and_finds_subcommands() {
         let reply = b"*1\r\n*10\r\n$6\r\nobject\r\n:-2\r\n*0\r\n:0\r\n:0\r\n:0\r\n*0\r\n*0\r\n*0\r\n\
             *1\r\n*6\r\n$15\r\nobject|encoding\r\n:3\r\n*2\r\n+readonly\r\n+new_flag\r\n:2\r\n:2\r\n:1\r\n";
         let table = CommandTable::from_resp(reply).unwrap();

@@ -114,7 +114,7 @@ fn submit(engine: &mut Store, context: &Context, bytes: &[u8]) -> Vec<u8> {
 /// Which of a transaction's commands are refused since there is too much work hangs on none of the
 /// others: at a replica that has some of their keys the same are.
 #[test]
-fn bug_16_16_a_copy_is_equal_where_transactions_are_refused_in_part() {
+fn bug_16_16_copies_equal_where_transactions_are_partly_refused() {
     let (mut refused, mut parts) = (0, 0);
     for seed in 0..200 {
         let mut rng = Rng::new(seed);

@@ -358,8 +358,9 @@ mod tests {
         assert_eq!(Told::parse(&[9, 0, 0, 0, 0, 0, 0, 0, 0, 0]), None);
     }
 
+    /// Messages go to channels and patterns and those of shards to shards.
     #[test]
-    fn messages_go_to_channels_and_patterns_and_those_of_shards_to_shards() {
+    fn channels_patterns_and_shards() {
         let mut channels = Channels::new(1);
         assert_eq!(
             (channels.ask(Sort::Channel, b"news"), channels.ask(Sort::Channel, b"news")),

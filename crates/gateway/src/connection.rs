@@ -743,8 +743,9 @@ mod tests {
         c
     }
 
+    /// A read waits for writes of its object and a write for reads.
     #[test]
-    fn t22_a_read_waits_for_writes_of_its_object_and_a_write_for_reads() {
+    fn t22_reads_and_writes_of_an_object_wait() {
         use Class::{Read, Write};
         let c = connection_with(&[(Write, A), (Read, B)]);
         assert!(c.must_wait(Read, A) && c.must_wait(Write, B));
@@ -758,8 +759,9 @@ mod tests {
         assert!(!c.must_wait(Read, A) && !c.must_wait(Read, Subject::AllKeys));
     }
 
+    /// A command of several keys waits for each of them and is waited for by each.
     #[test]
-    fn t22_a_command_of_several_keys_waits_for_each_of_them_and_is_waited_for_by_each() {
+    fn t22_several_keys_wait_in_both_directions() {
         use Class::{Read, Write};
         let several = Subject::of_keys([&b"a"[..], b"b", b"a"]);
         let one = |key: &[u8]| Subject::of_keys([key]);

@@ -230,8 +230,9 @@ mod tests {
         assert_eq!(ask(&mut events, at.after(ASK_NS), 4), Some(place(6)));
     }
 
+    /// Whoever listens before events are wanted hears all and the last of them.
     #[test]
-    fn whoever_listens_before_events_are_wanted_hears_all_and_the_last_of_them() {
+    fn listener_before_wanted_hears_all() {
         let mut events = Events::default();
         events.listen(true);
         events.want(Classes::parse(b"KEA").unwrap(), true);

@@ -107,8 +107,9 @@ impl Tentative {
 mod tests {
     use super::*;
 
+    /// The window doubles and later grows by one with each window of short replies.
     #[test]
-    fn the_window_doubles_and_later_grows_by_one_with_each_window_of_short_replies() {
+    fn window_doubles_then_grows_by_one() {
         let mut tentative = Tentative::default();
         (0..TENTATIVE_START).for_each(|_| tentative.note_short_reply());
         assert_eq!(tentative.max, 2 * TENTATIVE_START);

@@ -98,8 +98,9 @@ mod tests {
         core::iter::from_fn(|| waiting.next_read(tentative)).map(|id| id.0).collect()
     }
 
+    /// Reads of those who wait for each reply and of those who pipeline take turns.
     #[test]
-    fn reads_of_those_who_wait_for_each_reply_and_of_those_who_pipeline_take_turns() {
+    fn waiting_and_pipelined_reads_alternate() {
         let mut waiting = Waiting::default();
         let mut push = |id, class, is_first| {
             waiting.push(ConnectionId(id), class, Expected::Long, is_first);

@@ -323,8 +323,9 @@ fn what_is_not_there_is_missed() {
     }
 }
 
+/// A file of another directory or another place is none of this one.
 #[test]
-fn a_file_of_another_directory_or_another_place_is_none_of_this_one() {
+fn foreign_file_is_not_accepted() {
     let (log, _) = Log::of(1, 10);
     let mut other = log.clone();
     other.writer = Writer::new(Identity { storage: 9, ..IDENTITY }, 1, 1);
@@ -348,8 +349,9 @@ fn part(snapshot: u64, number: u64, end: LogEnd, (is_first, is_last): (bool, boo
     batch
 }
 
+/// The state begins with the newest whole snapshot and what is before may go.
 #[test]
-fn the_state_begins_with_the_newest_whole_snapshot_and_what_is_before_may_go() {
+fn state_begins_with_the_newest_complete_snapshot() {
     let (mut log, mut rng) = Log::of(1, 0);
     let write_record = |log: &mut Log, rng: &mut Rng| {
         let bytes = log.record(rng);
@@ -401,7 +403,7 @@ fn what_was_given_up_is_nothing_until_a_copy_is_whole() {
 
 /// A copy was not whole when the power went, and what came then were records from the first one on.
 #[test]
-fn bug_19_2_behind_what_was_given_up_a_state_may_begin_with_the_first_record() {
+fn bug_19_2_state_may_begin_with_the_first_record_after_a_cut() {
     let (mut log, mut rng) = Log::of(3, 20);
     let mut batch = Batch::default();
     batch.reset();
@@ -422,8 +424,9 @@ fn bug_19_2_behind_what_was_given_up_a_state_may_begin_with_the_first_record() {
     assert_eq!((found.end.position, found.end), (3, log.end));
 }
 
+/// A state without a record may begin behind what was given up.
 #[test]
-fn bug_19_20_a_state_without_a_record_may_begin_behind_what_was_given_up() {
+fn bug_19_20_empty_state_may_begin_after_a_cut() {
     let (mut log, _) = Log::of(3, 20);
     let mut batch = Batch::default();
     batch.reset();

@@ -247,8 +247,9 @@ mod tests {
         assert!(text.ends_with("yes"), "{text}");
     }
 
+    /// Tables are shown behind the arrays and take memory of no stage.
     #[test]
-    fn tables_are_shown_behind_the_arrays_and_take_memory_of_no_stage() {
+    fn tables_take_no_stage_memory() {
         let table = TableReport { name: "rows", rows: 2_048, bits: 8 };
         let r = Report { tables: vec![table], ..report(1, 1) };
         assert_eq!((r.sram_bytes(), r.stages()), (report(1, 1).sram_bytes() + 2_048, 2));
@@ -257,15 +258,17 @@ mod tests {
         assert!(text.contains("table  rows                   2048     8      2.0 KiB"), "{text}");
     }
 
+    /// A program with too many stages or too full a stage does not fit.
     #[test]
-    fn a_program_with_too_many_stages_or_too_full_a_stage_does_not_fit() {
+    fn oversized_program_does_not_fit() {
         assert!(report(11, 1).fits(&ASIC));
         assert!(!report(12, 1).fits(&ASIC));
         assert!(!report(3, 1 << 20).fits(&ASIC));
     }
 
+    /// Programs beside each other share stages and fill them together.
     #[test]
-    fn programs_beside_each_other_share_stages_and_fill_them_together() {
+    fn programs_share_stages() {
         let half = 100_000;
         let recirculating = Report { recirculations_max: 3, ..report(5, half) };
         let both = report(4, half).beside(recirculating);

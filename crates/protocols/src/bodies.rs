@@ -238,8 +238,9 @@ mod tests {
         assert_eq!(refused, Err(Refused::Malformed));
     }
 
+    /// A body under way is not given up for another but an abandoned one is.
     #[test]
-    fn bug_15_4_a_body_under_way_is_not_given_up_for_another_but_an_abandoned_one_is() {
+    fn bug_15_4_body_in_flight_is_not_given_up() {
         let mut s = Staging::default();
         let mut add = |ns, n, index| {
             let hdr = FragmentHdr { index, ..BODY };
@@ -275,8 +276,9 @@ mod tests {
         assert!(k.keep(Instant(0), key(2), &alloc::vec![0; KEPT_BYTES_MAX]).is_some());
     }
 
+    /// A reply that is pulled is not given up for another but an abandoned one is.
     #[test]
-    fn bug_15_4_a_reply_that_is_pulled_is_not_given_up_for_another_but_an_abandoned_one_is() {
+    fn bug_15_4_reply_in_flight_is_not_given_up() {
         let mut k = Kept::new(1);
         let half = alloc::vec![0; KEPT_BYTES_MAX / 2];
         let first = k.keep(Instant(0), key(1), &half).unwrap();
@@ -288,8 +290,9 @@ mod tests {
         assert_eq!(k.reply(Instant(KEPT_AGE_MAX_NS), key(2), second), None);
     }
 
+    /// A fragment of an earlier incarnation is of no reply of this one.
     #[test]
-    fn bug_15_13_a_fragment_of_an_earlier_incarnation_is_of_no_reply_of_this_one() {
+    fn bug_15_13_fragment_of_an_earlier_incarnation() {
         let mut lives = [Kept::new(10), Kept::new(11)];
         let versions = lives.each_mut().map(|life| {
             (0..100u8).map(|n| life.keep(Instant(0), key(1), &[n]).unwrap()).collect::<Vec<_>>()
@@ -319,8 +322,9 @@ mod tests {
         assert_eq!((k.spares.len(), k.bytes), (SPARES_MAX, 0));
     }
 
+    /// A whole body waits for its write longer than a part of one.
     #[test]
-    fn bug_15_4_a_whole_body_waits_for_its_write_longer_than_a_part_of_one() {
+    fn bug_15_4_complete_body_waits_longer_than_a_part() {
         let whole = FragmentHdr { version: 5, total_bytes: 3, index: 0, count: 1 };
         for (at, is_there) in [(WHOLE_AGE_MAX_NS - 1, true), (WHOLE_AGE_MAX_NS, false)] {
             let mut s = Staging::default();

@@ -317,8 +317,9 @@ mod tests {
         session.on_confirmed(Instant(at_ms * MS), &confirmed);
     }
 
+    /// Each step is said until it is confirmed and the next one not before.
     #[test]
-    fn t28_each_step_is_said_until_it_is_confirmed_and_the_next_one_not_before() {
+    fn t28_steps_are_confirmed_in_order() {
         let mut s = begun();
         for at_ms in [0, 20, 40] {
             assert!(matches!(said(&mut s, at_ms)[..], [SessionMessage::Begin { sid: SID, .. }]));
@@ -359,8 +360,9 @@ mod tests {
         assert_eq!(s.next_at(), Instant::NEVER);
     }
 
+    /// Who keeps up has what was committed between one and two intervals ago.
     #[test]
-    fn who_keeps_up_has_what_was_committed_between_one_and_two_intervals_ago() {
+    fn follower_that_keeps_up_lags_by_two_intervals() {
         let mut s = begun();
         let mut mark = |at_ms, committed| s.kept_up_to(Instant(at_ms * MS), Position(committed)).0;
         assert_eq!([mark(0, 9), mark(124, 40), mark(125, 50), mark(249, 90)], [9; 4]);
@@ -420,7 +422,7 @@ mod tests {
 
     /// The most that a rack file may ask for. Before it waited 20 ms for each 64 chunks.
     #[test]
-    fn bug_20_7_an_upload_of_many_key_groups_goes_on_as_chunks_are_confirmed() {
+    fn bug_20_7_upload_proceeds_as_chunks_are_confirmed() {
         let mut s = begun();
         told(&mut s, 0);
         confirm(&mut s, 1, SID, Step::Begun { groups: 131_072, load_awareness: false });

@@ -154,8 +154,9 @@ mod tests {
         near.map(|near| if near { 900 / count } else { 0 })
     }
 
+    /// The slower host gets as much less as it is slower and stays there.
     #[test]
-    fn section_4_4_2_the_slower_host_gets_as_much_less_as_it_is_slower_and_stays_there() {
+    fn section_4_4_2_slower_host_gets_proportionally_less() {
         for seconds in 10..40 {
             let [a, b, slow] = after(seconds, |weights| at_the_slowest(weights, [100, 100, 90]));
             let percent = 200 * slow / (a + b);
@@ -163,8 +164,9 @@ mod tests {
         }
     }
 
+    /// Weights stay even where hosts are alike or hardly anybody waits.
     #[test]
-    fn weights_stay_even_where_hosts_are_alike_or_hardly_anybody_waits() {
+    fn weights_stay_even_without_queues() {
         assert_eq!(after(1_000, |_| [300; 3]), [EVEN; 3]);
         let [a, _, c] = after(1_000, |_| [0, 0, 1]);
         assert!((EVEN..EVEN + EVEN / 8).contains(&a) && c > EVEN - EVEN / 4, "{a} {c}");
@@ -185,8 +187,9 @@ mod tests {
         assert!(back.abs() <= BACK, "what was learnt is forgotten: {:?}", balance.weights);
     }
 
+    /// The switch is told once a second and only what it does not know.
     #[test]
-    fn the_switch_is_told_once_a_second_and_only_what_it_does_not_know() {
+    fn switch_is_told_changes_once_a_second() {
         let mut balance = Balance::new(Instant(0), S);
         balance.note(1, 900);
         balance.note(0, 0);
@@ -200,8 +203,9 @@ mod tests {
         assert_eq!(balance.weigh(Instant(3 * S)), None, "no row would be another");
     }
 
+    /// A queue is told by its mean and again where nothing was noted.
     #[test]
-    fn a_queue_is_told_by_its_mean_and_again_where_nothing_was_noted() {
+    fn queue_is_reported_by_its_mean() {
         let mut queue = Queue::default();
         assert_eq!(queue.tell(), 0);
         [3, 4, 8].into_iter().for_each(|packets| queue.note(packets));

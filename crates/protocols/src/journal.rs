@@ -646,7 +646,7 @@ mod tests {
 
     /// Where the disk stood still nothing bounded what was acknowledged and on no disk.
     #[test]
-    fn bug_19_23_what_gathers_behind_a_group_that_is_not_written_is_of_a_second_or_so() {
+    fn bug_19_23_unwritten_backlog_is_about_a_second() {
         let mut journal = journal();
         let at = |ms: u64| Instant(SEC + ms * MS);
         journal.record(Some(b"a record"));
@@ -667,8 +667,9 @@ mod tests {
         assert!(!journal.is_stuffed());
     }
 
+    /// A snapshot begins once the log has grown enough unless something keeps it.
     #[test]
-    fn a_snapshot_begins_once_the_log_has_grown_enough_unless_something_keeps_it() {
+    fn snapshot_begins_when_the_log_has_grown() {
         let wanted = |keeps: fn(&mut Journal)| {
             let mut journal = journal();
             journal.log_bytes = EVERY_BYTES;
@@ -696,8 +697,9 @@ mod tests {
         assert_eq!(journal.part_wanted(), Some(PART_TABLE));
     }
 
+    /// A snapshot waits until what has gathered is written and that is soon.
     #[test]
-    fn a_snapshot_waits_until_what_has_gathered_is_written_and_that_is_soon() {
+    fn snapshot_waits_for_the_backlog() {
         let mut journal = journal();
         journal.begin_part(Position(1));
         journal.end_part(NOTHING, &[0; (EVERY_BYTES / GATHERED_BEFORE_PARTS) as usize], Some(1));

@@ -156,8 +156,9 @@ mod tests {
         assert_eq!(count.seq_gaps, 2, "7 and 8");
     }
 
+    /// A record fits behind the end of the log that it was ordered in.
     #[test]
-    fn a_record_fits_behind_the_end_of_the_log_that_it_was_ordered_in() {
+    fn record_fits_after_its_log_end() {
         let mut ordered = Ordered::default();
         for position in 1..=3 {
             ordered.append(&record(position, 0));
@@ -173,8 +174,9 @@ mod tests {
         assert_eq!((fit(5, end.hash), fit(9, end.hash)), (Fit::Gap, Fit::Gap));
     }
 
+    /// The logs time goes on from the last record and where no key has one from the own clock.
     #[test]
-    fn the_logs_time_goes_on_from_the_last_record_and_where_no_key_has_one_from_the_own_clock() {
+    fn log_time_continues_from_records_or_clock() {
         let mut ordered = Ordered::default();
         assert_eq!(ordered.stamp(1_000, false, Guards::ALL), 1_000);
         let (next, bytes) = encoded(record(1, 90_000), 0);

@@ -340,8 +340,9 @@ mod tests {
         assert_eq!(Executable::of(&record, 0, Guards::ALL), Executable::Whole);
     }
 
+    /// Fragments are asked for by and by and those of no use change nothing.
     #[test]
-    fn fragments_are_asked_for_by_and_by_and_those_of_no_use_change_nothing() {
+    fn fragments_are_requested_gradually() {
         let total_bytes = (FRAGMENTS_MAX + 2) * FRAGMENT_BYTES as u32;
         let hdr = FragmentHdr { version: 5, total_bytes, index: 0, count: 1 };
         let (mut part, piece) = (None, [7; FRAGMENT_BYTES]);

@@ -56,8 +56,9 @@ impl Retiring {
 mod tests {
     use super::*;
 
+    /// The first step is due at once and each other one a while after.
     #[test]
-    fn the_first_step_is_due_at_once_and_each_other_one_a_while_after() {
+    fn steps_are_spaced() {
         let mut retiring = Retiring::begin(Instant(5));
         assert_eq!((retiring.until, retiring.releases), (Instant(5).after(RETIRE_NS_MAX), 0));
         assert!(!retiring.is_due(Instant(4)));

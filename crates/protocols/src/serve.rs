@@ -420,8 +420,9 @@ mod tests {
 
     use super::*;
 
+    /// A long reply is given only to who asks for that very version.
     #[test]
-    fn t17_a_long_reply_is_given_only_to_who_asks_for_that_very_version() {
+    fn t17_long_reply_only_for_its_version() {
         let (at, session, write) = (Instant(0), SessionId(7), RequestNumber(1));
         let record = Record { session, request: write, ..Record::EMPTY };
         let mut sessions = Sessions::new(Guards::ALL);

@@ -458,8 +458,9 @@ mod tests {
         table
     }
 
+    /// The retry of a lost request is executed after a later one.
     #[test]
-    fn t16a_the_retry_of_a_lost_request_is_executed_after_a_later_one() {
+    fn t16a_lost_request_retry_after_a_later_one() {
         let mut table = registered();
         assert_eq!(table.admit(&record(7, 6, 5, 0)), Verdict::Execute);
         table.complete(SessionId(7), RequestNumber(6), b"six");
@@ -492,8 +493,9 @@ mod tests {
         assert_eq!(table.admit(&record(7, 1, 1, 0)), Verdict::Refused(Status::SessionExpired));
     }
 
+    /// A late duplicate of a registration brings no evicted session back.
     #[test]
-    fn t16c_a_late_duplicate_of_a_registration_brings_no_evicted_session_back() {
+    fn t16c_late_registration_revives_no_session() {
         let mut table = registered();
         assert_eq!(table.admit(&record(7, 1, 1, 0)), Verdict::Execute);
         for id in 0..SESSIONS_MAX as u64 {
@@ -545,8 +547,9 @@ mod tests {
         assert_eq!(table.admit(&record(7, 9, 9, 8)), Verdict::Execute);
     }
 
+    /// The bytes of results are bounded and what was executed stays so.
     #[test]
-    fn bug_15_13_the_bytes_of_results_are_bounded_and_what_was_executed_stays_so() {
+    fn bug_15_13_result_bytes_are_bounded() {
         let mut table = registered();
         table.long_bytes_max = 10_000;
         table.admit(&hello(8, 0, 2));

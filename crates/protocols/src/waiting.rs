@@ -121,8 +121,9 @@ mod tests {
         assert!(waiting.is_empty());
     }
 
+    /// A write of all keys is told to all and one that names its own is not.
     #[test]
-    fn a_write_of_all_keys_is_told_to_all_and_one_that_names_its_own_is_not() {
+    fn all_keys_write_is_told_to_all() {
         let mut waiting = Waiting::default();
         for port in [3, 1, 2] {
             waiting.add(client(port), ObjectId(u32::from(port)), &FurtherIds::NONE);
@@ -144,8 +145,9 @@ mod tests {
         assert_eq!(told(&mut waiting, ONE, WAITING_MAX as u32), [1]);
     }
 
+    /// Object 0 is one like others and so are several of which it is the first.
     #[test]
-    fn object_0_is_one_like_others_and_so_are_several_of_which_it_is_the_first() {
+    fn object_0_and_several_objects() {
         let mut waiting = Waiting::default();
         for object in [0, 1, 2] {
             waiting.add(client(1), ObjectId(object), &FurtherIds::NONE);

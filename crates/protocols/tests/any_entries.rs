@@ -283,8 +283,9 @@ fn restore(protocol: Protocol, log: &[Own]) -> bool {
     true
 }
 
+/// Entries that make no sense panic nothing and a damaged record is refused.
 #[test]
-fn entries_that_make_no_sense_panic_nothing_and_a_damaged_record_is_refused() {
+fn senseless_entries_do_not_panic() {
     let seed = setting("CONCORD_ENTRIES_SEED", 1);
     let (mut taken, mut refused, mut records) = (0u64, 0u64, 0u64);
     for number in 0..setting("CONCORD_ENTRIES", LOGS) {

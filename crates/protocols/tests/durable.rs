@@ -116,8 +116,9 @@ fn an_epoch_is_heard_of_once_it_is_on_the_disk() {
     assert_eq!(replica.phase(), Phase::Open);
 }
 
+/// Where what is kept is damaged another snapshot takes its place.
 #[test]
-fn where_what_is_kept_is_damaged_another_snapshot_takes_its_place() {
+fn damaged_snapshot_is_replaced() {
     let mut replica = restarted(Guards::ALL, true);
     configure(&mut replica, 1_000, &[ME]);
     sync(&mut replica, 1_001);
@@ -152,8 +153,9 @@ fn opens_at(guards: Guards) -> u64 {
     opened.unwrap()
 }
 
+/// A replica that starts again opens no epoch before the leases of before are over.
 #[test]
-fn t2_a_replica_that_starts_again_opens_no_epoch_before_the_leases_of_before_are_over() {
+fn t2_restart_opens_no_epoch_before_old_leases_end() {
     let opened = opens_at(Guards::ALL);
     assert!((1_000 + LEASE_MS..1_000 + 2 * LEASE_MS).contains(&opened), "{opened}");
 }
@@ -174,7 +176,7 @@ fn joining(guards: Guards) -> Replica<Shimmed<Memory>> {
 
 /// Who is made a member earlier has the whole group wait: nobody opens the epoch without it.
 #[test]
-fn bug_16_20_a_replica_that_joins_again_is_copied_once_the_leases_of_before_are_over() {
+fn bug_16_20_rejoiner_is_copied_once_old_leases_end() {
     let replica = joining(Guards::ALL);
     assert_eq!(replica.standing(at(1_001)), Standing::Copying);
     assert_eq!(replica.standing(at(1_000 + LEASE_MS)), Standing::Copied);
@@ -251,8 +253,9 @@ fn t7_without_the_guard_it_is_whole_before() {
     assert_eq!(is_whole(Guards::without(Guard::DurableWhole)), (true, true));
 }
 
+/// What is synced each second is committed before and written within one.
 #[test]
-fn what_is_synced_each_second_is_committed_before_and_written_within_one() {
+fn interval_commits_first_and_writes_within_a_second() {
     let mut replica = started(Guards::ALL, true, (false, true));
     configure(&mut replica, 1_000, &[HEAD, ME]);
     assert!(sync(&mut replica, 1_001) > 0, "the epoch waits for the disk all the same");
@@ -294,8 +297,9 @@ fn one_that_may_owe_records_is_not_intact() {
     );
 }
 
+/// A rack begins with a state and without the sessions of before.
 #[test]
-fn t16_a_rack_begins_with_a_state_and_without_the_sessions_of_before() {
+fn t16_rack_from_a_state_has_no_old_sessions() {
     let setup = ReplicaConfig::new(ME, CONTROLLER);
     let mut replica = Replica::new(setup, Shimmed::new(Memory::new(0)));
     let mut bytes = vec![];
@@ -356,13 +360,15 @@ fn commits_when_told(replica: Replica<Shimmed<Memory>>) {
     assert_eq!(said_of_durable(&mut replica, 1_201..1_400), []);
 }
 
+/// A tail commits what members say that do not wait for their disks.
 #[test]
-fn bug_16_21_a_tail_commits_what_members_say_that_do_not_wait_for_their_disks() {
+fn bug_16_21_tail_commits_what_members_without_disks_say() {
     commits_when_told(restarted(Guards::ALL, true));
 }
 
+/// A tail that waits for no disk waits for those of the members before it.
 #[test]
-fn bug_16_23_a_tail_that_waits_for_no_disk_waits_for_those_of_the_members_before_it() {
+fn bug_16_23_diskless_tail_waits_for_earlier_members_disks() {
     commits_when_told(started(Guards::ALL, true, (false, true)));
     commits_when_told(Replica::new(setup(Guards::ALL), Shimmed::new(Memory::new(0))));
 }
@@ -395,8 +401,9 @@ fn told(acks_early: bool, waits: bool) -> Vec<Position> {
     said
 }
 
+/// Where any member waits for its disk all say what is durable.
 #[test]
-fn bug_16_23_where_any_member_waits_for_its_disk_all_say_what_is_durable() {
+fn bug_16_23_any_waiting_member_makes_all_say_durable() {
     let all = Position(u64::MAX);
     assert!(told(true, true).iter().all(|said| *said == all));
     assert!(!told(true, true).is_empty());

@@ -521,8 +521,9 @@ mod tests {
         assert_eq!(longest.wall.ever_ns, 7_000_000);
     }
 
+    /// A node hears of its own group alone speaks in it and keeps what it wants kept.
     #[test]
-    fn a_node_hears_of_its_own_group_alone_speaks_in_it_and_keeps_what_it_wants_kept() {
+    fn node_is_bound_to_its_group_and_persists() {
         let own = GroupId(3);
         let socket = Socket::bind(Addr { ip: 0x7f00_0001, port: 0 }).unwrap();
         let at = udp::to_std(socket.addr().unwrap());
@@ -595,8 +596,9 @@ mod tests {
         }
     }
 
+    /// A batch that takes long does not keep a machine from what is due.
     #[test]
-    fn bug_16_16_a_batch_that_takes_long_does_not_keep_a_machine_from_what_is_due() {
+    fn bug_16_16_long_batch_delays_no_deadline() {
         let socket = Socket::bind(Addr { ip: 0x7f00_0001, port: 0 }).unwrap();
         let at = udp::to_std(socket.addr().unwrap());
         let mut driver = Driver::new(socket, None, DriverOptions::default()).unwrap();

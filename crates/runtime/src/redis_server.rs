@@ -495,8 +495,9 @@ mod tests {
         panic!("{script} does not end");
     }
 
+    /// A script that does not end is stopped and one that wrote loses the engine.
     #[test]
-    fn bug_15_7_a_script_that_does_not_end_is_stopped_and_one_that_wrote_loses_the_engine() {
+    fn bug_15_7_endless_script_is_stopped_or_loses_the_engine() {
         let dir = std::env::temp_dir().join(format!("concord-driver3-{}", std::process::id()));
         let mut engine = Shimmed::new(RedisEngine::new());
         let mut server = RedisServer::start("redis-server", &dir, engine.backend_mut()).unwrap();
@@ -525,8 +526,9 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
     }
 
+    /// A script behind a record in one receive is stopped as soon.
     #[test]
-    fn bug_15_7_a_script_behind_a_record_in_one_receive_is_stopped_as_soon() {
+    fn bug_15_7_script_after_a_record_is_stopped_as_soon() {
         let dir = std::env::temp_dir().join(format!("concord-driver4-{}", std::process::id()));
         let mut engine = Shimmed::new(RedisEngine::new());
         let mut server = RedisServer::start("redis-server", &dir, engine.backend_mut()).unwrap();

@@ -237,8 +237,9 @@ mod tests {
         State { version, last_switch_id: 7, ..State::default() }
     }
 
+    /// A second controller on the same file is refused until the first ends.
     #[test]
-    fn t3_a_second_controller_on_the_same_file_is_refused_until_the_first_ends() {
+    fn t3_second_controller_on_the_file_is_refused() {
         let directory = directory("lock");
         let path = directory.0.join("controller.state");
         let (first, none) = StateFile::open(&path).unwrap();
@@ -249,8 +250,9 @@ mod tests {
         StateFile::open(&path).unwrap();
     }
 
+    /// What was written is read and a write that does not follow is refused.
     #[test]
-    fn t3_what_was_written_is_read_and_a_write_that_does_not_follow_is_refused() {
+    fn t3_state_round_trip_and_refused_write() {
         let directory = directory("cas");
         let path = directory.0.join("controller.state");
         {
@@ -281,8 +283,9 @@ mod tests {
         second.write(&state(3)).unwrap();
     }
 
+    /// What was renamed before a crash is durable before it is used.
     #[test]
-    fn bug_15_13_what_was_renamed_before_a_crash_is_durable_before_it_is_used() {
+    fn bug_15_13_renamed_file_is_durable_before_use() {
         let directory = directory("renamed");
         let path = directory.0.join("controller.state");
         StateFile::open(&path).unwrap().0.write(&state(1)).unwrap();
@@ -292,8 +295,9 @@ mod tests {
         assert_eq!(SYNCED.with_borrow(Vec::clone), std::slice::from_ref(&directory.0));
     }
 
+    /// A file of the format before is read and written in the new one.
     #[test]
-    fn a_file_of_the_format_before_is_read_and_written_in_the_new_one() {
+    fn previous_format_is_read_and_rewritten() {
         let directory = directory("format");
         let path = directory.0.join("controller.state");
         std::fs::create_dir_all(&directory.0).unwrap();

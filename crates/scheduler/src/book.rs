@@ -225,8 +225,9 @@ mod tests {
         book.open(JobRecord::new(jid, "job".to_string(), tasks, Now::default()));
     }
 
+    /// Tasks are found in the order in which they ended and by their numbers.
     #[test]
-    fn tasks_are_found_in_the_order_in_which_they_ended_and_by_their_numbers() {
+    fn tasks_by_end_order_and_number() {
         let mut book = Book::new();
         open(&mut book, 1, 3);
         book.note(ended(1, 2, Outcome::Done(b"two".to_vec())));
@@ -242,8 +243,9 @@ mod tests {
         assert_eq!(book.jobs().count(), 1);
     }
 
+    /// Jobs that were over first are forgotten first and those that go on never.
     #[test]
-    fn jobs_that_were_over_first_are_forgotten_first_and_those_that_go_on_never() {
+    fn oldest_finished_jobs_are_forgotten_first() {
         let mut book = Book::new();
         open(&mut book, 1, 2);
         let large = vec![7; OUTPUT_BYTES_KEPT_MAX / 4];

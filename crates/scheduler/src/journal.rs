@@ -560,8 +560,9 @@ mod tests {
         assert_eq!((again.next_jid(), again.number), (2, 8));
     }
 
+    /// Of jobs that are over the newest are kept as far as there is room.
     #[test]
-    fn bug_21_40_of_jobs_that_are_over_the_newest_are_kept_as_far_as_there_is_room() {
+    fn bug_21_40_newest_finished_jobs_are_retained() {
         let mut found = Found::default();
         let job = Job { tasks: vec![TaskSpec::default(); 2], ..Job::default() };
         for jid in 1..=4 {

@@ -61,7 +61,7 @@ fn t7_nothing_that_was_acknowledged_is_lost_by_power_cuts() {
 /// The power went while a snapshot was made of a state without a record: it counted as the state's
 /// beginning, never to be whole.
 #[test]
-fn bug_19_17_a_snapshot_of_nothing_that_is_not_whole_is_no_beginning() {
+fn bug_19_17_incomplete_empty_snapshot_is_no_beginning() {
     let outcome = run(&with_disks(2_291_815));
     assert_eq!(outcome.violation, None);
 }
@@ -69,7 +69,7 @@ fn bug_19_17_a_snapshot_of_nothing_that_is_not_whole_is_no_beginning() {
 /// A head that lacked a record got it from one member, and heard of another one later that this one
 /// has it in a copy only: it left, with its log.
 #[test]
-fn bug_19_18_a_head_that_got_its_record_from_another_member_stays() {
+fn bug_19_18_head_with_another_members_record_stays() {
     let outcome = run(&with_disks(4_301_071));
     assert_eq!(outcome.violation, None);
 }
@@ -78,7 +78,7 @@ fn bug_19_18_a_head_that_got_its_record_from_another_member_stays() {
 /// first record: all that its members had promised was called gone with what they had given up, and
 /// they waited for each other for ever.
 #[test]
-fn bug_19_20_a_group_that_was_made_anew_without_a_record_survives_a_power_cut() {
+fn bug_19_20_recordless_refounded_group_survives_a_power_cut() {
     let outcome = run(&with_disks(10_054_069));
     assert_eq!(outcome.violation, None);
 }

@@ -93,7 +93,7 @@ fn hole_a_task_is_refused_while_there_is_room() {
 /// Eight tasks, alone and together; six requests, of which some wait in the switch; queues of two
 /// slots and of three in four; pointers that wrap.
 #[test]
-fn every_interleaving_hands_each_task_out_once_in_order_and_strands_nobody() {
+fn every_interleaving_hands_tasks_out_once() {
     let cases = [
         (Paired, 2, 2, [3_593, 33_199, 4_543, 2_174]),
         (Paired, 4, 3, [2_732, 23_944, 3_914, 2_127]),
@@ -120,7 +120,7 @@ fn every_interleaving_hands_each_task_out_once_in_order_and_strands_nobody() {
 
 /// What comes round is lost, or comes twice.
 #[test]
-fn every_loss_and_every_double_of_what_comes_round_leaves_the_queue_whole() {
+fn every_loss_and_duplicate_keeps_the_queue_intact() {
     let cases = [
         (Paired, 2, 2, [947, 1_716, 211]),
         (Paired, 4, 3, [780, 1_462, 181]),
@@ -248,7 +248,7 @@ fn racks_from_seeds_end_every_task_once() {
 /// waits for two syncs, that of the last outcome and its own: with 60 ms at most they take 7.9 s
 /// together on average, beside 1.8 s of runs.
 #[test]
-fn bug_21_sim1_the_only_executor_of_a_class_has_time_for_two_syncs_a_task() {
+fn bug_21_sim1_only_executor_has_time_for_two_syncs_a_task() {
     let plan = Plan::draw(0x0fa1_c001_7057);
     assert_eq!(run_rack(&plan).violation, None, "{plan:#?}");
 }

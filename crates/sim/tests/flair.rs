@@ -35,8 +35,9 @@ fn every_fixed_seed_is_linearizable_and_makes_progress() {
     every_seed_holds(drawn, SEEDS);
 }
 
+/// Every fixed seed over raft is linearizable and makes progress.
 #[test]
-fn every_fixed_seed_over_raft_is_linearizable_and_makes_progress() {
+fn fixed_seeds_over_raft() {
     every_seed_holds(|seed| over(Protocol::Raft, seed), SEEDS);
 }
 
@@ -55,13 +56,15 @@ fn by_quorum(seed: u64) -> Plan {
     Plan::draw_aimed(seed, Aim { protocol, reads: Some(SlowReads::Quorum), ..Aim::default() })
 }
 
+/// Every fixed seed with quorum reads is linearizable and makes progress.
 #[test]
-fn every_fixed_seed_with_quorum_reads_is_linearizable_and_makes_progress() {
+fn fixed_seeds_with_quorum_reads() {
     every_seed_holds(by_quorum, OTHERS);
 }
 
+/// Every fixed seed with follower leases is linearizable and makes progress.
 #[test]
-fn every_fixed_seed_with_follower_leases_is_linearizable_and_makes_progress() {
+fn fixed_seeds_with_follower_leases() {
     every_seed_holds(leased, OTHERS);
 }
 

@@ -185,8 +185,9 @@ fn every_guard_is_caught_when_removed() {
     are_caught("read-ahead", &[], &aimed);
 }
 
+/// A lease that another incarnation gave back is caught when that frees it.
 #[test]
-fn a_lease_that_another_incarnation_gave_back_is_caught_when_that_frees_it() {
+fn foreign_returned_lease_is_caught() {
     are_caught("read-ahead", &[], &[(Guard::Release, late_release)]);
 }
 
@@ -237,8 +238,9 @@ fn every_guard_of_gateways_is_caught_when_removed() {
     are_caught("pops that wait", &[], &[(Guard::LateElement, waiting as Draw)]);
 }
 
+/// In an ordered network the dirty set alone suffices and its removal is caught.
 #[test]
-fn in_an_ordered_network_the_dirty_set_alone_suffices_and_its_removal_is_caught() {
+fn ordered_network_needs_the_dirty_set() {
     let base = Guards::without(Guard::LastCommitted);
     for seed in 0..500 {
         let outcome = run(&Plan { guards: base, ..ordered(seed) });
@@ -490,7 +492,7 @@ fn every_guard_of_follower_leases_is_caught_when_removed() {
 /// A leader that is cut off leaves its view before a replica that recovers could take its word, in
 /// these runs. So the recovery quorum is shown where such a leader stays.
 #[test]
-fn where_a_stale_leader_stays_the_recovery_quorum_is_caught_when_removed() {
+fn recovery_quorum_with_a_stale_leader_is_caught() {
     let base = Guards::without(Guard::StepAside);
     let draws: [(&str, Draw); 2] = [
         ("VR", |seed| stale_leader(Protocol::Vr, seed)),
@@ -515,7 +517,7 @@ fn leases_of_quorum_protocols_are_caught_when_removed() {
 
 /// What packets of earlier incarnations, late questions and ways that are cut in one direction do.
 #[test]
-fn guards_against_late_packets_and_deaf_leaders_are_caught_when_removed() {
+fn late_packet_and_deaf_leader_guards_are_caught() {
     // `LifeRaised` is caught by no draw of these: who hears of two lives with one number keeps the
     // first, so that five replicas and a late packet are needed (`protocols/src/vr/tests/lives.rs`
     // removes it).
@@ -557,7 +559,7 @@ fn every_guard_of_nopaxos_is_caught_when_removed() {
 /// Harmonia §8.3 delays completions so that few fast reads are refused; P1 is what makes them safe.
 /// So the COMMIT-ACK quorum is shown where it suffices by itself: where a quorum is everybody.
 #[test]
-fn where_a_quorum_is_everybody_commit_acks_alone_suffice_and_are_caught() {
+fn commit_acks_suffice_where_a_quorum_is_all() {
     let base = Guards::without(Guard::Visibility);
     let draws: [(&str, Draw); 2] = [
         ("VR", |seed| ordered_pair(Protocol::Vr, seed)),

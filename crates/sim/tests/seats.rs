@@ -387,8 +387,9 @@ fn drawn(seed: u64) -> (Sent, u64) {
     (sent, fabric.recirculations_lost.min(1) + fabric.recirculations_excess.min(1))
 }
 
+/// Every verdict is carried out from seeds with faults and a seed replays.
 #[test]
-fn every_verdict_is_carried_out_from_seeds_with_faults_and_a_seed_replays() {
+fn every_verdict_from_seeds_with_faults() {
     let mut both = 0;
     for seed in 0..200 {
         let (sent, bounds) = drawn(seed);

@@ -52,8 +52,9 @@ fn passes(options: &SwarmOptions) -> Totals {
     report.totals
 }
 
+/// Every fixed seed of every protocol is linearizable and makes progress.
 #[test]
-fn every_fixed_seed_of_every_protocol_is_linearizable_and_makes_progress() {
+fn fixed_seeds_of_every_protocol() {
     for protocol in PROTOCOLS {
         let aim = Aim { protocol: Some(protocol), ..Aim::default() };
         let seeds = setting("CONCORD_SEEDS", SEEDS);
@@ -323,7 +324,7 @@ fn without_a_controller_a_key_may_outlive_its_time_for_longer() {
 
 /// The same of a member that is left alone and stands still for 5 s.
 #[test]
-fn while_the_only_member_stands_still_a_key_may_outlive_its_time() {
+fn key_may_outlive_its_time_while_the_only_member_stops() {
     let aim = Aim { protocol: Some(Protocol::Chain), ..Aim::default() };
     assert_eq!(run(&Plan::draw_aimed(0x55d_861e, aim)).violation, None);
 }
@@ -373,7 +374,7 @@ fn bug_15_3b_keys_expire_while_the_log_keeps_records() {
 /// docs/bugs.md, 15.sim2: a controller of VR or NOPaxos waited for the incarnations that founded
 /// the group, so that no switch got an id any more once most of them had restarted.
 #[test]
-fn bug_15_sim2_a_switch_gets_its_id_after_most_replicas_restarted() {
+fn bug_15_sim2_switch_id_after_most_replicas_restarted() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
         let plan = Plan { think_ns: 50 * MS, ..Plan::of(protocol) }
             .with_fault(300 * MS, Fault::Restart { replica: 0 })
@@ -386,7 +387,7 @@ fn bug_15_sim2_a_switch_gets_its_id_after_most_replicas_restarted() {
 /// docs/bugs.md, 15.sim3: what a replica of CRAQ executed after it was committed stayed in its log,
 /// and where that was full then it stayed full: nothing was ordered any more.
 #[test]
-fn bug_15_sim3_craqs_log_lets_go_of_what_is_executed_after_it_is_committed() {
+fn bug_15_sim3_craq_log_releases_executed_records() {
     let aim = Aim { protocol: Some(Protocol::Craq), ..Aim::default() };
     assert_eq!(run(&Plan::draw_aimed(570, aim)).violation, None);
 }
@@ -394,7 +395,7 @@ fn bug_15_sim3_craqs_log_lets_go_of_what_is_executed_after_it_is_committed() {
 /// docs/bugs.md, 15.sim4: a controller that had slept heard late packets of a dead replica, took it
 /// and the one that did not hear it for cut from each other, and removed the living one.
 #[test]
-fn bug_15_sim4_a_replica_that_does_not_hear_a_dead_one_is_not_cut_off() {
+fn bug_15_sim4_deaf_to_a_dead_replica_is_not_cut_off() {
     for protocol in [Protocol::Chain, Protocol::PrimaryBackup, Protocol::Craq] {
         let aim = Aim { protocol: Some(protocol), ..Aim::default() };
         assert_eq!(run(&Plan::draw_aimed(638, aim)).violation, None, "{protocol:?}");

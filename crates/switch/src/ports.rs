@@ -57,8 +57,9 @@ mod tests {
         Addr { ip: 1, port: n as u16 }
     }
 
+    /// Who stays keeps his port and who comes gets the first that is free.
     #[test]
-    fn who_stays_keeps_his_port_and_who_comes_gets_the_first_that_is_free() {
+    fn ports_stay_and_newcomers_take_the_first_free() {
         let mut ports = PortTable::default();
         assert_eq!(ports.port_of(addr(1)), PortId::UPLINK);
         assert!(ports.fill(&[addr(1), addr(2), addr(3)]));

@@ -187,8 +187,9 @@ mod tests {
         FragmentHdr { version: 9, total_bytes: 3_000, index, count: 1 }
     }
 
+    /// Fragments in any order make the whole and strangers are refused.
     #[test]
-    fn fragments_in_any_order_make_the_whole_and_strangers_are_refused() {
+    fn fragments_join_in_any_order() {
         let whole: Vec<u8> = (0..3_000u32).map(|i| i as u8).collect();
         let mut a = Assembly::new(hdr(0));
         for index in [2, 0, 2, 1] {

@@ -223,8 +223,9 @@ mod tests {
     use super::*;
     use concord_core::SwitchId;
 
+    /// A record survives the wire and its hash depends on all before.
     #[test]
-    fn a_record_survives_the_wire_and_its_hash_depends_on_all_before() {
+    fn record_round_trip_and_chained_hash() {
         let r = Record {
             position: Position(5),
             hash: 0,

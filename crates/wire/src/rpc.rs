@@ -686,8 +686,9 @@ mod tests {
         }
     }
 
+    /// What a switch changes is where it is read and nothing else moves.
     #[test]
-    fn what_a_switch_changes_is_where_it_is_read_and_nothing_else_moves() {
+    fn switch_changes_are_local() {
         let mut out = vec![];
         of_objects(3).emit(b"body", &mut out);
         let mut packet = PacketMut::parse(&mut out).unwrap();

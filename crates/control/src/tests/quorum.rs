@@ -42,8 +42,9 @@ fn nobody_is_removed_or_admitted_and_a_cut_pair_is_only_told() {
     assert_eq!(c.problem(), Some(Problem::CutPair { one: 1, other: 2 }));
 }
 
+/// The leader tells the switch so that a view change waits for no controller.
 #[test]
-fn the_leader_tells_the_switch_so_that_a_view_change_waits_for_no_controller() {
+fn leader_tells_the_switch() {
     let mut c = founded_vr();
     (1..=5).for_each(|node| assert!(say(&mut c, 1, &alive(node, 10, 1)).is_empty()));
     assert!(say(&mut c, 2, &switch(77, 0)).is_empty());
@@ -162,8 +163,9 @@ fn majorities() -> Vec<(Vec<Membership>, bool)> {
     ]
 }
 
+/// Another switch is taken once a majority of those who vote was heard.
 #[test]
-fn bug_20_11_another_switch_is_taken_once_a_majority_of_those_who_vote_was_heard() {
+fn bug_20_11_switch_replaced_by_a_majority_of_voters() {
     for (n, (says, are_enough)) in majorities().into_iter().enumerate() {
         let state = founded_as(Protocol::Raft).state().clone();
         let mut c = Controller::new(five(Protocol::Raft, None), Some(state));
@@ -175,8 +177,9 @@ fn bug_20_11_another_switch_is_taken_once_a_majority_of_those_who_vote_was_heard
     }
 }
 
+/// A lost state is made anew with a majority of those who vote.
 #[test]
-fn bug_20_11_a_lost_state_is_made_anew_with_a_majority_of_those_who_vote() {
+fn bug_20_11_state_rebuilt_by_a_majority_of_voters() {
     let config = founded_as(Protocol::Raft).state().groups[0].config.clone();
     for (n, (says, are_enough)) in majorities().into_iter().enumerate() {
         let mut c = Controller::new(five(Protocol::Raft, Some(Recover::default())), None);

@@ -57,8 +57,9 @@ fn all_come_back(
     (epoch, members, whole, c.take_mistrusted())
 }
 
+/// Members that come back with their disks keep their places and are whole.
 #[test]
-fn t4_members_that_come_back_with_their_disks_keep_their_places_and_are_whole() {
+fn t4_members_with_their_disks_keep_their_places() {
     let (epoch, members, whole, lost) = all_come_back(Guards::ALL, (storage(3), 2, true));
     assert_eq!(lost, []);
     assert_eq!(epoch, Some(2), "one epoch takes all of them in");
@@ -69,8 +70,9 @@ fn t4_members_that_come_back_with_their_disks_keep_their_places_and_are_whole() 
 /// Another directory than it had, an older one of it, and one that lost something.
 const LOST: [(u64, u64, bool); 3] = [(1_000, 2, true), (903, 1, true), (903, 2, false)];
 
+/// Who comes back with another directory or an older or a damaged one is a stranger.
 #[test]
-fn t4_who_comes_back_with_another_directory_or_an_older_or_a_damaged_one_is_a_stranger() {
+fn t4_other_older_or_damaged_directory_is_a_stranger() {
     let why = [Mistrust::OtherDirectory, Mistrust::OlderDirectory, Mistrust::Incomplete];
     for (third, why) in LOST.into_iter().zip(why) {
         let (_, members, whole, lost) = all_come_back(Guards::ALL, third);
@@ -80,9 +82,10 @@ fn t4_who_comes_back_with_another_directory_or_an_older_or_a_damaged_one_is_a_st
     }
 }
 
+/// Without a look at its directory a stranger is taken as whole.
 #[cfg(feature = "mutants")]
 #[test]
-fn t4_without_a_look_at_its_directory_a_stranger_is_taken_as_whole() {
+fn t4_without_the_directory_check_a_stranger_counts() {
     for (third, guard) in LOST.into_iter().zip([Guard::SameStorage, Guard::NewerRun, Guard::Intact])
     {
         let (_, members, whole, _) = all_come_back(Guards::without(guard), third);
@@ -103,8 +106,9 @@ fn t4_a_member_that_was_not_whole_is_none_for_having_a_disk() {
     assert_eq!(known, [(1, storage(1)), (2, storage(2))]);
 }
 
+/// A controller that starts again knows whose directory is whose.
 #[test]
-fn a_controller_that_starts_again_knows_whose_directory_is_whose() {
+fn restarted_controller_knows_directories() {
     let c = founded_on_disks(Guards::ALL);
     let mut c = Controller::new(setup(), Some(c.state().clone()));
     for node in 1..=3 {
@@ -119,7 +123,7 @@ fn a_controller_that_starts_again_knows_whose_directory_is_whose() {
 /// The state has an epoch that nobody heard of before the power of all went. What they had in the
 /// one before is all that was committed, and the state is made anew with it.
 #[test]
-fn bug_19_1_who_comes_back_with_all_its_data_stays_though_the_newest_epoch_was_never_heard_of() {
+fn bug_19_1_returning_member_with_all_data_stays() {
     let guards = Guards::ALL;
     let mut state = founded_on_disks(guards).state().clone();
     state.groups[0].config.epoch = 2;
@@ -205,7 +209,7 @@ fn bug_19_13_where_all_were_down_each_member_is_waited_for() {
 /// Replicas 1 and 2 went on without the third one, which comes back first, beside the host that was
 /// put back.
 #[test]
-fn bug_19_13_who_went_on_without_the_others_is_not_overwritten_by_them() {
+fn bug_19_13_lone_survivor_is_not_overwritten() {
     let state = founded_on_disks(Guards::ALL).state().clone();
     let mut c = Controller::new(setup(), Some(state));
     come_back(&mut c, (0, 3_000), 20, &[own(1), own(3)]);
@@ -229,7 +233,7 @@ fn t4_without_its_guard_some_go_on_where_all_were_down() {
 /// once all are heard, and a replica of the rack that is no member as well, which may have been let
 /// in since.
 #[test]
-fn t4_where_all_were_down_one_goes_on_beside_those_that_lost_their_disks() {
+fn t4_all_down_one_with_data_goes_on() {
     for other in [(2, 1_000, 1), (2, storage(2), 1)] {
         let (epoch, members, problem) = few_come_back(Guards::ALL, &[own(1), other]);
         assert_eq!((epoch, members), (1, vec![1, 2, 3]), "{other:?}");
@@ -251,7 +255,7 @@ fn t4_where_all_were_down_one_goes_on_beside_those_that_lost_their_disks() {
 /// The operator says that what has an older directory is gone: it is no member that has all the
 /// data.
 #[test]
-fn bug_19_13_who_is_said_to_be_gone_and_has_an_older_directory_is_not_taken_as_whole() {
+fn bug_19_13_older_directory_is_not_caught_up() {
     let state = founded_on_disks(Guards::ALL).state().clone();
     let recover = Some(Recover { gone: vec![(GROUP, 2)] });
     let mut c = Controller::new(ControllerConfig { recover, ..setup() }, Some(state));
@@ -262,7 +266,7 @@ fn bug_19_13_who_is_said_to_be_gone_and_has_an_older_directory_is_not_taken_as_w
 /// The controller was there all the time, and made the newest epoch or heard all its members:
 /// nobody knows of a newer one.
 #[test]
-fn bug_19_14_a_controller_that_ran_all_along_goes_on_with_one_that_started_again() {
+fn bug_19_14_running_controller_goes_on_with_a_restarted_member() {
     for starts_again in [false, true] {
         let mut c = founded_on_disks(Guards::ALL);
         if starts_again {
@@ -278,7 +282,7 @@ fn bug_19_14_a_controller_that_ran_all_along_goes_on_with_one_that_started_again
 
 /// One that started again itself has to hear them first, whatever it decided since.
 #[test]
-fn bug_19_14_a_controller_that_heard_too_few_members_is_not_sure_of_its_state() {
+fn bug_19_14_controller_with_too_few_members_is_unsure() {
     let state = founded_on_disks(Guards::ALL).state().clone();
     let mut c = Controller::new(setup(), Some(state));
     // Two at a time, and never all of them.
@@ -291,7 +295,7 @@ fn bug_19_14_a_controller_that_heard_too_few_members_is_not_sure_of_its_state() 
 
 /// The operator says that the others are gone, and it goes on alone.
 #[test]
-fn t4_where_all_were_down_one_goes_on_alone_when_the_others_are_said_to_be_gone() {
+fn t4_all_down_one_goes_on_alone_when_told() {
     let state = founded_on_disks(Guards::ALL).state().clone();
     let recover = Some(Recover { gone: vec![(GROUP, 2), (GROUP, 3)] });
     let mut c = Controller::new(ControllerConfig { recover, ..setup() }, Some(state));
@@ -303,7 +307,7 @@ fn t4_where_all_were_down_one_goes_on_alone_when_the_others_are_said_to_be_gone(
 /// VR: the power of all went as the group was founded. What replica 1 said before was said by a
 /// process that is no more.
 #[test]
-fn bug_19_6_a_group_that_never_began_begins_with_those_who_are_there() {
+fn bug_19_6_never_begun_group_begins_with_those_present() {
     let groups = vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Vr, Program::Harmonia)];
     let mut c = Controller::new(ControllerConfig { groups, ..setup() }, None);
     for node in 1..=3 {
@@ -331,7 +335,7 @@ fn bug_19_6_a_group_that_never_began_begins_with_those_who_are_there() {
 /// addresses, and a view change under way, before it had been heard for long. They need it, and are
 /// told where it listens.
 #[test]
-fn bug_19_12_who_is_heard_late_at_another_address_is_told_to_those_that_wait_for_it() {
+fn bug_19_12_late_member_at_another_address_is_announced() {
     let groups = vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Vr, Program::Harmonia)];
     let setup = || ControllerConfig { groups: groups.clone(), ..setup() };
     let mut c = Controller::new(setup(), None);
@@ -375,8 +379,9 @@ fn restored(node: u16, incarnation: u64, origin: u64) -> Membership {
     })
 }
 
+/// A rack of restored replicas begins above the switch ids of the one before.
 #[test]
-fn t20_a_rack_of_restored_replicas_begins_above_the_switch_ids_of_the_one_before() {
+fn t20_restored_rack_begins_above_old_switch_ids() {
     let mut c = Controller::new(setup(), None);
     for node in 1..=3 {
         say(&mut c, 0, &restored(node, 10, 5));
@@ -416,8 +421,9 @@ fn replicas_of_two_backups_and_of_none_begin_no_rack_together() {
     }
 }
 
+/// A restored replica is left alone by a rack that goes on with other data.
 #[test]
-fn a_restored_replica_is_left_alone_by_a_rack_that_goes_on_with_other_data() {
+fn restored_replica_beside_a_running_rack() {
     let mut c = founded_on_disks(Guards::ALL);
     let other = but(restored(4, 10, 5), |a| a.data_dir = Some(DataDir { id: 1, run: 1 }));
     let sent = say(&mut c, 20, &other);

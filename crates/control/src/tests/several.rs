@@ -24,7 +24,7 @@ fn bug_17_4_a_switch_that_is_in_no_group_of_the_rack_is_heard() {
 
 /// Of a group that is stuck a new switch hears nothing: that configuration has the switch before.
 #[test]
-fn bug_17_5_a_new_switch_is_not_told_of_the_switch_before_by_a_group_that_cannot_go_on() {
+fn bug_17_5_new_switch_hears_no_old_switch_from_a_stuck_group() {
     let mut c = founded_both();
     live_but(&mut c, (50, 1_000), &[]);
     // Nobody of the store is left who has all the data, and a standby takes over.
@@ -132,7 +132,7 @@ fn recovering_both() -> (Controller, Vec<Config>, (u32, u32)) {
 /// No worker is there while the state is made anew. The group is kept, and once workers come that
 /// were in a later epoch than could be known, it begins above theirs.
 #[test]
-fn bug_17_8_a_group_of_workers_of_whom_nobody_is_heard_stops_nobody_after_a_recovery() {
+fn bug_17_8_unheard_worker_group_stops_nobody() {
     let (mut c, configs, (replicas, _)) = recovering_both();
     for ms in (0..2_500).step_by(50) {
         let epoch = c.state().config(GROUP).map_or(replicas, |config| config.epoch);
@@ -236,7 +236,7 @@ fn bug_17_9_a_state_is_made_anew_from_the_nodes_of_one_rack() {
 /// `--fresh`: one group has begun anew, another has not yet; a node of a third rack is no founder
 /// of that one.
 #[test]
-fn bug_17_10_a_group_that_begins_anew_takes_no_node_of_another_rack() {
+fn bug_17_10_refounded_group_takes_no_foreign_node() {
     let mut stored = founded_both().state().clone();
     stored.rack = 0x01d;
     stored.groups.iter_mut().for_each(|group| group.config.rack = 0x01d);

@@ -152,8 +152,9 @@ mod tests {
     use super::*;
     use crate::CommandBuf;
 
+    /// What writes far behind the end of a string is refused.
     #[test]
-    fn bug_16_11_what_writes_far_behind_the_end_of_a_string_is_refused() {
+    fn bug_16_11_write_far_behind_a_strings_end_is_refused() {
         let makes = |line: &str| {
             let bytes = CommandBuf::new().encode(1, line.split(' ').map(str::as_bytes)).to_vec();
             let command = Command::parse(&bytes).unwrap();

@@ -132,8 +132,9 @@ mod tests {
         }
     }
 
+    /// Commands of a transaction are told of one by one with what becomes of deadlines.
     #[test]
-    fn commands_of_a_transaction_are_told_of_one_by_one_with_what_becomes_of_deadlines() {
+    fn transaction_events_and_deadlines_one_by_one() {
         let mut run = Run::new();
         run.say("SET before 1");
         run.want("KEA");

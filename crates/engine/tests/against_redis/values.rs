@@ -163,8 +163,9 @@ fn hyperloglogs_have_the_bytes_of_redis() {
     });
 }
 
+/// Hyperloglogs count as those of redis and counting changes none.
 #[test]
-fn hyperloglogs_count_as_those_of_redis_and_counting_changes_none() {
+fn hyperloglog_counts_match_redis() {
     let Some(server) = Server::start(&[]) else {
         println!("SKIPPED: there is no {SERVER} on this machine (apt install redis-server)");
         return;

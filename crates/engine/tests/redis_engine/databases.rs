@@ -246,8 +246,9 @@ fn compare(p: &mut Pair, database: u8, scripts: &[&str]) {
     p.assert_equal(&["all"]);
 }
 
+/// Keys that begin like a prefix have their own names in scripts.
 #[test]
-fn keys_that_begin_like_a_prefix_have_their_own_names_in_scripts() {
+fn prefix_like_keys_in_scripts() {
     for database in [0, 2] {
         compare(
             &mut Pair::new(),

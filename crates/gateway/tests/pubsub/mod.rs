@@ -180,8 +180,9 @@ fn what_is_published_at_one_gateway_is_heard_at_all() {
     assert_eq!(w.heard(2, 2), ":2 :1 ", "one that is gone does not count, a pattern does");
 }
 
+/// Who was counted hears it though he unsubscribes in the same batch.
 #[test]
-fn who_was_counted_hears_it_though_he_unsubscribes_in_the_same_batch() {
+fn counted_subscriber_hears_despite_unsubscribe() {
     let mut w = World::new(1, 4);
     w.connect(0, 1);
     w.connect(0, 2);
@@ -283,8 +284,9 @@ fn a_subscription_that_is_answered_holds_at_all_gateways() {
     }
 }
 
+/// A gateway that is gone holds nobody up and hears again when it is back.
 #[test]
-fn a_gateway_that_is_gone_holds_nobody_up_and_hears_again_when_it_is_back() {
+fn gone_gateway_delays_nobody() {
     let mut w = World::new(2, 5);
     w.connect(0, 1);
     w.connect(1, 2);
@@ -365,7 +367,7 @@ fn a_transaction_publishes_when_it_is_executed() {
 
 /// docs/bugs.md, 18.51: a transaction without keys did not wait for what was sent before it.
 #[test]
-fn bug_18_51_a_transaction_publishes_behind_what_was_sent_before_it() {
+fn bug_18_51_transaction_publishes_after_earlier_messages() {
     for before in ["SET k v", "MULTI\r\nGET k\r\nPUBLISH c first\r\nEXEC"] {
         let mut w = common::World::new(1);
         w.connect(2);
@@ -405,7 +407,7 @@ fn bug_18_52_who_was_deaf_is_told_again_who_has_subscribed() {
 /// new one. What had come of the living one was forgotten, never sent again, and waited for: no
 /// SUBSCRIBE and no PUBLISH was answered any more.
 #[test]
-fn bug_18_53_a_late_packet_of_an_earlier_process_changes_nothing() {
+fn bug_18_53_late_packet_of_an_earlier_process() {
     let mut w = World::new(2, 12);
     w.connect(0, 1);
     w.say(0, 1, "SUBSCRIBE old");
@@ -429,7 +431,7 @@ fn bug_18_53_a_late_packet_of_an_earlier_process_changes_nothing() {
 /// docs/bugs.md, 18.54: a SUBSCRIBE that waited for a gateway was answered when another process was
 /// heard in its place, which did not know of it.
 #[test]
-fn bug_18_54_a_subscription_is_answered_when_the_next_process_knows_of_it() {
+fn bug_18_54_subscription_is_answered_when_known() {
     for seed in 0..40 {
         let mut w = World::new(2, 400 + seed);
         w.loss = 20;

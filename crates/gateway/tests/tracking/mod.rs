@@ -257,7 +257,7 @@ fn somebody_else_is_told_instead() {
 
 /// docs/bugs.md, 18.66: cashews does so.
 #[test]
-fn bug_18_66_a_connection_that_redirects_to_itself_is_told_once_it_has_subscribed() {
+fn bug_18_66_self_redirect_is_told_after_subscribing() {
     for (options, reads) in [(" BCAST PREFIX a", false), ("", true)] {
         let mut w = World::new(9);
         w.connect(2);

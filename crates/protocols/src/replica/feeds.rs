@@ -335,8 +335,9 @@ mod tests {
         assert!(!feeds.streams(JOINER.0, 1) && !feeds.streams(JOINER.0, 2));
     }
 
+    /// The last part waits until what is before the replicas records is committed.
     #[test]
-    fn the_last_part_waits_until_what_is_before_the_replicas_records_is_committed() {
+    fn last_part_waits_for_commits() {
         for (at, asked) in [(15, Asked::Serve { is_made: false }), (16, Asked::Nothing)] {
             let mut feeds = begun();
             feeds.begin_stream((ME, EPOCH), JOINER.0, Position(at));
@@ -345,8 +346,9 @@ mod tests {
         }
     }
 
+    /// A part goes out once it is made and the table with the hash of where it stands.
     #[test]
-    fn a_part_goes_out_once_it_is_made_and_the_table_with_the_hash_of_where_it_stands() {
+    fn part_goes_out_once_made_with_its_hash() {
         let (mut feeds, log) = (begun(), log());
         assert!(sent(&mut feeds).is_empty());
         feeds.end_part(JOINER.0, PART_OBJECTS, b"of another part".to_vec(), &log);
@@ -362,8 +364,9 @@ mod tests {
         assert_eq!(sent(&mut feeds), [b"the objects"]);
     }
 
+    /// A replica whose records are gone begins anew once it has heard of it.
     #[test]
-    fn a_replica_whose_records_are_gone_begins_anew_once_it_has_heard_of_it() {
+    fn copy_restarts_once_records_are_gone() {
         let (mut feeds, mut log) = (begun(), log());
         let pump = |feeds: &mut Feeds, log: &Log| {
             let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
@@ -386,8 +389,9 @@ mod tests {
         assert_eq!(feeds.dropped(JOINER.0), None);
     }
 
+    /// Records are kept for replicas that join and for those that may.
     #[test]
-    fn records_are_kept_for_replicas_that_join_and_for_those_that_may() {
+    fn records_are_retained_for_joiners() {
         let (log, limits) = (log(), Limits::default());
         let forgettable =
             |feeds: &Feeds, log: &Log| feeds.forgettable(Position(15), log, &limits).0;
@@ -423,8 +427,9 @@ mod tests {
         Position(log.end().position)
     }
 
+    /// A replica that resumes gets its last part once what it had is committed.
     #[test]
-    fn a_replica_that_resumes_gets_its_last_part_once_what_it_had_is_committed() {
+    fn resuming_replica_gets_its_last_part() {
         let mut feeds = resumed(&log());
         assert!(feeds.knows(JOINER.0) && feeds.streams(JOINER.0, 1));
         let mut last = |committed| feeds.on_ask(JOINER, 1, PART_RESULTS, Position(committed));

@@ -108,8 +108,9 @@ mod tests {
         Pending::Write(turn(), vec![0; bytes])
     }
 
+    /// Only what needs no engine goes without it and nothing overtakes.
     #[test]
-    fn only_what_needs_no_engine_goes_without_it_and_nothing_overtakes() {
+    fn only_engineless_work_skips_the_engine() {
         let mut queue = Queue::default();
         assert!(queue.pop_idle().is_none() && queue.pop().is_none());
         let read = ReadTurn::of(&Repr::new(Op::Read), Reason::None);

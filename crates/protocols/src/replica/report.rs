@@ -125,8 +125,9 @@ mod tests {
         assert!(report.is_due(Instant(15), Standing::Leaving, 10));
     }
 
+    /// A member is silent after a while and to one that joins until it is heard of.
     #[test]
-    fn a_member_is_silent_after_a_while_and_to_one_that_joins_until_it_is_heard_of() {
+    fn member_silence_and_joiners() {
         let mut report = begun(true);
         assert_eq!(report.unheard(Instant(150), SILENT_NS), []);
         assert_eq!(report.unheard(Instant(151), SILENT_NS), [2, 3]);
@@ -141,8 +142,9 @@ mod tests {
         assert_eq!(report.unheard(Instant(900), SILENT_NS), [3], "of the epoch in force alone");
     }
 
+    /// The controller hears at once that who was called silent is not.
     #[test]
-    fn the_controller_hears_at_once_that_who_was_called_silent_is_not() {
+    fn recovered_member_is_reported_at_once() {
         let mut report = begun(true);
         report.hear(Instant(100), 3);
         assert_eq!(report.unheard(Instant(151), SILENT_NS), [2]);

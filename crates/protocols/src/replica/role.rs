@@ -254,8 +254,9 @@ mod tests {
         assert_eq!(primary, [(true, true), (false, false), (false, false)]);
     }
 
+    /// A place is of one life of a node as a member or to become one.
     #[test]
-    fn a_place_is_of_one_life_of_a_node_as_a_member_or_to_become_one() {
+    fn place_belongs_to_one_incarnation() {
         assert!(role(2, Protocol::Chain, &[1, 2]).has_place());
         assert!(role(9, Protocol::Chain, &[1, 2]).has_place());
         assert!(!role(3, Protocol::Chain, &[1, 2]).has_place());
@@ -279,8 +280,9 @@ mod tests {
         assert_eq!((role.members().len(), role.node()), (3, NodeId(2)));
     }
 
+    /// What the configuration says holds and without one nothing does.
     #[test]
-    fn what_the_configuration_says_holds_and_without_one_nothing_does() {
+    fn role_without_a_configuration() {
         let mut own = role(2, Protocol::Chain, &[1, 2]);
         assert_eq!((own.epoch(), own.switch_id(), own.switch_addr()), (Epoch(4), 6, SWITCH));
         assert!(own.is_epoch(Epoch(4)) && !own.is_epoch(Epoch(3)));

@@ -96,8 +96,9 @@ mod tests {
         assert_eq!(waiting.bytes, 0);
     }
 
+    /// Waiting replies are bounded in bytes and a single one may be larger.
     #[test]
-    fn waiting_replies_are_bounded_in_bytes_and_a_single_one_may_be_larger() {
+    fn waiting_replies_bounded_in_bytes() {
         let mut waiting = Unanswered::default();
         assert!(waiting.push_read(1, turn(1), &vec![0; WAITING_BYTES_MAX + 1]));
         assert!(!waiting.push_read(2, turn(1), b"x"));
@@ -109,8 +110,9 @@ mod tests {
         assert!(waiting.push_read(6, turn(1), b"x"));
     }
 
+    /// Waiting replies are bounded in number and go with their epoch.
     #[test]
-    fn waiting_replies_are_bounded_in_number_and_go_with_their_epoch() {
+    fn waiting_replies_bounded_in_number_and_epoch() {
         let mut waiting = Unanswered::default();
         for order in 0..WAITING_MAX as u64 {
             assert!(waiting.push_read(order, turn(1), b"x"));

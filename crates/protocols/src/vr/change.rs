@@ -170,8 +170,9 @@ mod tests {
         assert!(!c.has_joined(1), "of the view before");
     }
 
+    /// The log of the latest view wins and of these the longest.
     #[test]
-    fn vrr_4_2_the_log_of_the_latest_view_wins_and_of_these_the_longest() {
+    fn vrr_4_2_latest_view_then_longest_log_wins() {
         let elect = |votes: [Option<Vote>; 3], quorum| {
             let mut c = entered(3);
             for (index, vote) in votes.into_iter().enumerate() {

@@ -78,16 +78,18 @@ mod tests {
         Copying { wanted, part: Some(part), ..Copying::begin(1, TARGET) }
     }
 
+    /// A copy is done with its last part and the log of the view.
     #[test]
-    fn vrr_5_2_a_copy_is_done_with_its_last_part_and_the_log_of_the_view() {
+    fn vrr_5_2_copy_ends_with_the_last_part_and_the_log() {
         let is_done = |wanted, end| copying(wanted, true).is_done(Position(end));
         assert!(!is_done(PART_RESULTS, 9), "results may be lacking still");
         assert!(!is_done(PART_NONE, 8));
         assert!(is_done(PART_NONE, 9) && is_done(PART_NONE, 10));
     }
 
+    /// A chunk waits for the records before it and what is older than the state is dropped.
     #[test]
-    fn a_chunk_waits_for_the_records_before_it_and_what_is_older_than_the_state_is_dropped() {
+    fn chunk_waits_for_earlier_records() {
         let ready = |mut copying: Copying, end, submitted| {
             let is_ready = copying.ready(Position(end), Position(submitted)).is_some();
             (is_ready, copying.part.is_some())

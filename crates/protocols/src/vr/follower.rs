@@ -70,8 +70,9 @@ mod tests {
 
     use super::*;
 
+    /// A follower that does not acknowledge in time is sent the records.
     #[test]
-    fn a_follower_that_does_not_acknowledge_in_time_is_sent_the_records() {
+    fn late_follower_is_sent_the_records() {
         let mut f = Follower::default();
         f.note_lag(Instant(0), Position(5));
         assert_eq!(f.lag_deadline(), Instant::NEVER, "nothing is streamed to it");

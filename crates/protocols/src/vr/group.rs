@@ -274,8 +274,9 @@ mod tests {
         raft
     }
 
+    /// A group has the name of its founders and takes no configuration of others.
     #[test]
-    fn a_group_has_the_name_of_its_founders_and_takes_no_configuration_of_others() {
+    fn group_is_named_by_its_founders() {
         let mut three = group(Protocol::Vr, 3);
         let id = three.id();
         assert_ne!(id, group(Protocol::Vr, 2).id());

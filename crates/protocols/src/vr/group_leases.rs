@@ -208,8 +208,9 @@ mod tests {
         l.refuse(Instant(at), &read(of), (end, executed), Guards::ALL)
     }
 
+    /// A follower answers by a lease that counts from when it was asked for.
     #[test]
-    fn t2_a_follower_answers_by_a_lease_that_counts_from_when_it_was_asked_for() {
+    fn t2_follower_lease_counts_from_the_request() {
         let mut l = follower();
         assert_eq!(refused(&l, 1, A, (4, 4)), Some(NoLease::None));
         l.on_grant(Instant(30), LEADER, (Instant(10), Position(0)));
@@ -221,16 +222,18 @@ mod tests {
         assert_eq!(refused(&l, 51, A, (4, 4)), Some(NoLease::None), "of the term before");
     }
 
+    /// A lease is of no use before the log has what was committed without its holder.
     #[test]
-    fn a_lease_is_of_no_use_before_the_log_has_what_was_committed_without_its_holder() {
+    fn lease_needs_commits_made_without_its_holder() {
         let mut l = follower();
         l.on_grant(Instant(30), LEADER, (Instant(10), Position(6)));
         assert_eq!(refused(&l, 40, A, (5, 5)), Some(NoLease::None));
         assert_eq!(refused(&l, 40, A, (6, 5)), None);
     }
 
+    /// A record revokes the lease of its groups until it is executed.
     #[test]
-    fn a_record_revokes_the_lease_of_its_groups_until_it_is_executed() {
+    fn record_revokes_group_leases_until_executed() {
         let mut l = follower();
         l.on_grant(Instant(0), LEADER, (Instant(0), Position(0)));
         l.revoke(&Record { position: Position(5), obj_id: A, ..Record::EMPTY });

@@ -369,8 +369,9 @@ mod tests {
         inbound
     }
 
+    /// A fetched log goes on from what is common up to its target.
     #[test]
-    fn vrr_5_2_a_fetched_log_goes_on_from_what_is_common_up_to_its_target() {
+    fn vrr_5_2_fetched_log_continues_from_the_common_prefix() {
         for common in OFFERED {
             let (first, end) = record(common.position + 1, common.hash);
             let (second, target) = record(common.position + 2, end.hash);

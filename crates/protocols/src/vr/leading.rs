@@ -300,8 +300,9 @@ mod tests {
         assert_eq!(leading(all).quorum_has((1, u64::MAX), |f| f.acked), Position(6));
     }
 
+    /// The switch is told of the last write that a quorum has executed.
     #[test]
-    fn the_switch_is_told_of_the_last_write_that_a_quorum_has_executed() {
+    fn switch_learns_what_a_quorum_executed() {
         let mut l = leading([0; 3]);
         (5..=9).for_each(|position| l.push_completion(completion(position)));
         let pop = |l: &mut Leading, executed| {
@@ -322,8 +323,9 @@ mod tests {
         assert!(l.push_read(Instant(9), Vec::new));
     }
 
+    /// A round is asked for reads that came after the last and again if it is lost.
     #[test]
-    fn raft_6_4_a_round_is_asked_for_reads_that_came_after_the_last_and_again_if_it_is_lost() {
+    fn raft_6_4_read_round_is_asked_and_repeated() {
         let mut l = leading([0; 3]);
         let due = |l: &mut Leading, now, confirmed: Option<u64>| {
             l.is_round_due(Instant(now), confirmed.map(Instant), 5)

@@ -110,8 +110,9 @@ mod tests {
 
     const OF_THREE: (u64, Position) = (0b111, Position(0));
 
+    /// A read waits for a question that was asked after it came and for the highest end.
     #[test]
-    fn a_read_waits_for_a_question_that_was_asked_after_it_came_and_for_the_highest_end() {
+    fn read_waits_for_a_later_question_and_highest_end() {
         let mut reads = QuorumReads::default();
         let ask = |r: &mut QuorumReads, at| r.ask(Instant(at), 3, 20);
         assert_eq!(ask(&mut reads, 0), None);

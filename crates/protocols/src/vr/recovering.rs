@@ -155,8 +155,9 @@ mod tests {
         recovery.outcome(|_, _| true).map(|(view, leader, _)| (view.0, leader))
     }
 
+    /// The leader of the latest view has to answer and enough others.
     #[test]
-    fn vrr_4_3_the_leader_of_the_latest_view_has_to_answer_and_enough_others() {
+    fn vrr_4_3_recovery_needs_the_latest_leader() {
         let mut r = Recovery::default();
         r.enter_group(4);
         assert_eq!(outcome(&r), None);

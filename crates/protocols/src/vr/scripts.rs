@@ -272,8 +272,9 @@ pub(super) fn void_of(record: &Record<'_>) -> Option<(Position, ViewNumber)> {
 mod tests {
     use super::*;
 
+    /// What a later leader makes void was executed by whom the state is copied from.
     #[test]
-    fn bug_15_28_what_a_later_leader_makes_void_was_executed_by_whom_the_state_is_copied_from() {
+    fn bug_15_28_aborted_script_was_executed_by_the_source() {
         let (script, copied, view) = (Position(5), Position(7), ViewNumber(3));
         let mut scripts = Scripts::copied_up_to(copied, Some((view, Seq::NONE)));
         assert!(
@@ -302,8 +303,9 @@ mod tests {
         scripts
     }
 
+    /// What is behind a script that is not decided is not called committed.
     #[test]
-    fn what_is_behind_a_script_that_is_not_decided_is_not_called_committed() {
+    fn nothing_after_an_undecided_script_is_committed() {
         let mut s = running(&[5, 7]);
         s.started(Position(3), Seq::NONE, false);
         assert_eq!((s.decided(Position(9)), s.decided(Position(4))), (Position(4), Position(4)));
@@ -317,8 +319,9 @@ mod tests {
         assert!(s.are_any() && s.unknown() == Some(Position(7)));
     }
 
+    /// A script that was stopped is decided on by the record that makes it void.
     #[test]
-    fn a_script_that_was_stopped_is_decided_on_by_the_record_that_makes_it_void() {
+    fn stopped_script_is_decided_by_its_abort_record() {
         let mut s = running(&[5]);
         assert!(!s.stop(turn(6)), "the oldest one is another");
         assert!(s.stop(turn(5)) && s.is_stopped());
@@ -369,8 +372,9 @@ mod tests {
         assert!(s.unsearched(Position(2), Position(6)).is_empty());
     }
 
+    /// A lost engine is blamed on the oldest script that is not void.
     #[test]
-    fn a_lost_engine_is_blamed_on_the_oldest_script_that_is_not_void() {
+    fn engine_loss_blames_the_oldest_live_script() {
         let mut s = Scripts::default();
         s.started(Position(3), Seq::NONE, false);
         s.started(Position(5), Seq::NONE, true);
@@ -389,8 +393,9 @@ mod tests {
         assert!(s.stays(Instant(9 + TOLD_NS - 1)) && !s.stays(Instant(9 + TOLD_NS)));
     }
 
+    /// A record makes an earlier script void by the word of its views leader alone.
     #[test]
-    fn a_record_makes_an_earlier_script_void_by_the_word_of_its_views_leader_alone() {
+    fn only_its_views_leader_aborts_a_script() {
         let mut command = concord_engine::CommandBuf::new();
         let mut void = |flags, position: &str, view: &str| {
             let args = [VOID_COMMAND, position.as_bytes(), view.as_bytes()];

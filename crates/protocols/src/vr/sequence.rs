@@ -207,8 +207,9 @@ mod tests {
         assert_eq!(floor(&[5], of_another), of_another, "it came from a later switch");
     }
 
+    /// Writes are held in the order of their numbers while there is room.
     #[test]
-    fn writes_are_held_in_the_order_of_their_numbers_while_there_is_room() {
+    fn writes_are_held_in_order_within_bounds() {
         let mut s = holding(&[9, 5]);
         assert_eq!(s.first(), Some((seq(5), &5u32.to_be_bytes()[..])));
         assert_eq!(s.pop(), Some(5u32.to_be_bytes().to_vec()));
@@ -243,8 +244,9 @@ mod tests {
         assert_eq!(s.ask_at(), Instant::NEVER, "it came");
     }
 
+    /// What is missed is asked for and given up in the end.
     #[test]
-    fn osdi_2016_what_is_missed_is_asked_for_and_given_up_in_the_end() {
+    fn osdi_2016_missing_numbers_are_asked_then_given_up() {
         let missing = |numbers: &[u32]| {
             let mut s = holding(numbers);
             assert!(s.note_missed(Instant(0), seq(7), || true));

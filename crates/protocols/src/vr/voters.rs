@@ -179,8 +179,9 @@ mod tests {
         assert_eq!(Configuration::parse_copied(&[]), None);
     }
 
+    /// The newest in the log is in force and rolled back with it.
     #[test]
-    fn raft_d_4_1_the_newest_in_the_log_is_in_force_and_rolled_back_with_it() {
+    fn raft_d_4_1_newest_configuration_in_the_log_is_in_force() {
         let mut voters = Voters::default();
         assert!(voters.are_founders());
         voters.note(at(5, 0b011));

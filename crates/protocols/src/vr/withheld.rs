@@ -84,8 +84,9 @@ mod tests {
         withheld.answers.len()
     }
 
+    /// An answer waits for the scripts that it may have seen and for those before it.
     #[test]
-    fn an_answer_waits_for_the_scripts_that_it_may_have_seen_and_for_those_before_it() {
+    fn answer_waits_for_scripts_it_may_have_seen() {
         let mut w = Withheld::default();
         assert!(w.is_empty());
         w.push(Position(5), read(3));
@@ -99,8 +100,9 @@ mod tests {
         assert!(w.is_empty() && w.bytes == 0);
     }
 
+    /// Replies that are withheld are bounded by their bytes but for a single one.
     #[test]
-    fn replies_that_are_withheld_are_bounded_by_their_bytes_but_for_a_single_one() {
+    fn withheld_replies_are_bounded() {
         let mut w = Withheld::default();
         w.push(Position(1), read(WITHHELD_BYTES_MAX + 1));
         w.push(Position(1), read(1));

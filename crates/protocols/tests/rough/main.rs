@@ -67,8 +67,9 @@ fn in_calm_weather_nothing_is_lost_or_sent_twice() {
     }
 }
 
+/// In rough weather each write is executed once and seen by all who come later.
 #[test]
-fn in_rough_weather_each_write_is_executed_once_and_seen_by_all_who_come_later() {
+fn writes_execute_once_in_rough_weather() {
     for protocol in ALL {
         for seed in 0..3 {
             let mut rack = Rack::new(protocol, seed, ROUGH);
@@ -116,8 +117,9 @@ fn nodes_that_were_cut_off_go_on_with_the_others() {
     }
 }
 
+/// When the power of all goes what was acknowledged is on their disks.
 #[test]
-fn t7_when_the_power_of_all_goes_what_was_acknowledged_is_on_their_disks() {
+fn t7_power_cut_of_all_keeps_acknowledged_writes() {
     for protocol in DURABLE {
         for seed in 0..3 {
             let mut rack = Rack::on_disks(protocol, seed, ROUGH);
@@ -134,8 +136,9 @@ fn t7_when_the_power_of_all_goes_what_was_acknowledged_is_on_their_disks() {
     }
 }
 
+/// Nodes that come back with their disks soon or late go on with the others.
 #[test]
-fn t4_nodes_that_come_back_with_their_disks_soon_or_late_go_on_with_the_others() {
+fn t4_returning_nodes_go_on_with_the_others() {
     for protocol in DURABLE {
         for seed in 0..3 {
             let mut rack = Rack::on_disks(protocol, seed, ROUGH);

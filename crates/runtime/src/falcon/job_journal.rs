@@ -181,8 +181,9 @@ mod tests {
         )
     }
 
+    /// A job is found again a torn end is cut and damage is refused with one line.
     #[test]
-    fn a_job_is_found_again_a_torn_end_is_cut_and_damage_is_refused_with_one_line() {
+    fn job_journal_recovery() {
         let directory =
             std::env::temp_dir().join(format!("concord-journal-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();

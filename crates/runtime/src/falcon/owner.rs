@@ -612,8 +612,9 @@ mod tests {
         assert_eq!((answer.status, &answer.body[..]), (200, "{\"cancelled\":1,\"job\":1}\n"));
     }
 
+    /// An owner that ends does not refuse a job that it has written.
     #[test]
-    fn bug_21_34_an_owner_that_ends_does_not_refuse_a_job_that_it_has_written() {
+    fn bug_21_34_ending_owner_does_not_refuse_a_written_job() {
         let (mut role, mut out) = role();
         let now = crate::clock::now();
         let post = |role: &mut OwnerRole, out: &mut Outbox| {

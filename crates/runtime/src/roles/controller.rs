@@ -387,8 +387,9 @@ mod tests {
         told.recv().unwrap()
     }
 
+    /// Two groups over real sockets and a file where one loses a member.
     #[test]
-    fn two_groups_over_real_sockets_and_a_file_where_one_loses_a_member() {
+    fn two_groups_over_sockets_and_a_file() {
         let directory = std::env::temp_dir().join(format!("concord-groups-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         let path = directory.join("controller.state");

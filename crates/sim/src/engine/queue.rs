@@ -340,8 +340,9 @@ mod tests {
         assert_eq!(order, [6, 5, 4, 3, 2, 1, 0, 7]);
     }
 
+    /// A limit that was reached is now and events before a later one still come first.
     #[test]
-    fn a_limit_that_was_reached_is_now_and_events_before_a_later_one_still_come_first() {
+    fn reached_limit_is_now_and_earlier_events_first() {
         let mut queue = EventQueue::new();
         queue.schedule(Time(1_000_000), 'z');
         queue.schedule(Time(1_000_001), 'z');

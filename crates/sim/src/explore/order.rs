@@ -102,8 +102,9 @@ mod tests {
         }
     }
 
+    /// What nobody knows of may have been executed at any time or never.
     #[test]
-    fn what_nobody_knows_of_may_have_been_executed_at_any_time_or_never() {
+    fn unknown_operation_may_run_any_time_or_never() {
         let write = event(0, 0, WRITE, None);
         let read = |number, after, reply| event(number, after, READ, reply);
         assert!(has_order(&[write.clone(), read(1, 0, both("", "")), read(2, 2, both("1", "1"))]));

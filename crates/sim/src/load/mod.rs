@@ -63,8 +63,9 @@ mod tests {
         measure(&load).unwrap()
     }
 
+    /// A chain reads as fast as its tail and harmonia as all of them.
     #[test]
-    fn a_chain_reads_as_fast_as_its_tail_and_harmonia_as_all_of_them() {
+    fn chain_reads_at_its_tail_and_harmonia_at_all() {
         let reads = Load { writes_permille: 0, outstanding: 192, ..Load::default() };
         let alone = quick(reads.clone().over(Protocol::Chain, false));
         assert!((alone.total() / 920_000.0 - 1.0).abs() < 0.02, "{}", alone.total());
@@ -96,8 +97,9 @@ mod tests {
         assert!((total / 800_000.0 - 1.0).abs() < 0.04, "{total}");
     }
 
+    /// Key groups are read at all replicas and the leader is spared while writes are pending.
     #[test]
-    fn key_groups_are_read_at_all_replicas_and_the_leader_is_spared_while_writes_are_pending() {
+    fn key_groups_are_read_at_all_replicas() {
         let load = |avoid_leader| {
             let key_groups = KeyGroupSettings { avoid_leader, ..KeyGroupSettings::DEFAULT };
             let of = Load { protocol: Protocol::Vr, program: Program::Flair, ..Load::default() };
@@ -114,7 +116,7 @@ mod tests {
 
     /// Figure 26b at a tenth of the rates, and queues that are weighed twenty times as often.
     #[test]
-    fn a_follower_that_is_slower_gets_fewer_reads_where_the_switch_balances_by_load() {
+    fn slower_follower_gets_fewer_reads() {
         let run = |load_awareness| {
             let key_groups =
                 KeyGroupSettings { load_awareness, run_bits: 0, ..KeyGroupSettings::DEFAULT };
@@ -180,8 +182,9 @@ mod tests {
         assert!((share - 0.18).abs() < 0.03, "{share}");
     }
 
+    /// Late completions keep objects dirty and lost ones leave strays.
     #[test]
-    fn late_completions_keep_objects_dirty_and_lost_ones_leave_strays() {
+    fn late_completions_and_strays() {
         let load = |apart, sweep_interval_ns| {
             quick(Load {
                 outstanding: 192,

@@ -178,7 +178,7 @@ mod tests {
     /// What a hash unit computes of consecutive numbers leaves out the rows of one parity of some
     /// of its bits.
     #[test]
-    fn each_follower_gets_about_its_share_of_every_half_that_a_parity_tells_apart() {
+    fn followers_share_every_parity_half() {
         for count in 2..=3u16 {
             let rows = chosen(&filled(count, &[]), u8::MAX, false);
             for (parity, node) in (1..256u32).flat_map(|p| (0..count).map(move |node| (p, node))) {
@@ -215,8 +215,9 @@ mod tests {
         }
     }
 
+    /// Who is to get double the load has double the rows.
     #[test]
-    fn section_4_4_2_who_is_to_get_double_the_load_has_double_the_rows() {
+    fn section_4_4_2_double_load_has_double_rows() {
         let forwarding = weighed(3, &[], &[200, 100, 100, 9, 9, 9, 9, 9]);
         let rows = chosen(&forwarding, 0b111, false);
         assert_eq!([0, 1, 2].map(|node| share(&rows, node)), [128, 64, 64]);

@@ -406,7 +406,7 @@ mod tests {
     /// A CRC is linear: with another polynomial every client's reads kept to the even replicas, or
     /// to the odd ones, for long.
     #[test]
-    fn bug_17_12_each_replica_gets_as_many_of_a_clients_reads_as_any_other() {
+    fn bug_17_12_clients_reads_spread_evenly() {
         const READS: u64 = 1_024;
         for (count, run_bits) in (2..=16).flat_map(|count| [(count, 0), (count, 4)]) {
             let replicas: Vec<_> =
@@ -429,8 +429,9 @@ mod tests {
         }
     }
 
+    /// Each replica is as many choices as any other and neighbours differ around the end.
     #[test]
-    fn each_replica_is_as_many_choices_as_any_other_and_neighbours_differ_around_the_end() {
+    fn choices_are_even_and_neighbours_differ() {
         for count in 2..=64 {
             let replicas: Vec<_> =
                 (0..count).map(|node| (node, Addr { ip: 1, port: 7_000 + node })).collect();

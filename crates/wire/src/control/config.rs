@@ -458,8 +458,9 @@ mod tests {
         assert!(PROTOCOLS.iter().all(|protocol| !Program::Falcon.serves(*protocol)));
     }
 
+    /// A program that nobody knows and a part of several are refused.
     #[test]
-    fn a_program_that_nobody_knows_and_a_part_of_several_are_refused() {
+    fn unknown_program_and_partial_parts_are_refused() {
         let whole = written(Protocol::Chain, Program::Harmonia);
         assert!(read(&whole).is_ok());
         assert!(read(&Part { program: "mirror".into(), ..whole.clone() }).is_err());

@@ -252,8 +252,9 @@ mod tests {
         packets.iter().map(read).collect()
     }
 
+    /// A configuration of any length arrives in as many packets as it takes.
     #[test]
-    fn a_configuration_of_any_length_arrives_in_as_many_packets_as_it_takes() {
+    fn configuration_of_any_length_in_parts() {
         let lengths =
             [(0, 0), (1, 0), (64, 12), (76, 0), (0, 76), (77, 0), (76, 1), (75, 2), (0, 77)];
         let long = [(152, 0), (153, 0), (300, 40), (600, 600), (PLACES_MAX, 0), (0, PLACES_MAX)];
@@ -276,7 +277,7 @@ mod tests {
     /// Parts of some epochs are lost, doubled and in any order, and are sent again until all have
     /// come.
     #[test]
-    fn parts_that_are_lost_doubled_and_reordered_make_each_configuration_or_none() {
+    fn lost_doubled_reordered_parts_make_one_or_none() {
         for seed in 0..40 {
             let mut rng = Rng::new(seed);
             let places = |rng: &mut Rng| {

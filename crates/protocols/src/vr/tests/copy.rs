@@ -65,8 +65,9 @@ impl Group {
     }
 }
 
+/// Who lacks records that are gone copies the state while writes go on.
 #[test]
-fn vrr_5_2_who_lacks_records_that_are_gone_copies_the_state_while_writes_go_on() {
+fn vrr_5_2_state_is_copied_while_writes_go_on() {
     for protocol in PROTOCOLS {
         let mut g = Group::founded_as(protocol, 3, Guards::ALL);
         g.fill(0, 10);
@@ -132,7 +133,7 @@ fn vrr_5_2_a_copy_goes_on_with_a_new_leader() {
 /// not before the engine is through with what is at it: the chunk is none of the next copy, which
 /// has no client table yet.
 #[test]
-fn bug_18_56_a_copy_that_begins_anew_takes_no_chunk_of_the_one_before() {
+fn bug_18_56_restarted_copy_takes_no_old_chunk() {
     for protocol in PROTOCOLS {
         let mut g = Group::founded_as(protocol, 3, Guards::ALL);
         g.fill(0, 10);
@@ -172,7 +173,7 @@ fn bug_18_56_a_copy_that_begins_anew_takes_no_chunk_of_the_one_before() {
 /// A follower of NOPaxos that heard every write and no COMMIT has all records, and knows none to be
 /// committed that its leader still has. It copies nothing.
 #[test]
-fn vrr_5_2_whose_log_has_what_the_leader_truncated_goes_on_from_there() {
+fn vrr_5_2_log_continues_where_the_leader_truncated() {
     let mut g = Group::founded_as(Protocol::NoPaxos, 3, Guards::ALL);
     g.fill(0, 10);
     let (end, committed) = (g.nodes[2].ordered.log.end(), g.nodes[2].committed);

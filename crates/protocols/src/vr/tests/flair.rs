@@ -160,8 +160,9 @@ fn a_heartbeat_says_who_has_caught_up_and_how_far() {
     assert_eq!(caught_up(&mut g), (start + 2, 0b111));
 }
 
+/// A retry of what is done is answered after all lower numbers.
 #[test]
-fn t27_a_retry_of_what_is_done_is_answered_after_all_lower_numbers() {
+fn t27_retry_is_answered_after_lower_numbers() {
     let mut g = founded(Guards::ALL);
     let (write, body, _) = set(&mut g, "k", "v");
     g.run();
@@ -179,8 +180,9 @@ fn t27_a_retry_of_what_is_done_is_answered_after_all_lower_numbers() {
     assert!(all[1].log_idx > all[0].log_idx && all[0].log_idx > done.log_idx);
 }
 
+/// A session is a view and begins once what the view began with is committed.
 #[test]
-fn t28_a_session_is_a_view_and_begins_once_what_the_view_began_with_is_committed() {
+fn t28_session_begins_once_its_views_start_commits() {
     let mut g = founded(Guards::ALL);
     let old = sid(&g);
     set(&mut g, "k", "v");
@@ -204,8 +206,9 @@ fn t28_a_session_is_a_view_and_begins_once_what_the_view_began_with_is_committed
     assert_eq!(g.nodes[leader].vr_count.other_session, 1);
 }
 
+/// A follower advances to what the switch says and never beyond its leaders log.
 #[test]
-fn t29_a_follower_advances_to_what_the_switch_says_and_never_beyond_its_leaders_log() {
+fn t29_follower_never_advances_beyond_its_leaders_log() {
     let mut g = founded(Guards::ALL);
     let (fast, sid) = (Flags::FAST, sid(&g));
     set(&mut g, "k", "v");
@@ -261,8 +264,9 @@ fn t30_a_reply_has_the_command_behind_it_if_both_fit() {
     assert_eq!((reply.echo, reply.common.seq), (0, sid.number(1)));
 }
 
+/// A follower that hears the old switch alone answers as long as its lease.
 #[test]
-fn t2_a_follower_that_hears_the_old_switch_alone_answers_as_long_as_its_lease() {
+fn t2_follower_of_the_old_switch_answers_for_its_lease() {
     let mut g = founded(Guards::ALL);
     set(&mut g, "k", "v");
     g.pass(5);
@@ -274,8 +278,9 @@ fn t2_a_follower_that_hears_the_old_switch_alone_answers_as_long_as_its_lease() 
     assert!(get(&mut g, 1, Flags::FAST, old, at).is_empty(), "it passes them on, in vain");
 }
 
+/// What did not come by the switch or is of another session is answered by nobody.
 #[test]
-fn what_did_not_come_by_the_switch_or_is_of_another_session_is_answered_by_nobody() {
+fn foreign_session_reads_are_not_answered() {
     let mut g = founded(Guards::ALL);
     set(&mut g, "k", "v");
     g.pass(5);
@@ -335,7 +340,7 @@ fn a_leader_sends_its_switch_a_heartbeat_every_25_ms() {
 /// What each of two followers' hosts and the leader's own say once a second is what the weights are
 /// of.
 #[test]
-fn section_4_4_2_followers_tell_their_queues_in_acknowledgements_and_the_leader_weighs_them() {
+fn section_4_4_2_queues_in_acknowledgements_are_weighed() {
     let mut g = founded(Guards::ALL);
     g.isolate(0);
     g.pass(3 * LEASE_NS / MS);
@@ -389,8 +394,9 @@ fn waits_for_a_follower_that_lags(is_heard: bool) -> u64 {
     }
 }
 
+/// A session waits for a follower that lags but not for long and less for one that is silent.
 #[test]
-fn a_session_waits_for_a_follower_that_lags_but_not_for_long_and_less_for_one_that_is_silent() {
+fn session_waits_briefly_for_lagging_followers() {
     assert_eq!(waits_for_a_follower_that_lags(true), 100);
     assert_eq!(waits_for_a_follower_that_lags(false), 20);
 }

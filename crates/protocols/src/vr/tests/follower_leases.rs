@@ -28,8 +28,9 @@ fn is_granted(g: &Group, index: usize) -> bool {
     node.group_leases.refuse(g.now.instant, &read, log, Guards::ALL).is_none()
 }
 
+/// A follower answers unless a write of the key group is on its way.
 #[test]
-fn flair_4_5_a_follower_answers_unless_a_write_of_the_key_group_is_on_its_way() {
+fn flair_4_5_follower_answers_unless_its_group_is_written() {
     let mut g = founded();
     assert_eq!(g.get(1, "k", None).unwrap(), (Reason::Leased, 2, "v".into()));
     // The record is at the followers, and they have not heard that it is committed.
@@ -43,8 +44,9 @@ fn flair_4_5_a_follower_answers_unless_a_write_of_the_key_group_is_on_its_way() 
     assert_eq!((count.reads_fast, count.refused_revoked, count.refused_lease), (3, 1, 0));
 }
 
+/// A read of all keys is the leaders and so is any while the state is copied.
 #[test]
-fn a_read_of_all_keys_is_the_leaders_and_so_is_any_while_the_state_is_copied() {
+fn all_keys_reads_and_copying_go_to_the_leader() {
     let mut g = founded();
     let (mut command, mut bytes) = (CommandBuf::new(), vec![]);
     let read = Repr { op: Op::Read, flags: Flags::WILDCARD, ..g.request(b"") };
@@ -62,8 +64,9 @@ fn a_read_of_all_keys_is_the_leaders_and_so_is_any_while_the_state_is_copied() {
     assert_eq!(g.nodes[1].count.refused_lease, 2);
 }
 
+/// A follower that is cut off answers as long as its lease and a write waits for that.
 #[test]
-fn t2_a_follower_that_is_cut_off_answers_as_long_as_its_lease_and_a_write_waits_for_that() {
+fn t2_cut_off_follower_delays_writes_for_its_lease() {
     let mut g = founded();
     g.isolate(2);
     g.set(0, "k", "w");
@@ -148,8 +151,9 @@ fn whom_a_write_would_wait_for_long_gets_no_lease() {
     }
 }
 
+/// A lease is of the leader of the term and for the incarnation that asked.
 #[test]
-fn a_lease_is_of_the_leader_of_the_term_and_for_the_incarnation_that_asked() {
+fn lease_is_bound_to_term_and_incarnation() {
     let mut g = founded();
     g.cuts = vec![(0, 2)];
     g.pass(LEASE_NS / MS + 5);

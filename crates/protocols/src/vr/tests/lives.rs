@@ -59,8 +59,9 @@ fn lease_of_a_new_life(guards: Guards) -> Group {
     g
 }
 
+/// A replica waits for the lease of a new life though the earlier one left the view.
 #[test]
-fn bug_15_14_a_replica_waits_for_the_lease_of_a_new_life_though_the_earlier_one_left_the_view() {
+fn bug_15_14_new_incarnations_lease_is_waited_for() {
     let mut g = lease_of_a_new_life(Guards::ALL);
     for ms in 0..LEASE_NS / MS {
         let leased = g.nodes[4].is_leased(g.now.instant);
@@ -72,9 +73,10 @@ fn bug_15_14_a_replica_waits_for_the_lease_of_a_new_life_though_the_earlier_one_
     assert_eq!(g.leader(), Some(1));
 }
 
+/// Without lives in lease messages a lease outlives its view.
 #[cfg(feature = "mutants")]
 #[test]
-fn bug_15_14_without_lives_in_lease_messages_a_lease_outlives_its_view() {
+fn bug_15_14_without_incarnations_a_lease_outlives_its_view() {
     let g = lease_of_a_new_life(Guards::without(Guard::LeaseLife));
     assert_eq!(g.leader(), Some(1));
     assert!(g.nodes[4].is_leased(g.now.instant) && g.nodes[4].view < g.nodes[1].view);
@@ -108,8 +110,9 @@ fn bug_15_19_a_grant_to_an_earlier_life_is_no_lease_of_the_next() {
     assert_eq!(g.nodes[2].leases.held_of(g.now.instant, |_| true), 1);
 }
 
+/// An aborted life of which others heard ends no later one.
 #[test]
-fn bug_15_16_an_aborted_life_of_which_others_heard_ends_no_later_one() {
+fn bug_15_16_aborted_incarnation_ends_no_later_one() {
     for (index, is_late) in (0..3).flat_map(|index| [(index, false), (index, true)]) {
         let mut g = Group::founded(3, Guards::ALL);
         g.set(0, "k", "v");
@@ -139,9 +142,10 @@ fn bug_15_16_an_aborted_life_of_which_others_heard_ends_no_later_one() {
     }
 }
 
+/// Without a higher life an aborted one ends a later one for good.
 #[cfg(feature = "mutants")]
 #[test]
-fn bug_15_16_without_a_higher_life_an_aborted_one_ends_a_later_one_for_good() {
+fn bug_15_16_without_a_raise_an_aborted_incarnation_wins() {
     let mut g = Group::founded(5, Guards::without(Guard::LifeRaised));
     let late = g.aborted_life(4, 900, 1);
     g.isolate(1);
@@ -157,7 +161,7 @@ fn bug_15_16_without_a_higher_life_an_aborted_one_ends_a_later_one_for_good() {
 /// It hears of the aborted life when it has all answers and fetches the log. The answers were given
 /// to a life that counts no more.
 #[test]
-fn bug_15_16_a_life_that_is_raised_in_the_middle_of_a_recovery_is_announced() {
+fn bug_15_16_raised_incarnation_is_announced() {
     let mut g = Group::founded(5, Guards::ALL);
     let late = g.aborted_life(4, 900, 1);
     // Node 1 hears of the aborted life alone.
@@ -215,7 +219,7 @@ fn founders(g: &Group, incarnation: u64, switch_id: u32) -> Vec<u8> {
 /// The controller is started with --fresh beside a rack of which one replica restarted since it was
 /// founded.
 #[test]
-fn bug_15_19_a_group_that_is_founded_anew_begins_empty_and_goes_on() {
+fn bug_15_19_refounded_group_begins_empty() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
         let mut g = Group::founded_as(protocol, 3, Guards::ALL);
         let all = [0, 1, 2];
@@ -325,14 +329,16 @@ fn quorum_read_of_a_new_life(guards: Guards) -> Option<String> {
     read
 }
 
+/// Where a log ends is no answer to the next life of the asker.
 #[test]
-fn bug_20_5_where_a_log_ends_is_no_answer_to_the_next_life_of_the_asker() {
+fn bug_20_5_log_end_is_no_answer_to_a_later_incarnation() {
     assert_eq!(quorum_read_of_a_new_life(Guards::ALL), None);
 }
 
+/// Without its guard a quorum read is answered from the past.
 #[cfg(feature = "mutants")]
 #[test]
-fn bug_20_5_without_its_guard_a_quorum_read_is_answered_from_the_past() {
+fn bug_20_5_unguarded_quorum_read_is_stale() {
     let stale = quorum_read_of_a_new_life(Guards::without(Guard::QuorumLife));
     assert_eq!(stale.as_deref(), Some("$3\r\nold\r\n"));
 }

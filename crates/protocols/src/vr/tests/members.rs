@@ -45,13 +45,15 @@ fn raft_d_4_1_a_change_is_rolled_back_with_its_record() {
     holds(include_str!("raft/roll-back.txt"));
 }
 
+/// A leader that votes no more leads until that is committed.
 #[test]
-fn raft_d_4_2_2_a_leader_that_votes_no_more_leads_until_that_is_committed() {
+fn raft_d_4_2_2_demoted_leader_leads_until_committed() {
     holds(include_str!("raft/remove-leader.txt"));
 }
 
+/// One that votes no more stands as long as it may be needed.
 #[test]
-fn raft_d_figure_4_6_one_that_votes_no_more_stands_as_long_as_it_may_be_needed() {
+fn raft_d_figure_4_6_demoted_member_stands_while_needed() {
     holds(include_str!("raft/still-needed.txt"));
 }
 
@@ -60,8 +62,9 @@ fn changes_that_could_not_be_committed_are_refused() {
     holds(include_str!("raft/refused.txt"));
 }
 
+/// One that does not vote follows and stands for nothing.
 #[test]
-fn raft_d_4_2_1_one_that_does_not_vote_follows_and_stands_for_nothing() {
+fn raft_d_4_2_1_non_voter_follows_only() {
     let mut g = raft(3, Guards::ALL);
     assert_eq!(g.change(0, 2, false), Ok(()));
     g.pass(5);
@@ -97,8 +100,9 @@ fn who_votes_is_in_a_copied_state() {
     assert_eq!(g.voters(1), [0, 1, 2], "of the leader's log, or its state");
 }
 
+/// An operator asks any replica who votes and the leader changes it.
 #[test]
-fn an_operator_asks_any_replica_who_votes_and_the_leader_changes_it() {
+fn any_replica_names_voters() {
     let mut g = raft(3, Guards::ALL);
     let client = Addr { ip: 7, port: 8 };
     let ask = |g: &mut Group, n: usize, change| {
@@ -127,7 +131,7 @@ fn an_operator_asks_any_replica_who_votes_and_the_leader_changes_it() {
 
 /// docs/bugs.md, 20.11: the controller counts a majority of those who vote.
 #[test]
-fn the_controller_is_told_who_votes_by_the_log_and_where_that_ends() {
+fn controller_learns_voters_by_the_log() {
     let mut g = raft(4, Guards::ALL);
     assert_eq!(g.change(0, 3, false), Ok(()));
     g.set(0, "k", "v");
@@ -191,8 +195,9 @@ mod mutants {
         g.run();
     }
 
+    /// A leader changes nothing before a record of its term is committed.
     #[test]
-    fn raft_2015_a_leader_changes_nothing_before_a_record_of_its_term_is_committed() {
+    fn raft_2015_no_change_before_a_record_of_the_term_commits() {
         splits_without(Guard::ChangeTerm, Guards::ALL, |guards| {
             let mut g = raft(5, guards);
             assert_eq!(g.change(0, 4, false), Ok(()));
@@ -361,7 +366,7 @@ mod mutants {
     /// Nodes 0, 1 and 3 made a configuration committed in which nodes 1 and 2 are no quorum. Node 1
     /// gives its log up, and node 2 has heard of nothing.
     #[test]
-    fn who_gave_its_log_up_votes_for_nobody_who_lacks_a_configuration_in_it() {
+    fn truncated_log_votes_for_no_stale_configuration() {
         splits_without(Guard::CopyFloor, Guards::ALL, |guards| {
             let mut g = raft(4, guards);
             assert_eq!(g.change(0, 3, false), Ok(()));
@@ -392,7 +397,7 @@ mod mutants {
     /// and 4. Node 3 crashes, and its vote is on its way; it recovers in the term before, of which
     /// nodes 0 and 2 have a record.
     #[test]
-    fn one_that_recovers_is_answered_once_a_record_of_the_term_is_committed() {
+    fn recovery_answered_once_the_term_commits() {
         // Its leader hears no quorum.
         let base = Guards::without(Guard::StepAside);
         splits_without(Guard::RecoveryTerm, base, |guards| {

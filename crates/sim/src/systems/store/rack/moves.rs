@@ -300,8 +300,9 @@ mod tests {
         (history, vec![operation(10, 0, "RPUSH l", None), operation(35, 0, "RPUSH l", None)])
     }
 
+    /// Another push may have been of an element than the one that was guessed.
     #[test]
-    fn another_push_may_have_been_of_an_element_than_the_one_that_was_guessed() {
+    fn another_push_may_be_of_another_element() {
         let (mut history, unknown) = seen();
         let mut guessed = history.clone();
         find_pushed(&mut guessed, unknown.clone());
