@@ -1,6 +1,6 @@
-//! How much of long values is under way at once (trap T17). A replica has room for some transfers,
-//! and each socket on the way for some packets: a few transfers go on at a time and the others
-//! wait, so that those that were begun come to their end.
+//! The amount of long values in flight (trap T17). A replica has room for some transfers, and each
+//! socket on the way for some packets: a few transfers go on at a time and the others wait, so that
+//! those that were begun come to their end.
 //!
 //! - Large writes have their turn one after the other, in their order: from the first fragment of
 //!   the body until the write is answered.

@@ -1,5 +1,5 @@
-//! Where packets go: to the active switch, as far as is known. The controller is asked which one
-//! that is when requests stay unanswered.
+//! The destination of packets: to the active switch, as far as is known. The controller is asked
+//! which one that is when requests stay unanswered.
 
 use concord_core::{Instant, MS};
 use concord_wire::Addr;

@@ -1,5 +1,5 @@
-//! Where unanswered requests are kept: writes in a ring by their number, reads in a slab whose
-//! index is part of their number.
+//! The places of unanswered requests: writes in a ring by their number, reads in a slab whose index
+//! is part of their number.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! What a user can write, told from the code that reads it: docs/reference.md, man pages,
-//! completions.
+//! The reference of commands, flags and settings, generated from the code that reads them:
+//! docs/reference.md, man pages, completions.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! What a rack makes of its data as a whole: it is synced each second, and the power of all goes;
-//! it is backed up while it serves, and restored into another rack.
+//! A rack's data as one piece: it is synced each second, and the power of all goes; it is backed up
+//! while it serves, and restored into another rack.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,6 +1,6 @@
-//! What happens to data directories: they are swapped, put back from yesterday, taken from another
-//! rack, lose a file, may not be written. A clear line says so each time; nothing acknowledged is
-//! lost, and no answer is wrong. (A disk without room: `full.rs`.)
+//! Data directories and their mishaps: they are swapped, put back from yesterday, taken from
+//! another rack, lose a file, may not be written. A clear line says so each time; nothing
+//! acknowledged is lost, and no answer is wrong. (A disk without room: `full.rs`.)
 #![allow(clippy::unwrap_used)]
 
 mod common;

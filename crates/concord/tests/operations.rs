@@ -1,4 +1,4 @@
-//! What an operator has of a rack: metrics, health, logs, status and its exit code.
+//! An operator's view of a rack: metrics, health, logs, status and its exit code.
 #![allow(clippy::unwrap_used)]
 
 mod common;

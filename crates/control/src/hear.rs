@@ -1,4 +1,4 @@
-//! What the controller hears, and what it makes of silence.
+//! The messages that the controller hears, and its conclusions from silence.
 //!
 //! It decides nothing by the silence of others while it hears nobody itself, and counts theirs from
 //! when it could hear again: its link was down, or it slept; and up to when it heard anybody last.

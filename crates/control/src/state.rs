@@ -1,4 +1,4 @@
-//! What a controller writes down, and what it cannot do.
+//! The state that a controller persists, and the reasons for which it cannot go on.
 
 use alloc::vec::Vec;
 use core::fmt;

@@ -1,4 +1,4 @@
-//! What stands behind the shim that keeps times to live: the data, without any notion of expiry.
+//! The backend of the shim that keeps times to live: the data, without any notion of expiry.
 
 use alloc::vec::Vec;
 

@@ -1,6 +1,6 @@
-//! What the shim makes of each command: inner commands without a time to live, and what their
-//! replies mean for the key's deadline. Rules and errors are those of Redis 7.0 (`expire.c`,
-//! `t_string.c`); IFEQ is that of Valkey 8.1.
+//! The shim's plan for each command: inner commands without a time to live, and what their replies
+//! mean for the key's deadline. Rules and errors are those of Redis 7.0 (`expire.c`, `t_string.c`);
+//! IFEQ is that of Valkey 8.1.
 
 use alloc::boxed::Box;
 use alloc::format;

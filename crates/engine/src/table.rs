@@ -1,5 +1,5 @@
-//! What commands there are: arity, flags, where the keys stand. The memory engine's table is
-//! static; with the Redis engine it is the server's own reply to COMMAND.
+//! The table of commands: arity, flags, where the keys stand. The memory engine's table is static;
+//! with the Redis engine it is the server's own reply to COMMAND.
 
 use alloc::borrow::Cow;
 use alloc::borrow::ToOwned;

@@ -1,5 +1,6 @@
-//! Who has subscribed to what: the clients of this gateway, and of the others how many there are.
-//! And what waits until the others have heard of it.
+//! Subscriptions: the clients of this gateway, and of the others how many there are. the clients of
+//! this gateway, and of the others how many there are. And what waits until the others have heard
+//! of it.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;

@@ -1,5 +1,5 @@
-//! What the gateway does with each command: the engine's table, the gateway's own commands, and
-//! what it refuses, in one table with the calls counted.
+//! The gateway's handling of each command: the engine's table, the gateway's own commands, and what
+//! it refuses, in one table with the calls counted.
 
 use alloc::borrow::Cow;
 use alloc::format;

@@ -1,4 +1,4 @@
-//! What becomes of one command: answered here, refused, or sent to the rack.
+//! The dispatch of one command: answered here, refused, or sent to the rack.
 
 use alloc::boxed::Box;
 use alloc::format;

@@ -1,4 +1,4 @@
-//! How often each error was answered, by its first word (INFO errorstats).
+//! The count of each error that was answered, by its first word (INFO errorstats).
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;

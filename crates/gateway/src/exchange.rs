@@ -1,5 +1,5 @@
-//! What gateways tell each other: who has subscribed to what, and what is published. Each has a
-//! stream to each.
+//! Messages between gateways: who has subscribed to what, and what is published. Each has a stream
+//! to each.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -1,5 +1,5 @@
-//! What a command reads and writes, as far as somebody is to be told of it ([`crate::tracking`]);
-//! and how what it reads is asked for together with digests.
+//! The keys that a command reads and writes, as far as somebody is to be told of it
+//! ([`crate::tracking`]); and how its reads are asked for together with digests.
 //!
 //! A command whose reads are tracked goes to the rack as a transaction: digests of the keys, and
 //! the command. Where it may write too the digests come once more behind it, so that what it wrote

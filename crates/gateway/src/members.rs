@@ -1,5 +1,5 @@
-//! How many replicas have what was acknowledged, by the configuration that the controller tells;
-//! and clients that wait until they are more (WAIT).
+//! The number of replicas that have what was acknowledged, by the configuration that the controller
+//! tells; and clients that wait until they are more (WAIT).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;

@@ -1,7 +1,6 @@
-//! What replies take of the gateway's memory: a bound for each connection, and one for all. A reply
-//! counts from when its bytes are asked of a replica until the client has read them. Nothing is
-//! dropped and nobody is refused: a connection at its bound sends no further command, and is not
-//! read.
+//! The gateway's memory for replies: a bound for each connection, and one for all. A reply counts
+//! from when its bytes are asked of a replica until the client has read them. Nothing is dropped
+//! and nobody is refused: a connection at its bound sends no further command, and is not read.
 //!
 //! - What all may take is shared: the less is free, the less each connection may take (as switches
 //!   share their buffers: Choudhury, Hahne 1998), so that those who do not read cannot take it all.

@@ -1,4 +1,4 @@
-//! What a client has not read: one buffer, not much longer than that is.
+//! Output that a client has not read: one buffer, not much longer than that is.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What waits while clients are paused, and who is idle ([`crate::pause`]).
+//! Commands that wait while clients are paused, and idle clients ([`crate::pause`]).
 
 use alloc::vec::Vec;
 

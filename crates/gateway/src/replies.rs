@@ -1,4 +1,4 @@
-//! What the rack answered: into the slot of its command, and out in turn.
+//! Replies of the rack: into the slot of its command, and out in turn.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What a gateway is told at its start, and what it counts.
+//! A gateway's configuration at its start, and its counters.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;

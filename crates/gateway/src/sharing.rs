@@ -1,4 +1,4 @@
-//! How users come from the rack and go there ([`crate::users`]), and what a change of them does to
+//! The exchange of users with the rack ([`crate::users`]), and the effect of a change of them on
 //! connections.
 
 use alloc::vec::Vec;

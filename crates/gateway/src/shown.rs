@@ -1,4 +1,4 @@
-//! What a gateway is told for INFO, and what it shows of itself.
+//! The facts that a gateway is given for INFO, and its own status.
 
 use alloc::string::String;
 

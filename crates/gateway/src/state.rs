@@ -1,5 +1,5 @@
-//! What commands need of the gateway: all of it but its connections; and how a command is sent to
-//! the rack, or waits.
+//! The parts of the gateway that commands need: all of it but its connections; and how a command is
+//! sent to the rack, or waits.
 
 use alloc::boxed::Box;
 use alloc::string::String;

@@ -1,4 +1,4 @@
-//! What a client has subscribed to.
+//! A client's subscriptions.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! Who the users are, at this gateway. The rack keeps them for all gateways, as one text
+//! The users, at this gateway. The rack keeps them for all gateways, as one text
 //! ([`concord_engine::users`]): a line for each, as in ACL LIST. A gateway changes them by a write
 //! that succeeds only if they are as it knows them, tells the other gateways, and asks the rack
 //! each second whether they changed.

@@ -1,4 +1,4 @@
-//! What is to be written, gathered in memory.
+//! Entries to be written, gathered in memory.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What a segment holds, for whoever goes through it again.
+//! The entries of a segment, for whoever reads it again.
 
 use concord_wire::control::LogEnd;
 use concord_wire::record::Record;

@@ -1,4 +1,4 @@
-//! What can be trusted of a log after a crash.
+//! Recovery: the part of a log that can be trusted after a crash.
 //!
 //! A group is written when the one before is durable. So a crash leaves all groups but the last as
 //! they were, and of the last one any part. What is wrong at the end, with nothing of a later group

@@ -1,4 +1,4 @@
-//! Where the next group goes.
+//! The position of the next group.
 
 use alloc::vec::Vec;
 

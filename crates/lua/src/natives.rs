@@ -1,4 +1,4 @@
-//! What the prelude builds on.
+//! The native functions that the prelude builds on.
 
 use std::cell::Cell;
 use std::fmt;

@@ -1,4 +1,5 @@
-//! What makes scripts safe to execute at every replica: they do the same, and they end.
+//! The properties that make scripts safe to execute at every replica: they do the same, and they
+//! end.
 
 #![allow(clippy::unwrap_used)] // A test outside a test function, for clippy.
 

@@ -1,5 +1,5 @@
-//! What a hash unit of an ASIC computes: CRC-32, of a polynomial that the program chooses. There is
-//! no multiplication and no remainder in a pipeline.
+//! The hash functions of an ASIC's hash unit: CRC-32, of a polynomial that the program chooses.
+//! There is no multiplication and no remainder in a pipeline.
 //!
 //! A CRC is linear: the seed is the same constant added to every value, so that two words which
 //! collide under one seed collide under all. Independent hashes have different polynomials.

@@ -1,4 +1,4 @@
-//! What a program costs on hardware: its stage table against the budget of an ASIC.
+//! The resources that a program takes on hardware: its stage table against the budget of an ASIC.
 
 use alloc::format;
 use alloc::string::String;

@@ -1,4 +1,4 @@
-//! What a program decides about a packet.
+//! A program's verdict about a packet.
 
 use concord_wire::Addr;
 

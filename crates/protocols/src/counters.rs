@@ -1,4 +1,4 @@
-//! What a replica of any protocol counts.
+//! The counters of a replica of any protocol.
 
 use concord_core::counters;
 use concord_wire::Status;

@@ -1,4 +1,4 @@
-//! What a leader tells a switch that runs FLAIR (the paper's lflair module, §4.3.5, §4.3.6): the
+//! A leader's messages to a switch that runs FLAIR (the paper's lflair module, §4.3.5, §4.3.6): the
 //! upload with which a session starts, each step of which is confirmed, the heartbeats that keep it
 //! going, and the weights by which it shares reads (§4.4.2).
 //!

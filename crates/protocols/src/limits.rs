@@ -1,4 +1,4 @@
-//! How much a replica holds of what grows with load.
+//! The limits of a replica's state that grows with load.
 
 use concord_core::{Duration, SEC, ViewNumber};
 

@@ -1,4 +1,4 @@
-//! What was ordered: the log, the newest sequence number that is in it or on its way to it, and the
+//! The ordered log: the log, the newest sequence number that is in it or on its way to it, and the
 //! log's time. The same in every protocol.
 
 use concord_core::{Guard, Guards, LogClock, Position, Seq};

@@ -1,4 +1,4 @@
-//! What may still come of a packet on its way to a replica
+//! The effect that a packet on its way to a replica may still have
 //! ([`Machine::relevance`](concord_core::Machine)). Each rule says why (docs/exhaustive.md).
 
 use concord_core::machine::Relevance;

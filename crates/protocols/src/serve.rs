@@ -1,6 +1,6 @@
-//! What a replica of any protocol does alike for its clients, once its protocol has decided that it
-//! may: it answers reads, stages the bodies of long writes and hands out long replies (trap T17),
-//! and ([`crate::expiry`]) has keys deleted whose time has come (trap T12).
+//! The service that a replica of any protocol gives its clients, once its protocol has decided that
+//! it may: it answers reads, stages the bodies of long writes and hands out long replies (trap
+//! T17), and ([`crate::expiry`]) has keys deleted whose time has come (trap T12).
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What a replica of any protocol is told at its start, where it stands, and how often it speaks.
+//! The configuration of a replica of any protocol, its address, and its intervals.
 
 use concord_core::{Duration, Epoch, Guards, LogClock, MS, SEC, SwitchId};
 use concord_wire::Addr;

@@ -1,4 +1,4 @@
-//! What is shown of a replica of any protocol.
+//! The status of a replica of any protocol.
 
 use concord_core::{Epoch, NodeId, Position};
 

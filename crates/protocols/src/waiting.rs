@@ -1,4 +1,4 @@
-//! Who waits for a write of an object: clients whose commands found nothing there
+//! The clients that wait for a write of an object: clients whose commands found nothing there
 //! ([`Flags::WAITS`]). The replica that answers writes knows them, in the order in which they came,
 //! and tells each once when the object was written. What it knows is soft: it is in no copy and in
 //! no log, and goes with the replica, or when there is too much of it. So clients look by

@@ -1,7 +1,7 @@
-//! What replicas make of a log on disk whose entries make no sense: nothing panics, and a record
-//! whose bytes are not what was written is refused. (Other changes may make a log that a replica
-//! could have written, and is taken.) The frames of a log are checked before (`crates/log`); here
-//! each entry is well formed by itself, and says what no replica wrote, or stands where none would:
+//! Replicas that start from logs whose entries make no sense: nothing panics, and a record whose
+//! bytes are not what was written is refused. (Other changes may make a log that a replica could
+//! have written, and is taken.) The frames of a log are checked before (`crates/log`); here each
+//! entry is well formed by itself, and says what no replica wrote, or stands where none would:
 //! changed, dropped, doubled, swapped, of other positions.
 //!
 //! `CONCORD_ENTRIES` sets another number of logs, `CONCORD_ENTRIES_SEED` the seed.

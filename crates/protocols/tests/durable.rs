@@ -1,4 +1,4 @@
-//! What a replica says of itself before and after its disk has what it says (trap T7), by hand.
+//! A replica's messages before and after its disk has their state (trap T7), step by step.
 #![allow(clippy::unwrap_used)]
 
 #[cfg(feature = "mutants")]

@@ -1,4 +1,4 @@
-//! What the system says of this process, from proc(5).
+//! This process in the system's figures, from proc(5).
 
 use concord_gateway::CpuTime;
 

@@ -1,4 +1,4 @@
-//! What is fetched in fragments (trap T17). Workers fetch of owners: the bodies of jobs, and
+//! Data that is fetched in fragments (trap T17). Workers fetch of owners: the bodies of jobs, and
 //! parameters that are too long for the queue. Owners fetch of workers: outputs that are too long
 //! for a result. Fragments come in any order, late and again; what a name stands for never changes.
 

@@ -1,5 +1,5 @@
-//! What is known of jobs: those that go on, and the last ones that are over. For whoever asks an
-//! owner about them.
+//! The book of jobs: those that go on, and the last ones that are over. For whoever asks an owner
+//! about them.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;

@@ -1,6 +1,6 @@
-//! What an owner writes down, so that jobs outlive it: the jobs that it took, how their tasks
-//! ended, and which tasks that are never run twice may have been begun. No I/O: whoever has a disk
-//! writes these bytes, and gives back what it finds.
+//! The journal of an owner, by which jobs outlive it: the jobs that it took, how their tasks ended,
+//! and which tasks that are never run twice may have been begun. No I/O: whoever has a disk writes
+//! these bytes, and gives back what it finds.
 //!
 //! A journal is a header and frames, each of which was synced as a whole before the next one was
 //! written. So the last one alone can be torn: it is cut. One that is damaged with another one

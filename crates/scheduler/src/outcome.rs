@@ -1,4 +1,4 @@
-//! How tasks end, for whoever gave them to an owner.
+//! The outcomes of tasks, for whoever gave them to an owner.
 
 use alloc::vec::Vec;
 

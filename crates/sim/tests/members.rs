@@ -1,5 +1,5 @@
-//! Who stays a member, and that the rack goes on: the controller is cut off, or two replicas from
-//! each other, with the times that ship (`lease_ms`, `failure_ms` of the rack file).
+//! Membership, and progress of the rack: the controller is cut off, or two replicas from each
+//! other, with the times that ship (`lease_ms`, `failure_ms` of the rack file).
 
 use concord_core::{MS, SEC};
 use concord_sim::{Disks, Fault, Node, Outcome, Plan, run};

@@ -1,4 +1,4 @@
-//! What becomes of packets: order, drops, paths, crashes; and that a run is a function of its seed.
+//! Packets in the network: order, drops, paths, crashes; and that a run is a function of its seed.
 #![allow(clippy::unwrap_used)]
 
 use concord_core::Rng;

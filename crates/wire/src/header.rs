@@ -1,4 +1,4 @@
-//! What every datagram begins with: 16 bytes, whatever the kind.
+//! The beginning of every datagram: 16 bytes, whatever the kind.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|

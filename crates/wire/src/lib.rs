@@ -1,4 +1,4 @@
-//! What travels between the roles, one file per header: a `Packet` view on bytes beside a `Repr`,
+//! The messages between the roles, one file per header: a `Packet` view on bytes beside a `Repr`,
 //! its meaning. All integers are big-endian. All begin alike ([`header`]); what every request has
 //! is in [`rpc`], what one system adds in a file of its own. docs/wire.md has all of it in tables.
 //!

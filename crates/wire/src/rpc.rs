@@ -1,8 +1,7 @@
-//! What every request of a client and every answer has, whatever the store: session, request,
-//! attempt, client, status, times, objects. Bodies of several packets, pulls of long replies and
-//! pushes are alike for all stores. What a switch program stamps has 24 bytes of room: the numbers
-//! here are those of programs that order writes; FLAIR's lie over them ([`crate::flair`]), CRAQ
-//! uses none.
+//! The header of every client request and answer, whatever the store: session, request, attempt,
+//! client, status, times, objects. Bodies of several packets, pulls of long replies and pushes are
+//! alike for all stores. What a switch program stamps has 24 bytes of room: the numbers here are
+//! those of programs that order writes; FLAIR's lie over them ([`crate::flair`]), CRAQ uses none.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|

@@ -1,6 +1,6 @@
-//! What owners of tasks and the workers that run them say to each other (Falcon, kind 8). The paper
-//! has none of it: a task's start, its lease, its result, and that somebody knows of it. Encoded as
-//! the messages of [`crate::control`] are.
+//! Messages between owners of tasks and the workers that run them (Falcon, kind 8). The paper has
+//! none of it: a task's start, its lease, its result, and that somebody knows of it. Encoded as the
+//! messages of [`crate::control`] are.
 
 use alloc::vec::Vec;
 

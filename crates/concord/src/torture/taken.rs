@@ -1,4 +1,4 @@
-//! What became of the elements of queues, and what is wrong with it.
+//! The elements of queues that were taken, and violations among them.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What the tests over real processes share: a rack with its processes, and a plain RESP client.
+//! Helpers that the tests over real processes share: a rack with its processes, and a plain RESP
+//! client.
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod counters;

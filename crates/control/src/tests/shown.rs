@@ -1,4 +1,4 @@
-//! What the controller shows and counts, and what it makes of packets that are of no use to it.
+//! The controller's status and counters, and its handling of useless packets.
 
 use super::*;
 use concord_wire::control::{CopyMessage, LogEnd};

@@ -1,4 +1,4 @@
-//! What commands do to their keys, and where these are.
+//! The kinds of access that commands make to their keys, and the positions of these keys.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What somebody may do: sets of rules.
+//! A user's rights: sets of rules.
 
 use alloc::vec::Vec;
 

@@ -1,5 +1,6 @@
-//! What FUNCTION DUMP answers and FUNCTION RESTORE takes: Redis' own form ([`crate::rdb`]), so that
-//! libraries move between the two. For each library a byte that says so and its text.
+//! The format of FUNCTION DUMP's reply and FUNCTION RESTORE's argument: Redis' own form
+//! ([`crate::rdb`]), so that libraries move between the two. For each library a byte that says so
+//! and its text.
 
 use alloc::vec::Vec;
 

@@ -1,5 +1,5 @@
-//! How Redis packs small collections into one string: listpacks (7.0), ziplists (before), sets of
-//! integers.
+//! The packed form of Redis' small collections, a string each: listpacks (7.0), ziplists (before),
+//! sets of integers.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;

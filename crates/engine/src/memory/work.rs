@@ -1,7 +1,7 @@
-//! How much one command may look at. While a replica executes a command it does nothing else: it
-//! says to nobody that it lives, and grants no lease. A union of a thousand large sets, or a large
-//! SORT, would keep it busy until the others take it for dead; each of them in turn, since all
-//! execute the same.
+//! The limit of what one command may look at. While a replica executes a command it does nothing
+//! else: it says to nobody that it lives, and grants no lease. A union of a thousand large sets, or
+//! a large SORT, would keep it busy until the others take it for dead; each of them in turn, since
+//! all execute the same.
 //!
 //! So what a command is going to look at is counted before it begins, in *elements*: about what a
 //! look-up among a million takes. The count hangs on the data alone, so that all replicas refuse

@@ -1,4 +1,5 @@
-//! What a command drew at random or by the server's clock, as a command that draws nothing.
+//! The effects of a command that draws at random or reads the server's clock, as a deterministic
+//! command.
 //!
 //! Only SPOP and XADD do, of the commands that pass: the deciding node executes them as they are
 //! and replicates what came out. Approximate trimming (`MAXLEN ~`) stays: what it removes hangs on

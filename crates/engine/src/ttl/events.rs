@@ -1,4 +1,4 @@
-//! How events get from the backend, and from what becomes of deadlines, into the feed
+//! The path of events from the backend, and from changes of deadlines, into the feed
 //! ([`mod@crate::events`]).
 
 use alloc::collections::VecDeque;

@@ -1,6 +1,6 @@
-//! What becomes durable, and what is done once it is (trap T7): the tail, the primary, whoever is
-//! alone commits what is on every disk; each member of a chain tells the next up to where the logs
-//! from the head to its own are; snapshots of the own state are taken part by part.
+//! The disk's completions and their consequences (trap T7): the tail, the primary, whoever is alone
+//! commits what is on every disk; each member of a chain tells the next up to where the logs from
+//! the head to its own are; snapshots of the own state are taken part by part.
 
 use concord_core::machine::Persist;
 use concord_core::{Guard, Now, Position};

@@ -1,5 +1,5 @@
-//! What the feeder keeps for replicas that join: which copy each makes, which part it is given, and
-//! the stream of records to it.
+//! The snapshot source's state for joining replicas: which copy each makes, which part it is given,
+//! and the stream of records to it.
 //!
 //! Nobody waits for a joining replica. Records are kept for it up to half of what the log may hold,
 //! and behind that as many as the log's tail has; one that falls further behind begins anew.

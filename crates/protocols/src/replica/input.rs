@@ -1,5 +1,5 @@
-//! What comes in, and whose it is: clients' packets, the stream of records, and what the
-//! controller, the members and those who join say.
+//! The dispatch of inputs: clients' packets, the stream of records, and what the controller, the
+//! members and those who join say.
 
 use concord_core::{Epoch, Guard, Instant, NodeId, Now, Position};
 use concord_engine::Engine;

@@ -1,4 +1,4 @@
-//! What members agree on while an epoch opens (traps T2 to T5): where everybody's log ends, the
+//! The members' agreement while an epoch opens (traps T2 to T5): where everybody's log ends, the
 //! records that the head lacks, the end that it decided on, and who has opened the epoch by that.
 
 use alloc::vec::Vec;

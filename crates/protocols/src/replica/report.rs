@@ -1,6 +1,6 @@
-//! What the controller is told, and when. Which members a replica hears of is part of it: the
-//! controller takes one of two that do not hear each other out of the group, for which all writes
-//! would wait otherwise.
+//! Reports to the controller: their content, and when they are due. Which members a replica hears
+//! of is part of it: the controller takes one of two that do not hear each other out of the group,
+//! for which all writes would wait otherwise.
 //!
 //! Members hear of each other by what they say anyway: where their logs end while an epoch opens,
 //! and requests for leases and their grants from then on. A joining replica asks them.

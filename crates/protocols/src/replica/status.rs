@@ -1,4 +1,4 @@
-//! What a replica tells of itself: to the controller, and to whoever looks.
+//! A replica's status: to the controller, and to whoever looks.
 
 use concord_core::Now;
 use concord_engine::Engine;

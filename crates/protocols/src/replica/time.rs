@@ -1,4 +1,4 @@
-//! What time brings: the end of a batch, and what is due.
+//! Work that the passing of time brings: the end of a batch, and what is due.
 
 use concord_core::machine::Deadline;
 use concord_core::{Guard, Instant, Now, Position};

@@ -1,4 +1,4 @@
-//! What becomes durable, and what is said once it is (trap T7).
+//! The disk's completions, and the messages that they release (trap T7).
 //!
 //! A follower acknowledges what its disk has, and the leader counts itself by that: so what is
 //! committed is on the disks of a quorum. What a replica promises by its view, and the newest lives

@@ -1,4 +1,4 @@
-//! How far a replica is that was told to end ([`super::retire`]).
+//! The progress of a replica that was told to end ([`super::retire`]).
 
 use concord_core::{Instant, ViewNumber};
 

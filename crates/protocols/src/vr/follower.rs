@@ -1,4 +1,4 @@
-//! What the leader knows of each member, in its view.
+//! The leader's knowledge of each member, in its view.
 
 use concord_core::{Duration, Instant, MS, Position};
 

@@ -1,5 +1,5 @@
-//! What comes in, and whose it is: clients' packets, the stream of records, the controller's word,
-//! and what the members say to each other.
+//! The dispatch of inputs: clients' packets, the stream of records, the controller's word, and what
+//! the members say to each other.
 
 use alloc::vec::Vec;
 

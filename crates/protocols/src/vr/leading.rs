@@ -1,4 +1,4 @@
-//! What a leader has of its view: what it knows of each member, what it owes the switch and its
+//! The leader's state of its view: what it knows of each member, what it owes the switch and its
 //! clients, and when.
 
 use alloc::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! What a replica that lost everything has heard since ([`super::recovery`]).
+//! The answers that a replica which lost everything has received ([`super::recovery`]).
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What is shown of a replica: to drivers, to the controller, in `concord status`.
+//! The status of a replica: to drivers, to the controller, in `concord status`.
 
 use concord_core::{Guards, Now, ViewNumber};
 use concord_engine::Engine;

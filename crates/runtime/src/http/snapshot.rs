@@ -1,4 +1,4 @@
-//! What a role shows of itself, and the forms that it takes on the wire.
+//! A role's status, and its forms on the wire.
 
 use std::fmt::Write;
 

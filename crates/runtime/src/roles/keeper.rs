@@ -1,4 +1,4 @@
-//! What a replica keeps on its disk: gone through at its start, written from then on.
+//! A replica's data on its disk: gone through at its start, written from then on.
 
 use std::time::{Duration, Instant};
 

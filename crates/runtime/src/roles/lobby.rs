@@ -1,7 +1,7 @@
-//! Where connections begin, and the listener is: descriptors with a poller of their own, which gets
-//! a bounded part of each turn of the loop. Thousands of connections that come at once and have
-//! much to say are ready all the time; among all others each of these would have its turn after a
-//! round of all of them. A connection leaves when it asks again after it was answered.
+//! The lobby, in which connections begin, and the listener: descriptors with a poller of their own,
+//! which gets a bounded part of each turn of the loop. Thousands of connections that come at once
+//! and have much to say are ready all the time; among all others each of these would have its turn
+//! after a round of all of them. A connection leaves when it asks again after it was answered.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;

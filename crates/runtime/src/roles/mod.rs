@@ -1,4 +1,5 @@
-//! What each process of a rack does: a machine, its descriptors, and what it shows of itself.
+//! The roles, one for each process of a rack: a machine, its descriptors, and what it shows of
+//! itself.
 
 pub mod controller;
 pub mod gateway;

@@ -1,5 +1,6 @@
-//! What goes in fragments (trap T17): outputs that are too long for a result, which an owner
-//! fetches of the workers that have them; and what workers fetch of their tasks' owner.
+//! Bodies and outputs that go in fragments (trap T17): outputs that are too long for a result,
+//! which an owner fetches of the workers that have them; and what workers fetch of their tasks'
+//! owner.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;

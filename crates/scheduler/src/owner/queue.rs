@@ -1,4 +1,4 @@
-//! How an owner gets its tasks into the queue of the switch, and learns that they have left it.
+//! An owner's submissions to the queue of the switch, and the signs that tasks have left it.
 
 use alloc::vec::Vec;
 

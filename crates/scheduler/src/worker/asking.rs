@@ -1,4 +1,4 @@
-//! How a worker asks the switch for tasks.
+//! A worker's requests for tasks to the switch.
 
 use alloc::vec::Vec;
 

@@ -1,5 +1,5 @@
-//! What each of a worker's executors does, and what is looked up by that: which are idle, which run
-//! is whose.
+//! The state of each of a worker's executors, and the indexes over it: which are idle, which run is
+//! whose.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! What the simulated rack and the one over UDP have in common: who is where, the switch with its
+//! The parts that the simulated rack and the one over UDP share: who is where, the switch with its
 //! program, and how an operation is written down.
 
 use concord_check::{Operation, Reply};

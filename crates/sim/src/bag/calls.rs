@@ -1,4 +1,4 @@
-//! What the clients ask for, and whether the answers have an order.
+//! The clients' operations, and whether their answers have an order.
 //!
 //! Keys are counters, so that a reply tells how many writes of its key were executed before it. A
 //! history of increments and reads is linearizable only if versions never fall: whoever calls after

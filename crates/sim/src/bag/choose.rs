@@ -1,5 +1,5 @@
-//! What happens next, as a seed draws it: so that there is progress, and that what is rare on a
-//! real network is not here.
+//! The next step, as a seed draws it: so that there is progress, and that what is rare on a real
+//! network is not here.
 
 use concord_core::{MS, Rng, US};
 use concord_protocols::Phase;

@@ -1,4 +1,4 @@
-//! What was seen of replicas and switches so far: the invariants (`look`) compare with it.
+//! The observed states of replicas and switches: the invariants (`look`) compare with it.
 
 use concord_core::{ObjectId, Position};
 use concord_engine::Shimmed;

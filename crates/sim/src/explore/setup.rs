@@ -1,4 +1,4 @@
-//! What is explored: what clients call, what may go wrong, what it begins with.
+//! The configuration that is explored: what clients call, what may go wrong, what it begins with.
 
 use concord_core::Guards;
 use concord_switch::Layout;

@@ -1,4 +1,4 @@
-//! How packets travel: most are under way, and arrive in every order; some arrive at once.
+//! The travel of packets: most are under way, and arrive in every order; some arrive at once.
 
 use concord_wire::control::{CopyMessage, LeaseMessage, Membership, Message as _};
 use concord_wire::link::OP_ACK;

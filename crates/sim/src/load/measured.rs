@@ -1,4 +1,4 @@
-//! What is measured of a load.
+//! The measurements of a load.
 
 use std::collections::BTreeMap;
 

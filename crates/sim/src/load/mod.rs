@@ -1,4 +1,4 @@
-//! How fast a rack is: the shipped machines at hosts that take their time, a good network, clients
+//! The speed of a rack: the shipped machines at hosts that take their time, a good network, clients
 //! that never rest. Throughput and latency are measured; histories are not recorded (that is what
 //! [`crate::run`] is for).
 //!

@@ -1,4 +1,4 @@
-//! What simulator and explorer know of FLAIR beside what its machines say themselves.
+//! FLAIR's packets as simulator and explorer know them, beyond the machines' own statements.
 
 use concord_switch::KeyGroupSettings;
 use concord_switch::flair::GROUP_BITS_MIN;

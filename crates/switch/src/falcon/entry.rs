@@ -1,5 +1,5 @@
-//! What a slot of the queue holds, as words of the register arrays: a task that waits for an
-//! executor, or an executor that waits for a task.
+//! A slot of the queue, as words of the register arrays: a task that waits for an executor, or an
+//! executor that waits for a task.
 
 use concord_core::{Instant, SessionId, SwitchId};
 use concord_wire::Addr;

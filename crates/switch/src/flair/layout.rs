@@ -1,4 +1,4 @@
-//! What the program is told: how many key groups, how long without a heartbeat, how reads are
+//! The program's configuration: how many key groups, how long without a heartbeat, how reads are
 //! balanced.
 
 use core::fmt;

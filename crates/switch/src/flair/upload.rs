@@ -1,4 +1,4 @@
-//! What the switch's own processor does: it takes a session's start (§4.3.5) and weights (§4.4.2)
+//! The work of the switch's own processor: it takes a session's start (§4.3.5) and weights (§4.4.2)
 //! from the leader, and repairs groups whose write or reply was lost (§4.3.6, "Packet Loss").
 
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! What the programs for replicas are told: the size of their registers, and how often their
+//! The configuration of programs for replicas: the size of their registers, and how often their
 //! control plane looks after them.
 
 use core::fmt;

@@ -1,4 +1,4 @@
-//! What all programs for replicated stores have in common: who is who, what is only passed on, drop
+//! The part that all programs for replicated stores share: who is who, what is only passed on, drop
 //! reasons and counters.
 
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a rack's addresses, packets, and a switch that runs.
+//! Helpers that the tests of this crate share: a rack's addresses, packets, and a switch that runs.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use concord_core::{Guards, Incarnation, Now, ObjectId, RequestNumber, Seq, SessionId, SwitchId};

@@ -1,4 +1,4 @@
-//! Who is who.
+//! The configuration of a group.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! Who is who: with the controller, and among members while an epoch opens.
+//! Membership messages: with the controller, and among members while an epoch opens.
 
 use alloc::vec::Vec;
 

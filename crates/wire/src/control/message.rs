@@ -1,4 +1,4 @@
-//! How a rare message is written behind the common header.
+//! The form of a rare message, after the common header.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What the rack file says of groups of workers.
+//! The rack file's sections for groups of workers.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What the rack file says of replicas and gateways.
+//! The rack file's sections for replicas and gateways.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;

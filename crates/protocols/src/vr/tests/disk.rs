@@ -1,4 +1,4 @@
-//! What is on disk before anybody hears of it, and starts with what is there (trap T7).
+//! State that is on disk before anybody hears of it, and starts from such a disk (trap T7).
 
 use alloc::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What disks replicas have.
+//! The disks of replicas.
 
 use concord_core::{Duration, MS};
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! What a seed draws. Swarm style (Groce et al., ISSTA 2012): each seed turns a random subset of
-//! what can go wrong on, so that seeds differ in kind and not only in degree.
+//! The draw of a plan from a seed. Swarm style (Groce et al., ISSTA 2012): each seed turns a random
+//! subset of what can go wrong on, so that seeds differ in kind and not only in degree.
 
 use concord_core::{Duration, MS, Rng, SEC, US};
 use concord_protocols::SlowReads;

@@ -1,4 +1,4 @@
-//! How a seed draws disks, and what goes wrong with them.
+//! The draw of disks and of their faults from a seed.
 
 use concord_core::{Duration, MS, Rng, US};
 

@@ -1,4 +1,4 @@
-//! What a run has near a limit: sizes, bounds that are small, packets that nobody sent so.
+//! The limits near which a run works: sizes, bounds that are small, packets that nobody sent so.
 
 use concord_core::{Duration, SEC, ViewNumber};
 use concord_protocols::Limits;

@@ -1,4 +1,4 @@
-//! What can go wrong on purpose, and at which node.
+//! The faults that a plan injects, and at which node.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What a rack is wired with.
+//! The links that a rack is wired with.
 
 use concord_core::{Duration, MS};
 use serde::{Deserialize, Serialize};

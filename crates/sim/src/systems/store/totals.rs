@@ -1,4 +1,4 @@
-//! What runs saw, so that thin ones are noticed.
+//! Totals over runs, so that thin ones are noticed.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
-//! How long tasks wait until they begin: Falcon's owners, workers and switch program as they ship,
-//! on hosts that take their time, and beside them models of other schedulers. Jobs come whether or
-//! not those before are over (open loop), and are the same for each system of a seed.
+//! The time that tasks wait until they begin: Falcon's owners, workers and switch program as they
+//! ship, on hosts that take their time, and beside them models of other schedulers. Jobs come
+//! whether or not those before are over (open loop), and are the same for each system of a seed.
 //!
 //! A host is one queue: each packet keeps it busy, and what it sends leaves after that. The switch
 //! is a pipeline: it delays packets and never queues; but what comes round waits for its turn at

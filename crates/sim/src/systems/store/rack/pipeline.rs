@@ -1,4 +1,4 @@
-//! What Redis clients send to a gateway, and what they make of its replies.
+//! Pipelines of Redis clients to a gateway, and their reading of its replies.
 
 use std::collections::BTreeSet;
 
