@@ -398,7 +398,7 @@ impl Client {
     ) {
         self.drop_transfer(number);
         let Some(slot) = self.slots.live_mut(number) else { return };
-        self.flow.end_turns(slot, &mut self.ready);
+        self.flow.release(slot, &mut self.ready);
         let latency_ns = now.instant.since(slot.submitted_at);
         let nobody = Repr::new(Op::Read);
         let trace = Trace::new(from.unwrap_or(&nobody), slot.sends, latency_ns);

@@ -56,9 +56,9 @@ struct Timed {
 
 /// Whether a large write has its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum Admission {
     /// It has.
-    Has,
+    Admitted,
     /// It waits; `is_new` if it did not before.
     Waits { is_new: bool },
 }
@@ -204,7 +204,7 @@ impl Flow {
         Some(rtt_ns)
     }
 
-    fn has_turn_for(&self, bytes: usize) -> bool {
+    fn has_room_for(&self, bytes: usize) -> bool {
         self.downloads == 0
             || (self.downloads < self.transfers_max(DOWNLOADS_MAX)
                 && self.download_bytes + bytes <= DOWNLOADS_BYTES_MAX)
@@ -233,41 +233,41 @@ impl Flow {
 
     /// Takes a turn for a large write, or lets it wait. In their order: one that waits for another
     /// one has its turn later. Who may go on now is put to `ready`.
-    pub fn take_turn(&mut self, slot: &mut Slot, ready: &mut VecDeque<u64>) -> Turn {
-        if slot.has_turn {
-            return Turn::Has;
+    pub fn admit(&mut self, slot: &mut Slot, ready: &mut VecDeque<u64>) -> Admission {
+        if slot.is_admitted {
+            return Admission::Admitted;
         }
         let number = slot.number;
         let is_first = self.waiting_writes.first().is_none_or(|first| number <= *first);
         if !is_first || self.large_writes >= self.transfers_max(LARGE_WRITES_MAX) {
-            return Turn::Waits { is_new: self.waiting_writes.insert(number) };
+            return Admission::Waits { is_new: self.waiting_writes.insert(number) };
         }
         self.waiting_writes.remove(&number);
         self.large_writes += 1;
-        slot.has_turn = true;
+        slot.is_admitted = true;
         ready.extend(self.waiting_writes.first());
-        Turn::Has
+        Admission::Admitted
     }
 
     /// A request ends: others have their turn, and are put to `ready`.
-    pub fn end_turns(&mut self, slot: &mut Slot, ready: &mut VecDeque<u64>) {
+    pub fn release(&mut self, slot: &mut Slot, ready: &mut VecDeque<u64>) {
         self.end_download(slot);
         if !slot.is_large() {
             return;
         }
         self.large_bytes = self.large_bytes.saturating_sub(slot.packet.len());
         self.waiting_writes.remove(&slot.number);
-        if core::mem::take(&mut slot.has_turn) {
+        if core::mem::take(&mut slot.is_admitted) {
             self.large_writes -= 1;
         }
         ready.extend(self.waiting_writes.first());
     }
 
     /// Takes a turn for a long reply of `bytes`, or keeps the one that it has; whether it has one.
-    pub fn take_download_turn(&mut self, slot: &mut Slot, bytes: u32) -> bool {
+    pub fn admit_download(&mut self, slot: &mut Slot, bytes: u32) -> bool {
         if slot.is_downloading {
             self.download_bytes -= slot.reply_bytes as usize;
-        } else if !self.has_turn_for(bytes as usize) {
+        } else if !self.has_room_for(bytes as usize) {
             slot.reply_bytes = bytes;
             return false;
         } else {
@@ -304,7 +304,7 @@ impl Flow {
                 continue;
             };
             let bytes = slot.reply_bytes;
-            if !self.take_download_turn(slot, bytes) {
+            if !self.admit_download(slot, bytes) {
                 return None;
             }
             self.parked.pop_front();
@@ -475,22 +475,22 @@ mod tests {
     fn large_writes_in_order() {
         let (mut flow, mut ready) = (Flow::default(), VecDeque::new());
         let mut slots: Vec<Slot> = (1..=20).map(large_write).collect();
-        let mut turn = |slot: &mut Slot, ready: &mut VecDeque<u64>| flow.take_turn(slot, ready);
+        let mut admit = |slot: &mut Slot, ready: &mut VecDeque<u64>| flow.admit(slot, ready);
         for slot in &mut slots[..16] {
-            assert_eq!(turn(slot, &mut ready), Turn::Has);
-            assert_eq!(turn(slot, &mut ready), Turn::Has, "it keeps it");
+            assert_eq!(admit(slot, &mut ready), Admission::Admitted);
+            assert_eq!(admit(slot, &mut ready), Admission::Admitted, "it keeps it");
         }
-        assert_eq!(turn(&mut slots[17], &mut ready), Turn::Waits { is_new: true });
-        assert_eq!(turn(&mut slots[17], &mut ready), Turn::Waits { is_new: false });
-        assert_eq!(turn(&mut slots[16], &mut ready), Turn::Waits { is_new: true });
+        assert_eq!(admit(&mut slots[17], &mut ready), Admission::Waits { is_new: true });
+        assert_eq!(admit(&mut slots[17], &mut ready), Admission::Waits { is_new: false });
+        assert_eq!(admit(&mut slots[16], &mut ready), Admission::Waits { is_new: true });
         assert!(ready.is_empty());
-        flow.end_turns(&mut slots[3], &mut ready);
+        flow.release(&mut slots[3], &mut ready);
         assert_eq!(ready.pop_front(), Some(17), "the lowest of those that wait");
-        let mut turn = |slot: &mut Slot, ready: &mut VecDeque<u64>| flow.take_turn(slot, ready);
-        assert_eq!(turn(&mut slots[17], &mut ready), Turn::Waits { is_new: false });
-        assert_eq!(turn(&mut slots[16], &mut ready), Turn::Has);
+        let mut admit = |slot: &mut Slot, ready: &mut VecDeque<u64>| flow.admit(slot, ready);
+        assert_eq!(admit(&mut slots[17], &mut ready), Admission::Waits { is_new: false });
+        assert_eq!(admit(&mut slots[16], &mut ready), Admission::Admitted);
         assert_eq!(ready.pop_front(), Some(18), "who may go on if there is room");
-        assert_eq!(turn(&mut slots[17], &mut ready), Turn::Waits { is_new: false });
+        assert_eq!(admit(&mut slots[17], &mut ready), Admission::Waits { is_new: false });
     }
 
     #[test]
@@ -504,10 +504,10 @@ mod tests {
             flow.take_large(slot);
         });
         assert!(!flow.has_room_for_large());
-        flow.end_turns(&mut slots[0], &mut ready);
+        flow.release(&mut slots[0], &mut ready);
         assert!(flow.has_room_for_large());
         flow.take_large(&slots[0]);
-        flow.end_turns(&mut Slot::default(), &mut ready);
+        flow.release(&mut Slot::default(), &mut ready);
         assert!(!flow.has_room_for_large(), "a small one has taken nothing");
     }
 
@@ -517,24 +517,24 @@ mod tests {
         let mut flow = Flow::default();
         let mut slots: Vec<Slot> = (0..18).map(|_| Slot::default()).collect();
         for slot in &mut slots[..16] {
-            assert!(flow.take_download_turn(slot, 1_000));
+            assert!(flow.admit_download(slot, 1_000));
         }
-        assert!(!flow.take_download_turn(&mut slots[16], 1_000));
+        assert!(!flow.admit_download(&mut slots[16], 1_000));
         assert_eq!(slots[16].reply_bytes, 1_000);
         flow.end_download(&mut slots[0]);
         flow.end_download(&mut slots[0]);
-        assert!(flow.take_download_turn(&mut slots[16], 1_000));
-        assert!(!flow.take_download_turn(&mut slots[17], 1_000), "one has ended, not two");
+        assert!(flow.admit_download(&mut slots[16], 1_000));
+        assert!(!flow.admit_download(&mut slots[17], 1_000), "one has ended, not two");
         // By bytes: the first has its turn however long it is, and may turn out longer.
         let mut flow = Flow::default();
         let [mut one, mut two, mut three] = [(); 3].map(|()| Slot::default());
-        assert!(flow.take_download_turn(&mut one, 64 << 20));
-        assert!(!flow.take_download_turn(&mut two, 1));
-        assert!(flow.take_download_turn(&mut one, 16 << 20), "it keeps its turn");
-        assert!(flow.take_download_turn(&mut two, 16 << 20));
-        assert!(!flow.take_download_turn(&mut three, 1));
+        assert!(flow.admit_download(&mut one, 64 << 20));
+        assert!(!flow.admit_download(&mut two, 1));
+        assert!(flow.admit_download(&mut one, 16 << 20), "it keeps its turn");
+        assert!(flow.admit_download(&mut two, 16 << 20));
+        assert!(!flow.admit_download(&mut three, 1));
         flow.end_download(&mut one);
-        assert!(flow.take_download_turn(&mut three, 16 << 20));
+        assert!(flow.admit_download(&mut three, 16 << 20));
     }
 
     #[test]
@@ -544,11 +544,11 @@ mod tests {
         assert_eq!(room(&flow), 64);
         let (mut ready, mut slots) = (VecDeque::new(), Vec::new());
         slots.extend((1..=5).map(large_write));
-        let turns = slots.iter_mut().map(|slot| flow.take_turn(slot, &mut ready));
-        assert_eq!(turns.filter(|turn| *turn == Turn::Has).count(), 4);
+        let admissions = slots.iter_mut().map(|slot| flow.admit(slot, &mut ready));
+        assert_eq!(admissions.filter(|admit| *admit == Admission::Admitted).count(), 4);
         let mut slots = [(); 5].map(|()| Slot::default());
-        let turns = slots.iter_mut().map(|slot| flow.take_download_turn(slot, 1));
-        assert_eq!(turns.filter(|has| *has).count(), 4);
+        let admissions = slots.iter_mut().map(|slot| flow.admit_download(slot, 1));
+        assert_eq!(admissions.filter(|has| *has).count(), 4);
     }
 
     /// A refused read goes again once for each long reply that ended.
@@ -561,8 +561,8 @@ mod tests {
         reads.iter().for_each(|number| flow.refused(*number));
         assert_eq!(flow.next_refused(&slots), None, "none has ended");
         let [mut one, mut two] = [(); 2].map(|()| Slot::default());
-        flow.take_download_turn(&mut one, 1);
-        flow.take_download_turn(&mut two, 1);
+        flow.admit_download(&mut one, 1);
+        flow.admit_download(&mut two, 1);
         flow.end_download(&mut one);
         assert_eq!(flow.next_refused(&slots), Some(reads[0]));
         assert_eq!(flow.next_refused(&slots), None);

@@ -6,7 +6,7 @@ use concord_wire::rpc::{HEADER_BYTES, READ_BIT};
 use concord_wire::{Flags, Op, Repr, Sink};
 
 use crate::client::Client;
-use crate::flow::Turn;
+use crate::flow::Admission;
 use crate::route::ATTEMPTS_UNTIL_DOUBT;
 use crate::slots::{Slot, State};
 use crate::timers::{ROUNDS, Timer, WHOLE};
@@ -65,9 +65,9 @@ impl Client {
         }
         if slot.is_large() && !slot.is_staged {
             slot.state = State::Waiting;
-            match self.flow.take_turn(slot, &mut self.ready) {
-                Turn::Has => self.start_upload(now, number, sink),
-                Turn::Waits { is_new } => self.count.large_waited += u64::from(is_new),
+            match self.flow.admit(slot, &mut self.ready) {
+                Admission::Admitted => self.start_upload(now, number, sink),
+                Admission::Waits { is_new } => self.count.large_waited += u64::from(is_new),
             }
             return;
         }
@@ -121,7 +121,7 @@ impl Client {
             // A predecessor that was answered or abandoned is not waited for: if it was abandoned
             // with its session, it would be waited for in vain.
             repr.after_delta = if is_after_live { (number - after) as u16 } else { 0 };
-            self.session.touch(now.instant);
+            self.session.note_use(now.instant);
         }
         if !is_write
             && !repr.flags.has(Flags::WILDCARD)

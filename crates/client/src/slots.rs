@@ -75,7 +75,7 @@ pub struct Slot {
     pub tag: u16,
     pub round: u8,
     /// A large write that has its turn.
-    pub has_turn: bool,
+    pub is_admitted: bool,
     /// A long reply that has its turn, and its length.
     pub is_downloading: bool,
     pub reply_bytes: u32,

@@ -56,8 +56,8 @@ impl Controller {
                 Next::Stuck(problem) => {
                     self.problem.get_or_insert(Trouble::of(id, problem));
                 }
-                Next::Change(places, whole) => match self.next_epoch(&self.groups[index]) {
-                    Ok(_) => changes.push((index, places, whole)),
+                Next::Change(places, caught_up) => match self.next_epoch(&self.groups[index]) {
+                    Ok(_) => changes.push((index, places, caught_up)),
                     // The others go on.
                     Err(problem) => self.problem = Some(Trouble::of(id, problem)),
                 },
@@ -91,7 +91,7 @@ impl Controller {
             now,
             nodes: &group.nodes,
             epoch: self.state.config(group.id()).map_or(0, |c| c.epoch),
-            whole: self.state.group(group.id()).map_or(&[][..], |g| &g.whole),
+            caught_up: self.state.group(group.id()).map_or(&[][..], |g| &g.caught_up),
             storages: self.state.group(group.id()).map_or(&[][..], |g| &g.storages),
             hearing: &self.hearing,
             is_confirmed: group.is_confirmed,
@@ -118,8 +118,8 @@ impl Controller {
             }
             return match rules.founders(&look) {
                 Ok(members) => {
-                    let whole = members.iter().map(|m| m.node).collect();
-                    Next::Change(Places { members, joining: Vec::new() }, whole)
+                    let caught_up = members.iter().map(|m| m.node).collect();
+                    Next::Change(Places { members, joining: Vec::new() }, caught_up)
                 }
                 Err(Some(waits)) => Next::Waits(waits),
                 Err(None) => Next::Same,
@@ -131,7 +131,7 @@ impl Controller {
             return Next::Same;
         }
         match rules.go_on(&look, old, &places.members) {
-            Ok(whole) => Next::Change(places, whole),
+            Ok(caught_up) => Next::Change(places, caught_up),
             Err(Some(problem)) => Next::Stuck(problem),
             Err(None) => Next::Same,
         }
@@ -179,7 +179,7 @@ impl Controller {
             let group = &self.groups[*index];
             self.founded(group).is_none_or(|old| {
                 old.switch_incarnation != switch.incarnation
-                    || (old.kind.is_quorum() && !same_lives(&old.members, &places.members))
+                    || (old.kind.is_quorum() && !same_crash_vector(&old.members, &places.members))
                     || (old.kind, old.program) != group.setup.rules().template()
             })
         };
@@ -189,7 +189,7 @@ impl Controller {
         if !renewed.is_empty() {
             self.grant(&mut state, switch)?;
         }
-        for (index, places, whole) in changes {
+        for (index, places, caught_up) in changes {
             let group = &self.groups[index];
             let epoch = self.next_epoch(group).map_err(|p| Trouble::of(group.id(), p))?;
             let known = self.founded(group).filter(|_| !is_spared && !renewed.contains(&index));
@@ -210,7 +210,7 @@ impl Controller {
                 joining: places.joining,
             };
             let storages = self.groups[index].storages(self.state.group(group), &config);
-            state.put(GroupState { config, whole, storages });
+            state.put(GroupState { config, caught_up, storages });
         }
         self.suggest(state);
         Ok(())
@@ -273,7 +273,7 @@ impl Controller {
 }
 
 /// Whether these are the same processes, wherever they listen.
-fn same_lives(one: &[Member], other: &[Member]) -> bool {
-    let life = |m: &Member| (m.node, m.incarnation);
-    one.iter().map(life).eq(other.iter().map(life))
+fn same_crash_vector(one: &[Member], other: &[Member]) -> bool {
+    let incarnation = |m: &Member| (m.node, m.incarnation);
+    one.iter().map(incarnation).eq(other.iter().map(incarnation))
 }

@@ -119,7 +119,7 @@ pub(crate) struct Places {
 #[derive(Clone, Debug)]
 pub(crate) struct Left {
     pub members: Vec<Member>,
-    pub whole: Vec<u16>,
+    pub caught_up: Vec<u16>,
     /// What the best of them has, if nobody has all the data.
     pub lost_behind: Option<Held>,
 }
@@ -156,7 +156,7 @@ impl Node {
 
     /// Whether it is in no epoch, and its disk has all that it ever had.
     pub(crate) fn is_kept(&self) -> bool {
-        matches!(self.standing, Standing::Kept { intact: true } | Standing::Founding { .. })
+        matches!(self.standing, Standing::Returning { intact: true } | Standing::Founding { .. })
     }
 
     /// Whether it runs on the directory that a node of its number has by `storages`.
@@ -259,7 +259,7 @@ pub(crate) struct Look<'a> {
     /// The epoch of the state.
     pub epoch: u32,
     /// Who has all the data, by the state.
-    pub whole: &'a [u16],
+    pub caught_up: &'a [u16],
     /// Whose data directory is whose, by the state.
     pub storages: &'a [Storage],
     pub hearing: &'a Hearing,
@@ -279,9 +279,9 @@ impl Look<'_> {
         // Those whose power went together come back together, or nearly so.
         let back_since = if self.guards.on(Guard::Deaf) { self.back_since } else { Instant(0) };
         let silent_since = self.hearing.silent_since(heard_at, self.guards).max(back_since);
-        let is_other_life =
+        let is_other_incarnation =
             |n: &Node| n.member.incarnation != member.incarnation && n.epoch == epoch;
-        if known.is_some_and(is_other_life) && self.guards.on(Guard::Incarnation) {
+        if known.is_some_and(is_other_incarnation) && self.guards.on(Guard::Incarnation) {
             Some(Gone::Restarted)
         } else if known.is_some_and(|n| n.standing == Standing::Leaving && n.epoch == epoch) {
             Some(Gone::Leaving)
@@ -306,14 +306,14 @@ impl Look<'_> {
     /// The same of one that may not have heard of that epoch, if it is the state's.
     pub(crate) fn came_back(&self, old: &Config, member: &Member) -> Option<Member> {
         let node = self.nodes.get(&member.node).filter(|n| self.is_heard(n))?;
-        let is_intact =
-            matches!(node.standing, Standing::Kept { intact: true }) || node.origin().is_some();
-        let was_whole = self.whole.contains(&member.node) || node.held.epoch == old.epoch;
+        let is_intact = matches!(node.standing, Standing::Returning { intact: true })
+            || node.origin().is_some();
+        let was_caught_up = self.caught_up.contains(&member.node) || node.held.epoch == old.epoch;
         let is_back = node.member.incarnation != member.incarnation
             && old.epoch == self.epoch
             && (is_intact || !self.guards.on(Guard::Intact))
             && self.has_directory(node)
-            && was_whole;
+            && was_caught_up;
         is_back.then_some(node.member)
     }
 
@@ -344,7 +344,7 @@ impl Look<'_> {
         } else if own.run <= known.run {
             Some(Mistrust::OlderDirectory)
         } else {
-            matches!(node.standing, Standing::Kept { intact: false })
+            matches!(node.standing, Standing::Returning { intact: false })
                 .then_some(Mistrust::Incomplete)
         }
     }

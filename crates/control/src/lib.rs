@@ -182,7 +182,7 @@ impl Controller {
             for group in &mut state.groups {
                 group.config.members.clear();
                 group.config.joining.clear();
-                group.whole.clear();
+                group.caught_up.clear();
                 group.storages.clear();
             }
         }
@@ -221,7 +221,7 @@ impl Controller {
         let steady_since = heard_at;
         let own = |DataDir { id, run }| Storage { node: member.node, id, run };
         let storage = data_dir.map(own);
-        let was_kept = standing == Standing::Kept { intact: true } && held.epoch > 0;
+        let was_kept = standing == Standing::Returning { intact: true } && held.epoch > 0;
         #[rustfmt::skip]
         let node = Node { member, sent_at, rack: heard.rack, epoch, standing, held, was_kept, storage, voting, unheard, heard_at, steady_since };
         let group = &self.groups[index];

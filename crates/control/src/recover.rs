@@ -193,7 +193,7 @@ impl Controller {
                 ..newest.clone()
             };
             let storages = group.storages(self.state.group(group.id()), &config);
-            state.put(GroupState { config, whole: left.whole, storages });
+            state.put(GroupState { config, caught_up: left.caught_up, storages });
         }
         let (switch_id, active, switch) = newest_switch.ok_or(Problem::NothingHeard)?;
         for group in unheard {
@@ -211,10 +211,10 @@ impl Controller {
                 members: Vec::new(),
                 joining: Vec::new(),
             };
-            state.put(GroupState { config, whole: Vec::new(), storages: Vec::new() });
+            state.put(GroupState { config, caught_up: Vec::new(), storages: Vec::new() });
         }
         state.switch_incarnation = active;
-        state.retired_switches.retain(|life| *life != active);
+        state.retired_switches.retain(|incarnation| *incarnation != active);
         let spared = state.last_switch_id.checked_add(NUMBERS_SPARED);
         state.last_switch_id = spared.ok_or(Problem::EpochsExhausted)?;
         Ok((state, recovered))

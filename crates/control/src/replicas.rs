@@ -88,7 +88,7 @@ impl Rules for Replicas {
         if look.is_open_everywhere(old) {
             for node in look.nodes.values() {
                 let known = members.iter().chain(&joining).any(|m| m.node == node.member.node);
-                let is_out = matches!(node.standing, Standing::Out | Standing::Kept { .. });
+                let is_out = matches!(node.standing, Standing::Out | Standing::Returning { .. });
                 let asks = is_out && node.epoch == old.epoch && look.is_heard(node);
                 if asks && !known && members.len() + joining.len() < REPLICAS_MAX {
                     joining.push(node.member);
@@ -104,15 +104,15 @@ impl Rules for Replicas {
         old: &Config,
         members: &[Member],
     ) -> Result<Vec<u16>, Option<Problem>> {
-        let is_whole = |m: &&Member| is_whole(look, old, m);
-        let whole: Vec<u16> = members.iter().filter(is_whole).map(|m| m.node).collect();
-        if whole.is_empty() {
-            return Err(Some(Problem::NobodyWhole));
+        let is_caught_up = |m: &&Member| is_caught_up(look, old, m);
+        let caught_up: Vec<u16> = members.iter().filter(is_caught_up).map(|m| m.node).collect();
+        if caught_up.is_empty() {
+            return Err(Some(Problem::NobodyCaughtUp));
         }
         if let Some(problem) = self.cold_start(look, old, members) {
             return Err(Some(problem));
         }
-        if self.has_heard(look, old, members) { Ok(whole) } else { Err(None) }
+        if self.has_heard(look, old, members) { Ok(caught_up) } else { Err(None) }
     }
 
     /// In VR the leader does.
@@ -167,8 +167,8 @@ impl Rules for Replicas {
             if !self.are_quorum(newest, knows) {
                 return Err(Problem::NotHeard { node: None, epoch: newest.epoch });
             }
-            let whole = newest.members.iter().map(|m| m.node).collect();
-            return Ok(Left { members: newest.members.clone(), whole, lost_behind: None });
+            let caught_up = newest.members.iter().map(|m| m.node).collect();
+            return Ok(Left { members: newest.members.clone(), caught_up, lost_behind: None });
         }
         let missing = newest.members.iter().find(|m| !is_gone(m) && heard(m).is_none());
         if let Some(missing) = missing {
@@ -180,21 +180,21 @@ impl Rules for Replicas {
             is_same.then_some(n.member)
         };
         let members: Vec<Member> = newest.members.iter().filter_map(stays).collect();
-        let is_whole = |m: &&Member| heard(m).is_some_and(|n| says_whole(n) || has_all(n));
-        let whole: Vec<u16> = members.iter().filter(is_whole).map(|m| m.node).collect();
-        if !whole.is_empty() {
-            return Ok(Left { members, whole, lost_behind: None });
+        let is_caught_up = |m: &&Member| heard(m).is_some_and(|n| says_caught_up(n) || has_all(n));
+        let caught_up: Vec<u16> = members.iter().filter(is_caught_up).map(|m| m.node).collect();
+        if !caught_up.is_empty() {
+            return Ok(Left { members, caught_up, lost_behind: None });
         }
         if let Some(members) = Self::before_opening(look, newest) {
-            let whole = members.iter().map(|m| m.node).collect();
-            return Ok(Left { members, whole, lost_behind: None });
+            let caught_up = members.iter().map(|m| m.node).collect();
+            return Ok(Left { members, caught_up, lost_behind: None });
         }
         let rest = look.nodes.values().filter(|n| !is_gone(&n.member));
         let stays = |n: &&Node| look.is_heard(n) && n.standing != Standing::Leaving;
         let rest = rest.filter(stays).filter(|n| n.held.epoch > 0);
         let best = rest.max_by_key(|n| n.held).ok_or(Problem::NothingLeft)?;
-        let (members, whole) = (alloc::vec![best.member], alloc::vec![best.member.node]);
-        Ok(Left { members, whole, lost_behind: Some(best.held) })
+        let (members, caught_up) = (alloc::vec![best.member], alloc::vec![best.member.node]);
+        Ok(Left { members, caught_up, lost_behind: Some(best.held) })
     }
 }
 
@@ -324,10 +324,10 @@ impl Replicas {
             others.dedup();
             others.len()
         };
-        let spares_whole = |m: &&Member| {
-            members.iter().any(|other| other.node != m.node && is_whole(look, old, other))
+        let spares_caught_up = |m: &&Member| {
+            members.iter().any(|other| other.node != m.node && is_caught_up(look, old, other))
         };
-        let candidates = members.iter().filter(|m| cuts(m.node) > 0).filter(spares_whole);
+        let candidates = members.iter().filter(|m| cuts(m.node) > 0).filter(spares_caught_up);
         let misses = |node: u16| pairs.iter().filter(|(own, _)| *own == node).count();
         candidates.max_by_key(|m| (cuts(m.node), misses(m.node))).map(|m| m.node)
     }
@@ -338,29 +338,33 @@ impl Replicas {
 fn is_back(node: &Node) -> bool {
     match node.standing {
         Standing::Open { .. } => true,
-        Standing::Kept { intact } => intact && node.was_kept,
+        Standing::Returning { intact } => intact && node.was_kept,
         Standing::Opening { .. } => node.was_kept,
         _ => false,
     }
 }
 
 /// Whether it says that it is whole.
-fn says_whole(node: &Node) -> bool {
-    matches!(node.standing, Standing::Open { whole: true } | Standing::Opening { whole: true })
+fn says_caught_up(node: &Node) -> bool {
+    matches!(
+        node.standing,
+        Standing::Open { caught_up: true } | Standing::Opening { caught_up: true }
+    )
 }
 
 /// Whether its disk has everything that was committed up to the newest epoch that anybody heard of.
 fn keeps_all(node: &Node, newest: &Config) -> bool {
-    matches!(node.standing, Standing::Kept { intact: true, .. }) && node.held.epoch == newest.epoch
+    matches!(node.standing, Standing::Returning { intact: true, .. })
+        && node.held.epoch == newest.epoch
 }
 
 /// Whether a member has everything that was committed: it had, or it has said so since.
-fn is_whole(look: &Look<'_>, old: &Config, member: &Member) -> bool {
+fn is_caught_up(look: &Look<'_>, old: &Config, member: &Member) -> bool {
     let said = look.nodes.get(&member.node).is_some_and(|n| {
-        n.member.incarnation == member.incarnation && n.epoch == old.epoch && says_whole(n)
+        n.member.incarnation == member.incarnation && n.epoch == old.epoch && says_caught_up(n)
     });
     let returned = || old.members.iter().any(|m| look.returned(old, m) == Some(*member));
-    said || look.whole.contains(&member.node) || returned() || !look.guards.on(Guard::Whole)
+    said || look.caught_up.contains(&member.node) || returned() || !look.guards.on(Guard::CaughtUp)
 }
 
 /// Two members of the epoch in force that are both heard here, and of which the first says that it

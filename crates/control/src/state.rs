@@ -35,7 +35,7 @@ pub struct GroupState {
     /// Of replicas: the members that have everything that was ever committed before this
     /// configuration. Never empty once there is a configuration: no other one would be safe. Empty
     /// in groups that hold no data.
-    pub whole: Vec<u16>,
+    pub caught_up: Vec<u16>,
     /// Of replicas that keep their data on disk: whose directory is whose, as of the configuration
     /// in force.
     pub storages: Vec<Storage>,
@@ -103,7 +103,7 @@ pub enum Problem {
     /// Every epoch number was used.
     EpochsExhausted,
     /// No member is left that has everything that was committed.
-    NobodyWhole,
+    NobodyCaughtUp,
     /// All members and the controller were down, and a replica that may know of something newer is
     /// not back.
     ColdStart {
@@ -320,7 +320,7 @@ impl fmt::Display for Problem {
                 "every epoch number was used: nothing can change any more; begin anew with another \
                  state file"
             }
-            Problem::NobodyWhole => {
+            Problem::NobodyCaughtUp => {
                 "no member that has all the data is alive; if none comes back, start the controller \
                  with --recover --gone N for each of them: it goes on with the newest data that is \
                  left, and what was acknowledged later is lost (--fresh gives up all)"

@@ -58,7 +58,7 @@ fn heard(epoch: u32) -> Heard {
 }
 
 fn alive(node: u16, incarnation: u64, epoch: u32) -> Membership {
-    let standing = if epoch == 0 { Standing::Out } else { Standing::Open { whole: true } };
+    let standing = if epoch == 0 { Standing::Out } else { Standing::Open { caught_up: true } };
     stands(node, incarnation, epoch, standing)
 }
 
@@ -113,7 +113,7 @@ fn nodes(c: &Controller) -> Vec<u16> {
 }
 
 fn wholes(c: &Controller) -> Vec<u16> {
-    c.state().group(GROUP).map_or(vec![], |g| g.whole.clone())
+    c.state().group(GROUP).map_or(vec![], |g| g.caught_up.clone())
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn t4_a_restarted_replica_is_removed_and_let_in_by_two_epochs() {
 
 #[test]
 fn t4_a_replica_that_never_got_the_whole_log_cannot_go_on_alone() {
-    for whole in [false, true] {
+    for caught_up in [false, true] {
         let mut c = founded();
         for node in 1..=3 {
             say(&mut c, 1, &alive(node, 10, 1));
@@ -209,15 +209,15 @@ fn t4_a_replica_that_never_got_the_whole_log_cannot_go_on_alone() {
         let mut t = 3;
         while t < 1_500 {
             t += 50;
-            say(&mut c, t, &stands(4, 10, 3, Standing::Open { whole }));
+            say(&mut c, t, &stands(4, 10, 3, Standing::Open { caught_up }));
             c.tick(at(t), &mut vec![]);
         }
-        let problem = (!whole).then_some(Problem::NobodyWhole);
+        let problem = (!caught_up).then_some(Problem::NobodyCaughtUp);
         assert_eq!(c.problem(), problem);
-        assert_eq!(persist(&mut c, t).is_some(), whole);
-        assert_eq!(nodes(&c).len(), if whole { 1 } else { 4 });
+        assert_eq!(persist(&mut c, t).is_some(), caught_up);
+        assert_eq!(nodes(&c).len(), if caught_up { 1 } else { 4 });
         // One that has all of it comes back.
-        if !whole {
+        if !caught_up {
             say(&mut c, t, &alive(1, 10, 1));
             persist(&mut c, t);
             assert_eq!((nodes(&c), wholes(&c)), (vec![1, 4], vec![1]));
@@ -489,7 +489,7 @@ fn t7_power_cut_of_all_starts_nothing_empty() {
             assert!(config.iter().any(|m| m.incarnation == 10), "epoch {epoch} has no data");
         }
     }
-    assert_eq!(c.problem(), Some(Problem::NobodyWhole));
+    assert_eq!(c.problem(), Some(Problem::NobodyCaughtUp));
     assert!(c.problem().unwrap().to_string().contains("--fresh"));
 }
 
@@ -577,7 +577,7 @@ fn bug_16_1_switch_replaced_though_most_replicas_restarted() {
     say(&mut c, 0, &switch(77, 0));
     assert_eq!(persist(&mut c, 0), Some(1));
     for node in [1, 2] {
-        say(&mut c, 10, &stands(node, 11, 1, Standing::Opening { whole: false }));
+        say(&mut c, 10, &stands(node, 11, 1, Standing::Opening { caught_up: false }));
     }
     say(&mut c, 10, &alive(3, 10, 1));
     say(&mut c, 10, &switch(78, 0));
@@ -689,7 +689,7 @@ fn bug_15_33_late_member_is_not_taken_for_cut_off() {
     live(&mut c, 50, 2_000, |_| vec![]);
     say(&mut c, 2_000, &stands(2, 10, 1, Standing::Leaving));
     assert_eq!((persist(&mut c, 2_000), nodes(&c)), (Some(2), vec![1, 3]));
-    let opening = |node, whole| stands(node, 10, 2, Standing::Opening { whole });
+    let opening = |node, caught_up| stands(node, 10, 2, Standing::Opening { caught_up });
     let misses_3 = but(opening(1, true), |a| a.unheard = vec![3]);
     for ms in (2_050..3_000).step_by(50) {
         say(&mut c, ms, &misses_3);
@@ -1010,7 +1010,7 @@ fn leaving_members_are_removed_except_the_last_caught_up() {
     assert_eq!(c.counters().removed_leaving, 2);
     say(&mut c, 3, &stands(2, 10, 3, Standing::Leaving));
     assert_eq!((persist(&mut c, 3), nodes(&c)), (None, vec![2]));
-    assert_eq!(c.problem(), Some(Problem::NobodyWhole));
+    assert_eq!(c.problem(), Some(Problem::NobodyCaughtUp));
 }
 
 mod anew;

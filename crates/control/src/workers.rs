@@ -68,7 +68,7 @@ impl Rules for Workers {
             !gone.contains(&m.node) && own.is_some_and(|n| n.member == **m)
         };
         let members = newest.members.iter().filter(stays).copied().collect();
-        Ok(Left { members, whole: Vec::new(), lost_behind: None })
+        Ok(Left { members, caught_up: Vec::new(), lost_behind: None })
     }
 }
 

@@ -120,7 +120,7 @@ guards! {
     CrashVector,
     /// A replica of whose node a higher incarnation is known comes again as a yet higher one (DISC
     /// 2017).
-    LifeRaised,
+    IncarnationRaised,
     /// A recovering replica hears of the view from so many that no promise escapes it (VR §4.3).
     RecoveryQuorum,
     /// A replica logs what the switch numbered without gaps; what is missing is agreed on
@@ -136,20 +136,20 @@ guards! {
     CutPair,
     /// A joining replica that asks on, or acknowledges, after its feeder dropped it is told so
     /// again.
-    ApartAgain,
+    LogMismatchAgain,
     /// A head that lacks records which another member has in its state only is told so, and leaves.
-    FetchApart,
+    FetchLogMismatch,
     /// A lease counts from when its holder asked for it, not from when the grant came (trap T2).
     LeaseClock,
     /// A lease is granted to the newest known incarnation of a member, and used by that one alone
     /// (VR).
-    LeaseLife,
+    LeaseIncarnation,
     /// A lease is given back by the incarnation to which it was granted, and by no other one of its
     /// node (trap T2).
     Release,
     /// A replica that joined answers no reads before all that was agreed is executed there (T4);
     /// one that copies a state votes with nothing, and does not lead, before it has it (VR).
-    Whole,
+    CaughtUp,
     /// A replica that joined refuses fast reads older than its copy (trap T4).
     Floor,
     /// Whether memory is full is decided by who orders writes, and recorded: a replica that copies
@@ -181,7 +181,7 @@ guards! {
     /// A configuration is on the disk before anybody hears that it was heard of.
     DurableEpoch,
     /// A replica is whole once all that was agreed is on its disk.
-    DurableWhole,
+    DurableCaughtUp,
     /// VR: what a replica promised by a view is on its disk before anybody hears of it.
     DurableView,
     /// A member that starts again with its data directory is taken as whole if it is the directory
@@ -256,7 +256,7 @@ guards! {
     QuorumEnd,
     /// Quorum reads: an answer counts for the life that asked, and not for the next one of its
     /// node.
-    QuorumLife,
+    QuorumIncarnation,
 }
 
 // `Guards` has a bit for each.

@@ -102,3 +102,91 @@ fn module_headers() {
     }
     assert!(questions.is_empty(), "module headers that are questions: {questions:#?}");
 }
+
+/// Words of a private language that the code once had, each with the field's word for it. A part
+/// of an identifier, as in `feeder_of` or `FeederKind`, counts.
+const RETIRED_WORDS: [(&str, &str); 7] = [
+    ("feeder", "donor, snapshot source"),
+    ("keeper", "what it owns: a disk, a cache"),
+    ("spoil", "invalidate, abort, corrupt"),
+    ("bury", "retire counters, end"),
+    ("lives", "incarnations, crash vector"),
+    ("disown", "report as lost"),
+    ("maieth", "ordinal"),
+];
+/// Names of types that said nothing of what the type is.
+const RETIRED_TYPES: [(&str, &str); 8] = [
+    ("Turn", "PendingWrite, CommandContext, Admission"),
+    ("ReadTurn", "PendingRead"),
+    ("Asked", "RequestHeader, or what is asked for"),
+    ("Kept", "DiskState, ReplyCache, Persisted"),
+    ("Life", "CrashVectorEntry"),
+    ("Lives", "CrashVector"),
+    ("Feed", "OutgoingCopy, EventBuffer"),
+    ("Feeds", "SnapshotSource"),
+];
+/// Names that users see in metrics keep such a word until they have an alias.
+const VISIBLE_NAMES: [&str; 1] = ["stale_lives"];
+
+/// The words of an identifier: `next_alive` and `NextAlive` have two.
+fn words(identifier: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for c in identifier.chars() {
+        if c == '_' || (c.is_uppercase() && was_lower) {
+            words.push(String::new());
+        }
+        was_lower = c.is_lowercase() || c.is_numeric();
+        if c != '_' {
+            words.last_mut().unwrap().extend(c.to_lowercase());
+        }
+    }
+    words
+}
+
+/// A line without its comment and without its texts.
+fn code_of(line: &str) -> String {
+    if comment(line).is_some() {
+        return String::new();
+    }
+    let mut parts = line.split('"');
+    let mut code = parts.next().unwrap().to_owned();
+    while let (Some(_), Some(outside)) = (parts.next(), parts.next()) {
+        code.push(' ');
+        code.push_str(outside);
+    }
+    code
+}
+
+#[test]
+fn words_of_identifiers() {
+    assert_eq!(words("next_alive"), ["next", "alive"]);
+    assert_eq!(words("NextAlive"), ["next", "alive"]);
+    assert_eq!(words("KEEPER_MAX"), ["keeper", "max"]);
+}
+
+/// Identifiers use the field's words (GLOSSARY.md); names of tests are sentences, and may not.
+#[test]
+fn vocabulary() {
+    let mut found = Vec::new();
+    let mut is_test = false;
+    for (place, line) in lines() {
+        let code = code_of(&line);
+        let was_test = std::mem::replace(&mut is_test, code.trim() == "#[test]");
+        if was_test || place.starts_with("core/tests/style.rs") {
+            continue;
+        }
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        for identifier in code.split(|c| !is_part(c)).filter(|name| !name.is_empty()) {
+            let parts = words(identifier);
+            let word = RETIRED_WORDS.iter().find(|(word, _)| parts.iter().any(|part| part == word));
+            let name = RETIRED_TYPES.iter().find(|(name, _)| *name == identifier);
+            if let Some((_, better)) = word.or(name)
+                && !VISIBLE_NAMES.contains(&identifier)
+            {
+                found.push(format!("{place} {identifier}: say {better}"));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}

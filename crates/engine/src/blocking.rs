@@ -82,7 +82,7 @@ impl Blocking {
         loop {
             let value = *args.get(at + 1)?;
             at += match UpperName::of(args[at]).bytes() {
-                b"BLOCK" => match timeout_whole_ms(value) {
+                b"BLOCK" => match timeout_integer_ms(value) {
                     Ok(_) => 2,
                     Err(text) => return Some(text),
                 },
@@ -133,7 +133,7 @@ impl Blocking {
             Form::Pop | Form::Move => args.last(),
             Form::Counted => args.get(1),
             Form::Streams => {
-                return StreamOptions::of(args).timeout.map_or(Ok(0), timeout_whole_ms);
+                return StreamOptions::of(args).timeout.map_or(Ok(0), timeout_integer_ms);
             }
         };
         timeout_ms(text.copied().unwrap_or_default())
@@ -208,7 +208,7 @@ pub fn timeout_ms(text: &[u8]) -> Result<u64, &'static [u8]> {
 ///
 /// # Errors
 /// The text of Redis' error.
-pub fn timeout_whole_ms(text: &[u8]) -> Result<u64, &'static [u8]> {
+pub fn timeout_integer_ms(text: &[u8]) -> Result<u64, &'static [u8]> {
     let ms = crate::resp::number(text);
     let ms = ms.ok_or(&b"ERR timeout is not an integer or out of range"[..])?;
     u64::try_from(ms).map_err(|_| &b"ERR timeout is negative"[..])

@@ -594,7 +594,7 @@ impl<B: Backend> Shimmed<B> {
             let mut step = step_of(Class::Write, Some(key), &[]);
             step.delete_first = true;
             self.backend_mut().submit(context, &step, &mut Vec::new());
-            self.feed_raised(context);
+            self.buffer_raised(context);
         }
     }
 }

@@ -151,7 +151,7 @@ pub fn names_keys(name: &UpperName) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restricted {
     /// All of it.
-    Whole,
+    All,
     /// Nothing: it concerns none of the keys that are here.
     Nothing,
     /// This command, which does the same to those that are here.
@@ -164,7 +164,7 @@ pub enum Restricted {
 #[must_use]
 pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restricted {
     if let Some(key) = command.key() {
-        return if is_here(key) { Restricted::Whole } else { Restricted::Nothing };
+        return if is_here(key) { Restricted::All } else { Restricted::Nothing };
     }
     let name = UpperName::of(command.name());
     match name.bytes() {
@@ -175,16 +175,16 @@ pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restr
         | b"ZINTER" | b"ZUNION" | b"ZDIFF" | b"ZINTERCARD" | b"PFCOUNT" | b"LCS" | b"XREAD" => {
             Restricted::Nothing
         }
-        b"FLUSHALL" | b"FLUSHDB" => Restricted::Whole,
+        b"FLUSHALL" | b"FLUSHDB" => Restricted::All,
         // Libraries come with the first part of a copy.
-        b"FUNCTION" if is_here(FUNCTIONS_KEY) => Restricted::Whole,
+        b"FUNCTION" if is_here(FUNCTIONS_KEY) => Restricted::All,
         b"FUNCTION" => Restricted::Nothing,
-        USERS_COMMAND if is_here(USERS_KEY) => Restricted::Whole,
+        USERS_COMMAND if is_here(USERS_KEY) => Restricted::All,
         USERS_COMMAND => Restricted::Nothing,
         b"SORT" | b"SORT_RO" if keys(command).len() < 2 => Restricted::Nothing,
         EXEC_COMMAND => restrict_exec(command, is_here),
         // Within a transaction all of whose keys are here.
-        WATCHED_COMMAND => Restricted::Whole,
+        WATCHED_COMMAND => Restricted::All,
         _ => Restricted::Entangled,
     }
 }
@@ -194,7 +194,7 @@ fn keep(command: &Command<'_>, step: usize, is_here: &dyn Fn(&[u8]) -> bool) -> 
     let args: Vec<&[u8]> = command.args().collect();
     if !(args.len() - 1).is_multiple_of(step) {
         // An error, whatever is here.
-        return Restricted::Whole;
+        return Restricted::All;
     }
     let mut kept: Vec<&[u8]> = args[..1].to_vec();
     for each in args[1..].chunks_exact(step).filter(|each| is_here(each[0])) {
@@ -215,9 +215,9 @@ fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Rest
     }
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for arg in command.args().skip(1) {
-        let Ok(part) = Command::parse(arg) else { return Restricted::Whole };
+        let Ok(part) = Command::parse(arg) else { return Restricted::All };
         match restrict(&part, is_here) {
-            Restricted::Whole => kept.push(arg.to_vec()),
+            Restricted::All => kept.push(arg.to_vec()),
             Restricted::Part(part) => kept.push(part),
             Restricted::Nothing => {}
             Restricted::Entangled => return Restricted::Entangled,
@@ -226,7 +226,7 @@ fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Rest
     let args: Vec<&[u8]> =
         [command.name()].into_iter().chain(kept.iter().map(Vec::as_slice)).collect();
     if command.args().eq(args.iter().copied()) {
-        return Restricted::Whole;
+        return Restricted::All;
     }
     let left = part_of(command, &args);
     // What is drawn hangs on the number of commands before it, and what a script may still read on
@@ -244,9 +244,7 @@ fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Rest
 fn part_of(command: &Command<'_>, kept: &[&[u8]]) -> Restricted {
     match kept.len() {
         1 => Restricted::Nothing,
-        all if all == command.argc() && command.args().eq(kept.iter().copied()) => {
-            Restricted::Whole
-        }
+        all if all == command.argc() && command.args().eq(kept.iter().copied()) => Restricted::All,
         _ => Restricted::Part(CommandBuf::new().encode(0, kept.iter().copied()).to_vec()),
     }
 }
@@ -271,14 +269,14 @@ mod tests {
         assert_eq!(restricted(&all), part(&[b"MSET", b"h1", b"1", b"h3", b"3"]));
         assert_eq!(restricted(&encode(0, &[b"del", b"x", b"h"])), part(&[b"del", b"h"]));
         assert_eq!(restricted(&encode(0, &[b"DEL", b"x", b"y"])), Restricted::Nothing);
-        assert_eq!(restricted(&encode(0, &[b"DEL", b"h", b"h2"])), Restricted::Whole);
+        assert_eq!(restricted(&encode(0, &[b"DEL", b"h", b"h2"])), Restricted::All);
         assert_eq!(
             restricted(&encode(0, &[b"MSETNX", b"x", b"1", b"h", b"2"])),
             Restricted::Entangled
         );
-        assert_eq!(restricted(&encode(0, &[b"FLUSHALL"])), Restricted::Whole);
+        assert_eq!(restricted(&encode(0, &[b"FLUSHALL"])), Restricted::All);
         assert_eq!(restricted(&encode(1, &[b"INCR", b"x"])), Restricted::Nothing);
-        assert_eq!(restricted(&encode(1, &[b"INCR", b"h"])), Restricted::Whole);
+        assert_eq!(restricted(&encode(1, &[b"INCR", b"h"])), Restricted::All);
     }
 
     #[test]
@@ -293,7 +291,7 @@ mod tests {
         let left = exec(&[&incr(b"h"), &encode(0, &[b"DEL", b"h"])]);
         let all = exec(&[&incr(b"x"), &incr(b"h"), &del]);
         assert_eq!(restricted(&all), Restricted::Part(left));
-        assert_eq!(restricted(&exec(&[&incr(b"h"), &incr(b"h2")])), Restricted::Whole);
+        assert_eq!(restricted(&exec(&[&incr(b"h"), &incr(b"h2")])), Restricted::All);
         assert_eq!(restricted(&exec(&[&incr(b"x")])), Restricted::Nothing);
         assert_eq!(restricted(&exec(&[&incr(b"h"), &msetnx])), Restricted::Entangled);
     }
@@ -312,7 +310,7 @@ mod tests {
             encode(3, &[b"EVAL", b"return redis.call('SPOP', KEYS[1])", b"1", b"h"]),
         ] {
             assert_eq!(restricted(&exec(&[&incr, &drawn])), Restricted::Entangled);
-            assert_eq!(restricted(&exec(&[&drawn])), Restricted::Whole);
+            assert_eq!(restricted(&exec(&[&drawn])), Restricted::All);
         }
         let elsewhere = encode(1, &[b"SPOP", b"x"]);
         assert_eq!(restricted(&exec(&[&incr, &elsewhere])), Restricted::Nothing);

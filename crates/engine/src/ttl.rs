@@ -28,7 +28,7 @@ use crate::command::Command;
 use crate::copy::{self, BadChunk};
 use crate::databases::flushed;
 use crate::deadlines::Deadlines;
-use crate::events::{EVENTS_COMMAND, Feed};
+use crate::events::{EVENTS_COMMAND, EventBuffer};
 use crate::functions::{Functions, Loader};
 use crate::plan::{After, Settled, plan_command};
 use crate::script::Interpreter;
@@ -156,7 +156,7 @@ pub struct Shimmed<B> {
     /// Keys that were deleted because they were due.
     expired: u64,
     /// What happened to keys, for those who listen.
-    feed: Feed,
+    event_buffer: EventBuffer,
     stalled: VecDeque<Stalled>,
     /// Who executes scripts, if they do not go to the backend.
     interpreter: Option<Interpreter>,
@@ -189,7 +189,7 @@ impl<B: Backend> Shimmed<B> {
             watches_pending: false,
             broken: false,
             expired: 0,
-            feed: Feed::default(),
+            event_buffer: EventBuffer::default(),
             stalled: VecDeque::new(),
             interpreter: None,
             understood: Understood::default(),
@@ -267,7 +267,7 @@ impl<B: Backend> Shimmed<B> {
         }
         if class == Class::Read && name.is(EVENTS_COMMAND) {
             let args: Vec<&[u8]> = command.args().collect();
-            let work = Work::One(After::Answer(self.feed.execute(&args)));
+            let work = Work::One(After::Answer(self.event_buffer.execute(&args)));
             return self.submit_step(context, &step_of(class, None, &[]), None, work, reply);
         }
         if let Some(database) = flushed(name, command) {
@@ -414,8 +414,8 @@ impl<B: Backend> Shimmed<B> {
         }
         match self.backend.submit(context, step, reply) {
             Submitted::Done(outcome) => {
-                if self.feed.is_on() && !matches!(work, Work::Parts(_)) {
-                    self.feed_raised(context);
+                if self.event_buffer.is_on() && !matches!(work, Work::Parts(_)) {
+                    self.buffer_raised(context);
                 }
                 if !matches!(work, Work::Pass) {
                     self.settle(context, unsettled_key, &mut work, &outcome, reply, start);
@@ -536,12 +536,12 @@ impl<B: Backend> Shimmed<B> {
                 self.unsettled.remove(key.as_slice());
             }
         }
-        if self.feed.is_on() {
+        if self.event_buffer.is_on() {
             match entry.work {
                 Work::Parts(_) => {}
                 // Of keys that are deleted by name, for a FLUSHDB, Redis tells nothing.
                 Work::Unlinked(_) => drop(self.take_raised(&entry.context)),
-                _ => self.feed_raised(&entry.context),
+                _ => self.buffer_raised(&entry.context),
             }
         }
         let mut reply = done.reply;

@@ -130,7 +130,7 @@ fn bug_16_16_copies_equal_where_transactions_are_partly_refused() {
                 refused += reply.windows(8).filter(|text| text == b"too much").count();
                 let is_here = |key: &[u8]| place_of_key(key) < copied_to;
                 match restrict(&Command::parse(&bytes).unwrap(), &is_here) {
-                    Restricted::Whole => drop(submit(&mut target, &context, &bytes)),
+                    Restricted::All => drop(submit(&mut target, &context, &bytes)),
                     Restricted::Part(part) => {
                         parts += 1;
                         drop(submit(&mut target, &context, &part));
@@ -196,7 +196,7 @@ fn libraries_are_in_front_of_every_key_of_a_copy() {
                 let reply = submit(&mut source, &context, &bytes);
                 let is_here = |key: &[u8]| place_of_key(key) < copied_to;
                 match restrict(&Command::parse(&bytes).unwrap(), &is_here) {
-                    Restricted::Whole => assert_eq!(submit(&mut target, &context, &bytes), reply),
+                    Restricted::All => assert_eq!(submit(&mut target, &context, &bytes), reply),
                     Restricted::Part(part) => drop(submit(&mut target, &context, &part)),
                     Restricted::Nothing => nothing += 1,
                     Restricted::Entangled => panic!("nothing hangs on keys"),

@@ -13,7 +13,7 @@ use concord_wire::{Flags, FurtherIds, Sink};
 use crate::commands::Failure;
 use crate::connection::{Connection, ConnectionId, Slot, SlotState, Subject, Target, Wait};
 use crate::gateway::{Gateway, list};
-use crate::state::{Core, Flow, TOO_LARGE_COMMAND, Turn};
+use crate::state::{CommandContext, Core, Flow, TOO_LARGE_COMMAND};
 use crate::tentative::Expected;
 use crate::waiters::{End, Found};
 use crate::wanted::Wanted;
@@ -26,17 +26,17 @@ impl Core {
     /// begins before its reply, as in Redis.
     pub(crate) fn block(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         index: usize,
         blocking: Blocking,
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Result<Flow, Failure> {
         let handling = self.commands.entry(index).handling;
-        let (class, subject) = self.plan(turn.connection.database, index, handling, args)?;
-        if !turn.connection.slots.is_empty() {
+        let (class, subject) = self.plan(call.connection.database, index, handling, args)?;
+        if !call.connection.slots.is_empty() {
             self.count.commands_waited += 1;
-            turn.connection.wait = Wait::Quiet;
+            call.connection.wait = Wait::Quiet;
             return Ok(Flow::Waits);
         }
         let Some(wanted) = Wanted::of(blocking, args) else {
@@ -44,21 +44,21 @@ impl Core {
                 return Err(String::from_utf8_lossy(text).into_owned().into());
             }
             // What else is wrong with it the engine says.
-            return Ok(self.submit(turn, class, subject, SlotState::Waiting, sink));
+            return Ok(self.submit(call, class, subject, SlotState::Waiting, sink));
         };
         if !self.waiters.has_room(&wanted) {
             return Err("ERR commands that wait take 64 MiB already (Concord's limit)".into());
         }
         if !wanted.ends().is_empty() {
-            return Ok(self.ask_for_ends(turn, wanted, sink));
+            return Ok(self.ask_for_ends(call, wanted, sink));
         }
-        let (id, resp3) = (turn.connection.id, turn.connection.resp3);
-        self.waiters.begin(turn.now.instant, id, wanted, resp3);
-        let slot = Slot::waiting(class, subject, turn.connection.resp3);
-        let (state, shown) = (SlotState::Blocked, core::mem::take(&mut turn.shown));
-        let footprint = turn.footprint.take();
-        turn.connection.push_slot(Slot { state, shown, footprint, ..slot });
-        turn.connection.wait = Wait::Blocked;
+        let (id, resp3) = (call.connection.id, call.connection.resp3);
+        self.waiters.begin(call.now.instant, id, wanted, resp3);
+        let slot = Slot::waiting(class, subject, call.connection.resp3);
+        let (state, shown) = (SlotState::Blocked, core::mem::take(&mut call.shown));
+        let footprint = call.footprint.take();
+        call.connection.push_slot(Slot { state, shown, footprint, ..slot });
+        call.connection.wait = Wait::Blocked;
         Ok(Flow::Went)
     }
 

@@ -35,7 +35,7 @@ use crate::request::Parsed;
 use crate::scripts::Scripts;
 use crate::setup::{GatewayConfig, GatewayCounters, Settings};
 use crate::slowlog::SlowLog;
-use crate::state::{Core, Flow, TOO_LARGE, Totals, Turn};
+use crate::state::{CommandContext, Core, Flow, TOO_LARGE, Totals};
 use crate::stats::Latencies;
 use crate::tentative::Tentative;
 use crate::tracking::Tracking;
@@ -424,7 +424,7 @@ impl Gateway {
                 Parsed::TooLarge => {
                     parser.next();
                     self.core.count.requests_too_large += 1;
-                    multi::spoil(&mut connection.multi);
+                    multi::abort(&mut connection.multi);
                     connection.refuse(TOO_LARGE);
                 }
                 Parsed::Error(error) => {
@@ -436,7 +436,7 @@ impl Gateway {
                 Parsed::Request(length) => {
                     let (bytes, ranges) = parser.args(&input[at..]);
                     let (others, shown) = (&self.connections, Shown::AsIs);
-                    let mut turn = Turn {
+                    let mut call = CommandContext {
                         now,
                         connection: &mut connection,
                         others,
@@ -445,7 +445,7 @@ impl Gateway {
                         is_executed: false,
                     };
                     if !ranges.is_empty()
-                        && self.core.run(&mut turn, bytes, ranges, sink) == Flow::Waits
+                        && self.core.run(&mut call, bytes, ranges, sink) == Flow::Waits
                     {
                         break;
                     }

@@ -210,8 +210,8 @@ impl Core {
 
     /// What other gateways told of writes.
     fn take_written(&mut self) {
-        if core::mem::take(&mut self.exchange.has_lost_touch) {
-            self.tracking.lost_touch();
+        if core::mem::take(&mut self.exchange.has_lost_contact) {
+            self.tracking.lost_contact();
         }
         while let Some(written) = self.exchange.written.pop_front() {
             match parse_written(&written) {

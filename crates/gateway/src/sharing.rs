@@ -13,7 +13,7 @@ use crate::access::may_listen;
 use crate::channels::Waits;
 use crate::connection::{ConnectionId, SlotState, Wait};
 use crate::gateway::{Gateway, list};
-use crate::users::{Asked, Sent, version_and_text};
+use crate::users::{PendingChange, Sent, version_and_text};
 
 /// Whether replicas keep no users: they are of an older version.
 fn is_unknown(reply: &[u8]) -> bool {
@@ -79,7 +79,7 @@ impl Gateway {
         self.core.client.submit(now, request, sink).ok()
     }
 
-    fn change(&mut self, now: Now, asked: Asked, sink: &mut impl Sink) {
+    fn change(&mut self, now: Now, asked: PendingChange, sink: &mut impl Sink) {
         let (text, reply) = match self.core.users.try_change(&asked.change) {
             Ok(changed) => changed,
             Err(failure) => {
@@ -168,7 +168,7 @@ impl Gateway {
         }
     }
 
-    fn refuse_change(&mut self, asked: &Asked, text: &[u8]) {
+    fn refuse_change(&mut self, asked: &PendingChange, text: &[u8]) {
         let mut error = Vec::new();
         resp::error(&mut error, text);
         self.core.errors.note(text);
@@ -176,7 +176,7 @@ impl Gateway {
     }
 
     /// The reply to a change, once other gateways know of it.
-    fn answer_change(&mut self, asked: &Asked, reply: Vec<u8>, until: &[(usize, u64)]) {
+    fn answer_change(&mut self, asked: &PendingChange, reply: Vec<u8>, until: &[(usize, u64)]) {
         let Some(connection) = self.connections.get_mut(&asked.id) else { return };
         connection.ready_bytes += reply.len();
         if let Some(slot) = connection.slot_mut(asked.slot) {

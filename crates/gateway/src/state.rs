@@ -120,7 +120,7 @@ pub(crate) struct Totals {
 }
 
 /// The command of one connection, while it is looked at.
-pub(crate) struct Turn<'a> {
+pub(crate) struct CommandContext<'a> {
     pub now: Now,
     pub connection: &'a mut Connection,
     /// All connections but this one.
@@ -180,25 +180,25 @@ impl Core {
     /// Sends the command that is encoded in `self.command`, with a slot of its own.
     pub(crate) fn submit(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         class: Class,
         subject: Subject,
         state: SlotState,
         sink: &mut impl Sink,
     ) -> Flow {
-        let slot = turn.connection.next_slot();
-        let resp3 = turn.connection.resp3;
-        match self.send(turn, Place { slot, part: 0 }, class, subject, sink) {
+        let slot = call.connection.next_slot();
+        let resp3 = call.connection.resp3;
+        match self.send(call, Place { slot, part: 0 }, class, subject, sink) {
             Sent::As(class) => {
-                let shown = core::mem::take(&mut turn.shown);
-                let footprint = turn.footprint.take();
+                let shown = core::mem::take(&mut call.shown);
+                let footprint = call.footprint.take();
                 let waiting = Slot::waiting(class, subject, resp3);
                 let slot = Slot { state, shown, footprint, ..waiting };
-                turn.connection.push_slot(slot);
+                call.connection.push_slot(slot);
                 Flow::Went
             }
             Sent::TooLarge => {
-                turn.connection.refuse(TOO_LARGE_COMMAND);
+                call.connection.refuse(TOO_LARGE_COMMAND);
                 Flow::Went
             }
             Sent::Waits => Flow::Waits,
@@ -208,13 +208,13 @@ impl Core {
     /// Sends the command that is encoded in `self.command`, if it may go now.
     pub(crate) fn send(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         place: Place,
         class: Class,
         subject: Subject,
         sink: &mut impl Sink,
     ) -> Sent {
-        let connection = &mut *turn.connection;
+        let connection = &mut *call.connection;
         // A read that does not fit one packet goes the way of writes: slower, and as right.
         let only_reads = class == Class::Read;
         let class = match class {
@@ -273,11 +273,11 @@ impl Core {
             connection.offer_bytes += read.bytes();
             let what = Offered::Read(read, target);
             connection.offers.insert((slot, part), Offer { bytes, what });
-            self.memory.add_short(turn.now.instant, connection, false);
+            self.memory.add_short(call.now.instant, connection, false);
             self.count.reads_put_off += 1;
             return Sent::As(class);
         }
-        match self.client.submit(turn.now, request, sink) {
+        match self.client.submit(call.now, request, sink) {
             Ok(number) => {
                 if class == Class::Write {
                     connection.last_write = Some(number);

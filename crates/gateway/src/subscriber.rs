@@ -44,7 +44,7 @@ pub(crate) enum PubSub {
 
 /// A SUBSCRIBE that not every other gateway knows of.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingSubscribe {
     /// What it begins with.
     pub begins: Vec<(Sort, Vec<u8>)>,
     pub reply: Vec<u8>,
@@ -56,7 +56,7 @@ pub(crate) struct Subscriber {
     pub channels: BTreeSet<Vec<u8>>,
     pub patterns: BTreeSet<Vec<u8>>,
     pub shards: BTreeSet<Vec<u8>>,
-    pub asked: Option<Asked>,
+    pub asked: Option<PendingSubscribe>,
     /// Since when it has left much unread.
     pub slow_since: Option<Instant>,
     /// Messages that came within a reply which is written in parts.

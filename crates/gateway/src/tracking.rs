@@ -322,7 +322,7 @@ impl Tracking {
     }
 
     /// Writes of other gateways may not have been told: what was read here is looked at anyway.
-    pub(crate) fn lost_touch(&mut self) {
+    pub(crate) fn lost_contact(&mut self) {
         let told = self.clients.iter().filter(|(_, client)| client.prefixes.is_some());
         let told = told.map(|(to, _)| Invalidation { to: *to, keys: None });
         self.outbox.extend(told);

@@ -49,7 +49,7 @@ pub(crate) enum Change {
 
 /// A change that a client waits for, in this slot of its connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingChange {
     pub id: ConnectionId,
     pub slot: u64,
     pub change: Change,
@@ -61,7 +61,7 @@ pub(crate) struct Sent {
     pub request: RequestNumber,
     /// The version that it is made to.
     pub known: u64,
-    pub asked: Asked,
+    pub asked: PendingChange,
     pub text: Vec<u8>,
     pub reply: Vec<u8>,
 }
@@ -95,7 +95,7 @@ pub(crate) struct Users {
     is_known: bool,
     /// That they are known is news.
     is_news: bool,
-    pub changes: VecDeque<Asked>,
+    pub changes: VecDeque<PendingChange>,
     pub sent: Option<Sent>,
     pub question: Option<(RequestNumber, u64)>,
     ask_at: Instant,

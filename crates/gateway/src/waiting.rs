@@ -17,7 +17,7 @@ pub(crate) struct Waiting {
     /// By [`TURNS`].
     reads: [Reads; TURNS.len()],
     /// Whose turn it is among them, so that none starves.
-    turn: usize,
+    call: usize,
     writes: VecDeque<ConnectionId>,
 }
 
@@ -71,10 +71,10 @@ impl Waiting {
     /// The connection that may send the next read.
     pub(crate) fn next_read(&mut self, tentative: &Tentative) -> Option<ConnectionId> {
         for _ in TURNS {
-            let turn = self.turn;
-            self.turn = (turn + 1) % TURNS.len();
-            if tentative.has_room(TURNS[turn])
-                && let Some(id) = self.reads[turn].next()
+            let call = self.call;
+            self.call = (call + 1) % TURNS.len();
+            if tentative.has_room(TURNS[call])
+                && let Some(id) = self.reads[call].next()
             {
                 return Some(id);
             }

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use concord_wire::control::{Config, LogEnd};
-use concord_wire::vr::{Life, SwitchLife};
+use concord_wire::vr::{CrashVectorEntry, SwitchIncarnation};
 use serde::{Deserialize, Serialize};
 
 /// The format that is written and read.
@@ -92,11 +92,11 @@ pub struct ViewMarks {
     /// The latest view in which its status was normal; the log is of that view.
     pub last_normal: u32,
     /// The switch of that view.
-    pub switch: SwitchLife,
+    pub switch: SwitchIncarnation,
     /// NOPaxos: numbers up to there are not waited for.
     pub floor: u64,
     /// The newest life that it knows of each member, its own too.
-    pub lives: Vec<Life>,
+    pub crash_vector: Vec<CrashVectorEntry>,
 }
 
 impl Marks {

@@ -103,7 +103,7 @@ pub struct Found {
     /// What is to be cut.
     pub cut: Option<Cut>,
     /// Segments behind the cut: nothing durable is in them.
-    pub void: Vec<u64>,
+    pub empty: Vec<u64>,
     /// The number of the next segment.
     pub next_segment: u64,
     /// The number of the next group.
@@ -130,7 +130,7 @@ pub struct Recovery {
     /// Which group comes next is not known: what was before is gone, or damaged.
     is_adrift: bool,
     cut: Option<Cut>,
-    void: Vec<u64>,
+    empty: Vec<u64>,
     damage: Option<Damage>,
     marks: Marks,
     begin: Begin,
@@ -166,7 +166,7 @@ impl Recovery {
         self.last_segment = number;
         if let Some(cut) = self.cut {
             if !self.has_valid(number, bytes, 0, self.group + 1) {
-                return self.void.push(number);
+                return self.empty.push(number);
             }
             let Cut { segment, offset } = cut;
             self.note(Damage { segment, offset, what: What::Frame });
@@ -219,7 +219,7 @@ impl Recovery {
         self.damage.get_or_insert(damage);
         (self.end, self.begin, self.taking) = (None, Begin::Nothing, None);
         (self.cut, self.reset, self.is_adrift) = (None, None, true);
-        self.void.clear();
+        self.empty.clear();
     }
 
     fn take(&mut self, segment: u64, offset: u64, frame: &Frame<'_>) -> Result<(), What> {
@@ -345,7 +345,7 @@ impl Recovery {
             begin: self.begin,
             end: self.end.filter(|_| is_there).unwrap_or_default(),
             cut: self.cut,
-            void: self.void,
+            empty: self.empty,
             next_segment,
             next_group: self.group + 1,
         })

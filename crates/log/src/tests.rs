@@ -179,7 +179,7 @@ impl Log {
     fn read(&self, found: &Found) -> Vec<Own> {
         let mut read = vec![];
         for (number, bytes) in &self.files {
-            if found.void.contains(number) {
+            if found.empty.contains(number) {
                 continue;
             }
             let cut = found.cut.filter(|cut| cut.segment == *number);
@@ -219,7 +219,7 @@ fn what_was_written_is_read_and_the_log_goes_on_behind_it() {
         let (log, _) = Log::of(seed, 30);
         let found = log.recover().unwrap();
         assert_eq!(log.read(&found), log.written(log.groups.len()));
-        assert_eq!((found.node, found.cut, &found.void), (Some(IDENTITY.node), None, &vec![]));
+        assert_eq!((found.node, found.cut, &found.empty), (Some(IDENTITY.node), None, &vec![]));
         assert_eq!(found.end, log.end);
         assert_eq!(found.next_segment, log.writer.segment() + 1);
         assert_eq!(found.next_group, log.groups.len() as u64 + 1);

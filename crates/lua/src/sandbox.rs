@@ -51,7 +51,7 @@ pub(crate) struct Shared {
     pub(crate) random: Random,
     pub(crate) cjson: Rc<Cell<cjson::Settings>>,
     /// The command that is to be executed.
-    pub(crate) asked: RefCell<Asked>,
+    pub(crate) asked: RefCell<HostCall>,
     /// Executes it. It is there while a script runs.
     host: RefCell<Option<Function>>,
 }
@@ -110,7 +110,7 @@ pub(crate) enum Question {
 
 /// A command's arguments, one behind the other, where each ends, and what the host answered.
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(crate) struct HostCall {
     pub(crate) question: Question,
     pub(crate) bytes: Vec<u8>,
     pub(crate) ends: Vec<usize>,
@@ -213,7 +213,8 @@ impl Interpreter {
         let mut result = Ok(());
         lua.scope(|scope| {
             let execute = scope.create_function(|_, ()| {
-                let Asked { question, bytes, ends, reply, may } = &mut *shared.asked.borrow_mut();
+                let HostCall { question, bytes, ends, reply, may } =
+                    &mut *shared.asked.borrow_mut();
                 let mut start = 0;
                 let part = |end: &usize| &bytes[std::mem::replace(&mut start, *end)..*end];
                 let parts: Vec<&[u8]> = ends.iter().map(part).collect();

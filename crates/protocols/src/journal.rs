@@ -33,7 +33,7 @@ const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// A disk, as the replica knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct DiskState {
     /// The directory's number.
     pub storage: u64,
     /// The state was there at the start, or it was a new directory: nothing that was synced was
@@ -78,7 +78,7 @@ struct Waiting {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Journal {
     /// `None`: nothing is kept.
-    kept: Option<Kept>,
+    kept: Option<DiskState>,
     /// The state that is here is what a rack begins with, of which nothing was heard yet.
     origin: Option<Origin>,
     is_dead: bool,
@@ -130,12 +130,12 @@ pub(crate) struct Journal {
     /// The disk has no room.
     is_short: bool,
     /// What was there was given up, and nothing was written since that a state could begin with.
-    is_void: bool,
+    is_empty_after_reset: bool,
 }
 
 impl Journal {
     /// Everything is kept from now on, behind `end`, up to where the disk has it.
-    pub(crate) fn keep(&mut self, kept: Kept, end: Position, log_bytes: u64) {
+    pub(crate) fn keep(&mut self, kept: DiskState, end: Position, log_bytes: u64) {
         let is_intact = kept.is_intact;
         debug_assert!(kept.marks.owes == (kept.owed || kept.acks_early));
         if kept.marks.config.is_some() || !is_intact {
@@ -305,7 +305,7 @@ impl Journal {
         {
             self.postpone_snapshot();
         }
-        self.is_void = false;
+        self.is_empty_after_reset = false;
         self.batch.record(record);
     }
 
@@ -327,7 +327,7 @@ impl Journal {
 
     /// All that was agreed in that epoch is here: what an earlier start owed, too.
     pub(crate) fn hold(&mut self, epoch: u32) {
-        let is_known = |kept: &Kept| kept.marks.held_epoch == epoch && !kept.owed;
+        let is_known = |kept: &DiskState| kept.marks.held_epoch == epoch && !kept.owed;
         if self.kept.as_ref().is_some_and(|kept| !is_known(kept)) {
             self.settle_debt();
             self.marks(|marks| marks.held_epoch = epoch);
@@ -349,7 +349,7 @@ impl Journal {
             return;
         }
         self.batch.reset();
-        (self.is_due, self.is_void) = (true, true);
+        (self.is_due, self.is_empty_after_reset) = (true, true);
         self.marks(|marks| marks.held_epoch = 0);
         (self.durable, self.under_way) = (Position(0), Position(0));
         (self.committed, self.said_committed) = (Position(0), Position(0));
@@ -375,7 +375,7 @@ impl Journal {
     /// VR: what the replica promises, and relies on, is to be durable before it says anything that
     /// comes of it: [`Journal::has_promised`].
     pub(crate) fn promise(&mut self, view: Option<ViewMarks>, vote: u16, config: Option<&Config>) {
-        let is_known = |kept: &Kept| {
+        let is_known = |kept: &DiskState| {
             kept.marks.view == view
                 && kept.marks.vote == vote
                 && kept.marks.config.as_ref() == config
@@ -384,9 +384,9 @@ impl Journal {
         if self.kept.as_ref().is_none_or(is_known) || self.is_dead {
             return;
         }
-        if view.as_ref().is_some_and(|view| view.last_normal > 0) && self.is_void {
+        if view.as_ref().is_some_and(|view| view.last_normal > 0) && self.is_empty_after_reset {
             // The log of that view is here, and has no record yet.
-            self.is_void = false;
+            self.is_empty_after_reset = false;
             self.batch.cut(LogEnd::default());
         }
         if view.is_some() {
@@ -482,7 +482,7 @@ impl Journal {
 
     fn put(&mut self, part: &Part<'_>) {
         if part.is_first {
-            (self.log_bytes, self.is_void) = (0, false);
+            (self.log_bytes, self.is_empty_after_reset) = (0, false);
             // Who begins with this part knows no more.
             self.said_committed = Position(part.position);
             // What is before goes once the snapshot is whole.
@@ -598,7 +598,7 @@ mod tests {
 
     /// Nobody waits for what it writes.
     fn journal() -> Journal {
-        let kept = Kept {
+        let kept = DiskState {
             storage: STORAGE,
             is_intact: true,
             marks: Marks { owes: true, ..Marks::default() },

@@ -562,8 +562,8 @@ impl Receiver {
         let bits = self.held.keys().map(|seq| seq - self.next - 1);
         let held = bits.take_while(|bit| *bit < 64).fold(0u64, |held, bit| held | 1 << bit);
         let (stream, next) = (self.stream, self.next);
-        let (life, is_short, queue) = (0, false, 0);
-        Ack { epoch, from: me, stream, next, held, applied, committed, life, is_short, queue }
+        let (entry, is_short, queue) = (0, false, 0);
+        Ack { epoch, from: me, stream, next, held, applied, committed, entry, is_short, queue }
     }
 }
 

@@ -10,7 +10,7 @@ use concord_wire::control::{Config, Member, Protocol};
 use concord_wire::{Addr, Sink};
 
 use crate::counters::ReplicaCounters;
-use crate::journal::{BadEntry, Kept};
+use crate::journal::{BadEntry, DiskState};
 use crate::log::Log;
 use crate::replica::Replica;
 use crate::retire::Retired;
@@ -114,7 +114,7 @@ impl<E: Engine> Node<E> {
     ///
     /// # Errors
     /// [`BadEntry`]: the state is not whole.
-    pub fn keep(&mut self, now: Now, kept: Kept, before: (u64, u64)) -> Result<(), BadEntry> {
+    pub fn keep(&mut self, now: Now, kept: DiskState, before: (u64, u64)) -> Result<(), BadEntry> {
         inside!(self, node => node.keep(now, kept, before))
     }
 

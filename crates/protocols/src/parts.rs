@@ -125,7 +125,7 @@ const _: () = assert!(SAVED_BYTES_MAX < PART_BYTES_MAX);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Executable {
     /// All of it.
-    Whole,
+    All,
     /// Nothing: its objects are yet to come, and their chunks will show what it did.
     Nothing,
     /// This command: the rest concerns objects that are yet to come.
@@ -139,7 +139,7 @@ impl Executable {
     pub(crate) fn command<'a>(&'a self, command: &'a [u8]) -> &'a [u8] {
         match self {
             Executable::Part(part) => part,
-            Executable::Whole | Executable::Nothing | Executable::Entangled => command,
+            Executable::All | Executable::Nothing | Executable::Entangled => command,
         }
     }
 
@@ -157,12 +157,12 @@ impl Executable {
         let is_of_one = record.further.is_empty() && !record.flags.has(Flags::WILDCARD);
         if is_of_one || !guards.on(Guard::SeveralCopied) {
             let is_here = record.flags.has(Flags::WILDCARD) || place(record.obj_id) < from;
-            return if is_here { Executable::Whole } else { Executable::Nothing };
+            return if is_here { Executable::All } else { Executable::Nothing };
         }
         // What is no command is refused by all alike.
-        let Ok(command) = Command::parse(record.command) else { return Executable::Whole };
+        let Ok(command) = Command::parse(record.command) else { return Executable::All };
         match restrict(&command, &|key| place_of_key(key) < from) {
-            Restricted::Whole => Executable::Whole,
+            Restricted::All => Executable::All,
             Restricted::Nothing => Executable::Nothing,
             Restricted::Part(command) => Executable::Part(command),
             Restricted::Entangled => Executable::Entangled,
@@ -315,7 +315,7 @@ mod tests {
         let obj_id = concord_core::hash::object_id(&key);
         let record = Record { obj_id, ..Record::EMPTY };
         let of = |from| Executable::of(&record, from, Guards::ALL);
-        assert_eq!((of(at), of(at + 1)), (Executable::Nothing, Executable::Whole));
+        assert_eq!((of(at), of(at + 1)), (Executable::Nothing, Executable::All));
         // Of several each for itself.
         let (other, behind) = (b'b'..=b'z').map(key_at).find(|(_, behind)| *behind > at).unwrap();
         let further = FurtherIds::new(&[concord_core::hash::object_id(&other)]).unwrap();
@@ -324,10 +324,10 @@ mod tests {
         let set = set.encode(0, [&b"MSET"[..], &key, b"1", &other, b"2"]);
         let record = Record { obj_id, further, command: set, ..Record::EMPTY };
         let of = |from| Executable::of(&record, from, Guards::ALL);
-        assert_eq!((of(at), of(behind + 1)), (Executable::Nothing, Executable::Whole));
+        assert_eq!((of(at), of(behind + 1)), (Executable::Nothing, Executable::All));
         let part = Executable::Part(one.encode(0, [&b"MSET"[..], &key, b"1"]).to_vec());
         assert_eq!((of(at + 1), of(behind)), (part.clone(), part.clone()));
-        assert!(part.command(set) != set && Executable::Whole.command(set) == set);
+        assert!(part.command(set) != set && Executable::All.command(set) == set);
         assert!(!Executable::may_entangle(&record));
         // What is done to one hangs on the other.
         let both = both.encode(0, [&b"MSETNX"[..], &key, b"1", &other, b"2"]);
@@ -337,7 +337,7 @@ mod tests {
         // One of all keys, as if it named several.
         let flags = Flags::WILDCARD;
         let record = Record { flags, further: FurtherIds::NONE, command: b"no command", ..record };
-        assert_eq!(Executable::of(&record, 0, Guards::ALL), Executable::Whole);
+        assert_eq!(Executable::of(&record, 0, Guards::ALL), Executable::All);
     }
 
     /// Fragments are asked for by and by and those of no use change nothing.

@@ -77,7 +77,7 @@ fn use_of_view(message: &VrMessage) -> Use {
         // They tell of lives as well (crash vectors).
         VrBody::Suspect
         | VrBody::LeaseRequest { .. }
-        | VrBody::Apart { .. }
+        | VrBody::LogMismatch { .. }
         | VrBody::Retire { .. }
         | VrBody::Recovery
         | VrBody::RecoveryResponse { .. }

@@ -62,7 +62,7 @@ struct Session {
     low: u64,
     entries: VecDeque<Entry>,
     registered: Position,
-    touched: Position,
+    last_used: Position,
     /// Bytes of its long results.
     long_bytes: usize,
 }
@@ -95,7 +95,7 @@ struct SavedSession {
     id: u64,
     low: u64,
     registered: u64,
-    touched: u64,
+    last_used: u64,
     entries: Vec<SavedEntry>,
 }
 
@@ -169,7 +169,7 @@ impl Sessions {
         let Some(session) = self.by_id.get_mut(&record.session.0) else {
             return Verdict::Refused(Status::SessionExpired);
         };
-        session.touched = record.position;
+        session.last_used = record.position;
         let request = record.request.0;
         let before = session.long_bytes;
         session.raise_low(request.saturating_sub(u64::from(record.low_delta)));
@@ -258,7 +258,7 @@ impl Sessions {
 
     fn register(&mut self, id: SessionId, heard: RequestNumber, position: Position) -> Verdict {
         if let Some(session) = self.by_id.get_mut(&id.0) {
-            session.touched = position;
+            session.last_used = position;
             return Verdict::Nothing;
         }
         if heard.0 < self.evicted.0 {
@@ -266,15 +266,15 @@ impl Sessions {
         }
         if self.by_id.len() >= self.sessions_max {
             // Positions are unique, so that every replica picks the same one in any map order.
-            let oldest = self.by_id.iter().min_by_key(|(_, s)| s.touched).map(|(id, _)| *id);
+            let oldest = self.by_id.iter().min_by_key(|(_, s)| s.last_used).map(|(id, _)| *id);
             if let Some(evicted) = oldest.and_then(|oldest| self.by_id.remove(&oldest)) {
                 self.evicted = self.evicted.max(evicted.registered);
                 self.long_bytes -= evicted.long_bytes;
             }
         }
         let (entries, long_bytes) = (VecDeque::new(), 0);
-        let (registered, touched) = (position, position);
-        self.by_id.insert(id.0, Session { low: 1, entries, registered, touched, long_bytes });
+        let (registered, last_used) = (position, position);
+        self.by_id.insert(id.0, Session { low: 1, entries, registered, last_used, long_bytes });
         Verdict::Nothing
     }
 
@@ -285,7 +285,7 @@ impl Sessions {
             id: *id,
             low: session.low,
             registered: session.registered.0,
-            touched: session.touched.0,
+            last_used: session.last_used.0,
             entries: session.entries.iter().map(Entry::save).collect(),
         };
         let mut sessions: Vec<SavedSession> = self.by_id.iter().map(save).collect();
@@ -313,7 +313,7 @@ impl Sessions {
                 long_bytes: entries.iter().map(Entry::long_bytes).sum(),
                 entries,
                 registered: Position(session.registered),
-                touched: Position(session.touched),
+                last_used: Position(session.last_used),
             };
             self.long_bytes += restored.long_bytes;
             self.by_id.insert(session.id, restored);

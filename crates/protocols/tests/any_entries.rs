@@ -15,7 +15,7 @@ use concord_engine::Shimmed;
 use concord_engine::command::CommandBuf;
 use concord_engine::memory::Memory;
 use concord_log::{Entry, Identity, Marks, Origin, Part, Writer, entries};
-use concord_protocols::{Kept, Node, Phase, ReplicaConfig};
+use concord_protocols::{DiskState, Node, Phase, ReplicaConfig};
 use concord_wire::control::{Config, LogEnd, Member, Membership, Message as _, Program, Protocol};
 use concord_wire::record::Record;
 use concord_wire::{Flags, GroupId, Status};
@@ -140,7 +140,7 @@ fn snapshot(log: &[Own]) -> Vec<Own> {
     let marks = Marks { run: 2, ..Marks::default() };
     let (storage, is_intact, snapshot_every_bytes) = (7, true, 1 << 20);
     let (owed, acks_early) = (false, false);
-    let kept = Kept { storage, is_intact, marks, snapshot_every_bytes, owed, acks_early };
+    let kept = DiskState { storage, is_intact, marks, snapshot_every_bytes, owed, acks_early };
     if replica.keep(at(1_000), kept, (0, 0)).is_err() {
         return vec![];
     }
@@ -268,7 +268,7 @@ fn restore(protocol: Protocol, log: &[Own]) -> bool {
     let marks = Marks { run: 2, ..Marks::default() };
     let (owed, acks_early, is_intact) = (false, false, true);
     let kept =
-        Kept { storage: 7, is_intact, marks, snapshot_every_bytes: 1 << 20, owed, acks_early };
+        DiskState { storage: 7, is_intact, marks, snapshot_every_bytes: 1 << 20, owed, acks_early };
     if replica.keep(at(1_000), kept, (0, 0)).is_err() {
         return false;
     }

@@ -7,7 +7,7 @@ use concord_core::{Addr, Epoch, Guards, Instant, MS, NodeId, Now, Position, Sess
 use concord_engine::Shimmed;
 use concord_engine::memory::Memory;
 use concord_log::{Entry, Marks, Origin};
-use concord_protocols::{Kept, Limits, Phase, Replica, ReplicaConfig};
+use concord_protocols::{DiskState, Limits, Phase, Replica, ReplicaConfig};
 use concord_wire::control::{
     Config, CopyMessage, LogEnd, Member, Membership, Message as _, Program, Protocol, Standing,
 };
@@ -39,7 +39,7 @@ fn started(
     let lease_ns = if is_new { 0 } else { LEASE_MS * MS };
     let marks = Marks { run: 2, lease_ns, owes: owed || acks_early, ..Marks::default() };
     let (is_intact, snapshot_every_bytes) = (true, 1 << 20);
-    let kept = Kept { storage: 7, is_intact, marks, snapshot_every_bytes, owed, acks_early };
+    let kept = DiskState { storage: 7, is_intact, marks, snapshot_every_bytes, owed, acks_early };
     replica.keep(at(1_000), kept, (0, lease_ns)).unwrap();
     replica
 }
@@ -107,7 +107,7 @@ fn tick(replica: &mut Replica<Shimmed<Memory>>, ms: u64) {
 #[test]
 fn an_epoch_is_heard_of_once_it_is_on_the_disk() {
     let mut replica = restarted(Guards::ALL, true);
-    assert_eq!(replica.standing(at(1_000)), Standing::Kept { intact: true });
+    assert_eq!(replica.standing(at(1_000)), Standing::Returning { intact: true });
     configure(&mut replica, 1_000, &[ME]);
     assert!(replica.config().is_none() && replica.phase() == Phase::Out);
     assert!(sync(&mut replica, 1_001) > 0);
@@ -208,7 +208,7 @@ fn tail_with_a_record(mut replica: Replica<Shimmed<Memory>>) -> Replica<Shimmed<
     let end = LogEnd { position: 1, hash: first_record().emit(0, &mut bytes) };
     Membership::Open { epoch: 1, from: HEAD.node, end, waits: true }.emit(&mut packet);
     replica.handle(at(1_001), &packet, &mut vec![]);
-    assert_eq!((replica.phase(), replica.is_whole()), (Phase::Open, false));
+    assert_eq!((replica.phase(), replica.is_caught_up()), (Phase::Open, false));
     let data = Data {
         epoch: Epoch(1),
         from: NodeId(HEAD.node),
@@ -227,11 +227,11 @@ fn tail_with_a_record(mut replica: Replica<Shimmed<Memory>>) -> Replica<Shimmed<
 
 /// Such a tail: whether it calls itself whole with the record, before and
 /// after its disk has it.
-fn is_whole(guards: Guards) -> (bool, bool) {
+fn is_caught_up(guards: Guards) -> (bool, bool) {
     let mut replica = tail_with_a_record(restarted(guards, true));
     let mut packet = vec![];
     assert_eq!((replica.executed(), replica.committed()), (Position(1), Position(0)));
-    let before = replica.is_whole();
+    let before = replica.is_caught_up();
     sync(&mut replica, 1_003);
     replica.flush(at(1_003), &mut vec![]);
     assert_eq!(replica.committed(), Position(0), "the head has not said that its disk has it");
@@ -239,18 +239,18 @@ fn is_whole(guards: Guards) -> (bool, bool) {
     replica.handle(at(1_004), &packet, &mut vec![]);
     replica.flush(at(1_004), &mut vec![]);
     assert_eq!(replica.committed(), Position(1));
-    (before, replica.is_whole())
+    (before, replica.is_caught_up())
 }
 
 #[test]
 fn t7_a_replica_is_whole_once_its_disk_has_what_was_agreed() {
-    assert_eq!(is_whole(Guards::ALL), (false, true));
+    assert_eq!(is_caught_up(Guards::ALL), (false, true));
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn t7_without_the_guard_it_is_whole_before() {
-    assert_eq!(is_whole(Guards::without(Guard::DurableWhole)), (true, true));
+    assert_eq!(is_caught_up(Guards::without(Guard::DurableCaughtUp)), (true, true));
 }
 
 /// What is synced each second is committed before and written within one.
@@ -268,7 +268,7 @@ fn interval_commits_first_and_writes_within_a_second() {
     Data { epoch, from, stream, link_seq, committed, first, last, piece }.emit(&mut packet);
     replica.handle(at(1_002), &packet, &mut vec![]);
     replica.flush(at(1_002), &mut vec![]);
-    assert_eq!((replica.committed(), replica.is_whole()), (Position(1), true));
+    assert_eq!((replica.committed(), replica.is_caught_up()), (Position(1), true));
     // That it is whole is told the disk at once; the next record waits.
     assert!(sync(&mut replica, 1_003) > 0);
     assert_eq!(sync(&mut replica, 1_003), 0);
@@ -288,11 +288,11 @@ fn interval_commits_first_and_writes_within_a_second() {
 #[test]
 fn one_that_may_owe_records_is_not_intact() {
     let replica = started(Guards::ALL, false, (true, true));
-    assert_eq!(replica.standing(at(1_000)), Standing::Kept { intact: false });
+    assert_eq!(replica.standing(at(1_000)), Standing::Returning { intact: false });
     let replica = started(Guards::ALL, false, (true, false));
     assert_eq!(
         replica.standing(at(1_000)),
-        Standing::Kept { intact: false },
+        Standing::Returning { intact: false },
         "whatever it does from now on"
     );
 }
@@ -319,7 +319,7 @@ fn t16_rack_from_a_state_has_no_old_sessions() {
     let (marks, is_intact, owed, acks_early) =
         (Marks { run: 1, ..Marks::default() }, true, false, false);
     let kept =
-        Kept { storage: 7, is_intact, marks, snapshot_every_bytes: 1 << 20, owed, acks_early };
+        DiskState { storage: 7, is_intact, marks, snapshot_every_bytes: 1 << 20, owed, acks_early };
     replica.keep(at(1_000), kept, (0, 0)).unwrap();
     assert_eq!(replica.standing(at(1_000)), Standing::Founding { origin: 9, switch_id: 4 });
     configure(&mut replica, 1_001, &[ME]);

@@ -972,7 +972,7 @@ fn bug_19_22_a_part_goes_out_when_the_engine_has_made_it() {
         b.configure_as(2, vec![member(1), member(2)], vec![joins]);
         b.pass(400, |flight| flight.1 != member(3).addr);
         // Whoever answers reads has the copy to give.
-        let feeder = if protocol == Protocol::PrimaryBackup { 1 } else { 2 };
+        let donor = if protocol == Protocol::PrimaryBackup { 1 } else { 2 };
         let (attempt, from) = (7, 3);
         let ask = |part| {
             let mut bytes = Vec::new();
@@ -987,14 +987,14 @@ fn bug_19_22_a_part_goes_out_when_the_engine_has_made_it() {
             })
             .collect()
         };
-        b.hand(feeder, &ask(0));
+        b.hand(donor, &ask(0));
         b.engines();
         assert_eq!(pieces(&mut b), [0], "{protocol:?}: the client table");
-        b.server(feeder).hangs = true;
-        b.hand(feeder, &ask(1));
+        b.server(donor).hangs = true;
+        b.hand(donor, &ask(1));
         b.engines();
         assert_eq!(pieces(&mut b), [0; 0], "{protocol:?}: it is being made");
-        b.server(feeder).hangs = false;
+        b.server(donor).hangs = false;
         b.engines();
         assert_eq!(pieces(&mut b), [1], "{protocol:?}");
     }

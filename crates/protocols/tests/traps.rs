@@ -195,20 +195,20 @@ impl Bench {
         let command = buffer.encode(1, args.iter().map(|a| a.as_bytes()));
         let total_bytes = command.len() as u32;
         let version = hash::hash64(0, command);
-        let whole = FragmentHdr { version, total_bytes, index: 0, count: 1 };
+        let caught_up = FragmentHdr { version, total_bytes, index: 0, count: 1 };
         let obj_id = hash::object_id(args[1].as_bytes());
         let (request, low_delta) = (RequestNumber(request), (request - 1) as u16);
         let of = Repr { obj_id, session: SESSION, request, client: CLIENT, ..Repr::new(Op::WRest) };
         let (mut body, mut bytes) = (Vec::new(), Vec::new());
-        for index in 0..whole.fragments() {
+        for index in 0..caught_up.fragments() {
             body.clear();
-            FragmentHdr { index, ..whole }.emit_of(command, &mut body);
+            FragmentHdr { index, ..caught_up }.emit_of(command, &mut body);
             of.emit(&body, &mut bytes);
             self.hand(node, &bytes);
         }
         let (seq, flags) = (Seq::new(SwitchId(1), counter), Flags::BODY_STAGED);
         body.clear();
-        FragmentHdr { count: whole.fragments(), ..whole }.emit(&mut body);
+        FragmentHdr { count: caught_up.fragments(), ..caught_up }.emit(&mut body);
         Repr { op: Op::Write, seq, flags, low_delta, ..of }.emit(&body, &mut bytes);
         self.hand(node, &bytes);
     }
@@ -518,7 +518,7 @@ fn bug_15_21_a_head_that_lacks_what_only_a_copy_has_leaves() {
 #[cfg(feature = "mutants")]
 #[test]
 fn bug_15_21_without_the_guard_it_waits_for_ever() {
-    let mut b = what_only_a_copy_has(Guards::without(Guard::FetchApart));
+    let mut b = what_only_a_copy_has(Guards::without(Guard::FetchLogMismatch));
     assert_eq!((b.at(2).phase(), b.at(3).phase()), (Phase::Opening, Phase::Opening));
 }
 
@@ -792,7 +792,7 @@ fn t25_neither_query_nor_answer_counts_in_another_epoch() {
 
 /// What is said to a replica whose log cannot be gone on with.
 fn is_apart(flight: &Flight) -> bool {
-    matches!(CopyMessage::parse(&flight.2), Ok(CopyMessage::Apart { .. }))
+    matches!(CopyMessage::parse(&flight.2), Ok(CopyMessage::LogMismatch { .. }))
 }
 
 /// A joining replica that missed that it was dropped hears it again.

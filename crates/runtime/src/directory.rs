@@ -249,7 +249,7 @@ impl Directory {
     /// Removes an incomplete last group: what is written next must not seem to stand behind damage.
     fn cut(&mut self) -> std::io::Result<()> {
         let Some(cut) = self.found.cut else { return Ok(()) };
-        for segment in self.found.void.iter().rev() {
+        for segment in self.found.empty.iter().rev() {
             std::fs::remove_file(segment_path(&self.path, self.storage, *segment))?;
         }
         let path = segment_path(&self.path, self.storage, cut.segment);

@@ -58,7 +58,7 @@ pub enum Stop {
 
 /// Whether what a machine wanted kept is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum Persisted {
     /// It is: the driver tells the machine.
     Now,
     /// It will be: the role tells the machine when it is, in [`Role::event`].
@@ -86,7 +86,7 @@ pub trait Role {
     ///
     /// # Errors
     /// If it cannot: a machine whose state cannot be kept must not go on.
-    fn persist(&mut self, what: <Self::Machine as Machine>::Persist) -> Result<Kept, Error>;
+    fn persist(&mut self, what: <Self::Machine as Machine>::Persist) -> Result<Persisted, Error>;
 
     /// The end of a batch of inputs, whatever they were, before the machine is told of it: what
     /// there is from the outside beside UDP.
@@ -120,7 +120,7 @@ fn end_batch<R: Role>(role: &mut R, now: Now, out: &mut Outbox) -> Result<(), Er
     role.attend(now, out)?;
     role.machine().flush(now, out);
     while let Some(Persist { number, what }) = role.machine().poll_persist() {
-        if role.persist(what)? == Kept::Now {
+        if role.persist(what)? == Persisted::Now {
             // Writing it took its time.
             role.machine().persisted(clock::now(), number, out);
         }
@@ -443,9 +443,9 @@ mod tests {
     use concord_wire::{GroupId, Header, Kind, OfGroup, header};
 
     /// Answers what comes, and wants it kept.
-    struct Keeper(Vec<Vec<u8>>, u64);
+    struct Persister(Vec<Vec<u8>>, u64);
 
-    impl Machine for Keeper {
+    impl Machine for Persister {
         type Persist = Vec<u8>;
 
         fn handle(&mut self, _now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
@@ -473,18 +473,18 @@ mod tests {
     }
 
     /// Ends with the last packet.
-    struct Shelf(OfGroup<Keeper>, Vec<u8>);
+    struct Shelf(OfGroup<Persister>, Vec<u8>);
 
     impl Role for Shelf {
-        type Machine = OfGroup<Keeper>;
+        type Machine = OfGroup<Persister>;
 
-        fn machine(&mut self) -> &mut OfGroup<Keeper> {
+        fn machine(&mut self) -> &mut OfGroup<Persister> {
             &mut self.0
         }
 
-        fn persist(&mut self, what: Vec<u8>) -> Result<Kept, Error> {
+        fn persist(&mut self, what: Vec<u8>) -> Result<Persisted, Error> {
             self.1.push(header::op(&what));
-            Ok(Kept::Now)
+            Ok(Persisted::Now)
         }
 
         fn log(&mut self, _now: Now) {}
@@ -537,7 +537,7 @@ mod tests {
         }
         peer.send_to(b"this is no packet of ours", at).unwrap();
         peer.send_to(&Header { group: own, ..Header::new(Kind::Link, 9) }.bytes(16), at).unwrap();
-        let mut shelf = Shelf(OfGroup::new(own, Keeper(vec![], 0)), vec![]);
+        let mut shelf = Shelf(OfGroup::new(own, Persister(vec![], 0)), vec![]);
         assert_eq!(driver.run(&mut shelf).unwrap_err().to_string(), "enough");
         let mut kept = shelf.1.clone();
         kept.sort_unstable();
@@ -580,8 +580,8 @@ mod tests {
             self
         }
 
-        fn persist(&mut self, (): ()) -> Result<Kept, Error> {
-            Ok(Kept::Now)
+        fn persist(&mut self, (): ()) -> Result<Persisted, Error> {
+            Ok(Persisted::Now)
         }
 
         fn log(&mut self, _now: Now) {}

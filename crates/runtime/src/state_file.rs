@@ -169,14 +169,14 @@ impl From<State5> for State {
             switch_incarnation: old.switch_incarnation,
             last_switch_id: old.last_switch_id,
             retired_switches: old.retired_switches,
-            groups: groups.map(|(config, whole)| group_of(config, whole)).collect(),
+            groups: groups.map(|(config, caught_up)| group_of(config, caught_up)).collect(),
         }
     }
 }
 
 /// A group of which no data directory is known.
-fn group_of(config: Config, whole: Vec<u16>) -> GroupState {
-    GroupState { config, whole, storages: Vec::new() }
+fn group_of(config: Config, caught_up: Vec<u16>) -> GroupState {
+    GroupState { config, caught_up, storages: Vec::new() }
 }
 
 /// The state as the format before that had it.
@@ -187,19 +187,19 @@ struct State4 {
     switch_incarnation: u64,
     last_switch_id: u32,
     retired_switches: Vec<u64>,
-    whole: Vec<u16>,
+    caught_up: Vec<u16>,
 }
 
 impl From<State4> for State {
     fn from(old: State4) -> State {
-        let whole = old.whole;
+        let caught_up = old.caught_up;
         State {
             version: old.version,
             rack: old.config.as_ref().map_or(0, |c| c.rack),
             switch_incarnation: old.switch_incarnation,
             last_switch_id: old.last_switch_id,
             retired_switches: old.retired_switches,
-            groups: old.config.map(|config| group_of(config, whole)).into_iter().collect(),
+            groups: old.config.map(|config| group_of(config, caught_up)).into_iter().collect(),
         }
     }
 }
@@ -320,7 +320,7 @@ mod tests {
             switch_incarnation: 77,
             last_switch_id: 5,
             retired_switches: vec![76],
-            whole: vec![1],
+            caught_up: vec![1],
         };
         let body = postcard::to_allocvec(&old).unwrap();
         let bytes = [&MAGIC_4[..], &hash64(0, &body).to_be_bytes(), &body].concat();
@@ -341,12 +341,13 @@ mod tests {
         let newer = State { version: 10, ..expected.clone() };
         assert_eq!(StateFile::open(&path).unwrap().1, Some(newer));
         // Nothing that was written before its first configuration is lost, either.
-        let old = State4 { config: None, whole: vec![], ..old };
+        let old = State4 { config: None, caught_up: vec![], ..old };
         assert_eq!(State::from(old).groups, []);
         // The format in between.
         let path = directory.0.join("five.state");
         let State { version, rack, switch_incarnation, last_switch_id, .. } = expected;
-        let groups = expected.groups.iter().map(|g| (g.config.clone(), g.whole.clone())).collect();
+        let groups =
+            expected.groups.iter().map(|g| (g.config.clone(), g.caught_up.clone())).collect();
         let retired_switches = expected.retired_switches.clone();
         let old =
             State5 { version, rack, switch_incarnation, last_switch_id, retired_switches, groups };
@@ -361,19 +362,19 @@ mod tests {
         let directory = directory("damage");
         let path = directory.0.join("controller.state");
         drop(StateFile::open(&path).unwrap().0.write(&state(1)));
-        let whole = std::fs::read(&path).unwrap();
-        for cut in 0..whole.len() {
-            std::fs::write(&path, &whole[..cut]).unwrap();
+        let caught_up = std::fs::read(&path).unwrap();
+        for cut in 0..caught_up.len() {
+            std::fs::write(&path, &caught_up[..cut]).unwrap();
             assert!(StateFile::open(&path).is_err(), "cut at {cut}");
         }
-        let mut flipped = whole.clone();
-        for byte in 0..whole.len() {
+        let mut flipped = caught_up.clone();
+        for byte in 0..caught_up.len() {
             flipped[byte] ^= 1;
             std::fs::write(&path, &flipped).unwrap();
             assert!(StateFile::open(&path).is_err(), "byte {byte}");
             flipped[byte] ^= 1;
         }
-        std::fs::write(&path, &whole).unwrap();
+        std::fs::write(&path, &caught_up).unwrap();
         assert_eq!(StateFile::open(&path).unwrap().1, Some(state(1)));
     }
 }

@@ -491,7 +491,7 @@ impl Worker {
         let standing = match (self.is_retiring, self.heard.epoch) {
             (true, _) => Standing::Leaving,
             (false, 0) => Standing::Out,
-            (false, _) => Standing::Open { whole: true },
+            (false, _) => Standing::Open { caught_up: true },
         };
         let incarnation = self.config.session.0;
         let alive = ReplicaAlive {

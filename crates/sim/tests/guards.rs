@@ -39,7 +39,7 @@ const ALONE: [Guard; 9] = [
     Guard::FirstCompletion,
     Guard::Incarnation,
     Guard::EpochAgreement,
-    Guard::Whole,
+    Guard::CaughtUp,
 ];
 
 /// A seed of a protocol, its clients and packets being plain: what guards the protocols is seldom
@@ -454,7 +454,7 @@ fn are_caught(name: &str, alone: &[(Guard, Draw)], aimed: &[(Guard, Draw)]) {
 #[test]
 fn every_guard_of_vr_is_caught_when_removed() {
     let aimed: [(Guard, Draw); 2] = [
-        (Guard::Whole, |seed| copying_next(Protocol::Vr, seed)),
+        (Guard::CaughtUp, |seed| copying_next(Protocol::Vr, seed)),
         (Guard::CrashVector, |seed| late_vote(Protocol::Vr, seed)),
     ];
     are_caught("VR", &VR_ALONE.map(|guard| (guard, vr as Draw)), &aimed);
@@ -518,9 +518,9 @@ fn leases_of_quorum_protocols_are_caught_when_removed() {
 /// What packets of earlier incarnations, late questions and ways that are cut in one direction do.
 #[test]
 fn late_packet_and_deaf_leader_guards_are_caught() {
-    // `LifeRaised` is caught by no draw of these: who hears of two lives with one number keeps the
-    // first, so that five replicas and a late packet are needed (`protocols/src/vr/tests/lives.rs`
-    // removes it).
+    // `IncarnationRaised` is caught by no draw of these: who hears of two lives with one number
+    // keeps the first, so that five replicas and a late packet are needed
+    // (`protocols/src/vr/tests/incarnations.rs` removes it).
     let vr: [(Guard, Draw); 2] = [
         (Guard::StreamOnce, |seed| late_questions(Protocol::Vr, seed)),
         (Guard::StepAside, |seed| deaf_leader(Protocol::Vr, seed)),
@@ -531,9 +531,9 @@ fn late_packet_and_deaf_leader_guards_are_caught() {
     are_caught("NOPaxos", &[], &nopaxos);
 }
 
-/// A vote of an earlier incarnation, and a lease of the next one. That `Guard::LeaseLife` is needed
-/// is shown by the protocol's own test (bug_15_14), built with `mutants`: with one switch no client
-/// sees that a follower's lease outlives its view.
+/// A vote of an earlier incarnation, and a lease of the next one. That `Guard::LeaseIncarnation` is
+/// needed is shown by the protocol's own test (bug_15_14), built with `mutants`: with one switch no
+/// client sees that a follower's lease outlives its view.
 #[test]
 fn no_lease_outlives_its_view_where_a_late_vote_counts() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
@@ -550,7 +550,7 @@ fn no_lease_outlives_its_view_where_a_late_vote_counts() {
 #[test]
 fn every_guard_of_nopaxos_is_caught_when_removed() {
     let aimed: [(Guard, Draw); 2] = [
-        (Guard::Whole, |seed| copying_next(Protocol::NoPaxos, seed)),
+        (Guard::CaughtUp, |seed| copying_next(Protocol::NoPaxos, seed)),
         (Guard::CrashVector, |seed| late_vote(Protocol::NoPaxos, seed)),
     ];
     are_caught("NOPaxos", &NOPAXOS_ALONE.map(|guard| (guard, nopaxos as Draw)), &aimed);

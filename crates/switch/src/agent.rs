@@ -555,8 +555,8 @@ impl<H: Host> SwitchAgent<H> {
             return self.stand_down(config.switch);
         }
         // This switch was started again since: what its predecessor was to do is not for it.
-        let life = Incarnation(config.switch_incarnation);
-        if life != self.incarnation && life != seat.granted {
+        let incarnation = Incarnation(config.switch_incarnation);
+        if incarnation != self.incarnation && incarnation != seat.granted {
             self.counters.configures_other_life += 1;
             return;
         }
@@ -575,7 +575,7 @@ impl<H: Host> SwitchAgent<H> {
             self.alive_at = now.instant;
         }
         seat.epoch = epoch;
-        seat.granted = life;
+        seat.granted = incarnation;
         seat.switch_id = SwitchId(config.switch_id);
         self.standby = false;
         self.counters.configured += 1;

@@ -369,7 +369,7 @@ fn what_a_switch_cannot_use_is_counted() {
         held: 0,
         applied: concord_core::Position(0),
         committed: concord_core::Position(0),
-        life: 0,
+        entry: 0,
         is_short: false,
         queue: 0,
     };

@@ -357,9 +357,9 @@ mod tests {
             example(*kind).begin(&mut packet);
             packet.extend_from_slice(b"body");
             set_length(&mut packet);
-            let whole = packet.clone();
+            let message = packet.clone();
             packet.extend_from_slice(&[7; TAG_BYTES + 5]);
-            assert_eq!(Header::parse(&packet), Ok((example(*kind), &whole[..])));
+            assert_eq!(Header::parse(&packet), Ok((example(*kind), &message[..])));
             assert!(is(&packet, *kind, 9) && !is(&packet, *kind, 8));
             assert_eq!(group(&packet), GroupId(3));
             set_group(&mut packet, GroupId(0x0102));

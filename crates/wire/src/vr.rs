@@ -18,14 +18,14 @@ use crate::header::Kind;
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub struct Life {
+pub struct CrashVectorEntry {
     /// How often the node has recovered.
     pub count: u32,
     /// Drawn at the process' start.
     pub incarnation: u64,
 }
 
-impl Life {
+impl CrashVectorEntry {
     /// What stands for a life in an acknowledgement ([`crate::link::Ack`]).
     #[must_use]
     pub const fn tag(&self) -> u32 {
@@ -37,7 +37,7 @@ impl Life {
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub struct SwitchLife {
+pub struct SwitchIncarnation {
     /// The id; 0 for none.
     pub id: u32,
     /// The life to which it was granted.
@@ -61,7 +61,7 @@ pub struct VrMessage {
     pub view: u32,
     /// The sender's crash vector: the newest life that it knows of each member, in the
     /// configuration's order (Michael et al., DISC 2017).
-    pub lives: Vec<Life>,
+    pub crash_vector: Vec<CrashVectorEntry>,
 }
 
 impl Message for VrMessage {
@@ -93,7 +93,7 @@ pub enum VrBody {
         /// Up to where it knows the log to be committed.
         committed: u64,
         /// The newest switch that it knows of.
-        switch: SwitchLife,
+        switch: SwitchIncarnation,
     },
     /// Grant me a lease of this view, counted from when I asked (trap T2). Whose lease it will be
     /// is in the crash vector.
@@ -106,14 +106,14 @@ pub enum VrBody {
         /// Echo of the request.
         asked_at: u64,
         /// The incarnation that asked: no other one of its node can use the grant.
-        to: Life,
+        to: CrashVectorEntry,
     },
     /// Leader to all: the view has begun.
     StartView {
         /// Where the view's log ended when it began.
         end: LogEnd,
         /// The switch whose numbers the view takes.
-        switch: SwitchLife,
+        switch: SwitchIncarnation,
         /// NOPaxos: numbers up to there are not waited for.
         floor: u32,
     },
@@ -135,7 +135,7 @@ pub enum VrBody {
         committed: LogEnd,
     },
     /// My log begins behind the ends that you asked for a stream with.
-    Apart {
+    LogMismatch {
         /// The stream that was asked for.
         stream: u16,
         /// Where it begins; what is before is committed.
@@ -146,7 +146,7 @@ pub enum VrBody {
     /// The answer, from those whose status is normal; the life that asked is in the crash vector.
     RecoveryResponse {
         /// From the view's leader alone: the end of its log, the switch, and the view's floor.
-        leader: Option<(LogEnd, SwitchLife, u32)>,
+        leader: Option<(LogEnd, SwitchIncarnation, u32)>,
     },
     /// I was told to end: let no reads be sent to me.
     Retire {
@@ -180,7 +180,7 @@ pub enum VrBody {
         /// Up to where it knows the log to be committed.
         committed: u64,
         /// The newest switch that it knows of.
-        switch: SwitchLife,
+        switch: SwitchIncarnation,
     },
     /// Raft, from the leader of the term before: stand for election in this term at once
     /// (dissertation §3.10).
@@ -191,7 +191,7 @@ pub enum VrBody {
         /// Echo of the request.
         asked_at: u64,
         /// The incarnation that asked: no other one of its node can use the lease.
-        to: Life,
+        to: CrashVectorEntry,
         /// Up to where the log is committed: before yours goes so far, the lease is of no use.
         floor: u64,
     },
@@ -213,7 +213,7 @@ pub enum VrBody {
         /// Where its log ends.
         end: LogEnd,
         /// The term's switch.
-        switch: SwitchLife,
+        switch: SwitchIncarnation,
         /// Bit i: member i votes.
         voters: u64,
         /// The same by the last configuration that is committed.

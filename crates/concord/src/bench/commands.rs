@@ -291,8 +291,8 @@ pub fn bench(args: &CommandsArgs, results: &Results) -> Result<(), Error> {
     let mut rates = vec![[const { Vec::new() }; 3]; What::ALL.len()];
     for repeat in 0..args.repeats as usize {
         for (at, what) in What::ALL.into_iter().enumerate() {
-            for turn in 0..sides.len() {
-                let side = (repeat + turn) % sides.len();
+            for rotation in 0..sides.len() {
+                let side = (repeat + rotation) % sides.len();
                 let (name, listen) = sides[side];
                 let rate = what
                     .measure(listen, args.requests)

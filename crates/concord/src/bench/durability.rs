@@ -161,8 +161,8 @@ pub fn bench(args: &DurabilityArgs, results: &Results) -> Result<(), Error> {
         disk.0.push(alone.0);
         disk.1.push(alone.1);
         for (index, case) in CASES.iter().enumerate() {
-            for turn in 0..case.stores.len() {
-                let store = case.stores[(repeat + turn) % case.stores.len()];
+            for rotation in 0..case.stores.len() {
+                let store = case.stores[(repeat + rotation) % case.stores.len()];
                 let Some(rate) = stores.measure(args, case, store)? else { continue };
                 row(&mut table, (store.name(), case.test, case.pipeline), repeat, rate);
                 note(&mut rates, index, store, rate);

@@ -144,7 +144,7 @@ impl Target for Native {
         }
     }
 
-    fn turn(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
+    fn iterate(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
         for session in &mut self.sessions {
             session.burst.release(&mut session.outbox);
             session.outbox.flush();

@@ -22,7 +22,7 @@ pub(super) const QUEUES_MAX: u64 = 64;
 /// Queues that a worker waits for at once.
 const WATCHED: u64 = 3;
 /// A worker dies once in so many pops.
-const POPS_OF_A_LIFE: u64 = 400;
+const POPS_OF_AN_INCARNATION: u64 = 400;
 /// A pop that was given up may be executed until so long after.
 const LATE: Duration = Duration::from_secs(6);
 
@@ -206,7 +206,7 @@ impl Worker<'_> {
             return !self.client.is_lost();
         }
         let command = self.pop(rng);
-        if !was_over && rng.below(POPS_OF_A_LIFE) == 0 {
+        if !was_over && rng.below(POPS_OF_AN_INCARNATION) == 0 {
             if let Some(link) = self.client.link() {
                 // It dies, and nobody reads what it is sent.
                 let _ = link.send(&[command]);

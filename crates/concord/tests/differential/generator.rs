@@ -233,7 +233,7 @@ impl Generator {
             add.extend((0..3).flat_map(|_| [b"0".to_vec(), self.member(form).into_bytes()]));
             drawn.push("zadd", add);
         } else if self.rng.chance(1, 10) {
-            self.spoil(&mut words, form);
+            self.corrupt(&mut words, form);
         }
         let name = self.form_of(&words);
         drawn.push(&name, words);
@@ -468,7 +468,7 @@ impl Generator {
 
     /// Drops, doubles, swaps or replaces an argument. Where a time to live is among them only what
     /// cannot make it a short one.
-    fn spoil(&mut self, words: &mut Words, form: &Form) {
+    fn corrupt(&mut self, words: &mut Words, form: &Form) {
         let last = words.len() as u64 - 1;
         if last == 0 {
             return words.push(b"more".to_vec());

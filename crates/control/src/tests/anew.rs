@@ -171,12 +171,12 @@ fn bug_15_29_admitted_elsewhere_is_not_silent() {
 fn bug_16_2_of_a_cut_pair_the_one_that_has_all_the_data_stays() {
     let mut state = founded().state().clone();
     state.groups[0].config.members.truncate(2);
-    state.groups[0].whole = vec![1];
+    state.groups[0].caught_up = vec![1];
     let mut c = Controller::new(setup(), Some(state));
     for ms in (50..1_500).step_by(50) {
         let epoch = c.state().config(GROUP).unwrap().epoch;
         say(&mut c, ms, &lacks(1, epoch, if epoch == 1 { &[2] } else { &[] }));
-        say(&mut c, ms, &stands(2, 10, epoch, Standing::Open { whole: false }));
+        say(&mut c, ms, &stands(2, 10, epoch, Standing::Open { caught_up: false }));
         say(&mut c, ms, &switch(77, epoch));
         persist(&mut c, ms);
     }
@@ -190,7 +190,7 @@ fn bug_16_3_members_with_all_commits_on_disk_lost_nothing() {
         let mut c = recovering(&[], None);
         let says: Vec<Membership> = (1..=3)
             .map(|node| {
-                but(stands(node, 20, 23, Standing::Kept { intact: true }), |a| {
+                but(stands(node, 20, 23, Standing::Returning { intact: true }), |a| {
                     a.held = Held { epoch: held_epoch, position: 9 };
                     a.data_dir = Some(DataDir { id: 900, run: 2 });
                 })
@@ -216,7 +216,7 @@ fn bug_19_3_rebuilt_state_knows_directories() {
             a.data_dir = Some(DataDir { id: 900 + u64::from(node), run });
         })
     };
-    let open = Standing::Open { whole: true };
+    let open = Standing::Open { caught_up: true };
     let says: Vec<Membership> = (1..=3).map(|node| on_disk(node, 10, 23, (open, 1))).collect();
     let configs = [config(23, &[(1, 10), (2, 10), (3, 10)])];
     assert_eq!(make_anew(&mut c, &says, &configs), Some(1_047));
@@ -238,8 +238,8 @@ fn bug_16_3_who_is_leaving_is_not_gone_on_with() {
 fn bug_19_21_members_of_an_unopened_epoch_lost_nothing() {
     for (incarnation, expected) in [(20, vec![1, 2, 3]), (10, vec![4])] {
         let on = |message, epoch, position| but(message, |a| a.held = Held { epoch, position });
-        let opening = |node| stands(node, 20, 23, Standing::Opening { whole: false });
-        let kept = |node| stands(node, 20, 22, Standing::Kept { intact: true });
+        let opening = |node| stands(node, 20, 23, Standing::Opening { caught_up: false });
+        let kept = |node| stands(node, 20, 22, Standing::Returning { intact: true });
         let says =
             [on(opening(1), 20, 9), on(kept(2), 20, 9), on(opening(3), 20, 9), on(kept(4), 20, 10)];
         let members = [1, 2, 3].map(|node| (node, incarnation));

@@ -125,8 +125,8 @@ fn known_switches_are_bounded() {
 fn t20_the_lives_of_the_switch_that_are_remembered_are_bounded() {
     let mut c = founded();
     let last = 1_000 + RETIRED_MAX as u64 + 1;
-    for life in 1_000..=last {
-        say(&mut c, 1, &switch(life, 0));
+    for incarnation in 1_000..=last {
+        say(&mut c, 1, &switch(incarnation, 0));
         assert!(persist(&mut c, 1).is_some());
     }
     let expected: Vec<u64> = (last - RETIRED_MAX as u64..last).collect();
@@ -257,7 +257,7 @@ fn bug_16_12_joiner_is_not_cut_off_from_dead_members() {
         c.tick(at(ms), &mut vec![]);
         persist(&mut c, ms);
     }
-    assert_eq!(c.problem(), Some(Problem::NobodyWhole));
+    assert_eq!(c.problem(), Some(Problem::NobodyCaughtUp));
 }
 
 /// It came while nothing could be decided, and is gone.

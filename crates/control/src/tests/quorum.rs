@@ -88,7 +88,7 @@ fn a_member_that_starts_again_at_another_address_is_found_there() {
     let mut c = Controller::new(vr(None), Some(founded_vr().state().clone()));
     let moved = |node: u16| Addr { ip: 1, port: 500 + node };
     let says = |node: u16, epoch: u32| {
-        but(stands(node, 20, epoch, Standing::Kept { intact: true }), |a| {
+        but(stands(node, 20, epoch, Standing::Returning { intact: true }), |a| {
             a.member.addr = moved(node);
             a.held = Held { epoch, position: 9 };
         })
@@ -153,11 +153,11 @@ fn majorities() -> Vec<(Vec<Membership>, bool)> {
         (vec![votes(1, (2, 9), &[1, 2, 4]), alive(2, 10, 0)], true),
         (vec![votes(1, (2, 9), &[1, 2, 4]), alive(2, 11, 0)], false),
         {
-            let back = stands(2, 11, 1, Standing::Opening { whole: false });
+            let back = stands(2, 11, 1, Standing::Opening { caught_up: false });
             (vec![votes(1, (2, 9), &[1, 2, 4]), voter(back, (0, 0), &all)], false)
         },
         {
-            let back = stands(2, 11, 1, Standing::Open { whole: true });
+            let back = stands(2, 11, 1, Standing::Open { caught_up: true });
             (vec![votes(1, (2, 9), &[1, 2, 4]), voter(back, (2, 9), &[1, 2, 4])], true)
         },
     ]

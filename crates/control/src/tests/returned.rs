@@ -8,7 +8,7 @@ fn kept(
     epoch: u32,
     (id, run, intact): (u64, u64, bool),
 ) -> Membership {
-    but(stands(node, incarnation, epoch, Standing::Kept { intact }), |a| {
+    but(stands(node, incarnation, epoch, Standing::Returning { intact }), |a| {
         // A replica that was whole in that epoch says so of what is on its disk.
         a.held = Held { epoch, position: 9 };
         a.data_dir = Some(DataDir { id, run });
@@ -53,18 +53,18 @@ fn all_come_back(
     say(&mut c, 5_000, &kept(3, 20, 1, third));
     let epoch = persist(&mut c, 5_000);
     let members = c.state().config(GROUP).map_or(vec![], |config| config.members.clone());
-    let whole = wholes(&c);
-    (epoch, members, whole, c.take_mistrusted())
+    let caught_up = wholes(&c);
+    (epoch, members, caught_up, c.take_mistrusted())
 }
 
 /// Members that come back with their disks keep their places and are whole.
 #[test]
 fn t4_members_with_their_disks_keep_their_places() {
-    let (epoch, members, whole, lost) = all_come_back(Guards::ALL, (storage(3), 2, true));
+    let (epoch, members, caught_up, lost) = all_come_back(Guards::ALL, (storage(3), 2, true));
     assert_eq!(lost, []);
     assert_eq!(epoch, Some(2), "one epoch takes all of them in");
     assert_eq!(members, [member(1, 20), member(2, 20), member(3, 20)]);
-    assert_eq!(whole, [1, 2, 3]);
+    assert_eq!(caught_up, [1, 2, 3]);
 }
 
 /// Another directory than it had, an older one of it, and one that lost something.
@@ -75,10 +75,10 @@ const LOST: [(u64, u64, bool); 3] = [(1_000, 2, true), (903, 1, true), (903, 2, 
 fn t4_other_older_or_damaged_directory_is_a_stranger() {
     let why = [Mistrust::OtherDirectory, Mistrust::OlderDirectory, Mistrust::Incomplete];
     for (third, why) in LOST.into_iter().zip(why) {
-        let (_, members, whole, lost) = all_come_back(Guards::ALL, third);
+        let (_, members, caught_up, lost) = all_come_back(Guards::ALL, third);
         assert_eq!(lost, [(GROUP, 3, why)]);
         assert_eq!(members, [member(1, 20), member(2, 20)], "{third:?}");
-        assert_eq!(whole, [1, 2], "{third:?}");
+        assert_eq!(caught_up, [1, 2], "{third:?}");
     }
 }
 
@@ -88,8 +88,8 @@ fn t4_other_older_or_damaged_directory_is_a_stranger() {
 fn t4_without_the_directory_check_a_stranger_counts() {
     for (third, guard) in LOST.into_iter().zip([Guard::SameStorage, Guard::NewerRun, Guard::Intact])
     {
-        let (_, members, whole, _) = all_come_back(Guards::without(guard), third);
-        assert_eq!((members.len(), whole), (3, vec![1, 2, 3]), "{guard:?}");
+        let (_, members, caught_up, _) = all_come_back(Guards::without(guard), third);
+        assert_eq!((members.len(), caught_up), (3, vec![1, 2, 3]), "{guard:?}");
     }
 }
 
@@ -172,12 +172,17 @@ fn few_come_back(guards: Guards, back: &[(u16, u64, u64)]) -> (u32, Vec<u16>, Op
 }
 
 /// These are heard, in that incarnation, with the switch, from one time to the other.
-fn come_back(c: &mut Controller, (from, to): (u64, u64), life: u64, back: &[(u16, u64, u64)]) {
+fn come_back(
+    c: &mut Controller,
+    (from, to): (u64, u64),
+    incarnation: u64,
+    back: &[(u16, u64, u64)],
+) {
     for ms in (from..to).step_by(50) {
         say(c, ms, &switch(78, 0));
         let epoch = c.state().groups[0].config.epoch;
         for (node, id, run) in back {
-            say(c, ms, &kept(*node, life, epoch, (*id, *run, true)));
+            say(c, ms, &kept(*node, incarnation, epoch, (*id, *run, true)));
         }
         c.tick(at(ms), &mut vec![]);
         persist(c, ms);
@@ -362,7 +367,7 @@ fn bug_19_12_late_member_at_another_address_is_announced() {
     // The second one asks for votes; the third one has lost its disk.
     for ms in (450..1_000).step_by(50) {
         let opening =
-            |node| but(back(node, 2), |a| a.standing = Standing::Opening { whole: false });
+            |node| but(back(node, 2), |a| a.standing = Standing::Opening { caught_up: false });
         say(&mut c, ms, &back(1, 2));
         say(&mut c, ms, &opening(2));
         say(&mut c, ms, &switch(78, 2));

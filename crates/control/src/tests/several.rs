@@ -38,7 +38,7 @@ fn bug_17_5_new_switch_hears_no_old_switch_from_a_stuck_group() {
         c.tick(at(ms), &mut vec![]);
         persist_all(&mut c, ms);
     }
-    assert_eq!(c.problem(), Some(Problem::NobodyWhole));
+    assert_eq!(c.problem(), Some(Problem::NobodyCaughtUp));
     assert_eq!((c.problem_group(), c.state().switch_incarnation), (Some(GROUP), 78));
     assert_eq!(c.state().config(WORKERS).unwrap().switch_incarnation, 78);
     // The same where the members of before are all open, and the group waits for another reason.

@@ -335,7 +335,7 @@ impl<'a> ReadOptions<'a> {
             match UpperName::of(args[at]).bytes() {
                 // Whether it waits is not for the engine to say.
                 b"BLOCK" if more > 0 => {
-                    crate::blocking::timeout_whole_ms(args[at + 1]).map_err(fixed)?;
+                    crate::blocking::timeout_integer_ms(args[at + 1]).map_err(fixed)?;
                     at += 1;
                 }
                 b"COUNT" if more > 0 => {

@@ -99,7 +99,7 @@ impl Known {
 
 /// What is asked of a script beside what it does.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct ScriptOptions {
     /// It has to tell which keys it touches.
     pub is_copied: bool,
     /// It may find keys of other databases than its own.
@@ -116,9 +116,9 @@ pub(super) fn wrap(
     step: &Step<'_>,
     entropy: u64,
     known: &Known,
-    asked: Asked,
+    asked: ScriptOptions,
 ) -> Option<Vec<Vec<u8>>> {
-    let Asked { is_copied, has_databases, is_heard } = asked;
+    let ScriptOptions { is_copied, has_databases, is_heard } = asked;
     let rules = rules_of(command);
     let mut args: Vec<Vec<u8>> = command.args().map(<[u8]>::to_vec).collect();
     if rules.is_some() {

@@ -407,7 +407,7 @@ impl<B: Backend> Shimmed<B> {
                     // The backend refused the whole with one error.
                     reply.truncate(start);
                     reply.extend_from_slice(&raw);
-                    self.feed_before(&mut raised, usize::MAX);
+                    self.buffer_before(&mut raised, usize::MAX);
                     return;
                 };
                 length += next;
@@ -415,7 +415,7 @@ impl<B: Backend> Shimmed<B> {
             let (own, behind) = rest.split_at(length);
             rest = behind;
             command += part.count;
-            self.feed_before(&mut raised, command);
+            self.buffer_before(&mut raised, command);
             let at = reply.len();
             reply.extend_from_slice(own);
             if let Some(database) = part.flushes
@@ -440,6 +440,6 @@ impl<B: Backend> Shimmed<B> {
             }
             settled.write(reply, at);
         }
-        self.feed_before(&mut raised, usize::MAX);
+        self.buffer_before(&mut raised, usize::MAX);
     }
 }

@@ -211,7 +211,7 @@ fn acknowledge(sender: &mut Sender, log: &Log, at_ms: u64, next: u64, held: u64)
         held,
         applied: Position(next - 1),
         committed: Position(0),
-        life: 0,
+        entry: 0,
         is_short: false,
         queue: 0,
     };

@@ -32,8 +32,8 @@ impl<E: Engine> Replica<E> {
         if self.phase != Phase::Open {
             return;
         }
-        if !self.whole {
-            self.note_whole();
+        if !self.caught_up {
+            self.note_caught_up();
         }
         // The primary waits to hear of it.
         if self.role.is_protocol(Protocol::PrimaryBackup) {
@@ -72,7 +72,7 @@ impl<E: Engine> Replica<E> {
     /// The disk failed, for good: the replica leaves.
     pub fn disk_failed(&mut self) {
         self.journal.die();
-        self.leave();
+        self.fail_stop();
     }
 
     /// Up to where what was executed here is on this disk.
@@ -151,7 +151,7 @@ impl<E: Engine> Replica<E> {
     /// Takes the next part of a snapshot, if one is due, or under way.
     fn take_snapshot(&mut self) {
         let Some(number) = self.journal.part_wanted() else { return };
-        if !self.whole || !self.serving.engine.prepare_copy() {
+        if !self.caught_up || !self.serving.engine.prepare_copy() {
             return;
         }
         self.journal.begin_part(Position(self.submitted.position));

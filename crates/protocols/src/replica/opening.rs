@@ -271,8 +271,8 @@ mod tests {
         assert!(take(&mut opening, &second) && opening.has_fetched());
         assert!(opening.fetch(END).is_none(), "it is here");
         assert_eq!((opening.take_fetched(Position(4)), opening.take_fetched(NEXT)), (None, None));
-        let whole = [first.1, second.1, last.1].concat();
-        assert_eq!(opening.take_fetched(END), Some(whole));
+        let caught_up = [first.1, second.1, last.1].concat();
+        assert_eq!(opening.take_fetched(END), Some(caught_up));
         assert!(!opening.has_fetched() && opening.take_fetched(END).is_none());
         let next = opening.fetch(NEXT).unwrap();
         assert_eq!((next.position, next.index, next.missing), (Position(7), 0, u64::MAX));

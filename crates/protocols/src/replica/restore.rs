@@ -10,7 +10,7 @@ use concord_wire::Sink;
 use concord_wire::record::Record;
 
 use super::Replica;
-use crate::journal::{BadEntry, Kept};
+use crate::journal::{BadEntry, DiskState};
 use crate::ordered::Fit;
 use crate::setup::Phase;
 
@@ -40,7 +40,7 @@ impl<E: Engine> Replica<E> {
                 let position = Position(part.position);
                 self.install_table(now, position, part.bytes).map(|_| ()).ok_or(BadEntry)
             }
-            Entry::Part(part) if !self.copy.is_whole() => self.restore_part(part),
+            Entry::Part(part) if !self.copy.is_caught_up() => self.restore_part(part),
             Entry::Part(_) | Entry::Marks(_) | Entry::Reset => Ok(()),
             // All that a member has is committed, or will be.
             Entry::Committed(_) => Ok(()),
@@ -107,11 +107,11 @@ impl<E: Engine> Replica<E> {
     pub fn keep(
         &mut self,
         now: Now,
-        kept: Kept,
+        kept: DiskState,
         (log_bytes, lease_ns): (u64, u64),
     ) -> Result<(), BadEntry> {
         let is_left = self.phase == Phase::Left;
-        if !self.queue.is_empty() || !self.copy.is_whole() || is_left {
+        if !self.queue.is_empty() || !self.copy.is_caught_up() || is_left {
             return Err(BadEntry);
         }
         self.phase = Phase::Out;

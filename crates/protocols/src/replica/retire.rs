@@ -48,7 +48,7 @@ impl<E: Engine> Replica<E> {
     /// Gives back what leases it held, once it can use none any more.
     pub(super) fn tick_retiring(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.retiring.is_some_and(|r| now >= r.until) {
-            self.leave();
+            self.fail_stop();
         }
         let may_answer = !matches!(self.phase, Phase::Out | Phase::Left);
         let Some(retiring) = &mut self.retiring else { return };

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Duration, Instant, Position, ViewNumber};
 use concord_wire::control::LogEnd;
-use concord_wire::vr::SwitchLife;
+use concord_wire::vr::SwitchIncarnation;
 
 /// Most doublings of the time that a view change may take, a lease's length at first. It has to be
 /// longer than a lease, and no longer than clients wait: whatever made earlier ones fail may have
@@ -18,7 +18,7 @@ pub(super) struct Vote {
     pub(super) last_normal: ViewNumber,
     pub(super) end: LogEnd,
     pub(super) committed: Position,
-    pub(super) switch: SwitchLife,
+    pub(super) switch: SwitchIncarnation,
 }
 
 /// A view change under way.
@@ -127,7 +127,7 @@ impl Change {
     }
 
     /// The newest switch that any of the votes knows.
-    pub(super) fn switch(&self) -> SwitchLife {
+    pub(super) fn switch(&self) -> SwitchIncarnation {
         self.votes.iter().flatten().map(|v| v.switch).max().unwrap_or_default()
     }
 }
@@ -138,7 +138,7 @@ mod tests {
 
     fn vote(last_normal: u32, position: u64) -> Vote {
         let (last_normal, end) = (ViewNumber(last_normal), LogEnd { position, hash: 0 });
-        Vote { last_normal, end, committed: Position(0), switch: SwitchLife::default() }
+        Vote { last_normal, end, committed: Position(0), switch: SwitchIncarnation::default() }
     }
 
     fn entered(members: usize) -> Change {
@@ -194,7 +194,7 @@ mod tests {
     fn votes_are_counted_among_the_voters_and_forgotten_with_a_life() {
         let mut c = entered(3);
         c.vote(0, Vote { committed: Position(7), ..vote(2, 9) });
-        let switch = SwitchLife { id: 4, ..SwitchLife::default() };
+        let switch = SwitchIncarnation { id: 4, ..SwitchIncarnation::default() };
         c.vote(2, Vote { committed: Position(3), switch, ..vote(2, 9) });
         assert!(c.has_voted(0) && !c.has_voted(1));
         assert_eq!(

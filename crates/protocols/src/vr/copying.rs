@@ -50,7 +50,7 @@ impl Copying {
     /// What can be executed of a record, by which of its objects are here.
     pub(super) fn executable(&self, record: &Record<'_>, guards: Guards) -> Executable {
         if self.wanted >= PART_RESULTS {
-            return Executable::Whole;
+            return Executable::All;
         }
         Executable::of(record, self.wanted.saturating_sub(PART_OBJECTS), guards)
     }
@@ -70,8 +70,8 @@ mod tests {
     const TARGET: LogEnd = LogEnd { position: 9, hash: 7 };
 
     /// A copy that needs part `wanted` next, and has it whole or not, as of position 5.
-    fn copying(wanted: u64, is_whole: bool) -> Copying {
-        let total_bytes = if is_whole { 3 } else { 4_000 };
+    fn copying(wanted: u64, is_caught_up: bool) -> Copying {
+        let total_bytes = if is_caught_up { 3 } else { 4_000 };
         let hdr = FragmentHdr { version: 5, total_bytes, index: 0, count: 1 };
         let mut part = Assembly::new(hdr);
         part.add(&hdr, b"abc");

@@ -117,7 +117,7 @@ impl<E: Engine> Vr<E> {
     pub fn disk_failed(&mut self) {
         self.journal.die();
         self.held.clear();
-        self.leave();
+        self.fail_stop();
     }
 
     /// Whether all that was promised is durable.
@@ -157,7 +157,7 @@ impl<E: Engine> Vr<E> {
             last_normal: if self.copying.is_some() { 0 } else { self.last_normal.0 },
             switch: self.switch,
             floor,
-            lives: self.lives.vector().to_vec(),
+            crash_vector: self.crash_vector.vector().to_vec(),
         });
         let vote = self.ballot.voted_for().filter(|_| is_here && self.group.elects());
         let vote = vote.map_or(0, |member| self.group.node_of(member).0);
@@ -215,7 +215,7 @@ impl<E: Engine> Vr<E> {
             }
             PART_RESULTS => {
                 self.journal.end_part(end, bytes, None);
-                if self.leading.followers.iter().all(|f| f.feed.is_none()) {
+                if self.leading.followers.iter().all(|f| f.outgoing_copy.is_none()) {
                     self.serving.engine.end_copy();
                 }
             }

@@ -307,7 +307,7 @@ impl<E: Engine> Vr<E> {
         self.consider_elected(now, sink);
     }
 
-    fn vote_of(&self, committed: Position, switch: concord_wire::vr::SwitchLife) -> Vote {
+    fn vote_of(&self, committed: Position, switch: concord_wire::vr::SwitchIncarnation) -> Vote {
         Vote { last_normal: self.view, end: self.ordered.log.end(), committed, switch }
     }
 
@@ -363,7 +363,7 @@ impl<E: Engine> Vr<E> {
         now: Now,
         (from, term): (usize, ViewNumber),
         granted: bool,
-        (committed, switch): (Position, concord_wire::vr::SwitchLife),
+        (committed, switch): (Position, concord_wire::vr::SwitchIncarnation),
         sink: &mut impl Sink,
     ) {
         if term > self.view {

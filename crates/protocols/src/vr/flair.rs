@@ -15,7 +15,7 @@ use concord_wire::{Checked, Flags, GroupId, Kind, Op, Reason, Repr, Sink, WireEr
 use super::follower::Follower;
 use super::{Stage, Vr};
 use crate::flair::Speaker;
-use crate::turn::Turn;
+use crate::pending::PendingWrite;
 
 /// How long a session waits for followers that lag: who has not all of the log at its start gets no
 /// read of a key group before that is written.
@@ -130,15 +130,15 @@ impl<E: Engine> Vr<E> {
     }
 
     /// What the switch learns from the reply to a write.
-    pub(super) fn checked(&self, turn: &Turn) -> Checked {
+    pub(super) fn checked(&self, operation: &PendingWrite) -> Checked {
         let concerns = [Flags::WILDCARD, Flags::REGISTER, Flags::NOOP, Flags::INTERNAL];
-        let flags = concerns.into_iter().filter(|flag| turn.asked.flags.has(*flag));
+        let flags = concerns.into_iter().filter(|flag| operation.asked.flags.has(*flag));
         Checked {
-            seq: turn.asked.seq,
+            seq: operation.asked.seq,
             switch: SwitchId(self.switch.id),
             flags: flags.fold(Flags(0), Flags::with),
-            log_idx: turn.position,
-            cflwrs: self.holders(turn.position),
+            log_idx: operation.position,
+            cflwrs: self.holders(operation.position),
         }
     }
 

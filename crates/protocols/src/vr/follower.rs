@@ -31,12 +31,12 @@ pub(super) struct Follower {
     /// It was told to end: no reads are sent to it.
     pub(super) retires: bool,
     /// It copies the state.
-    pub(super) feed: Option<Feed>,
+    pub(super) outgoing_copy: Option<OutgoingCopy>,
 }
 
 /// What the leader keeps for a member that copies.
 #[derive(Clone, Debug)]
-pub(super) struct Feed {
+pub(super) struct OutgoingCopy {
     pub(super) attempt: u64,
     pub(super) part: Option<Part>,
 }

@@ -18,16 +18,16 @@ use concord_wire::{Addr, Flags, Packet, Repr, Sink};
 
 use super::sequence::{Gap, LACKS_MAX, after};
 use super::{Stage, Vr};
-use crate::turn::Asked;
+use crate::pending::RequestHeader;
 
 impl<E: Engine> Vr<E> {
     /// The number up to which the view has all writes, or does without them.
-    fn numbered(&self) -> Seq {
-        self.sequence.numbered(self.ordered.last_seq, self.switch.id)
+    fn last_sequenced(&self) -> Seq {
+        self.sequence.last_sequenced(self.ordered.last_seq, self.switch.id)
     }
 
     fn next_number(&self) -> Seq {
-        after(self.numbered())
+        after(self.last_sequenced())
     }
 
     /// A write with the switch's number.
@@ -35,7 +35,7 @@ impl<E: Engine> Vr<E> {
         let repr = packet.repr();
         if repr.seq.switch_id.0 != self.switch.id || !repr.seq.is_some() {
             self.count.writes_other_switch += 1;
-        } else if repr.seq <= self.numbered() {
+        } else if repr.seq <= self.last_sequenced() {
             self.count.writes_out_of_order += 1;
         } else if self.is_next(&repr) {
             self.order_stamped(&repr, packet.body());
@@ -58,7 +58,7 @@ impl<E: Engine> Vr<E> {
         let staged = repr.flags.has(Flags::BODY_STAGED) && !repr.flags.has(Flags::NOOP);
         self.stage == Stage::Normal
             && (repr.seq == self.next_number() || !self.setup.guards.on(Guard::Gaps))
-            && repr.seq > self.numbered()
+            && repr.seq > self.last_sequenced()
             && (self.is_leader() || !staged)
             && !self.ordered.log.is_full(&self.setup.limits)
     }
@@ -67,7 +67,7 @@ impl<E: Engine> Vr<E> {
     pub(super) fn take_early(&mut self, now: Instant) {
         while let Some((seq, bytes)) = self.sequence.first() {
             let next = Packet::parse(bytes).is_ok_and(|packet| self.is_next(&packet.repr()));
-            if seq > self.numbered() && !next {
+            if seq > self.last_sequenced() && !next {
                 break;
             }
             let Some(bytes) = self.sequence.pop() else { break };
@@ -95,7 +95,7 @@ impl<E: Engine> Vr<E> {
     /// that is here.
     pub(super) fn draw_floor(&mut self) {
         self.sequence.set_floor(Seq::NONE);
-        self.sequence.draw_floor(self.numbered());
+        self.sequence.draw_floor(self.last_sequenced());
     }
 
     /// The floor of a view whose leader said so.
@@ -155,7 +155,8 @@ impl<E: Engine> Vr<E> {
             if record.flags.has(Flags::BODY_STAGED) && !record.flags.has(Flags::NOOP) {
                 continue;
             }
-            let repr = Repr { further: record.further, ..Asked::recorded(&record).stamped() };
+            let repr =
+                Repr { further: record.further, ..RequestHeader::recorded(&record).stamped() };
             repr.emit(record.command, &mut self.scratch);
             sink.send(to, &self.scratch);
             self.vr_count.gaps_filled += 1;
@@ -165,8 +166,8 @@ impl<E: Engine> Vr<E> {
     /// A write that waits here for the leader's record of it, since its body was staged there, or
     /// for one before it: as the switch sent it.
     fn send_early(&mut self, position: Position, to: Addr, sink: &mut impl Sink) {
-        let (end, numbered) = (self.ordered.end(), self.numbered());
-        if let Some(bytes) = self.sequence.at(position, end, numbered) {
+        let (end, last_sequenced) = (self.ordered.end(), self.last_sequenced());
+        if let Some(bytes) = self.sequence.at(position, end, last_sequenced) {
             sink.send(to, bytes);
             self.vr_count.gaps_filled += 1;
         }

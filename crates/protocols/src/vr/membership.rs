@@ -119,7 +119,7 @@ impl<E: Engine> Vr<E> {
         let Some(follower) = self.leading.followers.get(member) else { return false };
         let is_near = follower.acked.0 + LAG_RECORDS_MAX >= self.committed.0;
         let has_begun = follower.acked >= self.leading.view_start();
-        let follows = follower.sender.is_some() && follower.feed.is_none();
+        let follows = follower.sender.is_some() && follower.outgoing_copy.is_none();
         self.is_live(now.instant, member) && follows && has_begun && is_near
     }
 

@@ -4,9 +4,9 @@
 //! way to choose who leads, and with which log (`elections`, `ballot`): there a view is a term.
 //!
 //! Read [`Vr`] first, then `input` (what comes in), `normal` (writes), `reads`, `views` (who
-//! leads), `recovery` (a replica that lost everything), `lives` (why that is safe without a disk),
-//! `copy` (the state, where the log does not go back far enough), `disk` and `restore` (what is
-//! kept, and a start with it). Each imports the parts that it works with, which own their state
+//! leads), `recovery` (a replica that lost everything), `crash_vector` (why that is safe without a
+//! disk), `copy` (the state, where the log does not go back far enough), `disk` and `restore` (what
+//! is kept, and a start with it). Each imports the parts that it works with, which own their state
 //! (`group`, `change`, `ballot`, `leading`, `follower`, `inbound`, `suspicion`, `recovering`,
 //! `copying`, `sequence`, `scripts`, `withheld`, `farewell`), and no part imports any of them.
 //!
@@ -19,6 +19,7 @@ mod ballot;
 mod change;
 mod copy;
 mod copying;
+mod crash_vector;
 mod decide;
 mod disk;
 mod elections;
@@ -33,7 +34,6 @@ mod group_leases;
 mod inbound;
 mod input;
 mod leading;
-mod lives;
 mod membership;
 mod normal;
 mod queue;
@@ -61,7 +61,7 @@ use concord_core::{
 };
 use concord_engine::Engine;
 use concord_wire::control::{Assembly, LogEnd, Membership, Message, ReplicaAlive};
-use concord_wire::vr::{SwitchLife, VrBody, VrMessage};
+use concord_wire::vr::{SwitchIncarnation, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
 use crate::counters::ReplicaCounters;
@@ -77,12 +77,12 @@ use crate::shown::shown;
 use ballot::Ballot;
 use change::Change;
 use copying::Copying;
+pub use crash_vector::{CrashVector, Heard};
 use farewell::Farewell;
 use group::Group;
 use group_leases::GroupLeases;
 use inbound::Inbound;
 use leading::Leading;
-pub use lives::{Heard, Lives};
 use queue::Pending;
 use quorum_reads::QuorumReads;
 use recovering::Recovery;
@@ -196,13 +196,13 @@ pub struct Vr<E> {
     gives_up: bool,
     /// Whether its disk is there, and nothing was ever promised by it.
     is_new: bool,
-    lives: Lives,
+    crash_vector: CrashVector,
     /// "view-number"; never falls.
     view: ViewNumber,
     /// The latest view in which the status was normal; the log is of that view.
     last_normal: ViewNumber,
     /// The switch of the view.
-    switch: SwitchLife,
+    switch: SwitchIncarnation,
     /// NOPaxos: what comes from the switch.
     sequence: Sequence,
     /// The own clock at the input that is being handled.
@@ -275,10 +275,10 @@ impl<E: Engine> Vr<E> {
             assembly: Assembly::new(1),
             gives_up: false,
             is_new: false,
-            lives: Lives::default(),
+            crash_vector: CrashVector::default(),
             view: ViewNumber(0),
             last_normal: ViewNumber(0),
-            switch: SwitchLife::default(),
+            switch: SwitchIncarnation::default(),
             sequence: Sequence::default(),
             local_ms: 0,
             committed: Position(0),
@@ -326,7 +326,7 @@ impl<E: Engine> Vr<E> {
             group: self.group.id(),
             from: self.setup.me.node,
             view: view.0,
-            lives: self.lives.vector().to_vec(),
+            crash_vector: self.crash_vector.vector().to_vec(),
         }
     }
 
@@ -397,7 +397,7 @@ impl<E: Engine> Vr<E> {
     }
 
     /// Fail-stop: it answers nothing any more.
-    fn leave(&mut self) {
+    fn fail_stop(&mut self) {
         self.stage = Stage::Left;
         self.inbound.close();
         self.helper = None;
@@ -461,7 +461,7 @@ impl<E: Engine> Vr<E> {
         let watches = !matches!(self.stage, Stage::Out | Stage::Left);
         let owes = watches && self.owes();
         if self.serving.gives_up_engine(now.instant, owes, &mut self.count) {
-            self.leave();
+            self.fail_stop();
         } else if self.is_leader() && !self.group.is_alone() && !self.may_lead() {
             self.vr_count.stepped_down += 1;
             if self.group.elects() {
@@ -491,7 +491,7 @@ impl<E: Engine> Vr<E> {
             Stage::Normal if self.is_leader() => {
                 self.confirm_reads(now, sink);
                 self.say_start_view(sink);
-                self.say_void(sink);
+                self.say_aborted(sink);
             }
             Stage::Normal | Stage::Starting => {
                 if !self.inbound.is_streaming() {

@@ -25,8 +25,8 @@ use super::follower::Follower;
 use super::{Stage, Vr};
 use crate::link::{Arrival, BrokenStream};
 use crate::ordered::Fit;
+use crate::pending::RequestHeader;
 use crate::setup::ALIVE_NS;
-use crate::turn::Asked;
 
 /// How long a commit point waits for a PREPARE to carry it (Harmonia §8.3, footnote 3).
 const COMMIT_DELAY_NS: Duration = 100 * US;
@@ -103,7 +103,7 @@ impl<E: Engine> Vr<E> {
             false => self.serving.engine.is_full(),
         };
         let flags = flags.set(Flags::MEMORY_FULL, is_full);
-        let asked = Asked { flags, ..Asked::of(repr, now_ms) };
+        let asked = RequestHeader { flags, ..RequestHeader::of(repr, now_ms) };
         let at = (position, self.epoch());
         self.ordered.append(&asked.record(at, repr.further, refused, command, reply));
         self.journal.record(self.ordered.log.last());
@@ -234,7 +234,7 @@ impl<E: Engine> Vr<E> {
             }
             return;
         }
-        let is_stale = ack.life != self.group.tag_of(self.lives.of(from));
+        let is_stale = ack.entry != self.group.tag_of(self.crash_vector.of(from));
         if is_stale && self.setup.guards.on(Guard::CrashVector) {
             self.vr_count.stale_lives += 1;
         } else if self.is_leader() {
@@ -313,7 +313,7 @@ impl<E: Engine> Vr<E> {
             self.execute_committed(now, sink);
         }
         if self.outlived_stop() {
-            self.leave();
+            self.fail_stop();
         }
     }
 
@@ -337,7 +337,7 @@ impl<E: Engine> Vr<E> {
         self.local_ms = now.unix_ms;
         let is_lost = self.serving.engine.lost() && !self.has_last_word(now.instant);
         if is_lost && self.stage != Stage::Left {
-            self.leave();
+            self.fail_stop();
         }
         self.ask_log_ends(now, sink);
         if self.is_leader() {
@@ -433,7 +433,7 @@ impl<E: Engine> Vr<E> {
                 held: 0,
                 applied: self.ordered.end(),
                 committed: self.commit_point(),
-                life: self.group.tag_of(self.lives.mine()),
+                entry: self.group.tag_of(self.crash_vector.mine()),
                 is_short: false,
                 queue: 0,
             };
@@ -604,8 +604,9 @@ impl<E: Engine> Vr<E> {
         let acked = if normal { self.acked() } else { Position(0) };
         let (epoch, node, executed) = (self.epoch(), self.group.node(), self.executed);
         let Some((peer, ack)) = self.inbound.ack((epoch, node), acked, executed) else { return };
-        let (life, is_short) = (self.group.tag_of(self.lives.mine()), self.journal.is_short());
-        Ack { life, is_short, queue: self.queue.tell(), ..ack }.emit(&mut self.scratch);
+        let (entry, is_short) =
+            (self.group.tag_of(self.crash_vector.mine()), self.journal.is_short());
+        Ack { entry, is_short, queue: self.queue.tell(), ..ack }.emit(&mut self.scratch);
         self.next_beat = now.after(self.beat_ns());
         if let Some(index) = self.group.index_of(peer) {
             sink.send(self.group.members()[index].addr, &self.scratch);

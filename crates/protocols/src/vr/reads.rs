@@ -9,15 +9,15 @@ use alloc::vec::Vec;
 
 use concord_core::{Guard, Instant, Now, Position, ViewNumber};
 use concord_engine::Engine;
-use concord_wire::vr::{Life, VrBody};
+use concord_wire::vr::{CrashVectorEntry, VrBody};
 use concord_wire::{Flags, Packet, Reason, Repr, Sink};
 
 use super::queue::Pending;
 use super::withheld::Ready;
 use super::{Stage, Vr};
+use crate::pending::PendingRead;
 use crate::serve::Read;
 use crate::setup::{RETRY_NS, SlowReads};
-use crate::turn::ReadTurn;
 
 impl<E: Engine> Vr<E> {
     pub(super) fn on_read(&mut self, now: Now, packet: &Packet<'_>, sink: &mut impl Sink) {
@@ -257,13 +257,14 @@ impl<E: Engine> Vr<E> {
         &mut self,
         now: Now,
         (from, view): (usize, ViewNumber),
-        to: Life,
+        to: CrashVectorEntry,
         (round, end): (u64, Position),
         sink: &mut impl Sink,
     ) {
         // The questions' numbers begin again with each process: what an earlier one was told is
         // older than the reads here.
-        let is_mine = to == self.lives.mine() || !self.setup.guards.on(Guard::QuorumLife);
+        let is_mine =
+            to == self.crash_vector.mine() || !self.setup.guards.on(Guard::QuorumIncarnation);
         if !is_mine {
             self.vr_count.stale_lives += 1;
         } else if self.stage == Stage::Normal && self.is_view(view) {
@@ -317,19 +318,19 @@ impl<E: Engine> Vr<E> {
         reason: Reason,
         sink: &mut impl Sink,
     ) {
-        let turn = ReadTurn::of(repr, reason);
+        let operation = PendingRead::of(repr, reason);
         let (asked, in_force) = ((repr, command), self.in_force());
-        match self.serving.read(now, &turn, asked, in_force, &mut self.count, sink) {
+        match self.serving.read(now, &operation, asked, in_force, &mut self.count, sink) {
             Read::Refused => {}
             Read::Waits => {
                 let command =
                     if in_force.checked.is_some() { command.to_vec() } else { Vec::new() };
                 let led = self.is_leader();
-                self.pending.push_back(Pending::Read { turn, command, led });
+                self.pending.push_back(Pending::Read { operation, command, led });
             }
             Read::Done => {
                 let reply = core::mem::take(&mut self.serving.reply);
-                self.answer_read(now, turn, (&reply, command), sink);
+                self.answer_read(now, operation, (&reply, command), sink);
                 self.serving.reply = reply;
             }
         }
@@ -340,16 +341,16 @@ impl<E: Engine> Vr<E> {
     pub(super) fn answer_read(
         &mut self,
         now: Now,
-        turn: ReadTurn,
+        operation: PendingRead,
         (reply, command): (&[u8], &[u8]),
         sink: &mut impl Sink,
     ) {
         if let Some(script) = self.withholds() {
-            return self.withheld.push(script, Ready::Read(turn, reply.to_vec()));
+            return self.withheld.push(script, Ready::Read(operation, reply.to_vec()));
         }
         // The switch passes what its leader says unchecked: nothing is to be asked again.
         let command = if self.is_leader() { &[] } else { command };
         let in_force = self.in_force();
-        self.serving.answer(now, &turn, (reply, command), in_force, &mut self.count, sink);
+        self.serving.answer(now, &operation, (reply, command), in_force, &mut self.count, sink);
     }
 }

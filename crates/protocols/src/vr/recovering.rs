@@ -4,10 +4,10 @@ use alloc::vec::Vec;
 
 use concord_core::{Duration, Instant, ViewNumber};
 use concord_wire::control::LogEnd;
-use concord_wire::vr::SwitchLife;
+use concord_wire::vr::SwitchIncarnation;
 
 /// What a view's leader says: where its log ends, its switch, and the view's floor.
-pub(super) type Led = (LogEnd, SwitchLife, u32);
+pub(super) type Led = (LogEnd, SwitchIncarnation, u32);
 
 /// A RecoveryResponse.
 #[derive(Clone, Copy, Debug)]
@@ -147,7 +147,7 @@ mod tests {
     /// By a member in `view`, its leader or not.
     fn answer(view: u32, leads: bool) -> Answer {
         let end = LogEnd { position: 9, hash: u64::from(view) };
-        let leader = leads.then(|| (end, SwitchLife::default(), 0));
+        let leader = leads.then(|| (end, SwitchIncarnation::default(), 0));
         Answer { view: ViewNumber(view), leader, voters: None }
     }
 

@@ -1,5 +1,5 @@
 //! Recovery of a replica that lost everything (VRR §4.3), made safe by crash vectors
-//! ([`super::lives`]).
+//! ([`super::crash_vector`]).
 //!
 //! VRR's protocol alone is not: a vote that was sent before the crash can be counted after the
 //! recovery in an earlier view (Michael et al., DISC 2017). Here a recovering replica
@@ -15,7 +15,7 @@
 use concord_core::{Guard, Now};
 use concord_engine::Engine;
 use concord_wire::Sink;
-use concord_wire::vr::{Life, VrBody};
+use concord_wire::vr::{CrashVectorEntry, VrBody};
 
 use super::group::quorum_of;
 use super::recovering::Answer;
@@ -44,16 +44,16 @@ impl<E: Engine> Vr<E> {
     /// process promised counts no more, and what the other one promised is not known here: it
     /// recovers, as a life above both, and tells all of it. Its log and its state are as good as
     /// any other beginning.
-    pub(super) fn come_again(&mut self, now: Now, above: Life, sink: &mut impl Sink) {
-        if !self.setup.guards.on(Guard::LifeRaised) {
-            if !(self.recovery.is_under_way() && self.lives.raise_mine(above)) {
-                self.leave();
+    pub(super) fn come_again(&mut self, now: Now, above: CrashVectorEntry, sink: &mut impl Sink) {
+        if !self.setup.guards.on(Guard::IncarnationRaised) {
+            if !(self.recovery.is_under_way() && self.crash_vector.raise_mine(above)) {
+                self.fail_stop();
             }
             self.recovery.forget_all();
             return;
         }
-        if !self.lives.raise_mine(above) {
-            return self.leave();
+        if !self.crash_vector.raise_mine(above) {
+            return self.fail_stop();
         }
         self.leave_view(self.view);
         // The other one may have granted leases until now.
@@ -95,9 +95,14 @@ impl<E: Engine> Vr<E> {
         is_known || !self.group.elects() || !self.setup.guards.on(Guard::RecoveryTerm)
     }
 
-    pub(super) fn on_recovery_response(&mut self, from: usize, lives: &[Life], answer: Answer) {
-        let mine = self.lives.mine();
-        if self.stage == Stage::Recovering && lives.get(self.group.me()) == Some(&mine) {
+    pub(super) fn on_recovery_response(
+        &mut self,
+        from: usize,
+        crash_vector: &[CrashVectorEntry],
+        answer: Answer,
+    ) {
+        let mine = self.crash_vector.mine();
+        if self.stage == Stage::Recovering && crash_vector.get(self.group.me()) == Some(&mine) {
             self.recovery.note(from, answer);
         }
     }

@@ -18,8 +18,8 @@ use concord_wire::{Addr, Sink};
 
 use super::copying::Copying;
 use super::voters::Configuration;
-use super::{Lives, Stage, Vr};
-use crate::journal::{BadEntry, Kept};
+use super::{CrashVector, Stage, Vr};
+use crate::journal::{BadEntry, DiskState};
 use crate::ordered::Fit;
 use crate::parts::{PART_OBJECTS, PART_RESULTS, Table};
 
@@ -148,7 +148,7 @@ impl<E: Engine> Vr<E> {
     pub fn keep(
         &mut self,
         now: Now,
-        mut kept: Kept,
+        mut kept: DiskState,
         (log_bytes, lease_ns): (u64, u64),
     ) -> Result<(), BadEntry> {
         if !self.pending.is_empty() || self.copying.is_some() || self.stage == Stage::Left {
@@ -198,11 +198,11 @@ impl<E: Engine> Vr<E> {
             return false;
         };
         let members = config.members.len();
-        let mut lives = Lives::new(view.lives, index, self.setup.guards);
-        if lives.vector().len() != members || !lives.renew_mine(me.incarnation) {
+        let mut crash_vector = CrashVector::new(view.crash_vector, index, self.setup.guards);
+        if crash_vector.vector().len() != members || !crash_vector.renew_mine(me.incarnation) {
             return false;
         }
-        self.lives = lives;
+        self.crash_vector = crash_vector;
         self.suspicion.enter_group(now.instant, members);
         self.recovery.enter_group(members);
         self.group.enter(config, index);

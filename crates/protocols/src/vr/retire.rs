@@ -49,7 +49,7 @@ impl<E: Engine> Vr<E> {
             return;
         }
         if self.stage != Stage::Left && farewell.gives_up(now.instant) {
-            return self.leave();
+            return self.fail_stop();
         }
         match self.stage {
             Stage::Left if farewell.retiring.releases < RELEASES => {
@@ -63,7 +63,7 @@ impl<E: Engine> Vr<E> {
                 {
                     self.say(leader, VrBody::Retire { released: false }, sink);
                 } else {
-                    self.leave();
+                    self.fail_stop();
                 }
             }
             Stage::Out | Stage::ViewChange | Stage::Starting | Stage::Recovering | Stage::Left => {}
@@ -81,7 +81,7 @@ impl<E: Engine> Vr<E> {
             return self.hand_over(now, sink);
         }
         let is_live =
-            |by: &usize| self.is_live(now.instant, self.group.turn_of(self.next_view(*by)));
+            |by: &usize| self.is_live(now.instant, self.group.operation_of(self.next_view(*by)));
         let by = (1..members).find(is_live).unwrap_or(1);
         self.enter_view(now, self.next_view(by), sink);
     }

@@ -11,7 +11,7 @@ use concord_core::hash::object_id;
 use concord_core::{Guards, NodeId, RequestNumber, SEC, SessionId, SwitchId};
 use concord_engine::{CommandBuf, Memory, Shimmed};
 use concord_wire::control::{Config, Member, Program, Protocol};
-use concord_wire::vr::Life;
+use concord_wire::vr::CrashVectorEntry;
 use concord_wire::{Flags, GroupId, Kind, Op, Packet, Reason, Repr};
 
 const LEASE_NS: u64 = 100 * MS;
@@ -23,11 +23,11 @@ const SESSION: SessionId = SessionId(77);
 type Node = Vr<Shimmed<Memory>>;
 
 mod copy;
+mod crash_vector;
 mod disk;
 mod edges;
 mod flair;
 mod follower_leases;
-mod lives;
 mod members;
 mod nopaxos;
 mod raft;
@@ -485,7 +485,7 @@ fn stale_views_are_fenced_at_the_switch_by_their_number() {
     g.pass(200);
     let told = core::mem::take(&mut g.to_switch);
     let mut configs = told.iter().filter_map(|b| match Membership::parse(b) {
-        Ok(Membership::Configure(part)) => part.whole(),
+        Ok(Membership::Configure(part)) => part.complete(),
         _ => None,
     });
     let last = configs.next_back().unwrap();
@@ -498,7 +498,7 @@ fn stale_views_are_fenced_at_the_switch_by_their_number() {
     else {
         panic!("the switch is told who leads");
     };
-    let last = last.whole().unwrap();
+    let last = last.complete().unwrap();
     let members: Vec<u16> = last.members.iter().map(|m| m.node).collect();
     assert_eq!(members, [1, 3], "whom the leader does not hear of answers no fast reads");
 }
@@ -554,7 +554,7 @@ fn vrr_4_3_recovery_needs_a_quorum_and_its_leader() {
 
 /// DISC 2017: the vote that node 2 sent before it crashed arrives after it has recovered in the
 /// view that the vote had left, and has acknowledged a write there.
-fn late_vote_of_an_earlier_life(guards: Guards) -> Group {
+fn late_vote_of_an_earlier_incarnation(guards: Guards) -> Group {
     let mut g = Group::founded(3, guards);
     g.pass(50);
     // Node 2 alone leaves the view: what it says to node 1, the next leader, is on its way for
@@ -599,7 +599,7 @@ fn late_vote_of_an_earlier_life(guards: Guards) -> Group {
 
 #[test]
 fn disc_2017_a_vote_of_an_earlier_life_counts_no_more() {
-    let mut g = late_vote_of_an_earlier_life(Guards::ALL);
+    let mut g = late_vote_of_an_earlier_incarnation(Guards::ALL);
     let leader = g.leader().unwrap();
     assert_eq!(g.get(leader, "k", None).unwrap().2, "acknowledged");
     assert!(g.nodes[1].vr_count.stale_lives > 0);
@@ -610,7 +610,7 @@ fn disc_2017_a_vote_of_an_earlier_life_counts_no_more() {
 #[test]
 fn disc_2017_without_crash_vectors_a_write_is_lost() {
     let guards = Guards::without(Guard::CrashVector);
-    let mut g = late_vote_of_an_earlier_life(guards);
+    let mut g = late_vote_of_an_earlier_incarnation(guards);
     let leader = g.leader().unwrap();
     assert_eq!(g.get(leader, "k", None).unwrap().2, "nil");
 }

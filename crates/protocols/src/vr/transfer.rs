@@ -75,7 +75,7 @@ impl<E: Engine> Vr<E> {
         }
         let is_known = |e: &LogEnd| self.ordered.log.hash_at(Position(e.position)) == Some(e.hash);
         let Some(end) = ends.into_iter().find(is_known) else {
-            return self.say_apart(from, stream, sink);
+            return self.say_log_mismatch(from, stream, sink);
         };
         let to = self.group.members()[from];
         let has = Position(end.position);

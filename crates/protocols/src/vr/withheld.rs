@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use concord_core::Position;
 
-use crate::turn::{ReadTurn, Turn};
+use crate::pending::{PendingRead, PendingWrite};
 
 /// Most answers that are withheld. More are dropped: their clients ask again.
 const WITHHELD_MAX: usize = 65_536;
@@ -17,9 +17,9 @@ const WITHHELD_BYTES_MAX: usize = 64 << 20;
 #[derive(Clone, Debug)]
 pub(super) enum Ready {
     /// To a write; the client table has the reply.
-    Write(Turn),
+    Write(PendingWrite),
     /// To a read.
-    Read(ReadTurn, Vec<u8>),
+    Read(PendingRead, Vec<u8>),
 }
 
 /// Answers, in the order in which they were ready, each with the last script that it may have seen.
@@ -73,11 +73,11 @@ mod tests {
     use super::*;
 
     fn read(bytes: usize) -> Ready {
-        Ready::Read(ReadTurn::of(&Repr::new(Op::Read), Reason::Fast), alloc::vec![0; bytes])
+        Ready::Read(PendingRead::of(&Repr::new(Op::Read), Reason::Fast), alloc::vec![0; bytes])
     }
 
     fn write() -> Ready {
-        Ready::Write(Turn::of(&Record::EMPTY))
+        Ready::Write(PendingWrite::of(&Record::EMPTY))
     }
 
     fn len(withheld: &Withheld) -> usize {

@@ -86,11 +86,11 @@ fn nodes_that_die_come_back_with_all_that_was_acknowledged() {
         for seed in 0..3 {
             let mut rack = Rack::new(protocol, seed, ROUGH);
             rack.pass(300);
-            for life in 0..3 {
+            for entry in 0..3 {
                 let victim = 1 + rack.rng.below(u64::from(NODES)) as u16;
                 rack.cut_power(victim);
                 rack.pass(600);
-                rack.start(victim, 20 + life);
+                rack.start(victim, 20 + entry);
                 rack.recover("a node came back with nothing");
             }
             rack.pass(200);
@@ -123,11 +123,11 @@ fn t7_power_cut_of_all_keeps_acknowledged_writes() {
     for protocol in DURABLE {
         for seed in 0..3 {
             let mut rack = Rack::on_disks(protocol, seed, ROUGH);
-            for life in 0..3 {
+            for entry in 0..3 {
                 rack.pass(400);
                 (1..=NODES).for_each(|n| rack.cut_power(n));
                 rack.pass(50);
-                (1..=NODES).for_each(|n| rack.start(n, 20 + life));
+                (1..=NODES).for_each(|n| rack.start(n, 20 + entry));
                 rack.recover("the power of all had gone");
             }
             rack.close();
@@ -143,11 +143,11 @@ fn t4_returning_nodes_go_on_with_the_others() {
         for seed in 0..3 {
             let mut rack = Rack::on_disks(protocol, seed, ROUGH);
             rack.pass(300);
-            for (life, ms) in [(20, 60), (21, 700), (22, 60)] {
+            for (entry, ms) in [(20, 60), (21, 700), (22, 60)] {
                 let victim = 1 + rack.rng.below(u64::from(NODES)) as u16;
                 rack.cut_power(victim);
                 rack.pass(ms);
-                rack.start(victim, life);
+                rack.start(victim, entry);
                 rack.recover("a node came back with its disk");
             }
             rack.close();

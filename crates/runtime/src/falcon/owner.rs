@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use super::job_journal::{JobJournal, JournalThread};
 use super::jobs;
 pub use super::jobs::Executors;
-use crate::driver::{Kept, ROLE_TOKEN_MIN, Role, Stop};
+use crate::driver::{Persisted, ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::Error;
 use crate::http::Snapshot;
 use crate::http::api::{self, Answer, Api, Ask};
@@ -451,11 +451,11 @@ impl Role for OwnerRole {
         &mut self.owner
     }
 
-    fn persist(&mut self, what: Vec<u8>) -> Result<Kept, Error> {
+    fn persist(&mut self, what: Vec<u8>) -> Result<Persisted, Error> {
         if let Some(journal) = &mut self.journal {
             journal.write(what)?;
         }
-        Ok(Kept::Later)
+        Ok(Persisted::Later)
     }
 
     fn event(&mut self, event: Event, out: &mut Outbox) -> Result<(), Error> {

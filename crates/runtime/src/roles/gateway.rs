@@ -20,7 +20,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use tracing::info;
 
 use crate::clock;
-use crate::driver::{Kept, ROLE_TOKEN_MIN, Role, Stop};
+use crate::driver::{Persisted, ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::{Context, Error};
 use crate::http::{self, Health, Snapshot};
 use crate::logging;
@@ -391,7 +391,7 @@ impl Role for GatewayRole {
         &mut self.gateway
     }
 
-    fn persist(&mut self, what: Nothing) -> Result<Kept, Error> {
+    fn persist(&mut self, what: Nothing) -> Result<Persisted, Error> {
         match what {}
     }
 

@@ -3,9 +3,9 @@
 
 pub mod controller;
 pub mod gateway;
-mod keeper;
 mod lobby;
 pub mod replica;
+mod replica_disk;
 pub mod switch;
 
 use std::net::SocketAddr;

@@ -565,7 +565,7 @@ fn worker_keepalive_and_newest_configuration() {
         let mut bytes = configure(epoch, switch_id, switch);
         worker.handle(at(100), CONTROLLER, &mut bytes, &mut Sent::new());
     }
-    let open = Standing::Open { whole: true };
+    let open = Standing::Open { caught_up: true };
     assert_eq!(alive(&mut worker, 100), Some((3, 2, open)));
     let mut sent = Sent::new();
     worker.tick(at(200), &mut sent);

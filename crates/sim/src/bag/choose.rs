@@ -401,7 +401,7 @@ impl Group {
                 let newest = self.config().map_or(0, |c| c.epoch);
                 r.phase() == Phase::Open
                     && r.config().is_some_and(|c| c.epoch == newest)
-                    && r.status(self.now(node)).whole
+                    && r.status(self.now(node)).caught_up
             }
             None => false,
         }

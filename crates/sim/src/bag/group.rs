@@ -157,7 +157,7 @@ pub(super) struct Group {
     pub is_beyond: bool,
     pub(super) out: Outgoing,
     /// How many incarnations there were.
-    lives: u64,
+    incarnations: u64,
 }
 
 impl Group {
@@ -177,7 +177,7 @@ impl Group {
             wrong: None,
             is_beyond: false,
             out: Outgoing::default(),
-            lives: 0,
+            incarnations: 0,
         };
         for _ in 0..nodes {
             let (offset_ns, drift_ppm) = if plan.drifts {
@@ -222,8 +222,8 @@ impl Group {
     }
 
     fn replica_role(&mut self, replica: usize, tag: u64) -> Role {
-        self.lives += 1;
-        let low = (self.lives * INCARNATION_STEP) & 0xffff;
+        self.incarnations += 1;
+        let low = (self.incarnations * INCARNATION_STEP) & 0xffff;
         let engine = engine(self.plan.engine_is_slow, 0);
         Role::Replica(self.blueprint.replica(replica, tag & !0xffff | low, engine))
     }
@@ -377,7 +377,7 @@ impl Group {
 
     /// A replica that was told to end goes once it has left, or has waited in vain: the others may
     /// have been removed meanwhile, so that it takes all data with it.
-    fn bury_retired(&mut self, node: usize) {
+    fn end_retired(&mut self, node: usize) {
         if !self.slots[node].retires {
             return;
         }
@@ -444,7 +444,7 @@ impl Group {
         if let Some(what) = found.filter(|_| self.wrong.is_none()) {
             self.wrong = Some(format!("{}: {what}", self.name_of(node)));
         }
-        self.bury_retired(node);
+        self.end_retired(node);
     }
 
     pub(super) fn name_of(&self, node: usize) -> String {

@@ -32,7 +32,7 @@ impl Group {
         let is_to_leave = self.slots[node].engine_lost || self.slots[node].retires;
         if replica.phase() == Phase::Left && !is_to_leave {
             // A member of an epoch that lacks something may be told to copy anew.
-            if replica_is_vr(replica) || (is_same && before.is_whole) {
+            if replica_is_vr(replica) || (is_same && before.is_caught_up) {
                 return Some("it left, and its engine was not lost".into());
             }
         }
@@ -53,7 +53,7 @@ impl Group {
             return Some(format!("executed, committed and the log's end disagree: {now:?}"));
         }
         let from = if gives_up { 0 } else { before.committed };
-        let opens = now.is_whole && (!before.is_whole || before.epoch != now.epoch);
+        let opens = now.is_caught_up && (!before.is_caught_up || before.epoch != now.epoch);
         let (slots, watch) = (&self.slots, &mut self.watch);
         let replica = slots[node].replica()?;
         // Under a quorum another view may give a write another place until it is committed.
@@ -98,9 +98,9 @@ impl Group {
             let Ok(packet) = Packet::parse(bytes) else { continue };
             let repr = packet.repr();
             if repr.op == Op::Write && repr.seq.is_some() && !repr.flags.has(Flags::NOOP) {
-                seen.numbered.insert(repr.obj_id, repr.seq.counter);
+                seen.sequenced.insert(repr.obj_id, repr.seq.counter);
             }
-            let newest = seen.numbered.get(&repr.obj_id).copied().unwrap_or(0);
+            let newest = seen.sequenced.get(&repr.obj_id).copied().unwrap_or(0);
             let is_fast = repr.op == Op::Read && repr.flags.has(Flags::FAST);
             if is_fast && newest > repr.last_committed.counter {
                 return Some(format!(
@@ -139,7 +139,7 @@ impl Group {
     fn note_opened(&mut self, node: usize, now: &Seen, before: &Seen) -> Option<String> {
         let replica = self.slots[node].replica()?;
         if replica_is_vr(replica) {
-            if !now.is_whole || now.epoch <= self.watch.begun {
+            if !now.is_caught_up || now.epoch <= self.watch.begun {
                 return None;
             }
             self.watch.begun = now.epoch;

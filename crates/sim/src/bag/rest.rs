@@ -134,7 +134,7 @@ impl Group {
         well == 0
             && !opening.any(|(node, r)| {
                 let standing = r.standing(self.now(node));
-                is_in(r.member()) && standing == Standing::Opening { whole: true }
+                is_in(r.member()) && standing == Standing::Opening { caught_up: true }
             })
     }
 

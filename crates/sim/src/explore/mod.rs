@@ -25,9 +25,9 @@ mod registers;
 mod rig;
 pub(crate) mod setup;
 pub(crate) mod sort;
+mod stale;
 mod state;
 mod travel;
-mod void;
 
 use std::collections::{HashSet, VecDeque};
 

@@ -47,9 +47,9 @@ const ROUND: Loop = Loop { delay_ns: 1, ..Loop::DEFAULT };
 /// A machine that wants to be woken at once, again and again, is broken.
 const TICKS_MAX: usize = 16;
 /// Between the incarnations of one node: more than an exploration counts streams, copies or
-/// recoveries, whose tags begin with the incarnation or are combined with it (`Life::tag`), so that
-/// none collide. Between those of switches, too: one that is deposed counts its own up, and must
-/// not come to be another one's.
+/// recoveries, whose tags begin with the incarnation or are combined with it
+/// (`CrashVectorEntry::tag`), so that none collide. Between those of switches, too: one that is
+/// deposed counts its own up, and must not come to be another one's.
 const INCARNATIONS_APART: u64 = 0x100;
 
 /// What the machines of a setup are told.
@@ -499,7 +499,7 @@ const DRAWS: u8 = 64;
 
 #[cfg(test)]
 mod tests {
-    use concord_wire::vr::Life;
+    use concord_wire::vr::CrashVectorEntry;
 
     use super::*;
 
@@ -510,8 +510,9 @@ mod tests {
         for (one, other) in [(0, 1), (0, 2), (1, 2), (1, 3), (254, 255)] {
             let incarnations = (incarnation_after(one), incarnation_after(other));
             for count in 0..RECOVERIES {
-                let tag = Life { count, incarnation: incarnations.0 }.tag();
-                let is_shared = |count| Life { count, incarnation: incarnations.1 }.tag() == tag;
+                let tag = CrashVectorEntry { count, incarnation: incarnations.0 }.tag();
+                let is_shared =
+                    |count| CrashVectorEntry { count, incarnation: incarnations.1 }.tag() == tag;
                 assert!(!(0..RECOVERIES).any(is_shared), "{one} and {other}, {count} recoveries");
             }
             let streams = (incarnations.0 as u16, incarnations.1 as u16);

@@ -111,7 +111,7 @@ pub enum Prepared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// It has a number, and is on its way to the leader.
-    Numbered,
+    Sequenced,
     /// The leader has executed it. Its reply is on its way.
     Executed,
 }

@@ -137,7 +137,7 @@ impl State {
             Prepared::Session { write, over } => next.end_session(rig, write, over),
         }
         if rig.setup.reduced {
-            next.forget_void(rig);
+            next.forget_stale(rig);
         }
         next
     }
@@ -371,7 +371,7 @@ impl State {
             }
         }
         if rig.setup.reduced {
-            next.forget_void(rig);
+            next.forget_stale(rig);
         }
         next
     }
@@ -400,9 +400,9 @@ impl State {
         }
     }
 
-    fn forget_void(&mut self, rig: &mut Rig) {
+    fn forget_stale(&mut self, rig: &mut Rig) {
         let mut net = std::mem::take(&mut self.net);
-        net.retain(|packet| !self.is_void(rig, *packet));
+        net.retain(|packet| !self.is_stale(rig, *packet));
         self.net = net;
     }
 

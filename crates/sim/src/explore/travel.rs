@@ -56,7 +56,7 @@ impl Sort {
             CopyMessage::Fetch { .. } | CopyMessage::Fetched { .. } => Sort::Periodic,
             CopyMessage::Resume { .. }
             | CopyMessage::Resumed { .. }
-            | CopyMessage::Apart { .. }
+            | CopyMessage::LogMismatch { .. }
             | CopyMessage::Ask { .. }
             | CopyMessage::Piece { .. } => Sort::Message,
         }

@@ -449,7 +449,7 @@ impl<'a> Rack<'a> {
     /// Sends the completions of a replica's replies apart, if they shall be, behind the replies.
     /// How long that keeps the replica busy.
     fn part_completions(&mut self, node: usize, delay_ns: u64) -> u64 {
-        let Some(apart) = self.load.completions_apart else { return 0 };
+        let Some(apart) = self.load.completions_separate else { return 0 };
         if !(REPLICAS..REPLICAS + self.load.replicas).contains(&node) {
             return 0;
         }
@@ -486,7 +486,7 @@ impl<'a> Rack<'a> {
 
     /// Sends a replica's COMMIT-ACKs apart, if they shall be, behind its acknowledgements.
     fn part_commit_acks(&mut self, node: usize) {
-        if !self.load.commit_acks_apart {
+        if !self.load.commit_acks_separate {
             return;
         }
         let told = &mut self.hosts[node].told;

@@ -19,7 +19,7 @@ use host::Rack;
 
 pub use concord_protocols::SlowReads;
 pub use measured::{Latency, Measured, Packets};
-pub use setup::{Apart, BATCH_PACKETS, Dies, Keys, Load};
+pub use setup::{BATCH_PACKETS, Dies, Keys, Load, Separate};
 
 /// The rack has opened its first epoch, and sessions are registered, within that time.
 const START_NS_MAX: Duration = 5 * SEC;
@@ -190,17 +190,17 @@ mod tests {
                 outstanding: 192,
                 keys: Keys::Uniform(20_000),
                 slots: 1_024,
-                completions_apart: Some(apart),
+                completions_separate: Some(apart),
                 sweep_interval_ns,
                 ..Load::default()
             })
         };
-        let in_time = load(Apart::default(), 5 * MS);
-        let late = load(Apart { delay_ns: 2 * MS, lost_ppm: 0 }, 5 * MS);
+        let in_time = load(Separate::default(), 5 * MS);
+        let late = load(Separate { delay_ns: 2 * MS, lost_ppm: 0 }, 5 * MS);
         // 120,000 writes a second for 2 ms are 240 more objects of 20,000.
         assert!(late.occupied > in_time.occupied + 100, "{} {}", late.occupied, in_time.occupied);
         assert!(late.replicas.reads_slow > 2 * in_time.replicas.reads_slow);
-        let lost = load(Apart { delay_ns: 0, lost_ppm: 200_000 }, SEC);
+        let lost = load(Separate { delay_ns: 0, lost_ppm: 200_000 }, SEC);
         assert_eq!(lost.switch.strays_swept, 0);
         assert!(lost.switch.strays_read > 50, "{:?}", lost.switch);
         assert!(lost.occupied > 2 * in_time.occupied, "{}", lost.occupied);
@@ -209,9 +209,9 @@ mod tests {
 
     #[test]
     fn commit_acks_apart_are_packets_of_the_leader() {
-        let load = |commit_acks_apart| {
+        let load = |commit_acks_separate| {
             let service = Service { ack_ns: 100, ..Load::default().service };
-            let load = Load { service, commit_acks_apart, ..Load::default() };
+            let load = Load { service, commit_acks_separate, ..Load::default() };
             let load = Load { writes_permille: 1_000, outstanding: 1, ..load };
             quick(load.over(Protocol::Vr, true))
         };

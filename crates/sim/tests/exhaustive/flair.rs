@@ -37,7 +37,7 @@ fn holds(name: &str, protocol: Protocol, scripts: Vec<Vec<Call>>, budget: Budget
 /// The session is over, and the next one begins: the first write was on its way to the leader, or
 /// its reply to the switch.
 fn next_session(over: Over) -> Vec<Prepared> {
-    [Write::Numbered, Write::Executed].map(|write| Prepared::Session { write, over }).to_vec()
+    [Write::Sequenced, Write::Executed].map(|write| Prepared::Session { write, over }).to_vec()
 }
 
 fn begins(over: Over, scripts: Vec<Vec<Call>>, budget: Budget, states: usize) {

@@ -61,7 +61,7 @@ pub enum DropReason {
     /// The switch has no configuration (yet, or any more).
     Unconfigured,
     /// It came round from the time of another switch id: its tickets are of a queue that is gone.
-    OtherLife,
+    OtherIncarnation,
     /// Nothing for a switch.
     Misdirected,
     /// It says not where its answer goes.
@@ -215,7 +215,7 @@ impl Falcon {
         match reason {
             DropReason::Malformed(_) => c.malformed += 1,
             DropReason::Unconfigured => c.dropped_unconfigured += 1,
-            DropReason::OtherLife => c.dropped_other_life += 1,
+            DropReason::OtherIncarnation => c.dropped_other_life += 1,
             DropReason::Misdirected => c.dropped_misdirected += 1,
             DropReason::NoAddress => c.dropped_no_address += 1,
             DropReason::Consumed => c.consumed += 1,
@@ -609,7 +609,7 @@ impl SwitchProgram for Falcon {
         };
         let (round, since) = Round::of(ingress.metadata);
         if ingress.passes > 0 && since != switch_id.0 && self.guards.on(Guard::RoundSwitch) {
-            return self.drop(DropReason::OtherLife);
+            return self.drop(DropReason::OtherIncarnation);
         }
         let done = match op(bytes) {
             OP_SUBMIT => self.on_submit(ingress, switch_id, round, bytes),

@@ -50,7 +50,7 @@ use crate::store::{self, Store, row};
 
 use forwarding::Forwarding;
 pub use layout::{FlairError, GROUP_BITS_MAX, GROUP_BITS_MIN, KeyGroupSettings};
-use registers::{At, Concerns, Numbered, ReadPass, Registers, Replied};
+use registers::{At, Concerns, ReadPass, Registers, Replied, Sequenced};
 use upload::{Repair, Upload, UploadCounters, confirmation};
 
 /// Why a packet ends at the switch. Each is counted.
@@ -197,9 +197,9 @@ impl Flair {
         let (at, counter_max) = (self.at(ingress.at), self.settings.counter_max());
         let mut packet = PacketMut::enter(bytes).map_err(store::DropReason::Malformed)?;
         let (sid, counter) = match self.registers.ports().write(at, concerns, counter_max) {
-            Numbered::Number(sid, counter) => (sid, counter),
-            Numbered::NoSession => return Err(DropReason::NoSession),
-            Numbered::Exhausted => return Err(store::DropReason::SeqExhausted.into()),
+            Sequenced::Number(sid, counter) => (sid, counter),
+            Sequenced::NoSession => return Err(DropReason::NoSession),
+            Sequenced::Exhausted => return Err(store::DropReason::SeqExhausted.into()),
         };
         match concerns {
             Concerns::Group(_) => self.counters.writes_of_group += 1,

@@ -89,7 +89,7 @@ pub(super) struct ReadPass {
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Numbered {
+pub(super) enum Sequenced {
     /// It has this number.
     Number(Sid, u32),
     /// The session is not live.
@@ -336,32 +336,32 @@ impl PacketPorts<'_> {
 
     /// A write's pass: it is numbered, and what it concerns is not stable any more.
     #[inline]
-    pub(super) fn write(self, at: At, concerns: Concerns, counter_max: u32) -> Numbered {
+    pub(super) fn write(self, at: At, concerns: Concerns, counter_max: u32) -> Sequenced {
         let mut pass = Pass::begin();
         let sid = Sid(self.session_id.access(&mut pass, 0, |id| *id));
         let heartbeat = self.heartbeat_tstamp.access(&mut pass, 0, |tstamp| *tstamp);
         let is_active = self.is_active.access(&mut pass, 0, |active| *active == 1);
         if !is_active || !at.is_fresh(heartbeat) {
-            return Numbered::NoSession;
+            return Sequenced::NoSession;
         }
         let next = self.session_seq_num.access(&mut pass, 0, |seq| {
             let is_left = *seq < counter_max;
             *seq += u32::from(is_left);
             is_left.then_some(*seq)
         });
-        let Some(next) = next else { return Numbered::Exhausted };
+        let Some(next) = next else { return Sequenced::Exhausted };
         self.is_pending.access(&mut pass, 0, |pending| *pending = 1);
         let (seq_num, is_stable, index) = match concerns {
             Concerns::Group(group) => (self.seq_num, self.is_stable, group),
             Concerns::All => (self.all_seq_num, self.all_is_stable, 0),
-            Concerns::Nothing => return Numbered::Number(sid, next),
+            Concerns::Nothing => return Sequenced::Number(sid, next),
         };
         seq_num.access(&mut pass, index, |seq| *seq = next);
         let was_stable = is_stable.access(&mut pass, index, core::mem::take);
         if was_stable == 1 {
             self.unstable.access(&mut pass, 0, |n| *n += 1);
         }
-        Numbered::Number(sid, next)
+        Sequenced::Number(sid, next)
     }
 
     /// The pass of a reply to a write: what the write concerned is stable, if it was the last one.

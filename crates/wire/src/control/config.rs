@@ -461,12 +461,12 @@ mod tests {
     /// A program that nobody knows and a part of several are refused.
     #[test]
     fn unknown_program_and_partial_parts_are_refused() {
-        let whole = written(Protocol::Chain, Program::Harmonia);
-        assert!(read(&whole).is_ok());
-        assert!(read(&Part { program: "mirror".into(), ..whole.clone() }).is_err());
-        assert!(read(&Part { program: "nopaxos".into(), ..whole.clone() }).is_err());
-        assert!(read(&Part { parts: 2, ..whole.clone() }).is_err());
-        assert!(read(&Part { part: 1, ..whole }).is_err());
+        let caught_up = written(Protocol::Chain, Program::Harmonia);
+        assert!(read(&caught_up).is_ok());
+        assert!(read(&Part { program: "mirror".into(), ..caught_up.clone() }).is_err());
+        assert!(read(&Part { program: "nopaxos".into(), ..caught_up.clone() }).is_err());
+        assert!(read(&Part { parts: 2, ..caught_up.clone() }).is_err());
+        assert!(read(&Part { part: 1, ..caught_up }).is_err());
     }
 
     #[test]

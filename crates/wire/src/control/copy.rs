@@ -68,7 +68,7 @@ pub enum CopyMessage {
     },
     /// To a replica whose log is not the sender's, or ends before what the sender kept (trap T5): a
     /// joining one copies anew, a member leaves.
-    Apart {
+    LogMismatch {
         /// The epoch.
         #[serde(skip)]
         epoch: u32,
@@ -124,7 +124,7 @@ impl CopyMessage {
             CopyMessage::Fetched { .. }
             | CopyMessage::Resume { .. }
             | CopyMessage::Resumed { .. }
-            | CopyMessage::Apart { .. }
+            | CopyMessage::LogMismatch { .. }
             | CopyMessage::Ask { .. }
             | CopyMessage::Piece { .. } => None,
         }
@@ -139,7 +139,7 @@ impl Message for CopyMessage {
             CopyMessage::Fetch { epoch, from, .. }
             | CopyMessage::Resume { epoch, from, .. }
             | CopyMessage::Resumed { epoch, from, .. }
-            | CopyMessage::Apart { epoch, from, .. }
+            | CopyMessage::LogMismatch { epoch, from, .. }
             | CopyMessage::Ask { epoch, from, .. } => (NodeId(from), Epoch(epoch)),
             CopyMessage::Fetched { epoch, .. } | CopyMessage::Piece { epoch, .. } => {
                 (NodeId(0), Epoch(epoch))
@@ -152,7 +152,7 @@ impl Message for CopyMessage {
             CopyMessage::Fetch { epoch, from, .. }
             | CopyMessage::Resume { epoch, from, .. }
             | CopyMessage::Resumed { epoch, from, .. }
-            | CopyMessage::Apart { epoch, from, .. }
+            | CopyMessage::LogMismatch { epoch, from, .. }
             | CopyMessage::Ask { epoch, from, .. } => (*epoch, *from) = (in_epoch.0, node.0),
             CopyMessage::Fetched { epoch, .. } | CopyMessage::Piece { epoch, .. } => {
                 *epoch = in_epoch.0;

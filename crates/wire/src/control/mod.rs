@@ -49,19 +49,19 @@ pub enum Standing {
     /// A member; the epoch is not open here.
     Opening {
         /// It was whole in the epoch before, and so has everything that was ever committed.
-        whole: bool,
+        caught_up: bool,
     },
     /// A member; the epoch is open here.
     Open {
         /// All that the members agreed on, at the opening of some epoch since it became one, is
         /// executed here. Only a whole member can go on without the others.
-        whole: bool,
+        caught_up: bool,
     },
     /// It asks to be removed: it was told to end, or it lost its engine, or its log is not the
     /// others' (traps T4, T11).
     Leaving,
     /// In no epoch; it asks to be let in, and what it held ([`Held`]) is what its disk has.
-    Kept {
+    Returning {
         /// All that was ever synced there was found at this start, and nothing else was
         /// acknowledged.
         intact: bool,

@@ -48,7 +48,7 @@ impl ConfigPart {
 
     /// The configuration, if this is all of it.
     #[must_use]
-    pub fn whole(self) -> Option<Config> {
+    pub fn complete(self) -> Option<Config> {
         (self.parts == 1).then_some(self.config)
     }
 

@@ -15,7 +15,7 @@ use super::{Queue, Single, TasksArgs};
 use crate::bench::load::check_stop;
 use crate::bench::rig::{Process, Scratch, free_port};
 use crate::rack::{Rack, wire};
-use crate::systems::falcon::{Asked, CLOCK, Client, key_path};
+use crate::systems::falcon::{CLOCK, Client, OwnerSelector, key_path};
 
 /// Longest wait for an outcome.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ impl Workers {
             ..SubmitterSetup::new(rack.switch()?.addr, key_file::read(key_path(&config, group)?)?)
         };
         let tasks = Submitter::new(&setup)?;
-        let owner = Client::of(&Asked { config, group: None, owner: None })?;
+        let owner = Client::of(&OwnerSelector { config, group: None, owner: None })?;
         Ok(Workers { tasks, owner, run_dir, listen, _up: up, _scratch: scratch })
     }
 

@@ -58,7 +58,7 @@ pub struct OwnerArgs {
 
 /// Which owner is asked.
 #[derive(Args, Clone, Debug)]
-pub struct Asked {
+pub struct OwnerSelector {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
     pub config: PathBuf,
@@ -88,7 +88,7 @@ number, and with --wait ends with 0 if all tasks are done, else with 1.")]
 pub struct SubmitArgs {
     /// Where
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: OwnerSelector,
     /// A task for each number from A to B
     #[arg(long, value_name = "A-B", conflicts_with = "lines")]
     pub array: Option<String>,
@@ -153,7 +153,7 @@ pub struct SubmitArgs {
 pub struct JobArgs {
     /// Where
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: OwnerSelector,
     /// What to do
     #[command(subcommand)]
     pub command: JobCommand,

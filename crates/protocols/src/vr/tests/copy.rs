@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::parts::{PART_OBJECTS, Part};
-use crate::vr::follower::Feed;
+use crate::vr::follower::OutgoingCopy;
 
 const PROTOCOLS: [Protocol; 2] = [Protocol::Vr, Protocol::NoPaxos];
 
@@ -243,7 +243,8 @@ fn bug_19_22_a_part_goes_out_when_the_engine_has_made_it() {
     {
         node.leading.begin(g.now.instant, 3, view_start);
         let part = Part { number: PART_OBJECTS, position, bytes: None };
-        node.leading.followers[2].feed = Some(Feed { attempt: 1, part: Some(part) });
+        node.leading.followers[2].outgoing_copy =
+            Some(OutgoingCopy { attempt: 1, part: Some(part) });
         let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
         node.chunk_made(2, (PART_OBJECTS, position), vec![0; 16], &mut sent);
         assert_eq!(sent.len(), usize::from(is_sent), "{position:?} {view_start:?}");

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use concord_log::{Identity, Marks, Recovery, Writer, entries};
 
 use super::*;
-use crate::journal::Kept;
+use crate::journal::DiskState;
 
 const STORAGE: u64 = 70;
 
@@ -57,7 +57,7 @@ impl Disk {
         bytes.extend_from_slice(batch.bytes());
         self.append(&bytes);
         let (storage, is_intact, snapshot_every_bytes) = (STORAGE, true, 1 << 20);
-        let kept = Kept { storage, is_intact, marks, snapshot_every_bytes, owed, acks_early };
+        let kept = DiskState { storage, is_intact, marks, snapshot_every_bytes, owed, acks_early };
         node.keep(now, kept, (0, before_ns)).unwrap();
     }
 }

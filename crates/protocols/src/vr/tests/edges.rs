@@ -198,7 +198,7 @@ fn bug_15_18_a_follower_that_copies_the_state_is_heard_of() {
     let view = g.nodes[0].view;
     for _ in 0..10 * LEASE_NS / MS {
         // Follower 1 asks for a part of the state now and then, and says nothing else.
-        let attempt = u64::from(g.nodes[1].group.tag_of(g.nodes[1].lives.mine())) << 32 | 1;
+        let attempt = u64::from(g.nodes[1].group.tag_of(g.nodes[1].crash_vector.mine())) << 32 | 1;
         let ask = CopyMessage::Ask { epoch: view.0, from: 2, attempt, part: 0, index: 0 };
         let mut bytes = vec![];
         ask.emit(&mut bytes);
@@ -249,11 +249,11 @@ fn bug_15_19_staged_write_missed_by_the_leader_alone() {
     let mut g = Group::founded_as(Protocol::NoPaxos, 3, Guards::ALL);
     let view = g.nodes[0].view;
     let mut command = CommandBuf::new();
-    let whole = command.encode(1, [&b"SET"[..], b"k", b"staged"]).to_vec();
-    let hdr = FragmentHdr { version: 9, total_bytes: whole.len() as u32, index: 0, count: 1 };
+    let caught_up = command.encode(1, [&b"SET"[..], b"k", b"staged"]).to_vec();
+    let hdr = FragmentHdr { version: 9, total_bytes: caught_up.len() as u32, index: 0, count: 1 };
     let write = Repr { flags: Flags::BODY_STAGED, ..g.request(b"k") };
     let (mut bytes, mut body, mut name) = (vec![], vec![], vec![]);
-    hdr.emit_of(&whole, &mut body);
+    hdr.emit_of(&caught_up, &mut body);
     hdr.emit(&mut name);
     Repr { op: Op::WRest, ..write }.emit(&body, &mut bytes);
     g.deliver(0, &bytes);

@@ -13,7 +13,7 @@ fn founded(guards: Guards) -> Group {
     assert_eq!(g.leader(), Some(0));
     start(&mut g);
     let hello = Repr { flags: Flags::REGISTER, ..g.request(b"") };
-    numbered(&mut g, 0, hello, b"");
+    sequenced(&mut g, 0, hello, b"");
     g.run();
     g.to_switch.clear();
     g
@@ -78,7 +78,7 @@ fn pass_on(g: &mut Group, to: usize, common: Repr, log_idx: u64, body: &[u8]) {
     g.deliver(to, &bytes);
 }
 
-fn numbered(g: &mut Group, to: usize, write: Repr, body: &[u8]) -> Seq {
+fn sequenced(g: &mut Group, to: usize, write: Repr, body: &[u8]) -> Seq {
     g.counter += 1;
     let seq = sid(g).number(g.counter);
     pass_on(g, to, Repr { seq, ..write }, 0, body);
@@ -89,7 +89,7 @@ fn set(g: &mut Group, key: &str, value: &str) -> (Repr, Vec<u8>, Seq) {
     let write = g.request(key.as_bytes());
     let mut command = CommandBuf::new();
     let body = command.encode(1, [b"SET", key.as_bytes(), value.as_bytes()]).to_vec();
-    let seq = numbered(g, 0, write, &body);
+    let seq = sequenced(g, 0, write, &body);
     (write, body, seq)
 }
 
@@ -124,7 +124,7 @@ fn a_reply_to_a_write_says_where_it_stands_and_who_holds_it() {
     // numbers.
     for flags in [Flags::NOOP, Flags::NOOP.with(Flags::WILDCARD), Flags::INTERNAL] {
         let own = Repr { flags, client: SWITCH, ..Repr::new(Op::Write) };
-        let seq = numbered(&mut g, 0, own, b"");
+        let seq = sequenced(&mut g, 0, own, b"");
         g.run();
         let [reply] = replies(&mut g)[..] else { panic!("one reply") };
         assert_eq!((reply.common.seq, reply.common.flags), (seq, flags));
@@ -169,7 +169,7 @@ fn t27_retry_is_answered_after_lower_numbers() {
     let [done] = replies(&mut g)[..] else { panic!("one reply") };
     g.isolate(0);
     let (_, _, under_way) = set(&mut g, "k", "w");
-    let again = numbered(&mut g, 0, Repr { attempt: 1, ..write }, &body);
+    let again = sequenced(&mut g, 0, Repr { attempt: 1, ..write }, &body);
     g.run();
     assert!(replies(&mut g).is_empty(), "its reply is known, and it is not its turn");
     g.cuts.clear();

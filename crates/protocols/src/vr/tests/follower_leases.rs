@@ -106,10 +106,10 @@ fn a_follower_that_lags_gets_no_lease_so_that_writes_wait_once() {
 
 /// Whether the leader grants node 2 a lease.
 fn grants(g: &mut Group) -> bool {
-    let (now, life) = (g.now.instant, g.nodes[2].lives.mine());
+    let (now, entry) = (g.now.instant, g.nodes[2].crash_vector.mine());
     let before = g.nodes[0].vr_count;
     let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
-    g.nodes[0].grant_reads(now, 2, (life, now.0), &mut sent);
+    g.nodes[0].grant_reads(now, 2, (entry, now.0), &mut sent);
     let count = &g.nodes[0].vr_count;
     let granted = count.read_leases_granted - before.read_leases_granted;
     assert_eq!(granted + count.read_leases_refused - before.read_leases_refused, 1);
@@ -134,19 +134,19 @@ fn whom_a_write_would_wait_for_long_gets_no_lease() {
     g.nodes[0].leading.followers[2].retires = true;
     assert!(!grants(&mut g), "it was told to end");
     g.nodes[0].leading.followers[2].retires = false;
-    g.nodes[0].leading.followers[2].feed =
-        Some(super::super::follower::Feed { attempt: 1, part: None });
+    g.nodes[0].leading.followers[2].outgoing_copy =
+        Some(super::super::follower::OutgoingCopy { attempt: 1, part: None });
     assert!(!grants(&mut g), "it copies the state");
-    g.nodes[0].leading.followers[2].feed = None;
+    g.nodes[0].leading.followers[2].outgoing_copy = None;
     assert!(grants(&mut g));
     g.nodes[0].leading.followers[2].sender = None;
     assert!(!grants(&mut g), "it has not said where its log ends");
     // A follower grants nothing, and neither does a leader whose followers answer no reads.
-    let (now, life) = (g.now.instant, g.nodes[2].lives.mine());
+    let (now, entry) = (g.now.instant, g.nodes[2].crash_vector.mine());
     g.nodes[0].setup.reads = crate::SlowReads::default();
     for index in 0..2 {
         let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
-        g.nodes[index].grant_reads(now, 2, (life, now.0), &mut sent);
+        g.nodes[index].grant_reads(now, 2, (entry, now.0), &mut sent);
         assert!(sent.is_empty());
     }
 }
@@ -158,10 +158,10 @@ fn lease_is_bound_to_term_and_incarnation() {
     g.cuts = vec![(0, 2)];
     g.pass(LEASE_NS / MS + 5);
     assert!(!is_granted(&g, 2));
-    let (now, view, mine) = (g.now, g.nodes[2].view, g.nodes[2].lives.mine());
-    let other = Life { incarnation: mine.incarnation + 1, ..mine };
-    let mut hear = |from, view, life| {
-        g.nodes[2].on_read_lease(now, (from, view), (life, now.instant.0), 0);
+    let (now, view, mine) = (g.now, g.nodes[2].view, g.nodes[2].crash_vector.mine());
+    let other = CrashVectorEntry { incarnation: mine.incarnation + 1, ..mine };
+    let mut hear = |from, view, entry| {
+        g.nodes[2].on_read_lease(now, (from, view), (entry, now.instant.0), 0);
         is_granted(&g, 2)
     };
     assert!(!hear(1, view, mine), "of another follower");
@@ -191,7 +191,7 @@ fn a_follower_answers_nothing_that_a_script_may_have_written() {
 fn a_lease_that_was_given_back_delays_no_write() {
     let mut g = founded();
     g.isolate(2);
-    let incarnation = g.nodes[2].lives.mine().incarnation;
+    let incarnation = g.nodes[2].crash_vector.mine().incarnation;
     g.nodes[0].release_reads(NodeId(3), incarnation + 1);
     g.set(0, "k", "w");
     g.run();

@@ -316,7 +316,7 @@ fn t23_a_new_switch_is_a_new_session_and_its_numbers_begin_anew() {
 
 /// In NOPaxos a follower may have logged what its leader has not. It does not get that back by
 /// recovering, so what an earlier life acknowledged must not count (DISC 2017).
-fn acknowledgement_of_an_earlier_life(guards: Guards) -> Group {
+fn acknowledgement_of_an_earlier_incarnation(guards: Guards) -> Group {
     let mut g = founded(guards);
     // The leader misses the write; what node 1 says of it is on its way for long.
     g.held_way = Some((1, 0));
@@ -346,7 +346,7 @@ fn acknowledgement_of_an_earlier_life(guards: Guards) -> Group {
 /// An acknowledgement of an earlier life counts no more.
 #[test]
 fn disc_2017_late_acknowledgement_of_an_earlier_incarnation() {
-    let g = acknowledgement_of_an_earlier_life(Guards::ALL);
+    let g = acknowledgement_of_an_earlier_incarnation(Guards::ALL);
     assert!(g.nodes[0].vr_count.stale_lives > 0);
     assert!(g.to_client.is_empty(), "it is at the leader alone");
 }
@@ -355,6 +355,6 @@ fn disc_2017_late_acknowledgement_of_an_earlier_incarnation() {
 #[cfg(feature = "mutants")]
 #[test]
 fn disc_2017_without_crash_vectors_a_lone_write_is_acknowledged() {
-    let g = acknowledgement_of_an_earlier_life(Guards::without(Guard::CrashVector));
+    let g = acknowledgement_of_an_earlier_incarnation(Guards::without(Guard::CrashVector));
     assert_eq!(g.to_client.len(), 1);
 }

@@ -12,7 +12,7 @@ impl Group {
     /// Whom the leader last told the switch of.
     fn readers(&self) -> Vec<u16> {
         let configs = self.to_switch.iter().rev().filter_map(|b| match Membership::parse(b) {
-            Ok(Membership::Configure(part)) => part.whole(),
+            Ok(Membership::Configure(part)) => part.complete(),
             _ => None,
         });
         configs.take(1).flat_map(|c| c.members.iter().map(|m| m.node).collect::<Vec<_>>()).collect()

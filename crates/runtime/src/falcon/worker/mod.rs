@@ -23,7 +23,7 @@ use concord_wire::{Addr, GroupId, OfGroup};
 use rustc_hash::FxBuildHasher;
 use tracing::{info, warn};
 
-use crate::driver::{Kept, ROLE_TOKEN_MIN, Role, Stop};
+use crate::driver::{Persisted, ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::Error;
 use crate::falcon::tasks::Functions;
 use crate::http::{Health, Snapshot};
@@ -268,7 +268,7 @@ impl Role for WorkerRole {
         &mut self.worker
     }
 
-    fn persist(&mut self, what: Nothing) -> Result<Kept, Error> {
+    fn persist(&mut self, what: Nothing) -> Result<Persisted, Error> {
         match what {}
     }
 

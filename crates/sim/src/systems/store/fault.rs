@@ -55,15 +55,15 @@ impl FromStr for Node {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Node, String> {
-        let numbered = |prefix: &str| text.strip_prefix(prefix).and_then(|n| n.parse().ok());
+        let sequenced = |prefix: &str| text.strip_prefix(prefix).and_then(|n| n.parse().ok());
         match text {
             "controller" => Ok(Node::Controller),
             "other-controller" => Ok(Node::OtherController),
             "switch" => Ok(Node::Switch),
             "other-switch" => Ok(Node::OtherSwitch),
-            _ => numbered("replica-")
+            _ => sequenced("replica-")
                 .map(Node::Replica)
-                .or_else(|| numbered("client-").map(Node::Client))
+                .or_else(|| sequenced("client-").map(Node::Client))
                 .ok_or_else(|| {
                     format!(
                         "no node {text:?}: controller, other-controller, switch, \

@@ -26,9 +26,9 @@ const STEPS: [&str; 3] = ["reservation", "queueing", "retrieval"];
 
 enum Event {
     /// Something is at a scheduler.
-    AtScheduler(u32, Asked),
+    AtScheduler(u32, Question),
     /// A scheduler has taken it.
-    Taken(u32, Asked),
+    Taken(u32, Question),
     /// Something is at a monitor.
     AtMonitor(u32, Told),
     /// A monitor has taken it.
@@ -36,7 +36,7 @@ enum Event {
 }
 
 #[derive(Clone, Copy)]
-enum Asked {
+enum Question {
     /// For reservations.
     Job(u64),
     /// A node wants a task of the job; since when.
@@ -231,7 +231,7 @@ impl Model<'_> {
             let (scheduler, at_ns) = (of.scheduler, of.open.at_ns);
             self.monitors[node as usize].free -= 1;
             self.clock.seen.step(at_ns, 1, self.clock.now_ns - queued_ns);
-            let asked = Asked::GetTask(number, node, self.clock.now_ns);
+            let asked = Question::GetTask(number, node, self.clock.now_ns);
             self.clock.at(self.clock.now_ns + way_ns, Event::AtScheduler(scheduler, asked));
         }
     }
@@ -251,7 +251,7 @@ impl<'a> clock::Model<'a> for Model<'a> {
         let open = Open::new(job.at_ns, job.times_ns);
         self.known.push(Of { open, scheduler, next: 0, nodes: Vec::new() });
         let at_ns = self.clock.now_ns + costs.submit_ns;
-        self.clock.at(at_ns, Event::AtScheduler(scheduler, Asked::Job(number)));
+        self.clock.at(at_ns, Event::AtScheduler(scheduler, Question::Job(number)));
     }
 
     fn happens(&mut self, event: Event) {
@@ -259,14 +259,14 @@ impl<'a> clock::Model<'a> for Model<'a> {
         match event {
             Event::AtScheduler(scheduler, asked) => {
                 let cost_ns = match asked {
-                    Asked::Job(_) => costs.job_ns,
-                    Asked::GetTask(..) => costs.process_ns,
+                    Question::Job(_) => costs.job_ns,
+                    Question::GetTask(..) => costs.process_ns,
                 };
                 let at_ns = self.scheduler_done_ns(scheduler, cost_ns);
                 self.clock.at(at_ns, Event::Taken(scheduler, asked));
             }
-            Event::Taken(scheduler, Asked::Job(number)) => self.reserve(scheduler, number),
-            Event::Taken(scheduler, Asked::GetTask(number, node, since_ns)) => {
+            Event::Taken(scheduler, Question::Job(number)) => self.reserve(scheduler, number),
+            Event::Taken(scheduler, Question::GetTask(number, node, since_ns)) => {
                 self.give(scheduler, number, node, since_ns);
             }
             Event::AtMonitor(node, told) => {

@@ -31,7 +31,7 @@ type Cmd = Vec<Vec<u8>>;
 
 /// What a reply answers.
 #[derive(Clone, Debug)]
-enum Asked {
+enum Awaited {
     Greeting,
     Read(Cmd),
 }
@@ -41,18 +41,18 @@ enum Asked {
 struct Link {
     is_open: bool,
     socket: Socket,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<Awaited>,
 }
 
 impl Link {
-    fn ask(&mut self, words: &[&[u8]], asked: Asked) {
+    fn ask(&mut self, words: &[&[u8]], asked: Awaited) {
         self.socket.send(words);
         self.asked.push_back(asked);
     }
 
     fn read(&mut self, cmd: Cmd) {
         let words: Vec<&[u8]> = cmd.iter().map(Vec::as_slice).collect();
-        self.ask(&words, Asked::Read(cmd.clone()));
+        self.ask(&words, Awaited::Read(cmd.clone()));
     }
 }
 
@@ -84,10 +84,10 @@ impl Cache {
     fn connect(&mut self, at: usize, gateway: &mut Gateway, now: Now) -> bool {
         self.links[at] = Link { is_open: true, ..Link::default() };
         let link = &mut self.links[at];
-        link.ask(&[b"HELLO", b"3"], Asked::Greeting);
+        link.ask(&[b"HELLO", b"3"], Awaited::Greeting);
         if at == 0 {
             self.held.clear();
-            link.ask(&[b"CLIENT", b"TRACKING", b"ON"], Asked::Greeting);
+            link.ask(&[b"CLIENT", b"TRACKING", b"ON"], Awaited::Greeting);
         }
         gateway.connected(now, IDS[at], "10.0.0.1:50001")
     }
@@ -123,14 +123,14 @@ impl Cache {
             }
             let asked = self.links[at].asked.pop_front();
             match asked.ok_or_else(|| wrong("a reply that nobody waits for", bytes))? {
-                Asked::Greeting if bytes.starts_with(b"-") => {
+                Awaited::Greeting if bytes.starts_with(b"-") => {
                     return Err(wrong("a client that caches is refused", bytes));
                 }
                 // An error is not kept: the client may ask again.
-                Asked::Read(_) if bytes.starts_with(b"-") => {}
-                Asked::Greeting => {}
-                Asked::Read(cmd) if at == 0 => drop(self.held.insert(cmd, value)),
-                Asked::Read(cmd) => drop(self.found.insert(cmd, value)),
+                Awaited::Read(_) if bytes.starts_with(b"-") => {}
+                Awaited::Greeting => {}
+                Awaited::Read(cmd) if at == 0 => drop(self.held.insert(cmd, value)),
+                Awaited::Read(cmd) => drop(self.found.insert(cmd, value)),
             }
         }
         Ok(())

@@ -87,8 +87,8 @@ impl Rack<'_> {
     }
 
     fn restart_controller(&mut self, recover: Option<Recover>) {
-        self.bury(self.other_controller());
-        self.bury(CONTROLLER);
+        self.retire_counters(self.other_controller());
+        self.retire_counters(CONTROLLER);
         let controller = self.controller(recover);
         self.place(CONTROLLER, Role::Controller(Box::new(controller)));
         self.tick(CONTROLLER);

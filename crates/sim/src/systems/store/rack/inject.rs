@@ -37,11 +37,11 @@ impl Rack<'_> {
                 self.hold_alone(node, for_ns);
             }
             Fault::Kill { replica } => {
-                self.bury(REPLICAS + replica);
+                self.retire_counters(REPLICAS + replica);
                 self.slots[REPLICAS + replica] = Slot::new(Role::Dead);
             }
             Fault::Restart { replica } => {
-                self.bury(REPLICAS + replica);
+                self.retire_counters(REPLICAS + replica);
                 self.lose_disk(REPLICAS + replica);
                 self.start_replica(replica);
                 self.tick(REPLICAS + replica);
@@ -62,11 +62,11 @@ impl Rack<'_> {
             Fault::Retire { replica, for_ns } => self.retire(REPLICAS + replica, for_ns),
             Fault::Reboot { node } => {
                 let node = self.index_of(node);
-                let shows_ns = self.lives.below(BOOT_NS_MAX);
+                let shows_ns = self.incarnations.below(BOOT_NS_MAX);
                 self.world.clocks[node].reboot(now_ns, shows_ns);
                 match self.name_of(node) {
                     Node::Replica(replica) => {
-                        self.bury(node);
+                        self.retire_counters(node);
                         self.start_replica(replica);
                         self.tick(node);
                     }
@@ -162,7 +162,7 @@ impl Rack<'_> {
             Fault::SecondController { for_ns } => {
                 self.slots[CONTROLLER].paused_until_ns = now_ns + for_ns;
                 let other = self.other_controller();
-                self.bury(other);
+                self.retire_counters(other);
                 self.place(other, Role::Controller(Box::new(self.controller(None))));
                 self.tick(other);
             }
@@ -191,7 +191,7 @@ impl Rack<'_> {
             Fault::RestartClient { client } => {
                 let node = self.index_of(Node::Client(client));
                 self.abandon(node);
-                self.bury(node);
+                self.retire_counters(node);
                 self.start_client(client);
                 self.tick(node);
             }
@@ -215,7 +215,7 @@ impl Rack<'_> {
     }
 
     fn begin_switch(&mut self, node: usize, standby: bool) {
-        self.bury(node);
+        self.retire_counters(node);
         self.start_switch(node, standby);
         self.tick(node);
     }
@@ -235,7 +235,7 @@ impl Rack<'_> {
     }
 
     /// A replica that was told to end goes once it has left.
-    pub(super) fn bury_retired(&mut self, node: usize) {
+    pub(super) fn end_retired(&mut self, node: usize) {
         let Some(for_ns) = self.slots[node].retiring_for_ns else { return };
         let Some(how) = self.slots[node].replica().and_then(|r| r.retired(self.world.clock(node)))
         else {
@@ -244,7 +244,7 @@ impl Rack<'_> {
         self.restart_progress();
         self.totals.retired[usize::from(how == Retired::InOrder)] += 1;
         self.mark(Some(node), format!("ends: {how:?}"), true);
-        self.bury(node);
+        self.retire_counters(node);
         self.slots[node] = Slot { retiring_for_ns: Some(for_ns), ..Slot::new(Role::Dead) };
         let is_over = self.stage != Stage::Safety;
         let at_ns = self.world.now_ns + if is_over { 0 } else { for_ns };
@@ -357,7 +357,7 @@ impl Rack<'_> {
             slot.troubled_until_ns <= self.world.now_ns
                 && !slot.engine_lost
                 && slot.retiring_for_ns.is_none()
-                && self.member(other).is_some_and(|r| r.status(self.world.clock(other)).whole)
+                && self.member(other).is_some_and(|r| r.status(self.world.clock(other)).caught_up)
         })
     }
 

@@ -52,7 +52,7 @@ use gateway::Redis;
 use messages::Board;
 pub use power::run_with_power_cut;
 use progress::Progress;
-use voters::Asked;
+use voters::VoterRequest;
 use watch::Watch;
 
 /// After that long the safety phase ends even if operations are missing: the liveness phase says
@@ -277,13 +277,13 @@ struct Rack<'a> {
     /// Keys that were written to come due at one time.
     due: u64,
     /// Seeds for what starts in the course of the run.
-    lives: Rng,
+    incarnations: Rng,
     totals: Totals,
     outgoing: Outgoing,
     watch: Watch,
     progress: Progress,
     /// Raft: changes of who votes that an operator asks for.
-    asked: Vec<Asked>,
+    asked: Vec<VoterRequest>,
     /// What the invariants found.
     broken: Option<String>,
 }
@@ -550,7 +550,7 @@ impl Rack<'_> {
         }
     }
 
-    fn bury(&mut self, node: usize) {
+    fn retire_counters(&mut self, node: usize) {
         match &self.slots[node].role {
             Role::Replica(r) => {
                 self.totals.replicas.add(r.counters());
@@ -574,7 +574,7 @@ impl Rack<'_> {
 
     fn collect(&mut self) {
         for node in 0..self.slots.len() {
-            self.bury(node);
+            self.retire_counters(node);
         }
         self.totals.operations = self.ended() as u64;
         self.totals.packets = self.world.packets;

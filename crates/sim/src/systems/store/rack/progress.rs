@@ -191,8 +191,8 @@ impl Rack<'_> {
         });
         let has_all = config.members.iter().any(|member| {
             let node = node_of(member);
-            let whole = |r: &super::Replica| r.status(self.world.clock(node)).whole;
-            is_well(&node) && self.living(member).is_some_and(whole)
+            let caught_up = |r: &super::Replica| r.status(self.world.clock(node)).caught_up;
+            is_well(&node) && self.living(member).is_some_and(caught_up)
         });
         looks_well_or_dead && has_all
     }

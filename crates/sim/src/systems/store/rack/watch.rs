@@ -43,7 +43,7 @@ struct Seen {
     epoch: u32,
     is_open: bool,
     is_joining: bool,
-    is_whole: bool,
+    is_caught_up: bool,
     executed: u64,
     committed: u64,
     end: u64,
@@ -72,8 +72,8 @@ pub(super) struct Watch {
 struct SeenSwitch {
     id: u32,
     /// The last number that the switch gave to each object, and to all at once.
-    numbered: Map<ObjectId, u32>,
-    numbered_all: u32,
+    sequenced: Map<ObjectId, u32>,
+    sequenced_all: u32,
 }
 
 impl Watch {
@@ -120,27 +120,27 @@ impl Rack<'_> {
             epoch,
             is_open: replica.phase() == Phase::Open,
             is_joining: replica.phase() == Phase::Joining,
-            is_whole: matches!(replica, Replicas::Replica(replica) if replica.is_whole()),
+            is_caught_up: matches!(replica, Replicas::Replica(replica) if replica.is_caught_up()),
             executed: replica.executed().0,
             committed: replica.committed().0,
             end: end.position,
         };
         let before = self.watch.replicas[node - REPLICAS];
-        let same_life = before.incarnation == now.incarnation;
-        let was_whole = same_life && before.is_whole;
+        let same_incarnation = before.incarnation == now.incarnation;
+        let was_caught_up = same_incarnation && before.is_caught_up;
         let is_to_leave = self.slots[node].engine_lost
             || self.slots[node].retiring_for_ns.is_some()
             || self.lacks_what_none_keeps(node, end.position);
-        if replica.phase() == Phase::Left && was_whole && !is_to_leave {
+        if replica.phase() == Phase::Left && was_caught_up && !is_to_leave {
             return Some("it left, and its engine was not lost".into());
         }
         if self.is_leased_outside(node, replica) {
             return Some("it holds a lease, and an epoch without it is open".into());
         }
-        if same_life && before == now {
+        if same_incarnation && before == now {
             return None;
         }
-        let wrong = went_back(&before, &now, same_life)
+        let wrong = went_back(&before, &now, same_incarnation)
             .or_else(|| is_disordered(replica, &now))
             .or_else(|| self.disagrees(replica, end.hash, &now))
             .or_else(|| self.overtakes(replica, &now))
@@ -151,7 +151,7 @@ impl Rack<'_> {
         }
         let opens = now.is_open && (!before.is_open || before.epoch != now.epoch);
         let config = replica.config().filter(|_| opens).cloned();
-        self.note_records(node, if same_life { before.end } else { 0 }, now.end);
+        self.note_records(node, if same_incarnation { before.end } else { 0 }, now.end);
         self.note_replica(node, now, end.hash);
         config.and_then(|config| self.note_opened(config))
     }
@@ -210,8 +210,8 @@ impl Rack<'_> {
         let passed = passed(before);
         // Who was in the chain before, and comes back, may have more than the one before it, until
         // that is whole.
-        let is_whole = matches!(before, Replicas::Replica(replica) if replica.is_whole());
-        (same_epoch && is_whole && passed < now.end)
+        let is_caught_up = matches!(before, Replicas::Replica(replica) if replica.is_caught_up());
+        (same_epoch && is_caught_up && passed < now.end)
             .then(|| format!("it has record {}, its predecessor passed on {passed}", now.end))
     }
 
@@ -228,8 +228,9 @@ impl Rack<'_> {
         let tail = config.reader().map(|m| m.node);
         let lacks = |m: &&Member| {
             self.living(m).is_some_and(|r| {
-                let is_whole = matches!(r, Replicas::Replica(replica) if replica.is_whole());
-                let has = if self.plan.disks.is_on() && !is_whole {
+                let is_caught_up =
+                    matches!(r, Replicas::Replica(replica) if replica.is_caught_up());
+                let has = if self.plan.disks.is_on() && !is_caught_up {
                     r.log().end().position
                 } else if tail == Some(m.node) {
                     r.executed().0
@@ -247,7 +248,7 @@ impl Rack<'_> {
     /// A whole member of a later epoch has everything that was committed before.
     fn lacks_committed(&self, has: u64, now: &Seen, before: &Seen) -> Option<String> {
         let (epoch, position) = self.watch.committed;
-        let opens = now.is_whole && (!before.is_whole || before.epoch != now.epoch);
+        let opens = now.is_caught_up && (!before.is_caught_up || before.epoch != now.epoch);
         (opens && now.epoch > epoch && has < position)
             .then(|| format!("it is whole in epoch {} with {has} of {position}", now.epoch))
     }
@@ -349,11 +350,11 @@ impl Rack<'_> {
             let repr = packet.repr();
             if repr.op == Op::Write && repr.seq.is_some() {
                 if repr.flags.has(Flags::WILDCARD) {
-                    seen.numbered_all = repr.seq.counter;
+                    seen.sequenced_all = repr.seq.counter;
                 } else if !repr.flags.has(Flags::NOOP) {
                     // One of several objects may be overtaken, and keep its number (NOPaxos).
                     for obj_id in repr.further.as_slice().iter().chain([&repr.obj_id]) {
-                        let newest = seen.numbered.entry(*obj_id).or_insert(0);
+                        let newest = seen.sequenced.entry(*obj_id).or_insert(0);
                         *newest = repr.seq.counter.max(*newest);
                     }
                 }
@@ -361,8 +362,8 @@ impl Rack<'_> {
             if repr.op == Op::Read && repr.flags.has(Flags::FAST) {
                 // Of several objects each was clean in its own pass; the last one's was this.
                 let last = repr.further.as_slice().last().unwrap_or(&repr.obj_id);
-                let own = seen.numbered.get(last).copied().unwrap_or(0);
-                let newest = own.max(seen.numbered_all);
+                let own = seen.sequenced.get(last).copied().unwrap_or(0);
+                let newest = own.max(seen.sequenced_all);
                 if newest > repr.last_committed.counter {
                     return Some(format!(
                         "a read is fast at {} though write {newest} of its object is in flight",
@@ -379,12 +380,12 @@ fn replica_epoch(replica: &Replica) -> u32 {
     replica.config().map_or(0, |c| c.epoch)
 }
 
-fn went_back(before: &Seen, now: &Seen, same_life: bool) -> Option<String> {
+fn went_back(before: &Seen, now: &Seen, same_incarnation: bool) -> Option<String> {
     let fell = now.epoch < before.epoch
         || now.executed < before.executed
         || now.committed < before.committed
         || now.end < before.end;
-    if same_life && fell && (now.epoch < before.epoch || !now.is_joining) {
+    if same_incarnation && fell && (now.epoch < before.epoch || !now.is_joining) {
         return Some(format!("it went back from {before:?} to {now:?}"));
     }
     None
