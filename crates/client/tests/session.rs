@@ -66,7 +66,7 @@ fn t16c_refused_registration_uses_the_given_position() {
     assert!(client.is_registered());
 }
 
-/// docs/bugs.md, 18.65.
+/// docs/internals/bugs.md, 18.65.
 #[test]
 fn bug_18_65_repeated_registration_answers_no_write() {
     let mut client = client();

@@ -84,7 +84,7 @@ pub enum Command {
     /// Kill the process groups named on standard input when that ends (for `concord worker`)
     #[command(hide = true)]
     Reap,
-    /// Print docs/reference.md
+    /// Print docs/reference/reference.md
     #[command(hide = true)]
     Reference,
 }
@@ -321,7 +321,7 @@ Examples:
   concord backup --data-dir data/replica-2 backups/rest      of a replica that is down
 
 It has all that was acknowledged before it was started, as of one position of the log. Run it where a member
-of the group keeps its data. docs/operations.md has more.")]
+of the group keeps its data. docs/operate/operations.md has more.")]
 pub struct BackupArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
@@ -453,7 +453,7 @@ Examples:
   concord status --json | jq .fast_read_share
 
 Ends with 0 if every role answers, every replica is a member and the controller has no PROBLEM, else
-with 1. docs/operations.md lists the keys of the JSON.")]
+with 1. docs/operate/operations.md lists the keys of the JSON.")]
 pub struct StatusArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]

@@ -1,5 +1,5 @@
 //! The reference of commands, flags and settings, generated from the code that reads them:
-//! docs/reference.md, man pages, completions.
+//! docs/reference/reference.md, man pages, completions.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ const HEAD: &str = "\
 # Reference
 
 The rack file and the commands, as `concord reference` prints them from the code: change it there, then
-`CONCORD_BLESS=1 cargo test -p concord reference`. How they are used: docs/operations.md.
+`CONCORD_BLESS=1 cargo test -p concord reference`. How they are used: docs/operate/operations.md.
 ";
 
 /// A rack on several hosts.
@@ -87,6 +87,27 @@ fn reference() -> String {
     for command in all.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
         describe(command, &mut out);
     }
+    linked(&out)
+}
+
+/// Documents that help texts name, as links from this one.
+fn linked(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("docs/") {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "/-.".contains(c);
+        let end = rest[at..].find(|c| !is_part(c)).map_or(rest.len(), |length| at + length);
+        let path = rest[at..end].trim_end_matches('.');
+        out.push_str(&rest[..at]);
+        match path.strip_prefix("docs/").and_then(|path| path.rsplit_once('/')) {
+            Some((folder, file)) if file.ends_with(".md") => {
+                let _ = write!(out, "[{file}](../{folder}/{file})");
+            }
+            Some(_) | None => out.push_str(path),
+        }
+        rest = &rest[at + path.len()..];
+    }
+    out.push_str(rest);
     out
 }
 
@@ -273,7 +294,8 @@ mod tests {
 
     #[test]
     fn the_reference_is_as_it_is_committed() {
-        const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference.md");
+        const FILE: &str =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/reference.md");
         let now = reference();
         if std::env::var_os("CONCORD_BLESS").is_some() {
             std::fs::write(FILE, &now).unwrap();
@@ -281,7 +303,7 @@ mod tests {
         let committed = std::fs::read_to_string(FILE).unwrap();
         assert!(
             committed == now,
-            "docs/reference.md is old: CONCORD_BLESS=1 cargo test -p concord reference"
+            "docs/reference/reference.md is old: CONCORD_BLESS=1 cargo test -p concord reference"
         );
     }
 

@@ -1,5 +1,5 @@
-//! docs/operations.md, "Changing a running rack", followed to the letter under load: no client gets
-//! an error, and the longest pause of each step is printed.
+//! docs/operate/operations.md, "Changing a running rack", followed to the letter under load: no
+//! client gets an error, and the longest pause of each step is printed.
 #![allow(clippy::unwrap_used)]
 
 mod common;

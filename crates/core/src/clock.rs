@@ -1,5 +1,5 @@
-//! The time that times to live are counted in (docs/semantics.md): it moves by monotonic clocks,
-//! and follows wall clocks at a bounded rate.
+//! The time that times to live are counted in (docs/reference/semantics.md): it moves by monotonic
+//! clocks, and follows wall clocks at a bounded rate.
 //!
 //! Two steps, each of which runs at most one part in [`SLEW`] faster or slower than a monotonic
 //! clock:

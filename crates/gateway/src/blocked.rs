@@ -1,5 +1,6 @@
-//! Commands that wait for an element or an entry (docs/semantics.md, "Commands that wait"): each is
-//! tried as a write that is executed at most once, by whoever [`crate::waiters`] says.
+//! Commands that wait for an element or an entry (docs/reference/semantics.md, "Commands that
+//! wait"): each is tried as a write that is executed at most once, by whoever [`crate::waiters`]
+//! says.
 
 use alloc::string::String;
 use alloc::vec::Vec;

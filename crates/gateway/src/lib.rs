@@ -1,11 +1,12 @@
 //! The Redis protocol's gateway as a state machine without I/O: connections on one side, the rack's
 //! client on the other.
 //!
-//! Read [`Gateway`] first, then docs/semantics.md for what it promises. The law of the API is that
-//! of every [`Machine`](concord_core::Machine), with inputs of its own ([`Gateway::input`] for
-//! bytes of a connection, [`Gateway::written`]); after each input [`Gateway::take_ready`] until it
-//! is empty: write what [`Gateway::output`] holds, and ask [`Gateway::wants_input`] and
-//! [`Gateway::wants_close`]. Replies come in the order of the commands of their connection, always.
+//! Read [`Gateway`] first, then docs/reference/semantics.md for what it promises. The law of the
+//! API is that of every [`Machine`](concord_core::Machine), with inputs of its own
+//! ([`Gateway::input`] for bytes of a connection, [`Gateway::written`]); after each input
+//! [`Gateway::take_ready`] until it is empty: write what [`Gateway::output`] holds, and ask
+//! [`Gateway::wants_input`] and [`Gateway::wants_close`]. Replies come in the order of the commands
+//! of their connection, always.
 //!
 //! Replies of the rack are complete RESP bytes and pass untouched. The request parser is our own:
 //! it resumes where it stopped and gives ranges of the input, where the `redis-protocol` crate

@@ -1,4 +1,4 @@
-//! SUBSCRIBE, PUBLISH and their kin (docs/semantics.md, "Publish and subscribe").
+//! SUBSCRIBE, PUBLISH and their kin (docs/reference/semantics.md, "Publish and subscribe").
 
 use alloc::format;
 use alloc::string::String;

@@ -279,8 +279,8 @@ fn changed_watched_key_answers_nil() {
     assert!(world.ask(&["CONCORD.DIGEST k"]).starts_with("-ERR this command is Concord's own"));
 }
 
-/// docs/bugs.md, 18.48: a read behind a WATCH could see an older value than the one that was
-/// watched.
+/// docs/internals/bugs.md, 18.48: a read behind a WATCH could see an older value than the one that
+/// was watched.
 #[test]
 fn bug_18_48_read_after_watch_is_not_older() {
     let other = "WATCH l m n o p q r s t";
@@ -298,7 +298,8 @@ fn bug_18_48_read_after_watch_is_not_older() {
     }
 }
 
-/// docs/bugs.md, 18.49: an EXEC that only reads was executed before reads that were sent before it.
+/// docs/internals/bugs.md, 18.49: an EXEC that only reads was executed before reads that were sent
+/// before it.
 #[test]
 fn bug_18_49_an_exec_that_watches_overtakes_no_read() {
     for seed in 0..20 {
@@ -311,7 +312,8 @@ fn bug_18_49_an_exec_that_watches_overtakes_no_read() {
     }
 }
 
-/// docs/bugs.md, 18.50: a key that was changed, read and changed back did not end what watched it.
+/// docs/internals/bugs.md, 18.50: a key that was changed, read and changed back did not end what
+/// watched it.
 #[test]
 fn bug_18_50_exec_after_a_newer_read_is_refused() {
     let mut world = World::new(7);

@@ -13,7 +13,7 @@
 //! as a joining replica gets them. Once a snapshot is whole and durable, all segments before its
 //! first one are of no use.
 //!
-//! docs/durability.md: the format, what is durable before what, and what is promised.
+//! docs/operate/durability.md: the format, what is durable before what, and what is promised.
 //!
 //! ```
 //! use concord_log::{Batch, Identity, Recovery, Writer};

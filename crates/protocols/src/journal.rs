@@ -1,5 +1,5 @@
-//! The state of this replica's disk, and the messages that wait for it (trap T7; docs/durability.md
-//! has the table of which data is durable before which message).
+//! The state of this replica's disk, and the messages that wait for it (trap T7;
+//! docs/operate/durability.md has the table of which data is durable before which message).
 //!
 //! The replica puts every record into the journal as it takes it, and passes it on at once. Whoever
 //! hosts it writes what has gathered, one batch at a time, and says when that is durable. A replica

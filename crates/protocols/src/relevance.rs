@@ -1,5 +1,6 @@
 //! The effect that a packet on its way to a replica may still have
-//! ([`Machine::relevance`](concord_core::Machine)). Each rule says why (docs/exhaustive.md).
+//! ([`Machine::relevance`](concord_core::Machine)). Each rule says why
+//! (docs/internals/exhaustive.md).
 
 use concord_core::machine::Relevance;
 use concord_core::{Guard, Seq};

@@ -30,5 +30,5 @@ pub use process::ignores_hangup;
 
 /// What roles that `concord up` starts have in `GLIBC_TUNABLES`, unless somebody has set it:
 /// replicas read all over their memory, and with huge pages a tenth of their time is not spent on
-/// page tables (docs/harmonia.md).
+/// page tables (docs/internals/harmonia.md).
 pub const TUNABLES: &str = "glibc.malloc.hugetlb=1";

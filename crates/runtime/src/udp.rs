@@ -1,6 +1,6 @@
 //! UDP with trains: under load, consecutive messages to one peer cross the kernel once
 //! (UDP_SEGMENT), and are received at once (UDP_GRO). The stack costs about 3 us a packet, a
-//! message in a train of 32 about 0.14 us (docs/harmonia.md, "Where the time goes").
+//! message in a train of 32 about 0.14 us (docs/internals/harmonia.md, "Where the time goes").
 //!
 //! A train's segments are of one size, so shorter messages are padded; every header says how long
 //! its body is, so padding behind it is harmless.

@@ -171,7 +171,7 @@ impl Odd {
 }
 
 /// A client's write that is not numbered yet, with the mark of a replica's own and a body that is
-/// no command: it is refused by its record (docs/bugs.md, 15.13a).
+/// no command: it is refused by its record (docs/internals/bugs.md, 15.13a).
 fn own_write(bytes: &[u8]) -> Option<Vec<u8>> {
     const NO_COMMAND: [u8; 3] = [0xff; 3];
     let repr = Packet::parse(bytes).ok()?.repr();

@@ -1,4 +1,4 @@
-//! A fuzz of bags of packets over groups of the shipped machines (docs/simulator.md).
+//! A fuzz of bags of packets over groups of the shipped machines (docs/internals/simulator.md).
 
 #[cfg(feature = "mutants")]
 use concord_core::Guard;

@@ -155,7 +155,7 @@ fn what_is_not_durable_is_caught_by_a_cut_at_some_point() {
     assert!(survived.is_empty(), "{survived:?} survive");
 }
 
-/// docs/bugs.md: defects that the swarm found, and what its check took for one.
+/// docs/internals/bugs.md: defects that the swarm found, and what its check took for one.
 #[test]
 fn racks_that_were_wrong_once_are_not() {
     let plans = [

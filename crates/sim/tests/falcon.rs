@@ -1,5 +1,5 @@
 //! Falcon's queue in every interleaving of tasks, requests, repairs and what comes round
-//! (docs/falcon.md). The numbers of states are asserted: another program has others.
+//! (docs/internals/falcon.md). The numbers of states are asserted: another program has others.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Instant;

@@ -273,7 +273,8 @@ fn digests_of_fixed_seeds_are_as_written_down() {
     assert_eq!(std::fs::read_to_string(FILE).unwrap(), digests);
 }
 
-/// docs/bugs.md, 1: the first packet after a pause made the controller call everybody else silent.
+/// docs/internals/bugs.md, 1: the first packet after a pause made the controller call everybody
+/// else silent.
 #[test]
 fn bug_1_a_controller_that_slept_removes_nobody_for_it() {
     let pause = Fault::Pause { node: Node::Controller, for_ns: 1_500 * MS };
@@ -288,8 +289,8 @@ fn bug_1_a_controller_that_slept_removes_nobody_for_it() {
     }
 }
 
-/// docs/bugs.md, 15.gateway: of a pipeline, what followed a write was refused for its order, took
-/// the dirty set's only slot from it, and was sent again before it, for ever.
+/// docs/internals/bugs.md, 15.gateway: of a pipeline, what followed a write was refused for its
+/// order, took the dirty set's only slot from it, and was sent again before it, for ever.
 #[test]
 fn bug_15_pipelined_writes_get_through_a_dirty_set_of_one_slot() {
     let gateways = Gateways { count: 3, pipeline_max: 8, window: 4, ..Gateways::default() };
@@ -349,16 +350,18 @@ fn what_is_known_to_be_committed_may_be_heard_late() {
     }
 }
 
-/// docs/bugs.md, 20.4: a leader of Raft whose log was full logged its term's no-op all the same; no
-/// follower took that, since its own log was full before, and nothing was committed any more.
+/// docs/internals/bugs.md, 20.4: a leader of Raft whose log was full logged its term's no-op all
+/// the same; no follower took that, since its own log was full before, and nothing was committed
+/// any more.
 #[test]
 fn bug_20_4_a_term_begins_with_a_full_log() {
     let aim = Aim { protocol: Some(Protocol::Raft), ..Aim::default() };
     assert_eq!(run(&Plan::draw_aimed(0x496_fcf5, aim)).violation, None);
 }
 
-/// docs/bugs.md, 15.3b: a leader of VR or NOPaxos had no key deleted any more once its log held as
-/// many records as it keeps for members that lag, which is always, from the 32,768th on.
+/// docs/internals/bugs.md, 15.3b: a leader of VR or NOPaxos had no key deleted any more once its
+/// log held as many records as it keeps for members that lag, which is always, from the 32,768th
+/// on.
 #[test]
 fn bug_15_3b_keys_expire_while_the_log_keeps_records() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
@@ -371,8 +374,8 @@ fn bug_15_3b_keys_expire_while_the_log_keeps_records() {
     }
 }
 
-/// docs/bugs.md, 15.sim2: a controller of VR or NOPaxos waited for the incarnations that founded
-/// the group, so that no switch got an id any more once most of them had restarted.
+/// docs/internals/bugs.md, 15.sim2: a controller of VR or NOPaxos waited for the incarnations that
+/// founded the group, so that no switch got an id any more once most of them had restarted.
 #[test]
 fn bug_15_sim2_switch_id_after_most_replicas_restarted() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
@@ -384,16 +387,17 @@ fn bug_15_sim2_switch_id_after_most_replicas_restarted() {
     }
 }
 
-/// docs/bugs.md, 15.sim3: what a replica of CRAQ executed after it was committed stayed in its log,
-/// and where that was full then it stayed full: nothing was ordered any more.
+/// docs/internals/bugs.md, 15.sim3: what a replica of CRAQ executed after it was committed stayed
+/// in its log, and where that was full then it stayed full: nothing was ordered any more.
 #[test]
 fn bug_15_sim3_craq_log_releases_executed_records() {
     let aim = Aim { protocol: Some(Protocol::Craq), ..Aim::default() };
     assert_eq!(run(&Plan::draw_aimed(570, aim)).violation, None);
 }
 
-/// docs/bugs.md, 15.sim4: a controller that had slept heard late packets of a dead replica, took it
-/// and the one that did not hear it for cut from each other, and removed the living one.
+/// docs/internals/bugs.md, 15.sim4: a controller that had slept heard late packets of a dead
+/// replica, took it and the one that did not hear it for cut from each other, and removed the
+/// living one.
 #[test]
 fn bug_15_sim4_deaf_to_a_dead_replica_is_not_cut_off() {
     for protocol in [Protocol::Chain, Protocol::PrimaryBackup, Protocol::Craq] {

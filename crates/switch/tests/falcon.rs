@@ -194,7 +194,7 @@ fn a_task_goes_to_the_executor_that_waits_longest() {
     }
 }
 
-/// docs/bugs.md, 21.1.
+/// docs/internals/bugs.md, 21.1.
 #[test]
 fn bug_21_1_full_submission_continues_after_a_hand_out() {
     for form in FORMS {

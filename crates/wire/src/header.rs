@@ -57,7 +57,7 @@ pub const TAG_BYTES: usize = 16;
 pub const MARK_TAGGED: u8 = 1;
 
 /// Which header follows the common one. Numbers that are not here are those of systems to come
-/// (docs/wire.md).
+/// (docs/reference/wire.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {

@@ -84,7 +84,8 @@ pub struct Record<'a> {
     pub session: SessionId,
     /// Which of the session.
     pub request: RequestNumber,
-    /// The log's time in ms (docs/semantics.md); it falls only where no key has a time to live.
+    /// The log's time in ms (docs/reference/semantics.md); it falls only where no key has a time to
+    /// live.
     pub now_ms: u64,
     /// The first object.
     pub obj_id: ObjectId,

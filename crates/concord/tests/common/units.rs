@@ -1,6 +1,6 @@
-//! A rack whose roles are services of their own, as docs/operations.md says: each is started by the
-//! document's command, and restarted by SIGTERM and the same command again. And clients that use it
-//! meanwhile, and tell for how long they were not served.
+//! A rack whose roles are services of their own, as docs/operate/operations.md says: each is
+//! started by the document's command, and restarted by SIGTERM and the same command again. And
+//! clients that use it meanwhile, and tell for how long they were not served.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};

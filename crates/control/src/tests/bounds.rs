@@ -190,7 +190,7 @@ fn the_compare_and_swap_takes_the_next_version_alone() {
     assert!(!takes(7, Some(7)) && !takes(9, Some(7)) && !takes(6, Some(7)));
 }
 
-/// docs/bugs.md, 19.25: another controller still goes on from the state that was lost.
+/// docs/internals/bugs.md, 19.25: another controller still goes on from the state that was lost.
 #[test]
 fn bug_19_25_rebuilt_state_is_not_replaced_by_the_lost_ones() {
     let at_epoch = |version, epoch| {

@@ -365,7 +365,8 @@ fn a_transaction_publishes_when_it_is_executed() {
     assert_eq!(w.heard(0, 1), "", "nothing of what is not executed");
 }
 
-/// docs/bugs.md, 18.51: a transaction without keys did not wait for what was sent before it.
+/// docs/internals/bugs.md, 18.51: a transaction without keys did not wait for what was sent before
+/// it.
 #[test]
 fn bug_18_51_transaction_publishes_after_earlier_messages() {
     for before in ["SET k v", "MULTI\r\nGET k\r\nPUBLISH c first\r\nEXEC"] {
@@ -383,8 +384,8 @@ fn bug_18_51_transaction_publishes_after_earlier_messages() {
     }
 }
 
-/// docs/bugs.md, 18.52: of two gateways one took the other for gone, and forgot its subscribers;
-/// the other one had heard it all the time, and did not tell it of them again.
+/// docs/internals/bugs.md, 18.52: of two gateways one took the other for gone, and forgot its
+/// subscribers; the other one had heard it all the time, and did not tell it of them again.
 #[test]
 fn bug_18_52_who_was_deaf_is_told_again_who_has_subscribed() {
     let mut w = World::new(2, 11);
@@ -403,9 +404,9 @@ fn bug_18_52_who_was_deaf_is_told_again_who_has_subscribed() {
     assert_eq!(w.heard(0, 1), "*3 $7 message $1 c $5 again ");
 }
 
-/// docs/bugs.md, 18.53: a late packet of a gateway's earlier process was taken for that of another
-/// new one. What had come of the living one was forgotten, never sent again, and waited for: no
-/// SUBSCRIBE and no PUBLISH was answered any more.
+/// docs/internals/bugs.md, 18.53: a late packet of a gateway's earlier process was taken for that
+/// of another new one. What had come of the living one was forgotten, never sent again, and waited
+/// for: no SUBSCRIBE and no PUBLISH was answered any more.
 #[test]
 fn bug_18_53_late_packet_of_an_earlier_process() {
     let mut w = World::new(2, 12);
@@ -428,8 +429,8 @@ fn bug_18_53_late_packet_of_an_earlier_process() {
     assert!(w.heard(0, 7).starts_with("*3"), "what goes on is acknowledged");
 }
 
-/// docs/bugs.md, 18.54: a SUBSCRIBE that waited for a gateway was answered when another process was
-/// heard in its place, which did not know of it.
+/// docs/internals/bugs.md, 18.54: a SUBSCRIBE that waited for a gateway was answered when another
+/// process was heard in its place, which did not know of it.
 #[test]
 fn bug_18_54_subscription_is_answered_when_known() {
     for seed in 0..40 {

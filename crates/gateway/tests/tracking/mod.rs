@@ -255,7 +255,7 @@ fn somebody_else_is_told_instead() {
     assert!(say(&mut w, 1, &["CLIENT TRACKINGINFO"]).contains("$15 broken_redirect"));
 }
 
-/// docs/bugs.md, 18.66: cashews does so.
+/// docs/internals/bugs.md, 18.66: cashews does so.
 #[test]
 fn bug_18_66_self_redirect_is_told_after_subscribing() {
     for (options, reads) in [(" BCAST PREFIX a", false), ("", true)] {

@@ -115,7 +115,7 @@ impl Path {
     }
 }
 
-/// docs/bugs.md, 2.
+/// docs/internals/bugs.md, 2.
 #[test]
 fn bug_2_a_path_that_was_cut_is_not_taken_for_a_slow_one() {
     let mut path = Path::new(250 * US);
@@ -164,7 +164,8 @@ fn slow_peer_is_not_sent_everything_twice() {
     }
 }
 
-/// docs/bugs.md, 3: who passes a batch on at its end only makes those behind it wait for all of it.
+/// docs/internals/bugs.md, 3: who passes a batch on at its end only makes those behind it wait for
+/// all of it.
 #[test]
 fn bug_3_full_packets_go_out_in_the_middle_of_a_batch() {
     let mut path = Path::new(250 * US);

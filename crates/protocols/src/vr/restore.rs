@@ -1,4 +1,4 @@
-//! A replica that starts again with what its disk has (docs/durability.md).
+//! A replica that starts again with what its disk has (docs/operate/durability.md).
 //!
 //! It goes through its log, executes what was known to be committed, and has all that it promised
 //! before: its view, the log of its last normal view, the lives that it knew. It lives anew all the

@@ -660,7 +660,7 @@ fn vrr_6_2_the_writes_of_a_batch_share_a_prepare() {
         Repr { seq, ..write }.emit(body, &mut bytes);
         g.nodes[0].handle(g.now, &bytes, &mut sent);
     }
-    // Followers have work before the leader is through (docs/bugs.md, 3).
+    // Followers have work before the leader is through (docs/internals/bugs.md, 3).
     assert!(sent.len() >= 2 * 5, "{} packets in the middle of the batch", sent.len());
     g.nodes[0].flush(g.now, &mut sent);
     g.route(0, sent);
@@ -671,7 +671,7 @@ fn vrr_6_2_the_writes_of_a_batch_share_a_prepare() {
     assert_eq!(g.get(2, "k", Some(Seq::new(SwitchId(1), g.counter))).unwrap().2, "99");
 }
 
-/// docs/vr.md, "Messages per operation". Nothing is batched here: each packet is a batch.
+/// docs/internals/vr.md, "Messages per operation". Nothing is batched here: each packet is a batch.
 #[test]
 fn messages_per_write() {
     for n in [3, 5] {

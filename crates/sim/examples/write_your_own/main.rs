@@ -1,5 +1,5 @@
 //! A switch program and a protocol of one's own, hosted by the seat that ships, simulated, checked,
-//! and run over UDP: docs/write-your-own.md.
+//! and run over UDP: docs/guides/write-your-own.md.
 
 mod protocol;
 mod rack;

@@ -10,7 +10,7 @@
 use super::time::Time;
 
 /// Bits of a digit: 2,048 slots a wheel. Most events of a data-centre network are less than 4 us
-/// away (2^22 ps), so they move down once. Measured best of 6 to 12 (docs/simulator.md).
+/// away (2^22 ps), so they move down once. Measured best of 6 to 12 (docs/internals/simulator.md).
 const DIGIT_BITS: u32 = 11;
 const SLOTS: usize = 1 << DIGIT_BITS;
 const WORDS: usize = SLOTS / 64;

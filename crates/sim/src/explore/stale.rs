@@ -1,6 +1,6 @@
 //! Packets that can change nothing any more, whenever they arrive: they are not under way. The
 //! machines say so themselves ([`relevance`](concord_core::Machine::relevance)); what that means
-//! for a state is here (docs/exhaustive.md).
+//! for a state is here (docs/internals/exhaustive.md).
 
 use concord_core::Position;
 use concord_core::machine::Relevance;

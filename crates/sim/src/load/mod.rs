@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    /// docs/bugs.md, 3.
+    /// docs/internals/bugs.md, 3.
     #[test]
     fn bug_3_the_replicas_of_a_long_chain_write_at_the_same_time() {
         let load = Load {

@@ -216,7 +216,7 @@ fn matched_prefix_and_visibility_cover_each_other() {
     assert!(without(&[Guard::MatchedPrefix, Guard::Visibility], Setup::flair(Vr, short())));
 }
 
-/// docs/flair.md, "The check of replies is not what safety hangs on".
+/// docs/internals/flair.md, "The check of replies is not what safety hangs on".
 #[test]
 fn without_the_check_of_replies_no_state_is_wrong_either() {
     for scripts in [full(), two_writers(), all_keys()] {

@@ -139,7 +139,7 @@ pub struct SubmitArgs {
     #[arg(long, value_name = "TIME", conflicts_with = "command")]
     pub spin: Option<String>,
     /// The command is a handler: it stays, and is given one task after another on its standard
-    /// input (docs/falcon.md, Handlers)
+    /// input (docs/internals/falcon.md, Handlers)
     #[arg(long, conflicts_with_all = ["no_op", "sleep", "spin"])]
     pub handler: bool,
     /// The command and its arguments

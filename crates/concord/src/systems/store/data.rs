@@ -1,5 +1,5 @@
 //! The data of a rack as a whole: `concord backup`, `concord restore`, and what `up` does after the
-//! power of all went where the disk is synced each second (docs/durability.md).
+//! power of all went where the disk is synced each second (docs/operate/durability.md).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -129,7 +129,7 @@ fn any_replica_names_voters() {
     assert_eq!(ask(&mut g, 0, Some((node, true))).0, VoterOutcome::Behind);
 }
 
-/// docs/bugs.md, 20.11: the controller counts a majority of those who vote.
+/// docs/internals/bugs.md, 20.11: the controller counts a majority of those who vote.
 #[test]
 fn controller_learns_voters_by_the_log() {
     let mut g = raft(4, Guards::ALL);

@@ -333,7 +333,8 @@ impl Handlers {
                 // more.
                 let given = handler.given.take();
                 self.end(key);
-                let why = "the handler said what is no answer (docs/falcon.md, Handlers)\n";
+                let why =
+                    "the handler said what is no answer (docs/internals/falcon.md, Handlers)\n";
                 return given.map(|given| Finished::failed(given.run, Ended::Failed, why));
             }
             if let Some(given) = handler.given.take_if(|given| given.is_answered()) {

@@ -1,5 +1,5 @@
-//! Clients of a gateway that subscribe, and one that publishes (docs/semantics.md, "Publish and
-//! subscribe").
+//! Clients of a gateway that subscribe, and one that publishes (docs/reference/semantics.md,
+//! "Publish and subscribe").
 //!
 //! What subscribers get is checked in [`super::messages`].
 
