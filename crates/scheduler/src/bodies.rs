@@ -2,7 +2,8 @@
 //! parameters that are too long for the queue. Owners fetch of workers: outputs that are too long
 //! for a result. Fragments come in any order, late and again; what a name stands for never changes.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -13,6 +14,9 @@ use concord_wire::tasks::{BODY_BYTES_MAX, FRAGMENT_BYTES, FRAGMENTS_ASKED_MAX, T
 
 /// Most bytes that are kept for tasks to come.
 const KEPT_BYTES_MAX: usize = 64 << 20;
+/// Most bodies that are kept: those of a day of short jobs are many, and never sum to that many
+/// bytes.
+const KEPT_MAX: usize = 1 << 12;
 /// Most bodies that are asked for at once: so many times [`FRAGMENTS_ASKED_MAX`] fragments are
 /// under way at most.
 const AT_ONCE_MAX: usize = 16;
@@ -45,6 +49,10 @@ enum Body {
 #[derive(Clone, Debug)]
 pub(crate) struct Bodies<K> {
     all: BTreeMap<K, (Body, u64)>,
+    /// Those on their way: what is looked at for every packet must not grow with what is kept.
+    partial: BTreeSet<K>,
+    /// Those that are here, by their last use.
+    by_use: BTreeSet<(u64, K)>,
     /// Counts uses: what was used longest ago goes first.
     clock: u64,
     kept_bytes: usize,
@@ -52,7 +60,8 @@ pub(crate) struct Bodies<K> {
 
 impl<K> Default for Bodies<K> {
     fn default() -> Bodies<K> {
-        Bodies { all: BTreeMap::new(), clock: 0, kept_bytes: 0 }
+        let (partial, by_use) = (BTreeSet::new(), BTreeSet::new());
+        Bodies { all: BTreeMap::new(), partial, by_use, clock: 0, kept_bytes: 0 }
     }
 }
 
@@ -61,9 +70,13 @@ impl<K: Ord + Copy> Bodies<K> {
     pub(crate) fn whole(&mut self, name: K) -> Option<Arc<[u8]>> {
         self.clock += 1;
         let (body, used) = self.all.get_mut(&name)?;
-        *used = self.clock;
+        let was = core::mem::replace(used, self.clock);
         match body {
-            Body::Whole(bytes) => Some(Arc::clone(bytes)),
+            Body::Whole(bytes) => {
+                self.by_use.remove(&(was, name));
+                self.by_use.insert((self.clock, name));
+                Some(Arc::clone(bytes))
+            }
             Body::Partial { .. } => None,
         }
     }
@@ -80,28 +93,44 @@ impl<K: Ord + Copy> Bodies<K> {
             again_at: Instant(0),
             tries: 0,
         };
-        self.all.entry(name).or_insert((body, self.clock));
+        if let Entry::Vacant(vacant) = self.all.entry(name) {
+            vacant.insert((body, self.clock));
+            self.partial.insert(name);
+        }
     }
 
     /// It is not what it should be, or nobody waits for it.
     pub(crate) fn forget(&mut self, name: K) {
-        if let Some((Body::Whole(bytes), _)) = self.all.remove(&name) {
-            self.kept_bytes -= bytes.len();
+        match self.all.remove(&name) {
+            Some((Body::Whole(bytes), used)) => {
+                self.kept_bytes -= bytes.len();
+                self.by_use.remove(&(used, name));
+            }
+            Some((Body::Partial { .. }, _)) => _ = self.partial.remove(&name),
+            None => {}
         }
     }
 
     /// Forgets those on their way that nobody waits for.
     pub(crate) fn retain_wanted(&mut self, is_wanted: impl Fn(K) -> bool) {
-        self.all.retain(|name, (body, _)| matches!(body, Body::Whole(_)) || is_wanted(*name));
+        let all = &mut self.all;
+        self.partial.retain(|name| {
+            let stays = is_wanted(*name);
+            if !stays {
+                all.remove(name);
+            }
+            stays
+        });
     }
 
     /// When fragments are asked for again.
     pub(crate) fn deadline(&self) -> Instant {
-        let again = self.all.values().filter_map(|(body, _)| match body {
-            Body::Partial { again_at, .. } => Some(*again_at),
-            Body::Whole(_) => None,
-        });
-        again.take(AT_ONCE_MAX).min().unwrap_or(Instant::NEVER)
+        let again =
+            self.partial.iter().take(AT_ONCE_MAX).filter_map(|name| match self.all.get(name) {
+                Some((Body::Partial { again_at, .. }, _)) => Some(*again_at),
+                Some((Body::Whole(_), _)) | None => None,
+            });
+        again.min().unwrap_or(Instant::NEVER)
     }
 
     /// Asks for what is missing, where it is time: a name's fragments, from the first on, so many.
@@ -113,9 +142,10 @@ impl<K: Ord + Copy> Bodies<K> {
         buffer: &mut Vec<u8>,
         sink: &mut impl Sink,
     ) {
-        let partial = self.all.iter_mut().filter(|(_, (b, _))| matches!(b, Body::Partial { .. }));
-        for (name, (body, _)) in partial.take(AT_ONCE_MAX) {
-            let Body::Partial { holder, here, first, asked, again_at, tries, .. } = body else {
+        for name in self.partial.iter().take(AT_ONCE_MAX) {
+            let Some((Body::Partial { holder, here, first, asked, again_at, tries, .. }, _)) =
+                self.all.get_mut(name)
+            else {
                 continue;
             };
             if *again_at > now {
@@ -141,7 +171,7 @@ impl<K: Ord + Copy> Bodies<K> {
         fragment: &[u8],
     ) -> bool {
         let (total, index) = (total_bytes as usize, index as usize);
-        let Some((body, _)) = self.all.get_mut(&name) else { return false };
+        let Some((body, used)) = self.all.get_mut(&name) else { return false };
         let Body::Partial { total_bytes, bytes, here, first, asked, again_at, tries, .. } = body
         else {
             return false;
@@ -177,20 +207,17 @@ impl<K: Ord + Copy> Bodies<K> {
         let whole: Arc<[u8]> = core::mem::take(bytes).into();
         self.kept_bytes += whole.len();
         *body = Body::Whole(whole);
+        self.partial.remove(&name);
+        self.by_use.insert((*used, name));
         self.make_room(name);
         true
     }
 
     /// Forgets what was used longest ago, but for what just came.
     fn make_room(&mut self, newest: K) {
-        while self.kept_bytes > KEPT_BYTES_MAX {
-            let old = self
-                .all
-                .iter()
-                .filter(|(name, (body, _))| **name != newest && matches!(body, Body::Whole(_)));
-            let Some(name) = old.min_by_key(|(_, (_, used))| *used).map(|(name, _)| *name) else {
-                return;
-            };
+        while self.kept_bytes > KEPT_BYTES_MAX || self.by_use.len() > KEPT_MAX {
+            let oldest = self.by_use.iter().find(|(_, name)| *name != newest);
+            let Some((_, name)) = oldest.copied() else { return };
             self.forget(name);
         }
     }
@@ -281,6 +308,22 @@ mod tests {
         assert!(bodies.take(now, name, 2_000, 0, &[2; FRAGMENT_BYTES]));
         let whole = bodies.whole(name).unwrap();
         assert_eq!((whole.len(), whole[0], whole[1_999]), (2_000, 2, 1));
+    }
+
+    /// A day of one-task jobs: what is walked for a packet, and what is kept, has a bound of its
+    /// own.
+    #[test]
+    fn bug_21_49_many_small_bodies_are_neither_kept_nor_walked() {
+        let mut bodies = Bodies::default();
+        for jid in 0..3 * KEPT_MAX as u32 {
+            let name = BodyName { uid: 1, jid, tid: 0 };
+            bodies.want(name, OWNER);
+            assert_eq!(bodies.partial.len(), 1, "what a deadline looks at");
+            assert!(bodies.take(Instant(0), name, 1, 0, b"x"));
+            assert!(bodies.partial.is_empty());
+        }
+        assert_eq!((bodies.all.len(), bodies.by_use.len()), (KEPT_MAX, KEPT_MAX));
+        assert_eq!(bodies.kept_bytes, KEPT_MAX);
     }
 
     #[test]
