@@ -24,6 +24,8 @@ import pickle
 import select
 import sys
 import threading
+import time
+import uuid
 
 try:
     import cloudpickle as _pickler
@@ -40,17 +42,28 @@ _BYTES_MAX = 4 << 20
 #: Jobs that are under way at once; what is submitted meanwhile becomes one job.
 _JOBS_MAX = 8
 _WAIT_MS = 1_000
+#: How long an owner that is away is asked again, in seconds, and how long until the next time.
+_AWAY_S = 60.0
+_AGAIN_S = 0.2
+#: What a worker's interpreter begins with: directories to import from, beside those of its own environment, are its
+#: arguments but for the first one, which is the executor's own name. No two executors share an interpreter: it has the
+#: modules as they were when it imported them.
+_WORKER = "import sys; sys.path[1:1] = sys.argv[2:]; from concord.worker import main; main()"
 #: Exit status of a call that raised; its answer is the exception.
 RAISED = 100
 
 
 class TaskError(Exception):
-    """A task that has no result: ``how`` is failed, unknown, lost or cancelled (docs/internals/falcon.md)."""
+    """A task that has no result: ``how`` is failed, unknown, lost or dropped (docs/internals/falcon.md)."""
 
     def __init__(self, how, why):
         super().__init__(f"{how}: {why}" if why else how)
         self.how = how
         self.why = why
+
+
+class _Away(ConnectionError):
+    """The owner does not answer, or ends: with a journal it goes on with its jobs when it is started again."""
 
 
 class _Owner:
@@ -81,18 +94,32 @@ class _Owner:
                 response = self._connection.getresponse()
                 text = response.read()
                 break
-            except (http.client.HTTPException, OSError):
+            except (http.client.HTTPException, OSError) as error:
                 self.close()
-                # A connection that was kept may have been closed meanwhile. What makes something new is sent once.
-                if fresh or attempt == 2 or method == "POST":
-                    raise
+                # A connection that was kept may have been closed meanwhile. A job has a key: sent twice it is one.
+                if fresh or attempt == 2:
+                    raise _Away(f"no answer of the owner at {self._address}: {error}") from error
         try:
             answer = json.loads(text) if text else {}
         except ValueError:
             answer = {"error": text.decode("utf-8", "replace").strip()}
+        if response.status == 503:
+            self.close()
+            raise _Away(answer.get("error", "HTTP status 503"))
         if response.status >= 300:
             raise RuntimeError(answer.get("error", f"HTTP status {response.status}"))
         return answer
+
+    def ask_again(self, method, path, body=None):
+        """As ``ask``; an owner that is away for a while is asked until it is back."""
+        until = time.monotonic() + _AWAY_S
+        while True:
+            try:
+                return self.ask(method, path, body)
+            except _Away:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_AGAIN_S)
 
     def close(self):
         if self._connection is not None:
@@ -125,9 +152,8 @@ class Executor(concurrent.futures.Executor):
         token = token or os.environ.get("CONCORD_TOKEN")
         if not address or not token:
             raise ValueError("say address and token, or set CONCORD_OWNER and CONCORD_TOKEN")
-        where = ["/usr/bin/env", "PYTHONPATH=" + os.pathsep.join(path)] if path else []
         self._job = {
-            "handler": [*where, python or sys.executable, "-m", "concord.worker"],
+            "handler": [python or sys.executable, "-c", _WORKER, uuid.uuid4().hex, *path],
             "retries": retries,
             "once": once,
             # Whoever is gone asks for nothing any more: then its calls are cancelled.
@@ -200,7 +226,8 @@ class Executor(concurrent.futures.Executor):
                 continue
             futures = [future for future, _ in batch]
             try:
-                job = owner.ask("POST", "/jobs", {**self._job, "lines": [c for _, c in batch]})["job"]
+                job = {**self._job, "lines": [c for _, c in batch], "key": uuid.uuid4().hex}
+                job = owner.ask_again("POST", "/jobs", job)["job"]
             except Exception as error:  # Whatever it is, it is the futures'.
                 _fail(futures, error)
                 continue
@@ -223,9 +250,12 @@ class Executor(concurrent.futures.Executor):
         owner, start = self._owner(), 0
         try:
             while True:
-                told = owner.ask("GET", f"/jobs/{job}/results?from={start}&wait_ms={_WAIT_MS}")
+                path = f"/jobs/{job}/results?from={start}&wait_ms={_WAIT_MS}"
+                told = owner.ask_again("GET", path)
                 for task in told["results"]:
-                    _settle(futures[task["task"]], task)
+                    # An owner that was started again tells in the order of its journal.
+                    if not futures[task["task"]].done():
+                        _settle(futures[task["task"]], task)
                 start = told["next"]
                 if told["is_last"]:
                     break
@@ -249,7 +279,11 @@ def _settle(future, task):
     output = task.get("output", "")
     raised = task.get("status") == RAISED
     if task["how"] == "cancelled":
-        return future.set_exception(concurrent.futures.CancelledError())
+        why = [task["why"]] if "why" in task else []
+        return future.set_exception(concurrent.futures.CancelledError(*why))
+    if task.get("is_dropped"):
+        why = "its result was dropped: its owner had no room for it"
+        return future.set_exception(TaskError("dropped", why))
     if task["how"] != "done" and not raised:
         why = ": ".join(part for part in (task.get("why"), output.strip()) if part)
         return future.set_exception(TaskError(task["how"], why))

@@ -29,7 +29,9 @@ def _run(parameters):
 
 
 def _raised(error):
-    lines = "".join(traceback.format_exception(error)).rstrip()
+    # In three parts: before Python 3.10 it takes no exception alone.
+    parts = traceback.format_exception(type(error), error, error.__traceback__)
+    lines = "".join(parts).rstrip()
     if hasattr(error, "add_note"):
         error.add_note(f"at the worker:\n{lines}")
     try:
@@ -44,8 +46,12 @@ def _raised(error):
 
 
 def main():
-    hears = sys.stdin.buffer
+    # Neither is a call's children's: what one of them reads or writes would be a part of a task or an answer.
+    hears = os.fdopen(os.dup(0), "rb")
     says = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     os.dup2(2, 1)
     sys.stdin = open(os.devnull)
     while True:

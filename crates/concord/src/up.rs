@@ -5,6 +5,7 @@ pub mod place;
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,12 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 /// One line for a person; nothing is left running then.
 pub fn run(args: &UpArgs) -> Result<(), Error> {
     let (rack, ports) = place::rack(args)?;
-    std::fs::create_dir_all(&args.run_dir)
+    // What is written there, as logs, says what commands and keys are: it is nobody's but its
+    // owner's. One that was there before keeps its mode.
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&args.run_dir)
         .cannot(format!("create the run directory {}", args.run_dir.display()))?;
     let _lock = lock(&args.run_dir)?;
     let file = args.run_dir.join("rack.toml");

@@ -1,7 +1,7 @@
 //! The book of jobs: those that go on, and the last ones that are over. For whoever asks an owner
 //! about them.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -11,9 +11,16 @@ use crate::{Outcome, TaskOutcome};
 
 /// Most tasks of jobs that are over of which the outcomes are kept.
 pub(crate) const TASKS_KEPT_MAX: usize = 1 << 20;
-/// Most bytes of outputs that are kept. What comes beyond, with no older job left to forget, is
-/// dropped.
+/// Most jobs that are over of which anything is kept.
+const JOBS_KEPT_MAX: usize = 1 << 14;
+/// Most bytes of outputs that are kept. Those of jobs that were over first are dropped first; what
+/// comes with nothing older left to drop is dropped, too. A task whose output was dropped has one
+/// of a length, and without a byte.
 pub(crate) const OUTPUT_BYTES_KEPT_MAX: usize = 256 << 20;
+
+/// With so many bytes of outputs that the readers of attached jobs have not read, further ones stay
+/// at the workers.
+const UNREAD_BYTES_MAX: usize = OUTPUT_BYTES_KEPT_MAX / 2;
 
 /// How the tasks of a job ended: how many each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,6 +84,8 @@ pub struct JobRecord {
     pub needs: String,
     /// The node near which it is to run.
     pub near: Option<u16>,
+    /// Why it was cancelled, for a person.
+    pub cancelled_why: &'static str,
     /// When it was taken.
     pub taken_at: Now,
     /// When its last task was over.
@@ -88,6 +97,11 @@ pub struct JobRecord {
     /// By TID, 1 and where in `outcomes` it is; 0 if it is not over.
     places: Vec<u32>,
     output_bytes: usize,
+    /// How many of its outcomes its reader has, if it is attached to one: these outputs go before
+    /// others do.
+    read_to: Option<usize>,
+    /// The outputs of so many outcomes were dropped.
+    dropped_to: usize,
 }
 
 impl JobRecord {
@@ -105,13 +119,34 @@ impl JobRecord {
             priority: 0,
             needs: String::new(),
             near: None,
+            cancelled_why: "",
             taken_at,
             over_at: None,
             counts: Counts::default(),
             outcomes: Vec::new(),
             places: alloc::vec![0; tasks as usize],
             output_bytes: 0,
+            read_to: None,
+            dropped_to: 0,
         }
+    }
+
+    /// Drops the outputs of its first outcomes, up to this one; how many bytes, and of how many
+    /// tasks.
+    fn drop_outputs(&mut self, end: usize) -> (usize, u64) {
+        let (mut bytes, mut count) = (0, 0);
+        let from = self.dropped_to.min(end);
+        for told in self.outcomes.iter_mut().take(end).skip(from) {
+            if let Outcome::Done(output) | Outcome::Failed(_, output) = &mut told.outcome {
+                bytes += output.len();
+                count += u64::from(!output.is_empty());
+                // Not cleared: its capacity would stay.
+                *output = Vec::new();
+            }
+        }
+        self.dropped_to = self.dropped_to.max(end);
+        self.output_bytes -= bytes;
+        (bytes, count)
     }
 
     /// How its tasks ended, in the order in which they did.
@@ -135,7 +170,13 @@ pub struct Book {
     /// Those that are over, in the order in which they were.
     over: VecDeque<u32>,
     tasks_over: usize,
+    /// Of these, those whose outputs were not dropped.
+    with_outputs: VecDeque<u32>,
+    /// Jobs with a reader.
+    attached: BTreeSet<u32>,
     output_bytes: usize,
+    /// Bytes of outputs that readers of attached jobs have not read.
+    unread_bytes: usize,
     /// Jobs that were forgotten.
     forgotten: u64,
     outputs_dropped: u64,
@@ -153,17 +194,65 @@ impl Book {
         self.jobs.insert(record.jid, record);
     }
 
+    /// A job has a reader, who asks for its outcomes in their order: what it has not read is not
+    /// dropped for want of room while [`Book::is_full`] is heeded.
+    pub fn attach(&mut self, jid: u32) {
+        if let Some(job) = self.jobs.get_mut(&jid)
+            && job.read_to.is_none()
+        {
+            job.read_to = Some(job.outcomes.len());
+            self.attached.insert(jid);
+        }
+    }
+
+    /// The reader of an attached job has its first `count` outcomes.
+    pub fn read(&mut self, jid: u32, count: usize) {
+        let Some(job) = self.jobs.get_mut(&jid) else { return };
+        let Some(read_to) = &mut job.read_to else { return };
+        let count = count.min(job.outcomes.len());
+        let read = job.outcomes.iter().take(count).skip(*read_to);
+        self.unread_bytes -= read.map(|told| told.outcome.output().len()).sum::<usize>();
+        *read_to = count.max(*read_to);
+    }
+
+    /// An attached job has no reader any more.
+    pub fn detach(&mut self, jid: u32) {
+        self.read(jid, usize::MAX);
+        if let Some(job) = self.jobs.get_mut(&jid) {
+            job.read_to = None;
+        }
+        self.attached.remove(&jid);
+    }
+
+    /// Whether so much waits for readers that no more outputs are to be taken from workers.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.unread_bytes > UNREAD_BYTES_MAX
+    }
+
+    /// Why the tasks of a job that are not over will be cancelled.
+    pub fn cancelled(&mut self, jid: u32, why: &'static str) {
+        if let Some(job) = self.jobs.get_mut(&jid)
+            && job.over_at.is_none()
+        {
+            job.cancelled_why = why;
+        }
+    }
+
     /// A task is over.
     pub fn note(&mut self, mut ended: TaskOutcome) {
+        let output_bytes = ended.outcome.output().len();
+        self.make_room(output_bytes);
         let Some(job) = self.jobs.get_mut(&ended.jid) else { return };
         let Some(place) = job.places.get_mut(ended.tid as usize) else { return };
         if let Outcome::Done(output) | Outcome::Failed(_, output) = &mut ended.outcome {
-            if self.output_bytes + output.len() > OUTPUT_BYTES_KEPT_MAX && self.over.len() <= 1 {
+            if self.output_bytes + output_bytes > OUTPUT_BYTES_KEPT_MAX {
                 self.outputs_dropped += 1;
-                output.clear();
+                *output = Vec::new();
             }
             job.output_bytes += output.len();
             self.output_bytes += output.len();
+            self.unread_bytes += if job.read_to.is_some() { output.len() } else { 0 };
         }
         job.counts.count(&ended.outcome);
         let over_at = ended.trace.over_at;
@@ -173,16 +262,49 @@ impl Book {
             job.over_at = Some(over_at);
             self.tasks_over += job.tasks as usize;
             self.over.push_back(job.jid);
+            self.with_outputs.push_back(job.jid);
         }
         self.forget();
     }
 
+    /// Drops what may be dropped, the oldest first, until an output of that length has room: what
+    /// its reader has read of attached jobs, and all outputs of others that are over.
+    fn make_room(&mut self, bytes: usize) {
+        if self.output_bytes + bytes <= OUTPUT_BYTES_KEPT_MAX {
+            return;
+        }
+        for jid in &self.attached {
+            if let Some(job) = self.jobs.get_mut(jid) {
+                let (dropped, _) = job.drop_outputs(job.read_to.unwrap_or(0));
+                self.output_bytes -= dropped;
+            }
+        }
+        for _ in 0..self.with_outputs.len() {
+            if self.output_bytes + bytes <= OUTPUT_BYTES_KEPT_MAX {
+                return;
+            }
+            let Some(jid) = self.with_outputs.pop_front() else { return };
+            let Some(job) = self.jobs.get_mut(&jid) else { continue };
+            if job.read_to.is_some_and(|read_to| read_to < job.outcomes.len()) {
+                self.with_outputs.push_back(jid);
+                continue;
+            }
+            let (dropped, count) = job.drop_outputs(usize::MAX);
+            self.output_bytes -= dropped;
+            self.outputs_dropped += count;
+        }
+    }
+
     /// Forgets the jobs that were over first, as many as are too many; the last one stays.
     fn forget(&mut self) {
-        while (self.tasks_over > TASKS_KEPT_MAX || self.output_bytes > OUTPUT_BYTES_KEPT_MAX)
+        while (self.tasks_over > TASKS_KEPT_MAX || self.over.len() > JOBS_KEPT_MAX)
             && self.over.len() > 1
         {
             let Some(jid) = self.over.pop_front() else { return };
+            self.detach(jid);
+            if self.with_outputs.front() == Some(&jid) {
+                self.with_outputs.pop_front();
+            }
             if let Some(job) = self.jobs.remove(&jid) {
                 self.tasks_over -= job.tasks as usize;
                 self.output_bytes -= job.output_bytes;
@@ -198,7 +320,7 @@ impl Book {
     }
 
     /// All of them, the newest last.
-    pub fn jobs(&self) -> impl DoubleEndedIterator<Item = &JobRecord> {
+    pub fn jobs(&self) -> impl DoubleEndedIterator<Item = &JobRecord> + ExactSizeIterator {
         self.jobs.values()
     }
 
@@ -243,9 +365,8 @@ mod tests {
         assert_eq!(book.jobs().count(), 1);
     }
 
-    /// Jobs that were over first are forgotten first and those that go on never.
     #[test]
-    fn oldest_finished_jobs_are_forgotten_first() {
+    fn outputs_of_jobs_that_were_over_first_are_dropped_first() {
         let mut book = Book::new();
         open(&mut book, 1, 2);
         let large = vec![7; OUTPUT_BYTES_KEPT_MAX / 4];
@@ -253,14 +374,87 @@ mod tests {
             open(&mut book, jid, 1);
             book.note(ended(jid, 0, Outcome::Done(large.clone())));
         }
-        let kept: Vec<u32> = book.jobs().map(|job| job.jid).collect();
-        assert_eq!((kept, book.forgotten()), (vec![1, 4, 5, 6, 7], (2, 0)));
+        let has = |jid: u32| {
+            let job = book.job(jid)?;
+            Some(!job.outcome(0)?.outcome.output().is_empty())
+        };
+        let some = |is_kept| Some(is_kept);
+        assert_eq!((1..8).map(has).collect::<Vec<_>>()[..3], [None, some(false), some(false)]);
+        assert_eq!((has(4), has(7), book.forgotten()), (some(true), some(true), (0, 2)));
         // One that goes on may take all the room there is, and no more.
         open(&mut book, 8, 9);
         for tid in 0..9 {
             book.note(ended(8, tid, Outcome::Done(large.clone())));
         }
-        assert!(book.output_bytes <= OUTPUT_BYTES_KEPT_MAX + large.len());
-        assert!(book.job(1).is_some());
+        assert!(book.output_bytes <= OUTPUT_BYTES_KEPT_MAX);
+        assert!(book.job(1).is_some() && book.job(2).is_some());
+    }
+
+    /// A day of one-task jobs: what is kept of them has a bound.
+    #[test]
+    fn bug_21_49_of_many_small_jobs_the_newest_are_kept() {
+        let mut book = Book::new();
+        for jid in 1..=2 * JOBS_KEPT_MAX as u32 {
+            open(&mut book, jid, 1);
+            book.note(ended(jid, 0, Outcome::Done(vec![1])));
+        }
+        let (jobs, bytes) = (book.jobs.len(), book.output_bytes);
+        assert_eq!((jobs, bytes, book.with_outputs.len()), (JOBS_KEPT_MAX, jobs, jobs));
+    }
+
+    /// A reader that is slower than its job's tasks loses nothing: it is said that no more is to be
+    /// taken, and what it has read goes first.
+    #[test]
+    fn bug_21_50_what_an_attached_reader_has_not_read_is_not_dropped() {
+        let (tasks, bytes) = (2_000, 1 << 20);
+        let mut book = Book::new();
+        open(&mut book, 1, tasks);
+        book.attach(1);
+        let (mut read, mut tid) = (0, 0);
+        while read < tasks as usize {
+            while !book.is_full() && tid < tasks {
+                book.note(ended(1, tid, Outcome::Done(vec![7; bytes])));
+                tid += 1;
+            }
+            assert!(book.output_bytes <= OUTPUT_BYTES_KEPT_MAX);
+            let job = book.job(1).unwrap();
+            for told in job.outcomes().iter().skip(read).take(3) {
+                assert_eq!(told.outcome.output().len(), bytes);
+                read += 1;
+            }
+            book.read(1, read);
+        }
+        assert_eq!((book.unread_bytes, book.forgotten()), (0, (0, 0)));
+        book.detach(1);
+        assert!(book.attached.is_empty());
+    }
+
+    /// Where outputs have no reader and no room, what was dropped holds no memory.
+    #[test]
+    fn bug_21_51_an_output_that_is_dropped_frees_its_bytes() {
+        let mut book = Book::new();
+        open(&mut book, 1, 300);
+        for tid in 0..300 {
+            book.note(ended(1, tid, Outcome::Done(vec![7; 1 << 20])));
+        }
+        let capacity = |told: &TaskOutcome| match &told.outcome {
+            Outcome::Done(output) => output.capacity(),
+            _ => 0,
+        };
+        let held: usize = book.job(1).unwrap().outcomes().iter().map(capacity).sum();
+        assert_eq!((held, book.forgotten()), (OUTPUT_BYTES_KEPT_MAX, (0, 44)));
+    }
+
+    /// A large job that is over hides none of those before it.
+    #[test]
+    fn bug_21_58_a_job_of_large_outputs_hides_no_older_one() {
+        let mut book = Book::new();
+        open(&mut book, 1, 1);
+        book.note(ended(1, 0, Outcome::Done(vec![1])));
+        open(&mut book, 2, 300);
+        for tid in 0..300 {
+            book.note(ended(2, tid, Outcome::Done(vec![7; 1 << 20])));
+        }
+        assert_eq!(book.jobs().map(|job| job.jid).collect::<Vec<_>>(), [1, 2]);
     }
 }

@@ -22,6 +22,9 @@ use crate::owner::{Job, TaskSpec};
 const MAGIC: &[u8; 8] = b"CNCRDJB1";
 /// Magic number, the journal's own number, its checksum.
 const HEADER_BYTES: usize = 24;
+/// A frame of a journal that is written anew gets no further entry with so many bytes; its length
+/// has 32 bits.
+const FRAME_BYTES_MAX: usize = 16 << 20;
 const FRAME: &[u8; 4] = b"CJF1";
 /// Marker, length, checksum.
 const FRAME_HEADER_BYTES: usize = 16;
@@ -329,14 +332,14 @@ impl Journal {
     fn rewritten_within(number: u64, found: &Found, mut most: Most) -> Vec<u8> {
         let (mut journal, mut bytes) = Journal::create(number);
         let over = found.jobs.values().rev().filter(|job| job.is_over());
-        let kept: BTreeSet<u32> =
-            over.take_while(|job| most.takes(job)).map(|job| job.jid).collect();
+        let kept: BTreeSet<u32> = over.filter(|job| most.takes(job)).map(|job| job.jid).collect();
         journal.push(Entry::Began { next_jid: found.next_jid() });
         journal.frame(&mut bytes);
         for job in found.jobs.values() {
             if job.is_over() && !kept.contains(&job.jid) {
                 continue;
             }
+            let mut frame_bytes = 0;
             journal.push(Entry::Took(job.written.clone()));
             if let Some(up_to) = job.attempts_up_to {
                 journal.push(Entry::Attempts { jid: job.jid, up_to });
@@ -346,6 +349,13 @@ impl Journal {
             }
             for told in &job.outcomes {
                 journal.push(Entry::Over(told.written(job.jid)));
+                frame_bytes += told.outcome.output().len();
+                // It is synced as a whole before it is believed: it may have as many frames as it
+                // takes.
+                if frame_bytes > FRAME_BYTES_MAX {
+                    journal.frame(&mut bytes);
+                    frame_bytes = 0;
+                }
             }
             journal.frame(&mut bytes);
         }
@@ -377,8 +387,12 @@ impl Journal {
         let body = postcard::to_allocvec(&self.entries).unwrap_or_default();
         assert!(!body.is_empty(), "entries are encoded");
         self.entries.clear();
+        let length = u32::try_from(body.len());
+        // A length that is cut would be damage. The process ends, and the journal has what was
+        // told.
+        let length = length.expect("entries of more than 4 GiB wait for one write of the journal");
         bytes.extend_from_slice(FRAME);
-        bytes.extend_from_slice(&(body.len() as u32).to_be_bytes());
+        bytes.extend_from_slice(&length.to_be_bytes());
         bytes.extend_from_slice(&checksum(self.number, self.length, &body).to_be_bytes());
         bytes.extend_from_slice(&body);
         self.length += FRAME_HEADER_BYTES + body.len();
@@ -594,6 +608,46 @@ mod tests {
         assert_eq!(kept(9, 5, 99), [1, 3, 4]);
         assert_eq!(kept(9, 9, 39), [1, 4]);
         assert_eq!(kept(9, 1, 99), [1], "one that goes on is kept");
+    }
+
+    /// All outcomes of an open job in one frame: above 4 GiB its length was cut to 32 bits.
+    #[test]
+    fn bug_21_52_a_job_of_large_outputs_is_written_anew_in_frames() {
+        let mut found = Found::default();
+        let job = Job { tasks: vec![TaskSpec::default(); 80], ..Job::default() };
+        found.take(Entry::Took(WrittenJob::new(1, 77, &job, b""))).unwrap();
+        for tid in 0..70 {
+            let output = vec![tid as u8; 1 << 20];
+            let (attempts, output_bytes, over_ns) = (1, 1 << 20, 5);
+            let outcome = Outcome::Done(output);
+            let told = FoundOutcome { tid, attempts, outcome, output_bytes, over_ns };
+            found.take(Entry::Over(told.written(1))).unwrap();
+        }
+        let bytes = Journal::rewritten(8, &found, 0);
+        let mut at = HEADER_BYTES;
+        while let Some((body, next)) = frame(8, &bytes, at) {
+            assert!(body.len() < FRAME_BYTES_MAX + (2 << 20), "{} bytes", body.len());
+            at = next;
+        }
+        assert_eq!(at, bytes.len());
+        assert!(Journal::recover(&bytes).unwrap().unwrap().jobs == found.jobs);
+    }
+
+    /// The outputs of one job that is over hid all older jobs.
+    #[test]
+    fn bug_21_58_a_job_that_is_too_large_hides_no_older_one() {
+        let mut found = Found::default();
+        let job = Job { tasks: vec![TaskSpec::default()], ..Job::default() };
+        for (jid, bytes) in [(1, 10), (2, 1_000), (3, 10)] {
+            found.take(Entry::Took(WrittenJob::new(jid, 77, &job, b""))).unwrap();
+            let outcome = Outcome::Done(vec![7; bytes]);
+            let told = FoundOutcome { tid: 0, attempts: 1, outcome, output_bytes: 10, over_ns: 5 };
+            found.take(Entry::Over(told.written(jid))).unwrap();
+        }
+        let most = Most { jobs: 9, tasks: 9, output_bytes: 99 };
+        let again = Journal::recover(&Journal::rewritten_within(8, &found, most));
+        let kept: Vec<u32> = again.unwrap().unwrap().jobs.into_keys().collect();
+        assert_eq!(kept, [1, 3]);
     }
 
     #[test]

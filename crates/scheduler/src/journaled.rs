@@ -14,6 +14,9 @@ use crate::journal::{Entry, Found, Journal, WrittenJob, WrittenOutcome};
 use crate::outcome::TaskOutcome;
 use crate::owner::{Job, Owner, OwnerConfig};
 
+/// With so many bytes of outputs that are not durable, further ones stay at the workers.
+const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
+
 /// What waits for a frame of the journal to be durable.
 #[derive(Clone, Copy, Debug)]
 struct Writing {
@@ -44,6 +47,8 @@ pub struct JournaledOwner {
     begun: BTreeMap<(u32, u32), u64>,
     /// Outcomes that are not durable, in their order.
     unwritten: VecDeque<TaskOutcome>,
+    /// Bytes of their outputs.
+    unwritten_bytes: usize,
     /// Those that are.
     told: VecDeque<TaskOutcome>,
     writing: Option<Writing>,
@@ -88,6 +93,7 @@ impl JournaledOwner {
             held: Vec::new(),
             begun: BTreeMap::new(),
             unwritten: VecDeque::new(),
+            unwritten_bytes: 0,
             told: VecDeque::new(),
             writing: None,
             next_number: 1,
@@ -117,6 +123,7 @@ impl JournaledOwner {
             if self.journal.is_some() {
                 self.push(Entry::Over(WrittenOutcome::new(&told)));
                 if self.guards.on(Guard::DurableCommit) {
+                    self.unwritten_bytes += told.outcome.output().len();
                     self.unwritten.push_back(told);
                 } else {
                     self.told.push_back(told);
@@ -206,6 +213,11 @@ impl JournaledOwner {
         let mut is_open = false;
         self.input(now, sink, |owner, sink| is_open = owner.cancel(now, jid, sink));
         is_open
+    }
+
+    /// As [`Owner::hold_outputs`]; so they are while the disk is far behind.
+    pub fn hold_outputs(&mut self, is_held_back: bool) {
+        self.owner.hold_outputs(is_held_back || self.unwritten_bytes > UNWRITTEN_BYTES_MAX);
     }
 
     /// It ends: its workers are told to stop what runs. With a journal the next process goes on
@@ -303,7 +315,10 @@ impl Machine for JournaledOwner {
             return;
         };
         self.taken_jid = self.taken_jid.max(writing.last_jid);
-        self.told.extend(self.unwritten.drain(..writing.outcomes));
+        for told in self.unwritten.drain(..writing.outcomes) {
+            self.unwritten_bytes -= told.outcome.output().len();
+            self.told.push_back(told);
+        }
         self.begun.retain(|_, frame| *frame > number);
         self.held.retain(|(frame, to, packet)| {
             let is_durable = *frame <= number;

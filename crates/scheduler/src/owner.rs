@@ -298,6 +298,8 @@ pub struct Owner {
     raised: Vec<(u32, u16)>,
     /// Outputs on their way. Their tasks are held by the runs that gave them.
     outputs: Outputs,
+    /// No further outputs are fetched: whoever is to read them has not read what is here.
+    is_held_back: bool,
     tags: Option<Tags>,
     counters: OwnerCounters,
     buffer: Vec<u8>,
@@ -337,6 +339,7 @@ impl Owner {
             begun: Vec::new(),
             raised: Vec::new(),
             outputs: Outputs::default(),
+            is_held_back: false,
             tags: config.key.map(Tags::new),
             counters: OwnerCounters::default(),
             buffer: Vec::new(),
@@ -431,6 +434,12 @@ impl Owner {
         }
     }
 
+    /// Whether long outputs stay at the workers that have them, for want of room here. Their tasks
+    /// are not over meanwhile, and a worker with many of them takes no more tasks.
+    pub fn hold_outputs(&mut self, is_held_back: bool) {
+        self.is_held_back = is_held_back;
+    }
+
     /// How the next task ended.
     pub fn poll_outcome(&mut self) -> Option<TaskOutcome> {
         self.outcomes.pop_front()
@@ -465,11 +474,31 @@ impl Owner {
         Some((stands, item.attempts(), item.trace))
     }
 
-    /// How many tasks of a job are held by workers.
+    /// The tasks that are held by workers. What is looked at for it are those that were handed out:
+    /// a million may wait.
+    fn held(&self) -> impl Iterator<Item = (Name, Run)> {
+        self.timers.iter().filter_map(|&(at, (jid, tid))| {
+            let item = self.jobs.get(&jid)?.items.get(tid as usize)?;
+            match item.at {
+                At::Held(run, until) if until == at => Some(((jid, tid), run)),
+                At::Held(..)
+                | At::Ready
+                | At::Later(_)
+                | At::Submitted(_)
+                | At::Queued(..)
+                | At::Over => None,
+            }
+        })
+    }
+
+    /// How many tasks of each job are held by workers, if any is.
     #[must_use]
-    pub fn running(&self, jid: u32) -> usize {
-        let items = self.jobs.get(&jid).map_or(&[][..], |job| &job.items);
-        items.iter().filter(|item| matches!(item.at, At::Held(..))).count()
+    pub fn running(&self) -> BTreeMap<u32, usize> {
+        let mut running = BTreeMap::new();
+        for ((jid, _), _) in self.held() {
+            *running.entry(jid).or_default() += 1;
+        }
+        running
     }
 
     /// The newest switch that it heard of, and where it is.
@@ -691,7 +720,7 @@ impl Owner {
             TaskMessage::Result { ended, output, output_bytes, .. } => {
                 let told = EndedRun { of, run, ended, output_bytes };
                 let is_part = output.len() < kept_bytes(output_bytes);
-                if is_own && is_part && self.waits_for_output(now, told) {
+                if is_own && is_part && self.waits_for_output(now, told, sink) {
                     return;
                 }
                 if is_own {

@@ -127,6 +127,14 @@ pub enum Order {
         /// Its parameters, if they did not ride in the queue.
         parameters: Option<Arc<[u8]>>,
     },
+    /// A run's time is over: stop it, and all that it started, and tell by [`Worker::finished`]
+    /// what it gave until now, as [`Ended::TimedOut`].
+    Stop {
+        /// Which executor.
+        slot: u16,
+        /// The run's number.
+        run: u32,
+    },
     /// Stop a run, and all that it started; say nothing more of it.
     Kill {
         /// Which executor.
@@ -134,7 +142,7 @@ pub enum Order {
         /// The run's number.
         run: u32,
         /// Its owner said so: it may be told before it is stopped, if that takes a moment only.
-        /// Else its lease or its time is over, and it is stopped at once.
+        /// Else its lease is over, and it is stopped at once.
         is_cancelled: bool,
     },
 }
@@ -315,6 +323,19 @@ impl Worker {
     /// What is to be done next.
     pub fn poll_order(&mut self) -> Option<Order> {
         self.orders.pop_front()
+    }
+
+    /// Whether the next order is to begin a run: what is to be stopped comes before.
+    #[must_use]
+    pub fn begins_next(&self) -> bool {
+        matches!(self.orders.front(), Some(Order::Start { .. }))
+    }
+
+    /// Whether there is something to be done. A driver that has many runs to begin does other
+    /// things in between: leases are extended meanwhile.
+    #[must_use]
+    pub fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
     }
 
     /// A run ended. One that was killed says nothing any more.
@@ -659,9 +680,9 @@ impl Worker {
                 continue;
             }
             self.counters.leases_over += 1;
-            if is_started {
+            if is_started && !self.takes_back(work.run) {
                 let (slot, run) = (index as u16, work.run);
-                self.orders.push_back(Order::Kill { slot, run, is_cancelled: false });
+                self.orders.push_front(Order::Kill { slot, run, is_cancelled: false });
             }
             self.slots.set(index, Slot::Idle { until: now });
         }
@@ -693,12 +714,16 @@ impl Worker {
                 let beat_at = now.after(FIRST_BEAT_NS);
                 self.slots.set(index, Slot::Claiming { work, beat_at, until });
             }
-            Slot::Running(Running { work, limit_at, .. }) if limit_at <= now => {
-                self.counters.timed_out += 1;
+            Slot::Running(running @ Running { work, limit_at, .. }) if limit_at <= now => {
                 let (slot, run) = (index as u16, work.run);
-                self.orders.push_back(Order::Kill { slot, run, is_cancelled: false });
-                self.slots.set(index, Slot::Idle { until: now });
-                self.report_end(now, &work, Ended::TimedOut, Output::default());
+                if self.takes_back(run) {
+                    self.counters.timed_out += 1;
+                    self.slots.set(index, Slot::Idle { until: now });
+                    return self.report_end(now, &work, Ended::TimedOut, Output::default());
+                }
+                let running = Running { limit_at: Instant::NEVER, ..running };
+                self.slots.set(index, Slot::Running(running));
+                self.orders.push_front(Order::Stop { slot, run });
             }
             Slot::Running(running) if running.beat_at <= now => {
                 let work = running.work;
@@ -767,13 +792,21 @@ impl Worker {
         }
     }
 
+    /// Whether a run was ordered and its driver has not begun it: then it never does. What is to be
+    /// stopped is ordered before all that is to be begun.
+    fn takes_back(&mut self, run: u32) -> bool {
+        let begins = |order: &Order| matches!(order, Order::Start { run: own, .. } if *own == run);
+        let Some(at) = self.orders.iter().position(begins) else { return false };
+        self.orders.remove(at).is_some()
+    }
+
     fn on_cancel(&mut self, now: Instant, run: u32) {
         for index in 0..self.slots.len() {
             match self.slots[index] {
                 Slot::Running(Running { work, is_started, .. }) if work.run == run => {
-                    if is_started {
+                    if is_started && !self.takes_back(run) {
                         let slot = index as u16;
-                        self.orders.push_back(Order::Kill { slot, run, is_cancelled: true });
+                        self.orders.push_front(Order::Kill { slot, run, is_cancelled: true });
                     }
                 }
                 Slot::Claiming { work, .. } if work.run == run => {}

@@ -168,6 +168,21 @@ mod tests {
         }
     }
 
+    /// A token that passes in plain HTTP beyond this host is not one for commands, unless the rack
+    /// file says so.
+    #[test]
+    fn bug_21_62_owners_reached_from_other_hosts_have_workers_without_exec() {
+        for (listen, allows) in [("127.0.0.1:0", true), ("0.0.0.0:0", false)] {
+            let line = format!("--system falcon --listen {listen}");
+            let (rack, _ports) = rack(&args(&line)).unwrap();
+            let workers: Vec<_> = rack.group.iter().flat_map(|group| &group.worker).collect();
+            assert!(!workers.is_empty() && workers.iter().all(|w| w.allow_exec == allows));
+            let notes = crate::systems::all().flat_map(|system| system.notes(&rack));
+            let warned = notes.filter(|line| line.contains("plain HTTP")).count();
+            assert_eq!(warned, usize::from(!allows));
+        }
+    }
+
     #[test]
     fn every_role_gets_a_port_of_its_own() {
         let free = TcpListener::bind((LOCALHOST, 0)).unwrap().local_addr().unwrap();

@@ -8,6 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -21,6 +22,8 @@ use crate::roles::unique;
 
 /// Jobs that are over and are kept when a journal is written anew.
 const OVER_MAX: usize = 1_000;
+/// Commands, their lines and what they gave are nobody's but its owner's.
+const MODE: u32 = 0o600;
 
 /// The file, locked by this process for as long as it lives.
 #[derive(Debug)]
@@ -44,7 +47,8 @@ impl JobJournal {
     pub(crate) fn open(path: &Path) -> Result<(JobJournal, Journal, Found), Error> {
         let name = path.display();
         let lock_path = beside(path, ".lock");
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+        let lock =
+            OpenOptions::new().create(true).truncate(false).write(true).mode(MODE).open(&lock_path);
         let lock = lock.cannot(format!("open {}", lock_path.display()))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| Error::new(format!("another owner holds the journal {name}")))?;
@@ -65,8 +69,13 @@ impl JobJournal {
         let found = Journal::recover(&kept).ok().flatten().ok_or_else(lost)?;
         let temporary = beside(path, ".new");
         let write = || -> std::io::Result<File> {
+            // What is left of an older one may have another mode.
+            match std::fs::remove_file(&temporary) {
+                Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+                Ok(()) | Err(_) => {}
+            }
             let mut file =
-                OpenOptions::new().create(true).truncate(true).write(true).open(&temporary)?;
+                OpenOptions::new().create_new(true).write(true).mode(MODE).open(&temporary)?;
             file.write_all(&kept)?;
             file.sync_all()?;
             std::fs::rename(&temporary, path)?;
@@ -225,6 +234,9 @@ mod tests {
         assert_eq!((found.jobs.len(), found.jobs[&jid].note.as_slice()), (1, &b"note"[..]));
         assert_eq!(found.next_jid(), jid + 1);
         drop(file);
+        // Also where an older one was everybody's to read (bug 21.59).
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
+        assert_eq!(mode & 0o777, MODE);
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[40] ^= 1;
         std::fs::write(&path, &bytes).unwrap();

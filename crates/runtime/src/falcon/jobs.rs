@@ -41,6 +41,8 @@ struct Submitted {
     locality_wait_ms: Option<u64>,
     /// It is cancelled if nobody asks for its results.
     attached: bool,
+    /// A name that its submitter made up: a second job of that name is the first one, sent again.
+    key: String,
 }
 
 /// Which executors there are.
@@ -99,16 +101,33 @@ pub(super) struct Read {
     /// The name of the class that it needs.
     pub needs: String,
     pub attached: bool,
+    pub key: String,
 }
 
+/// Characters of a key at most.
+const KEY_CHARS_MAX: usize = 64;
+
 /// What a journal has of a job beside its tasks.
-type Note = (String, u32, String, bool);
+type Note = (String, u32, String, bool, String);
+
+fn note_of(job: &FoundJob) -> Note {
+    // Those of an older version have no key.
+    postcard::from_bytes(&job.note).unwrap_or_else(|_| {
+        let (title, first, needs, is_attached) =
+            postcard::from_bytes(&job.note).unwrap_or_default();
+        (title, first, needs, is_attached, String::new())
+    })
+}
+
+/// The key with which a job of a journal was submitted.
+pub(super) fn key_of(job: &FoundJob) -> String {
+    note_of(job).4
+}
 
 /// A job that was found in a journal goes into the book, with how its tasks ended; whether it is
 /// attached.
 pub(super) fn found(book: &mut Book, now: Now, found: &FoundJob) -> bool {
-    let (title, first, needs, is_attached): Note =
-        postcard::from_bytes(&found.note).unwrap_or_default();
+    let (title, first, needs, is_attached, _) = note_of(found);
     // Clocks of another start of this host say nothing: how long ago it was the wall clock says.
     let age_ms = now.unix_ms.saturating_sub(found.unix_ms);
     let instant = Instant(now.instant.0.saturating_sub(age_ms.saturating_mul(MS)));
@@ -119,7 +138,16 @@ pub(super) fn found(book: &mut Book, now: Now, found: &FoundJob) -> bool {
     (record.retries, record.limit_ms) = (*retries, *limit_ms);
     (record.priority, record.needs, record.near) = (*priority, needs, *near);
     book.open(record);
-    for told in &found.outcomes {
+    let is_read = is_attached && !found.is_over();
+    if is_read {
+        book.attach(found.jid);
+    }
+    for (number, told) in found.outcomes.iter().enumerate() {
+        if is_read {
+            // Where there is no room for all, its reader has the first ones sooner than the last
+            // ones.
+            book.read(found.jid, number);
+        }
         let over_at = instant.after(told.over_ns);
         book.note(TaskOutcome {
             jid: found.jid,
@@ -143,7 +171,7 @@ pub(super) fn find_class(
     job: &mut FoundJob,
     executors: &Executors,
 ) -> Result<Option<String>, String> {
-    let (_, _, needs, _): Note = postcard::from_bytes(&job.note).unwrap_or_default();
+    let needs = note_of(job).2;
     if needs.is_empty() {
         return Ok(None);
     }
@@ -162,7 +190,7 @@ pub(super) fn find_class(
 impl Read {
     /// What a journal has of it beside its tasks.
     pub(super) fn note(&self) -> Vec<u8> {
-        postcard::to_allocvec(&(&self.title, self.first, &self.needs, self.attached))
+        postcard::to_allocvec(&(&self.title, self.first, &self.needs, self.attached, &self.key))
             .unwrap_or_default()
     }
 
@@ -194,6 +222,9 @@ pub(super) fn read(body: &[u8], executors: &Executors) -> Result<Read, String> {
     if submitted.once && submitted.retries > 0 {
         return Err("a task that runs at most once has no retries: say once or retries".to_string());
     }
+    if submitted.key.chars().count() > KEY_CHARS_MAX {
+        return Err(format!("the key is longer than {KEY_CHARS_MAX} characters"));
+    }
     let places = places(&submitted, executors)?;
     let texts = texts(&submitted)?;
     let mut long = BTreeMap::new();
@@ -209,9 +240,9 @@ pub(super) fn read(body: &[u8], executors: &Executors) -> Result<Read, String> {
         };
         tasks.push(TaskSpec { function: function.number(), parameters });
     }
-    let Submitted { once, retries, limit_ms, needs, attached, .. } = submitted;
+    let Submitted { once, retries, limit_ms, needs, attached, key, .. } = submitted;
     let job = Job { tasks, body: shared, long, once, retries, limit_ms, ..places };
-    Ok(Read { job, title, first, needs: needs.unwrap_or_default(), attached })
+    Ok(Read { job, title, first, needs: needs.unwrap_or_default(), attached, key })
 }
 
 /// What its tasks execute, what they share, and how a person names it.
@@ -250,8 +281,15 @@ fn what(submitted: &Submitted, first: u32) -> Result<What, String> {
                 );
             }
             let title = title_of(argv);
-            let body =
-                CommandBody { argv: argv.clone(), directory: submitted.directory.clone(), first };
+            // Where there is neither an array nor lines, braces stand for themselves.
+            let has_parameters = submitted.array.is_some() || submitted.lines.is_some();
+            let is_filled = has_parameters || submitted.handler.is_some();
+            let word = |arg: &String| match is_filled {
+                true => arg.clone(),
+                false => arg.replace("{}", "{{}}"),
+            };
+            let argv = argv.iter().map(word).collect();
+            let body = CommandBody { argv, directory: submitted.directory.clone(), first };
             let body = postcard::to_allocvec(&body).map_err(|e| e.to_string())?;
             if body.len() > BODY_BYTES_MAX {
                 let length = body.len();
@@ -368,7 +406,10 @@ fn ended(outcome: &Outcome) -> (&'static str, Option<String>, &[u8]) {
 
 /// How a task of a job ended.
 pub(super) fn result(job: &JobRecord, told: &TaskOutcome) -> Value {
-    let (how, why, output) = ended(&told.outcome);
+    let (how, mut why, output) = ended(&told.outcome);
+    if told.outcome == Outcome::Cancelled && !job.cancelled_why.is_empty() {
+        why = Some(job.cancelled_why.to_string());
+    }
     let mut out = Map::new();
     let mut set = |name: &str, value: Value| out.insert(name.to_string(), value);
     set("task", job.first.saturating_add(told.tid).into());
@@ -387,6 +428,9 @@ pub(super) fn result(job: &JobRecord, told: &TaskOutcome) -> Value {
         set("output", String::from_utf8_lossy(output).into());
         set("output_bytes", told.output_bytes.into());
         set("is_cut", (told.output_bytes > output.len() as u64).into());
+        if output.is_empty() {
+            set("is_dropped", true.into());
+        }
     }
     Value::Object(out)
 }
@@ -426,6 +470,40 @@ mod tests {
     fn read(body: &[u8]) -> Result<Read, String> {
         let executors = Executors { classes: vec!["gpu".into()], nodes: vec![1, 2] };
         super::read(body, &executors)
+    }
+
+    /// `python3 -c 'd = {}'` is what it says.
+    #[test]
+    fn bug_21_56_without_array_and_lines_braces_are_braces() {
+        let argv = |text: &str| {
+            let job = read(text.as_bytes()).unwrap().job;
+            postcard::from_bytes::<CommandBody>(job.body.as_ref().unwrap()).unwrap().argv
+        };
+        assert_eq!(argv(r#"{"command": ["d = {}"]}"#), ["d = {{}}"]);
+        assert_eq!(argv(r#"{"command": ["d = {}"], "array": [1, 2]}"#), ["d = {}"]);
+        assert_eq!(argv(r#"{"handler": ["d = {}"]}"#), ["d = {}"]);
+    }
+
+    /// Of an output that was dropped for want of room its outcome says so; and why a task was
+    /// cancelled.
+    #[test]
+    fn bug_21_50_what_was_dropped_and_why_it_was_cancelled_is_told() {
+        let mut record = JobRecord::new(1, String::new(), 1, Now::default());
+        let mut told = TaskOutcome {
+            jid: 1,
+            tid: 0,
+            attempts: 1,
+            outcome: Outcome::Done(Vec::new()),
+            output_bytes: 9,
+            trace: Trace::default(),
+        };
+        let said = result(&record, &told);
+        assert_eq!((&said["is_dropped"], &said["output"]), (&json!(true), &json!("")));
+        (told.outcome, told.output_bytes) = (Outcome::Done(b"out".to_vec()), 3);
+        assert_eq!(result(&record, &told)["is_dropped"], Value::Null);
+        told.outcome = Outcome::Cancelled;
+        record.cancelled_why = "because";
+        assert_eq!(result(&record, &told)["why"], "because");
     }
 
     #[test]

@@ -4,5 +4,6 @@
 mod job_journal;
 mod jobs;
 pub mod owner;
+mod reading;
 pub mod tasks;
 pub mod worker;

@@ -20,6 +20,8 @@ use tracing::{info, warn};
 use super::job_journal::{JobJournal, JournalThread};
 use super::jobs;
 pub use super::jobs::Executors;
+use super::reading::{Reading, Submission};
+use super::worker::raise_descriptors;
 use crate::driver::{Persisted, ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::Error;
 use crate::http::Snapshot;
@@ -32,6 +34,9 @@ use crate::udp::Outbox;
 
 const ASKED: Token = Token(ROLE_TOKEN_MIN);
 const JOURNAL: Token = Token(ROLE_TOKEN_MIN + 1);
+const READ: Token = Token(ROLE_TOKEN_MIN + 2);
+/// Longest submission that is read in the loop, in bytes; longer ones are in a thread.
+const READ_HERE_MAX: usize = 32 << 10;
 /// How long after it was handed out a task's start has to be heard of, in ns: a worker's loop may
 /// be busy.
 const START_NS: u64 = 50 * MS;
@@ -44,8 +49,36 @@ const WAIT_MS_MAX: u64 = 30_000;
 /// Outcomes looked at for one answer about those that are dead.
 const LOOKED_MAX: usize = 100_000;
 
-/// How long nobody may ask for the results of an attached job before it is cancelled, in ns.
+/// How long nobody may ask for the results of an attached job before it is cancelled, in ns: where
+/// its reader's last connection broke, and where that was answered. A program may be stopped, or
+/// busy, for longer than it takes to start an owner again.
 const ATTACHED_NS: u64 = 10 * SEC;
+const ATTACHED_SILENT_NS: u64 = 60 * SEC;
+const READER_GONE: &str = "whoever submitted it attached asked for no results for too long";
+const ASKED_TO: &str = "somebody asked for that";
+/// Most keys of jobs that are kept, as a multiple of the jobs that are.
+const KEYS_PER_JOB_MAX: usize = 2;
+const KEYS_MIN: usize = 1_024;
+
+/// The reader of an attached job.
+#[derive(Clone, Copy, Debug)]
+struct Reader {
+    /// When it asked, or was answered, last.
+    asked_at: Instant,
+    /// Its connection broke while it waited.
+    is_broken: bool,
+}
+
+impl Reader {
+    fn seen(now: Instant) -> Reader {
+        Reader { asked_at: now, is_broken: false }
+    }
+
+    /// When it is given up.
+    fn until(self) -> Instant {
+        self.asked_at.after(if self.is_broken { ATTACHED_NS } else { ATTACHED_SILENT_NS })
+    }
+}
 
 /// What an owner is told beside its place.
 #[derive(Clone, Debug)]
@@ -102,12 +135,15 @@ struct OwnerRole {
     journal: Option<JournalThread>,
     book: Book,
     executors: Executors,
+    reader: Reading,
     api: Api,
     waiting: Vec<Waiting>,
     /// Requests whose effect is not durable yet.
     taking: Vec<(Ask, Taking)>,
     /// Jobs that end if nobody asks for their results, and when somebody did last.
-    attached: BTreeMap<u32, Instant>,
+    attached: BTreeMap<u32, Reader>,
+    /// Jobs by the keys with which they were submitted.
+    keys: BTreeMap<String, u32>,
     /// From when its job was taken, each of a task that is done.
     to_start: Latencies,
     to_result: Latencies,
@@ -122,9 +158,12 @@ struct OwnerRole {
 /// One line for a person.
 pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
     let _span = logging::span("owner", place.node).entered();
+    raise_descriptors();
     let mut driver = place.driver()?;
     let api = api::serve(setup.listen, &key_file::token(setup.key))?;
     driver.poller().add(&api, ASKED, Interest::READ)?;
+    let reader = Reading::start(setup.executors.clone())?;
+    driver.poller().add(&reader, READ, Interest::READ)?;
     let session = SessionId(unique()?);
     let config = OwnerConfig {
         controller: Some(setup.controller),
@@ -134,7 +173,7 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
         ..OwnerConfig::new(session, place.addr, setup.switch)
     };
     let now = crate::clock::now();
-    let (mut book, mut attached) = (Book::new(), BTreeMap::new());
+    let (mut book, mut attached, mut keys) = (Book::new(), BTreeMap::new(), BTreeMap::new());
     let (owner, journal) = match &setup.journal {
         None => (JournaledOwner::new(config), None),
         Some(path) => {
@@ -149,7 +188,11 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
             for job in found.jobs.values() {
                 let is_attached = jobs::found(&mut book, now, job);
                 if is_attached && !job.is_over() {
-                    attached.insert(job.jid, now.instant);
+                    attached.insert(job.jid, Reader::seen(now.instant));
+                }
+                let key = jobs::key_of(job);
+                if !key.is_empty() {
+                    keys.insert(key, job.jid);
                 }
             }
             let open = found.jobs.values().filter(|job| !job.is_over()).count();
@@ -165,10 +208,12 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
         journal,
         book,
         executors: setup.executors.clone(),
+        reader,
         api,
         waiting: Vec::new(),
         taking: Vec::new(),
         attached,
+        keys,
         to_start: Latencies::default(),
         to_result: Latencies::default(),
         logged: 0,
@@ -198,7 +243,8 @@ impl OwnerRole {
     }
 
     fn summary(&self, now: Now, job: &JobRecord) -> Value {
-        jobs::summary(job, self.owner.owner().running(job.jid), now)
+        let running = self.owner.owner().running();
+        jobs::summary(job, running.get(&job.jid).copied().unwrap_or(0), now)
     }
 
     /// Answers a request, or has it wait.
@@ -209,7 +255,12 @@ impl OwnerRole {
             ("POST" | "DELETE", _) if self.ending != Ending::No => {
                 Err(Answer::refused(503, self.ends()))
             }
-            ("POST", ["jobs"]) => match self.submit(now, &ask.body, out) {
+            // Reading a long one takes up to seconds, and leases are to be extended meanwhile.
+            ("POST", ["jobs"]) if ask.body.len() > READ_HERE_MAX => return self.reader.read(ask),
+            ("POST", ["jobs"]) => match jobs::read(&ask.body, &self.executors)
+                .map_err(|why| Answer::refused(400, &why))
+                .and_then(|read| self.submit(now, read, out))
+            {
                 // It is answered when it is there to stay.
                 Ok(taking) => {
                     self.taking.push((ask, taking));
@@ -224,15 +275,20 @@ impl OwnerRole {
             }
             ("GET", ["jobs"]) => {
                 let last = self.book.jobs().rev().take(PAGE_MAX);
-                let mut all: Vec<Value> = last.map(|job| self.summary(now, job)).collect();
+                let running = self.owner.owner().running();
+                let of = |job: &JobRecord| running.get(&job.jid).copied().unwrap_or(0);
+                let mut all: Vec<Value> =
+                    last.map(|job| jobs::summary(job, of(job), now)).collect();
                 all.reverse();
                 Ok(Answer::ok(&json!(all)))
             }
             ("GET", ["jobs", jid]) => self.job(jid).map(|job| Answer::ok(&self.summary(now, job))),
             ("GET", ["jobs", jid, "results"]) => match self.wait(now, jid, &ask.query) {
                 Ok((jid, from, until)) => {
-                    if let Some(asked_at) = self.attached.get_mut(&jid) {
-                        *asked_at = now.instant;
+                    if let Some(reader) = self.attached.get_mut(&jid) {
+                        *reader = Reader::seen(now.instant);
+                        // What it has of the pages before, it need not be told again.
+                        self.book.read(jid, from);
                     }
                     return self.waiting.push(Waiting { ask, jid, from, until });
                 }
@@ -257,9 +313,33 @@ impl OwnerRole {
         ask.answer(answer.unwrap_or_else(|refused| refused));
     }
 
-    fn submit(&mut self, now: Now, body: &[u8], out: &mut Outbox) -> Result<Taking, Answer> {
-        let mut read =
-            jobs::read(body, &self.executors).map_err(|why| Answer::refused(400, &why))?;
+    /// A long submission was read.
+    fn on_read(&mut self, now: Now, (ask, read): Submission, out: &mut Outbox) {
+        let taking = match read {
+            Err(why) => Err(Answer::refused(400, &why)),
+            Ok(_) if self.ending != Ending::No => Err(Answer::refused(503, self.ends())),
+            Ok(read) => self.submit(now, read, out),
+        };
+        match taking {
+            Ok(taking) => {
+                self.taking.push((ask, taking));
+                self.answer_taken();
+            }
+            Err(refused) => ask.answer(refused),
+        }
+    }
+
+    fn submit(
+        &mut self,
+        now: Now,
+        mut read: jobs::Read,
+        out: &mut Outbox,
+    ) -> Result<Taking, Answer> {
+        if let Some(jid) = self.keys.get(&read.key).filter(|_| !read.key.is_empty())
+            && let Some(job) = self.book.job(*jid)
+        {
+            return Ok(Taking::Job(*jid, job.tasks as usize));
+        }
         let tasks = read.job.tasks.len();
         let mut record = read.record(0, tasks as u32, now);
         let note = read.note();
@@ -274,7 +354,15 @@ impl OwnerRole {
         record.jid = jid;
         self.book.open(record);
         if read.attached {
-            self.attached.insert(jid, now.instant);
+            self.attached.insert(jid, Reader::seen(now.instant));
+            self.book.attach(jid);
+        }
+        if !read.key.is_empty() {
+            self.keys.insert(read.key, jid);
+            let book = &self.book;
+            if self.keys.len() > (KEYS_PER_JOB_MAX * book.jobs().len()).max(KEYS_MIN) {
+                self.keys.retain(|_, jid| book.job(*jid).is_some());
+            }
         }
         let (owner, mut sink) = self.owner.input(out);
         concord_core::Machine::tick(owner, now, &mut sink);
@@ -308,12 +396,17 @@ impl OwnerRole {
     /// Cancels attached jobs for whose results nobody asks any more.
     fn let_go(&mut self, now: Now, out: &mut Outbox) {
         let asks = |jid: &u32| self.waiting.iter().any(|w| w.jid == *jid && !w.ask.is_given_up());
-        let is_late = |at: &Instant| at.after(ATTACHED_NS) <= now.instant;
-        let late = self.attached.iter().filter(|(jid, at)| is_late(at) && !asks(jid));
+        let is_late = |reader: &Reader| reader.until() <= now.instant;
+        let late = self.attached.iter().filter(|(jid, reader)| is_late(reader) && !asks(jid));
         let late: Vec<u32> = late.map(|(jid, _)| *jid).collect();
         for jid in late {
             self.attached.remove(&jid);
+            self.book.detach(jid);
+            if self.book.job(jid).is_none_or(|job| job.over_at.is_some()) {
+                continue;
+            }
             info!(job = jid, "its submitter is gone: cancelled");
+            self.book.cancelled(jid, READER_GONE);
             let (owner, mut sink) = self.owner.input(out);
             owner.cancel(now, jid, &mut sink);
         }
@@ -322,6 +415,7 @@ impl OwnerRole {
     fn cancel(&mut self, now: Now, jid: &str, out: &mut Outbox) -> Result<Taking, Answer> {
         let job = self.job(jid)?;
         let (jid, open) = (job.jid, job.tasks - job.counts.over());
+        self.book.cancelled(jid, ASKED_TO);
         let (owner, mut sink) = self.owner.input(out);
         owner.cancel(now, jid, &mut sink);
         self.note();
@@ -390,6 +484,9 @@ impl OwnerRole {
         for waiting in std::mem::take(&mut self.waiting) {
             let Waiting { jid, from, until, .. } = waiting;
             if waiting.ask.is_given_up() {
+                if let Some(reader) = self.attached.get_mut(&jid) {
+                    *reader = Reader { asked_at: now.instant, is_broken: true };
+                }
                 continue;
             }
             let Some(job) = self.book.job(jid) else {
@@ -401,8 +498,8 @@ impl OwnerRole {
                 self.waiting.push(waiting);
                 continue;
             }
-            if let Some(asked_at) = self.attached.get_mut(&jid) {
-                *asked_at = now.instant;
+            if let Some(reader) = self.attached.get_mut(&jid) {
+                *reader = Reader::seen(now.instant);
             }
             let mut bytes = 0;
             let page = job.outcomes().iter().skip(from).take(PAGE_MAX).take_while(|told| {
@@ -416,6 +513,9 @@ impl OwnerRole {
             let answer =
                 json!({ "job": jid, "next": next, "is_last": is_last, "results": results });
             waiting.ask.answer(Answer::ok(&answer));
+            if is_last && self.attached.remove(&jid).is_some() {
+                self.book.detach(jid);
+            }
         }
     }
 
@@ -429,7 +529,7 @@ impl OwnerRole {
             }
             let jid = told.jid;
             self.book.note(told);
-            if self.book.job(jid).is_none_or(|job| job.over_at.is_some()) {
+            if self.book.job(jid).is_none() {
                 self.attached.remove(&jid);
             }
             if let Some(job) = self.book.job(jid)
@@ -464,6 +564,11 @@ impl Role for OwnerRole {
             while let Some(ask) = self.api.take() {
                 self.serve(crate::clock::now(), ask, out);
             }
+        } else if event.token == READ {
+            self.reader.heard();
+            while let Some(submission) = self.reader.next() {
+                self.on_read(crate::clock::now(), submission, out);
+            }
         } else if event.token == JOURNAL
             && let Some(journal) = &mut self.journal
             && let Some(number) = journal.written()?
@@ -488,6 +593,7 @@ impl Role for OwnerRole {
         if !self.waiting.is_empty() {
             self.answer_waiting(now);
         }
+        self.owner.hold_outputs(self.book.is_full());
         Ok(())
     }
 
@@ -499,7 +605,7 @@ impl Role for OwnerRole {
         // While somebody waits for its results they are asked for.
         let asks = |jid: &u32| self.waiting.iter().any(|w| w.jid == *jid);
         let silent = self.attached.iter().filter(|(jid, _)| !asks(jid));
-        let at = waiting.chain(silent.map(|(_, at)| at.after(ATTACHED_NS))).min();
+        let at = waiting.chain(silent.map(|(_, reader)| reader.until())).min();
         Deadline { at: at.unwrap_or(Instant::NEVER), reason: "somebody who waits for outcomes" }
     }
 
@@ -572,10 +678,12 @@ mod tests {
             journal: None,
             book: Book::new(),
             executors: Executors::default(),
+            reader: Reading::start(Executors::default()).unwrap(),
             api: api::serve(([127, 0, 0, 1], 0).into(), "token").unwrap(),
             waiting: Vec::new(),
             taking: Vec::new(),
             attached: BTreeMap::new(),
+            keys: BTreeMap::new(),
             to_start: Latencies::default(),
             to_result: Latencies::default(),
             logged: 0,
@@ -610,6 +718,78 @@ mod tests {
         sync(&mut role, &mut out);
         let answer = answered.try_recv().unwrap();
         assert_eq!((answer.status, &answer.body[..]), (200, "{\"cancelled\":1,\"job\":1}\n"));
+    }
+
+    /// A long submission is read beside the loop, and answered like any other.
+    #[test]
+    fn bug_21_54_a_long_submission_is_read_in_a_thread() {
+        let (mut role, mut out) = role();
+        let now = crate::clock::now();
+        let lines = vec!["0123456789"; READ_HERE_MAX / 10];
+        let text = json!({ "command": ["true"], "lines": lines }).to_string();
+        let wrong = format!("{text} and more");
+        for (body, status) in [(text, 201), (wrong, 400)] {
+            let (ask, mut answered) = Ask::of("POST", "/jobs", body.leak());
+            let open = role.owner.owner().open();
+            role.serve(now, ask, &mut out);
+            assert_eq!(role.owner.owner().open(), open, "nothing was read in the loop");
+            let began = std::time::Instant::now();
+            let submission = loop {
+                role.reader.heard();
+                if let Some(submission) = role.reader.next() {
+                    break submission;
+                }
+                assert!(began.elapsed().as_secs() < 60);
+                std::thread::yield_now();
+            };
+            role.on_read(now, submission, &mut out);
+            sync(&mut role, &mut out);
+            assert_eq!(answered.try_recv().unwrap().status, status);
+        }
+    }
+
+    /// A request whose answer was lost is sent again, and is one job.
+    #[test]
+    fn bug_21_60_a_job_that_is_sent_again_with_its_key_is_the_same() {
+        let (mut role, mut out) = role();
+        let now = crate::clock::now();
+        let jobs = ["a", "a", "b"].map(|key| {
+            let text = format!(r#"{{"function": "no-op", "key": "{key}"}}"#);
+            let (ask, mut answered) = Ask::of("POST", "/jobs", text.leak());
+            role.serve(now, ask, &mut out);
+            sync(&mut role, &mut out);
+            answered.try_recv().unwrap().body
+        });
+        let of = |jid: u32| format!("{{\"job\":{jid},\"tasks\":1}}\n");
+        assert_eq!(jobs, [of(1), of(1), of(2)]);
+    }
+
+    /// A program that is stopped, or busy, for a while is not gone: its last request was answered.
+    #[test]
+    fn bug_21_61_a_reader_that_is_silent_for_a_while_keeps_its_job() {
+        let (mut role, mut out) = role();
+        let now = crate::clock::now();
+        let (ask, _answered) =
+            Ask::of("POST", "/jobs", r#"{"function": "no-op", "attached": true}"#);
+        role.serve(now, ask, &mut out);
+        sync(&mut role, &mut out);
+        let later = |ns| Now { instant: now.instant.after(ns), ..now };
+        let is_open = |role: &OwnerRole| role.owner.owner().open() == 1;
+        role.attend(later(30 * SEC), &mut out).unwrap();
+        assert!(is_open(&role));
+        // One whose connection broke is gone.
+        let (ask, answered) = Ask::of("GET", "/jobs/1/results", "");
+        role.serve(now, ask, &mut out);
+        drop(answered);
+        role.answer_waiting(now);
+        role.attend(later(9 * SEC), &mut out).unwrap();
+        assert!(is_open(&role));
+        role.attend(later(11 * SEC), &mut out).unwrap();
+        assert!(!is_open(&role));
+        sync(&mut role, &mut out);
+        let job = role.book.job(1).unwrap();
+        assert_eq!(job.cancelled_why, READER_GONE);
+        assert_eq!(jobs::result(job, job.outcome(0).unwrap())["why"], READER_GONE);
     }
 
     /// An owner that ends does not refuse a job that it has written.

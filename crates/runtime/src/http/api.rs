@@ -25,8 +25,8 @@ pub const BODY_BYTES_MAX: usize = 32 << 20;
 const BODY_MAX: Duration = Duration::from_secs(60);
 /// A request is answered in this time, or not at all.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// Most connections at a time; one more ends the oldest.
-const CONNECTIONS_MAX: usize = 64;
+/// Most connections at a time.
+const CONNECTIONS_MAX: usize = 1_024;
 /// Most requests that wait for the loop to take them.
 const ASKED_MAX: usize = 64;
 

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -32,7 +34,8 @@ pub(super) struct Site {
     pub what: &'static str,
     /// Where the address was given: a flag, or the rack file.
     pub told_by: &'static str,
-    /// Most connections at a time; one more ends the oldest.
+    /// Most connections at a time; one more ends the oldest of those that wait for no answer, or is
+    /// refused.
     pub connections_max: usize,
 }
 
@@ -70,7 +73,7 @@ where
     A: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
     let Site { what, connections_max, .. } = site;
-    let mut open: VecDeque<AbortHandle> = VecDeque::with_capacity(connections_max);
+    let mut open: VecDeque<Open> = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -80,17 +83,35 @@ where
                 continue;
             }
         };
-        open.retain(|connection| !connection.is_finished());
-        if open.len() >= connections_max
-            && let Some(oldest) = open.pop_front()
-        {
-            oldest.abort();
+        if open.len() >= connections_max {
+            open.retain(|connection| !connection.task.is_finished());
         }
-        open.push_back(tokio::spawn(connection(stream, answer.clone())).abort_handle());
+        if open.len() >= connections_max {
+            let idle = open.iter().position(|connection| !connection.is_asking());
+            // Who waits for an answer was there first.
+            let Some(oldest) = idle.and_then(|at| open.remove(at)) else { continue };
+            oldest.task.abort();
+        }
+        let asking = Arc::new(AtomicUsize::new(0));
+        let task = tokio::spawn(connection(stream, answer.clone(), Arc::clone(&asking)));
+        open.push_back(Open { task: task.abort_handle(), asking });
     }
 }
 
-async fn connection<S, A>(stream: TcpStream, answer: S)
+/// A connection.
+struct Open {
+    task: AbortHandle,
+    /// Requests that are not answered.
+    asking: Arc<AtomicUsize>,
+}
+
+impl Open {
+    fn is_asking(&self) -> bool {
+        self.asking.load(Ordering::Relaxed) > 0
+    }
+}
+
+async fn connection<S, A>(stream: TcpStream, answer: S, asking: Arc<AtomicUsize>)
 where
     S: Fn(Request<Incoming>) -> A,
     A: Future<Output = Response<Full<Bytes>>>,
@@ -98,8 +119,13 @@ where
     // Without it answers are slower, not wrong.
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request| {
-        let answer = answer(request);
-        async move { Ok::<_, Infallible>(answer.await) }
+        let (answer, asking) = (answer(request), Arc::clone(&asking));
+        async move {
+            asking.fetch_add(1, Ordering::Relaxed);
+            let answered = answer.await;
+            asking.fetch_sub(1, Ordering::Relaxed);
+            Ok::<_, Infallible>(answered)
+        }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())

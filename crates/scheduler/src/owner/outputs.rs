@@ -3,6 +3,7 @@
 //! owner.
 
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -23,11 +24,17 @@ pub(super) struct EndedRun {
     pub(super) output_bytes: u64,
 }
 
+/// Most bytes of outputs that are wanted at a time; the others stay at their workers until there is
+/// room.
+const WANTED_BYTES_MAX: usize = 64 << 20;
+
 /// All of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outputs {
     all: BTreeMap<Run, EndedRun>,
     bodies: Bodies<Run>,
+    /// How long they are.
+    bytes: usize,
 }
 
 /// How much of an output of that length its worker has.
@@ -47,13 +54,21 @@ impl Outputs {
 
     /// It is wanted: the next [`Outputs::ask`] asks for it.
     pub(super) fn want(&mut self, ended: EndedRun) {
-        self.all.entry(ended.run).or_insert(ended);
+        if let Entry::Vacant(vacant) = self.all.entry(ended.run) {
+            vacant.insert(ended);
+            self.bytes += kept_bytes(ended.output_bytes);
+        }
         self.bodies.want(ended.run, ended.run.worker);
     }
 
     /// Forgets those that are not wanted any more.
     pub(super) fn retain_wanted(&mut self, is_wanted: impl Fn(&EndedRun) -> bool) {
-        self.all.retain(|_, ended| is_wanted(ended));
+        let bytes = &mut self.bytes;
+        self.all.retain(|_, ended| {
+            let stays = is_wanted(ended);
+            *bytes -= if stays { 0 } else { kept_bytes(ended.output_bytes) };
+            stays
+        });
         let all = &self.all;
         self.bodies.retain_wanted(|run| all.contains_key(&run));
     }
@@ -75,7 +90,13 @@ impl Outputs {
         let whole = self.bodies.whole(run)?.to_vec();
         self.bodies.forget(run);
         self.all.remove(&run);
+        self.bytes -= kept;
         Some(whole)
+    }
+
+    /// Whether another one has to wait.
+    fn is_full(&self) -> bool {
+        self.bytes > WANTED_BYTES_MAX
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -99,7 +120,12 @@ impl Owner {
     /// Whether a result whose output is longer than what came with it has to wait for that: it is
     /// the last of its task. The run holds its task meanwhile, also where another one does that has
     /// not ended.
-    pub(super) fn waits_for_output(&mut self, now: Instant, told: EndedRun) -> bool {
+    pub(super) fn waits_for_output(
+        &mut self,
+        now: Instant,
+        told: EndedRun,
+        sink: &mut impl Sink,
+    ) -> bool {
         let EndedRun { of, run, ended, .. } = told;
         let name = (of.jid, of.tid);
         let Some((item, once)) = self.item(name) else { return false };
@@ -123,6 +149,12 @@ impl Owner {
             self.let_go(name, at);
         }
         self.holds(now, of, run, true);
+        if self.outputs.of(run).is_none() && (self.is_held_back || self.outputs.is_full()) {
+            // Its worker hears that its owner lives, and tells it again in a while.
+            let later = TaskMessage::FetchOutput { run, first: 0, count: 0 };
+            self.say(run.worker, &later, sink);
+            return true;
+        }
         self.outputs.want(told);
         true
     }

@@ -18,12 +18,8 @@ impl Owner {
     #[must_use]
     pub fn held_by(&self) -> BTreeMap<Addr, usize> {
         let mut all = BTreeMap::new();
-        for item in self.jobs.values().flat_map(|job| &job.items) {
-            if let At::Held(run, _) = item.at
-                && run != NOBODY
-            {
-                *all.entry(run.worker).or_default() += 1;
-            }
+        for (_, run) in self.held().filter(|(_, run)| *run != NOBODY) {
+            *all.entry(run.worker).or_default() += 1;
         }
         all
     }

@@ -371,6 +371,7 @@ fn orders(worker: &mut Worker) -> Vec<&'static str> {
     let name = |order| match order {
         Order::Start { .. } => "start",
         Order::Kill { .. } => "kill",
+        Order::Stop { .. } => "stop",
     };
     std::iter::from_fn(|| worker.poll_order()).map(name).collect()
 }
@@ -500,14 +501,70 @@ fn late_and_cancelled_tasks_are_killed() {
     let mut worker = worker(Guards::ALL);
     assign(&mut worker, 0, Task { limit_ms: 20, ..plain() }, 1);
     assert!(ticked(&mut worker, 19).iter().all(|m| matches!(m, TaskMessage::Running { .. })));
-    let said = ticked(&mut worker, 20);
-    assert!(matches!(said[..], [TaskMessage::Result { ended: Ended::TimedOut, .. }]));
-    assert_eq!(orders(&mut worker), ["start", "kill"]);
+    assert_eq!(orders(&mut worker), ["start"]);
+    ticked(&mut worker, 20);
+    assert_eq!(orders(&mut worker), ["stop"]);
+    let mut sent = Sent::new();
+    let so_far = Output::from(&b"so far"[..]);
+    worker.finished(at(20), 1, Ended::TimedOut, so_far, &mut sent);
+    let said = messages(&sent);
+    assert!(
+        matches!(&said[..], [TaskMessage::Result { ended: Ended::TimedOut, output, .. }]
+            if output == b"so far"),
+        "{said:?}"
+    );
     heard(&mut worker, 21, &TaskMessage::Known { of: attempt(1), run: run(1) });
     assign(&mut worker, 30, Task { tid: 0, attempt: 2, ..Task::default() }, 1);
+    assert_eq!(orders(&mut worker), ["start"]);
     heard(&mut worker, 31, &TaskMessage::Cancel { of: attempt(2), run: run(2) });
-    assert_eq!(orders(&mut worker), ["start", "kill"]);
+    assert_eq!(orders(&mut worker), ["kill"]);
     assert!(ticked(&mut worker, 40).is_empty(), "and nothing more is said of it");
+}
+
+/// Starting takes long: what is to be stopped does not wait for what is to be begun, and what was
+/// not begun never is.
+#[test]
+fn bug_21_55_a_run_is_stopped_before_others_begin_and_not_begun() {
+    let config = WorkerConfig::new(SessionId(77), WORKER, SWITCH, 3);
+    let mut worker = Worker::new(config);
+    for tid in 0..3 {
+        assign(&mut worker, 0, Task { tid, ..plain() }, 1);
+    }
+    let begun = |order: Option<Order>| match order {
+        Some(Order::Start { of, .. }) => of.tid,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(begun(worker.poll_order()), 0);
+    for (number, tid) in [(2, 1), (1, 0)] {
+        let of = Attempt { tid, ..attempt(1) };
+        heard(&mut worker, 1, &TaskMessage::Cancel { of, run: run(number) });
+    }
+    assert!(matches!(worker.poll_order(), Some(Order::Kill { run: 1, .. })));
+    assert_eq!(begun(worker.poll_order()), 2);
+    assert!(!worker.has_orders());
+}
+
+/// Which tasks run is looked up among those that were handed out, however many wait.
+#[test]
+fn bug_21_63_what_runs_is_counted_by_job_and_by_worker() {
+    let mut owner = owner(Guards::ALL);
+    owner.submit(at(0), job(3, false));
+    owner.submit(at(0), job(2, false));
+    submitted(&mut owner, 0);
+    let running = |jid, tid, number| {
+        let of = Attempt { jid, tid, ..attempt(1) };
+        TaskMessage::Running { of, run: run(number), asked_at: 5 }
+    };
+    for (number, (jid, tid)) in [(1, 0), (1, 2), (2, 1)].into_iter().enumerate() {
+        // Again and again: its lease is extended, and it is counted once.
+        for ms in 1..4 {
+            say(&mut owner, ms, &running(jid, tid, number as u32 + 1));
+        }
+    }
+    assert_eq!(owner.running().into_iter().collect::<Vec<_>>(), [(1, 2), (2, 1)]);
+    assert_eq!(owner.held_by().into_iter().collect::<Vec<_>>(), [(WORKER, 3)]);
+    owner.cancel(at(5), 1, &mut Sent::new());
+    assert_eq!(owner.running().into_iter().collect::<Vec<_>>(), [(2, 1)]);
 }
 
 #[test]

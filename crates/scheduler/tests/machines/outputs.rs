@@ -134,3 +134,33 @@ fn first_of_two_outputs_is_fetched() {
         std::iter::from_fn(|| owner.poll_outcome()).map(|t| t.outcome).collect();
     assert_eq!(told, [Outcome::Done(output.clone())]);
 }
+
+/// An owner that has no room takes no more outputs, and their worker keeps them.
+#[test]
+fn bug_21_50_outputs_stay_at_their_worker_while_there_is_no_room() {
+    let output = vec![7; 3_000];
+    let (mut owner, mut worker) = (owner(Guards::ALL), worker(Guards::ALL));
+    owner.submit(at(0), job(1, false));
+    submitted(&mut owner, 0);
+    let said = assign(&mut worker, 0, plain(), 1);
+    exchange(&mut owner, &mut worker, 0, said);
+    owner.hold_outputs(true);
+    let mut sent = Sent::new();
+    worker.finished(at(1), 1, Ended::Done, Output::from(&output[..]), &mut sent);
+    assert_eq!(exchange(&mut owner, &mut worker, 1, messages(&sent)), 1, "the result alone");
+    // Far longer than a worker tells an owner that says nothing, and than a lease.
+    for ms in (2..60_000).step_by(10) {
+        let mut said = Sent::new();
+        owner.tick(at(ms), &mut said);
+        let said = ticked(&mut worker, ms);
+        assert!(exchange(&mut owner, &mut worker, ms, said) <= 1);
+    }
+    assert_eq!((owner.open(), owner.counters().leases_over), (1, 0));
+    owner.hold_outputs(false);
+    for ms in (60_000..60_300).step_by(10) {
+        let said = ticked(&mut worker, ms);
+        exchange(&mut owner, &mut worker, ms, said);
+    }
+    let told = owner.poll_outcome().map(|told| told.outcome);
+    assert!(told == Some(Outcome::Done(output)) && worker.is_idle());
+}

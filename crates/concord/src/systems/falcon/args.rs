@@ -82,9 +82,10 @@ Examples:
   concord submit --array 1-100000 --no-op --wait
   concord submit --array 1-100000 --handler --wait -- python3 -u handler.py
 
-{} in the command stands for the task's number or line. A command finds CONCORD_JOB, CONCORD_TASK and
+With --array or --lines {} in the command stands for the task's number or line, and {{}} for {}. A command finds CONCORD_JOB, CONCORD_TASK and
 CONCORD_ATTEMPT in its environment. Of its output the first 1 MiB is kept. It prints the job's
-number, and with --wait ends with 0 if all tasks are done, else with 1.")]
+number, and with --wait ends with 0 if all tasks are done; else with 1, or a single command's own status. While its owner is
+away it waits for a minute until that is back.")]
 pub struct SubmitArgs {
     /// Where
     #[command(flatten)]
@@ -98,7 +99,7 @@ pub struct SubmitArgs {
     /// How often a task that failed is tried again [default: 0]
     #[arg(long, value_name = "N", conflicts_with = "once")]
     pub retries: Option<u16>,
-    /// How long a task may take, like 500ms, 2s or 1m [default: for ever]
+    /// How long a task may take, like 500ms, 1.5s, 2m or 1h [default: for ever]
     #[arg(long, value_name = "TIME")]
     pub limit: Option<String>,
     /// How urgent: 3 is the most, and before all others

@@ -1,7 +1,7 @@
 //! `concord submit`, `concord job` and `concord explain TASK`: what a person asks an owner.
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, IsTerminal as _, Write as _};
+use std::io::{BufRead, BufReader, IsTerminal as _, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,6 +21,10 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 const WAIT_MS: u64 = 5_000;
 /// How often it is looked whether the job before is over.
 const AFTER_LOOK: Duration = Duration::from_millis(100);
+/// How long an owner that is away is asked again, and how long until the next time: with a journal
+/// it goes on with its jobs when it is started again.
+const AWAY_MAX: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_millis(200);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Who asks an owner.
@@ -28,6 +32,15 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 pub struct Client {
     listen: SocketAddr,
     token: String,
+}
+
+/// What came of a request.
+#[derive(Debug)]
+enum Asking {
+    Answered(Value),
+    Refused(Error),
+    /// Nobody was there, or whoever was is about to end.
+    Away(Error),
 }
 
 impl Client {
@@ -59,20 +72,45 @@ impl Client {
     /// # Errors
     /// What it refused with, or that it does not answer.
     pub fn ask(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, Error> {
+        match self.ask_once(method, path, body) {
+            Asking::Answered(answer) => Ok(answer),
+            Asking::Refused(error) | Asking::Away(error) => Err(error),
+        }
+    }
+
+    /// As [`Client::ask`]; one that is away for a while is asked until it is back.
+    fn ask_again(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, Error> {
+        let began = Instant::now();
+        loop {
+            match self.ask_once(method, path, body) {
+                Asking::Answered(answer) => return Ok(answer),
+                Asking::Away(_) if began.elapsed() < AWAY_MAX => std::thread::sleep(AGAIN),
+                Asking::Refused(error) | Asking::Away(error) => return Err(error),
+            }
+        }
+    }
+
+    fn ask_once(&self, method: &str, path: &str, body: &[u8]) -> Asking {
         let listen = self.listen;
-        let answered = http(listen, method, path, &self.token, body, ASK_TIMEOUT);
-        let (status, answer) = answered.map_err(|e| {
-            Error::new(format!(
-                "no answer of the owner at {listen}: {e}; `concord status` says how it is"
-            ))
-        })?;
+        let (status, answer) = match http(listen, method, path, &self.token, body, ASK_TIMEOUT) {
+            Ok(answered) => answered,
+            Err(e) => {
+                return Asking::Away(Error::new(format!(
+                    "no answer of the owner at {listen}: {e}; `concord status` says how it is"
+                )));
+            }
+        };
         let answer: Value = serde_json::from_slice(&answer).unwrap_or(Value::Null);
-        match status {
-            200..300 => Ok(answer),
-            _ => Err(Error::new(answer["error"].as_str().map_or_else(
+        let error = || {
+            Error::new(answer["error"].as_str().map_or_else(
                 || format!("the owner at {listen} answered with {status}"),
                 str::to_string,
-            ))),
+            ))
+        };
+        match status {
+            200..300 => Asking::Answered(answer),
+            503 => Asking::Away(error()),
+            _ => Asking::Refused(error()),
         }
     }
 
@@ -95,7 +133,7 @@ impl Client {
         loop {
             let wait_ms = if waits { WAIT_MS } else { 0 };
             let path = format!("/jobs/{job}/{what}?from={from}&wait_ms={wait_ms}");
-            let page = self.get(&path)?;
+            let page = if waits { self.ask_again("GET", &path, &[])? } else { self.get(&path)? };
             let results = page["results"].as_array().map_or(&[][..], Vec::as_slice);
             results.iter().try_for_each(&mut each)?;
             let next = page["next"].as_u64().unwrap_or(from);
@@ -108,21 +146,32 @@ impl Client {
     }
 }
 
-/// `2s`, `500ms`, `100us`, `1m`: in microseconds.
+/// `2s`, `1.5s`, `500ms`, `100us`, `1m`, `1h`: in microseconds.
 fn microseconds(flag: &str, text: &str) -> Result<u64, Error> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let unit = match &text[digits..] {
-        "us" => Some(1),
-        "ms" => Some(1_000),
-        "s" => Some(1_000_000),
-        "m" => Some(60_000_000),
-        _ => None,
-    };
-    let number: Option<u64> = text[..digits].parse().ok();
-    let time = number.zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
-    time.ok_or_else(|| {
-        Error::new(format!("{flag} {text:?} is not a time; write it like 100us, 500ms, 2s or 1m"))
+    in_microseconds(text).ok_or_else(|| {
+        Error::new(format!(
+            "{flag} {text:?} is not a time; write it like 100us, 500ms, 1.5s, 2m or 1h"
+        ))
     })
+}
+
+fn in_microseconds(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let unit: u64 = match &text[end..] {
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        "m" => 60_000_000,
+        "h" => 3_600_000_000,
+        _ => return None,
+    };
+    let (whole, part) = text[..end].split_once('.').unwrap_or((&text[..end], "0"));
+    let us = whole.parse::<u64>().ok()?.checked_mul(unit)?;
+    // What is below a microsecond, and behind nine digits, says nothing.
+    let is_number = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let nano: u64 = format!("{part:0<9.9}").parse().ok().filter(|_| is_number)?;
+    let part_us = u128::from(nano) * u128::from(unit) / 1_000_000_000;
+    us.checked_add(u64::try_from(part_us).ok()?)
 }
 
 /// `0-9999`.
@@ -152,10 +201,20 @@ fn lines(path: &Path) -> Result<Vec<String>, Error> {
     read(&mut BufReader::new(file)).cannot(format!("read {name}"))
 }
 
+/// A name that nobody else has.
+fn key() -> Result<String, Error> {
+    let mut bytes = [0u8; 16];
+    let mut file = std::fs::File::open("/dev/urandom").cannot("read /dev/urandom")?;
+    file.read_exact(&mut bytes).cannot("read /dev/urandom")?;
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+}
+
 /// A job as an owner reads it.
 fn job(args: &SubmitArgs) -> Result<Value, Error> {
     let mut job = json!({ "once": args.once, "retries": args.retries.unwrap_or(0) });
     job["attached"] = json!(args.wait && !args.detach);
+    // A request whose answer is lost is sent again, and is one job.
+    job["key"] = json!(key()?);
     if let Some(text) = &args.array {
         job["array"] = json!(array(text)?);
     }
@@ -211,23 +270,40 @@ pub fn submit(args: &SubmitArgs) -> Result<ExitCode, Error> {
     if let Some(before) = args.after {
         after(&owner, before)?;
     }
-    let taken = owner.ask("POST", "/jobs", job.to_string().as_bytes())?;
+    let text = job.to_string();
+    let taken = if args.wait {
+        owner.ask_again("POST", "/jobs", text.as_bytes())?
+    } else {
+        owner.ask("POST", "/jobs", text.as_bytes())?
+    };
     let number = taken["job"].to_string();
     print(&format!("job {number}: {} tasks\n", taken["tasks"]))?;
     if !args.wait {
         return Ok(ExitCode::SUCCESS);
     }
+    let is_one = taken["tasks"] == 1;
+    let mut status = None;
     let mut progress = Progress::new(&number, taken["tasks"].as_u64().unwrap_or(0));
     owner.each_result(&number, "results", true, |told| {
         progress.count(told);
+        status = exit_status(told).filter(|_| is_one);
         Ok(())
     })?;
     progress.end();
-    let summary = owner.get(&format!("/jobs/{number}"))?;
+    let summary = owner.ask_again("GET", &format!("/jobs/{number}"), &[])?;
     let is_done = summary["done"] == summary["tasks"];
     let more = if is_done { String::new() } else { format!("; concord job dead {number}") };
     print(&format!("job {number}: {}{more}\n", in_words(&summary)))?;
-    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let failed = status.map_or(ExitCode::FAILURE, ExitCode::from);
+    Ok(if is_done { ExitCode::SUCCESS } else { failed })
+}
+
+/// What a shell would end with if it had run the task itself: the command's status, or 128 and the
+/// signal.
+fn exit_status(told: &Value) -> Option<u8> {
+    let number = |name: &str| told[name].as_u64().and_then(|number| u8::try_from(number).ok());
+    let status = number("status").or_else(|| number("signal")?.checked_add(128));
+    status.filter(|status| *status > 0)
 }
 
 /// Waits until all tasks of a job are done.
@@ -382,7 +458,8 @@ fn result(told: &Value, json: bool) -> String {
         let _ = writeln!(line, "  {text}");
     }
     if told["is_cut"] == true {
-        let _ = writeln!(line, "  [cut: it is {} bytes long]", told["output_bytes"]);
+        let how = if told["is_dropped"] == true { "dropped for want of room" } else { "cut" };
+        let _ = writeln!(line, "  [{how}: it is {} bytes long]", told["output_bytes"]);
     }
     line
 }
@@ -438,8 +515,13 @@ mod tests {
         let us = |text| microseconds("--limit", text).map_err(|e| e.to_string());
         assert_eq!(us("2s"), Ok(2_000_000));
         assert_eq!((us("100us"), us("5ms"), us("1m")), (Ok(100), Ok(5_000), Ok(60_000_000)));
-        for wrong in ["", "2", "s", "-1s", "1.5s", "2h", "99999999999999999999s"] {
-            assert!(us(wrong).unwrap_err().contains("500ms, 2s or 1m"), "{wrong}");
+        assert_eq!(
+            (us("1.5s"), us("1h"), us("0.25ms")),
+            (Ok(1_500_000), Ok(3_600_000_000), Ok(250))
+        );
+        assert_eq!((us("1.9999999999us"), us("0.5h")), (Ok(1), Ok(1_800_000_000)));
+        for wrong in ["", "2", "s", "-1s", "1.s", ".5s", "1.5.5s", "2d", "99999999999999999999s"] {
+            assert!(us(wrong).unwrap_err().contains("1.5s, 2m or 1h"), "{wrong}");
         }
         assert_eq!(array("0-9999").unwrap(), (0, 9_999));
         assert_eq!(array("7-7").unwrap(), (7, 7));
@@ -448,6 +530,16 @@ mod tests {
         for wrong in ["", "9", "a-b", "1-", "-1-2", "1-99999999999"] {
             assert!(array(wrong).unwrap_err().to_string().contains("like 0-9999"), "{wrong}");
         }
+    }
+
+    /// `concord submit --wait` of one command ends as that does.
+    #[test]
+    fn one_command_ends_with_its_own_status() {
+        let status = |told: Value| exit_status(&told);
+        assert_eq!(status(json!({"how": "failed", "status": 3})), Some(3));
+        assert_eq!(status(json!({"how": "failed", "signal": 15})), Some(143));
+        assert_eq!(status(json!({"how": "done", "status": 0})), None);
+        assert_eq!(status(json!({"how": "unknown"})), None);
     }
 
     #[test]

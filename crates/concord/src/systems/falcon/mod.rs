@@ -116,11 +116,12 @@ impl System for Falcon {
             return Err(Error::new(why));
         }
         for group in groups(rack) {
+            // While all of it is on this host's loopback, whoever may submit reads the key. Beyond,
+            // requests with the token pass in plain HTTP: then the rack file has to say it.
+            let allow_exec = group.owner.iter().all(|owner| owner.listen.ip().is_loopback());
             for node in 1..=wanted("worker", group.worker.len(), args.workers, WORKERS)? {
                 let (addr, http) = (ports.udp()?, ports.http()?);
                 let slots = Some(args.slots.unwrap_or_else(|| roles::cores().max(SLOTS_MIN)));
-                // All of it is on this host's loopback, and whoever started it reads the key.
-                let allow_exec = true;
                 group.worker.push(WorkerPlace {
                     node,
                     addr,
@@ -188,6 +189,19 @@ impl System for Falcon {
                     "{}: anyone who can read {key} can run commands as you",
                     group.name
                 ));
+            }
+            if let Some(owner) = group.owners.iter().find(|o| !o.listen.ip().is_loopback()) {
+                let (name, listen) = (group.name, owner.listen);
+                lines.push(match group.workers.iter().any(|worker| worker.allow_exec) {
+                    true => format!(
+                        "{name}: {listen} is reached from other hosts, in plain HTTP: whoever hears the token there can \
+                         run commands as you"
+                    ),
+                    false => format!(
+                        "{name}: {listen} is reached from other hosts, in plain HTTP: no commands are run; \
+                         `allow_exec = true` at its workers in a rack file allows it"
+                    ),
+                });
             }
             if group.owners.iter().any(|owner| owner.journal.is_none()) {
                 let name = group.name;

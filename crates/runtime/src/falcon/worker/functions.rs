@@ -53,7 +53,7 @@ fn finished(run: u32, called: Called) -> Finished {
     match called {
         Ok(output) => {
             let output_bytes = output.len() as u64;
-            Finished { run, ended: Ended::Done, output, output_bytes }
+            Finished { run, ended: Ended::Done, output, output_bytes, is_returned: false }
         }
         Err(why) => Finished::failed(run, Ended::Failed, &why),
     }

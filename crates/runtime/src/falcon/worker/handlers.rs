@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use concord_core::{Instant, MS};
+use concord_core::{Instant, MS, SEC};
 use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
@@ -37,8 +37,10 @@ const ANSWER_HEADER_BYTES: usize = 5;
 /// Length, JID, TID and attempt.
 const TASK_HEADER_BYTES: usize = 14;
 
-/// How long a handler has whose task was cancelled, in ns.
+/// How long a handler has whose task was cancelled, or that has closed what it says, in ns.
 const GRACE_NS: u64 = 200 * MS;
+/// How long a handler stays that has nothing to do, in ns: whoever had use for it may be gone.
+const IDLE_NS: u64 = 60 * SEC;
 
 /// The reaper, which commands have too.
 pub(super) type SharedReaper = Rc<RefCell<Option<Reaper>>>;
@@ -97,7 +99,7 @@ impl Given {
             None => Ended::Failed,
         };
         let Given { run, output, output_bytes, .. } = self;
-        Finished { run, ended, output, output_bytes }
+        Finished { run, ended, output, output_bytes, is_returned: false }
     }
 }
 
@@ -113,8 +115,10 @@ struct Handler {
     given: Option<Given>,
     /// It is to end: it gets nothing more, and nobody wants to know how.
     is_killed: bool,
-    /// It was told that its task is cancelled, and is killed then.
+    /// It was told that its task is cancelled, or says nothing any more, and is killed then.
     kill_at: Option<Instant>,
+    /// Since when it has nothing to do.
+    idle_since: Instant,
     /// When it was given something last, as a count.
     used: u64,
 }
@@ -125,11 +129,19 @@ impl Handler {
     }
 
     fn is_idle(&self) -> bool {
-        self.given.is_none() && !self.is_killed
+        self.given.is_none() && !self.is_killed && self.kill_at.is_none()
     }
 
-    /// Says what was not said yet; whether something is left. One that does not listen any more is
-    /// killed: its end says how.
+    /// It hears or says nothing any more: it has a moment to end by itself, so that its own status
+    /// is told.
+    fn let_end(&mut self) {
+        if self.kill_at.is_none() {
+            self.kill_at = Some(crate::clock::now().instant.after(GRACE_NS));
+        }
+    }
+
+    /// Says what was not said yet; whether something is left. One that does not listen any more
+    /// ends: its end says how.
     fn say(&mut self) -> bool {
         let Some(given) = &mut self.given else { return false };
         while given.said < given.unsaid.len() {
@@ -138,7 +150,7 @@ impl Handler {
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return true,
                 Err(_) => {
-                    kill(self.child.id());
+                    self.let_end();
                     return false;
                 }
             }
@@ -220,8 +232,9 @@ impl Handlers {
         let (child, (end, hears, says)) = spawn_watched(command, |child| self.watch(child))?;
         let (body, key) = (Arc::clone(body), self.next_token);
         let (given, is_killed, used) = (None, false, self.uses);
-        let kill_at = None;
-        let handler = Handler { body, child, end, says, hears, given, is_killed, kill_at, used };
+        let (kill_at, idle_since) = (None, crate::clock::now().instant);
+        let handler =
+            Handler { body, child, end, says, hears, given, is_killed, kill_at, idle_since, used };
         self.all.insert(key, handler);
         self.next_token += TOKENS;
         Ok(key)
@@ -281,13 +294,21 @@ impl Handlers {
 
     /// When the next one is killed that was told.
     pub(super) fn wakes_at(&self) -> Instant {
-        let at = self.all.values().filter_map(|handler| handler.kill_at).min();
-        at.unwrap_or(Instant::NEVER)
+        let at = self.all.values().filter_map(|handler| {
+            let idle = handler.is_idle().then(|| handler.idle_since.after(IDLE_NS));
+            handler.kill_at.or(idle)
+        });
+        at.min().unwrap_or(Instant::NEVER)
     }
 
-    /// Kills those that were told, and have not ended in their time.
+    /// Kills those that were told, and have not ended in their time; and those that have had
+    /// nothing to do for long.
     pub(super) fn end_late(&mut self, now: Instant) {
         for handler in self.all.values_mut() {
+            if handler.is_idle() && handler.idle_since.after(IDLE_NS) <= now {
+                handler.is_killed = true;
+                kill(handler.child.id());
+            }
             if handler.kill_at.take_if(|at| *at <= now).is_some() {
                 kill(handler.child.id());
             }
@@ -319,7 +340,7 @@ impl Handlers {
                 // One that says nothing any more answers nothing: its end says how.
                 Ok(0) => {
                     self.poller.remove(&handler.says);
-                    kill(handler.child.id());
+                    handler.let_end();
                     break;
                 }
                 Ok(count) => count,
@@ -338,6 +359,7 @@ impl Handlers {
                 return given.map(|given| Finished::failed(given.run, Ended::Failed, why));
             }
             if let Some(given) = handler.given.take_if(|given| given.is_answered()) {
+                handler.idle_since = crate::clock::now().instant;
                 return (!handler.is_killed).then(|| given.finish());
             }
         }

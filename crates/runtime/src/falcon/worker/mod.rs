@@ -46,6 +46,11 @@ const CALLS: Token = Token(ROLE_TOKEN_MIN + 1);
 /// How long an executor waits in the switch, in ns. While it does a task may be handed to a worker
 /// that is gone: its owner submits it again soon. What is shorter keeps idle racks busy.
 const WAIT_NS: u64 = 200 * MS;
+/// How long tasks are begun in one iteration of the loop, in ns: starting a command takes up to
+/// milliseconds, and leases are to be extended meanwhile.
+const STARTS_NS: u64 = 5 * MS;
+/// Most descriptors that it asks the system for: a few for each command that runs.
+const DESCRIPTORS_MAX: u64 = 1 << 16;
 /// Bodies of jobs that are kept decoded.
 const BODIES_MAX: usize = 64;
 
@@ -104,6 +109,7 @@ struct WorkerRole {
 /// One line for a person.
 pub fn run(place: &Place, setup: &WorkerSetup) -> Result<(), Error> {
     let _span = logging::span("worker", place.node).entered();
+    raise_descriptors();
     let mut driver = place.driver()?;
     let session = SessionId(unique()?);
     let config = WorkerConfig {
@@ -143,6 +149,18 @@ pub fn run(place: &Place, setup: &WorkerSetup) -> Result<(), Error> {
     driver.run(&mut role)?;
     info!("stopped");
     Ok(())
+}
+
+/// Raises the limit of descriptors as far as it may: the usual one of 1,024 is less than a worker's
+/// executors, or an owner's connections, may need.
+pub(super) fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(DESCRIPTORS_MAX, |most| most.min(DESCRIPTORS_MAX));
+    if current.is_some_and(|current| current < wanted) {
+        // Without it fewer commands run at a time, and the others go back.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
+    }
 }
 
 /// Microseconds, as sleeping and spinning tasks have them.
@@ -209,7 +227,12 @@ impl WorkerRole {
     /// Does what the machine orders.
     fn obey(&mut self, now: Now, out: &mut Outbox) {
         let mut is_told = false;
-        while let Some(order) = self.worker.poll_order() {
+        let until = now.instant.after(STARTS_NS);
+        while self.worker.has_orders() {
+            if self.worker.begins_next() && crate::clock::now().instant >= until {
+                return;
+            }
+            let Some(order) = self.worker.poll_order() else { return };
             match order {
                 Order::Start { run, task, .. } if !self.calls.has_room(task.function) => {
                     self.returned.push(run);
@@ -225,8 +248,16 @@ impl WorkerRole {
                     let parameters = parameters.as_deref().unwrap_or(own);
                     if let Err(finished) = self.start(now.instant, run, of, &task, job, parameters)
                     {
-                        self.finished.push(finished);
+                        if finished.is_returned {
+                            self.returned.push(run);
+                        } else {
+                            self.finished.push(finished);
+                        }
                     }
+                }
+                Order::Stop { run, .. } => {
+                    let told = self.stop_run(now.instant, run);
+                    self.finished.push(told);
                 }
                 Order::Kill { run, is_cancelled, .. } => {
                     self.busy.kill(run);
@@ -242,10 +273,21 @@ impl WorkerRole {
         }
     }
 
+    /// A run's time is over: what it gave until now.
+    fn stop_run(&mut self, now: Instant, run: u32) -> Finished {
+        self.busy.kill(run);
+        self.calls.kill(run);
+        if let Some(handlers) = &mut self.handlers {
+            handlers.kill(now, run, false);
+        }
+        let told = self.processes.as_mut().and_then(|processes| processes.stop(run));
+        told.unwrap_or_else(|| Finished::failed(run, Ended::TimedOut, ""))
+    }
+
     /// Tells the machine what has ended.
     fn tell(&mut self, now: Now, out: &mut Outbox) {
         for finished in std::mem::take(&mut self.finished) {
-            let Finished { run, ended, output, output_bytes } = finished;
+            let Finished { run, ended, output, output_bytes, .. } = finished;
             let output = Output { bytes: &output, total_bytes: output_bytes };
             let (worker, mut sink) = self.worker.input(out);
             worker.finished(now, run, ended, output, &mut sink);
@@ -310,6 +352,9 @@ impl Role for WorkerRole {
     }
 
     fn wakes_at(&self) -> Deadline {
+        if self.worker.has_orders() {
+            return Deadline { at: Instant(0), reason: "tasks to be begun" };
+        }
         let sleeping = Deadline { at: self.busy.wakes_at(), reason: "a task that sleeps" };
         let at = self.handlers.as_ref().map_or(Instant::NEVER, Handlers::wakes_at);
         sleeping.min(Deadline { at, reason: "a handler whose task was cancelled" })

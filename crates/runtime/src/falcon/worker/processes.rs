@@ -22,6 +22,9 @@ use crate::poller::{Event, Interest, Poller, Token};
 const READ_BYTES: usize = 64 << 10;
 /// Most reads of what is left when a command has ended: what it started may write on.
 const LAST_READS_MAX: usize = 64;
+/// Longest arguments of a command, with its parameters put in: what Linux takes with a stack of 8
+/// MiB.
+const ARGV_BYTES_MAX: usize = 2 << 20;
 /// As shells have it.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -29,7 +32,8 @@ const NOT_FOUND: u8 = 127;
 /// The body of a job of commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandBody {
-    /// The program and its arguments; `{}` in them stands for the task's parameters.
+    /// The program and its arguments; in those of a command `{}` stands for the task's parameters,
+    /// and `{{}}` for `{}`.
     pub argv: Vec<String>,
     /// Where it runs; the worker's own directory if not said.
     pub directory: Option<String>,
@@ -44,13 +48,15 @@ pub(super) struct Finished {
     pub ended: Ended,
     pub output: Vec<u8>,
     pub output_bytes: u64,
+    /// It did not begin for want of what this host has again later: it goes back to its owner.
+    pub is_returned: bool,
 }
 
 impl Finished {
     /// A run that never began.
     pub(super) fn failed(run: u32, ended: Ended, why: &str) -> Finished {
         let (output, output_bytes) = (why.as_bytes().to_vec(), why.len() as u64);
-        Finished { run, ended, output, output_bytes }
+        Finished { run, ended, output, output_bytes, is_returned: false }
     }
 }
 
@@ -104,7 +110,14 @@ impl Processes {
     ) -> Result<(), Finished> {
         let text = std::str::from_utf8(parameters)
             .map_err(|_| Finished::failed(run, Ended::Failed, "the parameters are no text"))?;
-        let argv: Vec<String> = body.argv.iter().map(|arg| arg.replace("{}", text)).collect();
+        let argv = filled(&body.argv, text).map_err(|bytes| {
+            let name = body.argv.first().map_or("", String::as_str);
+            let why = format!(
+                "concord: cannot execute {name}: with the task's line in place of {{}} its arguments are {bytes} bytes \
+                 long, of at most {ARGV_BYTES_MAX}\n"
+            );
+            Finished::failed(run, Ended::Exited(NOT_EXECUTABLE), &why)
+        })?;
         self.spawn(run, of, body, &argv).map_err(|error| {
             let body = CommandBody { argv, ..body.clone() };
             cannot_execute(run, &body, &error)
@@ -157,6 +170,20 @@ impl Processes {
         }
     }
 
+    /// A run's time is over: it ends, and what it gave until now is told.
+    pub(super) fn stop(&mut self, run: u32) -> Option<Finished> {
+        let process = self.all.values_mut().find(|process| process.run == run)?;
+        process.is_killed = true;
+        kill(process.child.id());
+        for _ in 0..LAST_READS_MAX {
+            if process.read(&mut self.buffer) != Left::Perhaps {
+                break;
+            }
+        }
+        let (output, output_bytes) = (std::mem::take(&mut process.output), process.output_bytes);
+        Some(Finished { run, ended: Ended::TimedOut, output, output_bytes, is_returned: false })
+    }
+
     /// One of their descriptors is ready; perhaps a run ended by that.
     pub(super) fn event(&mut self, event: Event) -> Result<Option<Finished>, Error> {
         let token = event.token.0;
@@ -187,7 +214,8 @@ impl Processes {
         }
         let status = process.child.wait().cannot("wait for a command")?;
         let Process { run, output, output_bytes, is_killed, .. } = process;
-        let finished = Finished { run, ended: how_it_ended(status), output, output_bytes };
+        let ended = how_it_ended(status);
+        let finished = Finished { run, ended, output, output_bytes, is_returned: false };
         Ok((!is_killed).then_some(finished))
     }
 }
@@ -258,18 +286,50 @@ pub(super) fn spawn_watched<T>(
         Err(error) => {
             kill(child.id());
             let _ = child.wait();
-            Err(std::io::Error::other(error.to_string()))
+            Err(std::io::Error::new(ErrorKind::ResourceBusy, error.to_string()))
         }
     }
 }
 
-/// What cannot be started ends as it does in a shell.
+/// The arguments with the parameters put in. `Err`: they would be so many bytes, more than any
+/// program is given.
+fn filled(argv: &[String], text: &str) -> Result<Vec<String>, usize> {
+    const ESCAPED: &str = "{{}}";
+    let places = |arg: &String| arg.matches("{}").count() - arg.matches(ESCAPED).count();
+    let bytes = |arg: &String| arg.len() + 1 + places(arg).saturating_mul(text.len());
+    let all = argv.iter().map(bytes).fold(0, usize::saturating_add);
+    if all > ARGV_BYTES_MAX {
+        return Err(all);
+    }
+    let fill = |arg: &String| {
+        let parts: Vec<String> = arg.split(ESCAPED).map(|part| part.replace("{}", text)).collect();
+        parts.join("{}")
+    };
+    Ok(argv.iter().map(fill).collect())
+}
+
+/// Whether this host lacks descriptors, processes or memory, which it may have again.
+fn is_for_want(error: &std::io::Error) -> bool {
+    let lacks = [
+        rustix::io::Errno::MFILE,
+        rustix::io::Errno::NFILE,
+        rustix::io::Errno::AGAIN,
+        rustix::io::Errno::NOMEM,
+    ];
+    // What cannot be watched could not be for the same reasons.
+    error.kind() == ErrorKind::ResourceBusy
+        || error.raw_os_error().is_some_and(|raw| lacks.iter().any(|l| l.raw_os_error() == raw))
+}
+
+/// What cannot be started ends as it does in a shell; for want of descriptors or processes it goes
+/// back.
 pub(super) fn cannot_execute(run: u32, body: &CommandBody, error: &std::io::Error) -> Finished {
     let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
     let name = body.argv.first().map_or("", String::as_str);
     let inside = body.directory.as_ref().map_or_else(String::new, |d| format!(" in {d}"));
     let why = format!("concord: cannot execute {name}{inside}: {error}\n");
-    Finished::failed(run, Ended::Exited(status), &why)
+    let is_returned = is_for_want(error);
+    Finished { is_returned, ..Finished::failed(run, Ended::Exited(status), &why) }
 }
 
 pub(super) fn how_it_ended(status: ExitStatus) -> Ended {
@@ -323,13 +383,67 @@ mod tests {
     fn a_command_gives_its_output_and_its_status() {
         let told = "echo $CONCORD_JOB $CONCORD_TASK $CONCORD_ATTEMPT; echo \"$0\" >&2; exit 3";
         let body = CommandBody { first: 40, ..body(&["sh", "-c", told, "<{}>"]) };
-        let Finished { run: number, ended, output, output_bytes } = run(&body, "a b");
+        let Finished { run: number, ended, output, output_bytes, .. } = run(&body, "a b");
         assert_eq!((number, ended), (5, Ended::Exited(3)));
         let text = String::from_utf8(output).unwrap();
         assert_eq!((&text[..], output_bytes), ("7 42 3\n<a b>\n", 13));
         assert_eq!(run(&super::tests::body(&["true"]), "").ended, Ended::Done);
         let killed = run(&super::tests::body(&["sh", "-c", "kill -TERM $$"]), "");
         assert_eq!(killed.ended, Ended::Killed(15));
+    }
+
+    /// `{{}}` is a pair of braces, and a line that would take gigabytes of arguments is refused
+    /// before it does.
+    #[test]
+    fn bug_21_56_braces_have_an_escape_and_arguments_a_length() {
+        let all = |args: &[&str], text: &str| filled(&body(args).argv, text);
+        let some = |args: &[&str]| Ok(body(args).argv);
+        assert_eq!(
+            all(&["a{}b{}", "{{}}", "{{{}}}", "{"], "x"),
+            some(&["axbx", "{}", "{{}}", "{"])
+        );
+        let (many, line) = ("{}".repeat(1_000), "x".repeat(1 << 20));
+        assert_eq!(all(&["echo", &many], &line), Err(5 + 2_001 + (1_000 << 20)));
+        let refused = run(&body(&["echo", &many]), &line);
+        assert_eq!(refused.ended, Ended::Exited(126));
+        let text = String::from_utf8(refused.output).unwrap();
+        assert!(text.contains("of at most 2097152") && text.len() < 200, "{text}");
+    }
+
+    /// What a host lacks for a moment is no failure of the task.
+    #[test]
+    fn bug_21_57_a_task_goes_back_where_descriptors_are_missing() {
+        let lacks = |errno: rustix::io::Errno| {
+            let error = std::io::Error::from_raw_os_error(errno.raw_os_error());
+            cannot_execute(1, &body(&["true"]), &error).is_returned
+        };
+        use rustix::io::Errno;
+        assert!([Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM].map(lacks) == [true; 4]);
+        assert!([Errno::NOENT, Errno::ACCESS].map(lacks) == [false; 2]);
+        let unwatched =
+            spawn_watched(command_of(&body(&["true"]).argv, &body(&[])).unwrap(), |_| {
+                Err::<(), _>(Error::new("no descriptor"))
+            });
+        assert!(is_for_want(&unwatched.unwrap_err()));
+    }
+
+    /// At its limit a command had written something: it is told.
+    #[test]
+    fn bug_21_58_a_command_that_takes_too_long_has_its_output() {
+        let (poller, mut processes) = processes();
+        let of = Attempt::default();
+        processes.start(1, of, &body(&["sh", "-c", "echo so far; sleep 60"]), b"").unwrap();
+        let began = Instant::now();
+        while processes.all.values().all(|process| process.output.is_empty()) {
+            assert!(next(&poller, &mut processes, 10).is_none());
+            assert!(began.elapsed() < Duration::from_secs(20));
+        }
+        let told = processes.stop(1).unwrap();
+        assert_eq!((told.ended, &told.output[..]), (Ended::TimedOut, &b"so far\n"[..]));
+        while processes.len() > 0 {
+            assert!(next(&poller, &mut processes, 10).is_none(), "it is told once");
+            assert!(began.elapsed() < Duration::from_secs(20));
+        }
     }
 
     #[test]

@@ -750,6 +750,12 @@ impl Rack<'_> {
             Order::Kill { run, .. } => {
                 self.nodes[node].runs.remove(&run);
             }
+            Order::Stop { run, .. } => {
+                if let Some((_, ended, _)) = self.nodes[node].runs.get_mut(&run) {
+                    *ended = Ended::TimedOut;
+                    self.nodes[node].ends_at_once.push(run);
+                }
+            }
         }
     }
 
