@@ -127,6 +127,11 @@ class _Owner:
             self._connection = None
 
 
+def handler_of(python, path):
+    """The command of an executor's interpreters, which no other executor has."""
+    return [python or sys.executable, "-c", _WORKER, uuid.uuid4().hex, *path]
+
+
 class Executor(concurrent.futures.Executor):
     """Runs calls as tasks of a rack.
 
@@ -153,7 +158,7 @@ class Executor(concurrent.futures.Executor):
         if not address or not token:
             raise ValueError("say address and token, or set CONCORD_OWNER and CONCORD_TOKEN")
         self._job = {
-            "handler": [python or sys.executable, "-c", _WORKER, uuid.uuid4().hex, *path],
+            "handler": handler_of(python, path),
             "retries": retries,
             "once": once,
             # Whoever is gone asks for nothing any more: then its calls are cancelled.

@@ -389,6 +389,24 @@ fn handlers_stay_and_python_has_an_executor_of_them() {
     assert!(done.contains("1 done"), "{done}");
 }
 
+/// A worker's Python imports beside its environment, gives its children nothing to read, and tells
+/// exceptions on Python 3.9.
+#[test]
+fn bug_21_64_a_worker_in_python_keeps_its_tasks_to_itself() {
+    let directory = std::env::temp_dir().join(format!("concord-worker-py-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let clients = format!("{}/tests/clients", env!("CARGO_MANIFEST_DIR"));
+    let package = format!("{}/../../python", env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new("/usr/bin/python3")
+        .args(["-c", "import sys, falcon_worker; falcon_worker.main(sys.argv[1])"])
+        .arg(&directory)
+        .env("PYTHONPATH", format!("{package}:{clients}"))
+        .output()
+        .unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// Starts the owner again, by hand.
 fn owner_again(jobs: &Jobs) -> std::process::Child {
     let log = std::fs::File::create(jobs.rack.run.join("owner-again.log")).unwrap();
@@ -409,6 +427,26 @@ impl Drop for Killed {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Whoever waits for a job finds it again when its owner is back.
+#[test]
+fn bug_21_53_attached_work_goes_on_when_its_owner_is_back() {
+    let jobs = Jobs::start("falcon-attached-again", &["--journal", "--slots", "4"]);
+    let file = jobs.rack.file();
+    let args = ["submit", "--config", &file, "--wait", "--array", "0-799", "--sleep", "5ms"];
+    let mut attached = Killed(Command::new(CONCORD).args(args).spawn().unwrap());
+    until("first results", || jobs.show("1")["done"].as_u64().is_some_and(|done| done > 50));
+    Rack::signal(jobs.rack.pid("tasks-owner-1"), "-9");
+    let again = std::cell::RefCell::new(Killed(owner_again(&jobs)));
+    until("owner", || {
+        if again.borrow_mut().0.try_wait().unwrap().is_some() {
+            *again.borrow_mut() = Killed(owner_again(&jobs));
+        }
+        jobs.say("job", &["ls"]).status.success()
+    });
+    assert!(attached.0.wait().unwrap().success());
+    assert_eq!(jobs.show("1")["done"], 800);
 }
 
 /// With a journal jobs outlive their owner and none that is once runs twice.

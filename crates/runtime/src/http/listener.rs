@@ -135,3 +135,43 @@ where
     // The client may be gone, or have sent what is no HTTP; that is its affair.
     let _ = served.await;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+
+    /// One more connection than there may be ends no request that waits for its answer.
+    #[test]
+    fn bug_21_68_one_more_connection_ends_no_request() {
+        let addr = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let site = Site { thread: "few", what: "few", told_by: "a test", connections_max: 2 };
+        let answer = |_| async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            Response::new(Full::new(Bytes::from_static(b"answer")))
+        };
+        serve(addr, site, answer).unwrap();
+        let connect = || {
+            let stream = std::net::TcpStream::connect(addr).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            stream
+        };
+        let ask = || {
+            let mut stream = connect();
+            let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+            std::thread::sleep(Duration::from_millis(50));
+            stream
+        };
+        let is_answered = |mut stream: std::net::TcpStream| {
+            let mut text = String::new();
+            let _ = stream.read_to_string(&mut text);
+            text.ends_with("answer")
+        };
+        let three = [ask(), ask(), ask()].map(is_answered);
+        assert_eq!(three, [true, true, false], "who came last is refused");
+        // One that asks for nothing makes room.
+        let idle = connect();
+        assert_eq!([ask(), ask()].map(is_answered), [true, true]);
+        assert!(!is_answered(idle));
+    }
+}

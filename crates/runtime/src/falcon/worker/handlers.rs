@@ -479,6 +479,44 @@ mod tests {
         assert_eq!((h.len(), ran(&mut h, 4, &body, b"").ended), (1, Ended::Done));
     }
 
+    /// A handler that ends by itself, with a status of its own, was not killed.
+    #[test]
+    fn bug_21_65_a_handler_that_exits_is_told_with_its_status() {
+        let mut h = handlers(2);
+        let exits =
+            python("import os, time; os.close(1); os.close(0); time.sleep(0.05); os._exit(3)");
+        let told = ran(&mut h, 1, &exits, b"x");
+        assert_eq!((told.run, told.ended), (1, Ended::Exited(3)));
+        // One that says nothing any more, and stays, is not waited for.
+        let stays = python("import os, time; os.close(1); time.sleep(60)");
+        h.start(2, OF, &stays, b"x").unwrap();
+        let began = Instant::now();
+        let told = loop {
+            if let Some(told) = next(&mut h, 20) {
+                break told;
+            }
+            h.end_late(now());
+            assert!(began.elapsed() < Duration::from_secs(20));
+        };
+        assert_eq!((told.run, told.ended), (2, Ended::Killed(9)));
+    }
+
+    /// A handler for which nobody has a task any more ends.
+    #[test]
+    fn bug_21_66_a_handler_that_has_nothing_to_do_for_long_ends() {
+        let (mut h, body) = (handlers(2), echo());
+        assert_eq!(ran(&mut h, 1, &body, b"x").ended, Ended::Done);
+        h.end_late(now().after(IDLE_NS / 2));
+        assert!(h.all.values().all(Handler::is_idle));
+        assert!(h.wakes_at() <= now().after(IDLE_NS));
+        h.end_late(now().after(IDLE_NS));
+        let began = Instant::now();
+        while h.len() > 0 {
+            assert!(next(&mut h, 10).is_none());
+            assert!(began.elapsed() < Duration::from_secs(20));
+        }
+    }
+
     #[test]
     fn two_tasks_have_two_handlers_and_those_too_many_end() {
         let (mut h, body) = (handlers(1), echo());

@@ -429,7 +429,7 @@ mod tests {
 
     /// At its limit a command had written something: it is told.
     #[test]
-    fn bug_21_58_a_command_that_takes_too_long_has_its_output() {
+    fn bug_21_67_a_command_that_takes_too_long_has_its_output() {
         let (poller, mut processes) = processes();
         let of = Attempt::default();
         processes.start(1, of, &body(&["sh", "-c", "echo so far; sleep 60"]), b"").unwrap();

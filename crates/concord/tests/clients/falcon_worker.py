@@ -1,0 +1,53 @@
+"""A worker's interpreter, without a rack: tasks on its standard input, answers on its standard output."""
+
+import base64
+import os
+import pickle
+import subprocess
+import sys
+
+import concord
+
+#: An interpreter whose traceback module is as before Python 3.10.
+OLD = """
+import traceback
+new = traceback.format_exception
+def old(etype, value, tb, limit=None, chain=True):
+    return new(etype, value, tb, limit, chain)
+traceback.format_exception = old
+from concord.worker import main
+main()
+"""
+
+
+def call(argv, function, *args):
+    """Status and value of a call, of which another one follows."""
+    end = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    task = bytes(10) + base64.b64encode(pickle.dumps((function, args, {})))
+    task = len(task).to_bytes(4, "big") + task
+    said, _ = end.communicate(task + task, timeout=30)
+    answers = []
+    while said:
+        length = int.from_bytes(said[:4], "big")
+        answers.append((said[4], pickle.loads(base64.b64decode(said[5 : 4 + length]))))
+        said = said[4 + length :]
+    assert len(answers) == 2, answers
+    return answers[0]
+
+
+def main(directory):
+    with open(os.path.join(directory, "falcon_own_module.py"), "w") as module:
+        module.write("def own():\n    return 7\n")
+    sys.path.append(directory)
+    import falcon_own_module
+
+    worker = [sys.executable, "-c", concord._WORKER, "name", directory]
+    # Beside what the environment of the worker says, where this package is.
+    assert call(worker, falcon_own_module.own) == (0, 7)
+    # A child reads no task.
+    assert call(worker, subprocess.check_output, ["cat"]) == (0, b"")
+    status, error = call([sys.executable, "-c", OLD], int, "no number")
+    assert (status, type(error)) == (concord.RAISED, ValueError), (status, error)
+    handlers = [concord.handler_of(None, [directory]) for _ in range(2)]
+    assert handlers[0] != handlers[1], "two executors have no interpreter in common"
+    assert call(handlers[0], falcon_own_module.own) == (0, 7)
