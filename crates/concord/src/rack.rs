@@ -366,7 +366,7 @@ impl Rack {
     pub fn sections(&self) -> Sections {
         let (table, queue) = (self.table.settings(), self.queue.layout());
         let key_groups = self.key_groups.settings();
-        Sections { table, queue, key_groups }
+        Sections { table, queue, key_groups, ..Sections::DEFAULT }
     }
 
     /// What the switch runs for the group that the top level describes.

@@ -257,6 +257,33 @@ guards! {
     /// Quorum reads: an answer counts for the life that asked, and not for the next one of its
     /// node.
     QuorumIncarnation,
+    /// NetCRAQ: an acknowledgement cleans the version that it names, and no other one (hole N1).
+    AcknowledgedVersion,
+    /// NetCRAQ: a read of a dirty version is asked at the tail (Algorithm 1, line 14; hole N2).
+    DirtyRead,
+    /// NetCRAQ: a numbered write passes every member (hole N3).
+    MemberByMember,
+    /// NetCRAQ: the head alone orders writes, wherever they enter (hole N3).
+    HeadOrders,
+    /// NetCRAQ: a member takes a version that is newer than its own, and no older one.
+    NewerVersion,
+    /// NetCRAQ: what is of another epoch counts for nothing (hole N5).
+    ChainEpoch,
+    /// NetCRAQ: the head executes a session's request once (hole N7, trap T31).
+    SessionRequest,
+    /// NetCRAQ: every member knows a session's last request (hole N7, trap T31).
+    ReplicatedRequest,
+    /// NetCRAQ: a version that is sent again is still that of its request (hole N7).
+    ResentRequest,
+    /// NetCRAQ: a write waits until the one before of its cell is committed (holes N4 and N7).
+    OneWrite,
+    /// NetCRAQ: a write's second pass changes what the first one saw, and nothing that changed
+    /// since.
+    SecondPass,
+    /// NetCRAQ: the tail answers writes, once it has them.
+    TailAnswers,
+    /// NetCRAQ: a cell is its own name's, and no other one's (hole N8).
+    CellName,
 }
 
 // `Guards` has a bit for each.

@@ -37,6 +37,7 @@ pub use record::{Fate, Flight, Mark, Recording};
 pub use shrink::{Effort, Shrunk, shrink};
 pub use swarm::{Found, Progress, SwarmOptions, SwarmReport, swarm, swarm_of};
 pub use systems::falcon;
+pub use systems::netcraq;
 pub use systems::store::disks::Disks;
 pub use systems::store::draw::Aim;
 pub use systems::store::edges::{Bounds, Packets, Sizes};

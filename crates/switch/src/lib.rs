@@ -31,6 +31,8 @@ pub mod flair;
 pub mod forward;
 pub mod harmonia;
 pub mod hosted;
+pub mod netchain;
+pub mod netcraq;
 pub mod nopaxos;
 pub mod nopaxos_harmonia;
 pub mod ports;
@@ -50,6 +52,7 @@ pub use flair::{Flair, KeyGroupSettings};
 pub use harmonia::{
     ConfigError, Harmonia, Layout, RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX, TableSettings,
 };
+pub use netcraq::{ChainLayout, NetCraq};
 pub use ports::PortTable;
 pub use program::{Host, Ingress, Load, SwitchProgram};
 pub use recirculation::Loop;

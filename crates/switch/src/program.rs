@@ -20,7 +20,7 @@ use crate::ports::PortTable;
 pub use crate::settings::{LoadError, Settings};
 
 /// Longest packet that a program's control plane injects, in bytes.
-pub const INJECTION_BYTES_MAX: usize = 128;
+pub const INJECTION_BYTES_MAX: usize = 160;
 /// Most passes of a packet beside its first, whatever a program says.
 pub const RECIRCULATIONS_MAX: u8 = 16;
 

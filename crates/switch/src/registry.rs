@@ -7,6 +7,7 @@ use crate::falcon::Falcon;
 use crate::flair::Flair;
 use crate::forward::Forward;
 use crate::harmonia::{Harmonia, View};
+use crate::netcraq::NetCraq;
 use crate::nopaxos::NoPaxos;
 use crate::nopaxos_harmonia::NoPaxosHarmonia;
 use crate::store::Store;
@@ -165,6 +166,8 @@ hosted! {
         Falcon(Falcon),
         /// FLAIR.
         Flair(Flair),
+        /// NetCRAQ.
+        NetCraq(NetCraq),
     }
 }
 
@@ -178,7 +181,7 @@ impl Hosted {
             Hosted::Craq(p) => p.store(),
             Hosted::NoPaxos(p) => p.store(),
             Hosted::NoPaxosHarmonia(p) => p.harmonia().store(),
-            Hosted::Falcon(_) => &Store::EMPTY,
+            Hosted::Falcon(_) | Hosted::NetCraq(_) => &Store::EMPTY,
             Hosted::Flair(p) => p.store(),
         }
     }
@@ -193,7 +196,8 @@ impl Hosted {
             | Hosted::Craq(_)
             | Hosted::NoPaxos(_)
             | Hosted::Falcon(_)
-            | Hosted::Flair(_) => None,
+            | Hosted::Flair(_)
+            | Hosted::NetCraq(_) => None,
         }
     }
 

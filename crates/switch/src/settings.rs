@@ -10,6 +10,7 @@ use concord_wire::control::Program;
 use crate::falcon::{QueueError, QueueLayout};
 use crate::flair::{FlairError, KeyGroupSettings};
 use crate::harmonia::{ConfigError, TableSettings};
+use crate::netcraq::{ChainError, ChainLayout};
 
 /// What a program is told. Each takes what it needs.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,8 @@ pub struct Sections {
     pub queue: QueueLayout,
     /// FLAIR's key groups.
     pub key_groups: KeyGroupSettings,
+    /// NetCRAQ's cells and sessions.
+    pub chain: ChainLayout,
 }
 
 impl Sections {
@@ -39,6 +42,7 @@ impl Sections {
         table: TableSettings::DEFAULT,
         queue: QueueLayout::DEFAULT,
         key_groups: KeyGroupSettings::DEFAULT,
+        chain: ChainLayout::DEFAULT,
     };
 }
 
@@ -51,6 +55,8 @@ pub enum LoadError {
     Queue(QueueError),
     /// The key groups that it was told cannot be.
     Flair(FlairError),
+    /// The chain's cells that it was told cannot be.
+    Chain(ChainError),
     /// This switch does not have it.
     NotHere(Program),
 }
@@ -79,6 +85,7 @@ impl fmt::Display for LoadError {
             LoadError::Config(error) => error.fmt(f),
             LoadError::Queue(error) => error.fmt(f),
             LoadError::Flair(error) => error.fmt(f),
+            LoadError::Chain(error) => error.fmt(f),
             LoadError::NotHere(program) => {
                 write!(f, "this switch has no program {}", program.name())
             }

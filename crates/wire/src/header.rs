@@ -86,6 +86,10 @@ pub enum Kind {
     Store = 16,
     /// [`crate::rpc`] with [`crate::flair`]'s own header: between the switch and the replicas.
     Flair = 17,
+    /// [`crate::netcraq`]: between clients and the switches of a chain.
+    NetCraq = 18,
+    /// [`crate::netchain`]: the same, with the chain in the packet.
+    NetChain = 19,
     /// [`crate::falcon`]: between owners of tasks, the switch and executors.
     Falcon = 32,
 }
@@ -105,6 +109,8 @@ impl Kind {
         Kind::Gateways,
         Kind::Store,
         Kind::Flair,
+        Kind::NetCraq,
+        Kind::NetChain,
         Kind::Falcon,
     ];
 
@@ -125,6 +131,8 @@ impl Kind {
             10 => Kind::Gateways,
             16 => Kind::Store,
             17 => Kind::Flair,
+            18 => Kind::NetCraq,
+            19 => Kind::NetChain,
             32 => Kind::Falcon,
             _ => return None,
         })
@@ -146,6 +154,8 @@ impl Kind {
             | Kind::Tasks
             | Kind::Store
             | Kind::Flair
+            | Kind::NetCraq
+            | Kind::NetChain
             | Kind::Falcon => false,
         }
     }

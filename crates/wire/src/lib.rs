@@ -17,6 +17,8 @@ pub mod fragment;
 pub mod gateways;
 pub mod header;
 pub mod link;
+pub mod netchain;
+pub mod netcraq;
 pub mod nopaxos;
 pub mod objects;
 pub mod of_group;

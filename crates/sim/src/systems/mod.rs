@@ -4,6 +4,7 @@
 
 pub mod falcon;
 mod flair;
+pub mod netcraq;
 pub(crate) mod store;
 
 pub(crate) use flair::{KEY_GROUPS, describe, sort};

@@ -71,6 +71,8 @@ pub enum GroupKind {
     Replicas(Protocol),
     /// Workers, who take tasks: whoever registers is a member.
     Workers,
+    /// Switches that hold the data themselves: a chain, the head first.
+    Switches,
 }
 
 impl GroupKind {
@@ -79,7 +81,7 @@ impl GroupKind {
     pub const fn protocol(self) -> Option<Protocol> {
         match self {
             GroupKind::Replicas(protocol) => Some(protocol),
-            GroupKind::Workers => None,
+            GroupKind::Workers | GroupKind::Switches => None,
         }
     }
 
@@ -101,6 +103,7 @@ impl GroupKind {
         match self {
             GroupKind::Replicas(_) => "replicas",
             GroupKind::Workers => "workers",
+            GroupKind::Switches => "switches",
         }
     }
 }
@@ -121,6 +124,7 @@ impl From<GroupKind> for u8 {
             GroupKind::Replicas(Protocol::NoPaxos) => 4,
             GroupKind::Replicas(Protocol::Raft) => 5,
             GroupKind::Workers => 16,
+            GroupKind::Switches => 17,
         }
     }
 }
@@ -137,6 +141,7 @@ impl TryFrom<u8> for GroupKind {
             4 => Protocol::NoPaxos.into(),
             5 => Protocol::Raft.into(),
             16 => GroupKind::Workers,
+            17 => GroupKind::Switches,
             _ => return Err(WireError::Field),
         })
     }
@@ -159,11 +164,13 @@ pub enum Program {
     Falcon,
     /// FLAIR's key groups, under a protocol whose replicas elect a leader.
     Flair,
+    /// NetCRAQ's store: the members of the group are switches, and hold keys and values.
+    NetCraq,
 }
 
 impl Program {
     /// Every program that a switch can run.
-    pub const ALL: [Program; 7] = [
+    pub const ALL: [Program; 8] = [
         Program::Forward,
         Program::Harmonia,
         Program::Craq,
@@ -171,6 +178,7 @@ impl Program {
         Program::NoPaxosHarmonia,
         Program::Falcon,
         Program::Flair,
+        Program::NetCraq,
     ];
 
     /// What a switch runs where nothing else is said: the tracking of writes in flight.
@@ -209,6 +217,7 @@ impl Program {
             Program::NoPaxosHarmonia => "nopaxos+harmonia",
             Program::Falcon => "falcon",
             Program::Flair => "flair",
+            Program::NetCraq => "netcraq",
         }
     }
 
@@ -230,6 +239,7 @@ impl Program {
                     || checks
             }
             GroupKind::Workers => matches!(self, Program::Forward | Program::Falcon),
+            GroupKind::Switches => matches!(self, Program::NetCraq),
         }
     }
 
@@ -245,6 +255,7 @@ impl Program {
     pub const fn members_max(self) -> Option<usize> {
         match self {
             Program::Flair => Some(crate::flair::REPLICAS_MAX),
+            Program::NetCraq => Some(crate::netchain::CHAIN_MAX),
             Program::Forward
             | Program::Harmonia
             | Program::Craq
@@ -448,11 +459,11 @@ mod tests {
             }
         }
         let others = (6..=255).filter_map(|byte| GroupKind::try_from(byte).ok());
-        assert_eq!(others.collect::<Vec<_>>(), [GroupKind::Workers]);
-        assert_eq!(u8::from(GroupKind::Workers), 16);
+        assert_eq!(others.collect::<Vec<_>>(), [GroupKind::Workers, GroupKind::Switches]);
+        assert_eq!([GroupKind::Workers, GroupKind::Switches].map(u8::from), [16, 17]);
         let names = Program::ALL.map(Program::name);
         let stores = ["forward", "harmonia", "craq", "nopaxos", "nopaxos+harmonia"];
-        assert_eq!(names, [&stores[..], &["falcon", "flair"]].concat()[..]);
+        assert_eq!(names, [&stores[..], &["falcon", "flair", "netcraq"]].concat()[..]);
         let for_workers = Program::ALL.into_iter().filter(|p| p.serves(GroupKind::Workers));
         assert_eq!(for_workers.collect::<Vec<_>>(), [Program::Forward, Program::Falcon]);
         assert!(PROTOCOLS.iter().all(|protocol| !Program::Falcon.serves(*protocol)));

@@ -1,0 +1,729 @@
+//! NetCRAQ: a chain of switches that hold keys and values, and answer by themselves
+//! (docs/internals/netcraq.md).
+//!
+//! The head alone orders writes, and takes one at a time for each cell: the next is answered "busy"
+//! until the tail has acknowledged the one before. So a cell has two versions at most in the whole
+//! chain, the newest and the committed one, a member holds one of them, and no decision rests on a
+//! version that may never be committed. A write takes two passes at the head. The first reads, and
+//! decides; the second changes the registers if the cell's state is the one that the first saw.
+//! What goes on from there is an UPDATE: the cell's content with its version, and the session's
+//! request with its outcome, which every member takes over in one pass, in this order. The tail
+//! answers the client, comes round, and acknowledges to all others.
+//!
+//! Numbered steps: **1** which epoch, **2** which member may do it, **3** registers ([`stages`]),
+//! **4** what leaves.
+
+mod layout;
+pub mod printed;
+mod stages;
+#[cfg(test)]
+mod tests;
+
+use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
+
+use concord_core::machine::Deadline;
+use concord_core::{Epoch, Guard, Guards, Instant, NodeId, Now};
+use concord_pisa::{Copies, Metadata, Report, Verdict};
+use concord_wire::control::{Config, GroupKind};
+use concord_wire::netcraq::{
+    Command, Condition, Name, Op, Outcome, Repr, Stamp, State, WORDS_MAX, Words,
+};
+use concord_wire::{Addr, GroupId, Kind, WireError};
+
+use crate::program::{
+    Copied, Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram,
+    Takes, Wants,
+};
+use stages::{Ask, Phv, Stages};
+
+pub use layout::{CELLS_MAX, ChainError, ChainLayout, VALUE_BYTES};
+
+/// The multicast group of all other members.
+const OTHERS: u16 = 0;
+/// Most packets that one sweep sends again.
+const RESENT_MAX: usize = 64;
+
+/// Why a packet ends here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// No packet.
+    Malformed(WireError),
+    /// The switch is no member of a chain.
+    Unconfigured,
+    /// It is of another epoch: of a chain that there is no more, or not yet.
+    OtherEpoch,
+    /// It is for another member.
+    Misdirected,
+    /// Its values are of another size than this chain's.
+    OtherSize,
+    /// It does not say where its answer goes.
+    NoAddress,
+    /// What was to be sent again is acknowledged by now.
+    Settled,
+    /// It did its work here.
+    Consumed,
+}
+
+concord_core::counters! {
+    /// What happened to reads and writes.
+    pub struct NetCraqCounters {
+        /// Reads that were answered here, of a clean version.
+        reads_clean,
+        /// Reads that went on to the tail, since the version here was dirty.
+        reads_to_tail,
+        /// Reads that the tail answered for another member.
+        reads_for_others,
+        /// Writes that the head numbered.
+        writes_numbered,
+        /// Writes that the head refused, by their condition or for another reason that is not
+        /// passing.
+        writes_refused,
+        /// Writes that found another one of their cell under way.
+        writes_busy,
+        /// Writes that came again, and were answered with what became of them.
+        writes_repeated,
+        /// Writes of a session that had gone on.
+        writes_stale,
+        /// Writes that went on to the head.
+        writes_to_head,
+        /// Numbered writes that were newer than what the member had.
+        updates_taken,
+        /// Numbered writes that it had.
+        updates_old,
+        /// Acknowledgements that cleaned a version.
+        acknowledgements_taken,
+        /// Acknowledgements of another version than the one here.
+        acknowledgements_old,
+        /// Versions that were sent again, since they were not acknowledged for long.
+        resent,
+        /// Packets dropped because they are of another epoch.
+        dropped_other_epoch,
+        /// Packets dropped because they are for another member.
+        dropped_misdirected,
+        /// Packets dropped because their values are of another size.
+        dropped_other_size,
+        /// Packets dropped because they do not say where their answer goes.
+        dropped_no_address,
+        /// Packets dropped because the switch is no member of a chain.
+        dropped_unconfigured,
+        /// What was to be sent again, and was acknowledged by then.
+        settled,
+        /// Acknowledgements, which end at the switch by design.
+        consumed,
+        /// Packets dropped because they are malformed.
+        malformed,
+    }
+}
+
+/// Its place in the chain, and the others': tables that the control plane fills.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    group: GroupId,
+    epoch: Epoch,
+    node: NodeId,
+    index: usize,
+    members: Vec<Addr>,
+}
+
+impl Place {
+    fn is_head(&self) -> bool {
+        self.index == 0
+    }
+
+    fn is_tail(&self) -> bool {
+        self.index + 1 == self.members.len()
+    }
+
+    fn tail(&self) -> Addr {
+        self.members.last().copied().unwrap_or(Addr::default())
+    }
+}
+
+/// The program.
+#[derive(Clone, Debug)]
+pub struct NetCraq {
+    own: Addr,
+    guards: Guards,
+    layout: ChainLayout,
+    place: Option<Place>,
+    /// The highest epoch of which it was told.
+    epoch_max: u32,
+    stages: Stages,
+    /// The control plane's: the states that its last sweep saw dirty, by cell.
+    seen: Vec<(u32, State)>,
+    /// What is to be sent again.
+    due: Vec<(u32, State)>,
+    sweep_at: Instant,
+    counters: NetCraqCounters,
+}
+
+impl Load for NetCraq {
+    fn load(settings: &Settings) -> Result<NetCraq, LoadError> {
+        let layout = settings.sections.chain;
+        layout.check().map_err(LoadError::Chain)?;
+        Ok(NetCraq {
+            own: settings.addr,
+            guards: settings.guards,
+            layout,
+            place: None,
+            epoch_max: 0,
+            stages: Stages::new(&layout, settings.guards),
+            seen: Vec::new(),
+            due: Vec::new(),
+            sweep_at: Instant(0),
+            counters: NetCraqCounters::default(),
+        })
+    }
+}
+
+/// What leaves after a pass.
+enum Leaves {
+    /// To one address.
+    To(Addr, Repr),
+    /// To its client.
+    Answer(Repr),
+    /// Round, for the second pass.
+    Round(Repr, State),
+    /// To the client, and round, to be acknowledged to the others.
+    AnswerAndRound(Repr),
+    /// To all other members.
+    Others(Repr),
+}
+
+impl NetCraq {
+    fn drop(&mut self, reason: DropReason) -> Verdict<DropReason> {
+        let c = &mut self.counters;
+        match reason {
+            DropReason::Malformed(_) => c.malformed += 1,
+            DropReason::Unconfigured => c.dropped_unconfigured += 1,
+            DropReason::OtherEpoch => c.dropped_other_epoch += 1,
+            DropReason::Misdirected => c.dropped_misdirected += 1,
+            DropReason::OtherSize => c.dropped_other_size += 1,
+            DropReason::NoAddress => c.dropped_no_address += 1,
+            DropReason::Settled => c.settled += 1,
+            DropReason::Consumed => c.consumed += 1,
+        }
+        Verdict::Drop(reason)
+    }
+
+    /// Steps 1 and 2, and then each operation's own.
+    fn dispatch(
+        &mut self,
+        place: &Place,
+        ingress: &Ingress<'_>,
+        packet: Repr,
+    ) -> Result<Leaves, DropReason> {
+        let is_round = ingress.passes > 0;
+        let epoch = if is_round { Epoch(ingress.metadata.0[1] as u32) } else { packet.epoch };
+        let is_of_client = !is_round && packet.from == NodeId(0);
+        let is_own = epoch == place.epoch || !self.guards.on(Guard::ChainEpoch);
+        if !is_own && !is_of_client {
+            return Err(DropReason::OtherEpoch);
+        }
+        if is_of_client && packet.client == Addr::default() && ingress.sender != self.own {
+            return Err(DropReason::NoAddress);
+        }
+        if packet.words != 0 && packet.words != self.layout.words() {
+            return Err(DropReason::OtherSize);
+        }
+        match (packet.op, is_round) {
+            (Op::Read, false) => self.on_read(place, packet),
+            (Op::Write, false) => self.on_write(place, packet),
+            (Op::Write, true) => self.on_second_pass(place, State(ingress.metadata.0[0]), packet),
+            (Op::Update, false) if !is_of_client => self.on_update(place, packet),
+            (Op::Acknowledgement, true) => Ok(Leaves::Others(packet)),
+            (Op::Acknowledgement, false) if !is_of_client => {
+                let ask = Ask::Clean;
+                let mut phv = self.phv(place, ask, &packet);
+                self.stages.run(&mut phv);
+                let c = &mut self.counters;
+                c.acknowledgements_taken += u64::from(phv.has_state);
+                c.acknowledgements_old += u64::from(!phv.has_state);
+                Err(DropReason::Consumed)
+            }
+            (Op::Resend, false) if ingress.sender == self.own => self.on_resend(place, packet),
+            _ => Err(DropReason::Misdirected),
+        }
+    }
+
+    fn phv(&self, place: &Place, ask: Ask, packet: &Repr) -> Phv {
+        Phv {
+            pass: concord_pisa::Pass::begin(),
+            ask,
+            is_tail: place.is_tail(),
+            cell: packet.cell,
+            state: packet.state,
+            has_state: false,
+            name: packet.name,
+            writer: Stamp(0),
+            stamp: packet.stamp,
+            session: Stamp(0),
+            has_session: false,
+            outcome: packet.outcome,
+            basis: packet.basis,
+            number: packet.number,
+            value: packet.value,
+        }
+    }
+
+    /// A packet to another member.
+    fn to_member(place: &Place, to: Addr, packet: Repr) -> Leaves {
+        Leaves::To(to, Repr { from: place.node, epoch: place.epoch, ..packet })
+    }
+
+    /// Algorithm 1, lines 4 to 14: a clean version is answered, a dirty one asked at the tail, in
+    /// one hop.
+    fn on_read(&mut self, place: &Place, packet: Repr) -> Result<Leaves, DropReason> {
+        let is_of_member = packet.from != NodeId(0);
+        if is_of_member && !place.is_tail() {
+            return Err(DropReason::Misdirected);
+        }
+        if packet.cell >= self.layout.cells {
+            let outcome = Outcome::NoCell;
+            return Ok(Leaves::Answer(Repr { op: Op::ReadReply, outcome, ..packet }));
+        }
+        let mut phv = self.phv(place, Ask::Look, &packet);
+        self.stages.run(&mut phv);
+        // What the tail has is committed, acknowledged to the others or not.
+        let must_ask = phv.state.is_dirty() && !place.is_tail() && self.guards.on(Guard::DirtyRead);
+        if must_ask {
+            self.counters.reads_to_tail += 1;
+            return Ok(NetCraq::to_member(place, place.tail(), packet));
+        }
+        let c = &mut self.counters;
+        if is_of_member {
+            c.reads_for_others += 1
+        } else {
+            c.reads_clean += 1
+        }
+        let is_here = phv.name == packet.name || !self.guards.on(Guard::CellName);
+        let outcome = match (phv.state.is_present(), is_here) {
+            (true, true) => Outcome::Done,
+            (true, false) => Outcome::Taken,
+            (false, _) => Outcome::Absent,
+        };
+        let has_content = outcome == Outcome::Done;
+        let value = if has_content { phv.value } else { Words::default() };
+        let (state, basis) = (phv.state.clean(), phv.state.version());
+        let state = if has_content { state } else { State::deleted(basis) };
+        let answer =
+            Repr { op: Op::ReadReply, outcome, has_content, state, basis, value, ..packet };
+        Ok(Leaves::Answer(answer))
+    }
+
+    /// Lines 15 to 26, at the head alone: it reads everything, and decides.
+    fn on_write(&mut self, place: &Place, packet: Repr) -> Result<Leaves, DropReason> {
+        if !place.is_head() && self.guards.on(Guard::HeadOrders) {
+            if packet.from != NodeId(0) {
+                return Err(DropReason::Misdirected);
+            }
+            self.counters.writes_to_head += 1;
+            return Ok(NetCraq::to_member(place, place.members[0], packet));
+        }
+        let slot = u32::from(packet.stamp.slot());
+        if packet.cell >= self.layout.cells || slot >= self.layout.sessions {
+            return Ok(Leaves::Answer(answer(packet, Outcome::NoCell)));
+        }
+        let mut phv = self.phv(place, Ask::Look, &packet);
+        self.stages.run(&mut phv);
+        if self.guards.on(Guard::SessionRequest) {
+            if packet.stamp < phv.session {
+                self.counters.writes_stale += 1;
+                return Ok(Leaves::Answer(answer(packet, Outcome::Stale)));
+            }
+            if packet.stamp == phv.session {
+                self.counters.writes_repeated += 1;
+                return Ok(self.again(place, packet, &phv));
+            }
+        }
+        let is_under_way = phv.state.is_dirty() && !place.is_tail();
+        if is_under_way && self.guards.on(Guard::OneWrite) {
+            self.counters.writes_busy += 1;
+            return Ok(Leaves::Answer(answer(packet, Outcome::Busy)));
+        }
+        let seen = phv.state;
+        if seen.version() == State::VERSION_MAX {
+            return Ok(Leaves::Answer(answer(packet, Outcome::NoCell)));
+        }
+        let (outcome, state) = self.decide(&packet, &mut phv);
+        let (number, value) = (phv.number, phv.value);
+        Ok(Leaves::Round(Repr { outcome, state, number, value, ..packet }, seen))
+    }
+
+    /// What becomes of a write: the new state, with content and number in `phv`.
+    fn decide(&self, packet: &Repr, phv: &mut Phv) -> (Outcome, State) {
+        let seen = phv.state;
+        let has_name = phv.name == packet.name || !self.guards.on(Guard::CellName);
+        let is_present = seen.is_present() && has_name;
+        let (found, version) = (phv.value, seen.version());
+        phv.number = 0;
+        let refused = |outcome| (outcome, seen);
+        if seen.is_present() && !has_name {
+            return refused(Outcome::Taken);
+        }
+        let (length, is_number) = packet.expected_state;
+        let is_equal = found == packet.expected
+            && (seen.length_bytes(), seen.is_number()) == (length, is_number);
+        match packet.condition {
+            Condition::Always => {}
+            Condition::Absent if is_present => return refused(Outcome::Refused),
+            Condition::Absent => {}
+            Condition::Present | Condition::Version | Condition::Equal if !is_present => {
+                return refused(Outcome::Absent);
+            }
+            Condition::Version if version != packet.basis => return refused(Outcome::Refused),
+            Condition::Equal if !is_equal => return refused(Outcome::Refused),
+            Condition::Present | Condition::Version | Condition::Equal => {}
+        }
+        let next = version + 1;
+        match packet.command {
+            Command::Set => {
+                let is_number = packet.state.is_number();
+                phv.value = packet.value;
+                phv.number = if is_number { phv.value.0[0] } else { 0 };
+                let state = State::present(next, packet.state.length_bytes(), is_number);
+                (Outcome::Done, state)
+            }
+            Command::Del if !is_present => refused(Outcome::Absent),
+            Command::Del => {
+                phv.value = Words::default();
+                (Outcome::Done, State::deleted(next))
+            }
+            Command::Incr => {
+                let was = match is_present {
+                    true if !seen.is_number() => return refused(Outcome::NotNumber),
+                    true => found.0[0] as i64,
+                    false => 0,
+                };
+                let Some(sum) = was.checked_add(packet.number as i64) else {
+                    return refused(Outcome::NotNumber);
+                };
+                (phv.value, phv.number) = (Words::default(), sum as u64);
+                phv.value.0[0] = sum as u64;
+                (Outcome::Done, State::present(next, 8, true))
+            }
+        }
+    }
+
+    /// A request that was decided before: what became of it, and, if the cell still has its
+    /// version, the content.
+    fn again(&self, place: &Place, packet: Repr, phv: &Phv) -> Leaves {
+        let has_content = phv.writer == packet.stamp;
+        let (outcome, basis, number) = (phv.outcome, phv.basis, phv.number);
+        let told = Repr { outcome, basis, number, has_content, ..packet };
+        if !has_content {
+            return self.onward(place, told);
+        }
+        let (state, name, value) = (phv.state.clean(), phv.name, phv.value);
+        self.onward(place, Repr { state, name, value, ..told })
+    }
+
+    /// From the head to the next member; of a chain of one to the client.
+    fn onward(&self, place: &Place, packet: Repr) -> Leaves {
+        if place.is_tail() || !self.guards.on(Guard::TailAnswers) {
+            let outcome = packet.outcome;
+            return Leaves::Answer(answer(packet, outcome));
+        }
+        let update = Repr { op: Op::Update, ..packet };
+        NetCraq::to_member(place, self.next(place), update)
+    }
+
+    /// The next member (the tail itself has none).
+    fn next(&self, place: &Place) -> Addr {
+        let next = place.members.get(place.index + 1).copied().unwrap_or(place.tail());
+        if self.guards.on(Guard::MemberByMember) { next } else { place.tail() }
+    }
+
+    /// The head's second pass: registers change if the state is as the first pass saw it.
+    fn on_second_pass(
+        &mut self,
+        place: &Place,
+        seen: State,
+        packet: Repr,
+    ) -> Result<Leaves, DropReason> {
+        let is_done = packet.outcome == Outcome::Done;
+        let ask = if is_done { Ask::Claim(seen) } else { Ask::Hold(seen) };
+        let basis = packet.state.version();
+        let packet = Repr { basis, ..packet };
+        let mut phv = self.phv(place, ask, &packet);
+        self.stages.run(&mut phv);
+        if !phv.has_state {
+            self.counters.writes_busy += 1;
+            return Ok(Leaves::Answer(answer(packet, Outcome::Busy)));
+        }
+        let c = &mut self.counters;
+        if is_done {
+            c.writes_numbered += 1
+        } else {
+            c.writes_refused += 1
+        }
+        Ok(self.onward(place, Repr { has_content: is_done, ..packet }))
+    }
+
+    /// A numbered write at the next member, and so on to the tail.
+    fn on_update(&mut self, place: &Place, packet: Repr) -> Result<Leaves, DropReason> {
+        let is_known = packet.cell < self.layout.cells
+            && u32::from(packet.stamp.slot()) < self.layout.sessions;
+        if place.is_head() || !is_known {
+            return Err(DropReason::Misdirected);
+        }
+        let ask = if packet.has_content { Ask::Apply } else { Ask::Record };
+        let mut phv = self.phv(place, ask, &packet);
+        self.stages.run(&mut phv);
+        let c = &mut self.counters;
+        if phv.has_state {
+            c.updates_taken += 1
+        } else {
+            c.updates_old += 1
+        }
+        if !place.is_tail() {
+            return Ok(NetCraq::to_member(place, self.next(place), packet));
+        }
+        let acknowledgement = Repr {
+            op: Op::Acknowledgement,
+            words: 0,
+            from: place.node,
+            epoch: place.epoch,
+            ..packet
+        };
+        let has_client = packet.client != Addr::default();
+        Ok(match (has_client, packet.has_content) {
+            (true, true) => Leaves::AnswerAndRound(acknowledgement),
+            (true, false) => Leaves::Answer(answer(packet, packet.outcome)),
+            (false, true) => Leaves::Others(acknowledgement),
+            (false, false) => return Err(DropReason::Consumed),
+        })
+    }
+
+    /// A version that was not acknowledged for long: it goes down the chain again, with the request
+    /// that it is of. A tail that has inherited it acknowledges it.
+    fn on_resend(&mut self, place: &Place, packet: Repr) -> Result<Leaves, DropReason> {
+        let is_tail = place.is_tail();
+        let ask = if is_tail { Ask::Inherit } else { Ask::Look };
+        let mut phv = self.phv(place, ask, &packet);
+        self.stages.run(&mut phv);
+        if phv.state != packet.state.dirty() {
+            return Err(DropReason::Settled);
+        }
+        self.counters.resent += 1;
+        let (state, basis) = (phv.state.clean(), phv.state.version());
+        let (name, value) = (phv.name, phv.value);
+        let number = if state.is_number() { value.0[0] } else { 0 };
+        let is_told = self.guards.on(Guard::ResentRequest);
+        let stamp = if is_told { phv.writer } else { Stamp(0) };
+        let content =
+            Repr { state, basis, name, value, number, stamp, has_content: true, ..packet };
+        if is_tail {
+            let (from, epoch) = (place.node, place.epoch);
+            let op = Op::Acknowledgement;
+            return Ok(Leaves::Others(Repr { op, words: 0, from, epoch, ..content }));
+        }
+        Ok(NetCraq::to_member(place, self.next(place), Repr { op: Op::Update, ..content }))
+    }
+
+    /// Step 4: the packet is rewritten in place.
+    fn leave(&mut self, place: &Place, leaves: Leaves, bytes: &mut [u8]) -> Verdict<DropReason> {
+        let mut write = |packet: &Repr| packet.write(bytes).unwrap_or(0);
+        match leaves {
+            Leaves::To(to, packet) => Verdict::Forward { to, size_bytes: write(&packet) },
+            Leaves::Answer(packet) => {
+                let to = packet.client;
+                Verdict::Forward { to, size_bytes: write(&answered(place, packet)) }
+            }
+            Leaves::Round(packet, seen) => {
+                let metadata = Metadata([seen.0, u64::from(place.epoch.0)]);
+                Verdict::Recirculate { metadata, size_bytes: write(&packet) }
+            }
+            Leaves::AnswerAndRound(packet) => {
+                let metadata = Metadata([0, u64::from(place.epoch.0)]);
+                let size_bytes = write(&packet);
+                Verdict::Mirror { to: packet.client, copy_bytes: size_bytes, metadata, size_bytes }
+            }
+            Leaves::Others(packet) => {
+                Verdict::Multicast { to: Copies::Group(OTHERS), size_bytes: write(&packet) }
+            }
+        }
+    }
+
+    /// What is said about a cell, as the control plane reads it: its state, name and value.
+    #[must_use]
+    pub fn peek(&self, cell: u32) -> (State, Name, Words) {
+        let (name, value) = self.stages.peek(cell);
+        (self.stages.peek_state(cell), name, value)
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn counters(&self) -> &NetCraqCounters {
+        &self.counters
+    }
+
+    /// What tells its states apart: registers and tables.
+    pub fn hash_registers(&self, hasher: &mut impl Hasher) {
+        for cell in self.stages.cells() {
+            cell.hash(hasher);
+        }
+        self.place.as_ref().map(|place| (place.epoch.0, place.index)).hash(hasher);
+    }
+
+    /// A packet that sends a cell's version again, if it is dirty: what a sweep injects.
+    #[must_use]
+    pub fn resend(&self, cell: u32) -> Option<Injection> {
+        let state = self.stages.peek_state(cell);
+        state.is_dirty().then(|| self.injection(cell, state))
+    }
+
+    fn injection(&self, cell: u32, state: State) -> Injection {
+        let (group, epoch) = self.place.as_ref().map(|p| (p.group, p.epoch)).unwrap_or_default();
+        let from = self.place.as_ref().map_or(NodeId(0), |place| place.node);
+        let packet = Repr::new(Op::Resend, cell, self.layout.words());
+        Injection::new(&Repr { state: state.clean(), group, epoch, from, ..packet }.packet())
+    }
+
+    /// A sweep over all cells: what was dirty in the last one, with the same version, is due.
+    fn sweep(&mut self, now: Instant) {
+        self.sweep_at = now.after(self.layout.patience_ns);
+        let states = (0..self.layout.cells).map(|cell| (cell, self.stages.peek_state(cell)));
+        let dirty: Vec<(u32, State)> = states.filter(|(_, state)| state.is_dirty()).collect();
+        let again = dirty.iter().filter(|seen| self.seen.binary_search(seen).is_ok());
+        self.due = again.copied().take(RESENT_MAX).collect();
+        self.seen = dirty;
+    }
+}
+
+/// The answer to a write.
+fn answer(packet: Repr, outcome: Outcome) -> Repr {
+    Repr { op: Op::WriteReply, words: 0, outcome, ..packet }
+}
+
+fn answered(place: &Place, packet: Repr) -> Repr {
+    Repr { from: place.node, epoch: place.epoch, ..packet }
+}
+
+impl SwitchProgram for NetCraq {
+    type Reason = DropReason;
+
+    #[inline]
+    fn takes(&self, kind: Kind) -> Takes {
+        if kind == Kind::NetCraq { Takes::Data } else { Takes::Nothing }
+    }
+
+    /// The chain's members are switches, and this is one of them by its address. Registers outlive
+    /// epochs.
+    fn install(&mut self, now: Now, config: &Config) -> Result<Option<Injection>, Refused> {
+        let is_older = config.epoch < self.epoch_max;
+        if config.kind != GroupKind::Switches || config.members.is_empty() || is_older {
+            return Err(Refused);
+        }
+        self.epoch_max = config.epoch;
+        let members: Vec<Addr> = config.members.iter().map(|member| member.addr).collect();
+        let index = members.iter().position(|addr| *addr == self.own);
+        self.place = index.map(|index| Place {
+            group: config.group,
+            epoch: Epoch(config.epoch),
+            node: NodeId(config.members[index].node),
+            index,
+            members,
+        });
+        // What was sent in the epoch before may be lost with it: all that is dirty is due at the
+        // second sweep.
+        self.seen.clear();
+        self.due.clear();
+        self.sweep_at = now.instant;
+        Ok(None)
+    }
+
+    fn uninstall(&mut self) {
+        self.place = None;
+        self.stages.reset();
+        self.seen.clear();
+        self.due.clear();
+    }
+
+    fn process(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
+        let packet = match Repr::parse(bytes) {
+            Ok(packet) => packet,
+            Err(error) => return self.drop(DropReason::Malformed(error)),
+        };
+        let Some(place) = self.place.take() else { return self.drop(DropReason::Unconfigured) };
+        let verdict = match self.dispatch(&place, ingress, packet) {
+            Ok(leaves) => self.leave(&place, leaves, bytes),
+            Err(reason) => self.drop(reason),
+        };
+        self.place = Some(place);
+        verdict
+    }
+
+    fn member(&self, group: u16, index: usize) -> Option<Addr> {
+        let place = self.place.as_ref().filter(|_| group == OTHERS)?;
+        place.members.iter().filter(|addr| **addr != self.own).nth(index).copied()
+    }
+
+    fn rewrites_copies(&self) -> bool {
+        true
+    }
+
+    /// The copy for the client is the answer; the others' are acknowledgements.
+    fn egress(&mut self, copy: &Copied, bytes: &mut [u8]) {
+        let Ok(packet) = Repr::parse(bytes) else { return };
+        let is_member = self.place.as_ref().is_some_and(|place| place.members.contains(&copy.to));
+        if packet.op == Op::Acknowledgement && !is_member {
+            let _ = Repr { op: Op::WriteReply, ..packet }.write(bytes);
+        }
+    }
+
+    fn malformed(&mut self, error: WireError) {
+        let _: Verdict<_> = self.drop(DropReason::Malformed(error));
+    }
+
+    fn look(&mut self, _: Instant) -> Wants {
+        Wants::Nothing
+    }
+
+    fn upkeep(&mut self, now: Instant) -> Option<Injection> {
+        self.place.as_ref()?;
+        if self.due.is_empty() && now >= self.sweep_at {
+            self.sweep(now);
+        }
+        let (cell, state) = self.due.pop()?;
+        Some(self.injection(cell, state))
+    }
+
+    fn deadline(&self) -> Deadline {
+        match (&self.place, self.due.is_empty()) {
+            (None, _) => Deadline::NONE,
+            (Some(_), true) => Deadline { at: self.sweep_at, reason: "versions not acknowledged" },
+            (Some(_), false) => Deadline { at: Instant(0), reason: "versions to send again" },
+        }
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        let states = (0..self.layout.cells).map(|cell| self.stages.peek_state(cell));
+        let (mut keys, mut dirty) = (0, 0);
+        for state in states {
+            keys += u64::from(state.is_present());
+            dirty += u64::from(state.is_dirty());
+        }
+        let gauge = |name, help, value| Gauge { name, help, value };
+        alloc::vec![
+            gauge("chain_keys", "Keys in the chain, as this member has them.", keys),
+            gauge("chain_dirty", "Keys whose newest version the tail has not acknowledged.", dirty),
+        ]
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        self.counters.each().collect()
+    }
+
+    fn describe(&self) -> Report {
+        Report {
+            recirculations_max: 1,
+            multicast_groups: 1,
+            ..Report::new("netcraq", self.stages.report())
+        }
+    }
+}
+
+// A value's words are those of the wire.
+const _: () = assert!(VALUE_BYTES[2] as usize == 8 * WORDS_MAX);
