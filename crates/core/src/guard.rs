@@ -196,6 +196,9 @@ guards! {
     ColdStart,
     /// Writes are refused while disks have no room.
     DiskRoom,
+    /// No record enters the log while the disk is late with those before it: what may be lost was
+    /// acknowledged within two seconds, and what waits in memory is bounded.
+    JournalRoom,
     /// A replica that starts again opens no epoch before all leases that it may have granted are
     /// over (trap T2).
     QuietStart,

@@ -7,7 +7,7 @@
 //! gathered.
 
 use concord_core::machine::Persist;
-use concord_core::{Duration, Instant, MS, Position};
+use concord_core::{Duration, Guard, Guards, Instant, MS, Position};
 use concord_log::{Batch, Marks, Origin, Part, ViewMarks};
 use concord_wire::control::{Config, DataDir, LogEnd};
 
@@ -224,8 +224,19 @@ impl Journal {
         self.is_short
     }
 
+    /// Bytes that wait for the disk.
+    #[cfg(test)]
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// Whether the disk is late with what it was given: nothing more is taken.
+    pub(crate) fn is_late(&self, guards: Guards) -> bool {
+        self.is_stuffed() && guards.on(Guard::JournalRoom)
+    }
+
     /// Whether as much waits for the disk as may, or for as long.
-    pub(crate) fn is_stuffed(&self) -> bool {
+    fn is_stuffed(&self) -> bool {
         self.batch.len() > WAITING_BYTES_MAX || self.durable_batches < self.late_in
     }
 

@@ -6,8 +6,34 @@ use concord_wire::control::LogEnd;
 use concord_wire::record::{Record, running_hash};
 
 use crate::counters::ReplicaCounters;
+use crate::journal::Journal;
 use crate::limits::Limits;
 use crate::log::Log;
+
+/// Room for one record in the log: nothing enters the log without. [`Ordered::room`] is the valve
+/// of every protocol; the other constructors name what enters the log although the valve is closed,
+/// and why that is bounded.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Room(());
+
+impl Room {
+    /// The valve was open when the write, or the packet with the record, came: at most one packet's
+    /// records, and the writes that wait for the engine, enter after it closed.
+    pub(crate) const fn admitted() -> Room {
+        Room(())
+    }
+
+    /// A record that a new view or term has to begin with, one each.
+    pub(crate) const fn of_view() -> Room {
+        Room(())
+    }
+
+    /// The record comes from this replica's own disk, or a test puts it there.
+    pub(crate) const fn restored() -> Room {
+        Room(())
+    }
+}
 
 /// The log, and what the next record is made from.
 #[derive(Clone, Debug, Default)]
@@ -87,8 +113,14 @@ impl Ordered {
         self.clock.read(local_ms)
     }
 
+    /// Room for the next record, unless the log is full of what members lag behind with, or the
+    /// disk is late: what is not taken now is not acknowledged, and comes again.
+    pub(crate) fn room(&self, limits: &Limits, guards: Guards, journal: &Journal) -> Option<Room> {
+        (!self.log.is_full(limits) && !journal.is_late(guards)).then_some(Room(()))
+    }
+
     /// The node that orders: a record takes its place.
-    pub(crate) fn append(&mut self, record: &Record<'_>) {
+    pub(crate) fn append(&mut self, _room: Room, record: &Record<'_>) {
         self.log.push_with(|previous_hash, out| record.emit(previous_hash, out));
     }
 
@@ -107,7 +139,7 @@ impl Ordered {
     }
 
     /// Takes the next record, as another node ordered it.
-    pub(crate) fn take(&mut self, record: &Record<'_>, bytes: &[u8], local_ms: u64) {
+    pub(crate) fn take(&mut self, _room: Room, record: &Record<'_>, bytes: &[u8], local_ms: u64) {
         self.put(record, bytes);
         self.last_now_ms = record.now_ms;
         self.clock.note(record.now_ms, local_ms);
@@ -161,7 +193,7 @@ mod tests {
     fn record_fits_after_its_log_end() {
         let mut ordered = Ordered::default();
         for position in 1..=3 {
-            ordered.append(&record(position, 0));
+            ordered.append(Room::restored(), &record(position, 0));
         }
         let end = ordered.log.end();
         assert_eq!(ordered.end(), Position(3));
@@ -180,7 +212,7 @@ mod tests {
         let mut ordered = Ordered::default();
         assert_eq!(ordered.stamp(1_000, false, Guards::ALL), 1_000);
         let (next, bytes) = encoded(record(1, 90_000), 0);
-        ordered.take(&next, &bytes, 1_000);
+        ordered.take(Room::restored(), &next, &bytes, 1_000);
         assert_eq!((ordered.last_now_ms, ordered.end()), (90_000, Position(1)));
         assert_eq!(ordered.log.end().hash, next.hash);
         assert_eq!(ordered.stamp(1_010, false, Guards::ALL), 90_010);
@@ -192,7 +224,7 @@ mod tests {
     fn beginning_anew_keeps_the_clock() {
         let mut ordered = Ordered::default();
         let (next, bytes) = encoded(record(1, 90_000), 0);
-        ordered.take(&next, &bytes, 1_000);
+        ordered.take(Room::restored(), &next, &bytes, 1_000);
         let seq = Seq::new(SwitchId(1), 7);
         ordered.reset(LogEnd { position: 20, hash: 5 }, seq, 80_000);
         assert_eq!((ordered.end(), ordered.last_seq), (Position(20), seq));

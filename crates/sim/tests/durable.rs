@@ -207,6 +207,7 @@ fn every_guard_of_disks_is_caught_when_removed() {
         Guard::DurableAck,
         Guard::DurableReads,
         Guard::DurableEpoch,
+        Guard::JournalRoom,
     ];
     let one = std::env::var("CONCORD_GUARD").ok();
     let mut survived = vec![];

@@ -20,7 +20,7 @@ use concord_wire::{Addr, Sink};
 use super::Replica;
 use super::opening::{ASKED_MAX, Fetch, Opening};
 use crate::link::{Receiver, Sender};
-use crate::ordered::Fit;
+use crate::ordered::{Fit, Room};
 use crate::setup::{Phase, RETRY_NS};
 
 impl<E: Engine> Replica<E> {
@@ -331,7 +331,7 @@ impl<E: Engine> Replica<E> {
             }
             Fit::Mismatch | Fit::Next => {}
         }
-        self.ordered.take(&record, bytes, now.unix_ms);
+        self.ordered.take(Room::admitted(), &record, bytes, now.unix_ms);
         self.journal.record(Some(bytes));
         if self.phase == Phase::Joining && !self.joins_record(now, sink) {
             return;

@@ -180,8 +180,9 @@ impl<E: Engine> Replica<E> {
     /// A record, or pieces of one, of the predecessor or of who feeds this replica.
     fn on_data(&mut self, now: Now, data: &Data<'_>, sink: &mut impl Sink) {
         // What the disk does not get on with is not taken, and comes again.
+        let is_late = self.journal.is_late(self.setup.guards);
         if !self.takes_records()
-            || self.journal.is_stuffed()
+            || is_late
             || !self.role.is_epoch(data.epoch)
             || !self.streams.is_from(data.from)
         {

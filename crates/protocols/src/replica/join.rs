@@ -143,7 +143,9 @@ impl<E: Engine> Replica<E> {
         piece: &[u8],
         sink: &mut impl Sink,
     ) {
-        if self.phase != Phase::Joining || !self.role.is_epoch(epoch) {
+        // Parts wait for the disk as records do: what it does not get on with is asked for again.
+        let is_late = self.journal.is_late(self.setup.guards);
+        if self.phase != Phase::Joining || !self.role.is_epoch(epoch) || is_late {
             return;
         }
         match self.copy.take(part, hdr, piece) {

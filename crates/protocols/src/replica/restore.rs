@@ -11,7 +11,7 @@ use concord_wire::record::Record;
 
 use super::Replica;
 use crate::journal::{BadEntry, DiskState};
-use crate::ordered::Fit;
+use crate::ordered::{Fit, Room};
 use crate::setup::Phase;
 
 /// Nothing is sent while a log is gone through.
@@ -65,7 +65,7 @@ impl<E: Engine> Replica<E> {
             Fit::Known => return Ok(()),
             Fit::Gap | Fit::Mismatch => return Err(BadEntry),
         }
-        self.ordered.take(&record, bytes, now.unix_ms);
+        self.ordered.take(Room::restored(), &record, bytes, now.unix_ms);
         if !self.copy.holds() {
             self.follow(&record, &mut Nobody);
         }

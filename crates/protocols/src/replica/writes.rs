@@ -14,6 +14,7 @@ use concord_wire::{Flags, FurtherIds, Op, Packet, Repr, Sink, Status, WireError}
 
 use super::Replica;
 use super::queue::Pending;
+use crate::ordered::Room;
 use crate::parts::{Executable, PART_TABLE};
 use crate::pending::{PendingWrite, RequestHeader, emit_write_reply};
 use crate::sessions::Verdict;
@@ -28,7 +29,8 @@ impl<E: Engine> Replica<E> {
             self.count.writes_not_head += 1;
             return;
         }
-        if self.ordered.log.is_full(&self.setup.limits) || self.journal.is_stuffed() {
+        let (limits, guards) = (&self.setup.limits, self.setup.guards);
+        if self.ordered.room(limits, guards, &self.journal).is_none() {
             self.count.writes_log_full += 1;
             return;
         }
@@ -36,7 +38,6 @@ impl<E: Engine> Replica<E> {
             self.count.writes_queued += 1;
             return;
         }
-        let guards = self.setup.guards;
         if self.role.is_accelerated() {
             let active = self.role.switch_id();
             if !self.ordered.take_number(repr.seq, active, guards, &mut self.count) {
@@ -371,7 +372,7 @@ impl<E: Engine> Replica<E> {
 
     /// The node that orders: the write's record takes its place in the log.
     pub(super) fn append(&mut self, operation: &PendingWrite, command: &[u8], reply: &[u8]) {
-        self.ordered.append(&operation.record(self.role.epoch(), command, reply));
+        self.ordered.append(Room::admitted(), &operation.record(self.role.epoch(), command, reply));
         self.journal.record(self.ordered.log.last());
     }
 

@@ -167,7 +167,10 @@ impl<E: Engine> Vr<E> {
         piece: &[u8],
         sink: &mut impl Sink,
     ) {
-        let Some(copying) = self.copying.as_mut().filter(|_| self.stage == Stage::Starting) else {
+        // Parts wait for the disk as records do: what it does not get on with is asked for again.
+        let is_late = self.journal.is_late(self.setup.guards);
+        let is_copying = self.stage == Stage::Starting && !is_late;
+        let Some(copying) = self.copying.as_mut().filter(|_| is_copying) else {
             return;
         };
         let wanted = copying.begun && (copying.attempt, copying.wanted) == (attempt, part);

@@ -25,6 +25,7 @@ use concord_wire::{Flags, Op, Repr, Sink};
 
 use super::change::Vote;
 use super::{Stage, Vr};
+use crate::ordered::Room;
 use crate::setup::RETRY_NS;
 
 impl<E: Engine> Vr<E> {
@@ -409,7 +410,7 @@ impl<E: Engine> Vr<E> {
         if self.group.elects() && self.setup.guards.on(Guard::OwnTerm) {
             let now_ms = self.ordered.stamp(now.unix_ms, self.is_timeless(), self.setup.guards);
             let no_op = Repr { flags: Flags::NOOP, ..Repr::new(Op::Write) };
-            self.order(now_ms, &no_op, &[]);
+            self.order(Room::of_view(), now_ms, &no_op, &[]);
         }
     }
 

@@ -18,6 +18,7 @@ use concord_wire::{Addr, Flags, Packet, Repr, Sink};
 
 use super::sequence::{Gap, LACKS_MAX, after};
 use super::{Stage, Vr};
+use crate::ordered::Room;
 use crate::pending::RequestHeader;
 
 impl<E: Engine> Vr<E> {
@@ -37,8 +38,8 @@ impl<E: Engine> Vr<E> {
             self.count.writes_other_switch += 1;
         } else if repr.seq <= self.last_sequenced() {
             self.count.writes_out_of_order += 1;
-        } else if self.is_next(&repr) {
-            self.order_stamped(&repr, packet.body());
+        } else if let Some(room) = self.next(&repr) {
+            self.order_stamped(room, &repr, packet.body());
             self.take_early(now.instant);
         } else if self.sequence.hold(repr.seq, packet.bytes()) {
             self.take_early(now.instant);
@@ -48,41 +49,50 @@ impl<E: Engine> Vr<E> {
     }
 
     /// Logs a write with the switch's stamp. By the log alone: every replica computes the same.
-    fn order_stamped(&mut self, repr: &Repr, body: &[u8]) {
-        self.order(repr.time_ms.max(self.ordered.last_now_ms), repr, body);
+    fn order_stamped(&mut self, room: Room, repr: &Repr, body: &[u8]) {
+        self.order(room, repr.time_ms.max(self.ordered.last_now_ms), repr, body);
     }
 
-    /// Whether the write can be logged now. The body of a staged one is at the leader, who streams
-    /// it as a record.
-    fn is_next(&self, repr: &Repr) -> bool {
+    /// The room that the write takes, if it can be logged now. The body of a staged one is at the
+    /// leader, who streams it as a record.
+    fn next(&self, repr: &Repr) -> Option<Room> {
         let staged = repr.flags.has(Flags::BODY_STAGED) && !repr.flags.has(Flags::NOOP);
-        self.stage == Stage::Normal
+        let is_next = self.stage == Stage::Normal
             && (repr.seq == self.next_number() || !self.setup.guards.on(Guard::Gaps))
             && repr.seq > self.last_sequenced()
-            && (self.is_leader() || !staged)
-            && !self.ordered.log.is_full(&self.setup.limits)
+            && (self.is_leader() || !staged);
+        if is_next { self.room() } else { None }
     }
 
     /// Logs the writes whose turn has come.
     pub(super) fn take_early(&mut self, now: Instant) {
         while let Some((seq, bytes)) = self.sequence.first() {
-            let next = Packet::parse(bytes).is_ok_and(|packet| self.is_next(&packet.repr()));
-            if seq > self.last_sequenced() && !next {
+            let room = Packet::parse(bytes).ok().and_then(|packet| self.next(&packet.repr()));
+            if seq > self.last_sequenced() && room.is_none() {
                 break;
             }
             let Some(bytes) = self.sequence.pop() else { break };
-            if next && let Ok(packet) = Packet::parse(&bytes) {
+            if let (Some(room), Ok(packet)) = (room, Packet::parse(&bytes)) {
                 let repr = packet.repr();
-                self.order_stamped(&repr, packet.body());
+                self.order_stamped(room, &repr, packet.body());
             }
         }
         self.note_missed(now);
     }
 
+    /// The disk may have caught up: logs the writes that waited for that.
+    pub(super) fn take_waiting(&mut self, now: Instant) {
+        if self.group.is_sequenced() && self.stage == Stage::Normal && self.sequence.waits() {
+            self.take_early(now);
+        }
+    }
+
     /// Leader: whether the next number is missed. It is if later ones are here, or if a follower
-    /// says that its log is longer.
+    /// says that its log is longer; not while the log has no room for it, since then others have
+    /// what this leader holds back, or would not take: an agreement would only be a view change
+    /// after the other.
     pub(super) fn note_missed(&mut self, now: Instant) {
-        if !self.group.is_sequenced() || !self.is_leader() {
+        if !self.group.is_sequenced() || !self.is_leader() || self.room().is_none() {
             return self.sequence.miss_nothing();
         }
         let (next, end) = (self.next_number(), self.ordered.end());
@@ -113,6 +123,9 @@ impl<E: Engine> Vr<E> {
         if self.begun(now.instant) < self.group.quorum() {
             // Nobody could answer yet, nor agree.
             return self.sequence.wait(now.instant);
+        }
+        if self.room().is_none() {
+            return self.sequence.miss_nothing();
         }
         let next = self.next_number();
         let count = match self.sequence.gap(now.instant, next) {

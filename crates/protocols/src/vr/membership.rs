@@ -31,6 +31,7 @@ use concord_wire::{Addr, Flags, Op, Repr, Sink};
 use super::Vr;
 use super::group::quorum_of;
 use super::voters::{ChangeRefused, Configuration};
+use crate::ordered::Room;
 
 /// How far behind the commit point a member may be that is to vote, in records.
 const LAG_RECORDS_MAX: u64 = 256;
@@ -54,10 +55,7 @@ impl<E: Engine> Vr<E> {
         if self.group.is_voter(index) == votes {
             return Err(ChangeRefused::NothingToDo);
         }
-        let is_full = self.ordered.log.is_full(&self.setup.limits) || self.journal.is_stuffed();
-        if is_full || !self.may_change(now) {
-            return Err(ChangeRefused::NotYet);
-        }
+        let room = self.room().filter(|_| self.may_change(now)).ok_or(ChangeRefused::NotYet)?;
         if votes && !self.has_caught_up(now, index) {
             return Err(ChangeRefused::Behind);
         }
@@ -68,7 +66,7 @@ impl<E: Engine> Vr<E> {
         if voters == 0 || are_there.count() < quorum_of(voters) {
             return Err(ChangeRefused::NoQuorum);
         }
-        self.log_voters(now, voters);
+        self.log_voters(room, now, voters);
         Ok(())
     }
 
@@ -123,11 +121,11 @@ impl<E: Engine> Vr<E> {
         self.is_live(now.instant, member) && follows && has_begun && is_near
     }
 
-    fn log_voters(&mut self, now: Now, voters: u64) {
+    fn log_voters(&mut self, room: Room, now: Now, voters: u64) {
         let now_ms = self.ordered.stamp(now.unix_ms, self.is_timeless(), self.setup.guards);
         let no_op = Repr { flags: Flags::NOOP, ..Repr::new(Op::Write) };
         let configuration = Configuration::emit(self.group.id(), voters);
-        self.order_with(now_ms, &no_op, &[], &configuration);
+        self.order_with(room, now_ms, &no_op, (&[], &configuration));
         self.note_voters_at(self.ordered.end());
         self.leading.note_change(now.instant);
         self.leading.hurry_switch(now.instant);

@@ -24,7 +24,7 @@ use concord_wire::{Flags, GroupId, Op, Packet, Repr, Sink, Status, WireError};
 use super::follower::Follower;
 use super::{Stage, Vr};
 use crate::link::{Arrival, BrokenStream};
-use crate::ordered::Fit;
+use crate::ordered::{Fit, Room};
 use crate::pending::RequestHeader;
 use crate::setup::ALIVE_NS;
 
@@ -44,10 +44,10 @@ impl<E: Engine> Vr<E> {
             self.count.writes_not_head += 1;
             return;
         }
-        if self.ordered.log.is_full(&self.setup.limits) || self.journal.is_stuffed() {
+        let Some(room) = self.room() else {
             self.count.writes_log_full += 1;
             return;
-        }
+        };
         let guards = self.setup.guards;
         if self.group.has_readers() {
             // The view takes the numbers of its own switch alone, or of its own session.
@@ -57,7 +57,14 @@ impl<E: Engine> Vr<E> {
             }
         }
         let now_ms = self.ordered.stamp(now.unix_ms, self.is_timeless(), guards);
-        self.order(now_ms, repr, body);
+        self.order(room, now_ms, repr, body);
+    }
+
+    /// Room for a record of this leader, or of the switch: the valve ([`Ordered::room`]).
+    ///
+    /// [`Ordered::room`]: crate::ordered::Ordered::room
+    pub(super) fn room(&self) -> Option<Room> {
+        self.ordered.room(&self.setup.limits, self.setup.guards, &self.journal)
     }
 
     /// Whether no key has a time to live by any record of the log.
@@ -68,12 +75,18 @@ impl<E: Engine> Vr<E> {
     }
 
     /// Logs a write at the next position, stamped with `now_ms` by who ordered it.
-    pub(super) fn order(&mut self, now_ms: u64, repr: &Repr, body: &[u8]) {
-        self.order_with(now_ms, repr, body, &[]);
+    pub(super) fn order(&mut self, room: Room, now_ms: u64, repr: &Repr, body: &[u8]) {
+        self.order_with(room, now_ms, repr, (body, &[]));
     }
 
     /// The same; `reply` stands in the record as it does in no client's packet.
-    pub(super) fn order_with(&mut self, now_ms: u64, repr: &Repr, body: &[u8], reply: &[u8]) {
+    pub(super) fn order_with(
+        &mut self,
+        room: Room,
+        now_ms: u64,
+        repr: &Repr,
+        (body, reply): (&[u8], &[u8]),
+    ) {
         // Under NOPaxos the switch said so, in the leader's name.
         let is_sequenced = self.group.is_sequenced();
         let is_short = || match is_sequenced {
@@ -105,7 +118,7 @@ impl<E: Engine> Vr<E> {
         let flags = flags.set(Flags::MEMORY_FULL, is_full);
         let asked = RequestHeader { flags, ..RequestHeader::of(repr, now_ms) };
         let at = (position, self.epoch());
-        self.ordered.append(&asked.record(at, repr.further, refused, command, reply));
+        self.ordered.append(room, &asked.record(at, repr.further, refused, command, reply));
         self.journal.record(self.ordered.log.last());
         self.ordered.last_seq = self.ordered.last_seq.max(repr.seq);
         if repr.flags.has(Flags::BODY_STAGED) {
@@ -160,8 +173,10 @@ impl<E: Engine> Vr<E> {
         }
         self.hear_leader(now, data.from);
         self.inbound.see(data.stream);
-        let is_full = self.takes_no_more() || self.journal.is_stuffed();
-        if self.stage == Stage::Normal && is_full {
+        let takes = self.stage == Stage::Normal || self.copying.is_some();
+        let is_full = self.stage == Stage::Normal && self.takes_no_more();
+        // A log that is fetched for a view is bounded as logs are, and the view waits for the disk.
+        if is_full || (takes && self.journal.is_late(self.setup.guards)) {
             // The engine, or the disk, does not get on with it: what is not taken is not
             // acknowledged.
             self.count.writes_log_full += 1;
@@ -201,7 +216,7 @@ impl<E: Engine> Vr<E> {
             Fit::Next => {}
         }
         self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
-        self.ordered.take(&record, bytes, self.local_ms);
+        self.ordered.take(Room::admitted(), &record, bytes, self.local_ms);
         self.journal.record(Some(bytes));
         self.note_voters(&record);
         if self.has_follower_leases() {
@@ -335,6 +350,7 @@ impl<E: Engine> Vr<E> {
 
     pub(super) fn end_batch(&mut self, now: Now, sink: &mut impl Sink) {
         self.local_ms = now.unix_ms;
+        self.take_waiting(now.instant);
         let is_lost = self.serving.engine.lost() && !self.has_last_word(now.instant);
         if is_lost && self.stage != Stage::Left {
             self.fail_stop();

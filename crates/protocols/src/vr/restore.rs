@@ -20,7 +20,7 @@ use super::copying::Copying;
 use super::voters::Configuration;
 use super::{CrashVector, Stage, Vr};
 use crate::journal::{BadEntry, DiskState};
-use crate::ordered::Fit;
+use crate::ordered::{Fit, Room};
 use crate::parts::{PART_OBJECTS, PART_RESULTS, Table};
 
 /// Nothing is sent while a log is gone through.
@@ -84,7 +84,7 @@ impl<E: Engine> Vr<E> {
             Fit::Gap | Fit::Mismatch => return Err(BadEntry),
         }
         self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
-        self.ordered.take(&record, bytes, self.local_ms);
+        self.ordered.take(Room::restored(), &record, bytes, self.local_ms);
         self.note_voters(&record);
         Ok(())
     }

@@ -88,6 +88,11 @@ impl Sequence {
         has_room
     }
 
+    /// Whether any is held.
+    pub(super) fn waits(&self) -> bool {
+        !self.early.is_empty()
+    }
+
     /// The held write with the lowest number.
     pub(super) fn first(&self) -> Option<(Seq, &[u8])> {
         self.early.first_key_value().map(|(seq, packet)| (*seq, &packet[..]))

@@ -89,7 +89,8 @@ impl OnDisks {
         own.pass(5);
         assert_eq!(own.g.leader(), Some(0));
         let hello = Repr { flags: Flags::REGISTER, ..own.g.request(b"") };
-        own.g.cast(&[0], hello, &[]);
+        let to: &[usize] = if protocol.is_sequenced() { &[0, 1, 2] } else { &[0] };
+        own.g.cast(to, hello, &[]);
         own.pass(2);
         own.g.to_client.clear();
         own
@@ -494,4 +495,84 @@ fn bug_20_10_returning_without_the_terms_beginning_follows() {
     let third = &d.g.nodes[2];
     assert_eq!((third.view, third.stage, third.executed), (term, Stage::Normal, end));
     assert_eq!((third.vr_count.records_transferred, third.count.copies_begun), (0, 0));
+}
+
+/// NOPaxos with a write each millisecond to all three, for four seconds in which the disk of node
+/// `hung` stands still: how many records entered its log, and the group thereafter, when the disk
+/// goes on.
+fn beside_a_hung_disk(guards: Guards, hung: usize) -> (u64, OnDisks) {
+    let mut own = OnDisks::begun_as(Protocol::NoPaxos, guards, true);
+    own.pass(2_000);
+    let before = own.g.nodes[hung].ordered.end().0;
+    let mut end = before;
+    for _ in 0..4_000 {
+        own.g.cast_set(&[0, 1, 2], "k", "v");
+        own.g.pass(1);
+        (0..3).filter(|index| *index != hung).for_each(|index| own.sync(index));
+        own.g.run();
+        end = end.max(own.g.nodes[hung].ordered.end().0);
+    }
+    own.pass(3_000);
+    (end - before, own)
+}
+
+/// What may be lost was acknowledged within two seconds: NOPaxos passed the journal's bound by, at
+/// the leader and at the followers, and with four seconds of a hung disk lost four.
+#[test]
+fn bug_22_3_nopaxos_takes_no_more_than_its_disk() {
+    for hung in [0, 2] {
+        let (taken, own) = beside_a_hung_disk(Guards::ALL, hung);
+        assert!((1_000..2_000).contains(&taken), "replica {hung}: {taken}");
+        // All that came meanwhile is taken once the disk goes on, and no view changed for what was
+        // held back.
+        let ends: Vec<u64> = own.g.nodes.iter().map(|n| n.executed.0).collect();
+        assert!(ends.iter().all(|end| *end == ends[0] && *end > 4_000), "replica {hung}: {ends:?}");
+        assert_eq!(own.g.to_client.len(), 4_000, "replica {hung}");
+        assert!(own.g.nodes.iter().all(|n| n.stage == Stage::Normal));
+        assert!(own.g.nodes.iter().all(|n| n.vr_count.gaps_agreed == 0), "replica {hung}");
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_22_3_without_the_valve_it_takes_all() {
+    for hung in [0, 2] {
+        let (taken, _) = beside_a_hung_disk(Guards::without(Guard::JournalRoom), hung);
+        assert!(taken >= 4_000, "replica {hung}: {taken}");
+    }
+}
+
+/// NOPaxos with `fsync`, and 80 MB of writes while the disk of node 2 stands still: what waits for
+/// it in memory.
+fn waiting_bytes(guards: Guards) -> (usize, OnDisks) {
+    let mut own = OnDisks::begun_as(Protocol::NoPaxos, guards, false);
+    let value = "v".repeat(1_000);
+    for _ in 0..1_200 {
+        for _ in 0..64 {
+            own.g.cast_set(&[0, 1, 2], "k", &value);
+        }
+        own.g.pass(1);
+        (0..2).for_each(|index| own.sync(index));
+        own.g.run();
+        own.g.to_client.clear();
+    }
+    (own.g.nodes[2].journal.waiting_bytes(), own)
+}
+
+/// With `fsync` a follower whose disk stands still holds so much in memory, and no more, whatever
+/// the others log: under NOPaxos it grew by all that came.
+#[test]
+fn bug_22_3_what_waits_for_one_hung_disk_is_bounded() {
+    let (waiting_bytes, mut own) = waiting_bytes(Guards::ALL);
+    assert!(waiting_bytes < 65 << 20, "{waiting_bytes}");
+    assert!(own.g.nodes[0].executed.0 >= 64 * 1_200, "the others are a quorum");
+    own.pass(100);
+    assert_eq!(own.g.nodes[2].executed, own.g.nodes[0].executed);
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_22_3_without_the_valve_memory_grows() {
+    let (waiting_bytes, _) = waiting_bytes(Guards::without(Guard::JournalRoom));
+    assert!(waiting_bytes > 75_000_000, "{waiting_bytes}");
 }

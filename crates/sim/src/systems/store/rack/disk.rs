@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use concord_core::machine::Persist;
-use concord_core::{Machine as _, Rng};
+use concord_core::{MS, Machine as _, Rng};
 use concord_engine::Engine;
 use concord_log::{Batch, Begin, Entry, Found, Identity, Marks, Recovery, Writer, entries};
-use concord_protocols::DiskState;
+use concord_protocols::{DiskState, Phase};
 use concord_wire::OfGroup;
 
 use super::{Rack, Replica, Role, Slot};
@@ -15,6 +15,9 @@ use crate::world::{Event, REPLICAS};
 
 /// What a disk writes at once.
 const SECTOR: usize = 512;
+/// With `interval` no record enters a log whose disk lacks one that is older than this: the two
+/// seconds that are promised, and a heartbeat until a replica looks.
+const UNSYNCED_NS_MAX: u64 = 2_200 * MS;
 
 /// A data directory, and what is on its way into it.
 #[derive(Debug)]
@@ -41,7 +44,39 @@ pub(super) struct ReplicaDisk {
     last: (u64, usize),
     /// A bit of it is another one at the next start.
     flips: bool,
+    unsynced: Unsynced,
     rng: Rng,
+}
+
+/// Since when records of a log have not been on its disk.
+#[derive(Debug, Default)]
+struct Unsynced {
+    /// Those that are under way to it, and those that gather behind them.
+    under_way_ns: Option<u64>,
+    gathering_ns: Option<u64>,
+    /// The process, its view, and where its log ended when that was looked at last.
+    seen: (u64, u32, u64),
+}
+
+impl Unsynced {
+    /// The log of a process in a view ends there now. For how long a record before it has waited,
+    /// if it grew.
+    fn see(&mut self, now_ns: u64, seen: (u64, u32, u64)) -> Option<u64> {
+        let before = core::mem::replace(&mut self.seen, seen);
+        let is_same = (before.0, before.1) == (seen.0, seen.1);
+        if !is_same || seen.2 <= before.2 {
+            return None;
+        }
+        let gathering_ns = *self.gathering_ns.get_or_insert(now_ns);
+        Some(now_ns - self.under_way_ns.unwrap_or(gathering_ns))
+    }
+
+    /// The process stood still: it could look at nothing meanwhile.
+    fn stood_still_until(&mut self, until_ns: u64) {
+        for since in [&mut self.under_way_ns, &mut self.gathering_ns].into_iter().flatten() {
+            *since = until_ns.max(*since);
+        }
+    }
 }
 
 impl ReplicaDisk {
@@ -63,6 +98,7 @@ impl ReplicaDisk {
             hangs_until_ns: 0,
             last: (0, 0),
             flips: false,
+            unsynced: Unsynced::default(),
             rng,
         }
     }
@@ -95,6 +131,7 @@ impl ReplicaDisk {
     /// What is under way, if anything is, is on the disk.
     fn finish(&mut self) -> Option<Batch> {
         let mut batch = self.under_way.take()?;
+        self.unsynced.under_way_ns = None;
         if let Some(snapshot) = batch.begins_snapshot() {
             self.begin_segment();
             self.snapshot = Some((snapshot, self.writer.segment()));
@@ -226,6 +263,7 @@ impl Rack<'_> {
         }
         disk.cut();
         disk.incarnation += 1;
+        disk.unsynced = Unsynced::default();
         disk.fails = false;
         let found = match disk.recover() {
             Ok(found) => found,
@@ -280,6 +318,7 @@ impl Rack<'_> {
         if !self.keeps(node) {
             return;
         }
+        self.look_at_unsynced(node);
         let disk = &mut self.disks[node - REPLICAS];
         let Role::Replica(replica) = &mut self.slots[node].role else { return };
         if disk.under_way.is_some() {
@@ -287,9 +326,33 @@ impl Rack<'_> {
         }
         let Some(Persist { number, what }) = replica.poll_persist() else { return };
         (disk.under_way, disk.number) = (Some(what), number);
+        disk.unsynced.under_way_ns = disk.unsynced.gathering_ns.take();
         let takes_ns = disk.rng.between(self.plan.disks.sync_ns / 2, 2 * self.plan.disks.sync_ns);
         let incarnation = disk.incarnation;
         self.world.push(self.world.now_ns + takes_ns.max(1), Event::Disk { node, incarnation });
+    }
+
+    /// With `interval`: a record that enters a log behind one that its disk has lacked for too long
+    /// may be acknowledged, and lost with it. Where a chain's engine is slow, writes enter that
+    /// came earlier, so that this is of the others.
+    fn look_at_unsynced(&mut self, node: usize) {
+        let early = self.plan.disks.acks_early(node - REPLICAS) && self.plan.protocol.is_quorum();
+        let Some(replica) = self.slots[node].replica().filter(|_| early) else { return };
+        let (now_ns, paused_until_ns) = (self.world.now_ns, self.slots[node].paused_until_ns);
+        let now = self.world.clock(node);
+        let epoch = if replica.phase() == Phase::Open { replica.status(now).epoch.0 } else { 0 };
+        let seen = (replica.member().incarnation, epoch, replica.log().end().position);
+        let unsynced = &mut self.disks[node - REPLICAS].unsynced;
+        unsynced.stood_still_until(paused_until_ns.min(now_ns));
+        let waited_ns = unsynced.see(now_ns, seen).filter(|_| epoch > 0).unwrap_or(0);
+        if waited_ns > UNSYNCED_NS_MAX && self.plan.invariants && self.broken.is_none() {
+            let why = format!(
+                "{} takes a record though its disk has lacked an earlier one for {} ms",
+                self.name_of(node),
+                waited_ns / MS
+            );
+            self.broken = Some(self.standing(&why));
+        }
     }
 
     /// A sync that ended while the replica stood still is heard of now.
