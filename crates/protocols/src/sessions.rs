@@ -193,7 +193,9 @@ impl Sessions {
         if record.refused != Status::Ok {
             return Verdict::Refused(record.refused);
         }
-        if record.after_delta != 0 && !session.done(request - u64::from(record.after_delta)) {
+        // Of a forged record the one before may be none.
+        let after = request.checked_sub(u64::from(record.after_delta));
+        if record.after_delta != 0 && !after.is_some_and(|after| session.done(after)) {
             return Verdict::Refused(Status::Order);
         }
         if session.entries.len() <= at as usize {
@@ -638,5 +640,13 @@ mod tests {
         assert!(table.is_empty() && table.sessions_max == 3);
         assert_eq!(table.admit(&hello(7, 4, 9)), Verdict::Refused(Status::Stale));
         assert_eq!(table.admit(&hello(7, 5, 10)), Verdict::Nothing);
+    }
+
+    /// A forged packet names a request before the first one.
+    #[test]
+    fn bug_22_105_what_comes_before_the_first_request_is_refused() {
+        let mut table = registered();
+        let forged = Record { after_delta: 5, ..record(7, 2, 1, 0) };
+        assert_eq!(table.admit(&forged), Verdict::Refused(Status::Order));
     }
 }

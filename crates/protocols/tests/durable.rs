@@ -182,6 +182,26 @@ fn bug_16_20_rejoiner_is_copied_once_old_leases_end() {
     assert_eq!(replica.standing(at(1_000 + LEASE_MS)), Standing::Copied);
 }
 
+/// One that has copied the state may lack what its epoch committed last, and said that it had all
+/// of that: where its members were lost, the state was made anew with it as if it were complete.
+#[test]
+fn bug_22_103_one_that_has_copied_has_what_came_before_its_epoch() {
+    let mut replica = joining(Guards::ALL);
+    let now = at(1_000 + LEASE_MS);
+    let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+    replica.tick(now, &mut sent);
+    // The disk has what it noted, and it says so.
+    sync(&mut replica, 1_000 + LEASE_MS);
+    replica.tick(at(1_200 + LEASE_MS), &mut sent);
+    assert_eq!(replica.standing(now), Standing::Copied);
+    let mut said = sent.iter().filter_map(|(_, bytes)| match Membership::parse(bytes) {
+        Ok(Membership::ReplicaAlive(alive)) => Some(alive),
+        _ => None,
+    });
+    let alive = said.next_back().unwrap();
+    assert_eq!((alive.standing, alive.held.epoch), (Standing::Copied, 0), "it joins epoch 1");
+}
+
 #[cfg(feature = "mutants")]
 #[test]
 fn t2_without_a_quiet_start_it_opens_at_once() {

@@ -824,3 +824,15 @@ fn bug_15_8_dropped_joiner_is_told_again() {
         assert_eq!((b.at(3).counters().copies_begun, b.executed(3)), (2, b.executed(1)));
     }
 }
+
+/// A member left for good by the word of anybody, of whatever node.
+#[test]
+fn bug_22_104_only_who_streams_says_that_a_log_is_another() {
+    for (to, from, leaves) in [(2, 3, false), (2, 9, false), (2, 1, true), (1, 9, false)] {
+        let mut b = Bench::new(Protocol::Chain, 3);
+        let mut bytes = vec![];
+        CopyMessage::LogMismatch { epoch: 1, from, attempt: 0 }.emit(&mut bytes);
+        b.hand(to, &bytes);
+        assert_eq!(b.at(to).phase() == Phase::Left, leaves, "{from} to {to}");
+    }
+}

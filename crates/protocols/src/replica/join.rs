@@ -110,7 +110,8 @@ impl<E: Engine> Replica<E> {
     }
 
     /// The log is not the sender's, or too short for it: a joining replica copies anew, a member
-    /// leaves.
+    /// leaves. That is for whoever streams to it to say, or, to a head, for a member of which it
+    /// asked for records.
     pub(super) fn on_log_mismatch_message(
         &mut self,
         now: Now,
@@ -128,8 +129,19 @@ impl<E: Engine> Replica<E> {
             // member since.
             Phase::Opening | Phase::Open
                 if self.role.is_head() && !self.opening.lacks(self.ordered.end()) => {}
-            Phase::Opening | Phase::Open if self.role.is_epoch(epoch) => self.fail_stop_diverged(),
+            Phase::Opening | Phase::Open
+                if self.role.is_epoch(epoch) && self.may_say_apart(from) =>
+            {
+                self.fail_stop_diverged();
+            }
             Phase::Joining | Phase::Opening | Phase::Open | Phase::Out | Phase::Left => {}
+        }
+    }
+
+    fn may_say_apart(&self, from: NodeId) -> bool {
+        match self.role.predecessor() {
+            Some(predecessor) => predecessor == from,
+            None => self.role.others().any(|m| m.node == from.0),
         }
     }
 
