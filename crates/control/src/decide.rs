@@ -93,6 +93,7 @@ impl Controller {
             epoch: self.state.config(group.id()).map_or(0, |c| c.epoch),
             caught_up: self.state.group(group.id()).map_or(&[][..], |g| &g.caught_up),
             storages: self.state.group(group.id()).map_or(&[][..], |g| &g.storages),
+            durable: &group.durable,
             hearing: &self.hearing,
             is_confirmed: group.is_confirmed,
             back_since: group.back_since,

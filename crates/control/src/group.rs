@@ -167,6 +167,55 @@ impl Node {
     }
 }
 
+/// What nodes were heard to have on their disks: the most that any process of a node said of its
+/// directory. It is in this controller's memory alone; where the controller was started again as
+/// well, [`Guard::ColdStart`] has the group wait for all members, whose logs are compared.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Durable {
+    known: BTreeMap<u16, (u64, Held)>,
+    /// What counts is how much is committed, in whichever epoch: the group chooses its leaders by
+    /// itself.
+    by_position: bool,
+    /// Which process of a node the operator was told of last.
+    told: BTreeMap<u16, u64>,
+}
+
+impl Durable {
+    /// A node says what it has. One without data says nothing of what a process before it had.
+    pub(crate) fn hear(&mut self, node: &Node) {
+        let Some(storage) = node.storage.filter(|_| node.held.epoch > 0) else { return };
+        let held = self.comparable(node.held);
+        let known = self.known.entry(node.member.node).or_insert((storage.id, held));
+        if known.0 == storage.id {
+            known.1 = known.1.max(held);
+        } else {
+            *known = (storage.id, held);
+        }
+    }
+
+    fn comparable(&self, held: Held) -> Held {
+        if self.by_position { Held { epoch: 0, ..held } } else { held }
+    }
+
+    /// What was heard to be on a node's disk.
+    pub(crate) fn of(&self, node: u16) -> Option<Held> {
+        self.known.get(&node).map(|(_, held)| *held)
+    }
+
+    /// Whether it is news that this process of a node has less.
+    pub(crate) fn is_news(&mut self, node: u16, incarnation: u64) -> bool {
+        self.told.insert(node, incarnation) != Some(incarnation)
+    }
+
+    /// Whether a node has all that was heard to be on its disk: later epochs, and of one epoch
+    /// higher positions, have all that came before.
+    fn is_there(&self, node: &Node) -> bool {
+        let known = self.known.get(&node.member.node);
+        let known = known.filter(|(id, _)| node.storage.is_some_and(|own| own.id == *id));
+        known.is_none_or(|(_, known)| self.comparable(node.held) >= *known)
+    }
+}
+
 /// A group as the controller knows it beside its state.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
@@ -182,6 +231,8 @@ pub(crate) struct Group {
     /// This controller made the configuration in force, or was in contact with all its members at
     /// once: nobody has a later one.
     pub is_confirmed: bool,
+    /// What each node was heard to have on its disk, and in which directory.
+    pub durable: Durable,
     /// When the first of its members was heard again, after all of them had been silent.
     pub back_since: Instant,
     /// While the state is made anew: a configuration of several parts.
@@ -192,8 +243,12 @@ impl Group {
     pub(crate) fn new(setup: GroupSetup, is_fresh: bool) -> Group {
         let (nodes, highest) = (BTreeMap::new(), Heard::default());
         let (back_since, assembly) = (Instant(0), Assembly::new(1));
+        let by_position = setup.rules().template().0.is_quorum();
+        let durable = Durable { by_position, ..Durable::default() };
         let (ahead, is_confirmed) = (None, false);
-        Group { setup, is_fresh, nodes, highest, ahead, is_confirmed, back_since, assembly }
+        #[rustfmt::skip]
+        let group = Group { setup, is_fresh, nodes, highest, ahead, is_confirmed, durable, back_since, assembly };
+        group
     }
 
     pub(crate) fn id(&self) -> GroupId {
@@ -262,6 +317,7 @@ pub(crate) struct Look<'a> {
     pub caught_up: &'a [u16],
     /// Whose data directory is whose, by the state.
     pub storages: &'a [Storage],
+    pub durable: &'a Durable,
     pub hearing: &'a Hearing,
     /// The state is known to be the newest.
     pub is_confirmed: bool,
@@ -313,6 +369,7 @@ impl Look<'_> {
             && old.epoch == self.epoch
             && (is_intact || !self.guards.on(Guard::Intact))
             && self.has_directory(node)
+            && self.has_durable(node)
             && was_caught_up;
         is_back.then_some(node.member)
     }
@@ -326,11 +383,23 @@ impl Look<'_> {
         is_same && is_newer
     }
 
+    /// Whether a node that was started again has all that it was heard to have on its disk.
+    pub(crate) fn has_durable(&self, node: &Node) -> bool {
+        self.durable.is_there(node) || !self.guards.on(Guard::HeardDurable)
+    }
+
+    /// A member of `config` that was started again with an older directory than it had, if there is
+    /// one.
+    pub(crate) fn put_back(&self, config: &Config) -> Option<u16> {
+        let is_older = |m: &&Member| self.mistrust(m) == Some(Mistrust::OlderDirectory);
+        config.members.iter().find(is_older).map(|m| m.node)
+    }
+
     /// Whether a member is heard, and would know of a later epoch than the state's if it had been
     /// in one: it is the same process, or has the directory that it had.
     pub(crate) fn attests(&self, member: &Member) -> bool {
         let node = self.nodes.get(&member.node).filter(|n| self.is_heard(n));
-        node.is_some_and(|n| n.member == *member || self.has_directory(n))
+        node.is_some_and(|n| n.member == *member || (self.has_directory(n) && self.has_durable(n)))
     }
 
     /// Why a member that was started again with a data directory is a stranger all the same, if
@@ -341,7 +410,7 @@ impl Look<'_> {
         let own = node.storage.filter(|_| node.member.incarnation != member.incarnation)?;
         if own.id != known.id {
             Some(Mistrust::OtherDirectory)
-        } else if own.run <= known.run {
+        } else if own.run <= known.run || (node.is_kept() && !self.has_durable(node)) {
             Some(Mistrust::OlderDirectory)
         } else {
             matches!(node.standing, Standing::Returning { intact: false })

@@ -242,6 +242,7 @@ impl Controller {
     fn on_node(&mut self, now: Now, index: usize, mut node: Node, sink: &mut impl Sink) {
         let group = &mut self.groups[index];
         let (id, addr, epoch) = (group.id(), node.member.addr, node.epoch);
+        let node_of = node.member.node;
         let is_open = matches!(node.standing, Standing::Open { .. });
         let is_told = group.is_told(self.state.group(id), &node);
         if let Standing::Founding { switch_id, .. } = node.standing {
@@ -254,17 +255,38 @@ impl Controller {
                 group.note_return(now.instant, self.setup.failure_ns, &config.members, &node);
             }
             group.go_on(self.setup.failure_ns, &mut node);
+            group.durable.hear(&node);
             group.nodes.insert(node.member.node, node);
             self.reconsider(now);
         }
         if self.is_mute() {
             return;
         }
+        self.tell_put_back(now, (index, node_of), sink);
         let Some(config) = self.state.config(id) else { return };
         if config.epoch > epoch && !config.members.is_empty() && is_told {
             config.send(addr, &mut self.scratch, sink);
         } else if config.epoch == epoch && is_open {
             self.configure_switch(now.instant, sink);
+        }
+    }
+
+    /// Where a group chooses its leaders by itself: a member that was started again with an older
+    /// directory than it had is told so, and recovers as one that lost everything. In other groups
+    /// it has no place.
+    fn tell_put_back(&mut self, now: Now, (index, node): (usize, u16), sink: &mut impl Sink) {
+        let group = &self.groups[index];
+        let is_quorum = self.state.config(group.id()).is_some_and(|c| c.kind.is_quorum());
+        let Some(own) = group.nodes.get(&node).filter(|n| is_quorum && n.is_kept()) else { return };
+        let look = self.look(now.instant, group);
+        let Some(held) = look.durable.of(node).filter(|_| !look.has_durable(own)) else { return };
+        let (incarnation, addr, id) = (own.member.incarnation, own.member.addr, group.id());
+        Membership::WasDurable { incarnation, held }.emit_in(id, &mut self.scratch);
+        sink.send(addr, &self.scratch);
+        if self.groups[index].durable.is_news(node, incarnation)
+            && self.mistrusted.len() < REPLICAS_MAX
+        {
+            self.mistrusted.push((id, node, Mistrust::OlderDirectory));
         }
     }
 
@@ -415,6 +437,7 @@ impl Machine for Controller {
             | Membership::Opened { .. }
             | Membership::ChangeVoter { .. }
             | Membership::VotersTold(_)
+            | Membership::WasDurable { .. }
             | Membership::Reach { .. } => self.count.unexpected += 1,
         }
     }

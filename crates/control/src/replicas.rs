@@ -107,7 +107,8 @@ impl Rules for Replicas {
         let is_caught_up = |m: &&Member| is_caught_up(look, old, m);
         let caught_up: Vec<u16> = members.iter().filter(is_caught_up).map(|m| m.node).collect();
         if caught_up.is_empty() {
-            return Err(Some(Problem::NobodyCaughtUp));
+            let older = look.put_back(old).map(|node| Problem::OlderDirectory { node });
+            return Err(Some(older.unwrap_or(Problem::NobodyCaughtUp)));
         }
         if let Some(problem) = self.cold_start(look, old, members) {
             return Err(Some(problem));

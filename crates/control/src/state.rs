@@ -104,6 +104,12 @@ pub enum Problem {
     EpochsExhausted,
     /// No member is left that has everything that was committed.
     NobodyCaughtUp,
+    /// Nobody who is heard has all the data, and a member was started again with an older directory
+    /// than it had.
+    OlderDirectory {
+        /// Which one.
+        node: u16,
+    },
     /// All members and the controller were down, and a replica that may know of something newer is
     /// not back.
     ColdStart {
@@ -259,6 +265,14 @@ impl fmt::Display for Problem {
                     "the state cannot be made anew: replica {node}, a member of epoch {epoch}, is not \
                      heard; start again with --recover --gone {node} if it is gone for good (what only \
                      it acknowledged is lost)"
+                );
+            }
+            Problem::OlderDirectory { node } => {
+                return write!(
+                    f,
+                    "replica {node} was started with an older data directory than it had (was it put back?), and \
+                     what was acknowledged since is on other members: start these; for each that is gone for good \
+                     start the controller with --recover --gone N (what only it had is lost)"
                 );
             }
             Problem::ColdStart { node, epoch } => {

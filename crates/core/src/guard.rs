@@ -189,6 +189,13 @@ guards! {
     SameStorage,
     /// And if nobody has put an older one in its place.
     NewerRun,
+    /// And, where leaders are elected or take turns, if nobody knows more to be committed than the
+    /// log has that they begin with: all that voted lack something, so that a directory was put
+    /// back or damaged (VR, Raft).
+    KnownCommitted,
+    /// And if all is there that its node was heard to have on its disk: a copy that was made while
+    /// a process ran has as many starts as the directory that went on.
+    HeardDurable,
     /// And if all that was ever synced there was found.
     Intact,
     /// Where all members and the controller started again, the group goes on once each member is

@@ -103,6 +103,8 @@ pub(crate) struct Journal {
     tell_again_at: Option<Instant>,
     /// The batch with which a copied state is complete.
     copied_in: u64,
+    /// And with which the last epoch is noted in which all that was agreed is here.
+    held_in: u64,
     waiting: Option<Waiting>,
     /// Memory for the batch that comes next.
     spare: Option<Batch>,
@@ -342,8 +344,14 @@ impl Journal {
         if self.kept.as_ref().is_some_and(|kept| !is_known(kept)) {
             self.settle_debt();
             self.marks(|marks| marks.held_epoch = epoch);
+            self.held_in = self.handed_out + 1;
             self.is_due = true;
         }
+    }
+
+    /// Whether the disk has what was noted last of that ([`Journal::hold`]).
+    pub(crate) fn has_held(&self) -> bool {
+        !self.is_on() || self.durable_batches >= self.held_in
     }
 
     /// Whatever an earlier start acknowledged is here, or given up.

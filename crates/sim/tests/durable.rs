@@ -208,6 +208,7 @@ fn every_guard_of_disks_is_caught_when_removed() {
         Guard::DurableReads,
         Guard::DurableEpoch,
         Guard::JournalRoom,
+        Guard::HeardDurable,
     ];
     let one = std::env::var("CONCORD_GUARD").ok();
     let mut survived = vec![];
@@ -226,4 +227,25 @@ fn every_guard_of_disks_is_caught_when_removed() {
         }
     }
     assert!(survived.is_empty(), "{survived:?} survived {SEEDS_MAX} seeds");
+}
+
+/// A directory that was copied while its process ran is put back, in some seeds while the power of
+/// all others goes as well: what was acknowledged since the copy is not lost.
+/// `CONCORD_PUT_BACK_SEEDS` sets how many seeds of a protocol.
+#[test]
+fn bug_22_2_live_copies_that_are_put_back_lose_nothing() {
+    let seeds = std::env::var("CONCORD_PUT_BACK_SEEDS").ok().and_then(|n| n.parse().ok());
+    let is_put_back = |plan: &Plan| {
+        plan.faults.iter().any(|timed| matches!(timed.fault, concord_sim::Fault::PutBack { .. }))
+    };
+    let mut wrong = vec![];
+    for protocol in PROTOCOLS.into_iter().chain([Protocol::Raft]) {
+        let plans = (1..).map(|seed| Plan::draw_with_disks(seed, protocol)).filter(is_put_back);
+        for plan in plans.take(seeds.unwrap_or(12)) {
+            if let Some(violation) = run(&plan).violation {
+                wrong.push(format!("{protocol:?}, seed {:#x}: {violation}", plan.seed));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong: {}", wrong.len(), wrong.join("\n"));
 }

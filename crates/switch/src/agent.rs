@@ -515,6 +515,7 @@ impl<H: Host> SwitchAgent<H> {
                 | Membership::VoterAlive { .. }
                 | Membership::ChangeVoter { .. }
                 | Membership::VotersTold(_)
+                | Membership::WasDurable { .. }
                 | Membership::SwitchAlive { .. }
                 | Membership::EpochState { .. }
                 | Membership::Open { .. }

@@ -136,8 +136,12 @@ fn replica(rng: &mut Rng, heard: Heard) -> ReplicaAlive {
 fn membership(rng: &mut Rng) -> Membership {
     let heard = Heard { rack: number(rng), epoch: word(rng), switch_id: word(rng) };
     let (epoch, from) = (word(rng), short(rng));
-    match rng.below(12) {
+    match rng.below(13) {
         0 => Membership::ReplicaAlive(replica(rng, heard)),
+        12 => Membership::WasDurable {
+            incarnation: number(rng),
+            held: Held { epoch: word(rng), position: number(rng) },
+        },
         10 => Membership::ChangeVoter {
             client: addr(rng),
             number: number(rng),

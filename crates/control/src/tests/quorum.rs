@@ -192,3 +192,42 @@ fn bug_20_11_state_rebuilt_by_a_majority_of_voters() {
         assert_eq!(nodes(&c), if are_enough { vec![1, 2, 3, 4, 5] } else { vec![] }, "{n}");
     }
 }
+
+/// Replica 2 was heard to have record 1,000 on its disk, and is started again with the log up to
+/// `position`: whether it is told of what it had, at each sign of life, and how often that is
+/// logged.
+fn told_of_its_disk(guards: Guards, position: u64) -> (usize, usize) {
+    let config = ControllerConfig { guards, ..vr(None) };
+    let mut c = Controller::new(config, Some(founded_vr().state().clone()));
+    let on_disk = |message, position, run| {
+        but(message, |a| {
+            a.held = Held { epoch: 1, position };
+            a.data_dir = Some(DataDir { id: 902, run });
+        })
+    };
+    say(&mut c, 0, &on_disk(alive(2, 10, 1), 1_000, 1));
+    let mut told = 0;
+    for ms in [500, 600] {
+        let back = stands(2, 20, 1, Standing::Returning { intact: true });
+        let back = but(on_disk(back, position, 2), |a| a.sent_at = ms);
+        let held = Held { epoch: 0, position: 1_000 };
+        let expected = Membership::WasDurable { incarnation: 20, held };
+        let sent = say(&mut c, ms, &back);
+        told += sent.iter().filter(|(_, b)| Membership::parse(b).as_ref() == Ok(&expected)).count();
+    }
+    (told, c.take_mistrusted().len())
+}
+
+/// The controller judged nobody's data where the group chooses its leaders by itself, and knew that
+/// a directory was older.
+#[test]
+fn bug_22_2_who_was_heard_to_have_more_is_told() {
+    assert_eq!(told_of_its_disk(Guards::ALL, 999), (2, 1));
+    assert_eq!(told_of_its_disk(Guards::ALL, 1_000), (0, 0));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_22_2_without_that_nobody_is_told() {
+    assert_eq!(told_of_its_disk(Guards::without(Guard::HeardDurable), 999), (0, 0));
+}

@@ -436,3 +436,67 @@ fn restored_replica_beside_a_running_rack() {
     c.tick(at(30), &mut vec![]);
     assert_eq!(c.problem(), Some(Problem::Restored { node: 4 }));
 }
+
+/// A member says that it is open, with so much on its disk.
+fn open_with(node: u16, incarnation: u64, epoch: u32, position: u64) -> Membership {
+    but(alive(node, incarnation, epoch), |a| {
+        a.held = Held { epoch, position };
+        a.data_dir = Some(DataDir { id: storage(node), run: 1 });
+    })
+}
+
+/// A directory was copied while its process ran, and put back after the power of all went: replica
+/// 2, which had record 1,009 on its disk, comes back with the log up to `position`, first and
+/// alone. The members and who is whole once the others are silent for long, the problem, and both
+/// when replica 1 is back.
+fn put_back_alone(guards: Guards, held: Held) -> [(Vec<u16>, Vec<u16>, Option<Problem>); 2] {
+    let mut c = founded_on_disks(guards);
+    for node in 1..=3 {
+        say(&mut c, 100, &open_with(node, 10, 1, 1_009));
+    }
+    let back = but(kept(2, 20, 1, (storage(2), 2, true)), |a| a.held = held);
+    let passes = |c: &mut Controller, from: u64, to: u64, said: &[&Membership]| {
+        for ms in (from..to).step_by(50) {
+            say(c, ms, &switch(77, 1));
+            for alive in said {
+                say(c, ms, &but((*alive).clone(), |a| a.sent_at = ms));
+            }
+            c.tick(at(ms), &mut vec![]);
+            persist(c, ms);
+        }
+        (nodes(c), wholes(c), c.problem())
+    };
+    let alone = passes(&mut c, 5_000, 9_000, &[&back]);
+    let first = but(kept(1, 20, 1, (storage(1), 2, true)), |a| a.held.position = 1_009);
+    [alone, passes(&mut c, 9_000, 10_000, &[&back, &first])]
+}
+
+/// Yesterday's directory, which was copied while its process ran, counted as the newest, since its
+/// process had not been started again: the group went on with it alone, and the others copied it.
+#[test]
+fn bug_22_2_a_live_copy_put_back_does_not_go_on_alone() {
+    for (epoch, position) in [(1, 1_008), (1, 9), (0, 0)] {
+        let [alone, then] = put_back_alone(Guards::ALL, Held { epoch, position });
+        assert_eq!(alone.0, [1, 2, 3], "nothing is decided without the others");
+        if epoch > 0 {
+            assert_eq!(alone.2, Some(Problem::OlderDirectory { node: 2 }));
+        }
+        assert_eq!((&then.0[..], &then.1[..]), (&[1][..], &[1][..]), "replica 2 copies that");
+    }
+}
+
+#[test]
+fn bug_22_2_the_directory_that_it_had_goes_on_alone() {
+    for position in [1_009, 1_010] {
+        let [alone, _] = put_back_alone(Guards::ALL, Held { epoch: 1, position });
+        assert_eq!(alone, (vec![2], vec![2], None));
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_22_2_by_the_count_of_starts_alone_a_live_copy_is_whole() {
+    let guards = Guards::without(Guard::HeardDurable);
+    let [alone, _] = put_back_alone(guards, Held { epoch: 1, position: 9 });
+    assert_eq!(alone, (vec![2], vec![2], None));
+}

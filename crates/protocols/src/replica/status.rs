@@ -32,12 +32,16 @@ impl<E: Engine> Replica<E> {
     }
 
     /// The complete state that is here, if there is one, member or not: where all members are lost,
-    /// it may be the newest that is left.
+    /// it may be the newest that is left. With a disk it is what the disk has, so that whoever
+    /// starts there again with less was given an older one (`Guard::HeardDurable`).
     pub(super) fn held(&self) -> Held {
-        if self.phase == Phase::Left || !self.copy.is_caught_up() || self.held_epoch == 0 {
+        let is_complete =
+            self.copy.is_caught_up() && self.held_epoch > 0 && self.journal.has_held();
+        if self.phase == Phase::Left || !is_complete {
             return Held::default();
         }
-        Held { epoch: self.held_epoch, position: self.ordered.log.end().position }
+        let position = self.ordered.end().min(self.journal.durable()).0;
+        Held { epoch: self.held_epoch, position }
     }
 
     /// Whether all that was agreed when its epoch opened is executed here.

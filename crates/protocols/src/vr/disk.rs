@@ -19,6 +19,9 @@ use super::input::is_of_client;
 use super::{Stage, Vr};
 use crate::parts::{HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE};
 
+/// Most packets that are held back while a promise is on its way to the disk, which may hang.
+pub(super) const HELD_PACKETS_MAX: usize = 1_024;
+
 impl<E: Engine> Vr<E> {
     /// Takes one datagram.
     pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
@@ -41,8 +44,12 @@ impl<E: Engine> Vr<E> {
         self.speak(held, sink);
     }
 
-    /// The end of a batch of packets: what piled up goes out once.
+    /// The end of a batch of packets: what piled up goes out once. What the batch promises, by what
+    /// the engine answered too, is given to the disk before anything of it is said.
     pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.journal.is_on() {
+            self.promise();
+        }
         if self.may_speak() {
             self.end_batch(now, sink);
         } else {
@@ -50,10 +57,15 @@ impl<E: Engine> Vr<E> {
             self.end_batch(now, &mut held);
             self.held = held;
         }
-        if self.journal.is_on() {
-            self.journal.commit(self.commit_point());
-            self.take_snapshot();
+        if !self.journal.is_on() {
+            return self.mind_voters(now, sink);
         }
+        // It may enter another term, of which nobody is to hear before that is on the disk.
+        let mut held = core::mem::take(&mut self.held);
+        self.mind_voters(now, &mut held);
+        self.speak(held, sink);
+        self.journal.commit(self.commit_point());
+        self.take_snapshot();
     }
 
     /// Takes what the engine has completed.
@@ -133,6 +145,9 @@ impl<E: Engine> Vr<E> {
                 sink.send(to, &packet);
             }
         }
+        // All of it is said again by time-outs; what is oldest is of least use.
+        let surplus = held.len().saturating_sub(HELD_PACKETS_MAX);
+        held.drain(..surplus);
         self.held = held;
     }
 

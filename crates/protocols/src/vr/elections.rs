@@ -63,9 +63,11 @@ impl<E: Engine> Vr<E> {
         self.group.elects() && self.term_at(self.ordered.end()) == self.view
     }
 
-    /// Raft §5.4.1: whether a log that ends so is at least as up-to-date as the own one.
+    /// Raft §5.4.1: whether a log that ends so is at least as up-to-date as the own one, and has
+    /// what is known to be committed (`Guard::KnownCommitted`).
     fn is_up_to_date(&self, last: LastRecord) -> bool {
-        last >= self.last_record() || !self.setup.guards.on(Guard::UpToDate)
+        let is_later = last >= self.last_record() || !self.setup.guards.on(Guard::UpToDate);
+        is_later && !self.lacks(Position(last.position), self.known_committed())
     }
 
     /// Whether a leader is there, and not the one who asks.
@@ -109,7 +111,8 @@ impl<E: Engine> Vr<E> {
     /// Whether this replica may stand: what it has is a log, its engine answers, it stays.
     fn may_stand(&self) -> bool {
         let is_well = !self.has_given_up() && self.may_lead() && !self.recovery.is_under_way();
-        is_well && self.may_be_needed()
+        let lacks = self.lacks(self.ordered.end(), self.known_committed());
+        is_well && self.may_be_needed() && !lacks
     }
 
     fn misses_leader(&self, now: Instant) -> bool {
@@ -332,6 +335,7 @@ impl<E: Engine> Vr<E> {
             self.change.join(from);
         }
         let is_free = self.ballot.is_free_for(from) || !self.setup.guards.on(Guard::OneVote);
+        self.note_lack(Position(last.position), self.known_committed());
         let granted = term == self.view && is_free && self.is_up_to_date(last);
         if granted {
             if !self.has_outlived_grants(now.instant) {

@@ -101,6 +101,9 @@ impl<E: Engine> Vr<E> {
             Membership::ChangeVoter { client, number, change } => {
                 self.on_change_voter(now, (client, number), change, sink);
             }
+            Membership::WasDurable { incarnation, held } => {
+                self.on_was_durable(now, incarnation, held, sink);
+            }
             Membership::ReplicaAlive(_)
             | Membership::VoterAlive { .. }
             | Membership::VotersTold(_)
@@ -185,7 +188,7 @@ impl<E: Engine> Vr<E> {
             self.pending.push_back(Pending::Install);
         }
         self.stand_at(LogEnd::default(), Seq::NONE, (0, 0));
-        self.origin_end = Position(0);
+        (self.origin_end, self.told_committed) = (Position(0), Position(0));
         self.journal.reset();
         (self.switch, self.last_normal) = (SwitchIncarnation::default(), ViewNumber(0));
         (self.sequence, self.change) = (Sequence::default(), Change::default());

@@ -110,6 +110,11 @@ counters! {
         view_changes,
         /// Views begun by this replica as their leader.
         views_led,
+        /// Views, and elections, that would have begun with a log that lacks what is known to be
+        /// committed: a data directory was put back, or damaged.
+        lacked_committed,
+        /// Data directories of this replica that were older than its node's.
+        older_directories,
         /// Times that this replica would have left its view, and every view number was used: no
         /// view changes any more, and the group is to be founded anew (`--fresh`).
         views_exhausted,
@@ -235,6 +240,9 @@ pub struct Vr<E> {
     suspicion: Suspicion,
     /// The leader's commit point as last heard in this view.
     heard_committed: Position,
+    /// The highest commit point that any leader told this process: the log of every later leader
+    /// has all up to there.
+    told_committed: Position,
     change: Change,
     /// Raft: the own vote, and the own candidacy.
     ballot: Ballot,
@@ -298,6 +306,7 @@ impl<E: Engine> Vr<E> {
             helper: None,
             suspicion: Suspicion::default(),
             heard_committed: Position(0),
+            told_committed: Position(0),
             change: Change::default(),
             ballot: Ballot::new(setup.me.incarnation ^ u64::from(setup.me.node)),
             silence_ns: setup.lease_ns,

@@ -322,6 +322,7 @@ impl<E: Engine> Vr<E> {
     /// leader's as soon as the status is normal.
     pub(super) fn learn_committed(&mut self, now: Now, committed: Position, sink: &mut impl Sink) {
         self.heard_committed = self.heard_committed.max(committed);
+        self.told_committed = self.told_committed.max(committed);
         let committed = self.heard_committed.min(self.ordered.end());
         if self.stage == Stage::Normal && committed > self.committed {
             self.committed = committed;
@@ -409,7 +410,6 @@ impl<E: Engine> Vr<E> {
             self.send_commits(false, sink);
         }
         self.trim();
-        self.mind_voters(now, sink);
     }
 
     /// Sends full PREPAREs in the middle of a batch.

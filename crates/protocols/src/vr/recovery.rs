@@ -15,6 +15,7 @@
 use concord_core::{Guard, Now};
 use concord_engine::Engine;
 use concord_wire::Sink;
+use concord_wire::control::Held;
 use concord_wire::vr::{CrashVectorEntry, VrBody};
 
 use super::group::quorum_of;
@@ -62,6 +63,28 @@ impl<E: Engine> Vr<E> {
         self.begin_recovery();
         self.next_retry = now.instant.after(RETRY_NS);
         self.say_all(VrBody::Recovery, sink);
+    }
+
+    /// The controller heard earlier of more on this node's disk than this process found there: its
+    /// directory is older, and others may know of promises that are not in it. It recovers as one
+    /// that lost everything does. While it waits for the leases that an earlier process may have
+    /// granted it hears of that, if there is a controller.
+    pub(super) fn on_was_durable(
+        &mut self,
+        now: Now,
+        incarnation: u64,
+        held: Held,
+        sink: &mut impl Sink,
+    ) {
+        let begins = self.stage == Stage::Recovering
+            && self.recovery.is_under_way()
+            && !self.recovery.is_from_nothing();
+        let lacks =
+            incarnation == self.setup.me.incarnation && self.held().position < held.position;
+        if begins && lacks && self.setup.guards.on(Guard::HeardDurable) {
+            self.vr_count.older_directories += 1;
+            self.come_again(now, self.crash_vector.mine(), sink);
+        }
     }
 
     /// The view has lost its leader, who lives again and has forgotten it: there is nothing to wait

@@ -77,11 +77,16 @@ impl<E: Engine> Vr<E> {
     }
 
     /// The epoch that it promised anything in, by its disk; none if it never did. Its group stays,
-    /// and knows by itself who is ahead.
+    /// and knows by itself who is ahead. The position is what the disk of this node has for good:
+    /// of a process that starts there with its log, where that ends; else what is committed, since
+    /// a view change may cut what is behind (`Guard::HeardDurable`).
     pub(super) fn held(&self) -> Held {
-        let promises = self.journal.is_on() && !self.is_new && self.stage != Stage::Out;
-        let epoch = if promises { self.group.epoch() } else { 0 };
-        Held { epoch, position: if promises { self.ordered.end().0 } else { 0 } }
+        if !self.journal.is_on() || self.is_new || self.stage == Stage::Out {
+            return Held::default();
+        }
+        let begins = self.stage == Stage::Recovering && !self.recovery.is_from_nothing();
+        let committed = if begins { self.ordered.end() } else { self.commit_point() };
+        Held { epoch: self.group.epoch(), position: committed.min(self.journal.durable()).0 }
     }
 
     /// What it heard of the controller's, or of another switch from the leader.

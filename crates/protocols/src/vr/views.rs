@@ -142,7 +142,7 @@ impl<E: Engine> Vr<E> {
         let vote = Vote {
             last_normal,
             end,
-            committed: self.commit_point(),
+            committed: self.known_committed(),
             switch: self.group.known_switch().max(self.switch),
         };
         self.change.vote(self.group.me(), vote);
@@ -218,6 +218,23 @@ impl<E: Engine> Vr<E> {
         }
     }
 
+    /// Up to where this replica knows the log to be committed, be it in its own log or not.
+    pub(super) fn known_committed(&self) -> Position {
+        self.told_committed.max(self.commit_point())
+    }
+
+    /// Whether a log that ends at `end` lacks what is known to be `committed`. No quorum's best log
+    /// ever does while each replica has what it acknowledged: one of them has a data directory that
+    /// is older than it was. Then another one is waited for.
+    pub(super) fn lacks(&self, end: Position, committed: Position) -> bool {
+        end < committed && self.setup.guards.on(Guard::KnownCommitted)
+    }
+
+    /// Counts it, if a log that ends at `end` does.
+    pub(super) fn note_lack(&mut self, end: Position, committed: Position) {
+        self.vr_count.lacked_committed += u64::from(self.lacks(end, committed));
+    }
+
     /// The view's leader: begins it once a quorum has voted, itself included.
     fn elect(&mut self, now: Now, sink: &mut impl Sink) {
         let leads = self.stage == Stage::ViewChange
@@ -229,6 +246,10 @@ impl<E: Engine> Vr<E> {
         }
         let elected = self.change.elect(self.group.me(), self.group.quorum());
         let Some((best, vote)) = elected else { return };
+        let (end, committed) = (Position(vote.end.position), self.change.committed());
+        if self.lacks(end, committed) {
+            return self.note_lack(end, committed);
+        }
         if self.ordered.log.end_at(vote.end.position) == Some(vote.end) {
             self.cut_log(vote.end.position);
             self.start_view(now, sink);

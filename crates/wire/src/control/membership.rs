@@ -135,6 +135,15 @@ pub enum Membership {
     },
     /// Replica to operator: the answer.
     VotersTold(VotersTold),
+    /// Controller to a replica whose group chooses its leaders by itself: the process was started
+    /// with less on its disk than its node was heard to have there, so that an older directory was
+    /// put back.
+    WasDurable {
+        /// Which process.
+        incarnation: u64,
+        /// What an earlier one of its node had on its disk.
+        held: Held,
+    },
 }
 
 /// A message of an older build ends before it, and says nothing.
@@ -159,6 +168,7 @@ impl Membership {
             | Membership::WhoIsWho { .. }
             | Membership::ChangeVoter { .. }
             | Membership::VotersTold(_)
+            | Membership::WasDurable { .. }
             | Membership::SwitchRetired { .. } => None,
         }
     }
@@ -185,6 +195,7 @@ impl Message for Membership {
             | Membership::WhoIsWho { .. }
             | Membership::ChangeVoter { .. }
             | Membership::VotersTold(_)
+            | Membership::WasDurable { .. }
             | Membership::SwitchRetired { .. } => {}
         }
     }

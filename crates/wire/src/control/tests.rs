@@ -80,6 +80,7 @@ fn memberships() -> Vec<Membership> {
             voters: 0b101,
             is_committed: true,
         }),
+        Membership::WasDurable { incarnation: 300, held: Held { epoch: 3, position: 300 } },
     ]
 }
 

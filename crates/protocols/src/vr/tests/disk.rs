@@ -576,3 +576,123 @@ fn bug_22_3_without_the_valve_memory_grows() {
     let (waiting_bytes, _) = waiting_bytes(Guards::without(Guard::JournalRoom));
     assert!(waiting_bytes > 75_000_000, "{waiting_bytes}");
 }
+
+const QUORUM: [Protocol; 3] = [Protocol::Vr, Protocol::NoPaxos, Protocol::Raft];
+
+/// How node 2, which lags, and node 1, whose directory was put back, may find out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tells {
+    /// Node 2 was told up to where the log is committed.
+    Leader,
+    /// The controller has heard what node 1 had on its disk.
+    Controller,
+}
+
+/// Nodes 0 and 1 have a write on their disks, and it is acknowledged, while node 2 gets no records.
+/// Then node 0 goes, and a copy of node 1's directory is put back that was made before while its
+/// process ran. Whether a leader is there without node 0, and the value once that is back.
+fn live_copy_put_back(protocol: Protocol, guards: Guards, tells: Tells) -> (bool, Vec<String>) {
+    let mut own = OnDisks::begun_as(protocol, guards, false);
+    own.pass(60);
+    let first = own.g.leader().unwrap();
+    let [back, lags] = [(first + 1) % 3, (first + 2) % 3];
+    let copy = own.disks[back].clone();
+    own.g.unheard = vec![lags];
+    let to: Vec<usize> = if protocol.is_sequenced() { vec![first, back] } else { vec![first] };
+    own.g.cast_set(&to, "k", "v");
+    own.pass(10);
+    assert_eq!(own.g.to_client.len(), 1, "{protocol:?}: a quorum has it");
+    let had = own.g.nodes[back].held();
+    own.g.unheard.clear();
+    if tells == Tells::Leader {
+        let committed = own.g.nodes[first].commit_point();
+        let (now, mut sent): (Now, Vec<(Addr, Vec<u8>)>) = (own.g.now, vec![]);
+        own.g.nodes[lags].learn_committed(now, committed, &mut sent);
+    }
+    own.g.isolate(first);
+    own.disks[back] = copy;
+    own.restart(back, 700);
+    if tells == Tells::Controller {
+        let held = own.g.nodes[back].held();
+        assert!(held < had, "{protocol:?}: {held:?} {had:?}");
+        let mut bytes = vec![];
+        let (incarnation, held) = (700, had);
+        Membership::WasDurable { incarnation, held }.emit(&mut bytes);
+        own.g.deliver(back, &bytes);
+    }
+    own.pass(15 * LEASE_NS / MS);
+    if own.g.leader().is_some_and(|leader| leader != first) {
+        return (true, own.values(&["k"]));
+    }
+    own.g.cuts.clear();
+    own.pass(15 * LEASE_NS / MS);
+    (false, own.values(&["k"]))
+}
+
+/// One directory put back and one replica that lags were a majority without what was acknowledged.
+#[test]
+fn bug_22_2_one_put_back_and_one_that_lags_wait() {
+    for protocol in QUORUM {
+        for tells in [Tells::Leader, Tells::Controller] {
+            let found = live_copy_put_back(protocol, Guards::ALL, tells);
+            assert_eq!(found, (false, vec![String::from("v")]), "{protocol:?} {tells:?}");
+        }
+    }
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn bug_22_2_one_put_back_and_one_that_lags_lose() {
+    let told = [(Tells::Leader, Guard::KnownCommitted), (Tells::Controller, Guard::HeardDurable)];
+    for protocol in QUORUM {
+        for (tells, guard) in told {
+            let found = live_copy_put_back(protocol, Guards::without(guard), tells);
+            assert_eq!(found, (true, vec![String::from("nil")]), "{protocol:?} {guard:?}");
+        }
+    }
+}
+
+/// A leader that no longer votes hands its term over in the batch in which it hears that this is
+/// committed: nobody hears of the next term before that is on its disk.
+#[test]
+fn bug_22_101_a_term_that_ends_a_batch_is_on_disk_first() {
+    let mut own = OnDisks::begun_as(Protocol::Raft, Guards::ALL, false);
+    own.pass(60);
+    let leader = own.g.leader().unwrap();
+    let term = own.g.nodes[leader].view;
+    let later = |held: &[(usize, usize, Vec<u8>)]| {
+        let said = held.iter().filter_map(|(_, _, bytes)| VrMessage::parse(bytes).ok());
+        said.filter(|message| message.view > term.0).count()
+    };
+    let [one, other] = [(leader + 1) % 3, (leader + 2) % 3];
+    own.g.change(leader, leader, false).unwrap();
+    for to in [one, other] {
+        own.g.held_way = Some((leader, to));
+        for _ in 0..20 {
+            own.g.pass(1);
+            [one, other].into_iter().for_each(|index| own.sync(index));
+            own.g.run();
+        }
+    }
+    assert!(own.g.nodes[leader].view > term, "it handed its term over");
+    assert_eq!(later(&own.g.held), 0);
+    own.sync(leader);
+    assert!(later(&own.g.held) > 0, "once that is on its disk it says so");
+}
+
+/// What is held back while a promise waits for a hung disk was bounded by nothing.
+#[test]
+fn bug_22_102_what_a_hung_disk_holds_back_is_bounded() {
+    let mut own = OnDisks::founded(Guards::ALL);
+    let (now, next) = (own.g.now, ViewNumber(own.g.nodes[1].view.0 + 1));
+    let mut said: Vec<(Addr, Vec<u8>)> = vec![];
+    own.g.nodes[1].enter_view(now, next, &mut said);
+    own.g.nodes[1].held = said;
+    for _ in 0..120_000 {
+        own.g.now.instant = own.g.now.instant.after(MS);
+        let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+        own.g.nodes[1].tick(own.g.now, &mut sent);
+        assert!(sent.is_empty());
+    }
+    assert_eq!(own.g.nodes[1].held.len(), super::super::disk::HELD_PACKETS_MAX);
+}

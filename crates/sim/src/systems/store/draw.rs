@@ -23,8 +23,16 @@ const FAULT_KINDS_MIN: usize = 2;
 /// write that some miss could break, and would only be drawn more thinly.
 const OF_QUORUMS: [&str; 3] = ["hold", "split", "lose-writes"];
 /// Faults of disks, which are drawn apart ([`crate::Disks`]).
-const OF_DISKS: [&str; 6] =
-    ["power-cut", "power-cut-all", "fail-sync", "full-disk", "flip-bit", "hang-disk"];
+const OF_DISKS: [&str; 8] = [
+    "power-cut",
+    "power-cut-all",
+    "fail-sync",
+    "full-disk",
+    "flip-bit",
+    "hang-disk",
+    "copy-disk",
+    "put-back",
+];
 /// The operator's changes of who votes, which are drawn apart: where leaders are elected.
 const OF_VOTERS: &str = "change-voter";
 /// Faults of the server behind an engine: where there is one.

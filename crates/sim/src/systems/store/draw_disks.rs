@@ -18,6 +18,8 @@ const WITH_INTERVAL: u64 = 4;
 const INTERVAL: u64 = 0x5ec0_17d5;
 /// And whether some replicas wait for their disks there.
 const MIXED: u64 = 0x3173_d15c;
+/// And that of directories that are copied, and put back.
+const PUT_BACK: u64 = 0x0c09_1ed5;
 /// And that of disks that stand still.
 const HUNG: u64 = 0x4a6d_d15c;
 /// Most bytes that a full disk has held back.
@@ -64,7 +66,36 @@ fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
     draw_faulty(plan, last_ns, &mut Rng::new(plan.seed ^ FAULTY));
     draw_interval(plan, &mut Rng::new(plan.seed ^ INTERVAL));
     draw_hung(plan, last_ns, &mut Rng::new(plan.seed ^ HUNG));
+    draw_put_back(plan, last_ns, &mut Rng::new(plan.seed ^ PUT_BACK));
     plan.faults.sort_by_key(|f| f.at_ns);
+}
+
+/// A directory that is copied while its process runs, and put back: in one seed of four. Where
+/// nothing waits for the disk, the others keep their power. A controller that did not hear a
+/// replica knows less than it had.
+fn draw_put_back(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
+    let is_deaf = |fault: &Fault| {
+        matches!(
+            fault,
+            Fault::CutController { .. } | Fault::SecondController { .. } | Fault::OldState { .. }
+        )
+    };
+    if !rng.chance(1, 4) || plan.faults.iter().any(|timed| is_deaf(&timed.fault)) {
+        return;
+    }
+    let replica = rng.below(plan.replicas as u64) as usize;
+    let last_ns = last_ns.max(90 * MS);
+    let copied_ns = rng.between(30 * MS, last_ns);
+    let put_back_ns = copied_ns + rng.between(MS, last_ns);
+    let others_ns = rng.between(1, 3_000) * MS;
+    let all = rng.chance(1, 2) && !plan.disks.interval;
+    let fault = Fault::PutBack {
+        replica,
+        for_ns: rng.between(1, 700) * MS,
+        others_ns: if all { others_ns } else { 0 },
+    };
+    plan.faults.push(Timed { at_ns: copied_ns, fault: Fault::CopyDisk { replica } });
+    plan.faults.push(Timed { at_ns: put_back_ns, fault });
 }
 
 /// In one seed of some nothing waits for the disk. Then the power of one goes where that of all

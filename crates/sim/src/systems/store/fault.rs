@@ -318,6 +318,21 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
+    /// A replica's data directory is copied, as it is while its process runs.
+    CopyDisk {
+        /// Which replica, from 0.
+        replica: usize,
+    },
+    /// The power of a replica goes, and when it comes back the copy that was made last
+    /// ([`Fault::CopyDisk`]) is in the place of its directory (trap T4).
+    PutBack {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+        /// The power of all others goes as well, for so long, in ns; 0: it does not.
+        others_ns: Duration,
+    },
     /// A client process dies with its requests under way, and a new one takes its place.
     RestartClient {
         /// Which client process, from 0.
@@ -335,7 +350,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 36] = [
+    pub const KINDS: [&'static str; 38] = [
         "pause",
         "kill",
         "restart",
@@ -372,6 +387,8 @@ impl Fault {
         "flip-bit",
         "change-voter",
         "hang-disk",
+        "copy-disk",
+        "put-back",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -414,6 +431,8 @@ impl Fault {
             Fault::FlipBit { .. } => 33,
             Fault::ChangeVoter { .. } => 34,
             Fault::HangDisk { .. } => 35,
+            Fault::CopyDisk { .. } => 36,
+            Fault::PutBack { .. } => 37,
         }
     }
 
@@ -447,6 +466,7 @@ impl Fault {
             | Fault::ChangeVoter { for_ns, .. }
             | Fault::ReplaceSwitch { for_ns, .. }
             | Fault::SecondController { for_ns } => for_ns,
+            Fault::PutBack { for_ns, others_ns, .. } => for_ns.max(others_ns),
             Fault::Kill { .. }
             | Fault::Restart { .. }
             | Fault::Reboot { .. }
@@ -456,6 +476,7 @@ impl Fault {
             | Fault::ClockJump { .. }
             | Fault::RestartSwitch
             | Fault::FailSync { .. }
+            | Fault::CopyDisk { .. }
             | Fault::RestartClient { .. } => 0,
         }
     }
@@ -474,6 +495,7 @@ impl Fault {
                 | Fault::PowerCut { .. }
                 | Fault::PowerCutAll { .. }
                 | Fault::FlipBit { .. }
+                | Fault::PutBack { .. }
                 | Fault::FailSync { .. }
                 | Fault::CutEngine { executed: true, .. }
                 | Fault::Reboot { node: Node::Replica(_) }
@@ -494,6 +516,7 @@ impl Fault {
             | Fault::PowerCut { .. }
             | Fault::PowerCutAll { .. }
             | Fault::FlipBit { .. }
+            | Fault::PutBack { .. }
             | Fault::Slow { .. } => true,
             Fault::Cut { from, to, .. } => {
                 let is_controller =
@@ -530,6 +553,8 @@ impl Fault {
             | Fault::HangDisk { replica, .. }
             | Fault::FlipBit { replica, .. }
             | Fault::FailSync { replica }
+            | Fault::CopyDisk { replica }
+            | Fault::PutBack { replica, .. }
             | Fault::ChangeVoter { replica, .. }
             | Fault::Slow { replica, .. } => vec![Node::Replica(replica)],
             Fault::Cut { from, to, .. } | Fault::Hold { from, to, .. } => vec![from, to],

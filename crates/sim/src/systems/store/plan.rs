@@ -357,6 +357,8 @@ impl Plan {
                 | Fault::FullDisk { .. }
                 | Fault::HangDisk { .. }
                 | Fault::FlipBit { .. }
+                | Fault::CopyDisk { .. }
+                | Fault::PutBack { .. }
         );
         if cuts && !self.disks.is_on() {
             return Err("a fault is of disks: give [disks] a sync_ns".into());

@@ -45,8 +45,25 @@ pub(super) struct ReplicaDisk {
     /// A bit of it is another one at the next start.
     flips: bool,
     unsynced: Unsynced,
+    /// Up to where its log was durable when the last batch was handed out, and is.
+    handed_out: u64,
+    durable: u64,
+    copy: Option<Copy>,
     rng: Rng,
 }
+
+/// A copy of a directory that was made while its process ran.
+#[derive(Debug)]
+struct Copy {
+    files: BTreeMap<u64, Vec<u8>>,
+    /// Up to where its log had what the controller is told of.
+    end: u64,
+    /// Since when the directory has had more.
+    older_since_ns: Option<u64>,
+}
+
+/// What a disk has had for so long the controller was told, though signs of life are lost.
+const TOLD_NS: u64 = 400 * MS;
 
 /// Since when records of a log have not been on its disk.
 #[derive(Debug, Default)]
@@ -99,6 +116,9 @@ impl ReplicaDisk {
             last: (0, 0),
             flips: false,
             unsynced: Unsynced::default(),
+            handed_out: 0,
+            durable: 0,
+            copy: None,
             rng,
         }
     }
@@ -319,6 +339,7 @@ impl Rack<'_> {
             return;
         }
         self.look_at_unsynced(node);
+        self.look_at_copy(node);
         let disk = &mut self.disks[node - REPLICAS];
         let Role::Replica(replica) = &mut self.slots[node].role else { return };
         if disk.under_way.is_some() {
@@ -326,6 +347,7 @@ impl Rack<'_> {
         }
         let Some(Persist { number, what }) = replica.poll_persist() else { return };
         (disk.under_way, disk.number) = (Some(what), number);
+        disk.handed_out = replica.log().end().position;
         disk.unsynced.under_way_ns = disk.unsynced.gathering_ns.take();
         let takes_ns = disk.rng.between(self.plan.disks.sync_ns / 2, 2 * self.plan.disks.sync_ns);
         let incarnation = disk.incarnation;
@@ -393,6 +415,7 @@ impl Rack<'_> {
         if disk.fails {
             replica.disk_failed();
         } else if let Some(batch) = disk.finish() {
+            disk.durable = disk.handed_out;
             replica.disk_is_done_with(batch);
             replica.persisted(now, disk.number, &mut self.outgoing);
         }
@@ -456,6 +479,56 @@ impl Rack<'_> {
     pub(super) fn flip_bit(&mut self, node: usize) {
         if self.keeps(node) && !matches!(self.slots[node].role, Role::Dead) {
             self.disks[node - REPLICAS].flips = true;
+        }
+    }
+
+    /// What a replica tells the controller of its disk.
+    fn told_of_disk(&self, node: usize) -> u64 {
+        let durable = self.disks[node - REPLICAS].durable;
+        let committed = || self.slots[node].replica().map_or(0, |r| r.committed().0);
+        if self.plan.protocol.is_quorum() { durable.min(committed()) } else { durable }
+    }
+
+    /// Since when a copy has been older than the directory.
+    fn look_at_copy(&mut self, node: usize) {
+        let (now_ns, told) = (self.world.now_ns, self.told_of_disk(node));
+        let copy = self.disks[node - REPLICAS].copy.as_mut();
+        if let Some(copy) = copy.filter(|copy| told > copy.end) {
+            copy.older_since_ns.get_or_insert(now_ns);
+        }
+    }
+
+    /// A replica's directory is copied, as it is now.
+    pub(super) fn copy_disk(&mut self, node: usize) {
+        if self.keeps(node) {
+            let end = self.told_of_disk(node);
+            let disk = &mut self.disks[node - REPLICAS];
+            disk.copy = Some(Copy { files: disk.files.clone(), end, older_since_ns: None });
+        }
+    }
+
+    /// The power of a replica goes, or of all, and with it what was written since its directory was
+    /// copied. If that has come so lately that nobody was told, nothing can tell the copy from the
+    /// directory: it stays.
+    pub(super) fn put_back(&mut self, node: usize, for_ns: u64, others_ns: u64) {
+        if matches!(self.slots[node].role, Role::Dead) {
+            return;
+        }
+        if others_ns > 0 {
+            let others = REPLICAS..REPLICAS + self.replicas;
+            others.filter(|n| *n != node).for_each(|other| self.cut_power(other, others_ns));
+        }
+        self.cut_power(node, for_ns);
+        if self.keeps(node) {
+            let now_ns = self.world.now_ns;
+            let disk = &mut self.disks[node - REPLICAS];
+            let copy = disk.copy.take();
+            let is_told = |copy: &Copy| {
+                copy.older_since_ns.is_some_and(|since_ns| now_ns - since_ns >= TOLD_NS)
+            };
+            if let Some(copy) = copy.filter(is_told) {
+                (disk.files, disk.under_way) = (copy.files, None);
+            }
         }
     }
 

@@ -59,6 +59,10 @@ impl Rack<'_> {
                 self.flip_bit(REPLICAS + replica);
                 self.cut_power(REPLICAS + replica, for_ns);
             }
+            Fault::CopyDisk { replica } => self.copy_disk(REPLICAS + replica),
+            Fault::PutBack { replica, for_ns, others_ns } => {
+                self.put_back(REPLICAS + replica, for_ns, others_ns);
+            }
             Fault::Retire { replica, for_ns } => self.retire(REPLICAS + replica, for_ns),
             Fault::Reboot { node } => {
                 let node = self.index_of(node);
