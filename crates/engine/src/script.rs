@@ -185,13 +185,20 @@ pub(crate) fn put_published(published: &[Published], reply: &mut Vec<u8>, start:
     reply.extend_from_slice(&own);
 }
 
+/// A reply without what scripts published in front of it.
+#[must_use]
+pub fn own_reply(reply: &[u8]) -> &[u8] {
+    match reply.starts_with(b">").then(|| resp::value_length(reply)).flatten() {
+        Some(length) => &reply[length..],
+        None => reply,
+    }
+}
+
 /// What scripts published, and how long the frame is that says so in front of their reply.
 #[must_use]
 pub fn split_published(reply: &[u8]) -> (Vec<Published>, usize) {
     let mut published = Vec::new();
-    let Some(length) = reply.starts_with(b">").then(|| resp::value_length(reply)).flatten() else {
-        return (published, 0);
-    };
+    let length = reply.len() - own_reply(reply).len();
     let mut words = resp_scan::elements(&reply[..length]).filter_map(resp_scan::text);
     while let (Some(kind), Some(channel), Some(message)) =
         (words.next(), words.next(), words.next())

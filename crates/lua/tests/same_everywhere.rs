@@ -266,3 +266,41 @@ fn where_memory_is_full_a_script_may_go_on_that_has_written() {
     let allowed = "#!lua flags=allow-oom\nreturn redis.call('SET', KEYS[1], 'v')";
     assert_eq!(full(&mut replica, allowed), "+OK\r\n");
 }
+
+/// A message is published in front of the script's own reply: a command that looks at a time to
+/// live, or changes one, gets its own reply, and nothing is lost.
+#[test]
+fn bug_23_1_what_a_script_publishes_is_no_commands_reply() {
+    let mut replica = Replica::new();
+    let told = ">3\r\n$7\r\npublish\r\n$1\r\nc\r\n$2\r\nm1\r\n";
+    for (call, reply) in [
+        ("'TTL', 'k'", ":-1\r\n"),
+        ("'PEXPIRE', 'k', '5000'", ":1\r\n"),
+        ("'PTTL', 'k'", ":5000\r\n"),
+        ("'GETEX', 'k', 'PERSIST'", "$1\r\nv\r\n"),
+        ("'SET', 'k', 'w', 'PX', '10'", "+OK\r\n"),
+        ("'GETDEL', 'k'", "$1\r\nw\r\n"),
+        ("'MSET', 'k', '1', 'l', '2'", "+OK\r\n"),
+        ("'RENAME', 'l', 'k'", "+OK\r\n"),
+        ("'DEL', 'k'", ":1\r\n"),
+        ("'FLUSHALL'", "+OK\r\n"),
+    ] {
+        if call.starts_with("'TTL") {
+            assert_eq!(replica.eval("return redis.call('SET', 'k', 'v')"), "+OK\r\n");
+        }
+        let script = format!("redis.call('PUBLISH', 'c', 'm1') return redis.call({call})");
+        assert_eq!(replica.eval(&script), format!("{told}{reply}"), "{call}");
+    }
+    // Beside other scripts of a transaction, in the order in which they were published.
+    let mut parts = Vec::new();
+    for (message, call) in [("m1", "'TTL', 'k'"), ("m2", "'PERSIST', 'k'")] {
+        let text = format!("redis.call('PUBLISH', 'c', '{message}') return redis.call({call})");
+        let args = [&b"EVAL"[..], text.as_bytes(), b"0"];
+        parts.push(CommandBuf::new().encode(0, args).to_vec());
+    }
+    let ttl = CommandBuf::new().encode(1, [&b"TTL"[..], b"k"]).to_vec();
+    let exec = replica.at(1, false, 0, &[b"CONCORD.EXEC", &parts[0], &ttl, &parts[1]]);
+    let second = "$7\r\npublish\r\n$1\r\nc\r\n$2\r\nm2\r\n";
+    let both = format!("{}{second}", told.replace(">3", ">6"));
+    assert_eq!(exec, format!("{both}*3\r\n:-2\r\n:-2\r\n:0\r\n"));
+}

@@ -166,7 +166,9 @@ impl<B: Backend> Shimmed<B> {
     }
 
     /// What the scripts of a step told; `is_known`: the backend knows what they changed. What they
-    /// published comes in front of the reply.
+    /// published comes in front of the reply. A script that is executed here may be in the middle
+    /// of its own step: what that one has published stands in front of its reply, never of the
+    /// reply to one of its commands.
     pub(super) fn hear(
         &mut self,
         told: &[Told],
@@ -174,6 +176,7 @@ impl<B: Backend> Shimmed<B> {
         reply: &mut Vec<u8>,
         start: usize,
     ) {
+        let mut published = Vec::new();
         for told in told {
             match told {
                 Told::Due { key, deadline_ms } => {
@@ -185,17 +188,16 @@ impl<B: Backend> Shimmed<B> {
                     }
                 }
                 Told::Flush(database) => self.deadlines.flush(*database, is_known),
-                Told::Published(published) => self.published.push(published.clone()),
+                Told::Published(one) => published.push(one.clone()),
             }
         }
-        self.put_published(reply, start);
+        put_published(&published, reply, start);
     }
 
-    /// Puts what was published in front of `reply[start..]`.
+    /// Puts what the script or the transaction that was executed here has published in front of
+    /// `reply[start..]`.
     pub(crate) fn put_published(&mut self, reply: &mut Vec<u8>, start: usize) {
-        if !self.is_in_exec {
-            self.published_bytes = 0;
-            put_published(&core::mem::take(&mut self.published), reply, start);
-        }
+        self.published_bytes = 0;
+        put_published(&core::mem::take(&mut self.published), reply, start);
     }
 }

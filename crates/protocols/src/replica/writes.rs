@@ -6,6 +6,7 @@
 use alloc::vec::Vec;
 
 use concord_core::{Guard, Now, ObjectId, Position, Seq};
+use concord_engine::script::own_reply;
 use concord_engine::{Class, Command, Completion, Engine, Progress};
 use concord_wire::control::{LogEnd, Protocol};
 use concord_wire::fragment::FragmentHdr;
@@ -311,7 +312,7 @@ impl<E: Engine> Replica<E> {
         else {
             return self.fail_stop();
         };
-        let failed = |reply: &[u8]| reply.first() == Some(&b'-') || reply.first() == Some(&b'!');
+        let failed = |reply| matches!(own_reply(reply).first(), Some(b'-' | b'!'));
         // What is here of its objects was changed, while the state is copied.
         if operation.verdict == Verdict::Nothing {
             return self.finish(operation, &[], &[], sink);
