@@ -236,12 +236,12 @@ pub(crate) fn emit_write_reply(
             }
         }
     }
-    if reply.len() <= BODY_BYTES_MAX {
-        repr.emit(reply, out);
-    } else {
-        repr.flags = repr.flags.with(Flags::MORE);
-        let version = concord_core::hash::hash64(0, reply);
-        emit_first_fragment(&repr, version, reply, out);
+    match sessions.long_result(operation.asked.session, operation.asked.request) {
+        Some((result, version)) if reply.len() > BODY_BYTES_MAX => {
+            repr.flags = repr.flags.with(Flags::MORE);
+            emit_first_fragment(&repr, version, result, out);
+        }
+        _ => repr.emit(reply, out),
     }
 }
 

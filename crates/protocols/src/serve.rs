@@ -409,8 +409,8 @@ fn long_reply<'a>(
     if request.0 & READ_BIT != 0 {
         return kept.reply(now, (session, request), version);
     }
-    let result = sessions.result(session, request);
-    result.filter(|r| concord_core::hash::hash64(0, r) == version)
+    let (result, own) = sessions.long_result(session, request)?;
+    (own == version).then_some(result)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Guard, Guards, Position, RequestNumber, SessionId};
 use concord_wire::record::Record;
+use concord_wire::rpc::BODY_BYTES_MAX;
 use concord_wire::{Flags, Status, WINDOW_MAX};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -51,7 +52,9 @@ enum Entry {
     Empty,
     Running,
     Short(u8, [u8; INLINE_BYTES]),
-    Long(Box<[u8]>),
+    /// With its version, if it is one of many packets: clients name it with each request for
+    /// fragments.
+    Long(Box<[u8]>, Option<u64>),
     /// Executed; there was no room for the result.
     Dropped,
 }
@@ -65,6 +68,11 @@ struct Session {
     last_used: Position,
     /// Bytes of its long results.
     long_bytes: usize,
+}
+
+/// The version of a result of many packets (trap T17), the same at every replica.
+fn version_of(result: &[u8]) -> Option<u64> {
+    (result.len() > BODY_BYTES_MAX).then(|| concord_core::hash::hash64(0, result))
 }
 
 /// The client table.
@@ -185,7 +193,7 @@ impl Sessions {
             return Verdict::Refused(Status::Window);
         }
         match session.entries.get(at as usize) {
-            Some(Entry::Running | Entry::Short(..) | Entry::Long(_) | Entry::Dropped) => {
+            Some(Entry::Running | Entry::Short(..) | Entry::Long(..) | Entry::Dropped) => {
                 return Verdict::Duplicate;
             }
             Some(Entry::Empty) | None => {}
@@ -244,12 +252,26 @@ impl Sessions {
     /// The kept result of a request.
     #[must_use]
     pub fn result(&self, session: SessionId, request: RequestNumber) -> Option<&[u8]> {
-        let session = self.by_id.get(&session.0)?;
-        match session.entries.get(request.0.checked_sub(session.low)? as usize)? {
+        match self.entry(session, request)? {
             Entry::Short(length, bytes) => Some(&bytes[..*length as usize]),
-            Entry::Long(bytes) => Some(bytes),
+            Entry::Long(bytes, _) => Some(bytes),
             Entry::Empty | Entry::Running | Entry::Dropped => None,
         }
+    }
+
+    /// The kept result of a request, if it is one of many packets, and its version. That takes no
+    /// longer for a longer result: a client asks once for every few fragments.
+    #[must_use]
+    pub fn long_result(&self, session: SessionId, request: RequestNumber) -> Option<(&[u8], u64)> {
+        match self.entry(session, request)? {
+            Entry::Long(bytes, version) => Some((bytes, (*version)?)),
+            Entry::Empty | Entry::Running | Entry::Short(..) | Entry::Dropped => None,
+        }
+    }
+
+    fn entry(&self, session: SessionId, request: RequestNumber) -> Option<&Entry> {
+        let session = self.by_id.get(&session.0)?;
+        session.entries.get(request.0.checked_sub(session.low)? as usize)
     }
 
     /// Whether a request was executed, or abandoned: its body is of no use any more.
@@ -345,7 +367,7 @@ impl Sessions {
 impl Entry {
     fn result(reply: &[u8]) -> Entry {
         if reply.len() > INLINE_BYTES {
-            return Entry::Long(reply.into());
+            return Entry::Long(reply.into(), version_of(reply));
         }
         let mut short = [0; INLINE_BYTES];
         short[..reply.len()].copy_from_slice(reply);
@@ -354,7 +376,7 @@ impl Entry {
 
     fn long_bytes(&self) -> usize {
         match self {
-            Entry::Long(bytes) => bytes.len(),
+            Entry::Long(bytes, _) => bytes.len(),
             Entry::Empty | Entry::Running | Entry::Short(..) | Entry::Dropped => 0,
         }
     }
@@ -365,7 +387,7 @@ impl Entry {
             Entry::Empty => SavedEntry::Empty,
             Entry::Running => SavedEntry::Running,
             Entry::Short(length, bytes) => SavedEntry::Result(bytes[..*length as usize].to_vec()),
-            Entry::Long(bytes) => SavedEntry::Result(bytes.to_vec()),
+            Entry::Long(bytes, _) => SavedEntry::Result(bytes.to_vec()),
         }
     }
 }
