@@ -258,6 +258,11 @@ pub struct Rack {
     /// missed more copies the data.
     #[schemars(with = "String")]
     pub log_memory: Bytes,
+    /// How much memory each gateway has for replies that its clients have not read, at least 128mb;
+    /// one client may take a quarter of what is free of it. A client that leaves more unread waits;
+    /// if it reads nothing for 30 s it is disconnected.
+    #[schemars(with = "String")]
+    pub reply_memory: Bytes,
     /// How often each replica reads all of its log on disk again to find damage, in seconds, at
     /// most a year; 0 is never.
     pub scrub_seconds: u64,
@@ -318,6 +323,7 @@ impl Default for Rack {
             redis_server: "redis-server".to_string(),
             maxmemory: Bytes(0),
             log_memory: Bytes(64 << 20),
+            reply_memory: Bytes(256 << 20),
             scrub_seconds: 600,
             requirepass: String::new(),
             split_reads: false,

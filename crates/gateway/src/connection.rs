@@ -344,6 +344,8 @@ pub(crate) struct Connection {
     pub last_write: Option<RequestNumber>,
     /// The last slot's command is over several keys, not all of which were sent.
     pub is_splitting: bool,
+    /// There are bytes behind the command that waits.
+    pub has_more: bool,
     pub wait: Wait,
     pub multi: Option<Box<Multi>>,
     pub watch: Watch,
@@ -416,6 +418,7 @@ impl Connection {
             unanswered: Unanswered::default(),
             last_write: None,
             is_splitting: false,
+            has_more: false,
             wait: Wait::Nothing,
             multi: None,
             watch: Watch::default(),

@@ -25,7 +25,7 @@ use crate::info;
 use crate::inputs::{INPUT_BYTES_MAX, Inputs};
 use crate::long_reads::LongReads;
 use crate::members::Members;
-use crate::memory::{Grant, Memory, unread_bytes};
+use crate::memory::{Grant, Memory, unread_bytes, waits_for_client};
 use crate::monitors::Monitors;
 use crate::multi;
 use crate::named::Shown;
@@ -144,11 +144,12 @@ impl Gateway {
         let users = Users::new(setup.requirepass.as_deref(), drawn.next_u64());
         let mut core = Core {
             exchange,
-            memory: Memory::new(setup.limits.output_bytes_max),
+            memory: Memory::new(setup.limits.replies_bytes_max, setup.limits.output_bytes_max),
             inputs: Inputs::default(),
             tentative: Tentative::default(),
             long_reads: LongReads::default(),
             fetched: 0,
+            failed_at: None,
             client: Client::new(setup.client.clone(), rng),
             commands: Commands::new(&setup.table, setup.redis),
             wants_table: setup.redis,
@@ -292,10 +293,17 @@ impl Gateway {
     }
 
     /// Whether the connection is to be closed now: its client has read nothing for long, and others
-    /// wait for the memory that its replies take.
+    /// wait for the memory that its replies take, or it is at its bound and sends further commands.
     #[must_use]
     pub fn is_given_up(&self, id: ConnectionId) -> bool {
         self.connections.get(&id).is_some_and(|c| c.is_given_up)
+    }
+
+    /// Of whom that is: the client's address, and how many bytes it has not read.
+    #[must_use]
+    pub fn given_up(&self, id: ConnectionId) -> Option<(&str, usize)> {
+        let connection = self.connections.get(&id).filter(|c| c.is_given_up)?;
+        Some((&connection.peer, connection.output.len()))
     }
 
     /// Whether the connection is to be closed once its output is written.
@@ -447,6 +455,7 @@ impl Gateway {
                     if !ranges.is_empty()
                         && self.core.run(&mut call, bytes, ranges, sink) == Flow::Waits
                     {
+                        connection.has_more = input.len() > at + length;
                         break;
                     }
                     parser.next();
@@ -649,6 +658,9 @@ impl Gateway {
     /// Looks for clients that others wait for: they read nothing, or do not send the rest of a
     /// command.
     fn look_for_stuck(&mut self, now: Now) {
+        let all = &self.connections;
+        let still_waits = |id| all.get(&id).is_some_and(|c| waits_for_client(c));
+        self.core.memory.keep_at_limit(still_waits);
         let core = &self.core;
         let all = self.connections.values();
         let stuck = all.filter(|connection| core.is_stuck(now.instant, connection));
@@ -667,7 +679,11 @@ impl Gateway {
             if self.core.is_stuck(now.instant, connection) {
                 connection.is_given_up = true;
                 connection.closing = true;
-                self.core.count.clients_given_up += 1;
+                if self.core.is_in_the_way(now.instant, connection) {
+                    self.core.count.clients_given_up += 1;
+                } else {
+                    self.core.count.clients_over_limit += 1;
+                }
                 list(&mut self.ready, connection);
             }
         }

@@ -114,7 +114,10 @@ mod watch;
 pub use connection::ConnectionId;
 pub use gateway::Gateway;
 pub use inputs::{INPUT_BYTES_MAX, LONG_INPUTS_MAX, READ_BYTES_MAX};
-pub use memory::{CONNECTION_REPLIES_BYTES_MAX, REPLIES_BYTES_MAX, RESERVED_BYTES, STUCK_NS};
+pub use memory::{
+    CONNECTION_REPLIES_BYTES_MAX, OVER_LIMIT_NS, REPLIES_BYTES_MAX, REPLIES_BYTES_MIN,
+    RESERVED_BYTES, STUCK_NS,
+};
 pub use process::{CpuTime, Process};
 pub use request::{Parsed, Parser, ProtocolError, REQUEST_BYTES_MAX};
 pub use setup::{GatewayConfig, GatewayCounters, Limits};

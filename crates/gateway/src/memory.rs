@@ -1,6 +1,8 @@
 //! The gateway's memory for replies: a bound for each connection, and one for all. A reply counts
 //! from when its bytes are asked of a replica until the client has read them. Nothing is dropped
-//! and nobody is refused: a connection at its bound sends no further command, and is not read.
+//! and nobody is refused: a connection at its bound sends no further command, and is not read. A
+//! client that writes all of a pipeline before it reads anything would then wait for ever: it is
+//! disconnected ([`OVER_LIMIT_NS`]).
 //!
 //! - What all may take is shared: the less is free, the less each connection may take (as switches
 //!   share their buffers: Choudhury, Hahne 1998), so that those who do not read cannot take it all.
@@ -26,18 +28,20 @@ use core::cmp::Ordering;
 
 use concord_core::{Duration, Instant, MS, SEC};
 
-use crate::connection::{Connection, ConnectionId};
+use crate::connection::{Connection, ConnectionId, Wait};
 use crate::unproven::Unproven;
 
 /// Most bytes of replies that all connections take together, beside [`RESERVED_BYTES`] of each.
 pub const REPLIES_BYTES_MAX: usize = 256 << 20;
+/// The least that it may be set to: what is kept for replies whose turn it is, twice.
+pub const REPLIES_BYTES_MIN: usize = 2 * FIRST_BYTES_RESERVED;
 /// Most bytes of unread replies of one connection before its commands wait; one reply may come on
 /// top.
-pub const CONNECTION_REPLIES_BYTES_MAX: usize = 4 << 20;
+pub const CONNECTION_REPLIES_BYTES_MAX: usize = REPLIES_BYTES_MAX / SHARE;
 /// What a connection may take however little is free.
 pub const RESERVED_BYTES: usize = 16 << 10;
 /// A connection takes at most that share of what is free.
-const SHARE: usize = 8;
+pub(crate) const SHARE: usize = 4;
 /// Kept for replies whose turn it is to be written.
 const FIRST_BYTES_RESERVED: usize = 64 << 20;
 /// Of these, kept for clients that have shown that they read.
@@ -47,6 +51,10 @@ pub const STUCK_NS: Duration = 10 * SEC;
 /// How often such clients are looked for. Those that are found are given up one by one until the
 /// next look: closing a socket with megabytes in it takes time.
 const LOOK_NS: Duration = SEC;
+/// A client that has reached its bound, sends further commands and reads nothing for that long is
+/// disconnected, whoever else waits or not: one that writes all of a pipeline before it reads would
+/// wait for ever.
+pub const OVER_LIMIT_NS: Duration = 30 * SEC;
 /// The gap between two of them is as long at least; the longer one if nobody waits that reads.
 const GIVE_UP_GAP_NS: Duration = 10 * MS;
 const GIVE_UP_GAP_IDLE_NS: Duration = 200 * MS;
@@ -55,7 +63,7 @@ const UNREAD_NS: Duration = 200 * MS;
 /// If they hold so many bytes while there is too little room, the gateway is under pressure. It is
 /// never too little where less is held: a reply has 64 MiB at most, and as much is kept for those
 /// that are next.
-const SHORT_BYTES: usize = REPLIES_BYTES_MAX / 2;
+const SHORT_SHARE: usize = 2;
 /// Pressure lasts for so long after its last sign.
 const PRESSURE_NS: Duration = 3 * SEC;
 /// Most long replies that are fetched at once under pressure.
@@ -64,6 +72,8 @@ pub(crate) const FETCHED_PRESSED_MAX: usize = 2;
 /// row.
 const NEWCOMERS_BYTES: usize = 2 << 20;
 const NEWCOMERS_IN_ROW_MAX: u32 = 3;
+/// So few clients that have not shown that they read are no crowd: each of them may have its share.
+const FEW: usize = 4;
 /// How soon clients that have not shown that they read are looked at again if there was no room.
 const RETRY_NS: Duration = 20 * MS;
 
@@ -93,13 +103,17 @@ pub(crate) struct Memory {
     given_up_at: Instant,
     give_up_gap_ns: Duration,
     pressed_until: Instant,
+    /// Connections whose commands wait until their clients read. Some of them may have read by now.
+    at_limit: BTreeSet<ConnectionId>,
+    /// Most bytes of all connections together.
+    bytes_max: usize,
     /// Most bytes of one connection.
     connection_bytes_max: usize,
 }
 
 impl Memory {
-    /// Nothing is held; a connection may take so many bytes.
-    pub(crate) fn new(connection_bytes_max: usize) -> Memory {
+    /// Nothing is held; all connections may take so many bytes, and each of them so many.
+    pub(crate) fn new(bytes_max: usize, connection_bytes_max: usize) -> Memory {
         Memory {
             held_bytes: 0,
             most_bytes: 0,
@@ -115,6 +129,8 @@ impl Memory {
             given_up_at: Instant(0),
             give_up_gap_ns: 0,
             pressed_until: Instant(0),
+            at_limit: BTreeSet::new(),
+            bytes_max: bytes_max.max(REPLIES_BYTES_MIN),
             connection_bytes_max,
         }
     }
@@ -131,6 +147,9 @@ impl Memory {
         connection.noted_bytes = now_bytes;
         self.most_bytes = self.most_bytes.max(self.held_bytes);
         self.unproven.note(now, connection);
+        if waits_for_client(connection) {
+            self.at_limit.insert(connection.id);
+        }
     }
 
     /// A connection is gone.
@@ -145,7 +164,16 @@ impl Memory {
     }
 
     fn free_bytes(&self) -> usize {
-        REPLIES_BYTES_MAX.saturating_sub(self.held_bytes)
+        self.bytes_max.saturating_sub(self.held_bytes)
+    }
+
+    fn short_bytes(&self) -> usize {
+        self.bytes_max / SHORT_SHARE
+    }
+
+    /// Those of them that still wait.
+    pub(crate) fn keep_at_limit(&mut self, still_waits: impl Fn(ConnectionId) -> bool) {
+        self.at_limit.retain(|id| still_waits(*id));
     }
 
     /// How much a connection may hold before its commands wait.
@@ -199,7 +227,7 @@ impl Memory {
     }
 
     fn look_due(&self, are_others_short: bool) -> Instant {
-        let is_short = are_others_short || self.is_short();
+        let is_short = are_others_short || self.is_short() || !self.at_limit.is_empty();
         if is_short { self.look_at } else { Instant::NEVER }
     }
 
@@ -275,7 +303,9 @@ impl Memory {
     /// Whether a connection's long reply may be fetched, as to whether its client is known to read.
     pub(crate) fn may_take(&mut self, now: Instant, connection: &Connection) -> bool {
         let more_bytes = self.newcomer_bytes(connection.id);
-        connection.reads_long() || self.unproven.has_room(now, more_bytes)
+        // A client that goes on is no crowd as long as few do.
+        let goes_on = self.short_new.len() < FEW && self.unproven.is_among_few(connection, FEW);
+        connection.reads_long() || self.unproven.has_room(now, more_bytes) || goes_on
     }
 
     /// A long reply is fetched.
@@ -308,7 +338,7 @@ impl Memory {
         holds_replies: bool,
         unread_bytes: usize,
     ) {
-        if holds_replies || unread_bytes >= SHORT_BYTES {
+        if holds_replies || unread_bytes >= self.short_bytes() {
             self.pressed_until = now.after(PRESSURE_NS);
         }
         let gap_ns = if self.short.is_empty() { GIVE_UP_GAP_IDLE_NS } else { GIVE_UP_GAP_NS };
@@ -334,11 +364,25 @@ impl Memory {
     /// Whether a client has read nothing for so long, while others wait for the memory.
     pub(crate) fn is_stuck(&self, now: Instant, connection: &Connection) -> bool {
         // Under pressure some wait though there is room.
-        let is_short = self.is_short() && self.held_bytes >= SHORT_BYTES;
+        let is_short = self.is_short() && self.held_bytes >= self.short_bytes();
         is_short
             && connection.reply_bytes() > RESERVED_BYTES
             && unread_for(now, connection) >= STUCK_NS
     }
+}
+
+/// Whether a client is at its bound, sends further commands, and has read nothing for so long.
+pub(crate) fn is_over_limit(now: Instant, connection: &Connection) -> bool {
+    waits_for_client(connection) && unread_for(now, connection) >= OVER_LIMIT_NS
+}
+
+/// Whether further commands of a client wait until it has read: for its bound, or for replies that
+/// are fetched when it has read more.
+pub(crate) fn waits_for_client(connection: &Connection) -> bool {
+    let is_last = connection.is_splitting && !connection.has_more;
+    let waits = connection.wait == Wait::Output
+        || connection.wait != Wait::Nothing && !connection.offers.is_empty();
+    waits && !is_last && !connection.output.is_empty()
 }
 
 /// What a client holds that has read nothing for a while.
@@ -366,7 +410,7 @@ mod tests {
 
     #[test]
     fn bug_18_16_only_clients_that_do_not_read_bring_pressure() {
-        let mut memory = Memory::new(CONNECTION_REPLIES_BYTES_MAX);
+        let mut memory = Memory::new(REPLIES_BYTES_MAX, CONNECTION_REPLIES_BYTES_MAX);
         let (now, later) = (Instant(SEC), Instant(SEC + MS));
         memory.looked(now, alloc::vec![ConnectionId(1)], false, 0);
         assert!(!memory.is_pressed(later));

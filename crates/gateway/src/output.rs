@@ -10,6 +10,9 @@ const SLACK_BYTES: usize = 64 << 10;
 /// client reads at a time.
 const SLACK_SHARE: usize = 4;
 
+/// A buffer of many short replies grows by that share of it.
+const GROWTH_SHARE: usize = 8;
+
 /// The replies that a client has not read. They are counted by their length, and may be held for
 /// long.
 #[derive(Debug, Default)]
@@ -68,10 +71,14 @@ impl Output {
 }
 
 /// Appends a reply to what a client has not read. Where it is long the buffer gets room for it and
-/// no more: it may be held for long, and is counted by its length.
+/// no more: it may be held for long, and is counted by its length. Where many short ones are unread
+/// it grows by a share of them.
 pub(crate) fn append(output: &mut Vec<u8>, reply: &[u8]) {
+    let is_full = output.capacity() - output.len() < reply.len();
     if reply.len() >= LONG_REPLY_BYTES {
         output.reserve_exact(reply.len());
+    } else if is_full && output.len() >= SLACK_BYTES * GROWTH_SHARE {
+        output.reserve_exact(output.len() / GROWTH_SHARE);
     }
     output.extend_from_slice(reply);
 }

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 
 use concord_client::{Class, Done, Outcome, Trace};
-use concord_core::Now;
 use concord_core::guard::Guard;
+use concord_core::{Instant, Now};
 use concord_engine::script::split_published;
 use concord_engine::{CommandTable, Published, resp};
 use concord_wire::Reason;
@@ -94,6 +94,7 @@ impl Core {
         done: Done,
     ) {
         connection.note_done(target.class, target.is_of_all_keys);
+        self.note_health(now.instant, done.outcome);
         connection.granted_bytes -= target.granted_bytes as usize;
         // A write that ended while its reply waited for room is not answered with that.
         connection.offers.remove(&(target.slot, target.part));
@@ -266,6 +267,14 @@ impl Core {
         if let Some(index) = command.filter(|_| reply.starts_with(b"-")) {
             self.commands.entry_mut(index).failed += 1;
         }
+    }
+
+    /// A command was answered by the rack, or was not in time.
+    fn note_health(&mut self, now: Instant, outcome: Outcome) {
+        self.failed_at = match outcome {
+            Outcome::Reply | Outcome::Malformed | Outcome::TooLarge => None,
+            Outcome::ReadTimeout | Outcome::WriteNotExecuted | Outcome::WriteUnknown => Some(now),
+        };
     }
 
     /// How it ended, and the error to answer if it did so without a reply.

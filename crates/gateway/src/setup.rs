@@ -10,7 +10,7 @@ use concord_engine::CommandTable;
 use concord_wire::Addr;
 
 use crate::connection::SLOTS_MAX;
-use crate::memory::CONNECTION_REPLIES_BYTES_MAX;
+use crate::memory::{REPLIES_BYTES_MAX, REPLIES_BYTES_MIN, SHARE};
 
 /// Parameters that CONFIG SET was given, by their names, with their values ([`crate::config`]).
 pub(crate) type Settings = BTreeMap<&'static str, String>;
@@ -22,11 +22,25 @@ pub struct Limits {
     pub commands_max: usize,
     /// Most bytes of unwritten replies.
     pub output_bytes_max: usize,
+    /// Most bytes of unread replies of all connections together; no less than
+    /// [`REPLIES_BYTES_MIN`].
+    pub replies_bytes_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { commands_max: SLOTS_MAX, output_bytes_max: CONNECTION_REPLIES_BYTES_MAX }
+        Limits::of_replies(REPLIES_BYTES_MAX)
+    }
+}
+
+impl Limits {
+    /// Those where the unread replies of all connections may take so many bytes: one may take its
+    /// share of them.
+    #[must_use]
+    pub fn of_replies(replies_bytes_max: usize) -> Limits {
+        let replies_bytes_max = replies_bytes_max.max(REPLIES_BYTES_MIN);
+        let output_bytes_max = replies_bytes_max / SHARE;
+        Limits { commands_max: SLOTS_MAX, output_bytes_max, replies_bytes_max }
     }
 }
 
@@ -84,6 +98,9 @@ counters! {
         /// Connections closed because their clients read nothing, or did not send the rest of a
         /// long command, while others waited for the memory.
         clients_given_up,
+        /// Connections closed because their clients read nothing while they had sent further
+        /// commands and left as much unread as one client may.
+        clients_over_limit,
         /// Long replies given at the pace of clients that have not shown that they read, beside
         /// many that do not.
         replies_paced,

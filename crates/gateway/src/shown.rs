@@ -3,11 +3,16 @@
 use alloc::string::String;
 
 use concord_client::Client;
+use concord_core::{Duration, Instant, SEC};
 
 use crate::gateway::Gateway;
 use crate::process::Process;
 use crate::setup::GatewayCounters;
 use crate::stats::Latencies;
+
+/// For so long after a command that was not answered in time, with no answer since, a gateway
+/// counts as failing.
+const FAILING_NS: Duration = 10 * SEC;
 
 impl Gateway {
     /// What INFO says about the rack, in lines of `name:value` that end with CRLF.
@@ -72,6 +77,14 @@ impl Gateway {
     #[must_use]
     pub fn is_serving(&self) -> bool {
         self.core.client.is_registered() && !self.core.wants_table && !self.is_shut_down
+    }
+
+    /// Whether the rack left the last command of the last seconds ([`FAILING_NS`]) without an
+    /// answer, and has answered none since: a load balancer does better with another gateway. Some
+    /// seconds later it may try again.
+    #[must_use]
+    pub fn is_failing(&self, now: Instant) -> bool {
+        self.core.failed_at.is_some_and(|at| now.since(at) < FAILING_NS)
     }
 
     /// Number of connections.

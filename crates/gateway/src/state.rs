@@ -26,7 +26,7 @@ use crate::footprint::Footprint;
 use crate::inputs::Inputs;
 use crate::long_reads::LongReads;
 use crate::members::Members;
-use crate::memory::{FETCHED_PRESSED_MAX, Memory};
+use crate::memory::{FETCHED_PRESSED_MAX, Memory, is_over_limit};
 use crate::monitors::Monitors;
 use crate::named::Shown;
 use crate::pause::Pause;
@@ -81,6 +81,8 @@ pub(crate) struct Core {
     pub long_reads: LongReads,
     /// Long replies that were granted and have not come.
     pub fetched: usize,
+    /// When the last command was not answered in time, if none was answered since.
+    pub failed_at: Option<Instant>,
     /// The command that is being sent.
     pub command: CommandBuf,
     /// The engine's own command table is still to be asked for.
@@ -342,8 +344,13 @@ impl Core {
         self.fetched < FETCHED_PRESSED_MAX || !self.memory.is_pressed(now)
     }
 
-    /// Whether others wait for a client that does nothing.
+    /// Whether a client is to be given up that does nothing.
     pub(crate) fn is_stuck(&self, now: Instant, connection: &Connection) -> bool {
+        self.is_in_the_way(now, connection) || is_over_limit(now, connection)
+    }
+
+    /// Whether others wait for a client that does nothing.
+    pub(crate) fn is_in_the_way(&self, now: Instant, connection: &Connection) -> bool {
         self.memory.is_stuck(now, connection) || self.inputs.is_stuck(now, connection)
     }
 

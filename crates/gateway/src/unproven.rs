@@ -44,6 +44,11 @@ impl Unproven {
         self.bytes < UNREAD_BYTES_MAX + more_bytes
     }
 
+    /// Whether the connection holds such replies, and no more than `few` do.
+    pub(crate) fn is_among_few(&self, connection: &Connection, few: usize) -> bool {
+        connection.unproven.is_some() && self.held.len() <= few
+    }
+
     /// When there is more room at the latest; at once if there is some.
     pub(crate) fn room_at(&self, more_bytes: usize) -> Instant {
         if self.bytes < UNREAD_BYTES_MAX + more_bytes { Instant(0) } else { self.leave_at() }

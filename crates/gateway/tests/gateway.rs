@@ -9,6 +9,7 @@ mod common;
 mod databases;
 mod events;
 mod functions;
+mod health;
 mod pubsub;
 mod tracking;
 mod unread;
@@ -884,7 +885,7 @@ fn input_waits_when_too_much_is_unanswered_and_goes_on_after() {
 
 #[test]
 fn input_waits_for_a_client_that_does_not_read() {
-    let mut world = World::new(15);
+    let mut world = World::with(15, |config| config.limits.output_bytes_max = 4 << 20);
     let value = vec![b'v'; 1 << 20];
     world.input(1, &request(&[b"SET", b"k", &value]));
     assert_eq!(world.replies(1), "+OK\r\n");

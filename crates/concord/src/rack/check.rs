@@ -17,6 +17,9 @@ const SCRUB_SECONDS_MAX: u64 = 31_536_000;
 /// Least limit of the data: whoever writes less has forgotten the unit.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
+/// Least memory for replies, which a gateway takes whatever is written.
+const REPLY_MEMORY_BYTES_MIN: u64 = concord_runtime::roles::gateway::REPLIES_BYTES_MIN as u64;
+
 /// Where a role is.
 struct Place {
     /// `replica 2`
@@ -216,6 +219,10 @@ impl Rack {
                 );
                 return Err(Mistake::at(key, line));
             }
+        }
+        if self.reply_memory.0 < REPLY_MEMORY_BYTES_MIN {
+            let line = "reply_memory must be at least 128mb: two replies of 64 MiB";
+            return Err(Mistake::at("reply_memory", line));
         }
         Ok(())
     }

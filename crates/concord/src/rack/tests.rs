@@ -66,7 +66,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[switch.port]\nnumber = 7", ":1: unknown section `port`: there is none here"),
     (
         "zzzzzz = 1",
-        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `scrub_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`",
+        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `reply_memory`, `scrub_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`",
     ),
     (
         "[[replicas]]\nnode = 1\n",
@@ -220,6 +220,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("protocol = chain", ":1: text is written in double quotes: `protocol = chain`"),
     ("a = = 1", ":1: extra `=`, expected nothing: `a = = 1`"),
     ("maxmemory = \"1tb\"", ":1: \"1tb\" is not a size; write it like 512mb or 1gb"),
+    ("reply_memory = \"100mb\"", ":1: reply_memory must be at least 128mb: two replies of 64 MiB"),
     ("log_memory = \"much\"", ":1: \"much\" is not a size; write it like 512mb or 1gb"),
     ("maxmemory = true", ":1: maxmemory: found `true`; write a size, like \"512mb\" or 1000"),
     (
@@ -437,6 +438,7 @@ fn a_whole_rack_survives_its_file() {
     let rack = Rack {
         maxmemory: "64mb".parse().unwrap(),
         log_memory: "1gb".parse().unwrap(),
+        reply_memory: "512mb".parse().unwrap(),
         requirepass: "secret \"quoted\"".to_string(),
         split_reads: true,
         faults: Faults { drop_per_million: 10_000, ..Faults::default() },

@@ -338,14 +338,19 @@ impl World {
 
     /// The client of a connection reads what there is.
     pub fn read(&mut self, id: u64) -> usize {
+        self.take(id, usize::MAX)
+    }
+
+    /// The same of so many bytes at most.
+    pub fn take(&mut self, id: u64, bytes_max: usize) -> usize {
         let Some(output) = self.gateway.output(ConnectionId(id)) else { return 0 };
-        let bytes = output.to_vec();
+        let bytes = output.len().min(bytes_max);
         let mut sent = vec![];
-        if !bytes.is_empty() {
-            self.gateway.written(self.now(), ConnectionId(id), bytes.len(), &mut sent);
+        if bytes > 0 {
+            self.gateway.written(self.now(), ConnectionId(id), bytes, &mut sent);
         }
         self.after_input(sent);
-        bytes.len()
+        bytes
     }
 
     fn carry(&mut self, to_rack: bool, bytes: Vec<u8>) {

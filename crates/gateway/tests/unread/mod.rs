@@ -3,14 +3,23 @@
 use std::ops::Range;
 
 use concord_core::{Duration, MS, SEC};
-use concord_gateway::{CONNECTION_REPLIES_BYTES_MAX, ConnectionId, REPLIES_BYTES_MAX, STUCK_NS};
+use concord_gateway::{
+    CONNECTION_REPLIES_BYTES_MAX, ConnectionId, Limits, OVER_LIMIT_NS, REPLIES_BYTES_MAX,
+    REPLIES_BYTES_MIN, STUCK_NS,
+};
 
 use crate::common::{World, request};
 
 /// A world with so many keys of that many bytes.
 fn with_long_values(keys: usize, bytes: usize) -> World {
+    with_bound(keys, bytes, CONNECTION_REPLIES_BYTES_MAX)
+}
+
+/// The same where a client may leave so many bytes unread.
+fn with_bound(keys: usize, bytes: usize, unread_bytes_max: usize) -> World {
     let mut w = World::with(1, |config| {
         (config.connections_max, config.splits_reads) = (1_000, true);
+        config.limits.output_bytes_max = unread_bytes_max;
     });
     w.delay_ns = (10_000, 50_000);
     for key in 0..keys {
@@ -30,11 +39,11 @@ fn deaf(w: &mut World, ids: &Range<u64>, commands: &[u8], gap_ns: Duration) {
     }
 }
 
-/// 8 MB.
-const MUCH: &[u8] = b"MGET k0 k1 k2 k3\r\nMGET k0 k1 k2 k3\r\n";
+/// 8 MB, by one command.
+const MUCH: &[u8] = b"MGET k0 k1 k2 k3 k0 k1 k2 k3\r\n";
 
 /// Clients that each ask for 8 MB and read nothing, until they hold half of the room: they get 2
-/// MiB a second.
+/// MiB a second. (Those that send further commands would be closed before, each by itself.)
 fn crowd(w: &mut World, ids: &Range<u64>) {
     deaf(w, ids, MUCH, 10 * MS);
     while w.gateway.reply_bytes().0 < REPLIES_BYTES_MAX / 2 {
@@ -54,8 +63,8 @@ fn close_given_up(w: &mut World, ids: &Range<u64>) {
 /// What a client does not read is bounded and comes when it reads.
 #[test]
 fn bug_16_4_unread_bytes_are_bounded_and_arrive_later() {
-    let (keys, bytes, commands) = (20, 400_000, 10);
-    let mut w = with_long_values(keys, bytes);
+    let (keys, bytes, commands, most_bytes) = (20, 400_000, 10, 4 << 20);
+    let mut w = with_bound(keys, bytes, most_bytes);
     w.connect(2);
     w.stuck.push(2);
     let names: Vec<String> = (0..keys).map(|key| format!("k{key}")).collect();
@@ -65,8 +74,8 @@ fn bug_16_4_unread_bytes_are_bounded_and_arrive_later() {
     // Longer than any deadline: what waits for its client waits as long as it takes.
     w.run_for(20 * SEC);
     let (held, most) = w.gateway.reply_bytes();
-    let bound = CONNECTION_REPLIES_BYTES_MAX + bytes + 64 * 1024;
-    assert!(held > CONNECTION_REPLIES_BYTES_MAX / 2 && most < bound, "{held} of {most}");
+    let bound = most_bytes + bytes + 64 * 1024;
+    assert!(held > most_bytes / 2 && most < bound, "{held} of {most}");
     assert_eq!(w.ask(&["EXISTS k1"]), ":1\r\n");
     let mut read = 0;
     while let bytes @ 1.. = {
@@ -134,7 +143,7 @@ fn bug_16_4_unread_clients_leave_room_and_are_closed() {
 /// Under pressure few replies are fetched and clients are given up one by one.
 #[test]
 fn bug_16_4_pressure_fetches_few_replies_and_closes_one_by_one() {
-    let mut w = with_long_values(4, 1_000_000);
+    let mut w = with_bound(4, 1_000_000, 4 << 20);
     let ids = 2..600;
     crowd(&mut w, &ids);
     let (mut given_up, mut at_once, mut fetched) = (0, 0, 0);
@@ -188,7 +197,7 @@ fn get(w: &mut World, id: u64, times: usize) {
 /// Beside a crowd that does not read who comes does not wait and the crowd is paced.
 #[test]
 fn bug_16_4_newcomers_do_not_wait_beside_a_crowd() {
-    let mut w = with_long_values(4, 1_000_000);
+    let mut w = with_bound(4, 1_000_000, 4 << 20);
     // A client that reads: it asks again when it has a long reply.
     get(&mut w, 1, 2);
     let ids = 2..900;
@@ -306,4 +315,93 @@ fn bug_16_4h_a_crowd_that_reads_is_not_paced() {
     // At the pace it would be 17 s.
     let took_ns = w.at.since(began);
     assert!(took_ns < 2 * SEC, "{took_ns}");
+}
+
+/// Writes all of a pipeline before it reads anything, as drivers do, and as a blocking socket lets
+/// it; what it could write when so much time was over.
+fn write_then_read(w: &mut World, id: u64, commands: &[u8], for_ns: Duration) -> usize {
+    w.connect(id);
+    w.stuck.push(id);
+    let began = w.at;
+    let mut written = 0;
+    while written < commands.len() && w.at.since(began) < for_ns {
+        match w.gateway.input_room(ConnectionId(id)) {
+            0 => w.run_for(MS),
+            room => {
+                let part = &commands[written..commands.len().min(written + room)];
+                w.input(id, part);
+                written += part.len();
+                w.run_for(MS / 10);
+            }
+        }
+    }
+    written
+}
+
+/// As many pairs of SET of so many bytes, and GET.
+fn pairs(count: usize, bytes: usize) -> Vec<u8> {
+    let value = vec![b'v'; bytes];
+    let pair = [request(&[b"SET", b"k0", &value]), request(&[b"GET", b"k0"])].concat();
+    pair.repeat(count)
+}
+
+/// A pipeline that is written before it is read is answered in full: 10,000 pairs of SET of 1 KB
+/// and GET, and pairs of values of many packets, from clients that have not shown that they read
+/// long replies.
+#[test]
+fn bug_23_2_a_pipeline_that_is_written_before_it_is_read() {
+    for (count, bytes) in [(10_000, 1_024), (150, 200_000)] {
+        let mut w = with_long_values(1, 10);
+        let commands = pairs(count, bytes);
+        let written = write_then_read(&mut w, 2, &commands, 60 * SEC);
+        assert_eq!(written, commands.len(), "{count} pairs: the gateway stopped to read");
+        w.run_for(20 * SEC);
+        let reply = bytes + format!("+OK\r\n${bytes}\r\n\r\n").len();
+        assert_eq!(w.gateway.reply_bytes().0, count * reply);
+        w.stuck.clear();
+        let mut read = w.read(2);
+        while read < count * reply {
+            w.run_for(10 * MS);
+            read += std::mem::take(w.received.get_mut(&2).unwrap()).len() + w.read(2);
+        }
+        assert_eq!(read, count * reply);
+        assert_eq!(w.gateway.counters().clients_over_limit, 0);
+    }
+}
+
+/// Beyond its share a client that goes on writing and reads nothing is disconnected, and others are
+/// served; one that reads, however slowly, is not, nor one that wants nothing more.
+#[test]
+fn bug_23_2_beyond_its_share_a_client_is_closed_and_counted() {
+    let mut w = World::with(1, |config| config.limits = Limits::of_replies(REPLIES_BYTES_MIN));
+    w.delay_ns = (10_000, 50_000);
+    w.input(1, &request(&[b"SET", b"k0", &[b'v'; 400_000]]));
+    assert_eq!(w.replies(1), "+OK\r\n");
+    // More than are sent before the first reply is known to be long.
+    let gets = b"GET k0\r\n".repeat(600);
+    // It reads a little each second.
+    w.connect(3);
+    w.stuck.push(3);
+    w.input(3, &gets);
+    let began = w.at;
+    while w.at.since(began) < 2 * OVER_LIMIT_NS {
+        w.run_for(SEC);
+        let unread = w.gateway.output(ConnectionId(3)).map_or(0, <[u8]>::len);
+        assert!(unread > 0);
+        w.take(3, 10_000);
+    }
+    assert!(w.gateway.output(ConnectionId(3)).is_some());
+    w.gateway.closed(ConnectionId(3));
+    // What it has asked for fits.
+    deaf(&mut w, &(4..5), b"GET k0\r\nGET k0\r\n", MS);
+    deaf(&mut w, &(2..3), &gets, MS);
+    w.run_for(OVER_LIMIT_NS - 2 * SEC);
+    assert!(w.gateway.output(ConnectionId(2)).is_some());
+    assert_eq!(w.ask(&["EXISTS k0"]), ":1\r\n");
+    w.run_for(4 * SEC);
+    assert!(w.gateway.output(ConnectionId(2)).is_none(), "it waits for ever");
+    assert!(w.gateway.output(ConnectionId(4)).is_some());
+    let counters = w.gateway.counters();
+    assert_eq!((counters.clients_over_limit, counters.clients_given_up), (1, 0));
+    assert_eq!(w.ask(&["GET k0"]).len(), 400_011);
 }

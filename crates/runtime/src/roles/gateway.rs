@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use concord_client::ClientConfig;
 use concord_core::machine::Deadline;
-use concord_core::{Duration, Instant, MS, NodeId, Nothing, Now, Rng};
+use concord_core::{Duration, Instant, MS, NodeId, Nothing, Now, Rng, SEC};
 use concord_engine::CommandTable;
 use concord_gateway::{
     ConnectionId, Gateway, GatewayConfig, Latencies, Limits, Process, READ_BYTES_MAX,
@@ -17,7 +17,9 @@ use rustc_hash::FxBuildHasher;
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Socket, Type};
-use tracing::info;
+use tracing::{info, warn};
+
+pub use concord_gateway::REPLIES_BYTES_MIN;
 
 use crate::clock;
 use crate::driver::{Persisted, ROLE_TOKEN_MIN, Role, Stop};
@@ -81,6 +83,8 @@ pub struct GatewaySetup {
     pub redis: bool,
     /// The limit of the data; 0 for none.
     pub memory_bytes_max: u64,
+    /// Most bytes of replies that its clients have not read, all together.
+    pub replies_bytes_max: usize,
     /// What INFO says about the rack, in lines of `name:value` that end with CRLF.
     pub rack_info: String,
 }
@@ -113,6 +117,10 @@ struct GatewayRole {
     figures_at: Instant,
     /// Whether it served when that was logged last.
     logged_serving: bool,
+    /// Clients that were given up and are not in the log, and when it may have the next line of
+    /// them.
+    given_up: u64,
+    log_given_up_at: Instant,
 }
 
 /// Runs a gateway until it is told to end.
@@ -143,7 +151,7 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         table: CommandTable::memory(),
         redis: setup.redis,
         connections_max: connections_max(),
-        limits: Limits::default(),
+        limits: Limits::of_replies(setup.replies_bytes_max),
         others: setup.others.clone(),
         node: place.node,
         port: setup.listen.port(),
@@ -165,6 +173,8 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         small_pages_until: if has_small_pages { Instant::NEVER } else { Instant(0) },
         figures_at: Instant(0),
         logged_serving: false,
+        given_up: 0,
+        log_given_up_at: Instant(0),
     };
     let mut secret = Vec::with_capacity(32);
     for _ in 0..4 {
@@ -301,6 +311,7 @@ impl GatewayRole {
     fn serve(&mut self, now: Now, id: u64, out: &mut Outbox) -> Result<(), Error> {
         let gateway_id = ConnectionId(id);
         if self.gateway.is_given_up(gateway_id) {
+            self.log_given_up(now.instant, gateway_id);
             if let Some(connection) = self.connections.get(&id) {
                 // What it did not read the kernel would keep for it, megabytes: a reset frees them.
                 let _ = set_socket_linger(&connection.stream, Some(std::time::Duration::ZERO));
@@ -346,6 +357,25 @@ impl GatewayRole {
             gateway.written(now, gateway_id, written, &mut sink);
         }
         Ok(())
+    }
+
+    /// A client is disconnected that does not read, or does not send the rest of a command. Of a
+    /// crowd of them the log has one line a second.
+    fn log_given_up(&mut self, now: Instant, id: ConnectionId) {
+        self.given_up += 1;
+        let Some((client, unread_bytes)) = self.gateway.given_up(id) else { return };
+        if now < self.log_given_up_at {
+            return;
+        }
+        self.log_given_up_at = now.after(SEC);
+        let clients = core::mem::take(&mut self.given_up);
+        warn!(
+            client,
+            unread_bytes,
+            clients,
+            "disconnected a client that reads no replies, or does not send the rest of a command; it can read while it \
+             writes, pipeline less at a time, or get more room by reply_memory in the rack file"
+        );
     }
 
     /// Who came of late, and who comes.
@@ -449,7 +479,7 @@ impl Role for GatewayRole {
         self.connections.is_empty()
     }
 
-    fn snapshot(&self, _now: Now) -> Snapshot {
+    fn snapshot(&self, now: Now) -> Snapshot {
         let mut s = Snapshot::new("gateway", self.node);
         s.count(self.gateway.counters().each());
         s.count(self.gateway.of_group_counters().each());
@@ -471,6 +501,10 @@ impl Role for GatewayRole {
         latencies("write_seconds", "Latency of writes, in seconds.", writes);
         if !self.gateway.is_serving() {
             s.health = Health::NotYet("no session with the rack yet".to_string());
+        }
+        if self.gateway.is_failing(now.instant) {
+            let why = "the rack answered no command of the last seconds in time";
+            s.health = Health::NotYet(why.to_string());
         }
         s.tell("serving", self.gateway.is_serving());
         s.tell("reads", reads.count());

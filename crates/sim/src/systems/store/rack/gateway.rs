@@ -166,6 +166,7 @@ impl Redis {
             limits: Limits {
                 commands_max: plan.commands_max,
                 output_bytes_max: plan.output_bytes_max,
+                ..Limits::default()
             },
             node: if is_alone { 0 } else { node as u16 },
             port: 6_379,
