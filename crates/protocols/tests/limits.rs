@@ -64,6 +64,9 @@ struct Group {
     internal: usize,
     /// Replies to the client.
     replies: Vec<(u64, String)>,
+    /// Of the client's next writes, and how often it was told that an object was written.
+    flags: Flags,
+    pushed: usize,
 }
 
 const START_MS: u64 = 1_700_000_000_000;
@@ -116,6 +119,8 @@ impl Group {
             stamp_clock: LogClock::default(),
             internal: 0,
             replies: Vec::new(),
+            flags: Flags(0),
+            pushed: 0,
         };
         group.nodes = (1..=count).map(|node| group.node(node, 10)).collect();
         group.configure();
@@ -234,6 +239,7 @@ impl Group {
                 };
                 self.replies.push((repr.request.0, text));
             }
+            Op::Push => self.pushed += 1,
             Op::Write => {
                 if repr.flags.has(Flags::INTERNAL) {
                     self.internal += 1;
@@ -284,7 +290,7 @@ impl Group {
     /// A write, and its reply.
     fn write(&mut self, line: &str) -> String {
         let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-        let request = self.send(Flags(0), args[1], &args);
+        let request = self.send(self.flags, args[1], &args);
         for _ in 0..20 {
             self.pass(1);
             if let Some(at) = self.replies.iter().position(|(r, _)| *r == request) {
@@ -608,6 +614,25 @@ mod clocks {
                 self.pass(1);
             }
             at_most_ms
+        }
+    }
+
+    /// A client whose command found nothing in an object waits for it: it is told when the object
+    /// goes because its time has come (XREADGROUP BLOCK ends then), whoever the protocol lets
+    /// delete it.
+    #[test]
+    fn bug_23_6_who_waits_for_a_key_hears_that_it_expired() {
+        for protocol in ALL {
+            let mut g = Group::new(protocol, 3, 0, Guards::ALL);
+            g.write("SET k v PX 100");
+            // A null reply, as that of a command that waits.
+            g.flags = Flags::WAITS;
+            assert_eq!(g.write("SET k w NX"), "$-1\r\n", "{protocol:?}");
+            g.flags = Flags(0);
+            let told = g.pushed;
+            g.pass(1_000);
+            assert_eq!(g.at(1).engine().keys(), 0, "{protocol:?}");
+            assert_eq!(g.pushed, told + 1, "{protocol:?}");
         }
     }
 

@@ -171,6 +171,11 @@ impl<E: Engine> Vr<E> {
 
     /// The reply alone: the completion follows when a quorum has executed (Harmonia §8.3).
     fn reply_to_write(&mut self, operation: &PendingWrite, sink: &mut impl Sink) {
+        if is_unasked(operation) {
+            // A key whose time has come is gone for those who wait for it, too.
+            let in_force = self.in_force();
+            self.serving.tell_waiting(operation, in_force, &mut self.count, sink);
+        }
         // Where the switch checks replies it is told of those too.
         if is_unasked(operation) && !(self.group.checks_replies() && operation.asked.seq.is_some())
         {
