@@ -27,7 +27,7 @@ Examples:
   concord fuzz --protocol vr --seed 0x2a         replay one, and make it small if it fails
 
 The same seed gives the same run on every machine and in every build. The exit status is 0 if nothing
-was wrong, 1 if something was.")]
+was wrong, 1 if something was, 2 if it could not run.")]
 pub struct FuzzArgs {
     /// How replicas replicate; drawn by the seed if not given
     #[arg(long, value_name = "NAME", value_parser = parse_protocol)]

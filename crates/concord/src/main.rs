@@ -31,6 +31,9 @@ use concord_runtime::{Context, Error};
 use cli::{CheckArgs, Cli, Command};
 use systems::{falcon, store};
 
+/// The exit status of a check that showed nothing; a wrong command line has it, too.
+const NOT_SHOWN: u8 = 2;
+
 fn main() -> ExitCode {
     let done = match &Cli::parse().command {
         Command::Up(args) => up::run(args),
@@ -59,12 +62,12 @@ fn main() -> ExitCode {
         Command::Check(args) => return check(args),
         Command::Bench(args) => bench::run(args),
         Command::Reproduce(args) => reproduce::run(args),
-        Command::Sim(args) => return exit(sim::run_command(args)),
-        Command::Fuzz(args) => return exit(fuzz::run_command(args)),
+        Command::Sim(args) => return exit_of_check(sim::run_command(args)),
+        Command::Fuzz(args) => return exit_of_check(fuzz::run_command(args)),
         Command::Completions(args) => reference::completions(args),
         Command::Man(args) => reference::man(args),
         Command::Reference => reference::print(),
-        Command::Torture(args) => return exit(torture::run(args)),
+        Command::Torture(args) => return exit_of_check(torture::run(args)),
     };
     exit(done.map(|()| ExitCode::SUCCESS))
 }
@@ -76,9 +79,18 @@ fn exit(done: Result<ExitCode, Error>) -> ExitCode {
     })
 }
 
-/// `concord check`: 0 if linearizable, 1 if not, 2 if the search gave up.
+/// Of a command that checks something, where 1 says that it is wrong: nothing was shown.
+fn exit_of_check(done: Result<ExitCode, Error>) -> ExitCode {
+    done.unwrap_or_else(|e| {
+        eprintln!("concord: {e}");
+        ExitCode::from(NOT_SHOWN)
+    })
+}
+
+/// `concord check`: 0 if linearizable, 1 if not, 2 if the search gave up or the history cannot be
+/// read.
 fn check(args: &CheckArgs) -> ExitCode {
-    exit(check_history(args))
+    exit_of_check(check_history(args))
 }
 
 /// What is said beside an error about a history whose name is a rack file's.
@@ -101,7 +113,7 @@ fn check_history(args: &CheckArgs) -> Result<ExitCode, Error> {
     Ok(match report.verdict {
         Verdict::Ok => ExitCode::SUCCESS,
         Verdict::Violation => ExitCode::FAILURE,
-        Verdict::Unknown => ExitCode::from(2),
+        Verdict::Unknown => ExitCode::from(NOT_SHOWN),
     })
 }
 
