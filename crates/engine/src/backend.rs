@@ -207,6 +207,22 @@ pub trait Backend {
         Submitted::Done(Outcome::default())
     }
 
+    /// What a script does from now on can be undone; `alone`: it is not one of a transaction.
+    fn begin_undo(&mut self, alone: bool) {
+        let _ = alone;
+    }
+
+    /// A script has ended: what it did since [`Backend::begin_undo`] stays, or has not happened.
+    fn end_undo(&mut self, stays: bool) {
+        let _ = stays;
+    }
+
+    /// What was executed so far has cost, in the units of [`crate::script`]; the same at all
+    /// replicas.
+    fn spent(&self) -> u64 {
+        0
+    }
+
     /// See [`crate::Engine::prepare_copy`].
     fn prepare_copy(&mut self) -> bool;
 

@@ -1,5 +1,6 @@
 //! Which key is due when.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -32,6 +33,17 @@ pub(crate) struct Deadlines {
     of: [(u64, u128); DATABASES as usize],
     /// Keys whose deadlines changed since they were told; `None` where all are to be told.
     untold: Option<BTreeSet<Vec<u8>>>,
+    /// While a script is executed here: what it changed, oldest first.
+    undo: Option<Vec<Was>>,
+}
+
+/// What a script changed.
+#[derive(Debug)]
+enum Was {
+    /// A key's deadline was this one.
+    Due(Vec<u8>, Option<u64>),
+    /// These were all.
+    All(Box<Deadlines>),
 }
 
 impl Deadlines {
@@ -51,6 +63,13 @@ impl Deadlines {
 
     /// A change that need not be told.
     pub(crate) fn change_told(&mut self, key: &[u8], change: TtlChange) {
+        let before = self.of(key);
+        if let Some(undo) = &mut self.undo
+            && change != TtlChange::Keep
+            && !(change == TtlChange::Clear && before.is_none())
+        {
+            undo.push(Was::Due(key.to_vec(), before));
+        }
         match change {
             TtlChange::Keep => {}
             TtlChange::Clear => {
@@ -87,7 +106,38 @@ impl Deadlines {
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Deadlines::default();
+        self.replace(None);
+    }
+
+    /// None is left, and these are to be told; what there was can be undone.
+    fn replace(&mut self, untold: Option<BTreeSet<Vec<u8>>>) {
+        let mut undo = self.undo.take();
+        let before = core::mem::replace(self, Deadlines { untold, ..Deadlines::default() });
+        if let Some(undo) = &mut undo {
+            undo.push(Was::All(Box::new(before)));
+        }
+        self.undo = undo;
+    }
+
+    /// A script begins: what it changes can be undone.
+    pub(crate) fn begin_undo(&mut self) {
+        self.undo = Some(Vec::new());
+    }
+
+    /// What the script changed stays.
+    pub(crate) fn end_undo(&mut self) {
+        self.undo = None;
+    }
+
+    /// The script changed nothing.
+    pub(crate) fn undo(&mut self) {
+        for was in self.undo.take().unwrap_or_default().into_iter().rev() {
+            match was {
+                Was::Due(key, None) => self.change(&key, TtlChange::Clear),
+                Was::Due(key, Some(at)) => self.change(&key, TtlChange::Set(at)),
+                Was::All(before) => *self = *before,
+            }
+        }
     }
 
     /// Those of the keys of one database go, or all ([`databases::ALL`]); `is_told`: that need not
@@ -111,7 +161,8 @@ impl Deadlines {
 
     /// The same, where it need not be told: all are gone there too.
     pub(crate) fn clear_told(&mut self) {
-        *self = Deadlines { untold: self.untold.take(), ..Deadlines::default() };
+        let untold = self.untold.take();
+        self.replace(untold);
     }
 
     /// What changed since this was called last, and whether that is all there is.

@@ -335,6 +335,8 @@ pub(crate) struct EventBuffer {
     since: u64,
     /// What is executed was ordered before that, and its backend has taken its time.
     is_early: bool,
+    /// While a script is executed here: what it did, which may be undone.
+    held: Option<VecDeque<Event>>,
 }
 
 impl EventBuffer {
@@ -369,6 +371,13 @@ impl EventBuffer {
         if !self.is_on() || !self.classes.has(event.class) || self.is_early || self.position == 0 {
             return;
         }
+        if let Some(held) = &mut self.held {
+            // More would push the others out in the end.
+            if held.len() == EVENTS_MAX {
+                held.pop_front();
+            }
+            return held.push_back(event);
+        }
         let is_first = self.last.position != self.position;
         let index = if is_first { 1 } else { self.last.index + 1 };
         self.last = Place { position: self.position, index };
@@ -380,8 +389,26 @@ impl EventBuffer {
         }
     }
 
+    /// A script begins: what it does is told when it has ended.
+    pub(crate) fn hold(&mut self) {
+        self.held = Some(VecDeque::new());
+    }
+
+    /// It has ended; `stays`: what it did is told.
+    pub(crate) fn release(&mut self, stays: bool) {
+        let held = self.held.take().filter(|_| stays);
+        held.into_iter().flatten().for_each(|event| self.push(event));
+    }
+
     /// The last event, if it is this one, of the write that is executed: it is told otherwise.
     pub(crate) fn take_back(&mut self, name: &str, key: &[u8]) -> bool {
+        if let Some(held) = &mut self.held {
+            let is_it = held.back().is_some_and(|event| event.name == name && event.key == key);
+            if is_it {
+                held.pop_back();
+            }
+            return is_it;
+        }
         let is_it = |(place, event, _): &(Place, Event, u8)| {
             place.position == self.position && event.name == name && event.key == key
         };

@@ -110,8 +110,16 @@ pub trait Engine {
         reply: &mut Vec<u8>,
     ) -> Progress;
 
-    /// The next completion of a pending operation, in submission order.
+    /// The next completion of a pending operation, in submission order. An engine that
+    /// [works](Engine::works) does a slice of its work.
     fn poll(&mut self) -> Option<Completion>;
+
+    /// Whether it has more to do by itself: [`Engine::poll`] is to be called again soon, and
+    /// nothing else will wake it. What it does between two `None`s is bounded, so that a replica
+    /// can say meanwhile that it lives.
+    fn works(&self) -> bool {
+        false
+    }
 
     /// Makes ready to be copied; whether [`Engine::copy`] may be called by now.
     fn prepare_copy(&mut self) -> bool;

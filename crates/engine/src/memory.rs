@@ -54,6 +54,7 @@ mod stream_info;
 mod streams;
 mod strings;
 mod trig;
+mod undo;
 mod work;
 mod zsets;
 
@@ -195,8 +196,13 @@ pub struct Memory {
     memory_bytes_max: u64,
     /// The most that the data ever took.
     peak_bytes: u64,
-    /// A script is under way: its commands share what it may look at.
+    /// A script is under way, or a transaction with scripts: its commands share how much they may
+    /// answer.
     is_in_script: bool,
+    /// A script is under way: each of its commands has its own work, for which it pays.
+    runs_script: bool,
+    /// The same, and no transaction: whoever executes it bounds what its commands answer.
+    is_alone: bool,
 }
 
 impl Memory {
@@ -234,7 +240,16 @@ impl Memory {
             }
         }
         let store = Store::new(WORK_MAX);
-        Memory { store, handlers, table, memory_bytes_max, peak_bytes: 0, is_in_script: false }
+        Memory {
+            store,
+            handlers,
+            table,
+            memory_bytes_max,
+            peak_bytes: 0,
+            is_in_script: false,
+            runs_script: false,
+            is_alone: false,
+        }
     }
 
     /// One command may look at so many elements, in the place of [`WORK_MAX`]; the same at all
@@ -273,7 +288,9 @@ impl Memory {
             reply.truncate(start);
             resp::error(reply, &failure.0);
         }
-        self.store.work.wrote(reply.len() - start);
+        if !self.is_alone {
+            self.store.work.wrote(reply.len() - start);
+        }
     }
 
     fn run(
@@ -409,11 +426,13 @@ impl Backend for Memory {
             resp::error(reply, OUT_OF_MEMORY);
         }
         for (index, command) in step.commands.iter().enumerate().filter(|_| !refused) {
-            if !self.is_in_script {
+            if !self.is_in_script || self.runs_script {
                 self.store.work.begin_command();
             }
             self.store.raised.begin(index);
+            let before = self.store.used_bytes();
             self.execute(step.class, command, context, entropy, reply);
+            self.store.work.moved(self.store.used_bytes().abs_diff(before));
             // Commands of one transaction draw differently.
             entropy = splitmix64(entropy);
         }
@@ -453,6 +472,25 @@ impl Backend for Memory {
     fn end_script(&mut self, _class: Class, _reply: &mut Vec<u8>) -> Submitted {
         self.is_in_script = false;
         Submitted::Done(Outcome::default())
+    }
+
+    fn begin_undo(&mut self, alone: bool) {
+        (self.runs_script, self.is_alone) = (true, alone);
+        self.store.work.begin_script();
+        self.store.begin_undo();
+    }
+
+    fn end_undo(&mut self, stays: bool) {
+        (self.runs_script, self.is_alone) = (false, false);
+        self.store.work.end_script();
+        match stays {
+            true => self.store.end_undo(),
+            false => self.store.undo(),
+        }
+    }
+
+    fn spent(&self) -> u64 {
+        self.store.work.spent()
     }
 
     fn prepare_copy(&mut self) -> bool {

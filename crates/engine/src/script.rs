@@ -2,9 +2,16 @@
 //!
 //! The interpreter is another crate's ([`Interpreter`]). Every replica executes a script, so that a
 //! script must do the same on each: its clock and randomness are the record's ([`Context`]), and
-//! what it is told comes in an order that hangs on the data alone. Each of its commands runs like
+//! what it is told comes in an order that depends on the data alone. Each of its commands runs like
 //! one that a client sent, times to live included, and nothing comes in between.
+//!
+//! A script may take seconds, and a replica must say meanwhile that it lives. So an interpreter
+//! executes a long script in slices ([`Paused`]), which are counted in units of cost and not by a
+//! clock: a unit is about what an instruction of Lua takes, 10 ns. Between two slices nothing else
+//! is executed. A script that costs too much is stopped, and all that it has done is undone: keys,
+//! times to live, events, and what it published.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -41,17 +48,40 @@ pub struct Script<'a> {
 
 /// What a script acts on.
 pub trait Host {
-    /// Executes one command, name first, and appends its reply in RESP2 or RESP3.
-    fn call(&mut self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>);
+    /// Executes one command, name first, and appends its reply in RESP2 or RESP3. Returns what that
+    /// has cost beside its arguments and its reply: the same at all replicas.
+    fn call(&mut self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>) -> u64;
 
     /// Whether the user who runs the script may execute a command; `None` if there is none of this
     /// name.
     fn may(&mut self, args: &[&[u8]]) -> Option<bool>;
 }
 
-/// Runs a script to its end and appends its reply. What it does must hang on nothing but the script
-/// and the host's replies, and it must end.
-pub type Interpreter = fn(&Script<'_>, &mut dyn Host, &mut Vec<u8>);
+/// How far a script got.
+#[derive(Debug)]
+pub enum Ran {
+    /// It has ended, and its reply was appended.
+    Ended,
+    /// It has cost too much, and the error was appended: what it did is to be undone.
+    Stopped,
+    /// It goes on when it is told to.
+    Paused(Box<dyn Paused>),
+}
+
+/// A script between two slices.
+pub trait Paused: core::fmt::Debug {
+    /// Executes the next slice; see [`Interpreter`].
+    fn go_on(self: Box<Self>, host: &mut dyn Host, reply: &mut Vec<u8>) -> Ran;
+}
+
+/// Runs a script to its end and appends its reply, or runs a short part of it. What it does must
+/// depend on nothing but the script and the host's replies, and it must end.
+pub type Interpreter = fn(&Script<'_>, &mut dyn Host, &mut Vec<u8>) -> Ran;
+
+/// About what a slice may cost, in units: some 10 ms.
+pub const SLICE_COST: u64 = 1_000_000;
+/// What a command is taken for that waited for a script.
+pub(crate) const WAITED_COST: u64 = 1_000;
 
 /// Most bytes of one channel or message, as for a client's PUBLISH (`VALUE_BYTES_MAX` of the wire).
 const PUBLISHED_VALUE_BYTES_MAX: usize = 1 << 20;
@@ -231,14 +261,14 @@ pub(crate) fn declares_allow_oom(text: &[u8]) -> bool {
     Shebang::parse(text).is_ok_and(|shebang| shebang.allow_oom)
 }
 
-/// The shim as a script sees it.
-struct Within<'a, B> {
-    shim: &'a mut Shimmed<B>,
+/// What holds for the commands of a script.
+#[derive(Debug)]
+pub(crate) struct Rules {
     context: Context,
     class: Class,
     read_only: bool,
     /// The only key that may be touched, if the record names one.
-    own_key: Option<&'a [u8]>,
+    own_key: Option<Vec<u8>>,
     /// Whose keys it has.
     database: u8,
     /// On whose behalf it runs, if that user may not do everything.
@@ -248,13 +278,29 @@ struct Within<'a, B> {
     command: CommandBuf,
 }
 
+/// A script that waits for its next slice.
+#[derive(Debug)]
+pub(crate) struct Running {
+    paused: Box<dyn Paused>,
+    rules: Rules,
+    reply: Vec<u8>,
+}
+
+/// The shim as a script sees it.
+struct Within<'a, B> {
+    shim: &'a mut Shimmed<B>,
+    rules: &'a mut Rules,
+}
+
 impl<B: Backend> Host for Within<'_, B> {
-    fn call(&mut self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>) {
+    fn call(&mut self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>) -> u64 {
         let start = reply.len();
+        let before = self.shim.backend().spent();
         if let Err(text) = self.execute(resp3, args, reply) {
             reply.truncate(start);
             resp::error(reply, &text);
         }
+        self.shim.backend().spent() - before
     }
 
     fn may(&mut self, args: &[&[u8]]) -> Option<bool> {
@@ -262,7 +308,7 @@ impl<B: Backend> Host for Within<'_, B> {
         let name = UpperName::of(args[0]);
         let is_own =
             || table.spec_of(name.bytes(), None).is_some_and(|spec| spec.class().is_some());
-        let may = self.acting.as_ref().is_none_or(|acting| acting.may(table, args));
+        let may = self.rules.acting.as_ref().is_none_or(|acting| acting.may(table, args));
         let is_known = is_own() || self.shim.understood.catalogue().has_call(args);
         is_known.then_some(may)
     }
@@ -289,22 +335,22 @@ impl<B: Backend> Within<'_, B> {
         let name = if localized.is_some() { UpperName::of(args[0]) } else { name };
         let start = reply.len();
         let (class, flags, places) = self.look_up(&name, args)?;
-        if class == Class::Write && self.read_only {
+        if class == Class::Write && self.rules.read_only {
             return Err(READ_ONLY.to_vec());
         }
-        let full = self.context.memory_full && !self.wrote;
+        let full = self.rules.context.memory_full && !self.rules.wrote;
         if full && flags.has(Flags::DENYOOM) {
             return Err(OUT_OF_MEMORY.to_vec());
         }
-        if let Some(own) = self.own_key
+        if let Some(own) = self.rules.own_key.as_deref()
             && (places.is_empty()
                 || places.iter().any(|&at| args[at] != own)
                 || keys::sorts_by_keys(args))
         {
             return Err(NOT_LOCAL.to_vec());
         }
-        if self.class == Class::Write {
-            places.iter().for_each(|&at| self.shim.delete_if_due(&self.context, args[at]));
+        if self.rules.class == Class::Write {
+            places.iter().for_each(|&at| self.shim.delete_if_due(&self.rules.context, args[at]));
         }
         let is_one = places.iter().all(|&at| args[at] == args[places[0]]);
         let key_index = match places.first() {
@@ -313,19 +359,19 @@ impl<B: Backend> Within<'_, B> {
             Some(_) => return Err(SEVERAL_KEYS.to_vec()),
             None => 0,
         };
-        self.wrote |= class == Class::Write;
-        self.context.entropy = splitmix64(self.context.entropy);
-        let context = Context { resp3, memory_full: false, decide: false, ..self.context };
-        let mut buffer = core::mem::take(&mut self.command);
+        self.rules.wrote |= class == Class::Write;
+        self.rules.context.entropy = splitmix64(self.rules.context.entropy);
+        let context = Context { resp3, memory_full: false, decide: false, ..self.rules.context };
+        let mut buffer = core::mem::take(&mut self.rules.command);
         buffer.encode(key_index, args.iter().copied());
-        if let Ok(command) = Command::parse(buffer.set_database(self.database)) {
+        if let Ok(command) = Command::parse(buffer.set_database(self.rules.database)) {
             let progress = self.shim.start(&context, class, &name, &command, reply);
             debug_assert!(progress == Progress::Done, "commands of a script are done at once");
         }
-        self.command = buffer;
+        self.rules.command = buffer;
         if localized.is_some() || names.are_of_all() {
             let own = reply.split_off(start);
-            reply.extend_from_slice(&show(names, self.database, own));
+            reply.extend_from_slice(&show(names, self.rules.database, own));
         }
         Ok(())
     }
@@ -333,7 +379,7 @@ impl<B: Backend> Within<'_, B> {
     /// Refuses what the user who runs the script may not do. What is wrong with a command is said
     /// first.
     fn must_be_allowed(&self, name: &UpperName, args: &[&[u8]]) -> Result<(), Vec<u8>> {
-        let Some(acting) = &self.acting else { return Ok(()) };
+        let Some(acting) = &self.rules.acting else { return Ok(()) };
         let is_right = match (name.bytes(), args.len()) {
             (b"PING", argc) => argc <= 2,
             (b"ECHO" | b"SELECT", argc) => argc == 2,
@@ -353,16 +399,16 @@ impl<B: Backend> Within<'_, B> {
         name: &UpperName,
         args: &[&'c [u8]],
     ) -> Result<Option<Localized<'c>>, Vec<u8>> {
-        if !may_change(self.database, args) && !name.is(b"MOVE") && !name.is(b"COPY") {
+        if !may_change(self.rules.database, args) && !name.is(b"MOVE") && !name.is(b"COPY") {
             return Ok(None);
         }
         self.look_up(name, args)?;
         let table = self.shim.backend().commands();
         let spec = table.and_then(|t| t.spec_of(name.bytes(), args.get(1).copied()));
-        let all = localize(self.database, spec, name, args);
+        let all = localize(self.rules.database, spec, name, args);
         let all = all.map_err(|text| text.as_bytes().to_vec())?;
         // As with the Redis engine, whose replicas know of other databases by the requests.
-        let goes = all.get(2).is_some_and(|to| of_key(to) != self.database);
+        let goes = all.get(2).is_some_and(|to| of_key(to) != self.rules.database);
         if name.is(b"MOVE") || name.is(b"COPY") && goes {
             return Err(STAYS.to_vec());
         }
@@ -379,11 +425,11 @@ impl<B: Backend> Within<'_, B> {
         match (name.bytes(), args) {
             (b"PING", [_]) => resp::simple(reply, "PONG"),
             (b"PING" | b"ECHO", [_, text]) => resp::bulk(reply, text),
-            (b"SELECT", [_, number]) if databases::number(number) == Ok(self.database) => {
+            (b"SELECT", [_, number]) if databases::number(number) == Ok(self.rules.database) => {
                 reply.extend_from_slice(resp::OK);
             }
             (b"TIME", [_]) => {
-                let now_ms = self.context.now_ms;
+                let now_ms = self.rules.context.now_ms;
                 resp::array(reply, 2);
                 for part in [now_ms / 1000, now_ms % 1000 * 1000] {
                     let mut digits = Vec::new();
@@ -400,7 +446,7 @@ impl<B: Backend> Within<'_, B> {
             (b"SELECT", _) => return Err(STAYS.to_vec()),
             (b"TIME", _) => return Err(WRONG_ARITY.to_vec()),
             (b"PUBLISH" | b"SPUBLISH", [_, channel, message]) => {
-                if self.read_only {
+                if self.rules.read_only {
                     return Err(READ_ONLY.to_vec());
                 }
                 if channel.len().max(message.len()) > PUBLISHED_VALUE_BYTES_MAX {
@@ -460,7 +506,8 @@ const SEVERAL_KEYS: &[u8] =
     b"ERR Concord's memory engine does not support commands over several keys in scripts";
 
 impl<B: Backend> Shimmed<B> {
-    /// EVAL, FCALL and their kin, where scripts are executed here.
+    /// EVAL, FCALL and their kin, where scripts are executed here. `Pending`: it goes on by
+    /// [`Shimmed::run_slice`].
     pub(crate) fn start_script(
         &mut self,
         interpreter: Interpreter,
@@ -474,19 +521,70 @@ impl<B: Backend> Shimmed<B> {
         if !self.is_in_exec {
             self.backend_mut().begin_script();
         }
+        self.begin_undo();
         let ran = match is_call(&UpperName::of(command.name())) {
             true => self.run_call(interpreter, context, class, command, reply),
             false => self.run_script(interpreter, context, class, command, reply),
         };
-        if let Err(text) = ran {
-            reply.truncate(start);
-            resp::error(reply, &text);
+        let (ran, rules) = match ran {
+            Ok((ran, rules)) => (ran, Some(rules)),
+            Err(text) => {
+                reply.truncate(start);
+                resp::error(reply, &text);
+                (Ran::Ended, None)
+            }
+        };
+        match (ran, rules) {
+            (Ran::Paused(paused), Some(rules)) => {
+                reply.truncate(start);
+                self.running = Some(Running { paused, rules, reply: Vec::new() });
+                return Progress::Pending;
+            }
+            (Ran::Stopped, _) => self.end_undo(false),
+            (Ran::Ended | Ran::Paused(_), _) => self.end_undo(true),
         }
         if self.is_in_exec {
             return Progress::Done;
         }
         self.put_published(reply, start);
         self.end_script(context, class, reply)
+    }
+
+    /// The next slice of the script that runs; its reply, if it has ended.
+    pub(crate) fn run_slice(&mut self) -> Option<Vec<u8>> {
+        let Running { paused, mut rules, mut reply } = self.running.take()?;
+        let mut within = Within { shim: self, rules: &mut rules };
+        match paused.go_on(&mut within, &mut reply) {
+            Ran::Paused(paused) => {
+                self.running = Some(Running { paused, rules, reply });
+                return None;
+            }
+            Ran::Stopped => self.end_undo(false),
+            Ran::Ended => self.end_undo(true),
+        }
+        Some(reply)
+    }
+
+    /// What a script does from now on can be undone.
+    fn begin_undo(&mut self) {
+        let alone = !self.is_in_exec;
+        self.backend_mut().begin_undo(alone);
+        self.before_script = (self.published.len(), self.published_bytes, self.expired);
+        self.deadlines.begin_undo();
+        self.feed.hold();
+    }
+
+    /// A script has ended: what it did stays, or has not happened.
+    fn end_undo(&mut self, stays: bool) {
+        self.backend_mut().end_undo(stays);
+        self.feed.release(stays);
+        if stays {
+            return self.deadlines.end_undo();
+        }
+        self.deadlines.undo();
+        let published;
+        (published, self.published_bytes, self.expired) = self.before_script;
+        self.published.truncate(published);
     }
 
     /// What began with [`Backend::begin_script`] has ended.
@@ -515,13 +613,12 @@ impl<B: Backend> Shimmed<B> {
         class: Class,
         command: &Command<'_>,
         reply: &mut Vec<u8>,
-    ) -> Result<(), Vec<u8>> {
+    ) -> Result<(Ran, Rules), Vec<u8>> {
         let (args, rules) = sent::split(command.args().collect());
         let acting = self.acting(rules)?;
         let call = self.call_of(context, class, &args)?;
         let flags = call.function.flags;
-        let mut within = Within {
-            shim: self,
+        let mut rules = Rules {
             context: *context,
             class,
             read_only: call.is_read || flags.no_writes(),
@@ -541,8 +638,9 @@ impl<B: Backend> Shimmed<B> {
             seed: context.entropy,
             function: Some(&call.function.name),
         };
-        interpreter(&script, &mut within, reply);
-        Ok(())
+        let mut within = Within { shim: self, rules: &mut rules };
+        let ran = interpreter(&script, &mut within, reply);
+        Ok((ran, rules))
     }
 
     fn run_script(
@@ -552,7 +650,7 @@ impl<B: Backend> Shimmed<B> {
         class: Class,
         command: &Command<'_>,
         reply: &mut Vec<u8>,
-    ) -> Result<(), Vec<u8>> {
+    ) -> Result<(Ran, Rules), Vec<u8>> {
         let (args, rules) = sent::split(command.args().collect());
         let acting = self.acting(rules)?;
         let [_, text, number, rest @ ..] = &args[..] else {
@@ -575,12 +673,11 @@ impl<B: Backend> Shimmed<B> {
                 b"ERR Can not execute a script with write flag using *_ro command.".to_vec()
             );
         }
-        let mut within = Within {
-            shim: self,
+        let mut rules = Rules {
             context: *context,
             class,
             read_only: is_read || shebang.no_writes,
-            own_key: command.key(),
+            own_key: command.key().map(<[u8]>::to_vec),
             database: command.database(),
             acting,
             wrote: shebang.allow_oom,
@@ -590,8 +687,9 @@ impl<B: Backend> Shimmed<B> {
         let (keys, resp3) = (&own_names[..], context.resp3);
         let (code_at, seed, function) = (shebang.code_at, context.entropy, None);
         let script = Script { text, code_at, keys, args, resp3, seed, function };
-        interpreter(&script, &mut within, reply);
-        Ok(())
+        let mut within = Within { shim: self, rules: &mut rules };
+        let ran = interpreter(&script, &mut within, reply);
+        Ok((ran, rules))
     }
 
     /// Deletes a key whose time has come, before a script looks at it.

@@ -31,7 +31,7 @@ use crate::deadlines::Deadlines;
 use crate::events::{EVENTS_COMMAND, EventBuffer};
 use crate::functions::{Functions, Loader};
 use crate::plan::{After, Settled, plan_command};
-use crate::script::Interpreter;
+use crate::script::{Interpreter, Running, SLICE_COST, WAITED_COST};
 use crate::several;
 use crate::table::UpperName;
 use crate::users::{USERS_COMMAND, Users};
@@ -47,7 +47,7 @@ mod scripts;
 mod watch;
 
 use alone::Alone;
-use exec::Parts;
+use exec::{Parts, Transaction};
 pub(crate) use functions::is_call;
 use scripts::Answers;
 use watch::Watched;
@@ -110,6 +110,8 @@ enum Work {
     Unlinked(u8),
     /// A part of a copy, which runs alone.
     Alone(Alone),
+    /// A script that is executed here, by itself or in a transaction, slice by slice.
+    Running(Option<Transaction>, Class),
     /// Finished at once, behind others that have not: its completion waits its turn.
     Finished(Completion),
 }
@@ -129,7 +131,7 @@ enum Stalled {
 #[derive(Debug)]
 pub struct Shimmed<B> {
     backend: B,
-    deadlines: Deadlines,
+    pub(crate) deadlines: Deadlines,
     /// Libraries of functions.
     functions: Functions,
     /// Users, which gateways keep here.
@@ -154,9 +156,9 @@ pub struct Shimmed<B> {
     /// The backend was given values that are none.
     broken: bool,
     /// Keys that were deleted because they were due.
-    expired: u64,
+    pub(crate) expired: u64,
     /// What happened to keys, for those who listen.
-    event_buffer: EventBuffer,
+    pub(crate) event_buffer: EventBuffer,
     stalled: VecDeque<Stalled>,
     /// Who executes scripts, if they do not go to the backend.
     interpreter: Option<Interpreter>,
@@ -168,6 +170,16 @@ pub struct Shimmed<B> {
     pub(crate) published_bytes: usize,
     /// It is one of a transaction, of which all say together what they published.
     pub(crate) is_in_exec: bool,
+    /// It waits for its next slice.
+    pub(crate) running: Option<Running>,
+    /// Before the script that is executed here: messages, their bytes, and the keys that were
+    /// deleted as they were due.
+    pub(crate) before_script: (usize, usize, u64),
+    /// What was done since [`Engine::poll`] returned nothing the last time, in the units of
+    /// scripts.
+    worked: u64,
+    /// It returned nothing, though there was more to do.
+    rests: bool,
 }
 
 impl<B: Backend> Shimmed<B> {
@@ -196,6 +208,10 @@ impl<B: Backend> Shimmed<B> {
             published: Vec::new(),
             published_bytes: 0,
             is_in_exec: false,
+            running: None,
+            before_script: (0, 0, 0),
+            worked: 0,
+            rests: false,
         }
     }
 
@@ -218,7 +234,7 @@ impl<B: Backend> Shimmed<B> {
 
     /// Whether `command`'s plan needs a deadline that an unfinished step may still change.
     fn must_wait(&self, class: Class, name: &UpperName, command: &Command<'_>) -> bool {
-        if self.alone_pending || self.watches_pending {
+        if self.alone_pending || self.watches_pending || self.running.is_some() {
             return true;
         }
         let is_settled = self.unsettled.is_empty() && self.flushes_pending == 0;
@@ -297,7 +313,11 @@ impl<B: Backend> Shimmed<B> {
             return self.start_expire(context, class, command, reply);
         }
         if let Some(interpreter) = self.interpreter.filter(|_| is_script(name)) {
-            return self.start_script(interpreter, context, class, command, reply);
+            let progress = self.start_script(interpreter, context, class, command, reply);
+            if self.running.is_some() && !self.is_in_exec {
+                self.pending.push_back(Pending::of(Work::Running(None, class), *context));
+            }
+            return progress;
         }
         let key = command.key();
         if is_call(name) {
@@ -470,6 +490,7 @@ impl<B: Backend> Shimmed<B> {
             | Work::Finished(_)
             | Work::Alone(_)
             | Work::Watched(_)
+            | Work::Running(..)
             | Work::Naming(_) => {
                 return single_effect;
             }
@@ -551,9 +572,45 @@ impl<B: Backend> Shimmed<B> {
         Some(Completion { reply, effect, stopped: done.outcome.stopped })
     }
 
-    /// Submits what waited, as far as nothing unfinished is in its way.
+    /// The script that runs goes on; the completion of the oldest operation, if it was that.
+    fn work(&mut self) -> Option<Completion> {
+        let Some(Pending { work: Work::Running(transaction, class), context, .. }) =
+            self.pending.front_mut()
+        else {
+            return None;
+        };
+        let (transaction, class, context) = (transaction.take(), *class, *context);
+        self.worked += SLICE_COST;
+        let ended = self.run_slice();
+        let (mut reply, start) = match transaction {
+            None => (ended?, 0),
+            Some(transaction) => match self.go_on_with(transaction, ended) {
+                Ok(reply) => (reply, 0),
+                Err(transaction) => {
+                    if let Some(pending) = self.pending.front_mut() {
+                        pending.work = Work::Running(Some(transaction), class);
+                    }
+                    return None;
+                }
+            },
+        };
+        self.pending.pop_front();
+        self.put_published(&mut reply, start);
+        if self.end_script(&context, class, &mut reply) == Progress::Pending {
+            // Its reply was taken, and comes when those before it have.
+            return None;
+        }
+        Some(Completion { reply, ..Completion::default() })
+    }
+
+    /// Submits what waited, as far as nothing unfinished is in its way, and for about a slice at
+    /// most.
     fn drain_stalled(&mut self) {
-        while let Some(front) = self.stalled.pop_front() {
+        while self.worked < SLICE_COST
+            && let Some(front) = self.stalled.pop_front()
+        {
+            let before = self.backend.spent();
+            self.worked += WAITED_COST;
             let (finished, context) = match front {
                 Stalled::Command { context, class, command } => {
                     let Ok(parsed) = Command::parse(&command) else { continue };
@@ -578,7 +635,25 @@ impl<B: Backend> Shimmed<B> {
                 let work = Work::Finished(Completion { reply, ..Completion::default() });
                 self.pending.push_back(Pending::of(work, context));
             }
+            self.worked += self.backend.spent() - before;
         }
+    }
+
+    fn next_done(&mut self) -> Option<Completion> {
+        self.drain_stalled();
+        if let Some(Pending { work: Work::Finished(completion), .. }) = self.pending.front_mut() {
+            let completion = core::mem::take(completion);
+            self.pending.pop_front();
+            return Some(completion);
+        }
+        let is_next = matches!(self.pending.front(), Some(Pending { work: Work::Running(..), .. }));
+        if is_next && self.running.is_some() {
+            return if self.worked < SLICE_COST { self.work() } else { None };
+        }
+        let done = self.backend.poll()?;
+        let completion = self.complete(done);
+        self.drain_stalled();
+        completion
     }
 }
 
@@ -637,16 +712,16 @@ impl<B: Backend> Engine for Shimmed<B> {
     }
 
     fn poll(&mut self) -> Option<Completion> {
-        self.drain_stalled();
-        if let Some(Pending { work: Work::Finished(completion), .. }) = self.pending.front_mut() {
-            let completion = core::mem::take(completion);
-            self.pending.pop_front();
-            return Some(completion);
+        let completion = self.next_done();
+        if completion.is_none() {
+            self.rests = self.worked >= SLICE_COST;
+            self.worked = 0;
         }
-        let done = self.backend.poll()?;
-        let completion = self.complete(done);
-        self.drain_stalled();
         completion
+    }
+
+    fn works(&self) -> bool {
+        self.rests || self.running.is_some()
     }
 
     fn prepare_copy(&mut self) -> bool {

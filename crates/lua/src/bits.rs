@@ -2,7 +2,8 @@
 
 use mlua::{Lua, MultiValue, Table, Value, Variadic};
 
-use crate::natives::{Fallible, outcome};
+use crate::meter::Meter;
+use crate::natives::{Fallible, count_texts, outcome};
 
 /// A number's low 32 bits, of a double as of an integer; rounded to even.
 fn bits_of(value: &Value, name: &str, at: usize) -> Fallible<u32> {
@@ -67,21 +68,26 @@ const OPERATIONS: [(&str, Operation); 11] = [
     ("ror", |args| shift(args, "ror", u32::rotate_right)),
 ];
 
-pub(crate) fn library(lua: &Lua) -> mlua::Result<Table> {
+pub(crate) fn library(lua: &Lua, meter: &Meter) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     for (name, operation) in OPERATIONS {
+        let meter = meter.clone();
         let function = lua.create_function(move |lua, args: Variadic<Value>| {
+            count_texts(&meter, &args)?;
             let number = |bits: u32| MultiValue::from_iter([Value::Integer((bits as i32).into())]);
             outcome(lua, operation(&args).map(number))
         })?;
         table.raw_set(name, function)?;
     }
-    let hex = lua.create_function(|lua, args: Variadic<Value>| match tohex(&args) {
-        Ok(text) => {
-            let text = Value::String(lua.create_string(text)?);
-            outcome(lua, Ok(MultiValue::from_iter([text])))
+    let meter = meter.clone();
+    let hex = lua.create_function(move |lua, args: Variadic<Value>| {
+        match count_texts(&meter, &args).map(|()| tohex(&args))? {
+            Ok(text) => {
+                let text = Value::String(lua.create_string(text)?);
+                outcome(lua, Ok(MultiValue::from_iter([text])))
+            }
+            Err(text) => outcome(lua, Err(text)),
         }
-        Err(text) => outcome(lua, Err(text)),
     })?;
     table.raw_set("tohex", hex)?;
     Ok(table)

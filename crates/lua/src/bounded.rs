@@ -1,4 +1,5 @@
-//! Natives that get too many arguments at once.
+//! Functions in front of natives: they bound the arguments, and count what Lua's own functions
+//! cost.
 //!
 //! Each argument of a native that is no number is held by mlua while it runs, in a thread's stack
 //! that has room for 8,000 values: one more ends the process, whoever catches what. `unpack` gives
@@ -7,59 +8,223 @@
 //! of a script's function that ends by calling one of Lua's would be gone, and with it the line
 //! that an error names.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
+use std::ptr;
 
 use mlua::ffi::{
-    LUA_MULTRET, LUA_TBOOLEAN, LUA_TFUNCTION, LUA_TNIL, LUA_TNUMBER, LUA_TSTRING, LUA_TTABLE,
-    lua_call, lua_gettop, lua_insert, lua_next, lua_pop, lua_pushcclosure, lua_pushinteger,
-    lua_pushnil, lua_pushvalue, lua_rawset, lua_settop, lua_tointeger, lua_type, lua_upvalueindex,
+    LUA_GCSTEP, LUA_MULTRET, LUA_TBOOLEAN, LUA_TFUNCTION, LUA_TNIL, LUA_TNUMBER, LUA_TSTRING,
+    LUA_TTABLE, lua_CFunction, lua_call, lua_gc, lua_gettop, lua_insert, lua_lessthan,
+    lua_newuserdata, lua_next, lua_objlen, lua_pop, lua_pushboolean, lua_pushcclosure,
+    lua_pushinteger, lua_pushlightuserdata, lua_pushnil, lua_pushvalue, lua_rawset, lua_settop,
+    lua_toboolean, lua_tocfunction, lua_tointeger, lua_touserdata, lua_type, lua_upvalueindex,
     luaL_checktype, luaL_error,
 };
 use mlua::{Function, Lua, Table, lua_State};
 
+use crate::internals::{Walk, cost_of_next};
+use crate::meter::{Counts, Meter};
+
+/// What a call of one of Lua's own functions costs beside its bytes.
+const CALL_COST: u64 = 8;
+/// So many bytes that it makes cost one unit.
+const BYTES_OF_ONE: u64 = 8;
+/// What a step of the collector costs, which sees about 512 KiB, and what it is told.
+pub(crate) const COLLECT_STEP_COST: u64 = 50_000;
+const COLLECT_STEP_KIB: c_int = 256;
+/// What a comparison costs while a table is sorted.
+const COMPARED_COST: u64 = 4;
+
+/// What a function in front of another one needs of the interpreter: what is counted, and what is
+/// called when garbage is to be collected.
+#[derive(Clone, Debug)]
+pub(crate) struct Front {
+    meter: Meter,
+    rest: Function,
+}
+
+impl Front {
+    pub(crate) fn new(meter: &Meter, rest: &Function) -> Front {
+        Front { meter: meter.clone(), rest: rest.clone() }
+    }
+}
+
+/// Has garbage collected where there is much, before a native makes more.
+///
+/// # Safety
+/// The upvalues are the counts, and behind them the function that collects.
+unsafe fn rest(state: *mut lua_State, upvalue: c_int) {
+    // SAFETY: as the caller says. One slot beyond the arguments is used, of the 20 that a function
+    // always has. Nothing here has a destructor.
+    unsafe {
+        if counts_of(state, upvalue).is_full() {
+            lua_pushvalue(state, lua_upvalueindex(upvalue + 1));
+            lua_call(state, 0, 0);
+        }
+    }
+}
+
 /// Puts a function in front of each function in `table`, which takes at most `most` arguments that
 /// are no numbers.
-pub(crate) fn functions(lua: &Lua, table: &Table, most: c_int) -> mlua::Result<()> {
+pub(crate) fn functions(lua: &Lua, table: &Table, most: c_int, front: &Front) -> mlua::Result<()> {
+    let counts: *const Counts = front.meter.counts();
     // SAFETY: it is called protected, with the table as the only value on the stack and room for
-    // three more beyond what every C function has. A field that is there may be assigned to while
-    // `lua_next` goes through the fields.
+    // more than is pushed. A field that is there may be assigned to while `lua_next` goes through
+    // the fields.
     unsafe {
-        lua.exec_raw((table,), |state| {
+        lua.exec_raw((table, &front.rest), |state| {
             lua_pushnil(state);
             while lua_next(state, 1) != 0 {
                 if lua_type(state, -1) == LUA_TFUNCTION {
                     lua_pushvalue(state, -2);
                     lua_insert(state, -2);
                     lua_pushinteger(state, most.into());
-                    lua_pushcclosure(state, counted, 2);
+                    lua_pushlightuserdata(state, counts.cast_mut().cast());
+                    lua_pushvalue(state, 2);
+                    lua_pushcclosure(state, counted, 4);
                     lua_rawset(state, 1);
                 } else {
                     lua_pop(state, 1);
                 }
             }
-            lua_pop(state, 1);
+            lua_settop(state, 0);
         })
     }
 }
 
-/// Lua's `next`, for loops of scripts: an error where a key is an object.
-pub(crate) fn next(lua: &Lua) -> mlua::Result<Function> {
-    // SAFETY: it is a function of the interpreter's that checks its arguments.
-    unsafe { lua.create_c_function(next_in_order) }
+/// Has what Lua's own functions of `string`, `table` and `math` make counted, and of `tonumber` and
+/// `tostring`.
+pub(crate) fn charge(lua: &Lua, meter: &Meter, rest: &Function) -> mlua::Result<()> {
+    let counts: *const Counts = meter.counts();
+    let globals = lua.globals();
+    for name in ["string", "table", "math"] {
+        let table: Table = globals.raw_get(name)?;
+        // SAFETY: it is called protected, with the table as the only value on the stack and room
+        // for three more beyond what every C function has. A field that is there may be assigned to
+        // while `lua_next` goes through the fields.
+        unsafe {
+            lua.exec_raw::<()>((table, rest), |state| {
+                lua_pushnil(state);
+                while lua_next(state, 1) != 0 {
+                    if let Some(own) = lua_tocfunction(state, -1) {
+                        lua_pop(state, 1);
+                        lua_pushvalue(state, -1);
+                        push_charged(state, own, counts, 2);
+                        lua_rawset(state, 1);
+                    } else {
+                        lua_pop(state, 1);
+                    }
+                }
+                lua_settop(state, 0);
+            })?;
+        }
+    }
+    for name in ["tonumber", "tostring"] {
+        let function: Function = globals.raw_get(name)?;
+        // SAFETY: as above; what is not one of Lua's own functions is given back as it is.
+        let charged: Function = unsafe {
+            lua.exec_raw((rest, function), |state| {
+                if let Some(own) = lua_tocfunction(state, -1) {
+                    push_charged(state, own, counts, 1);
+                    lua_insert(state, 1);
+                    lua_settop(state, 1);
+                }
+            })?
+        };
+        globals.raw_set(name, charged)?;
+    }
+    Ok(())
 }
 
-unsafe extern "C-unwind" fn next_in_order(state: *mut lua_State) -> c_int {
-    // SAFETY: called by the interpreter as one of its functions. Nothing here has a destructor, so
-    // that an error may leave it at any call. The stack has room for a key and its value.
+/// # Safety
+/// There is room for three values, and what collects garbage is at `rest`.
+unsafe fn push_charged(
+    state: *mut lua_State,
+    own: lua_CFunction,
+    counts: *const Counts,
+    rest: c_int,
+) {
+    // SAFETY: as the caller says.
+    unsafe {
+        lua_pushlightuserdata(state, own as *mut c_void);
+        lua_pushlightuserdata(state, counts.cast_mut().cast());
+        lua_pushvalue(state, rest);
+        lua_pushcclosure(state, charged, 3);
+    }
+}
+
+/// # Safety
+/// The upvalue is the counts of the interpreter's meter.
+unsafe fn counts_of<'a>(state: *mut lua_State, upvalue: c_int) -> &'a Counts {
+    // SAFETY: as the caller says; they live as long as the interpreter is used.
+    unsafe { &*lua_touserdata(state, lua_upvalueindex(upvalue)).cast::<Counts>() }
+}
+
+/// Executes one of Lua's own functions in its place: errors name it, and the line that calls it.
+unsafe extern "C-unwind" fn charged(state: *mut lua_State) -> c_int {
+    // SAFETY: called by the interpreter as one of its functions, with three upvalues. Nothing here
+    // has a destructor, so that an error may leave it at any call. The function has no upvalues of
+    // its own.
+    unsafe {
+        let counts = counts_of(state, 2);
+        rest(state, 2);
+        let own = lua_touserdata(state, lua_upvalueindex(1));
+        let own = std::mem::transmute::<*mut c_void, lua_CFunction>(own);
+        let results = own(state);
+        let mut bytes = 0;
+        for at in 1..=results {
+            if lua_type(state, -at) == LUA_TSTRING {
+                bytes += lua_objlen(state, -at) as u64;
+            }
+        }
+        counts.add(CALL_COST + bytes / BYTES_OF_ONE);
+        if counts.is_over() {
+            return luaL_error(state, c"the script ran for too long".as_ptr());
+        }
+        results
+    }
+}
+
+/// A step of Lua's collector; whether it has collected all.
+pub(crate) fn collect_step(lua: &Lua) -> mlua::Result<bool> {
+    // SAFETY: it is called protected, and there is room for one value.
+    unsafe {
+        lua.exec_raw((), |state| {
+            let is_done = lua_gc(state, LUA_GCSTEP, COLLECT_STEP_KIB);
+            lua_pushboolean(state, is_done);
+        })
+    }
+}
+
+/// Lua's `next`; `ordered`: for loops of scripts, an error where a key is an object.
+pub(crate) fn next(lua: &Lua, meter: &Meter, ordered: bool) -> mlua::Result<Function> {
+    let counts: *const Counts = meter.counts();
+    // SAFETY: it is called protected, and there is room for three values. The walk is plain data.
+    unsafe {
+        lua.exec_raw((), |state| {
+            lua_pushlightuserdata(state, counts.cast_mut().cast());
+            lua_pushboolean(state, ordered.into());
+            ptr::write(lua_newuserdata(state, size_of::<Walk>()).cast(), Walk::NONE);
+            lua_pushcclosure(state, next_counted, 3);
+        })
+    }
+}
+
+unsafe extern "C-unwind" fn next_counted(state: *mut lua_State) -> c_int {
+    // SAFETY: called by the interpreter as one of its functions, with three upvalues. Nothing here
+    // has a destructor, so that an error may leave it at any call. The stack has room for a key and
+    // its value.
     unsafe {
         luaL_checktype(state, 1, LUA_TTABLE);
         lua_settop(state, 2);
+        let walk = &mut *lua_touserdata(state, lua_upvalueindex(3)).cast::<Walk>();
+        counts_of(state, 1).add(cost_of_next(state, walk));
         if lua_next(state, 1) == 0 {
             lua_pushnil(state);
             return 1;
         }
         match lua_type(state, -2) {
             LUA_TSTRING | LUA_TNUMBER | LUA_TBOOLEAN => 2,
+            _ if lua_toboolean(state, lua_upvalueindex(2)) == 0 => 2,
             _ => luaL_error(
                 state,
                 c"a table whose keys are tables or functions has no order".as_ptr(),
@@ -68,9 +233,33 @@ unsafe extern "C-unwind" fn next_in_order(state: *mut lua_State) -> c_int {
     }
 }
 
+/// Lua's comparison, for sorting many values, which are compared within one call of Lua's own
+/// function.
+pub(crate) fn less(lua: &Lua, meter: &Meter) -> mlua::Result<Function> {
+    let counts: *const Counts = meter.counts();
+    // SAFETY: it is called protected, and there is room for a value.
+    unsafe {
+        lua.exec_raw((), |state| {
+            lua_pushlightuserdata(state, counts.cast_mut().cast());
+            lua_pushcclosure(state, less_counted, 1);
+        })
+    }
+}
+
+unsafe extern "C-unwind" fn less_counted(state: *mut lua_State) -> c_int {
+    // SAFETY: as above; it is called with two values.
+    unsafe {
+        lua_settop(state, 2);
+        counts_of(state, 1).add(COMPARED_COST);
+        let is_less = lua_lessthan(state, 1, 2);
+        lua_pushboolean(state, is_less);
+        1
+    }
+}
+
 /// Calls its first upvalue, if there are not more arguments than its second one says.
 unsafe extern "C-unwind" fn counted(state: *mut lua_State) -> c_int {
-    // SAFETY: called by the interpreter as one of its functions, with two upvalues. Nothing here
+    // SAFETY: called by the interpreter as one of its functions, with four upvalues. Nothing here
     // has a destructor, so that an error may leave it at any call. One slot beyond the arguments is
     // used, of the 20 that a function always has.
     unsafe {
@@ -85,6 +274,7 @@ unsafe extern "C-unwind" fn counted(state: *mut lua_State) -> c_int {
                 return luaL_error(state, c"too many arguments".as_ptr());
             }
         }
+        rest(state, 3);
         lua_pushvalue(state, lua_upvalueindex(1));
         lua_insert(state, 1);
         lua_call(state, count, LUA_MULTRET);

@@ -2,8 +2,8 @@
 
 use mlua::{Lua, MultiValue, Table, Value, Variadic};
 
-use crate::Meter;
-use crate::natives::{Fallible, count_value, outcome};
+use crate::meter::Meter;
+use crate::natives::{Fallible, count_read, count_value, outcome};
 
 /// Deeper tables are written as nil.
 const NESTING_MAX: usize = 16;
@@ -28,20 +28,25 @@ pub(crate) fn library(lua: &Lua, meter: &Meter) -> mlua::Result<Table> {
         outcome(lua, Ok(MultiValue::from_iter([packed])))
     })?;
     table.raw_set("pack", pack)?;
-    let all = lua.create_function(|lua, text: mlua::String| {
-        let result = unpack(lua, &text.as_bytes(), 0, usize::MAX, false)?;
+    let own = meter.clone();
+    let all = lua.create_function(move |lua, text: mlua::String| {
+        let result = unpack((lua, &own), &text.as_bytes(), 0, usize::MAX, false)?;
         outcome(lua, result)
     })?;
     table.raw_set("unpack", all)?;
-    let one = lua.create_function(|lua, (text, offset): (mlua::String, Option<i64>)| {
-        let result = unpack(lua, &text.as_bytes(), offset.unwrap_or(0), 1, true)?;
+    let own = meter.clone();
+    let one = lua.create_function(move |lua, (text, offset): (mlua::String, Option<i64>)| {
+        let result = unpack((lua, &own), &text.as_bytes(), offset.unwrap_or(0), 1, true)?;
         outcome(lua, result)
     })?;
     table.raw_set("unpack_one", one)?;
-    let some =
-        lua.create_function(|lua, (text, limit, offset): (mlua::String, i64, Option<i64>)| {
+    let own = meter.clone();
+    let some = lua.create_function(
+        move |lua, (text, limit, offset): (mlua::String, i64, Option<i64>)| {
             let result = match usize::try_from(limit) {
-                Ok(limit) => unpack(lua, &text.as_bytes(), offset.unwrap_or(0), limit, true)?,
+                Ok(limit) => {
+                    unpack((lua, &own), &text.as_bytes(), offset.unwrap_or(0), limit, true)?
+                }
                 Err(_) => Err(format!(
                     "Invalid request to unpack with offset of {} and limit of {}.",
                     offset.unwrap_or(0),
@@ -49,7 +54,8 @@ pub(crate) fn library(lua: &Lua, meter: &Meter) -> mlua::Result<Table> {
                 )),
             };
             outcome(lua, result)
-        })?;
+        },
+    )?;
     table.raw_set("unpack_limit", some)?;
     Ok(table)
 }
@@ -142,7 +148,7 @@ fn encode_table(meter: &Meter, table: &Table, depth: usize, out: &mut Vec<u8>) -
 /// Up to `limit` values from `offset` on; where that is asked for, first where it goes on: -1 at
 /// the end.
 fn unpack(
-    lua: &Lua,
+    (lua, meter): (&Lua, &Meter),
     text: &[u8],
     offset: i64,
     limit: usize,
@@ -153,7 +159,7 @@ fn unpack(
         let text = format!("Start offset {offset} greater than input length {length}.");
         return Ok(Err(text));
     };
-    let mut reader = Reader { lua, rest: &text[start..] };
+    let mut reader = Reader { lua, meter, rest: &text[start..] };
     let mut values = Vec::new();
     while values.len() < limit && !reader.rest.is_empty() {
         if values.len() == RESULTS_MAX {
@@ -181,6 +187,7 @@ const DEPTH_MAX: usize = 128;
 
 struct Reader<'a> {
     lua: &'a Lua,
+    meter: &'a Meter,
     rest: &'a [u8],
 }
 
@@ -200,6 +207,7 @@ impl<'a> Reader<'a> {
         if depth > DEPTH_MAX {
             return Ok(Err(BAD));
         }
+        count_read(self.meter)?;
         let whole = |number: i64| Value::Number(number as f64);
         macro_rules! get {
             ($what:expr) => {
@@ -225,12 +233,14 @@ impl<'a> Reader<'a> {
             0xd3 => whole(get!(self.number(8)) as i64),
             0xa0..=0xbf => {
                 let bytes = get!(self.take(usize::from(tag & 31)));
+                self.meter.add_bytes(bytes.len());
                 Value::String(self.lua.create_string(bytes)?)
             }
             0xc4..=0xc6 | 0xd9..=0xdb => {
                 let width = 1 << (tag - if tag < 0xd9 { 0xc4 } else { 0xd9 });
                 let length = get!(self.number(width)) as usize;
                 let bytes = get!(self.take(length));
+                self.meter.add_bytes(bytes.len());
                 Value::String(self.lua.create_string(bytes)?)
             }
             0x90..=0x9f => return self.array(usize::from(tag & 15), depth),

@@ -16,9 +16,12 @@
 
 use std::cell::RefCell;
 
-use concord_engine::script::{Host, Script};
+use concord_engine::script::{Host, Paused, Ran, Script};
 
+use crate::clib;
+use crate::meter::Meter;
 use crate::sandbox::{Interpreter, Task};
+use crate::slices::{self, Ended};
 use crate::{run_alone, text_of};
 
 /// What a script may cost here (see [`crate::COST_MAX`]).
@@ -37,103 +40,122 @@ thread_local! {
     static KEPT: RefCell<Option<Interpreter>> = const { RefCell::new(None) };
 }
 
-/// The replies of the commands that a script executed.
-#[derive(Default)]
-struct Replies {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-}
-
-/// Executes commands, and keeps their replies.
-struct Recording<'a> {
-    host: &'a mut dyn Host,
-    replies: &'a mut Replies,
-}
-
-impl Host for Recording<'_> {
-    fn call(&mut self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>) {
-        let start = reply.len();
-        self.host.call(resp3, args, reply);
-        self.replies.bytes.extend_from_slice(&reply[start..]);
-        self.replies.ends.push(self.replies.bytes.len());
-    }
-
-    fn may(&mut self, args: &[&[u8]]) -> Option<bool> {
-        self.host.may(args)
-    }
-}
-
-/// Answers the commands that were executed before with what they were answered, and executes the
-/// others.
-struct Replaying<'a> {
-    host: &'a mut dyn Host,
-    replies: &'a Replies,
-    /// How many were answered.
-    count: usize,
-}
-
-impl Host for Replaying<'_> {
-    fn call(&mut self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>) {
-        let Some(end) = self.replies.ends.get(self.count) else {
-            return self.host.call(resp3, args, reply);
-        };
-        let start = self.count.checked_sub(1).map_or(0, |before| self.replies.ends[before]);
-        reply.extend_from_slice(&self.replies.bytes[start..*end]);
-        self.count += 1;
-    }
-
-    /// Nothing comes of that: it is asked again.
-    fn may(&mut self, args: &[&[u8]]) -> Option<bool> {
-        self.host.may(args)
-    }
-}
-
 /// Runs a script, and appends its reply.
-///
-/// # Errors
-/// The error for the client.
 pub(crate) fn run(
     script: &Script<'_>,
     task: Task<'_>,
-    mut cost: u64,
+    (cost, cost_max): (u64, u64),
     host: &mut dyn Host,
     reply: &mut Vec<u8>,
-) -> Result<(), Vec<u8>> {
-    let (start, mut replies) = (reply.len(), Replies::default());
-    let mut recording = Recording { host, replies: &mut replies };
-    if let Some(ended) = run_shortly(script, task, cost, &mut recording, reply) {
-        return ended;
+) -> Ran {
+    let meter = match run_shortly(script, task, cost, host) {
+        Ok(ended) => return ended.tell(reply),
+        Err(meter) => meter,
+    };
+    match begin_alone(script, (cost, cost_max), &meter) {
+        Ok(paused) => Ran::Paused(paused),
+        // Without room for a stack it is executed in one piece.
+        Err(run) => {
+            let _counting = clib::count_by(&meter);
+            meter.counts().outside().lend(host, run).tell(reply)
+        }
     }
-    reply.truncate(start);
-    let mut replaying = Replaying { host, replies: &replies, count: 0 };
-    run_alone(script, task, &mut cost, &mut replaying, reply)
 }
 
-/// Runs it in the interpreter that is kept. `None`: that was not enough.
+/// An own copy of a script.
+struct Owned {
+    text: Vec<u8>,
+    code_at: usize,
+    keys: Vec<Vec<u8>>,
+    args: Vec<Vec<u8>>,
+    resp3: bool,
+    seed: u64,
+    function: Option<Vec<u8>>,
+}
+
+impl Owned {
+    fn of(script: &Script<'_>) -> Owned {
+        let all = |list: &[&[u8]]| list.iter().map(|bytes| bytes.to_vec()).collect();
+        Owned {
+            text: script.text.to_vec(),
+            code_at: script.code_at,
+            keys: all(script.keys),
+            args: all(script.args),
+            resp3: script.resp3,
+            seed: script.seed,
+            function: script.function.map(<[u8]>::to_vec),
+        }
+    }
+
+    fn run(&self, meter: &Meter) -> Ended {
+        let keys: Vec<&[u8]> = self.keys.iter().map(Vec::as_slice).collect();
+        let args: Vec<&[u8]> = self.args.iter().map(Vec::as_slice).collect();
+        let script = Script {
+            text: &self.text,
+            code_at: self.code_at,
+            keys: &keys,
+            args: &args,
+            resp3: self.resp3,
+            seed: self.seed,
+            function: self.function.as_deref(),
+        };
+        run_alone(&script, script.function.map_or(Task::Script, Task::Call), meter)
+    }
+}
+
+/// A script in an interpreter of its own, whose first commands were executed: `before` has their
+/// replies.
+fn begin_alone(
+    script: &Script<'_>,
+    (cost, cost_max): (u64, u64),
+    before: &Meter,
+) -> Result<Box<dyn Paused>, Box<dyn FnOnce() -> Ended>> {
+    let (owned, meter) = (Owned::of(script), Meter::default());
+    meter.begin(cost, cost_max);
+    meter.replay(before.take_replies().rewound());
+    let own = meter.clone();
+    slices::begin(&meter, Box::new(move || owned.run(&own)))
+}
+
+/// Runs it in the interpreter that is kept. `Err`: that was not enough; the meter has the replies
+/// to its commands.
 fn run_shortly(
     script: &Script<'_>,
     task: Task<'_>,
     cost: u64,
     host: &mut dyn Host,
-    reply: &mut Vec<u8>,
-) -> Option<Result<(), Vec<u8>>> {
+) -> Result<Ended, Meter> {
     let mut interpreter = match KEPT.take() {
         Some(kept) => kept,
-        None => Interpreter::new().ok()?,
+        None => Interpreter::new(Meter::default()).map_err(|_| Meter::default())?,
     };
-    interpreter.collect_nothing(MEMORY_BYTES_MAX, ALLOCATED_BYTES_MAX).ok()?;
     let meter = interpreter.shared.meter.clone();
+    drop(meter.take_replies());
+    interpreter.collect_nothing(MEMORY_BYTES_MAX, ALLOCATED_BYTES_MAX);
     meter.begin(cost, COST_MAX);
     let before = interpreter.lua.used_memory();
-    let ended = interpreter.run(script, task, host, reply);
+    let mut reply = Vec::new();
+    let ended = meter.counts().outside().lend(host, || {
+        let _counting = clib::count_by(&meter);
+        interpreter.run(script, task, &mut reply)
+    });
     let allocated = interpreter.lua.used_memory().saturating_sub(before);
     if meter.is_over() || allocated > ALLOCATED_BYTES_MAX {
-        return None;
+        return Err(meter);
     }
+    let ended = match ended {
+        Ok(()) => Ended::Reply(reply),
+        Err(failed) => Ended::Error(text_of(failed)),
+    };
+    // Whether it is stopped for that is decided where all have the same memory.
+    if ended.lacks_memory() {
+        return Err(meter);
+    }
+    drop(meter.take_replies());
     if interpreter.is_pristine() && is_small(&mut interpreter) {
         KEPT.set(Some(interpreter));
     }
-    Some(ended.map_err(text_of))
+    Ok(ended)
 }
 
 /// Whether it is worth to be kept; its garbage is collected if there is much of it.
@@ -142,8 +164,7 @@ fn is_small(interpreter: &mut Interpreter) -> bool {
     if lua.used_memory() < interpreter.left_bytes + GARBAGE_BYTES_MAX {
         return true;
     }
-    let is_collected = lua.gc_collect().is_ok();
-    lua.gc_stop();
+    let is_collected = interpreter.collect_all();
     interpreter.left_bytes = lua.used_memory();
     is_collected && interpreter.left_bytes < LEFT_BYTES_MAX
 }
@@ -153,6 +174,8 @@ mod tests {
     use super::*;
     use concord_engine::resp;
 
+    const TESTED: u64 = 20_000_000;
+
     /// Answers each command with its number, and its arguments.
     #[derive(Default)]
     struct Counting {
@@ -160,11 +183,12 @@ mod tests {
     }
 
     impl Host for Counting {
-        fn call(&mut self, _resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>) {
+        fn call(&mut self, _resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>) -> u64 {
             self.calls += 1;
             resp::array(reply, args.len() + 1);
             resp::integer(reply, self.calls as i64);
             args.iter().for_each(|arg| resp::bulk(reply, arg));
+            7
         }
 
         fn may(&mut self, args: &[&[u8]]) -> Option<bool> {
@@ -183,12 +207,14 @@ mod tests {
     fn answer(text: &str, alone: bool) -> (String, u64) {
         let (lists, mut host, mut reply) = ([&b"k"[..], b"v"], Counting::default(), Vec::new());
         let script = script(text, &lists);
-        let ended = match alone {
-            true => run_alone(&script, Task::Script, &mut 0, &mut host, &mut reply),
-            false => run(&script, Task::Script, 0, &mut host, &mut reply),
+        let mut ran = match alone {
+            true => Ran::Paused(
+                begin_alone(&script, (0, TESTED), &Meter::default()).ok().expect("a stack"),
+            ),
+            false => run(&script, Task::Script, (0, TESTED), &mut host, &mut reply),
         };
-        if let Err(text) = ended {
-            reply = text;
+        while let Ran::Paused(paused) = ran {
+            ran = paused.go_on(&mut host, &mut reply);
         }
         (String::from_utf8_lossy(&reply).into_owned(), host.calls)
     }
@@ -297,6 +323,8 @@ mod tests {
             "return #string.rep('x', 1000000)",
             "return #string.rep('x', 40000000)",
             "local s = 'x' while true do s = s .. s end",
+            "local t = {} for i = 1, 3000000 do t[1] = {i} end return redis.call('GET', #t)",
+            "for i = 1, 200 do redis.sha1hex(string.rep('x', 100000)) end return redis.call('GET', 'k')",
             "while true do pcall(redis.call, 'SET', 'a', 'b') end",
             "local ok, e = pcall(function() while true do end end) return 1",
             "error('after that')",
@@ -313,9 +341,10 @@ mod tests {
         let (lists, mut host, mut reply) = ([&b"k"[..], b"v"], Counting::default(), Vec::new());
         let library = script("redis.register_function('f', function() return 1 end)", &lists);
         let mut left = Vec::new();
-        for _ in 0..2 {
+        for _ in 0..5 {
             for _ in 0..4_000 {
-                run(&library, Task::Call(b"f"), 0, &mut host, &mut reply).unwrap();
+                let ran = run(&library, Task::Call(b"f"), (0, TESTED), &mut host, &mut reply);
+                assert!(matches!(ran, Ran::Ended));
             }
             let kept = KEPT.take().expect("an interpreter");
             kept.lua.gc_collect().unwrap();
@@ -323,7 +352,7 @@ mod tests {
             left.push(kept.lua.used_memory());
             KEPT.set(Some(kept));
         }
-        assert!(left[1] < left[0] + (64 << 10), "{left:?}");
+        assert!(left[4] < left[3] + (64 << 10), "{left:?}");
     }
 
     #[test]

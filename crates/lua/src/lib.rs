@@ -10,123 +10,114 @@
 //!   is the record's.
 //! - `pairs` and `next` refuse tables whose keys are tables or functions: their order hangs on
 //!   addresses. `tostring` numbers objects in the place of their addresses.
-//! - [`COST_MAX`] bounds the instructions of a script, with those that its commands count for.
+//! - [`COST_MAX`] bounds what a script may cost, natives, commands and garbage included
+//!   (`meter.rs`). A long script is executed in slices (`slices.rs`), so that nothing keeps a
+//!   replica from saying that it lives.
 #![deny(unsafe_code)]
 
 mod bits;
 #[allow(unsafe_code)]
 mod bounded;
 mod cjson;
+#[allow(unsafe_code)]
+mod clib;
 mod cmsgpack;
 mod functions;
+#[allow(unsafe_code)]
+mod internals;
 mod kept;
+#[allow(unsafe_code)]
+mod memory;
+mod meter;
 mod natives;
 mod patterns;
 mod random;
 mod replies;
 mod sandbox;
+#[allow(unsafe_code)]
+mod slices;
 mod strings;
 mod structs;
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::cell::RefCell;
 
 use concord_engine::functions::Declared;
-use concord_engine::resp;
-use concord_engine::script::{Host, Script};
+use concord_engine::script::{Host, Ran, Script};
+use meter::Meter;
 use sandbox::{Failed, Interpreter, Task};
+use slices::{Ended, Nobody};
 
-/// Most instructions of a script; a command counts for `CALL_COST` and its bytes.
-pub const COST_MAX: u64 = 20_000_000;
+/// What a script may cost, in units of about 10 ns: up to two seconds. In a chain the replicas
+/// execute it one after the other, and a gateway waits for five seconds.
+pub const COST_MAX: u64 = 150_000_000;
+/// The same of the code of a library that is loaded, which is not executed in slices.
+const LOAD_COST_MAX: u64 = 5_000_000;
 /// Every so many instructions are counted at once.
-const COST_STEP: u32 = 250;
-/// What a command counts for, in instructions, beside its bytes and those of its reply.
+const COST_STEP: u32 = 100;
+/// What a command costs beside its work, its bytes and those of its reply.
 const CALL_COST: u64 = 200;
-/// So many bytes of commands and replies count for one instruction.
+/// So many bytes of commands and replies cost one unit.
 const BYTES_OF_ONE: u64 = 4;
-/// What it counts for to load a library, in instructions, beside what its code executes.
+/// What it costs to load a library, beside what its code executes.
 const LOAD_COST: u64 = 5_000;
 /// The same of a byte of code, which is to be compiled.
 const COMPILED_BYTE_COST: u64 = 3;
 /// Most memory of a script's interpreter, in bytes, where no garbage is.
 const MEMORY_BYTES_MAX: usize = 32 << 20;
-/// The same with garbage.
-const ALLOCATED_BYTES_MAX: usize = 2 * MEMORY_BYTES_MAX;
+/// The same with garbage, of which a few steps may make much.
+const ALLOCATED_BYTES_MAX: usize = 4 * MEMORY_BYTES_MAX;
 /// Garbage is collected when there may be so much of it, in bytes, or as much as there is of all
 /// else.
 const GARBAGE_BYTES: usize = 4 << 20;
-/// So many bytes that a collection of garbage has seen count for one instruction: a loop that
-/// appends to a string copies more than it executes.
-const COLLECTED_BYTES_OF_ONE: u64 = 4;
-/// What a script that ran for too long is answered.
-const STOPPED: &str = "ERR the script ran for too long and was stopped; what it did before stays";
-
-/// What a script has cost so far, and what it may.
-#[derive(Clone, Debug)]
-struct Meter(Rc<Cell<(u64, u64)>>);
-
-impl Default for Meter {
-    fn default() -> Meter {
-        Meter(Rc::new(Cell::new((0, COST_MAX))))
-    }
-}
-
-impl Meter {
-    /// Begins anew.
-    fn begin(&self, cost: u64, cost_max: u64) {
-        self.0.set((cost, cost_max));
-    }
-
-    fn add(&self, cost: u64) {
-        let (so_far, most) = self.0.get();
-        self.0.set((so_far.saturating_add(cost), most));
-    }
-
-    fn cost(&self) -> u64 {
-        self.0.get().0
-    }
-
-    fn is_over(&self) -> bool {
-        let (cost, most) = self.0.get();
-        cost > most
-    }
-}
+/// So many bytes that a collection of garbage has seen cost one unit.
+const COLLECTED_BYTES_OF_ONE: u64 = 8;
+/// So many bytes that a script allocates cost one unit, garbage or not: a loop that appends to a
+/// string copies more than it executes.
+const ALLOCATED_BYTES_OF_ONE: u64 = 16;
+/// What a script that cost too much is answered.
+const STOPPED: &str = "ERR the script ran for too long and was stopped; it has changed nothing";
+/// What one is answered that took too much memory.
+const TOO_LARGE: &[u8] =
+    b"ERR the script took more than 32 MiB of memory and was stopped; it has changed nothing";
 
 /// Runs a script, or calls a function of a library, and appends the reply; see
 /// [`concord_engine::script::Interpreter`].
-pub fn run(script: &Script<'_>, host: &mut dyn Host, reply: &mut Vec<u8>) {
-    let start = reply.len();
+pub fn run(script: &Script<'_>, host: &mut dyn Host, reply: &mut Vec<u8>) -> Ran {
+    run_within::<COST_MAX>(script, host, reply)
+}
+
+/// The same, where a script may cost so much: the same at all replicas. For tests, which have no
+/// seconds for each.
+pub fn run_within<const COST_MAX: u64>(
+    script: &Script<'_>,
+    host: &mut dyn Host,
+    reply: &mut Vec<u8>,
+) -> Ran {
     let task = script.function.map_or(Task::Script, Task::Call);
     let cost = match script.function {
         Some(_) => script.text.len() as u64 * COMPILED_BYTE_COST,
         None => 0,
     };
-    let Err(text) = kept::run(script, task, cost, host, reply) else { return };
-    reply.truncate(start);
-    resp::error(reply, &text);
+    kept::run(script, task, (cost, COST_MAX), host, reply)
 }
 
-/// Runs it in an interpreter of its own, within [`COST_MAX`] and [`MEMORY_BYTES_MAX`].
-///
-/// # Errors
-/// The error for the client.
-fn run_alone(
-    script: &Script<'_>,
-    task: Task<'_>,
-    cost: &mut u64,
-    host: &mut dyn Host,
-    reply: &mut Vec<u8>,
-) -> Result<(), Vec<u8>> {
-    let mut interpreter = Interpreter::new().map_err(|error| text_of(error.into()))?;
-    let meter = interpreter.shared.meter.clone();
-    meter.begin(*cost, COST_MAX);
+/// Runs it in an interpreter of its own, within what `meter` allows and [`MEMORY_BYTES_MAX`]. The
+/// host is lent.
+fn run_alone(script: &Script<'_>, task: Task<'_>, meter: &Meter) -> Ended {
+    let mut interpreter = match Interpreter::new(meter.clone()) {
+        Ok(interpreter) => interpreter,
+        Err(error) => return Ended::Error(text_of(error.into())),
+    };
+    let mut reply = Vec::new();
     let ended = interpreter.collect_garbage().map_err(Failed::from);
-    let ended = ended.and_then(|()| interpreter.run(script, task, host, reply));
-    *cost = meter.cost();
+    let ended = ended.and_then(|()| interpreter.run(script, task, &mut reply));
     match ended {
-        Ok(()) => Ok(()),
-        _ if meter.is_over() => Err(STOPPED.as_bytes().to_vec()),
-        Err(failed) => Err(text_of(failed)),
+        _ if meter.is_over() => Ended::Stopped(STOPPED.as_bytes().to_vec()),
+        Ok(()) => Ended::Reply(reply),
+        Err(failed) => match Ended::Error(text_of(failed)) {
+            ended if ended.lacks_memory() => Ended::Stopped(TOO_LARGE.to_vec()),
+            ended => ended,
+        },
     }
 }
 
@@ -164,25 +155,24 @@ pub fn load(code: &[u8], cost: &mut u64) -> Result<Vec<Declared>, Vec<u8>> {
     };
     let declared = RefCell::new(Vec::new());
     let task = Task::Load(&declared);
-    let loaded = match *cost > COST_MAX {
-        true => Ok(()),
-        false => run_alone(&script, task, cost, &mut Nobody, &mut Vec::new()),
+    let loaded = match *cost > LOAD_COST_MAX {
+        true => Ended::Stopped(Vec::new()),
+        false => {
+            let meter = Meter::default();
+            meter.begin(*cost, LOAD_COST_MAX);
+            let ended = meter.counts().outside().lend(&mut Nobody, || {
+                let _counting = clib::count_by(&meter);
+                run_alone(&script, task, &meter)
+            });
+            *cost = meter.cost();
+            ended
+        }
     };
-    if *cost > COST_MAX {
-        return Err(b"ERR Error registering functions: ERR FUNCTION LOAD timeout".to_vec());
-    }
-    loaded.map(|()| declared.into_inner())
-}
-
-/// A library calls no commands while it is loaded.
-struct Nobody;
-
-impl Host for Nobody {
-    fn call(&mut self, _resp3: bool, _args: &[&[u8]], reply: &mut Vec<u8>) {
-        resp::error(reply, b"ERR This Redis command is not allowed from script");
-    }
-
-    fn may(&mut self, _args: &[&[u8]]) -> Option<bool> {
-        Some(true)
+    match loaded {
+        Ended::Reply(_) => Ok(declared.into_inner()),
+        Ended::Error(text) => Err(text),
+        Ended::Stopped(_) => {
+            Err(b"ERR Error registering functions: ERR FUNCTION LOAD timeout".to_vec())
+        }
     }
 }

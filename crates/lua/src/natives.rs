@@ -6,21 +6,29 @@ use std::rc::Rc;
 
 use concord_engine::resp;
 use concord_engine::script::hash_of;
-use mlua::{ChunkMode, Lua, MultiValue, Table, Value, Variadic};
+use mlua::{ChunkMode, Function, Lua, MultiValue, Table, Value, Variadic};
 
+use crate::bounded::Front;
+use crate::internals::slots;
+use crate::meter::Meter;
 use crate::sandbox::{HostCall, Question, Shared, place, syntax_text};
 use crate::{
-    BYTES_OF_ONE, CALL_COST, MEMORY_BYTES_MAX, Meter, STOPPED, bits, bounded, cjson, cmsgpack,
-    replies, strings, structs,
+    BYTES_OF_ONE, CALL_COST, COMPILED_BYTE_COST, MEMORY_BYTES_MAX, STOPPED, bits, bounded, cjson,
+    cmsgpack, replies, strings, structs,
 };
 
 /// Most arguments of a native that are no numbers: what `unpack` gives, and some in front of them.
 const MOST_ARGS: i32 = 7_300;
 /// Of one that may call functions of the script.
 const FEW_ARGS: i32 = 4;
-/// What it counts for to write a table, in instructions, and any other value.
-const TABLE_COST: u64 = 50;
-const VALUE_COST: u64 = 10;
+/// What it costs to write or read a table, a number, and any other value.
+const TABLE_COST: u64 = 100;
+const NUMBER_COST: u64 = 100;
+const VALUE_COST: u64 = 20;
+/// What it costs to raise an error of a native, with its place, and to catch it.
+const ERROR_COST: u64 = 1_500;
+/// So many places of a table, empty ones too, are looked at for one unit.
+const SLOTS_OF_ONE: u64 = 2;
 /// From here on %.17g of an integer has an exponent.
 const LONG_INTEGER: u64 = 100_000_000_000_000_000;
 
@@ -93,24 +101,52 @@ pub(crate) fn plain_text(error: &mlua::Error) -> String {
 /// # Errors
 /// It is too long, or the script has cost too much.
 pub(crate) fn count_value(meter: &Meter, value: &Value, out: &[u8]) -> mlua::Result<()> {
-    meter.add(if matches!(value, Value::Table(_)) { TABLE_COST } else { VALUE_COST });
-    if meter.is_over() {
-        return Err(mlua::Error::runtime(STOPPED));
-    }
+    meter.spend(match value {
+        Value::Table(table) => TABLE_COST + slots(table) / SLOTS_OF_ONE,
+        Value::Integer(_) | Value::Number(_) => NUMBER_COST,
+        Value::String(text) => VALUE_COST + text.as_bytes().len() as u64 / BYTES_OF_ONE,
+        _ => VALUE_COST,
+    })?;
     match out.len() > MEMORY_BYTES_MAX {
         true => Err(mlua::Error::MemoryError("not enough memory".into())),
         false => Ok(()),
     }
 }
 
-pub(crate) fn make(lua: &Lua, shared: &Rc<Shared>) -> mlua::Result<Table> {
+/// Counts the texts among the arguments of a native, which reads all of each.
+///
+/// # Errors
+/// The script has cost too much.
+pub(crate) fn count_texts(meter: &Meter, args: &[Value]) -> mlua::Result<()> {
+    let bytes = |value: &Value| match value {
+        Value::String(text) => text.as_bytes().len() as u64,
+        _ => 0,
+    };
+    meter.spend(args.iter().map(bytes).sum::<u64>() / BYTES_OF_ONE)
+}
+
+/// Counts a value that is read.
+///
+/// # Errors
+/// The script has cost too much.
+pub(crate) fn count_read(meter: &Meter) -> mlua::Result<()> {
+    meter.spend(VALUE_COST)
+}
+
+pub(crate) fn make(lua: &Lua, shared: &Rc<Shared>, rest: &Function) -> mlua::Result<Table> {
+    let front = Front::new(&shared.meter, rest);
     let native = lua.create_table()?;
     native.raw_set("stopped", STOPPED)?;
     native.raw_set("null", Value::NULL)?;
-    native.raw_set("redis", redis(lua, shared)?)?;
+    native.raw_set("redis", redis(lua, shared, &front)?)?;
     let meter = shared.meter.clone();
     native.raw_set("is_over", lua.create_function(move |_, ()| Ok(meter.is_over()))?)?;
-    native.raw_set("text_of", lua.create_function(|lua, error| text_of(lua, &error))?)?;
+    let meter = shared.meter.clone();
+    let text_of = lua.create_function(move |lua, error| {
+        meter.add(ERROR_COST);
+        text_of(lua, &error)
+    })?;
+    native.raw_set("text_of", text_of)?;
     native.raw_set("position", lua.create_function(|lua, ()| Ok(position(lua)))?)?;
     native.raw_set(
         "where",
@@ -118,22 +154,31 @@ pub(crate) fn make(lua: &Lua, shared: &Rc<Shared>) -> mlua::Result<Table> {
             Ok(place(lua).map_or((None, None), |(source, _, line)| (Some(source), Some(line))))
         })?,
     )?;
-    let to_native = native.clone();
+    let (to_native, meter) = (native.clone(), shared.meter.clone());
     native.raw_set(
         "load",
-        lua.create_function(move |lua, (text, name)| load(lua, &to_native, &text, &name))?,
+        lua.create_function(move |lua, (text, name): (mlua::String, mlua::String)| {
+            meter.spend(text.as_bytes().len() as u64 * COMPILED_BYTE_COST)?;
+            load(lua, &to_native, &text, &name)
+        })?,
     )?;
-    let own = Rc::clone(shared);
-    let library = lua.create_function(move |lua, name: String| library(lua, &name, &own))?;
+    let (own, in_front) = (Rc::clone(shared), front.clone());
+    let library =
+        lua.create_function(move |lua, name: String| library(lua, &name, &own, &in_front))?;
     native.raw_set("library", library)?;
-    let meter = shared.meter.clone();
-    let another = lua.create_function(move |lua, ()| cjson_library(lua, &Rc::default(), &meter))?;
+    let (meter, in_front) = (shared.meter.clone(), front.clone());
+    let another =
+        lua.create_function(move |lua, ()| cjson_library(lua, &Rc::default(), &meter, &in_front))?;
     native.raw_set("another_cjson", another)?;
     randomness(lua, &native, shared)?;
     strings::make(lua, &native, &shared.meter)?;
     // Some of them call functions of the script, which may call them again.
-    bounded::functions(lua, &native, FEW_ARGS)?;
-    native.raw_set("next", bounded::next(lua)?)?;
+    bounded::functions(lua, &native, FEW_ARGS, &front)?;
+    native.raw_set("next", bounded::next(lua, &shared.meter, true)?)?;
+    native.raw_set("any_next", bounded::next(lua, &shared.meter, false)?)?;
+    native.raw_set("less", bounded::less(lua, &shared.meter)?)?;
+    let slots_of = lua.create_function(|_, table: Table| Ok(slots(&table)))?;
+    native.raw_set("slots", slots_of)?;
     Ok(native)
 }
 
@@ -146,20 +191,21 @@ fn cjson_library(
     lua: &Lua,
     settings: &Rc<Cell<cjson::Settings>>,
     meter: &Meter,
+    front: &Front,
 ) -> mlua::Result<Table> {
     let library = cjson::library(lua, settings, meter)?;
-    bounded::functions(lua, &library, MOST_ARGS)?;
+    bounded::functions(lua, &library, MOST_ARGS, front)?;
     Ok(library)
 }
 
-fn library(lua: &Lua, name: &str, shared: &Shared) -> mlua::Result<Table> {
+fn library(lua: &Lua, name: &str, shared: &Shared, front: &Front) -> mlua::Result<Table> {
     let library = match name {
-        "cjson" => return cjson_library(lua, &shared.cjson, &shared.meter),
+        "cjson" => return cjson_library(lua, &shared.cjson, &shared.meter, front),
         "cmsgpack" => cmsgpack::library(lua, &shared.meter),
-        "bit" => bits::library(lua),
-        _ => structs::library(lua),
+        "bit" => bits::library(lua, &shared.meter),
+        _ => structs::library(lua, &shared.meter),
     }?;
-    bounded::functions(lua, &library, MOST_ARGS)?;
+    bounded::functions(lua, &library, MOST_ARGS, front)?;
     Ok(library)
 }
 
@@ -232,7 +278,7 @@ fn execute(lua: &Lua, shared: &Shared, args: &[Value]) -> mlua::Result<()> {
         }
     };
     shared.go_on(lua)?;
-    shared.ask_host()?;
+    shared.ask_host();
     let length = length + shared.asked.borrow().reply.len() as u64;
     shared.meter.add(CALL_COST + length / BYTES_OF_ONE);
     Ok(())
@@ -242,7 +288,7 @@ fn execute(lua: &Lua, shared: &Shared, args: &[Value]) -> mlua::Result<()> {
 fn may(shared: &Shared, args: &[Value]) -> mlua::Result<bool> {
     let length = ask(shared, args, Question::May).map_err(raised)?;
     shared.meter.add(CALL_COST + length / BYTES_OF_ONE);
-    shared.ask_host()?;
+    shared.ask_host();
     let may = shared.asked.borrow().may;
     may.ok_or_else(|| raised(b"ERR Invalid command passed to redis.acl_check_cmd()"))
 }
@@ -264,7 +310,7 @@ fn try_call(lua: &Lua, shared: &Shared, args: &[Value]) -> mlua::Result<Value> {
 }
 
 /// The table `redis`.
-fn redis(lua: &Lua, shared: &Rc<Shared>) -> mlua::Result<Table> {
+fn redis(lua: &Lua, shared: &Rc<Shared>, front: &Front) -> mlua::Result<Table> {
     let redis = constants(lua)?;
     let own = Rc::clone(shared);
     let function = lua.create_function(move |lua, args: Variadic<Value>| call(lua, &own, &args))?;
@@ -291,7 +337,11 @@ fn redis(lua: &Lua, shared: &Rc<Shared>) -> mlua::Result<Table> {
     let function =
         lua.create_function(move |lua, args: Variadic<Value>| sha1(lua, &meter, &args))?;
     redis.raw_set("sha1hex", function)?;
-    let function = lua.create_function(|lua, args: Variadic<Value>| single(lua, &args, "err"))?;
+    let meter = shared.meter.clone();
+    let function = lua.create_function(move |lua, args: Variadic<Value>| {
+        count_texts(&meter, &args)?;
+        single(lua, &args, "err")
+    })?;
     redis.raw_set("error_reply", function)?;
     let function = lua.create_function(|lua, args: Variadic<Value>| single(lua, &args, "ok"))?;
     redis.raw_set("status_reply", function)?;
@@ -304,7 +354,7 @@ fn redis(lua: &Lua, shared: &Rc<Shared>) -> mlua::Result<Table> {
     redis.raw_set("acl_check_cmd", function)?;
     redis.raw_set("breakpoint", lua.create_function(|_, _: Variadic<Value>| Ok(false))?)?;
     redis.raw_set("debug", lua.create_function(|_, _: Variadic<Value>| Ok(()))?)?;
-    bounded::functions(lua, &redis, MOST_ARGS)?;
+    bounded::functions(lua, &redis, MOST_ARGS, front)?;
     Ok(redis)
 }
 
@@ -312,7 +362,7 @@ fn sha1(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<mlua::String> 
     let [value] = args else { return Err(raised(b"ERR wrong number of arguments")) };
     let mut bytes = Vec::new();
     argument(value, &mut bytes);
-    meter.add_bytes(bytes.len());
+    meter.spend(bytes.len() as u64 / BYTES_OF_ONE)?;
     lua.create_string(hash_of(&bytes))
 }
 

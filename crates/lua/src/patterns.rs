@@ -1,6 +1,8 @@
 //! Lua 5.1's patterns (its manual, 5.4.1), in bounded time: what a match costs counts as
 //! instructions of the script, since Lua's own functions may take for ever within one.
 
+use crate::meter::Meter;
+
 /// Most captures of a pattern.
 const CAPTURES_MAX: usize = 32;
 /// Deeper patterns are refused.
@@ -40,17 +42,20 @@ pub(crate) struct Matcher<'a> {
     pattern: &'a [u8],
     pub(crate) captures: Vec<Capture>,
     depth: usize,
-    /// Steps so far, and how many there may be.
+    /// Steps that are not paid for yet.
     pub(crate) steps: u64,
-    steps_max: u64,
+    meter: &'a Meter,
 }
 
+/// So many steps are paid for at once.
+const STEPS_AT_ONCE: u64 = 1_024;
+
 impl<'a> Matcher<'a> {
-    pub(crate) fn new(text: &'a [u8], pattern: &'a [u8], steps_max: u64) -> Matcher<'a> {
+    pub(crate) fn new(text: &'a [u8], pattern: &'a [u8], meter: &'a Meter) -> Matcher<'a> {
         // As in C, a pattern ends at its first zero byte.
         let end = pattern.iter().position(|byte| *byte == 0).unwrap_or(pattern.len());
         let pattern = &pattern[..end];
-        Matcher { text, pattern, captures: Vec::new(), depth: 0, steps: 0, steps_max }
+        Matcher { text, pattern, captures: Vec::new(), depth: 0, steps: 0, meter }
     }
 
     /// Where a match that begins at `at` ends, the pattern taken from `from` on.
@@ -61,7 +66,11 @@ impl<'a> Matcher<'a> {
 
     fn step(&mut self) -> Result<(), Bad> {
         self.steps += 1;
-        if self.steps > self.steps_max { Err(Bad::Over) } else { Ok(()) }
+        if self.steps < STEPS_AT_ONCE {
+            return Ok(());
+        }
+        self.meter.add(std::mem::take(&mut self.steps));
+        if self.meter.is_over() { Err(Bad::Over) } else { Ok(()) }
     }
 
     fn matches(&mut self, at: usize, p: usize) -> Result<Option<usize>, Bad> {

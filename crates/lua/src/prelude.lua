@@ -4,7 +4,7 @@
 -- that ran.
 local native, globals = ...
 local error, ipairs, rawget, select, tonumber, type, unpack = error, ipairs, rawget, select, tonumber, type, unpack
-local raw_next, raw_pairs, raw_pcall, raw_xpcall = next, pairs, pcall, xpcall
+local raw_next, raw_pairs, raw_pcall, raw_xpcall = native.any_next, pairs, pcall, xpcall
 local raw_rawset, raw_setmetatable, raw_tostring = rawset, setmetatable, tostring
 local position, is_over = native.position, native.is_over
 local STOPPED = native.stopped
@@ -176,7 +176,7 @@ math.random, math.randomseed = native.random, native.randomseed
 globals.collectgarbage = function() return 0 end
 globals.gcinfo = function() return 0 end
 -- Lua's own may take for ever within one instruction.
-for _, name in raw_pairs({'find', 'match', 'gsub', 'rep'}) do string[name] = native[name] end
+for _, name in raw_pairs({'find', 'match', 'gsub', 'rep', 'upper', 'lower', 'reverse'}) do string[name] = native[name] end
 local gmatch, gmatch_next = native.gmatch, native.gmatch_next
 string.gmatch = function(...)
   local text, pattern = gmatch(...)
@@ -189,12 +189,15 @@ string.gmatch = function(...)
 end
 string.gfind = string.gmatch
 -- So may these, one call after the other: the elements that they move or compare count.
-local charge = native.charge
+local charge, SORTED_MAX = native.charge, 20000
 for _, name in raw_pairs({'insert', 'remove', 'sort', 'concat', 'maxn', 'foreachi'}) do
   local f = table[name]
   table[name] = function(t, ...)
+    if name == 'maxn' and type(t) == 'table' then charge(native.slots(t)) end
     if type(t) == 'table' and (name ~= 'insert' or select('#', ...) > 1) and (name ~= 'remove' or select('#', ...) > 0) then
       charge(name == 'sort' and #t * 20 or #t)
+      -- Lua compares them within one call: so many are compared by a function that may be paused.
+      if name == 'sort' and #t > SORTED_MAX and (...) == nil then return f(t, native.less) end
     end
     return f(t, ...)
   end

@@ -4,7 +4,7 @@
 use concord_engine::resp;
 use mlua::{Lua, Table, Value};
 
-use crate::Meter;
+use crate::meter::Meter;
 use crate::natives::count_value;
 
 /// Deeper values are no replies.
@@ -197,18 +197,15 @@ impl Emitter<'_> {
 
     /// Up to the first nil.
     fn array(self, table: &Table, depth: usize, out: &mut Vec<u8>) -> mlua::Result<()> {
-        let mut elements = Vec::new();
         let mut count = 0;
-        loop {
-            let element = table.raw_get::<Value>(count + 1)?;
-            if element == Value::Nil {
-                break;
-            }
+        while table.raw_get::<Value>(count + 1)? != Value::Nil {
             count += 1;
-            self.value(&element, depth + 1, &mut elements)?;
         }
         resp::array(out, count);
-        out.extend_from_slice(&elements);
+        // Behind what is there: its length is bounded, however deep the tables are.
+        for at in 1..=count {
+            self.value(&table.raw_get::<Value>(at)?, depth + 1, out)?;
+        }
         Ok(())
     }
 }

@@ -6,16 +6,21 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 
 use concord_engine::functions::Declared;
-use concord_engine::script::{Host, Script, hash_of};
+use concord_engine::script::{Script, hash_of};
 
 use mlua::{ChunkMode, Function, HookTriggers, Lua, LuaOptions, StdLib, Table, Value, VmState};
 
+use crate::internals::Strings;
+use crate::memory::{Memory, Own};
+use crate::meter::Meter;
 use crate::random::Random;
 use crate::{
-    ALLOCATED_BYTES_MAX, COLLECTED_BYTES_OF_ONE, COST_MAX, COST_STEP, GARBAGE_BYTES,
-    MEMORY_BYTES_MAX, Meter, STOPPED, cjson, functions, natives, replies,
+    ALLOCATED_BYTES_MAX, ALLOCATED_BYTES_OF_ONE, COLLECTED_BYTES_OF_ONE, COST_STEP, GARBAGE_BYTES,
+    MEMORY_BYTES_MAX, STOPPED, bounded, cjson, functions, natives, replies,
 };
 
+/// So many bytes in large blocks are collected in the time of one in small ones.
+const LARGE_OF_SMALL: usize = 8;
 /// Frames that are searched for the place of an error.
 const FRAMES_MAX: usize = 256;
 /// Globals, `table`, `string` and the like, compiled once.
@@ -41,10 +46,13 @@ impl From<mlua::Error> for Failed {
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) meter: Meter,
-    /// With more memory than this garbage is collected, in bytes; or, where none is, the script has
-    /// too much.
-    collect_at: Cell<usize>,
+    /// Garbage is collected; or, where it is not, a script that has so much has too much.
     collects: Cell<bool>,
+    /// The memory that is paid for, in bytes.
+    paid: Cell<usize>,
+    memory: Option<Rc<Own>>,
+    /// The interpreter's strings, which it finds by a hash of a part of each.
+    strings: RefCell<Strings>,
     /// The replies of commands come as RESP3 says.
     pub(crate) resp3: Cell<bool>,
     /// Behind `math.random`.
@@ -52,42 +60,78 @@ pub(crate) struct Shared {
     pub(crate) cjson: Rc<Cell<cjson::Settings>>,
     /// The command that is to be executed.
     pub(crate) asked: RefCell<HostCall>,
-    /// Executes it. It is there while a script runs.
-    host: RefCell<Option<Function>>,
 }
 
 impl Shared {
     /// Has the host execute what is asked for.
-    pub(crate) fn ask_host(&self) -> mlua::Result<()> {
-        let host = self.host.borrow().clone();
-        host.ok_or_else(|| mlua::Error::runtime("no host"))?.call(())
+    pub(crate) fn ask_host(&self) {
+        let HostCall { question, bytes, ends, reply, may } = &mut *self.asked.borrow_mut();
+        let mut start = 0;
+        let part = |end: &usize| &bytes[std::mem::replace(&mut start, *end)..*end];
+        let parts: Vec<&[u8]> = ends.iter().map(part).collect();
+        match question {
+            Question::Execute => self.meter.call(self.resp3.get(), &parts, reply),
+            Question::May => *may = self.meter.may(&parts),
+        }
     }
 
-    /// A script may go on, or is stopped. Garbage is collected here and nowhere else, all of it at
-    /// once: how far Lua's own collector is after so many steps hangs on addresses, and with that
-    /// what it costs, and what weak tables have.
+    /// A script may go on, or is stopped. It pays for what it has allocated, garbage or not.
+    /// Garbage is collected here and nowhere else, between two steps of the script: how far Lua's
+    /// own collector is after so many steps depends on addresses, and with that what it costs, and
+    /// what weak tables have.
     ///
     /// # Errors
     /// It has cost too much, or has too much memory.
     pub(crate) fn go_on(&self, lua: &Lua) -> mlua::Result<()> {
-        if lua.used_memory() > self.collect_at.get() && !self.collects.get() {
-            self.meter.add(COST_MAX + 1);
-        } else if lua.used_memory() > self.collect_at.get() {
-            self.meter.add(lua.used_memory() as u64 / COLLECTED_BYTES_OF_ONE);
+        let used = self.meter.counts().used().get();
+        let allocated = used.saturating_sub(self.paid.replace(used)) as u64;
+        let strings = self.strings.borrow_mut().cost();
+        self.meter.add(allocated / ALLOCATED_BYTES_OF_ONE + strings);
+        let is_full = self.meter.counts().is_full();
+        if is_full && !self.collects.get() {
+            return Err(self.meter.over());
+        } else if is_full {
+            let small = self.meter.counts().small().get();
+            let large = used.saturating_sub(small) / LARGE_OF_SMALL;
+            self.meter.add((small + large) as u64 / COLLECTED_BYTES_OF_ONE);
             self.collect(lua)?;
         }
         if self.meter.is_over() { Err(mlua::Error::runtime(STOPPED)) } else { Ok(()) }
     }
 
+    /// Collects all garbage, in steps between which the script may be paused.
     fn collect(&self, lua: &Lua) -> mlua::Result<()> {
-        let collected = lua.gc_collect();
+        self.is_garbage(true);
+        let collected = loop {
+            match bounded::collect_step(lua) {
+                Ok(false) => self.meter.work(bounded::COLLECT_STEP_COST),
+                ended => break ended,
+            }
+        };
+        self.is_garbage(false);
         lua.gc_stop();
         collected?;
+        self.strings.borrow_mut().begin();
         let left = lua.used_memory();
-        self.collect_at.set(left + left.max(GARBAGE_BYTES));
+        self.paid.set(left);
+        // There is never much more than a script may have.
+        let garbage = left.max(GARBAGE_BYTES).min(MEMORY_BYTES_MAX.saturating_sub(left));
+        self.meter.counts().collect_at().set(left + garbage.max(GARBAGE_BYTES));
         match left > MEMORY_BYTES_MAX {
             true => Err(mlua::Error::MemoryError("not enough memory".into())),
             false => Ok(()),
+        }
+    }
+
+    fn limit(&self, bytes: usize) {
+        if let Some(memory) = &self.memory {
+            memory.limit(bytes);
+        }
+    }
+
+    fn is_garbage(&self, yes: bool) {
+        if let Some(memory) = &self.memory {
+            memory.collects(yes);
         }
     }
 
@@ -106,6 +150,13 @@ pub(crate) enum Question {
     Execute,
     /// Whether the user may execute it.
     May,
+}
+
+/// Its tables go with it, and are not moved.
+impl Drop for Interpreter {
+    fn drop(&mut self) {
+        self.shared.is_garbage(true);
+    }
 }
 
 /// A command's arguments, one behind the other, where each ends, and what the host answered.
@@ -136,6 +187,8 @@ const COMPILED_BYTES_MAX: usize = 32 << 10;
 
 /// An interpreter in Redis' sandbox. Lua's own collector never runs in it.
 pub(crate) struct Interpreter {
+    /// It goes before the interpreter does.
+    _memory: Memory,
     pub(crate) lua: Lua,
     pub(crate) shared: Rc<Shared>,
     environment: Table,
@@ -150,22 +203,38 @@ pub(crate) struct Interpreter {
 }
 
 impl Interpreter {
-    pub(crate) fn new() -> mlua::Result<Interpreter> {
+    pub(crate) fn new(meter: Meter) -> mlua::Result<Interpreter> {
         let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::new())?;
         lua.gc_stop();
-        let shared = Rc::new(Shared::default());
-        let native = natives::make(&lua, &shared)?;
+        let strings = RefCell::new(Strings::of(&lua)?);
+        let memory = Memory::of(&lua, &meter)?;
+        let own = Some(Rc::clone(memory.own()));
+        let shared = Rc::new(Shared { meter, strings, memory: own, ..Shared::default() });
+        let own = Rc::clone(&shared);
+        let rest = lua.create_function(move |lua, ()| own.go_on(lua))?;
+        bounded::charge(&lua, &shared.meter, &rest)?;
+        let native = natives::make(&lua, &shared, &rest)?;
         let prelude = lua.load(prelude()?).set_mode(ChunkMode::Binary).into_function()?;
         let (environment, go, library, is_pristine): (Table, Function, Function, Function) =
             prelude.call((native.clone(), lua.globals()))?;
         native.raw_set("environment", environment.clone())?;
         let (compiled, left_bytes) = (HashMap::new(), lua.used_memory());
-        Ok(Interpreter { lua, shared, environment, go, library, is_pristine, compiled, left_bytes })
+        Ok(Interpreter {
+            _memory: memory,
+            lua,
+            shared,
+            environment,
+            go,
+            library,
+            is_pristine,
+            compiled,
+            left_bytes,
+        })
     }
 
     /// From now on garbage is collected whenever there is a good deal of it.
     pub(crate) fn collect_garbage(&self) -> mlua::Result<()> {
-        self.lua.set_memory_limit(ALLOCATED_BYTES_MAX)?;
+        self.shared.limit(ALLOCATED_BYTES_MAX);
         self.shared.collects.set(true);
         self.shared.collect(&self.lua)
     }
@@ -173,14 +242,20 @@ impl Interpreter {
     /// Nothing is collected while a script runs, which is over where it has allocated more than
     /// this, in bytes. It is asked where garbage would be collected: a table that is empty again
     /// gives its memory back.
-    pub(crate) fn collect_nothing(
-        &self,
-        memory_bytes_max: usize,
-        allocated_bytes_max: usize,
-    ) -> mlua::Result<()> {
-        self.lua.set_memory_limit(memory_bytes_max)?;
-        self.shared.collect_at.set(self.lua.used_memory() + allocated_bytes_max);
-        Ok(())
+    pub(crate) fn collect_nothing(&self, memory_bytes_max: usize, allocated_bytes_max: usize) {
+        self.shared.limit(memory_bytes_max);
+        self.shared.meter.counts().collect_at().set(self.lua.used_memory() + allocated_bytes_max);
+        self.shared.paid.set(self.lua.used_memory());
+        self.shared.strings.borrow_mut().begin();
+    }
+
+    /// Collects all garbage at once.
+    pub(crate) fn collect_all(&self) -> bool {
+        self.shared.is_garbage(true);
+        let collected = self.lua.gc_collect();
+        self.shared.is_garbage(false);
+        self.lua.gc_stop();
+        collected.is_ok()
     }
 
     /// From here on instructions are counted: a step ends where it would if nothing had run before.
@@ -198,40 +273,16 @@ impl Interpreter {
         self.is_pristine.call(()).unwrap_or(false)
     }
 
-    /// Runs a script, and appends its reply.
+    /// Runs a script, and appends its reply. Who has it run lends the host.
     pub(crate) fn run(
         &mut self,
         script: &Script<'_>,
         task: Task<'_>,
-        host: &mut dyn Host,
         reply: &mut Vec<u8>,
     ) -> Result<(), Failed> {
         self.shared.reset(script.seed);
         self.count_instructions()?;
-        let lua = self.lua.clone();
-        let (shared, host) = (Rc::clone(&self.shared), RefCell::new(host));
-        let mut result = Ok(());
-        lua.scope(|scope| {
-            let execute = scope.create_function(|_, ()| {
-                let HostCall { question, bytes, ends, reply, may } =
-                    &mut *shared.asked.borrow_mut();
-                let mut start = 0;
-                let part = |end: &usize| &bytes[std::mem::replace(&mut start, *end)..*end];
-                let parts: Vec<&[u8]> = ends.iter().map(part).collect();
-                match question {
-                    Question::Execute => {
-                        host.borrow_mut().call(shared.resp3.get(), &parts, reply);
-                    }
-                    Question::May => *may = host.borrow_mut().may(&parts),
-                }
-                Ok(())
-            })?;
-            *shared.host.borrow_mut() = Some(execute);
-            result = self.execute(script, task, reply);
-            *shared.host.borrow_mut() = None;
-            Ok(())
-        })?;
-        result
+        self.execute(script, task, reply)
     }
 
     fn execute(

@@ -3,31 +3,13 @@
 
 use mlua::{Function, Lua, MultiValue, Table, Value, Variadic};
 
+use crate::MEMORY_BYTES_MAX;
+use crate::meter::Meter;
 use crate::natives::{Fallible, outcome};
 use crate::patterns::{Bad, Capture, Matcher, is_plain};
-use crate::{COST_MAX, MEMORY_BYTES_MAX, Meter, STOPPED};
 
-/// So many bytes of a string are made, or searched for plain text, by one instruction.
+/// So many bytes of a string are made, or searched for plain text, by one unit.
 const BYTES_OF_ONE: u64 = 16;
-
-impl Meter {
-    /// Counts the bytes that a native has read or made.
-    pub(crate) fn add_bytes(&self, bytes: usize) {
-        self.add(bytes as u64 / BYTES_OF_ONE);
-    }
-
-    fn left(&self) -> u64 {
-        {
-            let (cost, most) = self.0.get();
-            most.saturating_sub(cost)
-        }
-    }
-
-    fn over(&self) -> mlua::Error {
-        self.add(COST_MAX + 1);
-        mlua::Error::runtime(STOPPED)
-    }
-}
 
 /// An error of a pattern as Lua raises it.
 fn refuse(lua: &Lua, meter: &Meter, error: Bad) -> mlua::Result<MultiValue> {
@@ -111,6 +93,28 @@ fn start_of(init: Option<&Value>, length: usize) -> usize {
     at.clamp(0, length as i64) as usize
 }
 
+/// Where a plain text stands in another one. Each place where its first byte stands is looked at.
+fn plain(meter: &Meter, text: &[u8], pattern: &[u8]) -> Result<Option<usize>, Bad> {
+    let mut at = 0;
+    while let Some(length) = text.len().checked_sub(at + pattern.len()) {
+        let Some(skipped) = text[at..=at + length].iter().position(|byte| *byte == pattern[0])
+        else {
+            break;
+        };
+        at += skipped;
+        if text[at..].starts_with(pattern) {
+            return Ok(Some(at));
+        }
+        let alike = text[at..].iter().zip(pattern).take_while(|(a, b)| a == b).count();
+        meter.add(1 + alike as u64 / 8);
+        if meter.is_over() {
+            return Err(Bad::Over);
+        }
+        at += 1;
+    }
+    Ok(None)
+}
+
 /// string.find and string.match.
 fn search(lua: &Lua, meter: &Meter, args: &[Value], finds: bool) -> mlua::Result<MultiValue> {
     let function = if finds { "find" } else { "match" };
@@ -124,10 +128,10 @@ fn search(lua: &Lua, meter: &Meter, args: &[Value], finds: bool) -> mlua::Result
         let found = if pattern.is_empty() {
             Some(0)
         } else {
-            let windows = text[start..].windows(pattern.len());
-            let work = (text.len() - start) as u64 * pattern.len().min(64) as u64;
-            meter.add(work / (64 * BYTES_OF_ONE));
-            windows.into_iter().position(|window| *window == pattern[..])
+            match plain(meter, &text[start..], &pattern) {
+                Ok(found) => found,
+                Err(error) => return refuse(lua, meter, error),
+            }
         };
         let Some(at) = found else { return none() };
         let first = (start + at + 1) as i64;
@@ -135,7 +139,7 @@ fn search(lua: &Lua, meter: &Meter, args: &[Value], finds: bool) -> mlua::Result
         return Ok(MultiValue::from_iter([Value::Integer(first), Value::Integer(last)]));
     }
     let anchored = usize::from(pattern.first() == Some(&b'^'));
-    let mut matcher = Matcher::new(&text, &pattern, meter.left());
+    let mut matcher = Matcher::new(&text, &pattern, meter);
     let mut result = Ok(None);
     for at in start..=text.len() {
         result = matcher.at(at, anchored).map(|end| end.map(|end| (at, end)));
@@ -176,7 +180,7 @@ fn gmatch_next(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<MultiVa
     let (text, pattern) = (text!(lua, args, 0, "gmatch"), text!(lua, args, 1, "gmatch"));
     let (text, pattern) = (text.as_bytes(), pattern.as_bytes());
     let start = number_of(args.get(2)).unwrap_or(0.0) as usize;
-    let mut matcher = Matcher::new(&text, &pattern, meter.left());
+    let mut matcher = Matcher::new(&text, &pattern, meter);
     for at in start..=text.len() {
         let end = match matcher.at(at, 0) {
             Ok(Some(end)) => end,
@@ -291,7 +295,7 @@ fn gsub(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<MultiValue> {
     let anchored = usize::from(pattern.first() == Some(&b'^'));
     let (mut out, mut at, mut count) = (Vec::new(), 0, 0);
     while count < most {
-        let mut matcher = Matcher::new(&text, &pattern, meter.left());
+        let mut matcher = Matcher::new(&text, &pattern, meter);
         let end = match matcher.at(at, anchored) {
             Ok(end) => end,
             Err(error) => return refuse(lua, meter, error),
@@ -341,9 +345,30 @@ fn rep(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<MultiValue> {
     Ok(MultiValue::from_iter([whole]))
 }
 
+/// string.upper, lower and reverse.
+fn changed(
+    lua: &Lua,
+    meter: &Meter,
+    args: &[Value],
+    (function, change): (&str, fn(&mut [u8])),
+) -> mlua::Result<MultiValue> {
+    let text = text!(lua, args, 0, function);
+    let mut bytes = text.as_bytes().to_vec();
+    meter.add_bytes(bytes.len());
+    change(&mut bytes);
+    Ok(MultiValue::from_iter([Value::String(lua.create_string(&bytes)?)]))
+}
+
 type Native = fn(&Lua, &Meter, &[Value]) -> mlua::Result<MultiValue>;
 
-const NATIVES: [(&str, Native); 6] = [
+const NATIVES: [(&str, Native); 9] = [
+    ("upper", |lua, meter, args| {
+        changed(lua, meter, args, ("upper", <[u8]>::make_ascii_uppercase))
+    }),
+    ("lower", |lua, meter, args| {
+        changed(lua, meter, args, ("lower", <[u8]>::make_ascii_lowercase))
+    }),
+    ("reverse", |lua, meter, args| changed(lua, meter, args, ("reverse", <[u8]>::reverse))),
     ("find", |lua, meter, args| search(lua, meter, args, true)),
     ("match", |lua, meter, args| search(lua, meter, args, false)),
     ("gmatch", gmatch),
@@ -367,9 +392,7 @@ pub(crate) fn make(lua: &Lua, native: &Table, meter: &Meter) -> mlua::Result<()>
         native.raw_set(name, function)?;
     }
     let meter = meter.clone();
-    let charge = lua.create_function(move |_, elements: f64| {
-        meter.add(elements.max(0.0) as u64);
-        if meter.is_over() { Err(mlua::Error::runtime(STOPPED)) } else { Ok(()) }
-    })?;
+    let charge =
+        lua.create_function(move |_, elements: f64| meter.spend(elements.max(0.0) as u64))?;
     native.raw_set("charge", charge)
 }

@@ -2,7 +2,8 @@
 
 use mlua::{Lua, MultiValue, Table, Value, Variadic};
 
-use crate::natives::{Fallible, outcome};
+use crate::meter::Meter;
+use crate::natives::{Fallible, count_read, count_texts, outcome};
 
 const INTEGER_BYTES_MAX: usize = 32;
 /// Longest packed string.
@@ -176,7 +177,7 @@ fn pack(args: &[Value]) -> Fallible<Vec<u8>> {
 const RESULTS_MAX: usize = 4_000;
 
 /// The values, then where it goes on.
-fn unpack(lua: &Lua, args: &[Value]) -> mlua::Result<Fallible<MultiValue>> {
+fn unpack(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<Fallible<MultiValue>> {
     let (Some(Value::String(format)), Some(Value::String(data))) = (args.first(), args.get(1))
     else {
         let at = 1 + usize::from(matches!(args.first(), Some(Value::String(_))));
@@ -192,6 +193,7 @@ fn unpack(lua: &Lua, args: &[Value]) -> mlua::Result<Fallible<MultiValue>> {
     let mut at = (start - 1.0) as usize;
     let mut values: Vec<Value> = Vec::new();
     loop {
+        count_read(meter)?;
         if values.len() == RESULTS_MAX {
             return Ok(Err("too many results to unpack".into()));
         }
@@ -215,6 +217,7 @@ fn unpack(lua: &Lua, args: &[Value]) -> mlua::Result<Fallible<MultiValue>> {
             let Some(end) = rest.iter().position(|byte| *byte == 0) else {
                 return Ok(Err("unfinished string in data".into()));
             };
+            meter.add_bytes(end);
             values.push(Value::String(lua.create_string(&rest[..end])?));
             at += end + 1;
             continue;
@@ -223,7 +226,10 @@ fn unpack(lua: &Lua, args: &[Value]) -> mlua::Result<Fallible<MultiValue>> {
         at += size;
         match item.kind {
             b'x' => {}
-            b'c' => values.push(Value::String(lua.create_string(bytes)?)),
+            b'c' => {
+                meter.add_bytes(bytes.len());
+                values.push(Value::String(lua.create_string(bytes)?));
+            }
             kind => values.push(Value::Number(number_in(kind, bytes, item.little))),
         }
     }
@@ -260,18 +266,22 @@ fn size(format: &[u8]) -> Fallible<usize> {
     Ok(total)
 }
 
-pub(crate) fn library(lua: &Lua) -> mlua::Result<Table> {
+pub(crate) fn library(lua: &Lua, meter: &Meter) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    let packer = lua.create_function(|lua, args: Variadic<Value>| match pack(&args) {
-        Ok(packed) => {
-            let packed = Value::String(lua.create_string(packed)?);
-            outcome(lua, Ok(MultiValue::from_iter([packed])))
+    let own = meter.clone();
+    let packer = lua.create_function(move |lua, args: Variadic<Value>| {
+        match count_texts(&own, &args).map(|()| pack(&args))? {
+            Ok(packed) => {
+                let packed = Value::String(lua.create_string(packed)?);
+                outcome(lua, Ok(MultiValue::from_iter([packed])))
+            }
+            Err(text) => outcome(lua, Err(text)),
         }
-        Err(text) => outcome(lua, Err(text)),
     })?;
     table.raw_set("pack", packer)?;
-    let unpacker = lua.create_function(|lua, args: Variadic<Value>| {
-        let result = unpack(lua, &args)?;
+    let own = meter.clone();
+    let unpacker = lua.create_function(move |lua, args: Variadic<Value>| {
+        let result = unpack(lua, &own, &args)?;
         outcome(lua, result)
     })?;
     table.raw_set("unpack", unpacker)?;

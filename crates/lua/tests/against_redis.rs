@@ -104,8 +104,15 @@ impl Ours {
         let command = buf.set_database(self.database);
         let mut reply = Vec::new();
         let command = Command::parse(command).unwrap();
-        assert_eq!(self.engine.submit(&context, class, &command, &mut reply), Progress::Done);
-        reply
+        if self.engine.submit(&context, class, &command, &mut reply) == Progress::Done {
+            return reply;
+        }
+        // A long script.
+        loop {
+            if let Some(done) = self.engine.poll() {
+                return done.reply;
+            }
+        }
     }
 }
 

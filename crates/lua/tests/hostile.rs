@@ -6,7 +6,7 @@
 use std::process::Command;
 
 use concord_engine::resp;
-use concord_engine::script::{Host, Script};
+use concord_engine::script::{Host, Ran, Script};
 
 /// Answers each command with its number.
 #[derive(Default)]
@@ -15,9 +15,10 @@ struct Counting {
 }
 
 impl Host for Counting {
-    fn call(&mut self, _resp3: bool, _args: &[&[u8]], reply: &mut Vec<u8>) {
+    fn call(&mut self, _resp3: bool, _args: &[&[u8]], reply: &mut Vec<u8>) -> u64 {
         self.calls += 1;
         resp::integer(reply, self.calls);
+        0
     }
 
     fn may(&mut self, _args: &[&[u8]]) -> Option<bool> {
@@ -30,7 +31,11 @@ fn eval(text: &str) -> String {
     let (text, keys, args) = (text.as_bytes(), &keys[..], &args[..]);
     let script = Script { text, code_at: 0, keys, args, resp3: false, seed: 7, function: None };
     let mut reply = Vec::new();
-    concord_lua::run(&script, &mut Counting::default(), &mut reply);
+    let mut host = Counting::default();
+    let mut ran = concord_lua::run(&script, &mut host, &mut reply);
+    while let Ran::Paused(paused) = ran {
+        ran = paused.go_on(&mut host, &mut reply);
+    }
     String::from_utf8_lossy(&reply).into_owned()
 }
 

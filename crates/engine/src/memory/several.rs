@@ -57,14 +57,9 @@ fn rename(call: &mut Call<'_>, only_new: bool) -> Result<(), Failure> {
         return Err(NO_KEY);
     }
     let is_free = from != to && call.store.get(to).is_none();
-    if from != to
-        && (is_free || !only_new)
-        && let Some(value) = call.store.take(from)
-    {
+    if from != to && (is_free || !only_new) && call.store.rename(from, to) {
         // As in Redis, a key that is overwritten is a new one; nothing tells that the old one is
         // gone.
-        call.store.delete(to);
-        call.store.put(to, value);
         let moves = of_key(from) != of_key(to);
         let names = if moves { ["move_from", "move_to"] } else { ["rename_from", "rename_to"] };
         call.raise(Classes::GENERIC, names[0], from);

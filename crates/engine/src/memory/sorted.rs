@@ -13,6 +13,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::store::ELEMENT_BYTES;
+use super::undo::Notes;
 
 /// Most entries of a chunk.
 const CHUNK_MAX: usize = 256;
@@ -31,6 +32,8 @@ pub(super) struct Sorted {
     /// In order of score, then member; none is empty, none longer than `CHUNK_MAX`.
     chunks: Vec<Vec<Scored>>,
     bytes: u64,
+    /// Each member that was changed, and the score that it had.
+    notes: Notes<(Arc<[u8]>, Option<f64>)>,
 }
 
 /// The order of (score, member); scores are never NaN.
@@ -54,13 +57,15 @@ impl Sorted {
 
     /// Sets a member's score, adding it if need be.
     pub(super) fn set(&mut self, member: &[u8], score: f64) {
-        if let Some(old) = self.score(member) {
-            if old == score {
-                return;
-            }
-            self.remove(member);
+        let old = self.score(member);
+        if old == Some(score) {
+            return;
         }
         let shared: Arc<[u8]> = member.into();
+        self.notes.add(|| (shared.clone(), old));
+        if old.is_some() {
+            self.take(member);
+        }
         self.bytes += member.len() as u64 + 2 * ELEMENT_BYTES;
         self.scores.insert(shared.clone(), score);
         let scored = Scored { score, member: shared };
@@ -82,7 +87,16 @@ impl Sorted {
 
     /// Removes a member.
     pub(super) fn remove(&mut self, member: &[u8]) -> bool {
-        let Some(score) = self.scores.remove(member) else { return false };
+        let old = self.take(member);
+        if old.is_some() {
+            self.notes.add(|| (member.into(), old));
+        }
+        old.is_some()
+    }
+
+    /// Removes a member, which is for the caller to note; its score.
+    fn take(&mut self, member: &[u8]) -> Option<f64> {
+        let score = self.scores.remove(member)?;
         self.bytes -= member.len() as u64 + 2 * ELEMENT_BYTES;
         let is_before = |chunk: &Vec<Scored>| {
             chunk.last().is_some_and(|last| order(last, score, member).is_lt())
@@ -91,7 +105,28 @@ impl Sorted {
         let within = self.chunks[at].partition_point(|own| order(own, score, member).is_lt());
         self.chunks[at].remove(within);
         self.join(at);
-        true
+        Some(score)
+    }
+
+    /// Notes how each change is undone, from now on; false if it does already.
+    pub(super) fn begin_notes(&mut self) -> bool {
+        self.notes.begin()
+    }
+
+    pub(super) fn end_notes(&mut self) {
+        drop(self.notes.take());
+    }
+
+    /// Becomes what it was when its notes began.
+    pub(super) fn undo(&mut self) {
+        for (member, score) in self.notes.take() {
+            match score {
+                Some(score) => self.set(&member, score),
+                None => {
+                    self.take(&member);
+                }
+            }
+        }
     }
 
     /// Keeps chunks from becoming many and small.

@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 use super::Failure;
 use super::sorted::Sorted;
 use super::stream::Stream;
+use super::undo::{Notes, Undo, Was};
 use super::work::Work;
 use crate::databases::{self, DATABASES};
 use crate::events::{Classes, Collector};
@@ -55,10 +56,14 @@ pub(super) trait Kind: Default {
     fn wrap(self) -> Value;
     /// A key whose value is vacant does not exist.
     fn is_vacant(&self) -> bool;
+
+    /// Notes how each change is undone, from now on; `None` where a copy is needed for that, and
+    /// false if it does already.
+    fn begin_notes(&mut self) -> Option<bool>;
 }
 
 macro_rules! kind {
-    ($type:ty, $variant:ident, $vacant:expr, $wrap:expr) => {
+    ($type:ty, $variant:ident, $vacant:expr, $wrap:expr, $notes:expr) => {
         impl Kind for $type {
             fn of(value: &Value) -> Option<&Self> {
                 if let Value::$variant(inner) = value { Some(inner) } else { None }
@@ -72,23 +77,45 @@ macro_rules! kind {
             fn is_vacant(&self) -> bool {
                 $vacant(self)
             }
+            fn begin_notes(&mut self) -> Option<bool> {
+                $notes(self)
+            }
         }
     };
 }
 
-kind!(Bytes, String, |_: &Bytes| false, |s| s);
-kind!(Hash, Hash, |h: &Hash| h.map.is_empty(), Box::new);
-kind!(List, List, |l: &List| l.items.is_empty(), Box::new);
-kind!(Set, Set, |s: &Set| s.members.is_empty(), Box::new);
-kind!(Sorted, Sorted, |z: &Sorted| z.len() == 0, Box::new);
+kind!(Bytes, String, |_: &Bytes| false, |s| s, |_: &mut Bytes| None);
+kind!(Hash, Hash, |h: &Hash| h.map.is_empty(), Box::new, |h: &mut Hash| Some(h.notes.begin()));
+kind!(List, List, |l: &List| l.items.is_empty(), Box::new, |l: &mut List| Some(l.notes.begin()));
+kind!(Set, Set, |s: &Set| s.members.is_empty(), Box::new, |s: &mut Set| Some(s.notes.begin()));
+kind!(Sorted, Sorted, |z: &Sorted| z.len() == 0, Box::new, |z: &mut Sorted| Some(z.begin_notes()));
 // One without entries keeps its last id and its groups.
-kind!(Stream, Stream, |_: &Stream| false, Box::new);
+kind!(Stream, Stream, |_: &Stream| false, Box::new, |s: &mut Stream| Some(s.begin_notes()));
 
 /// Fields and their values, in the order of insertion.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hash {
     map: IndexMap<Box<[u8]>, Box<[u8]>, FxBuildHasher>,
     bytes: u64,
+    notes: Notes<HashWas>,
+}
+
+/// What a change of a hash is undone by.
+#[derive(Debug)]
+enum HashWas {
+    /// The last field is new.
+    Added,
+    Replaced {
+        field: Box<[u8]>,
+        value: Box<[u8]>,
+    },
+    /// It stood at this place; `was_swapped`: the last one stands there now.
+    Removed {
+        at: usize,
+        field: Box<[u8]>,
+        value: Box<[u8]>,
+        was_swapped: bool,
+    },
 }
 
 impl Hash {
@@ -99,23 +126,53 @@ impl Hash {
     /// Returns whether the field is new.
     pub(super) fn set(&mut self, field: &[u8], value: &[u8]) -> bool {
         self.bytes += value.len() as u64;
-        if let Some(old) = self.map.get_mut(field) {
-            self.bytes -= old.len() as u64;
-            *old = value.into();
+        if let Some(own) = self.map.get_mut(field) {
+            self.bytes -= own.len() as u64;
+            let value = core::mem::replace(own, value.into());
+            self.notes.add(|| HashWas::Replaced { field: field.into(), value });
             return false;
         }
         self.bytes += field.len() as u64 + ELEMENT_BYTES;
         self.map.insert(field.into(), value.into());
+        self.notes.add(|| HashWas::Added);
         true
     }
 
     pub(super) fn remove(&mut self, field: &[u8]) -> bool {
         let ordered = self.map.len() <= ORDERED_MAX;
-        let removed =
-            if ordered { self.map.shift_remove(field) } else { self.map.swap_remove(field) };
-        let Some(value) = removed else { return false };
+        let removed = if ordered {
+            self.map.shift_remove_full(field)
+        } else {
+            self.map.swap_remove_full(field)
+        };
+        let Some((at, field, value)) = removed else { return false };
         self.bytes -= (field.len() + value.len()) as u64 + ELEMENT_BYTES;
+        self.notes.add(|| HashWas::Removed { at, field, value, was_swapped: !ordered });
         true
+    }
+
+    fn undo(&mut self) {
+        for was in self.notes.take() {
+            match was {
+                HashWas::Added => {
+                    if let Some((field, value)) = self.map.pop() {
+                        self.bytes -= (field.len() + value.len()) as u64 + ELEMENT_BYTES;
+                    }
+                }
+                HashWas::Replaced { field, value } => {
+                    self.set(&field, &value);
+                }
+                HashWas::Removed { at, field, value, was_swapped } => {
+                    self.bytes += (field.len() + value.len()) as u64 + ELEMENT_BYTES;
+                    if was_swapped {
+                        let (last, _) = self.map.insert_full(field, value);
+                        self.map.swap_indices(at, last);
+                    } else {
+                        self.map.shift_insert(at, field, value);
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -124,6 +181,31 @@ impl Hash {
 pub(super) struct List {
     items: VecDeque<Box<[u8]>>,
     bytes: u64,
+    notes: Notes<ListWas>,
+}
+
+/// What a change of a list is undone by.
+#[derive(Debug)]
+enum ListWas {
+    Pushed {
+        left: bool,
+    },
+    Popped {
+        left: bool,
+        item: Box<[u8]>,
+    },
+    Inserted {
+        at: usize,
+    },
+    Replaced {
+        at: usize,
+        item: Box<[u8]>,
+    },
+    /// The same item stood at each of these places, in order.
+    Removed {
+        places: Vec<usize>,
+        item: Box<[u8]>,
+    },
 }
 
 impl List {
@@ -138,23 +220,27 @@ impl List {
         } else {
             self.items.push_back(item.into());
         }
+        self.notes.add(|| ListWas::Pushed { left });
     }
 
     pub(super) fn pop(&mut self, left: bool) -> Option<Box<[u8]>> {
         let item = if left { self.items.pop_front() } else { self.items.pop_back() }?;
         self.bytes -= item.len() as u64 + ELEMENT_BYTES;
+        self.notes.add(|| ListWas::Popped { left, item: item.clone() });
         Some(item)
     }
 
     pub(super) fn insert(&mut self, at: usize, item: &[u8]) {
         self.bytes += item.len() as u64 + ELEMENT_BYTES;
         self.items.insert(at, item.into());
+        self.notes.add(|| ListWas::Inserted { at });
     }
 
     pub(super) fn replace(&mut self, at: usize, item: &[u8]) {
         self.bytes += item.len() as u64;
         self.bytes -= self.items[at].len() as u64;
-        self.items[at] = item.into();
+        let item = core::mem::replace(&mut self.items[at], item.into());
+        self.notes.add(|| ListWas::Replaced { at, item });
     }
 
     /// Removes up to `limit` items equal to `item`, from the end if `backward`.
@@ -162,16 +248,52 @@ impl List {
         let equal = self.items.iter().filter(|own| ***own == *item).count();
         let removed = equal.min(limit);
         let kept_first = if backward { equal - removed } else { 0 };
-        let mut seen = 0;
+        let (mut seen, mut at, mut places) = (0, 0, Vec::new());
+        let notes = self.notes.is_on();
         self.items.retain(|own| {
+            at += 1;
             if **own != *item {
                 return true;
             }
             seen += 1;
-            !(kept_first + 1..=kept_first + removed).contains(&seen)
+            let goes = (kept_first + 1..=kept_first + removed).contains(&seen);
+            if goes && notes {
+                places.push(at - 1);
+            }
+            !goes
         });
         self.bytes -= removed as u64 * (item.len() as u64 + ELEMENT_BYTES);
+        self.notes.add(|| ListWas::Removed { places, item: item.into() });
         removed
+    }
+
+    fn undo(&mut self) {
+        for was in self.notes.take() {
+            match was {
+                ListWas::Pushed { left } => {
+                    self.pop(left);
+                }
+                ListWas::Popped { left, item } => self.push(left, &item),
+                ListWas::Inserted { at } => {
+                    if let Some(item) = self.items.remove(at) {
+                        self.bytes -= item.len() as u64 + ELEMENT_BYTES;
+                    }
+                }
+                ListWas::Replaced { at, item } => self.replace(at, &item),
+                ListWas::Removed { places, item } => {
+                    self.bytes += places.len() as u64 * (item.len() as u64 + ELEMENT_BYTES);
+                    let count = self.items.len() + places.len();
+                    let mut stayed = core::mem::take(&mut self.items).into_iter();
+                    let mut places = places.into_iter().peekable();
+                    self.items = (0..count)
+                        .filter_map(|at| match places.next_if_eq(&at) {
+                            Some(_) => Some(item.clone()),
+                            None => stayed.next(),
+                        })
+                        .collect();
+                }
+            }
+        }
     }
 }
 
@@ -180,6 +302,16 @@ impl List {
 pub(super) struct Set {
     members: IndexSet<Box<[u8]>, FxBuildHasher>,
     bytes: u64,
+    notes: Notes<SetWas>,
+}
+
+/// What a change of a set is undone by.
+#[derive(Debug)]
+enum SetWas {
+    /// The last member is new.
+    Added,
+    /// It stood at this place, at which the last one stands now.
+    Removed { at: usize, member: Box<[u8]> },
 }
 
 impl Set {
@@ -192,21 +324,39 @@ impl Set {
             return false;
         }
         self.bytes += member.len() as u64 + ELEMENT_BYTES;
+        self.notes.add(|| SetWas::Added);
         self.members.insert(member.into())
     }
 
     pub(super) fn remove(&mut self, member: &[u8]) -> bool {
-        let removed = self.members.swap_remove(member);
-        if removed {
-            self.bytes -= member.len() as u64 + ELEMENT_BYTES;
+        match self.members.get_index_of(member) {
+            Some(at) => self.remove_at(at).is_some(),
+            None => false,
         }
-        removed
     }
 
     pub(super) fn remove_at(&mut self, index: usize) -> Option<Box<[u8]>> {
         let member = self.members.swap_remove_index(index)?;
         self.bytes -= member.len() as u64 + ELEMENT_BYTES;
+        self.notes.add(|| SetWas::Removed { at: index, member: member.clone() });
         Some(member)
+    }
+
+    fn undo(&mut self) {
+        for was in self.notes.take() {
+            match was {
+                SetWas::Added => {
+                    if let Some(member) = self.members.pop() {
+                        self.bytes -= member.len() as u64 + ELEMENT_BYTES;
+                    }
+                }
+                SetWas::Removed { at, member } => {
+                    self.bytes += member.len() as u64 + ELEMENT_BYTES;
+                    let (last, _) = self.members.insert_full(member);
+                    self.members.swap_indices(at, last);
+                }
+            }
+        }
     }
 }
 
@@ -219,6 +369,30 @@ impl Value {
             Value::Set(set) => set.bytes,
             Value::Sorted(sorted) => sorted.size_bytes(),
             Value::Stream(stream) => stream.size_bytes(),
+        }
+    }
+
+    /// Becomes what it was when its notes began.
+    fn undo(&mut self) {
+        match self {
+            Value::String(_) => {}
+            Value::Hash(hash) => hash.undo(),
+            Value::List(list) => list.undo(),
+            Value::Set(set) => set.undo(),
+            Value::Sorted(sorted) => sorted.undo(),
+            Value::Stream(stream) => stream.undo(),
+        }
+    }
+
+    /// Stays as it is.
+    fn end_notes(&mut self) {
+        match self {
+            Value::String(_) => {}
+            Value::Hash(hash) => drop(hash.notes.take()),
+            Value::List(list) => drop(list.notes.take()),
+            Value::Set(set) => drop(set.notes.take()),
+            Value::Sorted(sorted) => sorted.end_notes(),
+            Value::Stream(stream) => stream.end_notes(),
         }
     }
 
@@ -251,14 +425,14 @@ impl Value {
 }
 
 #[derive(Debug)]
-struct Slot {
+pub(super) struct Slot {
     key: Bytes,
     value: Value,
 }
 
 /// How many keys there are.
 #[derive(Debug, Default)]
-struct Counts {
+pub(super) struct Counts {
     all: u64,
     /// Of databases but 0.
     of: [u64; DATABASES as usize],
@@ -282,12 +456,17 @@ impl Counts {
     }
 }
 
+/// The keys, how many there are, and what they take.
+pub(super) type Keys = (Box<[HashTable<Slot>]>, Counts, u64);
+
 /// All keys.
 #[derive(Debug)]
 pub(super) struct Store {
     shards: Box<[HashTable<Slot>]>,
     counts: Counts,
     used_bytes: u64,
+    /// While a script is executed: what it has done.
+    undo: Option<Undo>,
     pub(super) work: Work,
     /// What happened to keys, for those who listen.
     pub(super) raised: Collector,
@@ -311,7 +490,7 @@ impl Store {
     pub(super) fn new(work_max: u64) -> Store {
         let work = Work::new(work_max);
         let (counts, raised) = (Counts::default(), Collector::default());
-        Store { shards: no_keys(), counts, used_bytes: 0, work, raised }
+        Store { shards: no_keys(), counts, used_bytes: 0, undo: None, work, raised }
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -364,17 +543,30 @@ impl Store {
                 is_new = true;
                 self.counts.add(key);
                 self.used_bytes += KEY_BYTES + key.len() as u64;
+                if let Some(undo) = &mut self.undo {
+                    undo.absent(key);
+                }
                 entry.insert(Slot { key: key.into(), value: K::default().wrap() })
             }
         };
         let value = &mut entry.get_mut().value;
         let before = value.size_bytes();
+        if let Some(undo) = self.undo.as_mut().filter(|undo| !undo.is_own(key)) {
+            match K::of_mut(value).ok_or(super::WRONG_TYPE)?.begin_notes() {
+                Some(true) => undo.changed(key),
+                Some(false) => {}
+                None => undo.held(key, value.clone()),
+            }
+        }
         let inner = K::of_mut(value).ok_or(super::WRONG_TYPE)?;
         let result = change(inner);
         let vacant = inner.is_vacant();
         self.used_bytes = self.used_bytes + value.size_bytes() - before;
         if vacant {
-            entry.remove();
+            let (slot, _) = entry.remove();
+            if let Some(undo) = &mut self.undo {
+                undo.held(key, slot.value);
+            }
             self.counts.remove(key);
             self.used_bytes -= KEY_BYTES + key.len() as u64;
         } else if is_new {
@@ -405,16 +597,27 @@ impl Store {
             Entry::Occupied(mut entry) => {
                 let value = &mut entry.get_mut().value;
                 self.used_bytes -= value.size_bytes();
+                let is_noted = self.undo.as_ref().is_some_and(|undo| !undo.is_own(key));
                 match value {
                     // A buffer that fits is used again, one that is far too large is not kept.
-                    Value::String(old) if old.capacity() / 2 <= bytes.len().max(64) => {
+                    Value::String(old)
+                        if !is_noted && old.capacity() / 2 <= bytes.len().max(64) =>
+                    {
                         old.clear();
                         old.extend_from_slice(bytes);
                     }
-                    other => *other = Value::String(bytes.into()),
+                    other => {
+                        let old = core::mem::replace(other, Value::String(bytes.into()));
+                        if let Some(undo) = &mut self.undo {
+                            undo.held(key, old);
+                        }
+                    }
                 }
             }
             Entry::Vacant(entry) => {
+                if let Some(undo) = &mut self.undo {
+                    undo.absent(key);
+                }
                 self.counts.add(key);
                 self.used_bytes += KEY_BYTES + key.len() as u64;
                 entry.insert(Slot { key: key.into(), value: Value::String(bytes.into()) });
@@ -426,10 +629,18 @@ impl Store {
     /// Replaces whatever the key held.
     pub(super) fn put(&mut self, key: &[u8], value: Value) {
         let was_there = self.delete(key);
-        let hash = hash_of(key);
         if !was_there {
             self.raised.raise(Classes::NEW, "new", key);
         }
+        if let Some(undo) = &mut self.undo {
+            undo.absent(key);
+        }
+        self.add(key, value);
+    }
+
+    /// A key that is not there.
+    fn add(&mut self, key: &[u8], value: Value) {
+        let hash = hash_of(key);
         self.counts.add(key);
         self.used_bytes += KEY_BYTES + key.len() as u64 + value.size_bytes();
         let slot = Slot { key: key.into(), value };
@@ -437,7 +648,69 @@ impl Store {
     }
 
     pub(super) fn delete(&mut self, key: &[u8]) -> bool {
-        self.take(key).is_some()
+        let Some(value) = self.take(key) else { return false };
+        if let Some(undo) = &mut self.undo {
+            undo.held(key, value);
+        }
+        true
+    }
+
+    /// Gives a key's value to another one, whatever that held; false if there is none.
+    pub(super) fn rename(&mut self, from: &[u8], to: &[u8]) -> bool {
+        let Some(value) = self.take(from) else { return false };
+        self.delete(to);
+        self.raised.raise(Classes::NEW, "new", to);
+        if let Some(undo) = &mut self.undo {
+            undo.absent(to);
+            if !undo.is_own(from) {
+                undo.renamed(from, to);
+            }
+        }
+        self.add(to, value);
+        true
+    }
+
+    /// A script begins: all that it does can be undone.
+    pub(super) fn begin_undo(&mut self) {
+        self.undo = Some(Undo::default());
+    }
+
+    /// What the script has done stays.
+    pub(super) fn end_undo(&mut self) {
+        let Some(undo) = self.undo.take() else { return };
+        for key in undo.into_noting() {
+            let hash = hash_of(&key);
+            let found = self.shards[shard_of(hash)].find_mut(hash, |slot| slot.key == key);
+            if let Some(slot) = found {
+                slot.value.end_notes();
+            }
+        }
+    }
+
+    /// The script has done nothing.
+    pub(super) fn undo(&mut self) {
+        let Some(undo) = self.undo.take() else { return };
+        for was in undo.into_undone() {
+            match was {
+                Was::Absent(key) => drop(self.take(&key)),
+                Was::Held(key, value) => {
+                    drop(self.take(&key));
+                    self.add(&key, value);
+                }
+                Was::Changed(key) => {
+                    if let Some(mut value) = self.take(&key) {
+                        value.undo();
+                        self.add(&key, value);
+                    }
+                }
+                Was::Renamed(from, to) => {
+                    if let Some(value) = self.take(&to) {
+                        self.add(&from, value);
+                    }
+                }
+                Was::Flushed(keys) => (self.shards, self.counts, self.used_bytes) = *keys,
+            }
+        }
     }
 
     /// Deletes a key whose time has come.
@@ -454,8 +727,8 @@ impl Store {
         }
     }
 
-    /// Takes a key's value away.
-    pub(super) fn take(&mut self, key: &[u8]) -> Option<Value> {
+    /// Takes a key's value away, which is for the caller to note.
+    fn take(&mut self, key: &[u8]) -> Option<Value> {
         let hash = hash_of(key);
         let table = &mut self.shards[shard_of(hash)];
         let entry = table.find_entry(hash, |slot| *slot.key == *key).ok()?;
@@ -466,7 +739,12 @@ impl Store {
     }
 
     pub(super) fn clear(&mut self) {
-        (self.shards, self.counts, self.used_bytes) = (no_keys(), Counts::default(), 0);
+        let shards = core::mem::replace(&mut self.shards, no_keys());
+        let counts = core::mem::take(&mut self.counts);
+        let used_bytes = core::mem::take(&mut self.used_bytes);
+        if let Some(undo) = &mut self.undo {
+            undo.flushed((shards, counts, used_bytes));
+        }
     }
 
     /// Deletes the keys of one database.
@@ -474,13 +752,17 @@ impl Store {
         if self.count_of(database) == self.counts.all {
             return self.clear();
         }
-        let Store { shards, counts, used_bytes, .. } = self;
+        let Store { shards, counts, used_bytes, undo, .. } = self;
         for shard in shards.iter_mut().filter(|shard| !shard.is_empty()) {
             shard.retain(|slot| {
                 let stays = databases::of_key(&slot.key) != database;
                 if !stays {
                     counts.remove(&slot.key);
                     *used_bytes -= KEY_BYTES + slot.key.len() as u64 + slot.value.size_bytes();
+                    if let Some(undo) = undo {
+                        let empty = Value::String(Bytes::new());
+                        undo.held(&slot.key, core::mem::replace(&mut slot.value, empty));
+                    }
                 }
                 stays
             });

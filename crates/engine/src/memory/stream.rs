@@ -7,6 +7,7 @@ use core::ops::RangeInclusive;
 
 use super::groups::Group;
 use super::store::ELEMENT_BYTES;
+use super::undo::Notes;
 
 /// Most entries of a block and, roughly, most bytes: Redis' stream-node-max-entries and
 /// stream-node-max-bytes. Approximate trimming removes whole blocks.
@@ -111,6 +112,16 @@ pub(super) struct Trim {
     pub(super) limit: u64,
 }
 
+/// A stream as it was, without its entries. A copy of the stream has none.
+#[derive(Debug, Default)]
+struct Before(Option<Box<Stream>>);
+
+impl Clone for Before {
+    fn clone(&self) -> Before {
+        Before(None)
+    }
+}
+
 /// A stream.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stream {
@@ -124,6 +135,10 @@ pub(super) struct Stream {
     pub(super) groups: BTreeMap<Box<[u8]>, Group>,
     /// What the entries take.
     pub(super) bytes: u64,
+    /// Entries that were added or removed.
+    notes: Notes<(Id, Option<Entry>)>,
+    /// The rest as it was when the notes began.
+    before: Before,
 }
 
 impl Stream {
@@ -174,12 +189,50 @@ impl Stream {
     pub(super) fn insert(&mut self, id: Id, entry: Entry) {
         self.bytes += entry.size_bytes();
         self.entries.insert(id, entry);
+        self.notes.add(|| (id, None));
     }
 
     fn take(&mut self, id: Id) -> bool {
         let Some(entry) = self.entries.remove(&id) else { return false };
         self.bytes -= entry.size_bytes();
+        self.notes.add(|| (id, Some(entry)));
         true
+    }
+
+    /// Notes how each change is undone, from now on; false if it does already. Groups and blocks
+    /// are copied.
+    pub(super) fn begin_notes(&mut self) -> bool {
+        if !self.notes.begin() {
+            return false;
+        }
+        let before = Stream {
+            entries: BTreeMap::new(),
+            blocks: self.blocks.clone(),
+            groups: self.groups.clone(),
+            notes: Notes::default(),
+            before: Before::default(),
+            ..*self
+        };
+        self.before = Before(Some(Box::new(before)));
+        true
+    }
+
+    pub(super) fn end_notes(&mut self) {
+        drop(self.notes.take());
+        self.before = Before::default();
+    }
+
+    /// Becomes what it was when its notes began.
+    pub(super) fn undo(&mut self) {
+        let Some(before) = self.before.0.take() else { return };
+        let mut entries = core::mem::take(&mut self.entries);
+        for (id, entry) in self.notes.take() {
+            match entry {
+                Some(entry) => entries.insert(id, entry),
+                None => entries.remove(&id),
+            };
+        }
+        *self = Stream { entries, ..*before };
     }
 
     /// Removes an entry.

@@ -4,10 +4,10 @@
 //! all execute the same.
 //!
 //! So what a command is going to look at is counted before it begins, in *elements*: about what a
-//! look-up among a million takes. The count hangs on the data alone, so that all replicas refuse
-//! the same. One command has [`WORK_MAX`] of them, and a script with all of its commands, and a
-//! transaction with scripts. (Each command of any other transaction has its own: what it does must
-//! not hang on the others, of which a replica that copies may execute a part only.)
+//! look-up among a million takes. The count depends on the data alone, so that all replicas refuse
+//! the same. Each command has [`WORK_MAX`] of them. A script pays for those of its commands
+//! ([`ELEMENT_COST`]), and for the bytes that they add to the data or take from it: it may do much,
+//! in slices, but no command is longer than that.
 //!
 //! Commands that look at as much as their own arguments, or once at all of one key, are not
 //! counted: whoever sent the data has paid for that. The reads of a transaction or a script end
@@ -21,6 +21,10 @@ use crate::resp;
 
 /// Elements that one command may look at.
 pub const WORK_MAX: u64 = 2_000_000;
+/// What an element costs a script, in the units of [`crate::script`].
+const ELEMENT_COST: u64 = 10;
+/// So many bytes that are added to the data or taken from it cost a script one unit.
+const MOVED_BYTES_OF_ONE: u64 = 8;
 /// Bytes of replies after which no more is read: no reply is longer.
 const REPLIES_BYTES_MAX: usize = 64 << 20;
 /// So many bytes of a string are looked at in the time of one element.
@@ -47,11 +51,21 @@ pub(super) struct Work {
     max: u64,
     left: Cell<u64>,
     reply_bytes: Cell<usize>,
+    /// What all operations have cost, in the units of scripts.
+    spent: Cell<u64>,
+    /// What the transaction has left in which a script is executed.
+    beside: Cell<u64>,
 }
 
 impl Work {
     pub(super) fn new(max: u64) -> Work {
-        Work { max, left: Cell::new(max), reply_bytes: Cell::new(0) }
+        Work {
+            max,
+            left: Cell::new(max),
+            reply_bytes: Cell::new(0),
+            spent: Cell::new(0),
+            beside: Cell::new(max),
+        }
     }
 
     /// An operation begins.
@@ -60,16 +74,36 @@ impl Work {
         self.reply_bytes.set(0);
     }
 
-    /// A command begins that is neither of a script nor beside one.
+    /// A command begins.
     pub(super) fn begin_command(&self) {
         self.left.set(self.max);
+    }
+
+    /// A script begins, perhaps in a transaction.
+    pub(super) fn begin_script(&self) {
+        self.beside.set(self.left.get());
+    }
+
+    /// It has ended.
+    pub(super) fn end_script(&self) {
+        self.left.set(self.beside.get());
     }
 
     /// Takes what a command costs, or nothing if that is more than is left.
     pub(super) fn spend(&self, cost: u64) -> Result<(), Failure> {
         let left = self.left.get().checked_sub(cost).ok_or(TOO_MUCH)?;
         self.left.set(left);
+        self.spent.set(self.spent.get().saturating_add(cost.saturating_mul(ELEMENT_COST)));
         Ok(())
+    }
+
+    /// The data has become larger or smaller by so many bytes.
+    pub(super) fn moved(&self, bytes: u64) {
+        self.spent.set(self.spent.get().saturating_add(bytes / MOVED_BYTES_OF_ONE));
+    }
+
+    pub(super) fn spent(&self) -> u64 {
+        self.spent.get()
     }
 
     /// So many bytes of a reply were written.

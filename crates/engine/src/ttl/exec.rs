@@ -10,7 +10,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::functions::{Resolved, has_functions, is_full_for};
 use super::{
-    EXEC_COMMAND, EXPIRE_COMMAND, REPLY_COMMAND, Shimmed, Work, apply, is_script, step_of,
+    EXEC_COMMAND, EXPIRE_COMMAND, Pending, REPLY_COMMAND, Shimmed, Work, apply, is_script, step_of,
 };
 use crate::backend::{Backend, Effect, OUT_OF_MEMORY, Step, TtlChange};
 use crate::command::{Command, CommandBuf};
@@ -42,6 +42,19 @@ impl Part {
     fn touches_deadline(&self) -> bool {
         self.after.touches_deadline() || self.fates.is_some()
     }
+}
+
+/// A transaction one of whose scripts waits for its next slice.
+#[derive(Debug)]
+pub(super) struct Transaction {
+    command: Vec<u8>,
+    /// Of its next command.
+    context: Context,
+    class: Class,
+    /// Which command that is.
+    next: usize,
+    /// To those before the script.
+    reply: Vec<u8>,
 }
 
 /// The commands of a step.
@@ -285,8 +298,50 @@ impl<B: Backend> Shimmed<B> {
         let start = reply.len();
         self.is_in_exec = true;
         resp::array(reply, parts.len());
-        let mut context = *context;
-        for part in &parts {
+        let (mut inner, exec) = (*context, command);
+        let Some(next) = self.run_parts(&mut inner, class, &parts, 0, reply) else {
+            self.is_in_exec = false;
+            self.put_published(reply, start);
+            return self.end_script(context, class, reply);
+        };
+        let (command, reply) = (exec.bytes().to_vec(), reply.split_off(start));
+        let transaction = Transaction { command, context: inner, class, next, reply };
+        self.pending.push_back(Pending::of(Work::Running(Some(transaction), class), *context));
+        Progress::Pending
+    }
+
+    /// The script of a transaction has ended if there is a reply: its commands go on. The reply to
+    /// all of them; or the transaction, if the next slice of a script is waited for.
+    pub(super) fn go_on_with(
+        &mut self,
+        mut transaction: Transaction,
+        ended: Option<Vec<u8>>,
+    ) -> Result<Vec<u8>, Transaction> {
+        let Some(ended) = ended else { return Err(transaction) };
+        let Transaction { command, context, class, next, reply } = &mut transaction;
+        reply.extend_from_slice(&ended);
+        // It was a command with these parts when it began.
+        let exec = Command::parse(command).ok();
+        let parts = exec.as_ref().and_then(parts_of).unwrap_or_default();
+        if let Some(then) = self.run_parts(context, *class, &parts, *next, reply) {
+            *next = then;
+            return Err(transaction);
+        }
+        self.is_in_exec = false;
+        Ok(transaction.reply)
+    }
+
+    /// Executes the commands of a transaction from this one on, one by one. If one is a script that
+    /// is to go on, which comes after it.
+    fn run_parts(
+        &mut self,
+        context: &mut Context,
+        class: Class,
+        parts: &[Command<'_>],
+        from: usize,
+        reply: &mut Vec<u8>,
+    ) -> Option<usize> {
+        for (at, part) in parts.iter().enumerate().skip(from) {
             let name = UpperName::of(part.name());
             if name.is(REPLY_COMMAND) {
                 reply.extend_from_slice(part.args().nth(1).unwrap_or_default());
@@ -296,16 +351,17 @@ impl<B: Backend> Shimmed<B> {
                 if class == Class::Write {
                     several::keys(part)
                         .into_iter()
-                        .for_each(|key| self.delete_if_due(&context, key));
+                        .for_each(|key| self.delete_if_due(context, key));
                 }
-                self.start(&context, class, &name, part, reply);
+                self.start(context, class, &name, part, reply);
                 // Commands of one transaction draw differently.
                 context.entropy = splitmix64(context.entropy);
+                if self.running.is_some() {
+                    return Some(at + 1);
+                }
             }
         }
-        self.is_in_exec = false;
-        self.put_published(reply, start);
-        self.end_script(&context, class, reply)
+        None
     }
 
     /// A write of several keys.

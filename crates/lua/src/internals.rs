@@ -1,0 +1,320 @@
+//! What Lua 5.1 does not tell of its values, and what costs time nevertheless: how many places a
+//! table has, empty ones too, and how many strings share a place of the table in which it finds
+//! strings again.
+//!
+//! The structures are those of the Lua that is built in (5.1.5, 64 bits): `lobject.h`, `lstate.h`.
+//! They are only read.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use mlua::{Lua, lua_State};
+
+const NIL: c_int = 0;
+const BOOLEAN: c_int = 1;
+const NUMBER: c_int = 3;
+/// The key of an entry that was deleted, if it was an object.
+const DEAD: c_int = 11;
+
+#[repr(C)]
+struct TValue {
+    value: u64,
+    tt: c_int,
+}
+
+#[repr(C)]
+struct Node {
+    value: TValue,
+    key: TValue,
+    next: *const Node,
+}
+
+#[repr(C)]
+struct Header {
+    next: *const Header,
+    tt: u8,
+    marked: u8,
+    /// Of a table its flags, of a string whether it is a reserved word, of a thread its status.
+    own: u8,
+    lsizenode: u8,
+}
+
+#[repr(C)]
+struct TableHead {
+    header: Header,
+    metatable: *const TableHead,
+    array: *const TValue,
+    node: *const Node,
+    lastfree: *const Node,
+    gclist: *const Header,
+    sizearray: c_int,
+}
+
+#[repr(C)]
+struct StringHead {
+    next: *const StringHead,
+    kinds: [u8; 4],
+    hash: u32,
+    len: usize,
+}
+
+#[repr(C)]
+struct StringTable {
+    hash: *const *const StringHead,
+    nuse: u32,
+    size: c_int,
+}
+
+#[repr(C)]
+struct State {
+    header: Header,
+    top: *const TValue,
+    base: *const TValue,
+    global: *const StringTable,
+}
+
+impl TableHead {
+    fn slots(&self) -> usize {
+        self.sizearray.max(0) as usize + (1 << self.header.lsizenode)
+    }
+
+    /// Whether nothing is at this place.
+    ///
+    /// # Safety
+    /// There is such a place.
+    unsafe fn is_empty(&self, at: usize) -> bool {
+        let array = self.sizearray.max(0) as usize;
+        // SAFETY: as the caller says; the places of the array come first.
+        let value = unsafe {
+            match at.checked_sub(array) {
+                None => &*self.array.add(at),
+                Some(at) => &(*self.node.add(at)).value,
+            }
+        };
+        value.tt == NIL
+    }
+
+    /// Whether this key's place is this one.
+    ///
+    /// # Safety
+    /// There is such a place.
+    unsafe fn is_at(&self, at: usize, key: &TValue) -> bool {
+        let array = self.sizearray.max(0) as usize;
+        let Some(at) = at.checked_sub(array) else { return self.index(key) == Some(at) };
+        // SAFETY: as the caller says.
+        let own = unsafe { &(*self.node.add(at)).key };
+        let is_alike = own.tt == key.tt || own.tt == DEAD;
+        is_alike
+            && match key.tt {
+                BOOLEAN => own.value as u32 == key.value as u32,
+                _ => own.value == key.value,
+            }
+    }
+
+    /// The place in the array of a key that has one there.
+    fn index(&self, key: &TValue) -> Option<usize> {
+        let number = f64::from_bits(key.value);
+        let is_index = key.tt == NUMBER && number >= 1.0 && number <= f64::from(self.sizearray);
+        (is_index && number.fract() == 0.0).then(|| number as usize - 1)
+    }
+}
+
+/// How many places a table has, empty ones too.
+pub(crate) fn slots(table: &mlua::Table) -> u64 {
+    let head = table.to_pointer().cast::<TableHead>();
+    // SAFETY: it is a table of the Lua that is built in, which `table` keeps alive.
+    unsafe { (*head).slots() as u64 }
+}
+
+/// Places that are looked at for one unit.
+const SLOTS_OF_ONE: u64 = 2;
+/// Nobody counts the places of a smaller table.
+const SLOTS_MIN: usize = 256;
+
+/// Where the last walk through a table was, so that its next step need not look for its key.
+#[repr(C)]
+pub(crate) struct Walk {
+    table: *const TableHead,
+    slots: usize,
+    at: usize,
+}
+
+impl Walk {
+    pub(crate) const NONE: Walk = Walk { table: ptr::null(), slots: 0, at: 0 };
+}
+
+/// What it costs to find the key behind this one, in units: Lua looks at each empty place in
+/// between.
+///
+/// # Safety
+/// It is called within a function of the interpreter's whose arguments are a table and a key or
+/// nil.
+pub(crate) unsafe fn cost_of_next(state: *mut lua_State, walk: &mut Walk) -> u64 {
+    // SAFETY: `base` are the arguments, of which the first is a table, and the second is there. All
+    // places that are looked at are in front of `slots`.
+    unsafe {
+        let base = (*state.cast::<State>()).base;
+        let (head, key) = ((*base).value as *const TableHead, &*base.add(1));
+        let table = &*head;
+        let slots = table.slots();
+        if slots <= SLOTS_MIN {
+            return 0;
+        }
+        let mut looked = 0;
+        let start = if key.tt == NIL {
+            0
+        } else if let Some(at) = table.index(key) {
+            at + 1
+        } else if walk.table == head && walk.slots == slots && table.is_at(walk.at, key) {
+            walk.at + 1
+        } else {
+            let found = (0..slots).position(|at| table.is_at(at, key)).unwrap_or(slots);
+            looked += found as u64;
+            found + 1
+        };
+        let rest = start.min(slots)..slots;
+        let at = rest.clone().find(|at| !table.is_empty(*at)).unwrap_or(slots);
+        *walk = Walk { table: head, slots, at: at.min(slots - 1) };
+        (looked + (at - rest.start) as u64) / SLOTS_OF_ONE
+    }
+}
+
+/// What an entry of a table takes, in bytes.
+pub(crate) const ENTRY_BYTES: usize = size_of::<Node>();
+/// The first type of Lua's that is found by its address.
+const FIRST_OBJECT: c_int = 5;
+const LIGHT: c_int = 2;
+
+/// Whether a key among the entries of a table is an object, or was one.
+///
+/// # Safety
+/// There are so many entries.
+pub(crate) unsafe fn has_objects(entries: *const c_void, count: usize) -> bool {
+    let nodes = entries.cast::<Node>();
+    (0..count).any(|at| {
+        // SAFETY: as the caller says.
+        let tt = unsafe { (*nodes.add(at)).key.tt };
+        tt >= FIRST_OBJECT || tt == LIGHT
+    })
+}
+
+/// The strings of an interpreter. It finds a string by a hash of 32 of its bytes at most, so that
+/// many long ones may share a place: each that is made there is compared with those.
+#[derive(Debug)]
+pub(crate) struct Strings {
+    table: *const StringTable,
+    /// How many there were when they were looked at, what it had cost to make all of these, and to
+    /// find the one that is found last.
+    count: u32,
+    made: u64,
+    longest: u64,
+}
+
+impl Default for Strings {
+    fn default() -> Strings {
+        Strings { table: ptr::null(), count: 0, made: 0, longest: 0 }
+    }
+}
+
+/// They are looked at when there are so many more, and a sixteenth more.
+const MORE_STRINGS_MIN: u32 = 1_024;
+/// What it costs to pass by a string, in tenths of a unit, and how many bytes are compared for a
+/// tenth.
+const PASSED_TENTHS: u64 = 5;
+const COMPARED_OF_TENTH: u64 = 12;
+/// They are looked at before they may have cost so much more.
+const UNSEEN_COST_MAX: u64 = 250_000;
+/// What is found for less is found at once.
+const LONGEST_MIN: u64 = 100;
+
+impl Strings {
+    pub(crate) fn of(lua: &Lua) -> mlua::Result<Strings> {
+        let mut table = ptr::null();
+        // SAFETY: the state is that of the Lua that is built in; nothing is left on its stack.
+        unsafe {
+            lua.exec_raw::<()>((), |state| table = (*state.cast::<State>()).global)?;
+        }
+        Ok(Strings { table, ..Strings::default() })
+    }
+
+    /// What was made so far is paid for.
+    pub(crate) fn begin(&mut self) {
+        self.look();
+    }
+
+    /// What it has cost to find strings since the last time. A step of the script is taken to find
+    /// the worst one once.
+    pub(crate) fn cost(&mut self) -> u64 {
+        // SAFETY: it is the interpreter's, which is there while it is asked.
+        let Some(table) = (unsafe { self.table.as_ref() }) else { return 0 };
+        let more = table.nuse.saturating_sub(self.count);
+        let before = self.made;
+        let is_much = more >= MORE_STRINGS_MIN.max(table.nuse / 16)
+            || u64::from(more) * self.longest > UNSEEN_COST_MAX;
+        if is_much {
+            self.look();
+        }
+        let again = if self.longest < LONGEST_MIN { 0 } else { self.longest };
+        self.made.saturating_sub(before) + again
+    }
+
+    fn look(&mut self) {
+        // SAFETY: as above; each place is the first of a list, or null.
+        unsafe {
+            let Some(table) = self.table.as_ref() else { return };
+            let (mut made, mut longest) = (0, 0);
+            for at in 0..table.size.max(0) as usize {
+                let (mut count, mut bytes) = (0_u64, 0_u64);
+                let mut next = (*table.hash.add(at)).as_ref();
+                while let Some(string) = next {
+                    count += 1;
+                    bytes += string.len as u64;
+                    next = string.next.as_ref();
+                }
+                if count > 1 {
+                    made += (count - 1) * (count * PASSED_TENTHS + bytes / COMPARED_OF_TENTH) / 2;
+                    longest = longest.max(count * PASSED_TENTHS + bytes / COMPARED_OF_TENTH);
+                }
+            }
+            (self.count, self.made, self.longest) = (table.nuse, made / 10, longest / 10);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structures_are_those_of_the_lua_that_is_built_in() {
+        let lua = Lua::new();
+        let table: mlua::Table =
+            lua.load("local t = {} for i = 1, 1000 do t[i] = i end return t").eval().unwrap();
+        assert_eq!(slots(&table), 1_024 + 1);
+        let fields = "local t = {} for i = 1, 1000 do t['k' .. i] = i end return t";
+        let table: mlua::Table = lua.load(fields).eval().unwrap();
+        assert_eq!(slots(&table), 1_024);
+        let strings = Strings::of(&lua).unwrap();
+        // SAFETY: the interpreter is there.
+        let count = || unsafe { (*strings.table).nuse };
+        let before = count();
+        let kept: Vec<_> =
+            (0..100).map(|n| lua.create_string(format!("another {n}")).unwrap()).collect();
+        assert_eq!(count(), before + kept.len() as u32);
+    }
+
+    #[test]
+    fn strings_that_share_a_place_cost_what_it_takes_to_pass_them() {
+        let lua = Lua::new();
+        lua.gc_stop();
+        let mut strings = Strings::of(&lua).unwrap();
+        strings.begin();
+        lua.load("t = {} for i = 1, 5000 do t[i] = ('x'):rep(20) .. i end").exec().unwrap();
+        assert!(strings.cost() < 2_000, "{strings:?}");
+        // Only each 32nd byte is part of the hash.
+        lua.load("t = {} for i = 1, 5000 do t[i] = ('x'):rep(1000) .. i .. 'abcdefghij' end")
+            .exec()
+            .unwrap();
+        assert!(strings.cost() > 1_000_000, "{strings:?}");
+    }
+}

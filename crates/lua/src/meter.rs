@@ -1,0 +1,250 @@
+//! What a script has cost so far, in units of about 10 ns: what an instruction of Lua takes.
+//!
+//! The count depends on the script alone, so that it is stopped at the same place at every replica.
+//! It has two uses: a script that costs more than it may is stopped, and one that has cost a slice
+//! is paused ([`crate::slices`]).
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use concord_engine::script::{Host, SLICE_COST};
+
+use crate::slices::Outside;
+use crate::{COST_MAX, STOPPED};
+
+/// So many bytes that a native reads or makes cost one unit.
+const BYTES_OF_ONE: u64 = 16;
+/// So many bytes of numbers in strings cost one unit: they are read byte by byte.
+pub(crate) const DIGITS_OF_ONE: u64 = 4;
+
+/// So much of what may differ between replicas counts as one.
+const UNSURE_OF_ONE: u64 = 20;
+
+/// See the module's docs. Whoever has one counts for the same script.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meter(Rc<Counts>);
+
+/// What is counted, and the way out of the script.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    cost: Cell<u64>,
+    /// What may cost another replica a little more or less.
+    unsure: Cell<u64>,
+    cost_max: Cell<u64>,
+    /// What the slice has left, and whether there are slices.
+    left: Cell<u64>,
+    is_sliced: Cell<bool>,
+    outside: Outside,
+    /// The memory in use, and with how much garbage is collected, in bytes.
+    used: Cell<usize>,
+    /// Of that, in small blocks: the collector looks at each.
+    small: Cell<usize>,
+    collect_at: Cell<usize>,
+    /// Replies to the first commands, and what these cost: they were executed before.
+    replies: RefCell<Replies>,
+}
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts {
+            cost: Cell::new(0),
+            unsure: Cell::new(0),
+            cost_max: Cell::new(COST_MAX),
+            left: Cell::new(SLICE_COST),
+            is_sliced: Cell::new(false),
+            outside: Outside::default(),
+            used: Cell::new(0),
+            small: Cell::new(0),
+            collect_at: Cell::new(usize::MAX),
+            replies: RefCell::default(),
+        }
+    }
+}
+
+impl Counts {
+    /// Counts, and pauses the script if its slice is over.
+    #[inline]
+    pub(crate) fn add(&self, cost: u64) {
+        self.cost.set(self.cost.get().saturating_add(cost));
+        self.work(cost);
+    }
+
+    /// The script has been at work for this long, which it need not pay for.
+    #[inline]
+    pub(crate) fn work(&self, cost: u64) {
+        match self.left.get().checked_sub(cost) {
+            Some(left) => self.left.set(left),
+            None => self.pause(),
+        }
+    }
+
+    /// Counts what hangs on addresses. It is far more than anything else that a script may cost
+    /// until it is stopped for it: a script that ends by itself ends at all replicas.
+    #[cold]
+    pub(crate) fn add_unsure(&self, cost: u64) {
+        self.unsure.set(self.unsure.get().saturating_add(cost / UNSURE_OF_ONE));
+        self.work(cost);
+    }
+
+    #[cold]
+    fn pause(&self) {
+        self.left.set(SLICE_COST);
+        if self.is_sliced.get() {
+            self.outside.pause();
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        let most = self.cost_max.get();
+        self.cost.get() > most || self.unsure.get() > most
+    }
+
+    pub(crate) fn used(&self) -> &Cell<usize> {
+        &self.used
+    }
+
+    pub(crate) fn small(&self) -> &Cell<usize> {
+        &self.small
+    }
+
+    pub(crate) fn collect_at(&self) -> &Cell<usize> {
+        &self.collect_at
+    }
+
+    /// Whether garbage is to be collected.
+    pub(crate) fn is_full(&self) -> bool {
+        self.used.get() > self.collect_at.get()
+    }
+
+    pub(crate) fn outside(&self) -> &Outside {
+        &self.outside
+    }
+
+    /// The script is paused whenever it has cost a slice.
+    pub(crate) fn slice(&self) {
+        self.is_sliced.set(true);
+    }
+
+    /// The script is over, whatever it has cost, and not paused any more.
+    pub(crate) fn abandon(&self) {
+        self.is_sliced.set(false);
+        self.cost.set(u64::MAX);
+    }
+}
+
+impl Meter {
+    /// What natives of Lua's own and functions of C's library count by.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.0
+    }
+
+    /// Begins anew.
+    pub(crate) fn begin(&self, cost: u64, cost_max: u64) {
+        self.0.cost.set(cost);
+        self.0.unsure.set(0);
+        self.0.cost_max.set(cost_max);
+    }
+
+    pub(crate) fn add(&self, cost: u64) {
+        self.0.add(cost);
+    }
+
+    /// Counts the bytes that a native has read or made.
+    pub(crate) fn add_bytes(&self, bytes: usize) {
+        self.0.add(bytes as u64 / BYTES_OF_ONE);
+    }
+
+    /// See [`Counts::work`].
+    pub(crate) fn work(&self, cost: u64) {
+        self.0.work(cost);
+    }
+
+    pub(crate) fn cost(&self) -> u64 {
+        self.0.cost.get()
+    }
+
+    pub(crate) fn left(&self) -> u64 {
+        self.0.cost_max.get().saturating_sub(self.0.cost.get())
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
+    /// Counts, and is an error if that is too much.
+    pub(crate) fn spend(&self, cost: u64) -> mlua::Result<()> {
+        self.add(cost);
+        if self.is_over() { Err(mlua::Error::runtime(STOPPED)) } else { Ok(()) }
+    }
+
+    /// It costs more than it may.
+    pub(crate) fn over(&self) -> mlua::Error {
+        self.add(self.left().saturating_add(1));
+        mlua::Error::runtime(STOPPED)
+    }
+
+    /// The first commands were executed before, with these replies.
+    pub(crate) fn replay(&self, replies: Replies) {
+        *self.0.replies.borrow_mut() = replies;
+    }
+
+    /// Takes the replies that were noted.
+    pub(crate) fn take_replies(&self) -> Replies {
+        self.0.replies.take()
+    }
+
+    /// Executes a command, or answers it with what it was answered the first time; its reply is
+    /// appended.
+    pub(crate) fn call(&self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>) {
+        let counts = &*self.0;
+        if let Some(cost) = counts.replies.borrow_mut().next(reply) {
+            return counts.add(cost);
+        }
+        let start = reply.len();
+        let cost = counts.outside.with(|host| host.call(resp3, args, reply)).unwrap_or(0);
+        if !counts.is_sliced.get() {
+            counts.replies.borrow_mut().note(&reply[start..], cost);
+        }
+        counts.add(cost);
+    }
+
+    /// Whether the user may execute a command; see [`Host::may`].
+    pub(crate) fn may(&self, args: &[&[u8]]) -> Option<bool> {
+        self.0.outside.with(|host: &mut dyn Host| host.may(args)).flatten()
+    }
+}
+
+/// The replies to the commands that a script executed.
+#[derive(Debug, Default)]
+pub(crate) struct Replies {
+    bytes: Vec<u8>,
+    /// Where each ends, and what the command cost.
+    ends: Vec<(usize, u64)>,
+    /// How many were given again.
+    given: usize,
+}
+
+impl Replies {
+    fn note(&mut self, reply: &[u8], cost: u64) {
+        self.bytes.extend_from_slice(reply);
+        self.ends.push((self.bytes.len(), cost));
+        self.given = self.ends.len();
+    }
+
+    /// From the first one on.
+    pub(crate) fn rewound(self) -> Replies {
+        Replies { given: 0, ..self }
+    }
+
+    /// Appends the next one, and says what its command cost.
+    fn next(&mut self, reply: &mut Vec<u8>) -> Option<u64> {
+        let (end, cost) = *self.ends.get(self.given)?;
+        let start = self.given.checked_sub(1).map_or(0, |before| self.ends[before].0);
+        reply.extend_from_slice(&self.bytes[start..end]);
+        self.given += 1;
+        if self.given == self.ends.len() {
+            *self = Replies::default();
+        }
+        Some(cost)
+    }
+}
