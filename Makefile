@@ -18,8 +18,10 @@ LOG_INPUTS ?= 10000000
 POWER_CUTS ?= 20
 # Inputs of each format of `make fuzz-falcon`.
 FALCON_INPUTS ?= 20000000
+# Scripts of `make fuzz-scripts`.
+SCRIPTS ?= 10000
 
-.PHONY: help up build test lint unit guards mutants swarm fuzz-log fuzz-falcon power torture redis-suite redis-py apps bench reproduce test-packages clean
+.PHONY: help up build test lint unit guards mutants swarm fuzz-log fuzz-falcon fuzz-scripts power torture redis-suite redis-py apps bench reproduce test-packages clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -62,6 +64,9 @@ fuzz-log: ## 20 million inputs for the log's recovery (LOG_INPUTS); some minutes
 fuzz-falcon: ## 20 million inputs for each of Falcon's formats, at the switch, an owner and a worker, and of journals (FALCON_INPUTS); some minutes
 	CONCORD_FALCON_INPUTS=$(FALCON_INPUTS) $(CARGO) test --release --locked -p concord-switch --test falcon_any -- --nocapture
 	CONCORD_FALCON_INPUTS=$(FALCON_INPUTS) $(CARGO) test --release --locked -p concord-scheduler --test any -- --nocapture
+
+fuzz-scripts: ## 10,000 scripts of the memory engine at random (SCRIPTS), and which kept an iteration longest; half an hour
+	CONCORD_SCRIPTS=$(SCRIPTS) $(CARGO) test --release --locked -p concord-lua --test fuzz -- --nocapture
 
 power: ## 20 power cuts of each kind, of each protocol with both engines (POWER_CUTS); a quarter of an hour; results/durability/
 	mkdir -p results/durability

@@ -33,6 +33,9 @@ pub struct Limits {
     /// How long the engine may owe an answer until it is given up, in ns: longer than any command
     /// on a large key takes. Scripts have a limit of their own.
     pub engine_silence_ns: Duration,
+    /// How long after a slice of a long script the next one begins, in ns: at once, but where a
+    /// simulation has slow scripts.
+    pub slice_ns: Duration,
 }
 
 /// See [`Limits::engine_silence_ns`].
@@ -48,6 +51,7 @@ impl Default for Limits {
             sessions_max: SESSIONS_MAX,
             first_view: ViewNumber(1),
             engine_silence_ns: ENGINE_SILENCE_NS,
+            slice_ns: 0,
         }
     }
 }

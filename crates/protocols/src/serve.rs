@@ -5,7 +5,9 @@
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
-use concord_core::{Guard, Guards, Instant, NodeId, Now, Position, RequestNumber, SessionId};
+use concord_core::{
+    Duration, Guard, Guards, Instant, NodeId, Now, Position, RequestNumber, SessionId,
+};
 use concord_engine::{Class, Command, Completion, Context, Engine, Progress, resp};
 use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
 use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
@@ -33,6 +35,10 @@ pub(crate) struct Serving<E> {
     guards: Guards,
     pub(crate) engine: E,
     engine_watch: EngineWatch,
+    /// When the engine's next slice begins, if it has more to do, and how long after the one
+    /// before.
+    work_at: Instant,
+    slice_ns: Duration,
     pub(crate) sessions: Sessions,
     staging: Staging,
     kept: ReplyCache,
@@ -66,6 +72,8 @@ impl<E: Engine> Serving<E> {
             guards: setup.guards,
             engine,
             engine_watch: EngineWatch::new(setup.limits.engine_silence_ns),
+            work_at: Instant(0),
+            slice_ns: setup.limits.slice_ns,
             sessions: Sessions::new(setup.guards).with_room_for(setup.limits.sessions_max),
             staging: Staging::default(),
             kept: ReplyCache::new(setup.me.incarnation),
@@ -97,9 +105,23 @@ impl<E: Engine> Serving<E> {
 
     /// What the engine has completed, if it has.
     pub(crate) fn poll(&mut self) -> Option<Completion> {
-        let done = self.engine.poll()?;
-        self.engine_watch.answered();
-        Some(done)
+        let done = self.engine.poll();
+        // One that works is not silent.
+        if done.is_some() || self.engine.works() {
+            self.engine_watch.answered();
+        }
+        done
+    }
+
+    /// The engine has done a slice of its work, if it has any: the others are heard before the next
+    /// one.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        self.work_at = now.after(self.slice_ns);
+    }
+
+    /// When the next slice begins.
+    pub(crate) fn work_at(&self) -> Instant {
+        if self.engine.works() { self.work_at } else { Instant::NEVER }
     }
 
     /// Looks whether the engine still answers, if it `owes` something. An engine that is silent for

@@ -102,6 +102,9 @@ impl<E: Engine> Replica<E> {
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         let t = now.instant;
         self.journal.pass(t);
+        if t >= self.serving.work_at() {
+            self.engine_ready(now, sink);
+        }
         self.watch_engine(t);
         let standing = self.standing(now);
         if self.report.is_due(t, standing, self.alive_ns()) {
@@ -144,6 +147,7 @@ impl<E: Engine> Replica<E> {
             d = d.min(Deadline { at, reason: "is the engine silent?" });
         }
         d = d.min(Deadline { at: self.streams.keepalive_at(), reason: "acknowledge" });
+        d = d.min(Deadline { at: self.serving.work_at(), reason: "a script goes on" });
         if self.phase != Phase::Open {
             return d;
         }

@@ -248,6 +248,7 @@ impl<E: Engine> Replica<E> {
             self.finish_idle(sink);
             self.pump_full(now, sink);
         }
+        self.serving.rest(now.instant);
         if self.phase == Phase::Opening && self.opening.has_fetched() {
             self.fetch_longer(now, sink);
         }

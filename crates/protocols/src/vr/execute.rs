@@ -138,6 +138,7 @@ impl<E: Engine> Vr<E> {
             }
             self.finish_idle(sink);
         }
+        self.serving.rest(now.instant);
         self.wake_reads(now, sink);
     }
 

@@ -421,6 +421,9 @@ impl<E: Engine> Vr<E> {
         self.recovery.start(t);
         self.suspicion.tick(t, self.suspect_ns() / 2);
         self.tick_retiring(now, sink);
+        if t >= self.serving.work_at() && self.stage != Stage::Left {
+            self.take_done(now, sink);
+        }
         self.watch_engine(now, sink);
         if t >= self.next_alive {
             self.next_alive = t.after(ALIVE_NS);
@@ -521,6 +524,9 @@ impl<E: Engine> Vr<E> {
     pub fn deadline(&self) -> Deadline {
         let mut d = Deadline { at: self.next_alive, reason: "heartbeat" };
         d = d.min(Deadline { at: self.retiring_at(), reason: "leave" });
+        if self.stage != Stage::Left {
+            d = d.min(Deadline { at: self.serving.work_at(), reason: "a script goes on" });
+        }
         if matches!(self.stage, Stage::Out | Stage::Left) {
             return d;
         }

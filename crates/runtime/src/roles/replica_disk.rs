@@ -258,7 +258,7 @@ fn drain<E: Engine, F: EngineIo<E>>(
         if replica.engine().lost() {
             return Err(Error::new("the engine was lost")).cannot("go through the log");
         }
-        if replica.restoring() == before {
+        if replica.restoring() == before && !replica.engine().works() {
             std::thread::sleep(ENGINE_PAUSE);
         }
     }

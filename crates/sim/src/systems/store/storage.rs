@@ -129,6 +129,18 @@ impl Backend for Store {
         Submitted::Pending
     }
 
+    fn begin_undo(&mut self, alone: bool) {
+        self.memory.begin_undo(alone);
+    }
+
+    fn end_undo(&mut self, stays: bool) {
+        self.memory.end_undo(stays);
+    }
+
+    fn spent(&self) -> u64 {
+        self.memory.spent()
+    }
+
     fn prepare_copy(&mut self) -> bool {
         self.memory.prepare_copy()
     }
