@@ -120,7 +120,9 @@ fn bug_24_1_long_scripts_end_or_are_stopped_in_slices() {
             "{all:>9.1?} in {calls:>4} calls, the longest {longest:>7.1?}: {} <- {script}",
             reply.trim_end()
         );
-        assert!(calls > 1, "{script}");
+        // One that is not paused takes two.
+        let least = if reply.starts_with(STOPPED) { 10 } else { 2 };
+        assert!(calls >= least, "{calls} calls: {script}");
         assert!(calls < 100, "{script}");
     }
 }
