@@ -84,6 +84,15 @@ pub enum Told {
     Flush(u8),
     /// It published.
     Published(Published),
+    /// While somebody copies: it touched this key for the first time, which held this.
+    Early {
+        /// Which.
+        key: Vec<u8>,
+        /// As [`Backend::copy`] would copy it; `None` if it was not there.
+        value: Option<Vec<u8>>,
+    },
+    /// While somebody copies: it looked at all keys.
+    LookedAtAll,
 }
 
 /// What becomes of a key's time to live.
@@ -233,6 +242,12 @@ pub trait Backend {
     /// bytes; `None` if the answer comes by [`Backend::poll`]. Nothing is pending when it is
     /// called, and nothing is submitted before its answer.
     fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied>;
+
+    /// Copies these keys, those that are there. Called like [`Backend::copy`].
+    fn copy_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied>;
+
+    /// A copy begins: scripts say which keys they touch first from now on ([`Told::Early`]).
+    fn begin_early(&mut self) {}
 
     /// Sets the objects, whatever their keys held. Called like [`Backend::copy`].
     ///

@@ -18,6 +18,9 @@ use concord_core::hash::object_id;
 use crate::functions::FUNCTIONS_KEY;
 use crate::users::USERS_KEY;
 
+/// The deadline of a key that is not there, in a chunk of keys copied early ([`mod@crate::early`]).
+pub(crate) const ABSENT: u64 = u64::MAX;
+
 /// Behind the last place.
 pub const PLACE_END: u64 = 1 << 32;
 
@@ -119,9 +122,24 @@ pub struct Object<'a> {
     pub deadline_ms: u64,
 }
 
+impl Object<'_> {
+    /// Whether the key is there. Of those that are copied early some are not.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.deadline_ms != ABSENT
+    }
+}
+
 /// Appends the beginning of a chunk.
 fn begin(out: &mut Vec<u8>, next: u64) {
     out.extend_from_slice(&next.to_be_bytes());
+}
+
+/// The beginning of a chunk of keys that are copied early: it covers no place.
+pub(crate) fn start_early() -> Vec<u8> {
+    let mut chunk = Vec::new();
+    begin(&mut chunk, 0);
+    chunk
 }
 
 /// Appends an object.

@@ -15,6 +15,7 @@ pub mod command;
 pub mod copy;
 pub mod databases;
 mod deadlines;
+pub mod early;
 pub mod events;
 pub mod functions;
 pub mod info;
@@ -35,6 +36,7 @@ pub use backend::{
     Backend, BackendDone, Effect, Outcome, Published, Reach, Step, Submitted, Told, TtlChange,
 };
 pub use command::{Command, CommandBuf, CommandError};
+pub use early::Touched;
 pub use memory::Memory;
 pub use memory::glob::matches as glob_matches;
 pub use redis::RedisEngine;
@@ -95,6 +97,8 @@ pub struct Completion {
     /// A script ran for too long here and was stopped: it changed nothing, and nobody else may have
     /// it run to its end.
     pub stopped: bool,
+    /// While somebody copies: what the scripts of the operation touched.
+    pub touched: Option<Touched>,
 }
 
 /// A storage engine. One instance serves one replica.
@@ -132,6 +136,20 @@ pub trait Engine {
     /// submitted later. The chunk is appended to `chunk` if `Done`; else it is the reply of a
     /// [`Completion`].
     fn copy(&mut self, from: u64, bytes_max: usize, chunk: &mut Vec<u8>) -> Progress;
+
+    /// Copies those of `keys` that were not copied since the newest copy began ([`mod@early`]), as
+    /// they are behind all operations submitted before. `None`: there are none, or nobody copies.
+    /// The chunk may be without objects.
+    fn copy_keys(&mut self, keys: &[&[u8]], chunk: &mut Vec<u8>) -> Option<Progress> {
+        let (_, _) = (keys, chunk);
+        None
+    }
+
+    /// While somebody copies: what the scripts of the operation touched that was [`Progress::Done`]
+    /// last.
+    fn take_touched(&mut self) -> Option<Touched> {
+        None
+    }
 
     /// Sets the objects of a chunk, whatever their keys held, between the operations submitted
     /// before and those to come. `Pending` comes back as an empty [`Completion`].

@@ -503,6 +503,10 @@ impl Backend for Memory {
         Some(dump::copy(&self.store, from, bytes_max))
     }
 
+    fn copy_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied> {
+        Some(dump::copy_keys(&self.store, keys))
+    }
+
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
         // What is copied happened before.
         let wanted = self.store.raised.wanted();

@@ -911,6 +911,18 @@ impl Backend for RedisEngine {
         self.copy_from(from, bytes_max)
     }
 
+    fn copy_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied> {
+        self.dump_keys(keys)
+    }
+
+    fn begin_early(&mut self) {
+        let mut request = Vec::new();
+        encode(&mut request, [&b"SELECT"[..], APPLIED_DATABASE]);
+        encode(&mut request, [&b"DEL"[..], script::EARLY_KEY]);
+        encode(&mut request, [&b"SELECT"[..], b"0"]);
+        self.enqueue_own(request, Kind::Tell, 3);
+    }
+
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
         Ok(self.restore(objects))
     }

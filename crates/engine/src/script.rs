@@ -321,6 +321,10 @@ impl<B: Backend> Within<'_, B> {
             return Err(NOT_FROM_SCRIPT.to_vec());
         }
         self.must_be_allowed(&name, args)?;
+        let looks_at_all = [&b"KEYS"[..], b"SCAN", b"DBSIZE", b"RANDOMKEY"].contains(&name.bytes());
+        if self.own_key.is_none() && (looks_at_all || keys::sorts_by_keys(args)) {
+            self.shim.look_at_all();
+        }
         if self.answer_here(&name, args, reply)? {
             return Ok(());
         }
@@ -350,6 +354,10 @@ impl<B: Backend> Within<'_, B> {
             return Err(NOT_LOCAL.to_vec());
         }
         if self.rules.class == Class::Write {
+            if self.rules.own_key.is_none() {
+                let keys: Vec<&[u8]> = places.iter().map(|&at| args[at]).collect();
+                self.shim.touch(&keys);
+            }
             places.iter().for_each(|&at| self.shim.delete_if_due(&self.rules.context, args[at]));
         }
         let is_one = places.iter().all(|&at| args[at] == args[places[0]]);

@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 use crate::command::{Command, CommandBuf};
 use crate::functions::FUNCTIONS_KEY;
 use crate::plan::When;
-use crate::redis::runs_script;
+use crate::redis::{is_script, runs_script};
 use crate::resp;
 use crate::table::UpperName;
-use crate::ttl::{EXEC_COMMAND, WATCHED_COMMAND, watched};
+use crate::ttl::{EXEC_COMMAND, REFUSE_COMMAND, REPLY_COMMAND, WATCHED_COMMAND, watched};
 use crate::users::{USERS_COMMAND, USERS_KEY};
 
 /// The keys of `command`, which names one or says by its own name where they are; those of a
@@ -185,8 +185,79 @@ pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restr
         EXEC_COMMAND => restrict_exec(command, is_here),
         // Within a transaction all of whose keys are here.
         WATCHED_COMMAND => Restricted::All,
+        // It changes nothing.
+        REFUSE_COMMAND => Restricted::All,
+        _ => restrict_whole(command, is_here),
+    }
+}
+
+/// A command of which no part can be executed: all of it where all its keys are here, nothing where
+/// none is.
+fn restrict_whole(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restricted {
+    let keys = keys(command);
+    // A sort may look at keys that it computes, a script at any.
+    if keys.is_empty() || runs_script(command) || sorts_by_keys(command) {
+        return Restricted::Entangled;
+    }
+    match keys.iter().filter(|key| is_here(key)).count() {
+        0 => Restricted::Nothing,
+        here if here == keys.len() => Restricted::All,
         _ => Restricted::Entangled,
     }
+}
+
+/// What is to be copied before a write, so that whoever copies the state can execute it as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Needs<'a> {
+    /// Nothing: it can be executed in parts.
+    Nothing,
+    /// These keys.
+    Keys(Vec<&'a [u8]>),
+    /// These keys, and what its scripts touch.
+    Scripts(Vec<&'a [u8]>),
+    /// Everything, as far as can be said before.
+    All,
+}
+
+/// What is to be copied before `command`, a write.
+#[must_use]
+pub fn needs<'a>(command: &Command<'a>) -> Needs<'a> {
+    if command.key().is_some() {
+        return Needs::Nothing;
+    }
+    if runs_script(command) {
+        let is_exec = UpperName::of(command.name()).is(EXEC_COMMAND);
+        let is_plain = !is_exec || parts(command).all(|part| is_plain_beside_scripts(&part));
+        return if is_plain { Needs::Scripts(keys(command)) } else { Needs::All };
+    }
+    let keys = keys(command);
+    let entangles =
+        |here: Option<&[u8]>| restrict(command, &|key| Some(key) == here) == Restricted::Entangled;
+    let any = entangles(None) || keys.iter().any(|key| entangles(Some(key)));
+    match any {
+        false => Needs::Nothing,
+        true if restrict(command, &|_| true) == Restricted::All => Needs::Keys(keys),
+        true => Needs::All,
+    }
+}
+
+/// Whether a command of a transaction with scripts touches the keys that it names, or is a script
+/// that says what it touches.
+fn is_plain_beside_scripts(part: &Command<'_>) -> bool {
+    if is_script(part) {
+        return part.key().is_some() || !part.name().to_ascii_uppercase().ends_with(b"_RO");
+    }
+    let name = UpperName::of(part.name());
+    let is_known = name.is(REPLY_COMMAND) || !keys(part).is_empty();
+    is_known && !sorts_by_keys(part)
+}
+
+fn parts<'a>(exec: &Command<'a>) -> impl Iterator<Item = Command<'a>> {
+    exec.args().skip(1).filter_map(|arg| Command::parse(arg).ok())
+}
+
+fn sorts_by_keys(command: &Command<'_>) -> bool {
+    crate::keys::sorts_by_keys(&command.args().collect::<Vec<&[u8]>>())
 }
 
 /// A command whose keys come every `step` arguments, each with what is done to it.

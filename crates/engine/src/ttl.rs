@@ -28,6 +28,7 @@ use crate::command::Command;
 use crate::copy::{self, BadChunk};
 use crate::databases::flushed;
 use crate::deadlines::Deadlines;
+use crate::early::{Early, Touched};
 use crate::events::{EVENTS_COMMAND, EventBuffer};
 use crate::functions::{Functions, Loader};
 use crate::plan::{After, Settled, plan_command};
@@ -84,6 +85,8 @@ struct Pending {
     scripts: bool,
     work: Work,
     context: Context,
+    /// What its scripts touched, where they were executed when it was submitted.
+    touched: Option<Touched>,
 }
 
 #[derive(Debug)]
@@ -160,6 +163,10 @@ pub struct Shimmed<B> {
     /// What happened to keys, for those who listen.
     pub(crate) event_buffer: EventBuffer,
     stalled: VecDeque<Stalled>,
+    /// While somebody copies: the keys that were copied early.
+    early: Option<Early>,
+    /// Copies that are stalled, each of which makes `early` begin anew.
+    early_resets: u32,
     /// Who executes scripts, if they do not go to the backend.
     interpreter: Option<Interpreter>,
     /// Rules of users who run scripts here.
@@ -203,6 +210,8 @@ impl<B: Backend> Shimmed<B> {
             expired: 0,
             event_buffer: EventBuffer::default(),
             stalled: VecDeque::new(),
+            early: None,
+            early_resets: 0,
             interpreter: None,
             understood: Understood::default(),
             published: Vec::new(),
@@ -459,8 +468,15 @@ impl<B: Backend> Shimmed<B> {
                 let scripts = step.class == Class::Write && matches!(work, Work::Scripts(_));
                 self.scripts_pending += u32::from(scripts);
                 let context = *context;
-                let pending =
-                    Pending { unsettled_key, unsettled_keys, flushes, scripts, work, context };
+                let pending = Pending {
+                    unsettled_key,
+                    unsettled_keys,
+                    flushes,
+                    scripts,
+                    work,
+                    context,
+                    touched: None,
+                };
                 self.pending.push_back(pending);
                 Progress::Pending
             }
@@ -569,7 +585,41 @@ impl<B: Backend> Shimmed<B> {
         let key = entry.unsettled_key.as_deref();
         let effect =
             self.settle(&entry.context, key, &mut entry.work, &done.outcome, &mut reply, 0);
-        Some(Completion { reply, effect, stopped: done.outcome.stopped })
+        let told = self.take_touched();
+        let touched = entry.touched.or(told);
+        Some(Completion { reply, effect, stopped: done.outcome.stopped, touched })
+    }
+
+    /// An operation was started, and its scripts were executed if that is done here. Where its
+    /// completion comes later it says what they touched.
+    fn keep_touched(&mut self, progress: Progress) {
+        if self.interpreter.is_some() && progress == Progress::Pending {
+            let touched = self.take_touched();
+            self.pending
+                .iter_mut()
+                .next_back()
+                .into_iter()
+                .for_each(|last| last.touched = touched.clone());
+        }
+    }
+
+    /// A script that is executed here is about to touch these keys.
+    pub(crate) fn touch(&mut self, keys: &[&[u8]]) {
+        let Some(early) = &mut self.early else { return };
+        let new = early.take_new(keys.iter().map(|key| key.to_vec()).collect());
+        if new.is_empty() {
+            return;
+        }
+        let Some(copied) = self.backend.copy_keys(&new) else { return early.look_at_all() };
+        for key in &new {
+            let value = copied.objects().find(|(own, _)| own == key).map(|(_, value)| value);
+            early.found(key, value, self.deadlines.of(key));
+        }
+    }
+
+    /// A script that is executed here looks at all keys.
+    pub(crate) fn look_at_all(&mut self) {
+        self.early.iter_mut().for_each(Early::look_at_all);
     }
 
     /// The script that runs goes on; the completion of the oldest operation, if it was that.
@@ -621,6 +671,7 @@ impl<B: Backend> Shimmed<B> {
                     }
                     let mut reply = Vec::new();
                     let done = self.start(&context, class, &name, &parsed, &mut reply);
+                    self.keep_touched(done);
                     ((done == Progress::Done).then_some(reply), context)
                 }
                 Stalled::Alone(alone) => {
@@ -628,11 +679,13 @@ impl<B: Backend> Shimmed<B> {
                         self.stalled.push_front(Stalled::Alone(alone));
                         return;
                     }
+                    self.early_resets -= u32::from(alone.begins_copy());
                     (self.start_alone(alone), Context::default())
                 }
             };
             if let Some(reply) = finished {
-                let work = Work::Finished(Completion { reply, ..Completion::default() });
+                let touched = self.take_touched();
+                let work = Work::Finished(Completion { reply, touched, ..Completion::default() });
                 self.pending.push_back(Pending::of(work, context));
             }
             self.worked += self.backend.spent() - before;
@@ -665,7 +718,15 @@ impl Pending {
     /// Work that changes no deadline.
     fn of(work: Work, context: Context) -> Pending {
         let (unsettled_key, unsettled_keys) = (None, Vec::new());
-        Pending { unsettled_key, unsettled_keys, flushes: false, scripts: false, work, context }
+        Pending {
+            unsettled_key,
+            unsettled_keys,
+            flushes: false,
+            scripts: false,
+            work,
+            context,
+            touched: None,
+        }
     }
 }
 
@@ -708,7 +769,9 @@ impl<B: Backend> Engine for Shimmed<B> {
             self.stalled.push_back(Stalled::Command { context: *context, class, command });
             return Progress::Pending;
         }
-        self.start(context, class, &name, command, reply)
+        let progress = self.start(context, class, &name, command, reply);
+        self.keep_touched(progress);
+        progress
     }
 
     fn poll(&mut self) -> Option<Completion> {
@@ -729,11 +792,22 @@ impl<B: Backend> Engine for Shimmed<B> {
     }
 
     fn end_copy(&mut self) {
+        self.early = None;
         self.backend.end_copy();
     }
 
     fn copy(&mut self, from: u64, bytes_max: usize, chunk: &mut Vec<u8>) -> Progress {
         self.submit_alone(Alone::Copy(from, bytes_max), chunk)
+    }
+
+    fn copy_keys(&mut self, keys: &[&[u8]], chunk: &mut Vec<u8>) -> Option<Progress> {
+        let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.to_vec()).collect();
+        let is_news = self.early_resets > 0 || !self.early.as_ref()?.has_all(&keys);
+        (is_news && !keys.is_empty()).then(|| self.submit_alone(Alone::CopyKeys(keys), chunk))
+    }
+
+    fn take_touched(&mut self) -> Option<Touched> {
+        self.early.as_mut().map(Early::take)
     }
 
     fn install(&mut self, chunk: &[u8]) -> Result<Progress, BadChunk> {

@@ -102,6 +102,9 @@ counters! {
         copies_whole,
         /// Copies begun anew, because of a write that mixed objects that were here with others.
         copies_entangled,
+        /// Times that keys were copied before their place, for a write whose effect on one hangs on
+        /// others.
+        keys_copied_early,
         /// Chunks of objects installed.
         chunks_installed,
         /// Parts of the state taken for joining replicas.

@@ -6,14 +6,15 @@
 //! without a disk has a journal that is off: everything counts as durable at once, and nothing is
 //! gathered.
 
+use alloc::vec::Vec;
+
 use concord_core::machine::Persist;
 use concord_core::{Duration, Guard, Guards, Instant, MS, Position};
 use concord_log::{Batch, Marks, Origin, Part, ViewMarks};
 use concord_wire::control::{Config, DataDir, LogEnd};
 
-use concord_wire::record::Record;
-
-use crate::parts::{Executable, PART_RESULTS, PART_TABLE};
+use crate::early::{Copied, PART_EARLY, Parts};
+use crate::parts::{PART_OBJECTS, PART_RESULTS, PART_TABLE};
 
 /// What the disk has makes no sense to this replica, though every byte is what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +113,8 @@ pub(crate) struct Journal {
     /// Which of them is a copy that is being installed, or the last that was.
     copied_as: u64,
     snapshot: Option<Snapshot>,
+    /// What was copied early for it and is not written yet.
+    early: Parts,
     /// The engine still makes a part of a snapshot that was given up.
     is_owed: bool,
     /// Bytes of log since the beginning of the newest snapshot.
@@ -313,19 +316,17 @@ impl Journal {
     /// A record took its place in the log.
     pub(crate) fn record(&mut self, record: Option<&[u8]>) {
         let Some(record) = record.filter(|_| self.is_on() && !self.is_dead) else { return };
-        if self.snapshot.is_some()
-            && Record::parse(record).is_ok_and(|r| Executable::may_entangle(&r))
-        {
-            self.postpone_snapshot();
-        }
         self.is_empty_after_reset = false;
         self.batch.record(record);
     }
 
-    /// A record of which no part can be executed stands between parts of a snapshot: nobody could
-    /// begin with that. Another one begins when an eighth of the log has gathered that one begins
-    /// after.
-    fn postpone_snapshot(&mut self) {
+    /// A record between the parts of a snapshot cannot be executed by whoever has some of the keys
+    /// only, and what it touches was not copied early: nobody could begin with that. Another one
+    /// begins when an eighth of the log has gathered that one begins after.
+    pub(crate) fn postpone_snapshot(&mut self) {
+        if self.snapshot.is_none() {
+            return;
+        }
         self.end_snapshot();
         let every_bytes = self.kept.as_ref().map_or(0, |kept| kept.snapshot_every_bytes);
         self.log_bytes = every_bytes - every_bytes / 8;
@@ -555,6 +556,7 @@ impl Journal {
 
     /// That part is made; `next` is the one behind it, if there is one.
     pub(crate) fn end_part(&mut self, end: LogEnd, bytes: &[u8], next: Option<u64>) {
+        self.early.flush().into_iter().for_each(|part| self.put_early(part));
         let Some(snapshot) = &mut self.snapshot else { return };
         snapshot.made_at = None;
         let part = Part {
@@ -573,6 +575,29 @@ impl Journal {
         self.put(&part);
     }
 
+    /// Whether keys are copied early for a snapshot: it has begun with the objects.
+    pub(crate) fn copies_early(&self) -> bool {
+        self.snapshot.is_some_and(|snapshot| {
+            let is_first = snapshot.part == PART_OBJECTS && snapshot.made_at.is_none();
+            snapshot.part != PART_TABLE && !is_first
+        })
+    }
+
+    /// Keys were copied early.
+    pub(crate) fn copied_early(&mut self, copied: &Copied) {
+        if self.copies_early()
+            && let Some(part) = self.early.add(copied)
+        {
+            self.put_early(part);
+        }
+    }
+
+    fn put_early(&mut self, (position, bytes): (Position, Vec<u8>)) {
+        let Some(snapshot) = self.snapshot.map(|snapshot| snapshot.number) else { return };
+        let part = part(LogEnd { position: position.0, hash: 0 }, PART_EARLY, &bytes);
+        self.put(&Part { snapshot, ..part });
+    }
+
     /// Whether a snapshot of the own state is under way.
     pub(crate) fn is_snapshotting(&self) -> bool {
         self.snapshot.is_some()
@@ -580,6 +605,7 @@ impl Journal {
 
     /// A snapshot that is not whole is given up; another one begins.
     pub(crate) fn end_snapshot(&mut self) {
+        self.early.clear();
         if let Some(snapshot) = self.snapshot.take() {
             self.is_owed |= snapshot.made_at.is_some();
             self.log_bytes =

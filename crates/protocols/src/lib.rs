@@ -17,6 +17,7 @@ pub mod applied;
 pub mod bodies;
 mod chunks;
 mod counters;
+mod early;
 mod expiry;
 mod flair;
 mod flair_weights;

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Guard, Guards, Position};
 use concord_engine::Command;
-use concord_engine::copy::{PLACE_END, place, place_of_key};
+use concord_engine::copy::{PLACE_END, place};
 use concord_engine::several::{Restricted, restrict};
 use concord_wire::control::{CopyMessage, Message as _};
 use concord_wire::fragment::{Assembly, FRAGMENT_BYTES, FragmentHdr};
@@ -16,6 +16,7 @@ use concord_wire::record::Record;
 use concord_wire::{Addr, Flags, Sink};
 use serde::{Deserialize, Serialize};
 
+use crate::early::Here;
 use crate::sessions::{SAVED_BYTES_MAX, SavedSessions};
 
 /// The part that is asked for first: [`Table`].
@@ -143,25 +144,21 @@ impl Executable {
         }
     }
 
-    /// Whether there may be a place of which nobody who has the objects before it can execute
-    /// `record`.
-    pub(crate) fn may_entangle(record: &Record<'_>) -> bool {
-        let objects = record.further.as_slice().iter().chain([&record.obj_id]);
-        let behind = objects.map(|object| place(*object) + 1);
-        let mut places = behind.chain([0, PLACE_END / 2]);
-        places.any(|from| Executable::of(record, from, Guards::ALL) == Executable::Entangled)
-    }
-
-    /// Of `record`, if the objects before place `from` are here.
-    pub(crate) fn of(record: &Record<'_>, from: u64, guards: Guards) -> Executable {
+    /// Of `record`, if the objects before place `from` are here, and what was copied early.
+    pub(crate) fn of(record: &Record<'_>, from: u64, here: &Here, guards: Guards) -> Executable {
         let is_of_one = record.further.is_empty() && !record.flags.has(Flags::WILDCARD);
         if is_of_one || !guards.on(Guard::SeveralCopied) {
-            let is_here = record.flags.has(Flags::WILDCARD) || place(record.obj_id) < from;
+            let is_here = record.flags.has(Flags::WILDCARD)
+                || place(record.obj_id) < from
+                || (!here.is_empty() && here.has_of(record.command, from));
             return if is_here { Executable::All } else { Executable::Nothing };
         }
         // What is no command is refused by all alike.
         let Ok(command) = Command::parse(record.command) else { return Executable::All };
-        match restrict(&command, &|key| place_of_key(key) < from) {
+        match restrict(&command, &|key| here.has(key, from)) {
+            // The first chunk shows what it did, and nothing was copied early before that.
+            Restricted::Entangled if from == 0 => Executable::Nothing,
+            Restricted::Entangled if here.has_of_script(record.position) => Executable::All,
             Restricted::All => Executable::All,
             Restricted::Nothing => Executable::Nothing,
             Restricted::Part(command) => Executable::Part(command),
@@ -219,6 +216,7 @@ mod tests {
     use crate::sessions::Sessions;
     use concord_core::{Epoch, Guards, RequestNumber, SessionId};
     use concord_engine::CommandBuf;
+    use concord_engine::copy::place_of_key;
     use concord_wire::record::Record;
     use concord_wire::{Flags, FurtherIds};
 
@@ -314,7 +312,7 @@ mod tests {
         let (key, at) = key_at(b'a');
         let obj_id = concord_core::hash::object_id(&key);
         let record = Record { obj_id, ..Record::EMPTY };
-        let of = |from| Executable::of(&record, from, Guards::ALL);
+        let of = |from| Executable::of(&record, from, &Here::default(), Guards::ALL);
         assert_eq!((of(at), of(at + 1)), (Executable::Nothing, Executable::All));
         // Of several each for itself.
         let (other, behind) = (b'b'..=b'z').map(key_at).find(|(_, behind)| *behind > at).unwrap();
@@ -323,21 +321,22 @@ mod tests {
         let [set, both, one] = &mut commands;
         let set = set.encode(0, [&b"MSET"[..], &key, b"1", &other, b"2"]);
         let record = Record { obj_id, further, command: set, ..Record::EMPTY };
-        let of = |from| Executable::of(&record, from, Guards::ALL);
+        let of = |from| Executable::of(&record, from, &Here::default(), Guards::ALL);
         assert_eq!((of(at), of(behind + 1)), (Executable::Nothing, Executable::All));
         let part = Executable::Part(one.encode(0, [&b"MSET"[..], &key, b"1"]).to_vec());
         assert_eq!((of(at + 1), of(behind)), (part.clone(), part.clone()));
         assert!(part.command(set) != set && Executable::All.command(set) == set);
-        assert!(!Executable::may_entangle(&record));
         // What is done to one hangs on the other.
         let both = both.encode(0, [&b"MSETNX"[..], &key, b"1", &other, b"2"]);
         let record = Record { command: both, ..record };
-        assert_eq!(Executable::of(&record, behind, Guards::ALL), Executable::Entangled);
-        assert!(Executable::may_entangle(&record));
+        assert_eq!(
+            Executable::of(&record, behind, &Here::default(), Guards::ALL),
+            Executable::Entangled
+        );
         // One of all keys, as if it named several.
         let flags = Flags::WILDCARD;
         let record = Record { flags, further: FurtherIds::NONE, command: b"no command", ..record };
-        assert_eq!(Executable::of(&record, 0, Guards::ALL), Executable::All);
+        assert_eq!(Executable::of(&record, 0, &Here::default(), Guards::ALL), Executable::All);
     }
 
     /// Fragments are asked for by and by and those of no use change nothing.

@@ -94,6 +94,12 @@ impl Backend for Server {
         None
     }
 
+    fn copy_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied> {
+        let copied = self.memory.copy_keys(keys);
+        self.later(BackendDone { copied, ..BackendDone::default() });
+        None
+    }
+
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
         self.memory.install(objects)?;
         Ok(self.later(BackendDone::default()))

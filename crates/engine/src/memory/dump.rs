@@ -159,6 +159,17 @@ pub(super) fn copy(store: &Store, from: u64, bytes_max: usize) -> Copied {
     copied
 }
 
+/// Those of `keys` that are there.
+pub(super) fn copy_keys(store: &Store, keys: &[Vec<u8>]) -> Copied {
+    let mut copied = Copied::up_to(0);
+    for key in keys {
+        if let Some(value) = store.get(key) {
+            copied.push(key, |out| dump_to(value, out));
+        }
+    }
+    copied
+}
+
 /// Sets a key to a dumped value, whatever it held. False if the bytes are no value.
 pub(super) fn install(store: &mut Store, key: &[u8], bytes: &[u8]) -> bool {
     let Some(value) = load(bytes) else { return false };

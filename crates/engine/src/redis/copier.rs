@@ -112,6 +112,18 @@ impl RedisEngine {
         None
     }
 
+    /// Asks for these keys.
+    pub(super) fn dump_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied> {
+        if keys.is_empty() {
+            return Some(Copied::up_to(0));
+        }
+        let mut request = Vec::new();
+        keys.iter().for_each(|name| encode(&mut request, [&b"DUMP"[..], name]));
+        let kind = Kind::Copy { names: keys.to_vec(), next: 0, bytes_max: 0 };
+        self.enqueue_own(request, kind, keys.len());
+        None
+    }
+
     /// A dumped value, or null for a key that is not there (any more).
     pub(super) fn on_dump(&mut self, index: usize, frame: &[u8]) {
         let Some(Operation { kind: Kind::Copy { names, next, bytes_max }, .. }) =
@@ -131,7 +143,7 @@ impl RedisEngine {
         }
         copied.next = *next;
         let bytes = copied.size_bytes();
-        if let Some(copier) = &mut self.copier {
+        if let Some(copier) = self.copier.as_mut().filter(|_| *bytes_max > 0) {
             let wanted = (names.len() * *bytes_max).checked_div(bytes).unwrap_or(KEYS_MAX);
             copier.keys = wanted.clamp(1, KEYS_MAX);
         }

@@ -70,7 +70,9 @@ end
 local function look_at(key)
 if seen[key] then return end
 seen[key] = true
-if copied and not reads and key ~= only then tell('key', key, '') end
+if copied and not reads and key ~= only then
+if beside('SADD', 'concord:early', key) == 1 then tell('early', key, server.call('DUMP', key) or '') else tell('key', key, '') end
+end
 if not timed_keys then return end
 local at = tonumber(beside('HGET', 'concord:deadlines', key))
 if not at then return end
@@ -633,6 +635,7 @@ if #keys == 0 and listed(' FLUSHALL FLUSHDB DBSIZE KEYS SCAN RANDOMKEY ', upper)
 for _, key in ipairs(keys) do if key ~= only then return fail('ERR Script attempted to access a non local key in a cluster node') end end
 end
 if not own then for _, key in ipairs(keys) do look_at(key) end end
+if copied and not reads and not only and (listed(' DBSIZE KEYS SCAN RANDOMKEY ', upper) or listed(' SORT SORT_RO ', upper) and #args > 1) then tell('all', '', '') end
 local reply = execute(run, upper, args)
 if not reads and not is_error(reply) and not listed(timed, upper) and next(dues) then settle(upper, args, keys, reply) end
 if is_local or (not plain and listed(' KEYS SCAN RANDOMKEY ', upper)) then return shown(upper, reply) end

@@ -50,6 +50,8 @@ const LIBRARY: &str = include_str!("library.lua");
 const EPILOGUE: &[u8] = b"\nend)";
 /// The hash of all deadlines, in ms since the Unix epoch.
 pub(super) const DEADLINES_KEY: &[u8] = b"concord:deadlines";
+/// The keys that were copied when a script touched them first, while somebody copies.
+pub(super) const EARLY_KEY: &[u8] = b"concord:early";
 /// What a script told: three elements for each.
 pub(super) const TOLD_KEY: &[u8] = b"concord:told";
 /// What the prologue's generator of random numbers may begin with: 1 to one less than its modulus.
@@ -343,6 +345,14 @@ pub(super) fn told(reply: &[u8], mut touch: impl FnMut(&[u8])) -> Vec<Told> {
                 channel: first.to_vec(),
                 message: second.to_vec(),
             })),
+            b"all" => all.push(Told::LookedAtAll),
+            // The server says nothing but an empty string of a key that is not there: no DUMP is
+            // one.
+            b"early" => {
+                touch(first);
+                let value = (!second.is_empty()).then(|| second.to_vec());
+                all.push(Told::Early { key: first.to_vec(), value });
+            }
             _ => touch(first),
         }
     }

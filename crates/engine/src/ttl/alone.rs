@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use super::{Pending, Shimmed, Stalled, Work};
 use crate::backend::{Backend, Submitted, TtlChange};
 use crate::copy::{self, Copied, Object};
+use crate::early::{Early, chunk_of};
 use crate::functions::FUNCTIONS_KEY;
 use crate::users::{USERS_KEY, Users};
 use crate::{Context, Progress};
@@ -15,16 +16,26 @@ use crate::{Context, Progress};
 pub(super) enum Alone {
     /// Copies from this place on, about so many bytes.
     Copy(u64, usize),
+    /// Copies those of these keys that were not copied early.
+    CopyKeys(Vec<Vec<u8>>),
     /// Installs a chunk.
     Install(Vec<u8>),
     /// Forgets everything.
     Clear,
 }
 
+impl Alone {
+    /// Whether a copy begins with it.
+    pub(super) fn begins_copy(&self) -> bool {
+        matches!(self, Alone::Copy(0, _))
+    }
+}
+
 impl<B: Backend> Shimmed<B> {
     /// Runs a part of a copy now, or behind all that was submitted.
     pub(super) fn submit_alone(&mut self, alone: Alone, reply: &mut Vec<u8>) -> Progress {
         if !self.pending.is_empty() || !self.stalled.is_empty() {
+            self.early_resets += u32::from(alone.begins_copy());
             self.stalled.push_back(Stalled::Alone(alone));
             return Progress::Pending;
         }
@@ -38,13 +49,24 @@ impl<B: Backend> Shimmed<B> {
     }
 
     /// The reply, if it is there at once.
-    pub(super) fn start_alone(&mut self, alone: Alone) -> Option<Vec<u8>> {
+    pub(super) fn start_alone(&mut self, mut alone: Alone) -> Option<Vec<u8>> {
+        if alone.begins_copy() {
+            self.early = Some(Early::begin());
+            self.backend.begin_early();
+        }
+        if let (Alone::CopyKeys(keys), Some(early)) = (&mut alone, &mut self.early) {
+            *keys = early.take_new(core::mem::take(keys));
+        }
         let backend = &mut self.backend;
         let copied = match &alone {
             Alone::Copy(from, bytes_max) => backend.copy(*from, *bytes_max).map(Some),
+            Alone::CopyKeys(keys) => backend.copy_keys(keys).map(Some),
             Alone::Install(chunk) => {
                 let installed = copy::objects(chunk).and_then(|mut objects| {
-                    objects.retain(|object| object.key != FUNCTIONS_KEY && object.key != USERS_KEY);
+                    objects.retain(|object| {
+                        let is_own = object.key == FUNCTIONS_KEY || object.key == USERS_KEY;
+                        !is_own && object.is_there()
+                    });
                     backend.install(&objects)
                 });
                 // A chunk whose values are none cannot be taken back: the engine is lost.
@@ -77,8 +99,13 @@ impl<B: Backend> Shimmed<B> {
                     copy::push(&mut reply, &Object { key, value, deadline_ms: 0 });
                 }
             }
+            Alone::CopyKeys(keys) => {
+                let copied = copied.unwrap_or_default();
+                reply = chunk_of(keys, &copied, |key| self.deadlines.of(key));
+            }
             Alone::Install(chunk) => {
-                for object in copy::objects(chunk).unwrap_or_default() {
+                let objects = copy::objects(chunk).unwrap_or_default();
+                for object in objects.into_iter().filter(Object::is_there) {
                     if object.key == FUNCTIONS_KEY {
                         self.install_functions(object.value);
                         continue;

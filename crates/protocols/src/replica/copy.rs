@@ -14,6 +14,7 @@ use concord_engine::copy::PLACE_END;
 use concord_wire::fragment::{Assembly, FragmentHdr};
 use concord_wire::record::Record;
 
+use crate::early::{EarlyPart, Here, asked};
 use crate::parts::{
     Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE, Piece, first_missing, take_piece,
 };
@@ -46,6 +47,8 @@ pub(super) struct Copy {
     part: Option<Assembly>,
     /// The first fragment of the last question.
     asked: u32,
+    /// What was copied early.
+    here: Here,
 }
 
 /// What the feeder is asked.
@@ -77,6 +80,7 @@ impl Default for Copy {
             committed: Position(0),
             part: None,
             asked: 0,
+            here: Here::default(),
         }
     }
 }
@@ -135,6 +139,7 @@ impl Copy {
     pub(super) fn begin_anew(&mut self) {
         self.attempt += 1;
         self.stage = Stage::Table;
+        self.here = Here::default();
         self.streamed = false;
         self.part = None;
     }
@@ -143,8 +148,8 @@ impl Copy {
     pub(super) fn wanted(&self) -> Option<u64> {
         match self.stage {
             Stage::Table => Some(PART_TABLE),
-            Stage::Objects(from) => Some(PART_OBJECTS + from),
-            Stage::Results => Some(PART_RESULTS),
+            Stage::Objects(from) => Some(asked(PART_OBJECTS + from, self.here.taken())),
+            Stage::Results => Some(asked(PART_RESULTS, self.here.taken())),
             Stage::Stale | Stage::Complete => None,
         }
     }
@@ -212,6 +217,7 @@ impl Copy {
     /// The client table is here.
     pub(super) fn has_table(&mut self) {
         self.stage = Stage::Objects(0);
+        self.here = Here::default();
     }
 
     /// Whether a chunk that ends before `next` brings something.
@@ -222,8 +228,21 @@ impl Copy {
     /// The objects before `next` are here; whether that is all of them.
     pub(super) fn has_objects(&mut self, next: u64) -> bool {
         let is_all = next == PLACE_END;
+        if is_all {
+            self.here.has_all();
+        }
         self.stage = if is_all { Stage::Results } else { Stage::Objects(next) };
         is_all
+    }
+
+    /// Whether some objects are here.
+    pub(super) fn has_begun(&self) -> bool {
+        self.stage != Stage::Objects(0)
+    }
+
+    /// These were copied early.
+    pub(super) fn has_early(&mut self, part: &EarlyPart<'_>) {
+        self.here.take(part);
     }
 
     /// The results are here, and so the whole state.
@@ -234,7 +253,7 @@ impl Copy {
     /// What can be executed of a record, by which of its objects are here.
     pub(super) fn executable(&self, record: &Record<'_>, guards: Guards) -> Executable {
         match self.stage {
-            Stage::Objects(from) => Executable::of(record, from, guards),
+            Stage::Objects(from) => Executable::of(record, from, &self.here, guards),
             Stage::Stale | Stage::Table | Stage::Results | Stage::Complete => Executable::All,
         }
     }

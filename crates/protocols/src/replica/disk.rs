@@ -178,7 +178,12 @@ impl<E: Engine> Replica<E> {
                 }
                 return;
             }
-            PART_RESULTS => None,
+            PART_RESULTS => {
+                if self.source.is_empty() {
+                    self.serving.engine.end_copy();
+                }
+                None
+            }
             _ => match next_place(bytes) {
                 Ok(place) => Some(PART_OBJECTS + place),
                 Err(_) => return self.journal.end_snapshot(),

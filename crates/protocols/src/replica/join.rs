@@ -15,6 +15,7 @@ use super::Replica;
 use super::copy::{Question, Ready};
 use super::queue::Pending;
 use crate::applied::Applied;
+use crate::early::{PART_EARLY, is_early, parse, part_of};
 use crate::journal::part;
 use crate::link::Receiver;
 use crate::parts::{PART_RESULTS, PART_TABLE, Piece, Table};
@@ -195,11 +196,19 @@ impl<E: Engine> Replica<E> {
         chunk: &[u8],
         sink: &mut impl Sink,
     ) -> Option<()> {
-        let number = self.copy.wanted().unwrap_or_default();
-        self.install_objects(position, chunk, sink)?;
+        let (mut number, _) = part_of(self.copy.wanted().unwrap_or_default());
+        if is_early(chunk) {
+            self.install_early(position, chunk, sink)?;
+            number = PART_EARLY;
+        } else {
+            self.install_objects(position, chunk, sink)?;
+        }
         let end = LogEnd { position: position.0, hash: 0 };
         self.journal.copied(&part(end, number, chunk));
-        self.follow_log(self.ordered.end(), sink);
+        // Behind a chunk another part may come that is as of before the next record.
+        if !self.copy.holds() {
+            self.follow_log(self.ordered.end(), sink);
+        }
         Some(())
     }
 
@@ -248,6 +257,28 @@ impl<E: Engine> Replica<E> {
         if self.copy.has_objects(next) && self.setup.guards.on(Guard::Floor) {
             self.applied.note_all(self.ordered.last_seq, position);
         }
+        Some(())
+    }
+
+    /// Keys that were copied early, in front of the record behind `position`.
+    pub(super) fn install_early(
+        &mut self,
+        position: Position,
+        bytes: &[u8],
+        sink: &mut impl Sink,
+    ) -> Option<()> {
+        let early = parse(bytes)?;
+        if !self.copy.holds() || !self.copy.has_begun() {
+            return None;
+        }
+        self.follow_log(position, sink);
+        if self.submitted.position != position.0 || self.copy.is_stale() {
+            return None;
+        }
+        if self.serving.engine.install(early.chunk).ok()? == Progress::Pending {
+            self.queue.push(Pending::Install);
+        }
+        self.copy.has_early(&early);
         Some(())
     }
 

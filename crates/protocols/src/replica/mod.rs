@@ -13,6 +13,7 @@ mod copy;
 mod craq;
 mod disk;
 mod donor;
+mod early;
 mod epochs;
 mod input;
 mod join;

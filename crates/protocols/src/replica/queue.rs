@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use concord_core::NodeId;
+use concord_core::{NodeId, Position};
 
 use crate::pending::{PendingRead, PendingWrite};
 
@@ -25,6 +25,8 @@ pub(super) enum Pending {
     Table(NodeId, Vec<u8>),
     /// The engine copies that part of its state for that joining replica.
     Copy(NodeId, u64),
+    /// The engine copies keys early, as of that position.
+    Early(Position),
     /// The engine takes a part of another's state, or forgets its own.
     Install,
 }
@@ -37,6 +39,7 @@ impl Pending {
             | Pending::Read(_)
             | Pending::Table(..)
             | Pending::Copy(..)
+            | Pending::Early(_)
             | Pending::Install => 0,
         }
     }
@@ -85,7 +88,13 @@ impl Queue {
     pub(super) fn pop_idle(&mut self) -> Option<Pending> {
         match self.pending.front() {
             Some(Pending::Idle(_) | Pending::Table(..)) => self.pop(),
-            Some(Pending::Write(..) | Pending::Read(_) | Pending::Copy(..) | Pending::Install)
+            Some(
+                Pending::Write(..)
+                | Pending::Read(_)
+                | Pending::Copy(..)
+                | Pending::Early(_)
+                | Pending::Install,
+            )
             | None => None,
         }
     }

@@ -10,6 +10,7 @@ use concord_wire::Sink;
 use concord_wire::record::Record;
 
 use super::Replica;
+use crate::early::is_early;
 use crate::journal::{BadEntry, DiskState};
 use crate::ordered::{Fit, Room};
 use crate::setup::Phase;
@@ -82,6 +83,9 @@ impl<E: Engine> Replica<E> {
             return self.install_results(part.bytes).ok_or(BadEntry);
         }
         let position = Position(part.position);
+        if is_early(part.bytes) {
+            return self.restore_early(position, part.bytes).ok_or(BadEntry);
+        }
         if next_place(part.bytes).is_err() || position > self.ordered.end() {
             return Err(BadEntry);
         }
@@ -90,6 +94,17 @@ impl<E: Engine> Replica<E> {
             self.follow_log(self.ordered.end(), &mut Nobody);
         }
         Ok(())
+    }
+
+    /// One from before the first chunk, or behind the last one, brings nothing.
+    fn restore_early(&mut self, position: Position, bytes: &[u8]) -> Option<()> {
+        if position > self.ordered.end() {
+            return None;
+        }
+        if !self.copy.holds() || !self.copy.has_begun() {
+            return Some(());
+        }
+        self.install_early(position, bytes, &mut Nobody)
     }
 
     /// How many operations the engine still owes of what was restored.

@@ -11,6 +11,7 @@ use concord_wire::control::{CopyMessage, Message as _};
 use concord_wire::link::Ack;
 use concord_wire::{Addr, Sink};
 
+use crate::early::{Copied, Waiting, part_of};
 use crate::limits::Limits;
 use crate::link::Sender;
 use crate::log::Log;
@@ -34,6 +35,10 @@ struct OutgoingCopy {
     /// It fell too far behind, and was told to begin anew; it says so by a higher attempt.
     is_dropped: bool,
     part: Option<Part>,
+    /// What was copied early, and comes before the next chunk.
+    early: Waiting,
+    /// More waits for it than may.
+    is_overrun: bool,
 }
 
 impl OutgoingCopy {
@@ -46,6 +51,8 @@ impl OutgoingCopy {
             sender: None,
             is_dropped: false,
             part: None,
+            early: Waiting::default(),
+            is_overrun: false,
         }
     }
 }
@@ -135,7 +142,8 @@ impl SnapshotSource {
         if attempt > copy_out.attempt && part == PART_TABLE {
             *copy_out = OutgoingCopy::begun(peer, attempt);
         }
-        if part == PART_RESULTS && copy_out.base > committed {
+        let (wanted, taken) = part_of(part);
+        if wanted == PART_RESULTS && copy_out.base > committed {
             return PartAnswer::Nothing;
         }
         let is_behind = copy_out.part.as_ref().is_some_and(|own| own.number > part);
@@ -147,6 +155,13 @@ impl SnapshotSource {
             || (part != PART_TABLE && copy_out.sender.is_none())
         {
             return PartAnswer::Nothing;
+        }
+        let is_chunk = wanted != PART_TABLE && wanted != PART_RESULTS;
+        if is_chunk
+            && copy_out.part.as_ref().is_none_or(|own| own.number < part)
+            && let Some((position, bytes)) = copy_out.early.take(wanted, taken)
+        {
+            copy_out.part = Some(Part { number: part, position, bytes: Some(bytes) });
         }
         PartAnswer::Serve { is_made: copy_out.part.as_ref().is_some_and(|own| own.number >= part) }
     }
@@ -182,6 +197,23 @@ impl SnapshotSource {
             *to = hash.to_be_bytes();
         }
         part.bytes = Some(bytes);
+    }
+
+    /// Whether keys are copied early for any replica.
+    pub(super) fn copy_early(&self) -> bool {
+        self.source.iter().any(|copy_out| copy_out.sender.is_some() && copy_out.early.is_on())
+    }
+
+    /// Keys were copied early.
+    pub(super) fn copied_early(&mut self, copied: &Copied) {
+        for copy_out in self.source.iter_mut().filter(|copy_out| copy_out.early.is_on()) {
+            copy_out.is_overrun |= copy_out.sender.is_some() && !copy_out.early.add(copied);
+        }
+    }
+
+    /// Whether anybody copies.
+    pub(super) fn is_empty(&self) -> bool {
+        self.source.is_empty()
     }
 
     /// Sends fragments of its part to `node`, from `index` on, if it is made.
@@ -242,7 +274,7 @@ impl SnapshotSource {
         let mut dropped = 0;
         for copy_out in &mut self.source {
             let Some(sender) = copy_out.sender.as_mut() else { continue };
-            if sender.first_needed() <= log.oldest() {
+            if sender.first_needed() <= log.oldest() || copy_out.is_overrun {
                 copy_out.sender = None;
                 copy_out.is_dropped = true;
                 copy_out.part = None;

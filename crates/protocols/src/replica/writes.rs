@@ -198,8 +198,13 @@ impl<E: Engine> Replica<E> {
         let mut reply = core::mem::take(&mut self.serving.reply);
         reply.clear();
         let context = operation.context(&self.serving.engine, self.setup.guards);
+        self.copy_early(operation.position, &parsed);
         match self.serving.engine.submit(&context, Class::Write, &parsed, &mut reply) {
-            Progress::Done => self.finish(operation, command, &reply, sink),
+            Progress::Done => {
+                let touched = self.serving.engine.take_touched();
+                self.scripts_touched(operation.position, command, touched);
+                self.finish(operation, command, &reply, sink);
+            }
             Progress::Pending => {
                 let kept = if operation.deciding { command.to_vec() } else { Vec::new() };
                 self.queue.push(Pending::Write(operation, kept));
@@ -232,6 +237,7 @@ impl<E: Engine> Replica<E> {
         while let Some(done) = self.serving.poll() {
             match self.queue.pop() {
                 Some(Pending::Write(operation, command)) => {
+                    self.script_ran(&operation, &command, done.touched.clone());
                     self.engine_wrote(operation, &command, &done, sink);
                 }
                 Some(Pending::Read(operation)) => {
@@ -241,6 +247,9 @@ impl<E: Engine> Replica<E> {
                     self.part_taken(node, part, done.reply);
                     let epoch = self.role.epoch();
                     self.source.push_part(epoch, node, &mut self.scratch, sink);
+                }
+                Some(Pending::Early(before)) => {
+                    self.copied_early(before, done.reply, false);
                 }
                 Some(Pending::Install) => {}
                 Some(Pending::Idle(_) | Pending::Table(..)) | None => return self.fail_stop(),
@@ -290,7 +299,11 @@ impl<E: Engine> Replica<E> {
             match pending {
                 Pending::Idle(operation) => self.finish(operation, &[], &[], sink),
                 Pending::Table(node, table) => self.part_taken(node, PART_TABLE, table),
-                Pending::Write(..) | Pending::Read(_) | Pending::Copy(..) | Pending::Install => {}
+                Pending::Write(..)
+                | Pending::Read(_)
+                | Pending::Copy(..)
+                | Pending::Early(_)
+                | Pending::Install => {}
             }
         }
     }

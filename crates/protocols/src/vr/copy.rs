@@ -29,6 +29,7 @@ use super::queue::Pending;
 use super::scripts::Scripts;
 use super::voters::Configuration;
 use super::{Stage, Vr};
+use crate::early::{PART_EARLY, Waiting, parse, part_of};
 use crate::journal::part;
 use crate::link::BrokenStream;
 use crate::parts::{
@@ -135,7 +136,7 @@ impl<E: Engine> Vr<E> {
             epoch: self.view.0,
             from: self.setup.me.node,
             attempt: copying.attempt,
-            part: copying.wanted,
+            part: copying.wanted_number(),
             index: copying.asked,
         };
         if let Some(leader) = self.group.leader_addr(self.view) {
@@ -173,7 +174,7 @@ impl<E: Engine> Vr<E> {
         let Some(copying) = self.copying.as_mut().filter(|_| is_copying) else {
             return;
         };
-        let wanted = copying.begun && (copying.attempt, copying.wanted) == (attempt, part);
+        let wanted = copying.begun && (copying.attempt, copying.wanted_number()) == (attempt, part);
         if !wanted {
             return;
         }
@@ -234,9 +235,15 @@ impl<E: Engine> Vr<E> {
         chunk: &[u8],
         sink: &mut impl Sink,
     ) -> Option<u64> {
-        let next = next_place(chunk).ok()?;
-        let Copying { attempt, wanted, .. } = *self.copying.as_ref()?;
-        if PART_OBJECTS + next <= wanted {
+        let early = parse(chunk);
+        let next = if early.is_some() { 0 } else { next_place(chunk).ok()? };
+        let &Copying { attempt, wanted, .. } = self.copying.as_ref()?;
+        // A first chunk brings some, and nothing is copied early before it.
+        let brings = match &early {
+            Some(_) => wanted > PART_OBJECTS,
+            None => PART_OBJECTS + next > wanted,
+        };
+        if !brings {
             return None;
         }
         // The leader had executed so far: it is committed.
@@ -245,8 +252,14 @@ impl<E: Engine> Vr<E> {
         if self.submitted != position || !self.goes_on_with(attempt) {
             return None;
         }
-        self.install_chunk(chunk)?;
         let end = LogEnd { position: position.0, hash: 0 };
+        if let Some(early) = early {
+            self.install_chunk(early.chunk)?;
+            self.copying.as_mut()?.here.take(&early);
+            self.journal.copied(&part(end, PART_EARLY, chunk));
+            return Some(wanted);
+        }
+        self.install_chunk(chunk)?;
         self.journal.copied(&part(end, wanted, chunk));
         Some(if next == PLACE_END { PART_RESULTS } else { PART_OBJECTS + next })
     }
@@ -335,7 +348,7 @@ impl<E: Engine> Vr<E> {
             (attempt >> 32) as u32 == self.group.tag_of(self.crash_vector.of(from));
         if !self.is_leader()
             || !of_incarnation
-            || part > PART_RESULTS
+            || part_of(part).0 > PART_RESULTS
             || !self.serving.engine.prepare_copy()
         {
             return;
@@ -346,15 +359,24 @@ impl<E: Engine> Vr<E> {
         let known =
             follower.outgoing_copy.as_ref().map_or(0, |outgoing_copy| outgoing_copy.attempt);
         if attempt > known {
-            follower.outgoing_copy = Some(OutgoingCopy { attempt, part: None });
+            follower.outgoing_copy =
+                Some(OutgoingCopy { attempt, part: None, early: Waiting::default() });
         }
         let Some(outgoing_copy) = follower
             .outgoing_copy
-            .as_ref()
+            .as_mut()
             .filter(|outgoing_copy| outgoing_copy.attempt == attempt)
         else {
             return;
         };
+        let (wanted, taken) = part_of(part);
+        if wanted != PART_TABLE
+            && wanted != PART_RESULTS
+            && outgoing_copy.part.as_ref().is_none_or(|own| own.number < part)
+            && let Some((position, bytes)) = outgoing_copy.early.take(wanted, taken)
+        {
+            outgoing_copy.part = Some(Part { number: part, position, bytes: Some(bytes) });
+        }
         let is_early = |own: &Part| index == 0 && own.is_early(view_start, self.executed);
         match outgoing_copy.part.as_ref() {
             Some(own) if own.number > part => return,
@@ -370,7 +392,8 @@ impl<E: Engine> Vr<E> {
 
     /// Takes a part of the state for a member, or for the own disk, of objects as they are behind
     /// everything submitted so far.
-    pub(super) fn take_part(&mut self, to: usize, number: u64) {
+    pub(super) fn take_part(&mut self, to: usize, asked: u64) {
+        let (number, _) = part_of(asked);
         // A result is there once its request was executed.
         let position = if number == PART_RESULTS { self.executed } else { self.submitted };
         let mut bytes = Vec::new();
@@ -396,7 +419,7 @@ impl<E: Engine> Vr<E> {
             self.serving.engine.copy(from, bytes_max, &mut bytes) == Progress::Done
         };
         if !made {
-            self.pending.push_back(Pending::Copy { to, number, position });
+            self.pending.push_back(Pending::Copy { to, number: asked, position });
         }
         self.count.parts_copied += 1;
         if to == self.group.me() {
@@ -409,7 +432,8 @@ impl<E: Engine> Vr<E> {
         if let Some(outgoing_copy) =
             self.leading.followers.get_mut(to).and_then(|f| f.outgoing_copy.as_mut())
         {
-            outgoing_copy.part = Some(Part { number, position, bytes: made.then_some(bytes) });
+            outgoing_copy.part =
+                Some(Part { number: asked, position, bytes: made.then_some(bytes) });
         }
     }
 

@@ -6,6 +6,7 @@ use concord_wire::fragment::Assembly;
 use concord_wire::record::Record;
 use concord_wire::vr::LastRecord;
 
+use crate::early::{Here, asked};
 use crate::parts::{Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE};
 
 /// Asked for when all parts are here.
@@ -28,13 +29,16 @@ pub(super) struct Copying {
     /// Raft: the newest configuration in the log that was given up. This replica may be among those
     /// who made it committed, so that nobody whose log ends before it gets its vote.
     pub(super) floor: LastRecord,
+    /// What was copied early.
+    pub(super) here: Here,
 }
 
 impl Copying {
     /// Nothing is here yet; the log has to come as far as `target`.
     pub(super) fn begin(attempt: u64, target: LogEnd) -> Copying {
         let (wanted, floor) = (PART_TABLE, LastRecord::default());
-        Copying { attempt, begun: false, target, wanted, part: None, asked: 0, floor }
+        let here = Here::default();
+        Copying { attempt, begun: false, target, wanted, part: None, asked: 0, floor, here }
     }
 
     /// The part that has come, if it can be installed: the log ends at `end`, of which all up to
@@ -47,12 +51,17 @@ impl Copying {
         self.part.take_if(|part| part.is_complete() && !(is_chunk && part.version() > end.0))
     }
 
+    /// The number of the part that is asked for.
+    pub(super) fn wanted_number(&self) -> u64 {
+        if self.wanted == PART_TABLE { PART_TABLE } else { asked(self.wanted, self.here.taken()) }
+    }
+
     /// What can be executed of a record, by which of its objects are here.
     pub(super) fn executable(&self, record: &Record<'_>, guards: Guards) -> Executable {
         if self.wanted >= PART_RESULTS {
             return Executable::All;
         }
-        Executable::of(record, self.wanted.saturating_sub(PART_OBJECTS), guards)
+        Executable::of(record, self.wanted.saturating_sub(PART_OBJECTS), &self.here, guards)
     }
 
     /// Whether all of it is here, and the log that ends at `end` is where that of the view was.

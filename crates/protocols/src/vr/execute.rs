@@ -27,6 +27,7 @@ impl<E: Engine> Vr<E> {
         let mut reply = core::mem::take(&mut self.serving.reply);
         while self.submitted < self.committed {
             let position = Position(self.submitted.0 + 1);
+            self.copy_early(position);
             let record =
                 self.ordered.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
             let Some(record) = record else { return self.fail_stop() };
@@ -70,7 +71,11 @@ impl<E: Engine> Vr<E> {
                     // What a view begins with an earlier leader may have executed and answered.
                     context.decide = leads && position > self.leading.view_start();
                     match self.serving.engine.submit(&context, Class::Write, &command, &mut reply) {
-                        Progress::Done => self.finish(&operation, &reply, sink),
+                        Progress::Done => {
+                            let touched = self.serving.engine.take_touched();
+                            self.scripts_touched(position, touched);
+                            self.finish(&operation, &reply, sink);
+                        }
                         Progress::Pending => {
                             self.pending.push_back(Pending::Write(operation));
                             if is_script {
@@ -121,7 +126,11 @@ impl<E: Engine> Vr<E> {
                 Some(Pending::Write(operation)) if done.stopped => {
                     return self.script_stopped(operation);
                 }
-                Some(Pending::Write(operation)) => self.finish(&operation, &done.reply, sink),
+                Some(Pending::Write(operation)) => {
+                    self.scripts_touched(operation.position, done.touched);
+                    self.finish(&operation, &done.reply, sink);
+                }
+                Some(Pending::Early(before)) => self.copied_early(before, done.reply, false),
                 Some(Pending::Read { operation, command, led }) => {
                     self.serving.end_read(&operation);
                     if led && self.was_withheld() {

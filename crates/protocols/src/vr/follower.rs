@@ -2,6 +2,7 @@
 
 use concord_core::{Duration, Instant, MS, Position};
 
+use crate::early::Waiting;
 use crate::link::Sender;
 use crate::parts::Part;
 
@@ -39,6 +40,8 @@ pub(super) struct Follower {
 pub(super) struct OutgoingCopy {
     pub(super) attempt: u64,
     pub(super) part: Option<Part>,
+    /// What was copied early, and comes before the next chunk.
+    pub(super) early: Waiting,
 }
 
 impl Follower {

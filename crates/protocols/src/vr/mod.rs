@@ -22,6 +22,7 @@ mod copying;
 mod crash_vector;
 mod decide;
 mod disk;
+mod early;
 mod elections;
 mod execute;
 mod farewell;

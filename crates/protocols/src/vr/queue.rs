@@ -31,6 +31,8 @@ pub(super) enum Pending {
         /// As of which position.
         position: Position,
     },
+    /// The engine copies keys early, as of that position.
+    Early(Position),
     /// The engine installs a chunk, or forgets everything.
     Install,
 }

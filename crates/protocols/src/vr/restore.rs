@@ -19,6 +19,7 @@ use concord_wire::{Addr, Sink};
 use super::copying::Copying;
 use super::voters::Configuration;
 use super::{CrashVector, Stage, Vr};
+use crate::early::{is_early, parse};
 use crate::journal::{BadEntry, DiskState};
 use crate::ordered::{Fit, Room};
 use crate::parts::{PART_OBJECTS, PART_RESULTS, Table};
@@ -119,10 +120,13 @@ impl<E: Engine> Vr<E> {
             self.learn_results(part.bytes)?;
             return self.restore_committed(now).ok();
         }
-        let next = next_place(part.bytes).ok()?;
         if part.position > self.ordered.end().0 {
             return None;
         }
+        if is_early(part.bytes) {
+            return self.restore_early(now, part);
+        }
+        let next = next_place(part.bytes).ok()?;
         self.restore_up_to(now, Position(part.position)).ok()?;
         if self.submitted != Position(part.position) {
             return None;
@@ -130,6 +134,23 @@ impl<E: Engine> Vr<E> {
         self.install_chunk(part.bytes)?;
         let copying = self.copying.as_mut()?;
         copying.wanted = if next == PLACE_END { PART_RESULTS } else { PART_OBJECTS + next };
+        Some(())
+    }
+
+    /// Keys that were copied early. In front of the first chunk, and behind the last one, they
+    /// bring nothing.
+    fn restore_early(&mut self, now: Now, part: &Part<'_>) -> Option<()> {
+        let early = parse(part.bytes)?;
+        let wanted = self.copying.as_ref()?.wanted;
+        if wanted <= PART_OBJECTS || wanted >= PART_RESULTS {
+            return Some(());
+        }
+        self.restore_up_to(now, Position(part.position)).ok()?;
+        if self.submitted != Position(part.position) {
+            return None;
+        }
+        self.install_chunk(early.chunk)?;
+        self.copying.as_mut()?.here.take(&early);
         Some(())
     }
 

@@ -134,8 +134,11 @@ fn whom_a_write_would_wait_for_long_gets_no_lease() {
     g.nodes[0].leading.followers[2].retires = true;
     assert!(!grants(&mut g), "it was told to end");
     g.nodes[0].leading.followers[2].retires = false;
-    g.nodes[0].leading.followers[2].outgoing_copy =
-        Some(super::super::follower::OutgoingCopy { attempt: 1, part: None });
+    g.nodes[0].leading.followers[2].outgoing_copy = Some(super::super::follower::OutgoingCopy {
+        attempt: 1,
+        part: None,
+        early: Default::default(),
+    });
     assert!(!grants(&mut g), "it copies the state");
     g.nodes[0].leading.followers[2].outgoing_copy = None;
     assert!(grants(&mut g));

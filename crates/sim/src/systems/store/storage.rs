@@ -158,6 +158,15 @@ impl Backend for Store {
         None
     }
 
+    fn copy_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied> {
+        let copied = self.memory.copy_keys(keys);
+        if !self.is_remote || self.in_script {
+            return copied;
+        }
+        self.under_way.push_back((BackendDone { copied, ..BackendDone::default() }, false));
+        None
+    }
+
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
         self.memory.install(objects)?;
         Ok(self.later())

@@ -1,0 +1,227 @@
+//! Keys that are copied before their place comes, so that a copy of the state survives writes whose
+//! effect on one key hangs on others ([`concord_engine::early`]): LMOVE, RENAME, SINTERSTORE,
+//! scripts of several keys.
+//!
+//! The snapshot source copies the keys of such a write in front of it, those that it did not copy
+//! early before. An *early part* holds them, as of the position before the write. It stands between
+//! the chunks in the order of positions, so that whoever copies has those keys when it comes to the
+//! write, executes the write as a whole, and executes all later writes of these keys. Each key is
+//! copied early at most once in a copy.
+//!
+//! Of a script it is known which keys it touches only when it ran. The source says so of each: an
+//! early part names its position. A script of which none does cannot be executed by whoever has
+//! some of the keys only; neither can one that looked at all keys. Then the copy begins anew.
+//!
+//! An early part is: [`MARK`], `count: u32`, as many positions of scripts, a chunk.
+
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use concord_core::Position;
+use concord_engine::Command;
+use concord_engine::copy::{objects, place_of_key};
+use concord_engine::several::keys;
+
+use crate::parts::PART_OBJECTS;
+
+/// In place of the next place of a chunk.
+const MARK: u64 = u64::MAX;
+/// The length of a chunk without objects.
+const EMPTY_CHUNK_BYTES: usize = 8;
+/// Scripts that touched nothing new and are named together.
+const SCRIPTS_MAX: usize = 1_024;
+/// Bytes of early parts that wait for a replica that copies.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+/// How the number of an early part that comes next stands in the number of a part that is asked
+/// for.
+const NEXT_SHIFT: u32 = 40;
+
+/// The number of an early part on the disk.
+pub(crate) const PART_EARLY: u64 = (1 << NEXT_SHIFT) - 1;
+
+/// What is asked for: the part, by whoever took so many early parts.
+pub(crate) fn asked(part: u64, taken: u64) -> u64 {
+    part | taken << NEXT_SHIFT
+}
+
+/// The part, and how many early parts whoever asks for it took.
+pub(crate) fn part_of(asked: u64) -> (u64, u64) {
+    (asked & PART_EARLY, asked >> NEXT_SHIFT)
+}
+
+/// What a snapshot source copied early, in front of the record behind `before`.
+#[derive(Clone, Debug)]
+pub(crate) struct Copied {
+    /// As of which position.
+    pub(crate) before: Position,
+    /// The keys, as a chunk.
+    pub(crate) chunk: Vec<u8>,
+    /// That record is a script, and touched nothing but these and what was copied before.
+    pub(crate) is_script: bool,
+}
+
+impl Copied {
+    /// Whether no key was.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chunk.len() <= EMPTY_CHUNK_BYTES
+    }
+}
+
+/// Scripts and keys for whoever copies the state, as early parts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    /// Scripts that touched nothing new.
+    scripts: Vec<u64>,
+}
+
+impl Parts {
+    /// Adds what was copied: the early part that is to be written now, if one is.
+    pub(crate) fn add(&mut self, copied: &Copied) -> Option<(Position, Vec<u8>)> {
+        if copied.is_script {
+            self.scripts.push(copied.before.0 + 1);
+        }
+        if copied.is_empty() && self.scripts.len() < SCRIPTS_MAX {
+            return None;
+        }
+        let scripts = core::mem::take(&mut self.scripts);
+        Some((copied.before, emit(&scripts, &copied.chunk)))
+    }
+
+    /// The scripts that no early part named yet: before another part is written that is as of a
+    /// later position.
+    pub(crate) fn flush(&mut self) -> Option<(Position, Vec<u8>)> {
+        let scripts = core::mem::take(&mut self.scripts);
+        let before = Position(scripts.first()? - 1);
+        Some((before, emit(&scripts, &0u64.to_be_bytes())))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.scripts.clear();
+    }
+}
+
+fn emit(scripts: &[u64], chunk: &[u8]) -> Vec<u8> {
+    let mut bytes = MARK.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&(scripts.len() as u32).to_be_bytes());
+    scripts.iter().for_each(|position| bytes.extend_from_slice(&position.to_be_bytes()));
+    bytes.extend_from_slice(chunk);
+    bytes
+}
+
+/// An early part, as it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EarlyPart<'a> {
+    scripts: Vec<u64>,
+    pub(crate) chunk: &'a [u8],
+}
+
+/// The early part, if it is one.
+pub(crate) fn parse(bytes: &[u8]) -> Option<EarlyPart<'_>> {
+    let rest = bytes.strip_prefix(&MARK.to_be_bytes())?;
+    let (count, rest) = rest.split_first_chunk::<4>()?;
+    let (positions, chunk) = rest.split_at_checked(u32::from_be_bytes(*count) as usize * 8)?;
+    objects(chunk).ok()?;
+    let words = positions.chunks_exact(8).filter_map(|word| word.first_chunk());
+    Some(EarlyPart { scripts: words.map(|word| u64::from_be_bytes(*word)).collect(), chunk })
+}
+
+/// Whether it is meant to be an early part.
+pub(crate) fn is_early(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MARK.to_be_bytes())
+}
+
+/// What a replica has that copies the state, beside the objects before a place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Here {
+    keys: BTreeSet<Vec<u8>>,
+    scripts: BTreeSet<u64>,
+    /// Early parts that came.
+    taken: u64,
+}
+
+impl Here {
+    /// The early parts that came.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// An early part is installed.
+    pub(crate) fn take(&mut self, part: &EarlyPart<'_>) {
+        let found = objects(part.chunk).unwrap_or_default();
+        self.keys.extend(found.iter().map(|object| object.key.to_vec()));
+        self.scripts.extend(&part.scripts);
+        self.taken += 1;
+    }
+
+    /// All keys are here.
+    pub(crate) fn has_all(&mut self) {
+        (self.keys, self.scripts) = (BTreeSet::new(), BTreeSet::new());
+    }
+
+    /// Whether any key is here before its place came.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Whether the key is here, and so are all before place `from`.
+    pub(crate) fn has(&self, key: &[u8], from: u64) -> bool {
+        place_of_key(key) < from || self.keys.contains(key)
+    }
+
+    /// Whether the key of a command of one is here, however the command names it.
+    pub(crate) fn has_of(&self, command: &[u8], from: u64) -> bool {
+        let Ok(command) = Command::parse(command) else { return false };
+        keys(&command).into_iter().any(|key| self.has(key, from))
+    }
+
+    /// Whether all that the script at `position` touches is here.
+    pub(crate) fn has_of_script(&self, position: Position) -> bool {
+        self.scripts.contains(&position.0)
+    }
+}
+
+/// Early parts that wait for a replica that copies, in order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Waiting {
+    parts: VecDeque<(Position, Vec<u8>)>,
+    bytes: usize,
+    /// The number of the first one; `None` if the replica did not get its first chunk here: then it
+    /// lacks what was copied early before, and that is not said again.
+    next: Option<u64>,
+    named: Parts,
+}
+
+impl Waiting {
+    /// The replica asks for that chunk, and has taken so many. The early part that comes before
+    /// that chunk, if one does.
+    pub(crate) fn take(&mut self, part: u64, taken: u64) -> Option<(Position, Vec<u8>)> {
+        if part == PART_OBJECTS {
+            self.next.get_or_insert(taken);
+        }
+        let next = self.next?;
+        if taken != next {
+            return None;
+        }
+        self.named.flush().into_iter().for_each(|part| self.push(part));
+        let (position, bytes) = self.parts.pop_front()?;
+        self.bytes -= bytes.len();
+        self.next = Some(next + 1);
+        Some((position, bytes))
+    }
+
+    /// Whether keys are copied early for it.
+    pub(crate) fn is_on(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// Something was copied early. False if too much waits: the copy is to begin anew.
+    pub(crate) fn add(&mut self, copied: &Copied) -> bool {
+        self.named.add(copied).into_iter().for_each(|part| self.push(part));
+        self.bytes <= WAITING_BYTES_MAX
+    }
+
+    fn push(&mut self, (position, bytes): (Position, Vec<u8>)) {
+        self.bytes += bytes.len();
+        self.parts.push_back((position, bytes));
+    }
+}

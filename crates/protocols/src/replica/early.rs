@@ -1,0 +1,89 @@
+//! What is copied early, so that a copy of the state survives writes whose effect on one key hangs
+//! on others ([`crate::early`]): for the own snapshot, and for replicas that join.
+
+use alloc::vec::Vec;
+
+use concord_core::Position;
+use concord_engine::several::{Needs, needs};
+use concord_engine::{Command, Engine, Progress, Touched};
+
+use concord_wire::record::Record;
+
+use super::Replica;
+use super::queue::Pending;
+use crate::early::Copied;
+use crate::pending::PendingWrite;
+
+impl<E: Engine> Replica<E> {
+    /// Whether anybody has some of the objects only, whom a write may concern.
+    fn copies_early(&self) -> bool {
+        self.journal.copies_early() || self.source.copy_early()
+    }
+
+    /// The write at `position` is given to the engine next. Keys that it needs are copied in front
+    /// of it.
+    pub(super) fn copy_early(&mut self, position: Position, command: &Command<'_>) {
+        if !self.copies_early() {
+            return;
+        }
+        let keys = match needs(command) {
+            Needs::Nothing => return,
+            Needs::All => return self.journal.postpone_snapshot(),
+            Needs::Keys(keys) | Needs::Scripts(keys) => keys,
+        };
+        let before = Position(position.0 - 1);
+        let mut chunk = Vec::new();
+        match self.serving.engine.copy_keys(&keys, &mut chunk) {
+            None => {}
+            Some(Progress::Done) => self.copied_early(before, chunk, false),
+            Some(Progress::Pending) => self.queue.push(Pending::Early(before)),
+        }
+    }
+
+    /// The write at `position` was executed, and its scripts touched this.
+    pub(super) fn scripts_touched(
+        &mut self,
+        position: Position,
+        command: &[u8],
+        touched: Option<Touched>,
+    ) {
+        if !self.copies_early() {
+            return;
+        }
+        let Ok(command) = Command::parse(command) else { return };
+        if !matches!(needs(&command), Needs::Scripts(_)) {
+            return;
+        }
+        match touched.filter(|touched| !touched.looked_at_all) {
+            Some(touched) => {
+                self.copied_early(Position(position.0 - 1), touched.chunk, true);
+            }
+            None => self.journal.postpone_snapshot(),
+        }
+    }
+
+    /// The engine completed the write of `operation`; `command` is kept by the node that orders.
+    pub(super) fn script_ran(
+        &mut self,
+        operation: &PendingWrite,
+        command: &[u8],
+        touched: Option<Touched>,
+    ) {
+        if !self.copies_early() {
+            return;
+        }
+        let record =
+            || self.ordered.log.record(operation.position).and_then(|r| Record::parse(r).ok());
+        let logged = if operation.deciding { None } else { record() };
+        let command = logged.map_or(command, |record| record.command).to_vec();
+        self.scripts_touched(operation.position, &command, touched);
+    }
+
+    /// Keys were copied early, as of `before`.
+    pub(super) fn copied_early(&mut self, before: Position, chunk: Vec<u8>, is_script: bool) {
+        let copied = Copied { before, chunk, is_script };
+        self.count.keys_copied_early += u64::from(!copied.is_empty());
+        self.journal.copied_early(&copied);
+        self.source.copied_early(&copied);
+    }
+}
