@@ -231,6 +231,8 @@ pub fn share(some: f64, others: f64) -> Value {
 
 /// A clock that is wrong by more is a PROBLEM, in seconds.
 const CLOCK_ERROR_SECONDS: f64 = 1.0;
+/// A disk that owes a sync for so long is reported.
+const DISK_WAITS_NS: u64 = 1_000_000_000;
 
 /// Clocks that a role does not believe, or only follows.
 fn clock_problems(role: &Value) -> Vec<String> {
@@ -296,6 +298,14 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
         }
         if role["status"]["disk_failed"] == true {
             let why = "its disk failed, and it has left its group: see its log; restart it once the disk is repaired";
+            wrong.push(format!("PROBLEM: {}: {why}", name_of(role)));
+        }
+        let waits_ns = role["status"]["disk_waits_ns"].as_u64().unwrap_or(0);
+        if waits_ns >= DISK_WAITS_NS && role["status"]["disk_full"] != true {
+            let seconds = waits_ns / 1_000_000_000;
+            let why = format!(
+                "its disk has not answered for {seconds} s: in a chain, under CRAQ and primary-backup it leaves after 10 s or more"
+            );
             wrong.push(format!("PROBLEM: {}: {why}", name_of(role)));
         }
         if let Some(damage) = role["status"]["scrub_damage"].as_str() {
@@ -610,6 +620,11 @@ mod tests {
                           "status": {"gauges": {}, "scrub_damage": "a file: damaged"}});
         let line = "PROBLEM: replica 2: its log on disk is damaged, and another snapshot takes its place: a file: damaged";
         assert_eq!(wrong(&[disk]), [line]);
+        let disk = json!({"role": "replica", "node": 2, "name": "replica 2", "reachable": true,
+                          "status": {"gauges": {}, "disk_waits_ns": 3_200_000_000_u64}});
+        assert!(
+            wrong(&[disk])[0].starts_with("PROBLEM: replica 2: its disk has not answered for 3 s")
+        );
         let disk = json!({"role": "replica", "node": 2, "name": "replica 2", "reachable": true,
                           "status": {"gauges": {}, "disk_full": true}});
         assert!(wrong(&[disk])[0].starts_with("PROBLEM: replica 2: its disk has no room"));

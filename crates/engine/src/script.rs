@@ -322,7 +322,7 @@ impl<B: Backend> Within<'_, B> {
         }
         self.must_be_allowed(&name, args)?;
         let looks_at_all = [&b"KEYS"[..], b"SCAN", b"DBSIZE", b"RANDOMKEY"].contains(&name.bytes());
-        if self.own_key.is_none() && (looks_at_all || keys::sorts_by_keys(args)) {
+        if self.rules.own_key.is_none() && (looks_at_all || keys::sorts_by_keys(args)) {
             self.shim.look_at_all();
         }
         if self.answer_here(&name, args, reply)? {

@@ -353,7 +353,8 @@ mod tests {
     #[test]
     fn of_a_transaction_what_is_left_of_each_command_is_left() {
         let incr = |key: &[u8]| encode(1, &[b"INCR", key]);
-        let (del, msetnx) = (encode(0, &[b"DEL", b"x", b"h"]), encode(0, &[b"MSETNX", b"h", b"1"]));
+        let (del, msetnx) =
+            (encode(0, &[b"DEL", b"x", b"h"]), encode(0, &[b"MSETNX", b"h", b"1", b"x", b"2"]));
         let exec = |parts: &[&[u8]]| {
             let args: Vec<&[u8]> =
                 [EXEC_COMMAND].into_iter().chain(parts.iter().copied()).collect();

@@ -55,6 +55,12 @@ impl Backend for Late {
         None
     }
 
+    fn copy_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied> {
+        let copied = self.memory.copy_keys(keys);
+        self.unanswered.push_back(BackendDone { copied, ..BackendDone::default() });
+        None
+    }
+
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
         assert!(self.unanswered.is_empty(), "alone");
         self.memory.install(objects)?;
@@ -640,6 +646,10 @@ impl Backend for Scripts {
     fn end_copy(&mut self) {}
 
     fn copy(&mut self, _: u64, _: usize) -> Option<Copied> {
+        None
+    }
+
+    fn copy_keys(&mut self, _: &[Vec<u8>]) -> Option<Copied> {
         None
     }
 

@@ -102,6 +102,8 @@ counters! {
         copies_whole,
         /// Copies begun anew, because of a write that mixed objects that were here with others.
         copies_entangled,
+        /// Times that the replica left because its disk owed a sync for too long.
+        disks_silent,
         /// Times that keys were copied before their place, for a write whose effect on one hangs on
         /// others.
         keys_copied_early,

@@ -9,7 +9,7 @@
 use alloc::vec::Vec;
 
 use concord_core::machine::Persist;
-use concord_core::{Duration, Guard, Guards, Instant, MS, Position};
+use concord_core::{Duration, Guard, Guards, Instant, MS, Position, SEC};
 use concord_log::{Batch, Marks, Origin, Part, ViewMarks};
 use concord_wire::control::{Config, DataDir, LogEnd};
 
@@ -57,6 +57,14 @@ pub const INTERVAL_NS: Duration = 800 * MS;
 /// until both are there: with [`INTERVAL_NS`], what may be lost was acknowledged within two
 /// seconds.
 const LATE_NS: Duration = 1_200 * MS;
+
+/// Most time between two looks at the disk that counts.
+const LOOK_NS_MAX: Duration = SEC;
+/// A disk is slow whose syncs take more than this share of a lease.
+const SLOW_SHARE: u64 = 8;
+/// So many syncs one after the other an election takes, in half of the patience with it.
+const SYNCS: u64 = 3;
+const SLOW_NS_MAX: Duration = 10 * SEC;
 
 /// How far a snapshot of the own state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +140,11 @@ pub(crate) struct Journal {
     is_due: bool,
     /// The newest batch that gathered for too long: nothing more is taken before it is durable.
     late_in: u64,
+    /// For how long the group that is under way is on its way, and when that was looked at.
+    silent_ns: Duration,
+    looked_at: Option<Instant>,
+    /// How long a group was lately on its way.
+    sync_ns: Duration,
     /// The disk has no room.
     is_short: bool,
     /// What was there was given up, and nothing was written since that a state could begin with.
@@ -247,6 +260,7 @@ impl Journal {
 
     /// Time passed: what has gathered for long enough is to be written.
     pub(crate) fn pass(&mut self, now: Instant) {
+        self.look_at_disk(now);
         if self.batch.is_empty() {
             self.gathers_since = None;
         } else {
@@ -256,6 +270,32 @@ impl Journal {
                 self.late_in = self.handed_out + 1;
             }
         }
+    }
+
+    /// A disk without room tries again by itself, and is not silent.
+    fn look_at_disk(&mut self, now: Instant) {
+        let waits = self.durable_batches < self.handed_out && !self.is_short;
+        let before = self.looked_at.replace(now).filter(|_| waits);
+        if !waits {
+            (self.silent_ns, self.looked_at) = (0, None);
+        } else if let Some(before) = before {
+            // Whoever slept did not listen meanwhile.
+            self.silent_ns += now.since(before).min(LOOK_NS_MAX);
+        }
+    }
+
+    /// Whether the disk owes an answer for so long that the replica is of no use to its group. In a
+    /// group whose disks all hang the replicas give up one after the other, by their `rank`, and
+    /// the last one stays.
+    pub(crate) fn is_hung(&self, silence_max_ns: Duration, rank: u64) -> bool {
+        self.silent_ns >= silence_max_ns + rank * silence_max_ns / 2
+    }
+
+    /// By how much longer than with a fast disk an election or a view change may take: each of its
+    /// steps waits for a sync.
+    pub(crate) fn slow_ns(&self, lease_ns: Duration) -> Duration {
+        let sync_ns = self.sync_ns.max(self.silent_ns);
+        if sync_ns * SLOW_SHARE < lease_ns { 0 } else { (sync_ns * SYNCS).min(SLOW_NS_MAX) }
     }
 
     /// The process ends in order, and acknowledges nothing any more: with what has gathered nothing
@@ -479,6 +519,9 @@ impl Journal {
             return None;
         }
         self.durable_batches = number;
+        // It falls slowly: one that was fast once may be slow again.
+        self.sync_ns = self.silent_ns.max(self.sync_ns - self.sync_ns / 8);
+        (self.silent_ns, self.looked_at) = (0, None);
         self.durable = self.durable.max(self.under_way);
         let waiting = self.waiting.take_if(|waiting| waiting.is_handed_out)?;
         Some(waiting.config)
@@ -632,7 +675,6 @@ mod tests {
     use alloc::vec;
     use alloc::vec::Vec;
 
-    use concord_core::SEC;
     use concord_log::{Entry, Identity, Writer, entries};
 
     use super::*;
@@ -710,6 +752,67 @@ mod tests {
         assert!(journal.is_stuffed(), "before that is durable, too");
         journal.persisted(second.number);
         assert!(!journal.is_stuffed());
+    }
+
+    /// A disk had no limit: as long as it hung, nothing was committed behind it.
+    #[test]
+    fn bug_22_5_a_disk_that_owes_a_group_for_too_long_hangs() {
+        let mut journal = journal();
+        journal.record(Some(b"a record"));
+        journal.is_due = true;
+        let number = journal.poll(Position(2)).unwrap().number;
+        let limit = 10 * SEC;
+        let mut at = SEC;
+        let pass_to = |journal: &mut Journal, at: &mut u64, end: u64| {
+            while *at <= end {
+                journal.pass(Instant(*at));
+                *at += 50 * MS;
+            }
+        };
+        pass_to(&mut journal, &mut at, 10 * SEC);
+        assert!(!journal.is_hung(limit, 0));
+        pass_to(&mut journal, &mut at, 11 * SEC);
+        assert!(journal.is_hung(limit, 0) && !journal.is_hung(limit, 1), "one after the other");
+        pass_to(&mut journal, &mut at, 16 * SEC);
+        assert!(journal.is_hung(limit, 1));
+        journal.set_short(true);
+        journal.pass(Instant(at));
+        assert!(!journal.is_hung(limit, 0), "it has no room, and tries again");
+        journal.set_short(false);
+        pass_to(&mut journal, &mut at, 20 * SEC);
+        // A replica that slept did not listen.
+        journal.pass(Instant(at + 3_600 * SEC));
+        assert!(!journal.is_hung(limit, 0));
+        journal.persisted(number);
+        journal.pass(Instant(at + 3_700 * SEC));
+        assert!(!journal.is_hung(MS, 0));
+    }
+
+    /// Where a sync took 0.4 s every view change and every election was given up before its steps
+    /// were durable.
+    #[test]
+    fn bug_22_6_patience_follows_the_time_that_syncs_take() {
+        let (mut journal, lease_ns) = (journal(), SEC);
+        let mut at = SEC;
+        let sync = |journal: &mut Journal, at: &mut u64, takes: u64| {
+            journal.record(Some(b"a record"));
+            journal.is_due = true;
+            let number = journal.poll(Position(2)).unwrap().number;
+            let end = *at + takes;
+            while *at <= end {
+                journal.pass(Instant(*at));
+                *at += 10 * MS;
+            }
+            journal.persisted(number);
+        };
+        sync(&mut journal, &mut at, 50 * MS);
+        assert_eq!(journal.slow_ns(lease_ns), 0, "as with a fast disk");
+        sync(&mut journal, &mut at, 400 * MS);
+        assert_eq!(journal.slow_ns(lease_ns), SYNCS * 400 * MS);
+        (0..20).for_each(|_| sync(&mut journal, &mut at, 0));
+        assert_eq!(journal.slow_ns(lease_ns), 0, "it is fast again");
+        sync(&mut journal, &mut at, 60 * SEC);
+        assert_eq!(journal.slow_ns(lease_ns), SLOW_NS_MAX);
     }
 
     /// A snapshot begins once the log has grown enough unless something keeps it.

@@ -36,10 +36,16 @@ pub struct Limits {
     /// How long after a slice of a long script the next one begins, in ns: at once, but where a
     /// simulation has slow scripts.
     pub slice_ns: Duration,
+    /// Primary-backup, chain, CRAQ: how long the disk may owe a sync until its replica is given up,
+    /// in ns. The second member waits for half as long in addition, and so on: whose disks all hang
+    /// do not leave at once.
+    pub disk_silence_ns: Duration,
 }
 
 /// See [`Limits::engine_silence_ns`].
 const ENGINE_SILENCE_NS: Duration = 10 * SEC;
+/// See [`Limits::disk_silence_ns`].
+const DISK_SILENCE_NS: Duration = 10 * SEC;
 
 impl Default for Limits {
     fn default() -> Limits {
@@ -52,6 +58,7 @@ impl Default for Limits {
             first_view: ViewNumber(1),
             engine_silence_ns: ENGINE_SILENCE_NS,
             slice_ns: 0,
+            disk_silence_ns: DISK_SILENCE_NS,
         }
     }
 }

@@ -26,6 +26,22 @@ impl<E: Engine> Replica<E> {
         }
     }
 
+    /// A replica whose disk does not answer any more keeps its group from committing anything: it
+    /// leaves, if others are there.
+    fn watch_disk(&mut self) {
+        let is_member = matches!(self.phase, Phase::Open | Phase::Opening);
+        if !is_member || self.role.is_alone() {
+            return;
+        }
+        let me = self.role.node();
+        let members = self.role.config.as_ref().map_or(&[][..], |config| &config.members);
+        let rank = members.iter().take_while(|member| member.node != me.0).count() as u64;
+        if self.journal.is_hung(self.setup.limits.disk_silence_ns, rank) {
+            self.count.disks_silent += 1;
+            self.disk_failed();
+        }
+    }
+
     /// The end of a batch of inputs: records and acknowledgements that piled up go out.
     pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
         if self.serving.engine.lost() && self.phase != Phase::Left {
@@ -106,6 +122,7 @@ impl<E: Engine> Replica<E> {
             self.engine_ready(now, sink);
         }
         self.watch_engine(t);
+        self.watch_disk();
         let standing = self.standing(now);
         if self.report.is_due(t, standing, self.alive_ns()) {
             self.say_alive(now, standing, sink);

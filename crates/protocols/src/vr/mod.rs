@@ -397,9 +397,10 @@ impl<E: Engine> Vr<E> {
     }
 
     /// A leader that is silent as long as a lease lasts is suspected: whatever it was granted is
-    /// over about then.
+    /// over about then. Where syncs are slow, what it promised may not be durable before, and what
+    /// it says waits for that.
     fn suspect_ns(&self) -> Duration {
-        self.setup.lease_ns
+        self.setup.lease_ns + self.journal.slow_ns(self.setup.lease_ns)
     }
 
     fn beat_ns(&self) -> Duration {

@@ -47,6 +47,8 @@ pub(super) struct ReplicaDisk {
     log_bytes: u64,
     syncs: u64,
     sync_ns: u64,
+    /// Since when the disk owes what was handed over.
+    waits_since: Option<Instant>,
     restored: u64,
 }
 
@@ -135,6 +137,7 @@ impl ReplicaDisk {
             log_bytes,
             syncs: 0,
             sync_ns: 0,
+            waits_since: None,
             restored: records,
         })
     }
@@ -149,6 +152,7 @@ impl ReplicaDisk {
         match self.disk.take() {
             Ok(Some(written)) => {
                 self.syncs += 1;
+                self.waits_since = None;
                 (self.sync_ns, self.log_bytes) = (written.sync_ns, written.log_bytes);
                 replica.disk_is_done_with(written.batch);
                 replica.persisted(clock::now(), self.batches, out);
@@ -174,6 +178,7 @@ impl ReplicaDisk {
     /// durable.
     pub(super) fn write<E: Engine>(&mut self, batch: Batch, replica: &mut OfGroup<Node<E>>) {
         self.batches += 1;
+        self.waits_since = Some(Instant::now());
         if let Err(error) = self.disk.write(batch) {
             self.fail(&error, replica);
         }
@@ -221,6 +226,9 @@ impl ReplicaDisk {
         );
         let help = "How long the last sync took, in seconds.";
         s.gauge("disk_last_sync_seconds", help, self.sync_ns as f64 / SEC as f64);
+        let waits_ns = self.waits_since.map_or(0, |since| since.elapsed().as_nanos() as u64);
+        let help = "For how long the disk owes the sync that is under way, in seconds.";
+        s.gauge("disk_waits_seconds", help, waits_ns as f64 / SEC as f64);
         let failed = f64::from(u8::from(self.has_failed));
         s.gauge("disk_failed", "Whether the disk failed: the replica leaves.", failed);
         let short = f64::from(u8::from(self.is_short));
@@ -238,7 +246,8 @@ impl ReplicaDisk {
         s.tell("data_dir", self.directory.clone());
         s.tell("storage", format!("{:016x}", self.storage));
         s.tell("log_bytes", self.log_bytes);
-        s.tell("last_sync_ns", self.sync_ns);
+        s.tell("last_sync_ns", self.sync_ns.max(waits_ns));
+        s.tell("disk_waits_ns", waits_ns);
         s.tell("restored_records", self.restored);
         s.tell("disk_failed", self.has_failed);
     }
