@@ -579,13 +579,13 @@ impl<B: Backend> Shimmed<B> {
         self.backend_mut().begin_undo(alone);
         self.before_script = (self.published.len(), self.published_bytes, self.expired);
         self.deadlines.begin_undo();
-        self.feed.hold();
+        self.event_buffer.hold();
     }
 
     /// A script has ended: what it did stays, or has not happened.
     fn end_undo(&mut self, stays: bool) {
         self.backend_mut().end_undo(stays);
-        self.feed.release(stays);
+        self.event_buffer.release(stays);
         if stays {
             return self.deadlines.end_undo();
         }
