@@ -17,7 +17,7 @@ use concord_sim::{
 use concord_wire::control::Protocol;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::systems::Choice;
+use crate::systems::Simulated;
 use crate::systems::store::{Accel, Reads};
 
 /// What making a failing plan smaller may take: a minute or two. A run without progress has
@@ -39,7 +39,7 @@ The same seed or plan gives the same digest on every machine and in every build.
 pub struct SimArgs {
     /// Whose racks are simulated
     #[arg(long, value_enum, default_value_t)]
-    pub system: Choice,
+    pub system: Simulated,
     /// Whether the switch helps; drawn by the seed if not given
     #[arg(long, value_enum)]
     pub accel: Option<Accel>,
@@ -107,7 +107,7 @@ fn parse_window(text: &str) -> Result<Window, String> {
 pub fn run_command(args: &SimArgs) -> Result<ExitCode, Error> {
     let remove = |guards, name: &String| without_guard(guards, name).map_err(Error::new);
     let guards = args.without.iter().try_fold(Guards::ALL, remove)?;
-    args.system.system().simulate(args, guards)
+    args.system.simulate(args, guards)
 }
 
 /// How a swarm is to go on.

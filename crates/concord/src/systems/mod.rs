@@ -5,6 +5,7 @@
 //! A further system is a file here with its [`System`], a line in [`ALL`] and one in [`Choice`].
 
 pub mod falcon;
+pub mod netcraq;
 pub mod store;
 
 use std::path::Path;
@@ -45,6 +46,32 @@ impl Choice {
         match self {
             Choice::Harmonia => &store::Store,
             Choice::Falcon => &falcon::Falcon,
+        }
+    }
+}
+
+/// A system by the word that `concord sim --system` takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Simulated {
+    /// A replicated store: Redis' protocol, with the switch's help or without
+    #[default]
+    Harmonia,
+    /// Tasks for workers, whose queue is in the switch
+    Falcon,
+    /// A store in a chain of switches
+    Netcraq,
+}
+
+impl Simulated {
+    /// Replays a seed, or runs many, without what `guards` leave out.
+    ///
+    /// # Errors
+    /// As [`System::simulate`].
+    pub fn simulate(self, args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
+        match self {
+            Simulated::Harmonia => store::Store.simulate(args, guards),
+            Simulated::Falcon => falcon::Falcon.simulate(args, guards),
+            Simulated::Netcraq => netcraq::simulate(args, guards),
         }
     }
 }

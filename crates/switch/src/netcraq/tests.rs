@@ -1,1 +1,367 @@
-//! Tests of the pipeline.
+//! Tests of the pipeline, and of what a switch does with single packets.
+
+use super::*;
+use concord_core::{Incarnation, Rng};
+use concord_wire::control::{Member, Program};
+
+use crate::{AgentConfig, PortTable};
+
+fn addr(node: u16) -> Addr {
+    Addr { ip: 1, port: 7_000 + node }
+}
+
+const CLIENT: Addr = Addr { ip: 9, port: 9_000 };
+
+fn settings(node: u16, layout: ChainLayout, guards: Guards) -> Settings {
+    let mut told = AgentConfig::new(Incarnation(1), addr(node), addr(0));
+    (told.sections.chain, told.guards) = (layout, guards);
+    told.settings()
+}
+
+fn small() -> ChainLayout {
+    ChainLayout { cells: 2, sessions: 2, value_bytes: 32, patience_ns: 100 }
+}
+
+fn chain(epoch: u32, nodes: &[u16]) -> Config {
+    let member = |node: &u16| Member { node: *node, incarnation: 1, addr: addr(*node) };
+    Config {
+        epoch,
+        group: GroupId::FIRST,
+        rack: 1,
+        switch_id: 1,
+        switch_incarnation: 1,
+        switch: addr(0),
+        kind: GroupKind::Switches,
+        program: Program::NetCraq,
+        members: nodes.iter().map(member).collect(),
+        joining: Vec::new(),
+    }
+}
+
+fn load(node: u16, guards: Guards) -> NetCraq {
+    NetCraq::load(&settings(node, small(), guards)).unwrap()
+}
+
+/// A switch that is a chain by itself.
+fn alone() -> NetCraq {
+    let mut program = load(1, Guards::ALL);
+    program.install(Now::default(), &chain(1, &[1])).unwrap();
+    program
+}
+
+/// A packet's passes, to the last one: the verdict, and what there is of the packet.
+fn passes(program: &mut NetCraq, packet: &Repr) -> (Verdict<DropReason>, Option<Repr>) {
+    let (mut bytes, ports) = (packet.packet(), PortTable::default());
+    let mut ingress = Ingress::first(Now::default(), CLIENT, &ports);
+    loop {
+        let verdict = program.process(&ingress, &mut bytes);
+        match verdict {
+            Verdict::Recirculate { metadata, size_bytes } => {
+                bytes.truncate(size_bytes);
+                ingress = Ingress { passes: ingress.passes + 1, metadata, ..ingress };
+            }
+            Verdict::Forward { size_bytes, .. } | Verdict::Mirror { size_bytes, .. } => {
+                return (verdict, Repr::parse(&bytes[..size_bytes]).ok());
+            }
+            other => return (other, None),
+        }
+    }
+}
+
+fn write(request: u32, command: Command, condition: Condition) -> Repr {
+    let stamp = Stamp::new(0, 1, request);
+    let name = Name::new(b"a").unwrap();
+    Repr { command, condition, stamp, name, client: CLIENT, ..Repr::new(Op::Write, 1, 4) }
+}
+
+fn set(request: u32, text: &[u8]) -> Repr {
+    let (state, value) = (State::present(0, text.len() as u8, false), Words::new(text).unwrap());
+    Repr { state, value, ..write(request, Command::Set, Condition::Always) }
+}
+
+fn read() -> Repr {
+    Repr { op: Op::Read, ..write(0, Command::Set, Condition::Always) }
+}
+
+fn outcome(program: &mut NetCraq, packet: &Repr) -> (Outcome, u64) {
+    let answer = passes(program, packet).1.unwrap();
+    (answer.outcome, answer.basis)
+}
+
+/// Versions never come back: a delete is a version too, and the next value has a higher one (hole
+/// N8).
+#[test]
+fn n8_a_delete_is_a_version_and_none_comes_back() {
+    let mut program = alone();
+    let del = |request| write(request, Command::Del, Condition::Always);
+    assert_eq!(outcome(&mut program, &read()), (Outcome::Absent, 0));
+    assert_eq!(outcome(&mut program, &del(1)), (Outcome::Absent, 0));
+    assert_eq!(outcome(&mut program, &set(2, b"x")), (Outcome::Done, 1));
+    assert_eq!(outcome(&mut program, &del(3)), (Outcome::Done, 2));
+    assert_eq!(outcome(&mut program, &read()), (Outcome::Absent, 2));
+    assert_eq!(outcome(&mut program, &set(4, b"y")), (Outcome::Done, 3));
+    assert_eq!(outcome(&mut program, &read()), (Outcome::Done, 3));
+}
+
+/// A cell is one name's; another name can have it once that key is deleted (hole N8).
+#[test]
+fn n8_a_cell_is_one_names_until_its_key_is_deleted() {
+    let mut program = alone();
+    let b = |packet: Repr| {
+        let stamp = Stamp::new(1, 1, packet.stamp.request());
+        Repr { stamp, name: Name::new(b"b").unwrap(), ..packet }
+    };
+    assert_eq!(outcome(&mut program, &set(1, b"x")), (Outcome::Done, 1));
+    assert_eq!(outcome(&mut program, &b(set(1, b"y"))), (Outcome::Taken, 1));
+    assert_eq!(outcome(&mut program, &b(read())), (Outcome::Taken, 1));
+    assert_eq!(
+        outcome(&mut program, &write(2, Command::Del, Condition::Always)),
+        (Outcome::Done, 2)
+    );
+    // A retry hears what it heard before.
+    assert_eq!(outcome(&mut program, &b(set(1, b"y"))), (Outcome::Taken, 1));
+    assert_eq!(outcome(&mut program, &b(set(2, b"y"))), (Outcome::Done, 3));
+    assert_eq!(outcome(&mut program, &read()), (Outcome::Taken, 3));
+}
+
+/// A's INCR, B's INCR, A's late duplicate; and one that is older than A's last (hole N7, trap T31).
+#[test]
+fn n7_a_late_duplicate_of_an_increment_adds_nothing() {
+    let mut program = alone();
+    let incr = |slot, request| {
+        let packet = write(request, Command::Incr, Condition::Always);
+        Repr { stamp: Stamp::new(slot, 1, request), number: 1, ..packet }
+    };
+    let number = |program: &mut NetCraq, packet: &Repr| {
+        let answer = passes(program, packet).1.unwrap();
+        (answer.outcome, answer.number)
+    };
+    assert_eq!(number(&mut program, &incr(0, 1)), (Outcome::Done, 1));
+    assert_eq!(number(&mut program, &incr(1, 1)), (Outcome::Done, 2));
+    assert_eq!(number(&mut program, &incr(0, 1)), (Outcome::Done, 1));
+    assert_eq!(number(&mut program, &incr(0, 2)), (Outcome::Done, 3));
+    assert_eq!(outcome(&mut program, &incr(0, 1)).0, Outcome::Stale);
+    assert_eq!(program.peek(1).2.0[0], 3);
+}
+
+#[test]
+fn conditions_and_numbers_are_looked_at_before_a_write() {
+    let mut program = alone();
+    let with = |packet: Repr, condition| Repr { condition, ..packet };
+    let incr =
+        |request, number| Repr { number, ..write(request, Command::Incr, Condition::Always) };
+    assert_eq!(outcome(&mut program, &with(set(1, b"x"), Condition::Present)).0, Outcome::Absent);
+    assert_eq!(outcome(&mut program, &with(set(2, b"x"), Condition::Absent)), (Outcome::Done, 1));
+    assert_eq!(outcome(&mut program, &with(set(3, b"x"), Condition::Absent)).0, Outcome::Refused);
+    let if_version =
+        |request, basis| Repr { basis, ..with(set(request, b"y"), Condition::Version) };
+    assert_eq!(outcome(&mut program, &if_version(4, 7)), (Outcome::Refused, 1));
+    assert_eq!(outcome(&mut program, &if_version(5, 1)), (Outcome::Done, 2));
+    assert_eq!(outcome(&mut program, &incr(6, 1)), (Outcome::NotNumber, 2));
+    let if_equal = |request, expected: &[u8]| Repr {
+        expected: Words::new(expected).unwrap(),
+        expected_state: (expected.len() as u8, false),
+        ..with(set(request, b"z"), Condition::Equal)
+    };
+    assert_eq!(outcome(&mut program, &if_equal(7, b"y\0")).0, Outcome::Refused, "it is longer");
+    assert_eq!(outcome(&mut program, &if_equal(8, b"y")), (Outcome::Done, 3));
+    assert_eq!(outcome(&mut program, &write(9, Command::Del, Condition::Always)).0, Outcome::Done);
+    assert_eq!(outcome(&mut program, &incr(10, i64::MAX as u64)).0, Outcome::Done);
+    assert_eq!(outcome(&mut program, &incr(11, 1)).0, Outcome::NotNumber, "the sum is none");
+    let none = Repr { cell: 2, ..read() };
+    assert_eq!(outcome(&mut program, &none).0, Outcome::NoCell);
+    let none = Repr { stamp: Stamp::new(2, 1, 1), ..set(1, b"x") };
+    assert_eq!(outcome(&mut program, &none).0, Outcome::NoCell);
+}
+
+/// A member that was the old head's successor, and is the tail now: what the old head sent it is
+/// not acknowledged, because the version of that number is another write's (hole N5).
+#[test]
+fn n5_an_update_of_an_earlier_epoch_is_not_acknowledged() {
+    let delayed = |guards| {
+        let (mut old, mut member) = (load(1, guards), load(2, guards));
+        for program in [&mut old, &mut member] {
+            program.install(Now::default(), &chain(1, &[1, 2])).unwrap();
+        }
+        let update = passes(&mut old, &set(1, b"old")).1.unwrap();
+        assert_eq!((update.op, update.state.version()), (Op::Update, 1));
+        // Its successor is the head, and numbers another write so; then it is the tail of a later
+        // chain.
+        member.install(Now::default(), &chain(2, &[2])).unwrap();
+        let new = Repr { stamp: Stamp::new(1, 1, 1), ..set(1, b"new") };
+        assert_eq!(outcome(&mut member, &new), (Outcome::Done, 1));
+        member.install(Now::default(), &chain(3, &[3, 2])).unwrap();
+        assert!(member.install(Now::default(), &chain(2, &[2])).is_err(), "an older epoch");
+        passes(&mut member, &update).0
+    };
+    assert_eq!(delayed(Guards::ALL), Verdict::Drop(DropReason::OtherEpoch));
+    #[cfg(feature = "mutants")]
+    assert!(matches!(
+        delayed(Guards::without(Guard::ChainEpoch)),
+        Verdict::Mirror { to: CLIENT, .. }
+    ));
+}
+
+/// What comes from outside is no injection, and a client is no member.
+#[test]
+fn a_resend_or_an_update_from_outside_is_dropped() {
+    let mut program = load(2, Guards::ALL);
+    program.install(Now::default(), &chain(1, &[1, 2])).unwrap();
+    let dropped = |program: &mut NetCraq, packet: &Repr| passes(program, packet).0;
+    let epoch = Epoch(1);
+    let resend = Repr { epoch, from: NodeId(2), ..Repr::new(Op::Resend, 0, 4) };
+    assert_eq!(dropped(&mut program, &resend), Verdict::Drop(DropReason::Misdirected));
+    let update = Repr { client: CLIENT, ..Repr::new(Op::Update, 0, 4) };
+    assert_eq!(dropped(&mut program, &update), Verdict::Drop(DropReason::Misdirected));
+    let other_size = Repr { words: 8, ..read() };
+    assert_eq!(dropped(&mut program, &other_size), Verdict::Drop(DropReason::OtherSize));
+    let nobody = Repr { client: Addr::default(), ..read() };
+    assert_eq!(dropped(&mut program, &nobody), Verdict::Drop(DropReason::NoAddress));
+    program.install(Now::default(), &chain(2, &[1, 3])).unwrap();
+    assert_eq!(dropped(&mut program, &read()), Verdict::Drop(DropReason::Unconfigured));
+}
+
+#[test]
+fn a_version_that_stays_dirty_is_sent_again_after_two_sweeps() {
+    let mut program = load(1, Guards::ALL);
+    program.install(Now::default(), &chain(1, &[1, 2])).unwrap();
+    passes(&mut program, &set(1, b"x"));
+    assert!(program.upkeep(Instant(0)).is_none(), "the first sweep saw it");
+    assert_eq!(program.deadline().at, Instant(100));
+    let mut injection = program.upkeep(Instant(100)).unwrap();
+    assert!(program.upkeep(Instant(100)).is_none());
+    let ports = PortTable::default();
+    let ingress = Ingress::first(Now::default(), addr(1), &ports);
+    let verdict = program.process(&ingress, injection.packet());
+    assert!(matches!(verdict, Verdict::Forward { to, .. } if to == addr(2)), "{verdict:?}");
+    let update = Repr::parse(injection.packet()).unwrap();
+    assert_eq!(
+        (update.op, update.stamp, update.value),
+        (Op::Update, Stamp::new(0, 1, 1), set(1, b"x").value)
+    );
+}
+
+/// Packets in consecutive stages at the same time leave the registers as if one had followed the
+/// other: a value's words are of one write, all or none.
+#[test]
+fn packets_in_the_pipeline_do_not_mix() {
+    let draw = |rng: &mut Rng| {
+        let state = State::present(rng.between(1, 4), 8, false);
+        let seen = match rng.below(2) {
+            0 => state.as_version(state.version() - 1),
+            _ => state.as_version(state.version() - 1).dirty(),
+        };
+        let ask = match rng.below(7) {
+            0 => Ask::Look,
+            1 => Ask::Claim(if rng.chance(1, 2) { State(0) } else { seen }),
+            2 => Ask::Hold(seen),
+            3 => Ask::Record,
+            4 => Ask::Clean,
+            5 => Ask::Inherit,
+            _ => Ask::Apply,
+        };
+        let number = rng.next_u64();
+        Phv {
+            pass: concord_pisa::Pass::begin(),
+            ask,
+            is_tail: rng.chance(1, 2),
+            cell: rng.below(2) as u32,
+            state,
+            has_state: false,
+            name: Name([number; 4]),
+            writer: Stamp(0),
+            stamp: Stamp::new(rng.below(2) as u16, 1, rng.below(9) as u32),
+            session: Stamp(0),
+            has_session: false,
+            outcome: Outcome::Done,
+            basis: state.version(),
+            number,
+            value: Words([number; WORDS_MAX]),
+        }
+    };
+    let layout = ChainLayout { value_bytes: 64, ..small() };
+    for seed in 0..200 {
+        let mut rng = Rng::new(seed);
+        let mut one: Vec<Phv> = (0..24).map(|_| draw(&mut rng)).collect();
+        let mut rng = Rng::new(seed);
+        let mut other: Vec<Phv> = (0..24).map(|_| draw(&mut rng)).collect();
+        let mut in_turn = Stages::new(&layout, Guards::ALL);
+        one.iter_mut().for_each(|phv| in_turn.run(phv));
+        let mut staged = Stages::new(&layout, Guards::ALL);
+        for tick in 0..24 + usize::from(stages::STAGES) {
+            for (index, phv) in other.iter_mut().enumerate() {
+                if let Some(stage) = tick.checked_sub(index)
+                    && stage < usize::from(stages::STAGES)
+                {
+                    staged.stage(stage as u8, phv);
+                }
+            }
+        }
+        assert!(in_turn.cells().eq(staged.cells()), "seed {seed}");
+        for cell in 0..2 {
+            let (name, value) = staged.peek(cell);
+            assert!(value.0.iter().chain(&name.0).all(|word| *word == value.0[0]), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn any_bytes_leave_a_switch_standing() {
+    let mut rng = Rng::new(51);
+    let mut program = load(2, Guards::ALL);
+    program.install(Now::default(), &chain(1, &[1, 2, 3])).unwrap();
+    let ports = PortTable::default();
+    for _ in 0..200_000 {
+        let op = [Op::Read, Op::Write, Op::Update, Op::Acknowledgement, Op::Resend]
+            [rng.below(5) as usize];
+        let words = if op == Op::Acknowledgement { 0 } else { 4 };
+        let mut bytes =
+            Repr { epoch: Epoch(1), from: NodeId(1), client: CLIENT, ..Repr::new(op, 0, words) }
+                .packet();
+        for _ in 0..rng.below(8) {
+            let at = rng.below(bytes.len() as u64) as usize;
+            bytes[at] = rng.below(256) as u8;
+        }
+        let metadata = Metadata([rng.below(4), 1]);
+        let sender = if rng.chance(1, 4) { addr(2) } else { CLIENT };
+        let first = Ingress::first(Now::default(), sender, &ports);
+        let ingress = Ingress { passes: rng.below(2) as u8, metadata, ..first };
+        let _ = program.process(&ingress, &mut bytes);
+    }
+}
+
+/// With the default settings it fits an ASIC: nine stages, two arrays in each at most.
+#[test]
+fn netcraq_fits_an_asic_by_itself() {
+    let program = NetCraq::load(&settings(1, ChainLayout::DEFAULT, Guards::ALL)).unwrap();
+    let report = program.describe();
+    assert_eq!(report.excess(&concord_pisa::ASIC), None);
+    assert_eq!((report.stages(), report.recirculations_max), (9, 1));
+    assert!((0..9).all(|stage| report.arrays_in(stage) <= 2));
+    let largest = ChainLayout { cells: CELLS_MAX, sessions: CELLS_MAX, ..ChainLayout::DEFAULT };
+    let program = NetCraq::load(&settings(1, largest, Guards::ALL)).unwrap();
+    assert_eq!(program.describe().excess(&concord_pisa::ASIC), None);
+}
+
+#[test]
+fn a_store_that_no_switch_can_have_is_refused_in_one_line() {
+    let refused = |layout: ChainLayout| layout.check().unwrap_err();
+    let base = ChainLayout::DEFAULT;
+    for layout in [
+        ChainLayout { cells: 3, ..base },
+        ChainLayout { cells: 2 * CELLS_MAX, ..base },
+        ChainLayout { sessions: 0, ..base },
+        ChainLayout { value_bytes: 24, ..base },
+        ChainLayout { patience_ns: 0, ..base },
+    ] {
+        let said = alloc::format!("{}", refused(layout));
+        assert!(said.starts_with("the chain") && !said.contains('\n'), "{said}");
+        assert_eq!(
+            NetCraq::load(&settings(1, layout, Guards::ALL)).unwrap_err(),
+            LoadError::Chain(refused(layout))
+        );
+    }
+    let mut program = load(1, Guards::ALL);
+    let replicas = Config { kind: GroupKind::Workers, ..chain(1, &[1]) };
+    assert!(program.install(Now::default(), &replicas).is_err());
+}
