@@ -432,7 +432,10 @@ fn padding_is_cut_off_and_what_is_malformed_is_counted() {
 fn layouts_that_cannot_be_are_refused() {
     let new = |l| match Harmonia::load(&settings(l, Guards::ALL)) {
         Err(LoadError::Config(error)) => Some(error),
-        Err(LoadError::NotHere(_) | LoadError::Queue(_) | LoadError::Flair(_)) | Ok(_) => None,
+        Err(
+            LoadError::NotHere(_) | LoadError::Queue(_) | LoadError::Flair(_) | LoadError::Chain(_),
+        )
+        | Ok(_) => None,
     };
     assert_eq!(new(layout(0, 16)), Some(ConfigError::TableStages(0)));
     assert_eq!(new(layout(9, 16)), Some(ConfigError::TableStages(9)));
