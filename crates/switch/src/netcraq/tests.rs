@@ -225,7 +225,7 @@ fn a_resend_or_an_update_from_outside_is_dropped() {
 fn a_version_that_stays_dirty_is_sent_again_after_two_sweeps() {
     let mut program = load(1, Guards::ALL);
     program.install(Now::default(), &chain(1, &[1, 2])).unwrap();
-    passes(&mut program, &set(1, b"x"));
+    let _ = passes(&mut program, &set(1, b"x"));
     assert!(program.upkeep(Instant(0)).is_none(), "the first sweep saw it");
     assert_eq!(program.deadline().at, Instant(100));
     let mut injection = program.upkeep(Instant(100)).unwrap();
