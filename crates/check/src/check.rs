@@ -10,9 +10,9 @@ use crate::command::{Command, parse};
 use crate::minimise::minimise;
 use crate::model::{Moment, PREDICTED_ERRORS};
 use crate::plan::{Op, Plan};
-use crate::report::{GaveUp, Report, Verdict, Violation};
+use crate::report::{Expiries, GaveUp, Report, Verdict, Violation};
 use crate::search::{Budget, Outcome, Search};
-use crate::start::{Tries, latest_start, until};
+use crate::start::{Tries, changes, latest_start, until};
 use crate::{History, HistoryError, Operation, Reply};
 
 /// Configurations that a search visits without getting further before a proof is tried, and after.
@@ -47,6 +47,18 @@ pub struct Options {
     pub threads: usize,
     /// Look for a small counterexample when there is a violation.
     pub minimise: bool,
+    /// Of 100 operations at least so many have to be judged, and one at all: with fewer the verdict
+    /// is [`Verdict::TooLittle`]. 0: a history of nothing is ok.
+    pub judged_percent_min: usize,
+}
+
+/// What `concord check` and `concord torture` ask for as [`Options::judged_percent_min`].
+pub const JUDGED_PERCENT_MIN: usize = 10;
+
+/// Whether so few of the operations were judged that nothing follows from it.
+#[must_use]
+pub fn is_too_little(judged: usize, issued: usize) -> bool {
+    judged == 0 || judged.saturating_mul(100) < issued.saturating_mul(JUDGED_PERCENT_MIN)
 }
 
 impl Default for Options {
@@ -59,6 +71,7 @@ impl Default for Options {
             time_max: Some(Duration::from_secs(60)),
             threads: 1,
             minimise: true,
+            judged_percent_min: 0,
         }
     }
 }
@@ -87,6 +100,8 @@ pub fn check(operations: &[Operation], options: &Options) -> Result<Report, Hist
         keys: keys.len(),
         unknown: split.unknown,
         refused: split.refused,
+        judged: operations.len() - split.unknown - split.refused,
+        expiries: Expiries::default(),
         configurations: 0,
         elapsed_ms: 0,
         violations: Vec::new(),
@@ -98,10 +113,12 @@ pub fn check(operations: &[Operation], options: &Options) -> Result<Report, Hist
     answers.sort_by_key(|answer| answer.0);
     for (_, answer) in answers {
         report.configurations += answer.configurations;
+        report.expiries.add(answer.expiries);
         report.violations.extend(answer.violation);
         report.gave_up.extend(answer.gave_up);
     }
     if report.violations.is_empty() {
+        named_twice(&split, operations, &mut report);
         wrong_counts(&split, operations, &mut report);
     }
     if options.minimise {
@@ -113,6 +130,9 @@ pub fn check(operations: &[Operation], options: &Options) -> Result<Report, Hist
     report.verdict = match (report.violations.is_empty(), report.gave_up.is_empty()) {
         (false, _) => Verdict::Violation,
         (true, false) => Verdict::Unknown,
+        (true, true) if options.judged_percent_min > 0 && report.is_too_little() => {
+            Verdict::TooLittle
+        }
         (true, true) => Verdict::Ok,
     };
     report.elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -122,8 +142,32 @@ pub fn check(operations: &[Operation], options: &Options) -> Result<Report, Hist
 /// The answer for one key.
 struct Answer {
     configurations: usize,
+    expiries: Expiries,
     violation: Option<Violation>,
     gave_up: Option<GaveUp>,
+}
+
+/// How many times to live were set in the operations of a key, and how many could be judged: the
+/// next that looked at the key was called when it had to be gone, and no write had come between.
+fn expiries(ops: &[Op<'_>]) -> Expiries {
+    let mut expiries = Expiries::default();
+    if !ops.iter().any(Op::has_lifetime) {
+        return expiries;
+    }
+    let mut ops: Vec<&Op<'_>> = ops.iter().collect();
+    ops.sort_by_key(|op| (op.moment.call_ns, op.source));
+    for (at, op) in ops.iter().enumerate() {
+        let Some(ttl_ms) = op.lifetime_ms().filter(|_| op.reply.is_some() && !op.inert) else {
+            continue;
+        };
+        expiries.set += 1;
+        let latest_ns = op.moment.expiry(ttl_ms).latest_ns;
+        let mut next = ops[at + 1..].iter().copied().filter(|next| next.reply.is_some());
+        let looks = |next: &Op<'_>| next.moment.call_ns > latest_ns && !next.overwrites;
+        let decisive = next.find(|next| changes(next) || looks(next));
+        expiries.judged += usize::from(decisive.is_some_and(looks));
+    }
+    expiries
 }
 
 fn check_key(key: &[u8], split: &Split<'_>, operations: &[Operation], options: &Options) -> Answer {
@@ -132,10 +176,12 @@ fn check_key(key: &[u8], split: &Split<'_>, operations: &[Operation], options: &
         memory_bytes_max: options.memory_bytes_max,
         time_max: options.time_max,
     };
-    let mut answer = Answer { configurations: 0, violation: None, gave_up: None };
+    let ops = split.ops(key);
+    let expiries = expiries(&ops);
+    let mut answer = Answer { configurations: 0, expiries, violation: None, gave_up: None };
     let gave_up =
         |why: &str, suspect| Some(GaveUp { key: key.to_vec(), why: why.to_owned(), suspect });
-    let plan = match Plan::new(split.ops(key)) {
+    let plan = match Plan::new(ops) {
         Ok(plan) => plan,
         Err(why) => return Answer { gave_up: gave_up(why, None), ..answer },
     };
@@ -198,6 +244,8 @@ struct Named<'h> {
     keys: BTreeSet<&'h [u8]>,
     /// A key that it does not name did not exist: a part of a scan says nothing of others.
     is_whole: bool,
+    /// A key that KEYS named twice. SCAN may.
+    twice: Option<&'h [u8]>,
 }
 
 impl<'h> Named<'h> {
@@ -215,8 +263,18 @@ impl<'h> Named<'h> {
             Reply::Bulk(key) => Some(key.as_slice()),
             _ => None,
         };
-        let keys = items.iter().map(key).collect::<Option<BTreeSet<&[u8]>>>()?;
-        Some(Named { keys, is_whole })
+        let items = items.iter().map(key).collect::<Option<Vec<&[u8]>>>()?;
+        let mut keys = BTreeSet::new();
+        let twice = items.into_iter().filter(|key| !keys.insert(*key)).last();
+        Some(Named { keys, is_whole, twice: twice.filter(|_| !is_scan) })
+    }
+}
+
+/// What KEYS named twice.
+fn named_twice(split: &Split<'_>, operations: &[Operation], report: &mut Report) {
+    for (source, named) in &split.named {
+        let Some(key) = named.twice else { continue };
+        report.violations.push(Violation::of_keys(operations[*source as usize].clone(), key));
     }
 }
 
@@ -226,21 +284,26 @@ fn wrong_counts(split: &Split<'_>, operations: &[Operation], report: &mut Report
     for (at, source) in split.sizes.iter().enumerate() {
         let operation = &operations[*source as usize];
         let Some(reply) = &operation.reply else { continue };
+        let gave_up = |why: &str| GaveUp { key: Vec::new(), why: why.to_owned(), suspect: None };
         if at >= COUNTS_MAX {
-            let why = "counts of keys that are checked".to_owned();
-            return report.gave_up.push(GaveUp { key: Vec::new(), why, suspect: None });
+            return report.gave_up.push(gave_up("counts of keys that are checked"));
         }
-        let is_right = match reply {
-            Reply::Unseen => true,
+        let may_be = match reply {
+            Reply::Unseen => Some(true),
             Reply::Int(count) => may_be_count(split, *source, *count),
-            _ => false,
+            _ => Some(false),
         };
-        if is_right {
-            continue;
+        match may_be {
+            Some(true) => continue,
+            Some(false) => {}
+            None => {
+                report.gave_up.push(gave_up("effort to find out which keys a count of them saw"));
+                continue;
+            }
         }
         let (mut least, mut most) = (0, 0);
         for key in split.keys.keys() {
-            let may = |exists| may_exist(split, key, *source, exists);
+            let may = |exists| may_exist(split, key, *source, exists) != Some(false);
             least += i64::from(!may(false));
             most += i64::from(may(true));
         }
@@ -249,23 +312,45 @@ fn wrong_counts(split: &Split<'_>, operations: &[Operation], report: &mut Report
 }
 
 /// Whether so many keys may have existed for an operation of that time: as many may have, and all
-/// others may not have. Searches no key more than that takes.
-fn may_be_count(split: &Split<'_>, source: u32, count: i64) -> bool {
-    let Ok(count) = usize::try_from(count) else { return false };
-    let Some(others) = split.keys.len().checked_sub(count) else { return false };
+/// others may not have. `None`: not found out.
+fn may_be_count(split: &Split<'_>, source: u32, count: i64) -> Option<bool> {
+    let Ok(count) = usize::try_from(count) else { return Some(false) };
+    let Some(others) = split.keys.len().checked_sub(count) else { return Some(false) };
     let are_enough = |needed: usize, exists: bool| {
-        let may = split.keys.keys().filter(|key| may_exist(split, key, source, exists));
-        may.take(needed).count() == needed
+        let (mut sure, mut open) = (0, 0);
+        for key in split.keys.keys() {
+            if sure >= needed {
+                break;
+            }
+            match may_exist(split, key, source, exists) {
+                Some(true) => sure += 1,
+                Some(false) => {}
+                None => open += 1,
+            }
+        }
+        match (sure >= needed, sure + open >= needed) {
+            (true, _) => Some(true),
+            (false, true) => None,
+            (false, false) => Some(false),
+        }
     };
-    are_enough(count, true) && are_enough(others, false)
+    match (are_enough(count, true), are_enough(others, false)) {
+        (Some(false), _) | (_, Some(false)) => Some(false),
+        (Some(true), Some(true)) => Some(true),
+        (None, _) | (_, None) => None,
+    }
 }
 
-/// Whether `key` may have existed, or not, for an operation of that time. What is not found out in
-/// bounded effort may be.
-fn may_exist(split: &Split<'_>, key: &[u8], source: u32, exists: bool) -> bool {
+/// Whether `key` may have existed, or not, for an operation of that time. `None`: not found out in
+/// bounded effort.
+fn may_exist(split: &Split<'_>, key: &[u8], source: u32, exists: bool) -> Option<bool> {
     let seen = split.exists(source, exists);
-    let Ok(plan) = Plan::new(split.ops(key).into_iter().chain([seen])) else { return true };
-    Search::new(&plan, COUNT_BUDGET).run_thoroughly() != Outcome::Violation
+    let plan = Plan::new(split.ops(key).into_iter().chain([seen])).ok()?;
+    match Search::new(&plan, COUNT_BUDGET).run_thoroughly() {
+        Outcome::Linearizable => Some(true),
+        Outcome::Violation => Some(false),
+        Outcome::Stuck | Outcome::GaveUp(_) => None,
+    }
 }
 
 /// The history by key (linearizability is local: Horn and Kroening, "Faster linearizability

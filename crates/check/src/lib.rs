@@ -57,8 +57,8 @@
 //! t on, and is gone for what is called after return + t + [`Options::grace_ns`].
 //!
 //! # Several keys
-//! Transactions over several keys are checked by [`check_transactions`]: for strict
-//! serializability, by cycles.
+//! Transactions over several keys are checked by [`check_transactions`] for strict serializability:
+//! an order of all of them is found and replayed, or every order is ruled out.
 //!
 //! # What is not checked
 //! Every key is checked by itself, which is enough for commands on one key: linearizability is
@@ -83,11 +83,11 @@ mod seen;
 mod serial;
 mod start;
 
-pub use check::{Options, check, check_file};
+pub use check::{JUDGED_PERCENT_MIN, Options, check, check_file, is_too_little};
 pub use history::{History, HistoryError, Operation, Reply};
 pub use record::{Pending, Recorder};
-pub use report::{GaveUp, Report, Stuck, Verdict, Violation};
-pub use serial::{Access, Anomaly, Edge, Transaction, check_transactions};
+pub use report::{Expiries, GaveUp, Report, Stuck, Verdict, Violation};
+pub use serial::{Access, Anomaly, Decision, Edge, Transaction, check_transactions, is_order};
 
 #[cfg(test)]
 mod tests;

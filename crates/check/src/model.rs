@@ -56,7 +56,7 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    fn expiry(&self, ttl_ms: u64) -> Expiry {
+    pub(crate) fn expiry(&self, ttl_ms: u64) -> Expiry {
         let ttl_ns = ttl_ms.saturating_mul(1_000_000);
         Expiry {
             earliest_ns: self.call_ns.saturating_add(ttl_ns).saturating_sub(self.early_ns),

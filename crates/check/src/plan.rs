@@ -201,15 +201,20 @@ fn order_of(done: &[Op<'_>]) -> Vec<Vec<u32>> {
 impl Op<'_> {
     /// Whether it may set a time to live.
     pub(crate) fn has_lifetime(&self) -> bool {
-        sets_lifetime(&self.command)
+        lifetime_ms(&self.command).is_some()
+    }
+
+    /// The time to live that it may set, in ms; the last, if it sets several.
+    pub(crate) fn lifetime_ms(&self) -> Option<u64> {
+        lifetime_ms(&self.command)
     }
 }
 
-fn sets_lifetime(command: &Command) -> bool {
+fn lifetime_ms(command: &Command) -> Option<u64> {
     match command {
-        Command::Set { ttl: Ttl::Set(_), .. } => true,
-        Command::Expire(ttl_ms) => *ttl_ms > 0,
-        Command::Exec(commands) => commands.iter().any(sets_lifetime),
-        _ => false,
+        Command::Set { ttl: Ttl::Set(ttl_ms), .. } => Some(*ttl_ms),
+        Command::Expire(ttl_ms) if *ttl_ms > 0 => Some(ttl_ms.unsigned_abs()),
+        Command::Exec(commands) => commands.iter().rev().find_map(lifetime_ms),
+        _ => None,
     }
 }

@@ -63,6 +63,11 @@ impl Recorder {
         self.lock().is_empty()
     }
 
+    /// Looks at what has ended so far, in no order.
+    pub fn look<T>(&self, at: impl FnOnce(&[Operation]) -> T) -> T {
+        at(&self.lock())
+    }
+
     /// The history so far, ordered by call.
     #[must_use]
     pub fn into_history(self) -> History {

@@ -26,6 +26,27 @@ pub enum Verdict {
     Violation,
     /// No violation was found, but a search gave up.
     Unknown,
+    /// No violation was found, but most operations said nothing: see
+    /// [`crate::Options::judged_percent_min`].
+    #[serde(rename = "too little was judged")]
+    TooLittle,
+}
+
+/// Times to live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Expiries {
+    /// That operations with a reply set.
+    pub set: usize,
+    /// Of these, after which the next that looked at the key was called when it had to be gone.
+    pub judged: usize,
+}
+
+impl Expiries {
+    /// Adds another key's.
+    pub fn add(&mut self, other: Expiries) {
+        self.set += other.set;
+        self.judged += other.judged;
+    }
 }
 
 /// A key whose operations have no order.
@@ -87,6 +108,10 @@ pub struct Report {
     pub unknown: usize,
     /// Operations that were answered by an error that says that nothing was executed.
     pub refused: usize,
+    /// Operations whose replies were held against the model: all others.
+    pub judged: usize,
+    /// Times to live, and how many of them could be judged.
+    pub expiries: Expiries,
     /// Configurations visited, over all keys.
     pub configurations: usize,
     /// How long the check took.
@@ -102,6 +127,12 @@ impl Report {
     #[must_use]
     pub fn is_ok(&self) -> bool {
         self.verdict == Verdict::Ok
+    }
+
+    /// Whether so few of the operations were judged that nothing follows from it.
+    #[must_use]
+    pub fn is_too_little(&self) -> bool {
+        crate::is_too_little(self.judged, self.operations)
     }
 
     /// The report as one JSON object.
@@ -125,6 +156,13 @@ impl Violation {
             counterexample: Vec::new(),
             writers: Vec::new(),
         }
+    }
+
+    /// A reply of KEYS in which a key is twice.
+    pub(crate) fn of_keys(operation: Operation, key: &[u8]) -> Violation {
+        let mut violation = Violation::of_count(operation, 0, 0);
+        violation.stuck[0].model = format!("each key once, and not {} twice", Shown(key));
+        violation
     }
 
     pub(crate) fn new(
@@ -212,15 +250,19 @@ impl fmt::Display for Report {
             Verdict::Ok => "linearizable",
             Verdict::Violation => "NOT LINEARIZABLE",
             Verdict::Unknown => "UNKNOWN: the search gave up",
+            Verdict::TooLittle => "TOO LITTLE WAS JUDGED",
         };
         writeln!(
             f,
-            "{verdict}: {} operations on {} keys, {} of unknown outcome, {} refused; {} \
-             configurations in {} ms",
+            "{verdict}: {} operations on {} keys, {} judged, {} of unknown outcome, {} refused; \
+             {} of {} times to live judged; {} configurations in {} ms",
             self.operations,
             self.keys,
+            self.judged,
             self.unknown,
             self.refused,
+            self.expiries.judged,
+            self.expiries.set,
             self.configurations,
             self.elapsed_ms
         )?;

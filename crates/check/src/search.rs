@@ -642,6 +642,8 @@ impl<'p, 'h> Search<'p, 'h> {
         waiting.iter().any(|op| {
             let done = &plan.done[*op as usize];
             match (&done.command, done.reply) {
+                // Whatever it answered, it may add to the string what is seen later.
+                (_, None) => true,
                 (Command::Strlen | Command::Append(_), Some(Reply::Int(seen))) => {
                     *seen >= grown.len() as i64
                 }

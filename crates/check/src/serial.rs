@@ -1,21 +1,35 @@
 //! Is a history of transactions over several keys strictly serializable?
 //!
-//! In the manner of Elle (Kingsbury and Alvaro, VLDB 2020): what transactions read tells which must
-//! come before which, and so does real time; if these dependencies have a cycle there is no order.
-//! Values are unique for each key, so that a read names whose write it saw.
+//! In the manner of Elle (Kingsbury and Alvaro, VLDB 2020) and Cobra (Tan and others, OSDI 2020):
+//! what transactions read tells which must come before which, and so does real time; if these
+//! dependencies have a cycle there is no order. Values are unique for each key, so that a read
+//! names whose write it saw.
 //!
-//! - A list that is only appended to shows the order of all appends that were ever seen: nothing is
-//!   left to guess, and a history without a cycle has an order.
-//! - Of a register it is known whose write was read. Which of two writes came first is known where
-//!   a transaction read the one and wrote the other, and where the one had returned before the
-//!   other was called. Other orders are not guessed: what is found is a violation, but not each is
-//!   found.
+//! 1. **Known dependencies.** A list that is only appended to shows the order of all appends that
+//!    were ever seen. Of a register it is known whose write was read.
+//! 2. **Saturation.** Of two writes of a register one comes first, with all who read it: a
+//!    constraint with two sides (the polygraph of Papadimitriou, 1979). Where one side would close
+//!    a cycle the other holds, which may decide further ones; this is repeated until nothing
+//!    changes.
+//! 3. **Search.** What is still open is searched: orders of all transactions that keep to the
+//!    dependencies are tried one transaction at a time, and wrong turns are undone and remembered,
+//!    within a budget.
+//! 4. **Replay.** The order that was found is executed on plain lists and registers. A history is
+//!    accepted only if each transaction reads there what it read.
+//!
+//! So nothing is accepted without an order, and nothing is a violation unless all orders were ruled
+//! out. What the budget does not suffice for is [`Decision::Open`], never accepted.
 //!
 //! Dependencies (Adya): ww, a write after the one before it; wr, a read after the write that it
 //! saw; rw, a write after a read that did not see it; and real time.
 
+mod decide;
+mod graph;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
+
+use graph::Graph;
 
 /// What a transaction did to a key, in its order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +104,29 @@ pub enum Anomaly {
     },
     /// Each comes before the next, and the last before the first.
     Cycle(Vec<(usize, Edge)>),
+    /// Every order was tried.
+    NoOrder {
+        /// None of these could be next where the longest order ended.
+        stuck: Vec<usize>,
+    },
+}
+
+/// What was decided of a history that shows no anomaly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Decision {
+    /// There is an order: this, of all transactions that were executed. It was replayed.
+    Ordered(Vec<usize>),
+    /// Neither an order nor a proof that there is none was found; what ran out.
+    Open(&'static str),
+}
+
+impl Decision {
+    /// Whether there is an order.
+    #[must_use]
+    pub fn is_ordered(&self) -> bool {
+        matches!(self, Decision::Ordered(_))
+    }
 }
 
 impl Anomaly {
@@ -102,6 +139,7 @@ impl Anomaly {
             | Anomaly::Intermediate { reader, .. }
             | Anomaly::Order { reader, .. } => vec![*reader],
             Anomaly::Cycle(cycle) => cycle.iter().map(|(at, _)| *at).collect(),
+            Anomaly::NoOrder { stuck } => stuck.clone(),
         }
     }
 }
@@ -120,6 +158,12 @@ impl fmt::Display for Anomaly {
             }
             Anomaly::Order { reader, key } => {
                 write!(f, "transaction {reader} saw key {key} in another order than others did")
+            }
+            Anomaly::NoOrder { stuck } => {
+                write!(
+                    f,
+                    "every order was tried; where the longest ends none of {stuck:?} can be next"
+                )
             }
             Anomaly::Cycle(cycle) => {
                 let Some((first, _)) = cycle.first() else { return write!(f, "a cycle") };
@@ -143,14 +187,24 @@ impl fmt::Display for Anomaly {
 ///
 /// # Errors
 /// An [`Anomaly`] that shows that there is none.
-pub fn check_transactions(all: &[Transaction]) -> Result<(), Anomaly> {
+pub fn check_transactions(all: &[Transaction]) -> Result<Decision, Anomaly> {
     let views = views(all)?;
+    if are_values_repeated(&views) {
+        return Ok(Decision::Open("values of their own: a key was written the same value twice"));
+    }
     let executed = executed(all, &views);
     let mut graph = Graph::new(all.len());
     lists(&executed, &views, &mut graph)?;
-    registers(all, &executed, &views, &mut graph)?;
+    let registers = registers(&executed, &views, &mut graph)?;
     real_time(all, &mut graph);
-    graph.cycle().map_or(Ok(()), |cycle| Err(Anomaly::Cycle(cycle)))
+    decide::decide(all, &executed, &registers, &mut graph)
+}
+
+/// Whether `order` is an order of all transactions that were executed: each once, in real time, and
+/// each reads what those before it left. Transactions of unknown outcome may be in it or not.
+#[must_use]
+pub fn is_order(all: &[Transaction], order: &[usize]) -> bool {
+    decide::replays(all, order)
 }
 
 /// What a transaction has to do with one key.
@@ -267,6 +321,9 @@ fn lists(executed: &[bool], views: &Views, graph: &mut Graph) -> Result<(), Anom
             }
         }
         let of = |value: &u64| writers[&(*key, *value)];
+        if !are_in_blocks(order, *reader, of, views, *key) {
+            return Err(Anomaly::Intermediate { reader: *reader, key: *key });
+        }
         for pair in order.windows(2) {
             graph.add(of(&pair[0]), of(&pair[1]), Edge::WriteWrite(*key));
         }
@@ -281,9 +338,13 @@ fn lists(executed: &[bool], views: &Views, graph: &mut Graph) -> Result<(), Anom
             if !order.starts_with(&view.seen) {
                 return Err(Anomaly::Order { reader, key: *key });
             }
+            // What it appended itself is not in it any more: it read it before it had appended it.
+            if list.iter().any(|value| writers[&(*key, *value)] == reader) {
+                return Err(Anomaly::Internal { reader, key: *key });
+            }
             if let Some(value) = list.last() {
                 let writer = writers[&(*key, *value)];
-                if views[writer][key].appended.last() != Some(value) && writer != reader {
+                if views[writer][key].appended.last() != Some(value) {
                     return Err(Anomaly::Intermediate { reader, key: *key });
                 }
                 graph.add(writer, reader, Edge::WriteRead(*key));
@@ -300,60 +361,95 @@ fn lists(executed: &[bool], views: &Views, graph: &mut Graph) -> Result<(), Anom
     Ok(())
 }
 
-/// The dependencies of registers.
-fn registers(
-    all: &[Transaction],
-    executed: &[bool],
+/// Whether a value was written twice to one key: a read of it does not name its writer then.
+fn are_values_repeated(views: &Views) -> bool {
+    let mut all = HashSet::new();
+    let mut values = views.iter().flatten().flat_map(|(key, view)| {
+        let appended = view.appended.iter().map(|value| (true, *key, *value));
+        appended.chain(view.written.iter().map(|value| (false, *key, *value)))
+    });
+    values.any(|value| !all.insert(value))
+}
+
+/// Whether the elements of a list are those of one transaction after another, each with all that it
+/// appended. What the reader itself appended last may be a part.
+fn are_in_blocks(
+    order: &[u64],
+    reader: usize,
+    writer_of: impl Fn(&u64) -> usize,
     views: &Views,
-    graph: &mut Graph,
-) -> Result<(), Anomaly> {
+    key: u64,
+) -> bool {
+    let mut rest = order;
+    while let Some(first) = rest.first() {
+        let writer = writer_of(first);
+        let appended = &views[writer][&key].appended;
+        if let Some(others) = rest.strip_prefix(&appended[..]) {
+            rest = others;
+        } else {
+            return writer == reader && appended.starts_with(rest);
+        }
+    }
+    true
+}
+
+/// Whose write of a register a transaction saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Saw {
+    key: usize,
+    /// `None`: that of nobody.
+    writer: Option<usize>,
+}
+
+/// The registers of a history, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Registers {
+    names: Vec<u64>,
+    /// What each transaction read that others had written.
+    reads: Vec<Vec<Saw>>,
+    /// Which registers each transaction wrote, if it was executed.
+    writes: Vec<Vec<usize>>,
+}
+
+/// The dependencies of registers that are known at once.
+fn registers(executed: &[bool], views: &Views, graph: &mut Graph) -> Result<Registers, Anomaly> {
     let writers = writers(views, |view| &view.written);
+    let mut all = Registers::default();
+    let mut numbers: HashMap<u64, usize> = HashMap::new();
     for (reader, own) in views.iter().enumerate() {
-        for (key, view) in own {
-            let Some(Some(value)) = view.register else { continue };
-            let Some(writer) = writers.get(&(*key, value)) else {
-                return Err(Anomaly::Unwritten { reader, key: *key, value });
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        for (name, view) in own {
+            if view.register.is_none() && view.written.is_empty() {
+                continue;
+            }
+            let key = *numbers.entry(*name).or_insert_with(|| {
+                all.names.push(*name);
+                all.names.len() - 1
+            });
+            if executed[reader] && !view.written.is_empty() {
+                writes.push(key);
+            }
+            let Some(value) = view.register else { continue };
+            let Some(value) = value else {
+                reads.push(Saw { key, writer: None });
+                continue;
             };
-            if views[*writer][key].written.last() != Some(&value) {
-                return Err(Anomaly::Intermediate { reader, key: *key });
-            }
-            graph.add(*writer, reader, Edge::WriteRead(*key));
-        }
-    }
-    // Who surely wrote a key, by when it was called.
-    let mut written: BTreeMap<u64, Vec<(u64, usize)>> = BTreeMap::new();
-    for (writer, own) in views.iter().enumerate() {
-        for (key, view) in own {
-            if executed[writer] && !view.written.is_empty() {
-                written.entry(*key).or_default().push((all[writer].call_ns, writer));
-            }
-        }
-    }
-    for (key, list) in &mut written {
-        list.sort_unstable();
-        for (reader, own) in views.iter().enumerate() {
-            let Some(value) = own.get(key).and_then(|view| view.register) else { continue };
-            let writer = value.map(|value| writers[&(*key, value)]);
-            if let (Some(writer), false) = (writer, own[key].written.is_empty()) {
-                graph.add(writer, reader, Edge::WriteWrite(*key));
-            }
-            // Writes that come after the one that was seen.
-            let after = |other: usize| match writer {
-                None => true,
-                Some(writer) => {
-                    let overwrote = views[other][key].register == Some(value) && value.is_some();
-                    let returned = all[writer].return_ns;
-                    overwrote || returned.is_some_and(|at| at < all[other].call_ns)
-                }
+            let Some(writer) = writers.get(&(*name, value)).copied() else {
+                return Err(Anomaly::Unwritten { reader, key: *name, value });
             };
-            for (_, other) in list.iter().filter(|(_, other)| after(*other)) {
-                if Some(*other) != writer {
-                    graph.add(reader, *other, Edge::ReadWrite(*key));
-                }
+            if writer == reader {
+                return Err(Anomaly::Internal { reader, key: *name });
             }
+            if views[writer][name].written.last() != Some(&value) {
+                return Err(Anomaly::Intermediate { reader, key: *name });
+            }
+            graph.add(writer, reader, Edge::WriteRead(*name));
+            reads.push(Saw { key, writer: Some(writer) });
         }
+        all.reads.push(reads);
+        all.writes.push(writes);
     }
-    Ok(())
+    Ok(all)
 }
 
 /// Who had returned before whom. A chain of moments, so that there are few edges.
@@ -373,119 +469,5 @@ fn real_time(all: &[Transaction], graph: &mut Graph) {
         if before > 0 {
             graph.add(first + before - 1, at, Edge::RealTime);
         }
-    }
-}
-
-/// Transactions, moments behind them, and what comes before what.
-struct Graph {
-    transactions: usize,
-    edges: Vec<Vec<(usize, Edge)>>,
-}
-
-impl Graph {
-    fn new(transactions: usize) -> Graph {
-        Graph { transactions, edges: vec![Vec::new(); transactions] }
-    }
-
-    /// Adds moments, and says which is the first.
-    fn moments(&mut self, count: usize) -> usize {
-        let first = self.edges.len();
-        self.edges.resize(first + count, Vec::new());
-        first
-    }
-
-    fn add(&mut self, one: usize, two: usize, edge: Edge) {
-        if one != two {
-            self.edges[one].push((two, edge));
-        }
-    }
-
-    /// A shortest cycle through some transaction of a strongly connected component, if there is
-    /// one.
-    fn cycle(&self) -> Option<Vec<(usize, Edge)>> {
-        let component = self.components();
-        let mut sizes: HashMap<usize, usize> = HashMap::new();
-        component.iter().for_each(|own| *sizes.entry(*own).or_default() += 1);
-        let in_one = |at: &usize| sizes[&component[*at]] > 1;
-        let start = (0..self.transactions).find(in_one)?;
-        let mut from: HashMap<usize, (usize, Edge)> = HashMap::new();
-        let mut queue = std::collections::VecDeque::from([start]);
-        while let Some(at) = queue.pop_front() {
-            for (next, edge) in
-                self.edges[at].iter().filter(|(n, _)| component[*n] == component[at])
-            {
-                if from.contains_key(next) {
-                    continue;
-                }
-                from.insert(*next, (at, *edge));
-                if *next == start {
-                    return Some(self.back(start, &from));
-                }
-                queue.push_back(*next);
-            }
-        }
-        None
-    }
-
-    /// The cycle that comes back to `start`, without its moments.
-    fn back(&self, start: usize, from: &HashMap<usize, (usize, Edge)>) -> Vec<(usize, Edge)> {
-        let (mut cycle, mut at) = (Vec::new(), start);
-        loop {
-            let (before, edge) = from[&at];
-            if before < self.transactions {
-                cycle.push((before, edge));
-            }
-            at = before;
-            if at == start {
-                cycle.reverse();
-                return cycle;
-            }
-        }
-    }
-
-    /// The strongly connected component of each node (Tarjan), without recursion.
-    fn components(&self) -> Vec<usize> {
-        const NEW: usize = usize::MAX;
-        let count = self.edges.len();
-        let (mut index, mut low) = (vec![NEW; count], vec![0; count]);
-        let (mut component, mut on_stack) = (vec![NEW; count], vec![false; count]);
-        let (mut stack, mut next, mut found) = (Vec::new(), 0, 0);
-        for root in 0..count {
-            if index[root] != NEW {
-                continue;
-            }
-            let mut path = vec![(root, 0)];
-            while let Some((at, edge)) = path.pop() {
-                if edge == 0 {
-                    (index[at], low[at]) = (next, next);
-                    next += 1;
-                    stack.push(at);
-                    on_stack[at] = true;
-                }
-                if let Some((to, _)) = self.edges[at].get(edge) {
-                    path.push((at, edge + 1));
-                    if index[*to] == NEW {
-                        path.push((*to, 0));
-                    } else if on_stack[*to] {
-                        low[at] = low[at].min(index[*to]);
-                    }
-                    continue;
-                }
-                if low[at] == index[at] {
-                    while let Some(member) = stack.pop() {
-                        on_stack[member] = false;
-                        component[member] = found;
-                        if member == at {
-                            break;
-                        }
-                    }
-                    found += 1;
-                }
-                if let Some((parent, _)) = path.last() {
-                    low[*parent] = low[*parent].min(low[at]);
-                }
-            }
-        }
-        component
     }
 }

@@ -103,6 +103,23 @@ fn standing_for<'h>(op: &Op<'h>, lifetimes: bool) -> Option<Op<'h>> {
     Some(Op::new(op.source, command, op.moment, Some(&Reply::Ok)))
 }
 
+/// What is left of an operation where all before `start` goes.
+///
+/// One that was executed, whatever it answered, while the start was under way may have come before
+/// it, and what undid it as well: it may take effect now, and need not. One that had returned
+/// before is a part of what the start stands for.
+fn after_start<'h>(op: &Op<'h>, start: &Op<'h>) -> Option<Op<'h>> {
+    if op.source == start.source {
+        return None;
+    }
+    let is_open = op.reply.is_none() && op.moment.return_ns == u64::MAX;
+    if is_open || op.moment.call_ns > start.moment.return_ns {
+        return Some(op.clone());
+    }
+    let is_under_way = op.moment.return_ns >= start.moment.call_ns;
+    (op.reply.is_none() && is_under_way).then(|| op.opened())
+}
+
 /// The latest start from which on there is no order, and what there is from it on, by call. `ops`
 /// are by call.
 pub(crate) fn latest_start<'h>(ops: &[Op<'h>], tries: &mut Tries) -> Option<(u32, Vec<Op<'h>>)> {
@@ -131,12 +148,8 @@ pub(crate) fn latest_start<'h>(ops: &[Op<'h>], tries: &mut Tries) -> Option<(u32
     let mut back = 1;
     for _ in 0..STARTS_MAX {
         let start = starts.get(starts.len().checked_sub(back)?)?;
-        let later = |op: &&Op<'_>| {
-            op.source != start.source
-                && (op.reply.is_none() || op.moment.call_ns > start.moment.return_ns)
-        };
         let mut rest = vec![start.clone()];
-        rest.extend(ops.iter().filter(later).cloned());
+        rest.extend(ops.iter().filter_map(|op| after_start(op, start)));
         rest.sort_by_key(|op| (op.moment.call_ns, op.source));
         if tries.no_order(&rest) {
             return Some((start.source, rest));

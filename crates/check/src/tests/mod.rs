@@ -2,10 +2,14 @@
 
 mod brute;
 mod generate;
+mod judge;
 mod known;
 mod random;
 mod serial;
 
+use crate::command::parse;
+use crate::model::Moment;
+use crate::plan::Op;
 use crate::{Operation, Options, Reply, Verdict, check};
 
 /// An operation of client `client` in `call..=at`; `at` 0 means that its outcome is unknown.
@@ -36,4 +40,16 @@ fn exact() -> Options {
 
 fn verdict(history: &[Operation]) -> Verdict {
     check(history, &exact()).unwrap().verdict
+}
+
+fn op_of(source: usize, operation: &Operation) -> Op<'_> {
+    let moment = Moment {
+        call_ns: operation.call_ns,
+        return_ns: operation.return_ns.unwrap_or(u64::MAX),
+        early_ns: 0,
+        grace_ns: 0,
+    };
+    let (_, command) = parse(&operation.cmd).unwrap();
+    let reply = operation.reply.as_ref().filter(|reply| **reply != Reply::Unseen);
+    Op::new(source as u32, command, moment, reply)
 }

@@ -10,9 +10,9 @@ use super::generate::{
     Shape, any_command, atomic_history, counter_command, exec_command, list_command, mixed_command,
     pipelined, string_command,
 };
-use super::{exact, verdict};
+use super::{exact, op_of, verdict};
 use crate::command::parse;
-use crate::model::{Moment, is_inert};
+use crate::model::is_inert;
 use crate::plan::Op;
 use crate::start::{Tries, latest_start, until};
 use crate::{Operation, Options, Reply, Verdict, check};
@@ -257,17 +257,6 @@ fn a_part_without_an_order_proves_that_the_whole_has_none() {
         }
     }
     assert!(proven > 500, "{proven}");
-}
-
-fn op_of(source: usize, operation: &Operation) -> Op<'_> {
-    let moment = Moment {
-        call_ns: operation.call_ns,
-        return_ns: operation.return_ns.unwrap_or(u64::MAX),
-        early_ns: 0,
-        grace_ns: 0,
-    };
-    let (_, command) = parse(&operation.cmd).unwrap();
-    Op::new(source as u32, command, moment, operation.reply.as_ref())
 }
 
 #[test]
