@@ -83,6 +83,14 @@ pub struct Totals {
     pub operations: u64,
     /// Operations of unknown outcome.
     pub unknown: u64,
+    /// Operations whose replies were held against the model, and transactions that were.
+    pub judged: u64,
+    /// Operations that were refused.
+    pub refused: u64,
+    /// Times to live that were set, and of these how many could be judged.
+    pub expiries: [u64; 2],
+    /// Runs of whose operations too little was judged.
+    pub runs_too_little: u64,
     /// The longest time that no read or no write ended while some were unwell and others could go
     /// on, in ns.
     pub stalled_ns_max: u64,
@@ -147,6 +155,11 @@ impl Totals {
         self.runs += other.runs;
         self.operations += other.operations;
         self.unknown += other.unknown;
+        self.judged += other.judged;
+        self.refused += other.refused;
+        self.expiries[0] += other.expiries[0];
+        self.expiries[1] += other.expiries[1];
+        self.runs_too_little += other.runs_too_little;
         self.stalled_ns_max = self.stalled_ns_max.max(other.stalled_ns_max);
         self.watched_ns += other.watched_ns;
         self.fast_reads += other.fast_reads;
@@ -210,9 +223,19 @@ impl fmt::Display for Totals {
             "operations",
             &[
                 ("", self.operations),
+                ("judged", self.judged),
+                ("refused", self.refused),
                 ("of unknown outcome", self.unknown),
                 ("fast reads", self.fast_reads),
                 ("slow reads", r.reads_slow),
+            ],
+        )?;
+        line(
+            "expiries",
+            &[
+                ("set", self.expiries[0]),
+                ("judged", self.expiries[1]),
+                ("runs of which too little was judged", self.runs_too_little),
             ],
         )?;
         line(

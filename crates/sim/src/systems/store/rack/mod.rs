@@ -28,7 +28,9 @@ mod watch_vr;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use concord_check::{Operation, Options, Transaction, Verdict, check_transactions};
+use concord_check::{
+    Decision, Operation, Options, Report, Transaction, Verdict, check_transactions, is_too_little,
+};
 use concord_client::Client;
 use concord_core::machine::Deadline;
 use concord_core::{Addr, Guards, MS, Machine, Nothing, Now, RequestNumber, Rng, SEC, Sink};
@@ -321,6 +323,9 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
     let options = Options { early_ns: 20 * MS + rack.clock_error_ns(), ..options };
     let unknown = std::mem::take(&mut rack.unknown_pushes);
     let checked = moves::check_with(&mut rack.history, unknown, &options);
+    if let Ok(report) = &checked {
+        rack.count_judged(report);
+    }
     // A run that was stopped has operations under way, which its history does not know.
     let violation = wrong.or_else(|| match checked {
         Ok(report) if report.is_ok() => None,
@@ -378,9 +383,31 @@ impl Rack<'_> {
         self.history.len() + self.transactions.len()
     }
 
+    /// Counts what was judged: those operations, and transactions of several keys whose replies
+    /// came.
+    fn count_judged(&mut self, report: &Report) {
+        let judged = self.transactions.iter().filter(|own| own.return_ns.is_some()).count();
+        let judged = judged + report.judged;
+        self.totals.judged = judged as u64;
+        self.totals.refused = report.refused as u64;
+        self.totals.expiries = [report.expiries.set as u64, report.expiries.judged as u64];
+        let issued = report.operations + self.transactions.len();
+        self.totals.runs_too_little = u64::from(is_too_little(judged, issued));
+    }
+
     /// Why transactions of several keys have no order, if they have none.
     fn without_order(&self) -> Option<String> {
-        let anomaly = check_transactions(&self.transactions).err()?;
+        let anomaly = match check_transactions(&self.transactions) {
+            Ok(Decision::Ordered(_)) => return None,
+            // Where a guard is removed, what is left open says nothing.
+            Ok(Decision::Open(_)) if self.plan.guards != Guards::ALL => return None,
+            Ok(Decision::Open(why)) => {
+                return Some(format!(
+                    "UNKNOWN: the order of transactions was left open: out of {why}"
+                ));
+            }
+            Err(anomaly) => anomaly,
+        };
         let mut text = format!("transactions of several keys have no order: {anomaly}");
         for at in anomaly.transactions() {
             text += &format!("\n{at}: {}", together::describe(&self.transactions[at]));

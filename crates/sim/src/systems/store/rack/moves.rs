@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use concord_check::{HistoryError, Operation, Options, Reply, Report, check};
+use concord_check::{GaveUp, HistoryError, Operation, Options, Reply, Report, Verdict, check};
 use concord_core::Rng;
 use concord_core::rng::splitmix64;
 use concord_engine::databases::stored;
@@ -25,6 +25,8 @@ const QUEUE_MS: (u64, u64) = (50, 350);
 const WAITS_MS_MAX: u64 = 60;
 /// Most ways in which the elements of a key's pushes are tried.
 const ORDERS_MAX: usize = 720;
+/// What ran out then.
+const ORDERS_WHY: &str = "ways to name the elements of pushes that nobody saw";
 
 /// A move whose reply is awaited.
 #[derive(Clone, Debug)]
@@ -112,24 +114,59 @@ pub(super) fn check_with(
         };
         let mut order: Vec<usize> = (0..places.len()).collect();
         let mut tries = 0;
-        let is_explained = loop {
-            if tries >= ORDERS_MAX || !next_order(&mut order) {
-                break false;
+        let found = loop {
+            if !next_order(&mut order) {
+                break Tried::All;
+            }
+            if tries >= ORDERS_MAX {
+                break Tried::Some;
             }
             tries += 1;
             if name(&order) {
-                break true;
+                break Tried::Explained;
             }
         };
-        if !is_explained {
+        if found != Tried::Explained {
             name(&(0..places.len()).collect::<Vec<_>>());
-            return Ok(report);
+        }
+        match found {
+            Tried::Explained => {}
+            Tried::All => return Ok(report),
+            Tried::Some => not_all_tried(&mut report, &key),
         }
     }
     if !report.violations.is_empty() {
+        let gave_up = std::mem::take(&mut report.gave_up);
         report = check(history, options)?;
+        // What is wrong with the guess that is left there is not proven.
+        for gave_up in gave_up.into_iter().filter(|own| own.why == ORDERS_WHY) {
+            let key = gave_up.key.clone();
+            report.gave_up.push(gave_up);
+            report.violations.retain(|violation| violation.key != key);
+        }
+    }
+    if report.violations.is_empty() && !report.gave_up.is_empty() {
+        report.verdict = Verdict::Unknown;
     }
     Ok(report)
+}
+
+/// What came of naming the elements of unknown pushes in other ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tried {
+    /// One way explains the key.
+    Explained,
+    /// No way does.
+    All,
+    /// No way of those that were tried.
+    Some,
+}
+
+/// Of a key not all ways were tried: that is no violation, and no pass.
+fn not_all_tried(report: &mut Report, key: &[u8]) {
+    let suspect = report.violations.iter().position(|violation| violation.key == key);
+    let suspect = suspect.map(|at| report.violations[at].clone());
+    report.gave_up.push(GaveUp { key: key.to_vec(), why: ORDERS_WHY.into(), suspect });
 }
 
 /// The next permutation in the order of words; false behind the last.
@@ -144,18 +181,23 @@ fn next_order(order: &mut [usize]) -> bool {
 }
 
 /// Adds to the history what pushes of unknown elements pushed, if anything: an element in a reply
-/// of a key to which nobody else pushed it, the one that was seen first for the one that was sent
-/// first. Where nobody saw one it has any name: it counts in lengths.
+/// of a key to which nobody else pushed it, and that somebody had pushed to another key (a move
+/// takes it from there), the one that was seen first for the one that was sent first. Where nobody
+/// saw one it has any name: it counts in lengths.
 fn find_pushed(history: &mut Vec<Operation>, mut unknown: Vec<Operation>) {
     unknown.sort_by_key(|push| push.call_ns);
+    let is_push = |o: &&Operation| matches!(&o.cmd[0][..], b"RPUSH" | b"LPUSH");
+    let elsewhere: BTreeSet<Vec<u8>> =
+        history.iter().filter(is_push).flat_map(|o| o.cmd[2..].iter().cloned()).collect();
     for (n, push) in unknown.into_iter().enumerate() {
         let key = &push.cmd[1];
         let own = || history.iter().filter(|operation| operation.cmd.get(1) == Some(key));
-        let is_push = |o: &&Operation| matches!(&o.cmd[0][..], b"RPUSH" | b"LPUSH");
         let pushed: BTreeSet<&[u8]> =
             own().filter(is_push).flat_map(|o| &o.cmd[2..]).map(Vec::as_slice).collect();
         let seen = own().filter_map(|operation| operation.reply.as_ref()).flat_map(elements);
-        let found = seen.into_iter().find(|element| !pushed.contains(element.as_slice()));
+        let is_moved =
+            |element: &Vec<u8>| elsewhere.contains(element) && !pushed.contains(element.as_slice());
+        let found = seen.into_iter().find(is_moved);
         let element = found.unwrap_or_else(|| format!("unseen{n}").into_bytes());
         let cmd = push.cmd.iter().cloned().chain([element]).collect();
         history.push(Operation { cmd, ..push });
@@ -296,6 +338,7 @@ mod tests {
             operation(60, 70, "LPOP l", bulk("a")),
             operation(40, 80, "LPOP l", bulk("b")),
             operation(50, 55, "LPOP l", bulk("c")),
+            operation(1, 2, "RPUSH source a b", Some(Reply::Int(2))),
         ];
         (history, vec![operation(10, 0, "RPUSH l", None), operation(35, 0, "RPUSH l", None)])
     }
@@ -308,7 +351,7 @@ mod tests {
         find_pushed(&mut guessed, unknown.clone());
         assert!(!check(&guessed, &Options::default()).unwrap().is_ok());
         assert!(check_with(&mut history, unknown, &Options::default()).unwrap().is_ok());
-        assert_eq!(history[4].cmd, args(&["RPUSH", "l", "b"]));
+        assert_eq!(history[5].cmd, args(&["RPUSH", "l", "b"]));
     }
 
     #[test]
@@ -317,6 +360,48 @@ mod tests {
         history[3].reply = Some(Reply::bulk("never"));
         history.push(operation(90, 95, "LPOP l", Some(Reply::bulk("c"))));
         assert!(!check_with(&mut history, unknown, &Options::default()).unwrap().is_ok());
+    }
+
+    /// A move takes what somebody had pushed: an element from nowhere is explained by none.
+    #[test]
+    fn bug_25_6_an_unknown_move_explains_no_element_from_nowhere() {
+        let unknown = || vec![operation(10, 0, "RPUSH l", None)];
+        let seen = |element| {
+            vec![
+                operation(1, 2, "RPUSH source a", Some(Reply::Int(1))),
+                operation(20, 30, "LPOP l", Some(Reply::bulk(element))),
+            ]
+        };
+        assert!(check_with(&mut seen("a"), unknown(), &Options::default()).unwrap().is_ok());
+        let report = check_with(&mut seen("x"), unknown(), &Options::default()).unwrap();
+        assert_eq!(report.verdict, Verdict::Violation);
+    }
+
+    /// Seven unknown pushes can be named in more ways than are tried: that is not decided.
+    #[test]
+    fn bug_25_9_what_is_not_tried_is_unknown() {
+        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        let history = |count: usize| {
+            let source = format!("RPUSH source {}", names[..count].join(" "));
+            let mut history = vec![operation(1, 2, &source, Some(Reply::Int(count as i64)))];
+            // The last one is popped twice, which no names explain.
+            let popped = names[..count].iter().chain([&names[count - 1]]);
+            history.extend(
+                (100..)
+                    .step_by(10)
+                    .zip(popped)
+                    .map(|(at, name)| operation(at, at + 5, "LPOP l", Some(Reply::bulk(*name)))),
+            );
+            history
+        };
+        let unknown = |count: usize| {
+            (0..count as u64).map(|n| operation(10 + n, 0, "RPUSH l", None)).collect::<Vec<_>>()
+        };
+        let verdict = |count| {
+            check_with(&mut history(count), unknown(count), &Options::default()).unwrap().verdict
+        };
+        assert_eq!(verdict(3), Verdict::Violation);
+        assert_eq!(verdict(7), Verdict::Unknown);
     }
 
     #[test]
