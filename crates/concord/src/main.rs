@@ -88,7 +88,7 @@ fn exit_of_check(done: Result<ExitCode, Error>) -> ExitCode {
 }
 
 /// `concord check`: 0 if linearizable, 1 if not, 2 if the search gave up or the history cannot be
-/// read.
+/// read, 3 if too little was judged.
 fn check(args: &CheckArgs) -> ExitCode {
     exit_of_check(check_history(args))
 }
@@ -105,6 +105,7 @@ fn check_history(args: &CheckArgs) -> Result<ExitCode, Error> {
     let file = File::open(&args.file).cannot(format!("read {name}"))?;
     let options = concord_check::Options {
         time_max: Some(Duration::from_secs(args.seconds)),
+        judged_percent_min: concord_check::JUDGED_PERCENT_MIN,
         ..concord_check::Options::default()
     };
     let report = concord_check::check_file(BufReader::new(file), &options)
@@ -114,6 +115,7 @@ fn check_history(args: &CheckArgs) -> Result<ExitCode, Error> {
         Verdict::Ok => ExitCode::SUCCESS,
         Verdict::Violation => ExitCode::FAILURE,
         Verdict::Unknown => ExitCode::from(NOT_SHOWN),
+        Verdict::TooLittle => ExitCode::from(3),
     })
 }
 

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use concord_check::{Reply, Transaction, check_transactions};
+use concord_check::{Decision, Reply, Transaction, check_transactions, is_too_little};
 use concord_core::Rng;
 use concord_runtime::{Context, Error};
 
 use super::lists::{LISTS, TRANSACTIONS_OF_LISTS};
 use super::resp::{Command, Link, is_passing, number, words};
-use super::{RETRY_PAUSE, TortureArgs};
+use super::{RETRY_PAUSE, TOO_LITTLE, TortureArgs};
 
 /// What each account begins with.
 const AMOUNT: i64 = 100;
@@ -94,6 +94,52 @@ struct Seen {
     errors: BTreeMap<String, u64>,
 }
 
+/// What moves did to the accounts.
+#[derive(Default)]
+struct Balances {
+    /// By account: the sum of what was surely moved.
+    known: BTreeMap<u64, i64>,
+    /// Moves of which nobody knows: from, to, how much.
+    unknown: Vec<(u64, u64, i64)>,
+}
+
+impl Balances {
+    fn note(&mut self, ended: &std::io::Result<Moved>, (from, to, amount): (u64, u64, i64)) {
+        match ended {
+            Ok(Moved::Yes) => {
+                *self.known.entry(from).or_default() -= amount;
+                *self.known.entry(to).or_default() += amount;
+            }
+            Ok(Moved::Unknown) | Err(_) => self.unknown.push((from, to, amount)),
+            Ok(Moved::No | Moved::Aborted) => {}
+        }
+    }
+
+    /// Accounts that hold more or less than all moves explain: a move that was executed twice keeps
+    /// the sum.
+    fn wrong(&self, found: &[i64]) -> Vec<u64> {
+        let is_wrong = |(account, found): &(u64, &i64)| {
+            let known = AMOUNT + self.known.get(account).copied().unwrap_or(0);
+            let (mut least, mut most) = (known, known);
+            for (from, to, amount) in &self.unknown {
+                least -= if from == account { *amount } else { 0 };
+                most += if to == account { *amount } else { 0 };
+            }
+            **found < least || **found > most
+        };
+        (0..).zip(found).filter(is_wrong).map(|(account, _)| account).collect()
+    }
+}
+
+/// What became of a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moved {
+    Yes,
+    No,
+    Aborted,
+    Unknown,
+}
+
 /// How many transactions were executed, of each way.
 #[derive(Default)]
 struct Counts([AtomicU64; Way::ALL.len()]);
@@ -131,6 +177,7 @@ pub(super) struct Bank<'a> {
     lost: AtomicU64,
     values: AtomicU64,
     seen: Mutex<Seen>,
+    balances: Mutex<Balances>,
 }
 
 impl Bank<'_> {
@@ -181,12 +228,28 @@ impl Bank<'_> {
         link.receive()
     }
 
-    /// Moves an amount from one account to another.
+    /// Moves an amount from one account to another, and notes what became of it.
     fn transfer(&self, link: &mut Link, rng: &mut Rng, way: Way) -> std::io::Result<Ended> {
         let from = rng.below(self.accounts);
         let to = (from + 1 + rng.below(self.accounts - 1)) % self.accounts;
-        let (from, to) = (self.account(from), self.account(to));
         let amount = 1 + rng.below(self.args.amount_max) as i64;
+        let moved = self.move_amount(link, (from, to, amount), way);
+        let mut balances = self.balances.lock().unwrap_or_else(PoisonError::into_inner);
+        balances.note(&moved, (from, to, amount));
+        Ok(match moved? {
+            Moved::Yes => Ended::Done,
+            Moved::Aborted => Ended::Aborted,
+            Moved::No | Moved::Unknown => Ended::Failed,
+        })
+    }
+
+    fn move_amount(
+        &self,
+        link: &mut Link,
+        (from, to, amount): (u64, u64, i64),
+        way: Way,
+    ) -> std::io::Result<Moved> {
+        let (from, to) = (self.account(from), self.account(to));
         let text = amount.to_string();
         let script = words(&["EVAL", MOVE, "2", &from, &to, &text]);
         let reply = match way {
@@ -198,12 +261,12 @@ impl Bank<'_> {
             Way::Watch => {
                 let commands =
                     [words(&["WATCH", &from, &to]), words(&["GET", &from]), words(&["GET", &to])];
-                let Some(found) = self.watch(link, &commands)? else { return Ok(Ended::Failed) };
+                let Some(found) = self.watch(link, &commands)? else { return Ok(Moved::No) };
                 let [Some(left), Some(grown)] = [&found[0], &found[1]].map(number::<i64>) else {
                     // Who has looked at accounts that are not there sees it in the sum, too.
                     self.note_error("NOACCOUNT");
                     link.call(&words(&["UNWATCH"]))?;
-                    return Ok(Ended::Failed);
+                    return Ok(Moved::No);
                 };
                 let (left, grown) = ((left - amount).to_string(), (grown + amount).to_string());
                 let again = commands[1..].iter().cloned();
@@ -220,15 +283,17 @@ impl Bank<'_> {
             Way::Within => Bank::transact(link, vec![words(&["STRLEN", &from]), script])?,
         };
         Ok(match reply {
-            Reply::Array(_) => Ended::Done,
-            Reply::Nil if way == Way::Watch => Ended::Aborted,
+            Reply::Array(items) if !items.iter().any(|item| matches!(item, Reply::Error(_))) => {
+                Moved::Yes
+            }
+            Reply::Nil if way == Way::Watch => Moved::Aborted,
             Reply::Error(text) => {
                 self.note_error(&text);
-                Ended::Failed
+                if text.starts_with("UNKNOWN") { Moved::Unknown } else { Moved::No }
             }
             _ => {
                 self.note_error("an odd reply");
-                Ended::Failed
+                Moved::Unknown
             }
         })
     }
@@ -271,6 +336,26 @@ impl Bank<'_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// What each account holds at last; `None` if no target says so in time.
+    fn amounts(&self) -> Option<Vec<i64>> {
+        let timeout = Duration::from_secs(self.args.timeout);
+        let (began, mut target) = (Instant::now(), 0);
+        let accounts = (0..self.accounts).map(|n| self.account(n).into_bytes());
+        let command: Command = [b"MGET".to_vec()].into_iter().chain(accounts).collect();
+        while began.elapsed() < timeout {
+            let address = self.args.target[target % self.args.target.len()];
+            let reply = Link::open(address, timeout).and_then(|mut link| link.call(&command));
+            if let Ok(Reply::Array(items)) = reply {
+                // What is no number, or not there, is no amount that moves explain.
+                let amounts = items.iter().map(|item| number(item).unwrap_or(i64::MIN));
+                return Some(amounts.collect());
+            }
+            target += 1;
+            std::thread::sleep(RETRY_PAUSE);
+        }
+        None
     }
 
     fn step(&self, link: &mut Link, rng: &mut Rng, number: u64) -> std::io::Result<()> {
@@ -349,6 +434,7 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
         lost: AtomicU64::new(0),
         values: AtomicU64::new(0),
         seen: Mutex::default(),
+        balances: Mutex::default(),
     };
     prepare(&mut bank)?;
     eprintln!("{} clients, {} transactions, {accounts} accounts", args.clients, args.ops);
@@ -359,16 +445,39 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
         }
     });
     let elapsed = began.elapsed();
+    let found = bank.amounts();
+    let balances = bank.balances.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let wrong_accounts = found.as_deref().map(|found| balances.wrong(found)).unwrap_or_default();
+    let issued = bank.begun.into_inner().min(args.ops) as usize;
+    let executed = [bank.moves.sum(), bank.lists.sum(), bank.sums.load(Ordering::Relaxed)];
+    let judged = executed.iter().sum::<u64>() as usize;
+    let is_too_little = executed.contains(&0) || found.is_none() || is_too_little(judged, issued);
     let seen = bank.seen.into_inner().unwrap_or_else(PoisonError::into_inner);
     let verdict = check_transactions(&seen.lists);
     let changed = bank.changed.into_inner();
-    let is_wrong = verdict.is_err() || !seen.wrong_sums.is_empty() || changed > 0;
+    let is_open = matches!(verdict, Ok(Decision::Open(_)));
+    let is_wrong = verdict.is_err()
+        || !seen.wrong_sums.is_empty()
+        || changed > 0
+        || !wrong_accounts.is_empty();
+    let unknown = seen.errors.get("UNKNOWN").copied().unwrap_or(0);
+    let refused = seen.errors.values().sum::<u64>() - unknown;
     let (sums, aborted) = (bank.sums.into_inner(), bank.aborted.into_inner());
     let (broken, lost) = (bank.broken.into_inner(), bank.lost.into_inner());
     let cause = verdict.as_ref().err().map(ToString::to_string);
     if args.json {
         let json = serde_json::json!({
-            "verdict": if is_wrong { "violation" } else { "ok" },
+            "verdict": match (is_wrong, is_open, is_too_little) {
+                (true, ..) => "violation",
+                (false, true, _) => "unknown",
+                (false, false, true) => "too little was judged",
+                (false, false, false) => "ok",
+            },
+            "issued": issued,
+            "judged": judged,
+            "refused": refused,
+            "unknown": unknown,
+            "wrong_accounts": wrong_accounts,
             "anomaly": cause,
             "wrong_sums": seen.wrong_sums,
             "moves": bank.moves.sum(),
@@ -412,8 +521,21 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
             ),
             None => println!("the accounts' sum never differed"),
         }
+        match (&found, wrong_accounts.first()) {
+            (None, _) => println!("no target said what the accounts hold at last"),
+            (_, Some(account)) => println!(
+                "{} accounts hold what no moves explain, account {account} for example",
+                wrong_accounts.len()
+            ),
+            _ => println!("each account holds what the moves left"),
+        }
+        println!(
+            "{issued} issued, {judged} judged, {refused} refused, {unknown} of unknown outcome"
+        );
         match cause {
             Some(cause) => println!("not strictly serializable: {cause}"),
+            None if is_open => println!("UNKNOWN: the search of an order gave up"),
+            None if is_too_little => println!("TOO LITTLE WAS JUDGED"),
             None => println!("strictly serializable"),
         }
     }
@@ -421,6 +543,8 @@ pub(super) fn run(args: &TortureArgs, accounts: u64) -> Result<ExitCode, Error> 
         (true, _) => ExitCode::FAILURE,
         // A run that ended early for want of a target proves too little.
         (false, 1..) => ExitCode::from(2),
+        (false, 0) if is_open => ExitCode::from(2),
+        (false, 0) if is_too_little => ExitCode::from(TOO_LITTLE),
         (false, 0) => ExitCode::SUCCESS,
     })
 }
@@ -478,4 +602,24 @@ fn make_accounts(bank: &Bank<'_>, target: SocketAddr, well_at: &mut Instant) -> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A move that was executed twice keeps the sum, and leaves two accounts that no moves explain.
+    #[test]
+    fn bug_25_6_a_double_transfer_is_seen_in_the_accounts() {
+        let mut balances = Balances::default();
+        balances.note(&Ok(Moved::Yes), (0, 1, 5));
+        balances.note(&Ok(Moved::No), (1, 2, 7));
+        balances.note(&Ok(Moved::Aborted), (1, 2, 7));
+        assert!(balances.wrong(&[95, 105, 100]).is_empty());
+        assert_eq!(balances.wrong(&[90, 110, 100]), [0, 1]);
+        // One of which nobody knows explains what it may have moved, and no more.
+        balances.note(&Ok(Moved::Unknown), (0, 2, 4));
+        assert!(balances.wrong(&[91, 105, 104]).is_empty());
+        assert_eq!(balances.wrong(&[90, 110, 104]), [0, 1]);
+    }
 }

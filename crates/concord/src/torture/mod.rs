@@ -2,13 +2,14 @@
 //! and checks it for linearizability.
 
 mod accounts;
+mod expiries;
 mod lists;
 mod queues;
 mod resp;
 mod taken;
 mod workload;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::BufWriter;
 use std::net::SocketAddr;
@@ -19,7 +20,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use concord_check::{Options, Pending, Recorder, Reply, Report, Verdict, check};
+use concord_check::{
+    JUDGED_PERCENT_MIN, Options, Pending, Recorder, Reply, Report, Verdict, check,
+};
 use concord_core::Rng;
 use concord_runtime::{Context, Error};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -27,6 +30,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use resp::Link;
 use workload::Workload;
 
+/// The exit status of a run that judged too little.
+const TOO_LITTLE: u8 = 3;
 /// Pause of a client whose target does not answer, before it tries the next one.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 const PROGRESS_PAUSE: Duration = Duration::from_millis(20);
@@ -41,7 +46,8 @@ Examples:
   concord torture --target 127.0.0.1:7379 --queues 4 --ops 100000
 
 It writes to keys that start with the prefix. The exit status is 0 if what was seen is linearizable,
-1 if not, 2 if the search gave up or no target was left.")]
+1 if not, 2 if the search gave up or no target was left, 3 if too little was judged: less than a tenth
+of what was issued, or none of what the run is for (a transaction, an element, an expiry).")]
 pub struct TortureArgs {
     /// A Redis endpoint; repeat it to spread the clients over several
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7379")]
@@ -109,6 +115,8 @@ struct Shared<'a> {
     errors: Mutex<BTreeMap<String, u64>>,
     ends_at: Option<Instant>,
     cas: bool,
+    /// Keys that were given a time to live.
+    expiring: Mutex<BTreeSet<Vec<u8>>>,
 }
 
 impl Shared<'_> {
@@ -150,10 +158,13 @@ pub fn run(args: &TortureArgs) -> Result<ExitCode, Error> {
         errors: Mutex::default(),
         ends_at: args.duration.map(|seconds| began + Duration::from_secs(seconds)),
         cas,
+        expiring: Mutex::default(),
     };
     eprintln!("{} clients, {} operations, {} keys", args.clients, args.ops, args.keys);
     hammer_all(&shared);
     let elapsed = began.elapsed();
+    expiries::look(&shared);
+    let grace_ns = shared.recorder.look(expiries::grace_ns);
     let lost = shared.lost.into_inner();
     if lost > 0 {
         let seconds = args.timeout;
@@ -176,13 +187,19 @@ pub fn run(args: &TortureArgs) -> Result<ExitCode, Error> {
         threads: 2,
         // The deadline is the ordering node's wall clock; the recorder's clock is another.
         early_ns: 5_000_000,
+        grace_ns,
+        judged_percent_min: JUDGED_PERCENT_MIN,
         ..Options::default()
     };
-    let report = check(&history.operations, &options).map_err(|e| Error::new(e.to_string()))?;
+    let mut report = check(&history.operations, &options).map_err(|e| Error::new(e.to_string()))?;
+    if report.verdict == Verdict::Ok && expiries::are_too_few(&report.expiries) {
+        report.verdict = Verdict::TooLittle;
+    }
     outcome.print(args, &report);
     Ok(match report.verdict {
         Verdict::Violation => ExitCode::FAILURE,
         Verdict::Unknown => ExitCode::from(2),
+        Verdict::TooLittle => ExitCode::from(TOO_LITTLE),
         // A run that ended early for want of a target proves too little.
         Verdict::Ok if lost > 0 => ExitCode::from(2),
         Verdict::Ok => ExitCode::SUCCESS,
@@ -311,6 +328,10 @@ fn pipeline(
     commands: &[Vec<Vec<u8>>],
 ) -> std::io::Result<()> {
     let begin = |cmd: &Vec<Vec<u8>>| shared.recorder.begin(client, cmd.clone());
+    for cmd in commands.iter().filter(|cmd| cmd.iter().any(|arg| arg == b"PX")) {
+        let mut expiring = shared.expiring.lock().unwrap_or_else(PoisonError::into_inner);
+        expiring.insert(cmd[1].clone());
+    }
     let pending: Vec<Pending<'_>> = commands.iter().map(begin).collect();
     link.send(commands)?;
     for pending in pending {

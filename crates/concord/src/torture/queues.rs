@@ -14,8 +14,8 @@ use concord_core::Rng;
 use concord_runtime::{Context, Error};
 
 use super::resp::{Command, Link, is_passing, words};
-use super::taken::{Pushed, Seen, Taken, Way, Wrong, judge};
-use super::{RETRY_PAUSE, TortureArgs};
+use super::taken::{LostPop, Push, Pushed, Seen, Taken, Way, Wrong, judge};
+use super::{RETRY_PAUSE, TOO_LITTLE, TortureArgs};
 
 /// Most queues.
 pub(super) const QUEUES_MAX: u64 = 64;
@@ -32,8 +32,12 @@ struct Queues<'a> {
     ends_at: Option<Instant>,
     timeout: Duration,
     begun: AtomicU64,
+    began: Instant,
     /// All was pushed.
     is_over: AtomicBool,
+    /// The workers end then, even if queues are not empty: a reply may take as long, and so may
+    /// all.
+    drains_until: Mutex<Option<Instant>>,
     broken: AtomicU64,
     lost: AtomicU64,
     seen: Mutex<Seen>,
@@ -114,6 +118,16 @@ impl Queues<'_> {
         self.with_seen(|seen| *seen.errors.entry(kind).or_default() += 1);
     }
 
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// Whether the workers have had all the time that they get.
+    fn is_late(&self) -> bool {
+        let until = *self.drains_until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() >= until)
+    }
+
     fn client(&self, index: u64) -> Client<'_> {
         Client { of: self, target: index as usize, link: None }
     }
@@ -126,8 +140,9 @@ impl Queues<'_> {
         while self.begun.fetch_add(1, Ordering::Relaxed) < self.args.ops && !is_late() {
             let element = format!("{index}-{number}");
             number += 1;
-            let queue = self.queue(rng.below(self.queues));
-            let pushed = match client.call(&words(&["RPUSH", &queue, &element])) {
+            let number_of_queue = rng.below(self.queues);
+            let (queue, call_ns) = (self.queue(number_of_queue), self.now_ns());
+            let became = match client.call(&words(&["RPUSH", &queue, &element])) {
                 Ok(Reply::Error(text)) if text.starts_with("UNKNOWN") => Pushed::Unknown,
                 Ok(Reply::Error(_)) => Pushed::Refused,
                 Ok(_) => Pushed::Done,
@@ -135,7 +150,8 @@ impl Queues<'_> {
                 Err(_) => Pushed::Unknown,
             };
             self.with_seen(|seen| {
-                seen.pushed.insert(element, pushed);
+                let push = Push { became, queue: number_of_queue, call_ns };
+                seen.pushed.insert(element, push);
             });
             if number.is_multiple_of(64) {
                 // The workers catch up, and wait.
@@ -152,14 +168,14 @@ impl Queues<'_> {
             client: self.client(worker),
             taken: Vec::new(),
             own: BTreeSet::new(),
-            unknown: 0,
+            unknown: Vec::new(),
             moves_unknown: 0,
             died: 0,
         };
         while worker.step(&mut rng) {}
         self.with_seen(|seen| {
             seen.taken.push(worker.taken);
-            seen.unknown += worker.unknown;
+            seen.unknown.extend(worker.unknown);
             seen.moves_unknown += worker.moves_unknown;
             seen.died += worker.died;
         });
@@ -174,13 +190,14 @@ struct Worker<'a> {
     taken: Vec<Taken>,
     /// What was in its own list.
     own: BTreeSet<String>,
-    unknown: u64,
+    unknown: Vec<LostPop>,
     moves_unknown: u64,
     died: u64,
 }
 
 impl Worker<'_> {
-    fn pop(&self, rng: &mut Rng) -> Command {
+    /// A pop, and the queues that it may take from.
+    fn pop(&self, rng: &mut Rng) -> (Command, Vec<u64>) {
         let of = self.client.of;
         let first = rng.below(of.queues);
         let timeout = ["0.2", "0.5", "1"][rng.below(3) as usize];
@@ -189,36 +206,41 @@ impl Worker<'_> {
             Way::Last => "BRPOP",
             Way::Moved => {
                 let (queue, own) = (of.queue(first), of.own(self.index));
-                return words(&["BLMOVE", &queue, &own, "LEFT", "RIGHT", timeout]);
+                let command = words(&["BLMOVE", &queue, &own, "LEFT", "RIGHT", timeout]);
+                return (command, vec![first]);
             }
         };
         let mut command = words(&[name]);
-        let queues = 1 + rng.below(WATCHED.min(of.queues));
-        command.extend((0..queues).map(|n| of.queue((first + n) % of.queues).into_bytes()));
+        let count = 1 + rng.below(WATCHED.min(of.queues));
+        let queues: Vec<u64> = (0..count).map(|n| (first + n) % of.queues).collect();
+        command.extend(queues.iter().map(|n| of.queue(*n).into_bytes()));
         command.push(timeout.into());
-        command
+        (command, queues)
     }
 
     /// One pop; false once there is no more to do.
     fn step(&mut self, rng: &mut Rng) -> bool {
         let was_over = self.client.of.is_over.load(Ordering::Relaxed);
+        if was_over && self.client.of.is_late() {
+            return false;
+        }
         if self.way == Way::Moved && self.client.link.is_none() && !self.take_over() {
             return !self.client.is_lost();
         }
-        let command = self.pop(rng);
+        let (command, queues) = self.pop(rng);
         if !was_over && rng.below(POPS_OF_AN_INCARNATION) == 0 {
             if let Some(link) = self.client.link() {
                 // It dies, and nobody reads what it is sent.
                 let _ = link.send(&[command]);
                 self.died += 1;
-                self.note_unknown();
+                self.note_unknown(queues);
                 self.client.leave();
             }
             return true;
         }
         match self.client.call(&command) {
             Ok(Reply::Nil) if was_over => return !self.is_empty(),
-            Ok(Reply::Error(text)) if text.starts_with("UNKNOWN") => self.note_unknown(),
+            Ok(Reply::Error(text)) if text.starts_with("UNKNOWN") => self.note_unknown(queues),
             Ok(Reply::Array(items)) => {
                 if let [Reply::Bulk(key), Reply::Bulk(element)] = &items[..] {
                     self.take(&text(key), text(element));
@@ -228,9 +250,10 @@ impl Worker<'_> {
                 let element = text(&element);
                 self.deal_with(element, &text(&command[1]));
             }
+            Ok(Reply::Error(_)) => std::thread::sleep(RETRY_PAUSE),
             Ok(_) => {}
             Err(_) if self.client.is_lost() => return false,
-            Err(_) => self.note_unknown(),
+            Err(_) => self.note_unknown(queues),
         }
         true
     }
@@ -242,9 +265,10 @@ impl Worker<'_> {
             .all(|n| matches!(self.client.call(&words(&["LLEN", &of.queue(n)])), Ok(Reply::Int(0))))
     }
 
-    fn note_unknown(&mut self) {
+    fn note_unknown(&mut self, queues: Vec<u64>) {
+        let until_ns = self.client.of.now_ns() + LATE.as_nanos() as u64;
         match self.way {
-            Way::First | Way::Last => self.unknown += 1,
+            Way::First | Way::Last => self.unknown.push(LostPop { queues, until_ns }),
             Way::Moved => self.moves_unknown += 1,
         }
     }
@@ -335,7 +359,9 @@ pub(super) fn run(args: &TortureArgs, queues: u64) -> Result<ExitCode, Error> {
         ends_at: args.duration.map(|seconds| began + Duration::from_secs(seconds)),
         timeout: Duration::from_secs(args.timeout),
         begun: AtomicU64::new(0),
+        began,
         is_over: AtomicBool::new(false),
+        drains_until: Mutex::new(None),
         broken: AtomicU64::new(0),
         lost: AtomicU64::new(0),
         seen: Mutex::default(),
@@ -352,19 +378,25 @@ pub(super) fn run(args: &TortureArgs, queues: u64) -> Result<ExitCode, Error> {
             (0..first_worker).map(|index| scope.spawn(move || of.produce(index))).collect();
         // One that panics ends the run where the scope ends.
         producers.into_iter().for_each(|producer| drop(producer.join()));
+        *of.drains_until.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Instant::now() + of.timeout);
         of.is_over.store(true, Ordering::Relaxed);
     });
     let seconds = began.elapsed().as_secs_f64();
     if of.broken.load(Ordering::Relaxed) > 0 {
         std::thread::sleep(LATE);
     }
-    of.drain(first_worker..clients)?;
+    if let Err(error) = of.drain(first_worker..clients) {
+        eprintln!("concord: {error}");
+        of.with_seen(|seen| seen.is_left_unknown = true);
+    }
     let (lost, broken) = (of.lost.into_inner(), of.broken.into_inner());
     let seen = of.seen.into_inner().unwrap_or_else(PoisonError::into_inner);
     let wrong = judge(&seen);
     print(args, &seen, &wrong, (seconds, broken, lost));
     Ok(match (wrong.is_any(), lost) {
         (true, _) => ExitCode::FAILURE,
+        (false, 0) if is_too_little(&seen) => ExitCode::from(TOO_LITTLE),
         // A run that ended early for want of a target proves too little.
         (false, 1..) => ExitCode::from(2),
         (false, 0) => ExitCode::SUCCESS,
@@ -385,20 +417,40 @@ fn prepare(of: &Queues<'_>, workers: std::ops::Range<u64>) -> Result<(), Error> 
     Ok(())
 }
 
+/// Elements whose pushes were acknowledged and that a worker took; none, if what is left is not
+/// known.
+fn judged(seen: &Seen) -> usize {
+    let is_done =
+        |element: &str| seen.pushed.get(element).is_some_and(|push| push.became == Pushed::Done);
+    let taken = seen.taken.iter().flatten().filter(|taken| is_done(&taken.element)).count();
+    if seen.is_left_unknown { 0 } else { taken }
+}
+
+fn is_too_little(seen: &Seen) -> bool {
+    concord_check::is_too_little(judged(seen), seen.pushed.len())
+}
+
 fn print(args: &TortureArgs, seen: &Seen, wrong: &Wrong, (seconds, broken, lost): (f64, u64, u64)) {
     let of = |way| seen.taken.iter().flatten().filter(|taken| taken.way == way).count();
-    let pushed = |became| seen.pushed.values().filter(|pushed| **pushed == became).count();
+    let pushed = |became| seen.pushed.values().filter(|push| push.became == became).count();
     let (first, last, moved) = (of(Way::First), of(Way::Last), of(Way::Moved));
     if args.json {
         let json = serde_json::json!({
-            "verdict": if wrong.is_any() { "violation" } else { "ok" },
+            "verdict": match (wrong.is_any(), is_too_little(seen)) {
+                (true, _) => "violation",
+                (false, true) => "too little was judged",
+                (false, false) => "ok",
+            },
+            "issued": seen.pushed.len(),
+            "judged": judged(seen),
+            "refused": pushed(Pushed::Refused),
             "pushed": pushed(Pushed::Done),
             "pushes_unknown": pushed(Pushed::Unknown),
             "blpop": first,
             "brpop": last,
             "blmove": moved,
             "left": seen.left.len(),
-            "pops_unknown": seen.unknown,
+            "pops_unknown": seen.unknown.len(),
             "moves_unknown": seen.moves_unknown,
             "workers_died": seen.died,
             "twice": wrong.twice,
@@ -432,10 +484,19 @@ fn print(args: &TortureArgs, seen: &Seen, wrong: &Wrong, (seconds, broken, lost)
             println!("{} elements {what}, {first} for example", elements.len());
         }
     }
-    if !wrong.is_any() {
+    println!(
+        "{} elements issued, {} judged, {} refused, {} of unknown outcome",
+        seen.pushed.len(),
+        judged(seen),
+        pushed(Pushed::Refused),
+        pushed(Pushed::Unknown)
+    );
+    if !wrong.is_any() && is_too_little(seen) {
+        println!("TOO LITTLE WAS JUDGED");
+    } else if !wrong.is_any() {
         println!(
             "each element went to one worker, but for at most {} pops that nobody heard of",
-            seen.unknown
+            seen.unknown.len()
         );
     }
 }

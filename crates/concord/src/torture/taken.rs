@@ -32,17 +32,35 @@ pub(super) enum Pushed {
     Unknown,
 }
 
+/// A push: where to, and when it was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Push {
+    pub(super) became: Pushed,
+    pub(super) queue: u64,
+    pub(super) call_ns: u64,
+}
+
+/// A pop of which nobody knows what it took.
+#[derive(Clone, Debug)]
+pub(super) struct LostPop {
+    pub(super) queues: Vec<u64>,
+    /// It was over then.
+    pub(super) until_ns: u64,
+}
+
 /// What all of them saw.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// Elements: producer and number.
-    pub(super) pushed: BTreeMap<String, Pushed>,
+    pub(super) pushed: BTreeMap<String, Push>,
     /// What each worker took, in its order.
     pub(super) taken: Vec<Vec<Taken>>,
     /// What was left in queues.
     pub(super) left: Vec<String>,
     /// Pops that may have taken an element for nobody.
-    pub(super) unknown: u64,
+    pub(super) unknown: Vec<LostPop>,
+    /// What is left in the queues could not be read: what is lost is not known.
+    pub(super) is_left_unknown: bool,
     /// Moves of which nobody was told.
     pub(super) moves_unknown: u64,
     /// Workers that died.
@@ -57,7 +75,8 @@ pub(super) struct Wrong {
     pub(super) twice: Vec<String>,
     /// Elements that nobody has pushed, or whose push was refused.
     pub(super) from_nowhere: Vec<String>,
-    /// Elements whose pushes were acknowledged and that went to nobody, more than pops were lost.
+    /// Elements whose pushes were acknowledged and that went to nobody, and for which no lost pop
+    /// is left that may have taken them.
     pub(super) lost: Vec<String>,
     /// Elements of one producer that a worker popped from one end of a queue in another order than
     /// they were pushed.
@@ -87,23 +106,24 @@ pub(super) fn judge(seen: &Seen) -> Wrong {
         if *count > 1 {
             wrong.twice.push((*element).to_string());
         }
-        if matches!(seen.pushed.get(*element), None | Some(Pushed::Refused)) {
+        if matches!(seen.pushed.get(*element).map(|push| push.became), None | Some(Pushed::Refused))
+        {
             wrong.from_nowhere.push((*element).to_string());
         }
     }
-    let is_lost = |(element, pushed): &(&String, &Pushed)| {
-        **pushed == Pushed::Done && !count.contains_key(element.as_str())
+    let is_lost = |(element, push): &(&String, &Push)| {
+        push.became == Pushed::Done && !count.contains_key(element.as_str())
     };
-    let lost: Vec<String> =
-        seen.pushed.iter().filter(is_lost).map(|(element, _)| element.clone()).collect();
-    if lost.len() as u64 > seen.unknown {
-        wrong.lost = lost;
+    if !seen.is_left_unknown {
+        let lost: Vec<(&String, &Push)> = seen.pushed.iter().filter(is_lost).collect();
+        wrong.lost = unexplained(&lost, &seen.unknown);
     }
     for taken in &seen.taken {
         let mut last: BTreeMap<(u64, &str), u64> = BTreeMap::new();
         for taken in taken.iter().filter(|taken| taken.way == Way::First) {
             // What was pushed late came behind others.
-            let is_known = seen.pushed.get(&taken.element) == Some(&Pushed::Done);
+            let is_known =
+                seen.pushed.get(&taken.element).is_some_and(|push| push.became == Pushed::Done);
             let Some((producer, number)) = parts(&taken.element).filter(|_| is_known) else {
                 continue;
             };
@@ -117,6 +137,49 @@ pub(super) fn judge(seen: &Seen) -> Wrong {
     wrong
 }
 
+/// Those of the lost elements that no lost pop can have taken, where each took one at most: one of
+/// its queues, pushed before it was over.
+fn unexplained(lost: &[(&String, &Push)], pops: &[LostPop]) -> Vec<String> {
+    let may_take = |pop: &LostPop, push: &Push| {
+        pop.queues.contains(&push.queue) && push.call_ns <= pop.until_ns
+    };
+    // Which element each pop is taken to have taken.
+    let mut takes: Vec<Option<usize>> = vec![None; pops.len()];
+    let mut left = Vec::new();
+    for (at, (element, _)) in lost.iter().enumerate() {
+        // A pop for it, where others may have to change theirs: the way there, breadth first.
+        let mut from: BTreeMap<usize, Option<usize>> = BTreeMap::new();
+        let mut queue = vec![(at, None)];
+        let (mut next, mut free) = (0, None);
+        while let (Some((own, before)), None) = (queue.get(next).copied(), free) {
+            next += 1;
+            for (pop, _) in pops.iter().enumerate().filter(|(_, pop)| may_take(pop, lost[own].1)) {
+                if from.contains_key(&pop) {
+                    continue;
+                }
+                from.insert(pop, before);
+                match takes[pop] {
+                    Some(other) => queue.push((other, Some(pop))),
+                    None => {
+                        free = Some(pop);
+                        break;
+                    }
+                }
+            }
+        }
+        let Some(mut pop) = free else {
+            left.push((*element).clone());
+            continue;
+        };
+        while let Some(before) = from[&pop] {
+            takes[pop] = takes[before];
+            pop = before;
+        }
+        takes[pop] = Some(at);
+    }
+    left
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,9 +188,13 @@ mod tests {
         Taken { queue: 1, element: element.into(), way }
     }
 
+    fn push(became: Pushed) -> Push {
+        Push { became, queue: 1, call_ns: 50 }
+    }
+
     /// Two workers took four of five elements, and one is left.
     fn good() -> Seen {
-        let pushed = (0..5).map(|n| (format!("0-{n}"), Pushed::Done)).collect();
+        let pushed = (0..5).map(|n| (format!("0-{n}"), push(Pushed::Done))).collect();
         let first = vec![taken("0-0", Way::First), taken("0-2", Way::First)];
         let second = vec![taken("0-3", Way::Moved), taken("0-1", Way::Moved)];
         Seen { pushed, taken: vec![first, second], left: vec!["0-4".into()], ..Seen::default() }
@@ -143,7 +210,7 @@ mod tests {
         seen.left.push("0-4".into());
         assert_eq!(judge(&seen).twice, ["0-4"]);
         let mut seen = good();
-        seen.pushed.insert("0-3".into(), Pushed::Refused);
+        seen.pushed.insert("0-3".into(), push(Pushed::Refused));
         assert_eq!(judge(&seen).from_nowhere, ["0-3"]);
         let mut seen = good();
         seen.taken[0].push(taken("1-0", Way::First));
@@ -156,10 +223,30 @@ mod tests {
         seen.taken[1].pop();
         seen.moves_unknown = 1;
         assert_eq!(judge(&seen).lost, ["0-1"]);
-        seen.unknown = 1;
+        seen.unknown = vec![LostPop { queues: vec![1], until_ns: 60 }];
         assert!(!judge(&seen).is_any());
-        seen.pushed.insert("0-1".into(), Pushed::Unknown);
-        seen.unknown = 0;
+        seen.pushed.insert("0-1".into(), push(Pushed::Unknown));
+        seen.unknown.clear();
         assert!(!judge(&seen).is_any());
+    }
+
+    /// A pop of which nobody knows explains one element, of its queues and its time.
+    #[test]
+    fn bug_25_6_a_lost_pop_explains_one_element_that_it_could_take() {
+        let mut seen = good();
+        seen.taken[1].clear();
+        let pop = |queue, until_ns| LostPop { queues: vec![0, queue], until_ns };
+        // There are more lost pops than elements, and one may have taken only one of them.
+        seen.unknown = vec![pop(2, 60), pop(3, 60), pop(1, 49), pop(1, 60)];
+        assert_eq!(judge(&seen).lost, ["0-3"]);
+        seen.unknown.push(pop(1, 50));
+        assert!(!judge(&seen).is_any());
+        // The first has two to choose from, and has to leave one to the second.
+        seen.pushed.insert("0-3".into(), Push { queue: 2, ..push(Pushed::Done) });
+        seen.unknown = vec![LostPop { queues: vec![1, 2], until_ns: 60 }, pop(1, 60)];
+        assert!(!judge(&seen).is_any());
+        seen.is_left_unknown = true;
+        seen.unknown.clear();
+        assert!(judge(&seen).lost.is_empty());
     }
 }

@@ -2,6 +2,9 @@
 
 use concord_core::Rng;
 
+/// Shortest and longest time to live, in ms.
+pub(super) const TTL_MS: (u64, u64) = (20, 200);
+
 /// One command.
 #[derive(Clone, Debug)]
 pub struct Operation {
@@ -65,7 +68,7 @@ impl Workload {
             2 | 3 => command(&[b"SET", key, &value, b"NX"]),
             4 => command(&[b"SET", key, &value, b"XX"]),
             5 => {
-                let ttl = rng.between(20, 200).to_string();
+                let ttl = rng.between(TTL_MS.0, TTL_MS.1).to_string();
                 command(&[b"SET", key, &value, b"PX", ttl.as_bytes()])
             }
             6 | 7 => command(&[b"GETDEL", key]),
