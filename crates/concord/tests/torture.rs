@@ -177,7 +177,7 @@ fn one_that_refuses(error: &'static str) -> String {
                 while let Ok(length @ 1..) = stream.read(&mut bytes) {
                     let sent = &bytes[..length];
                     let count = sent.iter().filter(|byte| **byte == b'*').count();
-                    let is_first = sent.windows(3).any(|word| word == b"DEL");
+                    let is_first = sent.windows(7).any(|word| word == b"$3\r\nDEL");
                     let reply = if is_first { ":0\r\n".into() } else { format!("-{error}\r\n") };
                     if stream.write_all(reply.repeat(count).as_bytes()).is_err() {
                         return;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use concord_check::{Expiries, Operation, Reply};
 
-use super::resp::{Link, words};
+use super::resp::{Command, Link, words};
 use super::workload::TTL_MS;
 use super::{RETRY_PAUSE, Shared, pipeline};
 
@@ -39,8 +39,8 @@ pub(super) fn grace_ns(operations: &[Operation]) -> u64 {
     BASE.as_nanos() as u64 + gap_ns
 }
 
-/// Writes until all that was given a time to live has to be gone, and looks at it. The phase ends
-/// after [`LOOK_MAX`], or when no target takes a connection.
+/// Gives all keys that were given a time to live another, writes until they have to be gone, and
+/// looks at them. The phase ends after [`LOOK_MAX`].
 pub(super) fn look(shared: &Shared<'_>) {
     let expiring =
         std::mem::take(&mut *shared.expiring.lock().unwrap_or_else(PoisonError::into_inner));
@@ -52,9 +52,14 @@ pub(super) fn look(shared: &Shared<'_>) {
     let (mut link, mut at, mut number) = (None::<Link>, 0, 0_u64);
     let write = format!("{}end", shared.args.prefix);
     let ttl = Duration::from_millis(TTL_MS.1);
-    let mut keys = expiring.into_iter();
-    let mut key = keys.next();
-    let mut is_due = false;
+    let keys: Vec<Vec<u8>> = expiring.into_iter().collect();
+    let mut commands = keys.iter().map(|key| {
+        let set = words(&["SET", "", "end", "PX", &TTL_MS.1.to_string()]);
+        with_key(set, key)
+    });
+    let mut looks = keys.iter().map(|key| with_key(words(&["GET", ""]), key));
+    let mut next = commands.next();
+    let (mut set_at, mut is_due) = (None::<Instant>, false);
     while began.elapsed() < LOOK_MAX {
         let target = shared.args.target[at % shared.args.target.len()];
         let Some(open) = &mut link else {
@@ -67,12 +72,19 @@ pub(super) fn look(shared: &Shared<'_>) {
             }
             continue;
         };
-        let grace_ns = if is_due { 0 } else { shared.recorder.look(grace_ns) };
-        is_due |= began.elapsed() > ttl + Duration::from_nanos(grace_ns);
-        let command = match (&key, is_due) {
-            (None, true) => return,
-            (Some(own), true) => vec![b"GET".to_vec(), own.clone()],
-            _ => {
+        let command = match (&next, set_at) {
+            (Some(command), _) => command.clone(),
+            (None, _) if is_due => return,
+            (None, None) => {
+                set_at = Some(Instant::now());
+                continue;
+            }
+            (None, Some(set_at)) => {
+                let grace = Duration::from_nanos(shared.recorder.look(grace_ns));
+                if set_at.elapsed() > ttl + grace {
+                    (is_due, next) = (true, looks.next());
+                    continue;
+                }
                 std::thread::sleep(RETRY_PAUSE);
                 number += 1;
                 words(&["SET", &write, &format!("end{number}")])
@@ -80,8 +92,13 @@ pub(super) fn look(shared: &Shared<'_>) {
         };
         if pipeline(shared, open, client, &[command]).is_err() {
             (link, at) = (None, at + 1);
-        } else if is_due {
-            key = keys.next();
+        } else if next.is_some() {
+            next = if is_due { looks.next() } else { commands.next() };
         }
     }
+}
+
+fn with_key(mut command: Command, key: &[u8]) -> Command {
+    command[1] = key.to_vec();
+    command
 }
