@@ -17,7 +17,9 @@ import base64
 import collections
 import concurrent.futures
 import contextlib
+import functools
 import http.client
+import itertools
 import json
 import os
 import pickle
@@ -127,6 +129,16 @@ class _Owner:
             self._connection = None
 
 
+def _chunks(all_arguments, size):
+    """Lists of so many of them; the last one may be shorter."""
+    while chunk := list(itertools.islice(all_arguments, size)):
+        yield chunk
+
+
+def _call_all(function, chunk):
+    return [function(*arguments) for arguments in chunk]
+
+
 def handler_of(python, path):
     """The command of an executor's interpreters, which no other executor has."""
     return [python or sys.executable, "-c", _WORKER, uuid.uuid4().hex, *path]
@@ -189,6 +201,16 @@ class Executor(concurrent.futures.Executor):
             self._calls.append((future, call))
             self._changed.notify_all()
         return future
+
+    def map(self, fn, *iterables, timeout=None, chunksize=1):
+        """As that of ``ProcessPoolExecutor``: with ``chunksize`` a task makes so many calls, one after the other."""
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        if chunksize == 1:
+            return super().map(fn, *iterables, timeout=timeout)
+        calls = functools.partial(_call_all, fn)
+        chunks = super().map(calls, _chunks(zip(*iterables), chunksize), timeout=timeout)
+        return itertools.chain.from_iterable(chunks)
 
     def shutdown(self, wait=True, *, cancel_futures=False):
         with self._changed:

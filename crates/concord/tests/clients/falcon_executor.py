@@ -47,6 +47,8 @@ def main(address, token, directory):
         began = time.monotonic()
         assert list(executor.map(square, range(3_000))) == [n * n for n in range(3_000)]
         took = time.monotonic() - began
+        chunks = executor.map(square, range(3_000), chunksize=70)
+        assert list(chunks) == [n * n for n in range(3_000)]
         seen = {executor.submit(who, 0.001) for _ in range(64)}
         pids = {future.result(timeout=30)[0] for future in seen}
         assert 1 <= len(pids) <= 8, pids

@@ -456,9 +456,18 @@ mod tests {
     }
 
     fn ran(handlers: &mut Handlers, run: u32, body: &Arc<CommandBody>, word: &[u8]) -> Finished {
-        handlers
-            .start(run, OF, body, word)
-            .map_or_else(|finished| finished, |()| next(handlers, 20_000).unwrap())
+        if let Err(finished) = handlers.start(run, OF, body, word) {
+            return finished;
+        }
+        let began = Instant::now();
+        loop {
+            if let Some(finished) = next(handlers, 20) {
+                return finished;
+            }
+            // As the worker's loop does.
+            handlers.end_late(now());
+            assert!(began.elapsed() < Duration::from_secs(20));
+        }
     }
 
     #[test]
