@@ -436,7 +436,12 @@ fn bug_21_53_attached_work_goes_on_when_its_owner_is_back() {
     let file = jobs.rack.file();
     let args = ["submit", "--config", &file, "--wait", "--array", "0-799", "--sleep", "5ms"];
     let mut attached = Killed(Command::new(CONCORD).args(args).spawn().unwrap());
-    until("first results", || jobs.show("1")["done"].as_u64().is_some_and(|done| done > 50));
+    until("first results", || {
+        // It is not there at once.
+        let shown = jobs.say("job", &["show", "--json", "1"]).stdout;
+        let shown: Value = serde_json::from_slice(&shown).unwrap_or_default();
+        shown["done"].as_u64().is_some_and(|done| done > 50)
+    });
     Rack::signal(jobs.rack.pid("tasks-owner-1"), "-9");
     let again = std::cell::RefCell::new(Killed(owner_again(&jobs)));
     until("owner", || {
