@@ -1,5 +1,5 @@
-//! What Lua 5.1 does not tell of its values, and what costs time nevertheless: how many places a
-//! table has, empty ones too, and how many strings share a place of the table in which it finds
+//! Sizes that Lua 5.1 does not tell of its values, and that cost time nevertheless: how many places
+//! a table has, empty ones too, and how many strings share a place of the table in which it finds
 //! strings again.
 //!
 //! The structures are those of the Lua that is built in (5.1.5, 64 bits): `lobject.h`, `lstate.h`.

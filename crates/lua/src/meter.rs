@@ -1,4 +1,4 @@
-//! What a script has cost so far, in units of about 10 ns: what an instruction of Lua takes.
+//! The cost of a script so far, in units of about 10 ns: what an instruction of Lua takes.
 //!
 //! The count depends on the script alone, so that it is stopped at the same place at every replica.
 //! It has two uses: a script that costs more than it may is stopped, and one that has cost a slice

@@ -22,8 +22,6 @@ use concord_engine::Command;
 use concord_engine::copy::{objects, place_of_key};
 use concord_engine::several::keys;
 
-use crate::parts::PART_OBJECTS;
-
 /// In place of the next place of a chunk.
 const MARK: u64 = u64::MAX;
 /// The length of a chunk without objects.
@@ -192,10 +190,10 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// The replica asks for that chunk, and has taken so many. The early part that comes before
-    /// that chunk, if one does.
-    pub(crate) fn take(&mut self, part: u64, taken: u64) -> Option<(Position, Vec<u8>)> {
-        if part == PART_OBJECTS {
+    /// The replica asks for a chunk, the first of all or a later one, and has taken so many early
+    /// parts. The early part that comes before that chunk, if one does.
+    pub(crate) fn take(&mut self, is_first: bool, taken: u64) -> Option<(Position, Vec<u8>)> {
+        if is_first {
             self.next.get_or_insert(taken);
         }
         let next = self.next?;

@@ -185,7 +185,7 @@ fn bug_16_20_rejoiner_is_copied_once_old_leases_end() {
 /// One that has copied the state may lack what its epoch committed last, and said that it had all
 /// of that: where its members were lost, the state was made anew with it as if it were complete.
 #[test]
-fn bug_22_103_one_that_has_copied_has_what_came_before_its_epoch() {
+fn bug_22_103_copied_replica_has_what_preceded_its_epoch() {
     let mut replica = joining(Guards::ALL);
     let now = at(1_000 + LEASE_MS);
     let mut sent: Vec<(Addr, Vec<u8>)> = vec![];

@@ -405,7 +405,7 @@ mod tests {
     /// A reader that is slower than its job's tasks loses nothing: it is said that no more is to be
     /// taken, and what it has read goes first.
     #[test]
-    fn bug_21_50_what_an_attached_reader_has_not_read_is_not_dropped() {
+    fn bug_21_50_unread_output_of_an_attached_reader_stays() {
         let (tasks, bytes) = (2_000, 1 << 20);
         let mut book = Book::new();
         open(&mut book, 1, tasks);

@@ -1,4 +1,4 @@
-//! What comes before what, and cycles in it.
+//! The graph of transactions, of which comes before which, and its cycles.
 
 use std::collections::HashMap;
 

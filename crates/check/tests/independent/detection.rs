@@ -1,5 +1,5 @@
-//! What is detected of what a store does wrong in one operation of a run that is right else, beside
-//! what brute force detects.
+//! The share of single wrong operations, in runs that are right else, that the checker detects,
+//! beside brute force's share.
 
 use std::fmt::Write as _;
 

@@ -171,7 +171,7 @@ mod tests {
     /// A token that passes in plain HTTP beyond this host is not one for commands, unless the rack
     /// file says so.
     #[test]
-    fn bug_21_62_owners_reached_from_other_hosts_have_workers_without_exec() {
+    fn bug_21_62_reachable_owners_have_workers_without_exec() {
         for (listen, allows) in [("127.0.0.1:0", true), ("0.0.0.0:0", false)] {
             let line = format!("--system falcon --listen {listen}");
             let (rack, _ports) = rack(&args(&line)).unwrap();

@@ -1,5 +1,5 @@
-//! What a script has changed, so that all of it can be undone: a script that is stopped has changed
-//! nothing.
+//! The changes of a script, kept so that all of them can be undone: a script that is stopped has
+//! changed nothing.
 //!
 //! Nothing is copied that may be large. A value that is deleted or replaced is moved here. A
 //! collection that is changed in place notes the inverse of each change ([`Notes`]). Only strings,

@@ -1,5 +1,5 @@
-//! What is copied early, so that a copy of the state survives writes whose effect on one key hangs
-//! on others ([`crate::early`]): for the own snapshot, and for replicas that join.
+//! Keys that are copied early, so that a copy of the state survives writes whose effect on one key
+//! hangs on others ([`crate::early`]): for the own snapshot, and for replicas that join.
 
 use alloc::vec::Vec;
 

@@ -15,7 +15,7 @@ use crate::early::{Copied, Waiting, part_of};
 use crate::limits::Limits;
 use crate::link::Sender;
 use crate::log::Log;
-use crate::parts::{HASH_BYTES, PART_RESULTS, PART_TABLE, Part};
+use crate::parts::{HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE, Part};
 
 /// Records kept behind what is committed, for joining replicas whose feeder changes.
 const TAIL_RECORDS: u64 = 8_192;
@@ -159,7 +159,7 @@ impl SnapshotSource {
         let is_chunk = wanted != PART_TABLE && wanted != PART_RESULTS;
         if is_chunk
             && copy_out.part.as_ref().is_none_or(|own| own.number < part)
-            && let Some((position, bytes)) = copy_out.early.take(wanted, taken)
+            && let Some((position, bytes)) = copy_out.early.take(wanted == PART_OBJECTS, taken)
         {
             copy_out.part = Some(Part { number: part, position, bytes: Some(bytes) });
         }
@@ -326,7 +326,6 @@ mod tests {
     use concord_wire::control::LogEnd;
 
     use super::*;
-    use crate::parts::PART_OBJECTS;
 
     const ME: NodeId = NodeId(1);
     const EPOCH: Epoch = Epoch(4);

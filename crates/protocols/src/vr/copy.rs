@@ -373,7 +373,7 @@ impl<E: Engine> Vr<E> {
         if wanted != PART_TABLE
             && wanted != PART_RESULTS
             && outgoing_copy.part.as_ref().is_none_or(|own| own.number < part)
-            && let Some((position, bytes)) = outgoing_copy.early.take(wanted, taken)
+            && let Some((position, bytes)) = outgoing_copy.early.take(wanted == PART_OBJECTS, taken)
         {
             outgoing_copy.part = Some(Part { number: part, position, bytes: Some(bytes) });
         }

@@ -137,7 +137,7 @@ fn first_of_two_outputs_is_fetched() {
 
 /// An owner that has no room takes no more outputs, and their worker keeps them.
 #[test]
-fn bug_21_50_outputs_stay_at_their_worker_while_there_is_no_room() {
+fn bug_21_50_outputs_stay_at_their_worker_without_room() {
     let output = vec![7; 3_000];
     let (mut owner, mut worker) = (owner(Guards::ALL), worker(Guards::ALL));
     owner.submit(at(0), job(1, false));

@@ -1,4 +1,4 @@
-//! How many cells and sessions, and how long values are.
+//! The size of a chain's registers: cells, sessions, and the length of values.
 
 use core::fmt;
 
