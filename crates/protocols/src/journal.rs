@@ -65,6 +65,8 @@ const SLOW_SHARE: u64 = 8;
 /// So many syncs one after the other an election takes, in half of the patience with it.
 const SYNCS: u64 = 3;
 const SLOW_NS_MAX: Duration = 10 * SEC;
+/// A disk is as slow as the fastest of so many syncs: one that hung once is not slow.
+const SYNCS_SEEN: usize = 4;
 
 /// How far a snapshot of the own state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,8 +145,8 @@ pub(crate) struct Journal {
     /// For how long the group that is under way is on its way, and when that was looked at.
     silent_ns: Duration,
     looked_at: Option<Instant>,
-    /// How long a group was lately on its way.
-    sync_ns: Duration,
+    /// How long each of the newest groups was on its way.
+    syncs_ns: [Duration; SYNCS_SEEN],
     /// The disk has no room.
     is_short: bool,
     /// What was there was given up, and nothing was written since that a state could begin with.
@@ -294,7 +296,7 @@ impl Journal {
     /// By how much longer than with a fast disk an election or a view change may take: each of its
     /// steps waits for a sync.
     pub(crate) fn slow_ns(&self, lease_ns: Duration) -> Duration {
-        let sync_ns = self.sync_ns.max(self.silent_ns);
+        let sync_ns = self.syncs_ns.into_iter().min().unwrap_or(0);
         if sync_ns * SLOW_SHARE < lease_ns { 0 } else { (sync_ns * SYNCS).min(SLOW_NS_MAX) }
     }
 
@@ -519,8 +521,8 @@ impl Journal {
             return None;
         }
         self.durable_batches = number;
-        // It falls slowly: one that was fast once may be slow again.
-        self.sync_ns = self.silent_ns.max(self.sync_ns - self.sync_ns / 8);
+        self.syncs_ns.rotate_left(1);
+        self.syncs_ns[SYNCS_SEEN - 1] = self.silent_ns;
         (self.silent_ns, self.looked_at) = (0, None);
         self.durable = self.durable.max(self.under_way);
         let waiting = self.waiting.take_if(|waiting| waiting.is_handed_out)?;
@@ -807,11 +809,13 @@ mod tests {
         };
         sync(&mut journal, &mut at, 50 * MS);
         assert_eq!(journal.slow_ns(lease_ns), 0, "as with a fast disk");
-        sync(&mut journal, &mut at, 400 * MS);
-        assert_eq!(journal.slow_ns(lease_ns), SYNCS * 400 * MS);
-        (0..20).for_each(|_| sync(&mut journal, &mut at, 0));
-        assert_eq!(journal.slow_ns(lease_ns), 0, "it is fast again");
         sync(&mut journal, &mut at, 60 * SEC);
+        assert_eq!(journal.slow_ns(lease_ns), 0, "it hung once");
+        (0..4).for_each(|_| sync(&mut journal, &mut at, 400 * MS));
+        assert_eq!(journal.slow_ns(lease_ns), SYNCS * 400 * MS);
+        sync(&mut journal, &mut at, 0);
+        assert_eq!(journal.slow_ns(lease_ns), 0, "it is fast again");
+        (0..4).for_each(|_| sync(&mut journal, &mut at, 60 * SEC));
         assert_eq!(journal.slow_ns(lease_ns), SLOW_NS_MAX);
     }
 
