@@ -43,7 +43,7 @@ unit: ## unit tests, vectors, simulator seeds, and the tests over real processes
 	$(CARGO) test --workspace --locked
 
 guards: ## every state of small racks; each removed guard is caught; a release build replays the same
-	$(CARGO) test --profile guards --locked -p concord-sim --features mutants --test guards --test edges --test exhaustive --test falcon --test flair --test durable -- --nocapture
+	$(CARGO) test --profile guards --locked -p concord-sim --features mutants --test guards --test edges --test exhaustive --test falcon --test flair --test durable --test netcraq -- --nocapture
 	CONCORD_BAG_SEEDS=$(BAG_SEEDS) \
 	$(CARGO) test --profile guards --locked -p concord-sim --features mutants --test bag -- --nocapture
 	$(CARGO) test --profile guards --locked -p concord-sim --features mutants --test swarm -- digests_of
