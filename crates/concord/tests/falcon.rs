@@ -175,7 +175,7 @@ fn what_makes_no_sense_gets_one_line_and_nothing_is_lost() {
     let backward = jobs.refused("submit", &["--array", "9-0", "--no-op"]);
     assert_eq!(backward, "concord: --array 9-0 goes backward: write --array 0-9");
     let limit = jobs.refused("submit", &["--limit", "2 s", "--no-op"]);
-    assert!(limit.contains("like 100us, 500ms, 2s or 1m"), "{limit}");
+    assert!(limit.contains("like 100us, 500ms, 1.5s, 2m or 1h"), "{limit}");
     let long = jobs.rack.run.join("long");
     std::fs::write(&long, "x".repeat((1 << 20) + 1)).unwrap();
     let line = jobs.refused("submit", &["--lines", &long.display().to_string(), "--", "echo"]);
