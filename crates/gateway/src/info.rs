@@ -249,7 +249,7 @@ fn stats(core: &Core, facts: &Facts<'_>, out: &mut String) {
     line!(out, "tracking_total_items:{items}");
     line!(out, "tracking_total_prefixes:{prefixes}");
     line!(out, "evicted_clients:{}", count.clients_given_up);
-    line!(out, "client_output_buffer_limit_disconnections:{}", count.clients_over_limit);
+    line!(out, "concord_clients_over_limit:{}", count.clients_over_limit);
     line!(out, "total_error_replies:{}", core.errors.total());
     line!(out, "concord_reads:{}", client.read_replies);
     line!(out, "concord_reads_fast:{}", client.fast_reads);
