@@ -79,7 +79,7 @@ impl Gateway {
         self.core.client.is_registered() && !self.core.wants_table && !self.is_shut_down
     }
 
-    /// Whether the rack left the last command of the last seconds ([`FAILING_NS`]) without an
+    /// Whether the rack left the last command of the last seconds (`FAILING_NS`) without an
     /// answer, and has answered none since: a load balancer does better with another gateway. Some
     /// seconds later it may try again.
     #[must_use]

@@ -10,7 +10,7 @@
 //! request with its outcome, which every member takes over in one pass, in this order. The tail
 //! answers the client, comes round, and acknowledges to all others.
 //!
-//! Numbered steps: **1** which epoch, **2** which member may do it, **3** registers ([`stages`]),
+//! Numbered steps: **1** which epoch, **2** which member may do it, **3** registers (`stages`),
 //! **4** what leaves.
 
 mod layout;
