@@ -1,6 +1,5 @@
-//! Subscriptions: the clients of this gateway, and of the others how many there are. the clients of
-//! this gateway, and of the others how many there are. And what waits until the others have heard
-//! of it.
+//! Subscriptions: the clients of this gateway, and of the others how many there are; and replies
+//! that wait until the others have heard of a change.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
