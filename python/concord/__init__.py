@@ -10,7 +10,7 @@ says it: ``CONCORD_OWNER`` and ``CONCORD_TOKEN``.
 
 Functions, arguments and results are pickled, so the workers must be able to import what they name (``path`` says where), this
 package among it. What is defined in ``__main__`` cannot be imported; with ``cloudpickle`` installed, which is used where it
-can be imported, it need not be. A worker keeps an interpreter for each task that it runs at a time (docs/falcon.md, Handlers).
+can be imported, it need not be. A worker keeps an interpreter for each task that it runs at a time (docs/internals/falcon.md, Handlers).
 """
 
 import base64
@@ -45,7 +45,7 @@ RAISED = 100
 
 
 class TaskError(Exception):
-    """A task that has no result: ``how`` is failed, unknown, lost or cancelled (docs/falcon.md)."""
+    """A task that has no result: ``how`` is failed, unknown, lost or cancelled (docs/internals/falcon.md)."""
 
     def __init__(self, how, why):
         super().__init__(f"{how}: {why}" if why else how)

@@ -1,4 +1,4 @@
-"""A handler of tasks (docs/falcon.md, Handlers): ``python3 -m concord.worker`` calls what it is told, and answers.
+"""A handler of tasks (docs/internals/falcon.md, Handlers): ``python3 -m concord.worker`` calls what it is told, and answers.
 
 What the called functions print goes to standard error: standard output is the answers'.
 """

@@ -147,7 +147,7 @@ def table(ended):
     ).stdout.strip()
     lines = ["# Applications", "", "Written by `make apps`: applications from their registries, each with a short real"]
     lines += ["workload (`tests/apps/`), against a redis-server and against a rack with each engine; what runs and"]
-    lines += ["what does not is explained in docs/applications.md.", "", f"Concord at {commit}. {versions()}.", ""]
+    lines += ["what does not is explained in docs/guides/applications.md.", "", f"Concord at {commit}. {versions()}.", ""]
     lines += ["| application | " + " | ".join(SERVERS) + " |", "|---" * (1 + len(SERVERS)) + "|"]
     for path in apps():
         cells = ["ok" if not ended[s][path] else f"`{ended[s][path].replace('|', '/')}`" for s in SERVERS]

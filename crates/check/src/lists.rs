@@ -1,8 +1,8 @@
 //! In which order the elements of a list were pushed.
 //!
-//! A list that was seen says in which order those of its elements came that were pushed on one side, and each by one operation
-//! only: whoever looks for an order of pushes that were under way together, and whose replies are not known, need not
-//! try all.
+//! A list that was seen says in which order those of its elements came that were pushed on one
+//! side, and each by one operation only: whoever looks for an order of pushes that were under way
+//! together, and whose replies are not known, need not try all.
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -14,7 +14,8 @@ use crate::plan::Op;
 /// An operation that pushed an element (its place), and whether on the left; `None` if several did.
 type Pushes<'a> = HashMap<&'a [u8], Option<(usize, bool)>, FxBuildHasher>;
 
-/// Notes for each push of `done` which earlier ones it must not overtake, by the lists that were seen.
+/// Notes for each push of `done` which earlier ones it must not overtake, by the lists that were
+/// seen.
 pub(crate) fn keep_order_of_pushes(done: &mut [Op<'_>], open: &[Op<'_>]) {
     for (later, earlier) in shown(done, open) {
         let source = done[earlier].source;

@@ -1,4 +1,4 @@
-//! What one key does, sequentially: the specification that histories are held against.
+//! The sequential behaviour of one key: the specification that histories are held against.
 //!
 //! [`step`] takes a state, a command and the reply that a client saw, and says what state follows,
 //! or that no sequential store would have answered so. Except for expiry it is deterministic: a key

@@ -27,8 +27,8 @@ pub(crate) struct Op<'h> {
     pub(crate) inert: bool,
     /// What it leaves does not depend on what it finds.
     pub(crate) overwrites: bool,
-    /// Completed operations that it must not overtake, since its client sent them before it or a list shows it, by
-    /// `source`.
+    /// Completed operations that it must not overtake, since its client sent them before it or a
+    /// list shows it, by `source`.
     pub(crate) after: Vec<u32>,
 }
 

@@ -1,17 +1,18 @@
 //! Is a history of transactions over several keys strictly serializable?
 //!
-//! In the manner of Elle (Kingsbury and Alvaro, VLDB 2020): what transactions read tells which must come
-//! before which, and so does real time; if these dependencies have a cycle there is no order. Values are
-//! unique for each key, so that a read names whose write it saw.
+//! In the manner of Elle (Kingsbury and Alvaro, VLDB 2020): what transactions read tells which must
+//! come before which, and so does real time; if these dependencies have a cycle there is no order.
+//! Values are unique for each key, so that a read names whose write it saw.
 //!
-//! - A list that is only appended to shows the order of all appends that were ever seen: nothing is left to
-//!   guess, and a history without a cycle has an order.
-//! - Of a register it is known whose write was read. Which of two writes came first is known where a
-//!   transaction read the one and wrote the other, and where the one had returned before the other was
-//!   called. Other orders are not guessed: what is found is a violation, but not each is found.
+//! - A list that is only appended to shows the order of all appends that were ever seen: nothing is
+//!   left to guess, and a history without a cycle has an order.
+//! - Of a register it is known whose write was read. Which of two writes came first is known where
+//!   a transaction read the one and wrote the other, and where the one had returned before the
+//!   other was called. Other orders are not guessed: what is found is a violation, but not each is
+//!   found.
 //!
-//! Dependencies (Adya): ww, a write after the one before it; wr, a read after the write that it saw; rw, a
-//! write after a read that did not see it; and real time.
+//! Dependencies (Adya): ww, a write after the one before it; wr, a read after the write that it
+//! saw; rw, a write after a read that did not see it; and real time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -79,7 +80,8 @@ pub enum Anomaly {
         /// The key.
         key: u64,
     },
-    /// Two reads of a list of which neither is the beginning of the other, or a value that is in it twice.
+    /// Two reads of a list of which neither is the beginning of the other, or a value that is in it
+    /// twice.
     Order {
         /// Who read it.
         reader: usize,
@@ -136,8 +138,8 @@ impl fmt::Display for Anomaly {
     }
 }
 
-/// Whether there is an order of all transactions in which each sees what those before it wrote, and which
-/// keeps to real time.
+/// Whether there is an order of all transactions in which each sees what those before it wrote, and
+/// which keeps to real time.
 ///
 /// # Errors
 /// An [`Anomaly`] that shows that there is none.
@@ -398,7 +400,8 @@ impl Graph {
         }
     }
 
-    /// A shortest cycle through some transaction of a strongly connected component, if there is one.
+    /// A shortest cycle through some transaction of a strongly connected component, if there is
+    /// one.
     fn cycle(&self) -> Option<Vec<(usize, Edge)>> {
         let component = self.components();
         let mut sizes: HashMap<usize, usize> = HashMap::new();

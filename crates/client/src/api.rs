@@ -1,4 +1,4 @@
-//! What goes into the client and what comes out of it.
+//! The inputs and outputs of the client.
 
 use core::fmt;
 

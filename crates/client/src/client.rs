@@ -360,8 +360,8 @@ impl Client {
         self.done.pop_front()
     }
 
-    /// The next object that was written since a request with [`Flags::WAITS`] found nothing there; `None` in
-    /// it: any may have been. It may be lost, and come late, or in vain.
+    /// The next object that was written since a request with [`Flags::WAITS`] found nothing there;
+    /// `None` in it: any may have been. It may be lost, and come late, or in vain.
     pub fn poll_pushed(&mut self) -> Option<Option<ObjectId>> {
         self.pushed.pop_front()
     }
@@ -398,7 +398,7 @@ impl Client {
     ) {
         self.drop_transfer(number);
         let Some(slot) = self.slots.live_mut(number) else { return };
-        self.flow.end_turns(slot, &mut self.ready);
+        self.flow.release(slot, &mut self.ready);
         let latency_ns = now.instant.since(slot.submitted_at);
         let nobody = Repr::new(Op::Read);
         let trace = Trace::new(from.unwrap_or(&nobody), slot.sends, latency_ns);
@@ -478,8 +478,9 @@ impl Client {
 mod tests {
     use super::*;
 
+    /// Buffers are used again but none that is large and not too many.
     #[test]
-    fn buffers_are_used_again_but_none_that_is_large_and_not_too_many() {
+    fn buffer_reuse_is_bounded() {
         let addr = Addr { ip: 1, port: 1 };
         let mut client = Client::new(ClientConfig::new(addr, addr), Rng::new(1));
         for (bytes, is_kept) in [(0, false), (1, true), (BUFFER_BYTES_MAX, true)] {

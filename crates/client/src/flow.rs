@@ -1,13 +1,13 @@
-//! How much of long values is under way at once (trap T17). A replica has room for some transfers, and
-//! each socket on the way for some packets: a few transfers go on at a time and the others wait, so that
+//! The amount of long values in flight (trap T17). A replica has room for some transfers, and each
+//! socket on the way for some packets: a few transfers go on at a time and the others wait, so that
 //! those that were begun come to their end.
 //!
-//! - Large writes have their turn one after the other, in their order: from the first fragment of the
-//!   body until the write is answered.
+//! - Large writes have their turn one after the other, in their order: from the first fragment of
+//!   the body until the write is answered.
 //! - A long reply that has no turn is given back to its replica, and asked for again in its turn.
 //! - Fragments under way are bounded by a window that grows with what arrives, is halved by what is
-//!   lost (Jacobson 1988), and shrinks while they queue on their way (Brakmo 1995): whoever waits for a
-//!   small reply stands behind them.
+//!   lost (Jacobson 1988), and shrinks while they queue on their way (Brakmo 1995): whoever waits
+//!   for a small reply stands behind them.
 
 use alloc::collections::{BTreeSet, VecDeque};
 
@@ -34,14 +34,15 @@ const PARTS_STEP: u32 = 16;
 const QUEUE_NS: Duration = 100 * US;
 /// What is lost at once halves the window once.
 const CUT_NS: Duration = 50 * MS;
-/// Fragments that each transfer may have under way, however small the window: a window is not shared
-/// by more transfers than have that much of it.
+/// Fragments that each transfer may have under way, however small the window: a window is not
+/// shared by more transfers than have that much of it.
 const PARTS_EACH: u32 = 16;
 /// The window while long replies are to be in nobody's way.
 const PARTS_MODEST: u32 = 32;
 /// A fragment whose round trip takes longer is not waited for.
 const TIMED_NS_MAX: Duration = 1_000 * MS;
-/// So many measured parts in a row that were sent again were not all lost: the time-out is too short.
+/// So many measured parts in a row that were sent again were not all lost: the time-out is too
+/// short.
 const TIMED_AGAIN_MAX: u8 = 4;
 
 /// The fragment, or block of them, whose round trip is measured.
@@ -55,9 +56,9 @@ struct Timed {
 
 /// Whether a large write has its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum Admission {
     /// It has.
-    Has,
+    Admitted,
     /// It waits; `is_new` if it did not before.
     Waits { is_new: bool },
 }
@@ -188,9 +189,9 @@ impl Flow {
         }
     }
 
-    /// The round trip of a part that has come, if it was measured. Of one that was sent again nobody
-    /// knows which sending arrived (Karn, Partridge 1987): it counts only if that is so for several in
-    /// a row.
+    /// The round trip of a part that has come, if it was measured. Of one that was sent again
+    /// nobody knows which sending arrived (Karn, Partridge 1987): it counts only if that is so for
+    /// several in a row.
     pub fn timed(&mut self, now: Instant, number: u64, part: u32) -> Option<Duration> {
         let timed = self.timed.take_if(|t| (t.number, t.part) == (number, part))?;
         self.timed_again = if timed.sent_again { self.timed_again + 1 } else { 0 };
@@ -203,7 +204,7 @@ impl Flow {
         Some(rtt_ns)
     }
 
-    fn has_turn_for(&self, bytes: usize) -> bool {
+    fn has_room_for(&self, bytes: usize) -> bool {
         self.downloads == 0
             || (self.downloads < self.transfers_max(DOWNLOADS_MAX)
                 && self.download_bytes + bytes <= DOWNLOADS_BYTES_MAX)
@@ -230,43 +231,43 @@ impl Flow {
         self.large_bytes += slot.packet.len();
     }
 
-    /// Takes a turn for a large write, or lets it wait. In their order: one that waits for another one
-    /// has its turn later. Who may go on now is put to `ready`.
-    pub fn take_turn(&mut self, slot: &mut Slot, ready: &mut VecDeque<u64>) -> Turn {
-        if slot.has_turn {
-            return Turn::Has;
+    /// Takes a turn for a large write, or lets it wait. In their order: one that waits for another
+    /// one has its turn later. Who may go on now is put to `ready`.
+    pub fn admit(&mut self, slot: &mut Slot, ready: &mut VecDeque<u64>) -> Admission {
+        if slot.is_admitted {
+            return Admission::Admitted;
         }
         let number = slot.number;
         let is_first = self.waiting_writes.first().is_none_or(|first| number <= *first);
         if !is_first || self.large_writes >= self.transfers_max(LARGE_WRITES_MAX) {
-            return Turn::Waits { is_new: self.waiting_writes.insert(number) };
+            return Admission::Waits { is_new: self.waiting_writes.insert(number) };
         }
         self.waiting_writes.remove(&number);
         self.large_writes += 1;
-        slot.has_turn = true;
+        slot.is_admitted = true;
         ready.extend(self.waiting_writes.first());
-        Turn::Has
+        Admission::Admitted
     }
 
     /// A request ends: others have their turn, and are put to `ready`.
-    pub fn end_turns(&mut self, slot: &mut Slot, ready: &mut VecDeque<u64>) {
+    pub fn release(&mut self, slot: &mut Slot, ready: &mut VecDeque<u64>) {
         self.end_download(slot);
         if !slot.is_large() {
             return;
         }
         self.large_bytes = self.large_bytes.saturating_sub(slot.packet.len());
         self.waiting_writes.remove(&slot.number);
-        if core::mem::take(&mut slot.has_turn) {
+        if core::mem::take(&mut slot.is_admitted) {
             self.large_writes -= 1;
         }
         ready.extend(self.waiting_writes.first());
     }
 
     /// Takes a turn for a long reply of `bytes`, or keeps the one that it has; whether it has one.
-    pub fn take_download_turn(&mut self, slot: &mut Slot, bytes: u32) -> bool {
+    pub fn admit_download(&mut self, slot: &mut Slot, bytes: u32) -> bool {
         if slot.is_downloading {
             self.download_bytes -= slot.reply_bytes as usize;
-        } else if !self.has_turn_for(bytes as usize) {
+        } else if !self.has_room_for(bytes as usize) {
             slot.reply_bytes = bytes;
             return false;
         } else {
@@ -303,7 +304,7 @@ impl Flow {
                 continue;
             };
             let bytes = slot.reply_bytes;
-            if !self.take_download_turn(slot, bytes) {
+            if !self.admit_download(slot, bytes) {
                 return None;
             }
             self.parked.pop_front();
@@ -367,8 +368,9 @@ mod tests {
         Slot { number, packet, ..Slot::default() }
     }
 
+    /// The window grows with what arrives and is halved once by what is lost together.
     #[test]
-    fn the_window_grows_with_what_arrives_and_is_halved_once_by_what_is_lost_together() {
+    fn window_grows_and_halves_once_per_loss() {
         let mut flow = Flow::default();
         assert_eq!(room(&flow), 256);
         for _ in 0..256 {
@@ -388,8 +390,9 @@ mod tests {
         assert_eq!(room(&flow), 1_024, "and no more");
     }
 
+    /// The window shrinks while fragments queue and grows again once they do not.
     #[test]
-    fn the_window_shrinks_while_fragments_queue_and_grows_again_once_they_do_not() {
+    fn window_shrinks_while_fragments_queue() {
         let mut flow = Flow::default();
         let round_trip = |flow: &mut Flow, part: u32, us: u64| {
             flow.time(Instant(0), 1, part);
@@ -418,8 +421,9 @@ mod tests {
         assert_eq!(flow.window(32), 32, "more cannot end than was begun");
     }
 
+    /// One part is timed at a time and one that takes too long is not waited for.
     #[test]
-    fn one_part_is_timed_at_a_time_and_one_that_takes_too_long_is_not_waited_for() {
+    fn one_part_is_timed_at_a_time() {
         let mut flow = Flow::default();
         flow.time(at(10), 1, 5);
         flow.time(at(11), 2, 6);
@@ -434,9 +438,10 @@ mod tests {
         assert_eq!(flow.timed(at(1_022), 1, 9), Some(MS));
     }
 
-    /// Karn: nobody knows which sending arrived; but where that is so again and again, the time-out is short.
+    /// Karn: nobody knows which sending arrived; but where that is so again and again, the time-out
+    /// is short.
     #[test]
-    fn a_part_that_was_sent_again_counts_only_if_that_is_so_for_four_in_a_row() {
+    fn resent_parts_count_after_four_in_a_row() {
         let mut flow = Flow::default();
         let mut part = 0;
         let mut measure = |flow: &mut Flow, again: bool| {
@@ -465,26 +470,27 @@ mod tests {
         }
     }
 
+    /// Large writes have their turn in their order and others when one ends.
     #[test]
-    fn large_writes_have_their_turn_in_their_order_and_others_when_one_ends() {
+    fn large_writes_in_order() {
         let (mut flow, mut ready) = (Flow::default(), VecDeque::new());
         let mut slots: Vec<Slot> = (1..=20).map(large_write).collect();
-        let mut turn = |slot: &mut Slot, ready: &mut VecDeque<u64>| flow.take_turn(slot, ready);
+        let mut admit = |slot: &mut Slot, ready: &mut VecDeque<u64>| flow.admit(slot, ready);
         for slot in &mut slots[..16] {
-            assert_eq!(turn(slot, &mut ready), Turn::Has);
-            assert_eq!(turn(slot, &mut ready), Turn::Has, "it keeps it");
+            assert_eq!(admit(slot, &mut ready), Admission::Admitted);
+            assert_eq!(admit(slot, &mut ready), Admission::Admitted, "it keeps it");
         }
-        assert_eq!(turn(&mut slots[17], &mut ready), Turn::Waits { is_new: true });
-        assert_eq!(turn(&mut slots[17], &mut ready), Turn::Waits { is_new: false });
-        assert_eq!(turn(&mut slots[16], &mut ready), Turn::Waits { is_new: true });
+        assert_eq!(admit(&mut slots[17], &mut ready), Admission::Waits { is_new: true });
+        assert_eq!(admit(&mut slots[17], &mut ready), Admission::Waits { is_new: false });
+        assert_eq!(admit(&mut slots[16], &mut ready), Admission::Waits { is_new: true });
         assert!(ready.is_empty());
-        flow.end_turns(&mut slots[3], &mut ready);
+        flow.release(&mut slots[3], &mut ready);
         assert_eq!(ready.pop_front(), Some(17), "the lowest of those that wait");
-        let mut turn = |slot: &mut Slot, ready: &mut VecDeque<u64>| flow.take_turn(slot, ready);
-        assert_eq!(turn(&mut slots[17], &mut ready), Turn::Waits { is_new: false });
-        assert_eq!(turn(&mut slots[16], &mut ready), Turn::Has);
+        let mut admit = |slot: &mut Slot, ready: &mut VecDeque<u64>| flow.admit(slot, ready);
+        assert_eq!(admit(&mut slots[17], &mut ready), Admission::Waits { is_new: false });
+        assert_eq!(admit(&mut slots[16], &mut ready), Admission::Admitted);
         assert_eq!(ready.pop_front(), Some(18), "who may go on if there is room");
-        assert_eq!(turn(&mut slots[17], &mut ready), Turn::Waits { is_new: false });
+        assert_eq!(admit(&mut slots[17], &mut ready), Admission::Waits { is_new: false });
     }
 
     #[test]
@@ -498,36 +504,37 @@ mod tests {
             flow.take_large(slot);
         });
         assert!(!flow.has_room_for_large());
-        flow.end_turns(&mut slots[0], &mut ready);
+        flow.release(&mut slots[0], &mut ready);
         assert!(flow.has_room_for_large());
         flow.take_large(&slots[0]);
-        flow.end_turns(&mut Slot::default(), &mut ready);
+        flow.release(&mut Slot::default(), &mut ready);
         assert!(!flow.has_room_for_large(), "a small one has taken nothing");
     }
 
+    /// Long replies are pulled a few at a time by number and by bytes.
     #[test]
-    fn long_replies_are_pulled_a_few_at_a_time_by_number_and_by_bytes() {
+    fn long_replies_are_pulled_within_bounds() {
         let mut flow = Flow::default();
         let mut slots: Vec<Slot> = (0..18).map(|_| Slot::default()).collect();
         for slot in &mut slots[..16] {
-            assert!(flow.take_download_turn(slot, 1_000));
+            assert!(flow.admit_download(slot, 1_000));
         }
-        assert!(!flow.take_download_turn(&mut slots[16], 1_000));
+        assert!(!flow.admit_download(&mut slots[16], 1_000));
         assert_eq!(slots[16].reply_bytes, 1_000);
         flow.end_download(&mut slots[0]);
         flow.end_download(&mut slots[0]);
-        assert!(flow.take_download_turn(&mut slots[16], 1_000));
-        assert!(!flow.take_download_turn(&mut slots[17], 1_000), "one has ended, not two");
+        assert!(flow.admit_download(&mut slots[16], 1_000));
+        assert!(!flow.admit_download(&mut slots[17], 1_000), "one has ended, not two");
         // By bytes: the first has its turn however long it is, and may turn out longer.
         let mut flow = Flow::default();
         let [mut one, mut two, mut three] = [(); 3].map(|()| Slot::default());
-        assert!(flow.take_download_turn(&mut one, 64 << 20));
-        assert!(!flow.take_download_turn(&mut two, 1));
-        assert!(flow.take_download_turn(&mut one, 16 << 20), "it keeps its turn");
-        assert!(flow.take_download_turn(&mut two, 16 << 20));
-        assert!(!flow.take_download_turn(&mut three, 1));
+        assert!(flow.admit_download(&mut one, 64 << 20));
+        assert!(!flow.admit_download(&mut two, 1));
+        assert!(flow.admit_download(&mut one, 16 << 20), "it keeps its turn");
+        assert!(flow.admit_download(&mut two, 16 << 20));
+        assert!(!flow.admit_download(&mut three, 1));
         flow.end_download(&mut one);
-        assert!(flow.take_download_turn(&mut three, 16 << 20));
+        assert!(flow.admit_download(&mut three, 16 << 20));
     }
 
     #[test]
@@ -537,15 +544,16 @@ mod tests {
         assert_eq!(room(&flow), 64);
         let (mut ready, mut slots) = (VecDeque::new(), Vec::new());
         slots.extend((1..=5).map(large_write));
-        let turns = slots.iter_mut().map(|slot| flow.take_turn(slot, &mut ready));
-        assert_eq!(turns.filter(|turn| *turn == Turn::Has).count(), 4);
+        let admissions = slots.iter_mut().map(|slot| flow.admit(slot, &mut ready));
+        assert_eq!(admissions.filter(|admit| *admit == Admission::Admitted).count(), 4);
         let mut slots = [(); 5].map(|()| Slot::default());
-        let turns = slots.iter_mut().map(|slot| flow.take_download_turn(slot, 1));
-        assert_eq!(turns.filter(|has| *has).count(), 4);
+        let admissions = slots.iter_mut().map(|slot| flow.admit_download(slot, 1));
+        assert_eq!(admissions.filter(|has| *has).count(), 4);
     }
 
+    /// A refused read goes again once for each long reply that ended.
     #[test]
-    fn a_refused_read_goes_again_once_for_each_long_reply_that_ended() {
+    fn refused_read_retried_per_ended_reply() {
         let (mut flow, mut slots) = (Flow::default(), Slots::new(8, 1, 8));
         let sent =
             |slots: &mut Slots| slots.add_read(Slot { state: State::Sent, ..Slot::default() });
@@ -553,8 +561,8 @@ mod tests {
         reads.iter().for_each(|number| flow.refused(*number));
         assert_eq!(flow.next_refused(&slots), None, "none has ended");
         let [mut one, mut two] = [(); 2].map(|()| Slot::default());
-        flow.take_download_turn(&mut one, 1);
-        flow.take_download_turn(&mut two, 1);
+        flow.admit_download(&mut one, 1);
+        flow.admit_download(&mut two, 1);
         flow.end_download(&mut one);
         assert_eq!(flow.next_refused(&slots), Some(reads[0]));
         assert_eq!(flow.next_refused(&slots), None);

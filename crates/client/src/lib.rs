@@ -1,12 +1,12 @@
-//! The client of a Concord rack, as a state machine without I/O: sessions, request numbers, retries,
-//! deadlines, values of many packets. One for the gateway, the native client, the bench and the
-//! simulator.
+//! The client of a Concord rack, as a state machine without I/O: sessions, request numbers,
+//! retries, deadlines, values of many packets. One for the gateway, the native client, the bench
+//! and the simulator.
 //!
 //! Read [`Client`] and [`Outcome`] first.
 //!
-//! The law of the API is that of every [`Machine`](concord_core::Machine), with an input of its own,
-//! [`Client::submit`]: after each input, [`Client::poll`] until it gives nothing. Each submitted
-//! request ends in exactly one [`Done`].
+//! The law of the API is that of every [`Machine`](concord_core::Machine), with an input of its
+//! own, [`Client::submit`]: after each input, [`Client::poll`] until it gives nothing. Each
+//! submitted request ends in exactly one [`Done`].
 //!
 //! What it guarantees, together with the replicas' client table (trap T16): a write is executed at
 //! most once; [`Outcome::Reply`] means exactly once.

@@ -6,14 +6,14 @@ use concord_wire::rpc::{HEADER_BYTES, READ_BIT};
 use concord_wire::{Flags, Op, Repr, Sink};
 
 use crate::client::Client;
-use crate::flow::Turn;
+use crate::flow::Admission;
 use crate::route::ATTEMPTS_UNTIL_DOUBT;
 use crate::slots::{Slot, State};
 use crate::timers::{ROUNDS, Timer, WHOLE};
 use crate::transfer::staged_hdr;
 
-/// A write that was sent more often as the first of its connection, and is not answered, goes alone:
-/// it is not its order that keeps it from being executed.
+/// A write that was sent more often as the first of its connection, and is not answered, goes
+/// alone: it is not its order that keeps it from being executed.
 const SENDS_AS_FIRST_MAX: u16 = 1;
 /// So does one that was sent more often in whatever place.
 const SENDS_TOGETHER_MAX: u16 = 40;
@@ -65,9 +65,9 @@ impl Client {
         }
         if slot.is_large() && !slot.is_staged {
             slot.state = State::Waiting;
-            match self.flow.take_turn(slot, &mut self.ready) {
-                Turn::Has => self.start_upload(now, number, sink),
-                Turn::Waits { is_new } => self.count.large_waited += u64::from(is_new),
+            match self.flow.admit(slot, &mut self.ready) {
+                Admission::Admitted => self.start_upload(now, number, sink),
+                Admission::Waits { is_new } => self.count.large_waited += u64::from(is_new),
             }
             return;
         }
@@ -121,7 +121,7 @@ impl Client {
             // A predecessor that was answered or abandoned is not waited for: if it was abandoned
             // with its session, it would be waited for in vain.
             repr.after_delta = if is_after_live { (number - after) as u16 } else { 0 };
-            self.session.touch(now.instant);
+            self.session.note_use(now.instant);
         }
         if !is_write
             && !repr.flags.has(Flags::WILDCARD)
@@ -254,8 +254,9 @@ mod tests {
 
     use super::*;
 
+    /// Clients choose each reader as often and a retry goes to another one.
     #[test]
-    fn t21_clients_choose_each_reader_as_often_and_a_retry_goes_to_another_one() {
+    fn t21_readers_are_chosen_evenly() {
         let readers = [NodeId(4), NodeId(7), NodeId(9)];
         let read = |request, attempt| Repr {
             session: SessionId(3),

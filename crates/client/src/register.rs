@@ -1,5 +1,5 @@
-//! Registering the session, keeping it known, and what becomes of its writes when it is lost; and asking
-//! for the active switch.
+//! Registering the session, keeping it known, and what becomes of its writes when it is lost; and
+//! asking for the active switch.
 
 use alloc::vec::Vec;
 

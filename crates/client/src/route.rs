@@ -1,5 +1,5 @@
-//! Where packets go: to the active switch, as far as is known. The controller is asked which one that is
-//! when requests stay unanswered.
+//! The destination of packets: to the active switch, as far as is known. The controller is asked
+//! which one that is when requests stay unanswered.
 
 use concord_core::{Instant, MS};
 use concord_wire::Addr;
@@ -32,7 +32,8 @@ impl Route {
         self.switch
     }
 
-    /// Requests stay unanswered: perhaps another switch is active. Who is to be asked, if it is time to.
+    /// Requests stay unanswered: perhaps another switch is active. Who is to be asked, if it is
+    /// time to.
     pub fn doubt(&mut self, now: Instant) -> Option<Addr> {
         let controller = self.controller?;
         if now < self.next_doubt {

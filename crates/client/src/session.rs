@@ -1,5 +1,5 @@
-//! The session under which writes are executed at most once (trap T16): how far it is, and what is to be
-//! sent about it.
+//! The session under which writes are executed at most once (trap T16): how far it is, and what is
+//! to be sent about it.
 
 use concord_core::{Duration, Instant, RequestNumber, Rng, SessionId};
 use concord_wire::{Flags, Op, Repr, Status};
@@ -33,7 +33,7 @@ pub struct Session {
     round: u8,
     resend_at: Instant,
     /// When a write was sent last.
-    touched_at: Instant,
+    used_at: Instant,
 }
 
 /// A packet about the session, to be sent now.
@@ -82,7 +82,7 @@ impl Session {
             attempt: 0,
             round: 0,
             resend_at: Instant::NEVER,
-            touched_at: Instant(0),
+            used_at: Instant(0),
         }
     }
 
@@ -106,8 +106,8 @@ impl Session {
     }
 
     /// A write was sent under it.
-    pub fn touch(&mut self, now: Instant) {
-        self.touched_at = now;
+    pub fn note_use(&mut self, now: Instant) {
+        self.used_at = now;
     }
 
     /// Registers it through the replicated stream, or tries again.
@@ -124,10 +124,10 @@ impl Session {
 
     /// Touches it: the write number 0, which no replica executes because it lies below every lowest
     /// unanswered one. Answered by Stale if the session is known, by SessionExpired if it is not.
-    /// Registering again would not do: it would bring an evicted session back with an empty table, and
-    /// a late duplicate of an answered write would be executed again (T16 c).
+    /// Registering again would not do: it would bring an evicted session back with an empty table,
+    /// and a late duplicate of an answered write would be executed again (T16 c).
     pub fn keep_alive(&mut self, now: Instant) -> SessionRequest {
-        self.touched_at = now;
+        self.used_at = now;
         self.attempt = self.attempt.wrapping_add(1);
         let (session, attempt) = (self.id, self.attempt);
         SessionRequest { flags: Flags::default(), session, request: SESSION_REQUEST, attempt }
@@ -143,14 +143,14 @@ impl Session {
     /// When it is to be touched, if that is due `keepalive_ns` after the last write.
     pub fn keep_alive_at(&self, keepalive_ns: Duration) -> Instant {
         match self.state {
-            SessionState::Ready => self.touched_at.after(keepalive_ns),
+            SessionState::Ready => self.used_at.after(keepalive_ns),
             SessionState::Fresh | SessionState::Registering => Instant::NEVER,
         }
     }
 
-    /// Whether a reply concerns a session and no write of it. No write is sent before the session is
-    /// registered; but a registration may be answered again later, and then its request, a position, may be the number
-    /// of a write that waits.
+    /// Whether a reply concerns a session and no write of it. No write is sent before the session
+    /// is registered; but a registration may be answered again later, and then its request, a
+    /// position, may be the number of a write that waits.
     pub fn is_concerned(&self, repr: &Repr) -> bool {
         let is_own = repr.request == SESSION_REQUEST
             || repr.flags.has(Flags::REGISTER)
@@ -167,7 +167,7 @@ impl Session {
             (SessionState::Registering, Status::Ok) => {
                 self.state = SessionState::Ready;
                 self.round = 0;
-                self.touched_at = now;
+                self.used_at = now;
                 SessionNews::Ready
             }
             // Sessions were evicted since the position that it heard of: it names a later one.

@@ -1,5 +1,5 @@
-//! Where unanswered requests are kept: writes in a ring by their number, reads in a slab whose
-//! index is part of their number.
+//! The places of unanswered requests: writes in a ring by their number, reads in a slab whose index
+//! is part of their number.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -63,7 +63,8 @@ pub struct Slot {
     pub submitted_at: Instant,
     pub first_sent_at: Instant,
     pub sent_at: Instant,
-    /// The ordinal of the last attempt among the packets of the client: which of two was sent later.
+    /// The ordinal of the last attempt among the packets of the client: which of two was sent
+    /// later.
     pub stamp: u64,
     /// How often the request itself was sent. The attempt on the wire is one less.
     pub sends: u16,
@@ -74,7 +75,7 @@ pub struct Slot {
     pub tag: u16,
     pub round: u8,
     /// A large write that has its turn.
-    pub has_turn: bool,
+    pub is_admitted: bool,
     /// A long reply that has its turn, and its length.
     pub is_downloading: bool,
     pub reply_bytes: u32,
@@ -287,8 +288,9 @@ mod tests {
         Slot { state: State::Sent, sends: 1, ..Slot::default() }
     }
 
+    /// Writes are numbered from one and the window goes by the lowest unanswered.
     #[test]
-    fn writes_are_numbered_from_one_and_the_window_goes_by_the_lowest_unanswered() {
+    fn write_numbers_and_window() {
         let mut slots = Slots::new(3, 1, 4);
         let numbers = [(); 3].map(|()| slots.add_write(sent()));
         assert_eq!(numbers, [1, 2, 3]);
@@ -303,8 +305,9 @@ mod tests {
         assert_eq!((slots.low(), slots.next()), (6, 6));
     }
 
+    /// Reads have numbers of their own and the first that is unanswered is the oldest.
     #[test]
-    fn reads_have_numbers_of_their_own_and_the_first_that_is_unanswered_is_the_oldest() {
+    fn read_numbers_and_oldest_unanswered() {
         let mut slots = Slots::new(2, 1, 3);
         let at = |ns| Slot { submitted_at: Instant(ns), ..sent() };
         let reads = [5, 6, 7].map(|ns| slots.add_read(at(ns)));

@@ -10,8 +10,9 @@ use concord_core::{Duration, Instant, MS};
 
 /// How often a time-out doubles before it stays.
 pub const ROUNDS: u8 = 6;
-/// A time-out doubles up to so much, and up to twice the first one where that is more: who takes over from a dead switch or
-/// replica is found soon, and a rack that is slow is not asked more often.
+/// A time-out doubles up to so much, and up to twice the first one where that is more: who takes
+/// over from a dead switch or replica is found soon, and a rack that is slow is not asked more
+/// often.
 pub const BACKOFF_NS_MAX: Duration = 160 * MS;
 /// How long after [`concord_wire::Status::Order`] a write is tried again, if nothing happened
 /// before (trap T22).
@@ -112,8 +113,8 @@ impl Timers {
         self.queues[ORDER_QUEUE].push_back(timer);
     }
 
-    /// Forgets what was answered (`is_past`) at the front of a queue, so that queues stay as short as
-    /// what is unanswered.
+    /// Forgets what was answered (`is_past`) at the front of a queue, so that queues stay as short
+    /// as what is unanswered.
     pub fn prune(&mut self, lane: Lane, round: u8, is_past: impl Fn(&Timer) -> bool) {
         let queue = &mut self.queues[queue_index(lane, round.min(ROUNDS - 1))];
         while queue.front().is_some_and(&is_past) {
@@ -175,8 +176,9 @@ mod tests {
 
     use super::*;
 
+    /// The timeout follows the round trips within its bounds and doubles.
     #[test]
-    fn the_timeout_follows_the_round_trips_within_its_bounds_and_doubles() {
+    fn timeout_follows_round_trips() {
         let mut t = Timers::new(20 * MS, 500 * MS);
         assert_eq!(t.timeout_ns(Lane::Read, 0), 20 * MS);
         for _ in 0..100 {
@@ -210,8 +212,9 @@ mod tests {
         assert_eq!(t.timeout_ns(Lane::Read, 0), 1, "no round trip takes no time at all");
     }
 
+    /// Timers come when their round is over whatever the lane and once.
     #[test]
-    fn timers_come_when_their_round_is_over_whatever_the_lane_and_once() {
+    fn timers_fire_once_after_their_round() {
         let mut t = Timers::new(20 * MS, 500 * MS);
         for (number, lane) in [(1, Lane::Read), (2, Lane::Write), (3, Lane::Part)] {
             t.set(lane, timer(10, number, 0));

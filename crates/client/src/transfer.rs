@@ -1,5 +1,5 @@
-//! Values of many packets (trap T17), each by itself: what of a body was acknowledged, what of a long reply
-//! has come, and what is to be sent next.
+//! Values of many packets (trap T17), each by itself: what of a body was acknowledged, what of a
+//! long reply has come, and what is to be sent next.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -135,8 +135,8 @@ impl Upload {
         self.acked[index as usize / 64] & (1 << (index % 64)) != 0
     }
 
-    /// Fragment `index` arrived there. Whether that was the last one; `None` if it was known, or never
-    /// sent.
+    /// Fragment `index` arrived there. Whether that was the last one; `None` if it was known, or
+    /// never sent.
     pub fn on_ack(&mut self, now: Instant, index: u32) -> Option<bool> {
         if index >= self.next || self.is_acked(index) {
             return None;
@@ -168,7 +168,8 @@ impl Download {
         (&self.reply, self.hdr)
     }
 
-    /// The next block of fragments, which is asked for from now on, if no more than `window` are then.
+    /// The next block of fragments, which is asked for from now on, if no more than `window` are
+    /// then.
     pub fn next(&mut self, window: u32) -> Option<(u32, Range<u32>)> {
         let block = self.next_block;
         let range = self.block(block);
@@ -254,8 +255,9 @@ mod tests {
 
     use super::*;
 
+    /// A body goes out once within its window and is whole when all of it was acknowledged.
     #[test]
-    fn a_body_goes_out_once_within_its_window_and_is_whole_when_all_of_it_was_acknowledged() {
+    fn body_is_sent_once_within_its_window() {
         // 130 fragments: more than two words of acknowledgements.
         let command = vec![7; 129 * FRAGMENT_BYTES + 1];
         let mut upload = Upload::of(&command, Instant(5));
@@ -280,8 +282,9 @@ mod tests {
         assert_eq!((upload.next(200), Transfer::Upload(upload).out()), (None, 0));
     }
 
+    /// The numbered write names its body and each fragment its place.
     #[test]
-    fn the_numbered_write_names_its_body_and_each_fragment_its_place() {
+    fn sequenced_write_names_its_body() {
         let command = vec![7; 2 * FRAGMENT_BYTES];
         let staged = staged_hdr(&command);
         assert_eq!((staged.index, staged.count, staged.total_bytes), (0, 2, command.len() as u32));
@@ -339,8 +342,9 @@ mod tests {
         assert_eq!(download.missing_run(0, 0), Some(1..16));
     }
 
+    /// A reply is whole once each fragment has come and none counts twice.
     #[test]
-    fn a_reply_is_whole_once_each_fragment_has_come_and_none_counts_twice() {
+    fn reply_fragments_count_once() {
         let mut download = download();
         let (hdr, bytes) = fragment(&download, 1);
         assert_eq!(download.take(&hdr, &bytes), Taken::Late, "it was not asked for");
@@ -367,8 +371,9 @@ mod tests {
         assert!(!download.is_of(&FragmentHdr { total_bytes: 9, ..hdr }));
     }
 
+    /// A reply that claims more than the largest is told by its first part.
     #[test]
-    fn a_reply_that_claims_more_than_the_largest_is_told_by_its_first_part() {
+    fn oversized_reply_is_detected_by_its_first_part() {
         for (bytes, too_much) in [(REPLY_BYTES_MAX, false), (REPLY_BYTES_MAX + 1, true)] {
             let mut body = vec![];
             let total_bytes = bytes as u32;

@@ -165,7 +165,7 @@ impl Client {
         let Some(slot) = self.slots.live_mut(number) else { return };
         let Some(Transfer::Offer(offer)) = slot.transfer.as_deref() else { return };
         let total_bytes = offer.hdr.total_bytes;
-        if !self.flow.take_download_turn(slot, total_bytes) {
+        if !self.flow.admit_download(slot, total_bytes) {
             self.give_back_reply(number, sink);
             self.count.replies_waited += 1;
             return self.flow.park(number);
@@ -357,8 +357,8 @@ impl Client {
         }
     }
 
-    /// The next long reply that waits for [`Client::grant`] or [`Client::withdraw`], and its length in
-    /// bytes; only with [`crate::ClientConfig::grants_replies`].
+    /// The next long reply that waits for [`Client::grant`] or [`Client::withdraw`], and its length
+    /// in bytes; only with [`crate::ClientConfig::grants_replies`].
     pub fn poll_offer(&mut self) -> Option<(RequestNumber, u32)> {
         let (number, bytes) = self.flow.poll_offer(&self.slots)?;
         Some((RequestNumber(number), bytes))
@@ -391,7 +391,7 @@ impl Client {
         self.count.replies_waited += 1;
         self.give_back_reply(number, sink);
         let slot = self.slots.live_mut(number)?;
-        self.flow.end_turns(slot, &mut self.ready);
+        self.flow.release(slot, &mut self.ready);
         let (obj_id, further, flags) = (slot.obj_id, slot.further, slot.flags);
         let packet = core::mem::take(&mut slot.packet);
         self.slots.remove(number);

@@ -1,6 +1,7 @@
 //! The client against a scripted rack that loses, duplicates and reorders packets.
 
-// Only functions marked as tests are excused from it by clippy.toml; the rack is one of their helpers.
+// Only functions marked as tests are excused from it by clippy.toml; the rack is one of their
+// helpers.
 #![allow(clippy::unwrap_used)]
 
 mod rack;
@@ -52,8 +53,9 @@ fn pipelines(world: &mut World, connections: u64, depth: usize, total: u64) {
     }
 }
 
+/// Each write is executed once and in its connections order.
 #[test]
-fn t16_t22_each_write_is_executed_once_and_in_its_connections_order() {
+fn t16_t22_writes_execute_once_in_order() {
     for seed in 0..30 {
         let mut world = World::new(seed, |_| {}).faults(50, 50, 50);
         pipelines(&mut world, 8, 64, 2_000);
@@ -84,8 +86,9 @@ fn one_seed_replays() {
     assert_eq!(run(3), run(3));
 }
 
+/// A lost write costs its pipeline milliseconds and not a timeout each.
 #[test]
-fn t22_a_lost_write_costs_its_pipeline_milliseconds_and_not_a_timeout_each() {
+fn t22_lost_write_costs_milliseconds() {
     let mut world = World::new(1, |c| c.retry_min_ns = 400 * MS);
     let mut last = world.write(None, &command(8, b"first"));
     world.run_for(MS);
@@ -102,7 +105,8 @@ fn t22_a_lost_write_costs_its_pipeline_milliseconds_and_not_a_timeout_each() {
     assert_eq!(count.write_retries, 0);
 }
 
-/// A write with a long reply and one that must follow it. Both are sent; the second is lost on its way.
+/// A write with a long reply and one that must follow it. Both are sent; the second is lost on its
+/// way.
 fn lost_behind_a_long_reply(grant: bool) -> (World, RequestNumber, RequestNumber) {
     let mut world = World::new(1, |c| c.retry_min_ns = 400 * MS);
     world.write(None, &command(8, b"first"));
@@ -128,8 +132,9 @@ fn refuse(world: &mut World, write: RequestNumber) {
     world.inject(&bytes);
 }
 
+/// A write is not kept waiting by a reply that is on its way.
 #[test]
-fn t22_a_write_is_not_kept_waiting_by_a_reply_that_is_on_its_way() {
+fn t22_write_does_not_wait_for_a_reply_in_flight() {
     let (mut world, _, next) = lost_behind_a_long_reply(true);
     let sent = world.sent;
     refuse(&mut world, next);
@@ -138,10 +143,12 @@ fn t22_a_write_is_not_kept_waiting_by_a_reply_that_is_on_its_way() {
     assert_eq!(world.outcome(next), Some(Outcome::Reply));
 }
 
+/// A refused write that was sent again is not sent once more when the one before it ends.
 #[test]
-fn t22_a_refused_write_that_was_sent_again_is_not_sent_once_more_when_the_one_before_it_ends() {
+fn t22_refused_and_resent_write_is_not_sent_again() {
     let (mut world, long, next) = lost_behind_a_long_reply(false);
-    // It is refused while nothing is known of the one before it, whose reply then takes longer than it waits.
+    // It is refused while nothing is known of the one before it, whose reply then takes longer than
+    // it waits.
     refuse(&mut world, next);
     while !world.rack.seen.contains_key(&Op::Pull) {
         assert!(world.step(world.at.after(MS)));
@@ -242,8 +249,9 @@ fn t17_a_reply_that_is_gone_is_asked_for_again_and_never_mixed() {
     assert_eq!(world.rack.log.len(), 20);
 }
 
+/// Fragments of another responder version or length are dropped.
 #[test]
-fn t17_fragments_of_another_responder_version_or_length_are_dropped() {
+fn t17_foreign_fragments_are_dropped() {
     let mut world = World::new(9, |_| {});
     let read = world.read(&command(200_000, b"read"));
     world.run_for(120_000);
@@ -269,8 +277,9 @@ fn t17_fragments_of_another_responder_version_or_length_are_dropped() {
     assert!(world.done[0].reply == reply_of(&command(200_000, b"read")));
 }
 
+/// A responder that dies while its reply is pulled is given up.
 #[test]
-fn t17_a_responder_that_dies_while_its_reply_is_pulled_is_given_up() {
+fn t17_dead_responder_is_given_up() {
     let mut world = World::new(7, |_| {});
     let read = world.read(&command(1 << 20, b"read"));
     world.run_for(200_000);
@@ -300,8 +309,9 @@ fn t17_a_missing_body_is_sent_again() {
     assert_eq!(world.client.counters().body_missing, 1);
 }
 
+/// An expired session leaves what was sent unknown and sends the rest under a new one.
 #[test]
-fn t16_an_expired_session_leaves_what_was_sent_unknown_and_sends_the_rest_under_a_new_one() {
+fn t16_expired_session_leaves_sent_requests_unknown() {
     let mut resubmitted = 0;
     for seed in 0..20 {
         let mut world = World::new(seed, |_| {}).faults(20, 20, 20);
@@ -335,8 +345,9 @@ fn t16_an_expired_session_leaves_what_was_sent_unknown_and_sends_the_rest_under_
     assert!(resubmitted >= 15, "{resubmitted} of 20");
 }
 
+/// Nothing waits for a write that was abandoned with its session.
 #[test]
-fn t22_nothing_waits_for_a_write_that_was_abandoned_with_its_session() {
+fn t22_nothing_waits_for_an_abandoned_write() {
     let mut world = World::new(1, |_| {});
     world.write(None, &command(8, b"first"));
     world.run_until_done(1, SEC);
@@ -352,8 +363,9 @@ fn t22_nothing_waits_for_a_write_that_was_abandoned_with_its_session() {
     assert_eq!(world.client.counters().order_refused, 0);
 }
 
+/// An idle session is touched and never brought back with an empty table.
 #[test]
-fn t16c_an_idle_session_is_touched_and_never_brought_back_with_an_empty_table() {
+fn t16c_idle_session_keepalive() {
     let mut world = World::new(1, |c| c.keepalive_ns = SEC);
     world.write(None, &command(8, b"first"));
     world.run_for(10 * SEC + 500 * MS);
@@ -602,8 +614,9 @@ fn bug_15_4_large_values_wait_for_their_turn_and_all_come() {
     assert!(left.0 < 10 && left.1 < 10, "but for lost packets nothing is left: {left:?}");
 }
 
+/// The bytes of large writes are bounded before they are taken.
 #[test]
-fn bug_15_4_the_bytes_of_large_writes_are_bounded_before_they_are_taken() {
+fn bug_15_4_large_writes_bounded_before_acceptance() {
     let mut world = World::new(12, |_| {});
     let body = command(8, &vec![1; 1 << 20]);
     let mut taken = 0;
@@ -618,8 +631,9 @@ fn bug_15_4_the_bytes_of_large_writes_are_bounded_before_they_are_taken() {
     assert!(world.client.has_room(Class::Write));
 }
 
+/// A write that was never sent is not of unknown outcome.
 #[test]
-fn bug_15_4_a_write_that_was_never_sent_is_not_of_unknown_outcome() {
+fn bug_15_4_unsent_write_is_not_unknown() {
     let mut world = World::new(13, |_| {});
     world.rack.bodies_max = 0;
     for i in 0..40u8 {
@@ -678,7 +692,8 @@ fn a_reply_says_which_path_it_took_and_how_long() {
     assert_eq!((count.writes, count.write_replies, count.sessions), (2, 2, 1));
 }
 
-/// It is too far above the lowest one that the replicas know to be unanswered: that one is answered soon.
+/// It is too far above the lowest one that the replicas know to be unanswered: that one is answered
+/// soon.
 #[test]
 fn t16_a_write_that_is_refused_for_the_window_goes_again_later() {
     let mut world = World::new(1, |_| {});
@@ -703,7 +718,8 @@ fn t16_a_write_that_is_refused_for_the_window_goes_again_later() {
     assert_eq!(world.client.counters().write_retries, 1);
 }
 
-/// How the one unanswered request of a class ends by a reply to one of its attempts, and what is counted.
+/// How the one unanswered request of a class ends by a reply to one of its attempts, and what is
+/// counted.
 fn after_reply(class: Class, status: Status, attempt: u16) -> (Option<Outcome>, Vec<&'static str>) {
     let mut world = World::new(1, |_| {});
     world.write(None, &command(8, b"first"));
@@ -722,8 +738,9 @@ fn after_reply(class: Class, status: Status, attempt: u16) -> (Option<Outcome>, 
     (world.outcome(number), counted.map(|(c, _)| c.0).collect())
 }
 
+/// Each status has its meaning for reads for writes and for attempts of before.
 #[test]
-fn each_status_has_its_meaning_for_reads_for_writes_and_for_attempts_of_before() {
+fn status_meanings_by_class_and_attempt() {
     let (reply, unknown) = (Some(Outcome::Reply), Some(Outcome::WriteUnknown));
     let malformed = Some(Outcome::Malformed);
     let late: &[&str] = &["late"];

@@ -47,8 +47,9 @@ fn answer(client: &mut Client, now: Now, to: &Repr, status: Status, body: &[u8])
     sent
 }
 
+/// A registration that is refused is tried with the position in the refusal.
 #[test]
-fn t16c_a_registration_that_is_refused_is_tried_with_the_position_in_the_refusal() {
+fn t16c_refused_registration_uses_the_given_position() {
     let mut client = client();
     let first = reprs(&write(&mut client, at(0)))[0];
     assert!(first.flags.has(Flags::REGISTER) && first.request == RequestNumber(0));
@@ -65,9 +66,9 @@ fn t16c_a_registration_that_is_refused_is_tried_with_the_position_in_the_refusal
     assert!(client.is_registered());
 }
 
-/// docs/bugs.md, 18.65.
+/// docs/internals/bugs.md, 18.65.
 #[test]
-fn bug_18_65_a_registration_that_is_answered_again_answers_no_write() {
+fn bug_18_65_repeated_registration_answers_no_write() {
     let mut client = client();
     let first = reprs(&write(&mut client, at(0)))[0];
     let again = reprs(&answer(&mut client, at(1), &first, Status::Stale, &2u64.to_be_bytes()))[0];
@@ -83,8 +84,9 @@ fn bug_18_65_a_registration_that_is_answered_again_answers_no_write() {
     assert_eq!(client.poll().unwrap().reply, b"+OK\r\n");
 }
 
+/// A request says what its reply is to be like and nothing else of what it was given.
 #[test]
-fn a_request_says_what_its_reply_is_to_be_like_and_nothing_else_of_what_it_was_given() {
+fn request_states_its_reply_form_only() {
     let mut client = client();
     for class in [Class::Read, Class::Write] {
         let register = reprs(&write(&mut client, at(0)))[0];
@@ -131,8 +133,9 @@ fn tell(client: &mut Client, epoch: u32, switch: Addr) {
     client.handle(at(0), SWITCH, &mut bytes, &mut Sent::new());
 }
 
+/// A client that gets no answer asks which switch is active.
 #[test]
-fn section_6_3_a_client_that_gets_no_answer_asks_which_switch_is_active() {
+fn section_6_3_unanswered_client_asks_for_the_active_switch() {
     let mut client = client();
     let register = reprs(&write(&mut client, at(0)))[0];
     answer(&mut client, at(1), &register, Status::Ok, b"");
@@ -149,8 +152,9 @@ fn section_6_3_a_client_that_gets_no_answer_asks_which_switch_is_active() {
     assert_eq!((count.switch_changed, count.malformed), (1, 0));
 }
 
+/// A session that no write asks for yet is registered and tried again.
 #[test]
-fn a_session_that_no_write_asks_for_yet_is_registered_and_tried_again() {
+fn idle_registration_is_retried() {
     let (mut client, mut sent) = (client(), Sent::new());
     client.open_session(at(0), &mut sent);
     let register = reprs(&sent)[0];

@@ -84,7 +84,7 @@ pub enum Command {
     /// Kill the process groups named on standard input when that ends (for `concord worker`)
     #[command(hide = true)]
     Reap,
-    /// Print docs/reference.md
+    /// Print docs/reference/reference.md
     #[command(hide = true)]
     Reference,
 }
@@ -166,7 +166,8 @@ pub struct UpArgs {
     /// Whether the switch helps [default: harmonia]
     #[arg(long, value_enum)]
     pub accel: Option<Accel>,
-    /// How a VR or Raft group answers a read without the switch's help, or where that does not do [default: leader-lease]
+    /// How a VR or Raft group answers a read without the switch's help, or where that does not do
+    /// [default: leader-lease]
     #[arg(long, value_enum)]
     pub reads: Option<Reads>,
     /// Where replicas keep the data [default: memory]
@@ -175,8 +176,8 @@ pub struct UpArgs {
     /// What survives a power cut of all replicas [default: fsync]
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
-    /// Where the first gateway serves Redis clients; the others take the ports above
-    /// [default: 127.0.0.1:7379]. Without gateways: where jobs are submitted [default: 127.0.0.1:7380]
+    /// Where the first gateway serves Redis clients; the others take the ports above [default:
+    /// 127.0.0.1:7379]. Without gateways: where jobs are submitted [default: 127.0.0.1:7380]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<SocketAddr>,
     /// Number of gateways [default: 1]
@@ -188,8 +189,8 @@ pub struct UpArgs {
     /// Tasks that each worker runs at a time [default: the number of cores, at least 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4_096))]
     pub slots: Option<u16>,
-    /// Tasks that each executor of a worker may have beside the one that it runs, so that it has the next at once: for
-    /// short ones [default: 0]
+    /// Tasks that each executor of a worker may have beside the one that it runs, so that it has
+    /// the next at once: for short ones [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=64))]
     pub prefetch: Option<u8>,
     /// With --system falcon: jobs are written down in the run directory, and outlive their owner
@@ -231,7 +232,8 @@ pub struct UpArgs {
     /// The switch reorders this many of a million packets, on purpose
     #[arg(long, value_name = "PER_MILLION")]
     pub fault_reorder: Option<u32>,
-    /// A sync of a replica's disk takes this long, on purpose, and until then its file has nothing of it, or half
+    /// A sync of a replica's disk takes this long, on purpose, and until then its file has nothing
+    /// of it, or half
     #[arg(long, value_name = "MS")]
     pub fault_disk_hold: Option<u64>,
     /// Share of a core that each replica may use, for benchmarks (0.05 is a twentieth)
@@ -280,7 +282,8 @@ pub struct ReplicaArgs {
     /// Where it keeps its data, instead of the rack file's `data_dir`
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// What survives a power cut, instead of the rack file's `durability`; the same for all replicas of the group
+    /// What survives a power cut, instead of the rack file's `durability`; the same for all
+    /// replicas of the group
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
 }
@@ -318,7 +321,7 @@ Examples:
   concord backup --data-dir data/replica-2 backups/rest      of a replica that is down
 
 It has all that was acknowledged before it was started, as of one position of the log. Run it where a member
-of the group keeps its data. docs/operations.md has more.")]
+of the group keeps its data. docs/operate/operations.md has more.")]
 pub struct BackupArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
@@ -423,14 +426,15 @@ pub struct ControllerArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml")]
     pub config: PathBuf,
-    /// Found a new rack with the replicas that register; the data of the earlier members is given up
+    /// Found a new rack with the replicas that register; the data of the earlier members is given
+    /// up
     #[arg(long)]
     pub fresh: bool,
     /// Rebuild a lost state file from what the replicas know
     #[arg(long, conflicts_with = "fresh")]
     pub recover: bool,
-    /// A replica that is gone for good: writes that it alone holds are lost. It stays if it is heard from. With
-    /// several groups, its group's name goes before the number: sessions:2
+    /// A replica that is gone for good: writes that it alone holds are lost. It stays if it is
+    /// heard from. With several groups, its group's name goes before the number: sessions:2
     #[arg(long, value_name = "N", requires = "recover", value_delimiter = ',')]
     pub gone: Vec<String>,
     /// What it logs
@@ -449,7 +453,7 @@ Examples:
   concord status --json | jq .fast_read_share
 
 Ends with 0 if every role answers, every replica is a member and the controller has no PROBLEM, else
-with 1. docs/operations.md lists the keys of the JSON.")]
+with 1. docs/operate/operations.md lists the keys of the JSON.")]
 pub struct StatusArgs {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]

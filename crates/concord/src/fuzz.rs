@@ -1,5 +1,5 @@
-//! `concord fuzz`: groups of replicas to which any packet that was ever sent may arrive at any time.
-//! The work is done by [`concord_sim::bag`].
+//! `concord fuzz`: groups of replicas to which any packet that was ever sent may arrive at any
+//! time. The work is done by [`concord_sim::bag`].
 
 use std::process::ExitCode;
 use std::thread;

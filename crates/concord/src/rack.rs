@@ -1,5 +1,6 @@
 //! The rack file: who runs where, and how. One format for `concord up --config` (where roles may be
-//! left out, and are then placed on this host) and for every role's `--config` (where they may not).
+//! left out, and are then placed on this host) and for every role's `--config` (where they may
+//! not).
 
 mod check;
 mod groups;
@@ -100,7 +101,8 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// Faults that are injected on purpose, for tests. Rates are packets of a million that pass the switch.
+/// Faults that are injected on purpose, for tests. Rates are packets of a million that pass the
+/// switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
@@ -110,8 +112,8 @@ pub struct Faults {
     pub duplicate_per_million: u32,
     /// Held back until later ones have passed.
     pub reorder_per_million: u32,
-    /// A sync of a replica's disk takes this many ms, and until then its file has nothing of it, or half: `kill -9` then
-    /// leaves what a power cut would.
+    /// A sync of a replica's disk takes this many ms, and until then its file has nothing of it, or
+    /// half: `kill -9` then leaves what a power cut would.
     pub disk_hold_ms: u64,
     /// Every decision is drawn from it.
     pub seed: u64,
@@ -136,7 +138,8 @@ impl Faults {
     }
 }
 
-/// Reads the address of a role's UDP socket: `10.0.0.7:7001`, or a host name, which is looked up once.
+/// Reads the address of a role's UDP socket: `10.0.0.7:7001`, or a host name, which is looked up
+/// once.
 pub fn udp_addr<'de, D: serde::Deserializer<'de>>(d: D) -> Result<SocketAddrV4, D::Error> {
     lookup(&String::deserialize(d)?).map_err(serde::de::Error::custom)
 }
@@ -188,11 +191,13 @@ pub struct ControllerPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
+    /// IP address and port where it serves /metrics, /status and /health; without it
+    /// `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// The file with its state: epochs and switch ids, locked and fsynced (trap T3). It must not be lost: write an absolute
-    /// path; a relative one is below the directory that the controller is started in.
+    /// The file with its state: epochs and switch ids, locked and fsynced (trap T3). It must not be
+    /// lost: write an absolute path; a relative one is below the directory that the controller is
+    /// started in.
     pub state: PathBuf,
 }
 
@@ -204,7 +209,8 @@ pub struct SwitchPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
+    /// IP address and port where it serves /metrics, /status and /health; without it
+    /// `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
 }
@@ -219,7 +225,8 @@ pub struct StandbyPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
+    /// IP address and port where it serves /metrics, /status and /health; without it
+    /// `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
 }
@@ -243,25 +250,28 @@ pub struct Rack {
     pub durability: Durability,
     /// The redis-server that is started with `engine = "redis"`.
     pub redis_server: String,
-    /// Limit of the data at each replica, like `"512mb"`: writes that need memory are refused beyond it. 0 is no limit,
-    /// and less than 1mb is refused.
+    /// Limit of the data at each replica, like `"512mb"`: writes that need memory are refused
+    /// beyond it. 0 is no limit, and less than 1mb is refused.
     #[schemars(with = "String")]
     pub maxmemory: Bytes,
-    /// About how much of the log each replica keeps in memory for replicas that were away; who missed more copies the data.
+    /// About how much of the log each replica keeps in memory for replicas that were away; who
+    /// missed more copies the data.
     #[schemars(with = "String")]
     pub log_memory: Bytes,
-    /// How often each replica reads all of its log on disk again to find damage, in seconds, at most a year; 0 is never.
+    /// How often each replica reads all of its log on disk again to find damage, in seconds, at
+    /// most a year; 0 is never.
     pub scrub_seconds: u64,
     /// The password that clients must AUTH with; empty for none.
     pub requirepass: String,
     /// MGET, EXISTS and TOUCH of several keys read each key by itself: faster, and not atomic.
     pub split_reads: bool,
-    /// Length of a lease, in ms: about how long a rack pauses after a member died (trap T2); at most
-    /// an hour, as `failure_ms`.
+    /// Length of a lease, in ms: about how long a rack pauses after a member died (trap T2); at
+    /// most an hour, as `failure_ms`.
     pub lease_ms: u64,
     /// A replica that is silent for this long is removed, in ms.
     pub failure_ms: u64,
-    /// A switch that is silent for this long is replaced by a standby, in ms; 300 if left out, or `failure_ms` if that is less.
+    /// A switch that is silent for this long is replaced by a standby, in ms; 300 if left out, or
+    /// `failure_ms` if that is less.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch_failure_ms: Option<u64>,
     /// Replies to reads pass the switch too, as they do where the switch is hardware.
@@ -339,7 +349,8 @@ impl Rack {
         Rack::parse(&text).map_err(|e| Error::new(format!("{}{e}", path.display())))
     }
 
-    /// Reads and checks a rack file that names every role, as one that runs, or is looked at, needs it.
+    /// Reads and checks a rack file that names every role, as one that runs, or is looked at, needs
+    /// it.
     ///
     /// # Errors
     /// One line with the file, the line and what is wrong there, or the section that is missing.

@@ -1,4 +1,5 @@
-//! What a user can write, told from the code that reads it: docs/reference.md, man pages, completions.
+//! The reference of commands, flags and settings, generated from the code that reads them:
+//! docs/reference/reference.md, man pages, completions.
 
 use std::fmt::Write as _;
 
@@ -14,7 +15,7 @@ const HEAD: &str = "\
 # Reference
 
 The rack file and the commands, as `concord reference` prints them from the code: change it there, then
-`CONCORD_BLESS=1 cargo test -p concord reference`. How they are used: docs/operations.md.
+`CONCORD_BLESS=1 cargo test -p concord reference`. How they are used: docs/operate/operations.md.
 ";
 
 /// A rack on several hosts.
@@ -272,7 +273,8 @@ mod tests {
 
     #[test]
     fn the_reference_is_as_it_is_committed() {
-        const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference.md");
+        const FILE: &str =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/reference.md");
         let now = reference();
         if std::env::var_os("CONCORD_BLESS").is_some() {
             std::fs::write(FILE, &now).unwrap();
@@ -280,7 +282,7 @@ mod tests {
         let committed = std::fs::read_to_string(FILE).unwrap();
         assert!(
             committed == now,
-            "docs/reference.md is old: CONCORD_BLESS=1 cargo test -p concord reference"
+            "docs/reference/reference.md is old: CONCORD_BLESS=1 cargo test -p concord reference"
         );
     }
 

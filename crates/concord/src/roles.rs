@@ -1,5 +1,5 @@
-//! The roles that every rack has, as processes: from the rack file to the runtime. Those of a system are in its
-//! folder of [`crate::systems`].
+//! The roles that every rack has, as processes: from the rack file to the runtime. Those of a
+//! system are in its folder of [`crate::systems`].
 
 use concord_control::{ControllerConfig, Recover};
 use concord_core::Incarnation;
@@ -147,8 +147,9 @@ pub fn log(args: &LogCommandArgs) -> Result<(), Error> {
 mod tests {
     use super::*;
 
+    /// Who is gone is said with its group where there are several.
     #[test]
-    fn bug_17_7_who_is_gone_is_said_with_its_group_where_there_are_several() {
+    fn bug_17_7_missing_node_is_named_with_its_group() {
         let one = Rack::default();
         let said = |rack: &Rack, text: &str| {
             let gone = gone(&rack.groups().unwrap(), &[text.to_string()]);

@@ -1,5 +1,6 @@
 //! `concord sim`: replays one seed or experiment file, or swarms over many, shrinks what fails, and
-//! says how to replay it. What is a system's is with it ([`crate::systems`]), what does the work is `concord-sim`.
+//! says how to replay it. What is a system's is with it ([`crate::systems`]), what does the work is
+//! `concord-sim`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,7 +20,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::systems::Choice;
 use crate::systems::store::{Accel, Reads};
 
-/// What making a failing plan smaller may take: a minute or two. A run without progress has millions of events.
+/// What making a failing plan smaller may take: a minute or two. A run without progress has
+/// millions of events.
 pub(crate) const SHRINK_EFFORT: Effort = Effort { runs_max: 2_000, steps_max: 50_000_000 };
 
 /// `concord sim`.

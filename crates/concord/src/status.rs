@@ -21,7 +21,8 @@ const WAIT_INTERVAL: Duration = Duration::from_millis(50);
 pub struct Role {
     name: &'static str,
     node: u16,
-    /// Its group, if it has one: the name in the rack file, and whether names of members are without it.
+    /// Its group, if it has one: the name in the rack file, and whether names of members are
+    /// without it.
     group: Option<(String, bool)>,
     addr: String,
     /// Where its peers reach it, by UDP.
@@ -55,8 +56,8 @@ impl Role {
         Role { group, ..Role::new(name, node, udp, http) }
     }
 
-    /// Who answers in its place, if it is not this role that told `status`: another rack's, or something that
-    /// is no role at all.
+    /// Who answers in its place, if it is not this role that told `status`: another rack's, or
+    /// something that is no role at all.
     fn stranger(&self, status: &Value) -> Option<String> {
         let said = |field: &str| match &status[field] {
             Value::String(text) => text.clone(),
@@ -250,7 +251,8 @@ fn clock_problems(role: &Value) -> Vec<String> {
     problems
 }
 
-/// A group that runs another protocol or program than the rack file says, which a rack does not change.
+/// A group that runs another protocol or program than the rack file says, which a rack does not
+/// change.
 fn other_program(group: &Group<'_>, told: &Value) -> Option<String> {
     let (protocol, program) = (told["protocol"].as_str()?, told["program"].as_str()?);
     let said = (format!("{:?}", group.protocol), group.program.name());
@@ -629,8 +631,9 @@ mod tests {
         assert!(problems[1].contains("-2.5 s behind the clock of replica 2"), "{}", problems[1]);
     }
 
+    /// What the controller does not hear and another protocol are problems.
     #[test]
-    fn bug_16_22_what_the_controller_does_not_hear_and_another_protocol_are_problems() {
+    fn bug_16_22_unheard_nodes_and_other_protocol_are_problems() {
         let text = "protocol = \"primary-backup\"\n[[replica]]\nnode = 1\naddr = \"127.0.0.1:1\"\n";
         let rack = Rack::parse(text).unwrap();
         let replica = json!({"role": "replica", "node": 1, "group": "store", "name": "replica 1", "reachable": true,
@@ -679,8 +682,9 @@ mod tests {
         assert_eq!(wrong("chain", "recovering"), Vec::<String>::new());
     }
 
+    /// Latencies are of the interval and of nothing where nothing was.
     #[test]
-    fn latencies_are_of_the_interval_and_of_nothing_where_nothing_was() {
+    fn latencies_are_of_the_interval() {
         let counted = |buckets: [u64; 3], count: u64| {
             let buckets: Vec<_> = [0.001, 0.002, 0.004].iter().zip(buckets).collect();
             json!({"histograms": {"write_seconds": {"count": count, "buckets": buckets}}})

@@ -1,4 +1,4 @@
-//! What a rack makes of its data as a whole: it is synced each second, and the power of all goes; it is backed up
+//! A rack's data as one piece: it is synced each second, and the power of all goes; it is backed up
 //! while it serves, and restored into another rack.
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,8 @@ use common::*;
 
 /// What may be lost: the second, the sync, and what a busy machine takes beside.
 const LOST_MAX: Duration = Duration::from_millis(1_800);
-/// However long a sync takes: within that time it was acknowledged, and what a busy machine takes beside.
+/// However long a sync takes: within that time it was acknowledged, and what a busy machine takes
+/// beside.
 const SPAN_MAX: Duration = Duration::from_millis(2_500);
 
 /// The rack's number and the switch's id, as the controller says them.
@@ -24,8 +25,9 @@ fn numbers(rack: &Rack) -> (String, u64) {
     (own["rack"].to_string(), own["switch_id"].as_u64().unwrap_or(0))
 }
 
-/// Syncs a file now and then until `is_over`, as the replicas do on the same disk; the longest that this took. It may be
-/// seconds where others write gigabytes, and what is written meanwhile is on no disk.
+/// Syncs a file now and then until `is_over`, as the replicas do on the same disk; the longest that
+/// this took. It may be seconds where others write gigabytes, and what is written meanwhile is on
+/// no disk.
 fn longest_sync(is_over: &AtomicBool) -> Duration {
     let path = std::env::temp_dir().join(format!(
         "concord-sync-{}-{:?}",
@@ -44,8 +46,8 @@ fn longest_sync(is_over: &AtomicBool) -> Duration {
     longest
 }
 
-/// Counts up under load, the power of all goes, and again: nothing is missing that is older than a second, what is
-/// there is a prefix, and it is another rack.
+/// Counts up under load, the power of all goes, and again: nothing is missing that is older than a
+/// second, what is there is a prefix, and it is another rack.
 fn survive_but_for_a_second(name: &str, more: &[&str]) {
     survive(name, Duration::from_millis(2), more);
 }
@@ -101,8 +103,9 @@ fn survive(name: &str, hold: Duration, more: &[&str]) {
     }
 }
 
+/// However slow the disk what is lost was acknowledged within two seconds.
 #[test]
-fn bug_19_23_however_slow_the_disk_what_is_lost_was_acknowledged_within_two_seconds() {
+fn bug_19_23_slow_disk_loses_at_most_two_seconds() {
     survive("slow-chain", Duration::from_millis(2_500), &[]);
 }
 
@@ -111,8 +114,9 @@ fn a_chain_that_syncs_each_second_loses_no_more_than_that() {
     survive_but_for_a_second("second-chain", &[]);
 }
 
+/// Primary backup that syncs each second loses no more than that.
 #[test]
-fn primary_backup_that_syncs_each_second_loses_no_more_than_that() {
+fn primary_backup_interval_loss() {
     survive_but_for_a_second("second-primary", &["--protocol", "primary-backup"]);
 }
 
@@ -136,13 +140,14 @@ fn flair_that_syncs_each_second_loses_no_more_than_that() {
     survive_but_for_a_second("second-flair", &["--protocol", "vr", "--accel", "flair"]);
 }
 
+/// Redis servers of a chain that syncs each second lose no more than that.
 #[test]
-fn redis_servers_of_a_chain_that_syncs_each_second_lose_no_more_than_that() {
+fn redis_chain_interval_loss() {
     survive_but_for_a_second("second-redis", &["--engine", "redis"]);
 }
 
-/// The power of one replica goes, and of another once that one is back: nobody misses anything. Then the rack is
-/// stopped in order, and goes on as the same one.
+/// The power of one replica goes, and of another once that one is back: nobody misses anything.
+/// Then the rack is stopped in order, and goes on as the same one.
 fn lose_nothing_one_by_one(name: &str, more: &[&str]) {
     let flags = [&["--durability", "interval"], more].concat();
     let rack = Rack::start(name, &flags);
@@ -173,8 +178,9 @@ fn vr_that_is_stopped_in_order_owes_nothing() {
     lose_nothing_one_by_one("owes-vr", &["--protocol", "vr"]);
 }
 
-/// Writes go on while a backup is made. It has all that was acknowledged before it was started, nothing twice, and
-/// of two writes of a connection never the later one alone. It is restored into a rack with other flags.
+/// Writes go on while a backup is made. It has all that was acknowledged before it was started,
+/// nothing twice, and of two writes of a connection never the later one alone. It is restored into
+/// a rack with other flags.
 fn back_up_under_load(name: &str, more: &[&str], then: &[&str]) {
     let flags = [&["--durability", "fsync"], more].concat();
     let rack = Rack::start(name, &flags);

@@ -1,5 +1,6 @@
-//! Commands that wait, over real processes: queues whose workers are at two gateways, with every protocol and
-//! both engines, while the node that orders writes is killed. Each element goes to one worker.
+//! Commands that wait, over real processes: queues whose workers are at two gateways, with every
+//! protocol and both engines, while the node that orders writes is killed. Each element goes to one
+//! worker.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -117,8 +118,9 @@ fn each_element_goes_to_one_worker_with_the_redis_engine() {
     queue("pop-pb-redis", &["--engine", "redis", "--protocol", "primary-backup"], None);
 }
 
+/// The node that orders dies and each element goes to one worker.
 #[test]
-fn the_node_that_orders_dies_and_each_element_goes_to_one_worker() {
+fn orderer_dies_each_element_to_one_worker() {
     queue("pop-head", &[], Some("replica-1"));
     queue("pop-primary", &["--protocol", "primary-backup"], Some("replica-1"));
     queue("pop-craq-head", &["--protocol", "craq", "--accel", "none"], Some("replica-1"));
@@ -126,8 +128,9 @@ fn the_node_that_orders_dies_and_each_element_goes_to_one_worker() {
     queue("pop-nopaxos-leader", &["--protocol", "nopaxos"], Some("replica-1"));
 }
 
+/// The replica that answers dies and each element goes to one worker.
 #[test]
-fn the_replica_that_answers_dies_and_each_element_goes_to_one_worker() {
+fn reader_dies_each_element_to_one_worker() {
     queue("pop-tail", &[], Some("replica-3"));
     queue("pop-head-redis", &["--engine", "redis"], Some("replica-1"));
 }
@@ -172,7 +175,8 @@ fn who_waits_at_one_gateway_hears_of_a_push_at_the_other() {
     }
 }
 
-/// WAIT answers as many replicas as have what was acknowledged, and waits for more as long as it says.
+/// WAIT answers as many replicas as have what was acknowledged, and waits for more as long as it
+/// says.
 #[test]
 fn wait_counts_the_replicas_that_have_what_was_written() {
     for (name, more, counts) in [
@@ -215,7 +219,8 @@ fn words_of(client: &mut Resp, command: &str) -> Vec<String> {
     }
 }
 
-/// Readers of a stream at one gateway get every entry that is added at the other, consumers of a group each its own.
+/// Readers of a stream at one gateway get every entry that is added at the other, consumers of a
+/// group each its own.
 #[test]
 fn streams_are_waited_for_with_both_engines() {
     for (name, more) in [

@@ -1,5 +1,5 @@
-//! A gateway with as many connections as it takes, of clients that ask for much and read nothing: it
-//! stays under its bound of memory, and others are served as before.
+//! A gateway with as many connections as it takes, of clients that ask for much and read nothing:
+//! it stays under its bound of memory, and others are served as before.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -59,8 +59,8 @@ struct Served {
     p99: Duration,
     longest: Duration,
     requests: usize,
-    /// Those that the rack did not answer before the deadline of reads: a machine that is busy, or a
-    /// gateway that is not fair.
+    /// Those that the rack did not answer before the deadline of reads: a machine that is busy, or
+    /// a gateway that is not fair.
     timeouts: usize,
 }
 
@@ -126,7 +126,8 @@ enum Crowd {
     Deaf,
     /// It asks for nothing long: what 10,000 connections cost by themselves.
     Idle,
-    /// It asks for as many bytes as a deaf crowd gets, and reads them: what the replies cost by themselves.
+    /// It asks for as many bytes as a deaf crowd gets, and reads them: what the replies cost by
+    /// themselves.
     Reads,
 }
 
@@ -184,8 +185,8 @@ fn commands(number: usize) -> Vec<u8> {
     format!("MGET{keys}\r\n").repeat(20).into_bytes()
 }
 
-/// What others at `others` wait for: before the crowd at `listen`, while it comes, and beside it. The crowd stays until what is
-/// returned is dropped.
+/// What others at `others` wait for: before the crowd at `listen`, while it comes, and beside it.
+/// The crowd stays until what is returned is dropped.
 fn beside_a_crowd(
     listen: SocketAddr,
     others: SocketAddr,
@@ -255,11 +256,10 @@ fn beside_a_crowd_at_another_rack() {
     drop(beside_a_crowd(racks[0].listen, racks[1].listen, connections() - OTHERS));
 }
 
-/// `CONCORD_CROWD_P99=2`: the 99th percentile of others may be so many times what it is without, while the crowd comes and
-/// beside it.
-/// `CONCORD_CROWD=idle`, `reads`: see [`Crowd`].
+/// `CONCORD_CROWD_P99=2`: the 99th percentile of others may be so many times what it is without,
+/// while the crowd comes and beside it. `CONCORD_CROWD=idle`, `reads`: see [`Crowd`].
 #[test]
-fn bug_16_4_ten_thousand_clients_that_do_not_read_take_bounded_memory() {
+fn bug_16_4_ten_thousand_unread_clients_take_bounded_memory() {
     let silent = connections() - OTHERS;
     let rack = Rack::start("crowd", &["--split-reads"]);
     let gateway = rack.pid("gateway-1");

@@ -1,5 +1,5 @@
-//! Databases over real processes: replies are those of a redis-server, and replicas that copied the state or came back
-//! from their disks tell the databases apart.
+//! Databases over real processes: replies are those of a redis-server, and replicas that copied the
+//! state or came back from their disks tell the databases apart.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,6 +1,6 @@
-//! What happens to data directories: they are swapped, put back from yesterday, taken from another rack, lose a file, may
-//! not be written. A clear line says so each time; nothing acknowledged is lost, and no answer is wrong.
-//! (A disk without room: `full.rs`.)
+//! Data directories and their mishaps: they are swapped, put back from yesterday, taken from
+//! another rack, lose a file, may not be written. A clear line says so each time; nothing
+//! acknowledged is lost, and no answer is wrong. (A disk without room: `full.rs`.)
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -165,8 +165,8 @@ fn a_directory_of_another_rack_is_told_and_changes_nothing() {
     check(&rack, 0);
 }
 
-/// The host of the controller and of the first replica was put back to yesterday, and comes back before the others: it does
-/// not go on alone with yesterday's data, and the others' word stops it.
+/// The host of the controller and of the first replica was put back to yesterday, and comes back
+/// before the others: it does not go on alone with yesterday's data, and the others' word stops it.
 #[test]
 fn t4_yesterdays_host_alone_does_not_go_on_where_all_were_down() {
     let name = "directories-host";
@@ -182,8 +182,8 @@ fn t4_yesterdays_host_alone_does_not_go_on_where_all_were_down() {
     asks_for_the_others(&rack, &yesterday, &["1"], &["2", "3"]);
 }
 
-/// The third replica was away when the others wrote on, and comes back first, beside yesterday's host: what the second has,
-/// whom they wait for, is the only good copy.
+/// The third replica was away when the others wrote on, and comes back first, beside yesterday's
+/// host: what the second has, whom they wait for, is the only good copy.
 #[test]
 fn t4_yesterdays_host_beside_one_more_does_not_go_on() {
     let name = "directories-two";
@@ -209,8 +209,8 @@ fn controller(config: &str) -> serde_json::Value {
     roles.find(|role| role["role"] == "controller").unwrap()["status"].clone()
 }
 
-/// The power of all goes. The host of the controller and of replica 1 is put back to yesterday, and these replicas come
-/// first; then the others.
+/// The power of all goes. The host of the controller and of replica 1 is put back to yesterday, and
+/// these replicas come first; then the others.
 fn asks_for_the_others(rack: &Rack, yesterday: &Path, first: &[&str], others: &[&str]) {
     rack.cut_power();
     let state = yesterday.join("controller.state");

@@ -1,9 +1,9 @@
-//! Power cuts of whole racks: every process is killed at once, under load, while disks keep what is not synced
-//! from their files; then the rack is started again. The history across it is linearizable, and nothing that was
-//! acknowledged or read is missing (trap T7).
+//! Power cuts of whole racks: every process is killed at once, under load, while disks keep what is
+//! not synced from their files; then the rack is started again. The history across it is
+//! linearizable, and nothing that was acknowledged or read is missing (trap T7).
 //!
-//! Three kinds of cuts take turns: what is not synced is gone; all directories end with a torn group; and, besides,
-//! a bit of one directory is flipped before its end.
+//! Three kinds of cuts take turns: what is not synced is gone; all directories end with a torn
+//! group; and, besides, a bit of one directory is flipped before its end.
 //!
 //! `CONCORD_POWER_CUTS` sets how many there are of each kind; `make power` asks for 20.
 #![allow(clippy::unwrap_used)]
@@ -167,7 +167,8 @@ fn tear_ends(rack: &Rack, rng: &mut Rng) {
     }
 }
 
-/// A bit of a group that was acknowledged, with complete ones behind it; not of what a later snapshot took the place of.
+/// A bit of a group that was acknowledged, with complete ones behind it; not of what a later
+/// snapshot took the place of.
 fn flip_a_bit(rack: &Rack, replica: u64, rng: &mut Rng) {
     let segment = last_segment(&data(rack, replica));
     let length = std::fs::metadata(&segment).unwrap().len();
@@ -298,9 +299,10 @@ fn another_kind_of_protocol_does_not_go_on_from_what_is_kept() {
     assert_eq!(rack.client().say("GET k"), "v");
 }
 
+/// Redis servers under every protocol are filled again after a power cut.
 #[test]
 #[ignore = "as long as the others: make power"]
-fn t7_redis_servers_under_every_protocol_are_filled_again_after_a_power_cut() {
+fn t7_redis_servers_are_refilled_after_a_power_cut() {
     survive("power-primary-redis", &["--protocol", "primary-backup", "--engine", "redis"]);
     survive("power-craq-redis", &["--protocol", "craq", "--accel", "none", "--engine", "redis"]);
     survive("power-nopaxos-redis", &["--protocol", "nopaxos", "--engine", "redis"]);
@@ -312,7 +314,8 @@ fn t7_redis_servers_under_vr_are_filled_again_after_a_power_cut() {
     survive("power-vr-redis", &["--protocol", "vr", "--engine", "redis"]);
 }
 
-/// A bit on a disk changes while its replica serves: it is found, and a new snapshot takes the place of the log.
+/// A bit on a disk changes while its replica serves: it is found, and a new snapshot takes the
+/// place of the log.
 #[test]
 fn damage_on_a_disk_is_found_while_the_rack_serves() {
     let file = directory("scrub-file");

@@ -1,5 +1,5 @@
-//! Keyspace events over real processes: beside a redis-server, at two gateways, with every protocol, and with a replica
-//! or a gateway killed. Random commands: `tests/differential`.
+//! Keyspace events over real processes: beside a redis-server, at two gateways, with every
+//! protocol, and with a replica or a gateway killed. Random commands: `tests/differential`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -280,8 +280,9 @@ fn events_are_those_of_redis_server_with_the_redis_engine() {
     beside_redis_server("events-redis", &["--engine", "redis"]);
 }
 
+/// Events are those of redis server with the redis engine and vr.
 #[test]
-fn events_are_those_of_redis_server_with_the_redis_engine_and_vr() {
+fn redis_engine_events_match_redis_server() {
     beside_redis_server("events-redis-vr", &["--engine", "redis", "--protocol", "vr"]);
 }
 
@@ -316,8 +317,9 @@ fn events_are_told_with_every_protocol() {
     }
 }
 
+/// Who subscribes hears what comes then and of keys that nobody touches.
 #[test]
-fn who_subscribes_hears_what_comes_then_and_of_keys_that_nobody_touches() {
+fn subscriber_hears_later_events() {
     let rack = Rack::start("events-begin", &["--gateways", "2"]);
     let (mut one, mut other) = (rack.client(), Resp::open(second(&rack)));
     until("both serve", || one.say("SET up 1") == "+OK" && other.say("SET up 1") == "+OK");
@@ -358,7 +360,8 @@ fn who_subscribes_hears_what_comes_then_and_of_keys_that_nobody_touches() {
     assert_eq!(one.call(&[b"CONFIG", b"SET", b"notify-keyspace-events", b""]).unwrap().0, "+OK");
 }
 
-/// What a listener heard of keys `k0` to `k<n>`, written in this order: each at most once, in this order.
+/// What a listener heard of keys `k0` to `k<n>`, written in this order: each at most once, in this
+/// order.
 fn numbers(heard: &[String]) -> Vec<u64> {
     let number = |one: &String| one.strip_prefix("__keyevent@0__:set k")?.parse().ok();
     let all: Vec<u64> = heard.iter().filter_map(number).collect();

@@ -1,5 +1,5 @@
-//! kill -9 of a replica, a gateway or a client in the middle of writes: nothing acknowledged is lost,
-//! nothing is executed twice, and the pause is printed.
+//! kill -9 of a replica, a gateway or a client in the middle of writes: nothing acknowledged is
+//! lost, nothing is executed twice, and the pause is printed.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -207,8 +207,9 @@ fn a_gateway_dies() {
     survive("gateway", "gateway-1", &["--restart-gateways"]);
 }
 
+/// A client that dies in the middle of a write leaves a whole value or none.
 #[test]
-fn a_client_that_dies_in_the_middle_of_a_write_leaves_a_whole_value_or_none() {
+fn client_dies_in_mid_write() {
     let rack = Rack::start("client", &[]);
     for round in 0..20 {
         let mut cut = std::net::TcpStream::connect(rack.listen).unwrap();
@@ -225,8 +226,9 @@ fn a_client_that_dies_in_the_middle_of_a_write_leaves_a_whole_value_or_none() {
     }
 }
 
+/// Values of 1 mib work at 1 percent loss and larger ones are refused.
 #[test]
-fn values_of_1_mib_work_at_1_percent_loss_and_larger_ones_are_refused() {
+fn values_of_1_mib_at_1_percent_loss() {
     let loss = ["--fault-drop", "10000", "--fault-duplicate", "10000", "--fault-reorder", "10000"];
     let rack = Rack::start("large", &loss);
     let mut client = rack.client();

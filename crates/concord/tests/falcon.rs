@@ -1,5 +1,5 @@
-//! Workers, an owner and the switch's queue as real processes: jobs are done, what makes no sense gets one line, and
-//! no accepted task is lost when a switch or a worker dies or stops.
+//! Workers, an owner and the switch's queue as real processes: jobs are done, what makes no sense
+//! gets one line, and no accepted task is lost when a switch or a worker dies or stops.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -255,8 +255,9 @@ fn lines(path: &std::path::Path) -> Vec<String> {
     text.lines().map(str::to_string).collect()
 }
 
+/// A worker dies or stops and no task is lost and none that is once runs twice.
 #[test]
-fn a_worker_dies_or_stops_and_no_task_is_lost_and_none_that_is_once_runs_twice() {
+fn worker_death_loses_and_repeats_nothing() {
     let jobs = Jobs::start("falcon-worker", &["--slots", "6"]);
     let token = jobs.token();
     let wrote = jobs.rack.run.join("wrote");
@@ -329,8 +330,9 @@ fn a_worker_dies_or_stops_and_no_task_is_lost_and_none_that_is_once_runs_twice()
     assert!(done.contains("500 done in"), "{done}");
 }
 
+/// Commands are executed only where that is allowed and a signal ends a worker in order.
 #[test]
-fn commands_are_executed_only_where_that_is_allowed_and_a_signal_ends_a_worker_in_order() {
+fn exec_needs_permission_and_signals_end_workers_in_order() {
     let jobs = Jobs::start("falcon-exec", &["--workers", "1"]);
     let pid = jobs.rack.pid("tasks-worker-1");
     let job = jobs.submit(&["--", "sh", "-c", "sleep 0.4; echo done"]);
@@ -409,8 +411,9 @@ impl Drop for Killed {
     }
 }
 
+/// With a journal jobs outlive their owner and none that is once runs twice.
 #[test]
-fn with_a_journal_jobs_outlive_their_owner_and_none_that_is_once_runs_twice() {
+fn journaled_jobs_outlive_their_owner() {
     let jobs = Jobs::start("falcon-journal", &["--journal", "--slots", "4"]);
     let wrote = jobs.rack.run.join("wrote");
     let over = jobs.submit(&["--array", "5-7", "--wait", "--", "echo", "{}"]);
@@ -454,8 +457,9 @@ fn with_a_journal_jobs_outlive_their_owner_and_none_that_is_once_runs_twice() {
     assert_eq!(next.parse::<u32>().unwrap(), once.parse::<u32>().unwrap() + 1);
 }
 
+/// A job ends with its submitter unless it is detached and one may wait for another.
 #[test]
-fn a_job_ends_with_its_submitter_unless_it_is_detached_and_one_may_wait_for_another() {
+fn job_ends_with_its_submitter_unless_detached() {
     let jobs = Jobs::start("falcon-attached", &["--slots", "4"]);
     let start = |more: &[&str]| {
         let file = jobs.rack.file();
@@ -517,7 +521,8 @@ fn tasks_go_to_workers_of_their_class_and_near_their_node() {
     };
     let needs = jobs.submit(&["--array", "0-19", "--needs", "gpu", "--", "true"]);
     assert_eq!(ran_at(&needs, 20, &gpu), 20, "each at the worker that has a GPU");
-    // A node that is free gets its tasks; one that is busy keeps them waiting for so long, and no longer.
+    // A node that is free gets its tasks; one that is busy keeps them waiting for so long, and no
+    // longer.
     let near =
         jobs.submit(&["--array", "0-1", "--near", "1", "--locality-wait", "20s", "--", "true"]);
     assert_eq!(ran_at(&near, 2, &plain), 2, "near the first worker");

@@ -1,6 +1,6 @@
-//! A disk without room, over real processes: writes are refused with an error of its own, reads are served, and with
-//! room again all goes on. The disk is a small tmpfs, which a test mounts and unmounts: where that is not possible it
-//! says so, and shows nothing.
+//! A disk without room, over real processes: writes are refused with an error of its own, reads are
+//! served, and with room again all goes on. The disk is a small tmpfs, which a test mounts and
+//! unmounts: where that is not possible it says so, and shows nothing.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Libraries of functions on racks with both engines: they are there after the power of all went, at a replica that joins
-//! while they are called and changed, and in a backup.
+//! Libraries of functions on racks with both engines: they are there after the power of all went,
+//! at a replica that joins while they are called and changed, and in a backup.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -77,8 +77,9 @@ fn libraries_survive_a_power_cut_and_a_backup() {
     survive("functions-chain", &[]);
 }
 
+/// Libraries survive a power cut and a backup with redis servers.
 #[test]
-fn libraries_survive_a_power_cut_and_a_backup_with_redis_servers() {
+fn libraries_survive_power_cut_and_backup() {
     survive("functions-redis", &["--engine", "redis"]);
 }
 
@@ -87,7 +88,8 @@ fn libraries_survive_a_power_cut_and_a_backup_under_vr() {
     survive("functions-vr", &["--protocol", "vr"]);
 }
 
-/// A replica joins while libraries are loaded and called; then all others are gone, and it calls what they would.
+/// A replica joins while libraries are loaded and called; then all others are gone, and it calls
+/// what they would.
 fn join(name: &str, more: &[&str]) {
     let rack = Rack::start(name, more);
     let mut client = rack.client();

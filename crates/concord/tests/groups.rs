@@ -1,4 +1,5 @@
-//! Several groups of one rack over real processes: two stores and a group of workers share controller and switch.
+//! Several groups of one rack over real processes: two stores and a group of workers share
+//! controller and switch.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -30,8 +31,9 @@ fn epochs(status: &serde_json::Value) -> Vec<u64> {
     groups(status, "controller", "groups").iter().map(|g| g["epoch"].as_u64().unwrap()).collect()
 }
 
+/// Groups of two kinds share controller and switch and one loses a member.
 #[test]
-fn groups_of_two_kinds_share_controller_and_switch_and_one_loses_a_member() {
+fn two_kinds_of_groups_share_a_rack() {
     let directory = directory("groups-file");
     let file = directory.join("groups.toml");
     std::fs::write(&file, GROUPS).unwrap();

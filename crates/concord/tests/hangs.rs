@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 
-/// A script may run for 1 s; what was sent again meanwhile may make the same at other replicas, at the
-/// same time. The rest is for the machine.
+/// A script may run for 1 s; what was sent again meanwhile may make the same at other replicas, at
+/// the same time. The rest is for the machine.
 const SCRIPT_PAUSE_MAX: Duration = Duration::from_secs(4);
 /// An engine may be silent for 10 s; then its replica leaves, which costs a change of the epoch.
 const SILENCE_PAUSE_MAX: Duration = Duration::from_secs(16);
@@ -84,20 +84,23 @@ fn bug_15_7_a_script_without_an_end_is_stopped_in_a_chain() {
     an_endless_script_is_stopped("chain", &[]);
 }
 
+/// A script without an end is stopped under primary backup and craq.
 #[test]
-fn bug_15_7_a_script_without_an_end_is_stopped_under_primary_backup_and_craq() {
+fn bug_15_7_endless_script_stopped_primary_backup_craq() {
     an_endless_script_is_stopped("primary-backup", &[]);
     an_endless_script_is_stopped("craq", &["--accel", "none"]);
 }
 
+/// A script without an end is stopped under vr and nopaxos.
 #[test]
-fn bug_15_7_a_script_without_an_end_is_stopped_under_vr_and_nopaxos() {
+fn bug_15_7_endless_script_stopped_vr_nopaxos() {
     an_endless_script_is_stopped("vr", &[]);
     an_endless_script_is_stopped("nopaxos", &[]);
 }
 
+/// A script that wrote and does not end costs one replica.
 #[test]
-fn bug_15_7_a_script_that_wrote_and_does_not_end_costs_one_replica() {
+fn bug_15_7_endless_script_that_wrote_costs_one_replica() {
     let rack = start("poison", &[]);
     let pause = longest_pause(&rack, Duration::from_secs(4), || {
         let script = b"redis.call('SET', KEYS[1], 'v') while true do end";
@@ -110,8 +113,9 @@ fn bug_15_7_a_script_that_wrote_and_does_not_end_costs_one_replica() {
     assert_eq!(rack.client().say("GET k"), "$-1", "nothing of it was kept");
 }
 
+/// A server that is stopped costs its replica and comes back.
 #[test]
-fn bug_15_7_a_server_that_is_stopped_costs_its_replica_and_comes_back() {
+fn bug_15_7_stopped_server_costs_its_replica() {
     let rack = start("stopped", &[]);
     let server = children(rack.pid("replica-2"))[0];
     let pause = longest_pause(&rack, Duration::from_secs(1), || {

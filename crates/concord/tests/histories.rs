@@ -1,6 +1,6 @@
 //! Histories over real processes: the switch drops, duplicates and reorders 1% each of what passes
-//! it, a gateway is killed and comes back, in some a replica dies too, and what the clients saw must
-//! be linearizable.
+//! it, a gateway is killed and comes back, in some a replica dies too, and what the clients saw
+//! must be linearizable.
 //!
 //! `CONCORD_TORTURE_OPS` sets the number of operations of each (`make torture`: 200,000, with the
 //! reports kept in `CONCORD_RESULTS`), `CONCORD_TORTURE_SEED` the workload.

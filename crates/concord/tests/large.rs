@@ -112,8 +112,9 @@ fn p99(client: &mut Resp) -> Duration {
     took[took.len() * 99 / 100]
 }
 
+/// Clients that do not read take bounded memory and leave others alone.
 #[test]
-fn bug_16_4_clients_that_do_not_read_take_bounded_memory_and_leave_others_alone() {
+fn bug_16_4_unread_clients_take_bounded_memory() {
     let rack = Rack::start("unread", &["--split-reads"]);
     let mut client = rack.client();
     let long = vec![b'v'; 400_000];

@@ -44,10 +44,10 @@ fn bug_15_1_the_redis_engine_has_a_limit_of_memory_too() {
     until("there is room again", || redis.say("SET l v") == "+OK");
 }
 
-/// Making 512 MiB of zeros, as Redis does for these, took one replica after the other so long that it was believed
-/// dead; a rack with Redis' engine lost all of them.
+/// Making 512 MiB of zeros, as Redis does for these, took one replica after the other so long that
+/// it was believed dead; a rack with Redis' engine lost all of them.
 #[test]
-fn bug_16_11_a_write_far_behind_the_end_of_a_string_costs_nobody_his_place() {
+fn bug_16_11_write_far_behind_a_strings_end() {
     for (name, more) in [("far-memory", &[][..]), ("far-redis", &["--engine", "redis"])] {
         let rack = Rack::start(name, more);
         let mut redis = rack.client();
@@ -67,10 +67,10 @@ fn bug_16_11_a_write_far_behind_the_end_of_a_string_costs_nobody_his_place() {
     }
 }
 
-/// Commands that take a replica long cost nobody his place: one that would take seconds is refused, many
-/// that each take a good part of what is allowed leave time to say that one lives.
+/// Commands that take a replica long cost nobody his place: one that would take seconds is refused,
+/// many that each take a good part of what is allowed leave time to say that one lives.
 #[test]
-fn bug_16_15_and_16_16_commands_that_take_long_cost_nobody_his_place() {
+fn bug_16_15_and_16_16_long_commands_remove_no_member() {
     let rack = Rack::start("long-work", &["--replicas", "2", "--durability", "none"]);
     let mut redis = rack.client();
     let members: Vec<String> = (0..20_000).map(|n| format!("member-{n}")).collect();
@@ -94,8 +94,9 @@ fn bug_16_15_and_16_16_commands_that_take_long_cost_nobody_his_place() {
     assert!(!controller.contains("replica removed"), "{controller}");
 }
 
+/// A string of the redis engine is as long as a reply at most.
 #[test]
-fn bug_16_17_a_string_of_the_redis_engine_is_as_long_as_a_reply_at_most() {
+fn bug_16_17_redis_engine_string_limit() {
     let rack = Rack::start("long-strings", &["--engine", "redis", "--replicas", "2"]);
     let mut redis = rack.client();
     until("the commands are known", || redis.say("SETRANGE k 67108799 x") == ":67108800");

@@ -1,5 +1,6 @@
-//! A rack on hosts of its own (network namespaces on a bridge) whose links fail: nobody leaves for the
-//! controller's own troubles, and writes go on. And a controller whose state file is not the newest.
+//! A rack on hosts of its own (network namespaces on a bridge) whose links fail: nobody leaves for
+//! the controller's own troubles, and writes go on. And a controller whose state file is not the
+//! newest.
 //!
 //! Where the machine does not allow namespaces, the tests over them say so and pass. With
 //! `CONCORD_LONG=1` the longest cut (20 s) is made too.
@@ -15,7 +16,8 @@ use std::time::{Duration, Instant};
 use common::*;
 use serde_json::Value;
 
-/// A link that is down: for how long writes may stand still (issue: two replicas cut from each other).
+/// A link that is down: for how long writes may stand still (issue: two replicas cut from each
+/// other).
 const WRITES_GO_ON: Duration = Duration::from_secs(2);
 const HOSTS: [(&str, u8); 6] = [
     ("controller", 1),
@@ -232,8 +234,9 @@ fn bug_16_1_a_controller_whose_link_was_down_removes_nobody() {
     }
 }
 
+/// Writes go on while two replicas are cut from each other.
 #[test]
-fn bug_16_2_writes_go_on_while_two_replicas_are_cut_from_each_other() {
+fn bug_16_2_writes_go_on_while_two_replicas_are_cut() {
     let Some(rack) = Spread::start("members-pair", 2) else { return };
     for (one, other) in [(1, 2), (2, 3), (1, 3)] {
         let hosts = [format!("replica-{one}"), format!("replica-{other}")];
@@ -270,8 +273,9 @@ fn is_refused(rack: &Rack, what: &str, words: &str) {
     assert_eq!(lines, 1, "{what}: {log}");
 }
 
+/// A state file that is gone old or anothers is refused and made anew.
 #[test]
-fn bug_16_3_a_state_file_that_is_gone_old_or_anothers_is_refused_and_made_anew() {
+fn bug_16_3_lost_old_or_foreign_state_file_is_refused() {
     let rack = Rack::start("members-file", &[]);
     let other = Rack::start("members-other", &[]);
     let mut client = rack.client();

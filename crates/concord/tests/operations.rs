@@ -1,4 +1,4 @@
-//! What an operator has of a rack: metrics, health, logs, status and its exit code.
+//! An operator's view of a rack: metrics, health, logs, status and its exit code.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -70,7 +70,7 @@ fn promtool_finds_nothing_wrong_with_the_metrics_of_any_role() {
 
 /// Whoever opens connections and says nothing keeps nobody else from a role's status.
 #[test]
-fn two_thousand_idle_connections_to_a_role_leave_its_status_reachable() {
+fn idle_connections_leave_status_reachable() {
     let rack = Rack::start("idle", &["--replicas", "1"]);
     for (role, addr) in http_addresses(&rack) {
         let mut idle = Vec::new();
@@ -88,8 +88,9 @@ fn two_thousand_idle_connections_to_a_role_leave_its_status_reachable() {
     }
 }
 
+/// Status fails when a role is gone and its end is in the controllers log.
 #[test]
-fn status_fails_when_a_role_is_gone_and_its_end_is_in_the_controllers_log() {
+fn status_and_log_show_a_dead_role() {
     let rack = Rack::start("gone", &["--log-format", "json"]);
     assert!(concord(&["wait", "--config", &rack.file()]).status.success());
     assert!(concord(&["status", "--config", &rack.file()]).status.success());

@@ -1,5 +1,5 @@
-//! Debian's redis-cli against a rack and against a redis-server that hold the same: what an operator
-//! sees by INFO, --stat, --bigkeys, --memkeys and --latency.
+//! Debian's redis-cli against a rack and against a redis-server that hold the same: what an
+//! operator sees by INFO, --stat, --bigkeys, --memkeys and --latency.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -195,7 +195,8 @@ fn bug_16_8_redis_cli_shows_a_rack_as_it_does_a_redis_server() {
     an_operator_sees_what_redis_shows("memory");
 }
 
+/// Redis cli shows a rack of redis servers as it does one.
 #[test]
-fn bug_16_8_redis_cli_shows_a_rack_of_redis_servers_as_it_does_one() {
+fn bug_16_8_redis_cli_shows_a_rack_of_redis_servers() {
     an_operator_sees_what_redis_shows("redis");
 }

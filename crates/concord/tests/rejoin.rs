@@ -28,8 +28,8 @@ fn append(rack: &Rack, section: &str, node: u16) {
     file.write_all(text.as_bytes()).unwrap();
 }
 
-/// Whether these are the members, and the process of that one knows it. Their order is not told: on a
-/// machine that stalls others may have been missed meanwhile, and have come back by themselves.
+/// Whether these are the members, and the process of that one knows it. Their order is not told: on
+/// a machine that stalls others may have been missed meanwhile, and have come back by themselves.
 fn is_member(rack: &Rack, all: &[u64], node: u64) -> bool {
     let mut members = rack.members();
     members.sort_unstable();
@@ -137,8 +137,8 @@ fn a_new_replica_joins() {
     });
 }
 
-/// The id with which a switch helps, 0 if it does not. On a machine that stalls a switch may look dead
-/// and be replaced, so that ids are compared, not expected.
+/// The id with which a switch helps, 0 if it does not. On a machine that stalls a switch may look
+/// dead and be replaced, so that ids are compared, not expected.
 fn switch_id(rack: &Rack, name: &str) -> u64 {
     let status = rack.role(name, 1);
     if status["ready"] == true { status["switch_id"].as_u64().unwrap_or(0) } else { 0 }
@@ -162,8 +162,9 @@ fn a_standby_started_by_hand_takes_over_from_a_dead_switch() {
     drop(standby);
 }
 
+/// A switch that slept beside its standby stands by when it wakes up.
 #[test]
-fn a_switch_that_slept_beside_its_standby_stands_by_when_it_wakes_up() {
+fn switch_that_slept_stands_by() {
     let rack = Rack::start("standby-wakes", &["--standbys", "1"]);
     let switch = rack.pid("switch");
     while_writing("switch stopped", &rack, || {
@@ -198,7 +199,8 @@ fn a_switch_that_is_started_again_gets_a_new_id() {
     });
 }
 
-/// A replica that keeps its data is killed, and comes back 10 s later: what it missed comes from records.
+/// A replica that keeps its data is killed, and comes back 10 s later: what it missed comes from
+/// records.
 fn was_away(name: &str, victim: u64, more: &[&str]) {
     let rack = Rack::start(name, &[&["--durability", "fsync"], more].concat());
     let mut again = None;

@@ -1,5 +1,5 @@
-//! docs/operations.md, "Changing a running rack", followed to the letter under load: no client gets an
-//! error, and the longest pause of each step is printed.
+//! docs/operate/operations.md, "Changing a running rack", followed to the letter under load: no
+//! client gets an error, and the longest pause of each step is printed.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,8 +11,8 @@ use common::until;
 
 /// Clients, half of them at each gateway.
 const CLIENTS: usize = 4;
-/// For how long a step may keep a write waiting: less than what a replica costs that dies (`failure_ms`).
-/// That is for machines that are busy: what is measured is some 20 to 100 ms.
+/// For how long a step may keep a write waiting: less than what a replica costs that dies
+/// (`failure_ms`). That is for machines that are busy: what is measured is some 20 to 100 ms.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long a replica may take to go.
 const GOES_WITHIN: Duration = Duration::from_millis(1_200);
@@ -51,10 +51,10 @@ impl Steps {
     }
 }
 
-/// A replica that knew its data, and leases that it had granted, was a member before these were over: all waited for it,
-/// a lease each time.
+/// A replica that knew its data, and leases that it had granted, was a member before these were
+/// over: all waited for it, a lease each time.
 #[test]
-fn bug_16_20_a_replica_with_data_on_disk_comes_back_without_a_pause() {
+fn bug_16_20_replica_with_data_returns_without_a_pause() {
     let mut rack = Units::start("rolling-fsync", "durability = \"fsync\"");
     let mut steps = Steps::default();
     let seen = while_used(&mut rack, CLIENTS, |rack| {
@@ -64,7 +64,8 @@ fn bug_16_20_a_replica_with_data_on_disk_comes_back_without_a_pause() {
     assert_eq!(seen.ends, 0);
 }
 
-/// The tail waited for what the others were to say of their disks, which they never do where they do not wait for these.
+/// The tail waited for what the others were to say of their disks, which they never do where they
+/// do not wait for these.
 #[test]
 fn bug_16_21_durability_is_changed_one_replica_after_the_other() {
     let mut rack = Units::start("rolling-durability", "durability = \"none\"");
@@ -106,8 +107,9 @@ fn a_rolling_restart_as_documented_gives_no_client_an_error() {
     assert!(seen.ends <= 2 * CLIENTS as u64, "{} connections ended", seen.ends);
 }
 
+/// A replica is added and removed for good as documented without an error.
 #[test]
-fn a_replica_is_added_and_removed_for_good_as_documented_without_an_error() {
+fn replica_added_and_removed_as_documented() {
     let mut rack = Units::start("added", "");
     let mut steps = Steps::default();
     let seen = while_used(&mut rack, CLIENTS, |rack| {
@@ -178,7 +180,7 @@ fn each_replica_of_a_quorum_goes_in_order() {
 
 /// Whom the controller does not hear it does not take out; it goes all the same.
 #[test]
-fn a_replica_goes_after_a_bounded_wait_where_the_controller_is_down() {
+fn retiring_replica_without_a_controller() {
     let mut rack = Units::start("alone", "");
     rack.kill("controller");
     let took = rack.stop("replica-2");
@@ -204,7 +206,7 @@ fn agrees(what: &str, line: &serde_json::Value, pause: Pause) {
 
 /// It was stopped, or cut off, and hears of its replacement when it is back.
 #[test]
-fn bug_16_13_a_switch_that_was_replaced_stands_by_and_nothing_is_wrong() {
+fn bug_16_13_replaced_switch_stands_by() {
     let mut rack = Units::start("replaced", "");
     rack.append("[[standby]]", "node = 1\n");
     rack.add("standby-1", &["switch", "--standby", "--node", "1"]);
@@ -217,7 +219,7 @@ fn bug_16_13_a_switch_that_was_replaced_stands_by_and_nothing_is_wrong() {
 
 /// Each has one line in the controller's log, whose time is the client's.
 #[test]
-fn the_log_tells_of_a_removal_a_join_a_takeover_and_a_problem_when_clients_see_them() {
+fn log_agrees_with_what_clients_see() {
     let mut rack = Units::start("times", "");
     rack.append("[[standby]]", "node = 1\n");
     rack.add("standby-1", &["switch", "--standby", "--node", "1"]);

@@ -78,8 +78,8 @@ fn scripts_work(protocol: &str, more: &[&str]) {
     assert_eq!(open_members(&rack), 3, "{protocol}");
 }
 
-/// Several keys, and keys that are computed: what a script wrote is read behind it, and it takes effect as a
-/// whole.
+/// Several keys, and keys that are computed: what a script wrote is read behind it, and it takes
+/// effect as a whole.
 fn touches_other_keys(client: &mut Resp) {
     let put = b"return redis.call('SET', 'put:' .. ARGV[1], ARGV[1])";
     for n in 0..150 {

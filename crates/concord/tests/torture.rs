@@ -42,8 +42,9 @@ fn two_unrelated_redis_servers_are_not_one_store() {
     assert_eq!(report(&output)["verdict"], "violation");
 }
 
+/// Transactions on one redis server have an order and on two they have not.
 #[test]
-fn transactions_on_one_redis_server_have_an_order_and_on_two_they_have_not() {
+fn transactions_on_one_redis_server_and_on_two() {
     let servers = [PlainRedis::start(), PlainRedis::start()];
     let targets = servers.each_ref().map(|s| s.listen.to_string());
     let accounts = ["--accounts", "20", "--clients", "8"];

@@ -1,5 +1,5 @@
-//! Client-side caching over real processes: two gateways, both engines, keys whose time comes, a gateway that is
-//! killed.
+//! Client-side caching over real processes: two gateways, both engines, keys whose time comes, a
+//! gateway that is killed.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,10 +1,12 @@
-//! Transactions and queues over real processes (`concord torture --accounts`, `--queues`), with every protocol and both
-//! engines: the switch drops, duplicates and reorders 1% each of what passes it, a gateway and the node that orders
-//! writes are killed. The accounts' sum never differs, what transactions saw of lists has one order, and each element
-//! of a queue goes to one worker, but for what the docs say.
+//! Transactions and queues over real processes (`concord torture --accounts`, `--queues`), with
+//! every protocol and both engines: the switch drops, duplicates and reorders 1% each of what
+//! passes it, a gateway and the node that orders writes are killed. The accounts' sum never
+//! differs, what transactions saw of lists has one order, and each element of a queue goes to one
+//! worker, but for what the docs say.
 //!
-//! `CONCORD_TORTURE_OPS` sets the number of transactions of each (`make torture`: 200,000, and half as many elements, with
-//! the reports kept in `CONCORD_RESULTS`), `CONCORD_TORTURE_SEED` the workload.
+//! `CONCORD_TORTURE_OPS` sets the number of transactions of each (`make torture`: 200,000, and half
+//! as many elements, with the reports kept in `CONCORD_RESULTS`), `CONCORD_TORTURE_SEED` the
+//! workload.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +17,8 @@ use std::time::Duration;
 
 use common::*;
 
-/// Runs `torture` against both gateways of a rack, and kills what is to be killed while it runs; its report.
+/// Runs `torture` against both gateways of a rack, and kills what is to be killed while it runs;
+/// its report.
 fn under_faults(
     name: &str,
     rack: &[&str],
@@ -124,8 +127,9 @@ fn transactions_over_redis_servers_have_an_order_under_faults() {
     }
 }
 
+/// Transactions of quorums over redis servers have an order under faults.
 #[test]
-fn transactions_of_quorums_over_redis_servers_have_an_order_under_faults() {
+fn quorum_transactions_over_redis_under_faults() {
     for name in ["vr+redis", "nopaxos+redis", "raft+redis"] {
         with(name, transactions);
     }
@@ -138,8 +142,9 @@ fn each_element_goes_to_one_worker_under_faults() {
     }
 }
 
+/// Each element goes to one worker over redis servers under faults.
 #[test]
-fn each_element_goes_to_one_worker_over_redis_servers_under_faults() {
+fn queue_elements_over_redis_under_faults() {
     for name in ["chain+redis", "vr+redis", "nopaxos+redis"] {
         with(name, queues);
     }

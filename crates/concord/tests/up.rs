@@ -135,8 +135,9 @@ fn when_a_replica_is_killed_its_redis_server_ends() {
     until("end of the redis-server", || servers.iter().all(|pid| !is_alive(*pid)));
 }
 
+/// Status shows every role and who died and a killed gateway comes back.
 #[test]
-fn status_shows_every_role_and_who_died_and_a_killed_gateway_comes_back() {
+fn status_shows_roles_deaths_and_restarted_gateway() {
     let rack = Rack::start("status", &["--restart-gateways"]);
     let status = || {
         let output =

@@ -1,5 +1,5 @@
-//! Users over real processes: two gateways that share them, a power cut, a replica that joins, and a gateway that starts
-//! anew; with both engines.
+//! Users over real processes: two gateways that share them, a power cut, a replica that joins, and
+//! a gateway that starts anew; with both engines.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -90,8 +90,8 @@ fn users_are_the_same_with_the_redis_engine() {
     share("users-redis", &["--engine", "redis"]);
 }
 
-/// What a restricted user's scripts answer is what a redis-server says to such a user, at every gateway, in transactions and
-/// functions too; new rules hold for the next script.
+/// What a restricted user's scripts answer is what a redis-server says to such a user, at every
+/// gateway, in transactions and functions too; new rules hold for the next script.
 fn scripts(name: &str, more: &[&str]) {
     let rack = Rack::start(name, &[&["--gateways", "2"], more].concat());
     let plain = PlainRedis::start();

@@ -1,5 +1,5 @@
-//! Which configurations come next: of which group one asks for another, and what all of them have in
-//! common. What a kind of group decides itself is in its own file.
+//! Which configurations come next: of which group one asks for another, and what all of them have
+//! in common. What a kind of group decides itself is in its own file.
 
 use alloc::vec::Vec;
 
@@ -56,8 +56,8 @@ impl Controller {
                 Next::Stuck(problem) => {
                     self.problem.get_or_insert(Trouble::of(id, problem));
                 }
-                Next::Change(places, whole) => match self.next_epoch(&self.groups[index]) {
-                    Ok(_) => changes.push((index, places, whole)),
+                Next::Change(places, caught_up) => match self.next_epoch(&self.groups[index]) {
+                    Ok(_) => changes.push((index, places, caught_up)),
                     // The others go on.
                     Err(problem) => self.problem = Some(Trouble::of(id, problem)),
                 },
@@ -71,7 +71,8 @@ impl Controller {
         }
     }
 
-    /// Notes which groups' configurations are known to be the newest: all members are heard, and none has heard of more.
+    /// Notes which groups' configurations are known to be the newest: all members are heard, and
+    /// none has heard of more.
     fn confirm(&mut self, now: Instant) {
         for index in 0..self.groups.len() {
             let group = &self.groups[index];
@@ -90,7 +91,7 @@ impl Controller {
             now,
             nodes: &group.nodes,
             epoch: self.state.config(group.id()).map_or(0, |c| c.epoch),
-            whole: self.state.group(group.id()).map_or(&[][..], |g| &g.whole),
+            caught_up: self.state.group(group.id()).map_or(&[][..], |g| &g.caught_up),
             storages: self.state.group(group.id()).map_or(&[][..], |g| &g.storages),
             hearing: &self.hearing,
             is_confirmed: group.is_confirmed,
@@ -117,8 +118,8 @@ impl Controller {
             }
             return match rules.founders(&look) {
                 Ok(members) => {
-                    let whole = members.iter().map(|m| m.node).collect();
-                    Next::Change(Places { members, joining: Vec::new() }, whole)
+                    let caught_up = members.iter().map(|m| m.node).collect();
+                    Next::Change(Places { members, joining: Vec::new() }, caught_up)
                 }
                 Err(Some(waits)) => Next::Waits(waits),
                 Err(None) => Next::Same,
@@ -130,14 +131,14 @@ impl Controller {
             return Next::Same;
         }
         match rules.go_on(&look, old, &places.members) {
-            Ok(whole) => Next::Change(places, whole),
+            Ok(caught_up) => Next::Change(places, caught_up),
             Err(Some(problem)) => Next::Stuck(problem),
             Err(None) => Next::Same,
         }
     }
 
-    /// Whether its state was made anew without it, and it has data all the same: whoever has all of it is
-    /// not known.
+    /// Whether its state was made anew without it, and it has data all the same: whoever has all of
+    /// it is not known.
     fn is_left_out(&self, group: &Group) -> bool {
         let has_data = |n: &Node| n.rack == self.state.rack && n.epoch > 0;
         group.setup.rules().holds_data()
@@ -170,14 +171,15 @@ impl Controller {
                 state.last_switch_id = state.last_switch_id.max(group.highest.switch_id);
             }
         }
-        // A group that is founded beside a running switch, perhaps anew: the numbers, the registers and, in
-        // VR, the views that the switch may know are those of a group before, so it gets a new id. So does one
-        // whose program is another since the controller was started: a switch takes none under one id.
+        // A group that is founded beside a running switch, perhaps anew: the numbers, the registers
+        // and, in VR, the views that the switch may know are those of a group before, so it gets a
+        // new id. So does one whose program is another since the controller was started: a switch
+        // takes none under one id.
         let asks_for_id = |(index, places, _): &&(usize, Places, Vec<u16>)| {
             let group = &self.groups[*index];
             self.founded(group).is_none_or(|old| {
                 old.switch_incarnation != switch.incarnation
-                    || (old.kind.is_quorum() && !same_lives(&old.members, &places.members))
+                    || (old.kind.is_quorum() && !same_crash_vector(&old.members, &places.members))
                     || (old.kind, old.program) != group.setup.rules().template()
             })
         };
@@ -187,7 +189,7 @@ impl Controller {
         if !renewed.is_empty() {
             self.grant(&mut state, switch)?;
         }
-        for (index, places, whole) in changes {
+        for (index, places, caught_up) in changes {
             let group = &self.groups[index];
             let epoch = self.next_epoch(group).map_err(|p| Trouble::of(group.id(), p))?;
             let known = self.founded(group).filter(|_| !is_spared && !renewed.contains(&index));
@@ -208,7 +210,7 @@ impl Controller {
                 joining: places.joining,
             };
             let storages = self.groups[index].storages(self.state.group(group), &config);
-            state.put(GroupState { config, whole, storages });
+            state.put(GroupState { config, caught_up, storages });
         }
         self.suggest(state);
         Ok(())
@@ -271,7 +273,7 @@ impl Controller {
 }
 
 /// Whether these are the same processes, wherever they listen.
-fn same_lives(one: &[Member], other: &[Member]) -> bool {
-    let life = |m: &Member| (m.node, m.incarnation);
-    one.iter().map(life).eq(other.iter().map(life))
+fn same_crash_vector(one: &[Member], other: &[Member]) -> bool {
+    let incarnation = |m: &Member| (m.node, m.incarnation);
+    one.iter().map(incarnation).eq(other.iter().map(incarnation))
 }

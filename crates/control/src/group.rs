@@ -91,14 +91,16 @@ pub(crate) trait Rules {
     /// What is to be said of the group as it is.
     fn problem(&self, look: &Look<'_>, config: &Config) -> Option<Problem>;
 
-    /// With whom to go on from `newest` where the state is made anew, if those in `gone` never come back.
+    /// With whom to go on from `newest` where the state is made anew, if those in `gone` never come
+    /// back.
     ///
     /// # Errors
     /// Why that cannot be said yet.
     fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem>;
 }
 
-/// How long a node is heard elsewhere before its group is told: two processes of one number take turns.
+/// How long a node is heard elsewhere before its group is told: two processes of one number take
+/// turns.
 const MOVED_NS: Duration = 250 * MS;
 
 /// For how long two members that are heard do not hear each other before that is a cut.
@@ -117,7 +119,7 @@ pub(crate) struct Places {
 #[derive(Clone, Debug)]
 pub(crate) struct Left {
     pub members: Vec<Member>,
-    pub whole: Vec<u16>,
+    pub caught_up: Vec<u16>,
     /// What the best of them has, if nobody has all the data.
     pub lost_behind: Option<Held>,
 }
@@ -154,7 +156,7 @@ impl Node {
 
     /// Whether it is in no epoch, and its disk has all that it ever had.
     pub(crate) fn is_kept(&self) -> bool {
-        matches!(self.standing, Standing::Kept { intact: true } | Standing::Founding { .. })
+        matches!(self.standing, Standing::Returning { intact: true } | Standing::Founding { .. })
     }
 
     /// Whether it runs on the directory that a node of its number has by `storages`.
@@ -177,8 +179,8 @@ pub(crate) struct Group {
     pub highest: Heard,
     /// Somebody of this rack has heard of that, and the state says less.
     pub ahead: Option<Heard>,
-    /// This controller made the configuration in force, or was in contact with all its members at once: nobody has a
-    /// later one.
+    /// This controller made the configuration in force, or was in contact with all its members at
+    /// once: nobody has a later one.
     pub is_confirmed: bool,
     /// When the first of its members was heard again, after all of them had been silent.
     pub back_since: Instant,
@@ -198,14 +200,14 @@ impl Group {
         self.setup.id
     }
 
-    /// Whether a node is to hear of the group's configuration: one that waits for a rack to begin has its place in
-    /// the one that began with its directory, and in no other.
+    /// Whether a node is to hear of the group's configuration: one that waits for a rack to begin
+    /// has its place in the one that began with its directory, and in no other.
     pub(crate) fn is_told(&self, known: Option<&GroupState>, node: &Node) -> bool {
         node.origin().is_none() || known.is_some_and(|group| node.is_on(&group.storages))
     }
 
-    /// The data directories of those who have a place in `config`: as they said, or as they had them in the
-    /// configuration `before`.
+    /// The data directories of those who have a place in `config`: as they said, or as they had
+    /// them in the configuration `before`.
     pub(crate) fn storages(&self, before: Option<&GroupState>, config: &Config) -> Vec<Storage> {
         let own = |m: &Member| {
             let said = self.nodes.get(&m.node).filter(|n| n.member == *m).and_then(|n| n.storage);
@@ -257,7 +259,7 @@ pub(crate) struct Look<'a> {
     /// The epoch of the state.
     pub epoch: u32,
     /// Who has all the data, by the state.
-    pub whole: &'a [u16],
+    pub caught_up: &'a [u16],
     /// Whose data directory is whose, by the state.
     pub storages: &'a [Storage],
     pub hearing: &'a Hearing,
@@ -277,9 +279,9 @@ impl Look<'_> {
         // Those whose power went together come back together, or nearly so.
         let back_since = if self.guards.on(Guard::Deaf) { self.back_since } else { Instant(0) };
         let silent_since = self.hearing.silent_since(heard_at, self.guards).max(back_since);
-        let is_other_life =
+        let is_other_incarnation =
             |n: &Node| n.member.incarnation != member.incarnation && n.epoch == epoch;
-        if known.is_some_and(is_other_life) && self.guards.on(Guard::Incarnation) {
+        if known.is_some_and(is_other_incarnation) && self.guards.on(Guard::Incarnation) {
             Some(Gone::Restarted)
         } else if known.is_some_and(|n| n.standing == Standing::Leaving && n.epoch == epoch) {
             Some(Gone::Leaving)
@@ -292,9 +294,10 @@ impl Look<'_> {
         }
     }
 
-    /// The new incarnation of a member that started again with everything that it had on its disk, if that
-    /// is everything that was ever committed: it is no stranger (trap T4). Whatever is committed is on the
-    /// disk of every member, so that whoever was whole is, and whoever was whole in this epoch.
+    /// The new incarnation of a member that started again with everything that it had on its disk,
+    /// if that is everything that was ever committed: it is no stranger (trap T4). Whatever is
+    /// committed is on the disk of every member, so that whoever was whole is, and whoever was
+    /// whole in this epoch.
     pub(crate) fn returned(&self, old: &Config, member: &Member) -> Option<Member> {
         let has_heard = self.nodes.get(&member.node).is_some_and(|n| n.epoch == old.epoch);
         self.came_back(old, member).filter(|_| has_heard)
@@ -303,14 +306,14 @@ impl Look<'_> {
     /// The same of one that may not have heard of that epoch, if it is the state's.
     pub(crate) fn came_back(&self, old: &Config, member: &Member) -> Option<Member> {
         let node = self.nodes.get(&member.node).filter(|n| self.is_heard(n))?;
-        let is_intact =
-            matches!(node.standing, Standing::Kept { intact: true }) || node.origin().is_some();
-        let was_whole = self.whole.contains(&member.node) || node.held.epoch == old.epoch;
+        let is_intact = matches!(node.standing, Standing::Returning { intact: true })
+            || node.origin().is_some();
+        let was_caught_up = self.caught_up.contains(&member.node) || node.held.epoch == old.epoch;
         let is_back = node.member.incarnation != member.incarnation
             && old.epoch == self.epoch
             && (is_intact || !self.guards.on(Guard::Intact))
             && self.has_directory(node)
-            && was_whole;
+            && was_caught_up;
         is_back.then_some(node.member)
     }
 
@@ -323,14 +326,15 @@ impl Look<'_> {
         is_same && is_newer
     }
 
-    /// Whether a member is heard, and would know of a later epoch than the state's if it had been in one: it is the same
-    /// process, or has the directory that it had.
+    /// Whether a member is heard, and would know of a later epoch than the state's if it had been
+    /// in one: it is the same process, or has the directory that it had.
     pub(crate) fn attests(&self, member: &Member) -> bool {
         let node = self.nodes.get(&member.node).filter(|n| self.is_heard(n));
         node.is_some_and(|n| n.member == *member || self.has_directory(n))
     }
 
-    /// Why a member that was started again with a data directory is a stranger all the same, if that is why.
+    /// Why a member that was started again with a data directory is a stranger all the same, if
+    /// that is why.
     pub(crate) fn mistrust(&self, member: &Member) -> Option<Mistrust> {
         let node = self.nodes.get(&member.node)?;
         let known = self.storages.iter().find(|s| s.node == member.node)?;
@@ -340,13 +344,13 @@ impl Look<'_> {
         } else if own.run <= known.run {
             Some(Mistrust::OlderDirectory)
         } else {
-            matches!(node.standing, Standing::Kept { intact: false })
+            matches!(node.standing, Standing::Returning { intact: false })
                 .then_some(Mistrust::Incomplete)
         }
     }
 
-    /// Where a member listens whose place does not hang on its life: another process of its node, heard for some
-    /// time without a break, may have another address.
+    /// Where a member listens whose place does not hang on its life: another process of its node,
+    /// heard for some time without a break, may have another address.
     pub(crate) fn listens(&self, member: &Member) -> Addr {
         let moved = self.nodes.get(&member.node).filter(|n| {
             self.is_heard(n)

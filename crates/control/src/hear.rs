@@ -1,10 +1,11 @@
-//! What the controller hears, and what it makes of silence.
+//! The messages that the controller hears, and its conclusions from silence.
 //!
 //! It decides nothing by the silence of others while it hears nobody itself, and counts theirs from
-//! when it could hear again: its link was down, or it slept; and up to when it heard anybody last. Nor does it go on without having heard
-//! from those with whom it would go on. And it decides nothing at all while members have heard of more
-//! than its state says (trap T3): then the state is not the newest, and its numbers were used. All groups
-//! have one state, so what is heard of one holds for all.
+//! when it could hear again: its link was down, or it slept; and up to when it heard anybody last.
+//! Nor does it go on without having heard from those with whom it would go on. And it decides
+//! nothing at all while members have heard of more than its state says (trap T3): then the state is
+//! not the newest, and its numbers were used. All groups have one state, so what is heard of one
+//! holds for all.
 
 use concord_core::{Duration, Guard, Guards, Instant, MS, Now};
 use concord_wire::control::{Heard, Member};
@@ -14,8 +15,8 @@ use crate::group::{Group, Node, cut_ns};
 use crate::state::Trouble;
 use crate::{Controller, Problem, State};
 
-/// Everybody says that it lives ten times a second. Where nobody did for half of the time after which
-/// one is called silent, and for that long at least, the controller is who was cut off.
+/// Everybody says that it lives ten times a second. Where nobody did for half of the time after
+/// which one is called silent, and for that long at least, the controller is who was cut off.
 const DEAF_NS_MIN: Duration = 140 * MS;
 /// How long a stranger is shown.
 const STRANGER_NS: Duration = 2_000 * MS;
@@ -38,7 +39,8 @@ impl Hearing {
         self.since.is_some() && now.since(self.last) > patience_ns && guards.on(Guard::Deaf)
     }
 
-    /// Until when the silence of others counts: until anybody was heard last. Behind that nobody knows whose it is.
+    /// Until when the silence of others counts: until anybody was heard last. Behind that nobody
+    /// knows whose it is.
     pub(crate) fn heard_until(&self, now: Instant, guards: Guards) -> Instant {
         if guards.on(Guard::Deaf) { self.last } else { now }
     }
@@ -75,8 +77,8 @@ impl Group {
         }
     }
 
-    /// A node is heard: if it is the first of the group's members after all were silent, the silence of the others
-    /// counts from now on.
+    /// A node is heard: if it is the first of the group's members after all were silent, the
+    /// silence of the others counts from now on.
     pub(crate) fn note_return(
         &mut self,
         now: Instant,
@@ -101,7 +103,8 @@ impl Group {
         };
         now.was_kept |= before.was_kept;
         if before.epoch != now.epoch {
-            // Whom it did not hear was perhaps in another epoch, and those who did not hear it were.
+            // Whom it did not hear was perhaps in another epoch, and those who did not hear it
+            // were.
             return;
         }
         // A shorter pause than that counts for no cut by itself.
@@ -117,8 +120,9 @@ impl Group {
 }
 
 impl Controller {
-    /// Somebody of a group says that it lives, and what it heard of. Whether it is one of this rack; one
-    /// that has its place in the configuration is, though it may not have heard of it yet (`--fresh`).
+    /// Somebody of a group says that it lives, and what it heard of. Whether it is one of this
+    /// rack; one that has its place in the configuration is, though it may not have heard of it yet
+    /// (`--fresh`).
     pub(crate) fn hears(
         &mut self,
         now: Now,
@@ -160,8 +164,8 @@ impl Controller {
         true
     }
 
-    /// It can hear. Looked at with every packet, since the first one after a silence comes before the
-    /// first tick.
+    /// It can hear. Looked at with every packet, since the first one after a silence comes before
+    /// the first tick.
     fn note_hearing(&mut self, now: Instant) {
         if self.hearing.is_deaf(now, self.setup.switch_failure_ns(), self.setup.guards) {
             self.count.deaf += 1;
@@ -171,8 +175,8 @@ impl Controller {
         self.hearing.last = self.hearing.last.max(now);
     }
 
-    /// Whether it decides nothing and tells nobody anything: its state is not the newest, or is yet to
-    /// be made.
+    /// Whether it decides nothing and tells nobody anything: its state is not the newest, or is yet
+    /// to be made.
     pub(crate) fn is_mute(&self) -> bool {
         self.is_behind() || self.recovery.is_some()
     }

@@ -9,9 +9,10 @@
 //! while nobody waits for it; when it has all, the second makes it the last member. Until it said
 //! that all which was agreed is executed there, the group cannot go on with it alone.
 //!
-//! A rack has several groups, each with a number, an epoch, members and a program of its own: a change in
-//! one opens no epoch in another. What is common to all of them is in [`Controller`]: hearing, the state, the
-//! switch and its ids. What a kind of group decides itself is in a file of its own, as `replicas` is.
+//! A rack has several groups, each with a number, an epoch, members and a program of its own: a
+//! change in one opens no epoch in another. What is common to all of them is in [`Controller`]:
+//! hearing, the state, the switch and its ids. What a kind of group decides itself is in a file of
+//! its own, as `replicas` is.
 //!
 //! What it decides by is what it hears, and it may be the one that hears nothing, or the one whose
 //! file is not the newest: the module `hear` says when it decides nothing.
@@ -63,11 +64,11 @@ pub struct ControllerConfig {
     pub groups: Vec<GroupSetup>,
     /// A node that is not heard of for so long is removed, in ns.
     pub failure_ns: Duration,
-    /// A switch that is not heard of for so long is replaced by one that stands by, in ns; at the latest
-    /// after `failure_ns`.
+    /// A switch that is not heard of for so long is replaced by one that stands by, in ns; at the
+    /// latest after `failure_ns`.
     pub switch_failure_ns: Duration,
-    /// Start anew with whoever registers: the data of earlier members is given up. Epochs and switch
-    /// ids go on.
+    /// Start anew with whoever registers: the data of earlier members is given up. Epochs and
+    /// switch ids go on.
     pub fresh: bool,
     /// Make the state anew from what the members have heard.
     pub recover: Option<Recover>,
@@ -181,7 +182,7 @@ impl Controller {
             for group in &mut state.groups {
                 group.config.members.clear();
                 group.config.joining.clear();
-                group.whole.clear();
+                group.caught_up.clear();
                 group.storages.clear();
             }
         }
@@ -220,7 +221,7 @@ impl Controller {
         let steady_since = heard_at;
         let own = |DataDir { id, run }| Storage { node: member.node, id, run };
         let storage = data_dir.map(own);
-        let was_kept = standing == Standing::Kept { intact: true } && held.epoch > 0;
+        let was_kept = standing == Standing::Returning { intact: true } && held.epoch > 0;
         #[rustfmt::skip]
         let node = Node { member, sent_at, rack: heard.rack, epoch, standing, held, was_kept, storage, voting, unheard, heard_at, steady_since };
         let group = &self.groups[index];
@@ -246,8 +247,8 @@ impl Controller {
         if let Standing::Founding { switch_id, .. } = node.standing {
             group.highest.switch_id = group.highest.switch_id.max(switch_id);
         }
-        // While the state is made anew it says nothing about who is late: its newest configuration may never
-        // have been heard of.
+        // While the state is made anew it says nothing about who is late: its newest configuration
+        // may never have been heard of.
         if self.recovery.is_some() || !is_stray(self.state.config(id), &node) {
             if let Some(config) = self.state.config(id) {
                 group.note_return(now.instant, self.setup.failure_ns, &config.members, &node);
@@ -272,7 +273,8 @@ impl Controller {
     pub fn superseded(&mut self, stored: State) {
         self.count.superseded += 1;
         self.proposed = None;
-        // Whom the other one let in was perhaps heard of by that one alone: silence counts from now on.
+        // Whom the other one let in was perhaps heard of by that one alone: silence counts from now
+        // on.
         self.hearing.since = None;
         let before = core::mem::replace(&mut self.state, stored);
         for group in &mut self.groups {
@@ -300,8 +302,8 @@ impl Controller {
         &self.recovered
     }
 
-    /// Members that lost their places since this was asked last, because they were started again without the data that
-    /// they had.
+    /// Members that lost their places since this was asked last, because they were started again
+    /// without the data that they had.
     pub fn take_mistrusted(&mut self) -> Vec<(GroupId, u16, Mistrust)> {
         core::mem::take(&mut self.mistrusted)
     }
@@ -458,7 +460,8 @@ impl Machine for Controller {
             }
             // From here on whoever knows more knows of a newer state.
             group.is_fresh = false;
-            // A group that begins has no configuration but this one. Any other is as certain as the one before.
+            // A group that begins has no configuration but this one. Any other is as certain as the
+            // one before.
             group.is_confirmed |= before.config(group.id()).is_none();
             self.count.epochs += 1;
             for part in config.parts() {

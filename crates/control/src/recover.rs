@@ -1,9 +1,10 @@
 //! A state made anew from what the members have heard: the file was lost, or all members of the
 //! configuration in force are.
 //!
-//! Safe by itself only if every member of the newest configuration that anybody has heard of is heard:
-//! none of them has heard of a later one, so none was opened, and nothing acknowledged there. Where one
-//! is gone for good the operator says so, and may lose what only it had acknowledged.
+//! Safe by itself only if every member of the newest configuration that anybody has heard of is
+//! heard: none of them has heard of a later one, so none was opened, and nothing acknowledged
+//! there. Where one is gone for good the operator says so, and may lose what only it had
+//! acknowledged.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -138,8 +139,8 @@ impl Controller {
         }
     }
 
-    /// The state that goes on with what is left of each group, above all that was heard of. A group of which
-    /// nobody has heard of a configuration begins later, as ever.
+    /// The state that goes on with what is left of each group, above all that was heard of. A group
+    /// of which nobody has heard of a configuration begins later, as ever.
     fn state_anew(
         &self,
         now: Instant,
@@ -192,7 +193,7 @@ impl Controller {
                 ..newest.clone()
             };
             let storages = group.storages(self.state.group(group.id()), &config);
-            state.put(GroupState { config, whole: left.whole, storages });
+            state.put(GroupState { config, caught_up: left.caught_up, storages });
         }
         let (switch_id, active, switch) = newest_switch.ok_or(Problem::NothingHeard)?;
         for group in unheard {
@@ -210,17 +211,17 @@ impl Controller {
                 members: Vec::new(),
                 joining: Vec::new(),
             };
-            state.put(GroupState { config, whole: Vec::new(), storages: Vec::new() });
+            state.put(GroupState { config, caught_up: Vec::new(), storages: Vec::new() });
         }
         state.switch_incarnation = active;
-        state.retired_switches.retain(|life| *life != active);
+        state.retired_switches.retain(|incarnation| *incarnation != active);
         let spared = state.last_switch_id.checked_add(NUMBERS_SPARED);
         state.last_switch_id = spared.ok_or(Problem::EpochsExhausted)?;
         Ok((state, recovered))
     }
 
-    /// The rack whose state is made anew: the state's, if any node is of that; else the only one that nodes
-    /// are of. `None` if none of them is of any.
+    /// The rack whose state is made anew: the state's, if any node is of that; else the only one
+    /// that nodes are of. `None` if none of them is of any.
     pub(crate) fn rack_meant(&self, recovery: &Recovery) -> Result<Option<u64>, Trouble> {
         let mut racks = recovery.newest.keys().map(|(rack, _)| *rack);
         if racks.clone().any(|rack| rack == self.state.rack) {

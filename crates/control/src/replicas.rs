@@ -47,8 +47,9 @@ impl Rules for Replicas {
         Ok(expected.filter_map(founder).collect())
     }
 
-    /// In VR all have their places, for ever, and nobody comes: who is silent is outvoted, who restarted
-    /// recovers, and the founders' lives are the group's name. Whoever comes again may listen elsewhere.
+    /// In VR all have their places, for ever, and nobody comes: who is silent is outvoted, who
+    /// restarted recovers, and the founders' lives are the group's name. Whoever comes again may
+    /// listen elsewhere.
     fn survivors(&self, look: &Look<'_>, old: &Config) -> Places {
         if self.protocol.is_quorum() {
             if let Some(members) = Self::never_began(look, old) {
@@ -87,7 +88,7 @@ impl Rules for Replicas {
         if look.is_open_everywhere(old) {
             for node in look.nodes.values() {
                 let known = members.iter().chain(&joining).any(|m| m.node == node.member.node);
-                let is_out = matches!(node.standing, Standing::Out | Standing::Kept { .. });
+                let is_out = matches!(node.standing, Standing::Out | Standing::Returning { .. });
                 let asks = is_out && node.epoch == old.epoch && look.is_heard(node);
                 if asks && !known && members.len() + joining.len() < REPLICAS_MAX {
                     joining.push(node.member);
@@ -103,15 +104,15 @@ impl Rules for Replicas {
         old: &Config,
         members: &[Member],
     ) -> Result<Vec<u16>, Option<Problem>> {
-        let is_whole = |m: &&Member| is_whole(look, old, m);
-        let whole: Vec<u16> = members.iter().filter(is_whole).map(|m| m.node).collect();
-        if whole.is_empty() {
-            return Err(Some(Problem::NobodyWhole));
+        let is_caught_up = |m: &&Member| is_caught_up(look, old, m);
+        let caught_up: Vec<u16> = members.iter().filter(is_caught_up).map(|m| m.node).collect();
+        if caught_up.is_empty() {
+            return Err(Some(Problem::NobodyCaughtUp));
         }
         if let Some(problem) = self.cold_start(look, old, members) {
             return Err(Some(problem));
         }
-        if self.has_heard(look, old, members) { Ok(whole) } else { Err(None) }
+        if self.has_heard(look, old, members) { Ok(caught_up) } else { Err(None) }
     }
 
     /// In VR the leader does.
@@ -147,8 +148,8 @@ impl Rules for Replicas {
 
     fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem> {
         let heard = |m: &Member| look.nodes.get(&m.node).filter(|n| look.is_heard(n));
-        // Another life of a node has nothing of what the one before had, but what its disk has: everything,
-        // if it was whole in that epoch, or before one that never opened.
+        // Another life of a node has nothing of what the one before had, but what its disk has:
+        // everything, if it was whole in that epoch, or before one that never opened.
         let has_all = |n: &Node| {
             let own = newest.members.iter().find(|m| m.node == n.member.node);
             let is_lost = own.is_some_and(|m| look.mistrust(m).is_some());
@@ -166,8 +167,8 @@ impl Rules for Replicas {
             if !self.are_quorum(newest, knows) {
                 return Err(Problem::NotHeard { node: None, epoch: newest.epoch });
             }
-            let whole = newest.members.iter().map(|m| m.node).collect();
-            return Ok(Left { members: newest.members.clone(), whole, lost_behind: None });
+            let caught_up = newest.members.iter().map(|m| m.node).collect();
+            return Ok(Left { members: newest.members.clone(), caught_up, lost_behind: None });
         }
         let missing = newest.members.iter().find(|m| !is_gone(m) && heard(m).is_none());
         if let Some(missing) = missing {
@@ -179,28 +180,29 @@ impl Rules for Replicas {
             is_same.then_some(n.member)
         };
         let members: Vec<Member> = newest.members.iter().filter_map(stays).collect();
-        let is_whole = |m: &&Member| heard(m).is_some_and(|n| says_whole(n) || has_all(n));
-        let whole: Vec<u16> = members.iter().filter(is_whole).map(|m| m.node).collect();
-        if !whole.is_empty() {
-            return Ok(Left { members, whole, lost_behind: None });
+        let is_caught_up = |m: &&Member| heard(m).is_some_and(|n| says_caught_up(n) || has_all(n));
+        let caught_up: Vec<u16> = members.iter().filter(is_caught_up).map(|m| m.node).collect();
+        if !caught_up.is_empty() {
+            return Ok(Left { members, caught_up, lost_behind: None });
         }
         if let Some(members) = Self::before_opening(look, newest) {
-            let whole = members.iter().map(|m| m.node).collect();
-            return Ok(Left { members, whole, lost_behind: None });
+            let caught_up = members.iter().map(|m| m.node).collect();
+            return Ok(Left { members, caught_up, lost_behind: None });
         }
         let rest = look.nodes.values().filter(|n| !is_gone(&n.member));
         let stays = |n: &&Node| look.is_heard(n) && n.standing != Standing::Leaving;
         let rest = rest.filter(stays).filter(|n| n.held.epoch > 0);
         let best = rest.max_by_key(|n| n.held).ok_or(Problem::NothingLeft)?;
-        let (members, whole) = (alloc::vec![best.member], alloc::vec![best.member.node]);
-        Ok(Left { members, whole, lost_behind: Some(best.held) })
+        let (members, caught_up) = (alloc::vec![best.member], alloc::vec![best.member.node]);
+        Ok(Left { members, caught_up, lost_behind: Some(best.held) })
     }
 }
 
 impl Replicas {
-    /// Who is there, where the power went before a group that chooses its views by itself could begin: all are heard,
-    /// and by their disks so many have promised nothing yet that the others are no quorum. What was heard before the
-    /// last of these came was perhaps said by processes that are no more.
+    /// Who is there, where the power went before a group that chooses its views by itself could
+    /// begin: all are heard, and by their disks so many have promised nothing yet that the others
+    /// are no quorum. What was heard before the last of these came was perhaps said by processes
+    /// that are no more.
     fn never_began(look: &Look<'_>, old: &Config) -> Option<Vec<Member>> {
         let is_back = |n: &Node| n.is_kept() && n.held.epoch == 0 && look.has_directory(n);
         let known = || old.members.iter().filter_map(|m| look.nodes.get(&m.node));
@@ -212,9 +214,10 @@ impl Replicas {
         is_left.then(|| nodes.iter().map(|n| n.member).collect())
     }
 
-    /// Who has all the data where the newest epoch never opened, as one of its members says, which has been there since.
-    /// Its members are all here, and at least one of them had all that was agreed in the last epoch that did open: so
-    /// whoever has all of that has all that was acknowledged.
+    /// Who has all the data where the newest epoch never opened, as one of its members says, which
+    /// has been there since. Its members are all here, and at least one of them had all that was
+    /// agreed in the last epoch that did open: so whoever has all of that has all that was
+    /// acknowledged.
     fn before_opening(look: &Look<'_>, newest: &Config) -> Option<Vec<Member>> {
         let known =
             |m: &Member| look.nodes.get(&m.node).filter(|n| look.is_heard(n)).map(|n| (*m, n));
@@ -234,10 +237,11 @@ impl Replicas {
         (is_sure && !members.is_empty()).then_some(members)
     }
 
-    /// All members started again, and so did the controller, so that nobody was there all the time who would know of a
-    /// newer epoch: the state may be of yesterday, and with it the data of those that are back. A newer epoch may have had
-    /// any one of the members alone, so that each of them is waited for; whoever was in one says so. Where all have the
-    /// directories that they had, the state is confirmed by that. Where one comes without, it has nothing newer itself,
+    /// All members started again, and so did the controller, so that nobody was there all the time
+    /// who would know of a newer epoch: the state may be of yesterday, and with it the data of
+    /// those that are back. A newer epoch may have had any one of the members alone, so that each
+    /// of them is waited for; whoever was in one says so. Where all have the directories that they
+    /// had, the state is confirmed by that. Where one comes without, it has nothing newer itself,
     /// but would not know of a replica that was let in since: so all of the rack are waited for.
     fn cold_start(&self, look: &Look<'_>, old: &Config, members: &[Member]) -> Option<Problem> {
         let was_there = |m: &Member| old.members.contains(m) || old.joining.contains(m);
@@ -254,8 +258,8 @@ impl Replicas {
         Some(Problem::ColdStart { node, epoch: old.epoch })
     }
 
-    /// Whether those with whom the group would go on have been heard since the controller could hear:
-    /// all of them, or, where a majority decides, so many.
+    /// Whether those with whom the group would go on have been heard since the controller could
+    /// hear: all of them, or, where a majority decides, so many.
     fn has_heard(&self, look: &Look<'_>, old: &Config, members: &[Member]) -> bool {
         let since = look.hearing.since.unwrap_or(Instant(0)).max(look.back_since);
         let is_quorum = self.protocol.is_quorum();
@@ -272,12 +276,13 @@ impl Replicas {
         has_heard || !look.guards.on(Guard::Deaf)
     }
 
-    /// Whether those who were `heard` of a group in which a majority decides are one: then one of them has heard of every
-    /// switch that the group has accepted.
+    /// Whether those who were `heard` of a group in which a majority decides are one: then one of
+    /// them has heard of every switch that the group has accepted.
     ///
-    /// In Raft a majority of those who vote by the most up-to-date log among theirs: so they could elect whoever has that
-    /// log, which therefore has all that is committed (Raft §5.4.1, Ongaro's dissertation §4.1). What is said of other
-    /// members does not count, nor is anybody waited for who does not vote.
+    /// In Raft a majority of those who vote by the most up-to-date log among theirs: so they could
+    /// elect whoever has that log, which therefore has all that is committed (Raft §5.4.1, Ongaro's
+    /// dissertation §4.1). What is said of other members does not count, nor is anybody waited for
+    /// who does not vote.
     fn are_quorum<'a>(&self, config: &Config, heard: impl Fn(&Member) -> Option<&'a Node>) -> bool {
         let founders = Voting { voters: u64::MAX, ..Voting::default() };
         let voting = |m: &Member| {
@@ -286,7 +291,8 @@ impl Replicas {
             match own.voting {
                 _ if !self.protocol.elects() => Some(founders),
                 Some(voting) if has_joined => Some(voting),
-                // It has heard of no configuration yet, or of one of an earlier group: its log is empty.
+                // It has heard of no configuration yet, or of one of an earlier group: its log is
+                // empty.
                 _ => (!has_joined && own.member.incarnation == m.incarnation).then_some(founders),
             }
         };
@@ -298,8 +304,8 @@ impl Replicas {
     }
 
     /// Who of `members` goes, so that all others hear each other: who is in most cuts; of those who
-    /// itself hears fewest, since its own ear may be what is wrong; of those the last one; and never the
-    /// last one that is whole.
+    /// itself hears fewest, since its own ear may be what is wrong; of those the last one; and
+    /// never the last one that is whole.
     fn cut_off(look: &Look<'_>, old: &Config, members: &[Member]) -> Option<u16> {
         if !look.guards.on(Guard::CutPair) {
             return None;
@@ -318,49 +324,53 @@ impl Replicas {
             others.dedup();
             others.len()
         };
-        let spares_whole = |m: &&Member| {
-            members.iter().any(|other| other.node != m.node && is_whole(look, old, other))
+        let spares_caught_up = |m: &&Member| {
+            members.iter().any(|other| other.node != m.node && is_caught_up(look, old, other))
         };
-        let candidates = members.iter().filter(|m| cuts(m.node) > 0).filter(spares_whole);
+        let candidates = members.iter().filter(|m| cuts(m.node) > 0).filter(spares_caught_up);
         let misses = |node: u16| pairs.iter().filter(|(own, _)| *own == node).count();
         candidates.max_by_key(|m| (cuts(m.node), misses(m.node))).map(|m| m.node)
     }
 }
 
-/// Whether one that restarted has what it heard before: its disk has it, or it is in a view, where it has heard of the
-/// newest switch from the others.
+/// Whether one that restarted has what it heard before: its disk has it, or it is in a view, where
+/// it has heard of the newest switch from the others.
 fn is_back(node: &Node) -> bool {
     match node.standing {
         Standing::Open { .. } => true,
-        Standing::Kept { intact } => intact && node.was_kept,
+        Standing::Returning { intact } => intact && node.was_kept,
         Standing::Opening { .. } => node.was_kept,
         _ => false,
     }
 }
 
 /// Whether it says that it is whole.
-fn says_whole(node: &Node) -> bool {
-    matches!(node.standing, Standing::Open { whole: true } | Standing::Opening { whole: true })
+fn says_caught_up(node: &Node) -> bool {
+    matches!(
+        node.standing,
+        Standing::Open { caught_up: true } | Standing::Opening { caught_up: true }
+    )
 }
 
 /// Whether its disk has everything that was committed up to the newest epoch that anybody heard of.
 fn keeps_all(node: &Node, newest: &Config) -> bool {
-    matches!(node.standing, Standing::Kept { intact: true, .. }) && node.held.epoch == newest.epoch
+    matches!(node.standing, Standing::Returning { intact: true, .. })
+        && node.held.epoch == newest.epoch
 }
 
 /// Whether a member has everything that was committed: it had, or it has said so since.
-fn is_whole(look: &Look<'_>, old: &Config, member: &Member) -> bool {
+fn is_caught_up(look: &Look<'_>, old: &Config, member: &Member) -> bool {
     let said = look.nodes.get(&member.node).is_some_and(|n| {
-        n.member.incarnation == member.incarnation && n.epoch == old.epoch && says_whole(n)
+        n.member.incarnation == member.incarnation && n.epoch == old.epoch && says_caught_up(n)
     });
     let returned = || old.members.iter().any(|m| look.returned(old, m) == Some(*member));
-    said || look.whole.contains(&member.node) || returned() || !look.guards.on(Guard::Whole)
+    said || look.caught_up.contains(&member.node) || returned() || !look.guards.on(Guard::CaughtUp)
 }
 
-/// Two members of the epoch in force that are both heard here, and of which the first says that it does
-/// not hear the other.
-/// `for_ns`: for that long, without a break, and both were heard after it: neither has died. Nobody is heard by the
-/// members of an epoch that it has not heard of, so that is no cut.
+/// Two members of the epoch in force that are both heard here, and of which the first says that it
+/// does not hear the other. `for_ns`: for that long, without a break, and both were heard after it:
+/// neither has died. Nobody is heard by the members of an epoch that it has not heard of, so that
+/// is no cut.
 fn cut_pairs<'a>(
     look: &'a Look<'_>,
     config: &Config,

@@ -1,4 +1,4 @@
-//! What a controller writes down, and what it cannot do.
+//! The state that a controller persists, and the reasons for which it cannot go on.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -8,8 +8,8 @@ use concord_wire::control::Config;
 use concord_wire::{Addr, GroupId};
 use serde::{Deserialize, Serialize};
 
-/// What is persisted: the rack, its switch, and its groups. `version` rises by one with each write: the
-/// compare-and-swap, which is one for all of it.
+/// What is persisted: the rack, its switch, and its groups. `version` rises by one with each write:
+/// the compare-and-swap, which is one for all of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Number of this state.
@@ -32,12 +32,12 @@ pub struct State {
 pub struct GroupState {
     /// The configuration in force. A change in another group makes no other one of it.
     pub config: Config,
-    /// Of replicas: the members that have everything that was ever committed before this configuration.
-    /// Never empty once there is a configuration: no other one would be safe. Empty in groups that hold
-    /// no data.
-    pub whole: Vec<u16>,
-    /// Of replicas that keep their data on disk: whose directory is whose, as of the configuration in
-    /// force.
+    /// Of replicas: the members that have everything that was ever committed before this
+    /// configuration. Never empty once there is a configuration: no other one would be safe. Empty
+    /// in groups that hold no data.
+    pub caught_up: Vec<u16>,
+    /// Of replicas that keep their data on disk: whose directory is whose, as of the configuration
+    /// in force.
     pub storages: Vec<Storage>,
 }
 
@@ -48,8 +48,8 @@ pub struct Storage {
     pub node: u16,
     /// The directory's number.
     pub id: u64,
-    /// How often it had been started on: a lower number, or this one again, is an older directory that was
-    /// put back.
+    /// How often it had been started on: a lower number, or this one again, is an older directory
+    /// that was put back.
     pub run: u64,
 }
 
@@ -63,8 +63,9 @@ impl State {
         is_next || !guards.on(Guard::EpochSwap)
     }
 
-    /// Whether a group would be in an earlier epoch. A state that is made anew begins with the first version, so that a
-    /// controller that goes on from the one that was lost may come with the next.
+    /// Whether a group would be in an earlier epoch. A state that is made anew begins with the
+    /// first version, so that a controller that goes on from the one that was lost may come with
+    /// the next.
     fn goes_back_from(&self, stored: &State) -> bool {
         stored.groups.iter().map(|group| &group.config).any(|stored| {
             let own = self.config(stored.group).filter(|own| own.rack == stored.rack);
@@ -102,8 +103,9 @@ pub enum Problem {
     /// Every epoch number was used.
     EpochsExhausted,
     /// No member is left that has everything that was committed.
-    NobodyWhole,
-    /// All members and the controller were down, and a replica that may know of something newer is not back.
+    NobodyCaughtUp,
+    /// All members and the controller were down, and a replica that may know of something newer is
+    /// not back.
     ColdStart {
         /// The first one that is not heard.
         node: u16,
@@ -149,7 +151,8 @@ pub enum Problem {
         /// The newest epoch.
         epoch: u32,
     },
-    /// Nobody of this group was heard when the state was made anew, and somebody who has data of it is now.
+    /// Nobody of this group was heard when the state was made anew, and somebody who has data of it
+    /// is now.
     LeftOut,
     /// The state cannot be made anew: nodes of two racks are heard.
     TwoRacks {
@@ -317,7 +320,7 @@ impl fmt::Display for Problem {
                 "every epoch number was used: nothing can change any more; begin anew with another \
                  state file"
             }
-            Problem::NobodyWhole => {
+            Problem::NobodyCaughtUp => {
                 "no member that has all the data is alive; if none comes back, start the controller \
                  with --recover --gone N for each of them: it goes on with the newest data that is \
                  left, and what was acknowledged later is lost (--fresh gives up all)"

@@ -1,4 +1,5 @@
-//! The rack's switches: which one is active, and who gets a switch id. All groups have the same switch.
+//! The rack's switches: which one is active, and who gets a switch id. All groups have the same
+//! switch.
 
 use alloc::vec::Vec;
 
@@ -80,8 +81,8 @@ impl Controller {
     }
 
     /// The switch hears of an epoch only when it is open at every member: all of them refuse the
-    /// fast reads of any other switch by then (Harmonia §6.3). Where members hold no data it waits for none of them: what workers
-    /// do for an old switch their owners sort out.
+    /// fast reads of any other switch by then (Harmonia §6.3). Where members hold no data it waits
+    /// for none of them: what workers do for an old switch their owners sort out.
     ///
     /// Not where a leader tells the switch itself, so that a view change waits for no controller.
     pub(crate) fn configure_switch(&mut self, now: Instant, sink: &mut impl Sink) {

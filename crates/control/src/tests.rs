@@ -58,7 +58,7 @@ fn heard(epoch: u32) -> Heard {
 }
 
 fn alive(node: u16, incarnation: u64, epoch: u32) -> Membership {
-    let standing = if epoch == 0 { Standing::Out } else { Standing::Open { whole: true } };
+    let standing = if epoch == 0 { Standing::Out } else { Standing::Open { caught_up: true } };
     stands(node, incarnation, epoch, standing)
 }
 
@@ -113,7 +113,7 @@ fn nodes(c: &Controller) -> Vec<u16> {
 }
 
 fn wholes(c: &Controller) -> Vec<u16> {
-    c.state().group(GROUP).map_or(vec![], |g| g.whole.clone())
+    c.state().group(GROUP).map_or(vec![], |g| g.caught_up.clone())
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn t4_a_restarted_replica_is_removed_and_let_in_by_two_epochs() {
 
 #[test]
 fn t4_a_replica_that_never_got_the_whole_log_cannot_go_on_alone() {
-    for whole in [false, true] {
+    for caught_up in [false, true] {
         let mut c = founded();
         for node in 1..=3 {
             say(&mut c, 1, &alive(node, 10, 1));
@@ -209,15 +209,15 @@ fn t4_a_replica_that_never_got_the_whole_log_cannot_go_on_alone() {
         let mut t = 3;
         while t < 1_500 {
             t += 50;
-            say(&mut c, t, &stands(4, 10, 3, Standing::Open { whole }));
+            say(&mut c, t, &stands(4, 10, 3, Standing::Open { caught_up }));
             c.tick(at(t), &mut vec![]);
         }
-        let problem = (!whole).then_some(Problem::NobodyWhole);
+        let problem = (!caught_up).then_some(Problem::NobodyCaughtUp);
         assert_eq!(c.problem(), problem);
-        assert_eq!(persist(&mut c, t).is_some(), whole);
-        assert_eq!(nodes(&c).len(), if whole { 1 } else { 4 });
+        assert_eq!(persist(&mut c, t).is_some(), caught_up);
+        assert_eq!(nodes(&c).len(), if caught_up { 1 } else { 4 });
         // One that has all of it comes back.
-        if !whole {
+        if !caught_up {
             say(&mut c, t, &alive(1, 10, 1));
             persist(&mut c, t);
             assert_eq!((nodes(&c), wholes(&c)), (vec![1, 4], vec![1]));
@@ -245,8 +245,9 @@ fn a_replica_that_dies_while_it_joins_is_forgotten() {
     assert_eq!(c.counters().joining_removed, 1);
 }
 
+/// Of two controllers with one state one is refused and goes on from the others.
 #[test]
-fn t3_of_two_controllers_with_one_state_one_is_refused_and_goes_on_from_the_others() {
+fn t3_second_controller_is_refused_and_continues() {
     let first = founded();
     let mut stored = first.state().clone();
     let mut two = [Controller::new(setup(), Some(stored.clone())), first];
@@ -271,8 +272,9 @@ fn t3_of_two_controllers_with_one_state_one_is_refused_and_goes_on_from_the_othe
     assert!(two[1].poll_persist().unwrap().what.follows(Some(&stored), Guards::ALL));
 }
 
+/// A silent replica is removed but not because the controller slept.
 #[test]
-fn a_silent_replica_is_removed_but_not_because_the_controller_slept() {
+fn silent_replica_removed_unless_controller_slept() {
     let mut c = founded();
     let mut t = 0;
     while t < 1_200 {
@@ -300,8 +302,9 @@ fn the_last_member_is_never_removed() {
     assert_eq!(nodes(&c), [1, 2, 3]);
 }
 
+/// A restarted switch gets a new id and an old one that wakes up gets none.
 #[test]
-fn t20_a_restarted_switch_gets_a_new_id_and_an_old_one_that_wakes_up_gets_none() {
+fn t20_restarted_switch_gets_a_new_id() {
     let mut c = founded();
     say(&mut c, 5, &switch(78, 0));
     let state = c.poll_persist().unwrap().what;
@@ -320,9 +323,10 @@ fn t20_a_restarted_switch_gets_a_new_id_and_an_old_one_that_wakes_up_gets_none()
     assert_eq!((state.last_switch_id, state.config(GROUP).unwrap().epoch), (3, 3));
 }
 
-/// The numbers, the registers and, in VR, the views that the switch knows are those of the group before.
+/// The numbers, the registers and, in VR, the views that the switch knows are those of the group
+/// before.
 #[test]
-fn bug_15_19_a_group_that_is_founded_anew_gets_a_new_id_from_the_same_switch() {
+fn bug_15_19_refounded_group_gets_a_new_switch_id() {
     let state = founded().state().clone();
     assert_eq!(state.last_switch_id, 1);
     let again = ControllerConfig { fresh: true, ..setup() };
@@ -360,7 +364,8 @@ fn a_switch_that_was_just_replaced_is_no_newcomer() {
 
 const STANDBY: Addr = Addr { ip: 8, port: 8 };
 
-/// How long a switch has been silent when a standby takes over, in ms; nodes say every 50 ms that they live.
+/// How long a switch has been silent when a standby takes over, in ms; nodes say every 50 ms that
+/// they live.
 fn silence_until_taken(setup: ControllerConfig) -> u64 {
     let mut c = Controller::new(setup, None);
     for ms in (50..=1_000).step_by(50) {
@@ -381,8 +386,9 @@ fn silence_until_taken(setup: ControllerConfig) -> u64 {
     taken.unwrap() - 1_000
 }
 
+/// A silent switch is replaced sooner than a node where that is said and never later.
 #[test]
-fn a_silent_switch_is_replaced_sooner_than_a_node_where_that_is_said_and_never_later() {
+fn silent_switch_replaced_by_its_own_timeout() {
     assert_eq!(silence_until_taken(setup()), 1_050);
     let soon = ControllerConfig { switch_failure_ns: 300 * MS, ..setup() };
     assert_eq!(silence_until_taken(soon), 350);
@@ -390,8 +396,9 @@ fn a_silent_switch_is_replaced_sooner_than_a_node_where_that_is_said_and_never_l
     assert_eq!(silence_until_taken(late), 1_050);
 }
 
+/// A standby takes over from a silent switch and not before.
 #[test]
-fn section_6_3_a_standby_takes_over_from_a_silent_switch_and_not_before() {
+fn section_6_3_standby_takes_over_from_a_silent_switch() {
     let mut c = founded();
     let mut t = 0;
     let replicas_live = |c: &mut Controller, t: u64, epoch| {
@@ -426,9 +433,10 @@ fn section_6_3_a_standby_takes_over_from_a_silent_switch_and_not_before() {
     assert_eq!(persist(&mut c, t), None);
 }
 
-/// The last epoch stands, whoever dies or comes: a number that begins anew would be an old epoch to all.
+/// The last epoch stands, whoever dies or comes: a number that begins anew would be an old epoch to
+/// all.
 #[test]
-fn t20_when_every_epoch_was_used_that_is_said_and_nothing_changes() {
+fn t20_used_up_epochs_change_nothing() {
     let mut state = founded().state().clone();
     state.groups[0].config.epoch = u32::MAX;
     let mut c = Controller::new(setup(), Some(state));
@@ -442,8 +450,9 @@ fn t20_when_every_epoch_was_used_that_is_said_and_nothing_changes() {
     assert_eq!(c.state().config(GROUP).unwrap().epoch, u32::MAX);
 }
 
+/// When every switch id was granted that is said and nothing is granted.
 #[test]
-fn t20_when_every_switch_id_was_granted_that_is_said_and_nothing_is_granted() {
+fn t20_used_up_switch_ids_grant_nothing() {
     let state = State { last_switch_id: u32::MAX, ..founded().state().clone() };
     let mut c = Controller::new(setup(), Some(state));
     (1..=3).for_each(|node| drop(say(&mut c, 1, &alive(node, 10, 1))));
@@ -455,8 +464,9 @@ fn t20_when_every_switch_id_was_granted_that_is_said_and_nothing_is_granted() {
     assert_eq!(c.problem(), None);
 }
 
+/// After a power cut of every replica nobody goes on with nothing.
 #[test]
-fn t7_after_a_power_cut_of_every_replica_nobody_goes_on_with_nothing() {
+fn t7_power_cut_of_all_starts_nothing_empty() {
     let mut c = founded();
     for node in 1..=3 {
         say(&mut c, 1, &alive(node, 10, 1));
@@ -479,7 +489,7 @@ fn t7_after_a_power_cut_of_every_replica_nobody_goes_on_with_nothing() {
             assert!(config.iter().any(|m| m.incarnation == 10), "epoch {epoch} has no data");
         }
     }
-    assert_eq!(c.problem(), Some(Problem::NobodyWhole));
+    assert_eq!(c.problem(), Some(Problem::NobodyCaughtUp));
     assert!(c.problem().unwrap().to_string().contains("--fresh"));
 }
 
@@ -538,8 +548,9 @@ fn bug_16_1_a_controller_that_was_cut_off_removes_nobody_for_it() {
     }
 }
 
+/// A controller goes on with nobody whom it has not heard.
 #[test]
-fn bug_16_1_a_controller_goes_on_with_nobody_whom_it_has_not_heard() {
+fn bug_16_1_controller_ignores_members_it_never_heard() {
     let stored = founded().state().clone();
     let mut c = Controller::new(setup(), Some(stored));
     say(&mut c, 10, &alive(1, 10, 1));
@@ -552,7 +563,7 @@ fn bug_16_1_a_controller_goes_on_with_nobody_whom_it_has_not_heard() {
 
 /// In VR the founders' incarnations stay the group's name, though most replicas restarted since.
 #[test]
-fn bug_16_1_a_switch_is_replaced_though_most_replicas_of_a_quorum_restarted() {
+fn bug_16_1_switch_replaced_though_most_replicas_restarted() {
     let mut c = Controller::new(
         ControllerConfig {
             groups: vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Vr, Program::Harmonia)],
@@ -566,7 +577,7 @@ fn bug_16_1_a_switch_is_replaced_though_most_replicas_of_a_quorum_restarted() {
     say(&mut c, 0, &switch(77, 0));
     assert_eq!(persist(&mut c, 0), Some(1));
     for node in [1, 2] {
-        say(&mut c, 10, &stands(node, 11, 1, Standing::Opening { whole: false }));
+        say(&mut c, 10, &stands(node, 11, 1, Standing::Opening { caught_up: false }));
     }
     say(&mut c, 10, &alive(3, 10, 1));
     say(&mut c, 10, &switch(78, 0));
@@ -575,8 +586,9 @@ fn bug_16_1_a_switch_is_replaced_though_most_replicas_of_a_quorum_restarted() {
     assert_eq!(persist(&mut c, 20), Some(2));
 }
 
+/// Of two replicas that do not hear each other one is removed.
 #[test]
-fn bug_16_2_of_two_replicas_that_do_not_hear_each_other_one_is_removed() {
+fn bug_16_2_one_of_two_cut_replicas_is_removed() {
     let both = [((1, 2), true, [1, 3]), ((2, 3), true, [1, 2]), ((1, 3), true, [1, 2])];
     // Only one of the two says so: its packets arrive, the other one's do not.
     let one = [((1, 2), false, [2, 3]), ((2, 3), false, [1, 3]), ((1, 3), false, [2, 3])];
@@ -632,7 +644,8 @@ fn bug_16_2_who_hears_nobody_goes_and_the_last_whole_one_never() {
     assert_eq!(nodes(&c), [1, 2, 3]);
 }
 
-/// Replica 2 stands still for longer than a cut takes, and for less than half of what costs it its place.
+/// Replica 2 stands still for longer than a cut takes, and for less than half of what costs it its
+/// place.
 #[test]
 fn bug_19_19_who_was_paused_was_not_cut_off() {
     let mut c = founded();
@@ -671,12 +684,12 @@ fn bug_15_22_who_is_in_another_epoch_is_not_cut_off() {
 
 /// Replica 3 hears of an epoch a second after it began, and did not take part until then.
 #[test]
-fn bug_15_33_who_was_late_in_an_epoch_was_not_cut_off_by_the_one_that_missed_it() {
+fn bug_15_33_late_member_is_not_taken_for_cut_off() {
     let mut c = founded();
     live(&mut c, 50, 2_000, |_| vec![]);
     say(&mut c, 2_000, &stands(2, 10, 1, Standing::Leaving));
     assert_eq!((persist(&mut c, 2_000), nodes(&c)), (Some(2), vec![1, 3]));
-    let opening = |node, whole| stands(node, 10, 2, Standing::Opening { whole });
+    let opening = |node, caught_up| stands(node, 10, 2, Standing::Opening { caught_up });
     let misses_3 = but(opening(1, true), |a| a.unheard = vec![3]);
     for ms in (2_050..3_000).step_by(50) {
         say(&mut c, ms, &misses_3);
@@ -717,8 +730,9 @@ fn bug_16_3_a_controller_without_its_file_decides_nothing() {
     assert_eq!(c.state().last_switch_id, 2);
 }
 
+/// A controller with a file of yesterday decides nothing.
 #[test]
-fn bug_16_3_a_controller_with_a_file_of_yesterday_decides_nothing() {
+fn bug_16_3_old_state_file_decides_nothing() {
     let yesterday = founded().state().clone();
     let mut c = Controller::new(setup(), Some(yesterday.clone()));
     say(&mut c, 1, &switch(77, 1));
@@ -752,8 +766,9 @@ fn bug_16_3_a_controller_with_a_file_of_yesterday_decides_nothing() {
     assert!(c.is_behind());
 }
 
+/// A rack file with another program brings the switch a new id.
 #[test]
-fn bug_17_3_a_rack_file_with_another_program_brings_the_switch_a_new_id() {
+fn bug_17_3_other_program_brings_a_new_switch_id() {
     let state = founded().state().clone();
     let plain = vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Chain, Program::Forward)];
     let mut c = Controller::new(ControllerConfig { groups: plain, ..setup() }, Some(state));
@@ -767,8 +782,9 @@ fn bug_17_3_a_rack_file_with_another_program_brings_the_switch_a_new_id() {
     assert_eq!((config.program, config.switch_id, nodes(&c)), (Program::Forward, 2, vec![1, 2]));
 }
 
+/// A file of yesterday under a running controller takes nothing back.
 #[test]
-fn bug_15_26_a_file_of_yesterday_under_a_running_controller_takes_nothing_back() {
+fn bug_15_26_old_file_under_a_running_controller() {
     let mut c = founded();
     let yesterday = c.state().clone();
     live(&mut c, 50, 1_000, |_| vec![]);
@@ -785,8 +801,9 @@ fn bug_15_26_a_file_of_yesterday_under_a_running_controller_takes_nothing_back()
     assert_eq!((c.is_behind(), c.problem()), (true, Some(expected)));
 }
 
+/// A controller with a file of another rack decides nothing.
 #[test]
-fn bug_16_3_a_controller_with_a_file_of_another_rack_decides_nothing() {
+fn bug_16_3_foreign_state_file_decides_nothing() {
     let mut other = founded().state().clone();
     other.rack = RACK + 1;
     other.groups[0].config.rack = RACK + 1;
@@ -863,8 +880,9 @@ fn bug_16_3_a_lost_state_is_made_anew_above_all_that_was_heard() {
     assert_eq!(c.state().version, 2);
 }
 
+/// A state is made anew with replicas that restarted since the file of yesterday.
 #[test]
-fn bug_15_24_a_state_is_made_anew_with_replicas_that_restarted_since_the_file_of_yesterday() {
+fn bug_15_24_state_rebuilt_with_restarted_replicas() {
     let mut yesterday = founded().state().clone();
     yesterday.groups[0].config.members.iter_mut().for_each(|m| m.incarnation = 9);
     let all: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 23)).collect();
@@ -893,8 +911,9 @@ fn bug_16_3_nothing_is_made_anew_while_a_member_may_know_more() {
     assert_eq!(c.problem(), Some(Problem::NothingHeard));
 }
 
+/// When the last member is gone the newest of the others is promoted.
 #[test]
-fn bug_16_1_when_the_last_member_is_gone_the_newest_of_the_others_is_promoted() {
+fn bug_16_1_newest_non_member_is_promoted() {
     let outside = |node: u16, epoch: u32, position: u64| {
         but(stands(node, 10, 23, Standing::Out), |a| a.held = Held { epoch, position })
     };
@@ -918,8 +937,9 @@ fn bug_16_1_when_the_last_member_is_gone_the_newest_of_the_others_is_promoted() 
     assert_eq!(c.problem(), Some(Problem::NothingLeft));
 }
 
+/// Who is of a rack that begins anew hears of it until it knows.
 #[test]
-fn bug_16_3_who_is_of_a_rack_that_begins_anew_hears_of_it_until_it_knows() {
+fn bug_16_3_refounded_rack_is_told_until_it_knows() {
     let before = founded().state().clone();
     let again = ControllerConfig { fresh: true, rack: RACK + 1, ..setup() };
     let mut c = Controller::new(again, Some(before));
@@ -936,8 +956,9 @@ fn bug_16_3_who_is_of_a_rack_that_begins_anew_hears_of_it_until_it_knows() {
     assert!(matches!(c.problem(), Some(Problem::Stranger { .. })));
 }
 
+/// Of two that are cut none is removed when the other has just died.
 #[test]
-fn bug_16_2_of_two_that_are_cut_none_is_removed_when_the_other_has_just_died() {
+fn bug_16_2_cut_pair_keeps_both_when_the_other_died() {
     let mut c = founded();
     live(&mut c, 50, 2_000, |_| vec![]);
     let says = |node| if node == 2 { vec![1, 3] } else { vec![] };
@@ -955,8 +976,9 @@ fn bug_16_2_of_two_that_are_cut_none_is_removed_when_the_other_has_just_died() {
     assert_eq!((nodes(&c), c.counters().removed_silent), (vec![1, 3], 1));
 }
 
+/// Signs of life that come late do not say that it can hear.
 #[test]
-fn bug_16_1_signs_of_life_that_come_late_do_not_say_that_it_can_hear() {
+fn bug_16_1_late_keepalives_prove_no_hearing() {
     let mut c = founded();
     let stamped = |node, ms: u64| but(alive(node, 10, 1), |a| a.sent_at = ms * MS);
     for ms in (50..1_000).step_by(50) {
@@ -972,8 +994,9 @@ fn bug_16_1_signs_of_life_that_come_late_do_not_say_that_it_can_hear() {
     assert!(c.counters().stale > 0);
 }
 
+/// Members that go are taken out at once and the last one that has all the data is not.
 #[test]
-fn members_that_go_are_taken_out_at_once_and_the_last_one_that_has_all_the_data_is_not() {
+fn leaving_members_are_removed_except_the_last_caught_up() {
     let mut c = founded();
     for (node, left) in [(1, vec![2, 3]), (3, vec![2])] {
         let epoch = c.state().config(GROUP).unwrap().epoch;
@@ -987,7 +1010,7 @@ fn members_that_go_are_taken_out_at_once_and_the_last_one_that_has_all_the_data_
     assert_eq!(c.counters().removed_leaving, 2);
     say(&mut c, 3, &stands(2, 10, 3, Standing::Leaving));
     assert_eq!((persist(&mut c, 3), nodes(&c)), (None, vec![2]));
-    assert_eq!(c.problem(), Some(Problem::NobodyWhole));
+    assert_eq!(c.problem(), Some(Problem::NobodyCaughtUp));
 }
 
 mod anew;

@@ -1,5 +1,5 @@
-//! A group of workers: whoever registers is a member, until it is silent, begins anew or says that it
-//! goes. No data is held, so nobody waits for anybody.
+//! A group of workers: whoever registers is a member, until it is silent, begins anew or says that
+//! it goes. No data is held, so nobody waits for anybody.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -28,8 +28,8 @@ impl Rules for Workers {
         if members.is_empty() { Err(None) } else { Ok(members) }
     }
 
-    /// Who stays keeps its place in the order; who comes is behind, in the order of the nodes' numbers. The
-    /// last ones stay in the list until others come: a list without members is none.
+    /// Who stays keeps its place in the order; who comes is behind, in the order of the nodes'
+    /// numbers. The last ones stay in the list until others come: a list without members is none.
     fn survivors(&self, look: &Look<'_>, old: &Config) -> Places {
         let stays = |m: &&Member| look.gone(old.epoch, m).is_none();
         let mut members: Vec<Member> = old.members.iter().filter(stays).copied().collect();
@@ -68,12 +68,12 @@ impl Rules for Workers {
             !gone.contains(&m.node) && own.is_some_and(|n| n.member == **m)
         };
         let members = newest.members.iter().filter(stays).copied().collect();
-        Ok(Left { members, whole: Vec::new(), lost_behind: None })
+        Ok(Left { members, caught_up: Vec::new(), lost_behind: None })
     }
 }
 
-/// Everybody who is there and stays, behind those who have their places. It runs with every sign of life, of
-/// hundreds of workers.
+/// Everybody who is there and stays, behind those who have their places. It runs with every sign of
+/// life, of hundreds of workers.
 fn add_newcomers(look: &Look<'_>, members: &mut Vec<Member>) {
     let placed: BTreeSet<u16> = members.iter().map(|m| m.node).collect();
     let stay = look.nodes.values().filter(|n| n.standing != Standing::Leaving && look.is_heard(n));

@@ -1,4 +1,4 @@
-//! Where a node is reached, and where a machine puts its packets.
+//! Addresses of nodes, and the sink for a machine's packets.
 
 use core::fmt;
 

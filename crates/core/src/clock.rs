@@ -1,12 +1,13 @@
-//! The time that times to live are counted in (docs/semantics.md): it moves by monotonic clocks, and
-//! follows wall clocks at a bounded rate.
+//! The time that times to live are counted in (docs/reference/semantics.md): it moves by monotonic
+//! clocks, and follows wall clocks at a bounded rate.
 //!
-//! Two steps, each of which runs at most one part in [`SLEW`] faster or slower than a monotonic clock:
-//! - [`SteadyClock`], at every node: its own wall clock, without the jumps. It is what [`crate::Now`]
-//!   carries as `unix_ms`.
-//! - [`LogClock`], at every replica: the time that the log is at. Who orders writes stamps them with
-//!   it, and decides by it which keys are due. It goes on from the last record's stamp, whoever made
-//!   that one, and follows the steady clock of who stamps.
+//! Two steps, each of which runs at most one part in [`SLEW`] faster or slower than a monotonic
+//! clock:
+//! - [`SteadyClock`], at every node: its own wall clock, without the jumps. It is what
+//!   [`crate::Now`] carries as `unix_ms`.
+//! - [`LogClock`], at every replica: the time that the log is at. Who orders writes stamps them
+//!   with it, and decides by it which keys are due. It goes on from the last record's stamp,
+//!   whoever made that one, and follows the steady clock of who stamps.
 
 use crate::time::{Instant, MS};
 
@@ -29,8 +30,8 @@ impl SteadyClock {
     /// One that was never read.
     pub const NEW: SteadyClock = SteadyClock { last: None, ahead_ns: 0, jumps: 0 };
 
-    /// What it shows at `instant`, in ns since the Unix epoch, when the wall clock shows `wall_ns`. The
-    /// first reading is the wall clock's.
+    /// What it shows at `instant`, in ns since the Unix epoch, when the wall clock shows `wall_ns`.
+    /// The first reading is the wall clock's.
     #[must_use]
     pub fn peek(&self, instant: Instant, wall_ns: u64) -> u64 {
         let Some((at, shown_ns)) = self.last else { return wall_ns };
@@ -109,8 +110,9 @@ mod tests {
     const DAY_NS: u64 = 86_400 * SEC;
     const START_NS: u64 = 1_700_000_000 * SEC;
 
+    /// A wall clock that is set moves the time by a hundredth of what passes.
     #[test]
-    fn bug_15_10_a_wall_clock_that_is_set_moves_the_time_by_a_hundredth_of_what_passes() {
+    fn bug_15_10_set_wall_clock_is_followed_at_a_hundredth() {
         for (set_by, sign) in [(DAY_NS as i64, 1), (-(DAY_NS as i64), -1)] {
             let mut clock = SteadyClock::default();
             assert_eq!(clock.read(Instant(5), START_NS), START_NS);
@@ -138,8 +140,9 @@ mod tests {
         assert_eq!(clock.peek(Instant(102 * SEC), START_NS + 103 * SEC), START_NS + 103 * SEC);
     }
 
+    /// The log s time goes on where the last stamp was whatever the own clock says.
     #[test]
-    fn bug_15_10_the_log_s_time_goes_on_where_the_last_stamp_was_whatever_the_own_clock_says() {
+    fn bug_15_10_log_time_continues_from_the_last_stamp() {
         let mut log = LogClock::default();
         assert_eq!(log.read(5_000), 5_000);
         // The node that stamped so far was a day ahead, or a day behind.

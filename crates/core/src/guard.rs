@@ -28,7 +28,8 @@ guards! {
     DirtySet,
     /// A write of several objects goes on when each of them is in the dirty set.
     SeveralEntered,
-    /// A write of several objects that is tried again takes no slots: it might never find all of them.
+    /// A write of several objects that is tried again takes no slots: it might never find all of
+    /// them.
     TriedAgain,
     /// A read of several objects is fast only if each of them is clean.
     SeveralClean,
@@ -36,8 +37,8 @@ guards! {
     SeveralNoted,
     /// A replica compares a read of several objects with the newest write of each.
     SeveralNewest,
-    /// A replica that copies the state executes of a write of several objects what concerns those that
-    /// are here.
+    /// A replica that copies the state executes of a write of several objects what concerns those
+    /// that are here.
     SeveralCopied,
     /// Every numbered write, a retry or a failing one too, completes in its turn (trap T14).
     Prefix,
@@ -45,11 +46,11 @@ guards! {
     Lease,
     /// A write is executed at most once (trap T16).
     ClientTable,
-    /// A replica's own write (an expiry) whose body makes no sense is refused at all replicas alike,
-    /// and none of them fails by it.
+    /// A replica's own write (an expiry) whose body makes no sense is refused at all replicas
+    /// alike, and none of them fails by it.
     OwnWrites,
-    /// The log's time goes on from the last record's stamp by the monotonic clock: a node whose wall
-    /// clock is wrong neither deletes keys early nor keeps them (trap T12).
+    /// The log's time goes on from the last record's stamp by the monotonic clock: a node whose
+    /// wall clock is wrong neither deletes keys early nor keeps them (trap T12).
     LogClock,
     /// Keys whose deletion was sent are skipped before those to be deleted are counted: else some
     /// whose deletion is lost again and again would stand before all others (trap T12).
@@ -63,7 +64,8 @@ guards! {
     PipelineOrder,
     /// A gateway's replies come in the order of the commands of their connection (trap T22).
     ReplyOrder,
-    /// A pop that is under way when the time of who waits is over is awaited: what it pops is the reply.
+    /// A pop that is under way when the time of who waits is over is awaited: what it pops is the
+    /// reply.
     LateElement,
     /// A new switch sends fast reads only after its own first completion (Harmonia §6.3).
     FirstCompletion,
@@ -75,12 +77,13 @@ guards! {
     Visibility,
     /// A write completes at the switch only once a quorum has executed it (Harmonia §8.3).
     CommitAck,
-    /// What a script of a server did is seen once a quorum knows that it ran to its end: before that the next
-    /// leader may make it void (VR).
+    /// What a script of a server did is seen once a quorum knows that it ran to its end: before
+    /// that the next leader may make it void (VR).
     ScriptKnown,
     /// Messages of a view are taken in that view alone (VR).
     View,
-    /// A number names one stream of records, so that what a late question begins anew ends no stream (VR).
+    /// A number names one stream of records, so that what a late question begins anew ends no
+    /// stream (VR).
     StreamOnce,
     /// A leader that no quorum answers leaves its view (VR).
     StepAside,
@@ -94,28 +97,34 @@ guards! {
     VoterCount,
     /// The voters are changed once the change before is committed (Raft, dissertation §4.1).
     OneChange,
-    /// The voters are changed once a record of the leader's own term is committed (Raft, Ongaro 2015).
+    /// The voters are changed once a record of the leader's own term is committed (Raft, Ongaro
+    /// 2015).
     ChangeTerm,
-    /// The voters are changed once all leases are over that count by the ones before the last (Raft, trap T2).
+    /// The voters are changed once all leases are over that count by the ones before the last
+    /// (Raft, trap T2).
     ChangeLease,
-    /// A follower's lease needs its leader's grant, which those get that have the newest configuration (Raft, trap T2).
+    /// A follower's lease needs its leader's grant, which those get that have the newest
+    /// configuration (Raft, trap T2).
     LeaderGrant,
     /// Where the voters were changed meanwhile, a quorum read asks anew (Raft).
     QuorumVoters,
-    /// A leader tells one that recovers where its log ends once a record of its term is committed (Raft).
+    /// A leader tells one that recovers where its log ends once a record of its term is committed
+    /// (Raft).
     RecoveryTerm,
     /// One that gave its log up votes for nobody who lacks the newest configuration in it (Raft).
     CopyFloor,
-    /// ReadIndex: a read waits until a quorum has said that its leader still leads, asked after the read came
-    /// (Raft §8).
+    /// ReadIndex: a read waits until a quorum has said that its leader still leads, asked after the
+    /// read came (Raft §8).
     ReadRound,
     /// What a replica promised before it crashed counts no more once it recovers (DISC 2017).
     CrashVector,
-    /// A replica of whose node a higher incarnation is known comes again as a yet higher one (DISC 2017).
-    LifeRaised,
+    /// A replica of whose node a higher incarnation is known comes again as a yet higher one (DISC
+    /// 2017).
+    IncarnationRaised,
     /// A recovering replica hears of the view from so many that no promise escapes it (VR §4.3).
     RecoveryQuorum,
-    /// A replica logs what the switch numbered without gaps; what is missing is agreed on (NOPaxos).
+    /// A replica logs what the switch numbered without gaps; what is missing is agreed on
+    /// (NOPaxos).
     Gaps,
     /// A configuration exists only after a compare-and-swap (trap T3).
     EpochSwap,
@@ -125,20 +134,22 @@ guards! {
     Deaf,
     /// Of two members that do not hear each other the controller removes one.
     CutPair,
-    /// A joining replica that asks on, or acknowledges, after its feeder dropped it is told so again.
-    ApartAgain,
+    /// A joining replica that asks on, or acknowledges, after its feeder dropped it is told so
+    /// again.
+    LogMismatchAgain,
     /// A head that lacks records which another member has in its state only is told so, and leaves.
-    FetchApart,
+    FetchLogMismatch,
     /// A lease counts from when its holder asked for it, not from when the grant came (trap T2).
     LeaseClock,
-    /// A lease is granted to the newest known incarnation of a member, and used by that one alone (VR).
-    LeaseLife,
+    /// A lease is granted to the newest known incarnation of a member, and used by that one alone
+    /// (VR).
+    LeaseIncarnation,
     /// A lease is given back by the incarnation to which it was granted, and by no other one of its
     /// node (trap T2).
     Release,
-    /// A replica that joined answers no reads before all that was agreed is executed there (T4); one
-    /// that copies a state votes with nothing, and does not lead, before it has it (VR).
-    Whole,
+    /// A replica that joined answers no reads before all that was agreed is executed there (T4);
+    /// one that copies a state votes with nothing, and does not lead, before it has it (VR).
+    CaughtUp,
     /// A replica that joined refuses fast reads older than its copy (trap T4).
     Floor,
     /// Whether memory is full is decided by who orders writes, and recorded: a replica that copies
@@ -146,8 +157,8 @@ guards! {
     RecordedMemory,
     /// CRAQ: a read of an object with a write under way asks the tail what is committed (§2.3).
     AskTail,
-    /// A read of all keys counts as newer than every write that was handed to the engine, finished or
-    /// not (trap T6).
+    /// A read of all keys counts as newer than every write that was handed to the engine, finished
+    /// or not (trap T6).
     AllKeysSubmitted,
     /// An engine that owes an answer for too long is given up, and its replica with it.
     EngineSilence,
@@ -170,24 +181,26 @@ guards! {
     /// A configuration is on the disk before anybody hears that it was heard of.
     DurableEpoch,
     /// A replica is whole once all that was agreed is on its disk.
-    DurableWhole,
+    DurableCaughtUp,
     /// VR: what a replica promised by a view is on its disk before anybody hears of it.
     DurableView,
-    /// A member that starts again with its data directory is taken as whole if it is the directory that it
-    /// had (trap T4).
+    /// A member that starts again with its data directory is taken as whole if it is the directory
+    /// that it had (trap T4).
     SameStorage,
     /// And if nobody has put an older one in its place.
     NewerRun,
     /// And if all that was ever synced there was found.
     Intact,
-    /// Where all members and the controller started again, the group goes on once each member is heard.
+    /// Where all members and the controller started again, the group goes on once each member is
+    /// heard.
     ColdStart,
     /// Writes are refused while disks have no room.
     DiskRoom,
-    /// A replica that starts again opens no epoch before all leases that it may have granted are over
-    /// (trap T2).
+    /// A replica that starts again opens no epoch before all leases that it may have granted are
+    /// over (trap T2).
     QuietStart,
-    /// Falcon: a repair sets add_ptr back in the generation that it was sent for, and in no later one.
+    /// Falcon: a repair sets add_ptr back in the generation that it was sent for, and in no later
+    /// one.
     RepairGeneration,
     /// Falcon: a ticket without a task is skipped only where retrieve_ptr stands.
     SkippedTicket,
@@ -233,14 +246,17 @@ guards! {
     LeaseHolders,
     /// Follower leases: who answers reads holds a lease of the leader that is not over (trap T2).
     ReadLease,
-    /// Follower leases: a lease is of no use before its holder's log has what was committed without it.
+    /// Follower leases: a lease is of no use before its holder's log has what was committed without
+    /// it.
     LeaseFloor,
-    /// Follower leases: no read of a key group is answered while a write of it is in the log and not executed.
+    /// Follower leases: no read of a key group is answered while a write of it is in the log and
+    /// not executed.
     GroupRevoked,
     /// Quorum reads: a read waits until all is executed that a quorum had logged when it came.
     QuorumEnd,
-    /// Quorum reads: an answer counts for the life that asked, and not for the next one of its node.
-    QuorumLife,
+    /// Quorum reads: an answer counts for the life that asked, and not for the next one of its
+    /// node.
+    QuorumIncarnation,
 }
 
 // `Guards` has a bit for each.

@@ -4,8 +4,9 @@ use twox_hash::xxhash3_64::Hasher;
 
 use crate::ids::ObjectId;
 
-/// 64-bit hash of `bytes`: XXH3, seeded. Not keyed, not for secrets. (A cheaper one, an Fx hash, gave
-/// one value to records whose neighbouring words differ in one bit each: trap T5 needs better.)
+/// 64-bit hash of `bytes`: XXH3, seeded. Not keyed, not for secrets. (A cheaper one, an Fx hash,
+/// gave one value to records whose neighbouring words differ in one bit each: trap T5 needs
+/// better.)
 #[must_use]
 pub fn hash64(seed: u64, bytes: &[u8]) -> u64 {
     Hasher::oneshot_with_seed(seed, bytes)
@@ -29,8 +30,9 @@ mod tests {
         assert_eq!(object_id(b"a"), ObjectId(0xe6c6_32b6));
     }
 
+    /// Records that differ in neighbouring words have other hashes.
     #[test]
-    fn t5_records_that_differ_in_neighbouring_words_have_other_hashes() {
+    fn t5_neighbouring_words_change_the_hash() {
         let words = |first: u64, second: u64| [first.to_le_bytes(), second.to_le_bytes()].concat();
         for bit in 0..64 {
             for shift in 0..64 {

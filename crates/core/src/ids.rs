@@ -28,7 +28,8 @@ id!(
     SwitchId(u32)
 );
 id!(
-    /// The number of a configuration: members, their order, and the active switch. Never 0 once set.
+    /// The number of a configuration: members, their order, and the active switch. Never 0 once
+    /// set.
     Epoch(u32)
 );
 id!(

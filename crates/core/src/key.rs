@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// A secret of 128 bits. Tags are SipHash-2-4 (Aumasson and Bernstein, "SipHash: a fast short-input PRF",
-/// 2012): 64 bits, which is what the slot of a task in the switch has room for.
+/// A secret of 128 bits. Tags are SipHash-2-4 (Aumasson and Bernstein, "SipHash: a fast short-input
+/// PRF", 2012): 64 bits, which is what the slot of a task in the switch has room for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Key([u64; 2]);
 

@@ -59,8 +59,8 @@ impl Leases {
         self.next_request = now.after(self.duration_ns / 3);
     }
 
-    /// `from` granted what was asked for at `asked_at`. A time in the future is of a clock that has been
-    /// reset since: CLOCK_BOOTTIME begins anew when the host reboots.
+    /// `from` granted what was asked for at `asked_at`. A time in the future is of a clock that has
+    /// been reset since: CLOCK_BOOTTIME begins anew when the host reboots.
     pub fn on_grant(&mut self, now: Instant, from: NodeId, asked_at: Instant) {
         if asked_at > now {
             return;
@@ -83,8 +83,8 @@ impl Leases {
         self.granted.push(Grant { node, holder, until });
     }
 
-    /// Incarnation `holder` of `node` holds no lease any more, and never will again: nobody has to wait
-    /// for its end. Another incarnation may hold one.
+    /// Incarnation `holder` of `node` holds no lease any more, and never will again: nobody has to
+    /// wait for its end. Another incarnation may hold one.
     pub fn release(&mut self, node: NodeId, holder: u64, guards: Guards) {
         let is_its_own = |g: &Grant| g.holder == holder || !guards.on(Guard::Release);
         self.granted.retain(|g| g.node != node || !is_its_own(g));
@@ -98,8 +98,8 @@ impl Leases {
         self.held.iter().all(|(_, asked)| asked.is_some_and(|a| now < a.after(use_ns)))
     }
 
-    /// How many of the other members that count have granted what may be used at `now`. Where a majority
-    /// decides, so many are enough that any quorum holds one of them, or the holder.
+    /// How many of the other members that count have granted what may be used at `now`. Where a
+    /// majority decides, so many are enough that any quorum holds one of them, or the holder.
     #[must_use]
     pub fn held_of(&self, now: Instant, counts: impl Fn(NodeId) -> bool) -> usize {
         let use_ns = self.duration_ns - self.duration_ns / 10;
@@ -107,8 +107,9 @@ impl Leases {
         held.filter(|(_, asked)| asked.is_some_and(|a| now < a.after(use_ns))).count()
     }
 
-    /// The newest time such that so many of the other members that count have granted what was asked for then, or
-    /// later: they were members of this epoch after that. [`Instant::NEVER`] if none has to.
+    /// The newest time such that so many of the other members that count have granted what was
+    /// asked for then, or later: they were members of this epoch after that. [`Instant::NEVER`] if
+    /// none has to.
     #[must_use]
     pub fn confirmed_by(&self, count: usize, counts: impl Fn(NodeId) -> bool) -> Option<Instant> {
         if count == 0 {
@@ -132,8 +133,9 @@ impl Leases {
 mod tests {
     use super::*;
 
+    /// A lease needs every other member and counts from when it was asked for.
     #[test]
-    fn t2_a_lease_needs_every_other_member_and_counts_from_when_it_was_asked_for() {
+    fn t2_lease_needs_all_members_and_counts_from_the_request() {
         let mut l = Leases::new(100);
         l.open(Instant(0), [NodeId(2), NodeId(3)].into_iter());
         l.on_grant(Instant(20), NodeId(2), Instant(10));
@@ -145,8 +147,9 @@ mod tests {
         assert!(!l.is_held(Instant(95)));
     }
 
+    /// A grant from the future is of a clock that was reset and counts nothing.
     #[test]
-    fn bug_15_19_a_grant_from_the_future_is_of_a_clock_that_was_reset_and_counts_nothing() {
+    fn bug_15_19_future_grant_counts_nothing() {
         let mut l = Leases::new(100);
         l.open(Instant(0), [NodeId(2)].into_iter());
         l.on_grant(Instant(20), NodeId(2), Instant(1_000));
@@ -167,8 +170,9 @@ mod tests {
         assert_eq!(l.others_until(|n| n == NodeId(2)), Instant(107));
     }
 
+    /// A lease is given back by the incarnation that held it and by no other.
     #[test]
-    fn t2_a_lease_is_given_back_by_the_incarnation_that_held_it_and_by_no_other() {
+    fn t2_lease_is_returned_by_its_incarnation_only() {
         let mut l = Leases::new(100);
         l.grant(Instant(0), NodeId(3), 30);
         l.grant(Instant(10), NodeId(3), 31);

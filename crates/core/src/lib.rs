@@ -1,5 +1,5 @@
-//! What every Concord crate shares: time, identifiers, a seeded random source, and the law that
-//! every node is a state machine without I/O.
+//! The base that every Concord crate shares: time, identifiers, a seeded random source, and the law
+//! that every node is a state machine without I/O.
 //!
 //! Read [`Instant`] and [`Seq`] first, then [`Machine`]: the law, as a trait.
 //!

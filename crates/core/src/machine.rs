@@ -1,7 +1,8 @@
 //! The law of every node, as a trait. Drivers run the same machines: the simulator, the runtime and
 //! the model checker.
 //!
-//! A machine takes one input at a time, and every output is drained before the next batch of inputs:
+//! A machine takes one input at a time, and every output is drained before the next batch of
+//! inputs:
 //!
 //! | input | when |
 //! |---|---|
@@ -12,7 +13,8 @@
 //!
 //! Its outputs are packets, written into a [`Sink`] that the driver hands in, so that the hot path
 //! allocates nothing, and what [`Machine::poll_persist`] gives. A machine may have further inputs
-//! (a client's calls, completions of an engine): they are its own methods, and the same law is for them.
+//! (a client's calls, completions of an engine): they are its own methods, and the same law is for
+//! them.
 //!
 //! No clock, socket, thread or random source of its own.
 //!
@@ -60,11 +62,12 @@ use crate::time::{Instant, Now};
 
 /// A node without I/O.
 pub trait Machine {
-    /// What it wants kept before others may hear of it; [`Nothing`] for a machine that keeps nothing.
+    /// What it wants kept before others may hear of it; [`Nothing`] for a machine that keeps
+    /// nothing.
     type Persist;
 
-    /// Takes one datagram of `from`, which it may rewrite; there may be padding behind it. `now` was sampled
-    /// after the packet had come (trap T1).
+    /// Takes one datagram of `from`, which it may rewrite; there may be padding behind it. `now`
+    /// was sampled after the packet had come (trap T1).
     fn handle(&mut self, now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink);
 
     /// Its deadline has come. To be called too early does no harm.
@@ -76,8 +79,8 @@ pub trait Machine {
     /// The end of a batch of inputs, one at least: what is said once for all of them is sent here.
     fn flush(&mut self, _now: Now, _sink: &mut impl Sink) {}
 
-    /// What is to be made durable next, in this order; asked after each [`Machine::flush`] until there
-    /// is no more. The driver may write several at once.
+    /// What is to be made durable next, in this order; asked after each [`Machine::flush`] until
+    /// there is no more. The driver may write several at once.
     fn poll_persist(&mut self) -> Option<Persist<Self::Persist>> {
         None
     }
@@ -85,8 +88,8 @@ pub trait Machine {
     /// All that was given out up to `number` is durable, and outlives a power cut.
     fn persisted(&mut self, _now: Now, _number: u64, _sink: &mut impl Sink) {}
 
-    /// What may still come of a packet, whenever it arrives from now on: for the model checker, which
-    /// counts states that differ in irrelevant packets as one.
+    /// What may still come of a packet, whenever it arrives from now on: for the model checker,
+    /// which counts states that differ in irrelevant packets as one.
     fn relevance(&self, _packet: &[u8]) -> Relevance {
         Relevance::Relevant
     }

@@ -1,5 +1,5 @@
-//! No file of these crates imports one that imports it, by whatever way around (ARCHITECTURE.md): what a
-//! file builds on can be read, and understood, before it.
+//! No file of these crates imports one that imports it, by whatever way around (ARCHITECTURE.md):
+//! what a file builds on can be read, and understood, before it.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};

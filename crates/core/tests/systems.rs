@@ -1,5 +1,6 @@
-//! Which files name a system outside its own folders. Code that is not a system's own asks what a program or a
-//! group can do, not who it is, so that a further system is one folder in each layer and one line in each registry.
+//! Which files name a system outside its own folders. Code that is not a system's own asks what a
+//! program or a group can do, not who it is, so that a further system is one folder in each layer
+//! and one line in each registry.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! docs/traps.md names tests for each trap: every name is one.
+//! docs/internals/traps.md names tests for each trap: every name is one.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -20,13 +20,13 @@ fn sources(dir: &Path, all: &mut String) {
 #[test]
 fn every_trap_has_tests_and_every_test_that_is_named_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let table = fs::read_to_string(root.join("docs/traps.md")).unwrap();
+    let table = fs::read_to_string(root.join("docs/internals/traps.md")).unwrap();
     let mut code = String::new();
     sources(&root.join("crates"), &mut code);
     for trap in 1..=25 {
         let start = format!("| T{trap} ");
         let row = table.lines().find(|line| line.starts_with(&start));
-        let row = row.unwrap_or_else(|| panic!("docs/traps.md has no row of T{trap}"));
+        let row = row.unwrap_or_else(|| panic!("docs/internals/traps.md has no row of T{trap}"));
         let tests = row.rsplit('|').nth(1).unwrap_or_default();
         let names: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
         assert!(!names.is_empty(), "T{trap} has no test");

@@ -1,6 +1,6 @@
-//! What a user may do, as Redis 7.0 has it: rules for commands, keys and channels, and what is allowed by them. Gateways look
-//! at what clients send; what the scripts of a client do, replicas look at, by the rules that came with the script
-//! ([`mod@sent`]).
+//! Access rules of users, as in Redis 7.0: rules for commands, keys and channels, and what is
+//! allowed by them. Gateways look at what clients send; what the scripts of a client do, replicas
+//! look at, by the rules that came with the script ([`mod@sent`]).
 
 mod access;
 mod rights;

@@ -1,4 +1,4 @@
-//! What stands behind the shim that keeps times to live: the data, without any notion of expiry.
+//! The backend of the shim that keeps times to live: the data, without any notion of expiry.
 
 use alloc::vec::Vec;
 
@@ -13,9 +13,9 @@ pub const OUT_OF_MEMORY: &[u8] = b"OOM command not allowed when used memory > 'm
 
 /// One operation for the backend: executed as a whole, with nothing of another in between.
 ///
-/// In this order: the key is deleted if `delete_first`, or those that are `due`, the `commands` run, the key's existence is
-/// looked up if `want_exists`. None of `commands` carries a time to live, so that a server behind
-/// never expires anything by its own clock (trap T12).
+/// In this order: the key is deleted if `delete_first`, or those that are `due`, the `commands`
+/// run, the key's existence is looked up if `want_exists`. None of `commands` carries a time to
+/// live, so that a server behind never expires anything by its own clock (trap T12).
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
     /// A step of class `Read` must not change anything; the backend refuses commands that could.
@@ -41,8 +41,8 @@ pub struct Step<'a> {
     pub deadline_ms: Option<u64>,
     /// What scripts among `commands` may touch.
     pub reach: Reach,
-    /// The shim did something that belongs to the step: a script among `commands` that is stopped cannot be taken for
-    /// one that has changed nothing.
+    /// The shim did something that belongs to the step: a script among `commands` that is stopped
+    /// cannot be taken for one that has changed nothing.
     pub is_beside: bool,
 }
 
@@ -159,8 +159,8 @@ pub trait Backend {
         None
     }
 
-    /// The deadlines of keys, for scripts that may touch any ([`Reach::AnyKey`]), behind what was submitted; `is_all`:
-    /// no other key has one. `None` for a key that has none any more.
+    /// The deadlines of keys, for scripts that may touch any ([`Reach::AnyKey`]), behind what was
+    /// submitted; `is_all`: no other key has one. `None` for a key that has none any more.
     fn tell_deadlines(&mut self, is_all: bool, deadlines: &[(&[u8], Option<u64>)]) {
         let (_, _) = (is_all, deadlines);
     }
@@ -177,24 +177,28 @@ pub trait Backend {
         None
     }
 
-    /// Events of these classes are to be collected from now on ([`mod@crate::events`]); false if this backend knows of none.
+    /// Events of these classes are to be collected from now on ([`mod@crate::events`]); false if
+    /// this backend knows of none.
     fn want_events(&mut self, classes: Classes) -> bool {
         let _ = classes;
         false
     }
 
-    /// The events of the steps since the last call, each with the number of its command in its step.
+    /// The events of the steps since the last call, each with the number of its command in its
+    /// step.
     fn take_events(&mut self) -> Vec<(usize, Event)> {
         Vec::new()
     }
 
-    /// Whether a FLUSHDB of this database has to delete keys by name, since those of others are to stay.
+    /// Whether a FLUSHDB of this database has to delete keys by name, since those of others are to
+    /// stay.
     fn flushes_by_name(&self, database: u8) -> bool {
         let _ = database;
         false
     }
 
-    /// A script begins, or a transaction with scripts: up to its end every step is [`Submitted::Done`] at once, as a part of it.
+    /// A script begins, or a transaction with scripts: up to its end every step is
+    /// [`Submitted::Done`] at once, as a part of it.
     fn begin_script(&mut self) {}
 
     /// It has ended, with this reply; where that comes later by [`Backend::poll`] it is taken.

@@ -1,5 +1,6 @@
-//! Commands that wait for an element, or for an entry of a stream. The engines execute them as Redis does within MULTI, without waiting:
-//! where there is nothing the reply is null, and whoever asked tries again when the key has changed.
+//! Commands that wait for an element, or for an entry of a stream. The engines execute them as
+//! Redis does within MULTI, without waiting: where there is nothing the reply is null, and whoever
+//! asked tries again when the key has changed.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -27,7 +28,8 @@ pub enum Form {
     Move,
     /// The time-out, the number of keys, the keys, and options: BLMPOP, BZMPOP.
     Counted,
-    /// Options, BLOCK with the time-out among them, then STREAMS, the keys, and an id for each: XREAD, XREADGROUP.
+    /// Options, BLOCK with the time-out among them, then STREAMS, the keys, and an id for each:
+    /// XREAD, XREADGROUP.
     Streams,
 }
 
@@ -70,8 +72,8 @@ impl Blocking {
         (0..args.len()).filter(kept).map(|at| args[at]).collect()
     }
 
-    /// The text of Redis' error where BLOCK's time-out is the first thing of `args` that is wrong. A server that
-    /// executes it in a script speaks of something else.
+    /// The text of Redis' error where BLOCK's time-out is the first thing of `args` that is wrong.
+    /// A server that executes it in a script speaks of something else.
     #[must_use]
     pub fn wrong_timeout(self, args: &[&[u8]]) -> Option<&'static [u8]> {
         let name = args.first().filter(|_| self.form == Form::Streams)?;
@@ -80,7 +82,7 @@ impl Blocking {
         loop {
             let value = *args.get(at + 1)?;
             at += match UpperName::of(args[at]).bytes() {
-                b"BLOCK" => match timeout_whole_ms(value) {
+                b"BLOCK" => match timeout_integer_ms(value) {
                     Ok(_) => 2,
                     Err(text) => return Some(text),
                 },
@@ -99,8 +101,8 @@ impl Blocking {
         (self.form == Form::Streams).then(|| args.get(group + 2).copied())?
     }
 
-    /// Where the keys stand that `args` waits for, the name being the first of them; `None` if there are
-    /// too few arguments.
+    /// Where the keys stand that `args` waits for, the name being the first of them; `None` if
+    /// there are too few arguments.
     #[must_use]
     pub fn awaited_keys(self, args: &[&[u8]]) -> Option<Range<usize>> {
         let range = match self.form {
@@ -131,15 +133,16 @@ impl Blocking {
             Form::Pop | Form::Move => args.last(),
             Form::Counted => args.get(1),
             Form::Streams => {
-                return StreamOptions::of(args).timeout.map_or(Ok(0), timeout_whole_ms);
+                return StreamOptions::of(args).timeout.map_or(Ok(0), timeout_integer_ms);
             }
         };
         timeout_ms(text.copied().unwrap_or_default())
     }
 }
 
-/// Where STREAMS stands in an XREAD or XREADGROUP: a group or a consumer may have that name too. Where the arguments before it
-/// are none that can be, so that the command is an error, the first word of that name.
+/// Where STREAMS stands in an XREAD or XREADGROUP: a group or a consumer may have that name too.
+/// Where the arguments before it are none that can be, so that the command is an error, the first
+/// word of that name.
 pub(crate) fn streams_at(args: &[&[u8]]) -> Option<usize> {
     let any = || args.iter().position(|arg| arg.eq_ignore_ascii_case(b"STREAMS"));
     StreamOptions::of(args).streams.or_else(any)
@@ -205,7 +208,7 @@ pub fn timeout_ms(text: &[u8]) -> Result<u64, &'static [u8]> {
 ///
 /// # Errors
 /// The text of Redis' error.
-pub fn timeout_whole_ms(text: &[u8]) -> Result<u64, &'static [u8]> {
+pub fn timeout_integer_ms(text: &[u8]) -> Result<u64, &'static [u8]> {
     let ms = crate::resp::number(text);
     let ms = ms.ok_or(&b"ERR timeout is not an integer or out of range"[..])?;
     u64::try_from(ms).map_err(|_| &b"ERR timeout is negative"[..])
@@ -250,8 +253,9 @@ mod tests {
         assert_eq!(keys("XREAD BLOCK 0 STREAMS a b 0"), None);
     }
 
+    /// A wrong time out is found where it is the first thing that is wrong.
     #[test]
-    fn a_wrong_time_out_is_found_where_it_is_the_first_thing_that_is_wrong() {
+    fn wrong_timeout_found_where_it_is_the_first_error() {
         let wrong = |line: &str| {
             let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
             Blocking::of(&UpperName::of(args[0])).unwrap().wrong_timeout(&args)

@@ -1,8 +1,9 @@
 //! A command as it travels: opaque arguments, and which of them is the key.
 //!
 //! Encoding: `argc: u16, key_index: u8, database: u8`, then `argc` times `length: u32, bytes`; all
-//! integers big-endian. `key_index` 0 means that there is no key (argument 0 is the name). `database` says whose keys
-//! are meant where no argument does ([`mod@crate::databases`]); it is 0 in all other commands.
+//! integers big-endian. `key_index` 0 means that there is no key (argument 0 is the name).
+//! `database` says whose keys are meant where no argument does ([`mod@crate::databases`]); it is 0
+//! in all other commands.
 
 use alloc::vec::Vec;
 use core::fmt;

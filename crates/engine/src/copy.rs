@@ -2,9 +2,9 @@
 //!
 //! Objects have an order, by [`place`]. A chunk holds all objects of a range of places, exactly as
 //! they are between two operations; the ranges of the chunks follow each other, and end at
-//! [`PLACE_END`]. So whoever installs chunks in between the same operations knows, of each operation,
-//! whether its object was copied already (then the operation is to be executed) or is yet to come
-//! (then the chunk will show what it did).
+//! [`PLACE_END`]. So whoever installs chunks in between the same operations knows, of each
+//! operation, whether its object was copied already (then the operation is to be executed) or is
+//! yet to come (then the chunk will show what it did).
 //!
 //! A chunk is `next place: u64`, then for each object `key length: u32, value length: u32,
 //! deadline in unix ms: u64 (0: none)`, the key, the value as its backend writes it.
@@ -34,8 +34,8 @@ pub fn place(obj_id: ObjectId) -> u64 {
     u64::from(obj_id.0.rotate_right(SHARD_BITS))
 }
 
-/// Where a key stands in the order of copying. The libraries of functions and the users are in front of
-/// every key.
+/// Where a key stands in the order of copying. The libraries of functions and the users are in
+/// front of every key.
 #[must_use]
 pub fn place_of_key(key: &[u8]) -> u64 {
     if key == FUNCTIONS_KEY || key == USERS_KEY {
@@ -44,8 +44,8 @@ pub fn place_of_key(key: &[u8]) -> u64 {
     place(object_id(key))
 }
 
-/// What a backend copied: keys and their values, as [`crate::Backend::install`] takes them, in one piece. An allocation
-/// for each takes more time than all else.
+/// What a backend copied: keys and their values, as [`crate::Backend::install`] takes them, in one
+/// piece. An allocation for each takes more time than all else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     bytes: Vec<u8>,

@@ -1,10 +1,11 @@
 //! Databases 0 to 15 in one key space.
 //!
-//! A key of database n > 0 is stored under [`MARKER`], a letter for n, and the key; a key of database 0 as it is, unless
-//! it begins with the marker: then it gets the letter of 0 in front, so that each name is that of one key. Whoever
-//! takes a command from a client puts [`localize`]d arguments in the place of its own, and [`show`]s the names in
-//! its reply; everything in between sees keys that are a little longer. Commands that name no key of their database
-//! (FLUSHDB, DBSIZE, RANDOMKEY) and scripts carry it beside their arguments ([`crate::Command::database`]).
+//! A key of database n > 0 is stored under [`MARKER`], a letter for n, and the key; a key of
+//! database 0 as it is, unless it begins with the marker: then it gets the letter of 0 in front, so
+//! that each name is that of one key. Whoever takes a command from a client puts [`localize`]d
+//! arguments in the place of its own, and [`show`]s the names in its reply; everything in between
+//! sees keys that are a little longer. Commands that name no key of their database (FLUSHDB,
+//! DBSIZE, RANDOMKEY) and scripts carry it beside their arguments ([`crate::Command::database`]).
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -16,8 +17,8 @@ use crate::{Command, keys, resp, resp_scan};
 pub const DATABASES: u8 = 16;
 /// In the place of the number of one: all of them.
 pub(crate) const ALL: u8 = u8::MAX;
-/// What the stored keys begin with of all databases but 0: no text in UTF-8 does, and no pattern of KEYS means
-/// anything by it.
+/// What the stored keys begin with of all databases but 0: no text in UTF-8 does, and no pattern of
+/// KEYS means anything by it.
 pub const MARKER: [u8; 4] = *b"\xff\xfedb";
 /// The letter of database 0.
 const FIRST: u8 = b'a';
@@ -97,8 +98,9 @@ pub fn may_change(database: u8, args: &[&[u8]]) -> bool {
     database != 0 || args.iter().any(|arg| arg.first() == Some(&MARKER[0]))
 }
 
-/// The arguments of a client's command as they are stored: keys, and patterns of keys. MOVE and COPY into another
-/// database become RENAMENX and COPY. `spec` is that of the engine's table, of the subcommand where there is one.
+/// The arguments of a client's command as they are stored: keys, and patterns of keys. MOVE and
+/// COPY into another database become RENAMENX and COPY. `spec` is that of the engine's table, of
+/// the subcommand where there is one.
 ///
 /// # Errors
 /// The error for the client.
@@ -231,15 +233,16 @@ impl Names {
         }
     }
 
-    /// Whether the command looks at the names of all databases, so that its reply has to be looked at in any.
+    /// Whether the command looks at the names of all databases, so that its reply has to be looked
+    /// at in any.
     #[must_use]
     pub fn are_of_all(self) -> bool {
         matches!(self, Names::Whole | Names::Elements | Names::Scanned)
     }
 }
 
-/// The reply to a command of `database` with the names of keys as the client knows them. What is not of the expected form
-/// stays as it is.
+/// The reply to a command of `database` with the names of keys as the client knows them. What is
+/// not of the expected form stays as it is.
 #[must_use]
 pub fn show(names: Names, database: u8, reply: Vec<u8>) -> Vec<u8> {
     if names == Names::Scripts {
@@ -348,7 +351,8 @@ mod tests {
         line.split(' ').map(str::as_bytes).collect()
     }
 
-    /// The localized command, its marker and letter shown as the number of the database and a colon.
+    /// The localized command, its marker and letter shown as the number of the database and a
+    /// colon.
     fn localized(database: u8, line: &str) -> Result<String, &'static str> {
         let args = words(line);
         let table = CommandTable::memory();

@@ -90,7 +90,8 @@ impl Deadlines {
         *self = Deadlines::default();
     }
 
-    /// Those of the keys of one database go, or all ([`databases::ALL`]); `is_told`: that need not be told.
+    /// Those of the keys of one database go, or all ([`databases::ALL`]); `is_told`: that need not
+    /// be told.
     pub(crate) fn flush(&mut self, database: u8, is_told: bool) {
         let is_own = |key: &[u8]| database == ALL || databases::of_key(key) == database;
         let own = self.by_time.iter().filter(|(_, key)| is_own(key));

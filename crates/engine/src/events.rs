@@ -1,14 +1,15 @@
 //! Keyspace events (Redis 7.0 `notify.c`): what a command did to which key, for those who listen.
 //!
-//! While the rack's setting names classes of events ([`Classes`], a line of the text that gateways keep for all,
-//! [`mod@crate::users`]), an engine keeps the newest events in the order of the log, each at its [`Place`]. A gateway whose
-//! clients listen reads them by a linearizable read, behind the place up to which it has them: so it hears of each write
-//! that was committed, once, in the one order that all share; of writes of other gateways, of scripts and of expiry too.
+//! While the rack's setting names classes of events ([`Classes`], a line of the text that gateways
+//! keep for all, [`mod@crate::users`]), an engine keeps the newest events in the order of the log,
+//! each at its [`Place`]. A gateway whose clients listen reads them by a linearizable read, behind
+//! the place up to which it has them: so it hears of each write that was committed, once, in the
+//! one order that all share; of writes of other gateways, of scripts and of expiry too.
 //!
-//! `CONCORD.EVENTS GET position index` answers what there is behind that place: position and index of the place up to which
-//! it is, whether there is more behind that, and three elements for each event: its name, the key as it is
-//! stored, and whether it is wanted by key (1), by event (2), or both (3).
-//! `CONCORD.EVENTS END` answers the same without events: the place of the newest.
+//! `CONCORD.EVENTS GET position index` answers what there is behind that place: position and index
+//! of the place up to which it is, whether there is more behind that, and three elements for each
+//! event: its name, the key as it is stored, and whether it is wanted by key (1), by event (2), or
+//! both (3). `CONCORD.EVENTS END` answers the same without events: the place of the newest.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -20,7 +21,8 @@ use crate::{resp, resp_scan};
 
 /// The internal read by which gateways hear of events.
 pub const EVENTS_COMMAND: &[u8] = b"CONCORD.EVENTS";
-/// What a line of the text begins with that gateways keep for all, if it says which events are wanted.
+/// What a line of the text begins with that gateways keep for all, if it says which events are
+/// wanted.
 const LINE: &[u8] = b"events ";
 /// Most events that are kept, and bytes of them.
 const EVENTS_MAX: usize = 1 << 16;
@@ -98,7 +100,8 @@ impl Classes {
         })
     }
 
-    /// Letters that say it, as CONFIG GET shows them. As in Redis 7.0, `n` is not among them where all others are.
+    /// Letters that say it, as CONFIG GET shows them. As in Redis 7.0, `n` is not among them where
+    /// all others are.
     #[must_use]
     pub fn show(self) -> String {
         let is_all = self.has_all(Classes::ALL);
@@ -301,7 +304,8 @@ impl Collector {
     }
 }
 
-/// Where an event stands: the position of its write in the log, and its number among the write's events, from 1.
+/// Where an event stands: the position of its write in the log, and its number among the write's
+/// events, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Of the write.
@@ -319,7 +323,7 @@ impl Place {
 
 /// The newest events.
 #[derive(Debug, Default)]
-pub(crate) struct Feed {
+pub(crate) struct EventBuffer {
     classes: Classes,
     events: VecDeque<(Place, Event, u8)>,
     bytes: usize,
@@ -333,7 +337,7 @@ pub(crate) struct Feed {
     is_early: bool,
 }
 
-impl Feed {
+impl EventBuffer {
     /// Events of these classes are wanted from this write on.
     pub(crate) fn want(&mut self, position: u64, classes: Classes) {
         if !self.classes.are_told() && classes.are_told() {
@@ -346,7 +350,7 @@ impl Feed {
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Feed::default();
+        *self = EventBuffer::default();
     }
 
     #[inline]
@@ -516,76 +520,82 @@ mod tests {
         Event { class: Classes::GENERIC, name, key: key.as_bytes().to_vec() }
     }
 
-    fn feed(classes: &str) -> Feed {
-        let mut feed = Feed::default();
-        feed.want(7, Classes::parse(classes.as_bytes()).unwrap());
-        feed
+    fn event_buffer(classes: &str) -> EventBuffer {
+        let mut event_buffer = EventBuffer::default();
+        event_buffer.want(7, Classes::parse(classes.as_bytes()).unwrap());
+        event_buffer
     }
 
-    /// The names of what is behind a place, the place up to which they are, and whether there is more.
-    fn behind(feed: &Feed, position: u64, index: u64) -> (Vec<Vec<u8>>, Place, bool) {
+    /// The names of what is behind a place, the place up to which they are, and whether there is
+    /// more.
+    fn behind(
+        event_buffer: &EventBuffer,
+        position: u64,
+        index: u64,
+    ) -> (Vec<Vec<u8>>, Place, bool) {
         let (position, index) = (alloc::format!("{position}"), alloc::format!("{index}"));
         let args = [EVENTS_COMMAND, b"GET", position.as_bytes(), index.as_bytes()];
-        let (place, has_more, events) = read(&feed.execute(&args)).unwrap();
+        let (place, has_more, events) = read(&event_buffer.execute(&args)).unwrap();
         (events.into_iter().map(|event| event.name).collect(), place, has_more)
     }
 
     #[test]
     fn each_event_is_told_once_behind_its_place() {
-        let mut feed = feed("Kg");
-        feed.begin(8);
-        feed.push(event("del", "a"));
-        feed.push(event("expire", "b"));
-        feed.begin(9);
-        feed.push(event("persist", "b"));
-        feed.push(Event { class: Classes::LIST, ..event("lpush", "l") });
+        let mut event_buffer = event_buffer("Kg");
+        event_buffer.begin(8);
+        event_buffer.push(event("del", "a"));
+        event_buffer.push(event("expire", "b"));
+        event_buffer.begin(9);
+        event_buffer.push(event("persist", "b"));
+        event_buffer.push(Event { class: Classes::LIST, ..event("lpush", "l") });
         let names =
             |names: &[&str]| names.iter().map(|n| n.as_bytes().to_vec()).collect::<Vec<_>>();
-        assert_eq!(behind(&feed, 0, 0).0, names(&["del", "expire", "persist"]));
-        assert_eq!(behind(&feed, 8, 1).0, names(&["expire", "persist"]));
-        let (none, place, has_more) = behind(&feed, 9, 1);
+        assert_eq!(behind(&event_buffer, 0, 0).0, names(&["del", "expire", "persist"]));
+        assert_eq!(behind(&event_buffer, 8, 1).0, names(&["expire", "persist"]));
+        let (none, place, has_more) = behind(&event_buffer, 9, 1);
         assert!(none.is_empty() && place == Place::behind(9) && !has_more);
-        let end = read(&feed.execute(&[EVENTS_COMMAND, b"END"])).unwrap();
+        let end = read(&event_buffer.execute(&[EVENTS_COMMAND, b"END"])).unwrap();
         assert_eq!(end, (Place::behind(9), false, Vec::new()));
-        assert!(feed.execute(&[EVENTS_COMMAND, b"GET", b"-1", b"0"]).starts_with(b"-ERR"));
+        assert!(event_buffer.execute(&[EVENTS_COMMAND, b"GET", b"-1", b"0"]).starts_with(b"-ERR"));
         // A log that was begun anew has nothing behind a place that it does not reach.
-        assert_eq!(behind(&feed, 100, 0).1, Place::behind(9));
+        assert_eq!(behind(&event_buffer, 100, 0).1, Place::behind(9));
     }
 
+    /// Who has heard nothing hears of what came since events are wanted.
     #[test]
-    fn who_has_heard_nothing_hears_of_what_came_since_events_are_wanted() {
-        let mut feed = feed("KEg");
-        feed.begin(8);
-        feed.push(event("del", "a"));
-        feed.want(9, Classes::default());
-        feed.begin(10);
-        feed.push(event("del", "b"));
-        assert_eq!(behind(&feed, 7, 0).0.len(), 1, "what was there can still be read");
-        feed.want(11, Classes::parse(b"Eg").unwrap());
-        assert_eq!(behind(&feed, 0, 0).0.len(), 0);
-        feed.begin(12);
-        feed.push(event("del", "c"));
-        assert_eq!(behind(&feed, 0, 0).0.len(), 1);
+    fn late_listener_hears_events_since_wanted() {
+        let mut event_buffer = event_buffer("KEg");
+        event_buffer.begin(8);
+        event_buffer.push(event("del", "a"));
+        event_buffer.want(9, Classes::default());
+        event_buffer.begin(10);
+        event_buffer.push(event("del", "b"));
+        assert_eq!(behind(&event_buffer, 7, 0).0.len(), 1, "what was there can still be read");
+        event_buffer.want(11, Classes::parse(b"Eg").unwrap());
+        assert_eq!(behind(&event_buffer, 0, 0).0.len(), 0);
+        event_buffer.begin(12);
+        event_buffer.push(event("del", "c"));
+        assert_eq!(behind(&event_buffer, 0, 0).0.len(), 1);
     }
 
     #[test]
     fn answers_and_what_is_kept_are_bounded() {
-        let mut feed = feed("KEg");
+        let mut event_buffer = event_buffer("KEg");
         let key = "k".repeat(10_000);
         for position in 8..2_000 {
-            feed.begin(position);
-            feed.push(event("del", &key));
+            event_buffer.begin(position);
+            event_buffer.push(event("del", &key));
         }
-        assert!(feed.bytes <= BYTES_MAX && feed.events.len() < 1_000);
+        assert!(event_buffer.bytes <= BYTES_MAX && event_buffer.events.len() < 1_000);
         let (mut place, mut heard) = (Place { position: 8, index: 0 }, 0);
         loop {
-            let (names, up_to, has_more) = behind(&feed, place.position, place.index);
+            let (names, up_to, has_more) = behind(&event_buffer, place.position, place.index);
             assert!((1..=2).contains(&names.len()));
             (place, heard) = (up_to, heard + names.len());
             if !has_more {
                 break;
             }
         }
-        assert_eq!((heard, place), (feed.events.len(), Place::behind(1_999)));
+        assert_eq!((heard, place), (event_buffer.events.len(), Place::behind(1_999)));
     }
 }

@@ -1,10 +1,10 @@
-//! Libraries of functions (FUNCTION), which every replica keeps beside its data, as it does times to live: no
-//! command on keys finds them, and no FLUSHALL. They are in the first chunk of a copy ([`mod@crate::copy`]), in front
-//! of every key, under a name that no key is stored by.
+//! Libraries of functions (FUNCTION), which every replica keeps beside its data, as it does times
+//! to live: no command on keys finds them, and no FLUSHALL. They are in the first chunk of a copy
+//! ([`mod@crate::copy`]), in front of every key, under a name that no key is stored by.
 //!
-//! A library is code, and what it registered when it was loaded. Nothing else of it is kept: a function is called in
-//! an interpreter in which its library was loaded anew, so that its local variables are the same at every replica,
-//! whenever that one started.
+//! A library is code, and what it registered when it was loaded. Nothing else of it is kept: a
+//! function is called in an interpreter in which its library was loaded anew, so that its local
+//! variables are the same at every replica, whenever that one started.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -31,8 +31,9 @@ const CODE_BYTES_MAX: usize = 16 << 20;
 /// The only language of libraries.
 const ENGINE: &[u8] = b"LUA";
 
-/// Finds out what functions the code of a library registers, from its first line's end on. It must hang on nothing
-/// but the code, and must end. What it cost is added to the number: what is loaded together shares one bound.
+/// Finds out what functions the code of a library registers, from its first line's end on. It must
+/// hang on nothing but the code, and must end. What it cost is added to the number: what is loaded
+/// together shares one bound.
 pub type Loader = fn(&[u8], &mut u64) -> Result<Vec<Declared>, Vec<u8>>;
 
 /// What a function may do.
@@ -87,7 +88,8 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// Where the first line ends: the code begins there, so that its lines are numbered as the text's.
+    /// Where the first line ends: the code begins there, so that its lines are numbered as the
+    /// text's.
     pub(crate) fn code_at(&self) -> usize {
         metadata::first_line_end(&self.text)
     }
@@ -194,7 +196,8 @@ impl Functions {
         true
     }
 
-    /// Everything, for a copy: what was registered too, so that nobody has to load a library for it.
+    /// Everything, for a copy: what was registered too, so that nobody has to load a library for
+    /// it.
     pub(crate) fn save(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let put = |out: &mut Vec<u8>, bytes: &[u8]| {

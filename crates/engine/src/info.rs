@@ -1,5 +1,5 @@
-//! Figures of the data, as a replica tells them to INFO: lines of `name:value` that end with CRLF, of
-//! the replica that answers. A counter counts from the start of that replica.
+//! Figures of the data, as a replica tells them to INFO: lines of `name:value` that end with CRLF,
+//! of the replica that answers. A counter counts from the start of that replica.
 
 use alloc::format;
 use alloc::vec::Vec;

@@ -46,7 +46,8 @@ fn counted(args: &[&[u8]], at: usize) -> Places {
     }
 }
 
-/// The first half of what stands behind STREAMS; the larger one, if the halves differ, which is an error.
+/// The first half of what stands behind STREAMS; the larger one, if the halves differ, which is an
+/// error.
 pub(crate) fn streams(args: &[&[u8]]) -> Places {
     let Some(at) = blocking::streams_at(args) else { return Places::new() };
     let behind = args.len() - at - 1;

@@ -43,8 +43,8 @@ pub use ttl::Shimmed;
 
 use alloc::vec::Vec;
 
-/// Longest string, in bytes. A reply is 64 MiB at most, so that nobody could read a longer one; and making
-/// Redis' 512 MiB of zeros takes a replica so long that the others believe it dead.
+/// Longest string, in bytes. A reply is 64 MiB at most, so that nobody could read a longer one; and
+/// making Redis' 512 MiB of zeros takes a replica so long that the others believe it dead.
 pub const STRING_BYTES_MAX: usize = (64 << 20) - 64;
 
 /// Whether an operation may change state.
@@ -141,7 +141,8 @@ pub trait Engine {
 
     /// Appends up to `limit` keys that are due at `now_ms`, each with its deadline, earliest first,
     /// behind `after` if that is a key and its deadline; but those that `skip` names, which do not
-    /// count. The ordering node turns each into a numbered `CONCORD.EXPIRE key deadline` (trap T12).
+    /// count. The ordering node turns each into a numbered `CONCORD.EXPIRE key deadline` (trap
+    /// T12).
     fn due(
         &self,
         now_ms: u64,

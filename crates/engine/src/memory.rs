@@ -237,7 +237,8 @@ impl Memory {
         Memory { store, handlers, table, memory_bytes_max, peak_bytes: 0, is_in_script: false }
     }
 
-    /// One command may look at so many elements, in the place of [`WORK_MAX`]; the same at all replicas.
+    /// One command may look at so many elements, in the place of [`WORK_MAX`]; the same at all
+    /// replicas.
     #[must_use]
     pub fn with_work_max(mut self, work_max: u64) -> Memory {
         self.store = Store::new(work_max);
@@ -327,7 +328,8 @@ impl Memory {
         spec.is_some_and(|spec| spec.accepts(command.argc()) && spec.flags.has(Flags::DENYOOM))
     }
 
-    /// COMMAND, INFO (for [`mod@crate::info`]), DEBUG DIGEST-VALUE of one key (for WATCH), and what there is not.
+    /// COMMAND, INFO (for [`mod@crate::info`]), DEBUG DIGEST-VALUE of one key (for WATCH), and what
+    /// there is not.
     fn run_other(
         &self,
         name: &UpperName,

@@ -1,6 +1,6 @@
-//! What the shim makes of each command: inner commands without a time to live, and what their
-//! replies mean for the key's deadline. Rules and errors are those of Redis 7.0 (`expire.c`,
-//! `t_string.c`); IFEQ is that of Valkey 8.1.
+//! The shim's plan for each command: inner commands without a time to live, and what their replies
+//! mean for the key's deadline. Rules and errors are those of Redis 7.0 (`expire.c`, `t_string.c`);
+//! IFEQ is that of Valkey 8.1.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -103,7 +103,8 @@ pub(crate) struct Settled {
 pub(crate) enum Happened {
     Expire,
     Persist,
-    /// Redis sets the key, and the next who looks finds it due: here it has gone at once, or was not set at all.
+    /// Redis sets the key, and the next who looks finds it due: here it has gone at once, or was
+    /// not set at all.
     SetInThePast,
 }
 
@@ -353,7 +354,8 @@ fn keeps_key(name: &[u8]) -> bool {
     )
 }
 
-/// What becomes of the deadlines of the keys of a write that has several; `None` if that is not known here.
+/// What becomes of the deadlines of the keys of a write that has several; `None` if that is not
+/// known here.
 pub(crate) fn after_several(name: &UpperName) -> Option<After> {
     match name.bytes() {
         b"DEL" | b"UNLINK" => Some(After::Set(When::NotError, TtlChange::Clear)),
@@ -591,8 +593,9 @@ fn plan_set_past(key: &[u8], set: Vec<u8>, options: &StringOptions<'_>) -> Plan 
     }
 }
 
-/// RESTORE: the backend is told no time to live but one that is over whatever the clock says. Options may stand in any
-/// order, and what is wrong with them, or with the time, is the backend's to say.
+/// RESTORE: the backend is told no time to live but one that is over whatever the clock says.
+/// Options may stand in any order, and what is wrong with them, or with the time, is the backend's
+/// to say.
 fn plan_restore(context: &Context, command: &Command<'_>, deadline_ms: Option<u64>) -> Plan {
     let mut args: Vec<&[u8]> = command.args().collect();
     let ttl_ms = match resp::number(args[2]) {

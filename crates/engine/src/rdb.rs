@@ -1,5 +1,5 @@
-//! What Redis' dumps are made of (RDB version 10; DUMP, RESTORE and those of functions): lengths, what compressed strings
-//! unpack to, the checksum at the end. What is read comes from outside.
+//! The format of Redis' dumps (RDB version 10; DUMP, RESTORE and those of functions): lengths, what
+//! compressed strings unpack to, the checksum at the end. What is read comes from outside.
 
 use alloc::vec::Vec;
 

@@ -5,15 +5,16 @@
 //! [`RedisEngine::disconnected`], and moves bytes.
 //!
 //! **A write** at position p of the log is sent as
-//! `[DEL key] MULTI commands... SELECT 1, SET concord:applied p, SELECT 0, EXEC [EXISTS key]`:
-//! the applied number lives beside the data and changes with it, atomically (trap T11). It is in a
+//! `[DEL key] MULTI commands... SELECT 1, SET concord:applied p, SELECT 0, EXEC [EXISTS key]`: the
+//! applied number lives beside the data and changes with it, atomically (trap T11). It is in a
 //! database of its own, where no client's command reaches it and none shows it; FLUSHALL deletes
 //! it, but is followed by the SET within the same transaction. The DEL of an expired key stands
 //! outside, since it has to happen even when the server refuses the command and drops the
 //! transaction; the EXISTS too, since its answer is wanted then as well. Nothing can come between:
-//! nobody else writes to the server. Where scripts are among the commands, what they told the replica stands in a
-//! list beside the applied number, which is read and deleted within the transaction, too (`script.rs`). While keyspace
-//! events are wanted, marks stand among all that, and the write is complete when they were heard (`heard.rs`).
+//! nobody else writes to the server. Where scripts are among the commands, what they told the
+//! replica stands in a list beside the applied number, which is read and deleted within the
+//! transaction, too (`script.rs`). While keyspace events are wanted, marks stand among all that,
+//! and the write is complete when they were heard (`heard.rs`).
 //!
 //! **A reconnect** first kills the old connection (what the server has not read of it must not run
 //! later), then reads p. Writes that were applied while their replies were lost make the replica
@@ -153,7 +154,8 @@ struct Operation {
     draws: Vec<Draws>,
     /// Commands that came out as scripts, and answer nothing by a null array.
     arrays: Vec<usize>,
-    /// Scripts that are sent as a whole: the place of each, its own text, and its hash with the prologue.
+    /// Scripts that are sent as a whole: the place of each, its own text, and its hash with the
+    /// prologue.
     taught: Vec<(usize, Vec<u8>, [u8; 40])>,
     /// A write with scripts: what they told is asked for.
     has_scripts: bool,
@@ -232,7 +234,8 @@ pub struct RedisEngine {
     stopped: u32,
     /// The engine was lost because a script does not end.
     is_poisoned: bool,
-    /// The server may hold keys of databases but 0; if not, a command on all keys of database 0 is one on all.
+    /// The server may hold keys of databases but 0; if not, a command on all keys of database 0 is
+    /// one on all.
     has_databases: bool,
     /// Scripts that the server knows.
     known: script::Known,
@@ -379,22 +382,24 @@ impl RedisEngine {
         self.answered
     }
 
-    /// Whether what becomes of each script that is owed is decided here. If not, another node has executed
-    /// one to its end, and stopping it here would make this replica differ. The oldest operation says
-    /// nothing of that: the server keeps the answers of one receive back until it has executed all of it.
+    /// Whether what becomes of each script that is owed is decided here. If not, another node has
+    /// executed one to its end, and stopping it here would make this replica differ. The oldest
+    /// operation says nothing of that: the server keeps the answers of one receive back until it
+    /// has executed all of it.
     #[must_use]
     pub fn decides(&self) -> bool {
         !self.operations.iter().any(|operation| operation.has_scripts && !operation.decides)
     }
 
-    /// The server said that it stopped the script which it was executing. To be told before the bytes
-    /// that came behind it are handed to [`RedisEngine::input`]: a script may raise any error, and
-    /// only with this word is the server's one believed.
+    /// The server said that it stopped the script which it was executing. To be told before the
+    /// bytes that came behind it are handed to [`RedisEngine::input`]: a script may raise any
+    /// error, and only with this word is the server's one believed.
     pub fn script_stopped(&mut self) {
         self.stopped += 1;
     }
 
-    /// The server said that a script does not end which has changed something: it cannot be stopped.
+    /// The server said that a script does not end which has changed something: it cannot be
+    /// stopped.
     pub fn script_runs_on(&mut self) {
         self.is_poisoned = true;
         self.lose("a script that has changed something does not end");
@@ -592,8 +597,8 @@ impl RedisEngine {
             self.stopped -= 1;
             let is_alone = operation.commands == operation.questions + 1;
             if is_write && !is_alone || deletes_first || operation.is_beside {
-                // The others of its transaction were executed, or a key that was due is deleted. What is
-                // replicated in its place says nothing of that.
+                // The others of its transaction were executed, or a key that was due is deleted.
+                // What is replicated in its place says nothing of that.
                 self.is_poisoned = true;
                 return self.lose("a script of a transaction was stopped");
             }
@@ -939,7 +944,8 @@ impl Backend for RedisEngine {
     }
 }
 
-/// Whether the server, by its INFO, forgets scripts that it was sent by EVAL: from Redis 7.4 and Valkey 8 on.
+/// Whether the server, by its INFO, forgets scripts that it was sent by EVAL: from Redis 7.4 and
+/// Valkey 8 on.
 fn forgets_scripts(info: &[u8]) -> bool {
     let version = info::field(info, "redis_version").unwrap_or_default();
     let mut parts = version.split(|&b| b == b'.').map(|part| number(part).unwrap_or(i64::MAX));

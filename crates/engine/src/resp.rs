@@ -308,8 +308,9 @@ mod tests {
         }
     }
 
+    /// A value ends where its last element does and a torn one has no length.
     #[test]
-    fn a_value_ends_where_its_last_element_does_and_a_torn_one_has_no_length() {
+    fn values_end_at_their_last_element() {
         let value = b"*3\r\n$3\r\na\r\n\r\n%1\r\n+k\r\n:1\r\n_\r\n";
         assert_eq!(value_length(value), Some(value.len()));
         for cut in 0..value.len() {

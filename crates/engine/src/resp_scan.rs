@@ -4,8 +4,8 @@
 //! Redis engine needs is their boundaries. Read [`Scanner`] first. Source: the Redis serialization
 //! protocol specification (RESP2 and RESP3; streamed types, which no server sends, are refused).
 
-/// Deepest nesting that is accepted. `COMMAND DOCS` nests 9 deep, XINFO STREAM FULL 6; what a script returns 128, within a
-/// transaction.
+/// Deepest nesting that is accepted. `COMMAND DOCS` nests 9 deep, XINFO STREAM FULL 6; what a
+/// script returns 128, within a transaction.
 pub const DEPTH_MAX: usize = 160;
 
 /// Longest line (an error text, a number, a header) that is accepted, in bytes. A script's error

@@ -2,8 +2,8 @@
 //!
 //! The interpreter is another crate's ([`Interpreter`]). Every replica executes a script, so that a
 //! script must do the same on each: its clock and randomness are the record's ([`Context`]), and
-//! what it is told comes in an order that hangs on the data alone. Each of its commands runs like one
-//! that a client sent, times to live included, and nothing comes in between.
+//! what it is told comes in an order that hangs on the data alone. Each of its commands runs like
+//! one that a client sent, times to live included, and nothing comes in between.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -44,7 +44,8 @@ pub trait Host {
     /// Executes one command, name first, and appends its reply in RESP2 or RESP3.
     fn call(&mut self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>);
 
-    /// Whether the user who runs the script may execute a command; `None` if there is none of this name.
+    /// Whether the user who runs the script may execute a command; `None` if there is none of this
+    /// name.
     fn may(&mut self, args: &[&[u8]]) -> Option<bool>;
 }
 
@@ -167,9 +168,9 @@ impl Shebang {
     }
 }
 
-/// Puts a push frame in front of `reply[start..]` with the messages that scripts published, three elements
-/// each: the node that the client is connected to delivers them when it takes the reply, which is given once
-/// however often the request comes.
+/// Puts a push frame in front of `reply[start..]` with the messages that scripts published, three
+/// elements each: the node that the client is connected to delivers them when it takes the reply,
+/// which is given once however often the request comes.
 pub(crate) fn put_published(published: &[Published], reply: &mut Vec<u8>, start: usize) {
     if published.is_empty() {
         return;
@@ -322,7 +323,8 @@ impl<B: Backend> Within<'_, B> {
         Ok(())
     }
 
-    /// Refuses what the user who runs the script may not do. What is wrong with a command is said first.
+    /// Refuses what the user who runs the script may not do. What is wrong with a command is said
+    /// first.
     fn must_be_allowed(&self, name: &UpperName, args: &[&[u8]]) -> Result<(), Vec<u8>> {
         let Some(acting) = &self.acting else { return Ok(()) };
         let is_right = match (name.bytes(), args.len()) {
@@ -592,7 +594,7 @@ impl<B: Backend> Shimmed<B> {
             let mut step = step_of(Class::Write, Some(key), &[]);
             step.delete_first = true;
             self.backend_mut().submit(context, &step, &mut Vec::new());
-            self.feed_raised(context);
+            self.buffer_raised(context);
         }
     }
 }

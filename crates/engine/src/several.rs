@@ -1,5 +1,5 @@
-//! Commands of several keys, as a replica sees them that has some of the keys only, since it copies the
-//! state: what a command does to each of its keys must not hang on the others.
+//! Commands of several keys, as a replica sees them that has some of the keys only, since it copies
+//! the state: what a command does to each of its keys must not hang on the others.
 
 use alloc::vec::Vec;
 
@@ -12,8 +12,8 @@ use crate::table::UpperName;
 use crate::ttl::{EXEC_COMMAND, WATCHED_COMMAND, watched};
 use crate::users::{USERS_COMMAND, USERS_KEY};
 
-/// The keys of `command`, which names one or says by its own name where they are; those of a transaction
-/// are those of its commands.
+/// The keys of `command`, which names one or says by its own name where they are; those of a
+/// transaction are those of its commands.
 #[must_use]
 pub fn keys<'a>(command: &Command<'a>) -> Vec<&'a [u8]> {
     if let Some(key) = command.key() {
@@ -114,8 +114,8 @@ pub(crate) enum Fate {
     IsThatOfTheFirst,
 }
 
-/// The fates of the keys of a write, by their place among its keys, and what in its reply shows that it was
-/// performed; `None` if they are all alike ([`crate::plan`]), or unknown.
+/// The fates of the keys of a write, by their place among its keys, and what in its reply shows
+/// that it was performed; `None` if they are all alike ([`crate::plan`]), or unknown.
 pub(crate) fn fates(name: &UpperName, keys: usize) -> Option<(When, Vec<(usize, Fate)>)> {
     let first = |fate| alloc::vec![(0, fate)];
     Some(match name.bytes() {
@@ -151,7 +151,7 @@ pub fn names_keys(name: &UpperName) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restricted {
     /// All of it.
-    Whole,
+    All,
     /// Nothing: it concerns none of the keys that are here.
     Nothing,
     /// This command, which does the same to those that are here.
@@ -164,7 +164,7 @@ pub enum Restricted {
 #[must_use]
 pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restricted {
     if let Some(key) = command.key() {
-        return if is_here(key) { Restricted::Whole } else { Restricted::Nothing };
+        return if is_here(key) { Restricted::All } else { Restricted::Nothing };
     }
     let name = UpperName::of(command.name());
     match name.bytes() {
@@ -175,16 +175,16 @@ pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restr
         | b"ZINTER" | b"ZUNION" | b"ZDIFF" | b"ZINTERCARD" | b"PFCOUNT" | b"LCS" | b"XREAD" => {
             Restricted::Nothing
         }
-        b"FLUSHALL" | b"FLUSHDB" => Restricted::Whole,
+        b"FLUSHALL" | b"FLUSHDB" => Restricted::All,
         // Libraries come with the first part of a copy.
-        b"FUNCTION" if is_here(FUNCTIONS_KEY) => Restricted::Whole,
+        b"FUNCTION" if is_here(FUNCTIONS_KEY) => Restricted::All,
         b"FUNCTION" => Restricted::Nothing,
-        USERS_COMMAND if is_here(USERS_KEY) => Restricted::Whole,
+        USERS_COMMAND if is_here(USERS_KEY) => Restricted::All,
         USERS_COMMAND => Restricted::Nothing,
         b"SORT" | b"SORT_RO" if keys(command).len() < 2 => Restricted::Nothing,
         EXEC_COMMAND => restrict_exec(command, is_here),
         // Within a transaction all of whose keys are here.
-        WATCHED_COMMAND => Restricted::Whole,
+        WATCHED_COMMAND => Restricted::All,
         _ => Restricted::Entangled,
     }
 }
@@ -194,7 +194,7 @@ fn keep(command: &Command<'_>, step: usize, is_here: &dyn Fn(&[u8]) -> bool) -> 
     let args: Vec<&[u8]> = command.args().collect();
     if !(args.len() - 1).is_multiple_of(step) {
         // An error, whatever is here.
-        return Restricted::Whole;
+        return Restricted::All;
     }
     let mut kept: Vec<&[u8]> = args[..1].to_vec();
     for each in args[1..].chunks_exact(step).filter(|each| is_here(each[0])) {
@@ -206,7 +206,8 @@ fn keep(command: &Command<'_>, step: usize, is_here: &dyn Fn(&[u8]) -> bool) -> 
 /// A transaction: of each of its commands what is left.
 fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restricted {
     if watched(command).is_some() && !keys(command).into_iter().all(is_here) {
-        // Whether it runs hangs on keys that may not be here. (Of none that is here: nothing is done to them.)
+        // Whether it runs hangs on keys that may not be here. (Of none that is here: nothing is
+        // done to them.)
         let parts = command.args().skip(2).filter_map(|arg| Command::parse(arg).ok());
         let mut parts = parts.map(|part| restrict(&part, is_here));
         let concerns_none = parts.all(|left| left == Restricted::Nothing);
@@ -214,9 +215,9 @@ fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Rest
     }
     let mut kept: Vec<Vec<u8>> = Vec::new();
     for arg in command.args().skip(1) {
-        let Ok(part) = Command::parse(arg) else { return Restricted::Whole };
+        let Ok(part) = Command::parse(arg) else { return Restricted::All };
         match restrict(&part, is_here) {
-            Restricted::Whole => kept.push(arg.to_vec()),
+            Restricted::All => kept.push(arg.to_vec()),
             Restricted::Part(part) => kept.push(part),
             Restricted::Nothing => {}
             Restricted::Entangled => return Restricted::Entangled,
@@ -225,10 +226,11 @@ fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Rest
     let args: Vec<&[u8]> =
         [command.name()].into_iter().chain(kept.iter().map(Vec::as_slice)).collect();
     if command.args().eq(args.iter().copied()) {
-        return Restricted::Whole;
+        return Restricted::All;
     }
     let left = part_of(command, &args);
-    // What is drawn hangs on the number of commands before it, and what a script may still read on what they read.
+    // What is drawn hangs on the number of commands before it, and what a script may still read on
+    // what they read.
     let draws = |part: &Vec<u8>| {
         Command::parse(part).is_ok_and(|part| part.name().eq_ignore_ascii_case(b"SPOP"))
     };
@@ -242,9 +244,7 @@ fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Rest
 fn part_of(command: &Command<'_>, kept: &[&[u8]]) -> Restricted {
     match kept.len() {
         1 => Restricted::Nothing,
-        all if all == command.argc() && command.args().eq(kept.iter().copied()) => {
-            Restricted::Whole
-        }
+        all if all == command.argc() && command.args().eq(kept.iter().copied()) => Restricted::All,
         _ => Restricted::Part(CommandBuf::new().encode(0, kept.iter().copied()).to_vec()),
     }
 }
@@ -261,21 +261,22 @@ mod tests {
         restrict(&Command::parse(bytes).unwrap(), &|key| key.starts_with(b"h"))
     }
 
+    /// Of a write of several keys what concerns those that are here is left.
     #[test]
-    fn of_a_write_of_several_keys_what_concerns_those_that_are_here_is_left() {
+    fn restriction_to_present_keys() {
         let part = |args: &[&[u8]]| Restricted::Part(encode(0, args));
         let all = encode(0, &[b"MSET", b"h1", b"1", b"x", b"2", b"h3", b"3"]);
         assert_eq!(restricted(&all), part(&[b"MSET", b"h1", b"1", b"h3", b"3"]));
         assert_eq!(restricted(&encode(0, &[b"del", b"x", b"h"])), part(&[b"del", b"h"]));
         assert_eq!(restricted(&encode(0, &[b"DEL", b"x", b"y"])), Restricted::Nothing);
-        assert_eq!(restricted(&encode(0, &[b"DEL", b"h", b"h2"])), Restricted::Whole);
+        assert_eq!(restricted(&encode(0, &[b"DEL", b"h", b"h2"])), Restricted::All);
         assert_eq!(
             restricted(&encode(0, &[b"MSETNX", b"x", b"1", b"h", b"2"])),
             Restricted::Entangled
         );
-        assert_eq!(restricted(&encode(0, &[b"FLUSHALL"])), Restricted::Whole);
+        assert_eq!(restricted(&encode(0, &[b"FLUSHALL"])), Restricted::All);
         assert_eq!(restricted(&encode(1, &[b"INCR", b"x"])), Restricted::Nothing);
-        assert_eq!(restricted(&encode(1, &[b"INCR", b"h"])), Restricted::Whole);
+        assert_eq!(restricted(&encode(1, &[b"INCR", b"h"])), Restricted::All);
     }
 
     #[test]
@@ -290,13 +291,14 @@ mod tests {
         let left = exec(&[&incr(b"h"), &encode(0, &[b"DEL", b"h"])]);
         let all = exec(&[&incr(b"x"), &incr(b"h"), &del]);
         assert_eq!(restricted(&all), Restricted::Part(left));
-        assert_eq!(restricted(&exec(&[&incr(b"h"), &incr(b"h2")])), Restricted::Whole);
+        assert_eq!(restricted(&exec(&[&incr(b"h"), &incr(b"h2")])), Restricted::All);
         assert_eq!(restricted(&exec(&[&incr(b"x")])), Restricted::Nothing);
         assert_eq!(restricted(&exec(&[&incr(b"h"), &msetnx])), Restricted::Entangled);
     }
 
+    /// What is drawn in a transaction hangs on the commands before.
     #[test]
-    fn bug_18_13_what_is_drawn_in_a_transaction_hangs_on_the_commands_before() {
+    fn bug_18_13_drawn_values_depend_on_earlier_commands() {
         let exec = |parts: &[&[u8]]| {
             let args: Vec<&[u8]> =
                 [EXEC_COMMAND].into_iter().chain(parts.iter().copied()).collect();
@@ -308,7 +310,7 @@ mod tests {
             encode(3, &[b"EVAL", b"return redis.call('SPOP', KEYS[1])", b"1", b"h"]),
         ] {
             assert_eq!(restricted(&exec(&[&incr, &drawn])), Restricted::Entangled);
-            assert_eq!(restricted(&exec(&[&drawn])), Restricted::Whole);
+            assert_eq!(restricted(&exec(&[&drawn])), Restricted::All);
         }
         let elsewhere = encode(1, &[b"SPOP", b"x"]);
         assert_eq!(restricted(&exec(&[&incr, &elsewhere])), Restricted::Nothing);

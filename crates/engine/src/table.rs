@@ -1,5 +1,5 @@
-//! What commands there are: arity, flags, where the keys stand. The memory engine's table is
-//! static; with the Redis engine it is the server's own reply to COMMAND.
+//! The table of commands: arity, flags, where the keys stand. The memory engine's table is static;
+//! with the Redis engine it is the server's own reply to COMMAND.
 
 use alloc::borrow::Cow;
 use alloc::borrow::ToOwned;
@@ -43,8 +43,8 @@ impl UpperName {
         upper
     }
 
-    /// Becomes the capitals of `name`. Where every request has a name, this costs less than a new one: bytes that
-    /// were written one by one are not read at once as a whole.
+    /// Becomes the capitals of `name`. Where every request has a name, this costs less than a new
+    /// one: bytes that were written one by one are not read at once as a whole.
     #[inline]
     pub fn set(&mut self, name: &[u8]) {
         self.length = if name.len() <= NAME_BYTES_MAX { name.len() } else { 0 };
@@ -452,8 +452,9 @@ mod tests {
         }
     }
 
+    /// Names are found in any case and subcommands by their container.
     #[test]
-    fn names_are_found_in_any_case_and_subcommands_by_their_container() {
+    fn lookup_ignores_case_and_finds_subcommands() {
         let reply = b"*1\r\n*10\r\n$6\r\nobject\r\n:-2\r\n*0\r\n:0\r\n:0\r\n:0\r\n*0\r\n*0\r\n*0\r\n\
             *1\r\n*6\r\n$15\r\nobject|encoding\r\n:3\r\n*2\r\n+readonly\r\n+new_flag\r\n:2\r\n:2\r\n:1\r\n";
         let table = CommandTable::from_resp(reply).unwrap();

@@ -13,8 +13,8 @@
 //! `CONCORD.EVENTS` answers what happened to keys ([`mod@crate::events`]).
 //! `CONCORD.INFO` answers what INFO tells of the data ([`mod@crate::info`]).
 //!
-//! `CONCORD.EXEC` with encoded commands as arguments executes them as one step (MULTI/EXEC) and answers
-//! the array of their replies.
+//! `CONCORD.EXEC` with encoded commands as arguments executes them as one step (MULTI/EXEC) and
+//! answers the array of their replies.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -28,7 +28,7 @@ use crate::command::Command;
 use crate::copy::{self, BadChunk};
 use crate::databases::flushed;
 use crate::deadlines::Deadlines;
-use crate::events::{EVENTS_COMMAND, Feed};
+use crate::events::{EVENTS_COMMAND, EventBuffer};
 use crate::functions::{Functions, Loader};
 use crate::plan::{After, Settled, plan_command};
 use crate::script::Interpreter;
@@ -61,7 +61,8 @@ pub const EXPIRE_COMMAND: &[u8] = b"CONCORD.EXPIRE";
 pub const REFUSE_COMMAND: &[u8] = b"CONCORD.REFUSE";
 /// The internal command that executes several commands as one.
 pub const EXEC_COMMAND: &[u8] = b"CONCORD.EXEC";
-/// Within it: answers its argument, which is the reply of a command that was answered without the data.
+/// Within it: answers its argument, which is the reply of a command that was answered without the
+/// data.
 pub const REPLY_COMMAND: &[u8] = b"CONCORD.REPLY";
 
 /// The internal read that answers figures of the data.
@@ -147,14 +148,15 @@ pub struct Shimmed<B> {
     scripts_pending: u32,
     /// A part of a copy is pending: everything else waits.
     alone_pending: bool,
-    /// The same of a transaction that looks at the keys that it watches, or a FLUSHDB at the names of keys.
+    /// The same of a transaction that looks at the keys that it watches, or a FLUSHDB at the names
+    /// of keys.
     watches_pending: bool,
     /// The backend was given values that are none.
     broken: bool,
     /// Keys that were deleted because they were due.
     expired: u64,
     /// What happened to keys, for those who listen.
-    feed: Feed,
+    event_buffer: EventBuffer,
     stalled: VecDeque<Stalled>,
     /// Who executes scripts, if they do not go to the backend.
     interpreter: Option<Interpreter>,
@@ -187,7 +189,7 @@ impl<B: Backend> Shimmed<B> {
             watches_pending: false,
             broken: false,
             expired: 0,
-            feed: Feed::default(),
+            event_buffer: EventBuffer::default(),
             stalled: VecDeque::new(),
             interpreter: None,
             understood: Understood::default(),
@@ -265,7 +267,7 @@ impl<B: Backend> Shimmed<B> {
         }
         if class == Class::Read && name.is(EVENTS_COMMAND) {
             let args: Vec<&[u8]> = command.args().collect();
-            let work = Work::One(After::Answer(self.feed.execute(&args)));
+            let work = Work::One(After::Answer(self.event_buffer.execute(&args)));
             return self.submit_step(context, &step_of(class, None, &[]), None, work, reply);
         }
         if let Some(database) = flushed(name, command) {
@@ -412,8 +414,8 @@ impl<B: Backend> Shimmed<B> {
         }
         match self.backend.submit(context, step, reply) {
             Submitted::Done(outcome) => {
-                if self.feed.is_on() && !matches!(work, Work::Parts(_)) {
-                    self.feed_raised(context);
+                if self.event_buffer.is_on() && !matches!(work, Work::Parts(_)) {
+                    self.buffer_raised(context);
                 }
                 if !matches!(work, Work::Pass) {
                     self.settle(context, unsettled_key, &mut work, &outcome, reply, start);
@@ -534,12 +536,12 @@ impl<B: Backend> Shimmed<B> {
                 self.unsettled.remove(key.as_slice());
             }
         }
-        if self.feed.is_on() {
+        if self.event_buffer.is_on() {
             match entry.work {
                 Work::Parts(_) => {}
                 // Of keys that are deleted by name, for a FLUSHDB, Redis tells nothing.
                 Work::Unlinked(_) => drop(self.take_raised(&entry.context)),
-                _ => self.feed_raised(&entry.context),
+                _ => self.buffer_raised(&entry.context),
             }
         }
         let mut reply = done.reply;

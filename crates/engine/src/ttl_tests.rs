@@ -136,8 +136,9 @@ impl Rig {
     }
 }
 
+/// A due key stays visible to reads until the numbered delete.
 #[test]
-fn t12_a_due_key_stays_visible_to_reads_until_the_numbered_delete() {
+fn t12_due_key_is_visible_until_its_sequenced_delete() {
     let mut rig = Rig::new();
     rig.script(
         "1000 SET k v PX 500 => +OK
@@ -205,8 +206,9 @@ fn a_key_that_its_last_element_leaves_loses_its_deadline() {
     assert_eq!(rig.0.next_expiry_ms(), None);
 }
 
+/// What replaces a value clears its deadline and what changes it does not.
 #[test]
-fn what_replaces_a_value_clears_its_deadline_and_what_changes_it_does_not() {
+fn replacing_clears_a_deadline_and_changing_does_not() {
     let mut rig = Rig::new();
     rig.script(
         "1 SET k 1 EX 100 => +OK
@@ -323,8 +325,9 @@ fn a_transaction_of_several_keys_knows_the_deadline_of_each() {
     assert_eq!(rig.submit(6, Class::Write, &exec), "*2 +PONG $1 3");
 }
 
+/// A write of several keys changes the deadline of each and deletes those that are due.
 #[test]
-fn a_write_of_several_keys_changes_the_deadline_of_each_and_deletes_those_that_are_due() {
+fn several_keys_deadlines_and_due_deletes() {
     let mut rig = Rig::new();
     rig.script(
         "1 SET a 1 PX 5 => +OK
@@ -352,8 +355,9 @@ fn figures(rig: &mut Rig, now_ms: u64) -> Vec<String> {
     reply.split(' ').skip(1).map(str::to_string).collect()
 }
 
+/// Info tells what the data takes and which keys expire.
 #[test]
-fn bug_16_8_info_tells_what_the_data_takes_and_which_keys_expire() {
+fn bug_16_8_info_shows_data_and_expiring_keys() {
     let mut rig = Rig::new();
     let nothing = ["used_memory:0", "used_memory_peak:0", "maxmemory:0"];
     let no_keys = ["keys:0", "expires:0", "avg_ttl:0", "expired_keys:0"];
@@ -395,8 +399,9 @@ fn the_digest_covers_deadlines_and_not_the_order_of_keys() {
     assert_eq!(a.0.digest(), b.0.digest());
 }
 
+/// Every write reaches the backend even if nothing is to be done.
 #[test]
-fn every_write_reaches_the_backend_even_if_nothing_is_to_be_done() {
+fn every_write_reaches_the_backend() {
     let mut shim = Shimmed::new(Late::new());
     let lines = ["CONCORD.EXPIRE k 5", "SET k v EX 0", "SET k v BAD", "EXPIRE k", "SETEX k"];
     for line in lines {
@@ -409,8 +414,9 @@ fn every_write_reaches_the_backend_even_if_nothing_is_to_be_done() {
     assert!(shim.backend().steps.iter().all(|(_, commands, delete)| *commands == 0 && !delete));
 }
 
+/// Commands without deadlines are pipelined and only what needs one waits.
 #[test]
-fn commands_without_deadlines_are_pipelined_and_only_what_needs_one_waits() {
+fn commands_without_deadlines_are_pipelined() {
     let mut shim = Shimmed::new(Late::new());
     let submit = |shim: &mut Shimmed<Late>, line: &str| {
         let bytes = encode(line);
@@ -680,7 +686,7 @@ fn a_script_is_told_the_deadline_and_may_change_it() {
 
 /// A write behind a copy may delete a key that is due; the copy must still show its deadline.
 #[test]
-fn a_copy_waits_for_what_is_before_it_and_holds_up_what_is_behind() {
+fn copy_waits_and_holds_up_in_order() {
     let mut shim = Shimmed::new(Late::new());
     let submit = |shim: &mut Shimmed<Late>, now_ms, line: &str| {
         let bytes = encode(line);

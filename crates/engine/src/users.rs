@@ -1,11 +1,12 @@
-//! Users and what they may do (ACL), as far as replicas know of them: one text, which gateways write and read, and which
-//! replicas keep beside their data as they keep libraries ([`mod@crate::functions`]). They do not look into it, so that
-//! replicas of different versions never differ about a rule; but for the line that says which events are wanted
+//! Users and what they may do (ACL), as far as replicas know of them: one text, which gateways
+//! write and read, and which replicas keep beside their data as they keep libraries
+//! ([`mod@crate::functions`]). They do not look into it, so that replicas of different versions
+//! never differ about a rule; but for the line that says which events are wanted
 //! ([`mod@crate::events`]).
 //!
 //! `CONCORD.USERS GET known` answers version and text, or null if the version is `known`.
-//! `CONCORD.USERS SET known text` replaces the text if its version is `known`, and answers the new version; otherwise
-//! it changes nothing, and answers version and text as they are.
+//! `CONCORD.USERS SET known text` replaces the text if its version is `known`, and answers the new
+//! version; otherwise it changes nothing, and answers version and text as they are.
 
 use alloc::vec::Vec;
 

@@ -111,10 +111,10 @@ fn submit(engine: &mut Store, context: &Context, bytes: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// Which of a transaction's commands are refused since there is too much work hangs on none of the others: at a
-/// replica that has some of their keys the same are.
+/// Which of a transaction's commands are refused since there is too much work hangs on none of the
+/// others: at a replica that has some of their keys the same are.
 #[test]
-fn bug_16_16_a_copy_is_equal_where_transactions_are_refused_in_part() {
+fn bug_16_16_copies_equal_where_transactions_are_partly_refused() {
     let (mut refused, mut parts) = (0, 0);
     for seed in 0..200 {
         let mut rng = Rng::new(seed);
@@ -130,7 +130,7 @@ fn bug_16_16_a_copy_is_equal_where_transactions_are_refused_in_part() {
                 refused += reply.windows(8).filter(|text| text == b"too much").count();
                 let is_here = |key: &[u8]| place_of_key(key) < copied_to;
                 match restrict(&Command::parse(&bytes).unwrap(), &is_here) {
-                    Restricted::Whole => drop(submit(&mut target, &context, &bytes)),
+                    Restricted::All => drop(submit(&mut target, &context, &bytes)),
                     Restricted::Part(part) => {
                         parts += 1;
                         drop(submit(&mut target, &context, &part));
@@ -178,7 +178,8 @@ fn on_libraries(rng: &mut Rng) -> Vec<u8> {
     own
 }
 
-/// Whoever has any key has every library: what finds one among the writes, or does not, does so at each replica.
+/// Whoever has any key has every library: what finds one among the writes, or does not, does so at
+/// each replica.
 #[test]
 fn libraries_are_in_front_of_every_key_of_a_copy() {
     let (mut nothing, mut libraries) = (0, 0);
@@ -195,7 +196,7 @@ fn libraries_are_in_front_of_every_key_of_a_copy() {
                 let reply = submit(&mut source, &context, &bytes);
                 let is_here = |key: &[u8]| place_of_key(key) < copied_to;
                 match restrict(&Command::parse(&bytes).unwrap(), &is_here) {
-                    Restricted::Whole => assert_eq!(submit(&mut target, &context, &bytes), reply),
+                    Restricted::All => assert_eq!(submit(&mut target, &context, &bytes), reply),
                     Restricted::Part(part) => drop(submit(&mut target, &context, &part)),
                     Restricted::Nothing => nothing += 1,
                     Restricted::Entangled => panic!("nothing hangs on keys"),

@@ -1,6 +1,6 @@
 //! Nanoseconds of CPU time per command through gateway and client, without sockets: 16 commands of
-//! one connection at a time, parsed, sent, answered and written in order. A name as argument measures those
-//! workloads alone that begin with it, for a profile.
+//! one connection at a time, parsed, sent, answered and written in order. A name as argument
+//! measures those workloads alone that begin with it, for a profile.
 //! `cargo run --release -p concord-gateway --example gateway_bench`
 
 use concord_client::ClientConfig;

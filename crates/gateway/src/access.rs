@@ -1,5 +1,5 @@
-//! Whether a connection's user may run a command, with its keys and channels. What scripts and functions call, replicas
-//! look at, by the rules that are sent with them.
+//! Whether a connection's user may run a command, with its keys and channels. What scripts and
+//! functions call, replicas look at, by the rules that are sent with them.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,7 +12,7 @@ use crate::client::describe;
 use crate::commands::{Failure, Handling};
 use crate::connection::Connection;
 use crate::rules::User;
-use crate::state::{Core, Turn};
+use crate::state::{CommandContext, Core};
 use crate::users::{LogEntry, log_ms};
 
 const NO_KEY: &str =
@@ -28,23 +28,23 @@ impl Core {
     #[inline]
     pub(crate) fn must_be_allowed(
         &mut self,
-        turn: &Turn<'_>,
+        call: &CommandContext<'_>,
         handling: Handling,
         args: &[&[u8]],
     ) -> Result<(), Failure> {
-        if turn.connection.user.may_all() || matches!(handling, Handling::Always(_)) {
+        if call.connection.user.may_all() || matches!(handling, Handling::Always(_)) {
             return Ok(());
         }
-        self.must_have_rights(turn, handling, args)
+        self.must_have_rights(call, handling, args)
     }
 
     fn must_have_rights(
         &mut self,
-        turn: &Turn<'_>,
+        call: &CommandContext<'_>,
         handling: Handling,
         args: &[&[u8]],
     ) -> Result<(), Failure> {
-        let connection = &*turn.connection;
+        let connection = &*call.connection;
         let Err((denied, failure)) = self.check_user(&connection.user, handling, args) else {
             return Ok(());
         };
@@ -54,7 +54,7 @@ impl Core {
         };
         let context = if connection.multi.is_some() { "multi" } else { "toplevel" };
         let user = connection.user.name.clone();
-        self.note_refused(turn, reason_of(denied), context, object, user);
+        self.note_refused(call, reason_of(denied), context, object, user);
         Err(failure)
     }
 
@@ -103,15 +103,15 @@ impl Core {
     /// An entry of ACL LOG.
     pub(crate) fn note_refused(
         &mut self,
-        turn: &Turn<'_>,
+        call: &CommandContext<'_>,
         reason: &'static str,
         context: &'static str,
         object: Vec<u8>,
         user: Vec<u8>,
     ) {
-        let client = describe(self, turn.now, turn.connection);
+        let client = describe(self, call.now, call.connection);
         let client = client.trim_end().into();
-        let at_ms = log_ms(turn.now);
+        let at_ms = log_ms(call.now);
         self.users.note(LogEntry { count: 0, reason, context, object, user, at_ms, client });
     }
 }

@@ -16,8 +16,8 @@ use crate::commands::{Failure, no_subcommand};
 use crate::connection::{Connection, Slot, SlotState, Subject, Wait};
 use crate::local::{REDIS_VERSION, check_name, wrong_arity};
 use crate::rules::User;
-use crate::state::{Core, Turn};
-use crate::users::{Asked, Change, DEFAULT, log_ms};
+use crate::state::{CommandContext, Core};
+use crate::users::{Change, DEFAULT, PendingChange, log_ms};
 
 /// Most bits of a password of ACL GENPASS.
 const PASSWORD_BITS_MAX: i64 = 4_096;
@@ -58,48 +58,52 @@ const HELP: [&str; 29] = [
     "",
 ];
 
-pub(crate) fn acl(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+pub(crate) fn acl(
+    core: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
     let sub = UpperName::of(args[1]);
-    let resp3 = turn.connection.resp3;
+    let resp3 = call.connection.resp3;
     match (sub.bytes(), &args[2..]) {
         (b"WHOAMI", []) => {
-            let name = turn.connection.user.name.clone();
-            turn.connection.answer(|out| resp::bulk(out, &name));
+            let name = call.connection.user.name.clone();
+            call.connection.answer(|out| resp::bulk(out, &name));
         }
         (b"SETUSER", [name, rules @ ..]) => {
             if name.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {
                 return Err("ERR Usernames can't contain spaces or null characters".into());
             }
             let rules = rules.iter().map(|rule| rule.to_vec()).collect();
-            return core.change_users(turn, Change::Set(name.to_vec(), rules));
+            return core.change_users(call, Change::Set(name.to_vec(), rules));
         }
         (b"DELUSER", names @ [_, ..]) => {
             if names.contains(&DEFAULT) {
                 return Err("ERR The 'default' user cannot be removed".into());
             }
             let names = names.iter().map(|name| name.to_vec()).collect();
-            return core.change_users(turn, Change::Delete(names));
+            return core.change_users(call, Change::Delete(names));
         }
         (b"GETUSER", [name]) => match core.users.find(name) {
             Some(user) => {
                 let user = user.clone();
-                turn.connection.answer(|out| show_user(core, &user, out, resp3));
+                call.connection.answer(|out| show_user(core, &user, out, resp3));
             }
-            None => turn.connection.answer(|out| resp::null(out, resp3)),
+            None => call.connection.answer(|out| resp::null(out, resp3)),
         },
         (b"LIST", []) => {
             let users = &core.users;
-            turn.connection.answer(|out| {
+            call.connection.answer(|out| {
                 resp::array(out, users.table().len());
                 let lines = users.table().values().map(|user| user.describe(&users.catalogue));
                 lines.for_each(|line| resp::bulk(out, &line));
             });
         }
-        (b"USERS", []) => turn.connection.answer(|out| {
+        (b"USERS", []) => call.connection.answer(|out| {
             resp::array(out, core.users.table().len());
             core.users.table().keys().for_each(|name| resp::bulk(out, name));
         }),
-        (b"CAT", []) => turn.connection.answer(|out| {
+        (b"CAT", []) => call.connection.answer(|out| {
             resp::array(out, CATEGORIES.len());
             CATEGORIES.iter().for_each(|name| resp::bulk(out, name.as_bytes()));
         }),
@@ -108,7 +112,7 @@ pub(crate) fn acl(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Resul
             let bit = bit_of(&name.to_ascii_lowercase());
             let bit = bit.ok_or_else(|| Failure::from(format!("ERR Unknown category '{name}'")))?;
             let names: Vec<&str> = core.users.catalogue.of_category(bit).collect();
-            turn.connection.answer(|out| {
+            call.connection.answer(|out| {
                 resp::array(out, names.len());
                 names.iter().for_each(|name| resp::bulk(out, name.as_bytes()));
             });
@@ -122,14 +126,14 @@ pub(crate) fn acl(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Resul
                     .into());
             }
             let password = core.users.draw((bits as usize).div_ceil(4));
-            turn.connection.answer(|out| resp::bulk(out, password.as_bytes()));
+            call.connection.answer(|out| resp::bulk(out, password.as_bytes()));
         }
         (b"DRYRUN", [name, command @ ..]) if !command.is_empty() => {
-            return dry_run_of(core, turn, name, command);
+            return dry_run_of(core, call, name, command);
         }
-        (b"LOG", [] | [_]) => return log(core, turn, args.get(2).copied()),
+        (b"LOG", [] | [_]) => return log(core, call, args.get(2).copied()),
         (b"LOAD" | b"SAVE", []) => return Err(NO_FILE.into()),
-        (b"HELP", []) => help(turn, &HELP[..HELP.len() - 1]),
+        (b"HELP", []) => help(call, &HELP[..HELP.len() - 1]),
         (
             b"WHOAMI" | b"SETUSER" | b"DELUSER" | b"GETUSER" | b"LIST" | b"USERS" | b"CAT"
             | b"GENPASS" | b"DRYRUN" | b"LOG" | b"LOAD" | b"SAVE" | b"HELP",
@@ -141,17 +145,18 @@ pub(crate) fn acl(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Resul
 }
 
 impl Core {
-    /// Users are changed in the order in which clients ask for it; the connection waits for the reply.
+    /// Users are changed in the order in which clients ask for it; the connection waits for the
+    /// reply.
     pub(crate) fn change_users(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         change: Change,
     ) -> Result<(), Failure> {
-        let connection = &mut *turn.connection;
+        let connection = &mut *call.connection;
         if connection.multi.is_some() {
             return Err("ERR Concord does not change users inside MULTI".into());
         }
-        let asked = Asked { id: connection.id, slot: connection.next_slot(), change };
+        let asked = PendingChange { id: connection.id, slot: connection.next_slot(), change };
         let waiting = Slot::waiting(Class::Read, Subject::AllKeys, connection.resp3);
         connection.push_slot(Slot { state: SlotState::Gated(Vec::new()), ..waiting });
         connection.wait = Wait::Users;
@@ -167,7 +172,7 @@ impl Core {
     /// The user of this name with this password belongs to the connection from now on.
     pub(crate) fn log_in(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         by: &[u8],
         name: Option<&[u8]>,
         password: &[u8],
@@ -179,30 +184,38 @@ impl Core {
         }
         let name = name.unwrap_or(DEFAULT);
         let Some(user) = self.users.log_in(name, password) else {
-            let context = if turn.connection.multi.is_some() { "multi" } else { "toplevel" };
-            self.note_refused(turn, "auth", context, by.to_vec(), name.to_vec());
+            let context = if call.connection.multi.is_some() { "multi" } else { "toplevel" };
+            self.note_refused(call, "auth", context, by.to_vec(), name.to_vec());
             return Err(WRONG_PASSWORD.into());
         };
-        turn.connection.user = user;
-        turn.connection.authenticated = true;
+        call.connection.user = user;
+        call.connection.authenticated = true;
         Ok(())
     }
 }
 
-pub(crate) fn auth(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+pub(crate) fn auth(
+    core: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
     match args {
-        [by, password] => core.log_in(turn, by, None, password)?,
-        [by, user, password] => core.log_in(turn, by, Some(user), password)?,
+        [by, password] => core.log_in(call, by, None, password)?,
+        [by, user, password] => core.log_in(call, by, Some(user), password)?,
         [..] => return Err("ERR syntax error".into()),
     }
-    turn.connection.ok();
+    call.connection.ok();
     Ok(())
 }
 
 /// HELLO [2|3 [AUTH user password] [SETNAME name]]. Nothing changes if it fails.
-pub(crate) fn hello(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+pub(crate) fn hello(
+    core: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
     let resp3 = match args.get(1).copied() {
-        None => turn.connection.resp3,
+        None => call.connection.resp3,
         Some(b"2") => false,
         Some(b"3") => true,
         Some(version) if resp::number(version).is_none() => {
@@ -230,9 +243,9 @@ pub(crate) fn hello(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Res
         };
     }
     if let Some((user, password)) = credentials {
-        core.log_in(turn, args[0], Some(user), password)?;
+        core.log_in(call, args[0], Some(user), password)?;
     }
-    if core.must_log_in(turn.connection) {
+    if core.must_log_in(call.connection) {
         return Err(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise \
              the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client \
@@ -240,7 +253,7 @@ pub(crate) fn hello(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Res
                 .into(),
         );
     }
-    let connection = &mut *turn.connection;
+    let connection = &mut *call.connection;
     connection.resp3 = resp3;
     if let Some(name) = name {
         connection.name = name.to_vec();
@@ -269,7 +282,7 @@ pub(crate) fn hello(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Res
 /// ACL DRYRUN user command [arg ...]
 fn dry_run_of(
     core: &mut Core,
-    turn: &mut Turn<'_>,
+    call: &mut CommandContext<'_>,
     name: &[u8],
     command: &[&[u8]],
 ) -> Result<(), Failure> {
@@ -285,19 +298,19 @@ fn dry_run_of(
         return Err(entry.wrong_arity());
     }
     match dry_run(core, user, command) {
-        Ok(()) => turn.connection.ok(),
-        Err(text) => turn.connection.answer(|out| resp::bulk(out, text.as_bytes())),
+        Ok(()) => call.connection.ok(),
+        Err(text) => call.connection.answer(|out| resp::bulk(out, text.as_bytes())),
     }
     Ok(())
 }
 
 /// ACL LOG [count | RESET]
-fn log(core: &mut Core, turn: &mut Turn<'_>, arg: Option<&[u8]>) -> Result<(), Failure> {
+fn log(core: &mut Core, call: &mut CommandContext<'_>, arg: Option<&[u8]>) -> Result<(), Failure> {
     let mut most = 10;
     match arg {
         Some(arg) if arg.eq_ignore_ascii_case(b"RESET") => {
             core.users.clear_log();
-            turn.connection.ok();
+            call.connection.ok();
             return Ok(());
         }
         Some(arg) => {
@@ -306,9 +319,9 @@ fn log(core: &mut Core, turn: &mut Turn<'_>, arg: Option<&[u8]>) -> Result<(), F
         }
         None => {}
     }
-    let (now_ms, resp3) = (log_ms(turn.now), turn.connection.resp3);
+    let (now_ms, resp3) = (log_ms(call.now), call.connection.resp3);
     let users = &core.users;
-    turn.connection.answer(|out| {
+    call.connection.answer(|out| {
         resp::array(out, users.log().take(most).count());
         for entry in users.log().take(most) {
             resp::map(out, 7, resp3);

@@ -1,5 +1,6 @@
-//! Commands that wait for an element or an entry (docs/semantics.md, "Commands that wait"): each is tried as a write that
-//! is executed at most once, by whoever [`crate::waiters`] says.
+//! Commands that wait for an element or an entry (docs/reference/semantics.md, "Commands that
+//! wait"): each is tried as a write that is executed at most once, by whoever [`crate::waiters`]
+//! says.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -13,7 +14,7 @@ use concord_wire::{Flags, FurtherIds, Sink};
 use crate::commands::Failure;
 use crate::connection::{Connection, ConnectionId, Slot, SlotState, Subject, Target, Wait};
 use crate::gateway::{Gateway, list};
-use crate::state::{Core, Flow, TOO_LARGE_COMMAND, Turn};
+use crate::state::{CommandContext, Core, Flow, TOO_LARGE_COMMAND};
 use crate::tentative::Expected;
 use crate::waiters::{End, Found};
 use crate::wanted::Wanted;
@@ -22,21 +23,21 @@ use crate::wanted::Wanted;
 const LOOKS_MAX: usize = 64;
 
 impl Core {
-    /// BLPOP and its kin: begins once everything before it is answered, and nothing behind it begins before
-    /// its reply, as in Redis.
+    /// BLPOP and its kin: begins once everything before it is answered, and nothing behind it
+    /// begins before its reply, as in Redis.
     pub(crate) fn block(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         index: usize,
         blocking: Blocking,
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Result<Flow, Failure> {
         let handling = self.commands.entry(index).handling;
-        let (class, subject) = self.plan(turn.connection.database, index, handling, args)?;
-        if !turn.connection.slots.is_empty() {
+        let (class, subject) = self.plan(call.connection.database, index, handling, args)?;
+        if !call.connection.slots.is_empty() {
             self.count.commands_waited += 1;
-            turn.connection.wait = Wait::Quiet;
+            call.connection.wait = Wait::Quiet;
             return Ok(Flow::Waits);
         }
         let Some(wanted) = Wanted::of(blocking, args) else {
@@ -44,25 +45,26 @@ impl Core {
                 return Err(String::from_utf8_lossy(text).into_owned().into());
             }
             // What else is wrong with it the engine says.
-            return Ok(self.submit(turn, class, subject, SlotState::Waiting, sink));
+            return Ok(self.submit(call, class, subject, SlotState::Waiting, sink));
         };
         if !self.waiters.has_room(&wanted) {
             return Err("ERR commands that wait take 64 MiB already (Concord's limit)".into());
         }
         if !wanted.ends().is_empty() {
-            return Ok(self.ask_for_ends(turn, wanted, sink));
+            return Ok(self.ask_for_ends(call, wanted, sink));
         }
-        let (id, resp3) = (turn.connection.id, turn.connection.resp3);
-        self.waiters.begin(turn.now.instant, id, wanted, resp3);
-        let slot = Slot::waiting(class, subject, turn.connection.resp3);
-        let (state, shown) = (SlotState::Blocked, core::mem::take(&mut turn.shown));
-        let footprint = turn.footprint.take();
-        turn.connection.push_slot(Slot { state, shown, footprint, ..slot });
-        turn.connection.wait = Wait::Blocked;
+        let (id, resp3) = (call.connection.id, call.connection.resp3);
+        self.waiters.begin(call.now.instant, id, wanted, resp3);
+        let slot = Slot::waiting(class, subject, call.connection.resp3);
+        let (state, shown) = (SlotState::Blocked, core::mem::take(&mut call.shown));
+        let footprint = call.footprint.take();
+        call.connection.push_slot(Slot { state, shown, footprint, ..slot });
+        call.connection.wait = Wait::Blocked;
         Ok(Flow::Went)
     }
 
-    /// Encodes the next try into `self.command`, or several that go together; whose they are, and what they concern.
+    /// Encodes the next try into `self.command`, or several that go together; whose they are, and
+    /// what they concern.
     fn encode_try(&mut self) -> Option<(Vec<ConnectionId>, Subject)> {
         let first = self.waiters.next_try()?;
         let ids = match self.tentative.is_pressed {
@@ -151,8 +153,8 @@ impl Core {
         connection.unblock(error);
     }
 
-    /// Time-outs; and now and then a read looks whether a key is there that somebody waits for, since a push
-    /// may be lost, with the replica that was to send it.
+    /// Time-outs; and now and then a read looks whether a key is there that somebody waits for,
+    /// since a push may be lost, with the replica that was to send it.
     pub(crate) fn look_after_waiters(&mut self, now: Now, sink: &mut impl Sink) {
         self.waiters.expire(now.instant);
         let Some(key) = self.waiters.next_look(now.instant) else { return };

@@ -13,7 +13,7 @@ use concord_engine::table::UpperName;
 use crate::channels::Waits;
 use crate::commands::Failure;
 use crate::connection::{Connection, ConnectionId, Slot, SlotState, Subject};
-use crate::state::{Core, Turn};
+use crate::state::{CommandContext, Core};
 use crate::subscriber::Sort;
 use crate::tracking::ClientTracking;
 
@@ -33,7 +33,7 @@ impl Core {
     /// CLIENT TRACKING ON|OFF [REDIRECT id] [PREFIX prefix ...] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]
     pub(crate) fn client_tracking(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         args: &[&[u8]],
     ) -> Result<(), Failure> {
         let (mut wanted, mut prefixes, mut is_broadcast) =
@@ -50,7 +50,7 @@ impl Core {
                     }
                     let id = resp::number(id);
                     let id = id.ok_or("ERR value is not an integer or out of range")?;
-                    wanted.redirect = Some(find(turn, id)?);
+                    wanted.redirect = Some(find(call, id)?);
                 }
                 (b"PREFIX", [prefix, behind @ ..]) => {
                     rest = behind;
@@ -66,13 +66,13 @@ impl Core {
         match UpperName::of(args[0]).bytes() {
             b"ON" => {}
             b"OFF" => {
-                self.end_tracking(turn.connection);
-                turn.connection.ok();
+                self.end_tracking(call.connection);
+                call.connection.ok();
                 return Ok(());
             }
             _ => return Err(SYNTAX.into()),
         }
-        let old = turn.connection.tracking.as_deref();
+        let old = call.connection.tracking.as_deref();
         check(&wanted, is_broadcast, &prefixes, old)?;
         if is_broadcast {
             let mut all = old.and_then(|old| old.prefixes.clone()).unwrap_or_default();
@@ -84,8 +84,8 @@ impl Core {
             wanted.prefixes = Some(all);
         }
         let had_clients = self.tracking.has_clients();
-        self.tracking.begin(turn.connection.id, &wanted);
-        turn.connection.tracking = Some(Box::new(wanted));
+        self.tracking.begin(call.connection.id, &wanted);
+        call.connection.tracking = Some(Box::new(wanted));
         let until = match had_clients {
             true => Vec::new(),
             false => {
@@ -93,16 +93,16 @@ impl Core {
                 self.exchange.tell(&[(Sort::Written, b"", count)])
             }
         };
-        self.ok_when_heard(turn, &until);
+        self.ok_when_heard(call, &until);
         Ok(())
     }
 
     /// Answers once the other gateways have heard what they are to tell from now on.
-    fn ok_when_heard(&mut self, turn: &mut Turn<'_>, until: &[(usize, u64)]) {
-        if until.is_empty() || turn.connection.multi.is_some() {
-            return turn.connection.ok();
+    fn ok_when_heard(&mut self, call: &mut CommandContext<'_>, until: &[(usize, u64)]) {
+        if until.is_empty() || call.connection.multi.is_some() {
+            return call.connection.ok();
         }
-        let connection = &mut *turn.connection;
+        let connection = &mut *call.connection;
         let slot = connection.next_slot();
         self.exchange.wait(Waits::Published { id: connection.id, slot }, until);
         connection.ready_bytes += resp::OK.len();
@@ -126,10 +126,10 @@ impl Core {
     /// CLIENT CACHING YES|NO
     pub(crate) fn client_caching(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         how: &[u8],
     ) -> Result<(), Failure> {
-        let tracking = turn.connection.tracking.as_deref_mut();
+        let tracking = call.connection.tracking.as_deref_mut();
         let Some(tracking) = tracking.filter(|tracking| tracking.opts_in || tracking.opts_out)
         else {
             return Err(
@@ -153,15 +153,15 @@ impl Core {
             }
             _ => return Err(SYNTAX.into()),
         }
-        turn.connection.ok();
+        call.connection.ok();
         Ok(())
     }
 
     /// CLIENT TRACKINGINFO
-    pub(crate) fn tracking_info(&mut self, turn: &mut Turn<'_>) {
-        let (redirect, resp3) = (turn.connection.redirect(), turn.connection.resp3);
-        let tracking = turn.connection.tracking.clone().unwrap_or_default();
-        let is_on = turn.connection.tracking.is_some();
+    pub(crate) fn tracking_info(&mut self, call: &mut CommandContext<'_>) {
+        let (redirect, resp3) = (call.connection.redirect(), call.connection.resp3);
+        let tracking = call.connection.tracking.clone().unwrap_or_default();
+        let is_on = call.connection.tracking.is_some();
         let flags = [
             ("off", !is_on),
             ("on", is_on),
@@ -175,7 +175,7 @@ impl Core {
         ];
         let flags: Vec<&str> = flags.iter().filter(|flag| flag.1).map(|flag| flag.0).collect();
         let prefixes = tracking.prefixes.unwrap_or_default();
-        turn.connection.answer(|out| {
+        call.connection.answer(|out| {
             resp::map(out, 3, resp3);
             resp::bulk(out, b"flags");
             resp::set(out, flags.len(), resp3);
@@ -190,10 +190,10 @@ impl Core {
 }
 
 /// A client of this gateway.
-fn find(turn: &Turn<'_>, id: i64) -> Result<ConnectionId, Failure> {
+fn find(call: &CommandContext<'_>, id: i64) -> Result<ConnectionId, Failure> {
     let id = u64::try_from(id).map(ConnectionId).ok();
     let is_there = |id: &ConnectionId| {
-        *id == turn.connection.id || turn.others.get(id).is_some_and(|c| !c.is_given_up)
+        *id == call.connection.id || call.others.get(id).is_some_and(|c| !c.is_given_up)
     };
     let text = "ERR The client ID you want redirect to does not exist";
     id.filter(is_there).ok_or_else(|| text.into())

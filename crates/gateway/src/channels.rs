@@ -1,5 +1,6 @@
-//! Who has subscribed to what: the clients of this gateway, and of the others how many there are. And what
-//! waits until the others have heard of it.
+//! Subscriptions: the clients of this gateway, and of the others how many there are. the clients of
+//! this gateway, and of the others how many there are. And what waits until the others have heard
+//! of it.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -29,8 +30,8 @@ const PUBLISHED: u8 = 2;
 const USERS: u8 = 3;
 
 impl<'a> Told<'a> {
-    /// Appends it: what it is, the sort, the length of the name, the name, and the number, or the length of
-    /// the payload and the payload.
+    /// Appends it: what it is, the sort, the length of the name, the name, and the number, or the
+    /// length of the payload and the payload.
     pub(crate) fn emit(&self, out: &mut Vec<u8>) {
         let (what, sort, name) = match self {
             Told::Subscribers(sort, name, _) => (SUBSCRIBERS, sort, name),
@@ -301,7 +302,8 @@ impl Gates {
         }
     }
 
-    /// The stream to another gateway begins anew: what subscriptions wait for ends there now, and messages are waited for no longer.
+    /// The stream to another gateway begins anew: what subscriptions wait for ends there now, and
+    /// messages are waited for no longer.
     pub(crate) fn begin_anew(&mut self, other: usize, end: Option<u64>) {
         let Some(queue) = self.by_other.get_mut(other) else { return };
         let all = core::mem::take(queue);
@@ -357,8 +359,9 @@ mod tests {
         assert_eq!(Told::parse(&[9, 0, 0, 0, 0, 0, 0, 0, 0, 0]), None);
     }
 
+    /// Messages go to channels and patterns and those of shards to shards.
     #[test]
-    fn messages_go_to_channels_and_patterns_and_those_of_shards_to_shards() {
+    fn channels_patterns_and_shards() {
         let mut channels = Channels::new(1);
         assert_eq!(
             (channels.ask(Sort::Channel, b"news"), channels.ask(Sort::Channel, b"news")),

@@ -11,7 +11,7 @@ use concord_engine::table::UpperName;
 use crate::commands::{Failure, no_subcommand};
 use crate::connection::{Connection, ConnectionId, Replies};
 use crate::local::{check_name, wrong_arity};
-use crate::state::{Core, Turn};
+use crate::state::{CommandContext, Core};
 use crate::waiters::End;
 
 const SYNTAX: &str = "ERR syntax error";
@@ -72,70 +72,75 @@ const HELP: [&str; 51] = [
 ];
 
 /// Lines of help, as Redis answers them.
-pub(crate) fn help(turn: &mut Turn<'_>, lines: &[&str]) {
-    turn.connection.answer(|out| {
+pub(crate) fn help(call: &mut CommandContext<'_>, lines: &[&str]) {
+    call.connection.answer(|out| {
         resp::array(out, lines.len() + 1);
         lines.iter().for_each(|line| resp::simple(out, line));
         resp::simple(out, "    Prints this help.");
     });
 }
 
-pub(crate) fn client(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+pub(crate) fn client(
+    core: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
     let sub = UpperName::of(args[1]);
-    let resp3 = turn.connection.resp3;
+    let resp3 = call.connection.resp3;
     match (sub.bytes(), &args[2..]) {
-        (b"HELP", []) => help(turn, &HELP),
-        (b"LIST", filter) => return list(core, turn, filter),
+        (b"HELP", []) => help(call, &HELP),
+        (b"LIST", filter) => return list(core, call, filter),
         (b"INFO", []) => {
-            let text = describe(core, turn.now, turn.connection);
-            turn.connection.answer(|out| verbatim(out, &text, resp3));
+            let text = describe(core, call.now, call.connection);
+            call.connection.answer(|out| verbatim(out, &text, resp3));
         }
-        (b"KILL", filter @ [_, ..]) => return kill(core, turn, filter),
-        (b"REPLY", [how]) => return reply(turn, how),
+        (b"KILL", filter @ [_, ..]) => return kill(core, call, filter),
+        (b"REPLY", [how]) => return reply(call, how),
         (b"SETNAME", [name]) => {
             check_name(name)?;
-            turn.connection.name = name.to_vec();
-            turn.connection.ok();
+            call.connection.name = name.to_vec();
+            call.connection.ok();
         }
         (b"GETNAME", []) => {
-            let name = turn.connection.name.clone();
-            turn.connection.answer(|out| match name.is_empty() {
+            let name = call.connection.name.clone();
+            call.connection.answer(|out| match name.is_empty() {
                 true => resp::null(out, resp3),
                 false => resp::bulk(out, &name),
             });
         }
         (b"ID", []) => {
-            let id = turn.connection.id.0 as i64;
-            turn.connection.answer(|out| resp::integer(out, id));
+            let id = call.connection.id.0 as i64;
+            call.connection.answer(|out| resp::integer(out, id));
         }
         (b"SETINFO", [which, value]) => {
             check_name(value)?;
             match UpperName::of(which).bytes() {
-                b"LIB-NAME" => turn.connection.library.0 = value.to_vec(),
-                b"LIB-VER" => turn.connection.library.1 = value.to_vec(),
+                b"LIB-NAME" => call.connection.library.0 = value.to_vec(),
+                b"LIB-VER" => call.connection.library.1 = value.to_vec(),
                 _ => return Err("ERR Unrecognized option".into()),
             }
-            turn.connection.ok();
+            call.connection.ok();
         }
-        (b"UNBLOCK", [id] | [id, _]) => return unblock(core, turn, id, args.get(3).copied()),
+        (b"UNBLOCK", [id] | [id, _]) => return unblock(core, call, id, args.get(3).copied()),
         (b"NO-EVICT" | b"NO-TOUCH", [how]) => match UpperName::of(how).bytes() {
-            // No client is disconnected for its memory that would not be otherwise, and reads touch nothing.
-            b"ON" | b"OFF" => turn.connection.ok(),
+            // No client is disconnected for its memory that would not be otherwise, and reads touch
+            // nothing.
+            b"ON" | b"OFF" => call.connection.ok(),
             _ => return Err(SYNTAX.into()),
         },
-        (b"TRACKING", [_, ..]) => return core.client_tracking(turn, &args[2..]),
-        (b"CACHING", [how]) => return core.client_caching(turn, how),
+        (b"TRACKING", [_, ..]) => return core.client_tracking(call, &args[2..]),
+        (b"CACHING", [how]) => return core.client_caching(call, how),
         (b"GETREDIR", []) => {
-            let redirect = turn.connection.redirect();
-            turn.connection.answer(|out| resp::integer(out, redirect));
+            let redirect = call.connection.redirect();
+            call.connection.answer(|out| resp::integer(out, redirect));
         }
-        (b"TRACKINGINFO", []) => core.tracking_info(turn),
+        (b"TRACKINGINFO", []) => core.tracking_info(call),
         (b"PAUSE", [timeout] | [timeout, _]) => {
-            return pause(core, turn, timeout, args.get(3).copied());
+            return pause(core, call, timeout, args.get(3).copied());
         }
         (b"UNPAUSE", []) => {
             core.pause.end();
-            turn.connection.ok();
+            call.connection.ok();
         }
         (
             b"HELP" | b"INFO" | b"KILL" | b"REPLY" | b"SETNAME" | b"GETNAME" | b"ID" | b"SETINFO"
@@ -151,7 +156,7 @@ pub(crate) fn client(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
 /// CLIENT PAUSE timeout [WRITE | ALL]
 fn pause(
     core: &mut Core,
-    turn: &mut Turn<'_>,
+    call: &mut CommandContext<'_>,
     timeout: &[u8],
     mode: Option<&[u8]>,
 ) -> Result<(), Failure> {
@@ -163,15 +168,15 @@ fn pause(
     };
     let ms = resp::number(timeout).ok_or("ERR timeout is not an integer or out of range")?;
     let ms = u64::try_from(ms).map_err(|_| "ERR timeout is negative")?;
-    let until = turn.now.instant.after(ms.min(u64::from(u32::MAX)) * MS);
+    let until = call.now.instant.after(ms.min(u64::from(u32::MAX)) * MS);
     core.pause.begin(until, writes_only);
-    turn.connection.ok();
+    call.connection.ok();
     Ok(())
 }
 
 fn unblock(
     core: &mut Core,
-    turn: &mut Turn<'_>,
+    call: &mut CommandContext<'_>,
     id: &[u8],
     how: Option<&[u8]>,
 ) -> Result<(), Failure> {
@@ -184,13 +189,13 @@ fn unblock(
     let id = resp::number(id).ok_or(NOT_AN_INTEGER)?;
     let id = u64::try_from(id).map(ConnectionId);
     let was_waiting = id.is_ok_and(|id| core.waiters.end(id, end) || core.members.end(id, end));
-    turn.connection.answer(|out| resp::integer(out, i64::from(was_waiting)));
+    call.connection.answer(|out| resp::integer(out, i64::from(was_waiting)));
     Ok(())
 }
 
 /// CLIENT REPLY. Only ON has a reply.
-fn reply(turn: &mut Turn<'_>, how: &[u8]) -> Result<(), Failure> {
-    let connection = &mut *turn.connection;
+fn reply(call: &mut CommandContext<'_>, how: &[u8]) -> Result<(), Failure> {
+    let connection = &mut *call.connection;
     match UpperName::of(how).bytes() {
         b"ON" => {
             connection.replies = Replies::On;
@@ -242,15 +247,15 @@ impl Type {
 }
 
 /// All connections of the gateway, in the order in which they came.
-fn all<'a>(turn: &'a Turn<'_>) -> Vec<&'a Connection> {
-    let others = turn.others.values().map(|c| &**c).filter(|c| !c.is_given_up);
-    let mut all: Vec<&Connection> = others.chain([&*turn.connection]).collect();
+fn all<'a>(call: &'a CommandContext<'_>) -> Vec<&'a Connection> {
+    let others = call.others.values().map(|c| &**c).filter(|c| !c.is_given_up);
+    let mut all: Vec<&Connection> = others.chain([&*call.connection]).collect();
     all.sort_by_key(|c| c.id);
     all
 }
 
 /// CLIENT LIST [TYPE type | ID id ...]
-fn list(core: &mut Core, turn: &mut Turn<'_>, filter: &[&[u8]]) -> Result<(), Failure> {
+fn list(core: &mut Core, call: &mut CommandContext<'_>, filter: &[&[u8]]) -> Result<(), Failure> {
     let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
     let mut wanted: (Option<Type>, Option<Vec<u64>>) = (None, None);
     match filter {
@@ -266,27 +271,27 @@ fn list(core: &mut Core, turn: &mut Turn<'_>, filter: &[&[u8]]) -> Result<(), Fa
         }
         _ => return Err(SYNTAX.into()),
     }
-    let now = turn.now;
+    let now = call.now;
     let list: String = match &wanted.1 {
         // In the order in which they are named.
         Some(ids) => {
-            let all = all(turn);
+            let all = all(call);
             let find = |id: &u64| all.iter().find(|c| c.id.0 == *id);
             ids.iter().filter_map(find).map(|c| describe(core, now, c)).collect()
         }
         None => {
-            let all = all(turn).into_iter();
+            let all = all(call).into_iter();
             let is_wanted = |c: &&Connection| wanted.0.is_none_or(|kind| Type::of(c) == kind);
             all.filter(is_wanted).map(|c| describe(core, now, c)).collect()
         }
     };
-    let resp3 = turn.connection.resp3;
-    turn.connection.answer(|out| verbatim(out, &list, resp3));
+    let resp3 = call.connection.resp3;
+    call.connection.answer(|out| verbatim(out, &list, resp3));
     Ok(())
 }
 
 /// CLIENT KILL addr, CLIENT KILL filter value ...
-fn kill(core: &mut Core, turn: &mut Turn<'_>, filter: &[&[u8]]) -> Result<(), Failure> {
+fn kill(core: &mut Core, call: &mut CommandContext<'_>, filter: &[&[u8]]) -> Result<(), Failure> {
     let is_old = filter.len() == 1;
     let (mut id, mut kind, mut addr, mut laddr, mut skips_own) = (None, None, None, None, true);
     let mut user = None;
@@ -317,7 +322,7 @@ fn kill(core: &mut Core, turn: &mut Turn<'_>, filter: &[&[u8]]) -> Result<(), Fa
             }
         }
     }
-    let own = turn.connection.id;
+    let own = call.connection.id;
     let is_meant = |c: &&Connection| {
         id.is_none_or(|id| c.id.0 == id)
             && kind.is_none_or(|kind| Type::of(c) == kind)
@@ -326,17 +331,17 @@ fn kill(core: &mut Core, turn: &mut Turn<'_>, filter: &[&[u8]]) -> Result<(), Fa
             && user.is_none_or(|user| c.user.name == user)
             && !(skips_own && c.id == own)
     };
-    let killed: Vec<ConnectionId> = all(turn).into_iter().filter(is_meant).map(|c| c.id).collect();
+    let killed: Vec<ConnectionId> = all(call).into_iter().filter(is_meant).map(|c| c.id).collect();
     if is_old && killed.is_empty() {
         return Err("ERR No such client".into());
     }
     match is_old {
-        true => turn.connection.ok(),
-        false => turn.connection.answer(|out| resp::integer(out, killed.len() as i64)),
+        true => call.connection.ok(),
+        false => call.connection.answer(|out| resp::integer(out, killed.len() as i64)),
     }
     if killed.contains(&own) {
         // Once it has its reply.
-        turn.connection.closing = true;
+        call.connection.closing = true;
     }
     core.killed.extend(killed.into_iter().filter(|id| *id != own));
     Ok(())
@@ -350,7 +355,8 @@ fn verbatim(out: &mut Vec<u8>, text: &str, resp3: bool) {
     out.extend_from_slice(format!("={}\r\ntxt:{text}\r\n", text.len() + 4).as_bytes());
 }
 
-/// A line of CLIENT LIST: Redis' fields in Redis' order, of which those that mean nothing here are 0; then ours.
+/// A line of CLIENT LIST: Redis' fields in Redis' order, of which those that mean nothing here are
+/// 0; then ours.
 pub(crate) fn describe(core: &Core, now: Now, connection: &Connection) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut command = connection

@@ -1,5 +1,5 @@
-//! What the gateway does with each command: the engine's table, the gateway's own commands, and
-//! what it refuses, in one table with the calls counted.
+//! The gateway's handling of each command: the engine's table, the gateway's own commands, and what
+//! it refuses, in one table with the calls counted.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -274,7 +274,8 @@ pub(crate) struct Commands {
 }
 
 impl Commands {
-    /// Those of `table`, which may be a Redis server's, the gateway's own, and those that are refused.
+    /// Those of `table`, which may be a Redis server's, the gateway's own, and those that are
+    /// refused.
     pub(crate) fn new(table: &CommandTable, redis: bool) -> Commands {
         let mut commands = Commands::default();
         for spec in table.specs().iter().filter(|spec| !spec.name.contains('|')) {

@@ -1,5 +1,6 @@
-//! CONFIG: what Redis' parameters are here. A gateway keeps those that tune the insides of a Redis server, and shows
-//! what it was told; of one that promises something it accepts no value but what Concord is.
+//! CONFIG: what Redis' parameters are here. A gateway keeps those that tune the insides of a Redis
+//! server, and shows what it was told; of one that promises something it accepts no value but what
+//! Concord is.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -13,7 +14,7 @@ use crate::client::help;
 use crate::commands::{Failure, no_subcommand};
 use crate::local::wrong_arity;
 use crate::slowlog::{ENTRIES_MAX, SLOWER_THAN, THRESHOLD};
-use crate::state::{Core, Turn};
+use crate::state::{CommandContext, Core};
 use crate::users::Change;
 
 /// What values a parameter has.
@@ -34,7 +35,7 @@ enum Value {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     /// It is kept, and shown.
-    Kept,
+    Stored,
     /// It is what Concord is.
     Is,
     /// As in Redis it cannot be set.
@@ -51,7 +52,7 @@ struct Parameter {
 }
 
 const fn kept(name: &'static str, default: &'static str, value: Value) -> Parameter {
-    Parameter { name, old: None, default, value, used: Use::Kept }
+    Parameter { name, old: None, default, value, used: Use::Stored }
 }
 
 const fn renamed(
@@ -60,7 +61,7 @@ const fn renamed(
     default: &'static str,
     value: Value,
 ) -> Parameter {
-    Parameter { name, old: Some(old), default, value, used: Use::Kept }
+    Parameter { name, old: Some(old), default, value, used: Use::Stored }
 }
 
 const fn is(name: &'static str, default: &'static str, value: Value) -> Parameter {
@@ -180,8 +181,12 @@ const HELP: [&str; 10] = [
 ];
 
 /// CONFIG GET pattern ..., SET, RESETSTAT, REWRITE.
-pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    let resp3 = turn.connection.resp3;
+pub(crate) fn config(
+    core: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
+    let resp3 = call.connection.resp3;
     match (UpperName::of(args[1]).bytes(), &args[2..]) {
         (b"GET", patterns @ [_, ..]) => {
             let asked = |name: &str| patterns.iter().any(|p| matches(p, name.as_bytes()));
@@ -189,7 +194,7 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
             let all = PARAMETERS.iter().flat_map(|p| names(p).map(move |name| (p, name)));
             let found: Vec<(&str, String)> =
                 all.filter(|(_, n)| asked(n)).map(|(p, name)| (name, core.setting(p))).collect();
-            turn.connection.answer(|out| {
+            call.connection.answer(|out| {
                 resp::map(out, found.len(), resp3);
                 for (name, value) in found {
                     resp::bulk(out, name.as_bytes());
@@ -198,12 +203,12 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
             });
         }
         (b"SET", pairs @ [_, _, ..]) => {
-            if core.sets_of_rack(pairs) && turn.connection.multi.is_some() {
+            if core.sets_of_rack(pairs) && call.connection.multi.is_some() {
                 return Err("ERR Concord does not change what is the rack's inside MULTI".into());
             }
             match core.set_all(pairs)? {
-                Some(change) => return core.change_users(turn, change),
-                None => turn.connection.ok(),
+                Some(change) => return core.change_users(call, change),
+                None => call.connection.ok(),
             }
         }
         (b"RESETSTAT", []) => {
@@ -212,10 +217,10 @@ pub(crate) fn config(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
             core.reads = Default::default();
             core.writes = Default::default();
             core.counted_from = core.totals();
-            turn.connection.ok();
+            call.connection.ok();
         }
         (b"REWRITE", []) => return Err("ERR The server is running without a config file".into()),
-        (b"HELP", []) => help(turn, &HELP),
+        (b"HELP", []) => help(call, &HELP),
         (b"GET" | b"SET" | b"RESETSTAT" | b"REWRITE" | b"HELP", _) => {
             let sub = UpperName::of(args[1]).lower();
             return Err(wrong_arity(&format!("config|{sub}")));
@@ -302,7 +307,7 @@ impl Core {
                     self.set_slow(name, &value);
                     self.settings.insert(name, value);
                 }
-                name if parameter.used == Use::Kept => drop(self.settings.insert(name, value)),
+                name if parameter.used == Use::Stored => drop(self.settings.insert(name, value)),
                 _ => {}
             }
         }

@@ -256,7 +256,8 @@ pub(crate) enum Wait {
     Users,
 }
 
-/// More than the kernels at both ends hold of a connection: a client to which as much was written reads.
+/// More than the kernels at both ends hold of a connection: a client to which as much was written
+/// reads.
 const READS_BYTES: u64 = 64 << 20;
 
 /// Commands between MULTI and EXEC.
@@ -303,8 +304,8 @@ pub(crate) struct Connection {
     pub user: Arc<User>,
     /// Which keys its commands are about.
     pub database: u8,
-    /// The slot of an EXEC under way behind which it has another database; and the one that it goes back to if the
-    /// transaction is not executed.
+    /// The slot of an EXEC under way behind which it has another database; and the one that it goes
+    /// back to if the transaction is not executed.
     pub selecting: Option<(u64, u8)>,
     pub input: Vec<u8>,
     /// Its place among those whose input is long.
@@ -436,8 +437,9 @@ impl Connection {
     }
 
     /// Whether a request must wait (trap T22): a read for the earlier writes of its object, a write
-    /// for the earlier reads; a command over all keys for everything, and everything for it, but reads
-    /// for reads. Writes do not wait for writes: each names the one before, and replicas keep that order.
+    /// for the earlier reads; a command over all keys for everything, and everything for it, but
+    /// reads for reads. Writes do not wait for writes: each names the one before, and replicas keep
+    /// that order.
     ///
     /// A connection that only reads or only writes pays one comparison.
     pub(crate) fn must_wait(&self, class: Class, subject: Subject) -> bool {
@@ -450,7 +452,8 @@ impl Connection {
             Class::Read => (writes, Class::Write),
             Class::Write => (reads, Class::Read),
         };
-        // What a transaction reads behind WATCH must not be older than what it watches; two reads may come from two replicas.
+        // What a transaction reads behind WATCH must not be older than what it watches; two reads
+        // may come from two replicas.
         if class == Class::Read && self.watch.is_unanswered() && self.is_watching(subject) {
             return true;
         }
@@ -542,8 +545,8 @@ impl Connection {
         self.requests_max = (self.requests_max / 2).max(REQUESTS_MIN);
     }
 
-    /// Bytes come from its client, which shows that it reads long replies if it has been given one and waits for
-    /// nothing else.
+    /// Bytes come from its client, which shows that it reads long replies if it has been given one
+    /// and waits for nothing else.
     pub(crate) fn note_input(&mut self) {
         let waited = self.slots.is_empty() && self.output.is_empty() && self.input.is_empty();
         self.asked_on |= waited && self.was_short == Some(false);
@@ -655,8 +658,8 @@ impl Connection {
         }
     }
 
-    /// Bytes that are no reply, behind the replies to all commands that came so far: what they say must not be
-    /// overtaken by what those commands have read. One that waits has read nothing.
+    /// Bytes that are no reply, behind the replies to all commands that came so far: what they say
+    /// must not be overtaken by what those commands have read. One that waits has read nothing.
     pub(crate) fn push_behind(&mut self, bytes: Vec<u8>) {
         let waits = |slot: &Slot| matches!(slot.state, SlotState::Blocked | SlotState::Asking(_));
         if self.slots.front().is_none_or(waits) {
@@ -740,8 +743,9 @@ mod tests {
         c
     }
 
+    /// A read waits for writes of its object and a write for reads.
     #[test]
-    fn t22_a_read_waits_for_writes_of_its_object_and_a_write_for_reads() {
+    fn t22_reads_and_writes_of_an_object_wait() {
         use Class::{Read, Write};
         let c = connection_with(&[(Write, A), (Read, B)]);
         assert!(c.must_wait(Read, A) && c.must_wait(Write, B));
@@ -755,8 +759,9 @@ mod tests {
         assert!(!c.must_wait(Read, A) && !c.must_wait(Read, Subject::AllKeys));
     }
 
+    /// A command of several keys waits for each of them and is waited for by each.
     #[test]
-    fn t22_a_command_of_several_keys_waits_for_each_of_them_and_is_waited_for_by_each() {
+    fn t22_several_keys_wait_in_both_directions() {
         use Class::{Read, Write};
         let several = Subject::of_keys([&b"a"[..], b"b", b"a"]);
         let one = |key: &[u8]| Subject::of_keys([key]);

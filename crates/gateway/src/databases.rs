@@ -1,5 +1,6 @@
-//! A connection's database: its commands go to the rack with keys as they are stored, and come back with the keys that
-//! the client knows (`concord_engine::databases`). Everything between sees longer keys.
+//! A connection's database: its commands go to the rack with keys as they are stored, and come back
+//! with the keys that the client knows (`concord_engine::databases`). Everything between sees
+//! longer keys.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -10,7 +11,7 @@ use concord_engine::table::UpperName;
 use crate::commands::{Entry, Failure, Handling};
 use crate::keys::{Keys, keys};
 use crate::named::{Named, Shown};
-use crate::state::{Core, Turn};
+use crate::state::{CommandContext, Core};
 
 /// Whether the keys of a command are those of its connection's database.
 fn has_keys(handling: Handling) -> bool {
@@ -40,34 +41,34 @@ fn has_keys(handling: Handling) -> bool {
 }
 
 impl Core {
-    /// The arguments of a command with its keys as they are stored, if that changes any; and notes how its reply
-    /// is to be shown.
+    /// The arguments of a command with its keys as they are stored, if that changes any; and notes
+    /// how its reply is to be shown.
     #[inline]
     pub(crate) fn localize<'a>(
         &self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         entry: &Entry,
         name: &UpperName,
         args: &[&'a [u8]],
     ) -> Result<Option<Localized<'a>>, Failure> {
-        turn.shown = Shown::AsIs;
-        let changes = may_change(turn.connection.database, args) || entry.is_across;
+        call.shown = Shown::AsIs;
+        let changes = may_change(call.connection.database, args) || entry.is_across;
         if !changes && !entry.names.are_of_all() || !has_keys(entry.handling) {
             return Ok(None);
         }
-        self.localize_keys(turn, entry, name, args, changes)
+        self.localize_keys(call, entry, name, args, changes)
     }
 
     fn localize_keys<'a>(
         &self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         entry: &Entry,
         name: &UpperName,
         args: &[&'a [u8]],
         changes: bool,
     ) -> Result<Option<Localized<'a>>, Failure> {
-        let database = turn.connection.database;
-        turn.shown = Shown::Of(Named { names: entry.names, database });
+        let database = call.connection.database;
+        call.shown = Shown::Of(Named { names: entry.names, database });
         if !changes {
             return Ok(None);
         }

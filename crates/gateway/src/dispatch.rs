@@ -1,4 +1,4 @@
-//! What becomes of one command: answered here, refused, or sent to the rack.
+//! The dispatch of one command: answered here, refused, or sent to the rack.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -20,11 +20,11 @@ use crate::connection::{Connection, Multi, Replies, Slot, SlotState, Subject, Wa
 use crate::functions::Planned;
 use crate::keys::{Keys, keys};
 use crate::parts::{Ended, Parts, Several, Split};
-use crate::state::{Core, Flow, Place, Sent, TOO_LARGE_COMMAND, Turn};
+use crate::state::{CommandContext, Core, Flow, Place, Sent, TOO_LARGE_COMMAND};
 use crate::{acl, client, config, eval, local, monitor, slow, table};
 
 /// Answers a command that needs nothing of the rack. An error becomes the reply.
-pub(crate) type Handler = fn(&mut Core, &mut Turn<'_>, &[&[u8]]) -> Result<(), Failure>;
+pub(crate) type Handler = fn(&mut Core, &mut CommandContext<'_>, &[&[u8]]) -> Result<(), Failure>;
 
 /// Most arguments that stand on the stack.
 const ARGS_INLINE: usize = 16;
@@ -39,7 +39,7 @@ impl Core {
     #[inline]
     pub(crate) fn run(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         bytes: &[u8],
         ranges: &[Range<usize>],
         sink: &mut impl Sink,
@@ -58,35 +58,35 @@ impl Core {
         if HTTP_WORDS.iter().any(|word| args[0].eq_ignore_ascii_case(word)) {
             // As redis-server: nothing of it is executed, and nothing is said.
             self.count.http_refused += 1;
-            turn.connection.closing = true;
+            call.connection.closing = true;
             return Flow::Went;
         }
         let mut name = UpperName::default();
         name.set(args[0]);
         let found = self.commands.find(&name);
-        let replies = turn.connection.replies;
-        turn.connection.is_silent = replies != Replies::On;
+        let replies = call.connection.replies;
+        call.connection.is_silent = replies != Replies::On;
         if replies == Replies::SkipNext {
-            turn.connection.replies = Replies::On;
+            call.connection.replies = Replies::On;
         }
-        let unread = turn.connection.output.len();
-        self.note_command(turn.connection, found, args);
-        turn.is_executed = false;
+        let unread = call.connection.output.len();
+        self.note_command(call.connection, found, args);
+        call.is_executed = false;
         let answered_here = self.count.commands_local;
-        let result = self.dispatch(turn, found, &name, args, sink);
+        let result = self.dispatch(call, found, &name, args, sink);
         if self.count.commands_local != answered_here {
-            self.slow_log.note_local(turn.now, turn.connection, args);
+            self.slow_log.note_local(call.now, call.connection, args);
         }
         if result == Ok(Flow::Waits) {
-            turn.connection.replies = replies;
+            call.connection.replies = replies;
             return Flow::Waits;
         }
         self.count.commands += 1;
-        turn.connection.commands += 1;
+        call.connection.commands += 1;
         if let Some(index) = found {
             self.commands.entry_mut(index).calls += 1;
         }
-        let is_refused = result.is_err() && !turn.is_executed;
+        let is_refused = result.is_err() && !call.is_executed;
         if let Err(failure) = result {
             if let Some(index) = found {
                 let entry = self.commands.entry_mut(index);
@@ -94,15 +94,15 @@ impl Core {
             }
             self.count.commands_refused += 1;
             self.errors.note(failure.as_bytes());
-            if let Some(multi) = &mut turn.connection.multi {
+            if let Some(multi) = &mut call.connection.multi {
                 multi.failed = true;
             }
-            turn.connection.refuse(&failure);
+            call.connection.refuse(&failure);
         }
         if !is_refused {
-            self.show_command(turn, &name, args);
+            self.show_command(call, &name, args);
         }
-        after_command(turn.connection, &name, unread);
+        after_command(call.connection, &name, unread);
         Flow::Went
     }
 
@@ -119,7 +119,7 @@ impl Core {
     #[inline]
     fn dispatch(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         found: Option<usize>,
         name: &UpperName,
         args: &[&[u8]],
@@ -127,7 +127,7 @@ impl Core {
     ) -> Result<Flow, Failure> {
         let handling = found.map(|index| self.commands.entry(index).handling);
         let always = matches!(handling, Some(Handling::Always(_)));
-        if !always && self.must_log_in(turn.connection) {
+        if !always && self.must_log_in(call.connection) {
             return Err("NOAUTH Authentication required.".into());
         }
         let (Some(index), Some(handling)) = (found, handling) else { return Err(unknown(args)) };
@@ -136,24 +136,24 @@ impl Core {
             return Err(entry.wrong_arity());
         }
         // What was sent in part goes on, whatever the rules are by now.
-        if !turn.connection.is_splitting {
-            self.must_be_allowed(turn, handling, args)?;
+        if !call.connection.is_splitting {
+            self.must_be_allowed(call, handling, args)?;
         }
-        if self.must_pause(turn, handling) {
-            turn.connection.wait = Wait::Paused;
+        if self.must_pause(call, handling) {
+            call.connection.wait = Wait::Paused;
             return Ok(Flow::Waits);
         }
         let entry = self.commands.entry(index);
-        if let Some(failure) = self.must_not_mix(turn.connection, name.bytes()) {
+        if let Some(failure) = self.must_not_mix(call.connection, name.bytes()) {
             return Err(failure);
         }
-        if let Some(failure) = self.must_only_look(turn.connection, name.bytes()) {
+        if let Some(failure) = self.must_only_look(call.connection, name.bytes()) {
             return Err(failure);
         }
-        let localized = match self.localize(turn, entry, name, args) {
+        let localized = match self.localize(call, entry, name, args) {
             // As in Redis, which looks at it when EXEC is executed.
-            Err(failure) if turn.connection.multi.is_some() && !is_of_concord(&failure) => {
-                return self.queue_error(turn, &failure);
+            Err(failure) if call.connection.multi.is_some() && !is_of_concord(&failure) => {
+                return self.queue_error(call, &failure);
             }
             localized => localized?,
         };
@@ -165,41 +165,41 @@ impl Core {
                 &kept
             }
         };
-        let database = turn.connection.database;
-        turn.footprint = self.footprint(turn.connection, handling, name, args);
-        if turn.connection.multi.is_some() && !always {
-            return self.in_multi(turn, index, handling, args, sink);
+        let database = call.connection.database;
+        call.footprint = self.footprint(call.connection, handling, name, args);
+        if call.connection.multi.is_some() && !always {
+            return self.in_multi(call, index, handling, args, sink);
         }
-        turn.is_executed = !matches!(handling, Handling::Refused(_));
+        call.is_executed = !matches!(handling, Handling::Refused(_));
         match handling {
             Handling::Always(local) | Handling::Local(local) => {
                 self.count.commands_local += 1;
-                handler_of(local)(self, turn, args).map(|()| Flow::Went)
+                handler_of(local)(self, call, args).map(|()| Flow::Went)
             }
             Handling::OneKey(class, key) => {
                 let subject = self.encode(key, args)?;
-                self.surround(&mut turn.footprint, class);
-                Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
+                self.surround(&mut call.footprint, class);
+                Ok(self.submit(call, class, subject, SlotState::Waiting, sink))
             }
             // What is cached is read as one.
             Handling::Several(&Several { split: Some(split), .. })
-                if turn.footprint.as_ref().is_none_or(|footprint| !footprint.asks())
+                if call.footprint.as_ref().is_none_or(|footprint| !footprint.asks())
                     && self.setup.splits_reads
-                    && (args.len() > 2 || turn.connection.is_splitting) =>
+                    && (args.len() > 2 || call.connection.is_splitting) =>
             {
-                self.split(turn, split, args, sink)
+                self.split(call, split, args, sink)
             }
-            Handling::PubSub(what) => self.pubsub(turn, what, args),
+            Handling::PubSub(what) => self.pubsub(call, what, args),
             Handling::Blocks(blocking) if blocking.waits(args) => {
-                self.block(turn, index, blocking, args, sink)
+                self.block(call, index, blocking, args, sink)
             }
-            Handling::Wait => self.wait(turn, args, sink),
+            Handling::Wait => self.wait(call, args, sink),
             Handling::Container if let Some(reply) = table::memory_reply(name, args) => {
-                turn.connection.answer(|out| out.extend_from_slice(&reply));
+                call.connection.answer(|out| out.extend_from_slice(&reply));
                 Ok(Flow::Went)
             }
             Handling::Container if table::asks_for_help(name, args) => {
-                table::container_help(turn, name, args).map(|()| Flow::Went)
+                table::container_help(call, name, args).map(|()| Flow::Went)
             }
             Handling::Several(_)
             | Handling::Blocks(_)
@@ -208,39 +208,39 @@ impl Core {
             | Handling::Cursor
             | Handling::Container => {
                 let (class, subject) = self.plan(database, index, handling, args)?;
-                self.surround(&mut turn.footprint, class);
-                Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
+                self.surround(&mut call.footprint, class);
+                Ok(self.submit(call, class, subject, SlotState::Waiting, sink))
             }
             Handling::Script { by_sha, read_only } => {
-                let user = &turn.connection.user;
+                let user = &call.connection.user;
                 let subject = self.encode_script(database, user, by_sha, read_only, args)?;
                 let class = if read_only { Class::Read } else { Class::Write };
-                self.surround(&mut turn.footprint, class);
-                Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
+                self.surround(&mut call.footprint, class);
+                Ok(self.submit(call, class, subject, SlotState::Waiting, sink))
             }
             Handling::Call { .. } | Handling::Function => {
-                match self.plan_functions(database, &turn.connection.user, handling, args)? {
+                match self.plan_functions(database, &call.connection.user, handling, args)? {
                     Planned::Rack(class) => {
-                        self.surround(&mut turn.footprint, class);
+                        self.surround(&mut call.footprint, class);
                         let subject = Subject::AllKeys;
-                        Ok(self.submit(turn, class, subject, SlotState::Waiting, sink))
+                        Ok(self.submit(call, class, subject, SlotState::Waiting, sink))
                     }
                     Planned::Here(reply) => {
-                        turn.connection.answer(|out| out.extend_from_slice(&reply));
+                        call.connection.answer(|out| out.extend_from_slice(&reply));
                         Ok(Flow::Went)
                     }
                 }
             }
-            Handling::Explain => self.explain(turn, args, sink),
-            Handling::Info => Ok(self.info(turn, args, sink)),
+            Handling::Explain => self.explain(call, args, sink),
+            Handling::Info => Ok(self.info(call, args, sink)),
             Handling::Multi => {
-                turn.connection.multi = Some(Box::new(Multi { database, ..Multi::default() }));
-                turn.connection.ok();
+                call.connection.multi = Some(Box::new(Multi { database, ..Multi::default() }));
+                call.connection.ok();
                 Ok(Flow::Went)
             }
             Handling::Exec => Err("ERR EXEC without MULTI".into()),
             Handling::Discard => Err("ERR DISCARD without MULTI".into()),
-            Handling::Watch => self.watch(turn, args, sink),
+            Handling::Watch => self.watch(call, args, sink),
             Handling::Refused(refusal) => Err(refusal.text(&self.commands.entry(index).name)),
         }
     }
@@ -313,7 +313,8 @@ impl Core {
     ) -> Result<Subject, Failure> {
         match found {
             Keys::One(key) => self.encode(key, args),
-            // A read leaves times to live alone; what a write does to them the engine knows by its name.
+            // A read leaves times to live alone; what a write does to them the engine knows by its
+            // name.
             Keys::Several(at)
                 if class == Class::Read || several::names_keys(&UpperName::of(args[0])) =>
             {
@@ -340,11 +341,11 @@ impl Core {
         Ok(subject)
     }
 
-    /// MGET a b, EXISTS a b, TOUCH a b: key by key, each by itself atomic. A command that had to wait goes
-    /// on with its next part.
+    /// MGET a b, EXISTS a b, TOUCH a b: key by key, each by itself atomic. A command that had to
+    /// wait goes on with its next part.
     fn split(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         split: Split,
         args: &[&[u8]],
         sink: &mut impl Sink,
@@ -354,33 +355,33 @@ impl Core {
         if count > ARGS_MAX {
             return Err("ERR too many keys (Concord's limit is 65535)".into());
         }
-        if !turn.connection.is_splitting {
+        if !call.connection.is_splitting {
             let parts = Box::new(Parts::new(split.combine, count));
-            let slot = Slot::waiting(Class::Read, Subject::AllKeys, turn.connection.resp3);
+            let slot = Slot::waiting(Class::Read, Subject::AllKeys, call.connection.resp3);
             let slot = Slot { state: SlotState::Parts(parts), ..slot };
-            turn.connection.push_slot(slot);
-            turn.connection.is_splitting = true;
+            call.connection.push_slot(slot);
+            call.connection.is_splitting = true;
         }
-        let slot = turn.connection.next_slot() - 1;
+        let slot = call.connection.next_slot() - 1;
         let name = split.part.unwrap_or(args[0]);
-        let mut sent = match turn.connection.slots.back() {
+        let mut sent = match call.connection.slots.back() {
             Some(Slot { state: SlotState::Parts(parts), .. }) => parts.objects.len(),
             Some(_) | None => count,
         };
         while sent < count {
-            if let Some(wait) = self.wait_of(turn.connection) {
-                turn.connection.wait = wait;
+            if let Some(wait) = self.wait_of(call.connection) {
+                call.connection.wait = wait;
                 return Ok(Flow::Waits);
             }
             let object = hash::object_id(rest[sent]);
             self.command.encode(1, [name, rest[sent]]);
             let place = Place { slot, part: sent as u32 };
-            let went = self.send(turn, place, Class::Read, Subject::Object(object), sink);
+            let went = self.send(call, place, Class::Read, Subject::Object(object), sink);
             if went == Sent::Waits {
                 return Ok(Flow::Waits);
             }
             if let Some(Slot { state: SlotState::Parts(parts), .. }) =
-                turn.connection.slots.back_mut()
+                call.connection.slots.back_mut()
             {
                 parts.objects.push(object);
                 if went == Sent::TooLarge {
@@ -388,20 +389,20 @@ impl Core {
                     resp::error(&mut error, TOO_LARGE_COMMAND.as_bytes());
                     let before = parts.held_bytes();
                     parts.fill(sent as u32, Ended::Reply, error);
-                    turn.connection.ready_bytes += parts.held_bytes() - before;
+                    call.connection.ready_bytes += parts.held_bytes() - before;
                 }
             }
             sent += 1;
         }
-        turn.connection.is_splitting = false;
-        turn.connection.write_in_turn();
+        call.connection.is_splitting = false;
+        call.connection.write_in_turn();
         Ok(Flow::Went)
     }
 
     /// CONCORD EXPLAIN read-command ..., CONCORD HELP.
     fn explain(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Result<Flow, Failure> {
@@ -416,7 +417,7 @@ impl Core {
         match sub.bytes() {
             b"EXPLAIN" if args.len() > 2 => {}
             b"HELP" => {
-                turn.connection.answer(|out| {
+                call.connection.answer(|out| {
                     resp::array(out, HELP.len());
                     HELP.iter().for_each(|line| resp::simple(out, line));
                 });
@@ -434,18 +435,19 @@ impl Core {
             return Err(entry.wrong_arity());
         }
         let handling = entry.handling;
-        let localized = self.localize(turn, entry, &name, args)?;
+        let localized = self.localize(call, entry, &name, args)?;
         let kept: Vec<&[u8]> = localized.iter().flatten().map(|arg| &**arg).collect();
         let args = if localized.is_some() { &kept } else { args };
-        let (class, subject) = self.plan(turn.connection.database, index, handling, args)?;
+        let (class, subject) = self.plan(call.connection.database, index, handling, args)?;
         if class == Class::Write {
             return Err("ERR CONCORD EXPLAIN is for commands that only read".into());
         }
-        Ok(self.submit(turn, class, subject, SlotState::Explaining, sink))
+        Ok(self.submit(call, class, subject, SlotState::Explaining, sink))
     }
 }
 
-/// A command was dealt with: its reply, if it is to have none, goes, and what was said for this command ends.
+/// A command was dealt with: its reply, if it is to have none, goes, and what was said for this
+/// command ends.
 fn after_command(connection: &mut Connection, name: &UpperName, unread: usize) {
     if connection.is_silent {
         connection.output.cut(unread);

@@ -1,5 +1,5 @@
-//! XREAD BLOCK behind `$`: the ids of the last entries are read first, all at one moment, so that every try asks
-//! for what came since.
+//! XREAD BLOCK behind `$`: the ids of the last entries are read first, all at one moment, so that
+//! every try asks for what came since.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use concord_engine::{CommandBuf, resp_scan};
 use concord_wire::Sink;
 
 use crate::connection::{Connection, SlotState, Subject, Wait};
-use crate::state::{Core, Flow, Turn};
+use crate::state::{CommandContext, Core, Flow};
 use crate::wanted::Wanted;
 
 /// What an id is where there is no entry.
@@ -20,7 +20,7 @@ impl Core {
     /// Reads the last ids that `wanted` asks for by `$`.
     pub(crate) fn ask_for_ends(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         wanted: Wanted,
         sink: &mut impl Sink,
     ) -> Flow {
@@ -34,10 +34,10 @@ impl Core {
         self.command.encode(0, [EXEC_COMMAND].into_iter().chain(parts));
         let subject = Subject::of_keys(ends);
         let state = SlotState::Asking(alloc::boxed::Box::new(wanted));
-        let flow = self.submit(turn, Class::Read, subject, state, sink);
-        let is_asked = turn.connection.slots.back();
+        let flow = self.submit(call, Class::Read, subject, state, sink);
+        let is_asked = call.connection.slots.back();
         if is_asked.is_some_and(|slot| matches!(slot.state, SlotState::Asking(_))) {
-            turn.connection.wait = Wait::Blocked;
+            call.connection.wait = Wait::Blocked;
         }
         flow
     }

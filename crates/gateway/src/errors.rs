@@ -1,4 +1,4 @@
-//! How often each error was answered, by its first word (INFO errorstats).
+//! The count of each error that was answered, by its first word (INFO errorstats).
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -7,7 +7,8 @@ use concord_engine::resp_scan;
 
 /// As in Redis: an error whose first word is longer counts as an `ERR`.
 const WORD_BYTES_MAX: usize = 31;
-/// Most words that are counted each by itself, and what counts the others. Scripts can raise any error.
+/// Most words that are counted each by itself, and what counts the others. Scripts can raise any
+/// error.
 const WORDS_MAX: usize = 128;
 const OTHERS: &str = "OTHER";
 /// In a longer reply to a transaction errors are not looked for.

@@ -13,11 +13,11 @@ use crate::commands::{Failure, no_subcommand};
 use crate::connection::Subject;
 use crate::rules::User;
 use crate::scripts::Scripts;
-use crate::state::{Core, Turn};
+use crate::state::{CommandContext, Core};
 
 impl Core {
-    /// Encodes EVAL script numkeys key ..., with the rules of a user who may not do everything. A script that may touch other keys than its only one concerns all
-    /// of them.
+    /// Encodes EVAL script numkeys key ..., with the rules of a user who may not do everything. A
+    /// script that may touch other keys than its only one concerns all of them.
     pub(crate) fn encode_script(
         &mut self,
         database: u8,
@@ -64,15 +64,19 @@ impl Core {
 }
 
 /// SCRIPT LOAD, EXISTS, FLUSH.
-pub(crate) fn script(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+pub(crate) fn script(
+    core: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
     match (UpperName::of(args[1]).bytes(), &args[2..]) {
         (b"LOAD", [script]) => {
             let sha = core.scripts.remember(script, &core.setup.table);
-            turn.connection.answer(|out| resp::bulk(out, &sha));
+            call.connection.answer(|out| resp::bulk(out, &sha));
         }
         (b"EXISTS", shas @ [_, ..]) => {
             let scripts = &core.scripts;
-            turn.connection.answer(|out| {
+            call.connection.answer(|out| {
                 resp::array(out, shas.len());
                 shas.iter()
                     .for_each(|sha| resp::integer(out, i64::from(scripts.get(sha).is_some())));
@@ -86,7 +90,7 @@ pub(crate) fn script(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Re
                 return Err("ERR SCRIPT FLUSH only support SYNC|ASYNC option".into());
             }
             core.scripts = Scripts::default();
-            turn.connection.ok();
+            call.connection.ok();
         }
         (b"LOAD" | b"EXISTS" | b"FLUSH", _) => {
             let sub = UpperName::of(args[1]).lower();

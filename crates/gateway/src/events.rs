@@ -1,10 +1,12 @@
-//! Keyspace events ([`concord_engine::events`]): when the rack is asked for them, and up to where clients here have heard.
+//! Keyspace events ([`concord_engine::events`]): when the rack is asked for them, and up to where
+//! clients here have heard.
 //!
-//! Replicas keep the newest events in the order of the log. A gateway asks only while the rack's setting wants some
-//! and a client here has subscribed to a channel or a pattern that may be of one: at once after a write of its own clients was
-//! answered, otherwise each 10 ms. One question is under way at a time, and each goes on behind the last answer, so that
-//! a client gets each event once. A subscription begins behind the answer to a question that was sent after it came: what
-//! was written before is not told, what is written after its reply is.
+//! Replicas keep the newest events in the order of the log. A gateway asks only while the rack's
+//! setting wants some and a client here has subscribed to a channel or a pattern that may be of
+//! one: at once after a write of its own clients was answered, otherwise each 10 ms. One question
+//! is under way at a time, and each goes on behind the last answer, so that a client gets each
+//! event once. A subscription begins behind the answer to a question that was sent after it came:
+//! what was written before is not told, what is written after its reply is.
 
 use alloc::collections::VecDeque;
 
@@ -41,7 +43,8 @@ pub(crate) struct Events {
     has_more: bool,
     /// Events are not wanted any more: what came before is still told.
     is_ending: bool,
-    /// Connections whose subscriptions begin when a question is answered that was sent after so many others.
+    /// Connections whose subscriptions begin when a question is answered that was sent after so
+    /// many others.
     waiting: VecDeque<(ConnectionId, u64)>,
 }
 
@@ -123,8 +126,8 @@ impl Events {
         self.question.is_some_and(|(own, _)| own == request)
     }
 
-    /// The question was answered up to there, with more behind it or not; `None`: it was not answered. Whether the
-    /// events in the answer are to be told.
+    /// The question was answered up to there, with more behind it or not; `None`: it was not
+    /// answered. Whether the events in the answer are to be told.
     pub(crate) fn answered(&mut self, now: Instant, up_to: Option<(Place, bool)>) -> bool {
         let Some((_, only_end)) = self.question.take() else { return false };
         let is_told = !only_end && self.heard.is_some();
@@ -227,8 +230,9 @@ mod tests {
         assert_eq!(ask(&mut events, at.after(ASK_NS), 4), Some(place(6)));
     }
 
+    /// Whoever listens before events are wanted hears all and the last of them.
     #[test]
-    fn whoever_listens_before_events_are_wanted_hears_all_and_the_last_of_them() {
+    fn listener_before_wanted_hears_all() {
         let mut events = Events::default();
         events.listen(true);
         events.want(Classes::parse(b"KEA").unwrap(), true);

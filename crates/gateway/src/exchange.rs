@@ -1,4 +1,5 @@
-//! What gateways tell each other: who has subscribed to what, and what is published. Each has a stream to each.
+//! Messages between gateways: who has subscribed to what, and what is published. Each has a stream
+//! to each.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -34,7 +35,7 @@ pub(crate) struct Exchange {
     /// What other gateways told of users.
     pub users: VecDeque<Vec<u8>>,
     /// A gateway was not heard of: what it had to tell of writes may be lost.
-    pub has_lost_touch: bool,
+    pub has_lost_contact: bool,
     /// The others were not told of writes, and are to be told that all keys were written.
     owes_all_written: bool,
     /// Connections that wait to publish.
@@ -53,7 +54,7 @@ impl Exchange {
             messages: VecDeque::new(),
             written: VecDeque::new(),
             users: VecDeque::new(),
-            has_lost_touch: false,
+            has_lost_contact: false,
             owes_all_written: false,
             waiting: VecDeque::new(),
         }
@@ -63,7 +64,8 @@ impl Exchange {
         self.streams.len() < self.others.len()
     }
 
-    /// Tells the others how many clients here have subscribed to each of these; where in which streams.
+    /// Tells the others how many clients here have subscribed to each of these; where in which
+    /// streams.
     pub(crate) fn tell(&mut self, counts: &[(Sort, &[u8], u32)]) -> Vec<(usize, u64)> {
         let messages = messages(counts.iter().copied());
         let mut until = Vec::new();
@@ -211,7 +213,7 @@ impl Exchange {
             if stream.tick(now.instant, sink) {
                 self.channels.forget_there(other);
                 self.gates.heard(other, u64::MAX);
-                self.has_lost_touch = true;
+                self.has_lost_contact = true;
             }
         }
     }

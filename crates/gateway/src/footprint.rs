@@ -1,8 +1,9 @@
-//! What a command reads and writes, as far as somebody is to be told of it ([`crate::tracking`]); and how what it
-//! reads is asked for together with digests.
+//! The keys that a command reads and writes, as far as somebody is to be told of it
+//! ([`crate::tracking`]); and how its reads are asked for together with digests.
 //!
-//! A command whose reads are tracked goes to the rack as a transaction: digests of the keys, and the command. Where
-//! it may write too the digests come once more behind it, so that what it wrote itself is known.
+//! A command whose reads are tracked goes to the rack as a transaction: digests of the keys, and
+//! the command. Where it may write too the digests come once more behind it, so that what it wrote
+//! itself is known.
 
 use alloc::vec::Vec;
 
@@ -80,7 +81,8 @@ impl Footprint {
         }
     }
 
-    /// Adds what another command of the same transaction does. What is watched EXEC itself compares.
+    /// Adds what another command of the same transaction does. What is watched EXEC itself
+    /// compares.
     pub(crate) fn add(&mut self, other: Footprint) {
         for key in other.reads {
             add(&mut self.reads, &key);

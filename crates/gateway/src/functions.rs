@@ -1,6 +1,6 @@
-//! FUNCTION and FCALL. Libraries are the replicas'; the gateway knows none of them. So a call may touch any key and
-//! concerns all, as whatever changes or looks at libraries does: a read of them goes the way of reads behind writes of all
-//! keys.
+//! FUNCTION and FCALL. Libraries are the replicas'; the gateway knows none of them. So a call may
+//! touch any key and concerns all, as whatever changes or looks at libraries does: a read of them
+//! goes the way of reads behind writes of all keys.
 
 use alloc::format;
 use alloc::sync::Arc;
@@ -64,7 +64,8 @@ impl Core {
     }
 }
 
-/// FUNCTION HELP and KILL. There is never one to kill: what a replica executes ends by itself, or is stopped by it.
+/// FUNCTION HELP and KILL. There is never one to kill: what a replica executes ends by itself, or
+/// is stopped by it.
 fn answer(name: &[u8]) -> Vec<u8> {
     let mut reply = Vec::new();
     if UpperName::of(name).is(b"KILL") {

@@ -35,7 +35,7 @@ use crate::request::Parsed;
 use crate::scripts::Scripts;
 use crate::setup::{GatewayConfig, GatewayCounters, Settings};
 use crate::slowlog::SlowLog;
-use crate::state::{Core, Flow, TOO_LARGE, Totals, Turn};
+use crate::state::{CommandContext, Core, Flow, TOO_LARGE, Totals};
 use crate::stats::Latencies;
 use crate::tentative::Tentative;
 use crate::tracking::Tracking;
@@ -56,8 +56,8 @@ pub struct Gateway {
     pub(crate) ready: VecDeque<ConnectionId>,
     /// Connections whose next command waits for room in the rack.
     waiting: Waiting,
-    /// Long replies to writes whose clients are gone: fetched all the same, since a write keeps its place in
-    /// the window until it is answered.
+    /// Long replies to writes whose clients are gone: fetched all the same, since a write keeps its
+    /// place in the window until it is answered.
     orphans: Vec<(RequestNumber, u32)>,
     pub(crate) is_shut_down: bool,
     /// There was input since [`Gateway::settle`] was called last.
@@ -284,7 +284,8 @@ impl Gateway {
         }
     }
 
-    /// What is to be written to a connection; the driver says by [`Gateway::written`] how much it took.
+    /// What is to be written to a connection; the driver says by [`Gateway::written`] how much it
+    /// took.
     #[must_use]
     pub fn output(&self, id: ConnectionId) -> Option<&[u8]> {
         self.connections.get(&id).map(|c| c.output.unread())
@@ -304,8 +305,9 @@ impl Gateway {
         self.connections.get(&id).is_some_and(|c| is_done(c) && c.slots.is_empty())
     }
 
-    /// The client sends no more: it has shut its side, or is gone. What it sent is answered all the same, as a
-    /// redis-server does; then the connection wants to be closed, or [is over](Gateway::is_over) at once.
+    /// The client sends no more: it has shut its side, or is gone. What it sent is answered all the
+    /// same, as a redis-server does; then the connection wants to be closed, or [is
+    /// over](Gateway::is_over) at once.
     pub fn ended(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.has_ended = true;
@@ -318,8 +320,8 @@ impl Gateway {
         self.connections.get(&id).is_some_and(|c| c.has_ended)
     }
 
-    /// Whether the connection is to be closed now: its client sends no more, and what it waits for is not the reply
-    /// to a command that is under way.
+    /// Whether the connection is to be closed now: its client sends no more, and what it waits for
+    /// is not the reply to a command that is under way.
     #[must_use]
     pub fn is_over(&self, id: ConnectionId) -> bool {
         let waits = |c: &Connection| {
@@ -333,16 +335,16 @@ impl Gateway {
         self.connections.get(&id).is_some_and(|c| c.has_ended && is_over(c))
     }
 
-    /// Whether a long reply of the connection waits for room while clients wait for each other: one whose client is
-    /// gone is not to be fetched.
+    /// Whether a long reply of the connection waits for room while clients wait for each other: one
+    /// whose client is gone is not to be fetched.
     #[must_use]
     pub fn waits_in_crowd(&self, id: ConnectionId) -> bool {
         self.connections.get(&id).is_some_and(|c| self.core.waits_in_crowd(c))
     }
 
-    /// How many bytes the driver should read of the connection at most, 64 KiB or less: none
-    /// while its commands wait for the rack, for each other, for the client to read its replies, or for
-    /// a place for a long command.
+    /// How many bytes the driver should read of the connection at most, 64 KiB or less: none while
+    /// its commands wait for the rack, for each other, for the client to read its replies, or for a
+    /// place for a long command.
     #[must_use]
     pub fn input_room(&self, id: ConnectionId) -> usize {
         self.connections.get(&id).map_or(0, |c| c.input_room())
@@ -354,7 +356,8 @@ impl Gateway {
         self.input_room(id) > 0
     }
 
-    /// The driver wrote so many bytes of a connection's output: commands that waited for that go on.
+    /// The driver wrote so many bytes of a connection's output: commands that waited for that go
+    /// on.
     pub fn written(&mut self, now: Now, id: ConnectionId, bytes: usize, sink: &mut impl Sink) {
         self.core.traffic.sample(now.instant, self.core.count.commands);
         self.core.traffic.output_bytes += bytes as u64;
@@ -384,8 +387,8 @@ impl Gateway {
         self.answer_ended();
     }
 
-    /// Registers a session with the rack, if there is none: a gateway that serves nobody yet is ready for
-    /// whoever comes, and says so.
+    /// Registers a session with the rack, if there is none: a gateway that serves nobody yet is
+    /// ready for whoever comes, and says so.
     pub fn open_session(&mut self, now: Now, sink: &mut impl Sink) {
         self.core.client.open_session(now, sink);
     }
@@ -421,7 +424,7 @@ impl Gateway {
                 Parsed::TooLarge => {
                     parser.next();
                     self.core.count.requests_too_large += 1;
-                    multi::spoil(&mut connection.multi);
+                    multi::abort(&mut connection.multi);
                     connection.refuse(TOO_LARGE);
                 }
                 Parsed::Error(error) => {
@@ -433,7 +436,7 @@ impl Gateway {
                 Parsed::Request(length) => {
                     let (bytes, ranges) = parser.args(&input[at..]);
                     let (others, shown) = (&self.connections, Shown::AsIs);
-                    let mut turn = Turn {
+                    let mut call = CommandContext {
                         now,
                         connection: &mut connection,
                         others,
@@ -442,7 +445,7 @@ impl Gateway {
                         is_executed: false,
                     };
                     if !ranges.is_empty()
-                        && self.core.run(&mut turn, bytes, ranges, sink) == Flow::Waits
+                        && self.core.run(&mut call, bytes, ranges, sink) == Flow::Waits
                     {
                         break;
                     }
@@ -553,8 +556,8 @@ impl Gateway {
     }
 
     /// Asks for long replies of a connection, in the order of its commands, as far as it may; then
-    /// commands go on that waited for its client to read. `was_short` if it was its turn among those for whose replies
-    /// there was no room.
+    /// commands go on that waited for its client to read. `was_short` if it was its turn among
+    /// those for whose replies there was no room.
     fn grant_offers(&mut self, now: Now, id: ConnectionId, was_short: bool, sink: &mut impl Sink) {
         self.grant_in_order(now, id, was_short, sink);
         let connection = self.connections.get(&id);
@@ -618,8 +621,8 @@ impl Gateway {
         }
     }
 
-    /// Connections for whose replies there was no room, as far as there is by now: first those whose clients have not shown
-    /// that they read, whose turns are few.
+    /// Connections for whose replies there was no room, as far as there is by now: first those
+    /// whose clients have not shown that they read, whose turns are few.
     fn grant_short(&mut self, now: Now, sink: &mut impl Sink) {
         while let Some(id) = self.core.memory.next_short_new(now.instant) {
             if !self.was_granted(now, id, sink) {
@@ -634,7 +637,8 @@ impl Gateway {
         }
     }
 
-    /// Asks for the replies of a connection for which there was no room; whether there was for all of them.
+    /// Asks for the replies of a connection for which there was no room; whether there was for all
+    /// of them.
     fn was_granted(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) -> bool {
         let Some(connection) = self.connections.get_mut(&id) else { return true };
         connection.is_short = false;
@@ -642,7 +646,8 @@ impl Gateway {
         self.connections.get(&id).is_none_or(|connection| !connection.is_short)
     }
 
-    /// Looks for clients that others wait for: they read nothing, or do not send the rest of a command.
+    /// Looks for clients that others wait for: they read nothing, or do not send the rest of a
+    /// command.
     fn look_for_stuck(&mut self, now: Now) {
         let core = &self.core;
         let all = self.connections.values();
@@ -762,8 +767,8 @@ impl Gateway {
         self.note_unsettled(now, sink);
     }
 
-    /// There was input. What follows from it is done once for all that comes together ([`Gateway::settle`]), but for what must not
-    /// wait for other inputs.
+    /// There was input. What follows from it is done once for all that comes together
+    /// ([`Gateway::settle`]), but for what must not wait for other inputs.
     fn note_unsettled(&mut self, now: Now, sink: &mut impl Sink) {
         self.is_unsettled = true;
         if !self.core.killed.is_empty() {
@@ -779,7 +784,8 @@ impl Gateway {
         }
     }
 
-    /// What follows from inputs beside their replies: whoever waited for something else goes on, and others are told.
+    /// What follows from inputs beside their replies: whoever waited for something else goes on,
+    /// and others are told.
     fn settle(&mut self, now: Now, sink: &mut impl Sink) {
         self.is_unsettled = false;
         self.wake_askers(now, sink);
@@ -830,7 +836,8 @@ impl Gateway {
     }
 }
 
-/// What was kept of a request. Most often nothing is of any: a look at an empty map takes as long as at another.
+/// What was kept of a request. Most often nothing is of any: a look at an empty map takes as long
+/// as at another.
 pub(crate) fn taken<T>(
     of: &mut HashMap<u64, T, FxBuildHasher>,
     request: RequestNumber,

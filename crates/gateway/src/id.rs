@@ -1,4 +1,4 @@
-//! How a connection is named.
+//! The identity of a connection.
 
 /// A connection, as the driver numbers it; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

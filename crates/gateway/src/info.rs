@@ -1,6 +1,7 @@
-//! INFO: what the gateway knows of itself, and what a replica says of the data. Names and form of the
-//! fields are those of redis-server 7.0 (`server.c`, `genRedisInfoString`); a field that would say
-//! nothing true is left out. Sections on the data cost one read of all keys, which looks at no key.
+//! INFO: what the gateway knows of itself, and what a replica says of the data. Names and form of
+//! the fields are those of redis-server 7.0 (`server.c`, `genRedisInfoString`); a field that would
+//! say nothing true is left out. Sections on the data cost one read of all keys, which looks at no
+//! key.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -18,7 +19,7 @@ use concord_wire::Sink;
 use crate::connection::{SlotState, Subject, Wanted};
 use crate::local::REDIS_VERSION;
 use crate::process::Process;
-use crate::state::{Core, Flow, Turn};
+use crate::state::{CommandContext, Core, Flow};
 use crate::subscriber::Sort;
 
 /// What the sections are made of, beside the gateway's own counters.
@@ -81,26 +82,26 @@ impl Core {
     /// INFO [section ...]
     pub(crate) fn info(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Flow {
         let wanted = Wanted::of(&args[1..]);
         if wanted.sections().any(|section| section.needs_data) {
             self.command.encode(0, [INFO_COMMAND]);
-            return self.submit(turn, Class::Read, Subject::AllKeys, SlotState::Info(wanted), sink);
+            return self.submit(call, Class::Read, Subject::AllKeys, SlotState::Info(wanted), sink);
         }
         self.count.commands_local += 1;
-        let text = self.info_reply(turn.now, wanted, &[], turn.connection.resp3);
-        turn.connection.answer(|out| out.extend_from_slice(&text));
+        let text = self.info_reply(call.now, wanted, &[], call.connection.resp3);
+        call.connection.answer(|out| out.extend_from_slice(&text));
         Flow::Went
     }
 
     /// The reply to an INFO within MULTI, if it says nothing of the data: as of now.
-    pub(crate) fn info_now(&self, turn: &Turn<'_>, args: &[&[u8]]) -> Option<Vec<u8>> {
+    pub(crate) fn info_now(&self, call: &CommandContext<'_>, args: &[&[u8]]) -> Option<Vec<u8>> {
         let wanted = Wanted::of(&args[1..]);
         let needs_data = wanted.sections().any(|section| section.needs_data);
-        (!needs_data).then(|| self.info_reply(turn.now, wanted, &[], turn.connection.resp3))
+        (!needs_data).then(|| self.info_reply(call.now, wanted, &[], call.connection.resp3))
     }
 
     /// The reply to INFO; `replied` is what a replica answered, an error too.
@@ -297,7 +298,8 @@ fn errorstats(core: &Core, _: &Facts<'_>, out: &mut String) {
     }
 }
 
-/// A line for each database that has keys, as Redis has it; one for all of them where a replica does not know.
+/// A line for each database that has keys, as Redis has it; one for all of them where a replica
+/// does not know.
 fn keyspace(_: &Core, facts: &Facts<'_>, out: &mut String) {
     let names = (0..DATABASES).map(|database| format!("db{database}"));
     let told = names.filter_map(|name| Some((field(facts.data?, &name)?, name)));

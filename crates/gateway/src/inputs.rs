@@ -1,6 +1,7 @@
-//! What parts of commands take of the gateway's memory. Of each connection a little is read at a time; a
-//! command that is longer needs one of a few places, first come, first served, and its connection is read
-//! no further until it has one. Who has a place is to send its command in time, if others wait.
+//! The gateway's memory for parts of commands. Of each connection a little is read at a time; a
+//! command that is longer needs one of a few places, first come, first served, and its connection
+//! is read no further until it has one. Who has a place is to send its command in time, if others
+//! wait.
 
 use alloc::collections::VecDeque;
 

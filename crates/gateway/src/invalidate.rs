@@ -1,5 +1,5 @@
-//! Between commands and [`crate::tracking`]: what each reads and writes is noted when it is sent, taken when it is
-//! answered, and told to the clients that may have cached it.
+//! Between commands and [`crate::tracking`]: what each reads and writes is noted when it is sent,
+//! taken when it is answered, and told to the clients that may have cached it.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -210,8 +210,8 @@ impl Core {
 
     /// What other gateways told of writes.
     fn take_written(&mut self) {
-        if core::mem::take(&mut self.exchange.has_lost_touch) {
-            self.tracking.lost_touch();
+        if core::mem::take(&mut self.exchange.has_lost_contact) {
+            self.tracking.lost_contact();
         }
         while let Some(written) = self.exchange.written.pop_front() {
             match parse_written(&written) {
@@ -275,8 +275,8 @@ impl Core {
 /// Keys with their digests.
 type Known = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Those keys that a command has read, with their digests, and those of which it is not known that they are as they
-/// were read.
+/// Those keys that a command has read, with their digests, and those of which it is not known that
+/// they are as they were read.
 fn sort_reads(
     footprint: &mut Footprint,
     (before, behind): &Seen,

@@ -22,7 +22,8 @@ pub(crate) enum Keys {
     Unsupported,
 }
 
-/// The keys of a command by the table, or by name (in capitals) where the table says that they move.
+/// The keys of a command by the table, or by name (in capitals) where the table says that they
+/// move.
 pub(crate) fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
     match name {
         b"EVAL" | b"EVAL_RO" | b"EVALSHA" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {

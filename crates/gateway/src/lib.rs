@@ -1,9 +1,10 @@
 //! The Redis protocol's gateway as a state machine without I/O: connections on one side, the rack's
 //! client on the other.
 //!
-//! Read [`Gateway`] first, then docs/semantics.md for what it promises. The law of the API is
-//! that of every [`Machine`](concord_core::Machine), with inputs of its own ([`Gateway::input`] for bytes
-//! of a connection, [`Gateway::written`]); after each input [`Gateway::take_ready`] until it is empty: write what [`Gateway::output`] holds, and ask
+//! Read [`Gateway`] first, then docs/reference/semantics.md for what it promises. The law of the
+//! API is that of every [`Machine`](concord_core::Machine), with inputs of its own
+//! ([`Gateway::input`] for bytes of a connection, [`Gateway::written`]); after each input
+//! [`Gateway::take_ready`] until it is empty: write what [`Gateway::output`] holds, and ask
 //! [`Gateway::wants_input`] and [`Gateway::wants_close`]. Replies come in the order of the commands
 //! of their connection, always.
 //!

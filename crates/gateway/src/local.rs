@@ -9,7 +9,7 @@ use concord_engine::{databases, resp};
 
 use crate::commands::{Failure, REPLICATES};
 use crate::connection::Replies;
-use crate::state::{Core, Turn};
+use crate::state::{CommandContext, Core};
 
 /// The Redis version whose commands and replies are followed.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
@@ -18,29 +18,41 @@ pub(crate) fn wrong_arity(name: &str) -> Failure {
     format!("ERR wrong number of arguments for '{name}' command").into()
 }
 
-pub(crate) fn ping(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    let is_mixed = !turn.connection.resp3 && !turn.connection.subscriber.is_empty();
+pub(crate) fn ping(
+    _: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
+    let is_mixed = !call.connection.resp3 && !call.connection.subscriber.is_empty();
     match args {
-        [_] | [_, _] if is_mixed => turn.connection.answer(|out| {
+        [_] | [_, _] if is_mixed => call.connection.answer(|out| {
             resp::array(out, 2);
             resp::bulk(out, b"pong");
             resp::bulk(out, args.get(1).copied().unwrap_or_default());
         }),
-        [_] => turn.connection.answer(|out| resp::simple(out, "PONG")),
-        [_, text] => turn.connection.answer(|out| resp::bulk(out, text)),
+        [_] => call.connection.answer(|out| resp::simple(out, "PONG")),
+        [_, text] => call.connection.answer(|out| resp::bulk(out, text)),
         [..] => return Err(wrong_arity("ping")),
     }
     Ok(())
 }
 
-pub(crate) fn echo(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    turn.connection.answer(|out| resp::bulk(out, args[1]));
+pub(crate) fn echo(
+    _: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
+    call.connection.answer(|out| resp::bulk(out, args[1]));
     Ok(())
 }
 
-pub(crate) fn time(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
-    let unix_ms = turn.now.unix_ms;
-    turn.connection.answer(|out| {
+pub(crate) fn time(
+    _: &mut Core,
+    call: &mut CommandContext<'_>,
+    _: &[&[u8]],
+) -> Result<(), Failure> {
+    let unix_ms = call.now.unix_ms;
+    call.connection.answer(|out| {
         resp::array(out, 2);
         resp::bulk(out, (unix_ms / 1_000).to_string().as_bytes());
         resp::bulk(out, (unix_ms % 1_000 * 1_000).to_string().as_bytes());
@@ -48,26 +60,42 @@ pub(crate) fn time(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(),
     Ok(())
 }
 
-pub(crate) fn select(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    turn.connection.database = databases::number(args[1])?;
-    turn.connection.ok();
+pub(crate) fn select(
+    _: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
+    call.connection.database = databases::number(args[1])?;
+    call.connection.ok();
     Ok(())
 }
 
-pub(crate) fn unwatch(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
-    turn.connection.watch.end();
-    turn.connection.ok();
+pub(crate) fn unwatch(
+    _: &mut Core,
+    call: &mut CommandContext<'_>,
+    _: &[&[u8]],
+) -> Result<(), Failure> {
+    call.connection.watch.end();
+    call.connection.ok();
     Ok(())
 }
 
-pub(crate) fn quit(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
-    turn.connection.ok();
-    turn.connection.closing = true;
+pub(crate) fn quit(
+    _: &mut Core,
+    call: &mut CommandContext<'_>,
+    _: &[&[u8]],
+) -> Result<(), Failure> {
+    call.connection.ok();
+    call.connection.closing = true;
     Ok(())
 }
 
-pub(crate) fn reset(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
-    let connection = &mut *turn.connection;
+pub(crate) fn reset(
+    core: &mut Core,
+    call: &mut CommandContext<'_>,
+    _: &[&[u8]],
+) -> Result<(), Failure> {
+    let connection = &mut *call.connection;
     core.unsubscribe_all(connection);
     core.end_tracking(connection);
     core.end_monitor(connection);
@@ -85,8 +113,12 @@ pub(crate) fn reset(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result
 }
 
 /// ROLE: to a client there is one server, and nobody follows it.
-pub(crate) fn role(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
-    turn.connection.answer(|out| {
+pub(crate) fn role(
+    _: &mut Core,
+    call: &mut CommandContext<'_>,
+    _: &[&[u8]],
+) -> Result<(), Failure> {
+    call.connection.answer(|out| {
         resp::array(out, 3);
         resp::bulk(out, b"master");
         resp::integer(out, 0);
@@ -96,19 +128,27 @@ pub(crate) fn role(_: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(),
 }
 
 /// MODULE LIST: there are none.
-pub(crate) fn module(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+pub(crate) fn module(
+    _: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
     if UpperName::of(args[1]).bytes() != b"LIST" {
         return Err("ERR Concord does not support modules: there are none".into());
     }
     if args.len() > 2 {
         return Err("ERR wrong number of arguments for 'module|list' command".into());
     }
-    turn.connection.answer(|out| resp::array(out, 0));
+    call.connection.answer(|out| resp::array(out, 0));
     Ok(())
 }
 
 /// DEBUG ERROR text: the error, for tests of clients. Nothing else of DEBUG is here.
-pub(crate) fn debug(_: &mut Core, _: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+pub(crate) fn debug(
+    _: &mut Core,
+    _: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
     match (UpperName::of(args[1]).bytes(), &args[2..]) {
         (b"ERROR", [text]) => {
             let shown = |byte: &u8| if byte.is_ascii_control() { ' ' } else { char::from(*byte) };
@@ -120,17 +160,26 @@ pub(crate) fn debug(_: &mut Core, _: &mut Turn<'_>, args: &[&[u8]]) -> Result<()
     }
 }
 
-/// LASTSAVE: there are no dumps, and so it says what a redis-server says that has made none: when it started.
-pub(crate) fn last_save(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
-    let now = turn.now;
+/// LASTSAVE: there are no dumps, and so it says what a redis-server says that has made none: when
+/// it started.
+pub(crate) fn last_save(
+    core: &mut Core,
+    call: &mut CommandContext<'_>,
+    _: &[&[u8]],
+) -> Result<(), Failure> {
+    let now = call.now;
     let up_ms = core.started_at.map_or(0, |at| now.instant.since(at) / MS);
-    turn.connection
+    call.connection
         .answer(|out| resp::integer(out, (now.unix_ms.saturating_sub(up_ms) / 1_000) as i64));
     Ok(())
 }
 
 /// LOLWUT: no picture, but the version.
-pub(crate) fn lolwut(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+pub(crate) fn lolwut(
+    _: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
     if let [_, word, number, ..] = args
         && UpperName::of(word).is(b"VERSION")
         && resp::number(number).is_none()
@@ -138,15 +187,19 @@ pub(crate) fn lolwut(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Resul
         return Err("ERR value is not an integer or out of range".into());
     }
     let text = format!("Concord, which answers as Redis ver. {REDIS_VERSION}\n");
-    turn.connection.answer(|out| resp::bulk(out, text.as_bytes()));
+    call.connection.answer(|out| resp::bulk(out, text.as_bytes()));
     Ok(())
 }
 
 /// REPLICAOF NO ONE: it is nobody's.
-pub(crate) fn replica_of(_: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+pub(crate) fn replica_of(
+    _: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
     match (UpperName::of(args[1]).bytes(), UpperName::of(args[2]).bytes()) {
         (b"NO", b"ONE") => {
-            turn.connection.ok();
+            call.connection.ok();
             Ok(())
         }
         _ => Err(REPLICATES.into()),

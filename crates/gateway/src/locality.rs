@@ -1,8 +1,8 @@
-//! Which keys a script touches, as far as its text says so. A script may compute its keys (Redis 7 allows
-//! it), so that one of which this is not plain concerns all keys.
+//! Which keys a script touches, as far as its text says so. A script may compute its keys (Redis 7
+//! allows it), so that one of which this is not plain concerns all keys.
 //!
-//! An answer that is wrong does no harm: the engine lets a script that is sent for one key touch no other,
-//! and one that is sent for all keys may touch any.
+//! An answer that is wrong does no harm: the engine lets a script that is sent for one key touch no
+//! other, and one that is sent for all keys may touch any.
 
 use alloc::vec::Vec;
 
@@ -35,7 +35,8 @@ pub(crate) fn touches_first_key_alone(script: &[u8], table: &CommandTable) -> bo
     })
 }
 
-/// Whether a script may call a command that reads: unless its text names all that it calls, and none does.
+/// Whether a script may call a command that reads: unless its text names all that it calls, and
+/// none does.
 pub(crate) fn may_read(script: &[u8], table: &CommandTable) -> bool {
     let Some(tokens) = tokens(script) else { return true };
     tokens.iter().enumerate().any(|(at, token)| match token {
@@ -88,8 +89,8 @@ fn is_plain(behind: &[Token<'_>], names: &[&[u8]], table: &CommandTable) -> bool
     is_one && (is_last || behind_key.first() == Some(&Token::Other(b',')))
 }
 
-/// Names that are `KEYS[1]` wherever they stand: `local name = KEYS[1]`, and nothing else is ever assigned to
-/// them. None in a script that has functions, whose arguments could have the same name.
+/// Names that are `KEYS[1]` wherever they stand: `local name = KEYS[1]`, and nothing else is ever
+/// assigned to them. None in a script that has functions, whose arguments could have the same name.
 fn names_of_first_key<'a>(tokens: &[Token<'a>]) -> Vec<&'a [u8]> {
     if tokens.contains(&Token::Name(b"function")) || tokens.contains(&Token::Name(b"for")) {
         return Vec::new();
@@ -144,8 +145,8 @@ fn starts_list(tokens: &[Token<'_>], name: &[u8]) -> bool {
     false
 }
 
-/// The pieces of a script without its comments; `None` where that is not plain: long brackets, and what has
-/// no end.
+/// The pieces of a script without its comments; `None` where that is not plain: long brackets, and
+/// what has no end.
 fn tokens(script: &[u8]) -> Option<Vec<Token<'_>>> {
     let mut tokens = Vec::new();
     let mut at = 0;

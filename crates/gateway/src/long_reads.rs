@@ -1,4 +1,5 @@
-//! Reads whose replies were long the last time, so that they need not be tried where there is no room for their replies.
+//! Reads whose replies were long the last time, so that they need not be tried where there is no
+//! room for their replies.
 
 use alloc::vec;
 use alloc::vec::Vec;

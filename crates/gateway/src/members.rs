@@ -1,5 +1,5 @@
-//! How many replicas have what was acknowledged, by the configuration that the controller tells; and clients that wait until
-//! they are more (WAIT).
+//! The number of replicas that have what was acknowledged, by the configuration that the controller
+//! tells; and clients that wait until they are more (WAIT).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -33,8 +33,8 @@ struct Question {
 /// What is known of the members, and who waits for more.
 #[derive(Debug)]
 pub(crate) struct Members {
-    /// Of the newest configuration: its rack, its epoch, and how many replicas beside the one that answers have what was
-    /// acknowledged.
+    /// Of the newest configuration: its rack, its epoch, and how many replicas beside the one that
+    /// answers have what was acknowledged.
     known: Option<(u64, u32, i64)>,
     /// Until then what is known is new enough.
     fresh_until: Instant,
@@ -63,8 +63,8 @@ impl Default for Members {
     }
 }
 
-/// How many replicas beside the one that answers a write have it then: all others; where a majority decides, what it takes
-/// for one.
+/// How many replicas beside the one that answers a write have it then: all others; where a majority
+/// decides, what it takes for one.
 fn proven(config: &Config) -> i64 {
     let members = config.members.len();
     let others = if config.kind.is_quorum() { members / 2 } else { members.saturating_sub(1) };
@@ -72,7 +72,8 @@ fn proven(config: &Config) -> i64 {
 }
 
 impl Members {
-    /// How many replicas have what was acknowledged, beside the one that answers; 0 if nobody said so.
+    /// How many replicas have what was acknowledged, beside the one that answers; 0 if nobody said
+    /// so.
     pub(crate) fn count(&self) -> i64 {
         self.known.map_or(0, |(_, _, count)| count)
     }

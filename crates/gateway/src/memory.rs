@@ -1,23 +1,24 @@
-//! What replies take of the gateway's memory: a bound for each connection, and one for all. A reply
-//! counts from when its bytes are asked of a replica until the client has read them. Nothing is dropped
+//! The gateway's memory for replies: a bound for each connection, and one for all. A reply counts
+//! from when its bytes are asked of a replica until the client has read them. Nothing is dropped
 //! and nobody is refused: a connection at its bound sends no further command, and is not read.
 //!
-//! - What all may take is shared: the less is free, the less each connection may take (as switches share
-//!   their buffers: Choudhury, Hahne 1998), so that those who do not read cannot take it all.
-//! - Replies of several packets are granted in the order of the commands, so that the one that a client
-//!   waits for is never behind later ones. Part of the memory is for these alone.
+//! - What all may take is shared: the less is free, the less each connection may take (as switches
+//!   share their buffers: Choudhury, Hahne 1998), so that those who do not read cannot take it all.
+//! - Replies of several packets are granted in the order of the commands, so that the one that a
+//!   client waits for is never behind later ones. Part of the memory is for these alone.
 //! - A reply of one packet is never waited for: there are as many as commands are unanswered.
 //!
-//! Where clients that do not read have taken the room, what becomes free goes to the next of them. That is
-//! no reason to make others wait, so while it lasts (*pressure*) long replies are fetched few at a time
-//! ([`FETCHED_PRESSED_MAX`]), and stuck clients are given up one by one. Clients that read never bring the
-//! gateway there: their replies are unread for less than [`UNREAD_NS`].
+//! Where clients that do not read have taken the room, what becomes free goes to the next of them.
+//! That is no reason to make others wait, so while it lasts (*pressure*) long replies are fetched
+//! few at a time ([`FETCHED_PRESSED_MAX`]), and stuck clients are given up one by one. Clients that
+//! read never bring the gateway there: their replies are unread for less than [`UNREAD_NS`].
 //!
-//! Clients that have not shown that they read long replies may leave a few unread, all of them together
-//! ([`crate::unproven`]). A client has shown it if it asks for more when a long reply is with it, or if more was written to it
-//! than its and the gateway's kernel hold. Of those that have not, one that is newer than all that were
-//! served finds a little more room (three in a row at most); else the newest connection and the oldest take turns. So who comes does
-//! not wait for a crowd that came before.
+//! Clients that have not shown that they read long replies may leave a few unread, all of them
+//! together ([`crate::unproven`]). A client has shown it if it asks for more when a long reply is
+//! with it, or if more was written to it than its and the gateway's kernel hold. Of those that have
+//! not, one that is newer than all that were served finds a little more room (three in a row at
+//! most); else the newest connection and the oldest take turns. So who comes does not wait for a
+//! crowd that came before.
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -30,7 +31,8 @@ use crate::unproven::Unproven;
 
 /// Most bytes of replies that all connections take together, beside [`RESERVED_BYTES`] of each.
 pub const REPLIES_BYTES_MAX: usize = 256 << 20;
-/// Most bytes of unread replies of one connection before its commands wait; one reply may come on top.
+/// Most bytes of unread replies of one connection before its commands wait; one reply may come on
+/// top.
 pub const CONNECTION_REPLIES_BYTES_MAX: usize = 4 << 20;
 /// What a connection may take however little is free.
 pub const RESERVED_BYTES: usize = 16 << 10;
@@ -42,22 +44,24 @@ const FIRST_BYTES_RESERVED: usize = 64 << 20;
 const READERS_BYTES_RESERVED: usize = 32 << 20;
 /// A client that reads nothing for that long, while others wait for the memory, is disconnected.
 pub const STUCK_NS: Duration = 10 * SEC;
-/// How often such clients are looked for. Those that are found are given up one by one until the next
-/// look: closing a socket with megabytes in it takes time.
+/// How often such clients are looked for. Those that are found are given up one by one until the
+/// next look: closing a socket with megabytes in it takes time.
 const LOOK_NS: Duration = SEC;
 /// The gap between two of them is as long at least; the longer one if nobody waits that reads.
 const GIVE_UP_GAP_NS: Duration = 10 * MS;
 const GIVE_UP_GAP_IDLE_NS: Duration = 200 * MS;
 /// Clients that have read nothing for that long count as ones that do not read.
 const UNREAD_NS: Duration = 200 * MS;
-/// If they hold so many bytes while there is too little room, the gateway is under pressure. It is never too
-/// little where less is held: a reply has 64 MiB at most, and as much is kept for those that are next.
+/// If they hold so many bytes while there is too little room, the gateway is under pressure. It is
+/// never too little where less is held: a reply has 64 MiB at most, and as much is kept for those
+/// that are next.
 const SHORT_BYTES: usize = REPLIES_BYTES_MAX / 2;
 /// Pressure lasts for so long after its last sign.
 const PRESSURE_NS: Duration = 3 * SEC;
 /// Most long replies that are fetched at once under pressure.
 pub(crate) const FETCHED_PRESSED_MAX: usize = 2;
-/// Clients that are newer than all that were served find so much more room, so many of them in a row.
+/// Clients that are newer than all that were served find so much more room, so many of them in a
+/// row.
 const NEWCOMERS_BYTES: usize = 2 << 20;
 const NEWCOMERS_IN_ROW_MAX: u32 = 3;
 /// How soon clients that have not shown that they read are looked at again if there was no room.
@@ -72,7 +76,8 @@ pub(crate) struct Memory {
     most_bytes: usize,
     /// Connections for whose next reply there was no room, first come, first served.
     short: VecDeque<ConnectionId>,
-    /// Those that have not shown that they read, and whether it is the newest one's turn, or the oldest one's.
+    /// Those that have not shown that they read, and whether it is the newest one's turn, or the
+    /// oldest one's.
     short_new: BTreeSet<ConnectionId>,
     is_newest_next: bool,
     /// The newest one that was ever served, and how many in a row were newer than all before them.
@@ -82,7 +87,8 @@ pub(crate) struct Memory {
     new_again_at: Instant,
     unproven: Unproven,
     look_at: Instant,
-    /// Clients to give up, when the last one was, and the gap that spreads them until the next look.
+    /// Clients to give up, when the last one was, and the gap that spreads them until the next
+    /// look.
     stuck: VecDeque<ConnectionId>,
     given_up_at: Instant,
     give_up_gap_ns: Duration,
@@ -250,7 +256,8 @@ impl Memory {
         if self.is_newest_next { self.short_new.pop_last() } else { self.short_new.pop_first() }
     }
 
-    /// Whether a connection is newer than all that were served, and not too many of those were in a row.
+    /// Whether a connection is newer than all that were served, and not too many of those were in a
+    /// row.
     fn is_newcomer(&self, id: ConnectionId) -> bool {
         id >= self.newest_served && self.newcomers_in_row < NEWCOMERS_IN_ROW_MAX
     }
@@ -292,8 +299,8 @@ impl Memory {
         !self.short_new.is_empty()
     }
 
-    /// What a look at all connections has found: clients that are stuck, whether one of them holds replies, and
-    /// what is held by all that read nothing.
+    /// What a look at all connections has found: clients that are stuck, whether one of them holds
+    /// replies, and what is held by all that read nothing.
     pub(crate) fn looked(
         &mut self,
         now: Instant,

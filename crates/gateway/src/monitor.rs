@@ -8,7 +8,7 @@ use concord_engine::table::UpperName;
 
 use crate::commands::Failure;
 use crate::connection::{Connection, ConnectionId};
-use crate::state::{Core, Turn};
+use crate::state::{CommandContext, Core};
 
 /// Commands that are not shown, as in Redis: they concern the server and not its data.
 const HIDDEN: [&[u8]; 13] = [
@@ -38,15 +38,20 @@ impl Core {
 
     /// A command was executed, or queued; whoever sees commands sees it.
     #[inline]
-    pub(crate) fn show_command(&mut self, turn: &mut Turn<'_>, name: &UpperName, args: &[&[u8]]) {
+    pub(crate) fn show_command(
+        &mut self,
+        call: &mut CommandContext<'_>,
+        name: &UpperName,
+        args: &[&[u8]],
+    ) {
         if !self.monitors.ids.is_empty() && !is_hidden(name, args) {
-            self.show_line(turn, name, args);
+            self.show_line(call, name, args);
         }
     }
 
-    fn show_line(&mut self, turn: &mut Turn<'_>, name: &UpperName, args: &[&[u8]]) {
-        let line = line_of(turn.now, turn.connection, name, args);
-        match &mut turn.connection.multi {
+    fn show_line(&mut self, call: &mut CommandContext<'_>, name: &UpperName, args: &[&[u8]]) {
+        let line = line_of(call.now, call.connection, name, args);
+        match &mut call.connection.multi {
             Some(multi) if !name.is(b"MULTI") => multi.shown.push(line),
             Some(_) | None => self.show_lines([line]),
         }
@@ -60,7 +65,8 @@ impl Core {
         }
     }
 
-    /// Whether a client that sees commands may not send this: it would take replies for what it sees.
+    /// Whether a client that sees commands may not send this: it would take replies for what it
+    /// sees.
     #[inline]
     pub(crate) fn must_only_look(&self, connection: &Connection, name: &[u8]) -> Option<Failure> {
         if !connection.is_monitor {
@@ -72,10 +78,14 @@ impl Core {
 }
 
 /// MONITOR
-pub(crate) fn monitor(core: &mut Core, turn: &mut Turn<'_>, _: &[&[u8]]) -> Result<(), Failure> {
-    turn.connection.is_monitor = true;
-    core.monitors.ids.insert(turn.connection.id);
-    turn.connection.ok();
+pub(crate) fn monitor(
+    core: &mut Core,
+    call: &mut CommandContext<'_>,
+    _: &[&[u8]],
+) -> Result<(), Failure> {
+    call.connection.is_monitor = true;
+    core.monitors.ids.insert(call.connection.id);
+    call.connection.ok();
     Ok(())
 }
 
@@ -90,7 +100,8 @@ fn is_hidden(name: &UpperName, args: &[&[u8]]) -> bool {
         || name.is(b"CLIENT") && sub.is_some_and(|sub| HIDDEN_OF_CLIENT.contains(&sub.bytes()))
 }
 
-/// A command as Redis shows it: when, in which database, whose, and its arguments but for passwords.
+/// A command as Redis shows it: when, in which database, whose, and its arguments but for
+/// passwords.
 fn line_of(now: Now, connection: &Connection, name: &UpperName, args: &[&[u8]]) -> Vec<u8> {
     let (seconds, ms) = (now.unix_ms / 1_000, now.unix_ms % 1_000);
     let (database, peer) = (connection.database, &connection.peer);

@@ -1,5 +1,5 @@
-//! MULTI and EXEC: one request of the internal command `CONCORD.EXEC`, whose arguments are the encoded
-//! commands. It names the keys of all of them; a read if none of them writes.
+//! MULTI and EXEC: one request of the internal command `CONCORD.EXEC`, whose arguments are the
+//! encoded commands. It names the keys of all of them; a read if none of them writes.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -16,7 +16,7 @@ use crate::connection::{Connection, Multi, Slot, SlotState, Subject, Wait};
 use crate::dispatch::handler_of;
 use crate::functions::Planned;
 use crate::named::Shown;
-use crate::state::{Core, Flow, Turn};
+use crate::state::{CommandContext, Core, Flow};
 use crate::subscriber::PubSub;
 
 /// What the error of a script that is not known begins with.
@@ -30,69 +30,70 @@ impl Core {
     /// A command between MULTI and EXEC.
     pub(crate) fn in_multi(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         index: usize,
         handling: Handling,
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Result<Flow, Failure> {
-        let database = turn.connection.database;
+        let database = call.connection.database;
         match handling {
-            Handling::Exec => return self.exec(turn, sink),
+            Handling::Exec => return self.exec(call, sink),
             Handling::Discard => {
-                turn.connection.end_multi();
-                turn.connection.watch.end();
-                turn.connection.ok();
+                call.connection.end_multi();
+                call.connection.watch.end();
+                call.connection.ok();
                 return Ok(Flow::Went);
             }
             Handling::Multi => {
                 // As in Redis, this error does not spoil the transaction.
-                turn.connection.refuse("ERR MULTI calls can not be nested");
+                call.connection.refuse("ERR MULTI calls can not be nested");
                 return Ok(Flow::Went);
             }
             Handling::Watch => {
-                turn.connection.refuse("ERR WATCH inside MULTI is not allowed");
+                call.connection.refuse("ERR WATCH inside MULTI is not allowed");
                 return Ok(Flow::Went);
             }
             Handling::Script { by_sha, read_only } => {
-                let user = turn.connection.user.clone();
+                let user = call.connection.user.clone();
                 let subject = match self.encode_script(database, &user, by_sha, read_only, args) {
-                    // As in Redis, which looks for the script when EXEC is executed: the others are.
+                    // As in Redis, which looks for the script when EXEC is executed: the others
+                    // are.
                     Err(failure) if failure.starts_with(NO_SCRIPT) => {
-                        return self.queue_error(turn, &failure);
+                        return self.queue_error(call, &failure);
                     }
                     subject => subject?,
                 };
                 let class = if read_only { Class::Read } else { Class::Write };
-                return self.queue(turn, class, Some(subject));
+                return self.queue(call, class, Some(subject));
             }
             Handling::Local(Local::Monitor) => {
                 return Err("ERR Command not allowed inside a transaction".into());
             }
             Handling::Call { .. } | Handling::Function => {
-                let user = turn.connection.user.clone();
+                let user = call.connection.user.clone();
                 return match self.plan_functions(database, &user, handling, args)? {
-                    Planned::Rack(class) => self.queue(turn, class, Some(Subject::AllKeys)),
+                    Planned::Rack(class) => self.queue(call, class, Some(Subject::AllKeys)),
                     Planned::Here(reply) => {
                         self.command.encode(0, [REPLY_COMMAND, &reply]);
-                        self.queue(turn, Class::Read, None)
+                        self.queue(call, Class::Read, None)
                     }
                 };
             }
             Handling::Local(local) => {
-                let reply = self.answer_now(turn, local, args);
+                let reply = self.answer_now(call, local, args);
                 self.command.encode(0, [REPLY_COMMAND, &reply]);
-                return self.queue(turn, Class::Read, None);
+                return self.queue(call, Class::Read, None);
             }
             Handling::Wait => {
-                let Some(reply) = self.wait_now(turn, args, sink) else { return Ok(Flow::Waits) };
+                let Some(reply) = self.wait_now(call, args, sink) else { return Ok(Flow::Waits) };
                 self.command.encode(0, [REPLY_COMMAND, &reply]);
-                return self.queue(turn, Class::Read, None);
+                return self.queue(call, Class::Read, None);
             }
             Handling::PubSub(PubSub::Publish(sort)) => {
-                let reply = self.queue_publish(turn, sort, args);
+                let reply = self.queue_publish(call, sort, args);
                 self.command.encode(0, [REPLY_COMMAND, &reply]);
-                return self.queue(turn, Class::Read, None);
+                return self.queue(call, Class::Read, None);
             }
             Handling::OneKey(..)
             | Handling::Keys(_)
@@ -107,9 +108,9 @@ impl Core {
             Handling::Refused(refusal) => {
                 return Err(refusal.text(&self.commands.entry(index).name));
             }
-            Handling::Info if let Some(reply) = self.info_now(turn, args) => {
+            Handling::Info if let Some(reply) = self.info_now(call, args) => {
                 self.command.encode(0, [REPLY_COMMAND, &reply]);
-                return self.queue(turn, Class::Read, None);
+                return self.queue(call, Class::Read, None);
             }
             Handling::Explain | Handling::Info | Handling::PubSub(_) | Handling::Always(_) => {
                 let name = &self.commands.entry(index).name;
@@ -117,31 +118,31 @@ impl Core {
             }
         }
         let (class, subject) = self.plan(database, index, handling, args)?;
-        self.queue(turn, class, Some(subject))
+        self.queue(call, class, Some(subject))
     }
 
     /// A command that is answered with an error when EXEC is executed.
     pub(crate) fn queue_error(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         failure: &Failure,
     ) -> Result<Flow, Failure> {
         let mut reply = Vec::new();
         resp::error(&mut reply, failure.as_bytes());
         self.command.encode(0, [REPLY_COMMAND, &reply]);
-        turn.shown = Shown::AsIs;
-        self.queue(turn, Class::Read, None)
+        call.shown = Shown::AsIs;
+        self.queue(call, Class::Read, None)
     }
 
     /// WATCH: a read of the digests of its keys.
     pub(crate) fn watch(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Result<Flow, Failure> {
         let keys = &args[1..];
-        let Some((watching, bytes)) = turn.connection.watch.begin(keys) else {
+        let Some((watching, bytes)) = call.connection.watch.begin(keys) else {
             return Err(
                 "ERR the keys that are watched take more than 64 KiB (Concord's limit)".into()
             );
@@ -149,23 +150,24 @@ impl Core {
         self.command.encode(0, [DIGEST_COMMAND].into_iter().chain(keys.iter().copied()));
         let subject = Subject::of_keys(keys.iter().copied());
         let state = SlotState::Watching(Box::new(watching));
-        let flow = self.submit(turn, Class::Read, subject, state, sink);
+        let flow = self.submit(call, Class::Read, subject, state, sink);
         let is_asked = |slot: &Slot| matches!(slot.state, SlotState::Watching(_));
-        if flow == Flow::Went && turn.connection.slots.back().is_some_and(is_asked) {
-            turn.connection.watch.sent(bytes);
+        if flow == Flow::Went && call.connection.slots.back().is_some_and(is_asked) {
+            call.connection.watch.sent(bytes);
         }
         Ok(flow)
     }
 
-    /// Puts the command that is encoded in `self.command` to the others; `None`: it concerns no key.
+    /// Puts the command that is encoded in `self.command` to the others; `None`: it concerns no
+    /// key.
     fn queue(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         class: Class,
         subject: Option<Subject>,
     ) -> Result<Flow, Failure> {
         let encoded = self.command.bytes();
-        let Some(multi) = &mut turn.connection.multi else { return Ok(Flow::Went) };
+        let Some(multi) = &mut call.connection.multi else { return Ok(Flow::Went) };
         multi.bytes += encoded.len() + 4;
         if multi.commands.len() >= COMMANDS_MAX || multi.bytes > COMMAND_BYTES_MAX - 64 {
             return Err("ERR the transaction is larger than 1 MiB (Concord's limit)".into());
@@ -185,20 +187,25 @@ impl Core {
             multi.of_all_keys = true;
         }
         multi.commands.push(encoded.to_vec());
-        multi.named.push(turn.shown.named());
-        if let Some(footprint) = turn.footprint.take() {
+        multi.named.push(call.shown.named());
+        if let Some(footprint) = call.footprint.take() {
             multi.footprint.get_or_insert_default().add(*footprint);
         }
-        turn.connection.answer(|out| resp::simple(out, "QUEUED"));
+        call.connection.answer(|out| resp::simple(out, "QUEUED"));
         Ok(Flow::Went)
     }
 
     /// The reply to a command that needs nothing of the rack, as it is now.
-    fn answer_now(&mut self, turn: &mut Turn<'_>, local: Local, args: &[&[u8]]) -> Vec<u8> {
-        let Connection { output, slots, first_slot, .. } = &mut *turn.connection;
+    fn answer_now(
+        &mut self,
+        call: &mut CommandContext<'_>,
+        local: Local,
+        args: &[&[u8]],
+    ) -> Vec<u8> {
+        let Connection { output, slots, first_slot, .. } = &mut *call.connection;
         let kept = (core::mem::take(output), core::mem::take(slots), *first_slot);
-        let result = handler_of(local)(self, turn, args);
-        let connection = &mut *turn.connection;
+        let result = handler_of(local)(self, call, args);
+        let connection = &mut *call.connection;
         let mut reply = core::mem::replace(&mut connection.output, kept.0).into_vec();
         (connection.slots, connection.first_slot) = (kept.1, kept.2);
         if let Err(failure) = result {
@@ -208,80 +215,85 @@ impl Core {
         reply
     }
 
-    fn exec(&mut self, turn: &mut Turn<'_>, sink: &mut impl Sink) -> Result<Flow, Failure> {
+    fn exec(
+        &mut self,
+        call: &mut CommandContext<'_>,
+        sink: &mut impl Sink,
+    ) -> Result<Flow, Failure> {
         let watches =
-            turn.connection.watch.is_unanswered() || turn.connection.watch.keys().next().is_some();
-        let publishes = turn.connection.multi.as_ref().is_some_and(|m| !m.published.is_empty());
-        if (watches || publishes) && turn.connection.must_wait(Class::Write, Subject::AllKeys) {
-            // Everything before it: what it is to compare, and reads, which see nothing that comes behind it, whether it
-            // writes or not. And who hears of a message may look for what was done before it.
-            turn.connection.wait = Wait::Order(Class::Write, Subject::AllKeys);
+            call.connection.watch.is_unanswered() || call.connection.watch.keys().next().is_some();
+        let publishes = call.connection.multi.as_ref().is_some_and(|m| !m.published.is_empty());
+        if (watches || publishes) && call.connection.must_wait(Class::Write, Subject::AllKeys) {
+            // Everything before it: what it is to compare, and reads, which see nothing that comes
+            // behind it, whether it writes or not. And who hears of a message may look for what was
+            // done before it.
+            call.connection.wait = Wait::Order(Class::Write, Subject::AllKeys);
             return Ok(Flow::Waits);
         }
-        let Some(mut multi) = turn.connection.multi.take() else { return Ok(Flow::Went) };
-        turn.is_executed = true;
+        let Some(mut multi) = call.connection.multi.take() else { return Ok(Flow::Went) };
+        call.is_executed = true;
         // Behind it, unless it is not executed.
-        let database = core::mem::replace(&mut turn.connection.database, multi.database);
-        let has_failed = turn.connection.watch.has_failed();
+        let database = core::mem::replace(&mut call.connection.database, multi.database);
+        let has_failed = call.connection.watch.has_failed();
         if multi.failed || has_failed {
-            turn.connection.watch.end();
+            call.connection.watch.end();
             return Err("EXECABORT Transaction discarded because of previous errors.".into());
         }
-        turn.footprint = multi.footprint.take();
+        call.footprint = multi.footprint.take();
         let Multi { commands, keys, of_all_keys, writes, .. } = &*multi;
-        let watched = turn.connection.watch.encoded();
+        let watched = call.connection.watch.encoded();
         if multi.bytes + watched.as_ref().map_or(0, Vec::len) > COMMAND_BYTES_MAX - 64 {
-            turn.connection.watch.end();
+            call.connection.watch.end();
             return Err("ERR the transaction is larger than 1 MiB (Concord's limit)".into());
         }
         if keys.is_empty() && !of_all_keys && watched.is_none() {
-            turn.connection.database = database;
+            call.connection.database = database;
             let replies = commands.iter().filter_map(|command| Command::parse(command).ok());
             let mut all = Vec::new();
             resp::array(&mut all, commands.len());
             replies.for_each(|reply| {
                 all.extend_from_slice(reply.args().nth(1).unwrap_or_default());
             });
-            let (slot, resp3) = (turn.connection.next_slot(), turn.connection.resp3);
+            let (slot, resp3) = (call.connection.next_slot(), call.connection.resp3);
             let waiting = Slot::waiting(Class::Read, Subject::AllKeys, resp3);
-            turn.connection.push_slot(waiting);
-            self.publish_all(turn.connection, slot, all, &multi.published);
+            call.connection.push_slot(waiting);
+            self.publish_all(call.connection, slot, all, &multi.published);
             self.show_lines(core::mem::take(&mut multi.shown));
             return Ok(Flow::Went);
         }
         let bytes = multi.bytes + watched.as_ref().map_or(0, Vec::len);
-        let asked = self.questions(&mut turn.footprint, bytes, *writes);
+        let asked = self.questions(&mut call.footprint, bytes, *writes);
         let behind = asked.iter().filter(|_| *writes);
         let parts = watched.iter().chain(&asked).chain(commands).chain(behind).map(Vec::as_slice);
         self.command.encode(0, [EXEC_COMMAND].into_iter().chain(parts));
         let subject = match of_all_keys {
             true => Subject::AllKeys,
             false => {
-                Subject::of_keys(keys.iter().map(Vec::as_slice).chain(turn.connection.watch.keys()))
+                Subject::of_keys(keys.iter().map(Vec::as_slice).chain(call.connection.watch.keys()))
             }
         };
         let class = if *writes { Class::Write } else { Class::Read };
-        let slot = turn.connection.next_slot();
-        turn.shown = Shown::each(&multi.named);
-        let flow = self.submit(turn, class, subject, SlotState::Waiting, sink);
+        let slot = call.connection.next_slot();
+        call.shown = Shown::each(&multi.named);
+        let flow = self.submit(call, class, subject, SlotState::Waiting, sink);
         match flow {
             Flow::Waits => {
-                multi.footprint = turn.footprint.take();
-                turn.connection.database = database;
-                turn.connection.multi = Some(multi);
+                multi.footprint = call.footprint.take();
+                call.connection.database = database;
+                call.connection.multi = Some(multi);
             }
             Flow::Went => {
                 self.show_lines(core::mem::take(&mut multi.shown));
                 let published = core::mem::take(&mut multi.published);
-                let is_sent = turn.connection.slots.back().is_some_and(|slot| slot.is_waiting());
+                let is_sent = call.connection.slots.back().is_some_and(|slot| slot.is_waiting());
                 if is_sent && database != multi.database {
-                    turn.connection.database = database;
-                    turn.connection.selecting = Some((slot, multi.database));
+                    call.connection.database = database;
+                    call.connection.selecting = Some((slot, multi.database));
                 }
                 if is_sent && !published.is_empty() {
-                    turn.connection.publishes.push_back((slot, published));
+                    call.connection.publishes.push_back((slot, published));
                 }
-                turn.connection.watch.end();
+                call.connection.watch.end();
             }
         }
         Ok(flow)
@@ -295,7 +307,7 @@ fn is_never(args: &[&[u8]]) -> bool {
 }
 
 /// A request was refused before it was a command: an open transaction must not be executed.
-pub(crate) fn spoil(multi: &mut Option<Box<Multi>>) {
+pub(crate) fn abort(multi: &mut Option<Box<Multi>>) {
     if let Some(multi) = multi {
         multi.failed = true;
     }

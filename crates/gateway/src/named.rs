@@ -1,4 +1,4 @@
-//! Where a reply names keys, and what becomes of it on its way to a client of another database.
+//! Names of keys in replies, and their translation for a client of another database.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

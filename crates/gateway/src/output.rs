@@ -1,4 +1,4 @@
-//! What a client has not read: one buffer, not much longer than that is.
+//! Output that a client has not read: one buffer, not much longer than that is.
 
 use alloc::vec::Vec;
 
@@ -6,11 +6,12 @@ use alloc::vec::Vec;
 const LONG_REPLY_BYTES: usize = 16 << 10;
 /// So much of a buffer may be of no use.
 const SLACK_BYTES: usize = 64 << 10;
-/// Or that share of what is unread: each byte is moved so many times at most, however little a client reads
-/// at a time.
+/// Or that share of what is unread: each byte is moved so many times at most, however little a
+/// client reads at a time.
 const SLACK_SHARE: usize = 4;
 
-/// The replies that a client has not read. They are counted by their length, and may be held for long.
+/// The replies that a client has not read. They are counted by their length, and may be held for
+/// long.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     buffer: Vec<u8>,
@@ -66,8 +67,8 @@ impl Output {
     }
 }
 
-/// Appends a reply to what a client has not read. Where it is long the buffer gets room for it and no more: it
-/// may be held for long, and is counted by its length.
+/// Appends a reply to what a client has not read. Where it is long the buffer gets room for it and
+/// no more: it may be held for long, and is counted by its length.
 pub(crate) fn append(output: &mut Vec<u8>, reply: &[u8]) {
     if reply.len() >= LONG_REPLY_BYTES {
         output.reserve_exact(reply.len());

@@ -1,5 +1,5 @@
-//! Reads of several keys that are executed key by key (not atomic) where the rack is configured so, and
-//! how the parts' replies become one.
+//! Reads of several keys that are executed key by key (not atomic) where the rack is configured so,
+//! and how the parts' replies become one.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -211,8 +211,9 @@ mod tests {
         assert_eq!(whole(Combine::Array, &read), "*2\r\n$1\r\na\r\n-TIMEOUT\r\n");
     }
 
+    /// An array is written as its elements come and nothing is held longer.
     #[test]
-    fn bug_16_4_an_array_is_written_as_its_elements_come_and_nothing_is_held_longer() {
+    fn bug_16_4_array_is_written_as_elements_arrive() {
         let mut parts = Parts::new(Combine::Array, 3);
         let mut out = Vec::new();
         assert!(!parts.write(false, &mut out) && parts.is_next(0));

@@ -1,5 +1,5 @@
-//! CLIENT PAUSE: until when commands of this gateway's clients wait; and after how long clients that say nothing are
-//! disconnected (`timeout`).
+//! CLIENT PAUSE: until when commands of this gateway's clients wait; and after how long clients
+//! that say nothing are disconnected (`timeout`).
 
 use concord_core::Instant;
 

@@ -1,4 +1,4 @@
-//! What waits while clients are paused, and who is idle ([`crate::pause`]).
+//! Commands that wait while clients are paused, and idle clients ([`crate::pause`]).
 
 use alloc::vec::Vec;
 
@@ -9,12 +9,12 @@ use concord_wire::Sink;
 use crate::commands::Handling;
 use crate::connection::{Connection, ConnectionId, Wait};
 use crate::gateway::{Gateway, list};
-use crate::state::{Core, Turn};
+use crate::state::{CommandContext, Core};
 
 impl Core {
     /// Whether the command has to wait for the end of CLIENT PAUSE.
-    pub(crate) fn must_pause(&self, turn: &Turn<'_>, handling: Handling) -> bool {
-        self.pause.holds(turn.now.instant, may_write(turn.connection, handling))
+    pub(crate) fn must_pause(&self, call: &CommandContext<'_>, handling: Handling) -> bool {
+        self.pause.holds(call.now.instant, may_write(call.connection, handling))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the gateway's process is and has used.
+//! The gateway's process and its use of resources.
 
 use alloc::string::String;
 

@@ -1,4 +1,4 @@
-//! SUBSCRIBE, PUBLISH and their kin (docs/semantics.md, "Publish and subscribe").
+//! SUBSCRIBE, PUBLISH and their kin (docs/reference/semantics.md, "Publish and subscribe").
 
 use alloc::format;
 use alloc::string::String;
@@ -18,8 +18,8 @@ use crate::events::may_be_of_events;
 use crate::gateway::{Gateway, list};
 use crate::local::wrong_arity;
 use crate::memory::REPLIES_BYTES_MAX;
-use crate::state::{Core, Flow, Turn};
-use crate::subscriber::{Asked, Message, PubSub, Sort};
+use crate::state::{CommandContext, Core, Flow};
+use crate::subscriber::{Message, PendingSubscribe, PubSub, Sort};
 
 /// What a subscriber may leave unread (Redis' `client-output-buffer-limit pubsub 32mb 8mb 60`).
 const UNREAD_BYTES_MAX: usize = 32 << 20;
@@ -71,7 +71,8 @@ fn mixed(name: &[u8]) -> Option<Failure> {
 }
 
 impl Core {
-    /// Whether a client that has subscribed may not send this, as it would not know replies from messages.
+    /// Whether a client that has subscribed may not send this, as it would not know replies from
+    /// messages.
     #[inline]
     pub(crate) fn must_not_mix(&self, connection: &Connection, name: &[u8]) -> Option<Failure> {
         if connection.resp3 || connection.subscriber.is_empty() { None } else { mixed(name) }
@@ -79,29 +80,29 @@ impl Core {
 
     pub(crate) fn pubsub(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         what: PubSub,
         args: &[&[u8]],
     ) -> Result<Flow, Failure> {
         if matches!(what, PubSub::Subscribe(_) | PubSub::Unsubscribe(_)) {
             // As in Redis a confirmation is no reply to CLIENT REPLY.
-            turn.connection.is_silent = false;
+            call.connection.is_silent = false;
         }
         match what {
-            PubSub::Subscribe(sort) => Ok(self.subscribe(turn, sort, &args[1..])),
+            PubSub::Subscribe(sort) => Ok(self.subscribe(call, sort, &args[1..])),
             PubSub::Unsubscribe(sort) => {
-                self.unsubscribe(turn.connection, sort, &args[1..]);
+                self.unsubscribe(call.connection, sort, &args[1..]);
                 Ok(Flow::Went)
             }
-            PubSub::Publish(sort) => Ok(self.publish(turn, sort, args[1], args[2])),
-            PubSub::Look => self.look(turn, args).map(|()| Flow::Went),
+            PubSub::Publish(sort) => Ok(self.publish(call, sort, args[1], args[2])),
+            PubSub::Look => self.look(call, args).map(|()| Flow::Went),
         }
     }
 
-    /// Begins once all before it is answered. The reply waits until the other gateways know: whatever is
-    /// published after it reaches the client.
-    fn subscribe(&mut self, turn: &mut Turn<'_>, sort: Sort, names: &[&[u8]]) -> Flow {
-        let connection = &mut *turn.connection;
+    /// Begins once all before it is answered. The reply waits until the other gateways know:
+    /// whatever is published after it reaches the client.
+    fn subscribe(&mut self, call: &mut CommandContext<'_>, sort: Sort, names: &[&[u8]]) -> Flow {
+        let connection = &mut *call.connection;
         if !connection.slots.is_empty() {
             connection.wait = Wait::Quiet;
             return Flow::Waits;
@@ -117,7 +118,7 @@ impl Core {
         let until = self.exchange.tell(&asked);
         self.events.listen(self.exchange.channels.may_hear_events());
         let begins = asked.iter().map(|(sort, name, _)| (*sort, name.to_vec())).collect();
-        connection.subscriber.asked = Some(Asked { begins, reply });
+        connection.subscriber.asked = Some(PendingSubscribe { begins, reply });
         connection.wait = Wait::Subscribed;
         self.exchange.wait(Waits::Subscribed(connection.id), &until);
         Flow::Went
@@ -164,10 +165,16 @@ impl Core {
         self.events.listen(self.exchange.channels.may_hear_events());
     }
 
-    /// After everything before it is executed: who hears of it may look. The reply waits until the gateways
-    /// of those who get it have it.
-    fn publish(&mut self, turn: &mut Turn<'_>, sort: Sort, channel: &[u8], payload: &[u8]) -> Flow {
-        let connection = &mut *turn.connection;
+    /// After everything before it is executed: who hears of it may look. The reply waits until the
+    /// gateways of those who get it have it.
+    fn publish(
+        &mut self,
+        call: &mut CommandContext<'_>,
+        sort: Sort,
+        channel: &[u8],
+        payload: &[u8],
+    ) -> Flow {
+        let connection = &mut *call.connection;
         if !connection.has_nothing_unanswered() {
             self.count.commands_waited += 1;
             connection.wait = Wait::Order(Class::Write, Subject::AllKeys);
@@ -197,13 +204,13 @@ impl Core {
     /// A PUBLISH within MULTI, which is published when EXEC is executed: its reply, as of now.
     pub(crate) fn queue_publish(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         sort: Sort,
         args: &[&[u8]],
     ) -> Vec<u8> {
         let mut reply = Vec::new();
         resp::integer(&mut reply, self.exchange.receivers(sort, args[1]) as i64);
-        if let Some(multi) = &mut turn.connection.multi {
+        if let Some(multi) = &mut call.connection.multi {
             let (channel, payload) = (args[1].to_vec(), args[2].to_vec());
             multi.bytes += channel.len() + payload.len();
             multi.published.push(Message { sort, channel, payload });
@@ -211,8 +218,8 @@ impl Core {
         reply
     }
 
-    /// A transaction or a script has its reply: what they publish is published, and the reply waits until
-    /// the other gateways have it.
+    /// A transaction or a script has its reply: what they publish is published, and the reply waits
+    /// until the other gateways have it.
     pub(crate) fn publish_all(
         &mut self,
         connection: &mut Connection,
@@ -233,7 +240,7 @@ impl Core {
     }
 
     /// PUBSUB.
-    fn look(&mut self, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+    fn look(&mut self, call: &mut CommandContext<'_>, args: &[&[u8]]) -> Result<(), Failure> {
         let channels = &self.exchange.channels;
         let sub = UpperName::of(args[1]);
         let rest = &args[2..];
@@ -242,14 +249,14 @@ impl Core {
                 let sort = if sub.is(b"CHANNELS") { Sort::Channel } else { Sort::Shard };
                 let mut names = channels.names(sort);
                 names.retain(|name| rest.first().is_none_or(|pattern| glob_matches(pattern, name)));
-                turn.connection.answer(|out| {
+                call.connection.answer(|out| {
                     resp::array(out, names.len());
                     names.iter().for_each(|name| resp::bulk(out, name));
                 });
             }
             (b"NUMSUB" | b"SHARDNUMSUB", names) => {
                 let sort = if sub.is(b"NUMSUB") { Sort::Channel } else { Sort::Shard };
-                turn.connection.answer(|out| {
+                call.connection.answer(|out| {
                     resp::array(out, 2 * names.len());
                     for name in names {
                         resp::bulk(out, name);
@@ -259,7 +266,7 @@ impl Core {
             }
             (b"NUMPAT", []) => {
                 let count = channels.names(Sort::Pattern).len();
-                turn.connection.answer(|out| resp::integer(out, count as i64));
+                call.connection.answer(|out| resp::integer(out, count as i64));
             }
             (b"CHANNELS" | b"SHARDCHANNELS", _) => {
                 let sub = String::from_utf8_lossy(&args[1][..args[1].len().min(128)]);
@@ -322,15 +329,16 @@ impl Gateway {
         self.exchange(now, sink);
     }
 
-    /// How often another gateway counted as gone, or as one that begins anew, and whether it counts as there: what is promised
-    /// while gateways hear each other is not promised of what was under way then.
+    /// How often another gateway counted as gone, or as one that begins anew, and whether it counts
+    /// as there: what is promised while gateways hear each other is not promised of what was under
+    /// way then.
     #[must_use]
     pub fn breaks_with(&self, node: u16) -> (u64, bool) {
         self.core.exchange.breaks_with(node)
     }
 
-    /// Gives messages to those who have subscribed, answers what other gateways have heard of, and tells who may
-    /// have cached what was written.
+    /// Gives messages to those who have subscribed, answers what other gateways have heard of, and
+    /// tells who may have cached what was written.
     pub(crate) fn exchange(&mut self, now: Now, sink: &mut impl Sink) {
         self.look_after_users(now, sink);
         self.kill(now);
@@ -363,7 +371,8 @@ impl Gateway {
         }
     }
 
-    /// Whether a subscription that all other gateways know of begins later, where events end by now.
+    /// Whether a subscription that all other gateways know of begins later, where events end by
+    /// now.
     fn waits_for_events(&mut self, what: Waits) -> bool {
         let Waits::Subscribed(id) = what else { return false };
         let asked = self.connections.get(&id).and_then(|c| c.subscriber.asked.as_ref());
@@ -377,7 +386,7 @@ impl Gateway {
 
     pub(crate) fn heard(&mut self, now: Now, what: Waits, sink: &mut impl Sink) {
         let (Waits::Published { id, .. } | Waits::Subscribed(id)) = what else {
-            self.core.exchange.has_lost_touch = true;
+            self.core.exchange.has_lost_contact = true;
             return;
         };
         let Some(connection) = self.connections.get_mut(&id) else { return };

@@ -1,4 +1,4 @@
-//! What the rack answered: into the slot of its command, and out in turn.
+//! Replies of the rack: into the slot of its command, and out in turn.
 
 use alloc::vec::Vec;
 
@@ -19,7 +19,8 @@ use crate::waiters::Found;
 /// Room that a reply's buffer may have beyond its length, in bytes.
 const SPARE_BYTES_MAX: usize = 1_024;
 
-/// What a consumer is told that waited for a stream or a group which is gone by now, in Redis' words.
+/// What a consumer is told that waited for a stream or a group which is gone by now, in Redis'
+/// words.
 fn what_was_lost(reply: &[u8]) -> Option<&'static [u8]> {
     if reply.starts_with(b"-WRONGTYPE") {
         return Some(b"UNBLOCKED the stream key no longer exists");
@@ -28,8 +29,8 @@ fn what_was_lost(reply: &[u8]) -> Option<&'static [u8]> {
     reply.starts_with(b"-NOGROUP").then_some(gone)
 }
 
-/// What scripts published, which stands in front of their reply: every answer to the request has it, and one of them
-/// is taken.
+/// What scripts published, which stands in front of their reply: every answer to the request has
+/// it, and one of them is taken.
 fn taken_from(reply: &mut Vec<u8>) -> Vec<Message> {
     if !reply.starts_with(b">") {
         return Vec::new();
@@ -51,8 +52,8 @@ fn shrink(reply: &mut Vec<u8>) {
     }
 }
 
-/// Whether a reply concerns nobody but its command, and goes out as it came: a value, a status or a number, which is
-/// neither an error nor what a transaction or a script had to say.
+/// Whether a reply concerns nobody but its command, and goes out as it came: a value, a status or a
+/// number, which is neither an error nor what a transaction or a script had to say.
 fn is_plain(connection: &mut Connection, number: u64, done: &Done) -> bool {
     let is_one =
         done.outcome == Outcome::Reply && matches!(done.reply.first(), Some(b'$' | b'+' | b':'));
@@ -73,7 +74,8 @@ impl Core {
         }
     }
 
-    /// A request ended whose connection is gone: what its scripts published is published all the same.
+    /// A request ended whose connection is gone: what its scripts published is published all the
+    /// same.
     pub(crate) fn take_unread(&mut self, mut reply: Vec<u8>) {
         for message in taken_from(&mut reply) {
             self.count.published += 1;

@@ -377,8 +377,9 @@ mod tests {
         assert_eq!(words(b"\r\n"), Vec::<Vec<u8>>::new());
     }
 
+    /// A request that is too large is dropped as it comes and the next is found.
     #[test]
-    fn a_request_that_is_too_large_is_dropped_as_it_comes_and_the_next_is_found() {
+    fn oversized_request_is_dropped_and_next_found() {
         let value = vec![b'v'; VALUE_BYTES_MAX + 1];
         let mut input = b"*4\r\n$4\r\nMSET\r\n$1\r\nk\r\n$1048577\r\n".to_vec();
         input.extend_from_slice(&value);

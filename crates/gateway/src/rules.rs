@@ -197,8 +197,8 @@ mod tests {
         String::from_utf8(rest.to_vec()).unwrap()
     }
 
-    /// Each line as redis-server 7.0.15 answers it, but for the order of single commands, which is there that of a hash
-    /// table.
+    /// Each line as redis-server 7.0.15 answers it, but for the order of single commands, which is
+    /// there that of a hash table.
     #[test]
     fn users_are_described_as_by_redis() {
         for (rules, expected) in [

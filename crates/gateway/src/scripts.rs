@@ -9,7 +9,8 @@ use concord_engine::script::hash_of;
 
 use crate::locality::touches_first_key_alone;
 
-/// Most scripts that are remembered, and their bytes together. The oldest go first, but for those that were used since.
+/// Most scripts that are remembered, and their bytes together. The oldest go first, but for those
+/// that were used since.
 const SCRIPTS_MAX: usize = 1_000;
 const BYTES_MAX: usize = 16 << 20;
 /// SHA-1 in lower-case hex: the name of a script, as Redis gives it.

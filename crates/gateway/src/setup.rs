@@ -1,4 +1,4 @@
-//! What a gateway is told at its start, and what it counts.
+//! A gateway's configuration at its start, and its counters.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -35,7 +35,8 @@ impl Default for Limits {
 pub struct GatewayConfig {
     /// The rack's client.
     pub client: ClientConfig,
-    /// MGET, EXISTS and TOUCH are executed key by key, each at whichever replica: faster, and not atomic.
+    /// MGET, EXISTS and TOUCH are executed key by key, each at whichever replica: faster, and not
+    /// atomic.
     pub splits_reads: bool,
     /// Password that clients must give by AUTH or HELLO.
     pub requirepass: Option<Vec<u8>>,
@@ -80,12 +81,14 @@ counters! {
         slots_full,
         /// Times that a connection's input waited: its client does not read.
         output_full,
-        /// Connections closed because their clients read nothing, or did not send the rest of a long
-        /// command, while others waited for the memory.
+        /// Connections closed because their clients read nothing, or did not send the rest of a
+        /// long command, while others waited for the memory.
         clients_given_up,
-        /// Long replies given at the pace of clients that have not shown that they read, beside many that do not.
+        /// Long replies given at the pace of clients that have not shown that they read, beside
+        /// many that do not.
         replies_paced,
-        /// Reads that were not sent at once, since there was no room for their replies, which were long the last time.
+        /// Reads that were not sent at once, since there was no room for their replies, which were
+        /// long the last time.
         reads_put_off,
         /// Protocol errors.
         protocol_errors,

@@ -1,4 +1,5 @@
-//! How users come from the rack and go there ([`crate::users`]), and what a change of them does to connections.
+//! The exchange of users with the rack ([`crate::users`]), and the effect of a change of them on
+//! connections.
 
 use alloc::vec::Vec;
 
@@ -12,7 +13,7 @@ use crate::access::may_listen;
 use crate::channels::Waits;
 use crate::connection::{ConnectionId, SlotState, Wait};
 use crate::gateway::{Gateway, list};
-use crate::users::{Asked, Sent, version_and_text};
+use crate::users::{PendingChange, Sent, version_and_text};
 
 /// Whether replicas keep no users: they are of an older version.
 fn is_unknown(reply: &[u8]) -> bool {
@@ -20,8 +21,9 @@ fn is_unknown(reply: &[u8]) -> bool {
 }
 
 impl Gateway {
-    /// The rack keeps the users, for all gateways; until it has said who they are, clients wait. What passwords are
-    /// drawn from (ACL GENPASS) must come from the driver's entropy, 32 bytes of it.
+    /// The rack keeps the users, for all gateways; until it has said who they are, clients wait.
+    /// What passwords are drawn from (ACL GENPASS) must come from the driver's entropy, 32 bytes of
+    /// it.
     pub fn share_users(&mut self, secret: &[u8]) {
         self.core.users.share(secret);
     }
@@ -77,7 +79,7 @@ impl Gateway {
         self.core.client.submit(now, request, sink).ok()
     }
 
-    fn change(&mut self, now: Now, asked: Asked, sink: &mut impl Sink) {
+    fn change(&mut self, now: Now, asked: PendingChange, sink: &mut impl Sink) {
         let (text, reply) = match self.core.users.try_change(&asked.change) {
             Ok(changed) => changed,
             Err(failure) => {
@@ -166,7 +168,7 @@ impl Gateway {
         }
     }
 
-    fn refuse_change(&mut self, asked: &Asked, text: &[u8]) {
+    fn refuse_change(&mut self, asked: &PendingChange, text: &[u8]) {
         let mut error = Vec::new();
         resp::error(&mut error, text);
         self.core.errors.note(text);
@@ -174,7 +176,7 @@ impl Gateway {
     }
 
     /// The reply to a change, once other gateways know of it.
-    fn answer_change(&mut self, asked: &Asked, reply: Vec<u8>, until: &[(usize, u64)]) {
+    fn answer_change(&mut self, asked: &PendingChange, reply: Vec<u8>, until: &[(usize, u64)]) {
         let Some(connection) = self.connections.get_mut(&asked.id) else { return };
         connection.ready_bytes += reply.len();
         if let Some(slot) = connection.slot_mut(asked.slot) {
@@ -183,7 +185,8 @@ impl Gateway {
         self.core.exchange.wait(Waits::Published { id: asked.id, slot: asked.slot }, until);
     }
 
-    /// It is known for the first time who the users are: clients that came before need a password now, or none.
+    /// It is known for the first time who the users are: clients that came before need a password
+    /// now, or none.
     fn open_anew(&mut self) {
         let (is_open, user) = (self.core.users.are_open(), self.core.users.default_user());
         for connection in self.connections.values_mut() {
@@ -192,9 +195,10 @@ impl Gateway {
         }
     }
 
-    /// The users are these from now on. Connections of those that are no more are closed, and of those that may not
-    /// listen any more where they do; a transaction that was begun under other rules is not executed. The connection
-    /// that asked for it, `by`, gets its reply first. `known` is the version that was known when the rack was asked.
+    /// The users are these from now on. Connections of those that are no more are closed, and of
+    /// those that may not listen any more where they do; a transaction that was begun under other
+    /// rules is not executed. The connection that asked for it, `by`, gets its reply first. `known`
+    /// is the version that was known when the rack was asked.
     fn install_users(&mut self, version: u64, text: &[u8], known: u64, by: Option<ConnectionId>) {
         if !self.core.users.install(version, text, known) {
             return;

@@ -1,4 +1,4 @@
-//! What a gateway is told for INFO, and what it shows of itself.
+//! The facts that a gateway is given for INFO, and its own status.
 
 use alloc::string::String;
 
@@ -48,14 +48,15 @@ impl Gateway {
         (&self.core.reads, &self.core.writes)
     }
 
-    /// Whether clients wait for each other that have not shown that they read long replies, or that owe the rest of long commands.
+    /// Whether clients wait for each other that have not shown that they read long replies, or that
+    /// owe the rest of long commands.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         self.core.memory.is_crowded() || self.core.inputs.are_short()
     }
 
-    /// Bytes of replies that clients have not read yet, those included that were asked for: now, and
-    /// the most so far.
+    /// Bytes of replies that clients have not read yet, those included that were asked for: now,
+    /// and the most so far.
     #[must_use]
     pub fn reply_bytes(&self) -> (usize, usize) {
         self.core.memory.held_and_most_bytes()

@@ -9,7 +9,7 @@ use concord_engine::table::UpperName;
 use crate::client::help;
 use crate::commands::{Failure, no_subcommand};
 use crate::local::wrong_arity;
-use crate::state::{Core, Turn};
+use crate::state::{CommandContext, Core};
 
 /// What LATENCY calls commands.
 const EVENT: &[u8] = b"command";
@@ -29,7 +29,11 @@ const SLOWLOG_HELP: [&str; 11] = [
 ];
 
 /// SLOWLOG GET [count], LEN, RESET
-pub(crate) fn slowlog(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+pub(crate) fn slowlog(
+    core: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
     let log = &mut core.slow_log;
     match (UpperName::of(args[1]).bytes(), &args[2..]) {
         (b"GET", [] | [_]) => {
@@ -41,7 +45,7 @@ pub(crate) fn slowlog(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> R
                 },
             };
             let count = usize::try_from(count).unwrap_or(usize::MAX).min(log.entries.len());
-            turn.connection.answer(|out| {
+            call.connection.answer(|out| {
                 resp::array(out, count);
                 for entry in log.entries.iter().rev().take(count) {
                     resp::array(out, 6);
@@ -57,13 +61,13 @@ pub(crate) fn slowlog(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> R
         }
         (b"LEN", []) => {
             let count = log.entries.len() as i64;
-            turn.connection.answer(|out| resp::integer(out, count));
+            call.connection.answer(|out| resp::integer(out, count));
         }
         (b"RESET", []) => {
             log.clear();
-            turn.connection.ok();
+            call.connection.ok();
         }
-        (b"HELP", []) => help(turn, &SLOWLOG_HELP),
+        (b"HELP", []) => help(call, &SLOWLOG_HELP),
         (b"GET" | b"LEN" | b"RESET" | b"HELP", _) => {
             return Err(wrong_arity(&format!("slowlog|{}", UpperName::of(args[1]).lower())));
         }
@@ -84,12 +88,16 @@ const LATENCY_HELP: [&str; 8] = [
 ];
 
 /// LATENCY LATEST, HISTORY event, RESET [event ...]
-pub(crate) fn latency(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
+pub(crate) fn latency(
+    core: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
     let log = &mut core.slow_log;
     match (UpperName::of(args[1]).bytes(), &args[2..]) {
         (b"LATEST", []) => {
             let (latest, longest_ms) = (log.history.back().copied(), log.longest_ms);
-            turn.connection.answer(|out| {
+            call.connection.answer(|out| {
                 resp::array(out, usize::from(latest.is_some()));
                 if let Some((second, ms)) = latest {
                     resp::array(out, 4);
@@ -101,7 +109,7 @@ pub(crate) fn latency(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> R
         (b"HISTORY", [event]) => {
             let is_it = *event == EVENT;
             let all: Vec<(u64, u64)> = log.history.iter().filter(|_| is_it).copied().collect();
-            turn.connection.answer(|out| {
+            call.connection.answer(|out| {
                 resp::array(out, all.len());
                 for (second, ms) in all {
                     resp::array(out, 2);
@@ -116,9 +124,9 @@ pub(crate) fn latency(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> R
                 log.history.clear();
                 log.longest_ms = 0;
             }
-            turn.connection.answer(|out| resp::integer(out, i64::from(was_there)));
+            call.connection.answer(|out| resp::integer(out, i64::from(was_there)));
         }
-        (b"HELP", []) => help(turn, &LATENCY_HELP),
+        (b"HELP", []) => help(call, &LATENCY_HELP),
         (b"LATEST" | b"HISTORY" | b"HELP", _) => {
             return Err(wrong_arity(&format!("latency|{}", UpperName::of(args[1]).lower())));
         }

@@ -184,7 +184,8 @@ impl SlowLog {
         self.add(now, connection, ns, args.iter().map(Vec::as_slice));
     }
 
-    /// Whether as many were logged in this second as may be: where all commands are slow, the log makes them no slower.
+    /// Whether as many were logged in this second as may be: where all commands are slow, the log
+    /// makes them no slower.
     fn is_full(&mut self, now: Now) -> bool {
         let second = now.unix_ms / 1_000;
         if self.second.0 != second {

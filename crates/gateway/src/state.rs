@@ -1,5 +1,5 @@
-//! What commands need of the gateway: all of it but its connections; and how a command is sent to the
-//! rack, or waits.
+//! The parts of the gateway that commands need: all of it but its connections; and how a command is
+//! sent to the rack, or waits.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -120,7 +120,7 @@ pub(crate) struct Totals {
 }
 
 /// The command of one connection, while it is looked at.
-pub(crate) struct Turn<'a> {
+pub(crate) struct CommandContext<'a> {
     pub now: Now,
     pub connection: &'a mut Connection,
     /// All connections but this one.
@@ -133,7 +133,8 @@ pub(crate) struct Turn<'a> {
     pub is_executed: bool,
 }
 
-/// Whether a command was dealt with, or must be tried again; then the connection's `wait` says when.
+/// Whether a command was dealt with, or must be tried again; then the connection's `wait` says
+/// when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Went,
@@ -179,25 +180,25 @@ impl Core {
     /// Sends the command that is encoded in `self.command`, with a slot of its own.
     pub(crate) fn submit(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         class: Class,
         subject: Subject,
         state: SlotState,
         sink: &mut impl Sink,
     ) -> Flow {
-        let slot = turn.connection.next_slot();
-        let resp3 = turn.connection.resp3;
-        match self.send(turn, Place { slot, part: 0 }, class, subject, sink) {
+        let slot = call.connection.next_slot();
+        let resp3 = call.connection.resp3;
+        match self.send(call, Place { slot, part: 0 }, class, subject, sink) {
             Sent::As(class) => {
-                let shown = core::mem::take(&mut turn.shown);
-                let footprint = turn.footprint.take();
+                let shown = core::mem::take(&mut call.shown);
+                let footprint = call.footprint.take();
                 let waiting = Slot::waiting(class, subject, resp3);
                 let slot = Slot { state, shown, footprint, ..waiting };
-                turn.connection.push_slot(slot);
+                call.connection.push_slot(slot);
                 Flow::Went
             }
             Sent::TooLarge => {
-                turn.connection.refuse(TOO_LARGE_COMMAND);
+                call.connection.refuse(TOO_LARGE_COMMAND);
                 Flow::Went
             }
             Sent::Waits => Flow::Waits,
@@ -207,13 +208,13 @@ impl Core {
     /// Sends the command that is encoded in `self.command`, if it may go now.
     pub(crate) fn send(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         place: Place,
         class: Class,
         subject: Subject,
         sink: &mut impl Sink,
     ) -> Sent {
-        let connection = &mut *turn.connection;
+        let connection = &mut *call.connection;
         // A read that does not fit one packet goes the way of writes: slower, and as right.
         let only_reads = class == Class::Read;
         let class = match class {
@@ -272,11 +273,11 @@ impl Core {
             connection.offer_bytes += read.bytes();
             let what = Offered::Read(read, target);
             connection.offers.insert((slot, part), Offer { bytes, what });
-            self.memory.add_short(turn.now.instant, connection, false);
+            self.memory.add_short(call.now.instant, connection, false);
             self.count.reads_put_off += 1;
             return Sent::As(class);
         }
-        match self.client.submit(turn.now, request, sink) {
+        match self.client.submit(call.now, request, sink) {
             Ok(number) => {
                 if class == Class::Write {
                     connection.last_write = Some(number);
@@ -295,8 +296,9 @@ impl Core {
         }
     }
 
-    /// The length of the reply to the read in `self.command`, if it need not be tried: it was long the last time, and there
-    /// is no room for long replies to clients that have not shown that they read.
+    /// The length of the reply to the read in `self.command`, if it need not be tried: it was long
+    /// the last time, and there is no room for long replies to clients that have not shown that
+    /// they read.
     fn waits_untried(&self, connection: &Connection, expected: Expected) -> Option<u32> {
         let waits = expected != Expected::Short
             && self.memory.is_crowded()

@@ -67,8 +67,8 @@ impl Latencies {
         self.sum_ns
     }
 
-    /// Upper bounds in ns, from 2^14 (16 us), each the double of the one before, to 2^35 (34 s), and
-    /// how many were not longer.
+    /// Upper bounds in ns, from 2^14 (16 us), each the double of the one before, to 2^35 (34 s),
+    /// and how many were not longer.
     pub fn cumulative(&self) -> impl Iterator<Item = (Duration, u64)> {
         (LOG_MIN..=LOG_MAX).map(|log| (1 << log, self.counts[..log as usize * 4].iter().sum()))
     }

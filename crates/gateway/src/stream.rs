@@ -1,6 +1,7 @@
-//! The stream of messages between this gateway and another one: in order, each once, as long as both hear each
-//! other. A gateway that is not heard of for a second counts as gone: what was under way to it is given up, and
-//! when it is heard again, or another process is there in its place, the stream begins anew.
+//! The stream of messages between this gateway and another one: in order, each once, as long as
+//! both hear each other. A gateway that is not heard of for a second counts as gone: what was under
+//! way to it is given up, and when it is heard again, or another process is there in its place, the
+//! stream begins anew.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -113,7 +114,8 @@ impl Stream {
         self.bytes
     }
 
-    /// Puts a message behind those before it. Where it ends in the stream; `None` if nobody is there.
+    /// Puts a message behind those before it. Where it ends in the stream; `None` if nobody is
+    /// there.
     pub(crate) fn push(&mut self, message: &[u8]) -> Option<u64> {
         if !self.is_up {
             return None;
@@ -153,8 +155,9 @@ impl Stream {
             news.began_anew = true;
             self.breaks += u64::from(was_known);
         }
-        // It begins anew where it took this one for gone, which then need not have noticed: what it was told is forgotten. Where
-        // it lacks what is kept no more, since it took the one before it for its sender meanwhile, the stream begins anew too.
+        // It begins anew where it took this one for gone, which then need not have noticed: what it
+        // was told is forgotten. Where it lacks what is kept no more, since it took the one before
+        // it for its sender meanwhile, the stream begins anew too.
         let lacks_some = is_new && self.had(hdr) < self.acknowledged();
         if !self.is_up || is_other && was_known || lacks_some {
             self.begin_anew();
@@ -172,8 +175,8 @@ impl Stream {
         news
     }
 
-    /// Whether a packet is of a stream, or of a process, that is over. Incarnations grow: of two the later one is there,
-    /// and an earlier one is believed only if that is not heard of.
+    /// Whether a packet is of a stream, or of a process, that is over. Incarnations grow: of two
+    /// the later one is there, and an earlier one is believed only if that is not heard of.
     fn is_over(&self, hdr: &StreamHdr) -> bool {
         let is_same = hdr.incarnation == self.incarnation;
         is_same && hdr.stream < self.inn || self.is_up && hdr.incarnation < self.incarnation

@@ -1,4 +1,4 @@
-//! What a client has subscribed to.
+//! A client's subscriptions.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -12,7 +12,8 @@ pub(crate) enum Sort {
     Pattern = 1,
     /// A channel of SSUBSCRIBE and SPUBLISH.
     Shard = 2,
-    /// No channel of clients: by it gateways tell each other what was written ([`crate::tracking`]).
+    /// No channel of clients: by it gateways tell each other what was written
+    /// ([`crate::tracking`]).
     Written = 3,
 }
 
@@ -43,7 +44,7 @@ pub(crate) enum PubSub {
 
 /// A SUBSCRIBE that not every other gateway knows of.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingSubscribe {
     /// What it begins with.
     pub begins: Vec<(Sort, Vec<u8>)>,
     pub reply: Vec<u8>,
@@ -55,7 +56,7 @@ pub(crate) struct Subscriber {
     pub channels: BTreeSet<Vec<u8>>,
     pub patterns: BTreeSet<Vec<u8>>,
     pub shards: BTreeSet<Vec<u8>>,
-    pub asked: Option<Asked>,
+    pub asked: Option<PendingSubscribe>,
     /// Since when it has left much unread.
     pub slow_since: Option<Instant>,
     /// Messages that came within a reply which is written in parts.

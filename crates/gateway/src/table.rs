@@ -10,7 +10,7 @@ use concord_engine::{CommandSpec, CommandTable, glob_matches, keys as places, re
 use crate::client::help;
 use crate::commands::{Failure, no_subcommand};
 use crate::local::wrong_arity;
-use crate::state::{Core, Turn};
+use crate::state::{CommandContext, Core};
 
 const HELP: [&str; 20] = [
     "COMMAND <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
@@ -85,40 +85,44 @@ pub(crate) fn memory_reply(name: &UpperName, args: &[&[u8]]) -> Option<Vec<u8>> 
 
 /// XGROUP HELP and XINFO HELP.
 pub(crate) fn container_help(
-    turn: &mut Turn<'_>,
+    call: &mut CommandContext<'_>,
     name: &UpperName,
     args: &[&[u8]],
 ) -> Result<(), Failure> {
     if args.len() > 2 {
         return Err(wrong_arity(&alloc::format!("{}|help", name.lower())));
     }
-    help(turn, if name.is(b"XINFO") { &XINFO_HELP } else { &XGROUP_HELP });
+    help(call, if name.is(b"XINFO") { &XINFO_HELP } else { &XGROUP_HELP });
     Ok(())
 }
 
 /// COMMAND [COUNT | INFO | DOCS | LIST | GETKEYS | GETKEYSANDFLAGS | HELP]
-pub(crate) fn command(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> Result<(), Failure> {
-    let (table, resp3) = (&core.setup.table, turn.connection.resp3);
+pub(crate) fn command(
+    core: &mut Core,
+    call: &mut CommandContext<'_>,
+    args: &[&[u8]],
+) -> Result<(), Failure> {
+    let (table, resp3) = (&core.setup.table, call.connection.resp3);
     let Some(sub) = args.get(1) else {
-        turn.connection.answer(|out| table.encode_all(out, resp3));
+        call.connection.answer(|out| table.encode_all(out, resp3));
         return Ok(());
     };
     let rest = &args[2..];
     let sub = UpperName::of(sub);
     match (sub.bytes(), rest) {
-        (b"COUNT", []) => turn.connection.answer(|out| table.encode_count(out)),
-        (b"INFO", names) => turn.connection.answer(|out| table.encode_info(out, names, resp3)),
-        (b"DOCS", names) => turn.connection.answer(|out| table.encode_docs(out, names, resp3)),
+        (b"COUNT", []) => call.connection.answer(|out| table.encode_count(out)),
+        (b"INFO", names) => call.connection.answer(|out| table.encode_info(out, names, resp3)),
+        (b"DOCS", names) => call.connection.answer(|out| table.encode_docs(out, names, resp3)),
         (b"LIST", filter) => {
             let names = names(table, filter)?;
-            turn.connection.answer(|out| {
+            call.connection.answer(|out| {
                 resp::array(out, names.len());
                 names.iter().for_each(|name| resp::bulk(out, name.as_bytes()));
             });
         }
         (b"GETKEYS", command @ [_, ..]) => {
             let (_, at) = keys(table, command).map_err(|text| core.without_keys(command, text))?;
-            turn.connection.answer(|out| {
+            call.connection.answer(|out| {
                 resp::array(out, at.len());
                 at.iter().for_each(|at| resp::bulk(out, command[*at]));
             });
@@ -126,7 +130,7 @@ pub(crate) fn command(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> R
         (b"GETKEYSANDFLAGS", command @ [_, ..]) => {
             let found = keys(table, command);
             let (name, at) = found.map_err(|text| core.without_keys(command, text))?;
-            turn.connection.answer(|out| {
+            call.connection.answer(|out| {
                 resp::array(out, at.len());
                 for (ordinal, at) in at.iter().enumerate() {
                     let flags = flags(name, ordinal, command);
@@ -137,7 +141,7 @@ pub(crate) fn command(core: &mut Core, turn: &mut Turn<'_>, args: &[&[u8]]) -> R
                 }
             });
         }
-        (b"HELP", []) => help(turn, &HELP),
+        (b"HELP", []) => help(call, &HELP),
         (b"COUNT" | b"GETKEYS" | b"GETKEYSANDFLAGS" | b"HELP", _) => {
             return Err(wrong_arity(&alloc::format!("command|{}", sub.lower())));
         }

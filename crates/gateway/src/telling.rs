@@ -1,4 +1,4 @@
-//! How keyspace events come from the rack and go to those who listen here ([`crate::events`]).
+//! The path of keyspace events from the rack to those who listen here ([`crate::events`]).
 
 use alloc::format;
 use alloc::vec::Vec;

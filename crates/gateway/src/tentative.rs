@@ -1,19 +1,19 @@
-//! Reads whose replies may turn out to be long. A replica executes such a read, and if there is no room for
-//! its reply it did so in vain, while others waited behind it. How many are out at a time begins small, and doubles with
-//! each window of short replies until the first one that has to wait (slow start). It halves with each that has to
-//! wait, and grows by one with each window of short ones from then on: where all replies are short there is
-//! soon no bound but the client's own.
+//! Reads whose replies may turn out to be long. A replica executes such a read, and if there is no
+//! room for its reply it did so in vain, while others waited behind it. How many are out at a time
+//! begins small, and doubles with each window of short replies until the first one that has to wait
+//! (slow start). It halves with each that has to wait, and grows by one with each window of short
+//! ones from then on: where all replies are short there is soon no bound but the client's own.
 //!
-//! A connection whose last reply was short is taken to ask for another such one: its reads are not counted,
-//! and wait for nobody's long replies. Under pressure ([`crate::memory`]) the first read of a connection does not wait for
-//! those of connections that are known to ask for much, either.
+//! A connection whose last reply was short is taken to ask for another such one: its reads are not
+//! counted, and wait for nobody's long replies. Under pressure ([`crate::memory`]) the first read
+//! of a connection does not wait for those of connections that are known to ask for much, either.
 
 /// Bounds of how many reads of unknown length are out.
 pub const TENTATIVE_MIN: usize = 16;
 const TENTATIVE_START: usize = 64;
 const TENTATIVE_MAX: usize = 16_384;
-/// How many are out while clients that do not read take the room ([`crate::memory`]): each is likely to be
-/// read in vain.
+/// How many are out while clients that do not read take the room ([`crate::memory`]): each is
+/// likely to be read in vain.
 const TENTATIVE_PRESSED: usize = 2;
 /// How many first ones are, beside them.
 const FIRST_PRESSED: usize = 4;
@@ -35,7 +35,8 @@ pub(crate) struct Tentative {
     max: usize,
     /// No reply has had to wait yet.
     is_starting: bool,
-    /// Clients that do not read take the room, or those that have not shown that they read wait for each other.
+    /// Clients that do not read take the room, or those that have not shown that they read wait for
+    /// each other.
     pub is_pressed: bool,
     /// Short replies to such reads since the window grew.
     short: usize,
@@ -74,7 +75,8 @@ impl Tentative {
         }
     }
 
-    /// The length of a reply is known, or it is not waited for any more. Whether it was one of those that are counted.
+    /// The length of a reply is known, or it is not waited for any more. Whether it was one of
+    /// those that are counted.
     pub(crate) fn settle(&mut self, expected: &mut Expected) -> bool {
         let expected = core::mem::replace(expected, Expected::Short);
         match expected {
@@ -105,8 +107,9 @@ impl Tentative {
 mod tests {
     use super::*;
 
+    /// The window doubles and later grows by one with each window of short replies.
     #[test]
-    fn the_window_doubles_and_later_grows_by_one_with_each_window_of_short_replies() {
+    fn window_doubles_then_grows_by_one() {
         let mut tentative = Tentative::default();
         (0..TENTATIVE_START).for_each(|_| tentative.note_short_reply());
         assert_eq!(tentative.max, 2 * TENTATIVE_START);

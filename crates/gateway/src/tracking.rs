@@ -1,10 +1,10 @@
-//! Client-side caching: which keys clients may have cached, and who is told when one of them is written
-//! (docs/semantics.md, "Client-side caching").
+//! Client-side caching: which keys clients may have cached, and who is told when one of them is
+//! written (docs/reference/semantics.md, "Client-side caching").
 //!
-//! That no client keeps what it was never told of hangs on nothing but this: with each value that it reads comes a
-//! digest of the key, as of the same moment; and as long as the client may have cached the key its digest is read
-//! again and again, and the client told when it is another one, or cannot be read. What gateways tell each other
-//! of writes only makes it faster.
+//! That no client keeps what it was never told of hangs on nothing but this: with each value that
+//! it reads comes a digest of the key, as of the same moment; and as long as the client may have
+//! cached the key its digest is read again and again, and the client told when it is another one,
+//! or cannot be read. What gateways tell each other of writes only makes it faster.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -203,8 +203,8 @@ impl Tracking {
         }
     }
 
-    /// A client (`None`: only those who asked for its prefix) may have cached a key, which held what has this
-    /// digest.
+    /// A client (`None`: only those who asked for its prefix) may have cached a key, which held
+    /// what has this digest.
     pub(crate) fn read(
         &mut self,
         now: Instant,
@@ -236,7 +236,8 @@ impl Tracking {
                 (None, Some(is)) => return entry.digest = Some(is.to_vec()),
                 (Some(_), Some(_)) | (_, None) => return,
             }
-            // It was written between two reads, of which the one that came last may be the older one.
+            // It was written between two reads, of which the one that came last may be the older
+            // one.
             let number = entry.number;
             return self.changed(key, number);
         }
@@ -321,7 +322,7 @@ impl Tracking {
     }
 
     /// Writes of other gateways may not have been told: what was read here is looked at anyway.
-    pub(crate) fn lost_touch(&mut self) {
+    pub(crate) fn lost_contact(&mut self) {
         let told = self.clients.iter().filter(|(_, client)| client.prefixes.is_some());
         let told = told.map(|(to, _)| Invalidation { to: *to, keys: None });
         self.outbox.extend(told);

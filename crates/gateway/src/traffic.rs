@@ -68,8 +68,9 @@ impl Traffic {
 mod tests {
     use super::*;
 
+    /// Rates are those of the last seconds and fall when nothing comes.
     #[test]
-    fn rates_are_those_of_the_last_seconds_and_fall_when_nothing_comes() {
+    fn rates_cover_the_last_seconds() {
         let mut traffic = Traffic::default();
         assert_eq!(traffic.rates(Instant(0), 0), Rates::default());
         // 1,000 commands a second, then 5,000.

@@ -1,9 +1,11 @@
-//! Long replies to clients that have not shown that they read any: how many bytes of them may be unread at once.
+//! Long replies to clients that have not shown that they read any: how many bytes of them may be
+//! unread at once.
 //!
-//! Nobody can tell a client that will not read from one that will, before the kernels at both ends are full. So what
-//! such clients have been given and not read is bounded ([`UNREAD_BYTES_MAX`]): a client that reads leaves in a moment, and
-//! thousands of those share the room, one after the other. Those that do not read leave it at a pace
-//! ([`PACE_BYTES`]): so much memory a second is what a crowd of them gets.
+//! Nobody can tell a client that will not read from one that will, before the kernels at both ends
+//! are full. So what such clients have been given and not read is bounded ([`UNREAD_BYTES_MAX`]): a
+//! client that reads leaves in a moment, and thousands of those share the room, one after the
+//! other. Those that do not read leave it at a pace ([`PACE_BYTES`]): so much memory a second is
+//! what a crowd of them gets.
 
 use alloc::collections::BTreeMap;
 

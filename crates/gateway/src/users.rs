@@ -1,6 +1,7 @@
-//! Who the users are, at this gateway. The rack keeps them for all gateways, as one text
-//! ([`concord_engine::users`]): a line for each, as in ACL LIST. A gateway changes them by a write that succeeds only if
-//! they are as it knows them, tells the other gateways, and asks the rack each second whether they changed.
+//! The users, at this gateway. The rack keeps them for all gateways, as one text
+//! ([`concord_engine::users`]): a line for each, as in ACL LIST. A gateway changes them by a write
+//! that succeeds only if they are as it knows them, tells the other gateways, and asks the rack
+//! each second whether they changed.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -48,7 +49,7 @@ pub(crate) enum Change {
 
 /// A change that a client waits for, in this slot of its connection.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct PendingChange {
     pub id: ConnectionId,
     pub slot: u64,
     pub change: Change,
@@ -60,7 +61,7 @@ pub(crate) struct Sent {
     pub request: RequestNumber,
     /// The version that it is made to.
     pub known: u64,
-    pub asked: Asked,
+    pub asked: PendingChange,
     pub text: Vec<u8>,
     pub reply: Vec<u8>,
 }
@@ -83,7 +84,8 @@ pub(crate) struct LogEntry {
 pub(crate) struct Users {
     pub catalogue: Catalogue,
     table: Table,
-    /// Which keyspace events are wanted ([`crate::events`]): a line of the text, since all gateways share it.
+    /// Which keyspace events are wanted ([`crate::events`]): a line of the text, since all gateways
+    /// share it.
     wanted: Classes,
     /// The default user, if the rack keeps no other: `requirepass` says its password.
     initial: Arc<User>,
@@ -93,7 +95,7 @@ pub(crate) struct Users {
     is_known: bool,
     /// That they are known is news.
     is_news: bool,
-    pub changes: VecDeque<Asked>,
+    pub changes: VecDeque<PendingChange>,
     pub sent: Option<Sent>,
     pub question: Option<(RequestNumber, u64)>,
     ask_at: Instant,
@@ -230,7 +232,8 @@ impl Users {
         core::mem::take(&mut self.is_news)
     }
 
-    /// The text that the rack keeps: the default user is in it only if it is not as `requirepass` says.
+    /// The text that the rack keeps: the default user is in it only if it is not as `requirepass`
+    /// says.
     pub(crate) fn text_of(&self, table: &Table, wanted: Classes) -> Vec<u8> {
         let kept = table.values().filter(|user| **user != self.initial);
         let lines = kept.map(|user| user.describe(&self.catalogue));
@@ -238,8 +241,8 @@ impl Users {
         lines.join(&b'\n')
     }
 
-    /// What such a text says. Of a user whose line a newer gateway wrote, and which has a rule that is not known here,
-    /// nobody knows what it may do: nothing.
+    /// What such a text says. Of a user whose line a newer gateway wrote, and which has a rule that
+    /// is not known here, nobody knows what it may do: nothing.
     fn table_of(&self, text: &[u8]) -> Table {
         let mut table: Table = [(DEFAULT.to_vec(), self.initial.clone())].into_iter().collect();
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -253,8 +256,9 @@ impl Users {
         table
     }
 
-    /// What the rack keeps is this. False: that was known. `asked_at` is the version that was known when the rack was
-    /// asked: if it has an older one it has lost the newer (its disks are synced each second, or it was founded anew).
+    /// What the rack keeps is this. False: that was known. `asked_at` is the version that was known
+    /// when the rack was asked: if it has an older one it has lost the newer (its disks are synced
+    /// each second, or it was founded anew).
     pub(crate) fn install(&mut self, version: u64, text: &[u8], asked_at: u64) -> bool {
         if version <= self.version && version >= asked_at {
             return false;

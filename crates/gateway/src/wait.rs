@@ -1,12 +1,13 @@
-//! WAIT: a client asks how many replicas have what it wrote, and waits until they are enough. What was acknowledged is at as
-//! many as the protocol says (docs/semantics.md, "Commands that wait"); so there is nothing to wait for but a change of the
-//! members, of which the controller knows.
+//! WAIT: a client asks how many replicas have what it wrote, and waits until they are enough. What
+//! was acknowledged is at as many as the protocol says (docs/reference/semantics.md, "Commands that
+//! wait"); so there is nothing to wait for but a change of the members, of which the controller
+//! knows.
 
 use alloc::vec::Vec;
 
 use concord_client::Class;
 use concord_core::{Duration, MS, Now};
-use concord_engine::blocking::timeout_whole_ms;
+use concord_engine::blocking::timeout_integer_ms;
 use concord_engine::resp;
 use concord_wire::Sink;
 use concord_wire::control::{Membership, Message as _};
@@ -14,14 +15,14 @@ use concord_wire::control::{Membership, Message as _};
 use crate::commands::Failure;
 use crate::connection::{Connection, Slot, SlotState, Subject, Wait};
 use crate::gateway::Gateway;
-use crate::state::{Core, Flow, Turn};
+use crate::state::{CommandContext, Core, Flow};
 
 /// WAIT numreplicas timeout: how many, and how long; `None`: for ever.
 fn asked(args: &[&[u8]]) -> Result<(i64, Option<Duration>), Failure> {
     let wanted = resp::number(args[1]).ok_or("ERR value is not an integer or out of range")?;
     // Redis' words are plain text.
     let words = |text: &'static [u8]| core::str::from_utf8(text).unwrap_or("ERR syntax error");
-    let ms = timeout_whole_ms(args[2]).map_err(words)?;
+    let ms = timeout_integer_ms(args[2]).map_err(words)?;
     Ok((wanted, (ms != 0).then(|| ms.saturating_mul(MS))))
 }
 
@@ -29,48 +30,50 @@ impl Core {
     /// WAIT, once everything before it is answered.
     pub(crate) fn wait(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Result<Flow, Failure> {
         let (wanted, timeout_ns) = asked(args)?;
-        if !turn.connection.slots.is_empty() {
+        if !call.connection.slots.is_empty() {
             self.count.commands_waited += 1;
-            turn.connection.wait = Wait::Quiet;
+            call.connection.wait = Wait::Quiet;
             return Ok(Flow::Waits);
         }
-        if !self.knows_members(turn.now, turn.connection, sink) {
+        if !self.knows_members(call.now, call.connection, sink) {
             return Ok(Flow::Waits);
         }
         let count = self.members.count();
         if count >= wanted {
-            turn.connection.answer(|out| resp::integer(out, count));
+            call.connection.answer(|out| resp::integer(out, count));
             return Ok(Flow::Went);
         }
-        self.members.wait(turn.now.instant, turn.connection.id, wanted, timeout_ns);
-        let slot = Slot::waiting(Class::Read, Subject::AllKeys, turn.connection.resp3);
-        turn.connection.push_slot(Slot { state: SlotState::Blocked, ..slot });
-        turn.connection.wait = Wait::Blocked;
+        self.members.wait(call.now.instant, call.connection.id, wanted, timeout_ns);
+        let slot = Slot::waiting(Class::Read, Subject::AllKeys, call.connection.resp3);
+        call.connection.push_slot(Slot { state: SlotState::Blocked, ..slot });
+        call.connection.wait = Wait::Blocked;
         Ok(Flow::Went)
     }
 
-    /// The reply to a WAIT inside of MULTI, where nothing waits; `None`: once the members are known.
+    /// The reply to a WAIT inside of MULTI, where nothing waits; `None`: once the members are
+    /// known.
     pub(crate) fn wait_now(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CommandContext<'_>,
         args: &[&[u8]],
         sink: &mut impl Sink,
     ) -> Option<Vec<u8>> {
         let mut reply = Vec::new();
         match asked(args) {
             Err(failure) => resp::error(&mut reply, failure.as_bytes()),
-            Ok(_) if !self.knows_members(turn.now, turn.connection, sink) => return None,
+            Ok(_) if !self.knows_members(call.now, call.connection, sink) => return None,
             Ok(_) => resp::integer(&mut reply, self.members.count()),
         }
         Some(reply)
     }
 
-    /// Whether it is known who the members are. If not, the controller is asked, and the connection waits for that.
+    /// Whether it is known who the members are. If not, the controller is asked, and the connection
+    /// waits for that.
     fn knows_members(
         &mut self,
         now: Now,

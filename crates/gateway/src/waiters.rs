@@ -1,9 +1,9 @@
-//! Clients that wait for an element (BLPOP and its kin), in lines: one for each key that somebody here waits
-//! for; of a stream one for each consumer group, and one for each who reads for itself. A command that found
-//! nothing stands in the lines of its keys, and is tried again when one of them is woken: the first in the line
-//! tries, several together if they want one element each ([`crate::together`]); if they found something those behind
-//! them do, until one finds nothing. This says who tries what, and when;
-//! the tries are the gateway's to send.
+//! Clients that wait for an element (BLPOP and its kin), in lines: one for each key that somebody
+//! here waits for; of a stream one for each consumer group, and one for each who reads for itself.
+//! A command that found nothing stands in the lines of its keys, and is tried again when one of
+//! them is woken: the first in the line tries, several together if they want one element each
+//! ([`crate::together`]); if they found something those behind them do, until one finds nothing.
+//! This says who tries what, and when; the tries are the gateway's to send.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -92,7 +92,8 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// Whether its try may go in one request with others': it is of one key, which it alone names, and of one element.
+    /// Whether its try may go in one request with others': it is of one key, which it alone names,
+    /// and of one element.
     fn may_share(&self) -> bool {
         self.wanted.blocking.form == Form::Pop && self.wanted.keys.len() == 1
     }
@@ -274,8 +275,9 @@ impl Waiters {
         waiter.map_or(Vec::new(), |w| w.wanted.on(w.trying.clone().unwrap_or(0..1)))
     }
 
-    /// Whose tries go in one request with that of `id`, itself included: one key is tried, in the order of its line, and at
-    /// one moment, so that nobody overtakes those before him. They fit in one packet.
+    /// Whose tries go in one request with that of `id`, itself included: one key is tried, in the
+    /// order of its line, and at one moment, so that nobody overtakes those before him. They fit in
+    /// one packet.
     pub(crate) fn together(&self, id: ConnectionId) -> Vec<ConnectionId> {
         let alone = Vec::from([id]);
         let Some(own) = self.waiting.get(&id).filter(|w| w.may_share()) else { return alone };
@@ -310,7 +312,8 @@ impl Waiters {
         };
     }
 
-    /// Who is first in a line that was woken tries, unless a try of it is under way: then its end shows.
+    /// Who is first in a line that was woken tries, unless a try of it is under way: then its end
+    /// shows.
     fn look_at_woken(&mut self) {
         while let Some(id) = self.woken.pop_front() {
             let Some(line) = self.lines.get_mut(&id.0) else { continue };
@@ -327,7 +330,8 @@ impl Waiters {
         }
     }
 
-    /// The try that was next was sent, with those of these: what they find, or do not, is newer than what was told so far.
+    /// The try that was next was sent, with those of these: what they find, or do not, is newer
+    /// than what was told so far.
     pub(crate) fn sent(&mut self, ids: &[ConnectionId]) {
         self.tries.pop_front();
         for id in ids {
@@ -353,7 +357,8 @@ impl Waiters {
         waiter.is_some_and(|waiter| !waiter.is_first && waiter.wanted.group.is_some())
     }
 
-    /// The try under way of a waiter ended, which was the last one of its request or not; true: its reply is the client's.
+    /// The try under way of a waiter ended, which was the last one of its request or not; true: its
+    /// reply is the client's.
     pub(crate) fn tried(&mut self, id: ConnectionId, found: Found, is_last: bool) -> bool {
         let Some(waiter) = self.waiting.get_mut(&id) else { return true };
         let tried = waiter.trying.take().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Connections whose next command waits for room among the rack's unanswered requests: first come, first
-//! served, for writes, and for reads by what their replies are taken to be.
+//! Connections whose next command waits for room among the rack's unanswered requests: first come,
+//! first served, for writes, and for reads by what their replies are taken to be.
 
 use alloc::collections::VecDeque;
 
@@ -17,14 +17,14 @@ pub(crate) struct Waiting {
     /// By [`TURNS`].
     reads: [Reads; TURNS.len()],
     /// Whose turn it is among them, so that none starves.
-    turn: usize,
+    call: usize,
     writes: VecDeque<ConnectionId>,
 }
 
 #[derive(Debug, Default)]
 struct Reads {
-    /// Connections that have nothing under way: clients that wait for each reply do not wait for those that
-    /// pipeline.
+    /// Connections that have nothing under way: clients that wait for each reply do not wait for
+    /// those that pipeline.
     first: VecDeque<ConnectionId>,
     more: VecDeque<ConnectionId>,
     /// The two take turns, so that neither starves.
@@ -71,10 +71,10 @@ impl Waiting {
     /// The connection that may send the next read.
     pub(crate) fn next_read(&mut self, tentative: &Tentative) -> Option<ConnectionId> {
         for _ in TURNS {
-            let turn = self.turn;
-            self.turn = (turn + 1) % TURNS.len();
-            if tentative.has_room(TURNS[turn])
-                && let Some(id) = self.reads[turn].next()
+            let call = self.call;
+            self.call = (call + 1) % TURNS.len();
+            if tentative.has_room(TURNS[call])
+                && let Some(id) = self.reads[call].next()
             {
                 return Some(id);
             }
@@ -98,8 +98,9 @@ mod tests {
         core::iter::from_fn(|| waiting.next_read(tentative)).map(|id| id.0).collect()
     }
 
+    /// Reads of those who wait for each reply and of those who pipeline take turns.
     #[test]
-    fn reads_of_those_who_wait_for_each_reply_and_of_those_who_pipeline_take_turns() {
+    fn waiting_and_pipelined_reads_alternate() {
         let mut waiting = Waiting::default();
         let mut push = |id, class, is_first| {
             waiting.push(ConnectionId(id), class, Expected::Long, is_first);

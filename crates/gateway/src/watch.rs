@@ -41,7 +41,8 @@ impl Watch {
         *self = Watch { number: self.number + 1, ..Watch::default() };
     }
 
-    /// A WATCH of these keys: what its slot keeps, and what all keys will take; `None` if that is too much.
+    /// A WATCH of these keys: what its slot keeps, and what all keys will take; `None` if that is
+    /// too much.
     pub(crate) fn begin(&self, keys: &[&[u8]]) -> Option<(Watching, usize)> {
         let bytes = self.bytes + keys.iter().map(|key| key.len() + KEY_BYTES).sum::<usize>();
         let keys = keys.iter().map(|key| key.to_vec()).collect();
@@ -76,9 +77,9 @@ impl Watch {
         self.number
     }
 
-    /// The client has read a key that it watches, whose digest was that; empty if nobody knows. EXEC compares with the
-    /// digest of when it was watched: if the client has seen another value since, that must not do, though the
-    /// key was changed back.
+    /// The client has read a key that it watches, whose digest was that; empty if nobody knows.
+    /// EXEC compares with the digest of when it was watched: if the client has seen another value
+    /// since, that must not do, though the key was changed back.
     pub(crate) fn read(&mut self, number: u64, key: &[u8], digest: &[u8]) {
         if number != self.number {
             return;

@@ -234,8 +234,9 @@ fn transactions_on_one_key_are_one_write() {
     assert_eq!(world.ask(&["UNWATCH"]), "+OK\r\n");
 }
 
+/// A transaction is answered with nil if what it watches has changed.
 #[test]
-fn a_transaction_is_answered_with_nil_if_what_it_watches_has_changed() {
+fn changed_watched_key_answers_nil() {
     let mut world = World::new(33);
     let nil = "+OK\r\n+QUEUED\r\n*-1\r\n";
     let done = "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n";
@@ -278,9 +279,10 @@ fn a_transaction_is_answered_with_nil_if_what_it_watches_has_changed() {
     assert!(world.ask(&["CONCORD.DIGEST k"]).starts_with("-ERR this command is Concord's own"));
 }
 
-/// docs/bugs.md, 18.48: a read behind a WATCH could see an older value than the one that was watched.
+/// docs/internals/bugs.md, 18.48: a read behind a WATCH could see an older value than the one that
+/// was watched.
 #[test]
-fn bug_18_48_what_is_read_behind_a_watch_is_no_older_than_what_is_watched() {
+fn bug_18_48_read_after_watch_is_not_older() {
     let other = "WATCH l m n o p q r s t";
     for seed in 0..20 {
         let mut world = World::new(seed);
@@ -296,7 +298,8 @@ fn bug_18_48_what_is_read_behind_a_watch_is_no_older_than_what_is_watched() {
     }
 }
 
-/// docs/bugs.md, 18.49: an EXEC that only reads was executed before reads that were sent before it.
+/// docs/internals/bugs.md, 18.49: an EXEC that only reads was executed before reads that were sent
+/// before it.
 #[test]
 fn bug_18_49_an_exec_that_watches_overtakes_no_read() {
     for seed in 0..20 {
@@ -309,9 +312,10 @@ fn bug_18_49_an_exec_that_watches_overtakes_no_read() {
     }
 }
 
-/// docs/bugs.md, 18.50: a key that was changed, read and changed back did not end what watched it.
+/// docs/internals/bugs.md, 18.50: a key that was changed, read and changed back did not end what
+/// watched it.
 #[test]
-fn bug_18_50_an_exec_whose_client_has_read_another_value_than_it_watches_is_not_executed() {
+fn bug_18_50_exec_after_a_newer_read_is_refused() {
     let mut world = World::new(7);
     let exec = ["MULTI", "SET l x", "EXEC"];
     let done = "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n";
@@ -464,8 +468,9 @@ fn a_large_value_is_refused_and_the_connection_goes_on() {
     assert!(world.gateway.wants_close(ConnectionId(1)));
 }
 
+/// Who sends no more has its replies and who waits is gone.
 #[test]
-fn bug_18_70_who_sends_no_more_has_its_replies_and_who_waits_is_gone() {
+fn bug_18_70_half_closed_client_gets_its_replies() {
     let mut w = World::new(12);
     let id = ConnectionId(1);
     // All of it is under way, or waits for that, when the client shuts its side.
@@ -540,8 +545,9 @@ fn scripts_are_remembered_and_sent_as_text() {
     );
 }
 
+/// Scripts concern one key where their text says so and all keys where not.
 #[test]
-fn scripts_concern_one_key_where_their_text_says_so_and_all_keys_where_not() {
+fn script_reach_by_its_text() {
     let mut world = World::new(10);
     let get = "'return(redis.call(\"GET\",KEYS[1]))'";
     for (line, all_keys) in [
@@ -569,9 +575,9 @@ fn explain_tells_the_path_beside_the_reply() {
     assert!(world.ask(&["CONCORD HELP"]).starts_with("*5\r\n"));
 }
 
+/// Few reads are out while replies turn out to be long and who waits for each goes first.
 #[test]
-fn bug_16_4_few_reads_are_out_while_replies_turn_out_to_be_long_and_who_waits_for_each_goes_first()
-{
+fn bug_16_4_few_reads_are_out_while_replies_are_long() {
     let mut world = World::with(14, |setup| setup.connections_max = 1_000);
     world.input(1, &request(&[b"SET", b"long", &vec![b'v'; 400_000]]));
     assert_eq!(world.replies(1), "+OK\r\n");
@@ -609,8 +615,9 @@ fn longest_wait(world: &mut World) -> u64 {
     longest
 }
 
+/// Who was answered shortly waits for nobody elses long replies.
 #[test]
-fn bug_16_4_who_was_answered_shortly_waits_for_nobody_elses_long_replies() {
+fn bug_16_4_short_replies_wait_for_no_long_ones() {
     let mut world = World::with(17, |setup| setup.connections_max = 1_000);
     world.input(1, &request(&[b"SET", b"long", &vec![b'v'; 400_000]]));
     assert_eq!(world.replies(1), "+OK\r\n");
@@ -630,8 +637,9 @@ fn bug_16_4_who_was_answered_shortly_waits_for_nobody_elses_long_replies() {
     assert!(longest <= 2 * world.delay_ns.1 + MS, "{longest} ns");
 }
 
+/// Who waits for room comes before those whose commands come in the same batch.
 #[test]
-fn who_waits_for_room_comes_before_those_whose_commands_come_in_the_same_batch() {
+fn waiting_clients_precede_the_same_batch() {
     let mut world = World::with(18, |setup| setup.client.reads_max = 1);
     (2..=6).for_each(|id| world.connect(id));
     world.batch(0, &[(1, "GET a"), (2, "GET b")]);
@@ -665,8 +673,9 @@ fn what_waited_for_the_end_of_a_pause_is_tried_at_once() {
     assert_eq!(world.received[&2], b"*2\r\n$1\r\nk\r\n$1\r\na\r\n");
 }
 
+/// Who waits for each reply goes before those that pipeline.
 #[test]
-fn bug_16_4_who_waits_for_each_reply_goes_before_those_that_pipeline() {
+fn bug_16_4_waiting_clients_precede_pipelines() {
     let mut world = World::with(15, |setup| setup.client.reads_max = 4);
     for id in 2..=90 {
         world.connect(id);
@@ -680,8 +689,9 @@ fn bug_16_4_who_waits_for_each_reply_goes_before_those_that_pipeline() {
     assert!(world.gateway.client().unanswered() >= 4, "all the while others wanted more");
 }
 
+/// Who pipelines does not starve behind many that wait for each reply.
 #[test]
-fn bug_16_4_who_pipelines_does_not_starve_behind_many_that_wait_for_each_reply() {
+fn bug_16_4_pipelines_do_not_starve() {
     let mut world = World::with(16, |setup| setup.client.reads_max = 4);
     for id in 2..=40 {
         world.connect(id);
@@ -713,8 +723,9 @@ fn give(world: &mut World, id: u64, bytes: &[u8]) -> usize {
     given
 }
 
+/// Parts of commands take bounded memory and nobody keeps a place for long.
 #[test]
-fn bug_16_4_parts_of_commands_take_bounded_memory_and_nobody_keeps_a_place_for_long() {
+fn bug_16_4_parts_take_bounded_memory_and_places() {
     let count = LONG_INPUTS_MAX as u64 + 100;
     let mut world = World::with(13, |setup| setup.connections_max = 1_000);
     let set = request(&[b"SET", b"k", &vec![b'v'; 1 << 20]]);
@@ -772,8 +783,9 @@ fn bug_16_8_info_shows_memory_and_keys_as_a_replica_tells_them() {
     assert!(resp3.contains("=52\r\ntxt:# Keyspace\r\ndb0:keys=4,"), "{resp3}");
 }
 
+/// Info of a rack that is silent shows what the gateway knows.
 #[test]
-fn bug_16_8_info_of_a_rack_that_is_silent_shows_what_the_gateway_knows() {
+fn bug_16_8_info_of_a_silent_rack() {
     let mut world = World::new(12);
     world.ask(&["SET k v"]);
     world.store.mood = Mood::Dead;
@@ -925,8 +937,9 @@ fn a_shutdown_answers_what_was_sent() {
     assert!(world.gateway.wants_close(ConnectionId(1)));
 }
 
+/// Http is closed without a word and nothing of it is executed.
 #[test]
-fn bug_16_5_http_is_closed_without_a_word_and_nothing_of_it_is_executed() {
+fn bug_16_5_http_is_closed_unexecuted() {
     let post =
         "POST / HTTP/1.1\r\nHost: 127.0.0.1:6379\r\nContent-Length: 10\r\n\r\nSET evil 1\r\n";
     let get = "GET / HTTP/1.1\r\nhost: 127.0.0.1:6379\r\n\r\nSET evil 1\r\n";
@@ -955,8 +968,9 @@ fn bug_16_5_a_tls_client_is_told_that_the_port_is_plain() {
     assert!(w.gateway.wants_close(ConnectionId(1)));
 }
 
+/// What a script published comes though its client is gone.
 #[test]
-fn bug_18_14_what_a_script_published_comes_though_its_client_is_gone() {
+fn bug_18_14_published_though_its_client_is_gone() {
     let mut w = World::new(3);
     w.input(1, b"SUBSCRIBE c\r\n");
     w.run_for(10 * MS);

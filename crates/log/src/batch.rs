@@ -1,4 +1,4 @@
-//! What is to be written, gathered in memory.
+//! Entries to be written, gathered in memory.
 
 use alloc::vec::Vec;
 
@@ -7,7 +7,8 @@ use concord_wire::control::LogEnd;
 use crate::frame::{self, HEADER_BYTES, Kind, padded};
 use crate::marks::{Marks, Origin};
 
-/// A frame of records is ended when it has as many bytes: one that is damaged names its place better.
+/// A frame of records is ended when it has as many bytes: one that is damaged names its place
+/// better.
 const RECORDS_BYTES: usize = 256 << 10;
 /// Length of what stands before a part's bytes.
 const PART_HEADER_BYTES: usize = 33;
@@ -96,8 +97,8 @@ impl Batch {
         self.bytes.len()
     }
 
-    /// The snapshot that begins in it, if one does: then it is to begin a segment, so that all before can
-    /// go once the snapshot is whole.
+    /// The snapshot that begins in it, if one does: then it is to begin a segment, so that all
+    /// before can go once the snapshot is whole.
     #[must_use]
     pub fn begins_snapshot(&self) -> Option<u64> {
         self.begins
@@ -163,7 +164,8 @@ impl Batch {
         self.put(Kind::Origin, &[], &origin.to_bytes());
     }
 
-    /// The log ends at `end` again. Behind what was given up, and at no record: an empty state is there, and counts.
+    /// The log ends at `end` again. Behind what was given up, and at no record: an empty state is
+    /// there, and counts.
     pub fn cut(&mut self, end: LogEnd) {
         self.put(Kind::Cut, &end.position.to_be_bytes(), &end.hash.to_be_bytes());
     }

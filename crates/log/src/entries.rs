@@ -1,4 +1,4 @@
-//! What a segment holds, for whoever goes through it again.
+//! The entries of a segment, for whoever reads it again.
 
 use concord_wire::control::LogEnd;
 use concord_wire::record::Record;
@@ -26,8 +26,9 @@ pub enum Entry<'a> {
     Origin(Origin),
 }
 
-/// The entries of a segment of the directory `storage` from the offset `from` on, each with the offset of its frame, up to the first
-/// frame that is not valid. What can be trusted [`crate::Recovery`] says.
+/// The entries of a segment of the directory `storage` from the offset `from` on, each with the
+/// offset of its frame, up to the first frame that is not valid. What can be trusted
+/// [`crate::Recovery`] says.
 pub fn entries(
     storage: u64,
     segment: u64,

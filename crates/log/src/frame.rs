@@ -11,9 +11,9 @@
 //! | 24 | 8 | hash of the body |
 //! | 32 | | the body, and zeros up to a multiple of 8 |
 //!
-//! All integers are big-endian. The check takes the directory's number, the segment's and the offset in
-//! it: a frame is valid in its place alone, so that bytes of another file, or of an earlier one on the same
-//! blocks of the disk, are none.
+//! All integers are big-endian. The check takes the directory's number, the segment's and the
+//! offset in it: a frame is valid in its place alone, so that bytes of another file, or of an
+//! earlier one on the same blocks of the disk, are none.
 
 use concord_core::hash::hash64;
 

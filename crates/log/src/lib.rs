@@ -1,18 +1,19 @@
-//! The log that a replica keeps on its disk: its format, and what is made of it after a crash. No I/O:
-//! whoever has a disk, real or simulated, writes the bytes that are made here and gives back those that
-//! it finds.
+//! The log that a replica keeps on its disk: its format, and what is made of it after a crash. No
+//! I/O: whoever has a disk, real or simulated, writes the bytes that are made here and gives back
+//! those that it finds.
 //!
-//! Read [`Batch`], [`Writer`] and [`Recovery`] first. A replica puts what is to be durable into a batch;
-//! the writer seals the batch, which becomes a *group* of frames in the newest segment; the group is synced
-//! as one before the next is written. At a start, [`Recovery`] is shown every segment, and says what can be
-//! trusted: all groups up to an incomplete last one, which is cut, or nothing at all where something is
-//! missing before the end, which is never cut. [`entries`] then gives what the segments hold.
+//! Read [`Batch`], [`Writer`] and [`Recovery`] first. A replica puts what is to be durable into a
+//! batch; the writer seals the batch, which becomes a *group* of frames in the newest segment; the
+//! group is synced as one before the next is written. At a start, [`Recovery`] is shown every
+//! segment, and says what can be trusted: all groups up to an incomplete last one, which is cut, or
+//! nothing at all where something is missing before the end, which is never cut. [`entries`] then
+//! gives what the segments hold.
 //!
-//! A snapshot is part of the log: parts of the state, each as of a position, between the records, as a
-//! joining replica gets them. Once a snapshot is whole and durable, all segments before its first one are
-//! of no use.
+//! A snapshot is part of the log: parts of the state, each as of a position, between the records,
+//! as a joining replica gets them. Once a snapshot is whole and durable, all segments before its
+//! first one are of no use.
 //!
-//! docs/durability.md: the format, what is durable before what, and what is promised.
+//! docs/operate/durability.md: the format, what is durable before what, and what is promised.
 //!
 //! ```
 //! use concord_log::{Batch, Identity, Recovery, Writer};

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use concord_wire::control::{Config, LogEnd};
-use concord_wire::vr::{Life, SwitchLife};
+use concord_wire::vr::{CrashVectorEntry, SwitchIncarnation};
 use serde::{Deserialize, Serialize};
 
 /// The format that is written and read.
@@ -55,15 +55,15 @@ pub struct Marks {
     pub config: Option<Config>,
     /// What a replica promised whose group chooses its views by itself.
     pub view: Option<ViewMarks>,
-    /// Records may be missing at the end that the replica has acknowledged: it syncs now and then, and has not been
-    /// ended in order.
+    /// Records may be missing at the end that the replica has acknowledged: it syncs now and then,
+    /// and has not been ended in order.
     pub owes: bool,
     /// Raft: the node that has this replica's vote in the term that `view` says; 0 if none has.
     pub vote: u16,
 }
 
-/// The state that a new rack begins with: of a backup, or of what was left. It stands behind that state, which is
-/// the same at all replicas of the rack.
+/// The state that a new rack begins with: of a backup, or of what was left. It stands behind that
+/// state, which is the same at all replicas of the rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Its number, drawn when it was made: replicas that begin together have the same.
@@ -92,11 +92,11 @@ pub struct ViewMarks {
     /// The latest view in which its status was normal; the log is of that view.
     pub last_normal: u32,
     /// The switch of that view.
-    pub switch: SwitchLife,
+    pub switch: SwitchIncarnation,
     /// NOPaxos: numbers up to there are not waited for.
     pub floor: u64,
     /// The newest life that it knows of each member, its own too.
-    pub lives: Vec<Life>,
+    pub crash_vector: Vec<CrashVectorEntry>,
 }
 
 impl Marks {

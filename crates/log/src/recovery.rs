@@ -1,9 +1,10 @@
-//! What can be trusted of a log after a crash.
+//! Recovery: the part of a log that can be trusted after a crash.
 //!
-//! A group is written when the one before is durable. So a crash leaves all groups but the last as they
-//! were, and of the last one any part. What is wrong at the end, with nothing of a later group behind it, is
-//! that: it is cut. (A disk that lost the end of what it had synced looks the same, and is trusted.) What is
-//! wrong before is damage: it is never cut, since what stood there was perhaps acknowledged.
+//! A group is written when the one before is durable. So a crash leaves all groups but the last as
+//! they were, and of the last one any part. What is wrong at the end, with nothing of a later group
+//! behind it, is that: it is cut. (A disk that lost the end of what it had synced looks the same,
+//! and is trusted.) What is wrong before is damage: it is never cut, since what stood there was
+//! perhaps acknowledged.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -21,7 +22,8 @@ pub enum Begin {
     /// With an empty state, at the first segment.
     #[default]
     Start,
-    /// With the snapshot whose first part is there, or with an empty state where all before was given up.
+    /// With the snapshot whose first part is there, or with an empty state where all before was
+    /// given up.
     At {
         /// The segment.
         segment: u64,
@@ -30,12 +32,13 @@ pub enum Begin {
         /// The snapshot's number; 0 of an empty state.
         snapshot: u64,
     },
-    /// Nothing is there: what was is given up, and the copy of another's state never came to its end.
+    /// Nothing is there: what was is given up, and the copy of another's state never came to its
+    /// end.
     Nothing,
 }
 
-/// Where an incomplete last group begins: all from there on is to be cut, before anything else is written.
-/// Where nothing of the segment is left, it is to be removed.
+/// Where an incomplete last group begins: all from there on is to be cut, before anything else is
+/// written. Where nothing of the segment is left, it is to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The segment.
@@ -100,7 +103,7 @@ pub struct Found {
     /// What is to be cut.
     pub cut: Option<Cut>,
     /// Segments behind the cut: nothing durable is in them.
-    pub void: Vec<u64>,
+    pub empty: Vec<u64>,
     /// The number of the next segment.
     pub next_segment: u64,
     /// The number of the next group.
@@ -127,7 +130,7 @@ pub struct Recovery {
     /// Which group comes next is not known: what was before is gone, or damaged.
     is_adrift: bool,
     cut: Option<Cut>,
-    void: Vec<u64>,
+    empty: Vec<u64>,
     damage: Option<Damage>,
     marks: Marks,
     begin: Begin,
@@ -139,8 +142,8 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Of the directory of that number: it stands in the names of its files too, so that the first frame of
-    /// the only one can be called damaged.
+    /// Of the directory of that number: it stands in the names of its files too, so that the first
+    /// frame of the only one can be called damaged.
     #[must_use]
     pub fn new(storage: u64) -> Recovery {
         Recovery { storage, ..Recovery::default() }
@@ -163,7 +166,7 @@ impl Recovery {
         self.last_segment = number;
         if let Some(cut) = self.cut {
             if !self.has_valid(number, bytes, 0, self.group + 1) {
-                return self.void.push(number);
+                return self.empty.push(number);
             }
             let Cut { segment, offset } = cut;
             self.note(Damage { segment, offset, what: What::Frame });
@@ -216,7 +219,7 @@ impl Recovery {
         self.damage.get_or_insert(damage);
         (self.end, self.begin, self.taking) = (None, Begin::Nothing, None);
         (self.cut, self.reset, self.is_adrift) = (None, None, true);
-        self.void.clear();
+        self.empty.clear();
     }
 
     fn take(&mut self, segment: u64, offset: u64, frame: &Frame<'_>) -> Result<(), What> {
@@ -285,8 +288,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// Behind what was given up a state may begin that is empty: with the first record of all, or because it is said that
-    /// the log ends before that ([`Kind::Cut`]).
+    /// Behind what was given up a state may begin that is empty: with the first record of all, or
+    /// because it is said that the log ends before that ([`Kind::Cut`]).
     fn begin_empty(&mut self, body: &[u8]) -> Option<LogEnd> {
         let (bytes, _) = Record::split_first(body)?;
         let is_first = Record::parse(bytes).is_ok_and(|record| record.position.0 == 1);
@@ -342,7 +345,7 @@ impl Recovery {
             begin: self.begin,
             end: self.end.filter(|_| is_there).unwrap_or_default(),
             cut: self.cut,
-            void: self.void,
+            empty: self.empty,
             next_segment,
             next_group: self.group + 1,
         })

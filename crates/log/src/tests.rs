@@ -179,7 +179,7 @@ impl Log {
     fn read(&self, found: &Found) -> Vec<Own> {
         let mut read = vec![];
         for (number, bytes) in &self.files {
-            if found.void.contains(number) {
+            if found.empty.contains(number) {
                 continue;
             }
             let cut = found.cut.filter(|cut| cut.segment == *number);
@@ -219,7 +219,7 @@ fn what_was_written_is_read_and_the_log_goes_on_behind_it() {
         let (log, _) = Log::of(seed, 30);
         let found = log.recover().unwrap();
         assert_eq!(log.read(&found), log.written(log.groups.len()));
-        assert_eq!((found.node, found.cut, &found.void), (Some(IDENTITY.node), None, &vec![]));
+        assert_eq!((found.node, found.cut, &found.empty), (Some(IDENTITY.node), None, &vec![]));
         assert_eq!(found.end, log.end);
         assert_eq!(found.next_segment, log.writer.segment() + 1);
         assert_eq!(found.next_group, log.groups.len() as u64 + 1);
@@ -323,8 +323,9 @@ fn what_is_not_there_is_missed() {
     }
 }
 
+/// A file of another directory or another place is none of this one.
 #[test]
-fn a_file_of_another_directory_or_another_place_is_none_of_this_one() {
+fn foreign_file_is_not_accepted() {
     let (log, _) = Log::of(1, 10);
     let mut other = log.clone();
     other.writer = Writer::new(Identity { storage: 9, ..IDENTITY }, 1, 1);
@@ -348,8 +349,9 @@ fn part(snapshot: u64, number: u64, end: LogEnd, (is_first, is_last): (bool, boo
     batch
 }
 
+/// The state begins with the newest whole snapshot and what is before may go.
 #[test]
-fn the_state_begins_with_the_newest_whole_snapshot_and_what_is_before_may_go() {
+fn state_begins_with_the_newest_complete_snapshot() {
     let (mut log, mut rng) = Log::of(1, 0);
     let write_record = |log: &mut Log, rng: &mut Rng| {
         let bytes = log.record(rng);
@@ -401,7 +403,7 @@ fn what_was_given_up_is_nothing_until_a_copy_is_whole() {
 
 /// A copy was not whole when the power went, and what came then were records from the first one on.
 #[test]
-fn bug_19_2_behind_what_was_given_up_a_state_may_begin_with_the_first_record() {
+fn bug_19_2_state_may_begin_with_the_first_record_after_a_cut() {
     let (mut log, mut rng) = Log::of(3, 20);
     let mut batch = Batch::default();
     batch.reset();
@@ -422,8 +424,9 @@ fn bug_19_2_behind_what_was_given_up_a_state_may_begin_with_the_first_record() {
     assert_eq!((found.end.position, found.end), (3, log.end));
 }
 
+/// A state without a record may begin behind what was given up.
 #[test]
-fn bug_19_20_a_state_without_a_record_may_begin_behind_what_was_given_up() {
+fn bug_19_20_empty_state_may_begin_after_a_cut() {
     let (mut log, _) = Log::of(3, 20);
     let mut batch = Batch::default();
     batch.reset();
@@ -438,8 +441,8 @@ fn bug_19_20_a_state_without_a_record_may_begin_behind_what_was_given_up() {
     assert_eq!(found.end, log.end);
 }
 
-/// Random bytes anywhere: no panic, and what is read is what was written. `CONCORD_LOG_FUZZ` says how many
-/// logs.
+/// Random bytes anywhere: no panic, and what is read is what was written. `CONCORD_LOG_FUZZ` says
+/// how many logs.
 #[test]
 fn fuzz_no_bytes_make_it_panic_or_read_what_was_never_written() {
     let rounds =

@@ -1,4 +1,4 @@
-//! Where the next group goes.
+//! The position of the next group.
 
 use alloc::vec::Vec;
 
@@ -8,8 +8,8 @@ use crate::marks::{Identity, SegmentHdr};
 /// A segment with as many bytes takes no further group.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// Gives groups their places: whoever has the disk writes them there, one after the other, and syncs each
-/// before the next.
+/// Gives groups their places: whoever has the disk writes them there, one after the other, and
+/// syncs each before the next.
 #[derive(Clone, Debug)]
 pub struct Writer {
     identity: Identity,

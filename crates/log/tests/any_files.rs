@@ -1,8 +1,9 @@
-//! Files of a log, changed at random from a seed. No input is a panic, nothing is read that was not written, and
-//! nothing is lost in silence: what is trusted goes at least as far as the last group that is still as it was,
-//! or damage is named.
+//! Files of a log, changed at random from a seed. No input is a panic, nothing is read that was not
+//! written, and nothing is lost in silence: what is trusted goes at least as far as the last group
+//! that is still as it was, or damage is named.
 //!
-//! `CONCORD_LOG_INPUTS` sets another number of inputs, `CONCORD_LOG_SEED` the seed; `make fuzz-log` runs many.
+//! `CONCORD_LOG_INPUTS` sets another number of inputs, `CONCORD_LOG_SEED` the seed; `make fuzz-log`
+//! runs many.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -75,7 +76,7 @@ fn read(storage: u64, files: &Files, found: &Found) -> Vec<u64> {
         Begin::Nothing => return vec![],
     };
     let mut all = vec![];
-    for (number, bytes) in files.range(first..).filter(|(n, _)| !found.void.contains(n)) {
+    for (number, bytes) in files.range(first..).filter(|(n, _)| !found.empty.contains(n)) {
         let cut = found.cut.filter(|cut| cut.segment == *number);
         let bytes = &bytes[..cut.map_or(bytes.len(), |cut| cut.offset as usize)];
         let from = if *number == first { offset } else { 0 };
@@ -210,7 +211,8 @@ impl Original {
         batch
     }
 
-    /// The number of the last group that still is as it was. One that only begins a segment is no loss.
+    /// The number of the last group that still is as it was. One that only begins a segment is no
+    /// loss.
     fn last_intact(&self, files: &Files) -> u64 {
         let is_intact = |group: &Group| {
             let file = files.get(&group.segment);
@@ -270,7 +272,7 @@ fn change(rng: &mut Rng, bytes: &mut [u8]) {
 }
 
 /// One thing that disks, and people, do to files.
-fn spoil(rng: &mut Rng, files: &mut Files, groups: &[Group], other: &Files) {
+fn corrupt(rng: &mut Rng, files: &mut Files, groups: &[Group], other: &Files) {
     let numbers: Vec<u64> = files.keys().copied().collect();
     let Some(number) = numbers.get(rng.below(numbers.len().max(1) as u64) as usize) else { return };
     let taken = numbers[rng.below(numbers.len() as u64) as usize];
@@ -340,7 +342,7 @@ fn whatever_became_of_the_files_nothing_is_lost_in_silence() {
         for _ in 0..INPUTS_OF_ONE {
             let mut files = log.files.clone();
             for _ in 0..rng.between(1, 3) {
-                spoil(rng, &mut files, &log.groups, &other);
+                corrupt(rng, &mut files, &log.groups, &other);
             }
             let judged =
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| log.judge(&files)));

@@ -1,10 +1,11 @@
 //! Natives that get too many arguments at once.
 //!
-//! Each argument of a native that is no number is held by mlua while it runs, in a thread's stack that has room for 8,000
-//! values: one more ends the process, whoever catches what. `unpack` gives fewer, but a script can add to them
-//! (`f('x', ...)`, within each other). So in front of each native stands a function that counts, before mlua has them. It
-//! is a C function, since the frame of a script's function that ends by calling one of Lua's would be gone, and
-//! with it the line that an error names.
+//! Each argument of a native that is no number is held by mlua while it runs, in a thread's stack
+//! that has room for 8,000 values: one more ends the process, whoever catches what. `unpack` gives
+//! fewer, but a script can add to them (`f('x', ...)`, within each other). So in front of each
+//! native stands a function that counts, before mlua has them. It is a C function, since the frame
+//! of a script's function that ends by calling one of Lua's would be gone, and with it the line
+//! that an error names.
 
 use std::ffi::c_int;
 
@@ -16,10 +17,12 @@ use mlua::ffi::{
 };
 use mlua::{Function, Lua, Table, lua_State};
 
-/// Puts a function in front of each function in `table`, which takes at most `most` arguments that are no numbers.
+/// Puts a function in front of each function in `table`, which takes at most `most` arguments that
+/// are no numbers.
 pub(crate) fn functions(lua: &Lua, table: &Table, most: c_int) -> mlua::Result<()> {
-    // SAFETY: it is called protected, with the table as the only value on the stack and room for three more beyond what
-    // every C function has. A field that is there may be assigned to while `lua_next` goes through the fields.
+    // SAFETY: it is called protected, with the table as the only value on the stack and room for
+    // three more beyond what every C function has. A field that is there may be assigned to while
+    // `lua_next` goes through the fields.
     unsafe {
         lua.exec_raw((table,), |state| {
             lua_pushnil(state);
@@ -46,8 +49,8 @@ pub(crate) fn next(lua: &Lua) -> mlua::Result<Function> {
 }
 
 unsafe extern "C-unwind" fn next_in_order(state: *mut lua_State) -> c_int {
-    // SAFETY: called by the interpreter as one of its functions. Nothing here has a destructor, so that an error may leave
-    // it at any call. The stack has room for a key and its value.
+    // SAFETY: called by the interpreter as one of its functions. Nothing here has a destructor, so
+    // that an error may leave it at any call. The stack has room for a key and its value.
     unsafe {
         luaL_checktype(state, 1, LUA_TTABLE);
         lua_settop(state, 2);
@@ -67,8 +70,9 @@ unsafe extern "C-unwind" fn next_in_order(state: *mut lua_State) -> c_int {
 
 /// Calls its first upvalue, if there are not more arguments than its second one says.
 unsafe extern "C-unwind" fn counted(state: *mut lua_State) -> c_int {
-    // SAFETY: called by the interpreter as one of its functions, with two upvalues. Nothing here has a destructor, so that
-    // an error may leave it at any call. One slot beyond the arguments is used, of the 20 that a function always has.
+    // SAFETY: called by the interpreter as one of its functions, with two upvalues. Nothing here
+    // has a destructor, so that an error may leave it at any call. One slot beyond the arguments is
+    // used, of the 20 that a function always has.
     unsafe {
         let (count, most) = (lua_gettop(state), lua_tointeger(state, lua_upvalueindex(2)));
         if i64::from(count) > most {

@@ -9,8 +9,8 @@ use mlua::{Lua, MultiValue, Table, Value, Variadic};
 use crate::Meter;
 use crate::natives::{Fallible, count_value, outcome};
 
-/// Deeper values are refused, whatever a script sets: a thread's stack has no room for many more, nor an interpreter for
-/// what Rust holds of them.
+/// Deeper values are refused, whatever a script sets: a thread's stack has no room for many more,
+/// nor an interpreter for what Rust holds of them.
 const DEPTH_MAX: usize = 1_000;
 const SPARSE_RATIO: i64 = 2;
 const SPARSE_SAFE: i64 = 10;

@@ -139,8 +139,8 @@ fn encode_table(meter: &Meter, table: &Table, depth: usize, out: &mut Vec<u8>) -
     })
 }
 
-/// Up to `limit` values from `offset` on; where that is asked for, first where it goes on: -1 at the
-/// end.
+/// Up to `limit` values from `offset` on; where that is asked for, first where it goes on: -1 at
+/// the end.
 fn unpack(
     lua: &Lua,
     text: &[u8],

@@ -1,16 +1,18 @@
 //! An interpreter that is used again, for scripts that are short and leave nothing behind.
 //!
-//! To make one takes far longer than a short script does. So each thread keeps one, and a script runs there first, with
-//! little to spend: [`COST_MAX`] and [`ALLOCATED_BYTES_MAX`]. If that is enough, and what all scripts share is as it was
-//! ([`Interpreter::is_pristine`]), the next one runs there too. If it is not enough, the script runs once more,
-//! in an interpreter of its own and with all that a script may spend, and its commands are answered there with what they were
+//! To make one takes far longer than a short script does. So each thread keeps one, and a script
+//! runs there first, with little to spend: [`COST_MAX`] and [`ALLOCATED_BYTES_MAX`]. If that is
+//! enough, and what all scripts share is as it was ([`Interpreter::is_pristine`]), the next one
+//! runs there too. If it is not enough, the script runs once more, in an interpreter of its own and
+//! with all that a script may spend, and its commands are answered there with what they were
 //! answered the first time; only those that follow are executed.
 //!
-//! Which of the two it is hangs on what ran before, which is another thing at each replica, and must make no difference. What a
-//! script can see does not hang on it, since it finds the same globals, numbers and draws. What it cannot see is memory: when
-//! garbage is collected (weak tables, what a collection costs) and when there is too much of it. Here nothing is collected
-//! while a script runs, and in an interpreter of its own not before it has allocated far more than what is enough here
-//! ([`crate::GARBAGE_BYTES`]).
+//! Which of the two it is hangs on what ran before, which is another thing at each replica, and
+//! must make no difference. What a script can see does not hang on it, since it finds the same
+//! globals, numbers and draws. What it cannot see is memory: when garbage is collected (weak
+//! tables, what a collection costs) and when there is too much of it. Here nothing is collected
+//! while a script runs, and in an interpreter of its own not before it has allocated far more than
+//! what is enough here ([`crate::GARBAGE_BYTES`]).
 
 use std::cell::RefCell;
 
@@ -23,10 +25,11 @@ use crate::{run_alone, text_of};
 const COST_MAX: u64 = 200_000;
 /// What it may allocate, in bytes.
 const ALLOCATED_BYTES_MAX: usize = 256 << 10;
-/// What fails here for want of memory fails in an interpreter of its own, too; what does not is seen to be too much.
+/// What fails here for want of memory fails in an interpreter of its own, too; what does not is
+/// seen to be too much.
 const MEMORY_BYTES_MAX: usize = crate::ALLOCATED_BYTES_MAX + (32 << 20);
-/// Garbage between two scripts that is collected, in bytes; and what is left then, of compiled scripts and of strings. If
-/// more is left another interpreter is made.
+/// Garbage between two scripts that is collected, in bytes; and what is left then, of compiled
+/// scripts and of strings. If more is left another interpreter is made.
 const GARBAGE_BYTES_MAX: usize = 2 << 20;
 const LEFT_BYTES_MAX: usize = 16 << 20;
 
@@ -60,7 +63,8 @@ impl Host for Recording<'_> {
     }
 }
 
-/// Answers the commands that were executed before with what they were answered, and executes the others.
+/// Answers the commands that were executed before with what they were answered, and executes the
+/// others.
 struct Replaying<'a> {
     host: &'a mut dyn Host,
     replies: &'a Replies,
@@ -174,7 +178,8 @@ mod tests {
         Script { text, code_at: 0, keys, args, resp3: false, seed: 7, function: None }
     }
 
-    /// What a script answers, and how many commands it executed; `alone` or where others ran before it.
+    /// What a script answers, and how many commands it executed; `alone` or where others ran before
+    /// it.
     fn answer(text: &str, alone: bool) -> (String, u64) {
         let (lists, mut host, mut reply) = ([&b"k"[..], b"v"], Counting::default(), Vec::new());
         let script = script(text, &lists);
@@ -301,7 +306,8 @@ mod tests {
         }
     }
 
-    /// Each left a table that the interpreter never forgot, and all of them were looked at after each.
+    /// Each left a table that the interpreter never forgot, and all of them were looked at after
+    /// each.
     #[test]
     fn bug_18_64_calls_of_functions_leave_nothing() {
         let (lists, mut host, mut reply) = ([&b"k"[..], b"v"], Counting::default(), Vec::new());

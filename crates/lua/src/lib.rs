@@ -3,10 +3,11 @@
 //! [`run`] is the [`Interpreter`](concord_engine::script::Interpreter) of an engine that executes
 //! scripts itself. Every replica executes each script, so that a script must do the same on all of
 //! them, and must end:
-//! - Each script finds an interpreter as if it were its own, and nothing of an earlier one is left (`kept.rs`).
-//!   When garbage is collected, and when there is too much memory, hangs on the script alone.
-//! - `math.random` is Redis' own generator, seeded by the record; there is no clock but TIME, which is
-//!   the record's.
+//! - Each script finds an interpreter as if it were its own, and nothing of an earlier one is left
+//!   (`kept.rs`). When garbage is collected, and when there is too much memory, hangs on the script
+//!   alone.
+//! - `math.random` is Redis' own generator, seeded by the record; there is no clock but TIME, which
+//!   is the record's.
 //! - `pairs` and `next` refuse tables whose keys are tables or functions: their order hangs on
 //!   addresses. `tostring` numbers objects in the place of their addresses.
 //! - [`COST_MAX`] bounds the instructions of a script, with those that its commands count for.
@@ -51,10 +52,11 @@ const COMPILED_BYTE_COST: u64 = 3;
 const MEMORY_BYTES_MAX: usize = 32 << 20;
 /// The same with garbage.
 const ALLOCATED_BYTES_MAX: usize = 2 * MEMORY_BYTES_MAX;
-/// Garbage is collected when there may be so much of it, in bytes, or as much as there is of all else.
+/// Garbage is collected when there may be so much of it, in bytes, or as much as there is of all
+/// else.
 const GARBAGE_BYTES: usize = 4 << 20;
-/// So many bytes that a collection of garbage has seen count for one instruction: a loop that appends to
-/// a string copies more than it executes.
+/// So many bytes that a collection of garbage has seen count for one instruction: a loop that
+/// appends to a string copies more than it executes.
 const COLLECTED_BYTES_OF_ONE: u64 = 4;
 /// What a script that ran for too long is answered.
 const STOPPED: &str = "ERR the script ran for too long and was stopped; what it did before stays";

@@ -1,4 +1,4 @@
-//! What the prelude builds on.
+//! The native functions that the prelude builds on.
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,7 +8,7 @@ use concord_engine::resp;
 use concord_engine::script::hash_of;
 use mlua::{ChunkMode, Lua, MultiValue, Table, Value, Variadic};
 
-use crate::sandbox::{Asked, Question, Shared, place, syntax_text};
+use crate::sandbox::{HostCall, Question, Shared, place, syntax_text};
 use crate::{
     BYTES_OF_ONE, CALL_COST, MEMORY_BYTES_MAX, Meter, STOPPED, bits, bounded, cjson, cmsgpack,
     replies, strings, structs,
@@ -86,8 +86,9 @@ pub(crate) fn plain_text(error: &mlua::Error) -> String {
     }
 }
 
-/// Counts a value that is written, behind what is written so far: a table may have another one many times, so that it is
-/// short in memory alone. To read one leaves garbage, which is not collected before the whole is written.
+/// Counts a value that is written, behind what is written so far: a table may have another one many
+/// times, so that it is short in memory alone. To read one leaves garbage, which is not collected
+/// before the whole is written.
 ///
 /// # Errors
 /// It is too long, or the script has cost too much.
@@ -201,7 +202,7 @@ fn argument(value: &Value, out: &mut Vec<u8>) -> bool {
 
 /// Notes a command's arguments in `asked`; or the error.
 fn ask(shared: &Shared, args: &[Value], for_what: Question) -> Result<u64, &'static [u8]> {
-    let Asked { question, bytes, ends, reply, .. } = &mut *shared.asked.borrow_mut();
+    let HostCall { question, bytes, ends, reply, .. } = &mut *shared.asked.borrow_mut();
     *question = for_what;
     bytes.clear();
     ends.clear();

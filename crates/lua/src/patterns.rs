@@ -1,5 +1,5 @@
-//! Lua 5.1's patterns (its manual, 5.4.1), in bounded time: what a match costs counts as instructions of
-//! the script, since Lua's own functions may take for ever within one.
+//! Lua 5.1's patterns (its manual, 5.4.1), in bounded time: what a match costs counts as
+//! instructions of the script, since Lua's own functions may take for ever within one.
 
 /// Most captures of a pattern.
 const CAPTURES_MAX: usize = 32;

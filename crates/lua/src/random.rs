@@ -1,5 +1,5 @@
-//! The generator behind `math.random`: that of Redis (`rand.c`), so that a script that sets the seed
-//! draws what it draws there; at every replica the same.
+//! The generator behind `math.random`: that of Redis (`rand.c`), so that a script that sets the
+//! seed draws what it draws there; at every replica the same.
 
 use std::cell::Cell;
 

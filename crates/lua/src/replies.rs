@@ -213,8 +213,8 @@ impl Emitter<'_> {
     }
 }
 
-/// How many entries a table has. They are never held all at once: an interpreter has room for 8,000 values that
-/// Rust holds, and the process ends with one more.
+/// How many entries a table has. They are never held all at once: an interpreter has room for 8,000
+/// values that Rust holds, and the process ends with one more.
 pub(crate) fn count(table: &Table) -> mlua::Result<usize> {
     let mut count = 0;
     table.for_each(|_: Value, _: Value| {

@@ -41,7 +41,8 @@ impl From<mlua::Error> for Failed {
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) meter: Meter,
-    /// With more memory than this garbage is collected, in bytes; or, where none is, the script has too much.
+    /// With more memory than this garbage is collected, in bytes; or, where none is, the script has
+    /// too much.
     collect_at: Cell<usize>,
     collects: Cell<bool>,
     /// The replies of commands come as RESP3 says.
@@ -50,7 +51,7 @@ pub(crate) struct Shared {
     pub(crate) random: Random,
     pub(crate) cjson: Rc<Cell<cjson::Settings>>,
     /// The command that is to be executed.
-    pub(crate) asked: RefCell<Asked>,
+    pub(crate) asked: RefCell<HostCall>,
     /// Executes it. It is there while a script runs.
     host: RefCell<Option<Function>>,
 }
@@ -62,8 +63,9 @@ impl Shared {
         host.ok_or_else(|| mlua::Error::runtime("no host"))?.call(())
     }
 
-    /// A script may go on, or is stopped. Garbage is collected here and nowhere else, all of it at once: how far Lua's own
-    /// collector is after so many steps hangs on addresses, and with that what it costs, and what weak tables have.
+    /// A script may go on, or is stopped. Garbage is collected here and nowhere else, all of it at
+    /// once: how far Lua's own collector is after so many steps hangs on addresses, and with that
+    /// what it costs, and what weak tables have.
     ///
     /// # Errors
     /// It has cost too much, or has too much memory.
@@ -108,7 +110,7 @@ pub(crate) enum Question {
 
 /// A command's arguments, one behind the other, where each ends, and what the host answered.
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(crate) struct HostCall {
     pub(crate) question: Question,
     pub(crate) bytes: Vec<u8>,
     pub(crate) ends: Vec<usize>,
@@ -139,7 +141,8 @@ pub(crate) struct Interpreter {
     environment: Table,
     go: Function,
     library: Function,
-    /// Whether nothing is left of a script that ran, in the tables that scripts share; and it forgets what is told of one.
+    /// Whether nothing is left of a script that ran, in the tables that scripts share; and it
+    /// forgets what is told of one.
     is_pristine: Function,
     compiled: HashMap<Vec<u8>, Function>,
     /// What it had allocated when there was no garbage, in bytes.
@@ -167,8 +170,9 @@ impl Interpreter {
         self.shared.collect(&self.lua)
     }
 
-    /// Nothing is collected while a script runs, which is over where it has allocated more than this, in bytes. It
-    /// is asked where garbage would be collected: a table that is empty again gives its memory back.
+    /// Nothing is collected while a script runs, which is over where it has allocated more than
+    /// this, in bytes. It is asked where garbage would be collected: a table that is empty again
+    /// gives its memory back.
     pub(crate) fn collect_nothing(
         &self,
         memory_bytes_max: usize,
@@ -209,7 +213,8 @@ impl Interpreter {
         let mut result = Ok(());
         lua.scope(|scope| {
             let execute = scope.create_function(|_, ()| {
-                let Asked { question, bytes, ends, reply, may } = &mut *shared.asked.borrow_mut();
+                let HostCall { question, bytes, ends, reply, may } =
+                    &mut *shared.asked.borrow_mut();
                 let mut start = 0;
                 let part = |end: &usize| &bytes[std::mem::replace(&mut start, *end)..*end];
                 let parts: Vec<&[u8]> = ends.iter().map(part).collect();
@@ -331,7 +336,8 @@ fn strings(lua: &Lua, list: &[&[u8]]) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// The prelude's bytecode, compiled by an interpreter of its own: none may have more garbage than others.
+/// The prelude's bytecode, compiled by an interpreter of its own: none may have more garbage than
+/// others.
 fn prelude() -> mlua::Result<&'static [u8]> {
     static BYTECODE: OnceLock<Vec<u8>> = OnceLock::new();
     if let Some(bytes) = BYTECODE.get() {

@@ -1,5 +1,5 @@
-//! `string.find`, `match`, `gmatch`, `gsub` and `rep`, and what of `table` moves many elements: their work
-//! counts as instructions of the script.
+//! `string.find`, `match`, `gmatch`, `gsub` and `rep`, and what of `table` moves many elements:
+//! their work counts as instructions of the script.
 
 use mlua::{Function, Lua, MultiValue, Table, Value, Variadic};
 
@@ -164,7 +164,8 @@ fn search(lua: &Lua, meter: &Meter, args: &[Value], finds: bool) -> mlua::Result
     }
 }
 
-/// The text and the pattern of string.gmatch. The prelude keeps them, since what Rust keeps is no memory of the script.
+/// The text and the pattern of string.gmatch. The prelude keeps them, since what Rust keeps is no
+/// memory of the script.
 fn gmatch(lua: &Lua, _: &Meter, args: &[Value]) -> mlua::Result<MultiValue> {
     let (text, pattern) = (text!(lua, args, 0, "gmatch"), text!(lua, args, 1, "gmatch"));
     Ok(MultiValue::from_iter([text, pattern].map(Value::String)))
@@ -358,7 +359,8 @@ pub(crate) fn make(lua: &Lua, native: &Table, meter: &Meter) -> mlua::Result<()>
     for (name, function) in NATIVES {
         let meter = meter.clone();
         let function = lua.create_function(move |lua, mut args: Variadic<Value>| {
-            // While a function of the script runs, which may call others, no more than these are held.
+            // While a function of the script runs, which may call others, no more than these are
+            // held.
             args.truncate(ARGS_MAX);
             function(lua, &meter, &args)
         })?;

@@ -227,8 +227,9 @@ fn scripts_of_users_answer_what_redis_answers() {
     assert_eq!(differ, 0);
 }
 
-/// Libraries of one function each, named as their number and `f`; `|` stands for an end of a line. What a load answers is
-/// compared, and then what the function answers, by FCALL and FCALL_RO, with two keys and three arguments.
+/// Libraries of one function each, named as their number and `f`; `|` stands for an end of a line.
+/// What a load answers is compared, and then what the function answers, by FCALL and FCALL_RO, with
+/// two keys and three arguments.
 const LIBRARIES: &str = include_str!("libraries.txt");
 
 /// What is wrong with the first line of a library, or what a library does while it is loaded.
@@ -363,7 +364,8 @@ fn libraries_move_between_redis_and_us() {
     }
 }
 
-/// An interpreter has room for 8,000 values that Rust holds; with one more the process ended, and so did all replicas.
+/// An interpreter has room for 8,000 values that Rust holds; with one more the process ended, and
+/// so did all replicas.
 #[test]
 fn bug_18_32_many_values_at_once_end_no_process() {
     let mut ours = Ours::new();

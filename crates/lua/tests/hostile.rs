@@ -1,4 +1,5 @@
-//! Scripts that mean harm: to other users, to the process, and to replicas that would do something else.
+//! Scripts that mean harm: to other users, to the process, and to replicas that would do something
+//! else.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Tests outside test functions, for clippy.
 
@@ -33,7 +34,8 @@ fn eval(text: &str) -> String {
     String::from_utf8_lossy(&reply).into_owned()
 }
 
-/// `pairs` gave loops the tables behind those that may be read alone, and with them what all scripts find.
+/// `pairs` gave loops the tables behind those that may be read alone, and with them what all
+/// scripts find.
 #[test]
 fn bug_18_61_a_loop_has_no_table_that_all_scripts_see() {
     for (change, look, seen) in [
@@ -64,8 +66,8 @@ fn bug_18_61_a_loop_has_no_next_that_goes_through_any_keys() {
     }
 }
 
-/// A table that is empty again gives back what it had: a script was kept that had more in between than where garbage is
-/// collected, and in an interpreter of its own it found what is weak gone.
+/// A table that is empty again gives back what it had: a script was kept that had more in between
+/// than where garbage is collected, and in an interpreter of its own it found what is weak gone.
 #[test]
 fn bug_18_62_what_a_script_had_in_between_counts() {
     let small = "local w = setmetatable({}, {__mode = 'v'}) w[1] = {} ";
@@ -98,7 +100,8 @@ const HARMFUL: [&str; 13] = [
     "local s = '\"' .. string.rep('x', 1e7) .. '\"' local t = cjson.decode(s) while true do cjson.decode(s) end",
 ];
 
-/// What Rust makes of a script's values, and how deep, was bounded by nothing: the process ended, or went on for hours.
+/// What Rust makes of a script's values, and how deep, was bounded by nothing: the process ended,
+/// or went on for hours.
 #[test]
 fn bug_18_63_what_natives_make_ends_no_process() {
     const NAME: &str = "bug_18_63_what_natives_make_ends_no_process";

@@ -1,4 +1,5 @@
-//! What makes scripts safe to execute at every replica: they do the same, and they end.
+//! The properties that make scripts safe to execute at every replica: they do the same, and they
+//! end.
 
 #![allow(clippy::unwrap_used)] // A test outside a test function, for clippy.
 
@@ -77,8 +78,9 @@ const SCRIPTS: [&str; 12] = [
      redis.call('SET', 'memory', collectgarbage('count') > 0 and 'some' or 'none')",
 ];
 
+/// Replicas agree on scripts that draw that ask for the time and that walk tables.
 #[test]
-fn replicas_agree_on_scripts_that_draw_that_ask_for_the_time_and_that_walk_tables() {
+fn replicas_agree_on_random_time_and_tables() {
     let mut first = Replica::new();
     // The other's memory, and so its tables of keys, look different: it had other keys once.
     let mut second = Replica::new();
@@ -153,13 +155,12 @@ fn a_script_that_does_not_end_is_stopped_whatever_it_catches() {
     assert_eq!(replica.eval("return redis.call('GET', 'k')"), "$6\r\nbefore\r\n");
 }
 
-/// What counted collections was called by the collector, which also runs where nobody catches an error: then Lua calls `exit`,
-/// and each replica ends. How far a collection is when a script ends hangs on where the process has its memory, so it
-/// is many processes.
+/// What counted collections was called by the collector, which also runs where nobody catches an
+/// error: then Lua calls `exit`, and each replica ends. How far a collection is when a script ends
+/// hangs on where the process has its memory, so it is many processes.
 #[test]
-fn bug_18_19_the_process_goes_on_however_far_a_collection_is_when_a_script_ends() {
-    const NAME: &str =
-        "bug_18_19_the_process_goes_on_however_far_a_collection_is_when_a_script_ends";
+fn bug_18_19_script_may_end_in_any_collection_phase() {
+    const NAME: &str = "bug_18_19_script_may_end_in_any_collection_phase";
     if std::env::var_os("CONCORD_ONE_SCRIPT").is_some() {
         let mut replica = Replica::new();
         for _ in 0..5 {
@@ -175,8 +176,9 @@ fn bug_18_19_the_process_goes_on_however_far_a_collection_is_when_a_script_ends(
     }
 }
 
-/// Scripts that are stopped, that fill the memory and go on, and that have weak tables: what they did before is the same in
-/// each process, and whatever ran before in one. How far Lua's own collector is after so many steps hangs on addresses.
+/// Scripts that are stopped, that fill the memory and go on, and that have weak tables: what they
+/// did before is the same in each process, and whatever ran before in one. How far Lua's own
+/// collector is after so many steps hangs on addresses.
 #[test]
 fn bug_18_55_what_a_script_may_cost_hangs_on_no_address() {
     const NAME: &str = "bug_18_55_what_a_script_may_cost_hangs_on_no_address";

@@ -1,13 +1,14 @@
-//! What a hash unit of an ASIC computes: CRC-32, of a polynomial that the program chooses. There is no
-//! multiplication and no remainder in a pipeline.
+//! The hash functions of an ASIC's hash unit: CRC-32, of a polynomial that the program chooses.
+//! There is no multiplication and no remainder in a pipeline.
 //!
-//! A CRC is linear: the seed is the same constant added to every value, so that two words which collide under
-//! one seed collide under all. Independent hashes have different polynomials.
+//! A CRC is linear: the seed is the same constant added to every value, so that two words which
+//! collide under one seed collide under all. Independent hashes have different polynomials.
 
-/// Polynomials in normal form, the term x^32 left out; no two tell words apart in the same way. Of two words that
-/// collide in the lowest 16 bits of one of the first three, none collide in those of another. Koopman's (DSN 2002,
-/// and his tables since), IEEE 802.3, Castagnoli's, those of AIXM, CRC-32D and AUTOSAR, and one of ours, the last, which spreads
-/// consecutive numbers: see [`SPREADING`].
+/// Polynomials in normal form, the term x^32 left out; no two tell words apart in the same way. Of
+/// two words that collide in the lowest 16 bits of one of the first three, none collide in those of
+/// another. Koopman's (DSN 2002, and his tables since), IEEE 802.3, Castagnoli's, those of AIXM,
+/// CRC-32D and AUTOSAR, and one of ours, the last, which spreads consecutive numbers: see
+/// [`SPREADING`].
 pub const POLYNOMIALS: [u32; 9] = [
     0x741b_8cd7,
     0x3258_3499,
@@ -20,12 +21,13 @@ pub const POLYNOMIALS: [u32; 9] = [
     SPREADING,
 ];
 
-/// Of words that count up from bit 0, 12 or 16, any 2^k in a row (k up to 10, the first of them a multiple of 2^k) have
-/// hashes that differ in their lowest k bits: they pick each row of a table of 2^k once.
+/// Of words that count up from bit 0, 12 or 16, any 2^k in a row (k up to 10, the first of them a
+/// multiple of 2^k) have hashes that differ in their lowest k bits: they pick each row of a table
+/// of 2^k once.
 pub const SPREADING: u32 = 0x2085_2c5b;
 
-/// A hash unit with its polynomial: reflected, all ones before and after, as Ethernet's. Four tables, so that a
-/// word costs four look-ups at once (Kounavis, Berry 2005).
+/// A hash unit with its polynomial: reflected, all ones before and after, as Ethernet's. Four
+/// tables, so that a word costs four look-ups at once (Kounavis, Berry 2005).
 #[derive(Debug)]
 pub struct Crc32 {
     tables: [[u32; 256]; 4],
@@ -108,8 +110,8 @@ mod tests {
         rank
     }
 
-    /// Of 32, how many bits of a word the lowest 16 bits of both hashes tell: two words that collide in both
-    /// differ in the others only.
+    /// Of 32, how many bits of a word the lowest 16 bits of both hashes tell: two words that
+    /// collide in both differ in the others only.
     fn told_by(a: &Crc32, b: &Crc32) -> usize {
         let low = |unit: &Crc32, bit: u32| u64::from((unit.of([1 << bit]) ^ unit.of([0])) & 0xffff);
         rank((0..32).map(|bit| low(a, bit) << 16 | low(b, bit)).collect())

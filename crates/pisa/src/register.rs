@@ -23,10 +23,10 @@ macro_rules! cells {
 }
 cells!(u8 u16 u32 u64);
 
-/// An array of cells in one stage. A packet touches all arrays of a stage at the same time, each by an arithmetic
-/// unit of its own ([`crate::ASIC`] says how many there are): neither index nor update of one may depend on what
-/// another of the same stage gave. The types do not see that; who writes a program keeps what a stage gave in the
-/// packet's metadata, and reads it in the next.
+/// An array of cells in one stage. A packet touches all arrays of a stage at the same time, each by
+/// an arithmetic unit of its own ([`crate::ASIC`] says how many there are): neither index nor
+/// update of one may depend on what another of the same stage gave. The types do not see that; who
+/// writes a program keeps what a stage gave in the packet's metadata, and reads it in the next.
 ///
 /// The data plane touches it through [`RegisterArray::port`], the
 /// control plane reads it with [`RegisterArray::peek`] and wipes it with [`RegisterArray::reset`].

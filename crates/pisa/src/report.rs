@@ -1,4 +1,4 @@
-//! What a program costs on hardware: its stage table against the budget of an ASIC.
+//! The resources that a program takes on hardware: its stage table against the budget of an ASIC.
 
 use alloc::format;
 use alloc::string::String;
@@ -27,8 +27,8 @@ impl Asic {
 }
 
 /// The budget that reports are held against: 12 stages of 80 blocks of 16 KiB, 15 MiB in all, the
-/// lower end of what Harmonia §7.2 counts on ("10-20 stages and a few tens of MB"), and four arithmetic
-/// units for registers in each, as Tofino has.
+/// lower end of what Harmonia §7.2 counts on ("10-20 stages and a few tens of MB"), and four
+/// arithmetic units for registers in each, as Tofino has.
 pub const ASIC: Asic = Asic {
     stages: 12,
     stage_sram_bytes: 80 * 16 * 1024,
@@ -99,8 +99,9 @@ impl Report {
         Report { program, arrays, tables, recirculations_max: 0, multicast_groups: 0 }
     }
 
-    /// Both programs on one switch. A packet goes through one of them, so that their arrays can share
-    /// stages: memory of a stage and multicast groups add up, stages and recirculations do not.
+    /// Both programs on one switch. A packet goes through one of them, so that their arrays can
+    /// share stages: memory of a stage and multicast groups add up, stages and recirculations do
+    /// not.
     #[must_use]
     pub fn beside(mut self, other: Report) -> Report {
         self.program = format!("{}, {}", self.program, other.program);
@@ -246,8 +247,9 @@ mod tests {
         assert!(text.ends_with("yes"), "{text}");
     }
 
+    /// Tables are shown behind the arrays and take memory of no stage.
     #[test]
-    fn tables_are_shown_behind_the_arrays_and_take_memory_of_no_stage() {
+    fn tables_take_no_stage_memory() {
         let table = TableReport { name: "rows", rows: 2_048, bits: 8 };
         let r = Report { tables: vec![table], ..report(1, 1) };
         assert_eq!((r.sram_bytes(), r.stages()), (report(1, 1).sram_bytes() + 2_048, 2));
@@ -256,15 +258,17 @@ mod tests {
         assert!(text.contains("table  rows                   2048     8      2.0 KiB"), "{text}");
     }
 
+    /// A program with too many stages or too full a stage does not fit.
     #[test]
-    fn a_program_with_too_many_stages_or_too_full_a_stage_does_not_fit() {
+    fn oversized_program_does_not_fit() {
         assert!(report(11, 1).fits(&ASIC));
         assert!(!report(12, 1).fits(&ASIC));
         assert!(!report(3, 1 << 20).fits(&ASIC));
     }
 
+    /// Programs beside each other share stages and fill them together.
     #[test]
-    fn programs_beside_each_other_share_stages_and_fill_them_together() {
+    fn programs_share_stages() {
         let half = 100_000;
         let recirculating = Report { recirculations_max: 3, ..report(5, half) };
         let both = report(4, half).beside(recirculating);

@@ -1,4 +1,4 @@
-//! What a program decides about a packet.
+//! A program's verdict about a packet.
 
 use concord_wire::Addr;
 
@@ -84,8 +84,8 @@ pub enum Copies {
 pub struct Metadata(pub [u64; 2]);
 
 /// The outcome of one pass; `R` is the program's own list of drop reasons, each of them counted. A
-/// packet that leaves was rewritten in place; sizes are lengths without the padding that it came with,
-/// in bytes.
+/// packet that leaves was rewritten in place; sizes are lengths without the padding that it came
+/// with, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict<R> {

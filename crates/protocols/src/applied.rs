@@ -1,6 +1,6 @@
-//! The newest write applied to each object (trap T9): it outlives the object, and is bounded. Writes
-//! are known one by one until they are known to be committed; if they are too many, any other object
-//! counts as written when the newest of the forgotten was.
+//! The newest write applied to each object (trap T9): it outlives the object, and is bounded.
+//! Writes are known one by one until they are known to be committed; if they are too many, any
+//! other object counts as written when the newest of the forgotten was.
 
 use alloc::collections::VecDeque;
 
@@ -94,8 +94,9 @@ mod tests {
     use super::*;
     use concord_core::SwitchId;
 
+    /// The number outlives the object and t13 a wildcard covers all.
     #[test]
-    fn t9_the_number_outlives_the_object_and_t13_a_wildcard_covers_all() {
+    fn t9_number_outlives_the_object_and_t13_all_keys() {
         let mut a = Applied::default();
         let seq = |n| Seq::new(SwitchId(1), n);
         a.note(ObjectId(5), seq(9), Position(3));

@@ -1,7 +1,7 @@
-//! Values of many packets at a replica (trap T17): bodies staged before their write is numbered, and
-//! long read replies kept until they were pulled. Both are bounded: while a transfer is under way its
-//! bytes stay, and a newcomer without room is refused. Whoever is refused comes again; what its client
-//! has given up makes room.
+//! Values of many packets at a replica (trap T17): bodies staged before their write is numbered,
+//! and long read replies kept until they were pulled. Both are bounded: while a transfer is under
+//! way its bytes stay, and a newcomer without room is refused. Whoever is refused comes again; what
+//! its client has given up makes room.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -14,9 +14,9 @@ use concord_wire::fragment::{Assembly, FragmentHdr};
 /// Most bytes of staged bodies.
 pub const STAGED_BYTES_MAX: usize = 64 << 20;
 /// Most bytes of kept read replies.
-pub const KEPT_BYTES_MAX: usize = 64 << 20;
-/// A client sends a lost fragment again every half second at least: a body of which no fragment came
-/// for longer was given up.
+pub const REPLY_CACHE_BYTES_MAX: usize = 64 << 20;
+/// A client sends a lost fragment again every half second at least: a body of which no fragment
+/// came for longer was given up.
 const PARTIAL_AGE_MAX_NS: u64 = 2 * SEC;
 /// A body that is there waits for its write as long as clients try.
 const WHOLE_AGE_MAX_NS: u64 = 6 * SEC;
@@ -126,7 +126,7 @@ impl Staging {
 }
 
 #[derive(Clone, Debug)]
-struct KeptReply {
+struct CachedReply {
     version: u64,
     used_at: Instant,
     reply: Vec<u8>,
@@ -134,22 +134,22 @@ struct KeptReply {
 
 /// Long read replies that are being pulled, one for each request.
 #[derive(Clone, Debug)]
-pub struct Kept {
-    replies: BTreeMap<Key, KeptReply>,
+pub struct ReplyCache {
+    replies: BTreeMap<Key, CachedReply>,
     bytes: usize,
     last_version: u64,
     sweep_at: Instant,
-    /// Memory for the replies that come next: where many are given up at once, what each costs is the system's zeroing of
-    /// fresh pages.
+    /// Memory for the replies that come next: where many are given up at once, what each costs is
+    /// the system's zeroing of fresh pages.
     spares: Vec<Vec<u8>>,
 }
 
-impl Kept {
-    /// None yet. Versions start where no earlier incarnation of the node had one: a late fragment of
-    /// its reply must not be taken for one of ours.
+impl ReplyCache {
+    /// None yet. Versions start where no earlier incarnation of the node had one: a late fragment
+    /// of its reply must not be taken for one of ours.
     #[must_use]
-    pub fn new(incarnation: u64) -> Kept {
-        Kept {
+    pub fn new(incarnation: u64) -> ReplyCache {
+        ReplyCache {
             replies: BTreeMap::new(),
             bytes: 0,
             last_version: splitmix64(incarnation),
@@ -168,12 +168,12 @@ impl Kept {
             return Some(kept.version);
         }
         self.remove(key);
-        if self.bytes + reply.len() > KEPT_BYTES_MAX && now >= self.sweep_at {
+        if self.bytes + reply.len() > REPLY_CACHE_BYTES_MAX && now >= self.sweep_at {
             self.sweep_at = now.after(SWEEP_NS);
             self.replies.retain(|_, kept| now.since(kept.used_at) < KEPT_AGE_MAX_NS);
             self.bytes = self.replies.values().map(|kept| kept.reply.len()).sum();
         }
-        if self.bytes + reply.len() > KEPT_BYTES_MAX {
+        if self.bytes + reply.len() > REPLY_CACHE_BYTES_MAX {
             return None;
         }
         self.last_version = self.last_version.wrapping_add(1);
@@ -181,7 +181,7 @@ impl Kept {
         let version = self.last_version;
         let mut own = self.spares.pop().unwrap_or_default();
         own.extend_from_slice(reply);
-        self.replies.insert(key, KeptReply { version, used_at: now, reply: own });
+        self.replies.insert(key, CachedReply { version, used_at: now, reply: own });
         Some(version)
     }
 
@@ -200,7 +200,7 @@ impl Kept {
     }
 
     fn remove(&mut self, key: Key) {
-        if let Some(KeptReply { mut reply, .. }) = self.replies.remove(&key) {
+        if let Some(CachedReply { mut reply, .. }) = self.replies.remove(&key) {
             self.bytes -= reply.len();
             if self.spares.len() < SPARES_MAX && reply.capacity() <= SPARE_BYTES_MAX {
                 reply.clear();
@@ -238,8 +238,9 @@ mod tests {
         assert_eq!(refused, Err(Refused::Malformed));
     }
 
+    /// A body under way is not given up for another but an abandoned one is.
     #[test]
-    fn bug_15_4_a_body_under_way_is_not_given_up_for_another_but_an_abandoned_one_is() {
+    fn bug_15_4_body_in_flight_is_not_given_up() {
         let mut s = Staging::default();
         let mut add = |ns, n, index| {
             let hdr = FragmentHdr { index, ..BODY };
@@ -262,23 +263,24 @@ mod tests {
 
     #[test]
     fn t17_kept_replies_are_bounded_and_never_mixed() {
-        let mut k = Kept::new(1);
+        let mut k = ReplyCache::new(1);
         let first = k.keep(Instant(0), key(1), b"one").unwrap();
         let second = k.keep(Instant(0), key(1), b"two").unwrap();
         assert_eq!(k.reply(Instant(0), key(1), second), Some(&b"two"[..]));
         assert_eq!(k.reply(Instant(0), key(1), first), None);
         assert_eq!(k.keep(Instant(0), key(1), b"two"), Some(second), "a retry disturbs nobody");
-        assert_eq!(k.keep(Instant(0), key(2), &alloc::vec![0; KEPT_BYTES_MAX]), None);
+        assert_eq!(k.keep(Instant(0), key(2), &alloc::vec![0; REPLY_CACHE_BYTES_MAX]), None);
         k.release(key(1), first);
         assert_eq!(k.reply(Instant(0), key(1), second), Some(&b"two"[..]));
         k.release(key(1), second);
-        assert!(k.keep(Instant(0), key(2), &alloc::vec![0; KEPT_BYTES_MAX]).is_some());
+        assert!(k.keep(Instant(0), key(2), &alloc::vec![0; REPLY_CACHE_BYTES_MAX]).is_some());
     }
 
+    /// A reply that is pulled is not given up for another but an abandoned one is.
     #[test]
-    fn bug_15_4_a_reply_that_is_pulled_is_not_given_up_for_another_but_an_abandoned_one_is() {
-        let mut k = Kept::new(1);
-        let half = alloc::vec![0; KEPT_BYTES_MAX / 2];
+    fn bug_15_4_reply_in_flight_is_not_given_up() {
+        let mut k = ReplyCache::new(1);
+        let half = alloc::vec![0; REPLY_CACHE_BYTES_MAX / 2];
         let first = k.keep(Instant(0), key(1), &half).unwrap();
         let second = k.keep(Instant(0), key(2), &half).unwrap();
         assert_eq!(k.keep(Instant(0), key(3), b"new"), None);
@@ -288,18 +290,19 @@ mod tests {
         assert_eq!(k.reply(Instant(KEPT_AGE_MAX_NS), key(2), second), None);
     }
 
+    /// A fragment of an earlier incarnation is of no reply of this one.
     #[test]
-    fn bug_15_13_a_fragment_of_an_earlier_incarnation_is_of_no_reply_of_this_one() {
-        let mut lives = [Kept::new(10), Kept::new(11)];
-        let versions = lives.each_mut().map(|life| {
-            (0..100u8).map(|n| life.keep(Instant(0), key(1), &[n]).unwrap()).collect::<Vec<_>>()
+    fn bug_15_13_fragment_of_an_earlier_incarnation() {
+        let mut crash_vector = [ReplyCache::new(10), ReplyCache::new(11)];
+        let versions = crash_vector.each_mut().map(|entry| {
+            (0..100u8).map(|n| entry.keep(Instant(0), key(1), &[n]).unwrap()).collect::<Vec<_>>()
         });
         assert!(versions[0].iter().all(|version| !versions[1].contains(version)));
     }
 
     #[test]
     fn a_reply_that_was_released_leaves_its_buffer_to_the_next_one() {
-        let mut k = Kept::new(1);
+        let mut k = ReplyCache::new(1);
         let first = k.keep(Instant(0), key(1), b"a first reply").unwrap();
         let buffer = k.reply(Instant(0), key(1), first).unwrap().as_ptr();
         k.release(key(1), first);
@@ -319,8 +322,9 @@ mod tests {
         assert_eq!((k.spares.len(), k.bytes), (SPARES_MAX, 0));
     }
 
+    /// A whole body waits for its write longer than a part of one.
     #[test]
-    fn bug_15_4_a_whole_body_waits_for_its_write_longer_than_a_part_of_one() {
+    fn bug_15_4_complete_body_waits_longer_than_a_part() {
         let whole = FragmentHdr { version: 5, total_bytes: 3, index: 0, count: 1 };
         for (at, is_there) in [(WHOLE_AGE_MAX_NS - 1, true), (WHOLE_AGE_MAX_NS, false)] {
             let mut s = Staging::default();

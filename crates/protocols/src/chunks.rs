@@ -1,5 +1,5 @@
-//! Encoded records in a row, packed in chunks: a record costs its own bytes and four more, is written
-//! once, and needs no allocation where chunks are used again.
+//! Encoded records in a row, packed in chunks: a record costs its own bytes and four more, is
+//! written once, and needs no allocation where chunks are used again.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -63,7 +63,8 @@ impl Chunks {
         Chunks::new(self.chunk_bytes)
     }
 
-    /// Appends the record at `position`, which `emit` writes. It is behind the last one, if there is any.
+    /// Appends the record at `position`, which `emit` writes. It is behind the last one, if there
+    /// is any.
     pub(crate) fn push<T>(&mut self, position: u64, emit: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         if self.chunks.back().is_none_or(|chunk| chunk.bytes.len() >= self.chunk_bytes) {
             let before = self.chunks.back().map_or(0, |c| c.before + c.bytes.len() as u64);

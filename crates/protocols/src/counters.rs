@@ -1,4 +1,4 @@
-//! What a replica of any protocol counts.
+//! The counters of a replica of any protocol.
 
 use concord_core::counters;
 use concord_wire::Status;
@@ -16,8 +16,8 @@ counters! {
         refused_newer,
         /// Fast reads refused because no lease was held.
         refused_lease,
-        /// Reads that a follower passed to its leader, since a write of their key group was in its log and not executed
-        /// (follower leases).
+        /// Reads that a follower passed to its leader, since a write of their key group was in its
+        /// log and not executed (follower leases).
         refused_revoked,
         /// Fast reads refused because they came from another switch than the active one.
         refused_switch,

@@ -3,10 +3,10 @@
 //! from the objects of writes under way, and from no others.
 //!
 //! How many are under way is bounded by a window, which opens with each that is ordered and closes
-//! with each that is lost: a switch whose dirty set is full drops them, and clients' writes too. What
-//! is on its way is skipped when the next ones are looked for, and a key that was sent has its next
-//! turn when all others that are due have had theirs: keys whose deletion is lost again and again (a
-//! slot of the dirty set that a hot key pins) stop no other.
+//! with each that is lost: a switch whose dirty set is full drops them, and clients' writes too.
+//! What is on its way is skipped when the next ones are looked for, and a key that was sent has its
+//! next turn when all others that are due have had theirs: keys whose deletion is lost again and
+//! again (a slot of the dirty set that a hot key pins) stop no other.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -30,8 +30,8 @@ const SCAN_NS: u64 = 5 * MS;
 const RETRY_NS: u64 = 150 * MS;
 /// An expiry that was sent so many before one that is ordered is lost.
 const REORDERED_MAX: u64 = 16;
-/// Bounds of the window, in expiries. The upper one is what a gateway's clients have out at most: where
-/// writes wait for each other, expiries get as large a share.
+/// Bounds of the window, in expiries. The upper one is what a gateway's clients have out at most:
+/// where writes wait for each other, expiries get as large a share.
 const WINDOW_MIN: usize = 16;
 const WINDOW_MAX: usize = 8_192;
 /// The log's time is told when the last record is so old, and again if that came to nothing.
@@ -232,8 +232,8 @@ impl Expiring {
         number
     }
 
-    /// While keys have times to live, a record tells the log's time at least every so often: who comes
-    /// in between goes on from the last one.
+    /// While keys have times to live, a record tells the log's time at least every so often: who
+    /// comes in between goes on from the last one.
     fn tell_time<E>(
         &mut self,
         now: Instant,
@@ -251,8 +251,8 @@ impl Expiring {
         }
     }
 
-    /// Who orders writes: sends expiries of keys that are due, as many as there is room for. What was
-    /// ordered up to `settled` is done; the last record is stamped with `last_ms`.
+    /// Who orders writes: sends expiries of keys that are due, as many as there is room for. What
+    /// was ordered up to `settled` is done; the last record is stamped with `last_ms`.
     pub(crate) fn expire<E: Engine>(
         &mut self,
         now: Now,
@@ -443,8 +443,9 @@ mod tests {
         assert!(!b.expiring.goes_on(Position(5)));
     }
 
+    /// An expiry that many later ones overtook is lost and closes the window.
     #[test]
-    fn an_expiry_that_many_later_ones_overtook_is_lost_and_closes_the_window() {
+    fn overtaken_expiry_is_lost_and_closes_the_window() {
         let mut b = Bench::new(100);
         b.ms += 100;
         b.expire(0);
@@ -463,8 +464,9 @@ mod tests {
         assert_eq!((b.expiring.window, b.expiring.flying), (31, 28));
     }
 
+    /// An expiry that is not ordered in time is sent again by another number.
     #[test]
-    fn an_expiry_that_is_not_ordered_in_time_is_sent_again_by_another_number() {
+    fn unordered_expiry_is_resent_under_a_new_number() {
         let mut b = Bench::new(2);
         b.ms += 1;
         assert_eq!(b.expire(0), [1, 2]);
@@ -479,8 +481,9 @@ mod tests {
         assert_eq!(b.expiring.flying, 1, "the first one is nobody's by now");
     }
 
+    /// A key that got another time to live meanwhile takes another turn.
     #[test]
-    fn a_key_that_got_another_time_to_live_meanwhile_takes_another_turn() {
+    fn key_with_a_new_ttl_takes_another_try() {
         let mut b = Bench::new(1);
         assert_eq!(b.expire(0), [1]);
         let at = format!("{}", START_MS + 2);
@@ -497,8 +500,9 @@ mod tests {
         assert_eq!(b.expire(6), [3], "the key is still there");
     }
 
+    /// A later epoch begins with nothing under way and its numbers are new.
     #[test]
-    fn a_later_epoch_begins_with_nothing_under_way_and_its_numbers_are_new() {
+    fn later_epoch_begins_with_nothing_in_flight() {
         let mut b = Bench::new(3);
         b.ms += 3;
         assert_eq!(b.expire(0), [1, 2, 3]);
@@ -508,8 +512,9 @@ mod tests {
         assert_eq!((b.expiring.flying, b.expiring.ordered.len()), (3, 0), "of the epoch before");
     }
 
+    /// An expiry of a long key goes by its hash and its body is known until it is ordered.
     #[test]
-    fn t17_an_expiry_of_a_long_key_goes_by_its_hash_and_its_body_is_known_until_it_is_ordered() {
+    fn t17_long_keys_expiry_uses_its_hash() {
         let mut b = Bench::new(0);
         let long = vec![b'k'; BODY_BYTES_MAX];
         let at = format!("{START_MS}");
@@ -532,8 +537,9 @@ mod tests {
         assert_eq!(b.expiring.body(&repr, hdr), None);
     }
 
+    /// The logs time is told when the last record is old and keys have times to live.
     #[test]
-    fn t12_the_logs_time_is_told_when_the_last_record_is_old_and_keys_have_times_to_live() {
+    fn t12_log_time_is_told_when_the_last_record_is_old() {
         let told = |b: &mut Bench, ms: u64| {
             b.ms = START_MS + ms;
             b.expire(0);
@@ -580,8 +586,9 @@ mod tests {
         assert_eq!(b.expiring.flying, again.len(), "all before were given up");
     }
 
+    /// Expiries that are remembered are bounded by their number and their bytes.
     #[test]
-    fn expiries_that_are_remembered_are_bounded_by_their_number_and_their_bytes() {
+    fn remembered_expiries_are_bounded() {
         let mut expiring = Expiring::default();
         for n in 0..SENT_MAX as u64 - 3 {
             expiring.note(Instant(0), n.to_be_bytes().to_vec(), 1);

@@ -1,10 +1,10 @@
-//! What a leader tells a switch that runs FLAIR (the paper's lflair module, §4.3.5, §4.3.6): the upload with
-//! which a session starts, each step of which is confirmed, the heartbeats that keep it going, and the weights by
-//! which it shares reads (§4.4.2).
+//! A leader's messages to a switch that runs FLAIR (the paper's lflair module, §4.3.5, §4.3.6): the
+//! upload with which a session starts, each step of which is confirmed, the heartbeats that keep it
+//! going, and the weights by which it shares reads (§4.4.2).
 //!
-//! A session begins once all that the leader's term began with is committed, so that no write of an earlier
-//! session is under way, and every key group is stable at one position (trap T28). The switch drops all
-//! packets until the session is active, so that this stays as it is.
+//! A session begins once all that the leader's term began with is committed, so that no write of an
+//! earlier session is under way, and every key group is stable at one position (trap T28). The
+//! switch drops all packets until the session is active, so that this stays as it is.
 
 use alloc::vec::Vec;
 
@@ -18,11 +18,12 @@ use concord_wire::flair::{
 use crate::flair_weights::Balance;
 use crate::setup::RETRY_NS;
 
-/// Time from one heartbeat to the next. A heartbeat echoes the answer to the one before, so that what the switch holds
-/// is as old when it comes: after two that are lost, or their answers, the switch has not stepped down.
+/// Time from one heartbeat to the next. A heartbeat echoes the answer to the one before, so that
+/// what the switch holds is as old when it comes: after two that are lost, or their answers, the
+/// switch has not stepped down.
 pub const HEARTBEAT_NS: Duration = 25 * MS;
-/// A replica keeps up that has what was committed between one and two of these ago. One with a long queue acknowledges late,
-/// and is as good as the others.
+/// A replica keeps up that has what was committed between one and two of these ago. One with a long
+/// queue acknowledges late, and is as good as the others.
 const KEEP_UP_NS: Duration = 125 * MS;
 /// Chunks that are under way at once.
 const CHUNKS_AT_ONCE: usize = 64;
@@ -115,8 +116,8 @@ pub(crate) struct Speaker {
 }
 
 impl Session {
-    /// Begins session `sid` at `switch`: `replicas` are the nodes of the bits, and `group` holds for every
-    /// key group.
+    /// Begins session `sid` at `switch`: `replicas` are the nodes of the bits, and `group` holds
+    /// for every key group.
     pub(crate) fn begin(
         &mut self,
         now: Instant,
@@ -179,7 +180,8 @@ impl Session {
                 if are_there(&self.confirmed) {
                     self.go_on(now, Stage::Activating);
                 } else if are_there(&self.confirmed[..self.under_way_to]) {
-                    // The next ones wait for no time to pass: the switch drops all packets meanwhile.
+                    // The next ones wait for no time to pass: the switch drops all packets
+                    // meanwhile.
                     self.go_on(now, Stage::Uploading);
                 }
             }
@@ -315,8 +317,9 @@ mod tests {
         session.on_confirmed(Instant(at_ms * MS), &confirmed);
     }
 
+    /// Each step is said until it is confirmed and the next one not before.
     #[test]
-    fn t28_each_step_is_said_until_it_is_confirmed_and_the_next_one_not_before() {
+    fn t28_steps_are_confirmed_in_order() {
         let mut s = begun();
         for at_ms in [0, 20, 40] {
             assert!(matches!(said(&mut s, at_ms)[..], [SessionMessage::Begin { sid: SID, .. }]));
@@ -357,8 +360,9 @@ mod tests {
         assert_eq!(s.next_at(), Instant::NEVER);
     }
 
+    /// Who keeps up has what was committed between one and two intervals ago.
     #[test]
-    fn who_keeps_up_has_what_was_committed_between_one_and_two_intervals_ago() {
+    fn follower_that_keeps_up_lags_by_two_intervals() {
         let mut s = begun();
         let mut mark = |at_ms, committed| s.kept_up_to(Instant(at_ms * MS), Position(committed)).0;
         assert_eq!([mark(0, 9), mark(124, 40), mark(125, 50), mark(249, 90)], [9; 4]);
@@ -418,7 +422,7 @@ mod tests {
 
     /// The most that a rack file may ask for. Before it waited 20 ms for each 64 chunks.
     #[test]
-    fn bug_20_7_an_upload_of_many_key_groups_goes_on_as_chunks_are_confirmed() {
+    fn bug_20_7_upload_proceeds_as_chunks_are_confirmed() {
         let mut s = begun();
         told(&mut s, 0);
         confirm(&mut s, 1, SID, Step::Begun { groups: 131_072, load_awareness: false });

@@ -1,10 +1,11 @@
-//! Follower load awareness (FLAIR §4.4.2): what a leader knows of the queues of its group's hosts, and the
-//! weights by which the switch shares reads among them.
+//! Follower load awareness (FLAIR §4.4.2): what a leader knows of the queues of its group's hosts,
+//! and the weights by which the switch shares reads among them.
 //!
-//! The paper gives weights in proportion to the queues' lengths once a second. Here each second moves the
-//! weights by a little: all the clients of a group wait in the queue of whichever host is the slowest, even
-//! if that is slower by a hundredth, so that lengths say who has too much and not how much. Weights in
-//! proportion to them would send nearly all reads elsewhere, and back in the next second.
+//! The paper gives weights in proportion to the queues' lengths once a second. Here each second
+//! moves the weights by a little: all the clients of a group wait in the queue of whichever host is
+//! the slowest, even if that is slower by a hundredth, so that lengths say who has too much and not
+//! how much. Weights in proportion to them would send nearly all reads elsewhere, and back in the
+//! next second.
 
 use concord_core::{Duration, Instant};
 use concord_wire::flair::{REPLICAS_MAX, Weights};
@@ -16,7 +17,8 @@ const LEAST: i64 = EVEN / 4;
 const MOST: i64 = 2 * EVEN;
 /// Part of a weight by which a host without a queue gains, where the others have long ones.
 const GAIN: i64 = 64;
-/// Part of the way back to an even share that a weight goes with each look: what was learnt is forgotten.
+/// Part of the way back to an even share that a weight goes with each look: what was learnt is
+/// forgotten.
 const BACK: i64 = 256;
 /// Queues of fewer packets than that are no reason to move reads.
 const SHORT: i64 = 16;
@@ -59,7 +61,8 @@ impl Queue {
         self.since_told.note(packets);
     }
 
-    /// How many waited on average since this was asked last, or the same as then if nothing was noted.
+    /// How many waited on average since this was asked last, or the same as then if nothing was
+    /// noted.
     pub(crate) fn tell(&mut self) -> u32 {
         if let Some(parts) = self.since_told.take() {
             self.told = (parts / PARTS) as u32;
@@ -93,7 +96,8 @@ impl Balance {
         }
     }
 
-    /// Other weights for the switch, if it is time for them and they are others than what it was told.
+    /// Other weights for the switch, if it is time for them and they are others than what it was
+    /// told.
     pub(crate) fn weigh(&mut self, now: Instant) -> Option<Weights> {
         if now < self.next_at {
             return None;
@@ -126,7 +130,8 @@ mod tests {
 
     const S: u64 = WEIGH_NS;
 
-    /// Three hosts, whose queues are as `queue` says of the weights: what they are after so many seconds.
+    /// Three hosts, whose queues are as `queue` says of the weights: what they are after so many
+    /// seconds.
     fn after(seconds: u64, queue: impl Fn([i64; 3]) -> [u32; 3]) -> [i64; 3] {
         let mut balance = Balance::new(Instant(0), S);
         let now = |b: &Balance| [0, 1, 2].map(|bit: usize| b.weights[bit]);
@@ -149,8 +154,9 @@ mod tests {
         near.map(|near| if near { 900 / count } else { 0 })
     }
 
+    /// The slower host gets as much less as it is slower and stays there.
     #[test]
-    fn section_4_4_2_the_slower_host_gets_as_much_less_as_it_is_slower_and_stays_there() {
+    fn section_4_4_2_slower_host_gets_proportionally_less() {
         for seconds in 10..40 {
             let [a, b, slow] = after(seconds, |weights| at_the_slowest(weights, [100, 100, 90]));
             let percent = 200 * slow / (a + b);
@@ -158,8 +164,9 @@ mod tests {
         }
     }
 
+    /// Weights stay even where hosts are alike or hardly anybody waits.
     #[test]
-    fn weights_stay_even_where_hosts_are_alike_or_hardly_anybody_waits() {
+    fn weights_stay_even_without_queues() {
         assert_eq!(after(1_000, |_| [300; 3]), [EVEN; 3]);
         let [a, _, c] = after(1_000, |_| [0, 0, 1]);
         assert!((EVEN..EVEN + EVEN / 8).contains(&a) && c > EVEN - EVEN / 4, "{a} {c}");
@@ -180,8 +187,9 @@ mod tests {
         assert!(back.abs() <= BACK, "what was learnt is forgotten: {:?}", balance.weights);
     }
 
+    /// The switch is told once a second and only what it does not know.
     #[test]
-    fn the_switch_is_told_once_a_second_and_only_what_it_does_not_know() {
+    fn switch_is_told_changes_once_a_second() {
         let mut balance = Balance::new(Instant(0), S);
         balance.note(1, 900);
         balance.note(0, 0);
@@ -195,8 +203,9 @@ mod tests {
         assert_eq!(balance.weigh(Instant(3 * S)), None, "no row would be another");
     }
 
+    /// A queue is told by its mean and again where nothing was noted.
     #[test]
-    fn a_queue_is_told_by_its_mean_and_again_where_nothing_was_noted() {
+    fn queue_is_reported_by_its_mean() {
         let mut queue = Queue::default();
         assert_eq!(queue.tell(), 0);
         [3, 4, 8].into_iter().for_each(|packets| queue.note(packets));

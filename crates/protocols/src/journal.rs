@@ -1,9 +1,10 @@
-//! What is on this replica's disk, and what waits for it (trap T7; docs/durability.md has the table of what
-//! is durable before what).
+//! The state of this replica's disk, and the messages that wait for it (trap T7;
+//! docs/operate/durability.md has the table of which data is durable before which message).
 //!
-//! The replica puts every record into the journal as it takes it, and passes it on at once. Whoever hosts it
-//! writes what has gathered, one batch at a time, and says when that is durable. A replica without a disk
-//! has a journal that is off: everything counts as durable at once, and nothing is gathered.
+//! The replica puts every record into the journal as it takes it, and passes it on at once. Whoever
+//! hosts it writes what has gathered, one batch at a time, and says when that is durable. A replica
+//! without a disk has a journal that is off: everything counts as durable at once, and nothing is
+//! gathered.
 
 use concord_core::machine::Persist;
 use concord_core::{Duration, Instant, MS, Position};
@@ -22,8 +23,8 @@ pub struct BadEntry;
 pub const SNAPSHOT_EVERY_BYTES: u64 = 128 << 20;
 /// What has gathered for the disk by then is enough.
 const GATHERED_BYTES_MAX: usize = 4 << 20;
-/// A snapshot goes on later when more has gathered than this share of the log between two snapshots (1 MiB): what gathers
-/// in one piece is moved when it grows, and the loop waits for that.
+/// A snapshot goes on later when more has gathered than this share of the log between two snapshots
+/// (1 MiB): what gathers in one piece is moved when it grows, and the loop waits for that.
 const GATHERED_BEFORE_PARTS: u64 = 128;
 /// Most memory that is kept for the next batch.
 const REUSED_BYTES_MAX: usize = 8 << 20;
@@ -32,10 +33,11 @@ const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// A disk, as the replica knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct DiskState {
     /// The directory's number.
     pub storage: u64,
-    /// The state was there at the start, or it was a new directory: nothing that was synced was lost.
+    /// The state was there at the start, or it was a new directory: nothing that was synced was
+    /// lost.
     pub is_intact: bool,
     /// What stands there beside the data, of this start.
     pub marks: Marks,
@@ -47,11 +49,12 @@ pub struct Kept {
     pub acks_early: bool,
 }
 
-/// How long records gather that nobody waits for: with the sync itself, and the heartbeat that ends the wait, about a
-/// second.
+/// How long records gather that nobody waits for: with the sync itself, and the heartbeat that ends
+/// the wait, about a second.
 pub const INTERVAL_NS: Duration = 800 * MS;
-/// After so long, since the group before is still on its way to the disk, nothing more is taken until both are there: with
-/// [`INTERVAL_NS`], what may be lost was acknowledged within two seconds.
+/// After so long, since the group before is still on its way to the disk, nothing more is taken
+/// until both are there: with [`INTERVAL_NS`], what may be lost was acknowledged within two
+/// seconds.
 const LATE_NS: Duration = 1_200 * MS;
 
 /// How far a snapshot of the own state is.
@@ -75,14 +78,14 @@ struct Waiting {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Journal {
     /// `None`: nothing is kept.
-    kept: Option<Kept>,
+    kept: Option<DiskState>,
     /// The state that is here is what a rack begins with, of which nothing was heard yet.
     origin: Option<Origin>,
     is_dead: bool,
     /// What has gathered.
     batch: Batch,
-    /// How many batches were handed out and became durable, and how many there will be with what has
-    /// gathered.
+    /// How many batches were handed out and became durable, and how many there will be with what
+    /// has gathered.
     handed_out: u64,
     durable_batches: u64,
     /// Where the log ends with the batch that is under way.
@@ -93,8 +96,8 @@ pub(crate) struct Journal {
     is_group_waited_for: bool,
     /// Up to where the log of every member before this one is, as they said (chain, CRAQ).
     before: Position,
-    /// Up to where the one that comes next was told that it is durable, up to where it has heard, and when
-    /// to say so again.
+    /// Up to where the one that comes next was told that it is durable, up to where it has heard,
+    /// and when to say so again.
     told: Position,
     confirmed: Position,
     tell_again_at: Option<Instant>,
@@ -118,8 +121,8 @@ pub(crate) struct Journal {
     said_committed: Position,
     /// VR: the batch with which the newest promises are durable.
     promised_in: u64,
-    /// Where nothing that is acknowledged waits for the disk: since when records gather, and whether the batch is to
-    /// be written now.
+    /// Where nothing that is acknowledged waits for the disk: since when records gather, and
+    /// whether the batch is to be written now.
     gathers_since: Option<Instant>,
     is_due: bool,
     /// The newest batch that gathered for too long: nothing more is taken before it is durable.
@@ -127,12 +130,12 @@ pub(crate) struct Journal {
     /// The disk has no room.
     is_short: bool,
     /// What was there was given up, and nothing was written since that a state could begin with.
-    is_void: bool,
+    is_empty_after_reset: bool,
 }
 
 impl Journal {
     /// Everything is kept from now on, behind `end`, up to where the disk has it.
-    pub(crate) fn keep(&mut self, kept: Kept, end: Position, log_bytes: u64) {
+    pub(crate) fn keep(&mut self, kept: DiskState, end: Position, log_bytes: u64) {
         let is_intact = kept.is_intact;
         debug_assert!(kept.marks.owes == (kept.owed || kept.acks_early));
         if kept.marks.config.is_some() || !is_intact {
@@ -185,7 +188,8 @@ impl Journal {
         self.kept.as_ref().map(|kept| DataDir { id: kept.storage, run: kept.marks.run })
     }
 
-    /// Whether all that was ever synced, or acknowledged, was there at this start, if anything is kept.
+    /// Whether all that was ever synced, or acknowledged, was there at this start, if anything is
+    /// kept.
     pub(crate) fn is_intact(&self) -> Option<bool> {
         self.kept.as_ref().map(|kept| kept.is_intact && !kept.owed)
     }
@@ -238,7 +242,8 @@ impl Journal {
         }
     }
 
-    /// The process ends in order, and acknowledges nothing any more: with what has gathered nothing is owed.
+    /// The process ends in order, and acknowledges nothing any more: with what has gathered nothing
+    /// is owed.
     pub(crate) fn close(&mut self) {
         if self.kept.as_ref().is_some_and(|kept| kept.acks_early && !kept.owed) {
             self.marks(|marks| marks.owes = false);
@@ -251,8 +256,8 @@ impl Journal {
         !self.is_on() || self.durable_batches >= self.copied_in
     }
 
-    /// An epoch opens, in which a member waits for its disk or none does: nothing is known of those before this
-    /// one, if there are any.
+    /// An epoch opens, in which a member waits for its disk or none does: nothing is known of those
+    /// before this one, if there are any.
     pub(crate) fn open(&mut self, is_first: bool, is_group_waited_for: bool) {
         self.is_group_waited_for = is_group_waited_for;
         self.before = if is_first { Position(u64::MAX) } else { Position(0) };
@@ -270,8 +275,8 @@ impl Journal {
         self.confirmed = self.confirmed.max(durable);
     }
 
-    /// What the one that comes next is to be told now, and again `again_ns` later if it does not say that
-    /// it heard.
+    /// What the one that comes next is to be told now, and again `again_ns` later if it does not
+    /// say that it heard.
     pub(crate) fn tell(&mut self, now: Instant, again_ns: u64) -> Option<Position> {
         let durable = self.durable().min(self.before());
         if !self.is_group_waited_for || durable <= self.confirmed {
@@ -300,12 +305,13 @@ impl Journal {
         {
             self.postpone_snapshot();
         }
-        self.is_void = false;
+        self.is_empty_after_reset = false;
         self.batch.record(record);
     }
 
-    /// A record of which no part can be executed stands between parts of a snapshot: nobody could begin with
-    /// that. Another one begins when an eighth of the log has gathered that one begins after.
+    /// A record of which no part can be executed stands between parts of a snapshot: nobody could
+    /// begin with that. Another one begins when an eighth of the log has gathered that one begins
+    /// after.
     fn postpone_snapshot(&mut self) {
         self.end_snapshot();
         let every_bytes = self.kept.as_ref().map_or(0, |kept| kept.snapshot_every_bytes);
@@ -321,7 +327,7 @@ impl Journal {
 
     /// All that was agreed in that epoch is here: what an earlier start owed, too.
     pub(crate) fn hold(&mut self, epoch: u32) {
-        let is_known = |kept: &Kept| kept.marks.held_epoch == epoch && !kept.owed;
+        let is_known = |kept: &DiskState| kept.marks.held_epoch == epoch && !kept.owed;
         if self.kept.as_ref().is_some_and(|kept| !is_known(kept)) {
             self.settle_debt();
             self.marks(|marks| marks.held_epoch = epoch);
@@ -343,7 +349,7 @@ impl Journal {
             return;
         }
         self.batch.reset();
-        (self.is_due, self.is_void) = (true, true);
+        (self.is_due, self.is_empty_after_reset) = (true, true);
         self.marks(|marks| marks.held_epoch = 0);
         (self.durable, self.under_way) = (Position(0), Position(0));
         (self.committed, self.said_committed) = (Position(0), Position(0));
@@ -360,15 +366,16 @@ impl Journal {
         }
     }
 
-    /// VR: the log is known to be committed up to there. The disk is told with what is written next.
+    /// VR: the log is known to be committed up to there. The disk is told with what is written
+    /// next.
     pub(crate) fn commit(&mut self, committed: Position) {
         self.committed = committed;
     }
 
-    /// VR: what the replica promises, and relies on, is to be durable before it says anything that comes of
-    /// it: [`Journal::has_promised`].
+    /// VR: what the replica promises, and relies on, is to be durable before it says anything that
+    /// comes of it: [`Journal::has_promised`].
     pub(crate) fn promise(&mut self, view: Option<ViewMarks>, vote: u16, config: Option<&Config>) {
-        let is_known = |kept: &Kept| {
+        let is_known = |kept: &DiskState| {
             kept.marks.view == view
                 && kept.marks.vote == vote
                 && kept.marks.config.as_ref() == config
@@ -377,9 +384,9 @@ impl Journal {
         if self.kept.as_ref().is_none_or(is_known) || self.is_dead {
             return;
         }
-        if view.as_ref().is_some_and(|view| view.last_normal > 0) && self.is_void {
+        if view.as_ref().is_some_and(|view| view.last_normal > 0) && self.is_empty_after_reset {
             // The log of that view is here, and has no record yet.
-            self.is_void = false;
+            self.is_empty_after_reset = false;
             self.batch.cut(LogEnd::default());
         }
         if view.is_some() {
@@ -399,8 +406,8 @@ impl Journal {
         !self.is_on() || (self.durable_batches >= self.promised_in && !self.is_dead)
     }
 
-    /// A configuration was heard of that is to be durable before anything is made of it. Whether it has to
-    /// wait for that.
+    /// A configuration was heard of that is to be durable before anything is made of it. Whether it
+    /// has to wait for that.
     pub(crate) fn wait_for(&mut self, config: &Config) -> bool {
         if !self.is_on() || self.is_dead {
             return false;
@@ -437,8 +444,8 @@ impl Journal {
         Some(Persist { number: self.handed_out, what: core::mem::replace(&mut self.batch, next) })
     }
 
-    /// What was handed out, and whose memory is of use: memory that was never touched costs the loop more than all it puts
-    /// there.
+    /// What was handed out, and whose memory is of use: memory that was never touched costs the
+    /// loop more than all it puts there.
     pub(crate) fn reuse(&mut self, mut batch: Batch) {
         if batch.capacity() <= REUSED_BYTES_MAX {
             batch.clear();
@@ -475,7 +482,7 @@ impl Journal {
 
     fn put(&mut self, part: &Part<'_>) {
         if part.is_first {
-            (self.log_bytes, self.is_void) = (0, false);
+            (self.log_bytes, self.is_empty_after_reset) = (0, false);
             // Who begins with this part knows no more.
             self.said_committed = Position(part.position);
             // What is before goes once the snapshot is whole.
@@ -509,8 +516,8 @@ impl Journal {
         }
     }
 
-    /// That part is being made, as of `position`. With the first one a snapshot begins: not before, since whoever is asked
-    /// for it may not be ready, and copy another one's state first.
+    /// That part is being made, as of `position`. With the first one a snapshot begins: not before,
+    /// since whoever is asked for it may not be ready, and copy another one's state first.
     pub(crate) fn begin_part(&mut self, position: Position) {
         let begun = self.snapshot.get_or_insert_with(|| {
             self.snapshots += 1;
@@ -591,7 +598,7 @@ mod tests {
 
     /// Nobody waits for what it writes.
     fn journal() -> Journal {
-        let kept = Kept {
+        let kept = DiskState {
             storage: STORAGE,
             is_intact: true,
             marks: Marks { owes: true, ..Marks::default() },
@@ -618,8 +625,9 @@ mod tests {
         entries(STORAGE, 1, &file, 0).filter_map(of).collect()
     }
 
-    /// A snapshot of the own state was wanted while another's was being copied, and the copy went on under its name: once
-    /// it was whole all segments went that stood before the other's first part, that of the copy too.
+    /// A snapshot of the own state was wanted while another's was being copied, and the copy went
+    /// on under its name: once it was whole all segments went that stood before the other's first
+    /// part, that of the copy too.
     #[test]
     fn bug_19_15_a_copy_keeps_its_name_while_a_snapshot_is_wanted() {
         let mut journal = journal();
@@ -638,7 +646,7 @@ mod tests {
 
     /// Where the disk stood still nothing bounded what was acknowledged and on no disk.
     #[test]
-    fn bug_19_23_what_gathers_behind_a_group_that_is_not_written_is_of_a_second_or_so() {
+    fn bug_19_23_unwritten_backlog_is_about_a_second() {
         let mut journal = journal();
         let at = |ms: u64| Instant(SEC + ms * MS);
         journal.record(Some(b"a record"));
@@ -659,8 +667,9 @@ mod tests {
         assert!(!journal.is_stuffed());
     }
 
+    /// A snapshot begins once the log has grown enough unless something keeps it.
     #[test]
-    fn a_snapshot_begins_once_the_log_has_grown_enough_unless_something_keeps_it() {
+    fn snapshot_begins_when_the_log_has_grown() {
         let wanted = |keeps: fn(&mut Journal)| {
             let mut journal = journal();
             journal.log_bytes = EVERY_BYTES;
@@ -675,7 +684,8 @@ mod tests {
             None,
             "there is no space on the disk"
         );
-        // One was given up while the engine made a part of it: that one comes first, and is of no use.
+        // One was given up while the engine made a part of it: that one comes first, and is of no
+        // use.
         let given_up = |journal: &mut Journal| {
             journal.begin_part(Position(1));
             journal.end_snapshot();
@@ -687,8 +697,9 @@ mod tests {
         assert_eq!(journal.part_wanted(), Some(PART_TABLE));
     }
 
+    /// A snapshot waits until what has gathered is written and that is soon.
     #[test]
-    fn a_snapshot_waits_until_what_has_gathered_is_written_and_that_is_soon() {
+    fn snapshot_waits_for_the_backlog() {
         let mut journal = journal();
         journal.begin_part(Position(1));
         journal.end_part(NOTHING, &[0; (EVERY_BYTES / GATHERED_BEFORE_PARTS) as usize], Some(1));

@@ -1,10 +1,10 @@
 //! Primary-backup and chain replication, with and without the switch's help (Harmonia §8.2), as
 //! state machines without I/O.
 //!
-//! Read [`Replica`] and [`sessions::Sessions`] first. What every protocol needs stands once, as parts that
-//! own their state: what was ordered (the log, its hash, numbers and time), the stream between two replicas,
-//! the client table, serving clients, leases, the format of copies. [`replica`] and [`vr`] are the machines
-//! made of them, with parts of their own.
+//! Read [`Replica`] and [`sessions::Sessions`] first. What every protocol needs stands once, as
+//! parts that own their state: what was ordered (the log, its hash, numbers and time), the stream
+//! between two replicas, the client table, serving clients, leases, the format of copies.
+//! [`replica`] and [`vr`] are the machines made of them, with parts of their own.
 //!
 //! The law of the API: [`Replica::handle`] for every packet, [`Replica::engine_ready`] when the
 //! engine may have completed something, [`Replica::flush`] at the end of a batch, and
@@ -27,6 +27,7 @@ pub mod log;
 pub mod node;
 mod ordered;
 mod parts;
+mod pending;
 mod relevance;
 pub mod replica;
 mod retire;
@@ -35,14 +36,13 @@ pub mod sessions;
 mod setup;
 mod shown;
 pub mod status;
-mod turn;
 pub mod vr;
 mod waiting;
 mod watch;
 
 pub use counters::ReplicaCounters;
 pub use flair::HEARTBEAT_NS;
-pub use journal::{BadEntry, Kept, SNAPSHOT_EVERY_BYTES};
+pub use journal::{BadEntry, DiskState, SNAPSHOT_EVERY_BYTES};
 pub use limits::Limits;
 pub use node::Node;
 pub use replica::Replica;

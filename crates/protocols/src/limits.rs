@@ -1,4 +1,4 @@
-//! How much a replica holds of what grows with load.
+//! The limits of a replica's state that grows with load.
 
 use concord_core::{Duration, SEC, ViewNumber};
 
@@ -19,17 +19,19 @@ pub struct Limits {
     pub log_records_max: usize,
     /// Most bytes kept for members that lag; the ordering node refuses writes above.
     pub log_bytes_max: usize,
-    /// About so many bytes of records that all members have are kept, for replicas that were away: who
-    /// lacks older ones copies the state.
+    /// About so many bytes of records that all members have are kept, for replicas that were away:
+    /// who lacks older ones copies the state.
     pub log_memory_bytes: usize,
-    /// Records stand in memory in chunks of so many bytes; simulations have small ones, so that logs have many.
+    /// Records stand in memory in chunks of so many bytes; simulations have small ones, so that
+    /// logs have many.
     pub log_chunk_bytes: usize,
     /// Most sessions at once; the one longest without a write makes room.
     pub sessions_max: usize,
-    /// VR, NOPaxos: the view in which a group begins: 1; simulations draw one near the end of all numbers.
+    /// VR, NOPaxos: the view in which a group begins: 1; simulations draw one near the end of all
+    /// numbers.
     pub first_view: ViewNumber,
-    /// How long the engine may owe an answer until it is given up, in ns: longer than any command on a
-    /// large key takes. Scripts have a limit of their own.
+    /// How long the engine may owe an answer until it is given up, in ns: longer than any command
+    /// on a large key takes. Scripts have a limit of their own.
     pub engine_silence_ns: Duration,
 }
 

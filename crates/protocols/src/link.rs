@@ -160,9 +160,9 @@ impl Sender {
         self.in_flight.len() - before
     }
 
-    /// As [`Sender::pump`], but keeps back the last packet while it has room for more records: for the
-    /// middle of a batch. Whoever receives works on the full ones meanwhile; a batch that is sent at
-    /// its end only makes the replicas work one after the other.
+    /// As [`Sender::pump`], but keeps back the last packet while it has room for more records: for
+    /// the middle of a batch. Whoever receives works on the full ones meanwhile; a batch that is
+    /// sent at its end only makes the replicas work one after the other.
     pub fn pump_full(
         &mut self,
         now: Instant,
@@ -307,11 +307,12 @@ impl Sender {
         self.resent += 1;
     }
 
-    /// One round trip a batch: many alike would make the next batch look late. Counted from the first
-    /// sending: most packets are sent again because the peer pauses (a quota of CPU time), not because
-    /// the path loses them. Longer than a pause, nobody knows which sending arrived: then the peer was
-    /// cut off, which says nothing of the path as it is now (Karn, Partridge 1987). The back-off stays,
-    /// so that a peer that is always as slow is known by a packet that is sent once.
+    /// One round trip a batch: many alike would make the next batch look late. Counted from the
+    /// first sending: most packets are sent again because the peer pauses (a quota of CPU time),
+    /// not because the path loses them. Longer than a pause, nobody knows which sending arrived:
+    /// then the peer was cut off, which says nothing of the path as it is now (Karn, Partridge
+    /// 1987). The back-off stays, so that a peer that is always as slow is known by a packet that
+    /// is sent once.
     fn sample(&mut self, rtt_ns: Duration, sent_once: bool) {
         if !sent_once && rtt_ns > PAUSE_MAX_NS {
             return;
@@ -561,8 +562,8 @@ impl Receiver {
         let bits = self.held.keys().map(|seq| seq - self.next - 1);
         let held = bits.take_while(|bit| *bit < 64).fold(0u64, |held, bit| held | 1 << bit);
         let (stream, next) = (self.stream, self.next);
-        let (life, is_short, queue) = (0, false, 0);
-        Ack { epoch, from: me, stream, next, held, applied, committed, life, is_short, queue }
+        let (entry, is_short, queue) = (0, false, 0);
+        Ack { epoch, from: me, stream, next, held, applied, committed, entry, is_short, queue }
     }
 }
 

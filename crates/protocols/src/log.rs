@@ -1,5 +1,6 @@
-//! The replicated log: encoded records without gaps, kept until every member of the epoch has them. Those
-//! that are dropped then stay for a while, for replicas that were away, as many as a bound of bytes allows.
+//! The replicated log: encoded records without gaps, kept until every member of the epoch has them.
+//! Those that are dropped then stay for a while, for replicas that were away, as many as a bound of
+//! bytes allows.
 
 use core::fmt;
 
@@ -11,7 +12,8 @@ use concord_wire::control::LogEnd;
 use crate::chunks::{Chunks, INDEX_BYTES};
 use crate::limits::Limits;
 
-/// Records by position. In steady state nothing is allocated, and a record stays where it was written.
+/// Records by position. In steady state nothing is allocated, and a record stays where it was
+/// written.
 #[derive(Clone, Default)]
 pub struct Log {
     /// The records behind `oldest`.
@@ -36,7 +38,8 @@ impl Log {
         Log { oldest: base.position, base, end: base, ..Log::default() }
     }
 
-    /// An empty log that keeps [`Limits::log_memory_bytes`] of what is dropped, for replicas that were away.
+    /// An empty log that keeps [`Limits::log_memory_bytes`] of what is dropped, for replicas that
+    /// were away.
     #[must_use]
     pub fn new(limits: &Limits) -> Log {
         let records = Chunks::new(limits.log_chunk_bytes);
@@ -55,8 +58,8 @@ impl Log {
         self.base
     }
 
-    /// The last position whose record is not here any more: whoever lacks that one cannot go on from
-    /// this log.
+    /// The last position whose record is not here any more: whoever lacks that one cannot go on
+    /// from this log.
     #[must_use]
     pub fn oldest(&self) -> Position {
         Position(self.oldest)
@@ -150,7 +153,8 @@ impl Log {
         if position.0 > self.oldest { self.records.record(position.0) } else { None }
     }
 
-    /// Drops all records up to `position`: every member has them. The newest of them stay in the tail.
+    /// Drops all records up to `position`: every member has them. The newest of them stay in the
+    /// tail.
     pub fn truncate(&mut self, position: Position) {
         let position = position.0.min(self.end.position);
         if position <= self.base.position {

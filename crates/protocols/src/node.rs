@@ -10,7 +10,7 @@ use concord_wire::control::{Config, Member, Protocol};
 use concord_wire::{Addr, Sink};
 
 use crate::counters::ReplicaCounters;
-use crate::journal::{BadEntry, Kept};
+use crate::journal::{BadEntry, DiskState};
 use crate::log::Log;
 use crate::replica::Replica;
 use crate::retire::Retired;
@@ -87,7 +87,8 @@ impl<E: Engine> Node<E> {
         inside!(self, node => node.engine_ready(now, sink));
     }
 
-    /// So many packets wait at its host behind a batch: said before [`Machine::flush`], where the host knows.
+    /// So many packets wait at its host behind a batch: said before [`Machine::flush`], where the
+    /// host knows.
     pub fn note_queue(&mut self, packets: usize) {
         match self {
             Node::Replica(_) => {}
@@ -113,7 +114,7 @@ impl<E: Engine> Node<E> {
     ///
     /// # Errors
     /// [`BadEntry`]: the state is not whole.
-    pub fn keep(&mut self, now: Now, kept: Kept, before: (u64, u64)) -> Result<(), BadEntry> {
+    pub fn keep(&mut self, now: Now, kept: DiskState, before: (u64, u64)) -> Result<(), BadEntry> {
         inside!(self, node => node.keep(now, kept, before))
     }
 

@@ -1,5 +1,5 @@
-//! What was ordered: the log, the newest sequence number that is in it or on its way to it, and the log's
-//! time. The same in every protocol.
+//! The ordered log: the log, the newest sequence number that is in it or on its way to it, and the
+//! log's time. The same in every protocol.
 
 use concord_core::{Guard, Guards, LogClock, Position, Seq};
 use concord_wire::control::LogEnd;
@@ -75,8 +75,8 @@ impl Ordered {
         true
     }
 
-    /// The log's time, for the next record. Where no key has a time to live (`is_timeless`), and none
-    /// that was ordered may get one, it steps to the own clock: nobody can tell.
+    /// The log's time, for the next record. Where no key has a time to live (`is_timeless`), and
+    /// none that was ordered may get one, it steps to the own clock: nobody can tell.
     pub(crate) fn stamp(&mut self, local_ms: u64, is_timeless: bool, guards: Guards) -> u64 {
         if !guards.on(Guard::LogClock) {
             return local_ms.max(self.last_now_ms);
@@ -156,8 +156,9 @@ mod tests {
         assert_eq!(count.seq_gaps, 2, "7 and 8");
     }
 
+    /// A record fits behind the end of the log that it was ordered in.
     #[test]
-    fn a_record_fits_behind_the_end_of_the_log_that_it_was_ordered_in() {
+    fn record_fits_after_its_log_end() {
         let mut ordered = Ordered::default();
         for position in 1..=3 {
             ordered.append(&record(position, 0));
@@ -173,8 +174,9 @@ mod tests {
         assert_eq!((fit(5, end.hash), fit(9, end.hash)), (Fit::Gap, Fit::Gap));
     }
 
+    /// The logs time goes on from the last record and where no key has one from the own clock.
     #[test]
-    fn the_logs_time_goes_on_from_the_last_record_and_where_no_key_has_one_from_the_own_clock() {
+    fn log_time_continues_from_records_or_clock() {
         let mut ordered = Ordered::default();
         assert_eq!(ordered.stamp(1_000, false, Guards::ALL), 1_000);
         let (next, bytes) = encoded(record(1, 90_000), 0);

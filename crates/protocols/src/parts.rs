@@ -1,7 +1,8 @@
 //! The parts in which a replica's state is copied, as they travel, in any protocol:
 //! - the client table, with where it stands in the log: records are streamed from there on;
 //! - the objects, chunk by chunk ([`concord_engine::copy`]): each as of a position of the log;
-//! - the results in the client table: of requests that were executed before their object was copied.
+//! - the results in the client table: of requests that were executed before their object was
+//!   copied.
 
 use alloc::vec::Vec;
 
@@ -75,8 +76,8 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// VR: whether it is as of before the view began, and can be made anew. A follower that copied from an earlier leader
-    /// may need it as of later.
+    /// VR: whether it is as of before the view began, and can be made anew. A follower that copied
+    /// from an earlier leader may need it as of later.
     pub(crate) fn is_early(&self, view_start: Position, executed: Position) -> bool {
         self.position < view_start && self.position < executed
     }
@@ -124,7 +125,7 @@ const _: () = assert!(SAVED_BYTES_MAX < PART_BYTES_MAX);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Executable {
     /// All of it.
-    Whole,
+    All,
     /// Nothing: its objects are yet to come, and their chunks will show what it did.
     Nothing,
     /// This command: the rest concerns objects that are yet to come.
@@ -138,11 +139,12 @@ impl Executable {
     pub(crate) fn command<'a>(&'a self, command: &'a [u8]) -> &'a [u8] {
         match self {
             Executable::Part(part) => part,
-            Executable::Whole | Executable::Nothing | Executable::Entangled => command,
+            Executable::All | Executable::Nothing | Executable::Entangled => command,
         }
     }
 
-    /// Whether there may be a place of which nobody who has the objects before it can execute `record`.
+    /// Whether there may be a place of which nobody who has the objects before it can execute
+    /// `record`.
     pub(crate) fn may_entangle(record: &Record<'_>) -> bool {
         let objects = record.further.as_slice().iter().chain([&record.obj_id]);
         let behind = objects.map(|object| place(*object) + 1);
@@ -155,12 +157,12 @@ impl Executable {
         let is_of_one = record.further.is_empty() && !record.flags.has(Flags::WILDCARD);
         if is_of_one || !guards.on(Guard::SeveralCopied) {
             let is_here = record.flags.has(Flags::WILDCARD) || place(record.obj_id) < from;
-            return if is_here { Executable::Whole } else { Executable::Nothing };
+            return if is_here { Executable::All } else { Executable::Nothing };
         }
         // What is no command is refused by all alike.
-        let Ok(command) = Command::parse(record.command) else { return Executable::Whole };
+        let Ok(command) = Command::parse(record.command) else { return Executable::All };
         match restrict(&command, &|key| place_of_key(key) < from) {
-            Restricted::Whole => Executable::Whole,
+            Restricted::All => Executable::All,
             Restricted::Nothing => Executable::Nothing,
             Restricted::Part(command) => Executable::Part(command),
             Restricted::Entangled => Executable::Entangled,
@@ -313,7 +315,7 @@ mod tests {
         let obj_id = concord_core::hash::object_id(&key);
         let record = Record { obj_id, ..Record::EMPTY };
         let of = |from| Executable::of(&record, from, Guards::ALL);
-        assert_eq!((of(at), of(at + 1)), (Executable::Nothing, Executable::Whole));
+        assert_eq!((of(at), of(at + 1)), (Executable::Nothing, Executable::All));
         // Of several each for itself.
         let (other, behind) = (b'b'..=b'z').map(key_at).find(|(_, behind)| *behind > at).unwrap();
         let further = FurtherIds::new(&[concord_core::hash::object_id(&other)]).unwrap();
@@ -322,10 +324,10 @@ mod tests {
         let set = set.encode(0, [&b"MSET"[..], &key, b"1", &other, b"2"]);
         let record = Record { obj_id, further, command: set, ..Record::EMPTY };
         let of = |from| Executable::of(&record, from, Guards::ALL);
-        assert_eq!((of(at), of(behind + 1)), (Executable::Nothing, Executable::Whole));
+        assert_eq!((of(at), of(behind + 1)), (Executable::Nothing, Executable::All));
         let part = Executable::Part(one.encode(0, [&b"MSET"[..], &key, b"1"]).to_vec());
         assert_eq!((of(at + 1), of(behind)), (part.clone(), part.clone()));
-        assert!(part.command(set) != set && Executable::Whole.command(set) == set);
+        assert!(part.command(set) != set && Executable::All.command(set) == set);
         assert!(!Executable::may_entangle(&record));
         // What is done to one hangs on the other.
         let both = both.encode(0, [&b"MSETNX"[..], &key, b"1", &other, b"2"]);
@@ -335,11 +337,12 @@ mod tests {
         // One of all keys, as if it named several.
         let flags = Flags::WILDCARD;
         let record = Record { flags, further: FurtherIds::NONE, command: b"no command", ..record };
-        assert_eq!(Executable::of(&record, 0, Guards::ALL), Executable::Whole);
+        assert_eq!(Executable::of(&record, 0, Guards::ALL), Executable::All);
     }
 
+    /// Fragments are asked for by and by and those of no use change nothing.
     #[test]
-    fn fragments_are_asked_for_by_and_by_and_those_of_no_use_change_nothing() {
+    fn fragments_are_requested_gradually() {
         let total_bytes = (FRAGMENTS_MAX + 2) * FRAGMENT_BYTES as u32;
         let hdr = FragmentHdr { version: 5, total_bytes, index: 0, count: 1 };
         let (mut part, piece) = (None, [7; FRAGMENT_BYTES]);

@@ -1,5 +1,6 @@
-//! What may still come of a packet on its way to a replica ([`Machine::relevance`](concord_core::Machine)).
-//! Each rule says why (docs/exhaustive.md).
+//! The effect that a packet on its way to a replica may still have
+//! ([`Machine::relevance`](concord_core::Machine)). Each rule says why
+//! (docs/internals/exhaustive.md).
 
 use concord_core::machine::Relevance;
 use concord_core::{Guard, Seq};
@@ -77,7 +78,7 @@ fn use_of_view(message: &VrMessage) -> Use {
         // They tell of lives as well (crash vectors).
         VrBody::Suspect
         | VrBody::LeaseRequest { .. }
-        | VrBody::Apart { .. }
+        | VrBody::LogMismatch { .. }
         | VrBody::Retire { .. }
         | VrBody::Recovery
         | VrBody::RecoveryResponse { .. }

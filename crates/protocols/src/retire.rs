@@ -2,8 +2,8 @@
 //!
 //! How is each protocol's own: `replica/retire.rs`, `vr/retire.rs`.
 //!
-//! It does not wait for ever: the controller may be down, and it does not take out the last one that has
-//! all the data. Then it stops answering, gives its leases back and goes all the same.
+//! It does not wait for ever: the controller may be down, and it does not take out the last one
+//! that has all the data. Then it stops answering, gives its leases back and goes all the same.
 
 use concord_core::{Duration, Instant, MS};
 
@@ -21,8 +21,8 @@ pub enum Retired {
     InOrder,
     /// It is the only member: nobody can go on.
     Alone,
-    /// It has waited for as long as it may: the controller is not reached, or nobody else has all of the
-    /// data, or no quorum goes on.
+    /// It has waited for as long as it may: the controller is not reached, or nobody else has all
+    /// of the data, or no quorum goes on.
     InVain,
 }
 
@@ -56,8 +56,9 @@ impl Retiring {
 mod tests {
     use super::*;
 
+    /// The first step is due at once and each other one a while after.
     #[test]
-    fn the_first_step_is_due_at_once_and_each_other_one_a_while_after() {
+    fn steps_are_spaced() {
         let mut retiring = Retiring::begin(Instant(5));
         assert_eq!((retiring.until, retiring.releases), (Instant(5).after(RETIRE_NS_MAX), 0));
         assert!(!retiring.is_due(Instant(4)));

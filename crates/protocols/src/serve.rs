@@ -1,6 +1,6 @@
-//! What a replica of any protocol does alike for its clients, once its protocol has decided that it
-//! may: it answers reads, stages the bodies of long writes and hands out long replies (trap T17), and
-//! ([`crate::expiry`]) has keys deleted whose time has come (trap T12).
+//! The service that a replica of any protocol gives its clients, once its protocol has decided that
+//! it may: it answers reads, stages the bodies of long writes and hands out long replies (trap
+//! T17), and ([`crate::expiry`]) has keys deleted whose time has come (trap T12).
 
 use alloc::vec::Vec;
 
@@ -13,17 +13,17 @@ use concord_wire::{
     Addr, Checked, Flags, Op, Packet, REPLY_BYTES_MAX, Repr, Sink, Status, WireError, checked_reply,
 };
 
-use crate::bodies::{Kept, Refused, Staging};
+use crate::bodies::{Refused, ReplyCache, Staging};
 use crate::counters::ReplicaCounters;
 use crate::expiry::{Expiring, Orderer};
+use crate::pending::{PendingRead, PendingWrite, emit_first_fragment};
 use crate::sessions::{Sessions, Verdict};
 use crate::setup::{InForce, ReplicaConfig};
-use crate::turn::{ReadTurn, Turn, emit_first_fragment};
 use crate::waiting::Waiting;
 use crate::watch::{EngineWatch, Reading};
 
-/// The state of a replica, as clients see it: the engine and the client table; and what is on its way
-/// from and to clients.
+/// The state of a replica, as clients see it: the engine and the client table; and what is on its
+/// way from and to clients.
 #[derive(Clone, Debug)]
 pub(crate) struct Serving<E> {
     node: NodeId,
@@ -35,7 +35,7 @@ pub(crate) struct Serving<E> {
     engine_watch: EngineWatch,
     pub(crate) sessions: Sessions,
     staging: Staging,
-    kept: Kept,
+    kept: ReplyCache,
     expiring: Expiring,
     /// Reads that wait for the engine.
     reading: Reading,
@@ -68,7 +68,7 @@ impl<E: Engine> Serving<E> {
             engine_watch: EngineWatch::new(setup.limits.engine_silence_ns),
             sessions: Sessions::new(setup.guards).with_room_for(setup.limits.sessions_max),
             staging: Staging::default(),
-            kept: Kept::new(setup.me.incarnation),
+            kept: ReplyCache::new(setup.me.incarnation),
             expiring: Expiring::default(),
             reading: Reading::default(),
             waiting: Waiting::default(),
@@ -102,8 +102,8 @@ impl<E: Engine> Serving<E> {
         Some(done)
     }
 
-    /// Looks whether the engine still answers, if it `owes` something. An engine that is silent for too
-    /// long is given up: then this is true.
+    /// Looks whether the engine still answers, if it `owes` something. An engine that is silent for
+    /// too long is given up: then this is true.
     pub(crate) fn gives_up_engine(
         &mut self,
         now: Instant,
@@ -133,22 +133,22 @@ impl<E: Engine> Serving<E> {
     pub(crate) fn read(
         &mut self,
         now: Now,
-        turn: &ReadTurn,
+        operation: &PendingRead,
         (repr, command): (&Repr, &[u8]),
         in_force: InForce,
         count: &mut ReplicaCounters,
         sink: &mut impl Sink,
     ) -> Read {
-        let (session, request) = (turn.asked.session, turn.asked.request);
+        let (session, request) = (operation.asked.session, operation.asked.request);
         if !self.reading.may_begin(session, request) {
             count.reads_queued += 1;
             return Read::Refused;
         }
         let Ok(command) = Command::parse(command) else {
             count.malformed += 1;
-            let reply = turn.reply(in_force.epoch, self.node);
+            let reply = operation.reply(in_force.epoch, self.node);
             Repr { status: Status::Malformed, ..reply }.emit(&[], &mut self.scratch);
-            self.send_answer(turn, command, in_force, sink);
+            self.send_answer(operation, command, in_force, sink);
             return Read::Refused;
         };
         let context = Context {
@@ -168,15 +168,15 @@ impl<E: Engine> Serving<E> {
     }
 
     /// A read waits for the engine no longer.
-    pub(crate) fn end_read(&mut self, turn: &ReadTurn) {
-        self.reading.end(turn.asked.session, turn.asked.request);
+    pub(crate) fn end_read(&mut self, operation: &PendingRead) {
+        self.reading.end(operation.asked.session, operation.asked.request);
     }
 
     /// The engine has read; `command`, if it is still known, is what.
     pub(crate) fn answer(
         &mut self,
         now: Now,
-        turn: &ReadTurn,
+        operation: &PendingRead,
         (reply, command): (&[u8], &[u8]),
         in_force: InForce,
         count: &mut ReplicaCounters,
@@ -186,8 +186,8 @@ impl<E: Engine> Serving<E> {
         const _: () = assert!(concord_engine::STRING_BYTES_MAX + 32 <= REPLY_BYTES_MAX);
         const TOO_LONG: &[u8] = b"-ERR the reply is longer than 64 MiB (Concord's limit)\r\n";
         let reply = if reply.len() > REPLY_BYTES_MAX { TOO_LONG } else { reply };
-        let mut repr = turn.reply(in_force.epoch, self.node);
-        let key = (turn.asked.session, turn.asked.request);
+        let mut repr = operation.reply(in_force.epoch, self.node);
+        let key = (operation.asked.session, operation.asked.request);
         if reply.len() <= BODY_BYTES_MAX {
             repr.emit(reply, &mut self.scratch);
         } else if let Some(version) = self.kept.keep(now.instant, key, reply) {
@@ -197,23 +197,23 @@ impl<E: Engine> Serving<E> {
             count.replies_without_room += 1;
             Repr { status: Status::Busy, ..repr }.emit(&[], &mut self.scratch);
         }
-        self.send_answer(turn, command, in_force, sink);
+        self.send_answer(operation, command, in_force, sink);
     }
 
     /// Sends the answer to a read, which is written.
     fn send_answer(
         &mut self,
-        turn: &ReadTurn,
+        operation: &PendingRead,
         command: &[u8],
         in_force: InForce,
         sink: &mut impl Sink,
     ) {
         if let Some(switch) = in_force.checked {
-            let seq = turn.asked.seq;
+            let seq = operation.asked.seq;
             let checked = Checked { seq, switch, ..Checked::default() };
             checked_reply(&mut self.scratch, checked, command);
         }
-        sink.send(self.to(in_force, turn.asked.client), &self.scratch);
+        sink.send(self.to(in_force, operation.asked.client), &self.scratch);
     }
 
     /// Sends the fragments of a long reply that its client asks for (trap T17).
@@ -304,30 +304,30 @@ impl<E: Engine> Serving<E> {
         self.staging.take((repr.session, repr.request), version)
     }
 
-    /// A write was answered by this replica: one that waits and found nothing, or not enough, is remembered; by any other
-    /// one, those hear of it who wait for its objects.
+    /// A write was answered by this replica: one that waits and found nothing, or not enough, is
+    /// remembered; by any other one, those hear of it who wait for its objects.
     pub(crate) fn tell_waiting(
         &mut self,
-        turn: &Turn,
+        operation: &PendingWrite,
         in_force: InForce,
         count: &mut ReplicaCounters,
         sink: &mut impl Sink,
     ) {
-        let asked = &turn.asked;
-        match turn.verdict {
+        let asked = &operation.asked;
+        match operation.verdict {
             Verdict::Execute | Verdict::Duplicate => {}
             Verdict::Nothing | Verdict::Refused(_) => return,
         }
         if asked.flags.has(Flags::WAITS) {
             let result = self.sessions.result(asked.session, asked.request);
             if result.is_some_and(resp::ends_in_null) {
-                return self.waiting.add(asked.client, asked.obj_id, &turn.further);
+                return self.waiting.add(asked.client, asked.obj_id, &operation.further);
             }
         }
         if self.waiting.is_empty() {
             return;
         }
-        let told = self.waiting.take(asked.flags, asked.obj_id, &turn.further);
+        let told = self.waiting.take(asked.flags, asked.obj_id, &operation.further);
         for (client, object) in told {
             let flags = Flags(0).set(Flags::WILDCARD, object.is_none());
             let (obj_id, node, epoch) = (object.unwrap_or_default(), self.node, in_force.epoch);
@@ -370,7 +370,8 @@ impl<E: Engine> Serving<E> {
         self.expiring.is_due(now)
     }
 
-    /// Whether there are more of them than were asked for; what was ordered up to `settled` is done.
+    /// Whether there are more of them than were asked for; what was ordered up to `settled` is
+    /// done.
     pub(crate) fn has_more_expiries(&mut self, settled: Position) -> bool {
         self.expiring.goes_on(settled)
     }
@@ -400,7 +401,7 @@ impl<E: Engine> Serving<E> {
 /// A read's reply was kept for its client, a write's is in the client table.
 fn long_reply<'a>(
     now: Instant,
-    kept: &'a mut Kept,
+    kept: &'a mut ReplyCache,
     sessions: &'a Sessions,
     (session, request): (SessionId, RequestNumber),
     version: u64,
@@ -419,8 +420,9 @@ mod tests {
 
     use super::*;
 
+    /// A long reply is given only to who asks for that very version.
     #[test]
-    fn t17_a_long_reply_is_given_only_to_who_asks_for_that_very_version() {
+    fn t17_long_reply_only_for_its_version() {
         let (at, session, write) = (Instant(0), SessionId(7), RequestNumber(1));
         let record = Record { session, request: write, ..Record::EMPTY };
         let mut sessions = Sessions::new(Guards::ALL);
@@ -428,7 +430,7 @@ mod tests {
         assert_eq!(sessions.admit(&record), Verdict::Execute);
         let (result, read) = ([b'x'; 3_000], RequestNumber(1 | READ_BIT));
         sessions.complete(session, write, &result);
-        let mut kept = Kept::new(1);
+        let mut kept = ReplyCache::new(1);
         let of_read = kept.keep(at, (session, read), b"read").unwrap();
         let mut reply = |request, version| {
             let key = (session, request);

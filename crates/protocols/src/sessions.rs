@@ -1,11 +1,11 @@
 //! The client table (trap T16): a write is executed at most once.
 //!
 //! Sessions have an id unique per process start and are registered through the replicated log; each
-//! request carries the lowest unanswered one; the table keeps every result above it. It changes only
-//! by records in log order, so that every replica holds the same.
+//! request carries the lowest unanswered one; the table keeps every result above it. It changes
+//! only by records in log order, so that every replica holds the same.
 //!
-//! A late duplicate of a registration must not bring an evicted session back, with an empty table: a
-//! registration names a log position that its client heard of, and is refused if a session that
+//! A late duplicate of a registration must not bring an evicted session back, with an empty table:
+//! a registration names a log position that its client heard of, and is refused if a session that
 //! registered behind that position was evicted.
 
 use alloc::boxed::Box;
@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 
 /// Most sessions at once; the one longest without a write makes room.
 pub const SESSIONS_MAX: usize = 1_024;
-/// Most bytes of long results that the table keeps, beside what is as long as the window. Beyond, the
-/// oldest ones of the session that has most of them are dropped: the request stays executed, whoever
-/// asks for the result again hears that its outcome is not known.
+/// Most bytes of long results that the table keeps, beside what is as long as the window. Beyond,
+/// the oldest ones of the session that has most of them are dropped: the request stays executed,
+/// whoever asks for the result again hears that its outcome is not known.
 pub const RESULTS_BYTES_MAX: usize = 128 << 20;
 const INLINE_BYTES: usize = 22;
 /// The reply to a write that was refused since a disk has no room.
@@ -62,7 +62,7 @@ struct Session {
     low: u64,
     entries: VecDeque<Entry>,
     registered: Position,
-    touched: Position,
+    last_used: Position,
     /// Bytes of its long results.
     long_bytes: usize,
 }
@@ -95,7 +95,7 @@ struct SavedSession {
     id: u64,
     low: u64,
     registered: u64,
-    touched: u64,
+    last_used: u64,
     entries: Vec<SavedEntry>,
 }
 
@@ -169,7 +169,7 @@ impl Sessions {
         let Some(session) = self.by_id.get_mut(&record.session.0) else {
             return Verdict::Refused(Status::SessionExpired);
         };
-        session.touched = record.position;
+        session.last_used = record.position;
         let request = record.request.0;
         let before = session.long_bytes;
         session.raise_low(request.saturating_sub(u64::from(record.low_delta)));
@@ -258,7 +258,7 @@ impl Sessions {
 
     fn register(&mut self, id: SessionId, heard: RequestNumber, position: Position) -> Verdict {
         if let Some(session) = self.by_id.get_mut(&id.0) {
-            session.touched = position;
+            session.last_used = position;
             return Verdict::Nothing;
         }
         if heard.0 < self.evicted.0 {
@@ -266,15 +266,15 @@ impl Sessions {
         }
         if self.by_id.len() >= self.sessions_max {
             // Positions are unique, so that every replica picks the same one in any map order.
-            let oldest = self.by_id.iter().min_by_key(|(_, s)| s.touched).map(|(id, _)| *id);
+            let oldest = self.by_id.iter().min_by_key(|(_, s)| s.last_used).map(|(id, _)| *id);
             if let Some(evicted) = oldest.and_then(|oldest| self.by_id.remove(&oldest)) {
                 self.evicted = self.evicted.max(evicted.registered);
                 self.long_bytes -= evicted.long_bytes;
             }
         }
         let (entries, long_bytes) = (VecDeque::new(), 0);
-        let (registered, touched) = (position, position);
-        self.by_id.insert(id.0, Session { low: 1, entries, registered, touched, long_bytes });
+        let (registered, last_used) = (position, position);
+        self.by_id.insert(id.0, Session { low: 1, entries, registered, last_used, long_bytes });
         Verdict::Nothing
     }
 
@@ -285,7 +285,7 @@ impl Sessions {
             id: *id,
             low: session.low,
             registered: session.registered.0,
-            touched: session.touched.0,
+            last_used: session.last_used.0,
             entries: session.entries.iter().map(Entry::save).collect(),
         };
         let mut sessions: Vec<SavedSession> = self.by_id.iter().map(save).collect();
@@ -313,7 +313,7 @@ impl Sessions {
                 long_bytes: entries.iter().map(Entry::long_bytes).sum(),
                 entries,
                 registered: Position(session.registered),
-                touched: Position(session.touched),
+                last_used: Position(session.last_used),
             };
             self.long_bytes += restored.long_bytes;
             self.by_id.insert(session.id, restored);
@@ -458,8 +458,9 @@ mod tests {
         table
     }
 
+    /// The retry of a lost request is executed after a later one.
     #[test]
-    fn t16a_the_retry_of_a_lost_request_is_executed_after_a_later_one() {
+    fn t16a_lost_request_retry_after_a_later_one() {
         let mut table = registered();
         assert_eq!(table.admit(&record(7, 6, 5, 0)), Verdict::Execute);
         table.complete(SessionId(7), RequestNumber(6), b"six");
@@ -492,8 +493,9 @@ mod tests {
         assert_eq!(table.admit(&record(7, 1, 1, 0)), Verdict::Refused(Status::SessionExpired));
     }
 
+    /// A late duplicate of a registration brings no evicted session back.
     #[test]
-    fn t16c_a_late_duplicate_of_a_registration_brings_no_evicted_session_back() {
+    fn t16c_late_registration_revives_no_session() {
         let mut table = registered();
         assert_eq!(table.admit(&record(7, 1, 1, 0)), Verdict::Execute);
         for id in 0..SESSIONS_MAX as u64 {
@@ -545,8 +547,9 @@ mod tests {
         assert_eq!(table.admit(&record(7, 9, 9, 8)), Verdict::Execute);
     }
 
+    /// The bytes of results are bounded and what was executed stays so.
     #[test]
-    fn bug_15_13_the_bytes_of_results_are_bounded_and_what_was_executed_stays_so() {
+    fn bug_15_13_result_bytes_are_bounded() {
         let mut table = registered();
         table.long_bytes_max = 10_000;
         table.admit(&hello(8, 0, 2));

@@ -1,4 +1,4 @@
-//! What a replica of any protocol is told at its start, where it stands, and how often it speaks.
+//! The configuration of a replica of any protocol, its address, and its intervals.
 
 use concord_core::{Duration, Epoch, Guards, LogClock, MS, SEC, SwitchId};
 use concord_wire::Addr;
@@ -32,11 +32,12 @@ pub enum SlowReads {
     LeaderLease,
     /// It asks a quorum for each read, or batch of reads (ReadIndex, Raft §8): no clock counts.
     ReadIndex,
-    /// Raft without a switch's help: followers answer reads of key groups without a write under way, by leases of the
-    /// leader, which waits with each write for all who hold one. The leader answers by its own lease.
+    /// Raft without a switch's help: followers answer reads of key groups without a write under
+    /// way, by leases of the leader, which waits with each write for all who hold one. The leader
+    /// answers by its own lease.
     FollowerLease,
-    /// Raft without a switch's help: any replica asks a quorum where their logs end, and answers when all up to the highest
-    /// end is executed (quorum reads). No leader and no clock counts.
+    /// Raft without a switch's help: any replica asks a quorum where their logs end, and answers
+    /// when all up to the highest end is executed (quorum reads). No leader and no clock counts.
     Quorum,
 }
 

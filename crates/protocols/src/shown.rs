@@ -1,7 +1,7 @@
-//! What every replica shows of itself to those who host it, whatever its protocol.
+//! The status that every replica shows to its host, whatever its protocol.
 
-/// The accessors, of a machine with the fields `setup`, `serving`, `ordered`, `executed`, `committed` and
-/// `count`, whose configuration is in the named one.
+/// The accessors, of a machine with the fields `setup`, `serving`, `ordered`, `executed`,
+/// `committed` and `count`, whose configuration is in the named one.
 macro_rules! shown {
     ($($config:ident).+) => {
         /// The engine, for drivers that feed it.

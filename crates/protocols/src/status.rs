@@ -1,4 +1,4 @@
-//! What is shown of a replica of any protocol.
+//! The status of a replica of any protocol.
 
 use concord_core::{Epoch, NodeId, Position};
 
@@ -22,7 +22,7 @@ pub struct ReplicaStatus {
     /// Up to where it knows the log to be committed.
     pub committed: Position,
     /// Whether all that was agreed when the epoch opened is executed here.
-    pub whole: bool,
+    pub caught_up: bool,
     /// How much of the state it has, in percent, if it joins.
     pub copied_percent: Option<u8>,
     /// Whether it may answer alone.

@@ -1,7 +1,8 @@
-//! Who waits for a write of an object: clients whose commands found nothing there ([`Flags::WAITS`]). The
-//! replica that answers writes knows them, in the order in which they came, and tells each once when the
-//! object was written. What it knows is soft: it is in no copy and in no log, and goes with the replica, or
-//! when there is too much of it. So clients look by themselves now and then.
+//! The clients that wait for a write of an object: clients whose commands found nothing there
+//! ([`Flags::WAITS`]). The replica that answers writes knows them, in the order in which they came,
+//! and tells each once when the object was written. What it knows is soft: it is in no copy and in
+//! no log, and goes with the replica, or when there is too much of it. So clients look by
+//! themselves now and then.
 
 use alloc::vec::Vec;
 
@@ -10,7 +11,8 @@ use concord_wire::{Addr, Flags, FurtherIds};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-/// Most pairs of an object and a client that are known; half of them, the oldest, go when there are more.
+/// Most pairs of an object and a client that are known; half of them, the oldest, go when there are
+/// more.
 pub(crate) const WAITING_MAX: usize = 131_072;
 
 type ByObject = HashMap<ObjectId, Vec<Addr>, FxBuildHasher>;
@@ -57,8 +59,8 @@ impl Waiting {
         }
     }
 
-    /// These objects were written: who waits for one of them, and for which; `None`: for anything. They are
-    /// forgotten.
+    /// These objects were written: who waits for one of them, and for which; `None`: for anything.
+    /// They are forgotten.
     pub(crate) fn take(
         &mut self,
         flags: Flags,
@@ -119,8 +121,9 @@ mod tests {
         assert!(waiting.is_empty());
     }
 
+    /// A write of all keys is told to all and one that names its own is not.
     #[test]
-    fn a_write_of_all_keys_is_told_to_all_and_one_that_names_its_own_is_not() {
+    fn all_keys_write_is_told_to_all() {
         let mut waiting = Waiting::default();
         for port in [3, 1, 2] {
             waiting.add(client(port), ObjectId(u32::from(port)), &FurtherIds::NONE);
@@ -142,8 +145,9 @@ mod tests {
         assert_eq!(told(&mut waiting, ONE, WAITING_MAX as u32), [1]);
     }
 
+    /// Object 0 is one like others and so are several of which it is the first.
     #[test]
-    fn object_0_is_one_like_others_and_so_are_several_of_which_it_is_the_first() {
+    fn object_0_and_several_objects() {
         let mut waiting = Waiting::default();
         for object in [0, 1, 2] {
             waiting.add(client(1), ObjectId(object), &FurtherIds::NONE);

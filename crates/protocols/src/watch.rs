@@ -1,5 +1,5 @@
-//! Whether the engine still answers. One that is silent for too long while it owes an answer is given
-//! up: whoever waits for it neither answers nor takes part, and what it is sent piles up.
+//! Whether the engine still answers. One that is silent for too long while it owes an answer is
+//! given up: whoever waits for it neither answers nor takes part, and what it is sent piles up.
 
 use alloc::collections::BTreeSet;
 

@@ -1,7 +1,8 @@
-//! What replicas make of a log on disk whose entries make no sense: nothing panics, and a record whose bytes are not what
-//! was written is refused. (Other changes may make a log that a replica could have written, and is taken.) The frames of
-//! a log are checked before (`crates/log`); here each entry is well formed by itself, and says what no replica wrote, or
-//! stands where none would: changed, dropped, doubled, swapped, of other positions.
+//! Replicas that start from logs whose entries make no sense: nothing panics, and a record whose
+//! bytes are not what was written is refused. (Other changes may make a log that a replica could
+//! have written, and is taken.) The frames of a log are checked before (`crates/log`); here each
+//! entry is well formed by itself, and says what no replica wrote, or stands where none would:
+//! changed, dropped, doubled, swapped, of other positions.
 //!
 //! `CONCORD_ENTRIES` sets another number of logs, `CONCORD_ENTRIES_SEED` the seed.
 #![allow(clippy::unwrap_used)]
@@ -14,7 +15,7 @@ use concord_engine::Shimmed;
 use concord_engine::command::CommandBuf;
 use concord_engine::memory::Memory;
 use concord_log::{Entry, Identity, Marks, Origin, Part, Writer, entries};
-use concord_protocols::{Kept, Node, Phase, ReplicaConfig};
+use concord_protocols::{DiskState, Node, Phase, ReplicaConfig};
 use concord_wire::control::{Config, LogEnd, Member, Membership, Message as _, Program, Protocol};
 use concord_wire::record::Record;
 use concord_wire::{Flags, GroupId, Status};
@@ -92,7 +93,8 @@ fn command(words: &str) -> Vec<u8> {
     CommandBuf::new().encode(1, words.split(' ').map(str::as_bytes)).to_vec()
 }
 
-/// A record of any kind behind `end`: two sessions register, and write; or whatever else comes to mind.
+/// A record of any kind behind `end`: two sessions register, and write; or whatever else comes to
+/// mind.
 fn record(rng: &mut Rng, end: &mut LogEnd, registered: &mut u64) -> Own {
     let words =
         ["SET k v", "INCR n", "LPUSH l a", "SET t v PX 100", "HSET h f v", "DEL k", "NOSUCH x"];
@@ -138,7 +140,7 @@ fn snapshot(log: &[Own]) -> Vec<Own> {
     let marks = Marks { run: 2, ..Marks::default() };
     let (storage, is_intact, snapshot_every_bytes) = (7, true, 1 << 20);
     let (owed, acks_early) = (false, false);
-    let kept = Kept { storage, is_intact, marks, snapshot_every_bytes, owed, acks_early };
+    let kept = DiskState { storage, is_intact, marks, snapshot_every_bytes, owed, acks_early };
     if replica.keep(at(1_000), kept, (0, 0)).is_err() {
         return vec![];
     }
@@ -266,7 +268,7 @@ fn restore(protocol: Protocol, log: &[Own]) -> bool {
     let marks = Marks { run: 2, ..Marks::default() };
     let (owed, acks_early, is_intact) = (false, false, true);
     let kept =
-        Kept { storage: 7, is_intact, marks, snapshot_every_bytes: 1 << 20, owed, acks_early };
+        DiskState { storage: 7, is_intact, marks, snapshot_every_bytes: 1 << 20, owed, acks_early };
     if replica.keep(at(1_000), kept, (0, 0)).is_err() {
         return false;
     }
@@ -281,8 +283,9 @@ fn restore(protocol: Protocol, log: &[Own]) -> bool {
     true
 }
 
+/// Entries that make no sense panic nothing and a damaged record is refused.
 #[test]
-fn entries_that_make_no_sense_panic_nothing_and_a_damaged_record_is_refused() {
+fn senseless_entries_do_not_panic() {
     let seed = setting("CONCORD_ENTRIES_SEED", 1);
     let (mut taken, mut refused, mut records) = (0u64, 0u64, 0u64);
     for number in 0..setting("CONCORD_ENTRIES", LOGS) {

@@ -1,4 +1,4 @@
-//! What a replica says of itself before and after its disk has what it says (trap T7), by hand.
+//! A replica's messages before and after its disk has their state (trap T7), step by step.
 #![allow(clippy::unwrap_used)]
 
 #[cfg(feature = "mutants")]
@@ -7,7 +7,7 @@ use concord_core::{Addr, Epoch, Guards, Instant, MS, NodeId, Now, Position, Sess
 use concord_engine::Shimmed;
 use concord_engine::memory::Memory;
 use concord_log::{Entry, Marks, Origin};
-use concord_protocols::{Kept, Limits, Phase, Replica, ReplicaConfig};
+use concord_protocols::{DiskState, Limits, Phase, Replica, ReplicaConfig};
 use concord_wire::control::{
     Config, CopyMessage, LogEnd, Member, Membership, Message as _, Program, Protocol, Standing,
 };
@@ -39,7 +39,7 @@ fn started(
     let lease_ns = if is_new { 0 } else { LEASE_MS * MS };
     let marks = Marks { run: 2, lease_ns, owes: owed || acks_early, ..Marks::default() };
     let (is_intact, snapshot_every_bytes) = (true, 1 << 20);
-    let kept = Kept { storage: 7, is_intact, marks, snapshot_every_bytes, owed, acks_early };
+    let kept = DiskState { storage: 7, is_intact, marks, snapshot_every_bytes, owed, acks_early };
     replica.keep(at(1_000), kept, (0, lease_ns)).unwrap();
     replica
 }
@@ -107,7 +107,7 @@ fn tick(replica: &mut Replica<Shimmed<Memory>>, ms: u64) {
 #[test]
 fn an_epoch_is_heard_of_once_it_is_on_the_disk() {
     let mut replica = restarted(Guards::ALL, true);
-    assert_eq!(replica.standing(at(1_000)), Standing::Kept { intact: true });
+    assert_eq!(replica.standing(at(1_000)), Standing::Returning { intact: true });
     configure(&mut replica, 1_000, &[ME]);
     assert!(replica.config().is_none() && replica.phase() == Phase::Out);
     assert!(sync(&mut replica, 1_001) > 0);
@@ -116,8 +116,9 @@ fn an_epoch_is_heard_of_once_it_is_on_the_disk() {
     assert_eq!(replica.phase(), Phase::Open);
 }
 
+/// Where what is kept is damaged another snapshot takes its place.
 #[test]
-fn where_what_is_kept_is_damaged_another_snapshot_takes_its_place() {
+fn damaged_snapshot_is_replaced() {
     let mut replica = restarted(Guards::ALL, true);
     configure(&mut replica, 1_000, &[ME]);
     sync(&mut replica, 1_001);
@@ -152,8 +153,9 @@ fn opens_at(guards: Guards) -> u64 {
     opened.unwrap()
 }
 
+/// A replica that starts again opens no epoch before the leases of before are over.
 #[test]
-fn t2_a_replica_that_starts_again_opens_no_epoch_before_the_leases_of_before_are_over() {
+fn t2_restart_opens_no_epoch_before_old_leases_end() {
     let opened = opens_at(Guards::ALL);
     assert!((1_000 + LEASE_MS..1_000 + 2 * LEASE_MS).contains(&opened), "{opened}");
 }
@@ -174,7 +176,7 @@ fn joining(guards: Guards) -> Replica<Shimmed<Memory>> {
 
 /// Who is made a member earlier has the whole group wait: nobody opens the epoch without it.
 #[test]
-fn bug_16_20_a_replica_that_joins_again_is_copied_once_the_leases_of_before_are_over() {
+fn bug_16_20_rejoiner_is_copied_once_old_leases_end() {
     let replica = joining(Guards::ALL);
     assert_eq!(replica.standing(at(1_001)), Standing::Copying);
     assert_eq!(replica.standing(at(1_000 + LEASE_MS)), Standing::Copied);
@@ -206,7 +208,7 @@ fn tail_with_a_record(mut replica: Replica<Shimmed<Memory>>) -> Replica<Shimmed<
     let end = LogEnd { position: 1, hash: first_record().emit(0, &mut bytes) };
     Membership::Open { epoch: 1, from: HEAD.node, end, waits: true }.emit(&mut packet);
     replica.handle(at(1_001), &packet, &mut vec![]);
-    assert_eq!((replica.phase(), replica.is_whole()), (Phase::Open, false));
+    assert_eq!((replica.phase(), replica.is_caught_up()), (Phase::Open, false));
     let data = Data {
         epoch: Epoch(1),
         from: NodeId(HEAD.node),
@@ -225,11 +227,11 @@ fn tail_with_a_record(mut replica: Replica<Shimmed<Memory>>) -> Replica<Shimmed<
 
 /// Such a tail: whether it calls itself whole with the record, before and
 /// after its disk has it.
-fn is_whole(guards: Guards) -> (bool, bool) {
+fn is_caught_up(guards: Guards) -> (bool, bool) {
     let mut replica = tail_with_a_record(restarted(guards, true));
     let mut packet = vec![];
     assert_eq!((replica.executed(), replica.committed()), (Position(1), Position(0)));
-    let before = replica.is_whole();
+    let before = replica.is_caught_up();
     sync(&mut replica, 1_003);
     replica.flush(at(1_003), &mut vec![]);
     assert_eq!(replica.committed(), Position(0), "the head has not said that its disk has it");
@@ -237,22 +239,23 @@ fn is_whole(guards: Guards) -> (bool, bool) {
     replica.handle(at(1_004), &packet, &mut vec![]);
     replica.flush(at(1_004), &mut vec![]);
     assert_eq!(replica.committed(), Position(1));
-    (before, replica.is_whole())
+    (before, replica.is_caught_up())
 }
 
 #[test]
 fn t7_a_replica_is_whole_once_its_disk_has_what_was_agreed() {
-    assert_eq!(is_whole(Guards::ALL), (false, true));
+    assert_eq!(is_caught_up(Guards::ALL), (false, true));
 }
 
 #[cfg(feature = "mutants")]
 #[test]
 fn t7_without_the_guard_it_is_whole_before() {
-    assert_eq!(is_whole(Guards::without(Guard::DurableWhole)), (true, true));
+    assert_eq!(is_caught_up(Guards::without(Guard::DurableCaughtUp)), (true, true));
 }
 
+/// What is synced each second is committed before and written within one.
 #[test]
-fn what_is_synced_each_second_is_committed_before_and_written_within_one() {
+fn interval_commits_first_and_writes_within_a_second() {
     let mut replica = started(Guards::ALL, true, (false, true));
     configure(&mut replica, 1_000, &[HEAD, ME]);
     assert!(sync(&mut replica, 1_001) > 0, "the epoch waits for the disk all the same");
@@ -265,7 +268,7 @@ fn what_is_synced_each_second_is_committed_before_and_written_within_one() {
     Data { epoch, from, stream, link_seq, committed, first, last, piece }.emit(&mut packet);
     replica.handle(at(1_002), &packet, &mut vec![]);
     replica.flush(at(1_002), &mut vec![]);
-    assert_eq!((replica.committed(), replica.is_whole()), (Position(1), true));
+    assert_eq!((replica.committed(), replica.is_caught_up()), (Position(1), true));
     // That it is whole is told the disk at once; the next record waits.
     assert!(sync(&mut replica, 1_003) > 0);
     assert_eq!(sync(&mut replica, 1_003), 0);
@@ -285,17 +288,18 @@ fn what_is_synced_each_second_is_committed_before_and_written_within_one() {
 #[test]
 fn one_that_may_owe_records_is_not_intact() {
     let replica = started(Guards::ALL, false, (true, true));
-    assert_eq!(replica.standing(at(1_000)), Standing::Kept { intact: false });
+    assert_eq!(replica.standing(at(1_000)), Standing::Returning { intact: false });
     let replica = started(Guards::ALL, false, (true, false));
     assert_eq!(
         replica.standing(at(1_000)),
-        Standing::Kept { intact: false },
+        Standing::Returning { intact: false },
         "whatever it does from now on"
     );
 }
 
+/// A rack begins with a state and without the sessions of before.
 #[test]
-fn t16_a_rack_begins_with_a_state_and_without_the_sessions_of_before() {
+fn t16_rack_from_a_state_has_no_old_sessions() {
     let setup = ReplicaConfig::new(ME, CONTROLLER);
     let mut replica = Replica::new(setup, Shimmed::new(Memory::new(0)));
     let mut bytes = vec![];
@@ -315,7 +319,7 @@ fn t16_a_rack_begins_with_a_state_and_without_the_sessions_of_before() {
     let (marks, is_intact, owed, acks_early) =
         (Marks { run: 1, ..Marks::default() }, true, false, false);
     let kept =
-        Kept { storage: 7, is_intact, marks, snapshot_every_bytes: 1 << 20, owed, acks_early };
+        DiskState { storage: 7, is_intact, marks, snapshot_every_bytes: 1 << 20, owed, acks_early };
     replica.keep(at(1_000), kept, (0, 0)).unwrap();
     assert_eq!(replica.standing(at(1_000)), Standing::Founding { origin: 9, switch_id: 4 });
     configure(&mut replica, 1_001, &[ME]);
@@ -338,8 +342,8 @@ fn said_of_durable(
     own.filter_map(|(_, packet)| Durable::parse(packet).ok()).map(|said| said.durable).collect()
 }
 
-/// Another member waits for its disk, and may come back without what it did not say: what counts at the tail is its
-/// word, whether the tail has a disk or not.
+/// Another member waits for its disk, and may come back without what it did not say: what counts at
+/// the tail is its word, whether the tail has a disk or not.
 fn commits_when_told(replica: Replica<Shimmed<Memory>>) {
     let mut replica = tail_with_a_record(replica);
     sync(&mut replica, 1_003);
@@ -356,19 +360,21 @@ fn commits_when_told(replica: Replica<Shimmed<Memory>>) {
     assert_eq!(said_of_durable(&mut replica, 1_201..1_400), []);
 }
 
+/// A tail commits what members say that do not wait for their disks.
 #[test]
-fn bug_16_21_a_tail_commits_what_members_say_that_do_not_wait_for_their_disks() {
+fn bug_16_21_tail_commits_what_members_without_disks_say() {
     commits_when_told(restarted(Guards::ALL, true));
 }
 
+/// A tail that waits for no disk waits for those of the members before it.
 #[test]
-fn bug_16_23_a_tail_that_waits_for_no_disk_waits_for_those_of_the_members_before_it() {
+fn bug_16_23_diskless_tail_waits_for_earlier_members_disks() {
     commits_when_told(started(Guards::ALL, true, (false, true)));
     commits_when_told(Replica::new(setup(Guards::ALL), Shimmed::new(Memory::new(0))));
 }
 
-/// The head of a chain of two, which waits for its disk or not, as the tail does or not: what it says of durable logs by
-/// itself until the tail has heard it.
+/// The head of a chain of two, which waits for its disk or not, as the tail does or not: what it
+/// says of durable logs by itself until the tail has heard it.
 fn told(acks_early: bool, waits: bool) -> Vec<Position> {
     let mut replica = started(Guards::ALL, true, (false, acks_early));
     configure(&mut replica, 1_000, &[ME, HEAD]);
@@ -395,8 +401,9 @@ fn told(acks_early: bool, waits: bool) -> Vec<Position> {
     said
 }
 
+/// Where any member waits for its disk all say what is durable.
 #[test]
-fn bug_16_23_where_any_member_waits_for_its_disk_all_say_what_is_durable() {
+fn bug_16_23_any_waiting_member_makes_all_say_durable() {
     let all = Position(u64::MAX);
     assert!(told(true, true).iter().all(|said| *said == all));
     assert!(!told(true, true).is_empty());

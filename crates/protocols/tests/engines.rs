@@ -1,5 +1,5 @@
-//! Replicas of every protocol whose engines are servers of their own: they answer when the test lets
-//! them, or never.
+//! Replicas of every protocol whose engines are servers of their own: they answer when the test
+//! lets them, or never.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
@@ -386,8 +386,9 @@ fn uncommitted_all_keys(guards: Guards) -> Vec<Vec<u8>> {
     b.read_replies()
 }
 
+/// A read of all keys shows nothing that is not committed.
 #[test]
-fn bug_15_5_a_read_of_all_keys_shows_nothing_that_is_not_committed() {
+fn bug_15_5_all_keys_read_shows_only_commits() {
     assert_eq!(uncommitted_all_keys(Guards::ALL), Vec::<Vec<u8>>::new());
     let mut b = Bench::new(Protocol::PrimaryBackup, Guards::ALL);
     b.write(Flags(0), &["SET", "k", "v"]);
@@ -398,7 +399,7 @@ fn bug_15_5_a_read_of_all_keys_shows_nothing_that_is_not_committed() {
 
 /// The position that the read waits for may be another write's in the next epoch.
 #[test]
-fn t6_a_read_that_the_engine_finished_in_a_later_epoch_waits_for_no_write_of_an_earlier_one() {
+fn t6_read_finished_in_a_later_epoch_waits_for_no_old_write() {
     let mut b = Bench::new(Protocol::PrimaryBackup, Guards::ALL);
     b.server(1).lets = 0;
     b.write(Flags(0), &["SET", "k", "v"]);
@@ -420,8 +421,9 @@ fn t6_a_read_that_the_engine_finished_in_a_later_epoch_waits_for_no_write_of_an_
     assert_eq!(b.at(1).counters().reads_waited, 1, "what the others saw was committed");
 }
 
+/// Craqs head passes a read of all keys on while a write is at its engine.
 #[test]
-fn bug_15_5_craqs_head_passes_a_read_of_all_keys_on_while_a_write_is_at_its_engine() {
+fn bug_15_5_craq_head_passes_all_keys_reads_on() {
     let mut b = Bench::new(Protocol::Craq, Guards::ALL);
     b.write(Flags(0), &["SET", "k", "v"]);
     b.read(1, 1, &["DBSIZE"]);
@@ -429,8 +431,9 @@ fn bug_15_5_craqs_head_passes_a_read_of_all_keys_on_while_a_write_is_at_its_engi
     assert_eq!(b.read_replies(), [b":0\r\n".to_vec()], "the tail answers");
 }
 
+/// Craqs head takes writes after an epoch in which its full log was executed.
 #[test]
-fn bug_15_23_craqs_head_takes_writes_after_an_epoch_in_which_its_full_log_was_executed() {
+fn bug_15_23_craq_head_takes_writes_after_a_full_log() {
     const RECORDS: usize = 8;
     let limits = Limits { log_records_max: RECORDS, ..Limits::default() };
     let mut b = Bench::limited(Protocol::Craq, Guards::ALL, limits);
@@ -456,8 +459,9 @@ fn bug_15_5_is_seen_without_its_guard() {
     assert_eq!(uncommitted_all_keys(without), [b":1\r\n".to_vec()]);
 }
 
+/// A key that is written all the time can be read all the same.
 #[test]
-fn bug_15_5_a_key_that_is_written_all_the_time_can_be_read_all_the_same() {
+fn bug_15_5_constantly_written_key_is_readable() {
     let mut b = Bench::new(Protocol::PrimaryBackup, Guards::ALL);
     b.write(Flags(0), &["SET", "k", "first"]);
     b.read(1, 1, &["GET", "k"]);
@@ -543,8 +547,9 @@ fn bug_15_7_a_leader_keeps_its_view_without_the_guard() {
     assert_eq!(leader_hangs(Protocol::Vr, without).0, Some(1));
 }
 
+/// A read that is sent again is given to the engine once.
 #[test]
-fn bug_15_7_a_read_that_is_sent_again_is_given_to_the_engine_once() {
+fn bug_15_7_resent_read_reaches_the_engine_once() {
     for protocol in CHAIN_FAMILY.into_iter().chain(QUORUM) {
         let reader =
             if protocol.is_quorum() || protocol == Protocol::PrimaryBackup { 1 } else { 3 };
@@ -604,8 +609,9 @@ fn bug_15_7_a_script_that_the_leader_stopped_is_void_for_all() {
     }
 }
 
+/// What has nothing to execute behind a script that was stopped is not stuck.
 #[test]
-fn bug_18_6_what_has_nothing_to_execute_behind_a_script_that_was_stopped_is_not_stuck() {
+fn bug_18_6_no_op_after_a_stopped_script_is_not_stuck() {
     for protocol in QUORUM {
         let mut b = Bench::new(protocol, Guards::ALL);
         b.server(1).hangs = true;
@@ -646,8 +652,9 @@ fn a_transaction_with_a_script_is_decided_on_like_a_script() {
     }
 }
 
+/// Nobody hears of a script before its leader has executed it.
 #[test]
-fn bug_15_7_nobody_hears_of_a_script_before_its_leader_has_executed_it() {
+fn bug_15_7_nobody_hears_of_an_unexecuted_script() {
     for protocol in QUORUM {
         let mut b = Bench::new(protocol, Guards::ALL);
         b.server(1).hangs = true;
@@ -660,8 +667,9 @@ fn bug_15_7_nobody_hears_of_a_script_before_its_leader_has_executed_it() {
     }
 }
 
+/// A follower that stops what its leader executed leaves.
 #[test]
-fn bug_15_7_a_follower_that_stops_what_its_leader_executed_leaves() {
+fn bug_15_7_follower_that_stops_an_executed_script_fails() {
     for protocol in QUORUM {
         let mut b = Bench::new(protocol, Guards::ALL);
         b.server(3).stops = true;
@@ -671,8 +679,9 @@ fn bug_15_7_a_follower_that_stops_what_its_leader_executed_leaves() {
     }
 }
 
+/// A script that takes the leader s engine is void for the others.
 #[test]
-fn bug_15_7_a_script_that_takes_the_leader_s_engine_is_void_for_the_others() {
+fn bug_15_7_script_that_takes_the_leaders_engine_is_aborted() {
     for protocol in QUORUM {
         let mut b = Bench::new(protocol, Guards::ALL);
         b.server(1).hangs = true;
@@ -688,8 +697,9 @@ fn bug_15_7_a_script_that_takes_the_leader_s_engine_is_void_for_the_others() {
     }
 }
 
+/// Nobody executes a void script while the next one runs.
 #[test]
-fn bug_18_47_nobody_executes_a_void_script_while_the_next_one_runs() {
+fn bug_18_47_aborted_script_stays_unexecuted() {
     for protocol in QUORUM {
         let mut b = Bench::new(protocol, Guards::ALL);
         b.server(1).stops = true;
@@ -712,7 +722,7 @@ fn bug_18_47_nobody_executes_a_void_script_while_the_next_one_runs() {
 
 /// A server keeps the answers of one receive back until it has executed all of it.
 #[test]
-fn bug_15_7_a_script_behind_other_commands_of_one_receive_takes_no_other_engine() {
+fn bug_15_7_script_after_a_batch_takes_no_other_engine() {
     for protocol in [Protocol::Chain, Protocol::PrimaryBackup, Protocol::Craq] {
         let mut b = Bench::new(protocol, Guards::ALL);
         b.server(1).hangs = true;
@@ -746,8 +756,9 @@ fn bug_15_7_a_script_behind_other_commands_of_one_receive_takes_no_other_engine(
     }
 }
 
+/// A script that a leader stopped and the next one executes costs the first.
 #[test]
-fn bug_15_7_a_script_that_a_leader_stopped_and_the_next_one_executes_costs_the_first() {
+fn bug_15_7_stopped_then_executed_script_costs_the_first_leader() {
     for protocol in QUORUM {
         let mut b = Bench::new(protocol, Guards::ALL);
         b.server(1).stops = true;
@@ -773,7 +784,8 @@ fn without_the_first(flight: &Flight) -> bool {
     flight.0 != 1 && flight.1 != Addr { ip: 1, port: 1 }
 }
 
-/// A leader executes a script and is gone before anybody heard of it; its successor has to stop the script.
+/// A leader executes a script and is gone before anybody heard of it; its successor has to stop the
+/// script.
 fn successor_stops(protocol: Protocol, guards: Guards) -> (Vec<String>, [usize; 3]) {
     let mut b = Bench::new(protocol, guards);
     b.write(Flags(0), &SCRIPT);
@@ -787,8 +799,9 @@ fn successor_stops(protocol: Protocol, guards: Guards) -> (Vec<String>, [usize; 
     (b.write_replies(), b.scripts())
 }
 
+/// A script is answered once a quorum knows that it ran to its end.
 #[test]
-fn bug_15_28_a_script_is_answered_once_a_quorum_knows_that_it_ran_to_its_end() {
+fn bug_15_28_script_is_answered_once_a_quorum_knows() {
     for protocol in QUORUM {
         assert_eq!(
             successor_stops(protocol, Guards::ALL),
@@ -827,8 +840,9 @@ fn bug_15_28_what_was_executed_behind_a_script_waits_too() {
     }
 }
 
+/// A script that was answered is made void by no later leader.
 #[test]
-fn bug_15_28_a_script_that_was_answered_is_made_void_by_no_later_leader() {
+fn bug_15_28_answered_script_is_never_aborted() {
     for protocol in QUORUM {
         let mut b = Bench::new(protocol, Guards::ALL);
         b.write(Flags(0), &SCRIPT);
@@ -847,9 +861,10 @@ fn bug_15_28_a_script_that_was_answered_is_made_void_by_no_later_leader() {
     }
 }
 
-/// The engine of a leader answers a read after the leader heard of its successor, which may make the script void.
+/// The engine of a leader answers a read after the leader heard of its successor, which may make
+/// the script void.
 #[test]
-fn bug_18_20_a_read_behind_a_script_is_not_answered_by_who_led_when_it_came() {
+fn bug_18_20_old_leader_answers_no_read_after_a_script() {
     for protocol in QUORUM {
         let mut b = Bench::new(protocol, Guards::ALL);
         b.write(Flags(0), &SCRIPT);
@@ -869,8 +884,9 @@ fn bug_18_20_a_read_behind_a_script_is_not_answered_by_who_led_when_it_came() {
     }
 }
 
+/// A follower refuses fast reads that are older than a script.
 #[test]
-fn bug_15_28_a_follower_refuses_fast_reads_that_are_older_than_a_script() {
+fn bug_15_28_follower_refuses_reads_older_than_a_script() {
     // Raft is without fast reads here.
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
         let mut b = Bench::new(protocol, Guards::ALL);
@@ -891,8 +907,9 @@ fn bug_15_28_a_follower_refuses_fast_reads_that_are_older_than_a_script() {
     }
 }
 
+/// A quorum read at a follower that has executed a script goes to the leader at once.
 #[test]
-fn a_quorum_read_at_a_follower_that_has_executed_a_script_goes_to_the_leader_at_once() {
+fn quorum_read_after_a_script_goes_to_the_leader() {
     let (reads, limits) = (SlowReads::Quorum, Limits::default());
     let mut b = Bench::reading(Protocol::Raft, reads, Guards::ALL, limits);
     let passed_on = |b: &mut Bench, node: u16, number: u64| {
@@ -909,10 +926,10 @@ fn a_quorum_read_at_a_follower_that_has_executed_a_script_goes_to_the_leader_at_
     assert_eq!((passed_on(&mut b, 3, 2), passed_on(&mut b, 1, 3)), (vec![1], vec![]));
 }
 
-/// Raft with quorum reads: reads that wait while the first script is executed are the leader's, which withholds what they
-/// saw; a read that was passed on already is not passed on again.
+/// Raft with quorum reads: reads that wait while the first script is executed are the leader's,
+/// which withholds what they saw; a read that was passed on already is not passed on again.
 #[test]
-fn bug_20_6_a_quorum_read_that_waited_for_a_script_is_passed_to_the_leader() {
+fn bug_20_6_quorum_read_waiting_for_a_script_is_passed_on() {
     for is_forwarded in [false, true] {
         let (reads, limits) = (SlowReads::Quorum, Limits::default());
         let mut b = Bench::reading(Protocol::Raft, reads, Guards::ALL, limits);
@@ -955,7 +972,7 @@ fn bug_19_22_a_part_goes_out_when_the_engine_has_made_it() {
         b.configure_as(2, vec![member(1), member(2)], vec![joins]);
         b.pass(400, |flight| flight.1 != member(3).addr);
         // Whoever answers reads has the copy to give.
-        let feeder = if protocol == Protocol::PrimaryBackup { 1 } else { 2 };
+        let donor = if protocol == Protocol::PrimaryBackup { 1 } else { 2 };
         let (attempt, from) = (7, 3);
         let ask = |part| {
             let mut bytes = Vec::new();
@@ -970,14 +987,14 @@ fn bug_19_22_a_part_goes_out_when_the_engine_has_made_it() {
             })
             .collect()
         };
-        b.hand(feeder, &ask(0));
+        b.hand(donor, &ask(0));
         b.engines();
         assert_eq!(pieces(&mut b), [0], "{protocol:?}: the client table");
-        b.server(feeder).hangs = true;
-        b.hand(feeder, &ask(1));
+        b.server(donor).hangs = true;
+        b.hand(donor, &ask(1));
         b.engines();
         assert_eq!(pieces(&mut b), [0; 0], "{protocol:?}: it is being made");
-        b.server(feeder).hangs = false;
+        b.server(donor).hangs = false;
         b.engines();
         assert_eq!(pieces(&mut b), [1], "{protocol:?}");
     }

@@ -1,5 +1,5 @@
-//! Limits of memory, times to live and clocks, over groups of every protocol: each node has clocks of
-//! its own, and packets arrive in the order in which they were sent.
+//! Limits of memory, times to live and clocks, over groups of every protocol: each node has clocks
+//! of its own, and packets arrive in the order in which they were sent.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
@@ -388,8 +388,9 @@ mod memory {
         g
     }
 
+    /// A replica that copies executes nothing that the members refused.
     #[test]
-    fn bug_15_1_a_replica_that_copies_executes_nothing_that_the_members_refused() {
+    fn bug_15_1_copying_replica_refuses_what_members_refused() {
         for protocol in ALL {
             let g = copied_under_a_limit(protocol, Guards::ALL);
             g.assert_alike();
@@ -433,8 +434,8 @@ mod memory {
 mod disk {
     use super::*;
 
-    /// The disks of these nodes have no room: what a write is told, again when it is asked for once more later, and
-    /// what the next one is told then.
+    /// The disks of these nodes have no room: what a write is told, again when it is asked for once
+    /// more later, and what the next one is told then.
     fn refused_and_asked_again(protocol: Protocol, short: &[u16]) -> [String; 3] {
         asked_again(protocol, short, Guards::ALL)
     }
@@ -458,8 +459,9 @@ mod disk {
         [refused, again, next]
     }
 
+    /// Where a disk has no room writes are refused by all alike and for good.
     #[test]
-    fn t14_where_a_disk_has_no_room_writes_are_refused_by_all_alike_and_for_good() {
+    fn t14_full_disk_refuses_alike_at_all() {
         for protocol in ALL {
             let short: &[&[u16]] = match protocol.is_quorum() {
                 true => &[&[2, 3], &[1], &[1, 2, 3]],
@@ -473,9 +475,10 @@ mod disk {
         }
     }
 
+    /// Without the guard a write is taken that no disk has room for.
     #[cfg(feature = "mutants")]
     #[test]
-    fn t14_without_the_guard_a_write_is_taken_that_no_disk_has_room_for() {
+    fn t14_without_the_guard_a_full_disk_accepts_a_write() {
         let guards = Guards::without(concord_core::Guard::DiskRoom);
         for protocol in ALL {
             let [taken, ..] = asked_again(protocol, &[1, 2, 3], guards);
@@ -501,8 +504,9 @@ mod expiry {
         g.at(1).engine().keys()
     }
 
+    /// A key that fills a packet expires and stops no other.
     #[test]
-    fn bug_15_2_a_key_that_fills_a_packet_expires_and_stops_no_other() {
+    fn bug_15_2_packet_sized_key_expires() {
         for protocol in ALL {
             let mut g = Group::new(protocol, 3, 0, Guards::ALL);
             for n in 0..70 {
@@ -529,8 +533,9 @@ mod expiry {
         g
     }
 
+    /// Keys whose deletion is lost again and again stop no other.
     #[test]
-    fn bug_15_2_keys_whose_deletion_is_lost_again_and_again_stop_no_other() {
+    fn bug_15_2_lost_deletions_stop_no_other_key() {
         let mut g = with_stuck_keys(Guards::ALL);
         assert_eq!(g.at(1).engine().keys(), 100);
         // Nor are they sent in each iteration of the event loop.
@@ -606,14 +611,16 @@ mod clocks {
         }
     }
 
+    /// A key lives its time whatever the clock of who orders says.
     #[test]
-    fn bug_15_10_a_key_lives_its_time_whatever_the_clock_of_who_orders_says() {
+    fn bug_15_10_ttl_is_independent_of_the_orderers_clock() {
         for protocol in ALL {
             let mut g = replaced(protocol, Guards::ALL);
             g.write("SET k v PX 2000");
             let set_at = g.now_ms;
             g.kill_leader();
-            // Two more have it, under one whose clock is a day ahead, or behind, of the first one's.
+            // Two more have it, under one whose clock is a day ahead, or behind, of the first
+            // one's.
             g.until_keys(1, 4_000);
             let lived = g.now_ms - set_at;
             assert!((1_960..2_500).contains(&lived), "{protocol:?}: PX 2000 lived {lived} ms");
@@ -647,8 +654,9 @@ mod clocks {
         }
     }
 
+    /// Where no key has a time to live the log s time is the clock of who orders.
     #[test]
-    fn bug_15_10_where_no_key_has_a_time_to_live_the_log_s_time_is_the_clock_of_who_orders() {
+    fn bug_15_10_without_ttls_log_time_is_the_orderers_clock() {
         for protocol in [Protocol::PrimaryBackup, Protocol::Chain, Protocol::Craq, Protocol::Vr] {
             let mut g = Group::with_clocks(protocol, vec![DAY_MS; 3], 0, Guards::ALL);
             g.write("SET a v");
@@ -663,8 +671,9 @@ mod clocks {
         }
     }
 
+    /// The log tells its time while keys have times to live.
     #[test]
-    fn bug_15_10_the_log_tells_its_time_while_keys_have_times_to_live() {
+    fn bug_15_10_log_tells_its_time_while_keys_have_ttls() {
         for protocol in ALL {
             let mut g = Group::new(protocol, 3, 0, Guards::ALL);
             g.write("SET k v");
@@ -719,8 +728,9 @@ mod several_objects {
         reply.map_or_else(|| "no reply".into(), |(_, text)| text.clone())
     }
 
+    /// A write of several objects is executed as a whole by all and read as a whole.
     #[test]
-    fn a_write_of_several_objects_is_executed_as_a_whole_by_all_and_read_as_a_whole() {
+    fn several_objects_are_written_and_read_together() {
         for protocol in ALL {
             let mut g = Group::new(protocol, 3, 0, Guards::ALL);
             assert_eq!(
@@ -743,8 +753,8 @@ mod several_objects {
         }
     }
 
-    /// A replica copies the state while writes of several objects go on, of which some are here and some
-    /// are not; how often its copy began anew for that.
+    /// A replica copies the state while writes of several objects go on, of which some are here and
+    /// some are not; how often its copy began anew for that.
     fn copied_among_writes(protocol: Protocol, guards: Guards, entangled: bool) -> (Group, u64) {
         let mut g = Group::new(protocol, 3, 0, guards);
         let value = "v".repeat(200);
@@ -795,8 +805,9 @@ mod several_objects {
         (g, anew)
     }
 
+    /// A replica that copies executes what concerns the objects that are here.
     #[test]
-    fn a_replica_that_copies_executes_what_concerns_the_objects_that_are_here() {
+    fn copying_replica_executes_for_present_objects() {
         for protocol in ALL {
             let (g, anew) = copied_among_writes(protocol, Guards::ALL, false);
             assert_eq!(anew, 0, "{protocol:?}");
@@ -804,8 +815,9 @@ mod several_objects {
         }
     }
 
+    /// Where one object hangs on another that is not here the copy begins anew.
     #[test]
-    fn where_one_object_hangs_on_another_that_is_not_here_the_copy_begins_anew() {
+    fn copy_restarts_on_a_dependency_that_is_not_here() {
         for protocol in ALL {
             let (g, anew) = copied_among_writes(protocol, Guards::ALL, true);
             assert!(anew > 0, "{protocol:?}");

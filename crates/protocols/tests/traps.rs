@@ -195,20 +195,20 @@ impl Bench {
         let command = buffer.encode(1, args.iter().map(|a| a.as_bytes()));
         let total_bytes = command.len() as u32;
         let version = hash::hash64(0, command);
-        let whole = FragmentHdr { version, total_bytes, index: 0, count: 1 };
+        let caught_up = FragmentHdr { version, total_bytes, index: 0, count: 1 };
         let obj_id = hash::object_id(args[1].as_bytes());
         let (request, low_delta) = (RequestNumber(request), (request - 1) as u16);
         let of = Repr { obj_id, session: SESSION, request, client: CLIENT, ..Repr::new(Op::WRest) };
         let (mut body, mut bytes) = (Vec::new(), Vec::new());
-        for index in 0..whole.fragments() {
+        for index in 0..caught_up.fragments() {
             body.clear();
-            FragmentHdr { index, ..whole }.emit_of(command, &mut body);
+            FragmentHdr { index, ..caught_up }.emit_of(command, &mut body);
             of.emit(&body, &mut bytes);
             self.hand(node, &bytes);
         }
         let (seq, flags) = (Seq::new(SwitchId(1), counter), Flags::BODY_STAGED);
         body.clear();
-        FragmentHdr { count: whole.fragments(), ..whole }.emit(&mut body);
+        FragmentHdr { count: caught_up.fragments(), ..caught_up }.emit(&mut body);
         Repr { op: Op::Write, seq, flags, low_delta, ..of }.emit(&body, &mut bytes);
         self.hand(node, &bytes);
     }
@@ -272,8 +272,9 @@ impl Bench {
     }
 }
 
+/// What waited through a pause is judged by the time at which it is handled.
 #[test]
-fn t01_what_waited_through_a_pause_is_judged_by_the_time_at_which_it_is_handled() {
+fn t01_paused_input_is_judged_by_handling_time() {
     for protocol in [Protocol::Chain, Protocol::PrimaryBackup] {
         let mut b = Bench::new(protocol, 3);
         b.write(1, 2, 1, &["SET", "k", "old"]);
@@ -289,8 +290,9 @@ fn t01_what_waited_through_a_pause_is_judged_by_the_time_at_which_it_is_handled(
     }
 }
 
+/// A replica that is cut off answers neither fast nor as tail.
 #[test]
-fn t02_a_replica_that_is_cut_off_answers_neither_fast_nor_as_tail() {
+fn t02_cut_off_replica_answers_neither_fast_nor_as_tail() {
     let mut b = Bench::new(Protocol::Chain, 3);
     b.write(1, 2, 1, &["SET", "k", "old"]);
     b.pass(60, to_all);
@@ -354,8 +356,9 @@ impl Bench {
     }
 }
 
+/// A member that goes serves on and then gives its lease back.
 #[test]
-fn t02_a_member_that_goes_serves_on_and_then_gives_its_lease_back() {
+fn t02_retiring_member_serves_then_returns_its_lease() {
     for protocol in [Protocol::Chain, Protocol::PrimaryBackup, Protocol::Craq] {
         let fast = (protocol != Protocol::Craq).then_some(2);
         let mut b = Bench::new(protocol, 3);
@@ -381,8 +384,9 @@ fn t02_a_member_that_goes_serves_on_and_then_gives_its_lease_back() {
     }
 }
 
+/// A lease that an earlier incarnation gave back is not the later ones.
 #[test]
-fn t02_a_lease_that_an_earlier_incarnation_gave_back_is_not_the_later_ones() {
+fn t02_returned_lease_is_of_its_incarnation() {
     let mut b = Bench::new(Protocol::Chain, 3);
     b.write(1, 2, 1, &["SET", "k", "old"]);
     b.pass(60, to_all);
@@ -415,8 +419,9 @@ fn t02_a_lease_that_an_earlier_incarnation_gave_back_is_not_the_later_ones() {
     assert_eq!(b.at(1).phase(), Phase::Open);
 }
 
+/// A replica that nobody takes out goes after a bounded wait and a lone one at once.
 #[test]
-fn a_replica_that_nobody_takes_out_goes_after_a_bounded_wait_and_a_lone_one_at_once() {
+fn unremoved_retiring_replica_has_a_bounded_wait() {
     let mut b = Bench::new(Protocol::Chain, 2);
     b.retire(2);
     // The controller is not reached. Until the end it serves.
@@ -438,8 +443,9 @@ fn a_replica_that_nobody_takes_out_goes_after_a_bounded_wait_and_a_lone_one_at_o
     assert_eq!(b.retired(1), Some(Retired::Alone));
 }
 
+/// A new life answers nothing in the epoch of the one before.
 #[test]
-fn t04_a_new_life_answers_nothing_in_the_epoch_of_the_one_before() {
+fn t04_new_incarnation_answers_nothing_in_the_old_epoch() {
     let mut b = Bench::new(Protocol::Chain, 2);
     b.write(1, 2, 1, &["SET", "k", "old"]);
     b.pass(60, to_all);
@@ -477,9 +483,9 @@ fn t05_an_epoch_opens_with_the_longest_log_of_its_members() {
     }
 }
 
-/// Replica 2 becomes a member before it has executed all that was committed, replica 3 copies, and the
-/// primary dies. What replica 2 lacks is nowhere a record any more. Then replica 3 is alone, if the others
-/// let it.
+/// Replica 2 becomes a member before it has executed all that was committed, replica 3 copies, and
+/// the primary dies. What replica 2 lacks is nowhere a record any more. Then replica 3 is alone, if
+/// the others let it.
 fn what_only_a_copy_has(guards: Guards) -> Bench {
     let mut b = Bench::with_guards(Protocol::PrimaryBackup, 1, guards);
     b.replicas.push(guarded(2, 10, guards));
@@ -512,7 +518,7 @@ fn bug_15_21_a_head_that_lacks_what_only_a_copy_has_leaves() {
 #[cfg(feature = "mutants")]
 #[test]
 fn bug_15_21_without_the_guard_it_waits_for_ever() {
-    let mut b = what_only_a_copy_has(Guards::without(Guard::FetchApart));
+    let mut b = what_only_a_copy_has(Guards::without(Guard::FetchLogMismatch));
     assert_eq!((b.at(2).phase(), b.at(3).phase()), (Phase::Opening, Phase::Opening));
 }
 
@@ -567,8 +573,9 @@ fn bug_15_9_what_came_of_a_long_record_is_not_fetched_again() {
     }
 }
 
+/// A forged write of a replica without a command is refused by all.
 #[test]
-fn bug_15_13_a_forged_write_of_a_replica_without_a_command_is_refused_by_all() {
+fn bug_15_13_forged_internal_write_is_refused() {
     let cases: [(Flags, &[u8]); 4] = [
         (Flags::INTERNAL, b"no command"),
         (Flags::INTERNAL, b""),
@@ -604,8 +611,9 @@ fn deleted_at_the_head(delete: &[&str]) -> Bench {
     b
 }
 
+/// A delayed fast read is refused where a later delete was applied.
 #[test]
-fn t09_t13_a_delayed_fast_read_is_refused_where_a_later_delete_was_applied() {
+fn t09_t13_delayed_fast_read_after_a_delete_is_refused() {
     for delete in DELETES {
         let mut b = deleted_at_the_head(delete);
         b.read(1, "k", Some(2));
@@ -618,8 +626,9 @@ fn t09_t13_a_delayed_fast_read_is_refused_where_a_later_delete_was_applied() {
     }
 }
 
+/// A delayed fast read is answered where the later delete is known to be committed.
 #[test]
-fn t09_t13_a_delayed_fast_read_is_answered_where_the_later_delete_is_known_to_be_committed() {
+fn t09_t13_delayed_fast_read_after_a_committed_delete() {
     for delete in DELETES {
         let mut b = deleted_at_the_head(delete);
         // The tail has executed it too, and the head has not heard of that.
@@ -646,9 +655,9 @@ fn several_deleted_at_the_head(guards: Guards) -> Bench {
     b
 }
 
+/// A delayed fast read is refused where a later write of several was applied to any of its objects.
 #[test]
-fn a_delayed_fast_read_is_refused_where_a_later_write_of_several_was_applied_to_any_of_its_objects()
-{
+fn delayed_fast_read_after_several_objects() {
     let mut b = several_deleted_at_the_head(Guards::ALL);
     b.read(1, "l", Some(2));
     assert_eq!(b.at(1).counters().refused_newer, 1);
@@ -661,9 +670,10 @@ fn a_delayed_fast_read_is_refused_where_a_later_write_of_several_was_applied_to_
     assert_eq!((b.at(1).counters().refused_newer, b.at(1).counters().reads_fast), (4, 2));
 }
 
+/// Without the newest of each object a delayed fast read sees what is not committed.
 #[cfg(feature = "mutants")]
 #[test]
-fn without_the_newest_of_each_object_a_delayed_fast_read_sees_what_is_not_committed() {
+fn without_newest_per_object_a_read_is_uncommitted() {
     let mut b = several_deleted_at_the_head(Guards::without(Guard::SeveralNoted));
     b.read(1, "l", Some(2));
     assert_eq!(b.read_replies(), [(Reason::Fast, b"$-1\r\n".to_vec())]);
@@ -672,8 +682,9 @@ fn without_the_newest_of_each_object_a_delayed_fast_read_sees_what_is_not_commit
     assert_eq!(b.read_replies(), [(Reason::Fast, b"*2\r\n$-1\r\n$-1\r\n".to_vec())]);
 }
 
+/// A retry that is answered from the table completes in its turn.
 #[test]
-fn t14_a_retry_that_is_answered_from_the_table_completes_in_its_turn() {
+fn t14_cached_retry_completes_in_order() {
     for protocol in [Protocol::Chain, Protocol::PrimaryBackup] {
         let mut b = Bench::new(protocol, 2);
         b.write(1, 2, 1, &["INCR", "a"]);
@@ -692,8 +703,9 @@ fn t14_a_retry_that_is_answered_from_the_table_completes_in_its_turn() {
     }
 }
 
+/// What the switch skips is skipped and what a neighbour lost is not.
 #[test]
-fn t15_what_the_switch_skips_is_skipped_and_what_a_neighbour_lost_is_not() {
+fn t15_switch_gaps_are_skipped_and_neighbour_gaps_not() {
     for protocol in [Protocol::Chain, Protocol::PrimaryBackup] {
         let mut b = Bench::new(protocol, 2);
         // The switch burnt 3 and 4: the head takes 5, and then 2 comes too late.
@@ -721,8 +733,9 @@ fn is_about_versions(flight: &Flight) -> bool {
     kind(&flight.2) == Ok(Kind::Craq)
 }
 
+/// A dirty read is answered by what the tail of the epoch says under its lease.
 #[test]
-fn t25_a_dirty_read_is_answered_by_what_the_tail_of_the_epoch_says_under_its_lease() {
+fn t25_dirty_read_needs_the_tails_lease() {
     let mut b = Bench::new(Protocol::Craq, 3);
     b.write(1, 0, 1, &["SET", "k", "old"]);
     b.pass(60, to_all);
@@ -779,11 +792,12 @@ fn t25_neither_query_nor_answer_counts_in_another_epoch() {
 
 /// What is said to a replica whose log cannot be gone on with.
 fn is_apart(flight: &Flight) -> bool {
-    matches!(CopyMessage::parse(&flight.2), Ok(CopyMessage::Apart { .. }))
+    matches!(CopyMessage::parse(&flight.2), Ok(CopyMessage::LogMismatch { .. }))
 }
 
+/// A joining replica that missed that it was dropped hears it again.
 #[test]
-fn bug_15_8_a_joining_replica_that_missed_that_it_was_dropped_hears_it_again() {
+fn bug_15_8_dropped_joiner_is_told_again() {
     for is_amid_its_copy in [false, true] {
         let mut b = Bench::new(Protocol::Chain, 2);
         for counter in 2..100 {

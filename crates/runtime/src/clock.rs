@@ -19,8 +19,8 @@ thread_local! {
     static STEADY: Cell<SteadyClock> = const { Cell::new(SteadyClock::NEW) };
 }
 
-/// The clocks as they are now. A driver calls this after an input was received, never before
-/// (trap T1); CLOCK_BOOTTIME runs through a suspend. The time for times to live moves by it, too, and
+/// The clocks as they are now. A driver calls this after an input was received, never before (trap
+/// T1); CLOCK_BOOTTIME runs through a suspend. The time for times to live moves by it, too, and
 /// follows the wall clock ([`SteadyClock`]).
 #[must_use]
 pub fn now() -> Now {

@@ -55,8 +55,9 @@ impl CpuShare {
 mod tests {
     use super::*;
 
+    /// A busy thread gets its share and an idle one saves at most a bucket.
     #[test]
-    fn a_busy_thread_gets_its_share_and_an_idle_one_saves_at_most_a_bucket() {
+    fn busy_thread_gets_its_share() {
         let mut share =
             CpuShare { share: 0.1, tokens_ns: 0.0, filled_at: Instant(0), charged_ns: 0 };
         let (mut now, mut cpu) = (0u64, 0u64);

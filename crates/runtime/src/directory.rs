@@ -1,8 +1,8 @@
 //! A replica's data directory: its lock, its segments, and what can be trusted of them.
 //!
-//! A segment's name is the directory's number, drawn when it was made, and its own: a file of another
-//! directory is known by its name. Nothing is ever written over: a start cuts an incomplete last group, and
-//! goes on in a new segment.
+//! A segment's name is the directory's number, drawn when it was made, and its own: a file of
+//! another directory is known by its name. Nothing is ever written over: a start cuts an incomplete
+//! last group, and goes on in a new segment.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -173,8 +173,8 @@ pub(crate) fn look_at(
 }
 
 impl Directory {
-    /// Locks the directory of `node`, makes it if it is not there, and looks through what it holds. An
-    /// incomplete last group is cut. `storage` is what a new one is to be called.
+    /// Locks the directory of `node`, makes it if it is not there, and looks through what it holds.
+    /// An incomplete last group is cut. `storage` is what a new one is to be called.
     ///
     /// # Errors
     /// [`Broken`]: one line that names the file.
@@ -204,8 +204,8 @@ impl Directory {
         Ok(directory)
     }
 
-    /// As [`Directory::open`]; one that is damaged is set aside, under a name that is given back with
-    /// what is wrong, and an empty one takes its place.
+    /// As [`Directory::open`]; one that is damaged is set aside, under a name that is given back
+    /// with what is wrong, and an empty one takes its place.
     ///
     /// # Errors
     /// Whatever else is wrong.
@@ -249,7 +249,7 @@ impl Directory {
     /// Removes an incomplete last group: what is written next must not seem to stand behind damage.
     fn cut(&mut self) -> std::io::Result<()> {
         let Some(cut) = self.found.cut else { return Ok(()) };
-        for segment in self.found.void.iter().rev() {
+        for segment in self.found.empty.iter().rev() {
             std::fs::remove_file(segment_path(&self.path, self.storage, *segment))?;
         }
         let path = segment_path(&self.path, self.storage, cut.segment);
@@ -315,8 +315,8 @@ fn free_name(path: &Path) -> PathBuf {
     (1..).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(0))
 }
 
-/// What a directory holds and whether it is whole, for a person. It is not locked, and nothing is cut: a
-/// replica may be writing there.
+/// What a directory holds and whether it is whole, for a person. It is not locked, and nothing is
+/// cut: a replica may be writing there.
 ///
 /// # Errors
 /// One line that names the file that is damaged or missing.

@@ -1,14 +1,15 @@
-//! A replica's disk: a thread writes what is to be durable, syncs it, and says so by an eventfd, which the
-//! role's loop watches like any other descriptor. The loop never waits for a disk.
+//! A replica's disk: a thread writes what is to be durable, syncs it, and says so by an eventfd,
+//! which the role's loop watches like any other descriptor. The loop never waits for a disk.
 //!
-//! One batch is under way at a time. What comes meanwhile gathers in the machine, and is the next one: so
-//! one sync makes all durable that came during the one before (group commit).
+//! One batch is under way at a time. What comes meanwhile gathers in the machine, and is the next
+//! one: so one sync makes all durable that came during the one before (group commit).
 //!
-//! A disk that is full is no disk that fails: what is to be written waits until there is room, and the replica refuses
-//! writes meanwhile. Some room was held back for what it has to say then (`room.rs`).
+//! A disk that is full is no disk that fails: what is to be written waits until there is room, and
+//! the replica refuses writes meanwhile. Some room was held back for what it has to say then
+//! (`room.rs`).
 //!
-//! A disk that fails once is never tried again: after a failed fsync nobody knows what it holds, and the
-//! kernel may say of the next one that all is well.
+//! A disk that fails once is never tried again: after a failed fsync nobody knows what it holds,
+//! and the kernel may say of the next one that all is well.
 
 mod room;
 
@@ -35,8 +36,8 @@ const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 /// What is wrong with a disk, for tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskFault {
-    /// What is not synced is not in the file, or its first half alone, in turn; and a sync takes as long: a process
-    /// that is killed leaves what a power cut does.
+    /// What is not synced is not in the file, or its first half alone, in turn; and a sync takes as
+    /// long: a process that is killed leaves what a power cut does.
     pub hold: Option<Duration>,
     /// The sync of that number fails.
     pub fail_sync: Option<u64>,
@@ -378,8 +379,8 @@ impl Files {
         Ok(began.elapsed().as_nanos() as u64)
     }
 
-    /// A snapshot is durable that begins with `segment`: what is before is of no use. The oldest goes
-    /// first, so that a crash leaves no gap.
+    /// A snapshot is durable that begins with `segment`: what is before is of no use. The oldest
+    /// goes first, so that a crash leaves no gap.
     fn remove_before(&mut self, segment: u64) -> Result<(), Error> {
         let gone: Vec<u64> = self.segments.extract_if(.., |s| *s < segment).collect();
         for segment in gone {

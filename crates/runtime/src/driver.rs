@@ -29,18 +29,19 @@ const HTTP: Token = Token(3);
 /// A batch ends after so many messages: however short the trains are, the caches are filled and the
 /// answers are sent once for as many.
 const BATCH_MESSAGES: usize = 2_048;
-/// After so long within a batch, what is due is done and what is to be sent is sent: some inputs take a
-/// replica a good part of a second, and its peers are to hear that it lives.
+/// After so long within a batch, what is due is done and what is to be sent is sent: some inputs
+/// take a replica a good part of a second, and its peers are to hear that it lives.
 const BATCH_NS: u64 = 20 * MS;
-/// How long packets wait for other descriptors that are ready, and after how many of these the clock is read.
+/// How long packets wait for other descriptors that are ready, and after how many of these the
+/// clock is read.
 const EVENTS_NS: u64 = MS * 2 / 5;
 const EVENTS_UNTIMED: usize = 8;
 /// How long a role may take to finish what is under way once it was told to end, in ns.
 const STOP_NS_MAX: u64 = SEC;
 /// For how long the longest iteration is shown, at least.
 const LONGEST_NS: u64 = 10 * SEC;
-/// How often the thread's CPU time is read at most, which costs a system call: what was used since counts as that of one
-/// iteration, which is too much by no more than this.
+/// How often the thread's CPU time is read at most, which costs a system call: what was used since
+/// counts as that of one iteration, which is too much by no more than this.
 const CPU_READ_NS: u64 = MS / 10;
 /// Roles number their own descriptors from here on.
 pub const ROLE_TOKEN_MIN: u64 = 16;
@@ -50,13 +51,14 @@ pub const ROLE_TOKEN_MIN: u64 = 16;
 pub enum Stop {
     /// It was sent SIGTERM, SIGINT or SIGHUP: the others go on without it.
     Signal,
-    /// Standard input came to its end: whoever started the rack is gone, and all others end as well.
+    /// Standard input came to its end: whoever started the rack is gone, and all others end as
+    /// well.
     Rack,
 }
 
 /// Whether what a machine wanted kept is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum Persisted {
     /// It is: the driver tells the machine.
     Now,
     /// It will be: the role tells the machine when it is, in [`Role::event`].
@@ -84,10 +86,10 @@ pub trait Role {
     ///
     /// # Errors
     /// If it cannot: a machine whose state cannot be kept must not go on.
-    fn persist(&mut self, what: <Self::Machine as Machine>::Persist) -> Result<Kept, Error>;
+    fn persist(&mut self, what: <Self::Machine as Machine>::Persist) -> Result<Persisted, Error>;
 
-    /// The end of a batch of inputs, whatever they were, before the machine is told of it: what there is
-    /// from the outside beside UDP.
+    /// The end of a batch of inputs, whatever they were, before the machine is told of it: what
+    /// there is from the outside beside UDP.
     ///
     /// # Errors
     /// What the role cannot go on after.
@@ -98,7 +100,8 @@ pub trait Role {
     /// Writes into the log what has changed since it was asked last.
     fn log(&mut self, now: Now);
 
-    /// The process was told to end. True once nothing is left to do; asked in every event-loop iteration.
+    /// The process was told to end. True once nothing is left to do; asked in every event-loop
+    /// iteration.
     fn stop(&mut self, _now: Now, _why: Stop) -> bool {
         true
     }
@@ -117,7 +120,7 @@ fn end_batch<R: Role>(role: &mut R, now: Now, out: &mut Outbox) -> Result<(), Er
     role.attend(now, out)?;
     role.machine().flush(now, out);
     while let Some(Persist { number, what }) = role.machine().poll_persist() {
-        if role.persist(what)? == Kept::Now {
+        if role.persist(what)? == Persisted::Now {
             // Writing it took its time.
             role.machine().persisted(clock::now(), number, out);
         }
@@ -157,8 +160,8 @@ pub struct DriverOptions {
 struct Longest {
     /// When the stretch of time began that is under way.
     since: Instant,
-    /// By the clock on the wall, and by what the thread itself used of a core: in an iteration that other processes
-    /// interrupted these differ.
+    /// By the clock on the wall, and by what the thread itself used of a core: in an iteration that
+    /// other processes interrupted these differ.
     wall: Peak,
     cpu: Peak,
     /// When the thread's CPU time was read last, and what it was.
@@ -412,9 +415,9 @@ impl Driver {
     }
 }
 
-/// A stream that becomes readable with SIGTERM, with SIGINT, and with SIGHUP unless it is ignored (`nohup`). Ctrl-C, and
-/// the end of a terminal, reach every process of the terminal: a supervised role takes no notice, `concord up` ends it in
-/// order.
+/// A stream that becomes readable with SIGTERM, with SIGINT, and with SIGHUP unless it is ignored
+/// (`nohup`). Ctrl-C, and the end of a terminal, reach every process of the terminal: a supervised
+/// role takes no notice, `concord up` ends it in order.
 fn watch_signals(supervised: bool) -> Result<UnixStream, Error> {
     let (read, write) = UnixStream::pair().cannot("make a signal pipe")?;
     read.set_nonblocking(true).cannot("make a signal pipe")?;
@@ -440,9 +443,9 @@ mod tests {
     use concord_wire::{GroupId, Header, Kind, OfGroup, header};
 
     /// Answers what comes, and wants it kept.
-    struct Keeper(Vec<Vec<u8>>, u64);
+    struct Persister(Vec<Vec<u8>>, u64);
 
-    impl Machine for Keeper {
+    impl Machine for Persister {
         type Persist = Vec<u8>;
 
         fn handle(&mut self, _now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
@@ -470,18 +473,18 @@ mod tests {
     }
 
     /// Ends with the last packet.
-    struct Shelf(OfGroup<Keeper>, Vec<u8>);
+    struct Shelf(OfGroup<Persister>, Vec<u8>);
 
     impl Role for Shelf {
-        type Machine = OfGroup<Keeper>;
+        type Machine = OfGroup<Persister>;
 
-        fn machine(&mut self) -> &mut OfGroup<Keeper> {
+        fn machine(&mut self) -> &mut OfGroup<Persister> {
             &mut self.0
         }
 
-        fn persist(&mut self, what: Vec<u8>) -> Result<Kept, Error> {
+        fn persist(&mut self, what: Vec<u8>) -> Result<Persisted, Error> {
             self.1.push(header::op(&what));
-            Ok(Kept::Now)
+            Ok(Persisted::Now)
         }
 
         fn log(&mut self, _now: Now) {}
@@ -518,8 +521,9 @@ mod tests {
         assert_eq!(longest.wall.ever_ns, 7_000_000);
     }
 
+    /// A node hears of its own group alone speaks in it and keeps what it wants kept.
     #[test]
-    fn a_node_hears_of_its_own_group_alone_speaks_in_it_and_keeps_what_it_wants_kept() {
+    fn node_is_bound_to_its_group_and_persists() {
         let own = GroupId(3);
         let socket = Socket::bind(Addr { ip: 0x7f00_0001, port: 0 }).unwrap();
         let at = udp::to_std(socket.addr().unwrap());
@@ -533,7 +537,7 @@ mod tests {
         }
         peer.send_to(b"this is no packet of ours", at).unwrap();
         peer.send_to(&Header { group: own, ..Header::new(Kind::Link, 9) }.bytes(16), at).unwrap();
-        let mut shelf = Shelf(OfGroup::new(own, Keeper(vec![], 0)), vec![]);
+        let mut shelf = Shelf(OfGroup::new(own, Persister(vec![], 0)), vec![]);
         assert_eq!(driver.run(&mut shelf).unwrap_err().to_string(), "enough");
         let mut kept = shelf.1.clone();
         kept.sort_unstable();
@@ -576,8 +580,8 @@ mod tests {
             self
         }
 
-        fn persist(&mut self, (): ()) -> Result<Kept, Error> {
-            Ok(Kept::Now)
+        fn persist(&mut self, (): ()) -> Result<Persisted, Error> {
+            Ok(Persisted::Now)
         }
 
         fn log(&mut self, _now: Now) {}
@@ -592,8 +596,9 @@ mod tests {
         }
     }
 
+    /// A batch that takes long does not keep a machine from what is due.
     #[test]
-    fn bug_16_16_a_batch_that_takes_long_does_not_keep_a_machine_from_what_is_due() {
+    fn bug_16_16_long_batch_delays_no_deadline() {
         let socket = Socket::bind(Addr { ip: 0x7f00_0001, port: 0 }).unwrap();
         let at = udp::to_std(socket.addr().unwrap());
         let mut driver = Driver::new(socket, None, DriverOptions::default()).unwrap();

@@ -79,8 +79,9 @@ impl<T, E: fmt::Display> Context<T> for Result<T, E> {
 mod tests {
     use super::*;
 
+    /// An address that the host does not have is said beside those that it has.
     #[test]
-    fn an_address_that_the_host_does_not_have_is_said_beside_those_that_it_has() {
+    fn foreign_address_is_named_with_own_ones() {
         let trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     \
                     +-- 10.0.0.0/8 2 0 2\n        |-- 10.0.0.3\n           /32 host LOCAL\n     \
                     |-- 10.255.255.255\n        /32 link BROADCAST\n     |-- 127.0.0.1\n        \

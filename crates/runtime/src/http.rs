@@ -1,11 +1,12 @@
-//! `/metrics` (Prometheus text), `/status` (JSON) and `/health` of a role, from a thread of its own.
+//! `/metrics` (Prometheus text), `/status` (JSON) and `/health` of a role, from a thread of its
+//! own.
 //!
 //! The thread asks by an eventfd, which the role's loop watches like any other descriptor; the
 //! loop answers with a snapshot. So the loop shares nothing, and pays only when somebody asks, at
 //! most once in [`SNAPSHOT_MS`].
 //!
-//! Whoever connects costs little: at most [`CONNECTIONS_MAX`] connections are open, the newest ones,
-//! each of bounded size, and a listener that the system refuses a descriptor tries again.
+//! Whoever connects costs little: at most [`CONNECTIONS_MAX`] connections are open, the newest
+//! ones, each of bounded size, and a listener that the system refuses a descriptor tries again.
 
 pub mod api;
 mod listener;

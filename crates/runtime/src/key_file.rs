@@ -70,8 +70,9 @@ fn parse(text: &str) -> Option<Key> {
 mod tests {
     use super::*;
 
+    /// A key is made once read by its owner and refused where others may read it.
     #[test]
-    fn a_key_is_made_once_read_by_its_owner_and_refused_where_others_may_read_it() {
+    fn key_is_made_once_and_private() {
         let dir = std::env::temp_dir().join(format!("concord-key-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir(&dir).unwrap();

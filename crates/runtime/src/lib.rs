@@ -28,6 +28,7 @@ pub mod udp;
 pub use error::{Context, Error};
 pub use process::ignores_hangup;
 
-/// What roles that `concord up` starts have in `GLIBC_TUNABLES`, unless somebody has set it: replicas read all over
-/// their memory, and with huge pages a tenth of their time is not spent on page tables (docs/harmonia.md).
+/// What roles that `concord up` starts have in `GLIBC_TUNABLES`, unless somebody has set it:
+/// replicas read all over their memory, and with huge pages a tenth of their time is not spent on
+/// page tables (docs/internals/harmonia.md).
 pub const TUNABLES: &str = "glibc.malloc.hugetlb=1";

@@ -1,4 +1,4 @@
-//! What a role's process logs: one line an event, on standard error, as text or as JSON.
+//! The log of a role's process: one line an event, on standard error, as text or as JSON.
 //!
 //! Machines log nothing: they have no clock and no I/O. Each role compares what its machine shows
 //! ([`crate::roles`]) after a batch of inputs with what it showed before, and logs what changed. So

@@ -1,7 +1,8 @@
-//! The state of a data directory, written into another one: a backup, and the directories that a rack begins with.
+//! The state of a data directory, written into another one: a backup, and the directories that a
+//! rack begins with.
 //!
-//! What is read may be the directory of a running replica. Its segments are never written over, so that what is read
-//! is a prefix of the log: the state as of one position.
+//! What is read may be the directory of a running replica. Its segments are never written over, so
+//! that what is read is a prefix of the log: the state as of one position.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -17,8 +18,8 @@ use crate::error::{Context, Error};
 
 /// A group of frames is written when it has so many bytes.
 const GROUP_BYTES: usize = 4 << 20;
-/// How often a directory is listed again whose segments go while they are opened: a replica takes some seconds to
-/// write another snapshot.
+/// How often a directory is listed again whose segments go while they are opened: a replica takes
+/// some seconds to write another snapshot.
 const TRIES: u32 = 5;
 /// The node whose data a backup is: none.
 const NOBODY: u16 = 0;
@@ -109,8 +110,8 @@ impl State {
         self.found.begin != Begin::Nothing
     }
 
-    /// How new it is: of two directories of one group the greater one has all that was acknowledged before both were
-    /// read, if each acknowledged it or neither did.
+    /// How new it is: of two directories of one group the greater one has all that was acknowledged
+    /// before both were read, if each acknowledged it or neither did.
     #[must_use]
     pub fn rank(&self) -> (u32, u64) {
         let marks = &self.found.marks;
@@ -146,8 +147,8 @@ impl State {
         Ok(())
     }
 
-    /// Which of the records make the log: not those that another one took the place of, nor those that stand there
-    /// again. By their place among all records.
+    /// Which of the records make the log: not those that another one took the place of, nor those
+    /// that stand there again. By their place among all records.
     fn records(&self) -> Result<Vec<bool>, Error> {
         let (mut places, mut count) = (Vec::<(u64, usize)>::new(), 0);
         self.each(|entry| {
@@ -170,8 +171,8 @@ impl State {
         Ok(counts)
     }
 
-    /// Writes the state into `target`, which must not be there: as the data of `node`, for a rack to begin with, if
-    /// one is said; else as a backup. What it is called, and where its log ends.
+    /// Writes the state into `target`, which must not be there: as the data of `node`, for a rack
+    /// to begin with, if one is said; else as a backup. What it is called, and where its log ends.
     ///
     /// # Errors
     /// One line; nothing is left behind then under that name.

@@ -1,4 +1,4 @@
-//! What the system says of this process, from proc(5).
+//! This process in the system's figures, from proc(5).
 
 use concord_gateway::CpuTime;
 
@@ -18,7 +18,8 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Of the whole process; `None` where there is no such file, or it does not read as proc(5) says.
+    /// Of the whole process; `None` where there is no such file, or it does not read as proc(5)
+    /// says.
     pub(crate) fn of_process() -> Option<Stat> {
         Stat::parse(&std::fs::read_to_string("/proc/self/stat").ok()?)
     }

@@ -1,8 +1,8 @@
 //! A redis-server of a replica's own: starts it as a child, and moves bytes between it and the
 //! [`RedisEngine`].
 //!
-//! The server listens on a Unix socket in the replica's directory and nowhere else, keeps nothing on
-//! disk and evicts nothing (trap T11). It ends with the thread that started it.
+//! The server listens on a Unix socket in the replica's directory and nowhere else, keeps nothing
+//! on disk and evicts nothing (trap T11). It ends with the thread that started it.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -246,7 +246,8 @@ impl RedisServer {
         self.send(engine)
     }
 
-    /// Takes what the server tells of events. A connection that breaks is replaced: what it had to say is lost.
+    /// Takes what the server tells of events. A connection that breaks is replaced: what it had to
+    /// say is lost.
     fn listen_to_events(&mut self, engine: &mut RedisEngine) {
         let broke = loop {
             match self.events.read(&mut self.buffer) {
@@ -305,8 +306,8 @@ fn major_version(text: &str) -> Option<u32> {
     version.split('.').next()?.parse().ok()
 }
 
-/// What a server must be told so that it answers DEBUG DIGEST-VALUE, which WATCH needs: older ones always do.
-/// An error if it cannot be started: who starts it (setpriv) does not say so.
+/// What a server must be told so that it answers DEBUG DIGEST-VALUE, which WATCH needs: older ones
+/// always do. An error if it cannot be started: who starts it (setpriv) does not say so.
 fn debug_args(program: &str) -> Result<&'static [&'static str], Error> {
     let output = Command::new(program).arg("--version").output().map_err(|e| {
         let why = match e.kind() {
@@ -327,7 +328,8 @@ fn spawn(program: &str, dir: &Path, socket: &Path, log: &Path) -> Result<Child, 
     let debug_args = debug_args(program)?;
     let server_args = |command: &mut Command| {
         command
-            // Scripts sort what they draw from (`prologue.lua`), and Lua compares by the server's locale.
+            // Scripts sort what they draw from (`prologue.lua`), and Lua compares by the server's
+            // locale.
             .env("LC_ALL", "C")
             .args(debug_args)
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"])
@@ -493,8 +495,9 @@ mod tests {
         panic!("{script} does not end");
     }
 
+    /// A script that does not end is stopped and one that wrote loses the engine.
     #[test]
-    fn bug_15_7_a_script_that_does_not_end_is_stopped_and_one_that_wrote_loses_the_engine() {
+    fn bug_15_7_endless_script_is_stopped_or_loses_the_engine() {
         let dir = std::env::temp_dir().join(format!("concord-driver3-{}", std::process::id()));
         let mut engine = Shimmed::new(RedisEngine::new());
         let mut server = RedisServer::start("redis-server", &dir, engine.backend_mut()).unwrap();
@@ -523,16 +526,17 @@ mod tests {
         fs::remove_dir_all(&dir).unwrap();
     }
 
+    /// A script behind a record in one receive is stopped as soon.
     #[test]
-    fn bug_15_7_a_script_behind_a_record_in_one_receive_is_stopped_as_soon() {
+    fn bug_15_7_script_after_a_record_is_stopped_as_soon() {
         let dir = std::env::temp_dir().join(format!("concord-driver4-{}", std::process::id()));
         let mut engine = Shimmed::new(RedisEngine::new());
         let mut server = RedisServer::start("redis-server", &dir, engine.backend_mut()).unwrap();
         let set = |position, key| (Class::Write, position, 1, vec![&b"SET"[..], key, b"v"]);
         let script = &b"while redis.call('EXISTS', KEYS[1]) == 1 do end"[..];
         let run = (Class::Read, 0, 3, vec![b"EVAL_RO", script, b"1", b"k"]);
-        // The server knows the script by then, so that it comes in one receive with the record, whose
-        // answer is kept back until the script is over.
+        // The server knows the script by then, so that it comes in one receive with the record,
+        // whose answer is kept back until the script is over.
         for steps in [vec![run.clone()], vec![set(1, b"k")], vec![set(2, b"other"), run]] {
             let started = Instant::now();
             for (class, position, key, args) in &steps {

@@ -1,8 +1,10 @@
-//! Scrubbing: a thread reads all of a replica's log again, now and then and slowly, while the replica writes there.
-//! So damage is found while the state is still in memory, and a new snapshot takes the place of what is damaged.
+//! Scrubbing: a thread reads all of a replica's log again, now and then and slowly, while the
+//! replica writes there. So damage is found while the state is still in memory, and a new snapshot
+//! takes the place of what is damaged.
 //!
-//! Segments are never written over, so that what is read is a prefix of the log. Its last group may be under way,
-//! and looks the same as one that is damaged: that one is looked at with the next pass.
+//! Segments are never written over, so that what is read is a prefix of the log. Its last group may
+//! be under way, and looks the same as one that is damaged: that one is looked at with the next
+//! pass.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -176,7 +178,8 @@ impl Scrubber {
         }
     }
 
-    /// Reads a segment, slowly, from the disk and not from the system's cache. `None` if the replica is gone.
+    /// Reads a segment, slowly, from the disk and not from the system's cache. `None` if the
+    /// replica is gone.
     fn read(&self, path: &Path, file: &File, bytes: u64) -> Result<Option<Vec<u8>>, Error> {
         let _ = fadvise(file, 0, None, Advice::DontNeed);
         let mut read = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];

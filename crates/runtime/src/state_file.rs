@@ -2,10 +2,10 @@
 //!
 //! The format is postcard behind a magic number and a checksum. A write goes to a temporary file
 //! beside, is fsynced, renamed over the old one, and the directory is fsynced: after a power cut
-//! there is the old state or the new one. A controller that died between the rename and the last fsync
-//! has told nobody; what its successor reads may still vanish, so opening syncs the directory before
-//! anything is made of it. The lock is on a file of its own, because the rename
-//! replaces the state's.
+//! there is the old state or the new one. A controller that died between the rename and the last
+//! fsync has told nobody; what its successor reads may still vanish, so opening syncs the directory
+//! before anything is made of it. The lock is on a file of its own, because the rename replaces the
+//! state's.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -21,13 +21,14 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Context, Error};
 
 const MAGIC: &[u8; 8] = b"CNCRDST6";
-/// Of the checksum: another one than those of the formats before, of which the magic number differs in a bit
-/// or two.
+/// Of the checksum: another one than those of the formats before, of which the magic number differs
+/// in a bit or two.
 const SEED: u64 = 6;
 /// The format before: it knew of no data directories. It is read, and never written.
 const MAGIC_5: &[u8; 8] = b"CNCRDST5";
 const SEED_5: u64 = 5;
-/// The format before that: of one group, whose configuration named the rack. It is read, and never written.
+/// The format before that: of one group, whose configuration named the rack. It is read, and never
+/// written.
 const MAGIC_4: &[u8; 8] = b"CNCRDST4";
 const HEADER_BYTES: usize = 16;
 
@@ -168,14 +169,14 @@ impl From<State5> for State {
             switch_incarnation: old.switch_incarnation,
             last_switch_id: old.last_switch_id,
             retired_switches: old.retired_switches,
-            groups: groups.map(|(config, whole)| group_of(config, whole)).collect(),
+            groups: groups.map(|(config, caught_up)| group_of(config, caught_up)).collect(),
         }
     }
 }
 
 /// A group of which no data directory is known.
-fn group_of(config: Config, whole: Vec<u16>) -> GroupState {
-    GroupState { config, whole, storages: Vec::new() }
+fn group_of(config: Config, caught_up: Vec<u16>) -> GroupState {
+    GroupState { config, caught_up, storages: Vec::new() }
 }
 
 /// The state as the format before that had it.
@@ -186,19 +187,19 @@ struct State4 {
     switch_incarnation: u64,
     last_switch_id: u32,
     retired_switches: Vec<u64>,
-    whole: Vec<u16>,
+    caught_up: Vec<u16>,
 }
 
 impl From<State4> for State {
     fn from(old: State4) -> State {
-        let whole = old.whole;
+        let caught_up = old.caught_up;
         State {
             version: old.version,
             rack: old.config.as_ref().map_or(0, |c| c.rack),
             switch_incarnation: old.switch_incarnation,
             last_switch_id: old.last_switch_id,
             retired_switches: old.retired_switches,
-            groups: old.config.map(|config| group_of(config, whole)).into_iter().collect(),
+            groups: old.config.map(|config| group_of(config, caught_up)).into_iter().collect(),
         }
     }
 }
@@ -236,8 +237,9 @@ mod tests {
         State { version, last_switch_id: 7, ..State::default() }
     }
 
+    /// A second controller on the same file is refused until the first ends.
     #[test]
-    fn t3_a_second_controller_on_the_same_file_is_refused_until_the_first_ends() {
+    fn t3_second_controller_on_the_file_is_refused() {
         let directory = directory("lock");
         let path = directory.0.join("controller.state");
         let (first, none) = StateFile::open(&path).unwrap();
@@ -248,8 +250,9 @@ mod tests {
         StateFile::open(&path).unwrap();
     }
 
+    /// What was written is read and a write that does not follow is refused.
     #[test]
-    fn t3_what_was_written_is_read_and_a_write_that_does_not_follow_is_refused() {
+    fn t3_state_round_trip_and_refused_write() {
         let directory = directory("cas");
         let path = directory.0.join("controller.state");
         {
@@ -280,8 +283,9 @@ mod tests {
         second.write(&state(3)).unwrap();
     }
 
+    /// What was renamed before a crash is durable before it is used.
     #[test]
-    fn bug_15_13_what_was_renamed_before_a_crash_is_durable_before_it_is_used() {
+    fn bug_15_13_renamed_file_is_durable_before_use() {
         let directory = directory("renamed");
         let path = directory.0.join("controller.state");
         StateFile::open(&path).unwrap().0.write(&state(1)).unwrap();
@@ -291,8 +295,9 @@ mod tests {
         assert_eq!(SYNCED.with_borrow(Vec::clone), std::slice::from_ref(&directory.0));
     }
 
+    /// A file of the format before is read and written in the new one.
     #[test]
-    fn a_file_of_the_format_before_is_read_and_written_in_the_new_one() {
+    fn previous_format_is_read_and_rewritten() {
         let directory = directory("format");
         let path = directory.0.join("controller.state");
         std::fs::create_dir_all(&directory.0).unwrap();
@@ -315,7 +320,7 @@ mod tests {
             switch_incarnation: 77,
             last_switch_id: 5,
             retired_switches: vec![76],
-            whole: vec![1],
+            caught_up: vec![1],
         };
         let body = postcard::to_allocvec(&old).unwrap();
         let bytes = [&MAGIC_4[..], &hash64(0, &body).to_be_bytes(), &body].concat();
@@ -336,12 +341,13 @@ mod tests {
         let newer = State { version: 10, ..expected.clone() };
         assert_eq!(StateFile::open(&path).unwrap().1, Some(newer));
         // Nothing that was written before its first configuration is lost, either.
-        let old = State4 { config: None, whole: vec![], ..old };
+        let old = State4 { config: None, caught_up: vec![], ..old };
         assert_eq!(State::from(old).groups, []);
         // The format in between.
         let path = directory.0.join("five.state");
         let State { version, rack, switch_incarnation, last_switch_id, .. } = expected;
-        let groups = expected.groups.iter().map(|g| (g.config.clone(), g.whole.clone())).collect();
+        let groups =
+            expected.groups.iter().map(|g| (g.config.clone(), g.caught_up.clone())).collect();
         let retired_switches = expected.retired_switches.clone();
         let old =
             State5 { version, rack, switch_incarnation, last_switch_id, retired_switches, groups };
@@ -356,19 +362,19 @@ mod tests {
         let directory = directory("damage");
         let path = directory.0.join("controller.state");
         drop(StateFile::open(&path).unwrap().0.write(&state(1)));
-        let whole = std::fs::read(&path).unwrap();
-        for cut in 0..whole.len() {
-            std::fs::write(&path, &whole[..cut]).unwrap();
+        let caught_up = std::fs::read(&path).unwrap();
+        for cut in 0..caught_up.len() {
+            std::fs::write(&path, &caught_up[..cut]).unwrap();
             assert!(StateFile::open(&path).is_err(), "cut at {cut}");
         }
-        let mut flipped = whole.clone();
-        for byte in 0..whole.len() {
+        let mut flipped = caught_up.clone();
+        for byte in 0..caught_up.len() {
             flipped[byte] ^= 1;
             std::fs::write(&path, &flipped).unwrap();
             assert!(StateFile::open(&path).is_err(), "byte {byte}");
             flipped[byte] ^= 1;
         }
-        std::fs::write(&path, &whole).unwrap();
+        std::fs::write(&path, &caught_up).unwrap();
         assert_eq!(StateFile::open(&path).unwrap().1, Some(state(1)));
     }
 }

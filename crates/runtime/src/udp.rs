@@ -1,6 +1,6 @@
 //! UDP with trains: under load, consecutive messages to one peer cross the kernel once
 //! (UDP_SEGMENT), and are received at once (UDP_GRO). The stack costs about 3 us a packet, a
-//! message in a train of 32 about 0.14 us (docs/harmonia.md, "Where the time goes").
+//! message in a train of 32 about 0.14 us (docs/internals/harmonia.md, "Where the time goes").
 //!
 //! A train's segments are of one size, so shorter messages are padded; every header says how long
 //! its body is, so padding behind it is harmless.
@@ -126,8 +126,8 @@ fn local_line(addr: Addr) -> Option<String> {
     lines.find(|line| line.split_whitespace().nth(1) == Some(&local)).map(Into::into)
 }
 
-/// About how many packets wait in the receive buffer of the socket bound to `addr`, from /proc/net/udp; 0 where
-/// that cannot be read. The kernel counts bytes, its own among them.
+/// About how many packets wait in the receive buffer of the socket bound to `addr`, from
+/// /proc/net/udp; 0 where that cannot be read. The kernel counts bytes, its own among them.
 #[must_use]
 pub fn waiting(addr: Addr) -> usize {
     let queued = local_line(addr).and_then(|line| {

@@ -1,6 +1,6 @@
-//! What is fetched in fragments (trap T17). Workers fetch of owners: the bodies of jobs, and parameters that are too
-//! long for the queue. Owners fetch of workers: outputs that are too long for a result.
-//! Fragments come in any order, late and again; what a name stands for never changes.
+//! Data that is fetched in fragments (trap T17). Workers fetch of owners: the bodies of jobs, and
+//! parameters that are too long for the queue. Owners fetch of workers: outputs that are too long
+//! for a result. Fragments come in any order, late and again; what a name stands for never changes.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -13,7 +13,8 @@ use concord_wire::tasks::{BODY_BYTES_MAX, FRAGMENT_BYTES, FRAGMENTS_ASKED_MAX, T
 
 /// Most bytes that are kept for tasks to come.
 const KEPT_BYTES_MAX: usize = 64 << 20;
-/// Most bodies that are asked for at once: so many times [`FRAGMENTS_ASKED_MAX`] fragments are under way at most.
+/// Most bodies that are asked for at once: so many times [`FRAGMENTS_ASKED_MAX`] fragments are
+/// under way at most.
 const AT_ONCE_MAX: usize = 16;
 /// How long fragments may take until they are asked for again, in ns; longer each time.
 const AGAIN_NS: Duration = 5 * MS;
@@ -195,7 +196,8 @@ impl<K: Ord + Copy> Bodies<K> {
     }
 }
 
-/// The fragments that somebody asks for, of a body that is here: the length of the whole, the number and the bytes of each.
+/// The fragments that somebody asks for, of a body that is here: the length of the whole, the
+/// number and the bytes of each.
 pub(crate) fn fragments(
     body: &[u8],
     first: u32,

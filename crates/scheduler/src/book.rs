@@ -1,4 +1,5 @@
-//! What is known of jobs: those that go on, and the last ones that are over. For whoever asks an owner about them.
+//! The book of jobs: those that go on, and the last ones that are over. For whoever asks an owner
+//! about them.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
@@ -10,7 +11,8 @@ use crate::{Outcome, TaskOutcome};
 
 /// Most tasks of jobs that are over of which the outcomes are kept.
 pub(crate) const TASKS_KEPT_MAX: usize = 1 << 20;
-/// Most bytes of outputs that are kept. What comes beyond, with no older job left to forget, is dropped.
+/// Most bytes of outputs that are kept. What comes beyond, with no older job left to forget, is
+/// dropped.
 pub(crate) const OUTPUT_BYTES_KEPT_MAX: usize = 256 << 20;
 
 /// How the tasks of a job ended: how many each.
@@ -223,8 +225,9 @@ mod tests {
         book.open(JobRecord::new(jid, "job".to_string(), tasks, Now::default()));
     }
 
+    /// Tasks are found in the order in which they ended and by their numbers.
     #[test]
-    fn tasks_are_found_in_the_order_in_which_they_ended_and_by_their_numbers() {
+    fn tasks_by_end_order_and_number() {
         let mut book = Book::new();
         open(&mut book, 1, 3);
         book.note(ended(1, 2, Outcome::Done(b"two".to_vec())));
@@ -240,8 +243,9 @@ mod tests {
         assert_eq!(book.jobs().count(), 1);
     }
 
+    /// Jobs that were over first are forgotten first and those that go on never.
     #[test]
-    fn jobs_that_were_over_first_are_forgotten_first_and_those_that_go_on_never() {
+    fn oldest_finished_jobs_are_forgotten_first() {
         let mut book = Book::new();
         open(&mut book, 1, 2);
         let large = vec![7; OUTPUT_BYTES_KEPT_MAX / 4];

@@ -1,10 +1,10 @@
-//! What an owner writes down, so that jobs outlive it: the jobs that it took, how their tasks ended, and which tasks
-//! that are never run twice may have been begun. No I/O: whoever has a disk writes these bytes, and gives back what it
-//! finds.
+//! The journal of an owner, by which jobs outlive it: the jobs that it took, how their tasks ended,
+//! and which tasks that are never run twice may have been begun. No I/O: whoever has a disk writes
+//! these bytes, and gives back what it finds.
 //!
-//! A journal is a header and frames, each of which was synced as a whole before the next one was written. So the last
-//! one alone can be torn: it is cut. One that is damaged with another one behind it is damage, and nothing is made of
-//! such a journal.
+//! A journal is a header and frames, each of which was synced as a whole before the next one was
+//! written. So the last one alone can be torn: it is cut. One that is damaged with another one
+//! behind it is damage, and nothing is made of such a journal.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -167,7 +167,8 @@ impl WrittenOutcome {
 /// What is written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Entry {
-    /// An owner began: the number of its next job. How many began is how often the journal was gone on with.
+    /// An owner began: the number of its next job. How many began is how often the journal was gone
+    /// on with.
     Began { next_jid: u32 },
     /// A job was taken.
     Took(WrittenJob),
@@ -316,8 +317,8 @@ impl Journal {
         Journal { number: found.number, length: found.length, entries: Vec::new() }
     }
 
-    /// A new journal of what is worth to be kept: jobs that go on, and the last `over_max` that are over, if they have
-    /// no more tasks and outputs than a [`crate::Book`] keeps.
+    /// A new journal of what is worth to be kept: jobs that go on, and the last `over_max` that are
+    /// over, if they have no more tasks and outputs than a [`crate::Book`] keeps.
     #[must_use]
     pub fn rewritten(number: u64, found: &Found, over_max: usize) -> Vec<u8> {
         let most =
@@ -559,8 +560,9 @@ mod tests {
         assert_eq!((again.next_jid(), again.number), (2, 8));
     }
 
+    /// Of jobs that are over the newest are kept as far as there is room.
     #[test]
-    fn bug_21_40_of_jobs_that_are_over_the_newest_are_kept_as_far_as_there_is_room() {
+    fn bug_21_40_newest_finished_jobs_are_retained() {
         let mut found = Found::default();
         let job = Job { tasks: vec![TaskSpec::default(); 2], ..Job::default() };
         for jid in 1..=4 {

@@ -27,18 +27,20 @@ struct Writing {
 
 /// An owner, with or without a journal.
 ///
-/// What it sends, and all outcomes that it gives, wait until what was written before them is durable: that a job was
-/// taken, that a task which is never run twice may begin, how a task ended, how far the numbers of attempts may go. So a
-/// process that goes on with the journal contradicts nothing that anybody has heard. What says nothing that is written
-/// does not wait: the extension of a lease, a fragment, a question; and a grant waits for its own task alone, so that a
-/// disk which is always busy keeps no task from its start.
+/// What it sends, and all outcomes that it gives, wait until what was written before them is
+/// durable: that a job was taken, that a task which is never run twice may begin, how a task ended,
+/// how far the numbers of attempts may go. So a process that goes on with the journal contradicts
+/// nothing that anybody has heard. What says nothing that is written does not wait: the extension
+/// of a lease, a fragment, a question; and a grant waits for its own task alone, so that a disk
+/// which is always busy keeps no task from its start.
 #[derive(Clone, Debug)]
 pub struct JournaledOwner {
     owner: Owner,
     journal: Option<Journal>,
     /// Packets, each with the number of the frame that has to be durable before it goes out.
     held: Vec<(u64, Addr, Vec<u8>)>,
-    /// Tasks that are never run twice and may be begun once a frame is durable: its number, by JID and TID.
+    /// Tasks that are never run twice and may be begun once a frame is durable: its number, by JID
+    /// and TID.
     begun: BTreeMap<(u32, u32), u64>,
     /// Outcomes that are not durable, in their order.
     unwritten: VecDeque<TaskOutcome>,
@@ -163,8 +165,8 @@ impl JournaledOwner {
         self.writing.map(|writing| writing.number)
     }
 
-    /// The frame that a packet waits for: `last`, but for what says nothing that is written, and for a grant, which says
-    /// of its own task alone that it may begin.
+    /// The frame that a packet waits for: `last`, but for what says nothing that is written, and
+    /// for a grant, which says of its own task alone that it may begin.
     fn waits_for(&self, packet: &[u8], last: u64) -> Option<u64> {
         match TaskMessage::parse(packet) {
             Ok(
@@ -180,7 +182,8 @@ impl JournaledOwner {
         }
     }
 
-    /// As [`Owner::submit`]; `note` is written down with the job. It is taken once [`JournaledOwner::is_taken`].
+    /// As [`Owner::submit`]; `note` is written down with the job. It is taken once
+    /// [`JournaledOwner::is_taken`].
     pub fn submit(&mut self, now: Now, job: Job, note: &[u8]) -> Option<u32> {
         let jid = self.owner.next_jid();
         let written = self.journal.as_ref().map(|_| WrittenJob::new(jid, now.unix_ms, &job, note));
@@ -205,7 +208,8 @@ impl JournaledOwner {
         is_open
     }
 
-    /// It ends: its workers are told to stop what runs. With a journal the next process goes on with its jobs.
+    /// It ends: its workers are told to stop what runs. With a journal the next process goes on
+    /// with its jobs.
     pub fn retire(&mut self, now: Now, sink: &mut impl Sink) {
         if self.journal.is_none() {
             return self.input(now, sink, |owner, sink| owner.retire(now, sink));

@@ -1,15 +1,16 @@
-//! Scheduling of short tasks: who owns them, and who runs them. The queue between the two is in the switch
-//! (Falcon, `concord_switch::falcon`).
+//! Scheduling of short tasks: who owns them, and who runs them. The queue between the two is in the
+//! switch (Falcon, `concord_switch::falcon`).
 //!
-//! Read [`Owner`] first, then [`Worker`]. The law is that of every node: `handle(now, packet)`, `tick`,
-//! `deadline`, and what they send goes into the sink. What a worker is to run comes out of
-//! [`Worker::poll_order`], how it ended goes in by [`Worker::finished`]; how a task ended comes out of
-//! [`Owner::poll_outcome`].
+//! Read [`Owner`] first, then [`Worker`]. The law is that of every node: `handle(now, packet)`,
+//! `tick`, `deadline`, and what they send goes into the sink. What a worker is to run comes out of
+//! [`Worker::poll_order`], how it ended goes in by [`Worker::finished`]; how a task ended comes out
+//! of [`Owner::poll_outcome`].
 //!
-//! The owner alone knows how its tasks stand: the switch forgets everything when it restarts, and what it
-//! handed to a worker may be lost on the way. So an owner asks the switch how far retrieve_ptr is: a task
-//! whose ticket it has passed was handed to somebody, and is submitted again if nobody says that it
-//! runs. That an attempt is over it knows by its lease: a worker stops what it has no lease for.
+//! The owner alone knows how its tasks stand: the switch forgets everything when it restarts, and
+//! what it handed to a worker may be lost on the way. So an owner asks the switch how far
+//! retrieve_ptr is: a task whose ticket it has passed was handed to somebody, and is submitted
+//! again if nobody says that it runs. That an attempt is over it knows by its lease: a worker stops
+//! what it has no lease for.
 //!
 //! ```
 //! use concord_core::{Machine, Now, SessionId};

@@ -1,4 +1,4 @@
-//! How tasks end, for whoever gave them to an owner.
+//! The outcomes of tasks, for whoever gave them to an owner.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,8 @@ pub enum Outcome {
     Done(Vec<u8>),
     /// It failed, as often as it may.
     Failed(Ended, Vec<u8>),
-    /// Its worker went silent, and it is not to be run twice: it may have been done, or a part of it.
+    /// Its worker went silent, and it is not to be run twice: it may have been done, or a part of
+    /// it.
     Unknown,
     /// So many workers went silent while they ran it that it is not tried again.
     Lost,

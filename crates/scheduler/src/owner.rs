@@ -57,11 +57,12 @@ pub struct OwnerConfig {
     pub group: GroupId,
     /// Which guards are on.
     pub guards: Guards,
-    /// It notes what a journal has to have before anybody hears of it, and what it submits may wait for that
-    /// ([`crate::JournaledOwner`]).
+    /// It notes what a journal has to have before anybody hears of it, and what it submits may wait
+    /// for that ([`crate::JournaledOwner`]).
     pub has_journal: bool,
-    /// How many attempts of a job's tasks are begun before the journal has to have a higher number of them: numbers of
-    /// attempts are fencing tokens, and the next process begins above what is written.
+    /// How many attempts of a job's tasks are begun before the journal has to have a higher number
+    /// of them: numbers of attempts are fencing tokens, and the next process begins above what is
+    /// written.
     pub attempts_noted: u16,
     /// The rack's secret, which each task is tagged with.
     pub key: Option<Key>,
@@ -77,8 +78,8 @@ pub struct OwnerConfig {
     pub ask_ns: Duration,
     /// The longest pause after a full queue, in ns.
     pub pause_ns_max: Duration,
-    /// How long a worker may wait until it hears that a result is known, in ns: far shorter than it waits before it
-    /// tells the result again. What is known meanwhile is told in one train.
+    /// How long a worker may wait until it hears that a result is known, in ns: far shorter than it
+    /// waits before it tells the result again. What is known meanwhile is told in one train.
     pub known_ns: Duration,
 }
 
@@ -123,7 +124,8 @@ pub struct Job {
     pub tasks: Vec<TaskSpec>,
     /// What they share and executors fetch, if anything.
     pub body: Option<Arc<[u8]>>,
-    /// Parameters that are too long for the queue, by TID: executors fetch them in place of the task's own.
+    /// Parameters that are too long for the queue, by TID: executors fetch them in place of the
+    /// task's own.
     pub long: BTreeMap<u32, Arc<[u8]>>,
     /// No task of it is ever run twice.
     pub once: bool,
@@ -223,8 +225,9 @@ struct Item {
 }
 
 impl Item {
-    /// How often it was submitted to a queue that had room for it. What was refused has a number of its own all the
-    /// same: the submission may have come twice, and have found room the second time.
+    /// How often it was submitted to a queue that had room for it. What was refused has a number of
+    /// its own all the same: the submission may have come twice, and have found room the second
+    /// time.
     fn attempts(&self) -> u16 {
         (self.attempt - self.attempts_before).saturating_sub(self.trace.again.refused)
     }
@@ -285,7 +288,8 @@ pub struct Owner {
     /// When it may be asked again, if the switch is silent.
     doubt_at: Instant,
     outcomes: VecDeque<TaskOutcome>,
-    /// Results that are known, and whose workers were not told so yet; and until when they need not be.
+    /// Results that are known, and whose workers were not told so yet; and until when they need not
+    /// be.
     known: Vec<(Attempt, Run)>,
     known_at: Instant,
     /// Tasks that are never run twice, and were granted to a run since they were asked for.
@@ -299,7 +303,8 @@ pub struct Owner {
     buffer: Vec<u8>,
 }
 
-/// A task of which nobody says that it runs is submitted again at once, and after each further time twice as late.
+/// A task of which nobody says that it runs is submitted again at once, and after each further time
+/// twice as late.
 const UNHEARD_DOUBLINGS_MAX: u16 = 6;
 
 fn count(times: &mut u16) {
@@ -339,9 +344,9 @@ impl Owner {
         }
     }
 
-    /// Takes a job, whose tasks the next tick begins to submit, and gives its JID. `None`: too many tasks
-    /// are open, it has none, or its body or a task's parameters are longer than [`BODY_BYTES_MAX`], so that no
-    /// executor could fetch them. None of its tasks was taken then.
+    /// Takes a job, whose tasks the next tick begins to submit, and gives its JID. `None`: too many
+    /// tasks are open, it has none, or its body or a task's parameters are longer than
+    /// [`BODY_BYTES_MAX`], so that no executor could fetch them. None of its tasks was taken then.
     pub fn submit(&mut self, now: Now, job: Job) -> Option<u32> {
         if self.open + job.tasks.len() > TASKS_OPEN_MAX || job.tasks.is_empty() {
             return None;
@@ -395,8 +400,9 @@ impl Owner {
         Some(jid)
     }
 
-    /// Ends all tasks of a job that are not over. What runs is stopped as soon as its worker hears of it; what is in
-    /// the queue, when an executor gets it. `false`: there is no such job, or it is over.
+    /// Ends all tasks of a job that are not over. What runs is stopped as soon as its worker hears
+    /// of it; what is in the queue, when an executor gets it. `false`: there is no such job, or it
+    /// is over.
     pub fn cancel(&mut self, now: Now, jid: u32, sink: &mut impl Sink) -> bool {
         let Some(job) = self.jobs.get(&jid) else { return false };
         let open = (0..).zip(&job.items).filter(|(_, item)| item.at != At::Over);
@@ -412,8 +418,8 @@ impl Owner {
         true
     }
 
-    /// It ends, and its tasks with it: what runs is stopped as soon as its worker hears of it, by this or by its
-    /// lease.
+    /// It ends, and its tasks with it: what runs is stopped as soon as its worker hears of it, by
+    /// this or by its lease.
     pub fn retire(&mut self, now: Now, sink: &mut impl Sink) {
         let jobs: Vec<u32> = self.jobs.keys().copied().collect();
         for jid in jobs {
@@ -442,8 +448,8 @@ impl Owner {
         self.open
     }
 
-    /// Where a task of a job that is not over is, in words; how often it was submitted; and its way. `None` if its
-    /// job is over, or there is none.
+    /// Where a task of a job that is not over is, in words; how often it was submitted; and its
+    /// way. `None` if its job is over, or there is none.
     #[must_use]
     pub fn explain(&self, jid: u32, tid: u32) -> Option<(&'static str, u16, Trace)> {
         let item = self.jobs.get(&jid)?.items.get(tid as usize)?;
@@ -541,7 +547,8 @@ impl Machine for Owner {
         self.pump(now, sink);
     }
 
-    /// The first result after a while is acknowledged at once, those that come soon after it in one train.
+    /// The first result after a while is acknowledged at once, those that come soon after it in one
+    /// train.
     fn flush(&mut self, now: Now, sink: &mut impl Sink) {
         if self.known_at <= now.instant || self.known.len() >= KNOWN_MAX {
             self.tell_known(now.instant, sink);
@@ -709,8 +716,8 @@ impl Owner {
         }
     }
 
-    /// Whether this run is the one that goes on. If so, its lease is extended. The first that is heard of
-    /// is; of a task that is never run twice, the first that asks before it starts.
+    /// Whether this run is the one that goes on. If so, its lease is extended. The first that is
+    /// heard of is; of a task that is never run twice, the first that asks before it starts.
     fn holds(&mut self, now: Instant, of: Attempt, run: Run, claims: bool) -> bool {
         let lease_ns = self.config.lease_ns;
         let until = now.after(lease_ns + lease_ns / LEASE_MARGIN);

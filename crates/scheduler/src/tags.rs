@@ -1,4 +1,5 @@
-//! The owner's keyed tag on each task: eight bytes that ride in its slot, since a switch can compute none.
+//! The owner's keyed tag on each task: eight bytes that ride in its slot, since a switch can
+//! compute none.
 
 use concord_core::{Addr, Key, SessionId};
 use concord_wire::falcon::Task;

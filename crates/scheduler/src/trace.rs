@@ -1,4 +1,4 @@
-//! How a task has fared: what `concord explain` shows of it.
+//! The trace of a task: what `concord explain` shows of it.
 
 use concord_core::{Addr, Instant};
 
@@ -40,8 +40,8 @@ impl Again {
     }
 }
 
-/// A task's way, by its owner's clock. Of the newest attempt, but for when it was submitted first. An instant of 0
-/// is one that has not come.
+/// A task's way, by its owner's clock. Of the newest attempt, but for when it was submitted first.
+/// An instant of 0 is one that has not come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// Its job was taken.

@@ -1,4 +1,5 @@
-//! A worker: a process of several executors, each a slot, that asks the switch for tasks and runs them.
+//! A worker: a process of several executors, each a slot, that asks the switch for tasks and runs
+//! them.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
@@ -61,16 +62,18 @@ pub struct WorkerConfig {
     pub group: GroupId,
     /// How many tasks it runs at a time.
     pub slots: u16,
-    /// The queues that its executors ask, by bit: the highest first. Those below [`CLASSES_MAX`](concord_wire::falcon::CLASSES_MAX) are the classes that it
-    /// is of.
+    /// The queues that its executors ask, by bit: the highest first. Those below
+    /// [`CLASSES_MAX`](concord_wire::falcon::CLASSES_MAX) are the classes that it is of.
     pub queues: u32,
-    /// How many tasks an executor may have beside the one that it runs: it asks for them while it does.
+    /// How many tasks an executor may have beside the one that it runs: it asks for them while it
+    /// does.
     pub prefetch: u8,
     /// Which guards are on.
     pub guards: Guards,
     /// The rack's secret: with it, only tasks with its owner's tag are run, and no attempt twice.
     pub key: Option<Key>,
-    /// How long an executor waits in the switch, in ns, more or less by a half. 0: it asks again and again.
+    /// How long an executor waits in the switch, in ns, more or less by a half. 0: it asks again
+    /// and again.
     pub wait_ns: Duration,
     /// How long after that, or after an answer that there is no task, it asks again, in ns.
     pub poll_ns: Duration,
@@ -130,8 +133,8 @@ pub enum Order {
         slot: u16,
         /// The run's number.
         run: u32,
-        /// Its owner said so: it may be told before it is stopped, if that takes a moment only. Else its lease or its
-        /// time is over, and it is stopped at once.
+        /// Its owner said so: it may be told before it is stopped, if that takes a moment only.
+        /// Else its lease or its time is over, and it is stopped at once.
         is_cancelled: bool,
     },
 }
@@ -186,7 +189,8 @@ concord_core::counters! {
         assignments_stale,
         /// Assignments of attempts that were begun before, refused.
         assignments_repeated,
-        /// Tasks without their owner's tag, dropped: made without the rack's key, or changed on the way.
+        /// Tasks without their owner's tag, dropped: made without the rack's key, or changed on the
+        /// way.
         tags_wrong,
         /// Fragments of bodies and parameters that came.
         fragments,
@@ -248,10 +252,11 @@ pub struct Worker {
     slots: Slots,
     /// No run's lease ends before it.
     lease_floor: Instant,
-    /// How many tasks are asked for beside those for which executors are free: with prefetch, more each time that one is
-    /// found in the queue, and none once it is empty.
+    /// How many tasks are asked for beside those for which executors are free: with prefetch, more
+    /// each time that one is found in the queue, and none once it is empty.
     ahead: usize,
-    /// By slot, the queues of the switch in which it waits as far as it knows, and until when: also while it has a task.
+    /// By slot, the queues of the switch in which it waits as far as it knows, and until when: also
+    /// while it has a task.
     tokens: Vec<Vec<(u8, Instant)>>,
     next_number: u32,
     next_run: u32,
@@ -336,8 +341,8 @@ impl Worker {
         self.ask(now, sink);
     }
 
-    /// A run was ordered that cannot begin here now: it goes back to its owner, and its slot asks for nothing for a
-    /// while.
+    /// A run was ordered that cannot begin here now: it goes back to its owner, and its slot asks
+    /// for nothing for a while.
     pub fn returned(&mut self, now: Now, run: u32, sink: &mut impl Sink) {
         let now = now.instant;
         self.leases(now);
@@ -486,7 +491,7 @@ impl Worker {
         let standing = match (self.is_retiring, self.heard.epoch) {
             (true, _) => Standing::Leaving,
             (false, 0) => Standing::Out,
-            (false, _) => Standing::Open { whole: true },
+            (false, _) => Standing::Open { caught_up: true },
         };
         let incarnation = self.config.session.0;
         let alive = ReplicaAlive {
@@ -513,7 +518,8 @@ impl Worker {
         is_repeated
     }
 
-    /// The body of its job, and the parameters that did not ride in the queue; `None` while one is missing.
+    /// The body of its job, and the parameters that did not ride in the queue; `None` while one is
+    /// missing.
     fn needs(&mut self, work: &Work) -> Option<[Option<Arc<[u8]>>; 2]> {
         let mut found = [None, None];
         let mut is_missing = false;
@@ -528,7 +534,8 @@ impl Worker {
         (!is_missing).then_some(found)
     }
 
-    /// With prefetch: what came while all executors ran a task begins where one is free, the first first.
+    /// With prefetch: what came while all executors ran a task begins where one is free, the first
+    /// first.
     fn begin_waiting(&mut self, now: Instant) {
         if self.config.prefetch == 0 {
             return;

@@ -1,6 +1,6 @@
 //! `swarm [PROTOCOL] FIRST COUNT [GUARD]`: runs seeds, of one protocol if it is named, with a guard
-//! removed if one is named (that needs `--features mutants`), and prints the first violation and the
-//! totals.
+//! removed if one is named (that needs `--features mutants`), and prints the first violation and
+//! the totals.
 
 use std::time::Instant;
 

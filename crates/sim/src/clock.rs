@@ -88,8 +88,9 @@ impl Clock {
 mod tests {
     use super::*;
 
+    /// A wake up comes when the drifting clock shows its time and not much later.
     #[test]
-    fn a_wake_up_comes_when_the_drifting_clock_shows_its_time_and_not_much_later() {
+    fn drifting_wake_up_is_on_time() {
         for drift_ppm in [-40_000, -1, 0, 7, 40_000] {
             let clock = Clock::new(5_000_000_123, drift_ppm);
             for wanted in [5_000_000_123, 5_000_001_000, 6_234_567_891, 125_000_000_001] {

@@ -1,5 +1,5 @@
-//! The rack's packets on the packet-level network: links with a bandwidth, ports with buffers, and switches whose
-//! pipelines take time, each of which hosts a seat.
+//! The rack's packets on the packet-level network: links with a bandwidth, ports with buffers, and
+//! switches whose pipelines take time, each of which hosts a seat.
 
 use crate::engine::{EventQueue, NS, Time};
 use crate::net::{Delivery, HostIndex, NetEvent, Network, NodeIndex, Packet, Routing};

@@ -1,6 +1,6 @@
-//! The deterministic simulator: a whole rack (switch, replicas, controller, clients) on virtual time,
-//! with packets lost, duplicated, reordered and delayed, nodes paused, cut off, killed and restarted,
-//! and every history checked for linearizability. One seed replays a run.
+//! The deterministic simulator: a whole rack (switch, replicas, controller, clients) on virtual
+//! time, with packets lost, duplicated, reordered and delayed, nodes paused, cut off, killed and
+//! restarted, and every history checked for linearizability. One seed replays a run.
 //!
 //! Read [`Plan`] (what a seed draws) and [`run`] first. The law: a run is a function of its plan.
 //! No clock, no thread and no map order has a part in it.

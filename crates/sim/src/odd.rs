@@ -1,10 +1,10 @@
 //! Packets that nobody sent so: cut short, forged, padded, late.
 //!
 //! UDP's checksum guards bits and roles believe each other, so that nothing here says what no role
-//! said: what is forged has another magic number or version, or its kind is another one, or an epoch
-//! that never comes, or random bytes stand behind a right header, or it is a write with the mark of a replica's
-//! own and no command. (No random bytes as a control
-//! packet: that could be an epoch, which everybody believes.)
+//! said: what is forged has another magic number or version, or its kind is another one, or an
+//! epoch that never comes, or random bytes stand behind a right header, or it is a write with the
+//! mark of a replica's own and no command. (No random bytes as a control packet: that could be an
+//! epoch, which everybody believes.)
 
 use concord_core::{Duration, MS, Rng};
 use concord_engine::Command;
@@ -50,7 +50,8 @@ pub(crate) struct Odd {
     pub packets: Packets,
     pub count: OddCounts,
     rng: Rng,
-    /// Of writes with the mark of a replica's own, so that the others are drawn as they are without.
+    /// Of writes with the mark of a replica's own, so that the others are drawn as they are
+    /// without.
     own_rng: Rng,
 }
 
@@ -169,8 +170,8 @@ impl Odd {
     }
 }
 
-/// A client's write that is not numbered yet, with the mark of a replica's own and a body that is no command: it is
-/// refused by its record (docs/bugs.md, 15.13a).
+/// A client's write that is not numbered yet, with the mark of a replica's own and a body that is
+/// no command: it is refused by its record (docs/internals/bugs.md, 15.13a).
 fn own_write(bytes: &[u8]) -> Option<Vec<u8>> {
     const NO_COMMAND: [u8; 3] = [0xff; 3];
     let repr = Packet::parse(bytes).ok()?.repr();

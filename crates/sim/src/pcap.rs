@@ -1,7 +1,7 @@
 //! A recording as a capture file: every packet as IPv4 and UDP, at its virtual time.
 //!
-//! The classic pcap format with nanoseconds (magic 0xa1b23c4d), link type 101: raw IP. A lost packet
-//! has a time to live of 1, all others 64: `ip.ttl == 1` shows what got lost.
+//! The classic pcap format with nanoseconds (magic 0xa1b23c4d), link type 101: raw IP. A lost
+//! packet has a time to live of 1, all others 64: `ip.ttl == 1` shows what got lost.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! What happened in a run, packet by packet: the source of diagrams and captures.
+//! The record of a run, packet by packet: the source of diagrams and captures.
 
 use crate::systems::store::fault::Node;
 

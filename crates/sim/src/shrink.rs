@@ -8,8 +8,8 @@ use crate::systems::{Tally, Trial};
 /// A plan that does less may fail with other random draws only: so many are tried.
 const TRIES: u64 = 4;
 
-/// How much is done at most to make a plan small. A run without progress takes many steps: what bounds the time is
-/// their sum.
+/// How much is done at most to make a plan small. A run without progress takes many steps: what
+/// bounds the time is their sum.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Most runs.

@@ -1,4 +1,4 @@
-//! What a packet is about, and the words for requests and for what machines tell each other.
+//! The subject of a packet, and the words for requests and for messages between machines.
 
 use concord_wire::rpc::READ_BIT;
 use concord_wire::{Flags, Op, Repr, Status};

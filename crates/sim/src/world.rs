@@ -48,7 +48,7 @@ pub(crate) enum Event {
     /// The plan's fault of that index.
     Fault { index: usize },
     /// A sync of a replica's disk ends, unless its process has ended before.
-    Disk { node: usize, life: u64 },
+    Disk { node: usize, incarnation: u64 },
     /// A replica that was told to end is started again.
     Start { node: usize },
     /// A replica's disk has room again, unless it was filled anew.
@@ -328,7 +328,7 @@ impl World {
         }
         let mut ppm = (self.weather.loss_ppm, self.weather.duplicate_ppm);
         let loses = |(node, until_ns): &(usize, u64)| *node == to && now_ns < *until_ns;
-        if self.writes_lost.iter().any(loses) && is_numbered_write(bytes) {
+        if self.writes_lost.iter().any(loses) && is_sequenced_write(bytes) {
             ppm.0 = ppm.0.max(WRITES_LOST_PPM);
         }
         for burst in self.bursts.iter().filter(|b| now_ns < b.until_ns) {
@@ -353,7 +353,7 @@ fn is_record(bytes: &[u8]) -> bool {
     header::is(bytes, Kind::Link, link::OP_DATA)
 }
 
-fn is_numbered_write(bytes: &[u8]) -> bool {
+fn is_sequenced_write(bytes: &[u8]) -> bool {
     Packet::parse(bytes).is_ok_and(|packet| {
         let repr = packet.repr();
         repr.op == Op::Write && repr.seq.is_some()

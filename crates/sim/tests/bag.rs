@@ -1,4 +1,4 @@
-//! A fuzz of bags of packets over groups of the shipped machines (docs/simulator.md).
+//! A fuzz of bags of packets over groups of the shipped machines (docs/internals/simulator.md).
 
 #[cfg(feature = "mutants")]
 use concord_core::Guard;
@@ -39,8 +39,9 @@ fn report(options: &BagOptions, report: &BagReport) -> Option<String> {
     Some(text + &format!("\nreplay: concord fuzz --protocol {name} --seed {:#x}", found.plan.seed))
 }
 
-/// The same seeds of every protocol every time: `CONCORD_BAG_SEEDS` of each (`make test`: a minute's worth
-/// on two cores, of a release build), from `CONCORD_BAG_SEED` on. `concord fuzz` draws fresh ones.
+/// The same seeds of every protocol every time: `CONCORD_BAG_SEEDS` of each (`make test`: a
+/// minute's worth on two cores, of a release build), from `CONCORD_BAG_SEED` on. `concord fuzz`
+/// draws fresh ones.
 #[test]
 fn any_packet_at_any_time_breaks_no_promise() {
     let seeds = Some(number("CONCORD_BAG_SEEDS", 20));
@@ -101,7 +102,8 @@ const CAUGHT: [(Protocol, &[Guard]); 5] = [
     ),
 ];
 
-/// Runs until a guard's removal is caught: the median of so many starts as `CONCORD_GUARD_STARTS` says.
+/// Runs until a guard's removal is caught: the median of so many starts as `CONCORD_GUARD_STARTS`
+/// says.
 #[cfg(feature = "mutants")]
 #[test]
 fn a_guard_that_is_removed_is_caught() {

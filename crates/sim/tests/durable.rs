@@ -1,4 +1,5 @@
-//! Replicas with disks: power cuts of one and of all, torn writes, failed syncs (trap T7). Each seed has them.
+//! Replicas with disks: power cuts of one and of all, torn writes, failed syncs (trap T7). Each
+//! seed has them.
 //!
 //! `CONCORD_DISK_SEEDS` sets another number of seeds, `CONCORD_DISK_FIRST` the first one.
 
@@ -57,32 +58,33 @@ fn t7_nothing_that_was_acknowledged_is_lost_by_power_cuts() {
     assert!(report.totals.restored > seeds.unwrap_or(SEEDS) / 2, "runs are thin");
 }
 
-/// The power went while a snapshot was made of a state without a record: it counted as the state's beginning, never to be
-/// whole.
+/// The power went while a snapshot was made of a state without a record: it counted as the state's
+/// beginning, never to be whole.
 #[test]
-fn bug_19_17_a_snapshot_of_nothing_that_is_not_whole_is_no_beginning() {
+fn bug_19_17_incomplete_empty_snapshot_is_no_beginning() {
     let outcome = run(&with_disks(2_291_815));
     assert_eq!(outcome.violation, None);
 }
 
-/// A head that lacked a record got it from one member, and heard of another one later that this one has it in a copy only: it
-/// left, with its log.
+/// A head that lacked a record got it from one member, and heard of another one later that this one
+/// has it in a copy only: it left, with its log.
 #[test]
-fn bug_19_18_a_head_that_got_its_record_from_another_member_stays() {
+fn bug_19_18_head_with_another_members_record_stays() {
     let outcome = run(&with_disks(4_301_071));
     assert_eq!(outcome.violation, None);
 }
 
-/// The power went before a group had begun, which was made anew then, and went again before its first record: all that
-/// its members had promised was called gone with what they had given up, and they waited for each other for ever.
+/// The power went before a group had begun, which was made anew then, and went again before its
+/// first record: all that its members had promised was called gone with what they had given up, and
+/// they waited for each other for ever.
 #[test]
-fn bug_19_20_a_group_that_was_made_anew_without_a_record_survives_a_power_cut() {
+fn bug_19_20_recordless_refounded_group_survives_a_power_cut() {
     let outcome = run(&with_disks(10_054_069));
     assert_eq!(outcome.violation, None);
 }
 
-/// A small run, and the same with a cut of all power after each event of it: how many, and what is wrong with
-/// one of them.
+/// A small run, and the same with a cut of all power after each event of it: how many, and what is
+/// wrong with one of them.
 fn cut_everywhere(protocol: Protocol, seed: u64, guards: Guards) -> (u64, Option<String>) {
     let plan = Plan {
         seed,
@@ -130,7 +132,8 @@ fn t7_the_power_of_all_goes_at_any_point() {
     }
 }
 
-/// Primary-backup is not among these: primary and backups all wait for the same record, and whoever did brings it back.
+/// Primary-backup is not among these: primary and backups all wait for the same record, and whoever
+/// did brings it back.
 #[cfg(feature = "mutants")]
 #[test]
 fn what_is_not_durable_is_caught_by_a_cut_at_some_point() {
@@ -152,7 +155,7 @@ fn what_is_not_durable_is_caught_by_a_cut_at_some_point() {
     assert!(survived.is_empty(), "{survived:?} survive");
 }
 
-/// docs/bugs.md: defects that the swarm found, and what its check took for one.
+/// docs/internals/bugs.md: defects that the swarm found, and what its check took for one.
 #[test]
 fn racks_that_were_wrong_once_are_not() {
     let plans = [
@@ -190,8 +193,9 @@ fn racks_that_were_wrong_once_are_not() {
     }
 }
 
-/// The guards of what is durable before what, one removed at a time. The others of disks are shown by tests of
-/// their machines: `t4_*` in `control/src/tests/returned.rs`, `protocols/tests/durable.rs` and `protocols/src/vr/tests/disk.rs`.
+/// The guards of what is durable before what, one removed at a time. The others of disks are shown
+/// by tests of their machines: `t4_*` in `control/src/tests/returned.rs`,
+/// `protocols/tests/durable.rs` and `protocols/src/vr/tests/disk.rs`.
 #[cfg(feature = "mutants")]
 #[test]
 fn every_guard_of_disks_is_caught_when_removed() {

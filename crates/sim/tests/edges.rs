@@ -1,5 +1,5 @@
-//! Guards that chance removes too seldom to be seen in the swarm: a directed run each, which finds a
-//! violation without the guard, and none with it. Invariants and progress judge, and the history.
+//! Guards that chance removes too seldom to be seen in the swarm: a directed run each, which finds
+//! a violation without the guard, and none with it. Invariants and progress judge, and the history.
 
 #![cfg(feature = "mutants")]
 
@@ -28,8 +28,8 @@ fn with(plan: Plan, faults: Vec<(u64, Fault)>) -> Plan {
     Plan { faults, ..plan }
 }
 
-/// The second of two begins anew with a wall clock that is days ahead; then it is the only one. Keys live for
-/// some seconds.
+/// The second of two begins anew with a wall clock that is days ahead; then it is the only one.
+/// Keys live for some seconds.
 fn days_ahead(protocol: Protocol, seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let at = rng.between(20, 100) * MS;
@@ -58,8 +58,8 @@ fn leader_hangs(protocol: Protocol, seed: u64) -> Plan {
     )
 }
 
-/// Many reads of all keys while writes are at a slow engine. No record reaches the backup for a while; then the
-/// primary dies, and what was written meanwhile never was.
+/// Many reads of all keys while writes are at a slow engine. No record reaches the backup for a
+/// while; then the primary dies, and what was written meanwhile never was.
 fn slow_engine(seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let plan = plain(Protocol::PrimaryBackup, 2, seed);
@@ -97,7 +97,8 @@ fn found(guards: Guards, draw: Draw) -> Option<u64> {
 
 #[test]
 fn guards_at_the_edges_are_caught_when_removed() {
-    // An engine that is silent is given up, too: this makes up for a leader that does not step down.
+    // An engine that is silent is given up, too: this makes up for a leader that does not step
+    // down.
     let silence = Guards::without(Guard::EngineSilence);
     let runs: [(&str, Guards, Guard, Draw); 7] = [
         ("chain", Guards::ALL, Guard::LogClock, |seed| days_ahead(Protocol::Chain, seed)),

@@ -1,5 +1,5 @@
-//! Falcon's queue in every interleaving of tasks, requests, repairs and what comes round (docs/falcon.md).
-//! The numbers of states are asserted: another program has others.
+//! Falcon's queue in every interleaving of tasks, requests, repairs and what comes round
+//! (docs/internals/falcon.md). The numbers of states are asserted: another program has others.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Instant;
@@ -55,7 +55,8 @@ fn overwritten(setup: &Setup) -> (String, Vec<String>) {
     run("overwrites", &Setup { overwrites_only, ..setup.clone() }).violation.unwrap()
 }
 
-/// Two slots: an empty poll drives retrieve_ptr ahead, and three tasks find room before it is set back.
+/// Two slots: an empty poll drives retrieve_ptr ahead, and three tasks find room before it is set
+/// back.
 #[test]
 fn hole_an_empty_poll_and_three_tasks_overwrite_the_first() {
     let setup = Setup { submissions: vec![4], polls: 3, ..Setup::new(Printed, 2) };
@@ -67,8 +68,8 @@ fn hole_an_empty_poll_and_three_tasks_overwrite_the_first() {
     right("the same", &in_form(&setup, Repair), 141);
 }
 
-/// Two slots, and nobody asks in vain: a full queue is repaired late, and add_ptr goes back over a task
-/// that was accepted since.
+/// Two slots, and nobody asks in vain: a full queue is repaired late, and add_ptr goes back over a
+/// task that was accepted since.
 #[test]
 fn hole_a_late_repair_of_a_full_queue_goes_back_over_a_task() {
     let submissions = vec![8];
@@ -89,10 +90,10 @@ fn hole_a_task_is_refused_while_there_is_room() {
     assert_eq!((&why[..], trace.len()), ("then refused with 1 tasks in the queue", 4));
 }
 
-/// Eight tasks, alone and together; six requests, of which some wait in the switch; queues of two slots and
-/// of three in four; pointers that wrap.
+/// Eight tasks, alone and together; six requests, of which some wait in the switch; queues of two
+/// slots and of three in four; pointers that wrap.
 #[test]
-fn every_interleaving_hands_each_task_out_once_in_order_and_strands_nobody() {
+fn every_interleaving_hands_tasks_out_once() {
     let cases = [
         (Paired, 2, 2, [3_593, 33_199, 4_543, 2_174]),
         (Paired, 4, 3, [2_732, 23_944, 3_914, 2_127]),
@@ -119,7 +120,7 @@ fn every_interleaving_hands_each_task_out_once_in_order_and_strands_nobody() {
 
 /// What comes round is lost, or comes twice.
 #[test]
-fn every_loss_and_every_double_of_what_comes_round_leaves_the_queue_whole() {
+fn every_loss_and_duplicate_keeps_the_queue_intact() {
     let cases = [
         (Paired, 2, 2, [947, 1_716, 211]),
         (Paired, 4, 3, [780, 1_462, 181]),
@@ -152,8 +153,8 @@ fn load(queue: u8, priority: u8, submissions: Vec<u8>) -> Load {
     Load { queue, priority, submissions, ..Load::default() }
 }
 
-/// An executor of two queues asks one and the other and waits in both; what comes from one while it has a task from the
-/// other it gives back.
+/// An executor of two queues asks one and the other and waits in both; what comes from one while it
+/// has a task from the other it gives back.
 #[test]
 fn two_queues_with_one_executor_of_both() {
     let base = Setup { executor: true, ..several(2, 1) };
@@ -164,8 +165,8 @@ fn two_queues_with_one_executor_of_both() {
     right("and another one of the first", &beside, 907);
 }
 
-/// Tasks of a higher priority come first, and go to who waits; a ticket without a task is skipped, or an executor asks
-/// again.
+/// Tasks of a higher priority come first, and go to who waits; a ticket without a task is skipped,
+/// or an executor asks again.
 #[test]
 fn two_priorities_of_a_queue() {
     let base = several(1, 2);
@@ -223,8 +224,8 @@ fn seeds(default: u64) -> std::ops::Range<u64> {
     first..first + number("CONCORD_FALCON_SEEDS").unwrap_or(default)
 }
 
-/// Owners, workers and switches from a seed, with all that goes wrong: every task is over once, in time, and
-/// none that is never to be run twice is.
+/// Owners, workers and switches from a seed, with all that goes wrong: every task is over once, in
+/// time, and none that is never to be run twice is.
 #[test]
 fn racks_from_seeds_end_every_task_once() {
     let mut totals = Totals::default();
@@ -243,10 +244,11 @@ fn racks_from_seeds_end_every_task_once() {
     assert!(t.moved > 0 && t.returned > 0 && t.prefetched > 0, "{t:?}");
 }
 
-/// 131 tasks that are never run twice have one executor of their classes. Before each begins it waits for two syncs, that
-/// of the last outcome and its own: with 60 ms at most they take 7.9 s together on average, beside 1.8 s of runs.
+/// 131 tasks that are never run twice have one executor of their classes. Before each begins it
+/// waits for two syncs, that of the last outcome and its own: with 60 ms at most they take 7.9 s
+/// together on average, beside 1.8 s of runs.
 #[test]
-fn bug_21_sim1_the_only_executor_of_a_class_has_time_for_two_syncs_a_task() {
+fn bug_21_sim1_only_executor_has_time_for_two_syncs_a_task() {
     let plan = Plan::draw(0x0fa1_c001_7057);
     assert_eq!(run_rack(&plan).violation, None, "{plan:#?}");
 }
@@ -283,8 +285,8 @@ mod guards {
         caught(Guard::WaitExpiry, &waits);
     }
 
-    /// Those of the owner's answers and the old switch's assignments cost runs that are for nothing, and no
-    /// more: `concord-scheduler`'s tests remove them.
+    /// Those of the owner's answers and the old switch's assignments cost runs that are for
+    /// nothing, and no more: `concord-scheduler`'s tests remove them.
     #[test]
     fn each_guard_of_owners_and_workers_is_caught_when_removed() {
         for guard in [

@@ -1,4 +1,5 @@
-//! FLAIR over VR and Raft, and what it is compared with, follower leases over Raft: racks from seeds, with the faults that every swarm draws.
+//! FLAIR over VR and Raft, and what it is compared with, follower leases over Raft: racks from
+//! seeds, with the faults that every swarm draws.
 
 use std::thread;
 
@@ -34,8 +35,9 @@ fn every_fixed_seed_is_linearizable_and_makes_progress() {
     every_seed_holds(drawn, SEEDS);
 }
 
+/// Every fixed seed over raft is linearizable and makes progress.
 #[test]
-fn every_fixed_seed_over_raft_is_linearizable_and_makes_progress() {
+fn fixed_seeds_over_raft() {
     every_seed_holds(|seed| over(Protocol::Raft, seed), SEEDS);
 }
 
@@ -54,13 +56,15 @@ fn by_quorum(seed: u64) -> Plan {
     Plan::draw_aimed(seed, Aim { protocol, reads: Some(SlowReads::Quorum), ..Aim::default() })
 }
 
+/// Every fixed seed with quorum reads is linearizable and makes progress.
 #[test]
-fn every_fixed_seed_with_quorum_reads_is_linearizable_and_makes_progress() {
+fn fixed_seeds_with_quorum_reads() {
     every_seed_holds(by_quorum, OTHERS);
 }
 
+/// Every fixed seed with follower leases is linearizable and makes progress.
 #[test]
-fn every_fixed_seed_with_follower_leases_is_linearizable_and_makes_progress() {
+fn fixed_seeds_with_follower_leases() {
     every_seed_holds(leased, OTHERS);
 }
 
@@ -81,8 +85,8 @@ fn every_seed_holds(drawn: fn(u64) -> Plan, seeds: u64) {
     assert!(report.totals.replicas.reads_fast > 10 * report.progress.seeds);
 }
 
-/// Clients and packets being plain, as where VR's guards are removed: few keys, so that groups are often
-/// unstable, and writes of all keys.
+/// Clients and packets being plain, as where VR's guards are removed: few keys, so that groups are
+/// often unstable, and writes of all keys.
 #[cfg(feature = "mutants")]
 fn plain(seed: u64) -> Plan {
     let plain = Plan::default();
@@ -96,8 +100,8 @@ fn plain(seed: u64) -> Plan {
     }
 }
 
-/// A leader and a follower are apart from each other, and each half has a switch of its own: the one that was,
-/// and the one that stood by.
+/// A leader and a follower are apart from each other, and each half has a switch of its own: the
+/// one that was, and the one that stood by.
 #[cfg(feature = "mutants")]
 fn split(seed: u64) -> Plan {
     let mut rng = concord_core::Rng::new(seed);
@@ -134,8 +138,8 @@ fn seeds_until(guards: Guards, draw: Draw) -> Vec<Option<u64>> {
     (1..=starts).map(|start| until(start * 1_000_000)).collect()
 }
 
-/// What is of another session is shown by the model of the switch (`flair_model` in `concord-switch`), where
-/// replicas believe all that they hear.
+/// What is of another session is shown by the model of the switch (`flair_model` in
+/// `concord-switch`), where replicas believe all that they hear.
 #[cfg(feature = "mutants")]
 #[test]
 fn every_guard_is_caught_when_removed() {
@@ -156,8 +160,8 @@ fn every_guard_is_caught_when_removed() {
             missed.push(guard);
         }
     }
-    // A follower that lacks what it is asked for passes the read on, so a bitmap that names too many does
-    // no harm; nor does one that is right where a follower does not look.
+    // A follower that lacks what it is asked for passes the read on, so a bitmap that names too
+    // many does no harm; nor does one that is right where a follower does not look.
     let base = Guards::without(Guard::Visibility);
     for seed in 0..200 {
         assert_eq!(run(&Plan { guards: base, ..plain(seed) }).violation, None, "seed {seed}");

@@ -1,16 +1,16 @@
 //! A check that guards safety is itself checked: with the guard removed, the same swarm that passes
 //! with it finds a violation. Printed: the median number of seeds over several starts.
 //!
-//! The invariants are off, so that a client must see what is wrong: its history is not linearizable,
-//! or, where the guard is about epochs and copies, the rack does not come to rest, or replicas differ
-//! there. With CONCORD_GUARD_INVARIANTS=1 they are on, and judge first.
+//! The invariants are off, so that a client must see what is wrong: its history is not
+//! linearizable, or, where the guard is about epochs and copies, the rack does not come to rest, or
+//! replicas differ there. With CONCORD_GUARD_INVARIANTS=1 they are on, and judge first.
 //!
 //! The dirty set (with drop on full) and the last-committed check cover each other in read-ahead
-//! protocols: a fast read that passes §8.2's check shows committed writes only, and a committed write
-//! is at every replica. So the dirty set is shown where the paper says that it suffices by itself
-//! (§6.2: "in an ideal network, where messages are processed in order"): without the last-committed
-//! check, in an ordered network, the swarm passes; without the dirty set or drop on full as well, it
-//! finds a violation.
+//! protocols: a fast read that passes §8.2's check shows committed writes only, and a committed
+//! write is at every replica. So the dirty set is shown where the paper says that it suffices by
+//! itself (§6.2: "in an ideal network, where messages are processed in order"): without the
+//! last-committed check, in an ordered network, the swarm passes; without the dirty set or drop on
+//! full as well, it finds a violation.
 //!
 //! Nor is the floor of a copy missed alone: what a joining replica copied and others have not is
 //! uncommitted, and so its object is in the dirty set.
@@ -39,11 +39,11 @@ const ALONE: [Guard; 9] = [
     Guard::FirstCompletion,
     Guard::Incarnation,
     Guard::EpochAgreement,
-    Guard::Whole,
+    Guard::CaughtUp,
 ];
 
-/// A seed of a protocol, its clients and packets being plain: what guards the protocols is seldom looked
-/// at by gateways' clients, which mostly wait for each other.
+/// A seed of a protocol, its clients and packets being plain: what guards the protocols is seldom
+/// looked at by gateways' clients, which mostly wait for each other.
 fn drawn(protocol: Protocol, seed: u64) -> Plan {
     drawn_at(seed, Aim { protocol: Some(protocol), ..Aim::default() })
 }
@@ -110,8 +110,8 @@ fn seeds_until(first_seed: u64, guards: Guards, draw: Draw) -> u64 {
     found.plan.seed - first_seed + 1
 }
 
-/// What the others grant to replica 2 is on its way for long, and it is cut off from them meanwhile,
-/// not from the switch, which does not hear of the next epoch.
+/// What the others grant to replica 2 is on its way for long, and it is cut off from them
+/// meanwhile, not from the switch, which does not hear of the next epoch.
 fn late_grants(seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let plan = of_three(
@@ -127,9 +127,9 @@ fn late_grants(seed: u64) -> Plan {
     with(plan, [(hold_at, hold(0)), (hold_at, hold(1)), (hold_at + for_ns, isolate)])
 }
 
-/// Replica 2 is told to end, and comes again; that the first incarnation gave its leases back is on its
-/// way until the second one is told to end, too. Of the epoch without it that one does not hear, nor does
-/// the switch.
+/// Replica 2 is told to end, and comes again; that the first incarnation gave its leases back is on
+/// its way until the second one is told to end, too. Of the epoch without it that one does not
+/// hear, nor does the switch.
 fn late_release(seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let plan = of_three(
@@ -185,12 +185,14 @@ fn every_guard_is_caught_when_removed() {
     are_caught("read-ahead", &[], &aimed);
 }
 
+/// A lease that another incarnation gave back is caught when that frees it.
 #[test]
-fn a_lease_that_another_incarnation_gave_back_is_caught_when_that_frees_it() {
+fn foreign_returned_lease_is_caught() {
     are_caught("read-ahead", &[], &[(Guard::Release, late_release)]);
 }
 
-/// A second controller decides while the first one sleeps, and a replica restarts about when that one wakes up.
+/// A second controller decides while the first one sleeps, and a replica restarts about when that
+/// one wakes up.
 fn two_controllers(seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let plan = read_ahead(seed);
@@ -236,8 +238,9 @@ fn every_guard_of_gateways_is_caught_when_removed() {
     are_caught("pops that wait", &[], &[(Guard::LateElement, waiting as Draw)]);
 }
 
+/// In an ordered network the dirty set alone suffices and its removal is caught.
 #[test]
-fn in_an_ordered_network_the_dirty_set_alone_suffices_and_its_removal_is_caught() {
+fn ordered_network_needs_the_dirty_set() {
     let base = Guards::without(Guard::LastCommitted);
     for seed in 0..500 {
         let outcome = run(&Plan { guards: base, ..ordered(seed) });
@@ -260,8 +263,9 @@ const VR_ALONE: [Guard; 7] = [
     Guard::DropOnFull,
 ];
 
-/// What NOPaxos' own swarm must miss, one at a time. Its order is the switch's: what keeps the order
-/// of VR's writes is the rule of gaps here, and a write without a slot goes on as a no-op (T23).
+/// What NOPaxos' own swarm must miss, one at a time. Its order is the switch's: what keeps the
+/// order of VR's writes is the rule of gaps here, and a write without a slot goes on as a no-op
+/// (T23).
 const NOPAXOS_ALONE: [Guard; 7] = [
     Guard::Gaps,
     Guard::ClientTable,
@@ -293,8 +297,8 @@ fn with<const N: usize>(plan: Plan, faults: [(u64, Fault); N]) -> Plan {
 
 /// The rack falls in two, a follower alone with the old switch on one side. With one switch, all
 /// that asks a replica of an earlier view has passed the switch before it heard of the next: it is
-/// concurrent with all that the next one acknowledges, and no lease is needed. A leader would leave its
-/// view when it hears no quorum, about when its lease ends (`StepAside`).
+/// concurrent with all that the next one acknowledges, and no lease is needed. A leader would leave
+/// its view when it hears no quorum, about when its lease ends (`StepAside`).
 fn split(protocol: Protocol, seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let fault =
@@ -330,8 +334,8 @@ fn late_vote(protocol: Protocol, seed: u64) -> Plan {
 }
 
 /// The first leader is cut off, the others go on without it. When it is heard again, one of them is
-/// cut off and the other recovers; then the one who has what they did together dies, if the rack may
-/// lose one more.
+/// cut off and the other recovers; then the one who has what they did together dies, if the rack
+/// may lose one more.
 fn stale_leader(protocol: Protocol, seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let isolate = |replica, for_ns| Fault::Isolate { replica, for_ns, stale_switch: false };
@@ -371,9 +375,9 @@ fn cut(from: usize, to: usize, for_ns: u64) -> Fault {
     Fault::Cut { from: Node::Replica(from), to: Node::Replica(to), for_ns }
 }
 
-/// Of five, replica 4 alone leaves the view of replica 0, since it and two others do not hear that one for
-/// a while; what it says to replica 3 is on its way for long. It crashes and recovers, and replica 3 does
-/// not hear of that before it grants a lease to it. Replicas 1 and 2 grant it none.
+/// Of five, replica 4 alone leaves the view of replica 0, since it and two others do not hear that
+/// one for a while; what it says to replica 3 is on its way for long. It crashes and recovers, and
+/// replica 3 does not hear of that before it grants a lease to it. Replicas 1 and 2 grant it none.
 fn late_leave(protocol: Protocol, seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let plan = Plan { replicas: 5, loss_ppm: 0, ..of_three(protocol, seed) };
@@ -404,8 +408,8 @@ fn late_leave(protocol: Protocol, seed: u64) -> Plan {
     Plan { faults, ..plan }
 }
 
-/// All that replica 2 says to its leader is on its way for long, from the start on: each question for a
-/// stream, and the same by other numbers, as nobody answers.
+/// All that replica 2 says to its leader is on its way for long, from the start on: each question
+/// for a stream, and the same by other numbers, as nobody answers.
 fn late_questions(protocol: Protocol, seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let plan = of_three(protocol, seed);
@@ -415,7 +419,8 @@ fn late_questions(protocol: Protocol, seed: u64) -> Plan {
     with(plan, [(0, Fault::Hold { from, to, for_ns, late_ns })])
 }
 
-/// The followers hear the first leader for seconds, and it hears none of them. Times to live pass meanwhile.
+/// The followers hear the first leader for seconds, and it hears none of them. Times to live pass
+/// meanwhile.
 fn deaf_leader(protocol: Protocol, seed: u64) -> Plan {
     let mut rng = Rng::new(seed);
     let at = rng.between(100, 300) * MS;
@@ -429,7 +434,8 @@ fn ordered_pair(protocol: Protocol, seed: u64) -> Plan {
     Plan { protocol, program, disks, replicas: 2, slots: 64, ..plan }
 }
 
-/// Each removed guard is caught by its draw, which passes with all of them where it was made for the guard.
+/// Each removed guard is caught by its draw, which passes with all of them where it was made for
+/// the guard.
 fn are_caught(name: &str, alone: &[(Guard, Draw)], aimed: &[(Guard, Draw)]) {
     for (guard, draw) in alone.iter().chain(aimed) {
         let median = median_seeds(&format!("{name} {guard:?}"), Guards::without(*guard), *draw);
@@ -448,13 +454,14 @@ fn are_caught(name: &str, alone: &[(Guard, Draw)], aimed: &[(Guard, Draw)]) {
 #[test]
 fn every_guard_of_vr_is_caught_when_removed() {
     let aimed: [(Guard, Draw); 2] = [
-        (Guard::Whole, |seed| copying_next(Protocol::Vr, seed)),
+        (Guard::CaughtUp, |seed| copying_next(Protocol::Vr, seed)),
         (Guard::CrashVector, |seed| late_vote(Protocol::Vr, seed)),
     ];
     are_caught("VR", &VR_ALONE.map(|guard| (guard, vr as Draw)), &aimed);
 }
 
-/// That of Figure 8 (`OwnTerm`) is shown by a script, and ReadIndex' by a test (`crates/protocols/src/vr/tests/raft.rs`).
+/// That of Figure 8 (`OwnTerm`) is shown by a script, and ReadIndex' by a test
+/// (`crates/protocols/src/vr/tests/raft.rs`).
 #[test]
 fn every_guard_of_raft_is_caught_when_removed() {
     let alone = [
@@ -482,10 +489,10 @@ fn every_guard_of_follower_leases_is_caught_when_removed() {
     are_caught("follower leases", &alone.map(|guard| (guard, leased)), &aimed);
 }
 
-/// A leader that is cut off leaves its view before a replica that recovers could take its word, in these
-/// runs. So the recovery quorum is shown where such a leader stays.
+/// A leader that is cut off leaves its view before a replica that recovers could take its word, in
+/// these runs. So the recovery quorum is shown where such a leader stays.
 #[test]
-fn where_a_stale_leader_stays_the_recovery_quorum_is_caught_when_removed() {
+fn recovery_quorum_with_a_stale_leader_is_caught() {
     let base = Guards::without(Guard::StepAside);
     let draws: [(&str, Draw); 2] = [
         ("VR", |seed| stale_leader(Protocol::Vr, seed)),
@@ -510,9 +517,10 @@ fn leases_of_quorum_protocols_are_caught_when_removed() {
 
 /// What packets of earlier incarnations, late questions and ways that are cut in one direction do.
 #[test]
-fn guards_against_late_packets_and_deaf_leaders_are_caught_when_removed() {
-    // `LifeRaised` is caught by no draw of these: who hears of two lives with one number keeps the first, so that
-    // five replicas and a late packet are needed (`protocols/src/vr/tests/lives.rs` removes it).
+fn late_packet_and_deaf_leader_guards_are_caught() {
+    // `IncarnationRaised` is caught by no draw of these: who hears of two lives with one number
+    // keeps the first, so that five replicas and a late packet are needed
+    // (`protocols/src/vr/tests/incarnations.rs` removes it).
     let vr: [(Guard, Draw); 2] = [
         (Guard::StreamOnce, |seed| late_questions(Protocol::Vr, seed)),
         (Guard::StepAside, |seed| deaf_leader(Protocol::Vr, seed)),
@@ -523,9 +531,9 @@ fn guards_against_late_packets_and_deaf_leaders_are_caught_when_removed() {
     are_caught("NOPaxos", &[], &nopaxos);
 }
 
-/// A vote of an earlier incarnation, and a lease of the next one. That `Guard::LeaseLife` is needed is shown by
-/// the protocol's own test (bug_15_14), built with `mutants`: with one switch no client sees that a
-/// follower's lease outlives its view.
+/// A vote of an earlier incarnation, and a lease of the next one. That `Guard::LeaseIncarnation` is
+/// needed is shown by the protocol's own test (bug_15_14), built with `mutants`: with one switch no
+/// client sees that a follower's lease outlives its view.
 #[test]
 fn no_lease_outlives_its_view_where_a_late_vote_counts() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
@@ -542,7 +550,7 @@ fn no_lease_outlives_its_view_where_a_late_vote_counts() {
 #[test]
 fn every_guard_of_nopaxos_is_caught_when_removed() {
     let aimed: [(Guard, Draw); 2] = [
-        (Guard::Whole, |seed| copying_next(Protocol::NoPaxos, seed)),
+        (Guard::CaughtUp, |seed| copying_next(Protocol::NoPaxos, seed)),
         (Guard::CrashVector, |seed| late_vote(Protocol::NoPaxos, seed)),
     ];
     are_caught("NOPaxos", &NOPAXOS_ALONE.map(|guard| (guard, nopaxos as Draw)), &aimed);
@@ -551,7 +559,7 @@ fn every_guard_of_nopaxos_is_caught_when_removed() {
 /// Harmonia §8.3 delays completions so that few fast reads are refused; P1 is what makes them safe.
 /// So the COMMIT-ACK quorum is shown where it suffices by itself: where a quorum is everybody.
 #[test]
-fn where_a_quorum_is_everybody_commit_acks_alone_suffice_and_are_caught() {
+fn commit_acks_suffice_where_a_quorum_is_all() {
     let base = Guards::without(Guard::Visibility);
     let draws: [(&str, Draw); 2] = [
         ("VR", |seed| ordered_pair(Protocol::Vr, seed)),

@@ -1,6 +1,8 @@
-//! Racks on the packet-level network: links with a bandwidth, ports with buffers, two switches that each host a seat.
+//! Racks on the packet-level network: links with a bandwidth, ports with buffers, two switches that
+//! each host a seat.
 //!
-//! `CONCORD_LINK_SEEDS` sets another number of seeds for each protocol, `CONCORD_LINK_FIRST` the first one.
+//! `CONCORD_LINK_SEEDS` sets another number of seeds for each protocol, `CONCORD_LINK_FIRST` the
+//! first one.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,8 +25,9 @@ fn well(plan: &Plan) -> Totals {
     outcome.totals
 }
 
+/// Every protocol serves on links and a run is a function of its plan.
 #[test]
-fn every_protocol_serves_on_links_and_a_run_is_a_function_of_its_plan() {
+fn every_protocol_on_links() {
     for protocol in PROTOCOLS {
         let plan = rack(protocol);
         let totals = well(&plan);
@@ -60,8 +63,9 @@ fn on_the_way_ns(plan: &Plan, is_it: impl Fn(&str, &str) -> bool) -> Vec<(usize,
     .collect()
 }
 
+/// A packet takes what its bytes take on each link and the pipeline.
 #[test]
-fn a_packet_takes_what_its_bytes_take_on_each_link_and_the_pipeline() {
+fn packet_time_on_links_and_pipeline() {
     let plan = rack(Protocol::Chain);
     let wire_ns = |bytes: usize| (bytes as u64 + 66) * 8;
     // To the switch: one link. Its pipeline is before its program.
@@ -76,8 +80,9 @@ fn a_packet_takes_what_its_bytes_take_on_each_link_and_the_pipeline() {
     assert_eq!(least, Some(2 * 500 + 400));
 }
 
+/// Packets that find no room in a port are dropped and the history is right.
 #[test]
-fn packets_that_find_no_room_in_a_port_are_dropped_and_the_history_is_right() {
+fn full_ports_drop_and_the_history_is_right() {
     let mut plan = rack(Protocol::Chain);
     // Values of many packets over a link of 100 Mb/s whose ports hold two.
     (plan.long_values_percent, plan.sizes.value_bytes_max) = (50, 20_000);
@@ -91,8 +96,9 @@ fn packets_that_find_no_room_in_a_port_are_dropped_and_the_history_is_right() {
     assert!(in_flight < 100, "{in_flight} were on their way at the end");
 }
 
+/// A control plane that reads registers later has switch ids renewed in time.
 #[test]
-fn a_control_plane_that_reads_registers_later_has_switch_ids_renewed_in_time() {
+fn late_register_reads_renew_switch_ids_in_time() {
     let mut plan = rack(Protocol::Chain);
     (plan.bounds.counter_bits, plan.links.look_ns) = (7, 2 * MS);
     plan.operations = 2_000;

@@ -1,4 +1,4 @@
-//! Who stays a member, and that the rack goes on: the controller is cut off, or two replicas from each
+//! Membership, and progress of the rack: the controller is cut off, or two replicas from each
 //! other, with the times that ship (`lease_ms`, `failure_ms` of the rack file).
 
 use concord_core::{MS, SEC};
@@ -55,18 +55,20 @@ fn without(guard: concord_core::Guard, plan: &Plan) -> Option<String> {
     run(&Plan { guards: concord_core::Guards::without(guard), ..plan.clone() }).violation
 }
 
+/// Without its guard a controller that was cut off is caught.
 #[cfg(feature = "mutants")]
 #[test]
-fn bug_16_1_without_its_guard_a_controller_that_was_cut_off_is_caught() {
+fn bug_16_1_unguarded_cut_controller_is_caught() {
     let fault = Fault::CutController { with_switch: false, for_ns: 6 * SEC };
     let plan = plan(Protocol::Chain, 1, 11 * SEC).with_fault(CUT_AT_NS, fault);
     let text = without(concord_core::Guard::Deaf, &watched_until(plan, 11 * SEC)).unwrap();
     assert!(text.contains("and all are well"), "{text}");
 }
 
+/// Without its guard two replicas that are cut stop writes.
 #[cfg(feature = "mutants")]
 #[test]
-fn bug_16_2_without_its_guard_two_replicas_that_are_cut_stop_writes() {
+fn bug_16_2_unguarded_cut_replicas_stop_writes() {
     let fault = Fault::CutPair { one: 0, other: 1, for_ns: 8 * SEC };
     let plan = plan(Protocol::Chain, 1, 10 * SEC).with_fault(CUT_AT_NS, fault);
     let guards = concord_core::Guards::without(concord_core::Guard::CutPair);
@@ -100,8 +102,9 @@ fn bug_16_1_nobody_leaves_because_the_controller_was_cut_off() {
     }
 }
 
+/// Writes go on while two replicas are cut from each other.
 #[test]
-fn bug_16_2_writes_go_on_while_two_replicas_are_cut_from_each_other() {
+fn bug_16_2_writes_go_on_while_two_replicas_are_cut() {
     for (n, protocol) in PROTOCOLS.into_iter().enumerate() {
         for (one, other) in [(0, 1), (1, 2), (0, 2)] {
             let (for_ns, seed) = (8 * SEC, 1_000 + 10 * n as u64 + one as u64 + other as u64);
@@ -124,11 +127,12 @@ fn bug_16_2_writes_go_on_while_two_replicas_are_cut_from_each_other() {
     }
 }
 
-/// A replica that the controller did not hear until everything healed may be removed just then, though
-/// the rack was quick and is to come to rest by now. And a packet of an odd form beside one on a way that
-/// is cut does not arrive either: the controller would take itself for one that hears.
+/// A replica that the controller did not hear until everything healed may be removed just then,
+/// though the rack was quick and is to come to rest by now. And a packet of an odd form beside one
+/// on a way that is cut does not arrive either: the controller would take itself for one that
+/// hears.
 #[test]
-fn bug_16_sim5_who_is_taken_out_for_an_earlier_cut_is_no_fault_of_the_controller() {
+fn bug_16_sim5_removal_for_an_earlier_cut_is_no_fault() {
     for text in
         [include_str!("plans/cut-until-healed.toml"), include_str!("plans/odd-beside-cut.toml")]
     {
@@ -137,7 +141,8 @@ fn bug_16_sim5_who_is_taken_out_for_an_earlier_cut_is_no_fault_of_the_controller
     }
 }
 
-/// A replica with a disk that is away for 10 s, and what became of it. So many bytes of the log are kept for it.
+/// A replica with a disk that is away for 10 s, and what became of it. So many bytes of the log are
+/// kept for it.
 fn away(protocol: Protocol, seed: u64, fault: Fault, log_memory_bytes: usize) -> Outcome {
     let mut plan = plan(protocol, seed, CUT_AT_NS + 16 * SEC).with_fault(CUT_AT_NS, fault);
     plan.records_kept = 50;
@@ -148,8 +153,9 @@ fn away(protocol: Protocol, seed: u64, fault: Fault, log_memory_bytes: usize) ->
     outcome
 }
 
+/// Who was away for ten seconds goes on from records that are still in memory.
 #[test]
-fn who_was_away_for_ten_seconds_goes_on_from_records_that_are_still_in_memory() {
+fn ten_seconds_away_resumes_from_memory() {
     let for_ns = 10 * SEC;
     for (n, protocol) in PROTOCOLS.into_iter().enumerate() {
         for (m, replica) in [0, 1, 2].into_iter().enumerate() {

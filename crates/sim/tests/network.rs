@@ -1,4 +1,4 @@
-//! What becomes of packets: order, drops, paths, crashes; and that a run is a function of its seed.
+//! Packets in the network: order, drops, paths, crashes; and that a run is a function of its seed.
 #![allow(clippy::unwrap_used)]
 
 use concord_core::Rng;
@@ -93,8 +93,9 @@ fn each_class_is_first_in_first_out() {
     assert_conserved(&network);
 }
 
+/// The highest class that waits goes first but nothing is interrupted.
 #[test]
-fn the_highest_class_that_waits_goes_first_but_nothing_is_interrupted() {
+fn highest_class_first_without_preemption() {
     let mut topology = Topology::new(2);
     topology.connect(NodeIndex(0), NodeIndex(1), LINK);
     let mut network = Network::new(&topology, Routing::Ecmp, 1).unwrap();
@@ -163,8 +164,9 @@ fn packets_are_conserved_through_drops_and_crashes() {
     }
 }
 
+/// A crash loses what was served and what waited and nothing later.
 #[test]
-fn a_crash_loses_what_was_served_and_what_waited_and_nothing_later() {
+fn crash_loses_served_and_waiting_packets() {
     let mut topology = Topology::new(2);
     topology.connect(NodeIndex(0), NodeIndex(1), LINK);
     let mut network = Network::new(&topology, Routing::Ecmp, 1).unwrap();
@@ -185,8 +187,9 @@ fn a_crash_loses_what_was_served_and_what_waited_and_nothing_later() {
     assert_eq!(network.counters().lost_in_crash, 3);
 }
 
+/// Ecmp keeps a flow on one path and spreads flows while spraying spreads packets.
 #[test]
-fn ecmp_keeps_a_flow_on_one_path_and_spreads_flows_while_spraying_spreads_packets() {
+fn ecmp_spreads_flows_and_spraying_packets() {
     let topology = Topology::leaf_spine(&CLOS);
     // Links of ToR 0: four to its hosts, then four to the spines, sending port first.
     let up = |network: &Network<u64>| -> Vec<u64> {

@@ -1,6 +1,6 @@
-//! A program that uses every verdict, in the seat that ships: in a chain of three switches on the packet-level
-//! network, each with a seat of its own; in every interleaving of a few packets; and from seeds, with faults. In
-//! user space: `crates/switch/tests/seat.rs`.
+//! A program that uses every verdict, in the seat that ships: in a chain of three switches on the
+//! packet-level network, each with a seat of its own; in every interleaving of a few packets; and
+//! from seeds, with faults. In user space: `crates/switch/tests/seat.rs`.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../switch/tests/probe/mod.rs"]
@@ -192,7 +192,8 @@ fn every_verdict_is_carried_out_in_a_chain_of_three_switches() {
     };
     for switch in 0..SWITCHES {
         for from in 0..SWITCHES {
-            // What leaves a program for a host at the same switch is delivered there, and not seen again.
+            // What leaves a program for a host at the same switch is delivered there, and not seen
+            // again.
             chain.ask(from, switch, Ask::Drop);
             assert_eq!(chain.take().len(), 0);
             chain.ask(from, switch, Ask::Forward);
@@ -344,7 +345,8 @@ fn every_verdict_is_carried_out_in_every_interleaving() {
     assert_eq!((seen.len(), ends), (6_978, 2_225));
 }
 
-/// Packets drawn at random through a switch that loses, doubles and delays them, with little room to come round.
+/// Packets drawn at random through a switch that loses, doubles and delays them, with little room
+/// to come round.
 fn drawn(seed: u64) -> (Sent, u64) {
     let mut rng = Rng::new(seed);
     let ppm = 100_000;
@@ -385,8 +387,9 @@ fn drawn(seed: u64) -> (Sent, u64) {
     (sent, fabric.recirculations_lost.min(1) + fabric.recirculations_excess.min(1))
 }
 
+/// Every verdict is carried out from seeds with faults and a seed replays.
 #[test]
-fn every_verdict_is_carried_out_from_seeds_with_faults_and_a_seed_replays() {
+fn every_verdict_from_seeds_with_faults() {
     let mut both = 0;
     for seed in 0..200 {
         let (sent, bounds) = drawn(seed);

@@ -1,4 +1,5 @@
-//! A fixed set of seeds for every commit: no violation, and no thin runs. `make swarm` runs fresh ones.
+//! A fixed set of seeds for every commit: no violation, and no thin runs. `make swarm` runs fresh
+//! ones.
 
 use std::thread;
 
@@ -51,8 +52,9 @@ fn passes(options: &SwarmOptions) -> Totals {
     report.totals
 }
 
+/// Every fixed seed of every protocol is linearizable and makes progress.
 #[test]
-fn every_fixed_seed_of_every_protocol_is_linearizable_and_makes_progress() {
+fn fixed_seeds_of_every_protocol() {
     for protocol in PROTOCOLS {
         let aim = Aim { protocol: Some(protocol), ..Aim::default() };
         let seeds = setting("CONCORD_SEEDS", SEEDS);
@@ -271,7 +273,8 @@ fn digests_of_fixed_seeds_are_as_written_down() {
     assert_eq!(std::fs::read_to_string(FILE).unwrap(), digests);
 }
 
-/// docs/bugs.md, 1: the first packet after a pause made the controller call everybody else silent.
+/// docs/internals/bugs.md, 1: the first packet after a pause made the controller call everybody
+/// else silent.
 #[test]
 fn bug_1_a_controller_that_slept_removes_nobody_for_it() {
     let pause = Fault::Pause { node: Node::Controller, for_ns: 1_500 * MS };
@@ -286,8 +289,8 @@ fn bug_1_a_controller_that_slept_removes_nobody_for_it() {
     }
 }
 
-/// docs/bugs.md, 15.gateway: of a pipeline, what followed a write was refused for its order, took the
-/// dirty set's only slot from it, and was sent again before it, for ever.
+/// docs/internals/bugs.md, 15.gateway: of a pipeline, what followed a write was refused for its
+/// order, took the dirty set's only slot from it, and was sent again before it, for ever.
 #[test]
 fn bug_15_pipelined_writes_get_through_a_dirty_set_of_one_slot() {
     let gateways = Gateways { count: 3, pipeline_max: 8, window: 4, ..Gateways::default() };
@@ -322,7 +325,7 @@ fn without_a_controller_a_key_may_outlive_its_time_for_longer() {
 
 /// The same of a member that is left alone and stands still for 5 s.
 #[test]
-fn while_the_only_member_stands_still_a_key_may_outlive_its_time() {
+fn key_may_outlive_its_time_while_the_only_member_stops() {
     let aim = Aim { protocol: Some(Protocol::Chain), ..Aim::default() };
     assert_eq!(run(&Plan::draw_aimed(0x55d_861e, aim)).violation, None);
 }
@@ -347,16 +350,18 @@ fn what_is_known_to_be_committed_may_be_heard_late() {
     }
 }
 
-/// docs/bugs.md, 20.4: a leader of Raft whose log was full logged its term's no-op all the same; no follower took that,
-/// since its own log was full before, and nothing was committed any more.
+/// docs/internals/bugs.md, 20.4: a leader of Raft whose log was full logged its term's no-op all
+/// the same; no follower took that, since its own log was full before, and nothing was committed
+/// any more.
 #[test]
 fn bug_20_4_a_term_begins_with_a_full_log() {
     let aim = Aim { protocol: Some(Protocol::Raft), ..Aim::default() };
     assert_eq!(run(&Plan::draw_aimed(0x496_fcf5, aim)).violation, None);
 }
 
-/// docs/bugs.md, 15.3b: a leader of VR or NOPaxos had no key deleted any more once its log held as many
-/// records as it keeps for members that lag, which is always, from the 32,768th on.
+/// docs/internals/bugs.md, 15.3b: a leader of VR or NOPaxos had no key deleted any more once its
+/// log held as many records as it keeps for members that lag, which is always, from the 32,768th
+/// on.
 #[test]
 fn bug_15_3b_keys_expire_while_the_log_keeps_records() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
@@ -369,10 +374,10 @@ fn bug_15_3b_keys_expire_while_the_log_keeps_records() {
     }
 }
 
-/// docs/bugs.md, 15.sim2: a controller of VR or NOPaxos waited for the incarnations that founded the
-/// group, so that no switch got an id any more once most of them had restarted.
+/// docs/internals/bugs.md, 15.sim2: a controller of VR or NOPaxos waited for the incarnations that
+/// founded the group, so that no switch got an id any more once most of them had restarted.
 #[test]
-fn bug_15_sim2_a_switch_gets_its_id_after_most_replicas_restarted() {
+fn bug_15_sim2_switch_id_after_most_replicas_restarted() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
         let plan = Plan { think_ns: 50 * MS, ..Plan::of(protocol) }
             .with_fault(300 * MS, Fault::Restart { replica: 0 })
@@ -382,18 +387,19 @@ fn bug_15_sim2_a_switch_gets_its_id_after_most_replicas_restarted() {
     }
 }
 
-/// docs/bugs.md, 15.sim3: what a replica of CRAQ executed after it was committed stayed in its log, and
-/// where that was full then it stayed full: nothing was ordered any more.
+/// docs/internals/bugs.md, 15.sim3: what a replica of CRAQ executed after it was committed stayed
+/// in its log, and where that was full then it stayed full: nothing was ordered any more.
 #[test]
-fn bug_15_sim3_craqs_log_lets_go_of_what_is_executed_after_it_is_committed() {
+fn bug_15_sim3_craq_log_releases_executed_records() {
     let aim = Aim { protocol: Some(Protocol::Craq), ..Aim::default() };
     assert_eq!(run(&Plan::draw_aimed(570, aim)).violation, None);
 }
 
-/// docs/bugs.md, 15.sim4: a controller that had slept heard late packets of a dead replica, took it and the
-/// one that did not hear it for cut from each other, and removed the living one.
+/// docs/internals/bugs.md, 15.sim4: a controller that had slept heard late packets of a dead
+/// replica, took it and the one that did not hear it for cut from each other, and removed the
+/// living one.
 #[test]
-fn bug_15_sim4_a_replica_that_does_not_hear_a_dead_one_is_not_cut_off() {
+fn bug_15_sim4_deaf_to_a_dead_replica_is_not_cut_off() {
     for protocol in [Protocol::Chain, Protocol::PrimaryBackup, Protocol::Craq] {
         let aim = Aim { protocol: Some(protocol), ..Aim::default() };
         assert_eq!(run(&Plan::draw_aimed(638, aim)).violation, None, "{protocol:?}");

@@ -38,8 +38,8 @@ fn datagram(hdr: &Repr) -> Datagram {
     bytes
 }
 
-/// The packets of one run in the order of their arrival. The numbers that the switch will give
-/// are known beforehand, since nothing is dropped: the completions carry them. `given` were given out
+/// The packets of one run in the order of their arrival. The numbers that the switch will give are
+/// known beforehand, since nothing is dropped: the completions carry them. `given` were given out
 /// before.
 fn trace(rng: &mut Rng, switch_id: SwitchId, given: u32) -> Vec<Datagram> {
     let client = Addr { ip: 0x7f00_0001, port: 9000 };
@@ -143,8 +143,8 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// The median of the medians of so many runs. `configured` gives what is measured, with empty registers,
-/// and how many numbers were given out.
+/// The median of the medians of so many runs. `configured` gives what is measured, with empty
+/// registers, and how many numbers were given out.
 fn measure<M: Measured>(
     name: &str,
     mut measured: M,

@@ -1,5 +1,5 @@
-//! Nanoseconds a pass of Falcon's program, without sockets, in the default layout: tasks that are added
-//! and taken, and tasks that are handed to executors that wait.
+//! Nanoseconds a pass of Falcon's program, without sockets, in the default layout: tasks that are
+//! added and taken, and tasks that are handed to executors that wait.
 //!
 //! `cargo run --release -p concord-switch --example falcon`
 

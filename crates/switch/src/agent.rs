@@ -1,10 +1,10 @@
-//! The seat of switch programs: what every switch does, whatever it runs. It tells the controller that
-//! the switch lives, installs configurations, stands by and stands down, asks for a new switch id
-//! before a program's numbers run out (trap T20), and does faults on purpose.
+//! The seat of switch programs: what every switch does, whatever it runs. It tells the controller
+//! that the switch lives, installs configurations, stands by and stands down, asks for a new switch
+//! id before a program's numbers run out (trap T20), and does faults on purpose.
 //!
-//! Each group of the rack has a program. A packet goes to the one that takes its kind; where a switch
-//! runs several, to that of its group. In user space packets come in here too; what an ASIC does beside
-//! its programs is in [`crate::fabric`].
+//! Each group of the rack has a program. A packet goes to the one that takes its kind; where a
+//! switch runs several, to that of its group. In user space packets come in here too; what an ASIC
+//! does beside its programs is in [`crate::fabric`].
 
 use concord_core::machine::{Deadline, Relevance};
 use concord_core::{
@@ -53,8 +53,8 @@ pub struct AgentConfig {
     pub alive_interval_ns: Duration,
     /// What packets go through between two of their passes.
     pub recirculation: Loop,
-    /// How long after a pass programs look at their registers, in ns; 0: with the pass, as only a switch in user
-    /// space can. Under XDP and on an ASIC packets do not come in here.
+    /// How long after a pass programs look at their registers, in ns; 0: with the pass, as only a
+    /// switch in user space can. Under XDP and on an ASIC packets do not come in here.
     pub look_after_ns: Duration,
 }
 
@@ -92,8 +92,8 @@ concord_core::counters! {
         /// Configurations ignored because their epoch is over.
         configures_old,
         /// Configurations ignored because they cannot be: no members, a switch id that was used
-        /// before, another program under the same switch id, a program that the switch has not or has
-        /// no room for.
+        /// before, another program under the same switch id, a program that the switch has not or
+        /// has no room for.
         configures_refused,
         /// Configurations for another life of this switch, ignored.
         configures_other_life,
@@ -204,8 +204,8 @@ impl<H: Host> Seat<H> {
     }
 
     /// A switch id is granted once (trap T20): a known one means something only as long as the
-    /// registers that belong to it are there. And under one id a program cannot begin to help: writes
-    /// that another one let through without a number may still be in flight.
+    /// registers that belong to it are there. And under one id a program cannot begin to help:
+    /// writes that another one let through without a number may still be in flight.
     fn accepts(&self, config: &Config) -> bool {
         let is_same = self.is_installed
             && config.switch_id == self.switch_id.0
@@ -219,7 +219,8 @@ fn recirculations_max(program: &impl Host) -> u8 {
     u8::try_from(said).unwrap_or(u8::MAX).min(RECIRCULATIONS_MAX)
 }
 
-/// A switch as a machine, with the programs of `H`: hand it every datagram, wake it at its deadline.
+/// A switch as a machine, with the programs of `H`: hand it every datagram, wake it at its
+/// deadline.
 #[derive(Clone, Debug)]
 pub struct SwitchAgent<H> {
     config: AgentConfig,
@@ -404,9 +405,9 @@ impl<H: Host> Machine for SwitchAgent<H> {
         programs.chain(others).fold(alive, Deadline::min)
     }
 
-    /// A configuration of an epoch that is over is ignored. Numbers above a completion's were given out
-    /// before, and entries below it are none: one that finds nothing to do never will; its client has the
-    /// reply already.
+    /// A configuration of an epoch that is over is ignored. Numbers above a completion's were given
+    /// out before, and entries below it are none: one that finds nothing to do never will; its
+    /// client has the reply already.
     fn relevance(&self, packet: &[u8]) -> Relevance {
         match kind(packet) {
             Ok(Kind::Membership) => match Membership::parse(packet) {
@@ -433,8 +434,8 @@ impl<H: Host> SwitchAgent<H> {
         self.seats.iter().position(|seat| seat.group == group)
     }
 
-    /// Takes the packets that have come round by `now`; each comes round so often at most, and where the
-    /// way takes no time, until it leaves.
+    /// Takes the packets that have come round by `now`; each comes round so often at most, and
+    /// where the way takes no time, until it leaves.
     fn come_round(&mut self, now: Now, sink: &mut impl Sink) {
         while let Some(waiting) = self.fabric.recirculation.pop(now.instant) {
             let Waiting { arrival, mut bytes, .. } = waiting;
@@ -465,8 +466,8 @@ impl<H: Host> SwitchAgent<H> {
         self.see_to(seat, wants, now.instant);
     }
 
-    /// Sees to what a program wants of the controller after a pass: at once where it looked at its registers with
-    /// that, else some time later.
+    /// Sees to what a program wants of the controller after a pass: at once where it looked at its
+    /// registers with that, else some time later.
     #[inline]
     fn see_to(&mut self, seat: usize, wants: Wants, now: Instant) {
         if !self.fabric.looks_with_pass() {
@@ -531,8 +532,8 @@ impl<H: Host> SwitchAgent<H> {
             return;
         };
         let seat = &mut self.seats[at];
-        // Under VR epochs are views, and those of a group that was founded anew begin at 1. Ids are granted
-        // in order, whatever the group.
+        // Under VR epochs are views, and those of a group that was founded anew begin at 1. Ids are
+        // granted in order, whatever the group.
         let is_later_id = config.kind.is_quorum() && config.switch_id > seat.newest_id;
         let epoch = Epoch(config.epoch);
         if epoch < seat.epoch && !is_later_id {
@@ -554,8 +555,8 @@ impl<H: Host> SwitchAgent<H> {
             return self.stand_down(config.switch);
         }
         // This switch was started again since: what its predecessor was to do is not for it.
-        let life = Incarnation(config.switch_incarnation);
-        if life != self.incarnation && life != seat.granted {
+        let incarnation = Incarnation(config.switch_incarnation);
+        if incarnation != self.incarnation && incarnation != seat.granted {
             self.counters.configures_other_life += 1;
             return;
         }
@@ -574,7 +575,7 @@ impl<H: Host> SwitchAgent<H> {
             self.alive_at = now.instant;
         }
         seat.epoch = epoch;
-        seat.granted = life;
+        seat.granted = incarnation;
         seat.switch_id = SwitchId(config.switch_id);
         self.standby = false;
         self.counters.configured += 1;
@@ -584,8 +585,8 @@ impl<H: Host> SwitchAgent<H> {
         self.inject(at, now, first, sink);
     }
 
-    /// The seat of a configuration's group. A group that has none gets one, with the configuration's
-    /// program.
+    /// The seat of a configuration's group. A group that has none gets one, with the
+    /// configuration's program.
     fn seat_of(&mut self, config: &Config) -> Option<usize> {
         let known = self.seats.iter().position(|seat| seat.group == config.group);
         if known.is_some() {
@@ -616,8 +617,8 @@ impl<H: Host> SwitchAgent<H> {
         others.fold(program.describe(), Report::beside).fits(&ASIC).then_some(program)
     }
 
-    /// Fills the tables of a seat's program, which is loaded first if it is another, and gives what it
-    /// injects. `None`, and nothing was changed, if that cannot be.
+    /// Fills the tables of a seat's program, which is loaded first if it is another, and gives what
+    /// it injects. `None`, and nothing was changed, if that cannot be.
     fn install(&mut self, at: usize, now: Now, config: &Config) -> Option<Option<Injection>> {
         if !self.seats[at].accepts(config) {
             return None;
@@ -652,8 +653,8 @@ impl<H: Host> SwitchAgent<H> {
         let _ = self.fabric.ports.fill(&wanted);
     }
 
-    /// Another switch, or another life, was given the place. This one comes again as a new life: the
-    /// old one is granted nothing any more. It stands by, unless nobody else has its address.
+    /// Another switch, or another life, was given the place. This one comes again as a new life:
+    /// the old one is granted nothing any more. It stands by, unless nobody else has its address.
     fn stand_down(&mut self, active: Addr) {
         self.counters.deposed += 1;
         self.standby = active != self.config.addr;

@@ -1,5 +1,5 @@
-//! What an ASIC does with a program's verdicts: packets leave by ports, copies are made, and what comes
-//! round waits. In user space that is here.
+//! An ASIC's execution of a program's verdicts: packets leave by ports, copies are made, and what
+//! comes round waits. In user space that is here.
 
 use alloc::vec::Vec;
 

@@ -242,8 +242,9 @@ mod tests {
         assert_eq!(run(rates, 100_000).0.len(), run(rates, 100_000).0.len(), "a seed replays");
     }
 
+    /// A packet held back goes at its deadline if nothing overtakes it.
     #[test]
-    fn a_packet_held_back_goes_at_its_deadline_if_nothing_overtakes_it() {
+    fn held_packet_leaves_at_its_deadline() {
         let rates = FaultRates { seed: 1, reorder_ppm: 1_000_000, ..FaultRates::default() };
         let mut faults = Faults::new(rates);
         let mut out: Vec<(Addr, Vec<u8>)> = Vec::new();

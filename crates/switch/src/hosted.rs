@@ -1,4 +1,4 @@
-//! What [`hosted!`](macro@crate::hosted) needs where it is used.
+//! The names that [`hosted!`](macro@crate::hosted) needs where it is used.
 
 pub use alloc::vec::Vec;
 

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use concord_pisa::{PORTS_MAX, PortId};
 use concord_wire::Addr;
 
-/// The ports of a switch and who is there. Whoever keeps his place keeps his port, since programs hold
-/// bitmaps of ports in their registers. Who has none is at [`PortId::UPLINK`].
+/// The ports of a switch and who is there. Whoever keeps his place keeps his port, since programs
+/// hold bitmaps of ports in their registers. Who has none is at [`PortId::UPLINK`].
 #[derive(Clone, Debug, Default)]
 pub struct PortTable {
     /// By port; the first is the uplink.
@@ -14,8 +14,8 @@ pub struct PortTable {
 }
 
 impl PortTable {
-    /// Gives ports to `wanted`, and takes those of all others. Those that find none are at the uplink:
-    /// then this is false.
+    /// Gives ports to `wanted`, and takes those of all others. Those that find none are at the
+    /// uplink: then this is false.
     pub fn fill(&mut self, wanted: &[Addr]) -> bool {
         for place in &mut self.addrs {
             *place = place.filter(|addr| wanted.contains(addr));
@@ -57,8 +57,9 @@ mod tests {
         Addr { ip: 1, port: n as u16 }
     }
 
+    /// Who stays keeps his port and who comes gets the first that is free.
     #[test]
-    fn who_stays_keeps_his_port_and_who_comes_gets_the_first_that_is_free() {
+    fn ports_stay_and_newcomers_take_the_first_free() {
         let mut ports = PortTable::default();
         assert_eq!(ports.port_of(addr(1)), PortId::UPLINK);
         assert!(ports.fill(&[addr(1), addr(2), addr(3)]));

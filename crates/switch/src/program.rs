@@ -1,9 +1,10 @@
 //! A switch program, as the seat knows it.
 //!
-//! A program has two sides. The data plane is [`SwitchProgram::process`] and [`SwitchProgram::egress`]:
-//! one atomic pass of one packet over tables and registers, no more than an ASIC can do. The control
-//! plane is the rest: it runs on the switch's own processor, fills tables, injects packets, and reads
-//! registers. It is in no packet's path, and what it reads may be a millisecond old.
+//! A program has two sides. The data plane is [`SwitchProgram::process`] and
+//! [`SwitchProgram::egress`]: one atomic pass of one packet over tables and registers, no more than
+//! an ASIC can do. The control plane is the rest: it runs on the switch's own processor, fills
+//! tables, injects packets, and reads registers. It is in no packet's path, and what it reads may
+//! be a millisecond old.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -146,8 +147,8 @@ pub trait SwitchProgram {
     /// Empties tables and registers: every packet is dropped from now on.
     fn uninstall(&mut self);
 
-    /// One pass of one packet, which it may rewrite. One that comes round may have left under another switch id:
-    /// an ASIC's way round is not emptied with the registers.
+    /// One pass of one packet, which it may rewrite. One that comes round may have left under
+    /// another switch id: an ASIC's way round is not emptied with the registers.
     fn process(&mut self, ingress: &Ingress<'_>, packet: &mut [u8]) -> Verdict<Self::Reason>;
 
     /// A member of a multicast group by its place; `None` behind the last one.
@@ -180,8 +181,8 @@ pub trait SwitchProgram {
     }
 
     /// Reads registers, sets the timers that follow from them, and says what it wants of the
-    /// controller. The later it is called, the later all that is: in user space it follows every pass,
-    /// elsewhere the driver calls it once a millisecond.
+    /// controller. The later it is called, the later all that is: in user space it follows every
+    /// pass, elsewhere the driver calls it once a millisecond.
     fn look(&mut self, _now: Instant) -> Wants {
         Wants::Nothing
     }
@@ -227,7 +228,8 @@ pub trait Load: SwitchProgram + Sized {
     fn load(settings: &Settings) -> Result<Self, LoadError>;
 }
 
-/// One of several programs: what a switch has to choose from. [`hosted!`](macro@crate::hosted) makes them.
+/// One of several programs: what a switch has to choose from. [`hosted!`](macro@crate::hosted)
+/// makes them.
 pub trait Host: SwitchProgram + Sized {
     /// Loads the program of that name.
     ///

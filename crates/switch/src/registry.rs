@@ -11,8 +11,8 @@ use crate::nopaxos::NoPaxos;
 use crate::nopaxos_harmonia::NoPaxosHarmonia;
 use crate::store::Store;
 
-/// Declares an enum of programs, each behind the name that loads it, and passes everything on to the
-/// one inside.
+/// Declares an enum of programs, each behind the name that loads it, and passes everything on to
+/// the one inside.
 #[macro_export]
 macro_rules! hosted {
     (

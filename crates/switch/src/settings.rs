@@ -1,5 +1,5 @@
-//! What programs are told when they are loaded. A system whose programs have settings of their own has a
-//! section here.
+//! The settings of programs, given when they are loaded. A system whose programs have settings of
+//! their own has a section here.
 
 use core::fmt;
 

@@ -131,7 +131,8 @@ fn t18_a_table_full_of_strays_heals() {
     configure(&mut a, at(0), &config(1, OWN.0));
     handle(&mut a, at(1), completion(0, 1));
     assert_eq!(handle(&mut a, at(2), request(Op::Write, 5)).len(), 1);
-    // The write is lost behind the switch: no completion will ever come, and every other is dropped.
+    // The write is lost behind the switch: no completion will ever come, and every other is
+    // dropped.
     for ms in 3..20 {
         assert_eq!(handle(&mut a, at(ms), request(Op::Write, 6)), []);
     }
@@ -204,10 +205,11 @@ fn an_old_epoch_and_a_used_switch_id_are_ignored() {
     assert_eq!((a.switch_id(), a.program().view().seq, a.program().view().occupied), (OWN, 2, 1));
 }
 
-/// Under VR epochs are views. Those of a group that was founded anew, beside a switch that goes on running,
-/// begin at 1; ids go on. Until its views came that far the switch followed the group before.
+/// Under VR epochs are views. Those of a group that was founded anew, beside a switch that goes on
+/// running, begin at 1; ids go on. Until its views came that far the switch followed the group
+/// before.
 #[test]
-fn bug_15_19_a_later_switch_id_begins_with_the_views_of_a_group_that_was_founded_anew() {
+fn bug_15_19_later_switch_id_begins_with_the_refounded_views() {
     let mut a = agent(Layout::DEFAULT);
     let vr = |epoch, id| Config { kind: Protocol::Vr.into(), ..config(epoch, id) };
     configure(&mut a, at(0), &vr(40, OWN.0));
@@ -225,8 +227,9 @@ fn bug_15_19_a_later_switch_id_begins_with_the_views_of_a_group_that_was_founded
     assert!(a.epoch().0 == 5 && a.counters().configures_old > 0);
 }
 
+/// A new id starts empty and the same id keeps the dirty set.
 #[test]
-fn section_6_3_a_new_id_starts_empty_and_the_same_id_keeps_the_dirty_set() {
+fn section_6_3_new_id_starts_empty_same_id_keeps_the_dirty_set() {
     let mut a = agent(Layout::DEFAULT);
     configure(&mut a, at(0), &config(5, OWN.0));
     handle(&mut a, at(1), request(Op::Write, 5));
@@ -242,8 +245,9 @@ fn section_6_3_a_new_id_starts_empty_and_the_same_id_keeps_the_dirty_set() {
     assert_eq!(read_reason(&mut a, at(5), 6), Reason::SlowNotReady);
 }
 
+/// A switch that is replaced falls silent and needs a new id to return.
 #[test]
-fn a_switch_that_is_replaced_falls_silent_and_needs_a_new_id_to_return() {
+fn replaced_switch_is_silent_until_a_new_id() {
     let mut a = agent(Layout::DEFAULT);
     configure(&mut a, at(0), &config(5, OWN.0));
     let other = Config { switch: Addr { ip: 1, port: 1 }, ..config(6, OWN.0 + 1) };
@@ -257,8 +261,9 @@ fn a_switch_that_is_replaced_falls_silent_and_needs_a_new_id_to_return() {
     assert_eq!(noops(&configure(&mut a, at(4), &again)), [1]);
 }
 
+/// A switch that slept through its replacement comes again as a new life.
 #[test]
-fn a_switch_that_slept_through_its_replacement_comes_again_as_a_new_life() {
+fn switch_that_slept_returns_as_a_new_incarnation() {
     for (active, standby) in [(Addr { ip: 1, port: 1 }, true), (SWITCH, false)] {
         let mut a = agent(Layout::DEFAULT);
         configure(&mut a, at(0), &config(5, OWN.0));
@@ -280,8 +285,9 @@ fn a_switch_that_slept_through_its_replacement_comes_again_as_a_new_life() {
     }
 }
 
+/// A switch that was started again ignores what its predecessor was told.
 #[test]
-fn a_switch_that_was_started_again_ignores_what_its_predecessor_was_told() {
+fn restarted_switch_ignores_its_predecessors_words() {
     let mut a = agent(Layout::DEFAULT);
     let before = Config { switch_incarnation: 39, ..config(5, OWN.0) };
     assert_eq!(configure(&mut a, at(0), &before), []);
@@ -317,7 +323,7 @@ fn t20_it_asks_for_a_new_id_before_the_numbers_run_out() {
 
 /// Under XDP packets do not come in here: programs look at their registers now and then.
 #[test]
-fn t20_one_that_looks_later_asks_for_a_new_id_later_and_t18_sends_its_no_ops() {
+fn t20_late_looker_asks_later_and_t18_sends_no_ops() {
     let layout = Layout { counter_bits: 8, ..layout(3, 16) };
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
     (told.sections.table.layout, told.look_after_ns) = (layout, MS);
@@ -363,7 +369,7 @@ fn what_a_switch_cannot_use_is_counted() {
         held: 0,
         applied: concord_core::Position(0),
         committed: concord_core::Position(0),
-        life: 0,
+        entry: 0,
         is_short: false,
         queue: 0,
     };
@@ -429,8 +435,9 @@ fn heard(sent: &Sent) -> Vec<(GroupId, u32)> {
     sent.iter().filter_map(of).collect()
 }
 
+/// A seat that another group takes forgets what it heard for the first.
 #[test]
-fn bug_17_2_a_seat_that_another_group_takes_forgets_what_it_heard_for_the_first() {
+fn bug_17_2_seat_taken_by_another_group_forgets() {
     let mut a = agent(layout(1, 4));
     // For an earlier life of the switch: the seat stays unused.
     let other = Config { group: GroupId(5), switch_incarnation: LIFE - 1, ..config(9, OWN.0) };
@@ -456,7 +463,7 @@ fn bug_17_2_workers_have_a_switch_that_forwards() {
 
 /// With one program, too: each node looks at the group.
 #[test]
-fn a_switch_with_one_group_takes_no_other_groups_packets_and_speaks_in_its_own() {
+fn single_group_switch_takes_no_foreign_packets() {
     let own = GroupId(5);
     let mut a = agent(layout(1, 4));
     let sent = configure(&mut a, at(1), &Config { group: own, ..config(1, OWN.0) });

@@ -280,8 +280,9 @@ fn the_default_table_equals_a_map_and_never_fills() {
     assert!(seen.fast > packets() / 20 && seen.dirty > packets() / 100, "{seen:?}");
 }
 
+/// Small tables equal a map but for the writes that find no slot.
 #[test]
-fn small_tables_equal_a_map_but_for_the_writes_that_find_no_slot() {
+fn small_tables_equal_a_map_except_without_slots() {
     for (seed, stages, slots) in [(2, 1, 16), (3, 2, 16), (4, 3, 16), (5, 8, 4)] {
         let cells = u64::from(stages) * u64::from(slots);
         let t = trace(seed, layout(stages, slots), 2 * cells, cells as usize);

@@ -153,8 +153,9 @@ fn tasks_come_out_as_they_went_in_each_with_its_ticket() {
     }
 }
 
+/// A full queue answers with the tasks that it did not add.
 #[test]
-fn falcon_3_3_3_a_full_queue_answers_with_the_tasks_that_it_did_not_add() {
+fn falcon_3_3_3_full_queue_returns_the_tasks_not_added() {
     for form in FORMS {
         let mut switch = Switch::new(4, 3, form);
         assert_eq!(switch.submit([1, 2]).0.answer, Answer::Added);
@@ -193,9 +194,9 @@ fn a_task_goes_to_the_executor_that_waits_longest() {
     }
 }
 
-/// docs/bugs.md, 21.1.
+/// docs/internals/bugs.md, 21.1.
 #[test]
-fn bug_21_1_a_full_submission_goes_on_after_its_first_task_was_handed_out() {
+fn bug_21_1_full_submission_continues_after_a_hand_out() {
     for form in FORMS {
         for waiting in [1, 2, 16] {
             let mut switch = Switch::new(32, 32, form);
@@ -284,8 +285,9 @@ fn a_submission_for_another_switch_id_is_not_taken() {
     assert_eq!(switch.poll(), None);
 }
 
+/// A new switch id begins with an empty queue and takes nothing that comes round.
 #[test]
-fn a_new_switch_id_begins_with_an_empty_queue_and_takes_nothing_that_comes_round() {
+fn new_switch_id_begins_with_an_empty_queue() {
     let mut switch = Switch::new(4, 4, Form::Paired);
     switch.submit([1]);
     let mut bytes = Vec::new();
@@ -380,8 +382,9 @@ fn waiting_is_bounded() {
     assert!(falcon.waiting()[0].2 <= Instant(switch.now_ns + 10 * SEC));
 }
 
+/// A queues priority has room for what is allowed and fits its slots.
 #[test]
-fn a_queues_priority_has_room_for_what_is_allowed_and_fits_its_slots() {
+fn queue_priorities_fit_their_slots() {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
     let one = QueueLayout::one(64, 20, Form::Paired);
     told.sections.queue = QueueLayout { queues: 2, priorities: 2, ..one };
@@ -451,8 +454,9 @@ fn hole_a_lost_repair_leaves_its_flag_set_for_ever() {
     assert_eq!((repair.is_repairing(), poll(&mut repair)), (false, Some(4)));
 }
 
+/// Hole empty polls drive retrieve ptr ahead until the sign flips.
 #[test]
-fn hole_empty_polls_drive_retrieve_ptr_ahead_until_the_sign_flips() {
+fn hole_empty_polls_drive_retrieve_ptr_ahead() {
     let mut printed = alone(Form::Printed, (0, 0));
     for _ in 0..100 {
         assert_eq!(poll(&mut printed), None);
@@ -471,8 +475,8 @@ fn hole_empty_polls_drive_retrieve_ptr_ahead_until_the_sign_flips() {
     assert_eq!((flipped.tasks(), poll(&mut flipped)), (vec![], None));
 }
 
-/// Of a higher priority, a task that an executor waits for leaves a ticket without a task. What skips it comes twice, and
-/// another task is queued in between: who gets that?
+/// Of a higher priority, a task that an executor waits for leaves a ticket without a task. What
+/// skips it comes twice, and another task is queued in between: who gets that?
 fn skipped_twice(guards: Guards) -> Option<u32> {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
     let layout = QueueLayout::one(8, 2, Form::Paired);
@@ -506,9 +510,10 @@ fn a_ticket_without_a_task_is_skipped_once() {
     assert_eq!(skipped_twice(Guards::ALL), Some(6));
 }
 
+/// A skip that does not look where retrieve ptr stands is caught.
 #[cfg(feature = "mutants")]
 #[test]
-fn a_skip_that_does_not_look_where_retrieve_ptr_stands_is_caught() {
+fn skip_without_looking_at_retrieve_ptr_is_caught() {
     assert_eq!(skipped_twice(Guards::without(concord_core::Guard::SkippedTicket)), None);
 }
 

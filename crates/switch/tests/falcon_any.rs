@@ -1,5 +1,6 @@
-//! Packets of Falcon, changed at random from a seed: no input is a panic, and none that is malformed changes a
-//! register. `CONCORD_FALCON_INPUTS` sets another number of inputs a format; `make fuzz-falcon` runs many.
+//! Packets of Falcon, changed at random from a seed: no input is a panic, and none that is
+//! malformed changes a register. `CONCORD_FALCON_INPUTS` sets another number of inputs a format;
+//! `make fuzz-falcon` runs many.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -83,7 +84,7 @@ fn anything(rng: &mut Rng) -> Vec<u8> {
 }
 
 /// Up to three bytes are others, or it is cut.
-fn spoil(rng: &mut Rng, bytes: &mut Vec<u8>) {
+fn corrupt(rng: &mut Rng, bytes: &mut Vec<u8>) {
     for _ in 0..rng.below(4) {
         let at = rng.below(bytes.len() as u64) as usize;
         bytes[at] = if rng.chance(1, 2) { rng.below(256) as u8 } else { bytes[at] ^ 1 };
@@ -114,7 +115,7 @@ fn no_packet_is_a_panic_and_malformed_ones_change_no_register() {
             for _ in 0..INPUTS_OF_ONE {
                 let before = registers(&switch);
                 let mut bytes = make(rng);
-                spoil(rng, &mut bytes);
+                corrupt(rng, &mut bytes);
                 match passes(&mut switch, rng, &mut bytes) {
                     true => taken += 1,
                     false => {

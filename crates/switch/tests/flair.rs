@@ -57,8 +57,9 @@ fn nothing_passes_without_an_active_session() {
     assert!(!s.program.is_ready());
 }
 
+/// A write makes its group unstable until the reply to the last one.
 #[test]
-fn a_write_makes_its_group_unstable_until_the_reply_to_the_last_one() {
+fn write_makes_its_group_unstable_until_the_last_reply() {
     let mut s = Switch::in_session(SMALL);
     let (first, second) = (s.write(A), s.write(object(5, 1)));
     assert_eq!((first.common.seq, second.common.seq), (SID.number(1), SID.number(2)));
@@ -82,8 +83,9 @@ fn a_write_makes_its_group_unstable_until_the_reply_to_the_last_one() {
     assert_eq!(s.written(&never, 13, ALL), Err(DropReason::Impossible));
 }
 
+/// Reads of a stable group go to those that hold it and are heard.
 #[test]
-fn reads_of_a_stable_group_go_to_those_that_hold_it_and_are_heard() {
+fn stable_reads_go_to_live_holders() {
     let mut s = Switch::new(SMALL, Guards::ALL);
     s.start(SID, |_| stable(10, Followers(0b011)), stable(10, ALL));
     let to = |s: &mut Switch| {
@@ -114,8 +116,9 @@ fn asked_of(s: &mut Switch, obj_id: ObjectId) -> Followers {
     bits.fold(Followers::default(), |set, bit| set.with(usize::from(bit)))
 }
 
+/// Who has caught up by the last heartbeat is asked beside the quorum that had the write first.
 #[test]
-fn who_has_caught_up_by_the_last_heartbeat_is_asked_beside_the_quorum_that_had_the_write_first() {
+fn caught_up_followers_are_asked_beside_the_quorum() {
     let mut s = Switch::in_session(SMALL);
     let quorum = Followers(0b011);
     let caught_up = |s: &mut Switch, sid, log_idx, followers| {
@@ -139,7 +142,8 @@ fn who_has_caught_up_by_the_last_heartbeat_is_asked_beside_the_quorum_that_had_t
     assert_eq!((asked_of(&mut s, A), asked_of(&mut s, B)), (ALL, ALL));
     caught_up(&mut s, SID, 12, 0b001).unwrap();
     assert_eq!((asked_of(&mut s, A), asked_of(&mut s, B)), (quorum, quorum));
-    // T13: what was written of all keys counts too, and a group whose write is under way is the leader's.
+    // T13: what was written of all keys counts too, and a group whose write is under way is the
+    // leader's.
     caught_up(&mut s, SID, 12, 0b111).unwrap();
     let (_, all) = s.asked(of_all(Op::Write));
     s.written(&all, 13, quorum).unwrap();
@@ -153,8 +157,9 @@ fn who_has_caught_up_by_the_last_heartbeat_is_asked_beside_the_quorum_that_had_t
     assert_eq!(asked_of(&mut s, B), quorum);
 }
 
+/// While a write of all keys is pending reads go to the leader and after it both count.
 #[test]
-fn t13_while_a_write_of_all_keys_is_pending_reads_go_to_the_leader_and_after_it_both_count() {
+fn t13_pending_all_keys_write_sends_reads_to_the_leader() {
     let mut s = Switch::in_session(SMALL);
     let early = s.read(A).1;
     let (_, all) = s.asked(of_all(Op::Write));
@@ -257,8 +262,9 @@ fn what_is_of_another_session_or_was_not_checked_ends_here() {
     assert_eq!(s.pass(replica(2), &forged), Err(DropReason::Unchecked));
 }
 
+/// A session is active once all was uploaded and a late chunk changes nothing.
 #[test]
-fn t28_a_session_is_active_once_all_was_uploaded_and_a_late_chunk_changes_nothing() {
+fn t28_session_activates_when_uploaded_and_ignores_late_chunks() {
     let settings = KeyGroupSettings { group_bits: 8, ..SMALL };
     let mut s = Switch::new(settings, Guards::ALL);
     let (begin, activate) = (s.begin(SID, stable(10, ALL)), s.activate(SID));
@@ -322,9 +328,10 @@ fn t28_session_ids_do_not_come_back_and_a_view_ends_its_session() {
     s.start(Sid(1), |_| stable(0, ALL), stable(0, ALL));
 }
 
-/// A rack that is founded anew counts views from 1 again, and so sessions; its switch has another id.
+/// A rack that is founded anew counts views from 1 again, and so sessions; its switch has another
+/// id.
 #[test]
-fn t28_what_is_of_a_session_of_that_number_before_a_group_was_founded_anew_ends_here() {
+fn t28_refounded_group_ends_an_old_session() {
     let mut s = Switch::in_session(SMALL);
     let (write, read) = (s.write(A), s.read(B).1);
     let (begin, chunk) =
@@ -348,8 +355,9 @@ fn t28_what_is_of_a_session_of_that_number_before_a_group_was_founded_anew_ends_
     s.read(A);
 }
 
+/// A heartbeat that waited through a pause is as old as the probe that it echoes.
 #[test]
-fn t26_a_heartbeat_that_waited_through_a_pause_is_as_old_as_the_probe_that_it_echoes() {
+fn t26_heartbeat_is_as_old_as_its_probe() {
     let mut s = Switch::in_session(SMALL);
     let before = s.now.instant;
     s.wait(100 * MS);
@@ -373,8 +381,9 @@ fn t26_a_heartbeat_that_waited_through_a_pause_is_as_old_as_the_probe_that_it_ec
     assert_eq!(s.ask(request(Op::Read, A), b""), none);
 }
 
+/// The switch steps down by the packets time and nothing that came meanwhile counts.
 #[test]
-fn the_switch_steps_down_by_the_packets_time_and_nothing_that_came_meanwhile_counts() {
+fn switch_steps_down_by_packet_time() {
     let mut s = Switch::in_session(SMALL);
     let (write, read) = (s.write(A), s.read(B).1);
     s.wait(150 * MS);
@@ -429,8 +438,9 @@ fn what_stays_unstable_is_repaired_by_a_numbered_no_op() {
     assert_eq!(s.upkeep().len(), 1);
 }
 
+/// A replicas own write makes its group stable and its reply goes nowhere.
 #[test]
-fn a_replicas_own_write_makes_its_group_stable_and_its_reply_goes_nowhere() {
+fn replicas_own_write_stabilises_its_group() {
     let mut s = Switch::in_session(SMALL);
     let client = replica(1);
     let (_, own) = s.asked(Repr { flags: Flags::INTERNAL, client, ..request(Op::Write, A) });
@@ -466,8 +476,9 @@ fn shares(s: &mut Switch, object: ObjectId) -> [usize; 3] {
     shares
 }
 
+/// Reads are shared by the weights that the leader told last.
 #[test]
-fn section_4_4_2_reads_are_shared_by_the_weights_that_the_leader_told_last() {
+fn section_4_4_2_reads_follow_the_newest_weights() {
     let mut s = Switch::in_session(KeyGroupSettings { load_awareness: true, ..SMALL });
     let even = shares(&mut s, A);
     assert!(even.iter().all(|n| (70..100).contains(n)), "{even:?}");
@@ -497,8 +508,9 @@ fn section_4_4_2_reads_are_shared_by_the_weights_that_the_leader_told_last() {
     assert_eq!(shares(&mut s, A), even);
 }
 
+/// Weights are of no use before the session is active or where nobody asked for them.
 #[test]
-fn weights_are_of_no_use_before_the_session_is_active_or_where_nobody_asked_for_them() {
+fn weights_need_an_active_session() {
     let mut s = Switch::new(KeyGroupSettings { load_awareness: true, ..SMALL }, Guards::ALL);
     let begin = s.begin(SID, stable(10, ALL));
     assert_eq!(s.tell(&begin), Some(Step::Begun { groups: 64, load_awareness: true }));
@@ -512,8 +524,9 @@ fn weights_are_of_no_use_before_the_session_is_active_or_where_nobody_asked_for_
     assert_eq!((count("weights_taken"), count("session_messages_refused")), (0, 1));
 }
 
+/// At the end of its numbers a session takes no writes and reads go on.
 #[test]
-fn t20_at_the_end_of_its_numbers_a_session_takes_no_writes_and_reads_go_on() {
+fn t20_exhausted_session_takes_no_writes() {
     let mut s = Switch::in_session(KeyGroupSettings { counter_bits: 2, ..SMALL });
     for _ in 0..3 {
         s.write(A);
@@ -546,8 +559,9 @@ fn other_packets_are_passed_on_and_what_is_malformed_is_counted() {
     }
 }
 
+/// It fits an asic and takes less than a twentieth of its memory.
 #[test]
-fn it_fits_an_asic_and_takes_less_than_a_twentieth_of_its_memory() {
+fn fits_an_asic_in_a_twentieth_of_its_memory() {
     let s = Switch::new(KeyGroupSettings::DEFAULT, Guards::ALL);
     let report = s.program.describe();
     assert!(report.fits(&ASIC) && report.recirculations_max == 0);

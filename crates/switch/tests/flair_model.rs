@@ -1,6 +1,6 @@
-//! FLAIR's program between a leader, followers and clients that are a few lines each: packets are lost,
-//! doubled and overtaken, leaders change, and no read is stale. The program is the one that ships; what it
-//! relies on of the protocol below is written down here, as small as it can be.
+//! FLAIR's program between a leader, followers and clients that are a few lines each: packets are
+//! lost, doubled and overtaken, leaders change, and no read is stale. The program is the one that
+//! ships; what it relies on of the protocol below is written down here, as small as it can be.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -21,7 +21,8 @@ const REPLICAS: usize = 3;
 const GROUPS: u32 = 3;
 const OBJECTS: u32 = 2;
 
-/// A record of the log: which request it is of, and what it writes. A retry and a no-op write nothing.
+/// A record of the log: which request it is of, and what it writes. A retry and a no-op write
+/// nothing.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     request: u64,
@@ -33,8 +34,8 @@ struct Record {
 #[derive(Clone, Copy, Debug)]
 struct Open {
     hdr: Repr,
-    /// A read: the position of the newest write of its object that was acknowledged, or seen by a read,
-    /// when it was sent.
+    /// A read: the position of the newest write of its object that was acknowledged, or seen by a
+    /// read, when it was sent.
     floor: u64,
 }
 
@@ -231,8 +232,8 @@ impl World {
     fn at_replica(&mut self, node: usize, bytes: &[u8]) -> Result<(), Broken> {
         let packet = flair::Packet::parse(bytes).unwrap();
         let hdr = packet.repr();
-        // A replica leaves its view when another begins, and answers nothing of the one before. One that
-        // has not heard of it is cut off here, not told.
+        // A replica leaves its view when another begins, and answers nothing of the one before. One
+        // that has not heard of it is cut off here, not told.
         match hdr.common.op {
             Op::Write if node == self.leader => self.append(&hdr),
             Op::Read => {
@@ -457,9 +458,9 @@ fn each_removed_guard_is_caught() {
     }
 }
 
-/// A follower has executed what was acknowledged when the read passed the switch, and nothing that is
-/// acknowledged later must be seen by it. So the check of replies finds stale reads of which each is still
-/// linearizable: it is the paper's, and not what safety hangs on.
+/// A follower has executed what was acknowledged when the read passed the switch, and nothing that
+/// is acknowledged later must be seen by it. So the check of replies finds stale reads of which
+/// each is still linearizable: it is the paper's, and not what safety hangs on.
 #[cfg(feature = "mutants")]
 #[test]
 fn without_the_check_of_replies_no_read_is_stale_either() {

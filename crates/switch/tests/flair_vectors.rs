@@ -1,5 +1,6 @@
-//! Golden vectors of FLAIR: packets in, verdict, packet and registers out, in `vectors/switch/flair*.txt`.
-//! Every rendering of the program must give the same. `CONCORD_REGENERATE=1` writes them anew.
+//! Golden vectors of FLAIR: packets in, verdict, packet and registers out, in
+//! `vectors/switch/flair*.txt`. Every rendering of the program must give the same.
+//! `CONCORD_REGENERATE=1` writes them anew.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -32,8 +32,9 @@ fn reason(p: &mut Harmonia, obj_id: u32) -> Reason {
     out.reason
 }
 
+/// Algorithm 1 numbers writes and keeps reads of what is in flight slow.
 #[test]
-fn algorithm_1_numbers_writes_and_keeps_reads_of_what_is_in_flight_slow() {
+fn algorithm_1_numbers_writes_and_keeps_dirty_reads_slow() {
     let mut p = ready(Layout::DEFAULT);
     assert_eq!(write(&mut p, 5), Ok(2));
     assert_eq!(write(&mut p, 6), Ok(3));
@@ -51,8 +52,9 @@ fn algorithm_1_numbers_writes_and_keeps_reads_of_what_is_in_flight_slow() {
     assert_eq!(p.view().occupied, 0);
 }
 
+/// No fast read before the first completion with the own id.
 #[test]
-fn section_6_3_no_fast_read_before_the_first_completion_with_the_own_id() {
+fn section_6_3_no_fast_read_before_the_first_own_completion() {
     let mut p = program(Layout::DEFAULT);
     assert_eq!(reason(&mut p, 1), Reason::SlowNotReady);
     assert_eq!(write(&mut p, 2), Ok(1));
@@ -62,8 +64,9 @@ fn section_6_3_no_fast_read_before_the_first_completion_with_the_own_id() {
     assert_eq!(reason(&mut p, 1), Reason::Fast);
 }
 
+/// A completion of an old switch is ignored and its reply still forwarded.
 #[test]
-fn section_6_3_a_completion_of_an_old_switch_is_ignored_and_its_reply_still_forwarded() {
+fn section_6_3_old_switchs_completion_is_ignored() {
     let mut p = ready(Layout::DEFAULT);
     assert_eq!(write(&mut p, 5), Ok(2));
     let flags = Flags::COMPLETION;
@@ -128,8 +131,9 @@ fn section_6_2_lookup_is_any_stage() {
     assert_eq!(reason(&mut p, a), Reason::SlowDirty);
 }
 
+/// A write that finds no slot is dropped and its number is burnt.
 #[test]
-fn section_7_2_a_write_that_finds_no_slot_is_dropped_and_its_number_is_burnt() {
+fn section_7_2_write_without_a_slot_is_dropped() {
     let mut p = ready(layout(2, 16));
     let others = colliding(1, 2, 16, 2);
     assert_eq!(write(&mut p, others[0]), Ok(2));
@@ -168,8 +172,9 @@ fn section_6_2_a_read_removes_its_own_stray_and_is_fast() {
     assert_eq!((cells(&p, 5).len(), p.view().occupied, p.counters().strays_read), (0, 0, 1));
 }
 
+/// A write of all keys makes every read slow until its completion.
 #[test]
-fn t13_a_write_of_all_keys_makes_every_read_slow_until_its_completion() {
+fn t13_all_keys_write_makes_every_read_slow() {
     let mut p = ready(Layout::DEFAULT);
     assert_eq!(write_with(&mut p, 0, Flags::WILDCARD), Ok(2));
     assert_eq!(p.view().occupied, 0, "it takes no slot");
@@ -184,8 +189,9 @@ fn t13_a_write_of_all_keys_makes_every_read_slow_until_its_completion() {
     assert_eq!((to, out.reason), (replica(3), Reason::SlowAllKeys));
 }
 
+/// A write that never finds a slot is of all keys in the end.
 #[test]
-fn bug_15_31_a_write_that_never_finds_a_slot_is_of_all_keys_in_the_end() {
+fn bug_15_31_write_that_never_finds_a_slot_becomes_all_keys() {
     let mut p = ready(layout(1, 1));
     let again = |p: &mut Harmonia, attempt| run(p, Repr { attempt, ..request(Op::Write, 6) });
     assert_eq!(write(&mut p, 5), Ok(2));
@@ -216,8 +222,9 @@ fn t18_a_no_op_is_numbered_and_takes_no_slot() {
     assert_eq!(write(&mut p, 6), Ok(4), "all that was in the way is stray now");
 }
 
+/// A sweep through the pipeline clears strays and nothing else.
 #[test]
-fn t19_a_sweep_through_the_pipeline_clears_strays_and_nothing_else() {
+fn t19_sweep_clears_strays_only() {
     let mut p = ready(layout(2, 16));
     assert_eq!(write(&mut p, 1), Ok(2));
     assert_eq!(write(&mut p, 2), Ok(3));
@@ -245,8 +252,9 @@ fn t20_an_object_id_of_zero_is_as_dirty_as_any() {
     assert_eq!((reason(&mut p, 0), p.view().occupied), (Reason::Fast, 0));
 }
 
+/// At the end of an 8 bit counter writes are dropped and reads go on.
 #[test]
-fn t20_at_the_end_of_an_8_bit_counter_writes_are_dropped_and_reads_go_on() {
+fn t20_end_of_an_8_bit_counter_drops_writes() {
     let mut p = program(Layout { counter_bits: 8, ..layout(1, 16) });
     for counter in 1..=255 {
         assert_eq!(write(&mut p, 5), Ok(counter));
@@ -270,8 +278,9 @@ fn t20_a_32_bit_counter_is_full_width() {
     assert_eq!(Layout::DEFAULT.counter_max(), u32::MAX);
 }
 
+/// Each retry of a read goes to another replica and reads spread.
 #[test]
-fn t21_each_retry_of_a_read_goes_to_another_replica_and_reads_spread() {
+fn t21_read_retries_reach_other_replicas() {
     // With and without runs of a client's reads that go to one replica.
     for layout in [Layout::DEFAULT, Layout { run_bits: 0, ..Layout::DEFAULT }] {
         let mut p = ready(layout);
@@ -294,8 +303,9 @@ fn t21_each_retry_of_a_read_goes_to_another_replica_and_reads_spread() {
     }
 }
 
+/// Sixteen reads of a client in a row go to one replica and the runs spread.
 #[test]
-fn sixteen_reads_of_a_client_in_a_row_go_to_one_replica_and_the_runs_spread() {
+fn read_affinity_of_sixteen() {
     let mut p = ready(Layout::DEFAULT);
     let mut to = |number| {
         let hdr = Repr { request: concord_core::RequestNumber(number), ..request(Op::Read, 1) };
@@ -360,8 +370,9 @@ fn without_help_it_is_a_plain_switch() {
     assert_eq!(p.describe().arrays, [], "it has no registers");
 }
 
+/// Everything else is forwarded untouched or dropped with a reason.
 #[test]
-fn everything_else_is_forwarded_untouched_or_dropped_with_a_reason() {
+fn other_packets_are_forwarded_or_dropped_with_a_reason() {
     let mut p = program(Layout::DEFAULT);
     for (op, to) in [
         (Op::WRest, replica(1)),
@@ -382,8 +393,9 @@ fn everything_else_is_forwarded_untouched_or_dropped_with_a_reason() {
     assert_eq!(p.view().seq, 0);
 }
 
+/// A switch that does not know its replicas drops and numbers nothing.
 #[test]
-fn a_switch_that_does_not_know_its_replicas_drops_and_numbers_nothing() {
+fn switch_without_replicas_drops() {
     let mut p = Harmonia::load(&settings(Layout::DEFAULT, Guards::ALL)).unwrap();
     for op in Op::ALL {
         let expected =
@@ -477,11 +489,12 @@ mod mutants {
     }
 }
 
-/// On several cores a read could load its last-committed point, and find its object clean only after
-/// a completion that another core handles: read-behind replicas would answer from before it. Here a
-/// packet has the registers to itself for its pass, so whatever a read finds clean its point covers.
+/// On several cores a read could load its last-committed point, and find its object clean only
+/// after a completion that another core handles: read-behind replicas would answer from before it.
+/// Here a packet has the registers to itself for its pass, so whatever a read finds clean its point
+/// covers.
 #[test]
-fn t24_the_point_of_a_fast_read_covers_the_last_write_of_its_object() {
+fn t24_fast_read_point_covers_its_objects_last_write() {
     let mut rng = concord_core::Rng::new(24);
     let mut p = ready(layout(2, 8));
     let mut newest = [0; 8];

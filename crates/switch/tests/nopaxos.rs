@@ -80,14 +80,15 @@ where
     assert!(is_full_after(&mut p, 3, true));
 }
 
+/// A group that is founded anew stamps in views of its own.
 #[test]
-fn bug_17_1_a_group_that_is_founded_anew_stamps_in_views_of_its_own() {
+fn bug_17_1_refounded_group_stamps_in_its_own_views() {
     a_group_founded_anew_stamps_in_views_of_its_own::<NoPaxos>(Program::NoPaxos);
     a_group_founded_anew_stamps_in_views_of_its_own::<NoPaxosHarmonia>(Program::NoPaxosHarmonia);
 }
 
-/// A switch that was given another id: the log goes on from where its leader says, far behind what this switch
-/// stamped under the id before, when writes had gone through another one for long.
+/// A switch that was given another id: the log goes on from where its leader says, far behind what
+/// this switch stamped under the id before, when writes had gone through another one for long.
 fn a_new_id_begins_with_the_leader_s_time<P>(program: Program)
 where
     P: Load + SwitchProgram<Reason = DropReason>,
@@ -107,8 +108,9 @@ where
     assert_eq!(cast(&mut p, request(Op::Write, 7)).unwrap().time_ms, 2_000);
 }
 
+/// A switch with a new id forgets the time that it stamped.
 #[test]
-fn bug_15_35_a_switch_with_a_new_id_forgets_the_time_that_it_stamped() {
+fn bug_15_35_new_switch_id_forgets_the_stamped_time() {
     a_new_id_begins_with_the_leader_s_time::<NoPaxos>(Program::NoPaxos);
     a_new_id_begins_with_the_leader_s_time::<NoPaxosHarmonia>(Program::NoPaxosHarmonia);
 }
@@ -125,8 +127,9 @@ fn bug_19_24_writes_go_to_members_that_answer_no_reads_too() {
     assert_eq!(routes.replicas, [(1, replica(1))]);
 }
 
+/// Nopaxos every write gets the next number with and without help.
 #[test]
-fn nopaxos_every_write_gets_the_next_number_with_and_without_help() {
+fn nopaxos_writes_are_numbered_consecutively() {
     let mut p = with_dirty_set(Layout::DEFAULT);
     every_write_gets_the_next_number(&mut p);
     assert_eq!(p.harmonia().view().occupied, 1, "one object");
@@ -152,7 +155,7 @@ fn t23_a_write_without_a_slot_goes_on_as_a_no_op() {
 
 /// T23: the session number and the switch id are one number, and so are their counters.
 #[test]
-fn t23_the_number_that_orders_a_write_is_the_one_that_its_slot_holds() {
+fn t23_ordering_number_is_the_slots() {
     let mut p = with_dirty_set(Layout::DEFAULT);
     let out = cast(&mut p, request(Op::Write, 5)).unwrap();
     assert_eq!(cells(p.harmonia(), 5), [(0, out.seq.counter)]);
@@ -171,8 +174,9 @@ fn t23_the_number_that_orders_a_write_is_the_one_that_its_slot_holds() {
     assert_eq!(cast(&mut p, request(Op::Write, 5)).unwrap().seq.counter, 2, "a new session");
 }
 
+/// Nopaxos the agent sends a write to each replica with the log s time.
 #[test]
-fn nopaxos_the_agent_sends_a_write_to_each_replica_with_the_log_s_time() {
+fn nopaxos_write_goes_to_each_replica_with_log_time() {
     let mut agent = Agent::new(AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER)).unwrap();
     let now = Now { instant: Instant(1_000), unix_ms: 77_000 };
     let config = Config {

@@ -1,5 +1,5 @@
-//! The seat: every verdict, packets that come round, and several programs on one switch. The programs
-//! are Harmonia and one of another kind that does what its packets ask for.
+//! The seat: every verdict, packets that come round, and several programs on one switch. The
+//! programs are Harmonia and one of another kind that does what its packets ask for.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -134,8 +134,9 @@ fn copies_go_to_all_of_a_group_and_egress_makes_them_differ() {
     assert_eq!(seen, [(node(1), 0), (node(2), 1), (node(3), 2)]);
 }
 
+/// Copies go to the ports of a bitmap and whoever stays keeps his port.
 #[test]
-fn copies_go_to_the_ports_of_a_bitmap_and_whoever_stays_keeps_his_port() {
+fn bitmap_copies_and_stable_ports() {
     let mut a = alone();
     // The probe's bitmap has the ports of all that asked it before.
     for n in [3, 1] {
@@ -144,7 +145,8 @@ fn copies_go_to_the_ports_of_a_bitmap_and_whoever_stays_keeps_his_port() {
     let to = |sent: &Sent| sent.iter().map(|(to, _)| *to).collect::<Vec<_>>();
     let sent = send(&mut a, at(2), CLIENT, &ask(PROBED, Ask::Ports));
     assert_eq!(to(&sent), [node(1), node(3)]);
-    // Node 2 comes again at another port's number; node 1 is gone, and the others stay where they are.
+    // Node 2 comes again at another port's number; node 1 is gone, and the others stay where they
+    // are.
     let mut next = probed(2, OWN.0);
     next.members.rotate_left(1);
     next.members.truncate(2);
@@ -203,8 +205,9 @@ fn packets_that_find_no_room_to_come_round_are_lost_and_counted() {
     assert_eq!(tick(&mut a, at(1_002)).len(), 1, "there is room again");
 }
 
+/// A message to the control plane and its upkeep send packets through the pipeline.
 #[test]
-fn a_message_to_the_control_plane_and_its_upkeep_send_packets_through_the_pipeline() {
+fn control_messages_and_upkeep_inject_packets() {
     let mut a = alone();
     let sent = send(&mut a, at(1), CLIENT, &probe::message(PROBED, 5));
     assert_eq!(sent.len(), 1, "what the message asked for");
@@ -285,8 +288,9 @@ fn what_changes_in_one_group_leaves_the_other_as_it_is() {
     assert_eq!(send(&mut a, at(5), CLIENT, &write), []);
 }
 
+/// Two groups can run the same program each with its own registers.
 #[test]
-fn two_groups_can_run_the_same_program_each_with_its_own_registers() {
+fn two_groups_run_one_program_apart() {
     let mut a = both();
     let second = Config { group: SECOND, ..config(1, OWN.0) };
     assert_eq!(configure(&mut a, at(0), &second).len(), 1, "a no-op of its own");

@@ -82,8 +82,9 @@ fn reason(p: &mut Harmonia, objects: &[u32]) -> Reason {
     run_all(p, of(Op::Read, objects)).1.unwrap().1.reason
 }
 
+/// A write of several objects has one number and a slot for each.
 #[test]
-fn a_write_of_several_objects_has_one_number_and_a_slot_for_each() {
+fn one_number_and_a_slot_per_object() {
     let mut p = ready_with(Layout::DEFAULT, Guards::ALL);
     let objects = [1, 2, 3, 4, 5, 6, 7, 8];
     let (passes, end) = run_all(&mut p, of(Op::Write, &objects));
@@ -106,8 +107,9 @@ fn a_write_of_several_objects_has_one_number_and_a_slot_for_each() {
     assert_eq!((p.counters().writes_several, p.counters().reads_several), (1, 2));
 }
 
+/// A write one of whose objects finds no slot is dropped and what was entered turns stray.
 #[test]
-fn a_write_one_of_whose_objects_finds_no_slot_is_dropped_and_what_was_entered_turns_stray() {
+fn partial_slots_drop_the_write_and_leave_strays() {
     let layout = layout(1, 2);
     let mut p = ready_with(layout, Guards::ALL);
     // Another object has the only slot that the second one could have.
@@ -133,8 +135,9 @@ fn without_room(guards: Guards) -> [Result<(Option<Addr>, Repr), DropReason>; 2]
     [0, 1].map(|attempt| run_all(&mut p, Repr { attempt, ..of(Op::Write, &[1, 2]) }).1)
 }
 
+/// A write whose own objects share a slot gets through when it is tried again.
 #[test]
-fn bug_18_2_a_write_whose_own_objects_share_a_slot_gets_through_when_it_is_tried_again() {
+fn bug_18_2_objects_sharing_a_slot_get_through_on_retry() {
     let [first, second] = without_room(Guards::ALL);
     assert_eq!(first, Err(DropReason::TableFull));
     let (to, out) = second.unwrap();
@@ -142,8 +145,9 @@ fn bug_18_2_a_write_whose_own_objects_share_a_slot_gets_through_when_it_is_tried
     assert!(out.flags.has(Flags::WILDCARD) && out.further.len() == 1);
 }
 
+/// A write that others overtake gets a new number and is of all keys.
 #[test]
-fn a_write_that_others_overtake_gets_a_new_number_and_is_of_all_keys() {
+fn overtaken_write_becomes_all_keys() {
     let mut p = ready_with(Layout::DEFAULT, Guards::ALL);
     let mut way = Way::of(of(Op::Write, &[1, 2, 3]));
     assert!(way.pass(&mut p).is_none() && way.pass(&mut p).is_none());
@@ -160,8 +164,9 @@ fn a_write_that_others_overtake_gets_a_new_number_and_is_of_all_keys() {
     assert_eq!(reason(&mut p, &[1, 2, 3]), Reason::Fast);
 }
 
+/// A read of several objects is fast only if each is clean and has the last point.
 #[test]
-fn a_read_of_several_objects_is_fast_only_if_each_is_clean_and_has_the_last_point() {
+fn fast_read_needs_every_object_clean() {
     let mut p = ready_with(Layout::DEFAULT, Guards::ALL);
     assert_eq!(write(&mut p, 2), Ok(2));
     let (passes, end) = run_all(&mut p, of(Op::Read, &[1, 2, 3]));
@@ -215,8 +220,9 @@ fn sequencer(layout: Layout) -> NoPaxosHarmonia {
     program
 }
 
+/// Under nopaxos the number stays and what finds no slot goes on as a no op.
 #[test]
-fn t23_under_nopaxos_the_number_stays_and_what_finds_no_slot_goes_on_as_a_no_op() {
+fn t23_nopaxos_number_stays_and_becomes_a_no_op() {
     let mut p = sequencer(Layout::DEFAULT);
     let mut way = Way::of(of(Op::Write, &[1, 2]));
     assert!(way.pass(&mut p).is_none());
@@ -240,7 +246,8 @@ fn switch(way: Loop) -> Agent {
     agent
 }
 
-/// A write of three objects, then one of another, in one batch; what leaves, with its number and flags.
+/// A write of three objects, then one of another, in one batch; what leaves, with its number and
+/// flags.
 fn batch(way: Loop) -> Vec<(u32, Flags)> {
     let mut agent = switch(way);
     let mut sent: Vec<(Addr, Vec<u8>)> = Vec::new();
@@ -257,8 +264,9 @@ fn batch(way: Loop) -> Vec<(u32, Flags)> {
     reprs.map(|repr| (repr.seq.counter, repr.flags)).filter(|(_, f)| !f.has(Flags::NOOP)).collect()
 }
 
+/// Where a round takes no time nothing overtakes and where it does nothing is lost.
 #[test]
-fn where_a_round_takes_no_time_nothing_overtakes_and_where_it_does_nothing_is_lost() {
+fn instant_rounds_overtake_nothing() {
     assert_eq!(batch(Loop::AT_ONCE), [(2, Flags(0)), (3, Flags(0))]);
     assert_eq!(batch(Loop::DEFAULT), [(3, Flags(0)), (4, Flags::WILDCARD)]);
 }
@@ -281,8 +289,9 @@ mod guards {
         assert_eq!(second, Err(DropReason::TableFull));
     }
 
+    /// Several clean without it a read is fast whatever is in flight.
     #[test]
-    fn several_clean_without_it_a_read_is_fast_whatever_is_in_flight() {
+    fn several_clean_unguarded_reads_are_always_fast() {
         let mut p = ready_with(Layout::DEFAULT, Guards::without(Guard::SeveralClean));
         write(&mut p, 2).unwrap();
         assert_eq!(reason(&mut p, &[1, 2]), Reason::Fast);

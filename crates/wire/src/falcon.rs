@@ -1,8 +1,8 @@
-//! Falcon's packets through the switch (Falcon §3.3.1): owners of tasks submit them, executors ask for
-//! one. What owners and executors say to each other does not pass the switch's program.
+//! Falcon's packets through the switch (Falcon §3.3.1): owners of tasks submit them, executors ask
+//! for one. What owners and executors say to each other does not pass the switch's program.
 //!
-//! JOB_SUBMISSION (op 1), and its answer (op 2), which has what the paper's has not: which tasks were
-//! added, and each one's ticket. With no task it is a question, how far the pointers are.
+//! JOB_SUBMISSION (op 1), and its answer (op 2), which has what the paper's has not: which tasks
+//! were added, and each one's ticket. With no task it is a question, how far the pointers are.
 //!
 //! | offset | bytes | field | filled in by |
 //! |---|---|---|---|
@@ -25,8 +25,8 @@
 //! | 134 | 2 | reserved | |
 //! | 136 | 40 each | TASK_INFO of the tasks that are left | owner; the switch takes the first away |
 //!
-//! REQUEST (op 3), TASK_ASSIGNMENT (op 4) and NO-OP (op 5) are of one length, so that the switch makes the
-//! one of the other in place.
+//! REQUEST (op 3), TASK_ASSIGNMENT (op 4) and NO-OP (op 5) are of one length, so that the switch
+//! makes the one of the other in place.
 //!
 //! | offset | bytes | field | filled in by |
 //! |---|---|---|---|
@@ -61,8 +61,8 @@
 //! | 16 | 16 | parameters |
 //! | 32 | 8 | the owner's keyed tag |
 //!
-//! SWEEP (op 6) is the switch's own: ticket (4), switch id (4), queue (1), 3 reserved. It takes away an executor that waited too
-//! long.
+//! SWEEP (op 6) is the switch's own: ticket (4), switch id (4), queue (1), 3 reserved. It takes
+//! away an executor that waited too long.
 
 use alloc::vec::Vec;
 
@@ -105,7 +105,8 @@ pub const CLASSES_MAX: u8 = 8;
 /// Most queues of a switch: one for each class, the others for nodes.
 pub const QUEUES_MAX: u8 = 32;
 
-/// The queue of tasks that are to run at a node. Nodes share one where there are more of them than queues.
+/// The queue of tasks that are to run at a node. Nodes share one where there are more of them than
+/// queues.
 #[must_use]
 pub const fn queue_of_node(node: u16) -> u8 {
     CLASSES_MAX + (node % (QUEUES_MAX - CLASSES_MAX) as u16) as u8
@@ -163,7 +164,8 @@ pub enum Answer {
     None = 0,
     /// All tasks were added.
     Added = 1,
-    /// The queue is full: the tasks in the list were not added. To an executor: too many wait already.
+    /// The queue is full: the tasks in the list were not added. To an executor: too many wait
+    /// already.
     Full = 2,
     /// The submission came round too often: the tasks in the list were not added.
     Rounds = 3,
@@ -388,7 +390,8 @@ pub struct Submission {
 }
 
 impl Submission {
-    /// Writes a submission into `out`, replacing what was there; an answer, if it has an [`Answer`].
+    /// Writes a submission into `out`, replacing what was there; an answer, if it has an
+    /// [`Answer`].
     pub fn emit(&self, out: &mut Vec<u8>) {
         let op = if self.answer == Answer::None { OP_SUBMIT } else { OP_SUBMITTED };
         Header { group: self.group, ..Header::new(Kind::Falcon, op) }.begin(out);
@@ -446,8 +449,8 @@ impl Submission {
     }
 }
 
-/// Most tasks left and added of a packet that comes round: one that was handed to an executor has its ticket, and is
-/// taken from the list in the next pass.
+/// Most tasks left and added of a packet that comes round: one that was handed to an executor has
+/// its ticket, and is taken from the list in the next pass.
 const COUNTED_MAX: usize = TASKS_MAX + 1;
 
 /// How many tasks are left in the list, and how many were added; not more than `most`.
@@ -604,8 +607,8 @@ impl<'a> SubmissionMut<'a> {
 /// Length of what becomes a TASK_ASSIGNMENT: a submission with its first task, in bytes.
 pub const HANDED_BYTES: usize = SUBMISSION_BYTES + TASK_BYTES;
 
-/// Makes the TASK_ASSIGNMENT of the first [`HANDED_BYTES`] of a submission, whose first task has the last of
-/// its tickets. What is behind the assignment's length is padding.
+/// Makes the TASK_ASSIGNMENT of the first [`HANDED_BYTES`] of a submission, whose first task has
+/// the last of its tickets. What is behind the assignment's length is padding.
 ///
 /// # Errors
 /// [`WireError`] if it is no submission that hands its first task to somebody.

@@ -76,10 +76,10 @@ impl FragmentHdr {
         out.extend_from_slice(&self.count.to_be_bytes());
     }
 
-    /// Appends the sub-header and what this fragment holds of `whole`, `total_bytes` long.
-    pub fn emit_of(&self, whole: &[u8], out: &mut Vec<u8>) {
+    /// Appends the sub-header and what this fragment holds of `message`, `total_bytes` long.
+    pub fn emit_of(&self, message: &[u8], out: &mut Vec<u8>) {
         self.emit(out);
-        out.extend_from_slice(&whole[self.range()]);
+        out.extend_from_slice(&message[self.range()]);
     }
 
     /// How many fragments the whole has.
@@ -187,18 +187,19 @@ mod tests {
         FragmentHdr { version: 9, total_bytes: 3_000, index, count: 1 }
     }
 
+    /// Fragments in any order make the whole and strangers are refused.
     #[test]
-    fn fragments_in_any_order_make_the_whole_and_strangers_are_refused() {
-        let whole: Vec<u8> = (0..3_000u32).map(|i| i as u8).collect();
+    fn fragments_join_in_any_order() {
+        let message: Vec<u8> = (0..3_000u32).map(|i| i as u8).collect();
         let mut a = Assembly::new(hdr(0));
         for index in [2, 0, 2, 1] {
             assert!(!a.is_complete());
-            assert!(a.add(&hdr(index), &whole[hdr(index).range()]));
+            assert!(a.add(&hdr(index), &message[hdr(index).range()]));
         }
-        assert!(!a.add(&FragmentHdr { version: 8, ..hdr(0) }, &whole[..FRAGMENT_BYTES]));
+        assert!(!a.add(&FragmentHdr { version: 8, ..hdr(0) }, &message[..FRAGMENT_BYTES]));
         assert!(!a.add(&hdr(2), b"short"));
         assert!(a.is_complete() && a.has(1));
-        assert_eq!(a.into_bytes(), whole);
+        assert_eq!(a.into_bytes(), message);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Between the gateways of a group: what one tells all others, who has subscribed to what and what is
-//! published, as a stream of packets in order for each of them.
+//! Between the gateways of a group: what one tells all others, who has subscribed to what and what
+//! is published, as a stream of packets in order for each of them.
 //!
 //! | offset | bytes | |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! What every datagram begins with: 16 bytes, whatever the kind.
+//! The beginning of every datagram: 16 bytes, whatever the kind.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -12,7 +12,8 @@
 //! | 10 | 2 | node |
 //! | 12 | 4 | epoch |
 //!
-//! Behind `length` bytes there is room for [`TAG_BYTES`] of an authentication tag, and then for padding.
+//! Behind `length` bytes there is room for [`TAG_BYTES`] of an authentication tag, and then for
+//! padding.
 
 use core::ops::Range;
 
@@ -56,7 +57,7 @@ pub const TAG_BYTES: usize = 16;
 pub const MARK_TAGGED: u8 = 1;
 
 /// Which header follows the common one. Numbers that are not here are those of systems to come
-/// (docs/wire.md).
+/// (docs/reference/wire.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
@@ -180,8 +181,8 @@ pub struct Header {
     pub op: u8,
     /// Which group it concerns.
     pub group: GroupId,
-    /// The member that it is about: among members the sender, in a reply who answers, in a request who
-    /// forwarded it, in a Pull who is asked. 0 if there is none.
+    /// The member that it is about: among members the sender, in a reply who answers, in a request
+    /// who forwarded it, in a Pull who is asked. 0 if there is none.
     pub node: NodeId,
     /// That member's epoch or view; 0 where it says nothing.
     pub epoch: Epoch,
@@ -313,7 +314,8 @@ pub fn is_of_other_group(bytes: &[u8], own: GroupId) -> bool {
     group(bytes) != own && kind(bytes).is_ok()
 }
 
-/// Whether `bytes` are a request or an answer with that operation, of a client or as a switch has made it.
+/// Whether `bytes` are a request or an answer with that operation, of a client or as a switch has
+/// made it.
 #[must_use]
 pub fn is_request(bytes: &[u8], operation: u8) -> bool {
     matches!(kind(bytes), Ok(Kind::Store | Kind::Flair)) && op(bytes) == operation
@@ -355,9 +357,9 @@ mod tests {
             example(*kind).begin(&mut packet);
             packet.extend_from_slice(b"body");
             set_length(&mut packet);
-            let whole = packet.clone();
+            let message = packet.clone();
             packet.extend_from_slice(&[7; TAG_BYTES + 5]);
-            assert_eq!(Header::parse(&packet), Ok((example(*kind), &whole[..])));
+            assert_eq!(Header::parse(&packet), Ok((example(*kind), &message[..])));
             assert!(is(&packet, *kind, 9) && !is(&packet, *kind, 8));
             assert_eq!(group(&packet), GroupId(3));
             set_group(&mut packet, GroupId(0x0102));

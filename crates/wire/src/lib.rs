@@ -1,9 +1,10 @@
-//! What travels between the roles, one file per header: a `Packet` view on bytes beside a `Repr`,
-//! its meaning. All integers are big-endian. All begin alike ([`header`]); what every request has is in
-//! [`rpc`], what one system adds in a file of its own. docs/wire.md has all of it in tables.
+//! The messages between the roles, one file per header: a `Packet` view on bytes beside a `Repr`,
+//! its meaning. All integers are big-endian. All begin alike ([`header`]); what every request has
+//! is in [`rpc`], what one system adds in a file of its own. docs/reference/wire.md has all of it
+//! in tables.
 //!
-//! A datagram may be padded behind its body (trains need segments of one size), and keeps room for a
-//! tag, so every header says how long it and its body are.
+//! A datagram may be padded behind its body (trains need segments of one size), and keeps room for
+//! a tag, so every header says how long it and its body are.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -14,8 +14,8 @@
 //! | 48 | | a piece of an encoded record | held: a bit for each packet behind `next` (8) | |
 //! | 56 | | | applied (8) | |
 //!
-//! A DATA packet whose piece is first and last may hold several records, one behind the other, where the
-//! receiver expects that.
+//! A DATA packet whose piece is first and last may hold several records, one behind the other,
+//! where the receiver expects that.
 
 use alloc::vec::Vec;
 
@@ -94,17 +94,17 @@ pub struct Ack {
     pub applied: Position,
     /// Up to where the receiver knows the log to be committed.
     pub committed: Position,
-    /// VR, NOPaxos: which life of the sender ([`crate::vr::Life::tag`]); 0 elsewhere.
-    pub life: u32,
+    /// VR, NOPaxos: which life of the sender ([`crate::vr::CrashVectorEntry::tag`]); 0 elsewhere.
+    pub entry: u32,
     /// The sender's disk has no room, or that of one after it in a chain.
     pub is_short: bool,
-    /// VR, Raft, where the switch balances reads by load (FLAIR §4.4.2): the packets that waited at the
-    /// sender's host, on average since its last acknowledgement. 0 elsewhere.
+    /// VR, Raft, where the switch balances reads by load (FLAIR §4.4.2): the packets that waited at
+    /// the sender's host, on average since its last acknowledgement. 0 elsewhere.
     pub queue: u32,
 }
 
-/// A member of a chain to the next: up to where the log is on the disks of all up to the sender. Of no
-/// stream: it may come late, or never, and is said again.
+/// A member of a chain to the next: up to where the log is on the disks of all up to the sender. Of
+/// no stream: it may come late, or never, and is said again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Durable {
     /// The epoch.
@@ -119,14 +119,14 @@ pub struct Durable {
 fn begin(
     op: u8,
     (epoch, from): (Epoch, NodeId),
-    (stream, pieces, life): (u16, u8, u32),
+    (stream, pieces, entry): (u16, u8, u32),
     (number, committed): (u64, Position),
     out: &mut Vec<u8>,
 ) {
     Header { node: from, epoch, ..Header::new(Kind::Link, op) }.begin(out);
     out.extend_from_slice(&stream.to_be_bytes());
     out.extend_from_slice(&[pieces, 0]);
-    out.extend_from_slice(&life.to_be_bytes());
+    out.extend_from_slice(&entry.to_be_bytes());
     for word in [number, committed.0, 0] {
         out.extend_from_slice(&word.to_be_bytes());
     }
@@ -200,7 +200,7 @@ impl Ack {
             held: u64_at(b, at::HELD),
             applied: Position(u64_at(b, at::APPLIED)),
             committed: Position(u64_at(b, at::COMMITTED)),
-            life: u32_at(b, at::LIFE),
+            entry: u32_at(b, at::LIFE),
             is_short: b[at::ROOM] & SHORT != 0,
             queue: u32_at(b, at::QUEUE.start),
         })
@@ -208,7 +208,7 @@ impl Ack {
 
     /// Writes the packet into `out`, replacing what was there.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        let own = (self.stream, 0, self.life);
+        let own = (self.stream, 0, self.entry);
         begin(OP_ACK, (self.epoch, self.from), own, (self.next, self.committed), out);
         out[at::ROOM] = if self.is_short { SHORT } else { 0 };
         out[at::QUEUE].copy_from_slice(&self.queue.to_be_bytes());
@@ -280,7 +280,7 @@ mod tests {
             held: 5,
             applied: Position(71),
             committed: Position(70),
-            life: 0x0102_0304,
+            entry: 0x0102_0304,
             is_short: false,
             queue: 0x0506_0708,
         };

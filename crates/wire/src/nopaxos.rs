@@ -1,5 +1,5 @@
-//! NOPaxos' own message: what the leader tells the switch that orders, since the switch has neither the
-//! log's time nor the data. The writes that it numbers are [`crate::rpc`]'s.
+//! NOPaxos' own message: what the leader tells the switch that orders, since the switch has neither
+//! the log's time nor the data. The writes that it numbers are [`crate::rpc`]'s.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|

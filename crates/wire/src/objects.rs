@@ -1,5 +1,5 @@
-//! The object ids of a request and of a record: the first has a place of its own in the header, up to
-//! seven more stand behind the header. What concerns all keys says so by a flag instead.
+//! The object ids of a request and of a record: the first has a place of its own in the header, up
+//! to seven more stand behind the header. What concerns all keys says so by a flag instead.
 
 use alloc::vec::Vec;
 

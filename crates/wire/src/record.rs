@@ -84,7 +84,8 @@ pub struct Record<'a> {
     pub session: SessionId,
     /// Which of the session.
     pub request: RequestNumber,
-    /// The log's time in ms (docs/semantics.md); it falls only where no key has a time to live.
+    /// The log's time in ms (docs/reference/semantics.md); it falls only where no key has a time to
+    /// live.
     pub now_ms: u64,
     /// The first object.
     pub obj_id: ObjectId,
@@ -223,8 +224,9 @@ mod tests {
     use super::*;
     use concord_core::SwitchId;
 
+    /// A record survives the wire and its hash depends on all before.
     #[test]
-    fn a_record_survives_the_wire_and_its_hash_depends_on_all_before() {
+    fn record_round_trip_and_chained_hash() {
         let r = Record {
             position: Position(5),
             hash: 0,

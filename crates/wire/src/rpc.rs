@@ -1,7 +1,7 @@
-//! What every request of a client and every answer has, whatever the store: session, request, attempt,
-//! client, status, times, objects. Bodies of several packets, pulls of long replies and pushes are alike
-//! for all stores. What a switch program stamps has 24 bytes of room: the numbers here are those of programs that
-//! order writes; FLAIR's lie over them ([`crate::flair`]), CRAQ uses none.
+//! The header of every client request and answer, whatever the store: session, request, attempt,
+//! client, status, times, objects. Bodies of several packets, pulls of long replies and pushes are
+//! alike for all stores. What a switch program stamps has 24 bytes of room: the numbers here are
+//! those of programs that order writes; FLAIR's lie over them ([`crate::flair`]), CRAQ uses none.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -152,8 +152,8 @@ byte_enum!(
         Gone = 6,
         /// Refused, not executed: the command is malformed.
         Malformed = 7,
-        /// Refused, not executed: the switch had no slot for it (NOPaxos, trap T23). Of a read, or a
-        /// fragment of a body: the replica has no room for it now (trap T17).
+        /// Refused, not executed: the switch had no slot for it (NOPaxos, trap T23). Of a read, or
+        /// a fragment of a body: the replica has no room for it now (trap T17).
         Busy = 8,
         /// Not sent any more: it named several objects.
         ManyObjects = 9,
@@ -195,12 +195,14 @@ byte_enum!(
         SlowUnstable = 14,
         /// FLAIR: the leader answered, because a write of the key group came while a follower did.
         SlowStaleReply = 15,
-        /// FLAIR: the leader answered, because no follower that is heard is known to hold the key group.
+        /// FLAIR: the leader answered, because no follower that is heard is known to hold the key
+        /// group.
         SlowNoHolder = 16,
-        /// Follower leases: no write of the key group was under way here; one follower answered alone.
+        /// Follower leases: no write of the key group was under way here; one follower answered
+        /// alone.
         Leased = 17,
-        /// Follower leases: passed on to the leader, because a write of the key group was in the follower's log and not
-        /// executed.
+        /// Follower leases: passed on to the leader, because a write of the key group was in the
+        /// follower's log and not executed.
         RefusedRevoked = 18,
         /// Quorum reads: one replica answered, when all was executed that a majority had logged.
         Quorum = 19,
@@ -237,15 +239,16 @@ impl Flags {
     /// Said by who orders writes: the data takes more than its limit, so that commands which need
     /// memory are refused, by every replica alike. A client's word counts for nothing.
     pub const MEMORY_FULL: Flags = Flags(1024);
-    /// A write whose client waits if its reply is null: who answers tells it, by an [`Op::Push`], when
-    /// one of its objects was written.
+    /// A write whose client waits if its reply is null: who answers tells it, by an [`Op::Push`],
+    /// when one of its objects was written.
     pub const WAITS: Flags = Flags(2048);
-    /// Said by who orders writes: the disk of a replica has no room, so that the write is refused, by every
-    /// replica alike. A client's word counts for nothing.
+    /// Said by who orders writes: the disk of a replica has no room, so that the write is refused,
+    /// by every replica alike. A client's word counts for nothing.
     pub const DISK_FULL: Flags = Flags(4096);
     /// A read whose client has chosen the replica: [`Repr::node`] (follower leases).
     pub const CHOSEN: Flags = Flags(8192);
-    /// Writes that are refused by nobody for want of room: they are of no client, or of its session.
+    /// Writes that are refused by nobody for want of room: they are of no client, or of its
+    /// session.
     pub const OWN: [Flags; 3] = [Flags::NOOP, Flags::REGISTER, Flags::INTERNAL];
 
     /// Whether all bits of `other` are set.
@@ -315,7 +318,8 @@ pub struct Repr {
     pub time_ms: u64,
     /// The epoch of who forwarded or answered.
     pub epoch: Epoch,
-    /// Who forwarded or answered; in an [`Op::Pull`], and a read with [`Flags::CHOSEN`], who is asked.
+    /// Who forwarded or answered; in an [`Op::Pull`], and a read with [`Flags::CHOSEN`], who is
+    /// asked.
     pub node: NodeId,
     /// How it ended.
     pub status: Status,
@@ -428,8 +432,8 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Checks magic, version, kind, operation, status, reason, the count of ids and the length; a tag
-    /// and padding behind the body are left out.
+    /// Checks magic, version, kind, operation, status, reason, the count of ids and the length; a
+    /// tag and padding behind the body are left out.
     ///
     /// # Errors
     /// [`WireError`], which the caller counts.
@@ -509,7 +513,8 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn repr(&self) -> Repr {
         const NOTHING: &[u8; HEADER_BYTES] = &[0; HEADER_BYTES];
-        // Parsing has checked that it is there. Of a known length, so that one check is for all fields.
+        // Parsing has checked that it is there. Of a known length, so that one check is for all
+        // fields.
         let (b, rest) = self.bytes.split_first_chunk().unwrap_or((NOTHING, &[]));
         let further = FurtherIds::parse(b[at::FURTHER], rest).unwrap_or(FurtherIds::NONE);
         let client =
@@ -538,8 +543,8 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// A view that changes what a switch may change: flags, reason, the log's time, and the system's own
-/// fields. Everything else passes untouched.
+/// A view that changes what a switch may change: flags, reason, the log's time, and the system's
+/// own fields. Everything else passes untouched.
 #[derive(Debug)]
 pub struct PacketMut<'a> {
     bytes: &'a mut [u8],
@@ -680,8 +685,9 @@ mod tests {
         }
     }
 
+    /// What a switch changes is where it is read and nothing else moves.
     #[test]
-    fn what_a_switch_changes_is_where_it_is_read_and_nothing_else_moves() {
+    fn switch_changes_are_local() {
         let mut out = vec![];
         of_objects(3).emit(b"body", &mut out);
         let mut packet = PacketMut::parse(&mut out).unwrap();

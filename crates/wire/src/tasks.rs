@@ -1,4 +1,4 @@
-//! What owners of tasks and the workers that run them say to each other (Falcon, kind 8). The paper has
+//! Messages between owners of tasks and the workers that run them (Falcon, kind 8). The paper has
 //! none of it: a task's start, its lease, its result, and that somebody knows of it. Encoded as the
 //! messages of [`crate::control`] are.
 
@@ -12,7 +12,8 @@ use crate::header::Kind;
 
 /// Longest output of a task, in bytes; of a longer one the rest is cut.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
-/// Longest output that a result carries, in bytes. An owner fetches a longer one in fragments (trap T17).
+/// Longest output that a result carries, in bytes. An owner fetches a longer one in fragments (trap
+/// T17).
 pub const RESULT_BYTES_MAX: usize = 1_024;
 /// Longest parameters of a task, and longest body of a job, in bytes (trap T17).
 pub const BODY_BYTES_MAX: usize = 1 << 20;
@@ -89,14 +90,15 @@ pub enum Ended {
     Failed,
     /// It took longer than it may.
     TimedOut,
-    /// A command's exit status, which is not 0. As in a shell, 127: there is no such command; 126: it cannot
-    /// be executed.
+    /// A command's exit status, which is not 0. As in a shell, 127: there is no such command; 126:
+    /// it cannot be executed.
     Exited(u8),
     /// The signal that ended a command.
     Killed(u8),
 }
 
-/// What a worker fetches of a task's owner: the parameters of a task, or what its job's tasks share.
+/// What a worker fetches of a task's owner: the parameters of a task, or what its job's tasks
+/// share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BodyName {
     /// UID.
@@ -158,8 +160,8 @@ pub enum TaskMessage {
         ended: Ended,
         /// How much it gave, in bytes.
         output_bytes: u64,
-        /// The first [`RESULT_BYTES_MAX`] of it. The worker has the first [`OUTPUT_BYTES_MAX`], which the
-        /// owner fetches before it says [`TaskMessage::Known`].
+        /// The first [`RESULT_BYTES_MAX`] of it. The worker has the first [`OUTPUT_BYTES_MAX`],
+        /// which the owner fetches before it says [`TaskMessage::Known`].
         output: Vec<u8>,
     },
     /// Worker: it was assigned to me, did not start, and never will.
@@ -194,7 +196,8 @@ pub enum TaskMessage {
         /// How many; at most [`FRAGMENTS_ASKED_MAX`].
         count: u8,
     },
-    /// Owner: a fragment. What a name stands for never changes, so that fragments of one name fit together.
+    /// Owner: a fragment. What a name stands for never changes, so that fragments of one name fit
+    /// together.
     Fragment {
         /// Of what.
         name: BodyName,

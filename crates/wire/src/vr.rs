@@ -1,6 +1,6 @@
 //! Between the replicas of Viewstamped Replication, NOPaxos and Raft, beside the stream of records
-//! ([`crate::link`]): view changes and elections, recovery, and who streams from where. A view is a term in Raft. Rare, so encoded as
-//! [`crate::control`] is.
+//! ([`crate::link`]): view changes and elections, recovery, and who streams from where. A view is a
+//! term in Raft. Rare, so encoded as [`crate::control`] is.
 
 use alloc::vec::Vec;
 
@@ -11,21 +11,21 @@ use crate::Addr;
 use crate::control::{LogEnd, Message};
 use crate::header::Kind;
 
-/// One incarnation of a replica. Those of one node are ordered, by `count` and then by incarnation. A
-/// process that cannot know how often its node has lived begins low; once it hears of a higher one it takes
-/// a count above that. So of two with equal counts neither is known to be the later one: the
-/// incarnation, which is drawn at random, only makes all replicas order them alike.
+/// One incarnation of a replica. Those of one node are ordered, by `count` and then by incarnation.
+/// A process that cannot know how often its node has lived begins low; once it hears of a higher
+/// one it takes a count above that. So of two with equal counts neither is known to be the later
+/// one: the incarnation, which is drawn at random, only makes all replicas order them alike.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub struct Life {
+pub struct CrashVectorEntry {
     /// How often the node has recovered.
     pub count: u32,
     /// Drawn at the process' start.
     pub incarnation: u64,
 }
 
-impl Life {
+impl CrashVectorEntry {
     /// What stands for a life in an acknowledgement ([`crate::link::Ack`]).
     #[must_use]
     pub const fn tag(&self) -> u32 {
@@ -37,7 +37,7 @@ impl Life {
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
-pub struct SwitchLife {
+pub struct SwitchIncarnation {
     /// The id; 0 for none.
     pub id: u32,
     /// The life to which it was granted.
@@ -61,7 +61,7 @@ pub struct VrMessage {
     pub view: u32,
     /// The sender's crash vector: the newest life that it knows of each member, in the
     /// configuration's order (Michael et al., DISC 2017).
-    pub lives: Vec<Life>,
+    pub crash_vector: Vec<CrashVectorEntry>,
 }
 
 impl Message for VrMessage {
@@ -93,10 +93,10 @@ pub enum VrBody {
         /// Up to where it knows the log to be committed.
         committed: u64,
         /// The newest switch that it knows of.
-        switch: SwitchLife,
+        switch: SwitchIncarnation,
     },
-    /// Grant me a lease of this view, counted from when I asked (trap T2). Whose lease it will be is in
-    /// the crash vector.
+    /// Grant me a lease of this view, counted from when I asked (trap T2). Whose lease it will be
+    /// is in the crash vector.
     LeaseRequest {
         /// The asker's clock when it asked.
         asked_at: u64,
@@ -106,19 +106,19 @@ pub enum VrBody {
         /// Echo of the request.
         asked_at: u64,
         /// The incarnation that asked: no other one of its node can use the grant.
-        to: Life,
+        to: CrashVectorEntry,
     },
     /// Leader to all: the view has begun.
     StartView {
         /// Where the view's log ended when it began.
         end: LogEnd,
         /// The switch whose numbers the view takes.
-        switch: SwitchLife,
+        switch: SwitchIncarnation,
         /// NOPaxos: numbers up to there are not waited for.
         floor: u32,
     },
-    /// NOPaxos, leader to all: I lack the writes that come there in the log (gap agreement); whoever
-    /// has them sends them.
+    /// NOPaxos, leader to all: I lack the writes that come there in the log (gap agreement);
+    /// whoever has them sends them.
     Lacks {
         /// The first one's position.
         position: u64,
@@ -135,7 +135,7 @@ pub enum VrBody {
         committed: LogEnd,
     },
     /// My log begins behind the ends that you asked for a stream with.
-    Apart {
+    LogMismatch {
         /// The stream that was asked for.
         stream: u16,
         /// Where it begins; what is before is committed.
@@ -146,11 +146,12 @@ pub enum VrBody {
     /// The answer, from those whose status is normal; the life that asked is in the crash vector.
     RecoveryResponse {
         /// From the view's leader alone: the end of its log, the switch, and the view's floor.
-        leader: Option<(LogEnd, SwitchLife, u32)>,
+        leader: Option<(LogEnd, SwitchIncarnation, u32)>,
     },
     /// I was told to end: let no reads be sent to me.
     Retire {
-        /// I answer nothing any more: this incarnation holds no lease, and never will again (trap T2).
+        /// I answer nothing any more: this incarnation holds no lease, and never will again (trap
+        /// T2).
         released: bool,
     },
     /// Raft: would you vote for me in this term? Mine is an earlier one (dissertation §9.6).
@@ -167,29 +168,30 @@ pub enum VrBody {
     RequestVote {
         /// Where the sender's log ends.
         last: LastRecord,
-        /// The leader of an earlier term has asked for this election, or is the sender: nobody has to be loyal to
-        /// it (dissertation §3.10).
+        /// The leader of an earlier term has asked for this election, or is the sender: nobody has
+        /// to be loyal to it (dissertation §3.10).
         handed: bool,
     },
-    /// The answer, of the sender's own term. Whoever it still let answer reads in an earlier term is here or out of
-    /// time (trap T2), if it votes for the one who asked.
+    /// The answer, of the sender's own term. Whoever it still let answer reads in an earlier term
+    /// is here or out of time (trap T2), if it votes for the one who asked.
     Voted {
         /// Whether it does.
         granted: bool,
         /// Up to where it knows the log to be committed.
         committed: u64,
         /// The newest switch that it knows of.
-        switch: SwitchLife,
+        switch: SwitchIncarnation,
     },
-    /// Raft, from the leader of the term before: stand for election in this term at once (dissertation §3.10).
+    /// Raft, from the leader of the term before: stand for election in this term at once
+    /// (dissertation §3.10).
     TimeoutNow,
-    /// Follower leases, from the leader: answer reads of key groups without a write in your log that you have not
-    /// executed. No write is committed without you meanwhile.
+    /// Follower leases, from the leader: answer reads of key groups without a write in your log
+    /// that you have not executed. No write is committed without you meanwhile.
     ReadLease {
         /// Echo of the request.
         asked_at: u64,
         /// The incarnation that asked: no other one of its node can use the lease.
-        to: Life,
+        to: CrashVectorEntry,
         /// Up to where the log is committed: before yours goes so far, the lease is of no use.
         floor: u64,
     },
@@ -205,12 +207,13 @@ pub enum VrBody {
         /// The position of the last record.
         end: u64,
     },
-    /// Raft: the answer to [`VrBody::Recovery`] from the leader of a group whose voters were changed (dissertation §4).
+    /// Raft: the answer to [`VrBody::Recovery`] from the leader of a group whose voters were
+    /// changed (dissertation §4).
     VotersAre {
         /// Where its log ends.
         end: LogEnd,
         /// The term's switch.
-        switch: SwitchLife,
+        switch: SwitchIncarnation,
         /// Bit i: member i votes.
         voters: u64,
         /// The same by the last configuration that is committed.

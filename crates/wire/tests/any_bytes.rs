@@ -1,5 +1,6 @@
-//! Every header, drawn at random from a seed: what is written is read as it was, with a tag and padding
-//! behind it; what is cut short, changed or random is refused or is another packet, and never a panic.
+//! Every header, drawn at random from a seed: what is written is read as it was, with a tag and
+//! padding behind it; what is cut short, changed or random is refused or is another packet, and
+//! never a panic.
 #![allow(clippy::unwrap_used)]
 
 use concord_core::{
@@ -22,7 +23,7 @@ use concord_wire::nopaxos::Stamp;
 use concord_wire::record::Record;
 use concord_wire::rpc::{BODY_BYTES_MAX, Reason};
 use concord_wire::tasks::{Attempt, BodyName, Ended, RESULT_BYTES_MAX, Run, TaskMessage};
-use concord_wire::vr::{LastRecord, Life, SwitchLife, VrBody, VrMessage};
+use concord_wire::vr::{CrashVectorEntry, LastRecord, SwitchIncarnation, VrBody, VrMessage};
 use concord_wire::{
     Addr, DATAGRAM_BYTES_MAX, Flags, FurtherIds, GroupId, Kind, Op, Packet, PacketMut, Repr, Status,
 };
@@ -125,7 +126,7 @@ fn replica(rng: &mut Rng, heard: Heard) -> ReplicaAlive {
         member: Member { node: short(rng), incarnation: number(rng), addr: addr(rng) },
         sent_at: number(rng),
         heard,
-        standing: Standing::Opening { whole: rng.chance(1, 2) },
+        standing: Standing::Opening { caught_up: rng.chance(1, 2) },
         held: Held { epoch: word(rng), position: number(rng) },
         data_dir: rng.chance(1, 2).then(|| DataDir { id: number(rng), run: number(rng) }),
         unheard: (0..rng.below(64)).map(|_| short(rng)).collect(),
@@ -192,7 +193,7 @@ fn copy(rng: &mut Rng) -> CopyMessage {
         }
         2 => CopyMessage::Resume { epoch, from, attempt, end },
         3 => CopyMessage::Resumed { epoch, from, attempt },
-        4 => CopyMessage::Apart { epoch, from, attempt },
+        4 => CopyMessage::LogMismatch { epoch, from, attempt },
         5 => CopyMessage::Ask { epoch, from, attempt, part, index },
         _ => {
             let piece = bytes(rng, FRAGMENT_BYTES);
@@ -202,8 +203,8 @@ fn copy(rng: &mut Rng) -> CopyMessage {
 }
 
 fn view(rng: &mut Rng) -> VrMessage {
-    let life = |rng: &mut Rng| Life { count: word(rng), incarnation: number(rng) };
-    let switch = SwitchLife { id: word(rng), incarnation: number(rng), addr: addr(rng) };
+    let entry = |rng: &mut Rng| CrashVectorEntry { count: word(rng), incarnation: number(rng) };
+    let switch = SwitchIncarnation { id: word(rng), incarnation: number(rng), addr: addr(rng) };
     let (asked_at, end) = (number(rng), end(rng));
     let last = LastRecord { term: word(rng), position: number(rng) };
     let body = match rng.below(9) {
@@ -212,13 +213,13 @@ fn view(rng: &mut Rng) -> VrMessage {
         6 => VrBody::RequestVote { last, handed: rng.chance(1, 2) },
         7 => VrBody::Voted { granted: true, committed: number(rng), switch },
         1 => VrBody::DoViewChange { last_normal: word(rng), end, committed: number(rng), switch },
-        2 => VrBody::LeaseGrant { asked_at, to: life(rng) },
+        2 => VrBody::LeaseGrant { asked_at, to: entry(rng) },
         3 => VrBody::StartView { end, switch, floor: word(rng) },
         4 => VrBody::Follow { stream: short(rng), end, committed: end },
         _ => VrBody::RecoveryResponse { leader: Some((end, switch, word(rng))) },
     };
-    let lives = (0..rng.below(65)).map(|_| life(rng)).collect();
-    VrMessage { body, group: number(rng), from: short(rng), view: word(rng), lives }
+    let crash_vector = (0..rng.below(65)).map(|_| entry(rng)).collect();
+    VrMessage { body, group: number(rng), from: short(rng), view: word(rng), crash_vector }
 }
 
 fn about_a_task(rng: &mut Rng) -> TaskMessage {
@@ -378,7 +379,7 @@ fn read(bytes: &[u8]) {
 }
 
 /// Cuts a packet short, changes bytes of it, and reads what is left.
-fn spoil(rng: &mut Rng, packet: &[u8]) {
+fn corrupt(rng: &mut Rng, packet: &[u8]) {
     read(&packet[..rng.below(packet.len() as u64) as usize]);
     let mut changed = packet.to_vec();
     for _ in 0..rng.between(1, 4) {
@@ -410,7 +411,7 @@ fn requests_survive_the_wire() {
         let with_tag = padded(rng, &out);
         let packet = Packet::parse(&with_tag).unwrap();
         assert_eq!((packet.repr(), packet.body(), packet.bytes()), (repr, &body[..], &out[..]));
-        spoil(rng, &out);
+        corrupt(rng, &out);
     }
 }
 
@@ -425,7 +426,7 @@ fn what_flair_says_survives_the_wire() {
         let with_tag = padded(rng, &out);
         let packet = flair::Packet::parse(&with_tag).unwrap();
         assert_eq!((packet.repr(), packet.body(), packet.bytes()), (repr, &body[..], &out[..]));
-        spoil(rng, &out);
+        corrupt(rng, &out);
         let beat = Heartbeat {
             group: GroupId(short(rng)),
             from: NodeId(short(rng)),
@@ -440,7 +441,7 @@ fn what_flair_says_survives_the_wire() {
         };
         beat.emit(&mut out);
         assert_eq!(Heartbeat::parse(&padded(rng, &out)), Ok(beat));
-        spoil(rng, &out);
+        corrupt(rng, &out);
     }
 }
 
@@ -456,28 +457,28 @@ fn what_replicas_stream_survives_the_wire() {
         let data = Data { epoch, from, stream, link_seq, committed, first, last, piece: &piece };
         data.emit(&mut out);
         assert_eq!(Data::parse(&padded(rng, &out)).unwrap(), data);
-        spoil(rng, &out);
+        corrupt(rng, &out);
         let (next, held, applied) = (number(rng), number(rng), Position(number(rng)));
-        let (life, is_short) = (word(rng), last);
+        let (entry, is_short) = (word(rng), last);
         let queue = word(rng);
         let ack =
-            Ack { epoch, from, stream, next, held, applied, committed, life, is_short, queue };
+            Ack { epoch, from, stream, next, held, applied, committed, entry, is_short, queue };
         ack.emit(&mut out);
         assert_eq!(Ack::parse(&padded(rng, &out)).unwrap(), ack);
-        spoil(rng, &out);
+        corrupt(rng, &out);
         let query = VersionQuery { epoch, from, asker: addr(rng), number: next };
         query.emit(&mut out);
         assert_eq!(VersionQuery::parse(&padded(rng, &out)).unwrap(), query);
-        spoil(rng, &out);
+        corrupt(rng, &out);
         let answer = VersionAnswer { epoch, from, number: next, committed };
         answer.emit(&mut out);
         assert_eq!(VersionAnswer::parse(&padded(rng, &out)).unwrap(), answer);
-        spoil(rng, &out);
+        corrupt(rng, &out);
         let (now_ms, memory_full, disk_full) = (number(rng), first, last);
         let stamp = Stamp { view: epoch, from, now_ms, memory_full, disk_full };
         stamp.emit(&mut out);
         assert_eq!(Stamp::parse(&padded(rng, &out)).unwrap(), stamp);
-        spoil(rng, &out);
+        corrupt(rng, &out);
     }
 }
 
@@ -516,7 +517,7 @@ fn tasks_survive_the_wire() {
         };
         submission.emit(&mut out);
         assert_eq!(Submission::parse(&padded(rng, &out)).unwrap(), submission);
-        spoil(rng, &out);
+        corrupt(rng, &out);
         let asker = Asker {
             session: SessionId(number(rng)),
             number: word(rng),
@@ -527,7 +528,7 @@ fn tasks_survive_the_wire() {
         let request = Request { group: GroupId(short(rng)), asker, queue, wait_us };
         request.emit(&mut out);
         assert_eq!(Request::parse(&padded(rng, &out)).unwrap(), request);
-        spoil(rng, &out);
+        corrupt(rng, &out);
         let (ticket, switch_id) = (word(rng), SwitchId(word(rng)));
         let reply = if rng.chance(1, 2) {
             let (uid, jid, owner) = (SessionId(number(rng)), word(rng), addr(rng));
@@ -537,7 +538,7 @@ fn tasks_survive_the_wire() {
         };
         reply.put(&mut out).unwrap();
         assert_eq!(Reply::parse(&padded(rng, &out)).unwrap(), (asker, reply));
-        spoil(rng, &out);
+        corrupt(rng, &out);
     }
 }
 
@@ -547,7 +548,7 @@ fn rare_messages_survive_the_wire() {
         let mut out = Vec::new();
         message.emit(&mut out);
         assert_eq!(M::parse(&padded(rng, &out)).as_ref(), Ok(message));
-        spoil(rng, &out);
+        corrupt(rng, &out);
     }
     let rng = &mut Rng::new(SEED);
     for _ in 0..ROUNDS {
@@ -600,7 +601,7 @@ fn records_survive_one_behind_the_other() {
         assert_eq!((first.len(), rest.len()), (length, length));
         assert_eq!(Record::parse(first).unwrap(), Record { hash, ..record });
         assert_eq!(Record::parse(rest).unwrap(), Record { hash: again, ..record });
-        spoil(rng, first);
+        corrupt(rng, first);
     }
 }
 

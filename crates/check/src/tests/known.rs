@@ -105,8 +105,8 @@ fn items(items: &[&str]) -> Reply {
     Array(items.iter().map(|i| bulk(i)).collect())
 }
 
-/// Fourteen pushes at a time, of which nobody knows what they answered: without the order in which a list shows them that
-/// would be 14! orders.
+/// Fourteen pushes at a time, of which nobody knows what they answered: without the order in which
+/// a list shows them that would be 14! orders.
 #[test]
 fn a_list_shows_in_which_order_its_elements_were_pushed() {
     let names: Vec<String> = (0..14).map(|n| format!("e{}", n * 5 % 14)).collect();
@@ -312,8 +312,9 @@ fn writes_of_unknown_outcome_may_build_on_each_other() {
     }
 }
 
+/// A write of unknown outcome that nobody read still explains what it did.
 #[test]
-fn a_write_of_unknown_outcome_that_nobody_read_still_explains_what_it_did() {
+fn an_unread_write_of_unknown_outcome_explains_effects() {
     good(&[open(2, 0, "SET k secret"), op(1, 10, 11, "DEL k", Int(1))]);
     good(&[open(2, 0, "SET k secret"), op(1, 10, 11, "STRLEN k", Int(6))]);
     bad(&[open(2, 0, "SET k secret"), op(1, 10, 11, "STRLEN k", Int(7))]);
@@ -415,8 +416,9 @@ fn sets_and_hashes_and_lists_are_modelled() {
     }
 }
 
+/// The report says what could not be next and the counterexample is small.
 #[test]
-fn the_report_says_what_could_not_be_next_and_the_counterexample_is_small() {
+fn counterexample_is_small() {
     let mut history = Vec::new();
     for n in 0..500 {
         history.push(op(1, 20 * n, 20 * n + 9, &format!("SET k v{n}"), Ok));

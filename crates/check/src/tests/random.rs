@@ -72,13 +72,14 @@ fn small_histories_with_expiry_agree_with_brute_force() {
     agree_with_brute_force(10_000..13_000, 100_000, 100);
 }
 
+/// Small histories of many unknown outcomes agree with brute force.
 #[test]
-fn small_histories_of_many_unknown_outcomes_agree_with_brute_force() {
+fn brute_force_agrees_on_unknown_outcomes() {
     agree_with_brute_force(20_000..23_000, 100_000, 500);
 }
 
-/// Elements of their own, pushed on both sides and seen: the order that a list shows is no more than what is so in every
-/// order.
+/// Elements of their own, pushed on both sides and seen: the order that a list shows is no more
+/// than what is so in every order.
 #[test]
 fn small_histories_of_lists_agree_with_brute_force() {
     let (mut bad, mut reordered) = (0, 0);
@@ -137,10 +138,10 @@ fn swap(rng: &mut Rng, history: &mut [Operation]) {
     }
 }
 
-/// Some clients send ahead, some commands are several at once, and of some executed ones nobody knows
-/// what they answered.
+/// Some clients send ahead, some commands are several at once, and of some executed ones nobody
+/// knows what they answered.
 #[test]
-fn small_histories_of_pipelines_and_transactions_agree_with_brute_force() {
+fn brute_force_agrees_on_pipelines_and_transactions() {
     let (mut bad, mut by_order) = (0, 0);
     for seed in 0..3_000 {
         let mut rng = Rng::new(seed);
@@ -324,7 +325,7 @@ fn long_histories_of_sixteen_clients_on_eight_keys_are_accepted() {
 /// `cargo test --release -p concord-check -- --ignored --nocapture` shows the speed.
 #[test]
 #[ignore = "takes minutes without --release"]
-fn two_hundred_thousand_operations_of_sixteen_clients_on_eight_keys_are_accepted() {
+fn two_hundred_thousand_operations_accepted() {
     for seed in 1..4 {
         check_long(seed, 200_000, 2, 20);
         check_long(seed, 200_000, 2, 100);
@@ -336,7 +337,7 @@ fn two_hundred_thousand_operations_of_sixteen_clients_on_eight_keys_are_accepted
 /// A stale read late in a long history is found, and the search does not just give up.
 #[test]
 #[ignore = "takes minutes without --release"]
-fn one_stale_read_among_two_hundred_thousand_operations_is_found() {
+fn stale_read_among_two_hundred_thousand() {
     let kinds = [string_command as fn(&mut Rng, u64) -> String, mixed_command];
     for (seed, commands) in kinds.into_iter().enumerate() {
         let shape = Shape {

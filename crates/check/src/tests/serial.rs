@@ -1,4 +1,5 @@
-//! Strict serializability: histories known good and known bad, and small random ones against every order.
+//! Strict serializability: histories known good and known bad, and small random ones against every
+//! order.
 
 use concord_core::Rng;
 
@@ -127,8 +128,8 @@ fn a_cycle_is_told_in_words() {
     assert_eq!(text, "0 (what it wrote of key 1 was seen by) -> 1 (of key 2 it did not see) -> 0");
 }
 
-/// A few transactions that were executed at moments within their calls, on lists or on registers; then every
-/// key is read.
+/// A few transactions that were executed at moments within their calls, on lists or on registers;
+/// then every key is read.
 fn executed(rng: &mut Rng, lists: bool) -> Vec<Transaction> {
     let count = 2 + rng.below(4);
     let mut calls: Vec<(u64, u64, u64)> = (0..count)
@@ -167,7 +168,8 @@ fn executed(rng: &mut Rng, lists: bool) -> Vec<Transaction> {
     history
 }
 
-/// Whether some order of the transactions, of which those of unknown outcome may be left out, explains all.
+/// Whether some order of the transactions, of which those of unknown outcome may be left out,
+/// explains all.
 fn has_order(history: &[Transaction], done: u32, state: &[Vec<u64>]) -> bool {
     let is_left = |at: usize| done & (1 << at) == 0;
     let open = || (0..history.len()).filter(|at| is_left(*at) && history[*at].return_ns.is_some());

@@ -1,7 +1,7 @@
 //! A cap on the CPU time of a process: a quota of the system, v1 or v2.
 //!
-//! Quotas are accurate to 1% but stall for tens of ms (docs/harmonia.md): for throughput, not for
-//! latency.
+//! Quotas are accurate to 1% but stall for tens of ms (docs/internals/harmonia.md): for throughput,
+//! not for latency.
 
 use std::path::{Path, PathBuf};
 

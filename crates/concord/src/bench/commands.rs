@@ -1,5 +1,6 @@
-//! `concord bench commands`: what applications send beyond SET and GET, of a rack with each engine and of one
-//! redis-server, in one run: the ratios of each to those of SET and GET say what a command costs here more than it does there.
+//! `concord bench commands`: what applications send beyond SET and GET, of a rack with each engine
+//! and of one redis-server, in one run: the ratios of each to those of SET and GET say what a
+//! command costs here more than it does there.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -113,8 +114,8 @@ impl What {
     }
 }
 
-/// How many a second are taken by so many takers, of all that `give` gives, from when all of them are there to the last one
-/// taken.
+/// How many a second are taken by so many takers, of all that `give` gives, from when all of them
+/// are there to the last one taken.
 fn beside(
     all: u64,
     give: impl FnOnce() -> Result<f64, Error>,
@@ -290,8 +291,8 @@ pub fn bench(args: &CommandsArgs, results: &Results) -> Result<(), Error> {
     let mut rates = vec![[const { Vec::new() }; 3]; What::ALL.len()];
     for repeat in 0..args.repeats as usize {
         for (at, what) in What::ALL.into_iter().enumerate() {
-            for turn in 0..sides.len() {
-                let side = (repeat + turn) % sides.len();
+            for rotation in 0..sides.len() {
+                let side = (repeat + rotation) % sides.len();
                 let (name, listen) = sides[side];
                 let rate = what
                     .measure(listen, args.requests)

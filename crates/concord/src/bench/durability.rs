@@ -1,8 +1,9 @@
-//! `concord bench durability`: what it costs that acknowledged writes survive a power cut: a rack with `fsync`
-//! beside one with `none`, redis-server with appendfsync always, a three-node etcd, and the disk alone.
+//! `concord bench durability`: what it costs that acknowledged writes survive a power cut: a rack
+//! with `fsync` beside one with `none`, redis-server with appendfsync always, a three-node etcd,
+//! and the disk alone.
 //!
-//! All of them run at once with their data on one disk, and are measured in turn; so what disturbs the machine
-//! disturbs all of them alike.
+//! All of them run at once with their data on one disk, and are measured in turn; so what disturbs
+//! the machine disturbs all of them alike.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -44,7 +45,8 @@ pub struct DurabilityArgs {
     /// How they replicate
     #[arg(long, default_value = "chain")]
     pub protocol: Protocol,
-    /// Where the data is: a directory on the disk to measure [default: the system's for temporary files]
+    /// Where the data is: a directory on the disk to measure [default: the system's for temporary
+    /// files]
     #[arg(long, value_name = "DIR")]
     pub disk: Option<PathBuf>,
     /// Leave etcd out
@@ -159,8 +161,8 @@ pub fn bench(args: &DurabilityArgs, results: &Results) -> Result<(), Error> {
         disk.0.push(alone.0);
         disk.1.push(alone.1);
         for (index, case) in CASES.iter().enumerate() {
-            for turn in 0..case.stores.len() {
-                let store = case.stores[(repeat + turn) % case.stores.len()];
+            for rotation in 0..case.stores.len() {
+                let store = case.stores[(repeat + rotation) % case.stores.len()];
                 let Some(rate) = stores.measure(args, case, store)? else { continue };
                 row(&mut table, (store.name(), case.test, case.pipeline), repeat, rate);
                 note(&mut rates, index, store, rate);

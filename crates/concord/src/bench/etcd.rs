@@ -46,8 +46,8 @@ const END_HEADERS: u8 = 4;
 pub enum Setup {
     /// As it ships.
     Shipped,
-    /// To be capped as our replicas are: its log in memory, and elections that a cap's stalls do not
-    /// cause.
+    /// To be capped as our replicas are: its log in memory, and elections that a cap's stalls do
+    /// not cause.
     Capped,
 }
 
@@ -138,7 +138,7 @@ fn answers(client: SocketAddr) -> bool {
     let asked = grpc.submit(now, Ask { slot: 0, key: b"ready", value: None });
     let until = now.instant.after(1_000 * MS);
     while matches!(asked, Ok(true)) && got.is_empty() && clock::now().instant < until {
-        if grpc.turn(until, &mut got).is_err() {
+        if grpc.iterate(until, &mut got).is_err() {
             return false;
         }
     }
@@ -217,7 +217,7 @@ impl Target for Grpc {
         Ok(self.connections[ask.slot as usize % count].submit(now.instant, ask))
     }
 
-    fn turn(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
+    fn iterate(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
         let mut stuck = false;
         for connection in &mut self.connections {
             stuck |= !connection.write().cannot("write to etcd")?;

@@ -18,7 +18,7 @@ const DIGITS: u8 = 3;
 /// How long replies may take after the end of a run.
 const DRAIN_NS_MAX: u64 = 30 * SEC;
 /// Longest wait of one turn: how late a signal may be seen.
-const TURN_NS_MAX: u64 = 10 * MS;
+const ITERATION_NS_MAX: u64 = 10 * MS;
 
 /// Set by SIGINT and SIGTERM: what runs ends, and cleans up.
 pub static STOP: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
@@ -68,7 +68,7 @@ pub trait Target {
     ///
     /// # Errors
     /// If the target is gone.
-    fn turn(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error>;
+    fn iterate(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error>;
 }
 
 impl<T: Target + ?Sized> Target for &mut T {
@@ -76,8 +76,8 @@ impl<T: Target + ?Sized> Target for &mut T {
         (**self).submit(now, ask)
     }
 
-    fn turn(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
-        (**self).turn(until, answers)
+    fn iterate(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
+        (**self).iterate(until, answers)
     }
 }
 
@@ -217,11 +217,11 @@ impl<T: Target> Run<'_, T> {
                 let lost = self.slots.len() - self.free.len();
                 return Err(Error::new(format!("no answer to {lost} operations")));
             }
-            let mut until = now.instant.after(TURN_NS_MAX);
+            let mut until = now.instant.after(ITERATION_NS_MAX);
             if self.plan.rate.is_some() && !self.free.is_empty() {
                 until = until.min(self.next_arrival);
             }
-            self.target.turn(until, &mut answers)?;
+            self.target.iterate(until, &mut answers)?;
             let at = clock::now().instant;
             for answer in answers.drain(..) {
                 self.answered(at, answer);
@@ -311,7 +311,7 @@ pub fn fill(
             free.pop();
             next += 1;
         }
-        target.turn(now.instant.after(TURN_NS_MAX), &mut answers)?;
+        target.iterate(now.instant.after(ITERATION_NS_MAX), &mut answers)?;
         if !answers.is_empty() {
             answered_at = now.instant;
         }
@@ -349,7 +349,7 @@ mod tests {
             Ok(true)
         }
 
-        fn turn(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
+        fn iterate(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
             if self.queued.is_empty() {
                 let wait = until.since(clock::now().instant).min(MS);
                 std::thread::sleep(std::time::Duration::from_nanos(wait));

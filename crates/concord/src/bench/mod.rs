@@ -65,18 +65,22 @@ enum What {
     Scale(scale::ScaleArgs),
     /// Keys with a time to live: whether they go as fast as they come
     Expiry(expiry::ExpiryArgs),
-    /// What `fsync` costs: beside `none`, redis-server with appendfsync always, etcd, and the disk alone
+    /// What `fsync` costs: beside `none`, redis-server with appendfsync always, etcd, and the disk
+    /// alone
     Durability(durability::DurabilityArgs),
-    /// A million keys on disk: how soon they are served after a kill of all, and by a replica that was away
+    /// A million keys on disk: how soon they are served after a kill of all, and by a replica that
+    /// was away
     Recovery(recovery::RecoveryArgs),
     /// GETs beside redis-server (redis-benchmark) and etcd
     Peers(peers::PeersArgs),
-    /// Commands of several keys, scripts, lists that are waited for and messages, with both engines, beside
-    /// redis-server
+    /// Commands of several keys, scripts, lists that are waited for and messages, with both
+    /// engines, beside redis-server
     Commands(commands::CommandsArgs),
-    /// Tasks of a rack of workers beside NATS, BRPOP, xargs, Dask and Ray: no-ops, commands, calls from Python
+    /// Tasks of a rack of workers beside NATS, BRPOP, xargs, Dask and Ray: no-ops, commands, calls
+    /// from Python
     Tasks(falcon::TasksArgs),
-    /// VR, NOPaxos and Raft with and without help, beside etcd, all capped to the same share of a core
+    /// VR, NOPaxos and Raft with and without help, beside etcd, all capped to the same share of a
+    /// core
     Quorum(quorum::QuorumArgs),
 }
 

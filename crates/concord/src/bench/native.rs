@@ -22,9 +22,9 @@ const READS_MAX: usize = 65_536;
 /// Receive calls of one turn, so that what is queued is sent in between.
 const RECEIVES_MAX: usize = 8;
 
-/// The requests of a turn. They go out together once the last one is made: this thread takes so long
-/// for one that trains sent as they fill would reach an idle switch one by one, and it would split
-/// each among the replicas.
+/// The requests of a turn. They go out together once the last one is made: this thread takes so
+/// long for one that trains sent as they fill would reach an idle switch one by one, and it would
+/// split each among the replicas.
 #[derive(Debug, Default)]
 struct Burst {
     bytes: Vec<u8>,
@@ -144,7 +144,7 @@ impl Target for Native {
         }
     }
 
-    fn turn(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
+    fn iterate(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
         for session in &mut self.sessions {
             session.burst.release(&mut session.outbox);
             session.outbox.flush();

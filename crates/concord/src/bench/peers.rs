@@ -67,8 +67,8 @@ pub fn bench(args: &PeersArgs, results: &Results) -> Result<(), Error> {
     let mut rates = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
     for repeat in 0..args.repeats as usize {
         for (p, &(pipeline, requests)) in PIPELINES.iter().enumerate() {
-            for turn in 0..sides.len() {
-                let side = (repeat + turn) % sides.len();
+            for rotation in 0..sides.len() {
+                let side = (repeat + rotation) % sides.len();
                 let rate = benchmark(args.random_keys, sides[side].1, "get", pipeline, requests)?;
                 rates[p][side].push(rate);
                 row(&mut table, sides[side].0, pipeline, repeat, rate);

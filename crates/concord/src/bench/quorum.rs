@@ -1,5 +1,6 @@
-//! `concord bench quorum`: VR, NOPaxos and Raft without and with the switch's help, beside etcd, each
-//! replica capped to the same share of a core, nothing on disk (Harmonia §9.5, Figure 9(c) to (f)).
+//! `concord bench quorum`: VR, NOPaxos and Raft without and with the switch's help, beside etcd,
+//! each replica capped to the same share of a core, nothing on disk (Harmonia §9.5, Figure 9(c) to
+//! (f)).
 //!
 //! As in [`super::scale`], all that is compared runs at once and is measured in turn.
 
@@ -67,8 +68,8 @@ pub struct QuorumArgs {
     /// Runs of each
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// Only these stores, as the results name them (`raft,raft+flair,vr,vr+harmonia`); all if left out. etcd is there
-    /// besides
+    /// Only these stores, as the results name them (`raft,raft+flair,vr,vr+harmonia`); all if left
+    /// out. etcd is there besides
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub stores: Vec<String>,
     /// Key groups of FLAIR's switch, a power of two

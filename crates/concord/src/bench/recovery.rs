@@ -1,5 +1,6 @@
-//! `concord bench recovery`: a million keys on the disks of a rack. How soon it serves after all of its processes were
-//! killed, how soon a replica that was away is a member again, and for how long snapshots stop the replicas' loops.
+//! `concord bench recovery`: a million keys on the disks of a rack. How soon it serves after all of
+//! its processes were killed, how soon a replica that was away is a member again, and for how long
+//! snapshots stop the replicas' loops.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -48,13 +49,15 @@ pub struct RecoveryArgs {
     /// How long writes go on while snapshots are made, with each durability
     #[arg(long, value_name = "S", default_value_t = 60.0)]
     pub seconds: f64,
-    /// Writes a second meanwhile: as many as leave the cores some time, or processes wait for each other
+    /// Writes a second meanwhile: as many as leave the cores some time, or processes wait for each
+    /// other
     #[arg(long, value_name = "N", default_value_t = 20_000.0)]
     pub rate: f64,
     /// How they replicate
     #[arg(long, default_value = "chain")]
     pub protocol: Protocol,
-    /// Where the data is: a directory on the disk to measure [default: the system's for temporary files]
+    /// Where the data is: a directory on the disk to measure [default: the system's for temporary
+    /// files]
     #[arg(long, value_name = "DIR")]
     pub disk: Option<PathBuf>,
 }

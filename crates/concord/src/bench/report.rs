@@ -1,5 +1,6 @@
-//! What a bench leaves: a table for a person, CSV with where it comes from, one SVG plot: lines
-//! over one axis, bars from the least to the most of a point's runs, the legend beside the chart.
+//! The files that a bench leaves: a table for a person, CSV with where it comes from, one SVG plot:
+//! lines over one axis, bars from the least to the most of a point's runs, the legend beside the
+//! chart.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

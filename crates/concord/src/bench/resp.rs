@@ -95,7 +95,7 @@ impl Target for Resp {
         Ok(true)
     }
 
-    fn turn(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
+    fn iterate(&mut self, until: Instant, answers: &mut Vec<Answer>) -> Result<(), Error> {
         let mut stuck = false;
         for i in 0..self.connections.len() {
             let sent = self.connections[i].write();

@@ -185,8 +185,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Of so many replicas, with the switch's help where that goes with the protocol; in memory, without caps, and nothing
-    /// survives a crash.
+    /// Of so many replicas, with the switch's help where that goes with the protocol; in memory,
+    /// without caps, and nothing survives a crash.
     pub fn new(protocol: Protocol, replicas: u16) -> Shape {
         let accel = if protocol == Protocol::Craq { Accel::None } else { Accel::default() };
         Shape {
@@ -350,8 +350,8 @@ fn up(at: &Path, listen: SocketAddr, shape: Shape) -> Result<Process, Error> {
     Ok(up)
 }
 
-/// Caps each process to `share` of a core until the caps are dropped, which must be after the process
-/// ended.
+/// Caps each process to `share` of a core until the caps are dropped, which must be after the
+/// process ended.
 ///
 /// # Errors
 /// If the machine does not allow it.

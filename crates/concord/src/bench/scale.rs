@@ -134,8 +134,8 @@ pub struct ScaleArgs {
     /// Where writes with and without help are compared more often
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub pairs_at: u16,
-    /// Start the racks anew so often, for as many runs each time: a replica keeps the memory that it
-    /// got, so that racks differ more than runs on one of them
+    /// Start the racks anew so often, for as many runs each time: a replica keeps the memory that
+    /// it got, so that racks differ more than runs on one of them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub sets: u32,
     /// Leave out the cross-check with the token bucket

@@ -1,5 +1,5 @@
-//! What clients ask for: the mixes of YCSB (Cooper et al., SoCC 2010, Table 2) and how keys are
-//! chosen.
+//! The requests of a bench's clients: the mixes of YCSB (Cooper et al., SoCC 2010, Table 2) and how
+//! keys are chosen.
 
 use concord_core::Rng;
 use concord_core::rng::splitmix64;

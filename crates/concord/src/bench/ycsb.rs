@@ -1,5 +1,5 @@
-//! `concord bench ycsb`: YCSB A, B, C, D and F against a rack natively and through RESP, and against
-//! redis-server and etcd where they are installed.
+//! `concord bench ycsb`: YCSB A, B, C, D and F against a rack natively and through RESP, and
+//! against redis-server and etcd where they are installed.
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -59,7 +59,8 @@ impl Rack {
         Ok(rack)
     }
 
-    /// Whether it names all that a running rack has: `concord up` places what a file leaves out, a role cannot.
+    /// Whether it names all that a running rack has: `concord up` places what a file leaves out, a
+    /// role cannot.
     ///
     /// # Errors
     /// The section that is missing.
@@ -280,8 +281,8 @@ impl Rack {
         Ok(())
     }
 
-    /// Whether the switch has room for the programs of all groups: one that runs alone may take more than
-    /// an ASIC has.
+    /// Whether the switch has room for the programs of all groups: one that runs alone may take
+    /// more than an ASIC has.
     fn check_room(&self) -> Result<(), Mistake> {
         let groups = self.resolved()?;
         let programs: Vec<Program> = groups.iter().map(|group| group.program).collect();
@@ -400,7 +401,8 @@ impl Rack {
         all
     }
 
-    /// The host's address, if the file gives any role one: all roles of `concord up` are on one host.
+    /// The host's address, if the file gives any role one: all roles of `concord up` are on one
+    /// host.
     pub fn host(&self) -> Option<Ipv4Addr> {
         self.places().first().map(|place| *place.addr.ip())
     }

@@ -21,7 +21,8 @@ use crate::systems::{OwnerPlace, WorkerPlace};
 pub const STORE: &str = "store";
 /// Shortest lease of a task: a quarter of it may pass between two signs of life.
 const LEASE_MS_MIN: u64 = 20;
-/// Most different things that workers of a group have: a class of executors for each, and one for all.
+/// Most different things that workers of a group have: a class of executors for each, and one for
+/// all.
 pub const HAS_MAX: usize = 7;
 /// Longest name of a group.
 const NAME_BYTES_MAX: usize = 32;
@@ -48,8 +49,9 @@ impl Kind {
     }
 }
 
-/// A group beside the one that the top level describes: it shares the rack's controller and switch, and has an
-/// epoch, members and a switch program of its own. Keys that it leaves out are as at the top level.
+/// A group beside the one that the top level describes: it shares the rack's controller and switch,
+/// and has an epoch, members and a switch program of its own. Keys that it leaves out are as at the
+/// top level.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupPlace {
@@ -60,8 +62,8 @@ pub struct GroupPlace {
     /// What its members are.
     #[serde(default)]
     pub kind: Kind,
-    /// What the switch runs for it: `harmonia`, `flair`, `forward`, `craq`, `nopaxos` or `nopaxos+harmonia`, as fits the
-    /// protocol; if left out, what fits `protocol` and `accel`.
+    /// What the switch runs for it: `harmonia`, `flair`, `forward`, `craq`, `nopaxos` or
+    /// `nopaxos+harmonia`, as fits the protocol; if left out, what fits `protocol` and `accel`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<String>,
     /// Its replication protocol.
@@ -83,7 +85,8 @@ pub struct GroupPlace {
     /// Workers: how long a task may run without its owner being heard of, in ms; 1000 if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_ms: Option<u64>,
-    /// Workers: the file with the secret that tasks are tagged with, mode 0600; the same for all workers and owners.
+    /// Workers: the file with the secret that tasks are tagged with, mode 0600; the same for all
+    /// workers and owners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
     /// Its workers.
@@ -304,7 +307,8 @@ impl GroupPlace {
 }
 
 impl Rack {
-    /// Whether the top level describes a group: a rack has none there if all its roles are in `[[group]]`.
+    /// Whether the top level describes a group: a rack has none there if all its roles are in
+    /// `[[group]]`.
     pub fn has_store(&self) -> bool {
         !self.replica.is_empty() || self.group.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What is wrong with a rack file, in one line: where, and what to write in its place.
+//! Mistakes in a rack file, each in one line: where, and what to write in its place.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! What a paper says of its figures, in numbers where its text has some, beside what was seen.
+//! A paper's statements about its figures, in numbers where its text has some, beside the measured
+//! ones.
 
 use std::fmt::{self, Write};
 

@@ -1,7 +1,8 @@
 //! `concord reproduce`: a paper's figures, from the simulator with the shipped machines.
 //!
-//! Raw data goes to CSV files, means with their confidence intervals to `summary.csv`, one plot to each figure, and the
-//! paper's statements beside ours to `table.md`. A further paper is a folder here and a line in [`Paper`].
+//! Raw data goes to CSV files, means with their confidence intervals to `summary.csv`, one plot to
+//! each figure, and the paper's statements beside ours to `table.md`. A further paper is a folder
+//! here and a line in [`Paper`].
 
 mod claims;
 mod falcon;
@@ -32,9 +33,11 @@ pub struct ReproduceArgs {
 enum Paper {
     /// Harmonia (VLDB 2019), §10: every figure that is not about MongoDB, MySQL or NetCache
     Harmonia(harmonia::HarmoniaArgs),
-    /// Falcon (the thesis' chapter 3), §3.5: delays of tasks, their steps; and racks of 32,000 executors
+    /// Falcon (the thesis' chapter 3), §3.5: delays of tasks, their steps; and racks of 32,000
+    /// executors
     Falcon(falcon::FalconArgs),
-    /// FLAIR (NSDI 2020; the thesis' chapter 4), §4.5: throughput, latency, failures, beside follower leases and quorum reads
+    /// FLAIR (NSDI 2020; the thesis' chapter 4), §4.5: throughput, latency, failures, beside
+    /// follower leases and quorum reads
     Flair(flair::FlairArgs),
 }
 

@@ -1,6 +1,6 @@
-//! The systems that a rack can run, a folder or file each: a system's part of the rack file, and its place in
-//! `up`, `sim` and `status`. What belongs to no system (controller, switch, addresses, processes) is in [`crate::rack`],
-//! [`crate::up`] and [`crate::status`], which name none.
+//! The systems that a rack can run, a folder or file each: a system's part of the rack file, and
+//! its place in `up`, `sim` and `status`. What belongs to no system (controller, switch, addresses,
+//! processes) is in [`crate::rack`], [`crate::up`] and [`crate::status`], which name none.
 //!
 //! A further system is a file here with its [`System`], a line in [`ALL`] and one in [`Choice`].
 
@@ -72,7 +72,8 @@ pub trait System: Sync {
     /// One line that says which flag is at fault, or that there are no ports.
     fn place(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error>;
 
-    /// `up`: whether what its groups kept in this run directory as the rack `before` can be gone on from.
+    /// `up`: whether what its groups kept in this run directory as the rack `before` can be gone on
+    /// from.
     ///
     /// # Errors
     /// One line that says which group's cannot.
@@ -80,7 +81,8 @@ pub trait System: Sync {
         Ok(())
     }
 
-    /// `up`: looks at what its groups kept, in this run directory as the rack `before`; what there is to say of that.
+    /// `up`: looks at what its groups kept, in this run directory as the rack `before`; what there
+    /// is to say of that.
     ///
     /// # Errors
     /// One line.
@@ -124,8 +126,8 @@ pub trait System: Sync {
     /// If the rack file does not fit together.
     fn roles(&self, rack: &Rack) -> Result<Vec<Role>, Error>;
 
-    /// `status`: what one of its roles says of itself, as `/status` has it, in a line. `None`: it is another
-    /// system's.
+    /// `status`: what one of its roles says of itself, as `/status` has it, in a line. `None`: it
+    /// is another system's.
     fn describe(&self, role: &Value) -> Option<String>;
 
     /// `status`: what the rack file says of a group, as an object.
@@ -134,7 +136,8 @@ pub trait System: Sync {
     /// `status`: figures of a group, from what `/status` of each of its members says.
     fn figures(&self, members: &[&Value]) -> Map<String, Value>;
 
-    /// `status`: what needs attention in a group as a whole, from what `/status` of each of its members says.
+    /// `status`: what needs attention in a group as a whole, from what `/status` of each of its
+    /// members says.
     fn wrong(&self, _group: &Group<'_>, _members: &[&Value]) -> Vec<String> {
         Vec::new()
     }

@@ -1,6 +1,7 @@
-//! Transactions over several keys (`--accounts`): clients move amounts among accounts by MULTI, WATCH and scripts, and
-//! look at all of them at once, where the sum is always the same; and append to lists and read several of them in
-//! one transaction ([`super::lists`]), from which the order of all transactions is checked (strict serializability).
+//! Transactions over several keys (`--accounts`): clients move amounts among accounts by MULTI,
+//! WATCH and scripts, and look at all of them at once, where the sum is always the same; and append
+//! to lists and read several of them in one transaction ([`super::lists`]), from which the order of
+//! all transactions is checked (strict serializability).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,7 +26,8 @@ pub(super) const ACCOUNTS_MAX: u64 = 10_000;
 const ROUNDS_MAX: usize = 1_000;
 /// How often a transaction is tried again whose watched keys were changed.
 const TRIES_MAX: u64 = 1_000;
-/// Moves an amount; the names of the accounts are given as keys, or found as arguments like any other.
+/// Moves an amount; the names of the accounts are given as keys, or found as arguments like any
+/// other.
 const MOVE: &str = "local from, to, amount = KEYS[1] or ARGV[2], KEYS[2] or ARGV[3], tonumber(ARGV[1])
 local left, grown = tonumber(redis.call('GET', from)) - amount, tonumber(redis.call('GET', to)) + amount
 redis.call('SET', from, left)
@@ -231,7 +233,8 @@ impl Bank<'_> {
         })
     }
 
-    /// WATCH, and reads of what is watched; what they saw. Nothing, and nothing is watched, where one was refused.
+    /// WATCH, and reads of what is watched; what they saw. Nothing, and nothing is watched, where
+    /// one was refused.
     pub(super) fn watch(
         &self,
         link: &mut Link,
@@ -430,8 +433,8 @@ enum Failed {
     Refused(String),
 }
 
-/// Makes the accounts, at another target where one goes away meanwhile. What was sent to that one may be
-/// executed at any time, so that the others have other names.
+/// Makes the accounts, at another target where one goes away meanwhile. What was sent to that one
+/// may be executed at any time, so that the others have other names.
 fn prepare(bank: &mut Bank<'_>) -> Result<(), Error> {
     let timeout = Duration::from_secs(bank.args.timeout);
     let mut well_at = Instant::now();

@@ -6,14 +6,14 @@ use concord_core::Rng;
 use super::accounts::{Bank, Ended, Way};
 use super::resp::{Command, Link, number, words};
 
-/// Lists that are appended to at a time, and transactions until others take their place: a list that is
-/// read is as long as what was appended to it.
+/// Lists that are appended to at a time, and transactions until others take their place: a list
+/// that is read is as long as what was appended to it.
 pub(super) const LISTS: u64 = 8;
 pub(super) const TRANSACTIONS_OF_LISTS: u64 = 800;
 /// Most commands of a transaction.
 const COMMANDS_MAX: u64 = 5;
-/// Appends a value to a list, or reads it where the value is empty, one list after another. Lists are given as keys,
-/// or as arguments before their values.
+/// Appends a value to a list, or reads it where the value is empty, one list after another. Lists
+/// are given as keys, or as arguments before their values.
 const APPEND: &str = "local out, lists, values = {}, KEYS, ARGV
 if #KEYS == 0 then
   lists, values = {}, {}
@@ -143,7 +143,8 @@ impl Bank<'_> {
         Ok(Some(read))
     }
 
-    /// Notes what became of a transaction: what it had read of what it watched is as it was when it was executed.
+    /// Notes what became of a transaction: what it had read of what it watched is as it was when it
+    /// was executed.
     fn judge(
         &self,
         reply: std::io::Result<Reply>,

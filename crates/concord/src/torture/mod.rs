@@ -61,16 +61,16 @@ pub struct TortureArgs {
     /// Number of keys
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub keys: u64,
-    /// Transactions instead: move amounts among so many accounts by MULTI, WATCH and scripts, look at all of them at
-    /// once, append to lists and read several at once, and check that the sum never differs and all is strictly
-    /// serializable
+    /// Transactions instead: move amounts among so many accounts by MULTI, WATCH and scripts, look
+    /// at all of them at once, append to lists and read several at once, and check that the sum
+    /// never differs and all is strictly serializable
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=accounts::ACCOUNTS_MAX))]
     pub accounts: Option<u64>,
     /// Most that is moved at once: with small amounts an account often comes back to what it was
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub amount_max: u64,
-    /// So many queues instead: half of the clients push the operations' elements, the others take them by BLPOP, BRPOP
-    /// and BLMOVE, and die now and then; check that each goes to one
+    /// So many queues instead: half of the clients push the operations' elements, the others take
+    /// them by BLPOP, BRPOP and BLMOVE, and die now and then; check that each goes to one
     #[arg(long, value_name = "N", conflicts_with = "accounts", value_parser = clap::value_parser!(u64).range(1..=queues::QUEUES_MAX))]
     pub queues: Option<u64>,
     /// Writes among 100 operations

@@ -1,6 +1,7 @@
-//! Queues (`--queues`): producers push elements, each once; workers take them by BLPOP, BRPOP and BLMOVE, and die now
-//! and then with a pop under way. Each element goes to one worker, but for what the docs say: one that is popped for
-//! a client that is gone is lost. What is moved is not: a worker's successor finds it in its list.
+//! Queues (`--queues`): producers push elements, each once; workers take them by BLPOP, BRPOP and
+//! BLMOVE, and die now and then with a pop under way. Each element goes to one worker, but for what
+//! the docs say: one that is popped for a client that is gone is lost. What is moved is not: a
+//! worker's successor finds it in its list.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -21,7 +22,7 @@ pub(super) const QUEUES_MAX: u64 = 64;
 /// Queues that a worker waits for at once.
 const WATCHED: u64 = 3;
 /// A worker dies once in so many pops.
-const POPS_OF_A_LIFE: u64 = 400;
+const POPS_OF_AN_INCARNATION: u64 = 400;
 /// A pop that was given up may be executed until so long after.
 const LATE: Duration = Duration::from_secs(6);
 
@@ -205,7 +206,7 @@ impl Worker<'_> {
             return !self.client.is_lost();
         }
         let command = self.pop(rng);
-        if !was_over && rng.below(POPS_OF_A_LIFE) == 0 {
+        if !was_over && rng.below(POPS_OF_AN_INCARNATION) == 0 {
             if let Some(link) = self.client.link() {
                 // It dies, and nobody reads what it is sent.
                 let _ = link.send(&[command]);

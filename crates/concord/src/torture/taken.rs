@@ -1,4 +1,4 @@
-//! What became of the elements of queues, and what is wrong with it.
+//! The elements of queues that were taken, and violations among them.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,8 @@ pub(super) struct Wrong {
     pub(super) from_nowhere: Vec<String>,
     /// Elements whose pushes were acknowledged and that went to nobody, more than pops were lost.
     pub(super) lost: Vec<String>,
-    /// Elements of one producer that a worker popped from one end of a queue in another order than they were pushed.
+    /// Elements of one producer that a worker popped from one end of a queue in another order than
+    /// they were pushed.
     pub(super) out_of_order: Vec<String>,
 }
 

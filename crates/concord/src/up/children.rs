@@ -254,7 +254,7 @@ fn spawn(args: &[String], log: &Path) -> Result<Child, Error> {
     let out = open().cannot(format!("create {}", log.display()))?;
     let err = open().cannot(format!("create {}", log.display()))?;
     // Replicas read all over their memory: with huge pages a tenth of their time is not spent on
-    // page tables (docs/harmonia.md). A setting of the caller's own stands.
+    // page tables (docs/internals/harmonia.md). A setting of the caller's own stands.
     let tunables = std::env::var_os("GLIBC_TUNABLES").unwrap_or(concord_runtime::TUNABLES.into());
     Command::new(exe)
         .args(args)

@@ -52,8 +52,8 @@ impl Ports {
         Ok(Some(addr))
     }
 
-    /// Whether clients can be served there: said before anything is started. The address, with a port that is
-    /// free in the place of port 0.
+    /// Whether clients can be served there: said before anything is started. The address, with a
+    /// port that is free in the place of port 0.
     ///
     /// # Errors
     /// If they cannot.
@@ -72,8 +72,8 @@ pub fn port_after(first: u16, count: u16) -> Option<u16> {
     if first == 0 { Some(0) } else { first.checked_add(count) }
 }
 
-/// Binds a port that is free, below those that the kernel gives to whoever asks for any: those of a role that is started again
-/// are not some client's by then.
+/// Binds a port that is free, below those that the kernel gives to whoever asks for any: those of a
+/// role that is started again are not some client's by then.
 fn bind<S>(open: impl Fn(u16) -> io::Result<S>) -> io::Result<S> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let first_given = range.ok().and_then(|range| range.split_whitespace().next()?.parse().ok());

@@ -64,8 +64,8 @@ impl Counter {
     }
 }
 
-/// Runs `change` while as many connections write; writes must go on behind it, and then all that was
-/// acknowledged must be there. Prints the longest pause.
+/// Runs `change` while as many connections write; writes must go on behind it, and then all that
+/// was acknowledged must be there. Prints the longest pause.
 pub fn while_counting(name: &str, rack: &Rack, connections: usize, change: impl FnOnce()) {
     let changed = AtomicBool::new(false);
     let counter = |n: usize| Counter {

@@ -1,4 +1,5 @@
-//! What the tests over real processes share: a rack with its processes, and a plain RESP client.
+//! Helpers that the tests over real processes share: a rack with its processes, and a plain RESP
+//! client.
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod counters;
@@ -63,7 +64,8 @@ pub fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name}: {n}?")))
 }
 
-/// Whether a thread of the process has not ended: a zombie has, and the last to end frees its ports.
+/// Whether a thread of the process has not ended: a zombie has, and the last to end frees its
+/// ports.
 pub fn is_alive(pid: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
     threads.into_iter().flatten().flatten().any(|thread| {

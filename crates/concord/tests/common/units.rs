@@ -1,6 +1,6 @@
-//! A rack whose roles are services of their own, as docs/operations.md says: each is started by the
-//! document's command, and restarted by SIGTERM and the same command again. And clients that use it
-//! meanwhile, and tell for how long they were not served.
+//! A rack whose roles are services of their own, as docs/operate/operations.md says: each is
+//! started by the document's command, and restarted by SIGTERM and the same command again. And
+//! clients that use it meanwhile, and tell for how long they were not served.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -34,8 +34,8 @@ fn place(section: &str, more: &str) -> String {
 }
 
 impl Units {
-    /// A controller, a switch, three replicas, two gateways. `top` begins the rack file; without `durability`
-    /// in it nothing is on disk.
+    /// A controller, a switch, three replicas, two gateways. `top` begins the rack file; without
+    /// `durability` in it nothing is on disk.
     pub fn start(name: &str, top: &str) -> Units {
         let run = directory(name);
         let first = free_ports();

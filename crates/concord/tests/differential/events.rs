@@ -1,4 +1,5 @@
-//! Keyspace events of the same commands: a subscriber at each server gets the same ones in the same order.
+//! Keyspace events of the same commands: a subscriber at each server gets the same ones in the same
+//! order.
 
 use std::net::SocketAddr;
 

@@ -148,15 +148,16 @@ const BITFIELD_TYPES: &[&str] = &["u8", "i16", "u4", "i64", "u63", "u64", "i65",
 /// A sorted set whose members all have the score 0.
 pub const EQUAL_SCORES: &str = "y0";
 
-/// Forms that are left out: they end or change the connection, which the test does by itself; and WATCH, for which
-/// a key that was written as it was is unchanged here, and has changed in Redis.
+/// Forms that are left out: they end or change the connection, which the test does by itself; and
+/// WATCH, for which a key that was written as it was is unchanged here, and has changed in Redis.
 const LEFT_OUT: &[&str] = &["quit", "multi", "exec", "discard", "watch"];
-/// What would make of the connection a subscriber's, where messages stand among replies: compared in
-/// tests/clients and tests/pubsub.rs.
+/// What would make of the connection a subscriber's, where messages stand among replies: compared
+/// in tests/clients and tests/pubsub.rs.
 pub const SUBSCRIBERS: &[&str] =
     &["subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe", "sunsubscribe"];
-/// What changes whether replies come, or makes something else come between them, and what a gateway keeps of its
-/// settings, and what would lock out or hold whoever compares: compared by crates/gateway/tests and by Redis' own tests.
+/// What changes whether replies come, or makes something else come between them, and what a gateway
+/// keeps of its settings, and what would lock out or hold whoever compares: compared by
+/// crates/gateway/tests and by Redis' own tests.
 pub const UNDRAWN: &[&str] = &[
     "monitor",
     "client reply",
@@ -232,7 +233,7 @@ impl Generator {
             add.extend((0..3).flat_map(|_| [b"0".to_vec(), self.member(form).into_bytes()]));
             drawn.push("zadd", add);
         } else if self.rng.chance(1, 10) {
-            self.spoil(&mut words, form);
+            self.corrupt(&mut words, form);
         }
         let name = self.form_of(&words);
         drawn.push(&name, words);
@@ -467,7 +468,7 @@ impl Generator {
 
     /// Drops, doubles, swaps or replaces an argument. Where a time to live is among them only what
     /// cannot make it a short one.
-    fn spoil(&mut self, words: &mut Words, form: &Form) {
+    fn corrupt(&mut self, words: &mut Words, form: &Form) {
         let last = words.len() as u64 - 1;
         if last == 0 {
             return words.push(b"more".to_vec());

@@ -1,4 +1,4 @@
-//! What a command may look like: the server's own COMMAND DOCS, as a tree of arguments.
+//! The grammar of random commands: the server's own COMMAND DOCS, as a tree of arguments.
 
 use std::collections::BTreeMap;
 

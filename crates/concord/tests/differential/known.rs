@@ -1,4 +1,4 @@
-//! Differences that are there for a reason, which docs/commands.md gives.
+//! Differences that are there for a reason, which docs/reference/commands.md gives.
 
 use crate::generator::Words;
 

@@ -1,8 +1,8 @@
 //! Random commands through a whole rack and to a plain redis-server: the replies must be equal byte
-//! for byte, or the command must stand in docs/commands.md as refused or different.
+//! for byte, or the command must stand in docs/reference/commands.md as refused or different.
 //!
 //! `CONCORD_DIFF_COMMANDS` sets how many, `CONCORD_DIFF_SEED` which, `CONCORD_DIFF_WRITE=1` writes
-//! docs/commands.md anew instead of comparing with it.
+//! docs/reference/commands.md anew instead of comparing with it.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
@@ -273,7 +273,8 @@ impl Run {
     }
 }
 
-/// A command of a transaction whose replies differ for a known reason, and that, if all others are equal or differ for one.
+/// A command of a transaction whose replies differ for a known reason, and that, if all others are
+/// equal or differ for one.
 fn known_inside<'a>(
     queued: &[(&'a str, &Words)],
     ours: &[u8],

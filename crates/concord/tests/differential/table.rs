@@ -1,4 +1,4 @@
-//! docs/commands.md: what became of each command at each engine.
+//! docs/reference/commands.md: what became of each command at each engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub type BySeen = BTreeMap<String, Seen>;
 
 /// What is not drawn here.
 const UNCOMPARED: &str =
-    "see docs/semantics.md (`crates/gateway/tests/{tracking,acl}`, results/redis-suite)";
+    "see docs/reference/semantics.md (`crates/gateway/tests/{tracking,acl}`, results/redis-suite)";
 const AS_SUBSCRIBER: &str = "as in Redis (`crates/concord/tests/pubsub.rs`, `tests/clients`)";
 /// What stands before the reasons in a cell.
 const REFUSED: &str = "refused";
@@ -46,7 +46,7 @@ fn cell(form: &str, seen: &Seen) -> String {
 }
 
 fn path() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/commands.md")
 }
 
 const HEAD: &str = "\
@@ -72,7 +72,7 @@ members at most in a script, beside one in `MULTI`, and under VR, NOPaxos and Ra
 
 `INFO [section ...]` has the sections of redis-server 7.0, `default`, `all` and `everything` too, and of
 their fields those that say something true here, in its form (`crates/concord/tests/redis_cli.rs`
-compares them). What is the gateway's: `Server`, `Clients`, `Persistence` (a gateway stores nothing; docs/durability.md),
+compares them). What is the gateway's: `Server`, `Clients`, `Persistence` (a gateway stores nothing; docs/operate/durability.md),
 `Replication` (to a client there is one server), `CPU` (the time of the gateway's process, in steps of
 10 ms, 0.1 s old at most), `Cluster`, `Commandstats` (calls, rejected and failed calls), `Errorstats`, `Concord` (the
 rack), and of `Stats` connections, commands, errors, bytes and rates (`number_of_cached_scripts` too); `CONFIG RESETSTAT` sets them back. What one replica tells
@@ -85,7 +85,7 @@ the start of the replica that answers. If none answers before the read's deadlin
 append-only files, forks, defragmentation, latencies by command. `MEMORY USAGE` is what a key adds to
 `used_memory` of the memory engine, or what the server says. redis-cli's `--stat`, `--bigkeys`, `--memkeys`,
 `--latency` and `--latency-history` work as they do with a redis-server. `CONFIG SET` of what tunes the insides
-of a Redis server is kept by the gateway, and changes nothing (docs/semantics.md).
+of a Redis server is kept by the gateway, and changes nothing (docs/reference/semantics.md).
 
 | command | memory engine | Redis engine |
 |---|---|---|
@@ -130,16 +130,18 @@ pub fn missing(engine: &str, seen: &BySeen) -> Vec<String> {
     let mut missing = Vec::new();
     for (form, seen) in seen {
         let Some(cell) = written.get(&**form) else {
-            missing.push(format!("{form} is not in docs/commands.md"));
+            missing.push(format!("{form} is not in docs/reference/commands.md"));
             continue;
         };
         let is_new = |why: &&String| !written.values().any(|cell| cell.contains(why.as_str()));
         let only_refused = seen.equal == 0 && seen.known.is_empty();
         if only_refused && !cell.contains(REFUSED) {
-            missing.push(format!("{form}: refused, and docs/commands.md says {cell:?}"));
+            missing.push(format!("{form}: refused, and docs/reference/commands.md says {cell:?}"));
         }
         for why in seen.refused.keys().filter(is_new) {
-            missing.push(format!("{form}: refused ({why}), which is not in docs/commands.md"));
+            missing.push(format!(
+                "{form}: refused ({why}), which is not in docs/reference/commands.md"
+            ));
         }
     }
     missing

@@ -17,7 +17,8 @@ fn config(epoch: u32, members: &[(u16, u64)]) -> Config {
     }
 }
 
-/// Everybody says `says` until the state is made anew, and members give `configs` when they are asked.
+/// Everybody says `says` until the state is made anew, and members give `configs` when they are
+/// asked.
 fn make_anew(c: &mut Controller, says: &[Membership], configs: &[Config]) -> Option<u32> {
     for ms in (0..2_500).step_by(50) {
         says.iter().for_each(|message| drop(say(c, ms, message)));
@@ -44,8 +45,9 @@ fn the_newest_configuration_counts_whichever_comes_first() {
     }
 }
 
+/// Nothing is made of a configuration that is older than what a node has heard of.
 #[test]
-fn nothing_is_made_of_a_configuration_that_is_older_than_what_a_node_has_heard_of() {
+fn stale_configuration_rebuilds_nothing() {
     let says = [alive(1, 10, 23), alive(2, 10, 22)];
     let old = config(22, &[(1, 10), (2, 10)]);
     let mut c = recovering(&[], None);
@@ -53,8 +55,9 @@ fn nothing_is_made_of_a_configuration_that_is_older_than_what_a_node_has_heard_o
     assert_eq!(c.problem(), Some(Problem::Recovering));
 }
 
+/// A node of another rack than that of the configurations is foreign.
 #[test]
-fn a_node_of_another_rack_than_that_of_the_configurations_is_foreign() {
+fn node_of_another_rack_is_foreign() {
     let mut c = recovering(&[], None);
     let says: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 23)).collect();
     let stray = but(alive(9, 10, 23), |alive| alive.heard.rack = RACK + 1);
@@ -82,8 +85,9 @@ fn a_state_of_another_rack_counts_for_nothing() {
     assert_eq!((nodes(&c), c.state().rack), (vec![1, 2], RACK));
 }
 
+/// What the rack file says of the group counts and who is gone is named.
 #[test]
-fn what_the_rack_file_says_of_the_group_counts_and_who_is_gone_is_named() {
+fn rack_file_decides_and_missing_nodes_are_named() {
     let group = GroupSetup::replicas(vec![1, 2, 3], Protocol::PrimaryBackup, Program::Forward);
     let recover = Some(Recover { gone: vec![(GROUP, 2), (GROUP, 8)] });
     let mut c = Controller::new(ControllerConfig { recover, groups: vec![group], ..setup() }, None);
@@ -106,7 +110,7 @@ fn what_the_rack_file_says_of_the_group_counts_and_who_is_gone_is_named() {
 /// Nobody knows which ids were granted by the state that was lost: some are left out, and the next
 /// configuration, whatever it is for, has a new one.
 #[test]
-fn t20_the_first_change_after_a_recovery_brings_a_new_switch_id_and_the_next_one_none() {
+fn t20_first_change_after_recovery_needs_a_new_switch_id() {
     let says: Vec<Membership> = (1..=3).map(|node| alive(node, 10, 23)).collect();
     let mut c = recovering(&[], None);
     make_anew(&mut c, &says, &[config(23, &[(1, 10), (2, 10), (3, 10)])]);
@@ -134,9 +138,10 @@ fn t3_a_controller_that_is_handed_the_newest_state_goes_on() {
     assert_eq!((persist(&mut c, 2), nodes(&c), c.problem()), (Some(6), vec![1, 2], None));
 }
 
-/// Another controller let replica 1 in again, while this one stood still and had last heard of the life before.
+/// Another controller let replica 1 in again, while this one stood still and had last heard of the
+/// life before.
 #[test]
-fn bug_15_29_whom_another_controller_let_in_is_not_silent_for_what_was_heard_of_its_earlier_life() {
+fn bug_15_29_admitted_elsewhere_is_not_silent() {
     let mut c = founded();
     let mut other = c.state().clone();
     other.groups[0].config.members[0].incarnation = 20;
@@ -166,12 +171,12 @@ fn bug_15_29_whom_another_controller_let_in_is_not_silent_for_what_was_heard_of_
 fn bug_16_2_of_a_cut_pair_the_one_that_has_all_the_data_stays() {
     let mut state = founded().state().clone();
     state.groups[0].config.members.truncate(2);
-    state.groups[0].whole = vec![1];
+    state.groups[0].caught_up = vec![1];
     let mut c = Controller::new(setup(), Some(state));
     for ms in (50..1_500).step_by(50) {
         let epoch = c.state().config(GROUP).unwrap().epoch;
         say(&mut c, ms, &lacks(1, epoch, if epoch == 1 { &[2] } else { &[] }));
-        say(&mut c, ms, &stands(2, 10, epoch, Standing::Open { whole: false }));
+        say(&mut c, ms, &stands(2, 10, epoch, Standing::Open { caught_up: false }));
         say(&mut c, ms, &switch(77, epoch));
         persist(&mut c, ms);
     }
@@ -180,12 +185,12 @@ fn bug_16_2_of_a_cut_pair_the_one_that_has_all_the_data_stays() {
 
 /// What a whole group has on its disks after its power went, and the state with it.
 #[test]
-fn bug_16_3_members_whose_disks_have_all_that_was_committed_have_lost_nothing() {
+fn bug_16_3_members_with_all_commits_on_disk_lost_nothing() {
     for (held_epoch, expected) in [(23, None), (22, Some(Held { epoch: 22, position: 9 }))] {
         let mut c = recovering(&[], None);
         let says: Vec<Membership> = (1..=3)
             .map(|node| {
-                but(stands(node, 20, 23, Standing::Kept { intact: true }), |a| {
+                but(stands(node, 20, 23, Standing::Returning { intact: true }), |a| {
                     a.held = Held { epoch: held_epoch, position: 9 };
                     a.data_dir = Some(DataDir { id: 900, run: 2 });
                 })
@@ -200,9 +205,10 @@ fn bug_16_3_members_whose_disks_have_all_that_was_committed_have_lost_nothing() 
     }
 }
 
-/// All power goes before a member has said anything since: its directory is known from what it said before.
+/// All power goes before a member has said anything since: its directory is known from what it said
+/// before.
 #[test]
-fn bug_19_3_a_state_made_anew_knows_the_directories_of_its_members() {
+fn bug_19_3_rebuilt_state_knows_directories() {
     let mut c = recovering(&[], None);
     let on_disk = |node: u16, incarnation: u64, epoch: u32, (standing, run): (Standing, u64)| {
         but(stands(node, incarnation, epoch, standing), |a| {
@@ -210,7 +216,7 @@ fn bug_19_3_a_state_made_anew_knows_the_directories_of_its_members() {
             a.data_dir = Some(DataDir { id: 900 + u64::from(node), run });
         })
     };
-    let open = Standing::Open { whole: true };
+    let open = Standing::Open { caught_up: true };
     let says: Vec<Membership> = (1..=3).map(|node| on_disk(node, 10, 23, (open, 1))).collect();
     let configs = [config(23, &[(1, 10), (2, 10), (3, 10)])];
     assert_eq!(make_anew(&mut c, &says, &configs), Some(1_047));
@@ -226,14 +232,14 @@ fn bug_16_3_who_is_leaving_is_not_gone_on_with() {
     assert_eq!(nodes(&c), [1, 3]);
 }
 
-/// The power of all went, they came back, and the controller's file was lost while they opened an epoch; another replica,
-/// which had lost its place, has a record more that nobody acknowledged.
+/// The power of all went, they came back, and the controller's file was lost while they opened an
+/// epoch; another replica, which had lost its place, has a record more that nobody acknowledged.
 #[test]
-fn bug_19_21_members_of_an_epoch_that_never_opened_have_lost_nothing() {
+fn bug_19_21_members_of_an_unopened_epoch_lost_nothing() {
     for (incarnation, expected) in [(20, vec![1, 2, 3]), (10, vec![4])] {
         let on = |message, epoch, position| but(message, |a| a.held = Held { epoch, position });
-        let opening = |node| stands(node, 20, 23, Standing::Opening { whole: false });
-        let kept = |node| stands(node, 20, 22, Standing::Kept { intact: true });
+        let opening = |node| stands(node, 20, 23, Standing::Opening { caught_up: false });
+        let kept = |node| stands(node, 20, 22, Standing::Returning { intact: true });
         let says =
             [on(opening(1), 20, 9), on(kept(2), 20, 9), on(opening(3), 20, 9), on(kept(4), 20, 10)];
         let members = [1, 2, 3].map(|node| (node, incarnation));

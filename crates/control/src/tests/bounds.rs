@@ -1,5 +1,5 @@
-//! Times and numbers at their bounds: the last moment at which nothing happens, and the first at which
-//! something does.
+//! Times and numbers at their bounds: the last moment at which nothing happens, and the first at
+//! which something does.
 
 use super::*;
 use crate::{REPLICAS_MAX, RETIRED_MAX, SWITCHES_MAX};
@@ -45,8 +45,9 @@ fn who_was_heard_within_the_failure_time_is_not_silent() {
     }
 }
 
+/// A controller is deaf after half the failure time and 140 ms at least.
 #[test]
-fn a_controller_is_deaf_after_half_the_failure_time_and_140_ms_at_least() {
+fn deaf_after_half_the_failure_time() {
     for (failure_ms, patience_ms) in [(1_000, 500), (400, 200), (200, 140)] {
         for (late_ms, deaf) in [(0, 0), (1, 1)] {
             let setup = ControllerConfig { failure_ns: failure_ms * MS, ..setup() };
@@ -84,8 +85,9 @@ fn it_wakes_up_every_50_ms_and_not_before() {
     assert_eq!(asked(900), (1, Instant(950 * MS)), "too late, too");
 }
 
+/// A stranger is shown for two seconds and one of several stays the same.
 #[test]
-fn a_stranger_is_shown_for_two_seconds_and_one_of_several_stays_the_same() {
+fn strangers_are_shown_for_two_seconds() {
     let stray = |node| but(alive(node, 10, 1), |a| a.heard.rack = RACK + 1);
     let mut c = founded();
     live(&mut c, 50, 1_000, |_| vec![]);
@@ -105,8 +107,9 @@ fn a_stranger_is_shown_for_two_seconds_and_one_of_several_stays_the_same() {
     assert_eq!((c.counters().foreign, nodes(&c)), (3, vec![1, 2, 3]));
 }
 
+/// The switches that are known are bounded and the active one is among them.
 #[test]
-fn the_switches_that_are_known_are_bounded_and_the_active_one_is_among_them() {
+fn known_switches_are_bounded() {
     let mut c = founded();
     let most = SWITCHES_MAX as u16;
     for n in 0..=most {
@@ -122,8 +125,8 @@ fn the_switches_that_are_known_are_bounded_and_the_active_one_is_among_them() {
 fn t20_the_lives_of_the_switch_that_are_remembered_are_bounded() {
     let mut c = founded();
     let last = 1_000 + RETIRED_MAX as u64 + 1;
-    for life in 1_000..=last {
-        say(&mut c, 1, &switch(life, 0));
+    for incarnation in 1_000..=last {
+        say(&mut c, 1, &switch(incarnation, 0));
         assert!(persist(&mut c, 1).is_some());
     }
     let expected: Vec<u64> = (last - RETIRED_MAX as u64..last).collect();
@@ -166,8 +169,9 @@ fn the_workers_of_a_group_are_as_many_as_a_configuration_holds() {
     assert_eq!(nodes(&c).len(), PLACES_MAX);
 }
 
+/// When every epoch was used that is said and nothing changes.
 #[test]
-fn t3_when_every_epoch_was_used_that_is_said_and_nothing_changes() {
+fn t3_used_up_epochs_are_reported() {
     let mut state = founded().state().clone();
     state.groups[0].config.epoch = u32::MAX;
     let mut c = Controller::new(setup(), Some(state.clone()));
@@ -186,9 +190,9 @@ fn the_compare_and_swap_takes_the_next_version_alone() {
     assert!(!takes(7, Some(7)) && !takes(9, Some(7)) && !takes(6, Some(7)));
 }
 
-/// docs/bugs.md, 19.25: another controller still goes on from the state that was lost.
+/// docs/internals/bugs.md, 19.25: another controller still goes on from the state that was lost.
 #[test]
-fn bug_19_25_a_state_that_was_made_anew_is_not_replaced_by_what_follows_the_lost_one() {
+fn bug_19_25_rebuilt_state_is_not_replaced_by_the_lost_ones() {
     let at_epoch = |version, epoch| {
         let mut state = founded().state().clone();
         (state.version, state.groups[0].config.epoch) = (version, epoch);
@@ -205,7 +209,7 @@ fn bug_19_25_a_state_that_was_made_anew_is_not_replaced_by_what_follows_the_lost
 
 /// It is silent, whatever an earlier life of it had said, and comes now.
 #[test]
-fn t4_late_packets_of_an_earlier_life_keep_no_dead_member_in_its_place() {
+fn t4_late_packets_keep_no_dead_member() {
     let mut c = founded();
     live(&mut c, 50, 1_000, |_| vec![]);
     for ms in (1_000..2_100).step_by(50) {
@@ -237,8 +241,9 @@ fn a_joining_replica_need_not_hear_those_who_are_no_members() {
     }
 }
 
+/// A joining replica is not cut off from members that are dead.
 #[test]
-fn bug_16_12_a_joining_replica_is_not_cut_off_from_members_that_are_dead() {
+fn bug_16_12_joiner_is_not_cut_off_from_dead_members() {
     let mut c = founded();
     live(&mut c, 50, 100, |_| vec![]);
     say(&mut c, 100, &stands(4, 10, 1, Standing::Out));
@@ -252,12 +257,12 @@ fn bug_16_12_a_joining_replica_is_not_cut_off_from_members_that_are_dead() {
         c.tick(at(ms), &mut vec![]);
         persist(&mut c, ms);
     }
-    assert_eq!(c.problem(), Some(Problem::NobodyWhole));
+    assert_eq!(c.problem(), Some(Problem::NobodyCaughtUp));
 }
 
 /// It came while nothing could be decided, and is gone.
 #[test]
-fn a_new_switch_that_fell_silent_before_it_was_taken_is_not_taken() {
+fn silent_new_switch_is_not_taken() {
     let mut c = Controller::new(setup(), Some(founded().state().clone()));
     say(&mut c, 1, &switch(78, 0));
     assert_eq!(persist(&mut c, 1), None, "no replica was heard");

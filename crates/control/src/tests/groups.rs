@@ -118,7 +118,8 @@ fn nodes_hear_of_their_own_group_alone() {
     assert!(c.poll_persist().is_none() && *c.state() == before);
 }
 
-/// The groups of the configurations among `sent`: in the header and in the body, which are the same.
+/// The groups of the configurations among `sent`: in the header and in the body, which are the
+/// same.
 fn groups_told(sent: &Sent) -> Vec<GroupId> {
     let configs = sent.iter().filter_map(|(_, bytes)| match Membership::parse(bytes) {
         Ok(Membership::Configure(part)) => Some((part.common().group, concord_wire::group(bytes))),
@@ -144,7 +145,8 @@ fn another_switch_is_an_epoch_in_every_group_and_one_id() {
     assert_eq!(epochs(&c), (before.0 + 1, before.1 + 1));
     assert_eq!((of(&c, GROUP), of(&c, WORKERS)), (id + 1, id + 1));
     assert_eq!(c.state().retired_switches, [77]);
-    // It hears of replicas once all of them have opened, and of workers at once: one that is dead holds nobody up (21.48).
+    // It hears of replicas once all of them have opened, and of workers at once: one that is dead
+    // holds nobody up (21.48).
     assert_eq!(groups_told(&say(&mut c, 1_005, &switch(78, 0))), [WORKERS]);
     for node in 1..=3 {
         say(&mut c, 1_010, &alive(node, 10, before.0 + 1));
@@ -156,8 +158,9 @@ fn another_switch_is_an_epoch_in_every_group_and_one_id() {
     assert_eq!(groups_told(&told), [WORKERS]);
 }
 
+/// A worker that began anew takes the last place and one that goes loses its own.
 #[test]
-fn a_worker_that_began_anew_takes_the_last_place_and_one_that_goes_loses_its_own() {
+fn restarted_worker_takes_the_last_place() {
     let mut c = founded_both();
     let (_, epoch) = epochs(&c);
     // Perhaps a late packet of an earlier life; then it has heard of the epoch in force.
@@ -176,8 +179,9 @@ fn a_worker_that_began_anew_takes_the_last_place_and_one_that_goes_loses_its_own
     assert_eq!((epochs(&c), workers(&c)), ((1, epoch + 2), vec![1]));
 }
 
+/// A file that is behind in one group decides nothing for any.
 #[test]
-fn t3_a_file_that_is_behind_in_one_group_decides_nothing_for_any() {
+fn t3_old_file_of_one_group_decides_nothing() {
     let stored = founded_both().state().clone();
     let mut c = Controller::new(both(), Some(stored));
     for node in [1, 3] {
@@ -225,10 +229,10 @@ fn bug_16_3_a_lost_state_is_made_anew_for_every_group() {
     assert!(c.recovered()[1].to_string().starts_with("group 7: made the state anew"));
 }
 
-/// 300 workers take four packets; each of them, the switch, and a controller that lost its state put the
-/// configuration together, though every other packet is lost.
+/// 300 workers take four packets; each of them, the switch, and a controller that lost its state
+/// put the configuration together, though every other packet is lost.
 #[test]
-fn a_configuration_of_hundreds_of_members_reaches_everybody_in_several_packets() {
+fn large_configuration_in_several_packets() {
     let mut c = Controller::new(both(), None);
     (1..=3).for_each(|node| drop(say(&mut c, 0, &alive(node, 10, 0))));
     (1..=300).for_each(|node| drop(worker(&mut c, 0, (node, 50), 0)));
@@ -277,8 +281,9 @@ fn a_configuration_of_hundreds_of_members_reaches_everybody_in_several_packets()
     assert_eq!((workers(&c).len(), epochs(&c).1), (300, 1_025));
 }
 
+/// A group of which nobody has heard begins later and the others go on.
 #[test]
-fn bug_16_3_a_group_of_which_nobody_has_heard_begins_later_and_the_others_go_on() {
+fn bug_16_3_unheard_group_begins_later() {
     let before = founded_both();
     let config = before.state().config(GROUP).unwrap().clone();
     // What is there is of another rack.

@@ -42,8 +42,9 @@ fn nobody_is_removed_or_admitted_and_a_cut_pair_is_only_told() {
     assert_eq!(c.problem(), Some(Problem::CutPair { one: 1, other: 2 }));
 }
 
+/// The leader tells the switch so that a view change waits for no controller.
 #[test]
-fn the_leader_tells_the_switch_so_that_a_view_change_waits_for_no_controller() {
+fn leader_tells_the_switch() {
     let mut c = founded_vr();
     (1..=5).for_each(|node| assert!(say(&mut c, 1, &alive(node, 10, 1)).is_empty()));
     assert!(say(&mut c, 2, &switch(77, 0)).is_empty());
@@ -87,7 +88,7 @@ fn a_member_that_starts_again_at_another_address_is_found_there() {
     let mut c = Controller::new(vr(None), Some(founded_vr().state().clone()));
     let moved = |node: u16| Addr { ip: 1, port: 500 + node };
     let says = |node: u16, epoch: u32| {
-        but(stands(node, 20, epoch, Standing::Kept { intact: true }), |a| {
+        but(stands(node, 20, epoch, Standing::Returning { intact: true }), |a| {
             a.member.addr = moved(node);
             a.held = Held { epoch, position: 9 };
         })
@@ -135,32 +136,36 @@ fn majorities() -> Vec<(Vec<Membership>, bool)> {
     vec![
         (vec![votes(1, (2, 9), &all), votes(2, (2, 9), &all)], false),
         ((1..=3).map(|node| votes(node, (2, 9), &all)).collect(), true),
-        // 3 and 4 are dead, and 3 does not vote: neither is 5 waited for, which does not vote either.
+        // 3 and 4 are dead, and 3 does not vote: neither is 5 waited for, which does not vote
+        // either.
         ([1, 2].map(|node| votes(node, (2, 9), &[1, 2, 4])).into(), true),
         // More than a half of the members, of whom a half of the voters has never heard.
         ((3..=5).map(|node| votes(node, (2, 9), &[1, 2, 3])).collect(), false),
-        // A change that nobody else heard of, by a leader of an earlier term. Later terms know nothing of it.
+        // A change that nobody else heard of, by a leader of an earlier term. Later terms know
+        // nothing of it.
         (vec![votes(1, (2, 9), &[1, 2]), votes(2, (3, 5), &all)], false),
         (vec![votes(1, (2, 9), &[1, 2, 4]), votes(2, (2, 8), &all)], true),
         (vec![votes(1, (2, 9), &[1, 2, 4]), votes(2, (2, 10), &all)], false),
         // One copies the state, and has no log.
         (vec![votes(1, (2, 9), &[1, 2, 4]), alive(2, 10, 1)], false),
-        // One has not heard yet that the group was founded; and one is back without its data, and in no term yet.
+        // One has not heard yet that the group was founded; and one is back without its data, and
+        // in no term yet.
         (vec![votes(1, (2, 9), &[1, 2, 4]), alive(2, 10, 0)], true),
         (vec![votes(1, (2, 9), &[1, 2, 4]), alive(2, 11, 0)], false),
         {
-            let back = stands(2, 11, 1, Standing::Opening { whole: false });
+            let back = stands(2, 11, 1, Standing::Opening { caught_up: false });
             (vec![votes(1, (2, 9), &[1, 2, 4]), voter(back, (0, 0), &all)], false)
         },
         {
-            let back = stands(2, 11, 1, Standing::Open { whole: true });
+            let back = stands(2, 11, 1, Standing::Open { caught_up: true });
             (vec![votes(1, (2, 9), &[1, 2, 4]), voter(back, (2, 9), &[1, 2, 4])], true)
         },
     ]
 }
 
+/// Another switch is taken once a majority of those who vote was heard.
 #[test]
-fn bug_20_11_another_switch_is_taken_once_a_majority_of_those_who_vote_was_heard() {
+fn bug_20_11_switch_replaced_by_a_majority_of_voters() {
     for (n, (says, are_enough)) in majorities().into_iter().enumerate() {
         let state = founded_as(Protocol::Raft).state().clone();
         let mut c = Controller::new(five(Protocol::Raft, None), Some(state));
@@ -172,8 +177,9 @@ fn bug_20_11_another_switch_is_taken_once_a_majority_of_those_who_vote_was_heard
     }
 }
 
+/// A lost state is made anew with a majority of those who vote.
 #[test]
-fn bug_20_11_a_lost_state_is_made_anew_with_a_majority_of_those_who_vote() {
+fn bug_20_11_state_rebuilt_by_a_majority_of_voters() {
     let config = founded_as(Protocol::Raft).state().groups[0].config.clone();
     for (n, (says, are_enough)) in majorities().into_iter().enumerate() {
         let mut c = Controller::new(five(Protocol::Raft, Some(Recover::default())), None);

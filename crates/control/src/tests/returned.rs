@@ -8,7 +8,7 @@ fn kept(
     epoch: u32,
     (id, run, intact): (u64, u64, bool),
 ) -> Membership {
-    but(stands(node, incarnation, epoch, Standing::Kept { intact }), |a| {
+    but(stands(node, incarnation, epoch, Standing::Returning { intact }), |a| {
         // A replica that was whole in that epoch says so of what is on its disk.
         a.held = Held { epoch, position: 9 };
         a.data_dir = Some(DataDir { id, run });
@@ -37,8 +37,9 @@ fn founded_on_disks(guards: Guards) -> Controller {
 /// A group, a node of it, and why its directory is not what it was.
 type Lost = (GroupId, u16, Mistrust);
 
-/// The power of all replicas went for 5 s, and they come back with other incarnations; the third replica says that of
-/// its directory. What the controller makes of it: the epoch, its members and who is whole.
+/// The power of all replicas went for 5 s, and they come back with other incarnations; the third
+/// replica says that of its directory. What the controller makes of it: the epoch, its members and
+/// who is whole.
 fn all_come_back(
     guards: Guards,
     third: (u64, u64, bool),
@@ -52,47 +53,51 @@ fn all_come_back(
     say(&mut c, 5_000, &kept(3, 20, 1, third));
     let epoch = persist(&mut c, 5_000);
     let members = c.state().config(GROUP).map_or(vec![], |config| config.members.clone());
-    let whole = wholes(&c);
-    (epoch, members, whole, c.take_mistrusted())
+    let caught_up = wholes(&c);
+    (epoch, members, caught_up, c.take_mistrusted())
 }
 
+/// Members that come back with their disks keep their places and are whole.
 #[test]
-fn t4_members_that_come_back_with_their_disks_keep_their_places_and_are_whole() {
-    let (epoch, members, whole, lost) = all_come_back(Guards::ALL, (storage(3), 2, true));
+fn t4_members_with_their_disks_keep_their_places() {
+    let (epoch, members, caught_up, lost) = all_come_back(Guards::ALL, (storage(3), 2, true));
     assert_eq!(lost, []);
     assert_eq!(epoch, Some(2), "one epoch takes all of them in");
     assert_eq!(members, [member(1, 20), member(2, 20), member(3, 20)]);
-    assert_eq!(whole, [1, 2, 3]);
+    assert_eq!(caught_up, [1, 2, 3]);
 }
 
 /// Another directory than it had, an older one of it, and one that lost something.
 const LOST: [(u64, u64, bool); 3] = [(1_000, 2, true), (903, 1, true), (903, 2, false)];
 
+/// Who comes back with another directory or an older or a damaged one is a stranger.
 #[test]
-fn t4_who_comes_back_with_another_directory_or_an_older_or_a_damaged_one_is_a_stranger() {
+fn t4_other_older_or_damaged_directory_is_a_stranger() {
     let why = [Mistrust::OtherDirectory, Mistrust::OlderDirectory, Mistrust::Incomplete];
     for (third, why) in LOST.into_iter().zip(why) {
-        let (_, members, whole, lost) = all_come_back(Guards::ALL, third);
+        let (_, members, caught_up, lost) = all_come_back(Guards::ALL, third);
         assert_eq!(lost, [(GROUP, 3, why)]);
         assert_eq!(members, [member(1, 20), member(2, 20)], "{third:?}");
-        assert_eq!(whole, [1, 2], "{third:?}");
+        assert_eq!(caught_up, [1, 2], "{third:?}");
     }
 }
 
+/// Without a look at its directory a stranger is taken as whole.
 #[cfg(feature = "mutants")]
 #[test]
-fn t4_without_a_look_at_its_directory_a_stranger_is_taken_as_whole() {
+fn t4_without_the_directory_check_a_stranger_counts() {
     for (third, guard) in LOST.into_iter().zip([Guard::SameStorage, Guard::NewerRun, Guard::Intact])
     {
-        let (_, members, whole, _) = all_come_back(Guards::without(guard), third);
-        assert_eq!((members.len(), whole), (3, vec![1, 2, 3]), "{guard:?}");
+        let (_, members, caught_up, _) = all_come_back(Guards::without(guard), third);
+        assert_eq!((members.len(), caught_up), (3, vec![1, 2, 3]), "{guard:?}");
     }
 }
 
 #[test]
 fn t4_a_member_that_was_not_whole_is_none_for_having_a_disk() {
     let mut c = founded_on_disks(Guards::ALL);
-    // The third restarts with nothing, and joins the others again; nobody has heard that it is whole.
+    // The third restarts with nothing, and joins the others again; nobody has heard that it is
+    // whole.
     say(&mut c, 100, &kept(3, 20, 1, (1_000, 1, true)));
     assert_eq!(persist(&mut c, 100), Some(2));
     assert_eq!(nodes(&c), [1, 2]);
@@ -101,8 +106,9 @@ fn t4_a_member_that_was_not_whole_is_none_for_having_a_disk() {
     assert_eq!(known, [(1, storage(1)), (2, storage(2))]);
 }
 
+/// A controller that starts again knows whose directory is whose.
 #[test]
-fn a_controller_that_starts_again_knows_whose_directory_is_whose() {
+fn restarted_controller_knows_directories() {
     let c = founded_on_disks(Guards::ALL);
     let mut c = Controller::new(setup(), Some(c.state().clone()));
     for node in 1..=3 {
@@ -114,10 +120,10 @@ fn a_controller_that_starts_again_knows_whose_directory_is_whose() {
     assert_eq!(c.counters().returned, 3);
 }
 
-/// The state has an epoch that nobody heard of before the power of all went. What they had in the one before is
-/// all that was committed, and the state is made anew with it.
+/// The state has an epoch that nobody heard of before the power of all went. What they had in the
+/// one before is all that was committed, and the state is made anew with it.
 #[test]
-fn bug_19_1_who_comes_back_with_all_its_data_stays_though_the_newest_epoch_was_never_heard_of() {
+fn bug_19_1_returning_member_with_all_data_stays() {
     let guards = Guards::ALL;
     let mut state = founded_on_disks(guards).state().clone();
     state.groups[0].config.epoch = 2;
@@ -134,8 +140,9 @@ fn bug_19_1_who_comes_back_with_all_its_data_stays_though_the_newest_epoch_was_n
     assert_eq!((nodes(&c), wholes(&c)), (vec![1], vec![1]));
 }
 
-/// The power of all replicas goes, and the controller goes on: whoever comes back first does not do without the others,
-/// who come a moment later. By their word it knows that its state is not the newest, if it is not.
+/// The power of all replicas goes, and the controller goes on: whoever comes back first does not do
+/// without the others, who come a moment later. By their word it knows that its state is not the
+/// newest, if it is not.
 #[test]
 fn bug_19_4_members_that_come_back_together_wait_for_each_other() {
     let mut c = founded_on_disks(Guards::ALL);
@@ -154,8 +161,9 @@ fn bug_19_4_members_that_come_back_together_wait_for_each_other() {
     assert_eq!(c.state().groups[0].config.epoch, 2);
 }
 
-/// The power of all goes, and of the controller; then only these come back, each with a directory and a run of it, for
-/// three times as long as silence is borne. What the controller makes of it: the epoch, its members and its problem.
+/// The power of all goes, and of the controller; then only these come back, each with a directory
+/// and a run of it, for three times as long as silence is borne. What the controller makes of it:
+/// the epoch, its members and its problem.
 fn few_come_back(guards: Guards, back: &[(u16, u64, u64)]) -> (u32, Vec<u16>, Option<Problem>) {
     let state = founded_on_disks(guards).state().clone();
     let mut c = Controller::new(ControllerConfig { guards, ..setup() }, Some(state));
@@ -164,12 +172,17 @@ fn few_come_back(guards: Guards, back: &[(u16, u64, u64)]) -> (u32, Vec<u16>, Op
 }
 
 /// These are heard, in that incarnation, with the switch, from one time to the other.
-fn come_back(c: &mut Controller, (from, to): (u64, u64), life: u64, back: &[(u16, u64, u64)]) {
+fn come_back(
+    c: &mut Controller,
+    (from, to): (u64, u64),
+    incarnation: u64,
+    back: &[(u16, u64, u64)],
+) {
     for ms in (from..to).step_by(50) {
         say(c, ms, &switch(78, 0));
         let epoch = c.state().groups[0].config.epoch;
         for (node, id, run) in back {
-            say(c, ms, &kept(*node, life, epoch, (*id, *run, true)));
+            say(c, ms, &kept(*node, incarnation, epoch, (*id, *run, true)));
         }
         c.tick(at(ms), &mut vec![]);
         persist(c, ms);
@@ -181,8 +194,9 @@ fn own(node: u16) -> (u16, u64, u64) {
     (node, storage(node), 2)
 }
 
-/// The host of the controller and of a replica was put back to yesterday, and the others come late: by the word of those
-/// that are heard it is not known that nothing newer exists, since what came later may have been one member's alone.
+/// The host of the controller and of a replica was put back to yesterday, and the others come late:
+/// by the word of those that are heard it is not known that nothing newer exists, since what came
+/// later may have been one member's alone.
 #[test]
 fn bug_19_13_where_all_were_down_each_member_is_waited_for() {
     for back in [&[own(1)][..], &[own(1), own(3)]] {
@@ -197,9 +211,10 @@ fn bug_19_13_where_all_were_down_each_member_is_waited_for() {
     assert_eq!((epoch, members, problem), (2, vec![1, 2, 3], None), "all do");
 }
 
-/// Replicas 1 and 2 went on without the third one, which comes back first, beside the host that was put back.
+/// Replicas 1 and 2 went on without the third one, which comes back first, beside the host that was
+/// put back.
 #[test]
-fn bug_19_13_who_went_on_without_the_others_is_not_overwritten_by_them() {
+fn bug_19_13_lone_survivor_is_not_overwritten() {
     let state = founded_on_disks(Guards::ALL).state().clone();
     let mut c = Controller::new(setup(), Some(state));
     come_back(&mut c, (0, 3_000), 20, &[own(1), own(3)]);
@@ -219,10 +234,11 @@ fn t4_without_its_guard_some_go_on_where_all_were_down() {
     }
 }
 
-/// Those that lost their disks, or have older directories, have nothing newer: their word counts once all are heard, and a
-/// replica of the rack that is no member as well, which may have been let in since.
+/// Those that lost their disks, or have older directories, have nothing newer: their word counts
+/// once all are heard, and a replica of the rack that is no member as well, which may have been let
+/// in since.
 #[test]
-fn t4_where_all_were_down_one_goes_on_beside_those_that_lost_their_disks() {
+fn t4_all_down_one_with_data_goes_on() {
     for other in [(2, 1_000, 1), (2, storage(2), 1)] {
         let (epoch, members, problem) = few_come_back(Guards::ALL, &[own(1), other]);
         assert_eq!((epoch, members), (1, vec![1, 2, 3]), "{other:?}");
@@ -241,9 +257,10 @@ fn t4_where_all_were_down_one_goes_on_beside_those_that_lost_their_disks() {
     }
 }
 
-/// The operator says that what has an older directory is gone: it is no member that has all the data.
+/// The operator says that what has an older directory is gone: it is no member that has all the
+/// data.
 #[test]
-fn bug_19_13_who_is_said_to_be_gone_and_has_an_older_directory_is_not_taken_as_whole() {
+fn bug_19_13_older_directory_is_not_caught_up() {
     let state = founded_on_disks(Guards::ALL).state().clone();
     let recover = Some(Recover { gone: vec![(GROUP, 2)] });
     let mut c = Controller::new(ControllerConfig { recover, ..setup() }, Some(state));
@@ -251,9 +268,10 @@ fn bug_19_13_who_is_said_to_be_gone_and_has_an_older_directory_is_not_taken_as_w
     assert_eq!((c.recovered()[0].members.clone(), wholes(&c)), (vec![1, 3], vec![1, 3]));
 }
 
-/// The controller was there all the time, and made the newest epoch or heard all its members: nobody knows of a newer one.
+/// The controller was there all the time, and made the newest epoch or heard all its members:
+/// nobody knows of a newer one.
 #[test]
-fn bug_19_14_a_controller_that_ran_all_along_goes_on_with_one_that_started_again() {
+fn bug_19_14_running_controller_goes_on_with_a_restarted_member() {
     for starts_again in [false, true] {
         let mut c = founded_on_disks(Guards::ALL);
         if starts_again {
@@ -269,7 +287,7 @@ fn bug_19_14_a_controller_that_ran_all_along_goes_on_with_one_that_started_again
 
 /// One that started again itself has to hear them first, whatever it decided since.
 #[test]
-fn bug_19_14_a_controller_that_heard_too_few_members_is_not_sure_of_its_state() {
+fn bug_19_14_controller_with_too_few_members_is_unsure() {
     let state = founded_on_disks(Guards::ALL).state().clone();
     let mut c = Controller::new(setup(), Some(state));
     // Two at a time, and never all of them.
@@ -282,7 +300,7 @@ fn bug_19_14_a_controller_that_heard_too_few_members_is_not_sure_of_its_state() 
 
 /// The operator says that the others are gone, and it goes on alone.
 #[test]
-fn t4_where_all_were_down_one_goes_on_alone_when_the_others_are_said_to_be_gone() {
+fn t4_all_down_one_goes_on_alone_when_told() {
     let state = founded_on_disks(Guards::ALL).state().clone();
     let recover = Some(Recover { gone: vec![(GROUP, 2), (GROUP, 3)] });
     let mut c = Controller::new(ControllerConfig { recover, ..setup() }, Some(state));
@@ -291,9 +309,10 @@ fn t4_where_all_were_down_one_goes_on_alone_when_the_others_are_said_to_be_gone(
     assert!(c.state().groups[0].config.epoch > 1_000);
 }
 
-/// VR: the power of all went as the group was founded. What replica 1 said before was said by a process that is no more.
+/// VR: the power of all went as the group was founded. What replica 1 said before was said by a
+/// process that is no more.
 #[test]
-fn bug_19_6_a_group_that_never_began_begins_with_those_who_are_there() {
+fn bug_19_6_never_begun_group_begins_with_those_present() {
     let groups = vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Vr, Program::Harmonia)];
     let mut c = Controller::new(ControllerConfig { groups, ..setup() }, None);
     for node in 1..=3 {
@@ -317,10 +336,11 @@ fn bug_19_6_a_group_that_never_began_begins_with_those_who_are_there() {
     assert_eq!(members, [member(1, 20), member(2, 20), member(3, 20)]);
 }
 
-/// VR: all were started again elsewhere, and the first one so late that the others had their new addresses, and a view
-/// change under way, before it had been heard for long. They need it, and are told where it listens.
+/// VR: all were started again elsewhere, and the first one so late that the others had their new
+/// addresses, and a view change under way, before it had been heard for long. They need it, and are
+/// told where it listens.
 #[test]
-fn bug_19_12_who_is_heard_late_at_another_address_is_told_to_those_that_wait_for_it() {
+fn bug_19_12_late_member_at_another_address_is_announced() {
     let groups = vec![GroupSetup::replicas(vec![1, 2, 3], Protocol::Vr, Program::Harmonia)];
     let setup = || ControllerConfig { groups: groups.clone(), ..setup() };
     let mut c = Controller::new(setup(), None);
@@ -347,7 +367,7 @@ fn bug_19_12_who_is_heard_late_at_another_address_is_told_to_those_that_wait_for
     // The second one asks for votes; the third one has lost its disk.
     for ms in (450..1_000).step_by(50) {
         let opening =
-            |node| but(back(node, 2), |a| a.standing = Standing::Opening { whole: false });
+            |node| but(back(node, 2), |a| a.standing = Standing::Opening { caught_up: false });
         say(&mut c, ms, &back(1, 2));
         say(&mut c, ms, &opening(2));
         say(&mut c, ms, &switch(78, 2));
@@ -364,8 +384,9 @@ fn restored(node: u16, incarnation: u64, origin: u64) -> Membership {
     })
 }
 
+/// A rack of restored replicas begins above the switch ids of the one before.
 #[test]
-fn t20_a_rack_of_restored_replicas_begins_above_the_switch_ids_of_the_one_before() {
+fn t20_restored_rack_begins_above_old_switch_ids() {
     let mut c = Controller::new(setup(), None);
     for node in 1..=3 {
         say(&mut c, 0, &restored(node, 10, 5));
@@ -405,8 +426,9 @@ fn replicas_of_two_backups_and_of_none_begin_no_rack_together() {
     }
 }
 
+/// A restored replica is left alone by a rack that goes on with other data.
 #[test]
-fn a_restored_replica_is_left_alone_by_a_rack_that_goes_on_with_other_data() {
+fn restored_replica_beside_a_running_rack() {
     let mut c = founded_on_disks(Guards::ALL);
     let other = but(restored(4, 10, 5), |a| a.data_dir = Some(DataDir { id: 1, run: 1 }));
     let sent = say(&mut c, 20, &other);

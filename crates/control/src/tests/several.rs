@@ -24,7 +24,7 @@ fn bug_17_4_a_switch_that_is_in_no_group_of_the_rack_is_heard() {
 
 /// Of a group that is stuck a new switch hears nothing: that configuration has the switch before.
 #[test]
-fn bug_17_5_a_new_switch_is_not_told_of_the_switch_before_by_a_group_that_cannot_go_on() {
+fn bug_17_5_new_switch_hears_no_old_switch_from_a_stuck_group() {
     let mut c = founded_both();
     live_but(&mut c, (50, 1_000), &[]);
     // Nobody of the store is left who has all the data, and a standby takes over.
@@ -38,7 +38,7 @@ fn bug_17_5_a_new_switch_is_not_told_of_the_switch_before_by_a_group_that_cannot
         c.tick(at(ms), &mut vec![]);
         persist_all(&mut c, ms);
     }
-    assert_eq!(c.problem(), Some(Problem::NobodyWhole));
+    assert_eq!(c.problem(), Some(Problem::NobodyCaughtUp));
     assert_eq!((c.problem_group(), c.state().switch_incarnation), (Some(GROUP), 78));
     assert_eq!(c.state().config(WORKERS).unwrap().switch_incarnation, 78);
     // The same where the members of before are all open, and the group waits for another reason.
@@ -71,8 +71,8 @@ fn bug_17_6_a_group_whose_epochs_are_used_up_stops_no_other() {
     assert_eq!((c.problem(), c.problem_group()), (Some(Problem::EpochsExhausted), Some(WORKERS)));
 }
 
-/// Replicas 1 and 3 of the store, and of another store replicas 1 to 3, all in epoch 23; who is gone for good is
-/// said by group.
+/// Replicas 1 and 3 of the store, and of another store replicas 1 to 3, all in epoch 23; who is
+/// gone for good is said by group.
 #[test]
 fn bug_17_7_a_node_that_is_gone_for_good_is_one_of_its_group() {
     let second = GroupSetup { id: WORKERS, ..setup().groups[0].clone() };
@@ -129,10 +129,10 @@ fn recovering_both() -> (Controller, Vec<Config>, (u32, u32)) {
     (c, configs, epochs(&before))
 }
 
-/// No worker is there while the state is made anew. The group is kept, and once workers come that were in a
-/// later epoch than could be known, it begins above theirs.
+/// No worker is there while the state is made anew. The group is kept, and once workers come that
+/// were in a later epoch than could be known, it begins above theirs.
 #[test]
-fn bug_17_8_a_group_of_workers_of_whom_nobody_is_heard_stops_nobody_after_a_recovery() {
+fn bug_17_8_unheard_worker_group_stops_nobody() {
     let (mut c, configs, (replicas, _)) = recovering_both();
     for ms in (0..2_500).step_by(50) {
         let epoch = c.state().config(GROUP).map_or(replicas, |config| config.epoch);
@@ -154,8 +154,8 @@ fn bug_17_8_a_group_of_workers_of_whom_nobody_is_heard_stops_nobody_after_a_reco
     assert!(epochs(&c).1 > 5_000);
 }
 
-/// A store of which nobody is heard may have data: the workers go on without it, and it is made anew with those who
-/// have the data, not begun with whoever is there.
+/// A store of which nobody is heard may have data: the workers go on without it, and it is made
+/// anew with those who have the data, not begun with whoever is there.
 #[test]
 fn bug_17_8_a_store_of_which_nobody_is_heard_is_made_anew_later() {
     let (mut c, configs, (replicas, others)) = recovering_both();
@@ -202,8 +202,8 @@ fn bug_17_8_a_store_of_which_nobody_is_heard_is_made_anew_later() {
     assert_eq!((nodes(&c)[..2].to_vec(), epochs(&c).0 > later.epoch), (members, true));
 }
 
-/// A node of another rack, with a later epoch, gives its configuration too: which rack is meant is for the operator
-/// to say, unless the file does.
+/// A node of another rack, with a later epoch, gives its configuration too: which rack is meant is
+/// for the operator to say, unless the file does.
 #[test]
 fn bug_17_9_a_state_is_made_anew_from_the_nodes_of_one_rack() {
     let run = |stored: Option<State>| {
@@ -233,9 +233,10 @@ fn bug_17_9_a_state_is_made_anew_from_the_nodes_of_one_rack() {
     assert_eq!((c.state().rack, nodes(&c), workers(&c)), (RACK, vec![1, 2, 3], vec![1, 2]));
 }
 
-/// `--fresh`: one group has begun anew, another has not yet; a node of a third rack is no founder of that one.
+/// `--fresh`: one group has begun anew, another has not yet; a node of a third rack is no founder
+/// of that one.
 #[test]
-fn bug_17_10_a_group_that_begins_anew_takes_no_node_of_another_rack() {
+fn bug_17_10_refounded_group_takes_no_foreign_node() {
     let mut stored = founded_both().state().clone();
     stored.rack = 0x01d;
     stored.groups.iter_mut().for_each(|group| group.config.rack = 0x01d);

@@ -1,10 +1,11 @@
-//! What the controller shows and counts, and what it makes of packets that are of no use to it.
+//! The controller's status and counters, and its handling of useless packets.
 
 use super::*;
 use concord_wire::control::{CopyMessage, LogEnd};
 
+/// Whoever is heard of is shown with how long it has been silent.
 #[test]
-fn whoever_is_heard_of_is_shown_with_how_long_it_has_been_silent() {
+fn heard_nodes_are_shown_with_their_silence() {
     let mut c = founded();
     // It has heard of no epoch; since it has no place, it may be a new one for all that.
     say(&mut c, 20, &stands(4, 11, 0, Standing::Out));
@@ -25,7 +26,8 @@ fn what_is_of_no_use_is_counted_and_changes_nothing() {
     let mut c = founded();
     let before = c.state().clone();
     let mut sent = vec![];
-    // No packet of ours; one of another kind; and what only replicas and switches say to each other.
+    // No packet of ours; one of another kind; and what only replicas and switches say to each
+    // other.
     c.handle(at(1), Addr::default(), &mut [1, 2, 3], &mut sent);
     let mut cut_short = vec![];
     switch(77, 1).emit(&mut cut_short);
@@ -97,8 +99,9 @@ fn what_a_switch_said_before_its_newest_word_is_ignored() {
     assert_eq!(c.nodes(GROUP, at(7)).last().map(|n| n.0), Some(member(4, 11)));
 }
 
+/// A switch that did not hear of its epoch is told again with each tick.
 #[test]
-fn a_switch_that_did_not_hear_of_its_epoch_is_told_again_with_each_tick() {
+fn switch_is_told_its_epoch_each_tick() {
     let mut c = founded();
     (1..=3).for_each(|node| drop(say(&mut c, 1, &alive(node, 10, 1))));
     for ms in [50, 100] {
@@ -112,9 +115,10 @@ fn a_switch_that_did_not_hear_of_its_epoch_is_told_again_with_each_tick() {
     assert!(sent.is_empty());
 }
 
-/// It has heard of the rack before and of nothing since, and is still the switch that was written down.
+/// It has heard of the rack before and of nothing since, and is still the switch that was written
+/// down.
 #[test]
-fn bug_16_3_the_switch_of_a_rack_that_begins_anew_is_no_stranger() {
+fn bug_16_3_switch_of_a_refounded_rack_is_no_stranger() {
     let before = founded().state().clone();
     let again = ControllerConfig { fresh: true, rack: RACK + 1, ..setup() };
     let mut c = Controller::new(again, Some(before));

@@ -1,4 +1,4 @@
-//! What commands do to their keys, and where these are.
+//! The kinds of access that commands make to their keys, and the positions of these keys.
 
 use alloc::vec::Vec;
 
@@ -25,7 +25,8 @@ pub fn with_call<T>(
     look(&Call { command, args, keys: &keys, channels: &channels, are_patterns })
 }
 
-/// Where the keys of a command are, and what it does to them. Of one that is wrong the engine will say so.
+/// Where the keys of a command are, and what it does to them. Of one that is wrong the engine will
+/// say so.
 #[must_use]
 pub fn accesses(table: &CommandTable, args: &[&[u8]]) -> Vec<(usize, Access)> {
     let name = UpperName::of(args[0]);
@@ -50,7 +51,8 @@ fn access_of(flags: &str) -> Access {
     Access { reads: words.any(|word| word == "access"), writes }
 }
 
-/// Whether a command writes of which the flags of Redis' commands say nothing: one of our own, or of the future.
+/// Whether a command writes of which the flags of Redis' commands say nothing: one of our own, or
+/// of the future.
 fn is_write_without_flags(table: &CommandTable, name: &str, args: &[&[u8]]) -> bool {
     let is_named = FLAGS.iter().any(|(names, _)| names.split(' ').any(|own| own == name));
     let is_known = is_named || matches!(name, "set" | "xreadgroup" | "eval_ro");
@@ -61,7 +63,8 @@ fn writes(spec: &CommandSpec) -> bool {
     spec.class() != Some(Class::Read)
 }
 
-/// The name of a command in the table, and the places of its keys; `None` if it has none, or is wrong.
+/// The name of a command in the table, and the places of its keys; `None` if it has none, or is
+/// wrong.
 fn named<'a>(table: &'a CommandTable, args: &[&[u8]]) -> Option<(&'a str, Vec<usize>)> {
     let name = UpperName::of(args[0]);
     let spec = table.spec_of(name.bytes(), args.get(1).copied())?;
@@ -77,8 +80,8 @@ fn counted(args: &[&[u8]]) -> Vec<usize> {
     (3..args.len()).take(count).collect()
 }
 
-/// What commands do to their first and to their other keys, in words (`append=ww `), for who has nothing but strings to
-/// look at; those that only read are not there.
+/// What commands do to their first and to their other keys, in words (`append=ww `), for who has
+/// nothing but strings to look at; those that only read are not there.
 pub(crate) fn words(all: &Catalogue, table: &CommandTable) -> Vec<u8> {
     let mut out = alloc::vec![b' '];
     let mut names: Vec<&str> = all.names().collect();
@@ -102,8 +105,8 @@ pub(crate) fn words(all: &Catalogue, table: &CommandTable) -> Vec<u8> {
     out
 }
 
-/// What a command does to its keys, in Redis' words: to the first and to the others, or what stands behind the last
-/// bar to the last one.
+/// What a command does to its keys, in Redis' words: to the first and to the others, or what stands
+/// behind the last bar to the last one.
 const FLAGS: [(&str, &str); 17] = [
     ("msetnx setnx", "OW insert"),
     ("mset psetex restore setex", "OW update"),

@@ -1,10 +1,11 @@
-//! What somebody may do: sets of rules.
+//! A user's rights: sets of rules.
 
 use alloc::vec::Vec;
 
 use super::rules::{Call, Catalogue, Denied, SYNTAX, Selector, Wrong};
 
-/// What somebody may do: one set of rules, and perhaps further ones, any one of which has to allow a command as a whole.
+/// What somebody may do: one set of rules, and perhaps further ones, any one of which has to allow
+/// a command as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     /// The first set.

@@ -341,8 +341,9 @@ impl Selector {
         self.channels.iter().map(of).collect::<Vec<_>>().join(&b' ')
     }
 
-    /// Rules that allow the same commands: few ones, as Redis 7.0 finds them. Categories of which more commands are
-    /// to be switched than not are taken, the best first, and then single commands.
+    /// Rules that allow the same commands: few ones, as Redis 7.0 finds them. Categories of which
+    /// more commands are to be switched than not are taken, the best first, and then single
+    /// commands.
     #[must_use]
     pub fn commands_text(&self, all: &Catalogue) -> String {
         let is_additive = !self.future;
@@ -402,8 +403,9 @@ impl Selector {
         out.extend_from_slice(self.commands_text(all).as_bytes());
     }
 
-    /// The same in lines of words, for who has nothing but strings to look at: which commands are allowed (behind a `+`), or are not
-    /// (behind a `-`), those with first arguments, keys and channels. A word stands between spaces.
+    /// The same in lines of words, for who has nothing but strings to look at: which commands are
+    /// allowed (behind a `+`), or are not (behind a `-`), those with first arguments, keys and
+    /// channels. A word stands between spaces.
     pub(super) fn lines(&self, all: &Catalogue, out: &mut Vec<u8>) {
         let sign = if self.future { b'-' } else { b'+' };
         out.extend_from_slice(&[sign, b' ']);

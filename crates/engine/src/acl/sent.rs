@@ -1,7 +1,8 @@
-//! Rules that travel with a script, or with the call of a function, of a user who may not do everything: replicas know of no
-//! users, and rules that change while a script is under way must not make them differ. They stand where the number of keys
-//! would stand, which is behind them: a replica of a version that does not know them takes them for a number of keys that is
-//! none, and refuses the script.
+//! Rules that travel with a script, or with the call of a function, of a user who may not do
+//! everything: replicas know of no users, and rules that change while a script is under way must
+//! not make them differ. They stand where the number of keys would stand, which is behind them: a
+//! replica of a version that does not know them takes them for a number of keys that is none, and
+//! refuses the script.
 
 use alloc::collections::BTreeMap;
 use alloc::format;

@@ -1,5 +1,6 @@
-//! What FUNCTION DUMP answers and FUNCTION RESTORE takes: Redis' own form ([`crate::rdb`]), so that libraries move
-//! between the two. For each library a byte that says so and its text.
+//! The format of FUNCTION DUMP's reply and FUNCTION RESTORE's argument: Redis' own form
+//! ([`crate::rdb`]), so that libraries move between the two. For each library a byte that says so
+//! and its text.
 
 use alloc::vec::Vec;
 
@@ -53,7 +54,8 @@ fn size(bytes: &[u8]) -> Option<(usize, &[u8])> {
     }
 }
 
-/// A text, and what is behind it. (One that is a number, which Redis writes shorter, is no library.)
+/// A text, and what is behind it. (One that is a number, which Redis writes shorter, is no
+/// library.)
 fn text(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     match length(bytes)? {
         (Length::Of(length), rest) => {

@@ -45,7 +45,8 @@ pub(super) fn name_of(text: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
     Ok(name)
 }
 
-/// The words of a line, which may stand in quotes; `None` if a quote has no end, or something at once behind it.
+/// The words of a line, which may stand in quotes; `None` if a quote has no end, or something at
+/// once behind it.
 fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line.trim_ascii_start();

@@ -1,5 +1,5 @@
-//! Places in sorted sets (Redis 7.0 `geo.c`): a member's score is the number of the cell that it lies in
-//! ([`super::geohash`]).
+//! Places in sorted sets (Redis 7.0 `geo.c`): a member's score is the number of the cell that it
+//! lies in ([`super::geohash`]).
 
 use alloc::format;
 use alloc::string::String;

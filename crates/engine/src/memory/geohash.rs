@@ -1,7 +1,9 @@
-//! Places on the earth as Redis keeps them: the number of a cell of a grid, which is the score of a sorted set, so
-//! that cells near to each other are mostly near in its order; and how far places are from each other.
+//! Places on the earth as Redis keeps them: the number of a cell of a grid, which is the score of a
+//! sorted set, so that cells near to each other are mostly near in its order; and how far places
+//! are from each other.
 //!
-//! The numbers are computed as Redis computes them, down to the rounding; sine and cosine are [`super::trig`]'s.
+//! The numbers are computed as Redis computes them, down to the rounding; sine and cosine are
+//! [`super::trig`]'s.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -47,7 +49,8 @@ fn gather(bits: u64) -> u32 {
     (0..32).fold(0, |value, at| value | ((bits >> (2 * at) & 1) as u32) << at)
 }
 
-/// The number of the cell that `place` lies in, where all is halved so often and latitudes go to `latitude_max`.
+/// The number of the cell that `place` lies in, where all is halved so often and latitudes go to
+/// `latitude_max`.
 pub(super) fn cell(place: Place, latitude_max: f64, steps: u32) -> u64 {
     let cells = (1u64 << steps) as f64;
     let part = |value: f64, max: f64| ((value + max) / (max + max) * cells) as u32;
@@ -113,7 +116,8 @@ pub(super) fn distance(from: Place, to: Place) -> f64 {
     meters([trig::sin, trig::cos, trig::asin], from, to)
 }
 
-/// Whether two places are farther from each other than `limit`: [`distance`], and quicker where that is clear.
+/// Whether two places are farther from each other than `limit`: [`distance`], and quicker where
+/// that is clear.
 fn is_beyond(from: Place, to: Place, limit: f64) -> bool {
     let about = meters([libm::sin, libm::cos, libm::asin], from, to);
     about > limit + DOUBT || about > limit - DOUBT && distance(from, to) > limit
@@ -193,7 +197,8 @@ impl Search {
         steps.clamp(1, STEPS as i32) as u32
     }
 
-    /// The scores of the cells that have everything within the shape, in the order in which Redis looks at them.
+    /// The scores of the cells that have everything within the shape, in the order in which Redis
+    /// looks at them.
     pub(super) fn scores(&self) -> Vec<Range<u64>> {
         // As columns to the east and rows to the north of the center's cell.
         const AROUND: [(i32, i32); 9] =
@@ -222,8 +227,8 @@ impl Search {
         for by in AROUND.into_iter().filter(|by| is_needed(*by)) {
             let cell = neighbor(center(steps), steps, by);
             let range = cell << shift..(cell + 1) << shift;
-            // Where a cell is a large part of the earth its neighbors on both sides may be one. (As in Redis, only
-            // the last one is compared, and not the center.)
+            // Where a cell is a large part of the earth its neighbors on both sides may be one. (As
+            // in Redis, only the last one is compared, and not the center.)
             if ranges.len() < 2 || ranges.last() != Some(&range) {
                 ranges.push(range);
             }
@@ -235,7 +240,8 @@ impl Search {
 /// The cell so many columns and rows from this one, around the earth.
 fn neighbor(cell: u64, steps: u32, (columns, rows): (i32, i32)) -> u64 {
     let mask = (1u64 << steps) as u32 - 1;
-    // What lies on the outermost edge is numbered as if there were one more cell, until it is moved.
+    // What lies on the outermost edge is numbered as if there were one more cell, until it is
+    // moved.
     let moved =
         |index: u32, by: i32| if by == 0 { index } else { index.wrapping_add_signed(by) & mask };
     spread(moved(gather(cell), rows)) | spread(moved(gather(cell >> 1), columns)) << 1

@@ -1,5 +1,5 @@
-//! Consumer groups of a stream: what was delivered to whom and is not acknowledged. A consumer is named by its
-//! number within the group, so that a delivery costs the same whatever its name.
+//! Consumer groups of a stream: what was delivered to whom and is not acknowledged. A consumer is
+//! named by its number within the group, so that a delivery costs the same whatever its name.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -1,9 +1,10 @@
 //! HyperLogLogs (Redis 7.0 `hyperloglog.c`): strings in Redis' own format, byte for byte.
 //!
-//! Behind a head of 16 bytes ("HYLL", the encoding, three zeros, the count that was cached) stand 16,384
-//! registers. *Dense*: six bits each, the lowest first. *Sparse*: runs of equal registers, in codes of one or two
-//! bytes: `00nnnnnn` n + 1 zeros, `01nnnnnn nnnnnnnn` the same with 14 bits, `1vvvvvnn` n + 1 times the value v + 1.
-//! PFCOUNT changes nothing here, so that what PFADD and PFMERGE leave has no count cached.
+//! Behind a head of 16 bytes ("HYLL", the encoding, three zeros, the count that was cached) stand
+//! 16,384 registers. *Dense*: six bits each, the lowest first. *Sparse*: runs of equal registers,
+//! in codes of one or two bytes: `00nnnnnn` n + 1 zeros, `01nnnnnn nnnnnnnn` the same with 14 bits,
+//! `1vvvvvnn` n + 1 times the value v + 1. PFCOUNT changes nothing here, so that what PFADD and
+//! PFMERGE leave has no count cached.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -276,7 +277,8 @@ fn cached_count(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(cache)).filter(|count| *count >> 63 == 0)
 }
 
-/// How many elements the registers stand for (Ertl's improved estimator, section 4 of arXiv 1702.01284).
+/// How many elements the registers stand for (Ertl's improved estimator, section 4 of arXiv
+/// 1702.01284).
 fn estimate(registers: &[u8; REGISTERS]) -> u64 {
     let mut histogram = [0u32; 64];
     registers.iter().for_each(|value| histogram[usize::from(*value & 63)] += 1);

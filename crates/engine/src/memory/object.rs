@@ -1,4 +1,5 @@
-//! OBJECT (Redis 7.0 `object.c`): the encoding is the one that Redis would choose for the value as it is.
+//! OBJECT (Redis 7.0 `object.c`): the encoding is the one that Redis would choose for the value as
+//! it is.
 
 use super::store::Value;
 use super::{Call, Failure, Handler, fixed};

@@ -1,4 +1,5 @@
-//! How Redis packs small collections into one string: listpacks (7.0), ziplists (before), sets of integers.
+//! The packed form of Redis' small collections, a string each: listpacks (7.0), ziplists (before),
+//! sets of integers.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -102,7 +103,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// How many bytes the length of an element takes behind it, by which a listpack is walked backwards.
+/// How many bytes the length of an element takes behind it, by which a listpack is walked
+/// backwards.
 fn back_bytes(length: usize) -> usize {
     match length {
         0..=127 => 1,
@@ -129,7 +131,8 @@ fn elements<'a>(
     if count == UNKNOWN_COUNT || count == all.len() { Ok(all) } else { Err(BAD_FORMAT) }
 }
 
-/// The head of a listpack or ziplist, whose first number is the length of all and whose last is a count.
+/// The head of a listpack or ziplist, whose first number is the length of all and whose last is a
+/// count.
 fn split(packed: &[u8], head_bytes: usize) -> Result<(usize, &[u8]), Failure> {
     let (head, body) = packed.split_at_checked(head_bytes).ok_or(BAD_FORMAT)?;
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte));

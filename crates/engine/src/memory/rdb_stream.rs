@@ -1,4 +1,5 @@
-//! Streams in the format of Redis' snapshots: blocks of entries as listpacks, then groups with what they delivered.
+//! Streams in the format of Redis' snapshots: blocks of entries as listpacks, then groups with what
+//! they delivered.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;

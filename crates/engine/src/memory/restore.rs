@@ -1,5 +1,5 @@
-//! DUMP and RESTORE (Redis 7.0 `cluster.c`, `rdb.c`). Collections are written in the plain forms of the format, and
-//! read in all that Redis ever packed them into.
+//! DUMP and RESTORE (Redis 7.0 `cluster.c`, `rdb.c`). Collections are written in the plain forms of
+//! the format, and read in all that Redis ever packed them into.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -135,7 +135,8 @@ impl Options {
     }
 }
 
-/// A time to live that arrives here is over: the shim keeps all others. Then nothing is left of the key.
+/// A time to live that arrives here is over: the shim keeps all others. Then nothing is left of the
+/// key.
 fn restore(call: &mut Call<'_>) -> Result<(), Failure> {
     let (key, payload) = (call.args[1], call.args[3]);
     let options = Options::parse(&call.args[4..])?;

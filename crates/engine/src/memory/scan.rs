@@ -1,4 +1,4 @@
-//! What SCAN, HSCAN, SSCAN and ZSCAN share.
+//! The part that SCAN, HSCAN, SSCAN and ZSCAN share.
 //!
 //! A cursor is a position in the space of hashes, so that it needs no state, means the same at
 //! every replica, and an element that is there during a whole scan is returned.

@@ -61,7 +61,8 @@ fn rename(call: &mut Call<'_>, only_new: bool) -> Result<(), Failure> {
         && (is_free || !only_new)
         && let Some(value) = call.store.take(from)
     {
-        // As in Redis, a key that is overwritten is a new one; nothing tells that the old one is gone.
+        // As in Redis, a key that is overwritten is a new one; nothing tells that the old one is
+        // gone.
         call.store.delete(to);
         call.store.put(to, value);
         let moves = of_key(from) != of_key(to);

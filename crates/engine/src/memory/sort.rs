@@ -167,7 +167,8 @@ fn sort(call: &mut Call<'_>, may_store: bool) -> Result<(), Failure> {
     let store = &*call.store;
     let value = store.get(call.args[1]);
     let has_order = options.by.is_some_and(|by| !by.contains(&b'*'));
-    // What is stored, or told to a script, must not hang on the order of a set. Otherwise any order is right.
+    // What is stored, or told to a script, must not hang on the order of a set. Otherwise any order
+    // is right.
     let sorts_set = has_order && matches!(value, Some(Value::Set(_)));
     let mut found = elements(value, has_order && options.descending)?;
     if !has_order || sorts_set {

@@ -511,7 +511,8 @@ impl Store {
         None
     }
 
-    /// The key of a database that stands at this place among its keys, `index < count_of(database)`.
+    /// The key of a database that stands at this place among its keys,
+    /// `index < count_of(database)`.
     pub(super) fn key_of_database_at(&self, database: u8, mut index: u64) -> Option<&[u8]> {
         let is_own = |slot: &&Slot| databases::of_key(&slot.key) == database;
         for (at, shard) in self.shards.iter().enumerate() {

@@ -266,7 +266,8 @@ impl Stream {
         range.into_iter().flatten().map(|(id, entry)| (*id, entry))
     }
 
-    /// Whether an entry from `from` on may have been deleted (Redis 7.0 `streamRangeHasTombstones`).
+    /// Whether an entry from `from` on may have been deleted (Redis 7.0
+    /// `streamRangeHasTombstones`).
     pub(super) fn has_tombstones(&self, from: Id) -> bool {
         !self.entries.is_empty()
             && self.max_deleted != Id::ZERO

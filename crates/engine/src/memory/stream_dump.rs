@@ -1,5 +1,5 @@
-//! Streams as bytes ([`super::dump`]): one element for the stream itself, then each block with its entries, then
-//! each group with its consumers and deliveries.
+//! Streams as bytes ([`super::dump`]): one element for the stream itself, then each block with its
+//! entries, then each group with its consumers and deliveries.
 
 use alloc::vec::Vec;
 

@@ -1,5 +1,5 @@
-//! Streams without their groups (Redis 7.0 `t_stream.c`). What Redis takes from its clock is the time of the
-//! record, so that an id is drawn once, by the node that orders writes.
+//! Streams without their groups (Redis 7.0 `t_stream.c`). What Redis takes from its clock is the
+//! time of the record, so that an id is drawn once, by the node that orders writes.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -335,7 +335,7 @@ impl<'a> ReadOptions<'a> {
             match UpperName::of(args[at]).bytes() {
                 // Whether it waits is not for the engine to say.
                 b"BLOCK" if more > 0 => {
-                    crate::blocking::timeout_whole_ms(args[at + 1]).map_err(fixed)?;
+                    crate::blocking::timeout_integer_ms(args[at + 1]).map_err(fixed)?;
                     at += 1;
                 }
                 b"COUNT" if more > 0 => {

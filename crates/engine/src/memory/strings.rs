@@ -196,7 +196,8 @@ fn getrange(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes a string at least `length` bytes long. (`SmallVec::resize` goes byte by byte: 64 MiB took 0.3 s.)
+/// Makes a string at least `length` bytes long. (`SmallVec::resize` goes byte by byte: 64 MiB took
+/// 0.3 s.)
 pub(super) fn grow(value: &mut Bytes, length: usize) {
     value.reserve(length.saturating_sub(value.len()));
     while value.len() < length {

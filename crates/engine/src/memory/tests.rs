@@ -167,8 +167,9 @@ fn random_choices_are_decided_by_the_entropy_alone() {
     assert_ne!(draw(1), draw(2));
 }
 
+/// A choice without repetition has distinct elements and reaches all.
 #[test]
-fn a_choice_without_repetition_has_distinct_elements_and_reaches_all() {
+fn distinct_choice_reaches_all_elements() {
     let mut rng = Rng::new(3);
     let mut reached = BTreeSet::new();
     for _ in 0..200 {
@@ -295,8 +296,9 @@ fn bytes_are_counted_exactly_and_return_to_zero() {
     assert_eq!((memory.keys(), memory.memory_bytes()), (0, 0));
 }
 
+/// Only commands that take memory are refused when it is used up.
 #[test]
-fn only_commands_that_take_memory_are_refused_when_it_is_used_up() {
+fn only_commands_that_take_memory_are_refused() {
     let mut memory = Memory::new(100);
     script(
         &mut memory,
@@ -309,8 +311,9 @@ fn only_commands_that_take_memory_are_refused_when_it_is_used_up() {
     );
 }
 
+/// Every command of the table is executed by the engine or the shim.
 #[test]
-fn every_command_of_the_table_is_executed_by_the_engine_or_the_shim() {
+fn every_table_command_is_executed() {
     let memory = Memory::new(0);
     let by_shim = [
         "setex",
@@ -415,8 +418,9 @@ fn sort_weighs_by_strings_and_fields_and_stores_a_list() {
     );
 }
 
+/// A command that looks at too much is refused and changes nothing.
 #[test]
-fn bug_16_16_a_command_that_looks_at_too_much_is_refused_and_changes_nothing() {
+fn bug_16_16_costly_command_is_refused_unchanged() {
     let mut memory = Memory::new(0).with_work_max(100);
     for element in 0..10 {
         run(&mut memory, &format!("SADD s {element}"));
@@ -452,8 +456,9 @@ fn bug_16_16_a_command_that_looks_at_too_much_is_refused_and_changes_nothing() {
     }
 }
 
+/// The commands of a script share what they may look at.
 #[test]
-fn bug_16_16_the_commands_of_a_script_share_what_they_may_look_at() {
+fn bug_16_16_script_commands_share_a_budget() {
     let mut memory = Memory::new(0).with_work_max(100);
     (0..10).for_each(|element| {
         run(&mut memory, &format!("SADD s {element}"));
@@ -472,8 +477,9 @@ fn bug_16_16_the_commands_of_a_script_share_what_they_may_look_at() {
     assert_eq!(run(&mut memory, &half), ":11", "the next operation has its own");
 }
 
+/// Reads end once their replies are longer than any may be.
 #[test]
-fn bug_16_16_reads_end_once_their_replies_are_longer_than_any_may_be() {
+fn bug_16_16_reads_end_at_the_reply_limit() {
     let mut memory = Memory::new(0);
     run(&mut memory, &format!("SET k {}", "v".repeat(8 << 20)));
     let long = run(&mut memory, &format!("MGET{}", " k".repeat(9)));
@@ -538,8 +544,9 @@ fn exec_with_scripts(memory: Memory, lines: &[&str]) -> Vec<u8> {
     reply
 }
 
+/// Replies beside a script in a transaction are bounded together.
 #[test]
-fn bug_18_10_replies_beside_a_script_in_a_transaction_are_bounded_together() {
+fn bug_18_10_transaction_replies_beside_a_script_are_bounded() {
     let mut memory = Memory::new(0);
     run(&mut memory, &format!("SET k {}", "v".repeat(30 << 20)));
     let lines = ["GET k", "EVAL x 0 GET k", "GET k", "EVAL x 0 GET k", "EVAL x 0 GET k", "GET k"];

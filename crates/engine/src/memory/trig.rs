@@ -1,6 +1,7 @@
-//! Sine, cosine and arc sine, to the nearest double: computed with twice as many bits and rounded once. So they
-//! are the same on every machine, which the system's own need not be; and they are those that redis-server gets
-//! from the C library in all but about one case of seven hundred, where the last bit differs.
+//! Sine, cosine and arc sine, to the nearest double: computed with twice as many bits and rounded
+//! once. So they are the same on every machine, which the system's own need not be; and they are
+//! those that redis-server gets from the C library in all but about one case of seven hundred,
+//! where the last bit differs.
 
 /// A number as the sum of two doubles, of which the second is less than the first one's last bit.
 #[derive(Clone, Copy)]
@@ -51,7 +52,8 @@ impl Double2 {
     }
 }
 
-/// The Taylor series that goes on from `first` with the factors `-x² / (n (n + 1))`, `n` two higher each time.
+/// The Taylor series that goes on from `first` with the factors `-x² / (n (n + 1))`, `n` two higher
+/// each time.
 fn series(x: f64, first: Double2, mut n: f64) -> Double2 {
     let square = product(x, x);
     let (mut term, mut total) = (first, first);

@@ -1,16 +1,17 @@
-//! How much one command may look at. While a replica executes a command it does nothing else: it says to
-//! nobody that it lives, and grants no lease. A union of a thousand large sets, or a large SORT, would keep
-//! it busy until the others take it for dead; each of them in turn, since all execute the same.
+//! The limit of what one command may look at. While a replica executes a command it does nothing
+//! else: it says to nobody that it lives, and grants no lease. A union of a thousand large sets, or
+//! a large SORT, would keep it busy until the others take it for dead; each of them in turn, since
+//! all execute the same.
 //!
-//! So what a command is going to look at is counted before it begins, in *elements*: about what a look-up
-//! among a million takes. The count hangs on the data alone, so that all replicas refuse the same. One
-//! command has [`WORK_MAX`] of them, and a script with all of its commands, and a transaction with scripts. (Each
-//! command of any other transaction has its own: what it does must not hang on the others, of which a replica that
-//! copies may execute a part only.)
+//! So what a command is going to look at is counted before it begins, in *elements*: about what a
+//! look-up among a million takes. The count hangs on the data alone, so that all replicas refuse
+//! the same. One command has [`WORK_MAX`] of them, and a script with all of its commands, and a
+//! transaction with scripts. (Each command of any other transaction has its own: what it does must
+//! not hang on the others, of which a replica that copies may execute a part only.)
 //!
-//! Commands that look at as much as their own arguments, or once at all of one key, are not counted: whoever
-//! sent the data has paid for that. The reads of a transaction or a script end once their replies are longer
-//! than any reply may be.
+//! Commands that look at as much as their own arguments, or once at all of one key, are not
+//! counted: whoever sent the data has paid for that. The reads of a transaction or a script end
+//! once their replies are longer than any reply may be.
 
 use core::cell::Cell;
 
@@ -128,8 +129,8 @@ pub(super) fn is_counted(name: &[u8]) -> bool {
     COUNTED.contains(&name)
 }
 
-/// What the command `name`, in capitals, will look at beside its arguments, and beside what one pass over
-/// the data of a key takes.
+/// What the command `name`, in capitals, will look at beside its arguments, and beside what one
+/// pass over the data of a key takes.
 pub(super) fn cost(store: &Store, name: &[u8], args: &[&[u8]]) -> u64 {
     let size = |at: usize| args.get(at).map_or(0, |key| elements(store, key));
     let behind = |at: usize| args.get(at..).unwrap_or_default();

@@ -65,7 +65,7 @@ enum Added {
     Nothing,
     New(f64),
     /// The score, and whether it is another than before.
-    Kept(f64, bool),
+    Present(f64, bool),
 }
 
 impl AddOptions {
@@ -122,7 +122,7 @@ impl AddOptions {
             return Ok(Added::Nothing);
         }
         set.set(member, score);
-        Ok(Added::Kept(score, score != old))
+        Ok(Added::Present(score, score != old))
     }
 }
 
@@ -150,7 +150,7 @@ fn add(call: &mut Call<'_>, options: AddOptions, pairs: Pairs<'_>) -> Result<(),
                     added += 1;
                     last = Some(score);
                 }
-                Added::Kept(score, changed) => {
+                Added::Present(score, changed) => {
                     updated += i64::from(changed);
                     last = Some(score);
                 }

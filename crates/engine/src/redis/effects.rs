@@ -1,4 +1,5 @@
-//! What a command drew at random or by the server's clock, as a command that draws nothing.
+//! The effects of a command that draws at random or reads the server's clock, as a deterministic
+//! command.
 //!
 //! Only SPOP and XADD do, of the commands that pass: the deciding node executes them as they are
 //! and replicates what came out. Approximate trimming (`MAXLEN ~`) stays: what it removes hangs on
@@ -18,7 +19,8 @@ pub(crate) fn draws(command: &Command<'_>) -> bool {
             && id_index(command).and_then(|at| command.args().nth(at)).is_some_and(is_drawn_id))
 }
 
-/// Whether the server would store the time of its own clock, or tell what has passed by it: consumer groups.
+/// Whether the server would store the time of its own clock, or tell what has passed by it:
+/// consumer groups.
 pub(super) fn tells_time(command: &Command<'_>) -> bool {
     let name = command.name();
     [&b"XREADGROUP"[..], b"XCLAIM", b"XAUTOCLAIM", b"XPENDING"]

@@ -1,10 +1,11 @@
-//! Keyspace events of a server ([`mod@crate::events`]): what it publishes of them on a connection of their own, and which
-//! write each belongs to.
+//! Keyspace events of a server ([`mod@crate::events`]): what it publishes of them on a connection
+//! of their own, and which write each belongs to.
 //!
-//! While events are wanted, each write is sent with marks: a PUBLISH to [`MARKS`] of nothing in front of it, of `|` behind
-//! each of its commands, and of its position behind the last. A server tells a subscriber of everything in the order in
-//! which it did it, so that what stands between the marks is what the commands did. A write is complete when its last
-//! mark was heard, or never will be. Scripts say themselves what the server cannot know ([`NOTES`]: `prologue.lua`): what
+//! While events are wanted, each write is sent with marks: a PUBLISH to [`MARKS`] of nothing in
+//! front of it, of `|` behind each of its commands, and of its position behind the last. A server
+//! tells a subscriber of everything in the order in which it did it, so that what stands between
+//! the marks is what the commands did. A write is complete when its last mark was heard, or never
+//! will be. Scripts say themselves what the server cannot know ([`NOTES`]: `prologue.lua`): what
 //! became of deadlines, and which deletions and removals stand for something else.
 
 use alloc::collections::VecDeque;

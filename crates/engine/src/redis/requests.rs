@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
 
-use super::script::Asked;
+use super::script::ScriptOptions;
 use super::{
     APPLIED_DATABASE, APPLIED_KEY, Awaited, Draws, Kind, Operation, RedisEngine, effects, heard,
     rights, script,
@@ -38,7 +38,7 @@ pub(super) fn encode_step(
     let delete_first = is_write && due.clone().next().is_some();
     let want_exists = is_write && step.want_exists && step.key.is_some();
     let is_marked = is_write && engine.listening.are_told();
-    let asked = Asked { is_copied, has_databases, is_heard: is_marked };
+    let asked = ScriptOptions { is_copied, has_databases, is_heard: is_marked };
     let mut awaited = is_marked.then(|| Awaited {
         position: context.position,
         due: due.clone().map(<[u8]>::to_vec).collect(),
@@ -79,7 +79,7 @@ pub(super) fn encode_step(
             let in_place = Command::parse(&in_place).expect("it was encoded here");
             // It touches no deadline.
             let step = Step { reach: Reach::AnyKey { is_timed: false }, ..*step };
-            let asked = Asked { is_copied: false, ..asked };
+            let asked = ScriptOptions { is_copied: false, ..asked };
             let args = script::wrap(&in_place, context, &step, entropy, known, asked);
             let args = args.unwrap_or_default();
             teach(&mut taught, index, &in_place, &args);

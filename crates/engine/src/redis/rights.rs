@@ -18,7 +18,8 @@ pub(super) struct Known {
     understood: Understood,
     /// By the rules as they came: lines of words, or the error for the client.
     lines: BTreeMap<Vec<u8>, Result<Vec<u8>, Vec<u8>>>,
-    /// Scripts of this server can change what others are made of, so that none may run on behalf of who may not do everything.
+    /// Scripts of this server can change what others are made of, so that none may run on behalf of
+    /// who may not do everything.
     pub(super) is_open: bool,
 }
 

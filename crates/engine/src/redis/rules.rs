@@ -59,7 +59,8 @@ pub(super) fn needs_memory(table: &CommandTable, command: &Command<'_>) -> bool 
 
 /// Why a readonly or write command must not reach the server.
 fn reason_against(name: &[u8], flags: Flags, command: &Command<'_>) -> Option<&'static str> {
-    // Whoever decides does not make a script of each of them, but refuses what the others would have to.
+    // Whoever decides does not make a script of each of them, but refuses what the others would
+    // have to.
     if command.argc() > IN_PLACE_ARGS_MAX
         && (effects::draws(command) || effects::tells_time(command))
     {
@@ -100,8 +101,8 @@ fn pops_too_many(count: &[u8]) -> bool {
     number(count).is_some_and(|count| count > ARGS_MAX as i64 - 2)
 }
 
-/// The error, in Redis' words, of a command that says where it writes and makes a string longer than
-/// [`STRING_BYTES_MAX`]. What is no number is the server's to refuse.
+/// The error, in Redis' words, of a command that says where it writes and makes a string longer
+/// than [`STRING_BYTES_MAX`]. What is no number is the server's to refuse.
 fn too_long(name: &[u8], command: &Command<'_>) -> Option<&'static str> {
     let args: alloc::vec::Vec<&[u8]> = match name {
         b"SETRANGE" | b"SETBIT" | b"BITFIELD" => command.args().collect(),
@@ -151,8 +152,9 @@ mod tests {
     use super::*;
     use crate::CommandBuf;
 
+    /// What writes far behind the end of a string is refused.
     #[test]
-    fn bug_16_11_what_writes_far_behind_the_end_of_a_string_is_refused() {
+    fn bug_16_11_write_far_behind_a_strings_end_is_refused() {
         let makes = |line: &str| {
             let bytes = CommandBuf::new().encode(1, line.split(' ').map(str::as_bytes)).to_vec();
             let command = Command::parse(&bytes).unwrap();

@@ -5,17 +5,18 @@
 //! live may reach the server (trap T12). Looking for such commands in a script's text finds neither
 //! all of them nor only them. Instead the script runs behind a prologue (`prologue.lua`) that puts
 //! its own `redis.call` and `redis.pcall` in front of the server's: TIME is the ordering node's
-//! clock, times to live are those of our shim, hash tables are read in sorted order, what is drawn at
-//! random is drawn from the record's randomness, and what cannot be made equal is an error. The prologue
-//! is one line, so that errors name the script's own lines; what it needs to know comes as more ARGV, so
-//! that the server caches each script once.
+//! clock, times to live are those of our shim, hash tables are read in sorted order, what is drawn
+//! at random is drawn from the record's randomness, and what cannot be made equal is an error. The
+//! prologue is one line, so that errors name the script's own lines; what it needs to know comes as
+//! more ARGV, so that the server caches each script once.
 //!
-//! **Times to live.** A script that was sent for one key touches no other, and is given that key's deadline. Any
-//! other, and one within a transaction, looks the deadlines of the keys that it touches up in a hash beside the data
-//! ([`DEADLINES_KEY`] in the database of the applied number), which the shim keeps up
-//! ([`crate::backend::Backend::tell_deadlines`]) and the prologue changes. What the replica has to hear of a script,
-//! whether it ended by an error or not, the prologue appends to a list there ([`TOLD_KEY`]); it is read and deleted
-//! within the transaction of the script.
+//! **Times to live.** A script that was sent for one key touches no other, and is given that key's
+//! deadline. Any other, and one within a transaction, looks the deadlines of the keys that it
+//! touches up in a hash beside the data ([`DEADLINES_KEY`] in the database of the applied number),
+//! which the shim keeps up ([`crate::backend::Backend::tell_deadlines`]) and the prologue changes.
+//! What the replica has to hear of a script, whether it ended by an error or not, the prologue
+//! appends to a list there ([`TOLD_KEY`]); it is read and deleted within the transaction of the
+//! script.
 
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
@@ -32,8 +33,8 @@ use crate::script::{declares_allow_oom, declares_no_writes};
 use crate::ttl::REFUSE_COMMAND;
 use crate::{Class, Command, CommandBuf, Context};
 
-/// The script that executes a command which stands in its arguments, its keys as they are stored. No client sends this
-/// text by chance.
+/// The script that executes a command which stands in its arguments, its keys as they are stored.
+/// No client sends this text by chance.
 const AS_A_SCRIPT: &[u8] = b"return redis.pcall(unpack(ARGV)) -- Concord's own";
 /// Most arguments of such a command: Lua's `unpack` gives fewer than 8,000 values.
 pub(crate) const IN_PLACE_ARGS_MAX: usize = 7_000;
@@ -41,7 +42,8 @@ const PROLOGUE: &str = include_str!("prologue.lua");
 /// What stands in it, behind the line that begins so, for a user who may not do everything.
 const ACL: &str = include_str!("acl.lua");
 const ACL_PLACE: &str = "-- (acl.lua";
-/// What the server executes for a command on all keys of one database, where it holds those of others.
+/// What the server executes for a command on all keys of one database, where it holds those of
+/// others.
 const OF_DATABASE: &str = include_str!("databases.lua");
 /// What the server executes for FCALL, behind the prologue.
 const LIBRARY: &str = include_str!("library.lua");
@@ -53,10 +55,12 @@ pub(super) const TOLD_KEY: &[u8] = b"concord:told";
 /// What the prologue's generator of random numbers may begin with: 1 to one less than its modulus.
 const SEEDS: u64 = 2_147_483_646;
 
-/// Scripts that the server knows by their hash: they need not be sent again. It never forgets one before Redis 7.4.
+/// Scripts that the server knows by their hash: they need not be sent again. It never forgets one
+/// before Redis 7.4.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// By their own text, without the prologue, but behind [`sent::MARKER`] where it looks at rules: the hash of what the server was sent, in hex.
+    /// By their own text, without the prologue, but behind [`sent::MARKER`] where it looks at
+    /// rules: the hash of what the server was sent, in hex.
     hashes: BTreeMap<Vec<u8>, [u8; 40]>,
     /// Bytes of all texts.
     bytes: usize,
@@ -68,10 +72,12 @@ pub(super) struct Known {
     pub(super) rights: rights::Known,
 }
 
-/// Whether a text is a script by itself, without its first line `#!lua`; the error for the client if it is none.
+/// Whether a text is a script by itself, without its first line `#!lua`; the error for the client
+/// if it is none.
 pub type Compiler = fn(&[u8]) -> Result<(), Vec<u8>>;
 
-/// Most bytes of scripts of which it is known that the server knows them; beyond, all are sent again.
+/// Most bytes of scripts of which it is known that the server knows them; beyond, all are sent
+/// again.
 const KNOWN_BYTES_MAX: usize = 16 << 20;
 
 impl Known {
@@ -93,7 +99,7 @@ impl Known {
 
 /// What is asked of a script beside what it does.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct ScriptOptions {
     /// It has to tell which keys it touches.
     pub is_copied: bool,
     /// It may find keys of other databases than its own.
@@ -110,9 +116,9 @@ pub(super) fn wrap(
     step: &Step<'_>,
     entropy: u64,
     known: &Known,
-    asked: Asked,
+    asked: ScriptOptions,
 ) -> Option<Vec<Vec<u8>>> {
-    let Asked { is_copied, has_databases, is_heard } = asked;
+    let ScriptOptions { is_copied, has_databases, is_heard } = asked;
     let rules = rules_of(command);
     let mut args: Vec<Vec<u8>> = command.args().map(<[u8]>::to_vec).collect();
     if rules.is_some() {
@@ -201,7 +207,8 @@ fn with_prologue(original: &[u8], looks: bool) -> Vec<u8> {
     script
 }
 
-/// The script that loads a library with this code, and calls the function whose name is the last argument.
+/// The script that loads a library with this code, and calls the function whose name is the last
+/// argument.
 pub(crate) fn script_of_library(code: &[u8], flags: FunctionFlags) -> Vec<u8> {
     let lines = LIBRARY.lines().filter(|line| !line.starts_with("--"));
     let own = lines.collect::<Vec<_>>().join(" ");
@@ -234,8 +241,8 @@ fn quote(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// What the server executes for a text that is no Lua by itself: it might be some behind the prologue, whose function it
-/// could close.
+/// What the server executes for a text that is no Lua by itself: it might be some behind the
+/// prologue, whose function it could close.
 fn saying(error: &[u8]) -> Vec<u8> {
     let mut script = b"return redis.error_reply(".to_vec();
     quote(error, &mut script);
@@ -243,8 +250,8 @@ fn saying(error: &[u8]) -> Vec<u8> {
     script
 }
 
-/// A script that executes `command` as scripts do: what it would draw by the server's clock or at random it draws
-/// from the record. It has [`IN_PLACE_ARGS_MAX`] arguments at most.
+/// A script that executes `command` as scripts do: what it would draw by the server's clock or at
+/// random it draws from the record. It has [`IN_PLACE_ARGS_MAX`] arguments at most.
 pub(crate) fn in_place_of(command: &Command<'_>, class: Class) -> Vec<u8> {
     let eval: &[u8] = if class == Class::Read { b"EVAL_RO" } else { b"EVAL" };
     let args = [eval, AS_A_SCRIPT, b"0"].into_iter().chain(command.args());

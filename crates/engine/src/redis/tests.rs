@@ -321,8 +321,9 @@ fn t11_every_cut_of_the_requests_leaves_each_write_done_once() {
     assert_eq!(lost, 2 * exists_bytes);
 }
 
+/// Every cut of the replies leaves each write done once or the engine lost.
 #[test]
-fn t11_every_cut_of_the_replies_leaves_each_write_done_once_or_the_engine_lost() {
+fn t11_every_cut_of_replies_is_once_or_engine_lost() {
     let verdicts = verdicts(|replies| Cut { replies, ..NEVER });
     // All writes ran: only where no more than the last read was unanswered can it go on.
     let done = verdicts.iter().position(|verdict| *verdict == Verdict::Done).unwrap();
@@ -342,8 +343,9 @@ fn t11_cuts_of_both_directions_at_once() {
     assert!(done > 300, "{done}");
 }
 
+/// Without the kill of the old connection a write runs twice.
 #[test]
-fn t11_without_the_kill_of_the_old_connection_a_write_runs_twice() {
+fn t11_without_killing_the_old_connection_a_write_repeats() {
     let broken = |requests| check(Cut { requests, ..NEVER }, true).is_err();
     assert!((0..1000).any(broken));
 }
@@ -392,8 +394,9 @@ fn an_aborted_write_needs_no_record_and_is_not_suspected_later() {
     assert!(engine.poll().is_some());
 }
 
+/// What is no reply or no transaction is the end of the engine and no panic.
 #[test]
-fn what_is_no_reply_or_no_transaction_is_the_end_of_the_engine_and_no_panic() {
+fn malformed_replies_end_the_engine_without_panic() {
     let inputs = [&b"hello\r\n"[..], b":1\r\n", b"*0\r\n", b"-NOAUTH\r\n"];
     let expected = ["no reply", "without a request", "without a request", "without a request"];
     for (bytes, why) in inputs.into_iter().zip(expected) {

@@ -1,5 +1,5 @@
-//! The categories of commands (ACL CAT), as redis-server 7.0.15 has them: also of commands that are refused here, since
-//! rules name them. Commands of our own are among those that they are like.
+//! The categories of commands (ACL CAT), as redis-server 7.0.15 has them: also of commands that are
+//! refused here, since rules name them. Commands of our own are among those that they are like.
 
 /// The bits of the categories that are about data: the first twelve.
 pub const OF_DATA: u32 = (1 << 12) - 1;

@@ -104,7 +104,7 @@ impl<B: Backend> Shimmed<B> {
                 self.deadlines.clear();
                 self.functions.clear();
                 self.users.clear();
-                self.feed.clear();
+                self.event_buffer.clear();
             }
         }
         reply

@@ -1,4 +1,5 @@
-//! How events get from the backend, and from what becomes of deadlines, into the feed ([`mod@crate::events`]).
+//! The path of events from the backend, and from changes of deadlines, into the feed
+//! ([`mod@crate::events`]).
 
 use alloc::collections::VecDeque;
 
@@ -12,59 +13,60 @@ use crate::plan::Happened;
 pub(super) type Raised = VecDeque<(usize, Event)>;
 
 impl<B: Backend> Shimmed<B> {
-    /// The text that gateways keep was written, at this position of the log, or copied: it may want other events.
+    /// The text that gateways keep was written, at this position of the log, or copied: it may want
+    /// other events.
     pub(super) fn note_wanted(&mut self, position: u64) {
         let nothing = Classes::default();
         let wanted = Classes::of_text(self.users.text());
         let wanted = if wanted.are_told() { wanted } else { nothing };
         let is_built = self.backend.want_events(wanted);
-        self.feed.want(position, if is_built { wanted } else { nothing });
+        self.event_buffer.want(position, if is_built { wanted } else { nothing });
     }
 
     /// What the backend did belongs to the write that is executed.
-    pub(crate) fn feed_raised(&mut self, context: &Context) {
+    pub(crate) fn buffer_raised(&mut self, context: &Context) {
         let mut raised = self.take_raised(context);
-        self.feed_before(&mut raised, usize::MAX);
+        self.buffer_before(&mut raised, usize::MAX);
     }
 
     /// What the backend did in a step.
     pub(super) fn take_raised(&mut self, context: &Context) -> Raised {
-        if !self.feed.is_on() {
+        if !self.event_buffer.is_on() {
             return Raised::default();
         }
-        self.feed.begin(context.position);
+        self.event_buffer.begin(context.position);
         self.backend.take_events().into()
     }
 
     /// What commands before this one did.
-    pub(super) fn feed_before(&mut self, raised: &mut Raised, command: usize) {
+    pub(super) fn buffer_before(&mut self, raised: &mut Raised, command: usize) {
         while let Some((index, _)) = raised.front()
             && *index < command
             && let Some((_, event)) = raised.pop_front()
         {
-            self.feed.push(event);
+            self.event_buffer.push(event);
         }
     }
 
     /// Something that the backend does not know of happened to a key.
     pub(super) fn tell_event(&mut self, happened: Happened, key: &[u8]) {
-        if !self.feed.is_on() {
+        if !self.event_buffer.is_on() {
             return;
         }
         let event = |class, name| Event { class, name, key: key.to_vec() };
         match happened {
-            Happened::Expire => self.feed.push(event(Classes::GENERIC, "expire")),
-            Happened::Persist => self.feed.push(event(Classes::GENERIC, "persist")),
+            Happened::Expire => self.event_buffer.push(event(Classes::GENERIC, "expire")),
+            Happened::Persist => self.event_buffer.push(event(Classes::GENERIC, "persist")),
             Happened::SetInThePast => {
                 // What the backend did in its place.
-                let was_there = self.feed.take_back("del", key);
-                let is_set = self.feed.take_back("set", key);
+                let was_there = self.event_buffer.take_back("del", key);
+                let is_set = self.event_buffer.take_back("set", key);
                 if !was_there && !is_set {
-                    self.feed.push(event(Classes::NEW, "new"));
+                    self.event_buffer.push(event(Classes::NEW, "new"));
                 }
-                self.feed.push(event(Classes::STRING, "set"));
-                self.feed.push(event(Classes::GENERIC, "expire"));
-                self.feed.push(event(Classes::EXPIRED, "expired"));
+                self.event_buffer.push(event(Classes::STRING, "set"));
+                self.event_buffer.push(event(Classes::GENERIC, "expire"));
+                self.event_buffer.push(event(Classes::EXPIRED, "expired"));
             }
         }
     }
@@ -130,8 +132,9 @@ mod tests {
         }
     }
 
+    /// Commands of a transaction are told of one by one with what becomes of deadlines.
     #[test]
-    fn commands_of_a_transaction_are_told_of_one_by_one_with_what_becomes_of_deadlines() {
+    fn transaction_events_and_deadlines_one_by_one() {
         let mut run = Run::new();
         run.say("SET before 1");
         run.want("KEA");

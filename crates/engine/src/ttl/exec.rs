@@ -1,5 +1,5 @@
-//! Several commands as one step (`CONCORD.EXEC`), and writes of several keys: the deadlines of all their
-//! keys are known when the step is planned, and are changed when it has run.
+//! Several commands as one step (`CONCORD.EXEC`), and writes of several keys: the deadlines of all
+//! their keys are known when the step is planned, and are changed when it has run.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -20,8 +20,8 @@ use crate::several::Fate;
 use crate::table::{Flags, UpperName};
 use crate::{Class, Context, Progress, resp, several};
 
-/// Commands that cannot be part of a CONCORD.EXEC: scripts (what they do to the deadline is told for the
-/// whole step only), and the shim's own.
+/// Commands that cannot be part of a CONCORD.EXEC: scripts (what they do to the deadline is told
+/// for the whole step only), and the shim's own.
 const NOT_IN_EXEC: [&[u8]; 5] = [EXEC_COMMAND, EXPIRE_COMMAND, b"EVAL", b"EVALSHA", b"FCALL"];
 
 /// One command of a step.
@@ -31,8 +31,8 @@ struct Part {
     /// How many replies of the backend are its.
     count: usize,
     keys: Vec<Vec<u8>>,
-    /// What it does to the deadlines of some of them, one by one; then `after` does nothing. For each that
-    /// may go, the reply of an EXISTS stands behind the command's own.
+    /// What it does to the deadlines of some of them, one by one; then `after` does nothing. For
+    /// each that may go, the reply of an EXISTS stands behind the command's own.
     fates: Option<(When, Vec<(usize, Fate)>)>,
     /// It clears all deadlines of this database.
     flushes: Option<u8>,
@@ -260,8 +260,8 @@ impl<B: Backend> Shimmed<B> {
         self.start_parts(context, class, original.bytes().to_vec(), commands, reply)
     }
 
-    /// A transaction with scripts, where these are executed here: one command by one, each planned when those
-    /// before it have run.
+    /// A transaction with scripts, where these are executed here: one command by one, each planned
+    /// when those before it have run.
     fn start_each(
         &mut self,
         context: &Context,
@@ -407,7 +407,7 @@ impl<B: Backend> Shimmed<B> {
                     // The backend refused the whole with one error.
                     reply.truncate(start);
                     reply.extend_from_slice(&raw);
-                    self.feed_before(&mut raised, usize::MAX);
+                    self.buffer_before(&mut raised, usize::MAX);
                     return;
                 };
                 length += next;
@@ -415,7 +415,7 @@ impl<B: Backend> Shimmed<B> {
             let (own, behind) = rest.split_at(length);
             rest = behind;
             command += part.count;
-            self.feed_before(&mut raised, command);
+            self.buffer_before(&mut raised, command);
             let at = reply.len();
             reply.extend_from_slice(own);
             if let Some(database) = part.flushes
@@ -440,6 +440,6 @@ impl<B: Backend> Shimmed<B> {
             }
             settled.write(reply, at);
         }
-        self.feed_before(&mut raised, usize::MAX);
+        self.buffer_before(&mut raised, usize::MAX);
     }
 }

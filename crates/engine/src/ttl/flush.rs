@@ -1,6 +1,7 @@
-//! FLUSHDB, where the backend holds keys of several databases and deletes by name: it is asked for the names first, and
-//! nothing else runs until they are deleted. Deleting them takes a server about as long as FLUSHALL; a script that found
-//! and deleted them would be stopped where there are millions.
+//! FLUSHDB, where the backend holds keys of several databases and deletes by name: it is asked for
+//! the names first, and nothing else runs until they are deleted. Deleting them takes a server
+//! about as long as FLUSHALL; a script that found and deleted them would be stopped where there are
+//! millions.
 
 use alloc::vec::Vec;
 

@@ -1,6 +1,6 @@
-//! FUNCTION and FCALL: libraries are the shim's, beside the deadlines ([`mod@crate::functions`]). They are changed and
-//! looked up when an operation starts, in the order of the log, so that a call finds the library that it finds at every
-//! replica.
+//! FUNCTION and FCALL: libraries are the shim's, beside the deadlines ([`mod@crate::functions`]).
+//! They are changed and looked up when an operation starts, in the order of the log, so that a call
+//! finds the library that it finds at every replica.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -163,8 +163,8 @@ impl<B: Backend> Shimmed<B> {
         }
     }
 
-    /// A transaction in which FCALL and FUNCTION are replaced by what the backend knows; `None` if a part is no
-    /// command. Libraries are changed by it.
+    /// A transaction in which FCALL and FUNCTION are replaced by what the backend knows; `None` if
+    /// a part is no command. Libraries are changed by it.
     pub(super) fn resolve(
         &mut self,
         context: &Context,
@@ -213,8 +213,8 @@ impl<B: Backend> Shimmed<B> {
     }
 }
 
-/// The error that a function ended by, where its library was executed as a script: `script: name, on source:line.` in
-/// the place of what the server says of that script.
+/// The error that a function ended by, where its library was executed as a script:
+/// `script: name, on source:line.` in the place of what the server says of that script.
 pub(super) fn name_function(reply: &mut Vec<u8>, start: usize, name: &[u8]) {
     const BEFORE: &[u8] = b" script: ";
     const SHA_BYTES: usize = 40;

@@ -1,6 +1,6 @@
-//! Scripts that may touch any key, where the backend executes them itself: by themselves, and in a transaction.
-//! They look deadlines up in what the backend was told, so that all that may change one is settled before they are
-//! sent; and tell in the end what they changed.
+//! Scripts that may touch any key, where the backend executes them itself: by themselves, and in a
+//! transaction. They look deadlines up in what the backend was told, so that all that may change
+//! one is settled before they are sent; and tell in the end what they changed.
 
 use alloc::vec::Vec;
 
@@ -26,8 +26,8 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Makes of the backend's replies what the client gets. `is_refused`: a script was stopped, and an error is
-    /// replicated, which is then the reply at all replicas, also to a transaction.
+    /// Makes of the backend's replies what the client gets. `is_refused`: a script was stopped, and
+    /// an error is replicated, which is then the reply at all replicas, also to a transaction.
     pub(super) fn settle(&self, is_refused: bool, reply: &mut Vec<u8>, start: usize) {
         if is_refused {
             return;
@@ -127,8 +127,8 @@ impl<B: Backend> Shimmed<B> {
         self.submit_step(context, &step, None, Work::Scripts(answers), reply)
     }
 
-    /// A command of a transaction with scripts: as it is, or as a script if it needs or changes a deadline, or draws.
-    /// `None` if it has too many arguments for that.
+    /// A command of a transaction with scripts: as it is, or as a script if it needs or changes a
+    /// deadline, or draws. `None` if it has too many arguments for that.
     fn beside_scripts(
         &self,
         context: &Context,
@@ -165,8 +165,8 @@ impl<B: Backend> Shimmed<B> {
         }
     }
 
-    /// What the scripts of a step told; `is_known`: the backend knows what they changed. What they published comes
-    /// in front of the reply.
+    /// What the scripts of a step told; `is_known`: the backend knows what they changed. What they
+    /// published comes in front of the reply.
     pub(super) fn hear(
         &mut self,
         told: &[Told],

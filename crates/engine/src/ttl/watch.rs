@@ -1,10 +1,10 @@
-//! WATCH: `CONCORD.DIGEST` answers a digest of each of its keys, and `CONCORD.WATCHED` at the beginning of a
-//! `CONCORD.EXEC` has the digests that keys must still have. A digest covers the value, and when it is due; a
-//! key that was changed and changed back counts as unchanged, unless its client has read it in between: gateways see
-//! to that.
+//! WATCH: `CONCORD.DIGEST` answers a digest of each of its keys, and `CONCORD.WATCHED` at the
+//! beginning of a `CONCORD.EXEC` has the digests that keys must still have. A digest covers the
+//! value, and when it is due; a key that was changed and changed back counts as unchanged, unless
+//! its client has read it in between: gateways see to that.
 //!
-//! A digest hangs on nothing but what the key holds (Redis' DEBUG DIGEST-VALUE), so that it may be read at
-//! one replica and compared at all of them.
+//! A digest hangs on nothing but what the key holds (Redis' DEBUG DIGEST-VALUE), so that it may be
+//! read at one replica and compared at all of them.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -58,7 +58,8 @@ fn digest_in(reply: &[u8]) -> Option<&[u8]> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Makes of the backend's replies the digests of keys with these deadlines, for a reader at `now_ms`.
+/// Makes of the backend's replies the digests of keys with these deadlines, for a reader at
+/// `now_ms`.
 fn digests(
     deadlines: impl Iterator<Item = Option<u64>>,
     now_ms: u64,
@@ -151,7 +152,8 @@ impl<B: Backend> Shimmed<B> {
         let args = || wanted.iter().flat_map(|wanted| wanted.args().skip(1));
         // Nothing else ran since they were looked at.
         let deadlines = args().step_by(2).map(|key| self.deadlines.of(key));
-        // A write runs at the time that its record says, when a key may be due that is not deleted yet.
+        // A write runs at the time that its record says, when a key may be due that is not deleted
+        // yet.
         let now_ms = if class == Class::Write { context.now_ms } else { 0 };
         let Some(digests) = digests(deadlines, now_ms, found) else {
             return self.refuse(

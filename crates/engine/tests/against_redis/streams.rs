@@ -1,5 +1,5 @@
-//! Streams and consumer groups against a real redis-server. Ids are given, so that both have the same; what
-//! shows a clock is not compared.
+//! Streams and consumer groups against a real redis-server. Ids are given, so that both have the
+//! same; what shows a clock is not compared.
 
 use super::*;
 
@@ -118,7 +118,8 @@ fn without_clock(args: &[Vec<u8>], reply: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether a number and the next one are the time and the count of a delivery: a name or an id is before them.
+/// Whether a number and the next one are the time and the count of a delivery: a name or an id is
+/// before them.
 fn is_pair(lines: &[Vec<u8>], at: usize) -> bool {
     !lines[at - 1].starts_with(b":") && !lines[at - 1].starts_with(b"*")
 }

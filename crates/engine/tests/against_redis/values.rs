@@ -29,8 +29,8 @@ const GEO: &[&str] = &[
     "ZRANGE {K} 0 -1 WITHSCORES",
 ];
 
-/// Redis leaves the order of equal distances open where it sorts a part; a score that is a distance may differ in
-/// its last bit.
+/// Redis leaves the order of equal distances open where it sorts a part; a score that is a distance
+/// may differ in its last bit.
 fn same(args: &[Vec<u8>], mine: &[u8], theirs: &[u8]) -> bool {
     if mine == theirs || equal_within_clocks(args, mine, theirs) {
         return true;
@@ -163,8 +163,9 @@ fn hyperloglogs_have_the_bytes_of_redis() {
     });
 }
 
+/// Hyperloglogs count as those of redis and counting changes none.
 #[test]
-fn hyperloglogs_count_as_those_of_redis_and_counting_changes_none() {
+fn hyperloglog_counts_match_redis() {
     let Some(server) = Server::start(&[]) else {
         println!("SKIPPED: there is no {SERVER} on this machine (apt install redis-server)");
         return;

@@ -246,8 +246,9 @@ fn compare(p: &mut Pair, database: u8, scripts: &[&str]) {
     p.assert_equal(&["all"]);
 }
 
+/// Keys that begin like a prefix have their own names in scripts.
 #[test]
-fn keys_that_begin_like_a_prefix_have_their_own_names_in_scripts() {
+fn prefix_like_keys_in_scripts() {
     for database in [0, 2] {
         compare(
             &mut Pair::new(),
@@ -291,7 +292,8 @@ fn what_a_script_loads_is_in_its_database_too() {
     for database in [0, 3] {
         let mut p = Pair::new();
         compare(&mut p, database, &scripts);
-        // What lies behind the wrapper; and a text that closes what it stands in, which is not executed.
+        // What lies behind the wrapper; and a text that closes what it stands in, which is not
+        // executed.
         for script in [
             "return getmetatable(redis).__index.call('SET', 'k', 1)",
             "return getmetatable(_G).__index.redis.call('SET', 'k', 1)",

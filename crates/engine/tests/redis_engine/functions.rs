@@ -160,8 +160,9 @@ fn a_call_finds_the_library_that_is_before_it_in_the_log() {
     assert_eq!(p.write_encoded(any(&call), &call), ":78\r\n");
 }
 
+/// Of a transaction that is refused nothing happens to libraries.
 #[test]
-fn of_a_transaction_that_is_refused_nothing_happens_to_libraries() {
+fn refused_transaction_changes_no_library() {
     let mut p = pair();
     let refused = exec(&[&["FUNCTION", "LOAD", &answering(1)], &["CONFIG", "GET", "x"]]);
     let reply = p.write_encoded(refused, &["refused"]);
@@ -193,8 +194,9 @@ fn a_function_that_may_write_where_memory_is_short_does() {
     assert_eq!(p.write_encoded(any(&call), &call), "+OK\r\n");
 }
 
+/// A function that is stopped beside a change of libraries is the end of its replica.
 #[test]
-fn a_function_that_is_stopped_beside_a_change_of_libraries_is_the_end_of_its_replica() {
+fn stopped_function_beside_library_change_ends_replica() {
     let text = "#!lua name=l\nredis.register_function('f', function() while true do end end)";
     let mut p = pair();
     let load = ["FUNCTION", "LOAD", text];

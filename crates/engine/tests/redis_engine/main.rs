@@ -246,8 +246,9 @@ impl Pair {
     }
 }
 
+/// Writes and reads in order with the applied number beside the data.
 #[test]
-fn writes_and_reads_in_order_with_the_applied_number_beside_the_data() {
+fn ordered_writes_and_reads_with_the_applied_number() {
     let mut r = Replica::new(true);
     assert_eq!(r.write(&["SET", "k", "v"]), "+OK\r\n");
     assert_eq!(r.read(&["GET", "k"]), "$1\r\nv\r\n");
@@ -478,8 +479,9 @@ fn a_restarted_server_is_lost_and_a_strange_one_is_refused() {
     assert!(refused(&[], true).contains("start it empty"));
 }
 
+/// A database that someone emptied is noticed at the next connection.
 #[test]
-fn a_database_that_someone_emptied_is_noticed_at_the_next_connection() {
+fn emptied_database_is_noticed_on_reconnect() {
     let mut r = Replica::new(true);
     r.write(&["SET", "k", "v"]);
     r.server.cli(&["FLUSHALL"]);
@@ -683,8 +685,9 @@ fn scripts_cannot_part_the_replicas() {
     assert_eq!(p.head.engine.next_expiry_ms(), None);
 }
 
+/// A script that touches another key fails in the words of redis cluster.
 #[test]
-fn bug_15_12_a_script_that_touches_another_key_fails_in_the_words_of_redis_cluster() {
+fn bug_15_12_undeclared_key_fails_as_in_redis_cluster() {
     let mut p = Pair::new();
     for call in [
         "'INCR', 'other'",
@@ -825,8 +828,9 @@ fn a_copy_taken_while_writes_go_on_is_equal() {
     assert_eq!(digest(&from.server), digest(&to.server));
 }
 
+/// No string is made longer than a reply by appending or in scripts.
 #[test]
-fn bug_16_17_no_string_is_made_longer_than_a_reply_by_appending_or_in_scripts() {
+fn bug_16_17_strings_are_bounded_by_a_replys_length() {
     let mut replica = Replica::new(true);
     assert_eq!(replica.write(&["SETRANGE", "k", "67108799", "x"]), ":67108800\r\n");
     let refused = "-ERR string exceeds maximum allowed size";

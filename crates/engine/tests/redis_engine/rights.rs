@@ -68,8 +68,9 @@ fn scripts_of_users_answer_as_on_a_plain_server() {
 const NO_KEY: &str = "-ERR The user executing the script can't access at least one of the keys";
 const NO_COMMAND: &str = "-ERR The user executing the script can't run this command";
 
+/// Rules hold for scripts of one key in transactions and for functions.
 #[test]
-fn rules_hold_for_scripts_of_one_key_in_transactions_and_for_functions() {
+fn rules_hold_for_scripts_and_functions() {
     let mut p = functions::pair();
     let rules = sent("~a* -@all +get +incr +memory|usage");
     // As a gateway sends one that touches its key alone.

@@ -375,8 +375,9 @@ fn many_changed_deadlines_are_told_in_between() {
     assert_eq!(p.head.server.cli(&["-n", "1", "HLEN", "concord:deadlines"]), "4999");
 }
 
+/// A connection that breaks under scripts loses and repeats nothing.
 #[test]
-fn t11_a_connection_that_breaks_under_scripts_loses_and_repeats_nothing() {
+fn t11_connection_loss_under_scripts() {
     for cut in [1, 300, 9_000, 30_000, 100_000] {
         let mut r = Replica::new(true);
         r.write(&["SET", "k", "v", "EX", "100"]);
@@ -638,8 +639,9 @@ fn bug_18_7_what_stands_in_a_scripts_arguments_has_not_too_many() {
     p.assert_equal(&["all"]);
 }
 
+/// A flush in a script leaves nothing untold that a later script tells.
 #[test]
-fn bug_18_8_a_flush_in_a_script_leaves_nothing_untold_that_a_later_script_tells() {
+fn bug_18_8_flush_in_a_script_reports_everything() {
     let mut r = Replica::new(true);
     let eval = |script: &str| any(&["EVAL", script, "0"]);
     r.run(Class::Write, &eval("return 1"));
@@ -654,8 +656,9 @@ fn bug_18_8_a_flush_in_a_script_leaves_nothing_untold_that_a_later_script_tells(
     assert_eq!(r.server.cli(&["-n", "1", "HLEN", "concord:deadlines"]), "0");
 }
 
+/// A script of one key in a transaction touches no other.
 #[test]
-fn bug_18_9_a_script_of_one_key_in_a_transaction_touches_no_other() {
+fn bug_18_9_one_key_script_in_a_transaction() {
     let mut p = Pair::new();
     let other = "KEYS[1] = 'b' return redis.call('SET', KEYS[1], 1)";
     let of_one = encode(&["EVAL", other, "1", "a"]);
@@ -676,7 +679,8 @@ fn bug_18_9_a_script_of_one_key_in_a_transaction_touches_no_other() {
     p.assert_equal(&["all"]);
 }
 
-/// Executes a script without an end at `r`, stops it, and waits for its end or for that of the engine.
+/// Executes a script without an end at `r`, stops it, and waits for its end or for that of the
+/// engine.
 pub(super) fn stop(r: &mut Replica, class: Class, command: &[u8]) -> Option<Completion> {
     r.server.cli(&["CONFIG", "SET", "lua-time-limit", "20"]);
     assert_eq!(r.submit(class, command), None);
@@ -694,8 +698,9 @@ pub(super) fn stop(r: &mut Replica, class: Class, command: &[u8]) -> Option<Comp
     None
 }
 
+/// A script that was stopped answers alike at all replicas.
 #[test]
-fn bug_18_11_a_script_that_was_stopped_answers_alike_at_all_replicas() {
+fn bug_18_11_stopped_script_answers_alike() {
     let endless = "while true do end";
     // Alone in a transaction: EXEC is an error, at the backups too.
     let mut p = Pair::new();
@@ -780,7 +785,7 @@ fn digests_are_told_as_of_before_and_behind_a_script() {
 
 /// The reply of a script that nested deeper than 32 was taken for that to the whole transaction.
 #[test]
-fn bug_18_36_a_deep_reply_in_a_transaction_is_an_element_of_its_reply() {
+fn bug_18_36_deep_reply_in_a_transaction_is_an_element() {
     let mut p = Pair::new();
     let deep = "local t = {} for i = 1, 40 do t = {t} end return t";
     let reply = p.exec(&[&["SET", "a", "1"], &["EVAL", deep, "0"], &["GET", "a"]]);
@@ -910,7 +915,8 @@ pub(super) fn compile(code: &[u8]) -> Result<(), Vec<u8>> {
     }
 }
 
-/// The server would end by it, as by an error without a text: it closes the function that it stands in.
+/// The server would end by it, as by an error without a text: it closes the function that it stands
+/// in.
 #[test]
 fn bug_18_34_a_text_that_is_no_script_by_itself_is_not_executed() {
     let mut p = Pair::new();

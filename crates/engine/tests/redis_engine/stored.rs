@@ -1,4 +1,4 @@
-//! What a command stores into another key, or restores, and what becomes of times to live.
+//! Commands that store into another key or restore one, and the times to live of these keys.
 
 use super::*;
 

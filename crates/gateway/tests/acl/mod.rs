@@ -178,8 +178,9 @@ fn the_default_user_has_requirepass_until_somebody_changes_it() {
     assert!(say(&mut w, 3, &["AUTH two"]).starts_with("-ERR AUTH <password> called without any"));
 }
 
+/// What another gateway changed is seen within a second and never lost.
 #[test]
-fn what_another_gateway_changed_is_seen_within_a_second_and_never_lost() {
+fn remote_change_is_seen_within_a_second() {
     let mut w = shared(4);
     assert_eq!(say(&mut w, 1, &["ACL SETUSER bob on nopass +get"]), "+OK\r\n");
     // Its gateway is not heard here.
@@ -231,8 +232,9 @@ fn idle_clients_are_disconnected_if_that_is_wanted() {
     assert!(w.gateway.wants_close(ConnectionId(1)) && !w.gateway.wants_close(ConnectionId(2)));
 }
 
+/// A change that changes nothing here goes to the rack all the same.
 #[test]
-fn bug_18_41_a_change_that_changes_nothing_here_goes_to_the_rack_all_the_same() {
+fn bug_18_41_no_op_change_is_still_sent() {
     let mut w = shared(7);
     assert_eq!(say(&mut w, 1, &["ACL SETUSER bob on nopass +get"]), "+OK\r\n");
     // Another gateway, which is not heard here, gives bob a right and makes eve.
@@ -247,8 +249,9 @@ fn bug_18_41_a_change_that_changes_nothing_here_goes_to_the_rack_all_the_same() 
     assert_eq!(say(&mut w, 1, &["ACL DELUSER tom"]), ":1\r\n");
 }
 
+/// A command that was sent in part goes on whatever the rules are by now.
 #[test]
-fn bug_18_42_a_command_that_was_sent_in_part_goes_on_whatever_the_rules_are_by_now() {
+fn bug_18_42_partly_sent_command_ignores_new_rules() {
     let mut w = World::with(8, |config| {
         (config.splits_reads, config.client.reads_max) = (true, 100);
     });
@@ -282,8 +285,9 @@ fn bug_18_44_an_error_is_no_answer_to_who_the_users_are() {
     assert_eq!(say(&mut w, 1, &[]), "+PONG\r\n");
 }
 
+/// Users that the rack has lost are forgotten and can be made anew.
 #[test]
-fn bug_18_45_users_that_the_rack_has_lost_are_forgotten_and_can_be_made_anew() {
+fn bug_18_45_lost_users_are_forgotten_and_recreated() {
     let mut w = shared(10);
     assert_eq!(say(&mut w, 1, &["ACL SETUSER bob on", "ACL SETUSER eve on"]), "+OK\r\n+OK\r\n");
     // The last second before a power cut is lost, or all of it.

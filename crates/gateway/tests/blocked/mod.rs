@@ -37,7 +37,8 @@ fn each_waits_for_its_element_in_the_order_in_which_they_came() {
     assert_eq!(heard(&mut w, 4), ":0 ");
 }
 
-/// How many requests with tries of several were executed since this was asked last, and how many with one.
+/// How many requests with tries of several were executed since this was asked last, and how many
+/// with one.
 fn tries(world: &mut World) -> (usize, usize) {
     let log = world.executed();
     let count = |name: &str| log.iter().filter(|line| line.starts_with(name)).count();
@@ -66,8 +67,9 @@ fn those_who_wait_for_one_key_try_together_in_their_order() {
     assert_eq!(heard(&mut w, 9), ":3 :4 :0 ");
 }
 
+/// Those who hear another version of the protocol or wait for more keys try by themselves.
 #[test]
-fn those_who_hear_another_version_of_the_protocol_or_wait_for_more_keys_try_by_themselves() {
+fn other_protocol_or_more_keys_try_alone() {
     let mut w = world(6);
     say(&mut w, 2, "HELLO 3");
     heard(&mut w, 2);
@@ -82,14 +84,16 @@ fn those_who_hear_another_version_of_the_protocol_or_wait_for_more_keys_try_by_t
     assert_eq!(all, [reply(1, 'a'), of_3, reply(3, 'c'), reply(4, 'd'), reply(5, 'e')]);
 }
 
+/// Who goes while several try together takes nothing from the others.
 #[test]
-fn who_goes_while_several_try_together_takes_nothing_from_the_others() {
+fn leaving_a_joint_try_takes_nothing() {
     for gone in [vec![2], vec![3], vec![2, 3]] {
         let mut w = world(5);
         (1..=4).for_each(|id| say(&mut w, id, "BLPOP q 0"));
         w.delay_ns = (4 * MS, 4 * MS);
         w.input(5, b"RPUSH q a b c\r\n");
-        // It is there after 4 ms, the hint and so the first try at 8 ms, its reply and so the next two at 16 ms, theirs at 24 ms.
+        // It is there after 4 ms, the hint and so the first try at 8 ms, its reply and so the next
+        // two at 16 ms, theirs at 24 ms.
         w.run_for(18 * MS);
         assert_eq!(heard(&mut w, 1), "*2 $1 q $1 a ");
         gone.iter().for_each(|id| w.gateway.closed(ConnectionId(*id)));
@@ -248,8 +252,9 @@ fn streams_are_waited_for_by_each_reader_and_by_one_of_a_group() {
     assert_eq!(heard(&mut w, 1), "+OK +QUEUED *1 *-1 ", "within MULTI it does not wait");
 }
 
+/// A wait ends when its time is over and errors are those of redis.
 #[test]
-fn a_wait_ends_when_its_time_is_over_and_errors_are_those_of_redis() {
+fn wait_ends_in_time_with_redis_errors() {
     let mut w = world(2);
     say(&mut w, 1, "BLPOP k 0.1");
     assert_eq!(heard(&mut w, 1), "");
@@ -274,8 +279,9 @@ fn a_wait_ends_when_its_time_is_over_and_errors_are_those_of_redis() {
     assert!(heard(&mut w, 1).starts_with("-WRONGTYPE"));
 }
 
+/// A key that becomes of another type is waited for and so are the others.
 #[test]
-fn a_key_that_becomes_of_another_type_is_waited_for_and_so_are_the_others() {
+fn key_of_another_type_is_waited_for() {
     let mut w = world(2);
     say(&mut w, 1, "BLPOP a b 0");
     say(&mut w, 2, "SET a v");
@@ -295,8 +301,9 @@ fn a_key_that_becomes_of_another_type_is_waited_for_and_so_are_the_others() {
     assert_eq!(heard(&mut w, 2), ":1 ");
 }
 
+/// Nothing of its connection overtakes it and within multi it does not wait.
 #[test]
-fn nothing_of_its_connection_overtakes_it_and_within_multi_it_does_not_wait() {
+fn nothing_overtakes_and_multi_does_not_wait() {
     let mut w = world(2);
     say(&mut w, 1, "SET x 1\r\nBLPOP k 0\r\nINCR x\r\nPING");
     assert_eq!(heard(&mut w, 1), "+OK ");
@@ -360,8 +367,9 @@ fn what_nobody_tells_of_is_found_all_the_same() {
     assert_eq!(tried, 1, "who waits for what does not come asks no more than whether it is there");
 }
 
+/// A rack that does not answer is no reason to lose or to wait for ever.
 #[test]
-fn a_rack_that_does_not_answer_is_no_reason_to_lose_or_to_wait_for_ever() {
+fn silent_rack_loses_nothing_and_ends() {
     let mut w = world(3);
     say(&mut w, 1, "BLPOP k 0");
     w.store.mood = Mood::Dead;
@@ -392,8 +400,8 @@ fn more_than_eight_keys_are_looked_at_eight_at_a_time() {
     assert!(w.store.log.iter().all(|(.., all_keys)| !all_keys));
 }
 
-/// Whatever the order and the loss of what is told: each element is popped once, and nobody waits while there
-/// is one.
+/// Whatever the order and the loss of what is told: each element is popped once, and nobody waits
+/// while there is one.
 #[test]
 fn elements_go_to_one_each_and_nobody_waits_for_what_is_there() {
     for seed in 0..40 {

@@ -24,8 +24,9 @@ fn replies_are_left_out_where_the_client_says_so() {
     assert_eq!(say(&mut w, 1, &["MGET a b"]), "*2\r\n$1\r\n1\r\n$-1\r\n");
 }
 
+/// A read in parts that waited for room has no reply either.
 #[test]
-fn bug_18_69_a_read_in_parts_that_waited_for_room_has_no_reply_either() {
+fn bug_18_69_reply_off_covers_a_queued_partial_read() {
     let mut w = World::with(5, |config| {
         (config.splits_reads, config.client.reads_max) = (true, 10);
     });
@@ -258,7 +259,8 @@ fn slow_commands_are_logged() {
         "SLOWLOG RESET",
     ];
     assert_eq!(args, expected, "{log}");
-    // Those that a client must wait for come with how long; fewer are kept once there is room for fewer.
+    // Those that a client must wait for come with how long; fewer are kept once there is room for
+    // fewer.
     say(&mut w, 1, &["CONFIG SET slowlog-max-len 2"]);
     assert_eq!(say(&mut w, 1, &["SLOWLOG LEN"]), ":2\r\n");
     assert!(say(&mut w, 1, &["SLOWLOG GET 1"]).starts_with("*1\r\n*6\r\n:"));

@@ -92,7 +92,8 @@ impl Store {
         self.engine = Shimmed::new(Memory::new(0));
     }
 
-    /// A write by somebody of whom the gateway hears nothing: another gateway, or a key's time that has come.
+    /// A write by somebody of whom the gateway hears nothing: another gateway, or a key's time that
+    /// has come.
     pub fn write_elsewhere(&mut self, args: &[&[u8]]) {
         let encoded = CommandBuf::new().encode(1, args.iter().copied()).to_vec();
         let command = Command::parse(&encoded).unwrap();

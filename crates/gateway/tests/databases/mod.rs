@@ -137,8 +137,9 @@ fn replies_name_keys_as_the_client_does() {
     assert!(explained.contains("$1 s *1 "), "{explained}");
 }
 
+/// A transaction selects for what is queued behind it and for the connection once it is executed.
 #[test]
-fn a_transaction_selects_for_what_is_queued_behind_it_and_for_the_connection_once_it_is_executed() {
+fn select_within_a_transaction() {
     let mut w = World::new(5);
     let lines = ["SET k 0", "MULTI", "SELECT 1", "SET k 1", "SELECT 2", "SET k 2", "EXEC"];
     let queued = "+QUEUED ".repeat(4);

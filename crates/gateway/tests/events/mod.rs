@@ -1,4 +1,5 @@
-//! Keyspace events: who asks the rack for them, when a subscription begins, and what the setting does.
+//! Keyspace events: who asks the rack for them, when a subscription begins, and what the setting
+//! does.
 
 use concord_core::{MS, SEC};
 
@@ -79,8 +80,9 @@ fn a_subscription_begins_where_events_end_by_then() {
     assert_eq!(words(&mut w, 3), "*3 $7 message $16 __keyspace@3__:a $5 lpush ");
 }
 
+/// Whoever listens when events are turned on hears all up to where they are turned off.
 #[test]
-fn whoever_listens_when_events_are_turned_on_hears_all_up_to_where_they_are_turned_off() {
+fn listener_hears_events_from_on_to_off() {
     let mut w = shared(3);
     say(&mut w, 2, &["PSUBSCRIBE __keyevent*"]);
     let on_and_off = [
@@ -104,8 +106,9 @@ fn whoever_listens_when_events_are_turned_on_hears_all_up_to_where_they_are_turn
     );
 }
 
+/// What cannot be read at once is told later and a subscription does not wait for ever.
 #[test]
-fn what_cannot_be_read_at_once_is_told_later_and_a_subscription_does_not_wait_for_ever() {
+fn delayed_events_and_bounded_subscription() {
     let mut w = shared(4);
     say(&mut w, 1, &["CONFIG SET notify-keyspace-events KEA"]);
     say(&mut w, 2, &["SUBSCRIBE __keyevent@0__:set"]);

@@ -1,4 +1,5 @@
-//! Publish and subscribe over several gateways, which lose, double and delay what they tell each other.
+//! Publish and subscribe over several gateways, which lose, double and delay what they tell each
+//! other.
 
 use concord_client::ClientConfig;
 use concord_core::{Duration, Instant, MS, Machine, Now, Rng, SEC};
@@ -179,8 +180,9 @@ fn what_is_published_at_one_gateway_is_heard_at_all() {
     assert_eq!(w.heard(2, 2), ":2 :1 ", "one that is gone does not count, a pattern does");
 }
 
+/// Who was counted hears it though he unsubscribes in the same batch.
 #[test]
-fn who_was_counted_hears_it_though_he_unsubscribes_in_the_same_batch() {
+fn counted_subscriber_hears_despite_unsubscribe() {
     let mut w = World::new(1, 4);
     w.connect(0, 1);
     w.connect(0, 2);
@@ -282,8 +284,9 @@ fn a_subscription_that_is_answered_holds_at_all_gateways() {
     }
 }
 
+/// A gateway that is gone holds nobody up and hears again when it is back.
 #[test]
-fn a_gateway_that_is_gone_holds_nobody_up_and_hears_again_when_it_is_back() {
+fn gone_gateway_delays_nobody() {
     let mut w = World::new(2, 5);
     w.connect(0, 1);
     w.connect(1, 2);
@@ -333,7 +336,8 @@ fn a_subscriber_who_does_not_read_is_disconnected() {
     panic!("it is still there");
 }
 
-/// What waits behind a message that other gateways have not heard of begins when they have, in its own place.
+/// What waits behind a message that other gateways have not heard of begins when they have, in its
+/// own place.
 #[test]
 fn what_waits_behind_a_message_begins_in_its_own_place() {
     let mut w = World::new(1, 9);
@@ -361,9 +365,10 @@ fn a_transaction_publishes_when_it_is_executed() {
     assert_eq!(w.heard(0, 1), "", "nothing of what is not executed");
 }
 
-/// docs/bugs.md, 18.51: a transaction without keys did not wait for what was sent before it.
+/// docs/internals/bugs.md, 18.51: a transaction without keys did not wait for what was sent before
+/// it.
 #[test]
-fn bug_18_51_a_transaction_publishes_behind_what_was_sent_before_it() {
+fn bug_18_51_transaction_publishes_after_earlier_messages() {
     for before in ["SET k v", "MULTI\r\nGET k\r\nPUBLISH c first\r\nEXEC"] {
         let mut w = common::World::new(1);
         w.connect(2);
@@ -379,8 +384,8 @@ fn bug_18_51_a_transaction_publishes_behind_what_was_sent_before_it() {
     }
 }
 
-/// docs/bugs.md, 18.52: of two gateways one took the other for gone, and forgot its subscribers; the other one had heard it all
-/// the time, and did not tell it of them again.
+/// docs/internals/bugs.md, 18.52: of two gateways one took the other for gone, and forgot its
+/// subscribers; the other one had heard it all the time, and did not tell it of them again.
 #[test]
 fn bug_18_52_who_was_deaf_is_told_again_who_has_subscribed() {
     let mut w = World::new(2, 11);
@@ -399,10 +404,11 @@ fn bug_18_52_who_was_deaf_is_told_again_who_has_subscribed() {
     assert_eq!(w.heard(0, 1), "*3 $7 message $1 c $5 again ");
 }
 
-/// docs/bugs.md, 18.53: a late packet of a gateway's earlier process was taken for that of another new one. What had come of the
-/// living one was forgotten, never sent again, and waited for: no SUBSCRIBE and no PUBLISH was answered any more.
+/// docs/internals/bugs.md, 18.53: a late packet of a gateway's earlier process was taken for that
+/// of another new one. What had come of the living one was forgotten, never sent again, and waited
+/// for: no SUBSCRIBE and no PUBLISH was answered any more.
 #[test]
-fn bug_18_53_a_late_packet_of_an_earlier_process_changes_nothing() {
+fn bug_18_53_late_packet_of_an_earlier_process() {
     let mut w = World::new(2, 12);
     w.connect(0, 1);
     w.say(0, 1, "SUBSCRIBE old");
@@ -423,10 +429,10 @@ fn bug_18_53_a_late_packet_of_an_earlier_process_changes_nothing() {
     assert!(w.heard(0, 7).starts_with("*3"), "what goes on is acknowledged");
 }
 
-/// docs/bugs.md, 18.54: a SUBSCRIBE that waited for a gateway was answered when another process was heard in its place, which did
-/// not know of it.
+/// docs/internals/bugs.md, 18.54: a SUBSCRIBE that waited for a gateway was answered when another
+/// process was heard in its place, which did not know of it.
 #[test]
-fn bug_18_54_a_subscription_is_answered_when_the_next_process_knows_of_it() {
+fn bug_18_54_subscription_is_answered_when_known() {
     for seed in 0..40 {
         let mut w = World::new(2, 400 + seed);
         w.loss = 20;

@@ -84,8 +84,9 @@ fn a_rack_that_does_not_answer_makes_all_that_was_read_invalid() {
     assert_eq!(say(&mut w, 1, &["GET a"]), "_ ");
 }
 
-/// Every value that a client holds is the one that the rack has, once nothing was written for a second or so:
-/// whatever was read and written when, by whom, within transactions and scripts, with any delays.
+/// Every value that a client holds is the one that the rack has, once nothing was written for a
+/// second or so: whatever was read and written when, by whom, within transactions and scripts, with
+/// any delays.
 #[test]
 fn no_client_keeps_an_old_value() {
     for (seed, how) in (0..60).zip(["", "NOLOOP", "OPTOUT", "BCAST"].iter().cycle()) {
@@ -254,9 +255,9 @@ fn somebody_else_is_told_instead() {
     assert!(say(&mut w, 1, &["CLIENT TRACKINGINFO"]).contains("$15 broken_redirect"));
 }
 
-/// docs/bugs.md, 18.66: cashews does so.
+/// docs/internals/bugs.md, 18.66: cashews does so.
 #[test]
-fn bug_18_66_a_connection_that_redirects_to_itself_is_told_once_it_has_subscribed() {
+fn bug_18_66_self_redirect_is_told_after_subscribing() {
     for (options, reads) in [(" BCAST PREFIX a", false), ("", true)] {
         let mut w = World::new(9);
         w.connect(2);

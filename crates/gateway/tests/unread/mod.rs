@@ -33,7 +33,8 @@ fn deaf(w: &mut World, ids: &Range<u64>, commands: &[u8], gap_ns: Duration) {
 /// 8 MB.
 const MUCH: &[u8] = b"MGET k0 k1 k2 k3\r\nMGET k0 k1 k2 k3\r\n";
 
-/// Clients that each ask for 8 MB and read nothing, until they hold half of the room: they get 2 MiB a second.
+/// Clients that each ask for 8 MB and read nothing, until they hold half of the room: they get 2
+/// MiB a second.
 fn crowd(w: &mut World, ids: &Range<u64>) {
     deaf(w, ids, MUCH, 10 * MS);
     while w.gateway.reply_bytes().0 < REPLIES_BYTES_MAX / 2 {
@@ -50,8 +51,9 @@ fn close_given_up(w: &mut World, ids: &Range<u64>) {
     }
 }
 
+/// What a client does not read is bounded and comes when it reads.
 #[test]
-fn bug_16_4_what_a_client_does_not_read_is_bounded_and_comes_when_it_reads() {
+fn bug_16_4_unread_bytes_are_bounded_and_arrive_later() {
     let (keys, bytes, commands) = (20, 400_000, 10);
     let mut w = with_long_values(keys, bytes);
     w.connect(2);
@@ -79,8 +81,9 @@ fn bug_16_4_what_a_client_does_not_read_is_bounded_and_comes_when_it_reads() {
     assert!(held == 0 && most < bound, "{held} of {most}");
 }
 
+/// A write that ended while its reply waited is in nobodys way.
 #[test]
-fn bug_15_30_a_write_that_ended_while_its_reply_waited_is_in_nobodys_way() {
+fn bug_15_30_write_that_ended_while_its_reply_waited() {
     let mut w = World::with(1, |config| config.limits.output_bytes_max = 1_000);
     for key in [&b"k0"[..], b"k1", b"k2"] {
         w.input(1, &request(&[b"SET", key, &[b'v'; 400_000]]));
@@ -98,8 +101,9 @@ fn bug_15_30_a_write_that_ended_while_its_reply_waited_is_in_nobodys_way() {
     assert!(got.contains("$400000"), "{} bytes: {:?}", got.len(), got.get(..200));
 }
 
+/// Those who do not read leave room for others and are given up when it ends.
 #[test]
-fn bug_16_4_those_who_do_not_read_leave_room_for_others_and_are_given_up_when_it_ends() {
+fn bug_16_4_unread_clients_leave_room_and_are_closed() {
     let mut w = with_long_values(4, 1_000_000);
     // Each wants 8 MB: more than there is.
     let ids = 2..300;
@@ -127,8 +131,9 @@ fn bug_16_4_those_who_do_not_read_leave_room_for_others_and_are_given_up_when_it
     assert_eq!(w.gateway.client().unanswered(), 0, "nothing is left of those who went");
 }
 
+/// Under pressure few replies are fetched and clients are given up one by one.
 #[test]
-fn bug_16_4_under_pressure_few_replies_are_fetched_and_clients_are_given_up_one_by_one() {
+fn bug_16_4_pressure_fetches_few_replies_and_closes_one_by_one() {
     let mut w = with_long_values(4, 1_000_000);
     let ids = 2..600;
     crowd(&mut w, &ids);
@@ -180,8 +185,9 @@ fn get(w: &mut World, id: u64, times: usize) {
     }
 }
 
+/// Beside a crowd that does not read who comes does not wait and the crowd is paced.
 #[test]
-fn bug_16_4_beside_a_crowd_that_does_not_read_who_comes_does_not_wait_and_the_crowd_is_paced() {
+fn bug_16_4_newcomers_do_not_wait_beside_a_crowd() {
     let mut w = with_long_values(4, 1_000_000);
     // A client that reads: it asks again when it has a long reply.
     get(&mut w, 1, 2);
@@ -240,7 +246,7 @@ fn bug_16_4_beside_a_crowd_that_does_not_read_who_comes_does_not_wait_and_the_cr
 
 /// Newcomers find more room than others, and may not keep these from their turn for ever.
 #[test]
-fn bug_16_4i_while_clients_keep_coming_one_that_came_before_has_its_turn() {
+fn bug_16_4i_earlier_client_gets_its_share_beside_newcomers() {
     let mut w = with_long_values(4, 1_000_000);
     deaf(&mut w, &(2..14), b"GET k0\r\n", MS);
     w.connect(14);
@@ -256,8 +262,9 @@ fn bug_16_4i_while_clients_keep_coming_one_that_came_before_has_its_turn() {
     assert!(w.gateway.counters().replies_paced > 0, "nobody waits");
 }
 
+/// A crowd that does not read gets little from the beginning and is not tried.
 #[test]
-fn bug_16_4h_a_crowd_that_does_not_read_gets_little_from_the_beginning_and_is_not_tried() {
+fn bug_16_4h_crowd_gets_little_from_the_beginning() {
     let mut w = with_long_values(4, 1_000_000);
     let began = w.at;
     let ids = 2..302;
@@ -268,7 +275,8 @@ fn bug_16_4h_a_crowd_that_does_not_read_gets_little_from_the_beginning_and_is_no
     let (reads, put_off) =
         (w.gateway.client().counters().reads, w.gateway.counters().reads_put_off);
     assert!(reads < 60 && put_off > 240, "{reads} reads, {put_off} put off");
-    // What was long is short by now: its readers are served in their turn, and nobody waits for that any more.
+    // What was long is short by now: its readers are served in their turn, and nobody waits for
+    // that any more.
     w.input(1, b"SET k0 short\r\n");
     w.run_for(10 * MS);
     w.connect(1_000);

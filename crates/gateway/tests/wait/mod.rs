@@ -110,8 +110,9 @@ fn a_change_of_the_members_makes_it_enough() {
     assert_eq!(w.asked, asked);
 }
 
+/// A controller that is silent costs a moment and what it said last counts.
 #[test]
-fn a_controller_that_is_silent_costs_a_moment_and_what_it_said_last_counts() {
+fn silent_controller_costs_a_moment() {
     let mut w = world(config(1, Protocol::Vr, 5));
     assert_eq!(waiting(&mut w, 1, "WAIT 1 0"), ":2 ");
     w.config = None;

@@ -115,7 +115,7 @@ impl Path {
     }
 }
 
-/// docs/bugs.md, 2.
+/// docs/internals/bugs.md, 2.
 #[test]
 fn bug_2_a_path_that_was_cut_is_not_taken_for_a_slow_one() {
     let mut path = Path::new(250 * US);
@@ -147,8 +147,9 @@ fn resent_percent(path: &mut Path, for_ns: Duration) -> u64 {
     100 * (path.sender.resent - resent) / (path.sent - sent) as u64
 }
 
+/// Neither a slow peer nor one that pauses is sent everything twice.
 #[test]
-fn neither_a_slow_peer_nor_one_that_pauses_is_sent_everything_twice() {
+fn slow_peer_is_not_sent_everything_twice() {
     for latency_ns in [50 * MS, 100 * MS, 400 * MS] {
         let mut path = Path::new(250 * US);
         assert_eq!(resent_percent(&mut path, 500 * MS), 0);
@@ -163,7 +164,8 @@ fn neither_a_slow_peer_nor_one_that_pauses_is_sent_everything_twice() {
     }
 }
 
-/// docs/bugs.md, 3: who passes a batch on at its end only makes those behind it wait for all of it.
+/// docs/internals/bugs.md, 3: who passes a batch on at its end only makes those behind it wait for
+/// all of it.
 #[test]
 fn bug_3_full_packets_go_out_in_the_middle_of_a_batch() {
     let mut path = Path::new(250 * US);
@@ -199,7 +201,8 @@ fn in_flight(count: u64) -> (Sender, Log) {
     (sender, log)
 }
 
-/// What a sender sends when it hears that all below `next` arrived, and of the others those in `held`.
+/// What a sender sends when it hears that all below `next` arrived, and of the others those in
+/// `held`.
 fn acknowledge(sender: &mut Sender, log: &Log, at_ms: u64, next: u64, held: u64) -> Vec<u64> {
     let ack = Ack {
         epoch: Epoch(1),
@@ -209,7 +212,7 @@ fn acknowledge(sender: &mut Sender, log: &Log, at_ms: u64, next: u64, held: u64)
         held,
         applied: Position(next - 1),
         committed: Position(0),
-        life: 0,
+        entry: 0,
         is_short: false,
         queue: 0,
     };
@@ -228,8 +231,9 @@ fn numbers(packets: &[(Addr, Vec<u8>)]) -> Vec<u64> {
     packets.iter().map(|(_, bytes)| Data::parse(bytes).unwrap().link_seq).collect()
 }
 
+/// A packet is lost once three later ones are there and a round trip has passed.
 #[test]
-fn a_packet_is_lost_once_three_later_ones_are_there_and_a_round_trip_has_passed() {
+fn loss_needs_three_later_packets_and_a_round_trip() {
     for (at_ms, held, lost) in [
         (6, 0b11, vec![]),
         (6, 0b111, vec![1]),
@@ -246,8 +250,9 @@ fn a_packet_is_lost_once_three_later_ones_are_there_and_a_round_trip_has_passed(
     }
 }
 
+/// The time out is four deviations above the round trip and doubles up to a second.
 #[test]
-fn the_time_out_is_four_deviations_above_the_round_trip_and_doubles_up_to_a_second() {
+fn timeout_has_four_deviations_and_doubles() {
     let (mut sender, log) = in_flight(3);
     assert_eq!(sender.deadline(), Instant(25 * MS), "5 and 4 times 5 ms before anything is known");
     assert_eq!(time_out(&mut sender, &log, Instant(25 * MS - 1)), []);
@@ -272,8 +277,9 @@ fn the_time_out_is_four_deviations_above_the_round_trip_and_doubles_up_to_a_seco
     assert_eq!(sender.deadline(), Instant::NEVER, "nothing is in flight");
 }
 
+/// After a time out what was in flight goes again two for each that arrives.
 #[test]
-fn after_a_time_out_what_was_in_flight_goes_again_two_for_each_that_arrives() {
+fn after_a_timeout_two_go_for_each_arrival() {
     let (mut sender, log) = in_flight(8);
     assert_eq!(time_out(&mut sender, &log, Instant(25 * MS)), [1]);
     assert_eq!(acknowledge(&mut sender, &log, 26, 2, 0), [2, 3]);
@@ -287,8 +293,9 @@ fn after_a_time_out_what_was_in_flight_goes_again_two_for_each_that_arrives() {
     assert_eq!(acknowledge(&mut sender, &log, 27, 6, 0), []);
 }
 
+/// The window grows with what arrives and is halved when all of it was lost.
 #[test]
-fn the_window_grows_with_what_arrives_and_is_halved_when_all_of_it_was_lost() {
+fn window_grows_and_halves_when_all_is_lost() {
     let (mut sender, log) = in_flight(5_000);
     assert_eq!(sender.in_flight.len(), 256);
     acknowledge(&mut sender, &log, 1, 101, 0);
@@ -318,8 +325,9 @@ fn what_nobody_can_have_said_is_ignored() {
     assert_eq!((sender.oldest, sender.first_needed()), (9, Position(9)));
 }
 
+/// What the peer has from elsewhere is not sent unless it is under way.
 #[test]
-fn what_the_peer_has_from_elsewhere_is_not_sent_unless_it_is_under_way() {
+fn records_known_from_elsewhere_are_skipped() {
     let (mut sender, log) = in_flight(3);
     sender.skip_to(Position(9));
     assert_eq!(sender.next.0, Position(4), "some are under way");
@@ -335,8 +343,9 @@ fn piece(link_seq: u64, first: bool, last: bool, piece: &[u8]) -> Data<'_> {
     Data { epoch, from, stream: 0, link_seq, committed, first, last, piece }
 }
 
+/// Pieces are joined in order whatever the order in which they came and each once.
 #[test]
-fn pieces_are_joined_in_order_whatever_the_order_in_which_they_came_and_each_once() {
+fn pieces_join_in_any_order() {
     let mut receiver = Receiver::new(NodeId(1), 0);
     let mut got: Vec<Vec<u8>> = Vec::new();
     let mut take = |receiver: &mut Receiver, data: &Data<'_>| {
@@ -364,8 +373,9 @@ fn pieces_are_joined_in_order_whatever_the_order_in_which_they_came_and_each_onc
     assert_eq!(receiver.take(&piece(2, true, false, b"b"), nothing), Err(BrokenStream));
 }
 
+/// What came too early is told in 64 bits and held within a bound.
 #[test]
-fn what_came_too_early_is_told_in_64_bits_and_held_within_a_bound() {
+fn early_packets_in_64_bits_and_bounded() {
     let mut receiver = Receiver::new(NodeId(1), 0);
     for seq in [3, 4, 65, 66] {
         assert_eq!(receiver.offer(&piece(seq, true, true, b"x")), Arrival::Held);
@@ -395,7 +405,7 @@ fn a_late_packet_of_one_stream_is_none_of_another() {
 
 /// The window had no room for all pieces of a record.
 #[test]
-fn a_record_whose_first_pieces_have_gone_is_finished_in_the_middle_of_a_batch() {
+fn record_in_pieces_finishes_in_mid_batch() {
     let mut path = Path::new(250 * US);
     let pumped = |path: &mut Path| {
         let mut out: Vec<(Addr, Vec<u8>)> = Vec::new();
@@ -415,8 +425,9 @@ fn a_record_whose_first_pieces_have_gone_is_finished_in_the_middle_of_a_batch() 
     assert_eq!(pumped(&mut path), (2, (Position(4), 0)), "each ends a packet");
 }
 
+/// Several records share a packet up to where they are to be sent and go again together.
 #[test]
-fn several_records_share_a_packet_up_to_where_they_are_to_be_sent_and_go_again_together() {
+fn records_share_packets_and_resend_together() {
     let mut path = Path::new(250 * US);
     (0..5).for_each(|_| path.log.push(&[0; 100], 0));
     let (now, none) = (Instant(0), Position(0));
@@ -476,8 +487,9 @@ fn the_window_is_never_below_16() {
     assert_eq!(sender.window, 16);
 }
 
+/// What a peer applied never falls and its last word counts of its disk.
 #[test]
-fn what_a_peer_applied_never_falls_and_its_last_word_counts_of_its_disk() {
+fn applied_never_falls_and_disk_word_is_last() {
     let (mut sender, log) = in_flight(8);
     acknowledge(&mut sender, &log, 1, 5, 0);
     assert_eq!(sender.applied, Position(4));

@@ -79,8 +79,9 @@ mod tests {
 
     use super::*;
 
+    /// An answer speaks for reads that came before its query and for no later one.
     #[test]
-    fn an_answer_speaks_for_reads_that_came_before_its_query_and_for_no_later_one() {
+    fn answer_covers_reads_before_its_query() {
         let mut asking = Asking::default();
         assert!(!asking.is_due() && asking.retry_at() == Instant::NEVER);
         asking.push(vec![1]);

@@ -1,10 +1,11 @@
-//! The copy of the state that a replica has, or makes of a member's while writes go on (traps T4, T5).
+//! The copy of the state that a replica has, or makes of a member's while writes go on (traps T4,
+//! T5).
 //!
-//! It gets records from its feeder from the copy's first position on. While a chunk of objects is under
-//! way, records wait in the log: a chunk taken at position p is installed exactly between the records p
-//! and p + 1. So of each record it is known whether its object is here (then it is executed) or yet to
-//! come (then it is not, and the chunk will show what it did). Who executes nothing has no result: those
-//! are learned at the end.
+//! It gets records from its feeder from the copy's first position on. While a chunk of objects is
+//! under way, records wait in the log: a chunk taken at position p is installed exactly between the
+//! records p and p + 1. So of each record it is known whether its object is here (then it is
+//! executed) or yet to come (then it is not, and the chunk will show what it did). Who executes
+//! nothing has no result: those are learned at the end.
 
 use alloc::vec::Vec;
 
@@ -29,7 +30,7 @@ enum Stage {
     /// All objects are here; some results of the client table are not.
     Results,
     /// The state is that of the log.
-    Whole,
+    Complete,
 }
 
 /// The copy.
@@ -71,7 +72,7 @@ impl Default for Copy {
     fn default() -> Copy {
         Copy {
             attempt: 0,
-            stage: Stage::Whole,
+            stage: Stage::Complete,
             streamed: false,
             committed: Position(0),
             part: None,
@@ -87,8 +88,8 @@ impl Copy {
     }
 
     /// Whether the state is that of the log.
-    pub(super) fn is_whole(&self) -> bool {
-        self.stage == Stage::Whole
+    pub(super) fn is_caught_up(&self) -> bool {
+        self.stage == Stage::Complete
     }
 
     /// Whether what is here is of no use.
@@ -112,7 +113,7 @@ impl Copy {
             Stage::Stale | Stage::Table => 0,
             Stage::Objects(from) => (from * 99 / PLACE_END) as u8,
             Stage::Results => 99,
-            Stage::Whole => 100,
+            Stage::Complete => 100,
         }
     }
 
@@ -124,7 +125,7 @@ impl Copy {
     }
 
     /// What is here is of no use: it is to begin anew.
-    pub(super) fn spoil(&mut self) {
+    pub(super) fn invalidate(&mut self) {
         self.stage = Stage::Stale;
         self.part = None;
         self.streamed = false;
@@ -144,12 +145,12 @@ impl Copy {
             Stage::Table => Some(PART_TABLE),
             Stage::Objects(from) => Some(PART_OBJECTS + from),
             Stage::Results => Some(PART_RESULTS),
-            Stage::Stale | Stage::Whole => None,
+            Stage::Stale | Stage::Complete => None,
         }
     }
 
-    /// What is to be asked now. A log whose end may still move, since something is pending that this
-    /// replica ordered itself, is not gone on from.
+    /// What is to be asked now. A log whose end may still move, since something is pending that
+    /// this replica ordered itself, is not gone on from.
     pub(super) fn question(&mut self, is_pending: bool) -> Option<Question> {
         let attempt = self.attempt;
         let is_begun = !matches!(self.stage, Stage::Stale | Stage::Table);
@@ -204,7 +205,7 @@ impl Copy {
             Stage::Table => Some(Ready::Table(position, part.into_bytes())),
             Stage::Objects(_) => Some(Ready::Objects(position, part.into_bytes())),
             Stage::Results => Some(Ready::Results(part.into_bytes())),
-            Stage::Stale | Stage::Whole => None,
+            Stage::Stale | Stage::Complete => None,
         }
     }
 
@@ -227,20 +228,20 @@ impl Copy {
 
     /// The results are here, and so the whole state.
     pub(super) fn has_results(&mut self) {
-        self.stage = Stage::Whole;
+        self.stage = Stage::Complete;
     }
 
     /// What can be executed of a record, by which of its objects are here.
     pub(super) fn executable(&self, record: &Record<'_>, guards: Guards) -> Executable {
         match self.stage {
             Stage::Objects(from) => Executable::of(record, from, guards),
-            Stage::Stale | Stage::Table | Stage::Results | Stage::Whole => Executable::Whole,
+            Stage::Stale | Stage::Table | Stage::Results | Stage::Complete => Executable::All,
         }
     }
 
-    /// Whether this replica may be made a member, which has executed all up to `executed`: it has all of
-    /// the state, and of the log what it heard is committed.
+    /// Whether this replica may be made a member, which has executed all up to `executed`: it has
+    /// all of the state, and of the log what it heard is committed.
     pub(super) fn is_done(&self, executed: Position) -> bool {
-        self.stage == Stage::Whole && self.streamed && executed >= self.committed
+        self.stage == Stage::Complete && self.streamed && executed >= self.committed
     }
 }

@@ -22,8 +22,8 @@ use concord_wire::record::Record;
 use concord_wire::{Flags, Packet, Reason, Repr, Sink, Status};
 
 use super::Replica;
+use crate::pending::PendingWrite;
 use crate::setup::Phase;
-use crate::turn::Turn;
 
 impl<E: Engine> Replica<E> {
     /// Whether writes are executed here only once they are committed. The tail's execution is the
@@ -56,10 +56,10 @@ impl<E: Engine> Replica<E> {
 
     /// Head: a write takes its place. What becomes of it (a retry, too late, refused) every replica
     /// decides alike when it executes the record.
-    pub(super) fn order_held(&mut self, turn: &Turn, command: &[u8]) {
-        let record = turn.record(self.role.epoch(), command, &[]);
+    pub(super) fn order_held(&mut self, operation: &PendingWrite, command: &[u8]) {
+        let record = operation.record(self.role.epoch(), command, &[]);
         let command = if record.refused == Status::Ok { command } else { &[] };
-        self.append(turn, command, &[]);
+        self.append(operation, command, &[]);
         self.count.writes_ordered += 1;
         self.hold(&Record { command, ..record });
     }
@@ -104,7 +104,7 @@ impl<E: Engine> Replica<E> {
             bytes.extend_from_slice(held);
             match Record::parse(&bytes) {
                 Ok(record) => self.follow(&record, sink),
-                Err(_) => self.leave(),
+                Err(_) => self.fail_stop(),
             }
             if self.phase == Phase::Left {
                 break;
@@ -177,8 +177,8 @@ impl<E: Engine> Replica<E> {
     }
 
     /// Tail: all that was executed here is committed. Trap T25: said only to members of its own
-    /// epoch, and under a lease: a tail that was removed does not know what was committed since, nor
-    /// does one that has just joined.
+    /// epoch, and under a lease: a tail that was removed does not know what was committed since,
+    /// nor does one that has just joined.
     pub(super) fn on_version_query(
         &mut self,
         now: Now,
@@ -188,9 +188,9 @@ impl<E: Engine> Replica<E> {
         let guards = self.setup.guards;
         let fenced = self.role.is_epoch(query.epoch) || !guards.on(Guard::VersionEpoch);
         let leased = self.is_leased(now) || !guards.on(Guard::VersionLease);
-        let whole = self.whole || !guards.on(Guard::Whole);
+        let caught_up = self.caught_up || !guards.on(Guard::CaughtUp);
         let settled = self.is_settled() || !guards.on(Guard::DurableReads);
-        let may_say = fenced && leased && whole && settled;
+        let may_say = fenced && leased && caught_up && settled;
         if self.phase != Phase::Open || !self.role.is_reader() || !may_say {
             self.count.version_refused += 1;
             return;
@@ -203,8 +203,8 @@ impl<E: Engine> Replica<E> {
         sink.send(query.asker, &self.scratch);
     }
 
-    /// Whether all that was agreed when the epoch opened is committed: of that, some may have been committed,
-    /// and shown, before.
+    /// Whether all that was agreed when the epoch opened is committed: of that, some may have been
+    /// committed, and shown, before.
     fn is_settled(&self) -> bool {
         let end = self.opening.agreed();
         !self.journal.delays_commits() || end.is_some_and(|end| self.committed.0 >= end.position)

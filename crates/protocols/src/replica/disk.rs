@@ -1,6 +1,6 @@
-//! What becomes durable, and what is done once it is (trap T7): the tail, the primary, whoever is alone
-//! commits what is on every disk; each member of a chain tells the next up to where the logs from the head to
-//! its own are; snapshots of the own state are taken part by part.
+//! The disk's completions and their consequences (trap T7): the tail, the primary, whoever is alone
+//! commits what is on every disk; each member of a chain tells the next up to where the logs from
+//! the head to its own are; snapshots of the own state are taken part by part.
 
 use concord_core::machine::Persist;
 use concord_core::{Guard, Now, Position};
@@ -32,8 +32,8 @@ impl<E: Engine> Replica<E> {
         if self.phase != Phase::Open {
             return;
         }
-        if !self.whole {
-            self.note_whole();
+        if !self.caught_up {
+            self.note_caught_up();
         }
         // The primary waits to hear of it.
         if self.role.is_protocol(Protocol::PrimaryBackup) {
@@ -52,8 +52,8 @@ impl<E: Engine> Replica<E> {
         self.streams.acknowledge();
     }
 
-    /// Whether writes are refused that this replica orders, or hears of last: its disk has no room, or that of one
-    /// after it.
+    /// Whether writes are refused that this replica orders, or hears of last: its disk has no room,
+    /// or that of one after it.
     pub(super) fn refuses_writes(&self) -> bool {
         (self.journal.is_short() || self.streams.is_short())
             && self.setup.guards.on(Guard::DiskRoom)
@@ -72,7 +72,7 @@ impl<E: Engine> Replica<E> {
     /// The disk failed, for good: the replica leaves.
     pub fn disk_failed(&mut self) {
         self.journal.die();
-        self.leave();
+        self.fail_stop();
     }
 
     /// Up to where what was executed here is on this disk.
@@ -114,8 +114,8 @@ impl<E: Engine> Replica<E> {
         self.answer_committed(now, sink);
     }
 
-    /// Tells the next one in the chain up to where all logs from the head on are durable. What is known to be
-    /// committed is no news.
+    /// Tells the next one in the chain up to where all logs from the head on are durable. What is
+    /// known to be committed is no news.
     fn tell_durable(&mut self, now: Now, sink: &mut impl Sink) {
         let next =
             self.role.others().find(|m| self.role.is_successor(concord_core::NodeId(m.node)));
@@ -130,8 +130,8 @@ impl<E: Engine> Replica<E> {
         sink.send(to, &self.scratch);
     }
 
-    /// The predecessor says up to where its own log, and those of all before it, are durable; it is told that
-    /// this was heard. Or the successor tells that.
+    /// The predecessor says up to where its own log, and those of all before it, are durable; it is
+    /// told that this was heard. Or the successor tells that.
     pub(super) fn on_durable(&mut self, said: &Durable, sink: &mut impl Sink) {
         let addr = self.role.member_addr(said.from).filter(|_| self.role.is_epoch(said.epoch));
         let Some(to) = addr.filter(|_| self.phase == Phase::Open) else {
@@ -151,7 +151,7 @@ impl<E: Engine> Replica<E> {
     /// Takes the next part of a snapshot, if one is due, or under way.
     fn take_snapshot(&mut self) {
         let Some(number) = self.journal.part_wanted() else { return };
-        if !self.whole || !self.serving.engine.prepare_copy() {
+        if !self.caught_up || !self.serving.engine.prepare_copy() {
             return;
         }
         self.journal.begin_part(Position(self.submitted.position));

@@ -1,9 +1,10 @@
 //! Epochs: who is a member, and how members agree on one log before they go on (traps T2 to T5).
 //!
-//! An epoch opens at a member when (1) the head has heard the end of every member's log, has fetched
-//! what a longer one holds and said so, and (2) no node outside the epoch can still hold a lease that
-//! this member granted. A change of the switch is an epoch like any other, so that all members have
-//! agreed to refuse the old switch's fast reads before the new one sends anything (Harmonia §6.3).
+//! An epoch opens at a member when (1) the head has heard the end of every member's log, has
+//! fetched what a longer one holds and said so, and (2) no node outside the epoch can still hold a
+//! lease that this member granted. A change of the switch is an epoch like any other, so that all
+//! members have agreed to refuse the old switch's fast reads before the new one sends anything
+//! (Harmonia §6.3).
 
 use alloc::vec::Vec;
 
@@ -52,12 +53,12 @@ impl<E: Engine> Replica<E> {
                 return;
             }
             // It is out: what is here is of no use, but another copy may be.
-            self.spoil_copy();
+            self.invalidate_copy();
         }
         let was_member = matches!(self.phase, Phase::Opening | Phase::Open);
-        self.whole &= was_member;
+        self.caught_up &= was_member;
         self.streams.close();
-        self.feeds.begin(!config.joining.is_empty());
+        self.source.begin(!config.joining.is_empty());
         self.serving.engine.end_copy();
         self.journal.end_snapshot();
         self.leases.close();
@@ -77,9 +78,9 @@ impl<E: Engine> Replica<E> {
             }
             return;
         }
-        if !self.copy.is_whole() {
+        if !self.copy.is_caught_up() {
             // It was let in on the word of a copy that it has given up since.
-            return self.leave();
+            return self.fail_stop();
         }
         self.phase = Phase::Opening;
         self.execute_held(sink);
@@ -109,7 +110,8 @@ impl<E: Engine> Replica<E> {
         Membership::EpochState { epoch, from, end: self.ordered.log.end(), ask, waits }
     }
 
-    /// Whether a member waits for its disk, as far as was said: the head has heard all when it opens the epoch.
+    /// Whether a member waits for its disk, as far as was said: the head has heard all when it
+    /// opens the epoch.
     fn is_group_waited_for(&self) -> bool {
         self.journal.is_waited_for() || self.opening.is_waited_for()
     }
@@ -194,7 +196,7 @@ impl<E: Engine> Replica<E> {
         self.phase = Phase::Open;
         self.count.epochs_opened += 1;
         self.journal.open(self.role.predecessor().is_none(), self.is_group_waited_for());
-        self.note_whole();
+        self.note_caught_up();
         let me = self.role.node();
         let others: Vec<NodeId> = self.role.others().map(|m| NodeId(m.node)).collect();
         self.leases.open(now.instant, others.iter().copied());
@@ -206,9 +208,9 @@ impl<E: Engine> Replica<E> {
         }
         let has_all = |end: &LogEnd| end.position >= self.ordered.log.end().position;
         if ends.len() == others.len() && ends.iter().all(|(_, end)| has_all(end)) {
-            // What was committed in an earlier epoch and executed while this one opened. (Where a member lags,
-            // it is let go of with the next commit.)
-            self.let_go();
+            // What was committed in an earlier epoch and executed while this one opened. (Where a
+            // member lags, it is let go of with the next commit.)
+            self.truncate_log();
         }
         if self.role.is_head() {
             self.opening.begin_telling(others);
@@ -241,16 +243,16 @@ impl<E: Engine> Replica<E> {
         let is_longer = position > self.ordered.end();
         let agrees = self.ordered.log.hash_at(position) == Some(end.hash);
         if !is_longer && !agrees && self.setup.guards.on(Guard::EpochAgreement) {
-            return self.say_apart(epoch, addr, sink);
+            return self.say_log_mismatch(epoch, addr, sink);
         }
         self.streams.add(Sender::new(me, epoch, (node, addr), position, 0));
     }
 
     /// A member's log is not ours, or too short for it.
-    fn say_apart(&mut self, epoch: Epoch, addr: Addr, sink: &mut impl Sink) {
+    fn say_log_mismatch(&mut self, epoch: Epoch, addr: Addr, sink: &mut impl Sink) {
         self.count.members_apart += 1;
         let from = self.role.node().0;
-        let apart = CopyMessage::Apart { epoch: epoch.0, from, attempt: 0 };
+        let apart = CopyMessage::LogMismatch { epoch: epoch.0, from, attempt: 0 };
         self.send_control(addr, &apart, sink);
     }
 
@@ -318,14 +320,14 @@ impl<E: Engine> Replica<E> {
         if self.phase == Phase::Joining && !self.copy.is_streamed() {
             return;
         }
-        let Ok(record) = Record::parse(bytes) else { return self.part_ways() };
+        let Ok(record) = Record::parse(bytes) else { return self.on_log_mismatch() };
         match self.ordered.fit(&record, bytes) {
             // The members' ends were told while records were on their way.
             Fit::Known => return,
             // Another history than the one before (trap T5): only a snapshot could mend it.
-            Fit::Gap => return self.part_ways(),
+            Fit::Gap => return self.on_log_mismatch(),
             Fit::Mismatch if self.setup.guards.on(Guard::EpochAgreement) => {
-                return self.part_ways();
+                return self.on_log_mismatch();
             }
             Fit::Mismatch | Fit::Next => {}
         }
@@ -340,10 +342,10 @@ impl<E: Engine> Replica<E> {
         self.follow(&record, sink);
     }
 
-    /// Longest wins (trap T5): the head asks for the records that another member has beyond its own. A
-    /// record may have hundreds of fragments (trap T17): what has come is kept, and only what is missing
-    /// is asked for. The last one of a question leads to the next question, so that a lost fragment costs
-    /// a round trip and not a time-out.
+    /// Longest wins (trap T5): the head asks for the records that another member has beyond its
+    /// own. A record may have hundreds of fragments (trap T17): what has come is kept, and only
+    /// what is missing is asked for. The last one of a question leads to the next question, so that
+    /// a lost fragment costs a round trip and not a time-out.
     pub(super) fn fetch_longer(&mut self, now: Now, sink: &mut impl Sink) {
         self.take_fetched(now, sink);
         if !self.role.is_head() || !self.setup.guards.on(Guard::EpochAgreement) {
@@ -372,9 +374,10 @@ impl<E: Engine> Replica<E> {
         }
         let log = &self.ordered.log;
         let Some((record, hash)) = log.record(position).zip(log.hash_at(position)) else {
-            if position <= log.oldest() && self.setup.guards.on(Guard::FetchApart) {
-                // It came with a copy, which has what was committed only: the head lacks some of that.
-                self.say_apart(epoch, addr, sink);
+            if position <= log.oldest() && self.setup.guards.on(Guard::FetchLogMismatch) {
+                // It came with a copy, which has what was committed only: the head lacks some of
+                // that.
+                self.say_log_mismatch(epoch, addr, sink);
             }
             return;
         };
@@ -410,8 +413,8 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Takes the record that was fetched, once nothing is pending: a write that this replica ordered
-    /// itself may still move the end of its log.
+    /// Takes the record that was fetched, once nothing is pending: a write that this replica
+    /// ordered itself may still move the end of its log.
     fn take_fetched(&mut self, now: Now, sink: &mut impl Sink) {
         if self.phase != Phase::Opening || !self.queue.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! What comes in, and whose it is: clients' packets, the stream of records, and what the controller, the
+//! The dispatch of inputs: clients' packets, the stream of records, and what the controller, the
 //! members and those who join say.
 
 use concord_core::{Epoch, Guard, Instant, NodeId, Now, Position};
@@ -163,8 +163,8 @@ impl<E: Engine> Replica<E> {
             CopyMessage::Resumed { epoch, from, attempt } => {
                 self.on_resumed(now, Epoch(epoch), (NodeId(from), attempt), sink);
             }
-            CopyMessage::Apart { epoch, from, attempt } => {
-                self.on_apart(now, Epoch(epoch), NodeId(from), attempt);
+            CopyMessage::LogMismatch { epoch, from, attempt } => {
+                self.on_log_mismatch_message(now, Epoch(epoch), NodeId(from), attempt);
             }
             CopyMessage::Ask { epoch, from, attempt, part, index } => {
                 self.on_copy_ask(Epoch(epoch), (NodeId(from), attempt), part, index, sink);
@@ -197,7 +197,7 @@ impl<E: Engine> Replica<E> {
             Ok(Arrival::InOrder) => {}
             Ok(Arrival::Held) => self.count.link_held += 1,
             Ok(Arrival::Dropped) => self.count.link_dropped += 1,
-            Err(BrokenStream) => self.part_ways(),
+            Err(BrokenStream) => self.on_log_mismatch(),
         }
         if self.phase == Phase::Joining && self.copy.is_streamed() {
             self.streams.put_receiver(receiver);
@@ -225,8 +225,8 @@ impl<E: Engine> Replica<E> {
         }
         let (known, scratch) = ((&self.ordered.log, self.committed), &mut self.scratch);
         let Some(resent) = self.streams.on_ack(now.instant, ack, known, scratch, sink) else {
-            if !self.feeds.on_ack(now.instant, ack, known, scratch, sink) {
-                self.say_apart_again(ack.from, sink);
+            if !self.source.on_ack(now.instant, ack, known, scratch, sink) {
+                self.repeat_log_mismatch(ack.from, sink);
             }
             return;
         };

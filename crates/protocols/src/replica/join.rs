@@ -1,5 +1,5 @@
-//! Joining: a replica copies the state of a member ([`super::copy`]) while writes go on, and is made a
-//! member when it has all of it (traps T4, T5). Until then it answers nothing.
+//! Joining: a replica copies the state of a member ([`super::copy`]) while writes go on, and is
+//! made a member when it has all of it (traps T4, T5). Until then it answers nothing.
 
 use alloc::vec::Vec;
 
@@ -36,7 +36,7 @@ impl<E: Engine> Replica<E> {
         if self.copy.is_stale() && self.queue.is_empty() {
             self.begin_anew();
         }
-        let Some(feeder) = self.role.reader().map(|m| m.addr) else { return };
+        let Some(donor) = self.role.reader().map(|m| m.addr) else { return };
         let Some(question) = self.copy.question(!self.queue.is_empty()) else { return };
         let (epoch, from) = (self.role.epoch().0, self.role.node().0);
         let message = match question {
@@ -47,7 +47,7 @@ impl<E: Engine> Replica<E> {
                 CopyMessage::Ask { epoch, from, attempt, part, index }
             }
         };
-        self.send_control(feeder, &message, sink);
+        self.send_control(donor, &message, sink);
     }
 
     /// What is here is given up.
@@ -72,12 +72,12 @@ impl<E: Engine> Replica<E> {
     }
 
     /// The copy is of no use: it begins anew.
-    pub(super) fn spoil_copy(&mut self) {
-        self.copy.spoil();
+    pub(super) fn invalidate_copy(&mut self) {
+        self.copy.invalidate();
         self.streams.close_receiver();
     }
 
-    fn is_from_feeder(&self, epoch: Epoch, from: NodeId) -> bool {
+    fn is_from_donor(&self, epoch: Epoch, from: NodeId) -> bool {
         self.phase == Phase::Joining
             && self.role.is_epoch(epoch)
             && self.role.reader().is_some_and(|m| m.node == from.0)
@@ -91,7 +91,7 @@ impl<E: Engine> Replica<E> {
         (from, attempt): (NodeId, u64),
         sink: &mut impl Sink,
     ) {
-        if !self.is_from_feeder(epoch, from) || !self.copy.is_resumed(attempt) {
+        if !self.is_from_donor(epoch, from) || !self.copy.is_resumed(attempt) {
             return;
         }
         self.count.copies_resumed += 1;
@@ -103,25 +103,32 @@ impl<E: Engine> Replica<E> {
         self.keep_joining(now, sink);
     }
 
-    fn begin_stream(&mut self, now: Now, feeder: NodeId) {
+    fn begin_stream(&mut self, now: Now, donor: NodeId) {
         self.copy.begin_stream();
-        let receiver = Receiver::new(feeder, self.copy.attempt());
+        let receiver = Receiver::new(donor, self.copy.attempt());
         self.streams.receive(now.instant, Some(receiver));
     }
 
     /// The log is not the sender's, or too short for it: a joining replica copies anew, a member
     /// leaves.
-    pub(super) fn on_apart(&mut self, now: Now, epoch: Epoch, from: NodeId, attempt: u64) {
+    pub(super) fn on_log_mismatch_message(
+        &mut self,
+        now: Now,
+        epoch: Epoch,
+        from: NodeId,
+        attempt: u64,
+    ) {
         let is_own = attempt == self.copy.attempt();
         match self.phase {
-            Phase::Joining if self.is_from_feeder(epoch, from) && is_own => {
-                self.spoil_copy();
+            Phase::Joining if self.is_from_donor(epoch, from) && is_own => {
+                self.invalidate_copy();
                 self.next_retry = now.instant;
             }
-            // A head is told so where it asked for a record, and may have got it from another member since.
+            // A head is told so where it asked for a record, and may have got it from another
+            // member since.
             Phase::Opening | Phase::Open
                 if self.role.is_head() && !self.opening.lacks(self.ordered.end()) => {}
-            Phase::Opening | Phase::Open if self.role.is_epoch(epoch) => self.leave_diverged(),
+            Phase::Opening | Phase::Open if self.role.is_epoch(epoch) => self.fail_stop_diverged(),
             Phase::Joining | Phase::Opening | Phase::Open | Phase::Out | Phase::Left => {}
         }
     }
@@ -156,15 +163,15 @@ impl<E: Engine> Replica<E> {
         };
         match installed {
             Some(()) => self.keep_joining(now, sink),
-            None => self.spoil_copy(),
+            None => self.invalidate_copy(),
         }
     }
 
     fn join_table(&mut self, now: Now, position: Position, bytes: &[u8]) -> Option<()> {
         let end = self.install_table(now, position, bytes)?;
         self.journal.copied(&part(end, PART_TABLE, bytes));
-        let feeder = self.role.reader().map(|m| NodeId(m.node))?;
-        self.begin_stream(now, feeder);
+        let donor = self.role.reader().map(|m| NodeId(m.node))?;
+        self.begin_stream(now, donor);
         Some(())
     }
 
@@ -257,7 +264,7 @@ impl<E: Engine> Replica<E> {
             return true;
         }
         if self.ordered.log.is_full(&self.setup.limits) {
-            self.spoil_copy();
+            self.invalidate_copy();
         } else {
             self.try_install(now, sink);
         }

@@ -1,19 +1,19 @@
 //! A replica of a primary-backup, chain or CRAQ group: its parts, and what it makes of them.
 //!
-//! Each part owns its state and is told what it needs; it sends what is its own, or says what is to be done:
-//! `role` (who orders, passes on, commits, reads), `streams` (records on their way), `queue` (what
-//! waits for the engine), `unanswered` and `asking` (what waits for others), `opening` (what an epoch
-//! begins with), `copy` and `feeds` (how a replica joins, from both sides), `journal` (what is on its disk),
-//! `report` (what the controller is told). The other files are the replica's own, by subject: they import the parts and this
-//! file, and none of these imports them.
+//! Each part owns its state and is told what it needs; it sends what is its own, or says what is to
+//! be done: `role` (who orders, passes on, commits, reads), `streams` (records on their way),
+//! `queue` (what waits for the engine), `unanswered` and `asking` (what waits for others),
+//! `opening` (what an epoch begins with), `copy` and `source` (how a replica joins, from both
+//! sides), `journal` (what is on its disk), `report` (what the controller is told). The other files
+//! are the replica's own, by subject: they import the parts and this file, and none of these
+//! imports them.
 
 mod asking;
 mod copy;
 mod craq;
 mod disk;
+mod donor;
 mod epochs;
-mod feed;
-mod feeds;
 mod input;
 mod join;
 mod opening;
@@ -23,6 +23,7 @@ mod report;
 mod restore;
 mod retire;
 mod role;
+mod source;
 mod status;
 mod streams;
 mod time;
@@ -47,11 +48,11 @@ use crate::shown::shown;
 
 use asking::Asking;
 use copy::Copy;
-use feeds::Feeds;
 use opening::Opening;
 use queue::Queue;
 use report::Report;
 use role::Role;
+use source::SnapshotSource;
 use streams::Streams;
 use unanswered::Unanswered;
 
@@ -80,11 +81,12 @@ pub struct Replica<E> {
     opening: Opening,
     /// All that was agreed when the epoch opened is executed here. False after the replica was let
     /// in, until it is: it answers no reads before.
-    whole: bool,
+    caught_up: bool,
     copy: Copy,
-    feeds: Feeds,
+    source: SnapshotSource,
     journal: Journal,
-    /// No epoch opens here before: what was granted by an earlier start may be held until then (trap T2).
+    /// No epoch opens here before: what was granted by an earlier start may be held until then
+    /// (trap T2).
     quiet_until: Instant,
     /// The last epoch in which this replica had all that was agreed; 0 if what is here is not that.
     held_epoch: u32,
@@ -117,9 +119,9 @@ impl<E: Engine> Replica<E> {
             asking: Asking::default(),
             streams: Streams::default(),
             opening: Opening::default(),
-            whole: false,
+            caught_up: false,
             copy: Copy::default(),
-            feeds: Feeds::default(),
+            source: SnapshotSource::default(),
             journal: Journal::default(),
             quiet_until: Instant(0),
             held_epoch: 0,
@@ -168,45 +170,50 @@ impl<E: Engine> Replica<E> {
         if position > self.committed {
             self.committed = position;
             self.applied.commit(position);
-            self.let_go();
+            self.truncate_log();
         }
     }
 
-    /// Drops the records that nobody needs any more. In CRAQ the engine may yet have to execute what is
-    /// committed.
-    fn let_go(&mut self) {
+    /// Drops the records that nobody needs any more. In CRAQ the engine may yet have to execute
+    /// what is committed.
+    fn truncate_log(&mut self) {
         let position = self.committed.min(self.executed);
         let log = &mut self.ordered.log;
-        let position = self.feeds.forgettable(position, log, &self.setup.limits);
+        let position = self.source.forgettable(position, log, &self.setup.limits);
         log.truncate(position);
     }
 
     /// This replica's log cannot be gone on with: it copies anew, or leaves.
-    fn part_ways(&mut self) {
-        if self.phase == Phase::Joining { self.spoil_copy() } else { self.leave_diverged() }
+    fn on_log_mismatch(&mut self) {
+        if self.phase == Phase::Joining {
+            self.invalidate_copy()
+        } else {
+            self.fail_stop_diverged()
+        }
     }
 
     /// It leaves, and comes back with nothing: what is here is not what the others have.
-    fn leave_diverged(&mut self) {
+    fn fail_stop_diverged(&mut self) {
         self.journal.reset();
-        self.leave();
+        self.fail_stop();
     }
 
     /// Whether all that was agreed is executed here by now.
-    fn note_whole(&mut self) {
+    fn note_caught_up(&mut self) {
         let end = self.opening.agreed();
-        self.whole |= end.is_some_and(|end| {
+        self.caught_up |= end.is_some_and(|end| {
             self.executed.0 >= end.position && self.is_durable(Position(end.position))
         });
-        if self.whole {
+        if self.caught_up {
             self.note_held(self.role.epoch().0);
         }
     }
 
-    /// Whether all up to `position`, and the state that it goes on from, would be here after a power cut.
+    /// Whether all up to `position`, and the state that it goes on from, would be here after a
+    /// power cut.
     fn is_durable(&self, position: Position) -> bool {
         let is_durable = self.journal.durable() >= position && self.journal.has_copied();
-        is_durable || !self.setup.guards.on(Guard::DurableWhole)
+        is_durable || !self.setup.guards.on(Guard::DurableCaughtUp)
     }
 
     /// All that was agreed in that epoch is here.
@@ -216,10 +223,10 @@ impl<E: Engine> Replica<E> {
     }
 
     /// Fail-stop: it answers nothing any more, and asks the controller to take it out.
-    fn leave(&mut self) {
+    fn fail_stop(&mut self) {
         self.phase = Phase::Left;
         self.streams.close();
-        self.feeds.clear();
+        self.source.clear();
         self.leases.close();
     }
 

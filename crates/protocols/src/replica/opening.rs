@@ -1,5 +1,5 @@
-//! What members agree on while an epoch opens (traps T2 to T5): where everybody's log ends, the records that
-//! the head lacks, the end that it decided on, and who has opened the epoch by that.
+//! The members' agreement while an epoch opens (traps T2 to T5): where everybody's log ends, the
+//! records that the head lacks, the end that it decided on, and who has opened the epoch by that.
 
 use alloc::vec::Vec;
 
@@ -123,8 +123,8 @@ impl Opening {
         self.ends.iter().any(|(_, other)| other.position > end.0)
     }
 
-    /// A fragment of the record at `position` came, of a log that ends at `end`. Whether it is time to
-    /// go on: the record is here, or all that was asked for.
+    /// A fragment of the record at `position` came, of a log that ends at `end`. Whether it is time
+    /// to go on: the record is here, or all that was asked for.
     pub(super) fn take(
         &mut self,
         (position, end): (Position, Position),
@@ -222,8 +222,9 @@ mod tests {
         (fetch.index, fetch.missing)
     }
 
+    /// A log is the longest once all have spoken and none goes on behind it.
     #[test]
-    fn a_log_is_the_longest_once_all_have_spoken_and_none_goes_on_behind_it() {
+    fn longest_log_wins_once_all_have_spoken() {
         let opening = opening();
         assert!(opening.is_longest(end(7), 2) && opening.is_longest(end(8), 2));
         assert!(!opening.is_longest(end(6), 2), "one is longer");
@@ -233,8 +234,9 @@ mod tests {
         assert!(!Opening::default().lacks(Position(0)));
     }
 
+    /// A members last word counts of its end and its first one of its disk.
     #[test]
-    fn a_members_last_word_counts_of_its_end_and_its_first_one_of_its_disk() {
+    fn last_end_and_first_disk_word_count() {
         let mut opening = opening();
         assert!(!opening.is_waited_for());
         opening.hear(NodeId(3), end(9), true);
@@ -255,8 +257,9 @@ mod tests {
         assert_eq!(opening.unopened(), [NodeId(3)]);
     }
 
+    /// The next record is fetched of the longest log fragment by fragment.
     #[test]
-    fn the_next_record_is_fetched_of_the_longest_log_fragment_by_fragment() {
+    fn next_record_is_fetched_by_fragments() {
         let mut opening = opening();
         assert!(opening.fetch(Position(7)).is_none(), "nobody has more");
         assert_eq!(asked(&mut opening), (0, u64::MAX), "nobody knows how long it is");
@@ -268,8 +271,8 @@ mod tests {
         assert!(take(&mut opening, &second) && opening.has_fetched());
         assert!(opening.fetch(END).is_none(), "it is here");
         assert_eq!((opening.take_fetched(Position(4)), opening.take_fetched(NEXT)), (None, None));
-        let whole = [first.1, second.1, last.1].concat();
-        assert_eq!(opening.take_fetched(END), Some(whole));
+        let caught_up = [first.1, second.1, last.1].concat();
+        assert_eq!(opening.take_fetched(END), Some(caught_up));
         assert!(!opening.has_fetched() && opening.take_fetched(END).is_none());
         let next = opening.fetch(NEXT).unwrap();
         assert_eq!((next.position, next.index, next.missing), (Position(7), 0, u64::MAX));

@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 
 use concord_core::NodeId;
 
-use crate::turn::{ReadTurn, Turn};
+use crate::pending::{PendingRead, PendingWrite};
 
-/// Most operations, and bytes of commands, that wait for the engine of who orders writes: it logs them
-/// when they are executed. What comes beyond is dropped, and sent again by its client.
+/// Most operations, and bytes of commands, that wait for the engine of who orders writes: it logs
+/// them when they are executed. What comes beyond is dropped, and sent again by its client.
 const PENDING_MAX: usize = 65_536;
 const PENDING_BYTES_MAX: usize = 64 << 20;
 
@@ -16,11 +16,11 @@ const PENDING_BYTES_MAX: usize = 64 << 20;
 #[derive(Clone, Debug)]
 pub(super) enum Pending {
     /// The engine executes it; the command is kept by the node that orders.
-    Write(Turn, Vec<u8>),
+    Write(PendingWrite, Vec<u8>),
     /// Nothing to execute; it only keeps its turn.
-    Idle(Turn),
+    Idle(PendingWrite),
     /// The engine reads.
-    Read(ReadTurn),
+    Read(PendingRead),
     /// Nothing to execute: the client table for that joining replica, taken here in the log.
     Table(NodeId, Vec<u8>),
     /// The engine copies that part of its state for that joining replica.
@@ -100,24 +100,25 @@ mod tests {
 
     use super::*;
 
-    fn turn() -> Turn {
-        Turn::of(&Record::EMPTY)
+    fn operation() -> PendingWrite {
+        PendingWrite::of(&Record::EMPTY)
     }
 
     fn write(bytes: usize) -> Pending {
-        Pending::Write(turn(), vec![0; bytes])
+        Pending::Write(operation(), vec![0; bytes])
     }
 
+    /// Only what needs no engine goes without it and nothing overtakes.
     #[test]
-    fn only_what_needs_no_engine_goes_without_it_and_nothing_overtakes() {
+    fn only_engineless_work_skips_the_engine() {
         let mut queue = Queue::default();
         assert!(queue.pop_idle().is_none() && queue.pop().is_none());
-        let read = ReadTurn::of(&Repr::new(Op::Read), Reason::None);
+        let read = PendingRead::of(&Repr::new(Op::Read), Reason::None);
         for pending in
             [write(3), Pending::Read(read), Pending::Copy(NodeId(2), 1), Pending::Install]
         {
             queue.push(pending);
-            queue.push(Pending::Idle(turn()));
+            queue.push(Pending::Idle(operation()));
             assert!(queue.pop_idle().is_none(), "the engine has not answered the one before");
             assert_eq!(queue.len(), 2);
             assert!(!matches!(queue.pop(), None | Some(Pending::Idle(_))));

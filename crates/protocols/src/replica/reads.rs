@@ -11,9 +11,9 @@ use concord_wire::{Flags, Packet, Reason, Repr, Sink};
 
 use super::Replica;
 use super::queue::Pending;
+use crate::pending::PendingRead;
 use crate::serve::Read;
 use crate::setup::Phase;
-use crate::turn::ReadTurn;
 
 impl<E: Engine> Replica<E> {
     pub(super) fn on_read(&mut self, now: Now, packet: &Packet<'_>, sink: &mut impl Sink) {
@@ -21,7 +21,7 @@ impl<E: Engine> Replica<E> {
             self.count.reads_dropped += 1;
             return;
         }
-        if !self.whole && self.setup.guards.on(Guard::Whole) {
+        if !self.caught_up && self.setup.guards.on(Guard::CaughtUp) {
             self.count.reads_not_whole += 1;
             return;
         }
@@ -117,14 +117,14 @@ impl<E: Engine> Replica<E> {
             self.count.reads_dropped += 1;
             return;
         }
-        let mut turn = ReadTurn::of(repr, repr.reason);
+        let mut operation = PendingRead::of(repr, repr.reason);
         if self.role.is_protocol(Protocol::PrimaryBackup) || self.reads_wait() {
-            turn.needed = self.newest_submitted(repr);
-            turn.epoch = self.role.epoch();
+            operation.needed = self.newest_submitted(repr);
+            operation.epoch = self.role.epoch();
         }
         self.count.reads_slow += 1;
-        self.count.reads_waited += u64::from(turn.needed > self.committed);
-        self.read_turn(now, turn, repr, body, sink);
+        self.count.reads_waited += u64::from(operation.needed > self.committed);
+        self.pending_read(now, operation, repr, body, sink);
     }
 
     /// The tail: reads what may not be durable everywhere yet, and answers when it is (trap T7).
@@ -138,9 +138,9 @@ impl<E: Engine> Replica<E> {
     ) {
         let (needed, epoch) = (self.newest_submitted(repr), self.role.epoch());
         self.count.reads_waited += u64::from(needed > self.committed);
-        let mut turn = ReadTurn::of(repr, reason);
-        (turn.needed, turn.epoch) = (needed, epoch);
-        self.read_turn(now, turn, repr, body, sink);
+        let mut operation = PendingRead::of(repr, reason);
+        (operation.needed, operation.epoch) = (needed, epoch);
+        self.pending_read(now, operation, repr, body, sink);
     }
 
     /// Whether the one who commits has executed what may not be durable everywhere yet.
@@ -162,8 +162,8 @@ impl<E: Engine> Replica<E> {
     /// Answers the reads whose writes are committed by now.
     pub(super) fn wake_reads(&mut self, now: Now, sink: &mut impl Sink) {
         let in_force = self.in_force();
-        while let Some((turn, reply)) = self.unanswered.pop_read(self.committed) {
-            self.serving.answer(now, &turn, (&reply, &[]), in_force, &mut self.count, sink);
+        while let Some((operation, reply)) = self.unanswered.pop_read(self.committed) {
+            self.serving.answer(now, &operation, (&reply, &[]), in_force, &mut self.count, sink);
         }
     }
 
@@ -175,24 +175,24 @@ impl<E: Engine> Replica<E> {
         reason: Reason,
         sink: &mut impl Sink,
     ) {
-        self.read_turn(now, ReadTurn::of(repr, reason), repr, command, sink);
+        self.pending_read(now, PendingRead::of(repr, reason), repr, command, sink);
     }
 
-    fn read_turn(
+    fn pending_read(
         &mut self,
         now: Now,
-        turn: ReadTurn,
+        operation: PendingRead,
         repr: &Repr,
         command: &[u8],
         sink: &mut impl Sink,
     ) {
         let (asked, in_force) = ((repr, command), self.in_force());
-        match self.serving.read(now, &turn, asked, in_force, &mut self.count, sink) {
+        match self.serving.read(now, &operation, asked, in_force, &mut self.count, sink) {
             Read::Refused => {}
-            Read::Waits => self.queue.push(Pending::Read(turn)),
+            Read::Waits => self.queue.push(Pending::Read(operation)),
             Read::Done => {
                 let reply = core::mem::take(&mut self.serving.reply);
-                self.answer_read(now, &turn, &reply, sink);
+                self.answer_read(now, &operation, &reply, sink);
                 self.serving.reply = reply;
             }
         }
@@ -202,19 +202,26 @@ impl<E: Engine> Replica<E> {
     pub(super) fn answer_read(
         &mut self,
         now: Now,
-        turn: &ReadTurn,
+        operation: &PendingRead,
         reply: &[u8],
         sink: &mut impl Sink,
     ) {
-        self.serving.end_read(turn);
-        if turn.needed <= self.committed {
+        self.serving.end_read(operation);
+        if operation.needed <= self.committed {
             let in_force = self.in_force();
-            return self.serving.answer(now, turn, (reply, &[]), in_force, &mut self.count, sink);
+            return self.serving.answer(
+                now,
+                operation,
+                (reply, &[]),
+                in_force,
+                &mut self.count,
+                sink,
+            );
         }
         // In another epoch its position may mean another write.
         let order = self.count.reads_slow;
-        let held =
-            turn.epoch == self.role.epoch() && self.unanswered.push_read(order, *turn, reply);
+        let held = operation.epoch == self.role.epoch()
+            && self.unanswered.push_read(order, *operation, reply);
         self.count.reads_dropped += u64::from(!held);
     }
 }

@@ -1,9 +1,9 @@
-//! What the controller is told, and when. Which members a replica hears of is part of it: the controller
-//! takes one of two that do not hear each other out of the group, for which all writes would wait
-//! otherwise.
+//! Reports to the controller: their content, and when they are due. Which members a replica hears
+//! of is part of it: the controller takes one of two that do not hear each other out of the group,
+//! for which all writes would wait otherwise.
 //!
-//! Members hear of each other by what they say anyway: where their logs end while an epoch opens, and
-//! requests for leases and their grants from then on. A joining replica asks them.
+//! Members hear of each other by what they say anyway: where their logs end while an epoch opens,
+//! and requests for leases and their grants from then on. A joining replica asks them.
 
 use alloc::vec::Vec;
 
@@ -59,8 +59,8 @@ impl Report {
         is_due
     }
 
-    /// A new epoch with these other members. They have not said anything yet; among members that is no
-    /// silence, one that joins must first hear of them.
+    /// A new epoch with these other members. They have not said anything yet; among members that is
+    /// no silence, one that joins must first hear of them.
     pub(super) fn begin<'a>(
         &mut self,
         now: Instant,
@@ -71,8 +71,8 @@ impl Report {
         self.reach.heard.extend(others.map(|m| (m.node, is_member.then_some(now))));
     }
 
-    /// `node` said something. If it was called silent, it is not any more, and the controller hears of
-    /// that at once.
+    /// `node` said something. If it was called silent, it is not any more, and the controller hears
+    /// of that at once.
     pub(super) fn hear(&mut self, now: Instant, node: u16) {
         let own = self.reach.heard.iter_mut().find(|(other, _)| *other == node);
         let Some((_, heard)) = own else { return };
@@ -125,8 +125,9 @@ mod tests {
         assert!(report.is_due(Instant(15), Standing::Leaving, 10));
     }
 
+    /// A member is silent after a while and to one that joins until it is heard of.
     #[test]
-    fn a_member_is_silent_after_a_while_and_to_one_that_joins_until_it_is_heard_of() {
+    fn member_silence_and_joiners() {
         let mut report = begun(true);
         assert_eq!(report.unheard(Instant(150), SILENT_NS), []);
         assert_eq!(report.unheard(Instant(151), SILENT_NS), [2, 3]);
@@ -141,8 +142,9 @@ mod tests {
         assert_eq!(report.unheard(Instant(900), SILENT_NS), [3], "of the epoch in force alone");
     }
 
+    /// The controller hears at once that who was called silent is not.
     #[test]
-    fn the_controller_hears_at_once_that_who_was_called_silent_is_not() {
+    fn recovered_member_is_reported_at_once() {
         let mut report = begun(true);
         report.hear(Instant(100), 3);
         assert_eq!(report.unheard(Instant(151), SILENT_NS), [2]);

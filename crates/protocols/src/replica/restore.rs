@@ -1,5 +1,6 @@
-//! A replica that starts again with what its disk has. It goes through its log as a joining replica goes
-//! through what it is given ([`super::join`]), and is whole in no epoch before it is let in again.
+//! A replica that starts again with what its disk has. It goes through its log as a joining replica
+//! goes through what it is given ([`super::join`]), and is whole in no epoch before it is let in
+//! again.
 
 use concord_core::{Guard, Now, Position};
 use concord_engine::Engine;
@@ -9,7 +10,7 @@ use concord_wire::Sink;
 use concord_wire::record::Record;
 
 use super::Replica;
-use crate::journal::{BadEntry, Kept};
+use crate::journal::{BadEntry, DiskState};
 use crate::ordered::Fit;
 use crate::setup::Phase;
 
@@ -21,8 +22,8 @@ impl Sink for Nobody {
 }
 
 impl<E: Engine> Replica<E> {
-    /// The next entry of its own log, from the beginning of the state on: before anything else is done
-    /// with a new replica.
+    /// The next entry of its own log, from the beginning of the state on: before anything else is
+    /// done with a new replica.
     ///
     /// # Errors
     /// [`BadEntry`]: the log is not one of this kind of replica or engine.
@@ -30,8 +31,8 @@ impl<E: Engine> Replica<E> {
         self.phase = Phase::Joining;
         match entry {
             Entry::Record(bytes) => self.restore_record(now, bytes),
-            // One that is not of the snapshot that the state begins with is of one that is not whole. Nothing is in one
-            // as of no record: whether it is whole or not, all follows it.
+            // One that is not of the snapshot that the state begins with is of one that is not
+            // whole. Nothing is in one as of no record: whether it is whole or not, all follows it.
             Entry::Part(part)
                 if part.is_first && part.position > 0 && self.ordered.end() == Position(0) =>
             {
@@ -39,7 +40,7 @@ impl<E: Engine> Replica<E> {
                 let position = Position(part.position);
                 self.install_table(now, position, part.bytes).map(|_| ()).ok_or(BadEntry)
             }
-            Entry::Part(part) if !self.copy.is_whole() => self.restore_part(part),
+            Entry::Part(part) if !self.copy.is_caught_up() => self.restore_part(part),
             Entry::Part(_) | Entry::Marks(_) | Entry::Reset => Ok(()),
             // All that a member has is committed, or will be.
             Entry::Committed(_) => Ok(()),
@@ -97,20 +98,20 @@ impl<E: Engine> Replica<E> {
         self.queue.len()
     }
 
-    /// All of the log was gone through, and the engine owes nothing. From now on everything is kept on the
-    /// disk that `kept` describes: `log_bytes` stand there behind the beginning of the newest snapshot, and
-    /// an earlier start may have granted leases of up to `lease_ns`.
+    /// All of the log was gone through, and the engine owes nothing. From now on everything is kept
+    /// on the disk that `kept` describes: `log_bytes` stand there behind the beginning of the
+    /// newest snapshot, and an earlier start may have granted leases of up to `lease_ns`.
     ///
     /// # Errors
     /// [`BadEntry`]: the state is not whole.
     pub fn keep(
         &mut self,
         now: Now,
-        kept: Kept,
+        kept: DiskState,
         (log_bytes, lease_ns): (u64, u64),
     ) -> Result<(), BadEntry> {
         let is_left = self.phase == Phase::Left;
-        if !self.queue.is_empty() || !self.copy.is_whole() || is_left {
+        if !self.queue.is_empty() || !self.copy.is_caught_up() || is_left {
             return Err(BadEntry);
         }
         self.phase = Phase::Out;

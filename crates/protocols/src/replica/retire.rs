@@ -1,7 +1,7 @@
-//! A replica of primary-backup, chain or CRAQ that is told to end ([`crate::retire`]). It says so to the
-//! controller, and goes on as before until it hears of an epoch without it. Then it answers nothing any more,
-//! and gives back the leases that it held, so that the epoch opens at once (trap T2). What it gives back is
-//! its incarnation's for good: it never takes part again.
+//! A replica of primary-backup, chain or CRAQ that is told to end ([`crate::retire`]). It says so
+//! to the controller, and goes on as before until it hears of an epoch without it. Then it answers
+//! nothing any more, and gives back the leases that it held, so that the epoch opens at once (trap
+//! T2). What it gives back is its incarnation's for good: it never takes part again.
 
 use concord_core::{Duration, Instant, Now};
 use concord_engine::Engine;
@@ -13,8 +13,8 @@ use crate::retire::{RELEASES, Retired, Retiring};
 use crate::setup::{ALIVE_NS, Phase, RETRY_NS};
 
 impl<E: Engine> Replica<E> {
-    /// Tells it to end: it leaves, and whoever hosts it lets it go on until [`Replica::retired`] says how
-    /// that went.
+    /// Tells it to end: it leaves, and whoever hosts it lets it go on until [`Replica::retired`]
+    /// says how that went.
     pub fn retire(&mut self, now: Now) {
         if self.retiring.is_none() {
             self.retiring = Some(Retiring::begin(now.instant));
@@ -48,7 +48,7 @@ impl<E: Engine> Replica<E> {
     /// Gives back what leases it held, once it can use none any more.
     pub(super) fn tick_retiring(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.retiring.is_some_and(|r| now >= r.until) {
-            self.leave();
+            self.fail_stop();
         }
         let may_answer = !matches!(self.phase, Phase::Out | Phase::Left);
         let Some(retiring) = &mut self.retiring else { return };

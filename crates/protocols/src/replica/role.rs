@@ -1,5 +1,5 @@
-//! The part of a replica in its group: who orders, passes on, commits and reads, by the configuration in
-//! force.
+//! The part of a replica in its group: who orders, passes on, commits and reads, by the
+//! configuration in force.
 
 use concord_core::{Epoch, NodeId};
 use concord_wire::Addr;
@@ -51,8 +51,8 @@ impl Role {
         self.config.as_ref().and_then(Config::head)
     }
 
-    /// Who commits and replies to writes, answers the reads of the normal protocol, and feeds those who
-    /// join: the tail, the primary.
+    /// Who commits and replies to writes, answers the reads of the normal protocol, and feeds those
+    /// who join: the tail, the primary.
     pub(super) fn reader(&self) -> Option<&Member> {
         self.config.as_ref().and_then(Config::reader)
     }
@@ -254,8 +254,9 @@ mod tests {
         assert_eq!(primary, [(true, true), (false, false), (false, false)]);
     }
 
+    /// A place is of one life of a node as a member or to become one.
     #[test]
-    fn a_place_is_of_one_life_of_a_node_as_a_member_or_to_become_one() {
+    fn place_belongs_to_one_incarnation() {
         assert!(role(2, Protocol::Chain, &[1, 2]).has_place());
         assert!(role(9, Protocol::Chain, &[1, 2]).has_place());
         assert!(!role(3, Protocol::Chain, &[1, 2]).has_place());
@@ -279,8 +280,9 @@ mod tests {
         assert_eq!((role.members().len(), role.node()), (3, NodeId(2)));
     }
 
+    /// What the configuration says holds and without one nothing does.
     #[test]
-    fn what_the_configuration_says_holds_and_without_one_nothing_does() {
+    fn role_without_a_configuration() {
         let mut own = role(2, Protocol::Chain, &[1, 2]);
         assert_eq!((own.epoch(), own.switch_id(), own.switch_addr()), (Epoch(4), 6, SWITCH));
         assert!(own.is_epoch(Epoch(4)) && !own.is_epoch(Epoch(3)));

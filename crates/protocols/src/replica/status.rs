@@ -1,4 +1,4 @@
-//! What a replica tells of itself: to the controller, and to whoever looks.
+//! A replica's status: to the controller, and to whoever looks.
 
 use concord_core::Now;
 use concord_engine::Engine;
@@ -19,22 +19,22 @@ impl<E: Engine> Replica<E> {
                 (Some(Origin { id, switch_id, .. }), _) => {
                     Standing::Founding { origin: id, switch_id }
                 }
-                (None, Some(intact)) => Standing::Kept { intact },
+                (None, Some(intact)) => Standing::Returning { intact },
                 (None, None) => Standing::Out,
             },
             // An epoch that it is a member of would wait for it.
             Phase::Joining if self.is_copied() && !self.is_quiet(now) => Standing::Copied,
             Phase::Joining => Standing::Copying,
-            Phase::Opening => Standing::Opening { whole: self.whole },
-            Phase::Open => Standing::Open { whole: self.whole },
+            Phase::Opening => Standing::Opening { caught_up: self.caught_up },
+            Phase::Open => Standing::Open { caught_up: self.caught_up },
             Phase::Left => Standing::Leaving,
         }
     }
 
-    /// The complete state that is here, if there is one, member or not: where all members are lost, it
-    /// may be the newest that is left.
+    /// The complete state that is here, if there is one, member or not: where all members are lost,
+    /// it may be the newest that is left.
     pub(super) fn held(&self) -> Held {
-        if self.phase == Phase::Left || !self.copy.is_whole() || self.held_epoch == 0 {
+        if self.phase == Phase::Left || !self.copy.is_caught_up() || self.held_epoch == 0 {
             return Held::default();
         }
         Held { epoch: self.held_epoch, position: self.ordered.log.end().position }
@@ -42,8 +42,8 @@ impl<E: Engine> Replica<E> {
 
     /// Whether all that was agreed when its epoch opened is executed here.
     #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.phase == Phase::Open && self.whole
+    pub fn is_caught_up(&self) -> bool {
+        self.phase == Phase::Open && self.caught_up
     }
 
     /// What to show of the replica.
@@ -57,7 +57,7 @@ impl<E: Engine> Replica<E> {
             switch_id: self.role.switch_id(),
             executed: self.executed,
             committed: self.committed,
-            whole: self.is_whole(),
+            caught_up: self.is_caught_up(),
             copied_percent: (self.phase == Phase::Joining).then(|| self.copy.percent()),
             leased: self.holds_lease(now),
             keys: self.serving.engine.keys(),

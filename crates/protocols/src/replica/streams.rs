@@ -69,7 +69,8 @@ impl Streams {
         self.receiver.as_ref().is_some_and(|r| r.ack_due)
     }
 
-    /// Whether it is time for an acknowledgement that nothing else gave cause to; the next time is set.
+    /// Whether it is time for an acknowledgement that nothing else gave cause to; the next time is
+    /// set.
     pub(super) fn is_keepalive_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.next_keepalive && self.receiver.is_some();
         if is_due {
@@ -271,8 +272,9 @@ mod tests {
         assert!(streams.ack(Instant(9), (EPOCH, ME), NONE, NONE).is_none());
     }
 
+    /// An acknowledgement is owed once it was asked for until it is given.
     #[test]
-    fn an_acknowledgement_is_owed_once_it_was_asked_for_until_it_is_given() {
+    fn acknowledgement_is_owed_until_given() {
         let mut streams = from(2);
         assert!(streams.is_from(NodeId(2)) && !streams.is_from(NodeId(3)) && !streams.owes_ack());
         streams.acknowledge();
@@ -290,8 +292,9 @@ mod tests {
         assert!(!streams.is_from(NodeId(2)) && !streams.owes_ack());
     }
 
+    /// What all successors have is what the slowest has and one without room is enough.
     #[test]
-    fn what_all_successors_have_is_what_the_slowest_has_and_one_without_room_is_enough() {
+    fn slowest_successor_decides() {
         let log = log(9);
         let mut streams = to(&[2, 3], &log);
         assert_eq!((streams.successors(), streams.applied()), (2, Some(NONE)));
@@ -338,8 +341,9 @@ mod tests {
         assert_eq!(streams.resend_at(), first);
     }
 
+    /// The middle of a batch sends full packets and its end the rest.
     #[test]
-    fn the_middle_of_a_batch_sends_full_packets_and_its_end_the_rest() {
+    fn mid_batch_sends_full_packets() {
         let log = log(3);
         let mut streams = to(&[2, 3], &Log::default());
         let mut out: Vec<(Addr, Vec<u8>)> = vec![];

@@ -1,4 +1,4 @@
-//! What time brings: the end of a batch, and what is due.
+//! Work that the passing of time brings: the end of a batch, and what is due.
 
 use concord_core::machine::Deadline;
 use concord_core::{Guard, Instant, Now, Position};
@@ -11,25 +11,26 @@ use super::Replica;
 use crate::setup::Phase;
 
 impl<E: Engine> Replica<E> {
-    /// Whether it needs the engine's answers: who has left, or is out, waits for as long as it takes.
+    /// Whether it needs the engine's answers: who has left, or is out, waits for as long as it
+    /// takes.
     fn is_watching(&self) -> bool {
         matches!(self.phase, Phase::Joining | Phase::Opening | Phase::Open)
     }
 
-    /// An engine that is silent for too long is given up: everybody who waits for this replica would
-    /// wait for ever.
+    /// An engine that is silent for too long is given up: everybody who waits for this replica
+    /// would wait for ever.
     fn watch_engine(&mut self, now: Instant) {
         let owes = self.is_watching() && !self.queue.is_empty();
         if self.serving.gives_up_engine(now, owes, &mut self.count) {
-            self.part_ways();
+            self.on_log_mismatch();
         }
     }
 
     /// The end of a batch of inputs: records and acknowledgements that piled up go out.
     pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
         if self.serving.engine.lost() && self.phase != Phase::Left {
-            self.disown_poison(sink);
-            self.leave();
+            self.report_lost_script(sink);
+            self.fail_stop();
         }
         if self.phase == Phase::Open {
             if self.journal.delays_commits() {
@@ -55,7 +56,7 @@ impl<E: Engine> Replica<E> {
         self.streams.pump(now.instant, (log, upto, self.committed), scratch, sink);
         let me = (self.role.node(), self.role.epoch());
         let known = (log, self.executed, self.committed);
-        self.count.feeds_dropped += self.feeds.pump(now.instant, me, known, scratch, sink);
+        self.count.feeds_dropped += self.source.pump(now.instant, me, known, scratch, sink);
     }
 
     /// Sends full packets of records in the middle of a batch.
@@ -121,7 +122,7 @@ impl<E: Engine> Replica<E> {
         }
         let (known, scratch) = ((&self.ordered.log, self.committed), &mut self.scratch);
         self.count.link_resent += self.streams.tick(t, known, scratch, sink);
-        self.feeds.tick(t, known, scratch, sink);
+        self.source.tick(t, known, scratch, sink);
         if self.serving.is_expiry_due(t) && self.role.is_head() {
             self.expire(now, sink);
         }
@@ -150,7 +151,7 @@ impl<E: Engine> Replica<E> {
         d = d.min(Deadline { at: self.journal.tell_at(), reason: "what is durable" });
         d = d.min(Deadline { at: self.streams.resend_at(), reason: "link time-out" });
         d = d.min(Deadline { at: self.asking.retry_at(), reason: "ask the tail again" });
-        d = d.min(Deadline { at: self.feeds.deadline(), reason: "link time-out" });
+        d = d.min(Deadline { at: self.source.deadline(), reason: "link time-out" });
         if self.role.is_head() {
             d = d.min(Deadline { at: self.serving.expire_at(), reason: "expire keys" });
         }

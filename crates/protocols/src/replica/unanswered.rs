@@ -1,12 +1,12 @@
-//! Primary: what was executed and is not answered yet, since not every backup has executed the writes that
-//! it may have seen (trap T6).
+//! Primary: what was executed and is not answered yet, since not every backup has executed the
+//! writes that it may have seen (trap T6).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use concord_core::Position;
 
-use crate::turn::{ReadTurn, Turn};
+use crate::pending::{PendingRead, PendingWrite};
 
 /// Most reads that wait for writes to commit, or for the tail's answer.
 pub(super) const WAITING_MAX: usize = 65_536;
@@ -17,9 +17,9 @@ const WAITING_BYTES_MAX: usize = 64 << 20;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unanswered {
     /// Writes, in order.
-    writes: VecDeque<Turn>,
+    writes: VecDeque<PendingWrite>,
     /// Reads, by the position that they wait for, then in their order.
-    replies: BTreeMap<(Position, u64), (ReadTurn, Vec<u8>)>,
+    replies: BTreeMap<(Position, u64), (PendingRead, Vec<u8>)>,
     /// Bytes of the replies.
     bytes: usize,
 }
@@ -37,32 +37,32 @@ impl Unanswered {
     }
 
     /// A write was executed.
-    pub(super) fn push_write(&mut self, turn: Turn) {
-        self.writes.push_back(turn);
+    pub(super) fn push_write(&mut self, operation: PendingWrite) {
+        self.writes.push_back(operation);
     }
 
     /// The next write that is committed.
-    pub(super) fn pop_write(&mut self, committed: Position) -> Option<Turn> {
-        self.writes.pop_front_if(|turn| turn.position <= committed)
+    pub(super) fn pop_write(&mut self, committed: Position) -> Option<PendingWrite> {
+        self.writes.pop_front_if(|operation| operation.position <= committed)
     }
 
     /// A read was executed; whether there was room for its reply.
-    pub(super) fn push_read(&mut self, order: u64, turn: ReadTurn, reply: &[u8]) -> bool {
+    pub(super) fn push_read(&mut self, order: u64, operation: PendingRead, reply: &[u8]) -> bool {
         let is_full = self.replies.len() >= WAITING_MAX
             || (self.bytes > 0 && self.bytes + reply.len() > WAITING_BYTES_MAX);
         if !is_full {
             self.bytes += reply.len();
-            self.replies.insert((turn.needed, order), (turn, reply.to_vec()));
+            self.replies.insert((operation.needed, order), (operation, reply.to_vec()));
         }
         !is_full
     }
 
     /// The next reply that waits for nothing beyond `committed`.
-    pub(super) fn pop_read(&mut self, committed: Position) -> Option<(ReadTurn, Vec<u8>)> {
+    pub(super) fn pop_read(&mut self, committed: Position) -> Option<(PendingRead, Vec<u8>)> {
         let entry = self.replies.first_entry().filter(|entry| entry.key().0 <= committed)?;
-        let (turn, reply) = entry.remove();
+        let (operation, reply) = entry.remove();
         self.bytes -= reply.len();
-        Some((turn, reply))
+        Some((operation, reply))
     }
 }
 
@@ -76,17 +76,17 @@ mod tests {
     use super::*;
 
     /// A read that waits for `needed`.
-    fn turn(needed: u64) -> ReadTurn {
-        let mut turn = ReadTurn::of(&Repr::new(Op::Read), Reason::None);
-        turn.needed = Position(needed);
-        turn
+    fn operation(needed: u64) -> PendingRead {
+        let mut operation = PendingRead::of(&Repr::new(Op::Read), Reason::None);
+        operation.needed = Position(needed);
+        operation
     }
 
     #[test]
     fn t6_replies_wait_for_the_writes_that_they_may_have_seen() {
         let mut waiting = Unanswered::default();
         for (order, needed) in [(1, 7), (2, 5), (3, 7)] {
-            assert!(waiting.push_read(order, turn(needed), &[order as u8]));
+            assert!(waiting.push_read(order, operation(needed), &[order as u8]));
         }
         let mut answered =
             |committed| waiting.pop_read(Position(committed)).map(|(_, reply)| reply);
@@ -96,41 +96,43 @@ mod tests {
         assert_eq!(waiting.bytes, 0);
     }
 
+    /// Waiting replies are bounded in bytes and a single one may be larger.
     #[test]
-    fn waiting_replies_are_bounded_in_bytes_and_a_single_one_may_be_larger() {
+    fn waiting_replies_bounded_in_bytes() {
         let mut waiting = Unanswered::default();
-        assert!(waiting.push_read(1, turn(1), &vec![0; WAITING_BYTES_MAX + 1]));
-        assert!(!waiting.push_read(2, turn(1), b"x"));
+        assert!(waiting.push_read(1, operation(1), &vec![0; WAITING_BYTES_MAX + 1]));
+        assert!(!waiting.push_read(2, operation(1), b"x"));
         // As if there were more, up to 2 bytes below the bound.
         let mut waiting = Unanswered { bytes: WAITING_BYTES_MAX - 2, ..Unanswered::default() };
-        assert!(waiting.push_read(3, turn(1), b"xy"));
-        assert!(!waiting.push_read(4, turn(1), b"z"));
+        assert!(waiting.push_read(3, operation(1), b"xy"));
+        assert!(!waiting.push_read(4, operation(1), b"z"));
         waiting.forget_reads();
-        assert!(waiting.push_read(6, turn(1), b"x"));
+        assert!(waiting.push_read(6, operation(1), b"x"));
     }
 
+    /// Waiting replies are bounded in number and go with their epoch.
     #[test]
-    fn waiting_replies_are_bounded_in_number_and_go_with_their_epoch() {
+    fn waiting_replies_bounded_in_number_and_epoch() {
         let mut waiting = Unanswered::default();
         for order in 0..WAITING_MAX as u64 {
-            assert!(waiting.push_read(order, turn(1), b"x"));
+            assert!(waiting.push_read(order, operation(1), b"x"));
         }
-        assert!(!waiting.push_read(WAITING_MAX as u64, turn(1), b"x"));
+        assert!(!waiting.push_read(WAITING_MAX as u64, operation(1), b"x"));
         assert!(waiting.pop_read(Position(1)).is_some());
         assert_eq!(waiting.bytes, WAITING_MAX - 1);
-        assert!(waiting.push_read(WAITING_MAX as u64, turn(1), b"x"));
+        assert!(waiting.push_read(WAITING_MAX as u64, operation(1), b"x"));
         waiting.forget_reads();
         assert!(waiting.pop_read(Position(1)).is_none());
     }
 
     #[test]
     fn writes_are_answered_in_order_once_they_are_committed() {
-        let write = |at| Turn::of(&Record { position: Position(at), ..Record::EMPTY });
+        let write = |at| PendingWrite::of(&Record { position: Position(at), ..Record::EMPTY });
         let mut waiting = Unanswered::default();
         [5, 6, 7].into_iter().for_each(|at| waiting.push_write(write(at)));
         waiting.forget_reads();
         let pop = |waiting: &mut Unanswered, committed| {
-            waiting.pop_write(Position(committed)).map(|turn| turn.position.0)
+            waiting.pop_write(Position(committed)).map(|operation| operation.position.0)
         };
         assert_eq!(pop(&mut waiting, 4), None);
         assert_eq!(

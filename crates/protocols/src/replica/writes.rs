@@ -1,7 +1,7 @@
 //! Writes: ordered by the head, executed by everybody in the same order, answered by who commits.
 //!
-//! Harmonia §8 responsibility 1: only in sequence order. Trap T14: every numbered write, a retry or a
-//! refused one too, takes its turn as a record, so that the last-committed point is a prefix.
+//! Harmonia §8 responsibility 1: only in sequence order. Trap T14: every numbered write, a retry or
+//! a refused one too, takes its turn as a record, so that the last-committed point is a prefix.
 
 use alloc::vec::Vec;
 
@@ -15,9 +15,9 @@ use concord_wire::{Flags, FurtherIds, Op, Packet, Repr, Sink, Status, WireError}
 use super::Replica;
 use super::queue::Pending;
 use crate::parts::{Executable, PART_TABLE};
+use crate::pending::{PendingWrite, RequestHeader, emit_write_reply};
 use crate::sessions::Verdict;
 use crate::setup::Phase;
-use crate::turn::{Asked, Turn, emit_write_reply};
 
 impl<E: Engine> Replica<E> {
     /// Head: numbers become positions. What cannot be ordered is dropped; the client sends it again
@@ -44,44 +44,44 @@ impl<E: Engine> Replica<E> {
             }
         }
         let now_ms = self.ordered.stamp(now.unix_ms, self.is_timeless(), guards);
-        let mut turn = self.turn_of(now_ms, &repr);
+        let mut operation = self.operation_of(now_ms, &repr);
         let own = self.serving.own_body(&repr, packet.body());
-        self.serving.on_ordered(&repr, turn.position);
+        self.serving.on_ordered(&repr, operation.position);
         let body = own.as_deref().unwrap_or(packet.body());
-        let refuses = turn.asked.flags.has(Flags::DISK_FULL);
+        let refuses = operation.asked.flags.has(Flags::DISK_FULL);
         // Nothing of what is refused is logged but that it was.
         let body = if refuses { &[][..] } else { body };
         let staged = match self.staged_version(&repr, body, own.is_some()) {
             _ if refuses => None,
             Ok(version) => version,
             Err(status) => {
-                turn.refused = status;
+                operation.refused = status;
                 None
             }
         };
-        self.ordered.last_now_ms = turn.asked.now_ms;
+        self.ordered.last_now_ms = operation.asked.now_ms;
         if self.holds_back() {
             let staged = staged.and_then(|version| self.serving.take_staged(&repr, version));
             let command = staged.as_deref().unwrap_or(body);
-            return self.order_held(&turn, command);
+            return self.order_held(&operation, command);
         }
-        turn.verdict = self.admit(&turn);
+        operation.verdict = self.admit(&operation);
         let prefix = self.setup.guards.on(Guard::Prefix);
-        if !prefix && !matches!(turn.verdict, Verdict::Execute | Verdict::Nothing) {
-            self.reply_to_write(&turn, sink);
+        if !prefix && !matches!(operation.verdict, Verdict::Execute | Verdict::Nothing) {
+            self.reply_to_write(&operation, sink);
             return;
         }
-        self.submitted.position = turn.position.0;
+        self.submitted.position = operation.position.0;
         self.count.writes_ordered += 1;
-        if turn.verdict != Verdict::Execute {
-            return self.idle(turn, sink);
+        if operation.verdict != Verdict::Execute {
+            return self.idle(operation, sink);
         }
         match staged {
             Some(version) => {
                 let body = self.serving.take_staged(&repr, version);
-                self.execute(turn, &body.unwrap_or_default(), sink);
+                self.execute(operation, &body.unwrap_or_default(), sink);
             }
-            None => self.execute(turn, body, sink),
+            None => self.execute(operation, body, sink),
         }
     }
 
@@ -92,16 +92,16 @@ impl<E: Engine> Replica<E> {
             && self.executed.0 == self.ordered.log.end().position
     }
 
-    fn turn_of(&self, now_ms: u64, repr: &Repr) -> Turn {
-        Turn {
+    fn operation_of(&self, now_ms: u64, repr: &Repr) -> PendingWrite {
+        PendingWrite {
             // What is held back stands behind what was submitted (CRAQ).
             position: Position(self.submitted.position.max(self.ordered.log.end().position) + 1),
-            asked: Asked {
+            asked: RequestHeader {
                 flags: repr
                     .flags
                     .set(Flags::MEMORY_FULL, self.serving.engine.is_full())
                     .refused_if(self.refuses_writes()),
-                ..Asked::of(repr, now_ms)
+                ..RequestHeader::of(repr, now_ms)
             },
             further: repr.further,
             refused: Status::Ok,
@@ -131,8 +131,8 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    fn admit(&mut self, turn: &Turn) -> Verdict {
-        let verdict = self.serving.sessions.admit(&turn.record(self.role.epoch(), &[], &[]));
+    fn admit(&mut self, operation: &PendingWrite) -> Verdict {
+        let verdict = self.serving.sessions.admit(&operation.record(self.role.epoch(), &[], &[]));
         self.count.note(verdict);
         verdict
     }
@@ -143,58 +143,64 @@ impl<E: Engine> Replica<E> {
         if self.phase == Phase::Joining {
             return self.copy.executable(record, self.setup.guards);
         }
-        Executable::Whole
+        Executable::All
     }
 
     /// Everybody else: a record in its turn. It is in the log already.
     pub(super) fn follow(&mut self, record: &Record<'_>, sink: &mut impl Sink) {
         self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
         self.submitted = LogEnd { position: record.position.0, hash: record.hash };
-        let mut turn = Turn::of(record);
-        turn.verdict = self.admit(&turn);
-        if turn.verdict != Verdict::Execute {
-            return self.idle(turn, sink);
+        let mut operation = PendingWrite::of(record);
+        operation.verdict = self.admit(&operation);
+        if operation.verdict != Verdict::Execute {
+            return self.idle(operation, sink);
         }
         match self.executable(record) {
-            Executable::Whole => self.execute(turn, record.command, sink),
+            Executable::All => self.execute(operation, record.command, sink),
             Executable::Nothing => {
-                turn.verdict = Verdict::Nothing;
-                self.idle(turn, sink);
+                operation.verdict = Verdict::Nothing;
+                self.idle(operation, sink);
             }
             Executable::Part(command) => {
                 // The reply is not that of the whole: it is learned at the end.
-                turn.verdict = Verdict::Nothing;
-                self.execute(turn, &command, sink);
+                operation.verdict = Verdict::Nothing;
+                self.execute(operation, &command, sink);
             }
             Executable::Entangled => {
                 self.count.copies_entangled += 1;
-                self.spoil_copy();
+                self.invalidate_copy();
             }
         }
     }
 
-    fn idle(&mut self, turn: Turn, sink: &mut impl Sink) {
+    fn idle(&mut self, operation: PendingWrite, sink: &mut impl Sink) {
         if self.queue.is_empty() {
-            self.finish(turn, &[], &[], sink);
+            self.finish(operation, &[], &[], sink);
         } else {
-            self.queue.push(Pending::Idle(turn));
+            self.queue.push(Pending::Idle(operation));
         }
     }
 
-    fn execute(&mut self, turn: Turn, command: &[u8], sink: &mut impl Sink) {
-        let Ok(parsed) = Command::parse(command) else { return self.leave() };
-        if self.notes_executed(turn.deciding) {
-            let asked = &turn.asked;
-            self.note_write(asked.flags, asked.obj_id, &turn.further, asked.seq, turn.position);
+    fn execute(&mut self, operation: PendingWrite, command: &[u8], sink: &mut impl Sink) {
+        let Ok(parsed) = Command::parse(command) else { return self.fail_stop() };
+        if self.notes_executed(operation.deciding) {
+            let asked = &operation.asked;
+            self.note_write(
+                asked.flags,
+                asked.obj_id,
+                &operation.further,
+                asked.seq,
+                operation.position,
+            );
         }
         let mut reply = core::mem::take(&mut self.serving.reply);
         reply.clear();
-        let context = turn.context(&self.serving.engine, self.setup.guards);
+        let context = operation.context(&self.serving.engine, self.setup.guards);
         match self.serving.engine.submit(&context, Class::Write, &parsed, &mut reply) {
-            Progress::Done => self.finish(turn, command, &reply, sink),
+            Progress::Done => self.finish(operation, command, &reply, sink),
             Progress::Pending => {
-                let kept = if turn.deciding { command.to_vec() } else { Vec::new() };
-                self.queue.push(Pending::Write(turn, kept));
+                let kept = if operation.deciding { command.to_vec() } else { Vec::new() };
+                self.queue.push(Pending::Write(operation, kept));
             }
         }
         self.serving.reply = reply;
@@ -223,17 +229,19 @@ impl<E: Engine> Replica<E> {
         let executed = self.executed;
         while let Some(done) = self.serving.poll() {
             match self.queue.pop() {
-                Some(Pending::Write(turn, command)) => {
-                    self.engine_wrote(turn, &command, &done, sink);
+                Some(Pending::Write(operation, command)) => {
+                    self.engine_wrote(operation, &command, &done, sink);
                 }
-                Some(Pending::Read(turn)) => self.answer_read(now, &turn, &done.reply, sink),
+                Some(Pending::Read(operation)) => {
+                    self.answer_read(now, &operation, &done.reply, sink)
+                }
                 Some(Pending::Copy(node, part)) => {
                     self.part_taken(node, part, done.reply);
                     let epoch = self.role.epoch();
-                    self.feeds.push_part(epoch, node, &mut self.scratch, sink);
+                    self.source.push_part(epoch, node, &mut self.scratch, sink);
                 }
                 Some(Pending::Install) => {}
-                Some(Pending::Idle(_) | Pending::Table(..)) | None => return self.leave(),
+                Some(Pending::Idle(_) | Pending::Table(..)) | None => return self.fail_stop(),
             }
             self.finish_idle(sink);
             self.pump_full(now, sink);
@@ -250,24 +258,24 @@ impl<E: Engine> Replica<E> {
 
     /// The engine was lost to a script that does not end. Its client is told that nobody knows what
     /// became of it, so that it does not ask the next replica, which would be lost as well. Nobody
-    /// else has heard of it: who orders logs what the engine has answered. Which of the scripts that
-    /// are pending it was the engine does not say: it need not be the first, since a server keeps
-    /// answers back that belong to one receive.
-    pub(super) fn disown_poison(&mut self, sink: &mut impl Sink) {
+    /// else has heard of it: who orders logs what the engine has answered. Which of the scripts
+    /// that are pending it was the engine does not say: it need not be the first, since a server
+    /// keeps answers back that belong to one receive.
+    pub(super) fn report_lost_script(&mut self, sink: &mut impl Sink) {
         if !self.serving.engine.is_poisoned() {
             return;
         }
         let in_force = self.in_force();
         for pending in self.queue.iter() {
-            let Pending::Write(turn, command) = pending else { continue };
+            let Pending::Write(operation, command) = pending else { continue };
             let is_script = Command::parse(command)
                 .is_ok_and(|command| concord_engine::redis::runs_script(&command));
-            if !is_script || !turn.deciding || turn.asked.flags.has(Flags::INTERNAL) {
+            if !is_script || !operation.deciding || operation.asked.flags.has(Flags::INTERNAL) {
                 continue;
             }
             let from = Repr { status: Status::Stale, ..Repr::new(Op::WriteReply) };
             let (epoch, node) = (self.role.epoch(), self.role.node());
-            let repr = Repr { epoch, node, ..turn.asked.header(from) };
+            let repr = Repr { epoch, node, ..operation.asked.header(from) };
             repr.emit(&[], &mut self.scratch);
             sink.send(self.serving.to(in_force, repr.client), &self.scratch);
         }
@@ -277,7 +285,7 @@ impl<E: Engine> Replica<E> {
     fn finish_idle(&mut self, sink: &mut impl Sink) {
         while let Some(pending) = self.queue.pop_idle() {
             match pending {
-                Pending::Idle(turn) => self.finish(turn, &[], &[], sink),
+                Pending::Idle(operation) => self.finish(operation, &[], &[], sink),
                 Pending::Table(node, table) => self.part_taken(node, PART_TABLE, table),
                 Pending::Write(..) | Pending::Read(_) | Pending::Copy(..) | Pending::Install => {}
             }
@@ -286,78 +294,84 @@ impl<E: Engine> Replica<E> {
 
     fn engine_wrote(
         &mut self,
-        turn: Turn,
+        operation: PendingWrite,
         command: &[u8],
         done: &Completion,
         sink: &mut impl Sink,
     ) {
-        if turn.deciding {
+        if operation.deciding {
             let command = done.effect.as_deref().unwrap_or(command);
-            return self.finish(turn, command, &done.reply, sink);
+            return self.finish(operation, command, &done.reply, sink);
         }
         // Trap T11: what failed here and not at the ordering node, or the other way round (out of
         // memory, say), has diverged. The client gets the ordering node's reply.
         let Some(record) =
-            self.ordered.log.record(turn.position).and_then(|r| Record::parse(r).ok())
+            self.ordered.log.record(operation.position).and_then(|r| Record::parse(r).ok())
         else {
-            return self.leave();
+            return self.fail_stop();
         };
         let failed = |reply: &[u8]| reply.first() == Some(&b'-') || reply.first() == Some(&b'!');
         // What is here of its objects was changed, while the state is copied.
-        if turn.verdict == Verdict::Nothing {
-            return self.finish(turn, &[], &[], sink);
+        if operation.verdict == Verdict::Nothing {
+            return self.finish(operation, &[], &[], sink);
         }
         // Stopped here, and run to its end by the ordering node.
         if done.stopped {
-            return self.leave();
+            return self.fail_stop();
         }
         if record.reply.is_empty() {
-            return self.finish(turn, &[], &done.reply, sink);
+            return self.finish(operation, &[], &done.reply, sink);
         }
         if failed(record.reply) != failed(&done.reply) {
-            return self.leave();
+            return self.fail_stop();
         }
         let reply = record.reply.to_vec();
-        self.finish(turn, &[], &reply, sink);
+        self.finish(operation, &[], &reply, sink);
     }
 
     /// A write was executed here (or had nothing to execute): it is logged, kept, passed on, and
     /// answered by whoever commits.
-    fn finish(&mut self, turn: Turn, command: &[u8], reply: &[u8], sink: &mut impl Sink) {
-        if turn.deciding {
+    fn finish(
+        &mut self,
+        operation: PendingWrite,
+        command: &[u8],
+        reply: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        if operation.deciding {
             let kept: &[u8] = if self.setup.replicate_replies { reply } else { &[] };
-            self.append(&turn, command, kept);
+            self.append(&operation, command, kept);
         }
-        if turn.verdict == Verdict::Execute && !turn.asked.flags.has(Flags::INTERNAL) {
-            self.serving.sessions.complete(turn.asked.session, turn.asked.request, reply);
+        if operation.verdict == Verdict::Execute && !operation.asked.flags.has(Flags::INTERNAL) {
+            self.serving.sessions.complete(operation.asked.session, operation.asked.request, reply);
         }
-        self.executed = turn.position;
+        self.executed = operation.position;
         self.count.records_applied += 1;
         if self.phase != Phase::Open {
             return;
         }
         // CRAQ: it was committed before, and nothing more may be while the log is full.
         if self.executed <= self.committed {
-            self.let_go();
+            self.truncate_log();
         }
-        if !self.whole {
-            self.note_whole();
+        if !self.caught_up {
+            self.note_caught_up();
         }
         if self.role.is_reader() {
             let alone = self.role.is_alone();
             let waits = self.journal.delays_commits() && self.setup.guards.on(Guard::DurableCommit);
             if !waits && (alone || !self.role.is_protocol(Protocol::PrimaryBackup)) {
                 self.raise_committed(self.executed);
-                self.reply_to_write(&turn, sink);
+                self.reply_to_write(&operation, sink);
             } else {
-                self.unanswered.push_write(turn);
+                self.unanswered.push_write(operation);
             }
         }
     }
 
     /// The node that orders: the write's record takes its place in the log.
-    pub(super) fn append(&mut self, turn: &Turn, command: &[u8], reply: &[u8]) {
-        self.ordered.append(&turn.record(self.role.epoch(), command, reply));
+    pub(super) fn append(&mut self, operation: &PendingWrite, command: &[u8], reply: &[u8]) {
+        self.ordered.append(&operation.record(self.role.epoch(), command, reply));
         self.journal.record(self.ordered.log.last());
     }
 
@@ -374,8 +388,8 @@ impl<E: Engine> Replica<E> {
 
     /// Answers the writes that are committed, and the reads that waited for one.
     pub(super) fn answer_committed(&mut self, now: Now, sink: &mut impl Sink) {
-        while let Some(turn) = self.unanswered.pop_write(self.committed) {
-            self.reply_to_write(&turn, sink);
+        while let Some(operation) = self.unanswered.pop_write(self.committed) {
+            self.reply_to_write(&operation, sink);
         }
         self.wake_reads(now, sink);
     }
@@ -394,7 +408,7 @@ impl<E: Engine> Replica<E> {
     }
 
     /// The reply, which carries the completion (Harmonia §6.1), or the completion alone.
-    fn reply_to_write(&mut self, turn: &Turn, sink: &mut impl Sink) {
+    fn reply_to_write(&mut self, operation: &PendingWrite, sink: &mut impl Sink) {
         let from = Repr {
             flags: Flags::COMPLETION,
             epoch: self.role.epoch(),
@@ -402,16 +416,17 @@ impl<E: Engine> Replica<E> {
             ..Repr::new(Op::WriteReply)
         };
         let to = self.role.switch_addr();
-        if turn.asked.flags.has(Flags::NOOP) || turn.asked.flags.has(Flags::INTERNAL) {
-            turn.asked
+        if operation.asked.flags.has(Flags::NOOP) || operation.asked.flags.has(Flags::INTERNAL) {
+            operation
+                .asked
                 .header(Repr { op: Op::WriteCompletion, ..from })
                 .emit(&[], &mut self.scratch);
         } else {
-            emit_write_reply(turn, from, &self.serving.sessions, &mut self.scratch);
+            emit_write_reply(operation, from, &self.serving.sessions, &mut self.scratch);
         }
         sink.send(to, &self.scratch);
         let in_force = self.in_force();
-        self.serving.tell_waiting(turn, in_force, &mut self.count, sink);
+        self.serving.tell_waiting(operation, in_force, &mut self.count, sink);
     }
 
     /// A fragment of a body, before its write (trap T17).

@@ -46,7 +46,8 @@ impl Ballot {
         *self = Ballot { seed: self.seed, drawn: self.drawn, ..Ballot::default() };
     }
 
-    /// A time below `below_ns`, other than those of other replicas, so that not all stand at once (§5.2).
+    /// A time below `below_ns`, other than those of other replicas, so that not all stand at once
+    /// (§5.2).
     pub(super) fn draw(&mut self, below_ns: Duration) -> Duration {
         self.drawn += 1;
         splitmix64(splitmix64(self.seed) ^ self.drawn) % below_ns.max(1)
@@ -125,7 +126,8 @@ impl Ballot {
         }
     }
 
-    /// Member `from` votes for another one; how many of `voters` do not vote for this candidate by now.
+    /// Member `from` votes for another one; how many of `voters` do not vote for this candidate by
+    /// now.
     pub(super) fn note_refused(&mut self, from: usize, voters: u64) -> usize {
         self.refused |= 1 << from;
         (self.refused & voters).count_ones() as usize

@@ -1,14 +1,15 @@
-//! A view change under way (VRR §4.2): who has left the earlier views, who votes for which log, and whose
-//! log the new leader takes.
+//! A view change under way (VRR §4.2): who has left the earlier views, who votes for which log, and
+//! whose log the new leader takes.
 
 use alloc::vec::Vec;
 
 use concord_core::{Duration, Instant, Position, ViewNumber};
 use concord_wire::control::LogEnd;
-use concord_wire::vr::SwitchLife;
+use concord_wire::vr::SwitchIncarnation;
 
-/// Most doublings of the time that a view change may take, a lease's length at first. It has to be longer
-/// than a lease, and no longer than clients wait: whatever made earlier ones fail may have healed.
+/// Most doublings of the time that a view change may take, a lease's length at first. It has to be
+/// longer than a lease, and no longer than clients wait: whatever made earlier ones fail may have
+/// healed.
 const PATIENCE_MAX: u32 = 2;
 
 /// A DoViewChange.
@@ -17,7 +18,7 @@ pub(super) struct Vote {
     pub(super) last_normal: ViewNumber,
     pub(super) end: LogEnd,
     pub(super) committed: Position,
-    pub(super) switch: SwitchLife,
+    pub(super) switch: SwitchIncarnation,
 }
 
 /// A view change under way.
@@ -35,8 +36,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// A view was entered, of a group of so many; it is to begin in `patience_ns`, or more if earlier ones
-    /// did not.
+    /// A view was entered, of a group of so many; it is to begin in `patience_ns`, or more if
+    /// earlier ones did not.
     pub(super) fn enter(&mut self, now: Instant, members: usize, patience_ns: Duration) {
         let failed = self.failed + 1;
         *self = Change {
@@ -94,8 +95,8 @@ impl Change {
         self.votes[index] = Some(vote);
     }
 
-    /// Who has the best log of a quorum, and that one's vote: of the latest view, and of these the longest,
-    /// `me` of equals. `None` while there are fewer votes, or the own one is missing.
+    /// Who has the best log of a quorum, and that one's vote: of the latest view, and of these the
+    /// longest, `me` of equals. `None` while there are fewer votes, or the own one is missing.
     pub(super) fn elect(&self, me: usize, quorum: usize) -> Option<(usize, Vote)> {
         let own = self.votes.get(me).copied().flatten()?;
         if self.votes() < quorum {
@@ -126,7 +127,7 @@ impl Change {
     }
 
     /// The newest switch that any of the votes knows.
-    pub(super) fn switch(&self) -> SwitchLife {
+    pub(super) fn switch(&self) -> SwitchIncarnation {
         self.votes.iter().flatten().map(|v| v.switch).max().unwrap_or_default()
     }
 }
@@ -137,7 +138,7 @@ mod tests {
 
     fn vote(last_normal: u32, position: u64) -> Vote {
         let (last_normal, end) = (ViewNumber(last_normal), LogEnd { position, hash: 0 });
-        Vote { last_normal, end, committed: Position(0), switch: SwitchLife::default() }
+        Vote { last_normal, end, committed: Position(0), switch: SwitchIncarnation::default() }
     }
 
     fn entered(members: usize) -> Change {
@@ -169,8 +170,9 @@ mod tests {
         assert!(!c.has_joined(1), "of the view before");
     }
 
+    /// The log of the latest view wins and of these the longest.
     #[test]
-    fn vrr_4_2_the_log_of_the_latest_view_wins_and_of_these_the_longest() {
+    fn vrr_4_2_latest_view_then_longest_log_wins() {
         let elect = |votes: [Option<Vote>; 3], quorum| {
             let mut c = entered(3);
             for (index, vote) in votes.into_iter().enumerate() {
@@ -192,7 +194,7 @@ mod tests {
     fn votes_are_counted_among_the_voters_and_forgotten_with_a_life() {
         let mut c = entered(3);
         c.vote(0, Vote { committed: Position(7), ..vote(2, 9) });
-        let switch = SwitchLife { id: 4, ..SwitchLife::default() };
+        let switch = SwitchIncarnation { id: 4, ..SwitchIncarnation::default() };
         c.vote(2, Vote { committed: Position(3), switch, ..vote(2, 9) });
         assert!(c.has_voted(0) && !c.has_voted(1));
         assert_eq!(

@@ -6,11 +6,11 @@
 //! position of the log, the results. Here the leader feeds, and a chunk is of what is committed.
 //!
 //! A replica that copies has given up its log. Until it has another one it neither acknowledges nor
-//! grants nor leads, and its vote is that of an empty log. It may vote, though it has promised more: its
-//! log was not the leader's where the leader's begins, so all that is before was logged by a quorum
-//! without it, and what comes after it never acknowledged. So whatever is committed is in the log of
-//! another voter of any quorum. And it must be able to: else a group of three would stand still for ever
-//! when another one of them recovers, which waits for two in normal status.
+//! grants nor leads, and its vote is that of an empty log. It may vote, though it has promised
+//! more: its log was not the leader's where the leader's begins, so all that is before was logged
+//! by a quorum without it, and what comes after it never acknowledged. So whatever is committed is
+//! in the log of another voter of any quorum. And it must be able to: else a group of three would
+//! stand still for ever when another one of them recovers, which waits for two in normal status.
 
 use alloc::vec::Vec;
 
@@ -24,7 +24,7 @@ use concord_wire::record::Record;
 use concord_wire::vr::{LastRecord, VrBody};
 
 use super::copying::{Copying, PART_NONE};
-use super::follower::Feed;
+use super::follower::OutgoingCopy;
 use super::queue::Pending;
 use super::scripts::Scripts;
 use super::voters::Configuration;
@@ -38,9 +38,9 @@ use crate::parts::{
 use crate::sessions::SavedSessions;
 
 impl<E: Engine> Vr<E> {
-    /// The other's log begins at `base`, behind all that was offered as common to both. What is before
-    /// is committed: if this log has it too, that is common.
-    pub(super) fn on_apart(
+    /// The other's log begins at `base`, behind all that was offered as common to both. What is
+    /// before is committed: if this log has it too, that is common.
+    pub(super) fn on_log_mismatch_message(
         &mut self,
         now: Now,
         (from, view): (usize, ViewNumber),
@@ -74,16 +74,17 @@ impl<E: Engine> Vr<E> {
         self.inbound.end_stream();
         self.copies += 1;
         let attempt =
-            u64::from(self.group.tag_of(self.lives.mine())) << 32 | u64::from(self.copies);
+            u64::from(self.group.tag_of(self.crash_vector.mine())) << 32 | u64::from(self.copies);
         let before = self.copying.as_ref().map_or(LastRecord::default(), |copying| copying.floor);
         let floor = before.max(self.group.voters.last_record());
         self.copying = Some(Copying { floor, ..Copying::begin(attempt, target) });
         self.keep_copying(sink);
     }
 
-    /// This replica lives as another life from now on: it asks for what it lacks by that one's name.
+    /// This replica lives as another life from now on: it asks for what it lacks by that one's
+    /// name.
     pub(super) fn renew_copy(&mut self) {
-        let tag = self.group.tag_of(self.lives.mine());
+        let tag = self.group.tag_of(self.crash_vector.mine());
         if let Some(copying) = self.copying.as_mut() {
             self.copies += 1;
             copying.attempt = u64::from(tag) << 32 | u64::from(self.copies);
@@ -91,8 +92,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Another view has begun, whose log ended at `target`. What is here is as of what was committed,
-    /// which the new leader has too: the copy goes on.
+    /// Another view has begun, whose log ended at `target`. What is here is as of what was
+    /// committed, which the new leader has too: the copy goes on.
     pub(super) fn go_on_copying(&mut self, now: Now, target: LogEnd, sink: &mut impl Sink) {
         let Some(copying) = self.copying.as_mut() else { return };
         (copying.target, copying.part) = (target, None);
@@ -106,7 +107,7 @@ impl<E: Engine> Vr<E> {
 
     /// Whether the log that is here is no word to vote with, nor the state one to lead with.
     pub(super) fn has_given_up(&self) -> bool {
-        self.copying.is_some() && self.setup.guards.on(Guard::Whole)
+        self.copying.is_some() && self.setup.guards.on(Guard::CaughtUp)
     }
 
     /// Begins, once nothing waits for the engine, and asks for what has not come.
@@ -247,8 +248,8 @@ impl<E: Engine> Vr<E> {
         Some(if next == PLACE_END { PART_RESULTS } else { PART_OBJECTS + next })
     }
 
-    /// Whether that copy is still being made: one of the records before a part may have begun it anew, and where the
-    /// engine is slow, what is here stays until nothing waits for it.
+    /// Whether that copy is still being made: one of the records before a part may have begun it
+    /// anew, and where the engine is slow, what is here stays until nothing waits for it.
     fn goes_on_with(&self, attempt: u64) -> bool {
         let is_same = |copying: &Copying| copying.attempt == attempt;
         self.stage == Stage::Starting && self.copying.as_ref().is_some_and(is_same)
@@ -314,7 +315,7 @@ impl<E: Engine> Vr<E> {
     pub(super) fn executable(&self, record: &Record<'_>) -> Executable {
         match &self.copying {
             Some(copying) => copying.executable(record, self.setup.guards),
-            None => Executable::Whole,
+            None => Executable::All,
         }
     }
 
@@ -327,9 +328,10 @@ impl<E: Engine> Vr<E> {
         (part, index): (u64, u32),
         sink: &mut impl Sink,
     ) {
-        let of_life = (attempt >> 32) as u32 == self.group.tag_of(self.lives.of(from));
+        let of_incarnation =
+            (attempt >> 32) as u32 == self.group.tag_of(self.crash_vector.of(from));
         if !self.is_leader()
-            || !of_life
+            || !of_incarnation
             || part > PART_RESULTS
             || !self.serving.engine.prepare_copy()
         {
@@ -338,28 +340,33 @@ impl<E: Engine> Vr<E> {
         let view_start = self.leading.view_start();
         let Some(follower) = self.leading.followers.get_mut(from) else { return };
         follower.copied_at = Some(now);
-        let known = follower.feed.as_ref().map_or(0, |feed| feed.attempt);
+        let known =
+            follower.outgoing_copy.as_ref().map_or(0, |outgoing_copy| outgoing_copy.attempt);
         if attempt > known {
-            follower.feed = Some(Feed { attempt, part: None });
+            follower.outgoing_copy = Some(OutgoingCopy { attempt, part: None });
         }
-        let Some(feed) = follower.feed.as_ref().filter(|feed| feed.attempt == attempt) else {
+        let Some(outgoing_copy) = follower
+            .outgoing_copy
+            .as_ref()
+            .filter(|outgoing_copy| outgoing_copy.attempt == attempt)
+        else {
             return;
         };
         let is_early = |own: &Part| index == 0 && own.is_early(view_start, self.executed);
-        match feed.part.as_ref() {
+        match outgoing_copy.part.as_ref() {
             Some(own) if own.number > part => return,
             Some(own) if own.number == part && !is_early(own) => {}
             Some(_) | None => self.take_part(from, part),
         }
         let addr = self.group.members()[from].addr;
-        let feed = self.leading.followers.get(from).and_then(|f| f.feed.as_ref());
-        if let Some(part) = feed.and_then(|feed| feed.part.as_ref()) {
+        let outgoing_copy = self.leading.followers.get(from).and_then(|f| f.outgoing_copy.as_ref());
+        if let Some(part) = outgoing_copy.and_then(|outgoing_copy| outgoing_copy.part.as_ref()) {
             part.send((self.view.0, attempt), index, addr, &mut self.scratch, sink);
         }
     }
 
-    /// Takes a part of the state for a member, or for the own disk, of objects as they are behind everything
-    /// submitted so far.
+    /// Takes a part of the state for a member, or for the own disk, of objects as they are behind
+    /// everything submitted so far.
     pub(super) fn take_part(&mut self, to: usize, number: u64) {
         // A result is there once its request was executed.
         let position = if number == PART_RESULTS { self.executed } else { self.submitted };
@@ -396,13 +403,15 @@ impl<E: Engine> Vr<E> {
             }
             return;
         }
-        if let Some(feed) = self.leading.followers.get_mut(to).and_then(|f| f.feed.as_mut()) {
-            feed.part = Some(Part { number, position, bytes: made.then_some(bytes) });
+        if let Some(outgoing_copy) =
+            self.leading.followers.get_mut(to).and_then(|f| f.outgoing_copy.as_mut())
+        {
+            outgoing_copy.part = Some(Part { number, position, bytes: made.then_some(bytes) });
         }
     }
 
-    /// The engine has made a chunk: its first fragments go out at once, since whoever asked for it asks again only after a
-    /// while.
+    /// The engine has made a chunk: its first fragments go out at once, since whoever asked for it
+    /// asks again only after a while.
     pub(super) fn chunk_made(
         &mut self,
         to: usize,
@@ -414,11 +423,14 @@ impl<E: Engine> Vr<E> {
             return self.snapshot_part(number, &bytes);
         }
         let (view, view_start, executed) = (self.view.0, self.leading.view_start(), self.executed);
-        let Some(feed) = self.leading.followers.get_mut(to).and_then(|f| f.feed.as_mut()) else {
+        let Some(outgoing_copy) =
+            self.leading.followers.get_mut(to).and_then(|f| f.outgoing_copy.as_mut())
+        else {
             return;
         };
-        let attempt = feed.attempt;
-        let part = feed.part.as_mut().filter(|p| (p.number, p.position) == (number, position));
+        let attempt = outgoing_copy.attempt;
+        let part =
+            outgoing_copy.part.as_mut().filter(|p| (p.number, p.position) == (number, position));
         let Some(part) = part else { return };
         part.bytes = Some(bytes);
         if !part.is_early(view_start, executed) {
@@ -429,17 +441,17 @@ impl<E: Engine> Vr<E> {
 
     /// Leader: what was kept for members that copy is of no use any more.
     pub(super) fn end_feed(&mut self, to: usize) {
-        let fed = self.leading.followers.get_mut(to).and_then(|f| f.feed.take()).is_some();
+        let fed = self.leading.followers.get_mut(to).and_then(|f| f.outgoing_copy.take()).is_some();
         let is_copied = self.journal.is_snapshotting();
-        if fed && !is_copied && self.leading.followers.iter().all(|f| f.feed.is_none()) {
+        if fed && !is_copied && self.leading.followers.iter().all(|f| f.outgoing_copy.is_none()) {
             self.serving.engine.end_copy();
         }
     }
 
     /// Says that the log begins behind what the other has.
-    pub(super) fn say_apart(&mut self, to: usize, stream: u16, sink: &mut impl Sink) {
+    pub(super) fn say_log_mismatch(&mut self, to: usize, stream: u16, sink: &mut impl Sink) {
         self.vr_count.too_far_behind += 1;
         let base = self.ordered.log.base();
-        self.say(to, VrBody::Apart { stream, base }, sink);
+        self.say(to, VrBody::LogMismatch { stream, base }, sink);
     }
 }

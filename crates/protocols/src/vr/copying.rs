@@ -25,8 +25,8 @@ pub(super) struct Copying {
     pub(super) part: Option<Assembly>,
     /// The first fragment of the last question.
     pub(super) asked: u32,
-    /// Raft: the newest configuration in the log that was given up. This replica may be among those who made it
-    /// committed, so that nobody whose log ends before it gets its vote.
+    /// Raft: the newest configuration in the log that was given up. This replica may be among those
+    /// who made it committed, so that nobody whose log ends before it gets its vote.
     pub(super) floor: LastRecord,
 }
 
@@ -37,8 +37,9 @@ impl Copying {
         Copying { attempt, begun: false, target, wanted, part: None, asked: 0, floor }
     }
 
-    /// The part that has come, if it can be installed: the log ends at `end`, of which all up to `submitted`
-    /// was given to the engine. One of a leader that had executed less than an earlier one is dropped.
+    /// The part that has come, if it can be installed: the log ends at `end`, of which all up to
+    /// `submitted` was given to the engine. One of a leader that had executed less than an earlier
+    /// one is dropped.
     pub(super) fn ready(&mut self, end: Position, submitted: Position) -> Option<Assembly> {
         let wanted = self.wanted;
         let is_chunk = wanted != PART_TABLE && wanted != PART_RESULTS;
@@ -49,7 +50,7 @@ impl Copying {
     /// What can be executed of a record, by which of its objects are here.
     pub(super) fn executable(&self, record: &Record<'_>, guards: Guards) -> Executable {
         if self.wanted >= PART_RESULTS {
-            return Executable::Whole;
+            return Executable::All;
         }
         Executable::of(record, self.wanted.saturating_sub(PART_OBJECTS), guards)
     }
@@ -69,24 +70,26 @@ mod tests {
     const TARGET: LogEnd = LogEnd { position: 9, hash: 7 };
 
     /// A copy that needs part `wanted` next, and has it whole or not, as of position 5.
-    fn copying(wanted: u64, is_whole: bool) -> Copying {
-        let total_bytes = if is_whole { 3 } else { 4_000 };
+    fn copying(wanted: u64, is_caught_up: bool) -> Copying {
+        let total_bytes = if is_caught_up { 3 } else { 4_000 };
         let hdr = FragmentHdr { version: 5, total_bytes, index: 0, count: 1 };
         let mut part = Assembly::new(hdr);
         part.add(&hdr, b"abc");
         Copying { wanted, part: Some(part), ..Copying::begin(1, TARGET) }
     }
 
+    /// A copy is done with its last part and the log of the view.
     #[test]
-    fn vrr_5_2_a_copy_is_done_with_its_last_part_and_the_log_of_the_view() {
+    fn vrr_5_2_copy_ends_with_the_last_part_and_the_log() {
         let is_done = |wanted, end| copying(wanted, true).is_done(Position(end));
         assert!(!is_done(PART_RESULTS, 9), "results may be lacking still");
         assert!(!is_done(PART_NONE, 8));
         assert!(is_done(PART_NONE, 9) && is_done(PART_NONE, 10));
     }
 
+    /// A chunk waits for the records before it and what is older than the state is dropped.
     #[test]
-    fn a_chunk_waits_for_the_records_before_it_and_what_is_older_than_the_state_is_dropped() {
+    fn chunk_waits_for_earlier_records() {
         let ready = |mut copying: Copying, end, submitted| {
             let is_ready = copying.ready(Position(end), Position(submitted)).is_some();
             (is_ready, copying.part.is_some())

@@ -1,9 +1,9 @@
-//! What becomes durable, and what is said once it is (trap T7).
+//! The disk's completions, and the messages that they release (trap T7).
 //!
-//! A follower acknowledges what its disk has, and the leader counts itself by that: so what is committed is on
-//! the disks of a quorum. What a replica promises by its view, and the newest lives that it knows, stand on
-//! its disk before anything leaves it that comes of them: until then all that it says is held back. That costs a
-//! sync at a view change, and nothing in between.
+//! A follower acknowledges what its disk has, and the leader counts itself by that: so what is
+//! committed is on the disks of a quorum. What a replica promises by its view, and the newest lives
+//! that it knows, stand on its disk before anything leaves it that comes of them: until then all
+//! that it says is held back. That costs a sync at a view change, and nothing in between.
 
 use alloc::vec::Vec;
 
@@ -66,7 +66,8 @@ impl<E: Engine> Vr<E> {
         self.held = held;
     }
 
-    /// What is to be written to the disk, if the batch before is durable: then call [`Vr::persisted`].
+    /// What is to be written to the disk, if the batch before is durable: then call
+    /// [`Vr::persisted`].
     pub fn poll_persist(&mut self) -> Option<Persist<Batch>> {
         self.journal.poll(self.ordered.end())
     }
@@ -90,8 +91,8 @@ impl<E: Engine> Vr<E> {
         self.journal.set_short(is_short);
     }
 
-    /// Leader: whether it refuses writes, since its own disk has no room, or so many others' that the rest is no
-    /// quorum.
+    /// Leader: whether it refuses writes, since its own disk has no room, or so many others' that
+    /// the rest is no quorum.
     pub(super) fn refuses_writes(&self) -> bool {
         let voting = self.leading.followers.iter().enumerate();
         let voting = voting.filter(|(index, _)| self.group.is_voter(*index));
@@ -116,7 +117,7 @@ impl<E: Engine> Vr<E> {
     pub fn disk_failed(&mut self) {
         self.journal.die();
         self.held.clear();
-        self.leave();
+        self.fail_stop();
     }
 
     /// Whether all that was promised is durable.
@@ -135,8 +136,8 @@ impl<E: Engine> Vr<E> {
         self.held = held;
     }
 
-    /// Has the disk remember what this replica promises. One that has lost what it had promised has nothing to
-    /// remember before it has recovered.
+    /// Has the disk remember what this replica promises. One that has lost what it had promised has
+    /// nothing to remember before it has recovered.
     pub(super) fn promise(&mut self) {
         if self.recovery.is_from_nothing() && self.journal.is_owed() {
             // What is there of its promises says how new its log is, should the others be lost.
@@ -144,7 +145,8 @@ impl<E: Engine> Vr<E> {
         }
         let config = self.group.config.as_ref().filter(|_| self.stage != Stage::Out);
         let is_here = config.is_some() && !self.recovery.is_from_nothing();
-        // NOPaxos' floor. In Raft of a copy: whether a configuration was in the log that was given up.
+        // NOPaxos' floor. In Raft of a copy: whether a configuration was in the log that was given
+        // up.
         let floor = match &self.copying {
             Some(copying) if self.group.elects() => copying.floor.position,
             _ => self.sequence.floor().to_u64(),
@@ -155,7 +157,7 @@ impl<E: Engine> Vr<E> {
             last_normal: if self.copying.is_some() { 0 } else { self.last_normal.0 },
             switch: self.switch,
             floor,
-            lives: self.lives.vector().to_vec(),
+            crash_vector: self.crash_vector.vector().to_vec(),
         });
         let vote = self.ballot.voted_for().filter(|_| is_here && self.group.elects());
         let vote = vote.map_or(0, |member| self.group.node_of(member).0);
@@ -213,7 +215,7 @@ impl<E: Engine> Vr<E> {
             }
             PART_RESULTS => {
                 self.journal.end_part(end, bytes, None);
-                if self.leading.followers.iter().all(|f| f.feed.is_none()) {
+                if self.leading.followers.iter().all(|f| f.outgoing_copy.is_none()) {
                     self.serving.engine.end_copy();
                 }
             }

@@ -1,16 +1,20 @@
-//! Raft: who leads (Ongaro, Ousterhout: *In Search of an Understandable Consensus Algorithm*, 2014, cited as Raft
-//! §n; Ongaro's dissertation of the same year). A term is what VR calls a view; what VR does by view changes is
-//! done here by elections. All else is [`super`]'s: the log and its streams, commits, leases, copies, recovery.
+//! Raft: who leads (Ongaro, Ousterhout: *In Search of an Understandable Consensus Algorithm*, 2014,
+//! cited as Raft §n; Ongaro's dissertation of the same year). A term is what VR calls a view; what
+//! VR does by view changes is done here by elections. All else is [`super`]'s: the log and its
+//! streams, commits, leases, copies, recovery.
 //!
-//! - A replica that misses the leader asks who would vote for it in the next term (pre-vote, dissertation §9.6),
-//!   and stays in its own: one whose link is broken disturbs nobody.
-//! - Once a quorum would, it stands in the next term. A replica has one vote a term, and gives it to no log that
-//!   ends before its own (Raft §5.4.1); the vote is on its disk before it leaves ([`super::disk`]).
-//! - Who hears the leader votes for nobody else, unless the leader wishes it (dissertation §4.2.3, §3.10).
-//! - Who let others answer reads votes when nobody who has not left the earlier terms can hold a lease that it
-//!   granted (trap T2): as in VR, no lease of an earlier term is valid once a term has begun.
-//! - The elected leader's log is that of the term as it stands; it begins with a no-op of the term, and nothing is
-//!   committed before that is (Raft §5.4.2, Figure 8).
+//! - A replica that misses the leader asks who would vote for it in the next term (pre-vote,
+//!   dissertation §9.6), and stays in its own: one whose link is broken disturbs nobody.
+//! - Once a quorum would, it stands in the next term. A replica has one vote a term, and gives it
+//!   to no log that ends before its own (Raft §5.4.1); the vote is on its disk before it leaves
+//!   ([`super::disk`]).
+//! - Who hears the leader votes for nobody else, unless the leader wishes it (dissertation §4.2.3,
+//!   §3.10).
+//! - Who let others answer reads votes when nobody who has not left the earlier terms can hold a
+//!   lease that it granted (trap T2): as in VR, no lease of an earlier term is valid once a term
+//!   has begun.
+//! - The elected leader's log is that of the term as it stands; it begins with a no-op of the term,
+//!   and nothing is committed before that is (Raft §5.4.2, Figure 8).
 //! - A leader that hears no quorum steps down (check-quorum, dissertation §6.2).
 
 use concord_core::{Duration, Guard, Instant, Now, Position, ViewNumber};
@@ -24,8 +28,8 @@ use super::{Stage, Vr};
 use crate::setup::RETRY_NS;
 
 impl<E: Engine> Vr<E> {
-    /// Where the own log ends, for votes. What is here of a copy is no log ([`super::copy`]), and a rack that begins
-    /// with a backup has nothing of its own terms.
+    /// Where the own log ends, for votes. What is here of a copy is no log ([`super::copy`]), and a
+    /// rack that begins with a backup has nothing of its own terms.
     pub(super) fn last_record(&self) -> LastRecord {
         if let Some(copying) = self.copying.as_ref().filter(|_| self.has_given_up()) {
             let floor = copying.floor;
@@ -51,9 +55,9 @@ impl<E: Engine> Vr<E> {
         ViewNumber(record.map_or(0, |record| record.epoch.0))
     }
 
-    /// Whether the last record is of the own term: then all that is here is in the log of the term's leader (Log
-    /// Matching, Raft §5.3). One that comes back to its term with its disk may be told again where the term began; what
-    /// is behind that was acknowledged, and stays.
+    /// Whether the last record is of the own term: then all that is here is in the log of the
+    /// term's leader (Log Matching, Raft §5.3). One that comes back to its term with its disk may
+    /// be told again where the term began; what is behind that was acknowledged, and stays.
     pub(super) fn ends_in_own_term(&self) -> bool {
         self.group.elects() && self.term_at(self.ordered.end()) == self.view
     }
@@ -275,7 +279,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Whether nobody can hold a lease of this replica's any more who has not left the earlier terms (trap T2).
+    /// Whether nobody can hold a lease of this replica's any more who has not left the earlier
+    /// terms (trap T2).
     fn has_outlived_grants(&self, now: Instant) -> bool {
         let is_here = |node| {
             let index = self.group.index_of(node);
@@ -302,7 +307,7 @@ impl<E: Engine> Vr<E> {
         self.consider_elected(now, sink);
     }
 
-    fn vote_of(&self, committed: Position, switch: concord_wire::vr::SwitchLife) -> Vote {
+    fn vote_of(&self, committed: Position, switch: concord_wire::vr::SwitchIncarnation) -> Vote {
         Vote { last_normal: self.view, end: self.ordered.log.end(), committed, switch }
     }
 
@@ -358,7 +363,7 @@ impl<E: Engine> Vr<E> {
         now: Now,
         (from, term): (usize, ViewNumber),
         granted: bool,
-        (committed, switch): (Position, concord_wire::vr::SwitchLife),
+        (committed, switch): (Position, concord_wire::vr::SwitchIncarnation),
         sink: &mut impl Sink,
     ) {
         if term > self.view {
@@ -398,8 +403,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// The term's leader: its first record says nothing, and is of the term. What is before can be committed with it,
-    /// and not without (Raft §5.4.2).
+    /// The term's leader: its first record says nothing, and is of the term. What is before can be
+    /// committed with it, and not without (Raft §5.4.2).
     pub(super) fn log_no_op(&mut self, now: Now) {
         if self.group.elects() && self.setup.guards.on(Guard::OwnTerm) {
             let now_ms = self.ordered.stamp(now.unix_ms, self.is_timeless(), self.setup.guards);
@@ -408,8 +413,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Follower: whether its log is full. In Raft a leader logs a no-op beyond what it takes of clients: were a
-    /// follower's bound the same, nobody could take what a term has to begin with.
+    /// Follower: whether its log is full. In Raft a leader logs a no-op beyond what it takes of
+    /// clients: were a follower's bound the same, nobody could take what a term has to begin with.
     pub(super) fn takes_no_more(&self) -> bool {
         let mut limits = self.setup.limits;
         if self.group.elects() {
@@ -419,8 +424,8 @@ impl<E: Engine> Vr<E> {
         self.ordered.log.is_full(&limits)
     }
 
-    /// Whether the leader may call the log committed up to `position`, which a quorum has: in Raft, if that is of
-    /// its term.
+    /// Whether the leader may call the log committed up to `position`, which a quorum has: in Raft,
+    /// if that is of its term.
     pub(super) fn commits(&self, position: Position) -> bool {
         !self.group.elects()
             || position >= self.leading.view_start()

@@ -1,4 +1,4 @@
-//! How far a replica is that was told to end ([`super::retire`]).
+//! The progress of a replica that was told to end ([`super::retire`]).
 
 use concord_core::{Instant, ViewNumber};
 
@@ -36,7 +36,8 @@ impl Farewell {
         is_over
     }
 
-    /// Follower: whether the leader of `view` is to be told once more; else the next step is due at once.
+    /// Follower: whether the leader of `view` is to be told once more; else the next step is due at
+    /// once.
     pub(super) fn tells(&mut self, now: Instant, view: ViewNumber) -> bool {
         if self.told.0 != view {
             self.told = (view, 0);

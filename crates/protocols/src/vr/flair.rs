@@ -1,8 +1,8 @@
 //! VR with a switch that runs FLAIR: what a replica does that its switch asks of it.
 //!
-//! A session is a view: each view has one leader and one switch, its number is never used again, and no
-//! lease of an earlier one is valid once it has begun (traps T26, T28). A request names its session in its number,
-//! and is of no use in another one.
+//! A session is a view: each view has one leader and one switch, its number is never used again,
+//! and no lease of an earlier one is valid once it has begun (traps T26, T28). A request names its
+//! session in its number, and is of no use in another one.
 
 use concord_core::{Duration, Guard, Instant, MS, Now, Position, Seq, SwitchId};
 use concord_engine::Engine;
@@ -15,10 +15,10 @@ use concord_wire::{Checked, Flags, GroupId, Kind, Op, Reason, Repr, Sink, WireEr
 use super::follower::Follower;
 use super::{Stage, Vr};
 use crate::flair::Speaker;
-use crate::turn::Turn;
+use crate::pending::PendingWrite;
 
-/// How long a session waits for followers that lag: who has not all of the log at its start gets no read
-/// of a key group before that is written.
+/// How long a session waits for followers that lag: who has not all of the log at its start gets no
+/// read of a key group before that is written.
 const PATIENCE_NS: Duration = 100 * MS;
 /// How long for those that say nothing: the leader before is dead, as a rule.
 const UNHEARD_NS: Duration = 20 * MS;
@@ -78,8 +78,8 @@ impl<E: Engine> Vr<E> {
         Ok(())
     }
 
-    /// advance_then_read (§4.3.4): a follower executes what the switch says is committed, and answers. The
-    /// leader answers as it always does.
+    /// advance_then_read (§4.3.4): a follower executes what the switch says is committed, and
+    /// answers. The leader answers as it always does.
     fn read_checked(
         &mut self,
         now: Now,
@@ -96,8 +96,8 @@ impl<E: Engine> Vr<E> {
         }
         let mut repr = *asked;
         if repr.flags.has(Flags::FAST) {
-            // The log is the leader's as far as it goes, and its leader said so: not beyond (trap T29). What is not here yet
-            // is heard of from the leader.
+            // The log is the leader's as far as it goes, and its leader said so: not beyond (trap
+            // T29). What is not here yet is heard of from the leader.
             self.learn_committed(now, log_idx.min(self.ordered.end()), sink);
             match self.refuse_checked(now, log_idx) {
                 None => {
@@ -130,15 +130,15 @@ impl<E: Engine> Vr<E> {
     }
 
     /// What the switch learns from the reply to a write.
-    pub(super) fn checked(&self, turn: &Turn) -> Checked {
+    pub(super) fn checked(&self, operation: &PendingWrite) -> Checked {
         let concerns = [Flags::WILDCARD, Flags::REGISTER, Flags::NOOP, Flags::INTERNAL];
-        let flags = concerns.into_iter().filter(|flag| turn.asked.flags.has(*flag));
+        let flags = concerns.into_iter().filter(|flag| operation.asked.flags.has(*flag));
         Checked {
-            seq: turn.asked.seq,
+            seq: operation.asked.seq,
             switch: SwitchId(self.switch.id),
             flags: flags.fold(Flags(0), Flags::with),
-            log_idx: turn.position,
-            cflwrs: self.holders(turn.position),
+            log_idx: operation.position,
+            cflwrs: self.holders(operation.position),
         }
     }
 
@@ -154,8 +154,9 @@ impl<E: Engine> Vr<E> {
         holders.fold(Followers::default(), |set, (index, _)| set.with(index))
     }
 
-    /// Leader: the replicas that keep up, and what each of them has. The reply to a write names the quorum that
-    /// had it first; this names the others once they have it. The position never falls, so that the switch knows the newest.
+    /// Leader: the replicas that keep up, and what each of them has. The reply to a write names the
+    /// quorum that had it first; this names the others once they have it. The position never falls,
+    /// so that the switch knows the newest.
     fn caught_up(&mut self, now: Instant) -> CaughtUp {
         let log_idx = self.session.kept_up_to(now, self.committed);
         CaughtUp { log_idx, followers: self.holders(log_idx) }
@@ -170,8 +171,8 @@ impl<E: Engine> Vr<E> {
         Ok(())
     }
 
-    /// So many packets wait at this replica's host behind a batch: said before the batch's end. A follower tells
-    /// its leader in acknowledgements (§4.4.2).
+    /// So many packets wait at this replica's host behind a batch: said before the batch's end. A
+    /// follower tells its leader in acknowledgements (§4.4.2).
     pub fn note_queue(&mut self, packets: usize) {
         if !self.group.checks_replies() {
             return;
@@ -184,8 +185,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Leader: begins the view's session, once all that the view began with is executed, and keeps it
-    /// going.
+    /// Leader: begins the view's session, once all that the view began with is executed, and keeps
+    /// it going.
     pub(super) fn mind_session(&mut self, now: Now, sink: &mut impl Sink) {
         let members = self.group.members().len();
         if !self.group.checks_replies() || self.switch.id == 0 || members > REPLICAS_MAX {

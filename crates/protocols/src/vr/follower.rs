@@ -1,4 +1,4 @@
-//! What the leader knows of each member, in its view.
+//! The leader's knowledge of each member, in its view.
 
 use concord_core::{Duration, Instant, MS, Position};
 
@@ -31,18 +31,19 @@ pub(super) struct Follower {
     /// It was told to end: no reads are sent to it.
     pub(super) retires: bool,
     /// It copies the state.
-    pub(super) feed: Option<Feed>,
+    pub(super) outgoing_copy: Option<OutgoingCopy>,
 }
 
 /// What the leader keeps for a member that copies.
 #[derive(Clone, Debug)]
-pub(super) struct Feed {
+pub(super) struct OutgoingCopy {
     pub(super) attempt: u64,
     pub(super) part: Option<Part>,
 }
 
 impl Follower {
-    /// NOPaxos: the log ends at `end`; a follower that has not acknowledged in time is sent records.
+    /// NOPaxos: the log ends at `end`; a follower that has not acknowledged in time is sent
+    /// records.
     pub(super) fn note_lag(&mut self, now: Instant, end: Position) {
         match self.lag {
             _ if self.sender.is_none() || self.acked >= end => self.lag = None,
@@ -69,8 +70,9 @@ mod tests {
 
     use super::*;
 
+    /// A follower that does not acknowledge in time is sent the records.
     #[test]
-    fn a_follower_that_does_not_acknowledge_in_time_is_sent_the_records() {
+    fn late_follower_is_sent_the_records() {
         let mut f = Follower::default();
         f.note_lag(Instant(0), Position(5));
         assert_eq!(f.lag_deadline(), Instant::NEVER, "nothing is streamed to it");

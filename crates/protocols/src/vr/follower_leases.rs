@@ -1,23 +1,27 @@
-//! Follower leases over the log (FLAIR §4.5, "FLeases"): how Raft's followers answer reads without a switch's help.
+//! Follower leases over the log (FLAIR §4.5, "FLeases"): how Raft's followers answer reads without
+//! a switch's help.
 //!
-//! - A follower asks all for leases, as under Harmonia: while it holds those of a quorum, no later term has begun
-//!   (trap T2). The leader's grant also says up to where it has committed.
+//! - A follower asks all for leases, as under Harmonia: while it holds those of a quorum, no later
+//!   term has begun (trap T2). The leader's grant also says up to where it has committed.
 //! - Revoked by the record of a write, granted again by the commit point: [`super::group_leases`].
-//! - The leader commits a write once a quorum has it and each holder of a lease: none of them answers a read of its
-//!   group before it has executed it. So whatever somebody has seen, nobody's answer is older.
+//! - The leader commits a write once a quorum has it and each holder of a lease: none of them
+//!   answers a read of its group before it has executed it. So whatever somebody has seen, nobody's
+//!   answer is older.
 //! - Who lags gets no lease. A holder that died delays writes until its lease is over.
-//! - Clients choose a replica at random; a follower that may not answer passes the read to the leader, in its term.
+//! - Clients choose a replica at random; a follower that may not answer passes the read to the
+//!   leader, in its term.
 
 use concord_core::{Duration, Guard, Instant, NodeId, Now, Position, ViewNumber};
 use concord_engine::Engine;
-use concord_wire::vr::{Life, VrBody};
+use concord_wire::vr::{CrashVectorEntry, VrBody};
 use concord_wire::{Flags, Reason, Repr, Sink};
 
 use super::group_leases::NoLease;
 use super::{Stage, Vr};
 use crate::setup::SlowReads;
 
-/// How far behind the commit point a follower may be that gets a lease, in records: writes will wait for it.
+/// How far behind the commit point a follower may be that gets a lease, in records: writes will
+/// wait for it.
 const LAG_RECORDS_MAX: u64 = 256;
 /// Which part of a lease a follower may lack what a quorum has, and get a lease.
 const PATIENCE: Duration = 8;
@@ -52,7 +56,7 @@ impl<E: Engine> Vr<E> {
         &mut self,
         now: Instant,
         from: usize,
-        (life, asked_at): (Life, u64),
+        (entry, asked_at): (CrashVectorEntry, u64),
         sink: &mut impl Sink,
     ) {
         if !self.has_follower_leases() || !self.is_leader() {
@@ -60,16 +64,17 @@ impl<E: Engine> Vr<E> {
         }
         let Some(follower) = self.leading.followers.get(from) else { return };
         let is_near = follower.acked.0 + LAG_RECORDS_MAX >= self.committed.0;
-        let follows = follower.sender.is_some() && follower.feed.is_none() && !follower.retires;
+        let follows =
+            follower.sender.is_some() && follower.outgoing_copy.is_none() && !follower.retires;
         let lags = self.group_leases.lags(now, from, self.setup.lease_ns / PATIENCE);
         if !is_near || !follows || lags {
             self.vr_count.read_leases_refused += 1;
             return;
         }
         self.vr_count.read_leases_granted += 1;
-        self.group_leases.grant(now, self.group.node_of(from), life.incarnation);
+        self.group_leases.grant(now, self.group.node_of(from), entry.incarnation);
         let floor = self.committed.0;
-        self.say(from, VrBody::ReadLease { asked_at, to: life, floor }, sink);
+        self.say(from, VrBody::ReadLease { asked_at, to: entry, floor }, sink);
     }
 
     /// Follower: the leader granted what incarnation `to` of this node asked for.
@@ -77,10 +82,11 @@ impl<E: Engine> Vr<E> {
         &mut self,
         now: Now,
         (from, view): (usize, ViewNumber),
-        (to, asked_at): (Life, u64),
+        (to, asked_at): (CrashVectorEntry, u64),
         floor: u64,
     ) {
-        let is_mine = to == self.lives.mine() || !self.setup.guards.on(Guard::LeaseLife);
+        let is_mine =
+            to == self.crash_vector.mine() || !self.setup.guards.on(Guard::LeaseIncarnation);
         let is_leaders = self.group.leader_of(self.view) == Some(from);
         if self.stage == Stage::Normal && self.is_view(view) && is_mine && is_leaders {
             let leader = self.group.node_of(from);
@@ -89,7 +95,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Leader: up to where what a quorum has may be called committed: every holder of a lease has it too.
+    /// Leader: up to where what a quorum has may be called committed: every holder of a lease has
+    /// it too.
     pub(super) fn await_holders(&mut self, now: Instant, committed: Position) -> Position {
         if !self.has_follower_leases() || !self.setup.guards.on(Guard::LeaseHolders) {
             return committed;
@@ -107,9 +114,9 @@ impl<E: Engine> Vr<E> {
     /// Follower: whether a client's read may be answered here, and if not, why.
     pub(super) fn refuse_leased(&mut self, now: Instant, read: &Repr) -> Option<Reason> {
         let log = (self.ordered.end(), self.executed);
-        let is_whole = self.copying.is_none() && !read.flags.has(Flags::WILDCARD);
+        let is_caught_up = self.copying.is_none() && !read.flags.has(Flags::WILDCARD);
         let refused = match self.group_leases.refuse(now, read, log, self.setup.guards) {
-            _ if !is_whole || !self.is_leased(now) => Some(NoLease::None),
+            _ if !is_caught_up || !self.is_leased(now) => Some(NoLease::None),
             // The leader knows whether a quorum knows of them.
             None if self.setup.replicate_replies && self.scripts.are_any() => {
                 Some(NoLease::Revoked)

@@ -1,13 +1,14 @@
-//! NOPaxos (Li et al.: *Just Say NO to Paxos Overhead*, OSDI 2016): the switch numbers the writes and
-//! sends each to all replicas, so that nobody has to stream them.
+//! NOPaxos (Li et al.: *Just Say NO to Paxos Overhead*, OSDI 2016): the switch numbers the writes
+//! and sends each to all replicas, so that nobody has to stream them.
 //!
-//! A view takes the numbers of one switch, its session (trap T23), one after the other: the log of a
-//! follower is that of the leader without a word between them. A number that is missed
+//! A view takes the numbers of one switch, its session (trap T23), one after the other: the log of
+//! a follower is that of the leader without a word between them. A number that is missed
 //! - at a follower: the leader sees that it lags behind, and streams the records;
 //! - at the leader: it asks the others; who has logged the write sends it;
-//! - at all of them: gap agreement. The leader goes on to a later view that it leads too. The votes of a
-//!   quorum say that nobody who counts has logged that number, and the view begins behind it: its
-//!   floor. So an agreement on a gap, a change of the leader and one of the switch are the same thing.
+//! - at all of them: gap agreement. The leader goes on to a later view that it leads too. The votes
+//!   of a quorum say that nobody who counts has logged that number, and the view begins behind it:
+//!   its floor. So an agreement on a gap, a change of the leader and one of the switch are the same
+//!   thing.
 
 use concord_core::{Guard, Instant, Now, Position, Seq, SwitchId, ViewNumber};
 use concord_engine::Engine;
@@ -17,16 +18,16 @@ use concord_wire::{Addr, Flags, Packet, Repr, Sink};
 
 use super::sequence::{Gap, LACKS_MAX, after};
 use super::{Stage, Vr};
-use crate::turn::Asked;
+use crate::pending::RequestHeader;
 
 impl<E: Engine> Vr<E> {
     /// The number up to which the view has all writes, or does without them.
-    fn numbered(&self) -> Seq {
-        self.sequence.numbered(self.ordered.last_seq, self.switch.id)
+    fn last_sequenced(&self) -> Seq {
+        self.sequence.last_sequenced(self.ordered.last_seq, self.switch.id)
     }
 
     fn next_number(&self) -> Seq {
-        after(self.numbered())
+        after(self.last_sequenced())
     }
 
     /// A write with the switch's number.
@@ -34,7 +35,7 @@ impl<E: Engine> Vr<E> {
         let repr = packet.repr();
         if repr.seq.switch_id.0 != self.switch.id || !repr.seq.is_some() {
             self.count.writes_other_switch += 1;
-        } else if repr.seq <= self.numbered() {
+        } else if repr.seq <= self.last_sequenced() {
             self.count.writes_out_of_order += 1;
         } else if self.is_next(&repr) {
             self.order_stamped(&repr, packet.body());
@@ -57,7 +58,7 @@ impl<E: Engine> Vr<E> {
         let staged = repr.flags.has(Flags::BODY_STAGED) && !repr.flags.has(Flags::NOOP);
         self.stage == Stage::Normal
             && (repr.seq == self.next_number() || !self.setup.guards.on(Guard::Gaps))
-            && repr.seq > self.numbered()
+            && repr.seq > self.last_sequenced()
             && (self.is_leader() || !staged)
             && !self.ordered.log.is_full(&self.setup.limits)
     }
@@ -66,7 +67,7 @@ impl<E: Engine> Vr<E> {
     pub(super) fn take_early(&mut self, now: Instant) {
         while let Some((seq, bytes)) = self.sequence.first() {
             let next = Packet::parse(bytes).is_ok_and(|packet| self.is_next(&packet.repr()));
-            if seq > self.numbered() && !next {
+            if seq > self.last_sequenced() && !next {
                 break;
             }
             let Some(bytes) = self.sequence.pop() else { break };
@@ -78,8 +79,8 @@ impl<E: Engine> Vr<E> {
         self.note_missed(now);
     }
 
-    /// Leader: whether the next number is missed. It is if later ones are here, or if a follower says
-    /// that its log is longer.
+    /// Leader: whether the next number is missed. It is if later ones are here, or if a follower
+    /// says that its log is longer.
     pub(super) fn note_missed(&mut self, now: Instant) {
         if !self.group.is_sequenced() || !self.is_leader() {
             return self.sequence.miss_nothing();
@@ -90,11 +91,11 @@ impl<E: Engine> Vr<E> {
         self.count.seq_gaps += u64::from(is_news);
     }
 
-    /// A new view's leader: what nobody who voted has logged is given up, up to the first write that
-    /// is here.
+    /// A new view's leader: what nobody who voted has logged is given up, up to the first write
+    /// that is here.
     pub(super) fn draw_floor(&mut self) {
         self.sequence.set_floor(Seq::NONE);
-        self.sequence.draw_floor(self.numbered());
+        self.sequence.draw_floor(self.last_sequenced());
     }
 
     /// The floor of a view whose leader said so.
@@ -154,18 +155,19 @@ impl<E: Engine> Vr<E> {
             if record.flags.has(Flags::BODY_STAGED) && !record.flags.has(Flags::NOOP) {
                 continue;
             }
-            let repr = Repr { further: record.further, ..Asked::recorded(&record).stamped() };
+            let repr =
+                Repr { further: record.further, ..RequestHeader::recorded(&record).stamped() };
             repr.emit(record.command, &mut self.scratch);
             sink.send(to, &self.scratch);
             self.vr_count.gaps_filled += 1;
         }
     }
 
-    /// A write that waits here for the leader's record of it, since its body was staged there, or for one
-    /// before it: as the switch sent it.
+    /// A write that waits here for the leader's record of it, since its body was staged there, or
+    /// for one before it: as the switch sent it.
     fn send_early(&mut self, position: Position, to: Addr, sink: &mut impl Sink) {
-        let (end, numbered) = (self.ordered.end(), self.numbered());
-        if let Some(bytes) = self.sequence.at(position, end, numbered) {
+        let (end, last_sequenced) = (self.ordered.end(), self.last_sequenced());
+        if let Some(bytes) = self.sequence.at(position, end, last_sequenced) {
             sink.send(to, bytes);
             self.vr_count.gaps_filled += 1;
         }

@@ -1,10 +1,10 @@
-//! The part of a replica in its group: who the members are, who leads which view, what a quorum is, and
-//! which switch the controller told of.
+//! The part of a replica in its group: who the members are, who leads which view, what a quorum is,
+//! and which switch the controller told of.
 
 use concord_core::{NodeId, ViewNumber, hash};
 use concord_wire::Addr;
 use concord_wire::control::{Config, Member, Program, Protocol};
-use concord_wire::vr::{Life, SwitchLife};
+use concord_wire::vr::{CrashVectorEntry, SwitchIncarnation};
 
 use alloc::vec::Vec;
 
@@ -139,16 +139,17 @@ impl Group {
         quorum_of(self.voters())
     }
 
-    /// Who leads `view`: the members take turns (VRR §4.2). In Raft whoever was elected, if that is known.
+    /// Who leads `view`: the members take turns (VRR §4.2). In Raft whoever was elected, if that is
+    /// known.
     pub(super) fn leader_of(&self, view: ViewNumber) -> Option<usize> {
         if self.elects() {
             return self.elected.filter(|(term, _)| *term == view).map(|(_, leader)| leader);
         }
-        Some(self.turn_of(view))
+        Some(self.operation_of(view))
     }
 
     /// Whose turn `view` is; in Raft that of a founded group's first leader.
-    pub(super) fn turn_of(&self, view: ViewNumber) -> usize {
+    pub(super) fn operation_of(&self, view: ViewNumber) -> usize {
         (view.0.max(1) as usize - 1) % self.members().len().max(1)
     }
 
@@ -200,18 +201,18 @@ impl Group {
     }
 
     /// The newest switch that the controller told of.
-    pub(super) fn known_switch(&self) -> SwitchLife {
-        self.config.as_ref().map_or(SwitchLife::default(), |c| SwitchLife {
+    pub(super) fn known_switch(&self) -> SwitchIncarnation {
+        self.config.as_ref().map_or(SwitchIncarnation::default(), |c| SwitchIncarnation {
             id: c.switch_id,
             incarnation: c.switch_incarnation,
             addr: c.switch,
         })
     }
 
-    /// What stands for a life of this group in packets that carry no vector. Views of another group may have
-    /// the same numbers.
-    pub(super) fn tag_of(&self, life: Life) -> u32 {
-        life.tag() ^ (self.id ^ (self.id >> 32)) as u32
+    /// What stands for a life of this group in packets that carry no vector. Views of another group
+    /// may have the same numbers.
+    pub(super) fn tag_of(&self, entry: CrashVectorEntry) -> u32 {
+        entry.tag() ^ (self.id ^ (self.id >> 32)) as u32
     }
 }
 
@@ -273,8 +274,9 @@ mod tests {
         raft
     }
 
+    /// A group has the name of its founders and takes no configuration of others.
     #[test]
-    fn a_group_has_the_name_of_its_founders_and_takes_no_configuration_of_others() {
+    fn group_is_named_by_its_founders() {
         let mut three = group(Protocol::Vr, 3);
         let id = three.id();
         assert_ne!(id, group(Protocol::Vr, 2).id());
@@ -293,12 +295,16 @@ mod tests {
     #[test]
     fn vrr_4_2_the_members_take_turns() {
         let three = group(Protocol::Vr, 3);
-        let turns = |view| (three.turn_of(ViewNumber(view)), three.leader_of(ViewNumber(view)));
-        assert_eq!([0, 1, 2, 3, 4].map(turns), [0, 0, 1, 2, 0].map(|turn| (turn, Some(turn))));
+        let operations =
+            |view| (three.operation_of(ViewNumber(view)), three.leader_of(ViewNumber(view)));
+        assert_eq!(
+            [0, 1, 2, 3, 4].map(operations),
+            [0, 0, 1, 2, 0].map(|operation| (operation, Some(operation)))
+        );
         assert!(three.is_mine(ViewNumber(2)) && !three.is_mine(ViewNumber(3)));
         assert_eq!(three.leader_addr(ViewNumber(3)), Some(member(2).addr));
         let none = Group::new(member(1));
-        assert_eq!((none.turn_of(ViewNumber(4)), none.leader_addr(ViewNumber(4))), (0, None));
+        assert_eq!((none.operation_of(ViewNumber(4)), none.leader_addr(ViewNumber(4))), (0, None));
     }
 
     #[test]
@@ -357,23 +363,23 @@ mod tests {
 
     #[test]
     fn the_switch_is_that_of_the_newest_configuration() {
-        let told = SwitchLife { id: 3, incarnation: 4, addr: Addr { ip: 9, port: 1 } };
+        let told = SwitchIncarnation { id: 3, incarnation: 4, addr: Addr { ip: 9, port: 1 } };
         assert_eq!(group(Protocol::Vr, 3).known_switch(), told);
-        assert_eq!(Group::new(member(0)).known_switch(), SwitchLife::default());
+        assert_eq!(Group::new(member(0)).known_switch(), SwitchIncarnation::default());
     }
 
     #[test]
     fn a_life_s_tag_tells_lives_and_groups_apart() {
-        let lives = [0, 1].map(|count| Life { count, incarnation: 7 });
-        let tag = |id, life: Life| Group { id, ..Group::new(member(0)) }.tag_of(life);
-        for life in lives {
-            assert_eq!(tag(0, life), life.tag());
+        let crash_vector = [0, 1].map(|count| CrashVectorEntry { count, incarnation: 7 });
+        let tag = |id, entry: CrashVectorEntry| Group { id, ..Group::new(member(0)) }.tag_of(entry);
+        for entry in crash_vector {
+            assert_eq!(tag(0, entry), entry.tag());
             assert_eq!(
-                tag(3 << 32 | 1, life),
-                life.tag() ^ 2,
+                tag(3 << 32 | 1, entry),
+                entry.tag() ^ 2,
                 "of both halves of the group's name"
             );
         }
-        assert_ne!(tag(5, lives[0]), tag(5, lives[1]));
+        assert_ne!(tag(5, crash_vector[0]), tag(5, crash_vector[1]));
     }
 }

@@ -1,9 +1,9 @@
-//! Follower leases (FLAIR §4.5, "FLeases", after Megastore): what a follower may answer by itself, and whom a
-//! leader waits for.
+//! Follower leases (FLAIR §4.5, "FLeases", after Megastore): what a follower may answer by itself,
+//! and whom a leader waits for.
 //!
-//! A follower has one lease of its leader for all key groups, bounded in time. Of which groups it is, its log says: a
-//! record revokes the lease of its group, and the commit point that covers it grants it again. Both are on the messages
-//! of the log.
+//! A follower has one lease of its leader for all key groups, bounded in time. Of which groups it
+//! is, its log says: a record revokes the lease of its group, and the commit point that covers it
+//! grants it again. Both are on the messages of the log.
 
 use alloc::vec::Vec;
 use core::iter;
@@ -15,16 +15,18 @@ use concord_wire::{Flags, Repr};
 /// Key groups, a power of two (FLAIR §4.5: 4 K).
 const GROUPS: usize = 4_096;
 
-/// Leases for reads: those that this replica holds of its leader, and those that it granted as the leader.
+/// Leases for reads: those that this replica holds of its leader, and those that it granted as the
+/// leader.
 #[derive(Clone, Debug)]
 pub(super) struct GroupLeases {
     leases: Leases,
     /// Whether there is a leader that could grant one.
     has_granter: bool,
-    /// Follower: where the log has to go to make use of the lease. Up to there the leader committed without waiting for
-    /// this replica.
+    /// Follower: where the log has to go to make use of the lease. Up to there the leader committed
+    /// without waiting for this replica.
     log_floor: Position,
-    /// What has to be executed for any read: where the log ended when this replica came to its term.
+    /// What has to be executed for any read: where the log ended when this replica came to its
+    /// term.
     executed_floor: Position,
     /// The last record of each key group after that; empty before the first one.
     last: Vec<Position>,
@@ -60,8 +62,8 @@ impl GroupLeases {
         }
     }
 
-    /// A term has begun here, with a log that ends at `end`, and `leader`, if that is another one. No lease of an
-    /// earlier term is valid any more.
+    /// A term has begun here, with a log that ends at `end`, and `leader`, if that is another one.
+    /// No lease of an earlier term is valid any more.
     pub(super) fn begin_term(
         &mut self,
         (now, duration_ns): (Instant, Duration),
@@ -94,7 +96,8 @@ impl GroupLeases {
         }
     }
 
-    /// Follower: the leader granted what was asked for at `asked_at`. It has committed up to `floor`.
+    /// Follower: the leader granted what was asked for at `asked_at`. It has committed up to
+    /// `floor`.
     pub(super) fn on_grant(
         &mut self,
         now: Instant,
@@ -105,7 +108,8 @@ impl GroupLeases {
         self.log_floor = self.log_floor.max(floor);
     }
 
-    /// Follower: why it may not answer a read now. Its log ends at `end`, and `executed` is executed.
+    /// Follower: why it may not answer a read now. Its log ends at `end`, and `executed` is
+    /// executed.
     pub(super) fn refuse(
         &self,
         now: Instant,
@@ -127,7 +131,8 @@ impl GroupLeases {
         (executed < last && guards.on(Guard::GroupRevoked)).then_some(NoLease::Revoked)
     }
 
-    /// Leader: grants incarnation `holder` of `node` a lease; no write is committed without it as long as that lasts.
+    /// Leader: grants incarnation `holder` of `node` a lease; no write is committed without it as
+    /// long as that lasts.
     pub(super) fn grant(&mut self, now: Instant, node: NodeId, holder: u64) {
         self.leases.grant(now, node, holder);
     }
@@ -137,8 +142,8 @@ impl GroupLeases {
         self.leases.release(node, holder, guards);
     }
 
-    /// Leader: what can be committed of what a quorum has up to `committed`, since `member`, which has acknowledged up
-    /// to `acked`, holds a lease or does not.
+    /// Leader: what can be committed of what a quorum has up to `committed`, since `member`, which
+    /// has acknowledged up to `acked`, holds a lease or does not.
     pub(super) fn await_holder(
         &mut self,
         now: Instant,
@@ -203,8 +208,9 @@ mod tests {
         l.refuse(Instant(at), &read(of), (end, executed), Guards::ALL)
     }
 
+    /// A follower answers by a lease that counts from when it was asked for.
     #[test]
-    fn t2_a_follower_answers_by_a_lease_that_counts_from_when_it_was_asked_for() {
+    fn t2_follower_lease_counts_from_the_request() {
         let mut l = follower();
         assert_eq!(refused(&l, 1, A, (4, 4)), Some(NoLease::None));
         l.on_grant(Instant(30), LEADER, (Instant(10), Position(0)));
@@ -216,16 +222,18 @@ mod tests {
         assert_eq!(refused(&l, 51, A, (4, 4)), Some(NoLease::None), "of the term before");
     }
 
+    /// A lease is of no use before the log has what was committed without its holder.
     #[test]
-    fn a_lease_is_of_no_use_before_the_log_has_what_was_committed_without_its_holder() {
+    fn lease_needs_commits_made_without_its_holder() {
         let mut l = follower();
         l.on_grant(Instant(30), LEADER, (Instant(10), Position(6)));
         assert_eq!(refused(&l, 40, A, (5, 5)), Some(NoLease::None));
         assert_eq!(refused(&l, 40, A, (6, 5)), None);
     }
 
+    /// A record revokes the lease of its groups until it is executed.
     #[test]
-    fn a_record_revokes_the_lease_of_its_groups_until_it_is_executed() {
+    fn record_revokes_group_leases_until_executed() {
         let mut l = follower();
         l.on_grant(Instant(0), LEADER, (Instant(0), Position(0)));
         l.revoke(&Record { position: Position(5), obj_id: A, ..Record::EMPTY });

@@ -1,10 +1,10 @@
-//! The stream of records to this replica: of the leader's log, or of one that is being fetched in the place
-//! of the own log's end (VRR §5.2).
+//! The stream of records to this replica: of the leader's log, or of one that is being fetched in
+//! the place of the own log's end (VRR §5.2).
 //!
 //! The one who asks says where its log ends and what it knows to be committed; the stream begins
 //! behind whichever of the two both logs have (the hash tells). Until a fetched log has reached its
-//! target it stays beside the own one: what that holds was promised to the view before, and is given up
-//! only for the whole log of a later one.
+//! target it stays beside the own one: what that holds was promised to the view before, and is
+//! given up only for the whole log of a later one.
 
 use concord_core::{Epoch, NodeId, Position};
 use concord_wire::control::LogEnd;
@@ -140,7 +140,8 @@ impl Inbound {
         self.streaming
     }
 
-    /// The one who was asked sends the stream of that number. Whether the one that was asked for is lost.
+    /// The one who was asked sends the stream of that number. Whether the one that was asked for is
+    /// lost.
     pub(super) fn see(&mut self, stream: u16) -> bool {
         if stream == self.stream {
             self.streaming = true;
@@ -167,8 +168,8 @@ impl Inbound {
         }
     }
 
-    /// Whether an acknowledgement is due: of what arrived, of what was executed up to `executed`, or of the
-    /// log's end where nobody streams it.
+    /// Whether an acknowledgement is due: of what arrived, of what was executed up to `executed`,
+    /// or of the log's end where nobody streams it.
     pub(super) fn owes_ack(&self, executed: Position, end: Option<Position>) -> bool {
         let has_news = executed > self.told_executed || end.is_some_and(|end| end > self.told_end);
         self.receiver.as_ref().is_some_and(|r| r.ack_due || has_news)
@@ -207,7 +208,8 @@ impl Inbound {
         self.incoming.as_ref().map(|incoming| incoming.target)
     }
 
-    /// Takes the next record of the log that is fetched; true once the target is reached. `None`: none is.
+    /// Takes the next record of the log that is fetched; true once the target is reached. `None`:
+    /// none is.
     pub(super) fn take_fetched(&mut self, bytes: &[u8]) -> Option<Result<bool, BrokenStream>> {
         Some(self.incoming.as_mut()?.take(bytes))
     }
@@ -367,8 +369,9 @@ mod tests {
         inbound
     }
 
+    /// A fetched log goes on from what is common up to its target.
     #[test]
-    fn vrr_5_2_a_fetched_log_goes_on_from_what_is_common_up_to_its_target() {
+    fn vrr_5_2_fetched_log_continues_from_the_common_prefix() {
         for common in OFFERED {
             let (first, end) = record(common.position + 1, common.hash);
             let (second, target) = record(common.position + 2, end.hash);

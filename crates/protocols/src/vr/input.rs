@@ -1,5 +1,5 @@
-//! What comes in, and whose it is: clients' packets, the stream of records, the controller's word, and
-//! what the members say to each other.
+//! The dispatch of inputs: clients' packets, the stream of records, the controller's word, and what
+//! the members say to each other.
 
 use alloc::vec::Vec;
 
@@ -8,17 +8,17 @@ use concord_engine::{Engine, Progress};
 use concord_wire::control::{Config, CopyMessage, LogEnd, Member, Membership, Message as _};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::link::{self, Ack, Data};
-use concord_wire::vr::{Life, SwitchLife, VrBody, VrMessage};
+use concord_wire::vr::{CrashVectorEntry, SwitchIncarnation, VrBody, VrMessage};
 use concord_wire::{Kind, Op, Packet, Sink, WireError, op};
 
 use super::change::{Change, Vote};
+use super::crash_vector::Heard;
 use super::follower::Follower;
 use super::group::MEMBERS_MAX;
-use super::lives::Heard;
 use super::queue::Pending;
 use super::recovering::Answer;
 use super::sequence::Sequence;
-use super::{Lives, Stage, Vr};
+use super::{CrashVector, Stage, Vr};
 
 /// Whether a packet is of a client, or for one.
 pub(super) fn is_of_client(packet: &[u8]) -> bool {
@@ -120,7 +120,7 @@ impl<E: Engine> Vr<E> {
             | CopyMessage::Fetched { .. }
             | CopyMessage::Resume { .. }
             | CopyMessage::Resumed { .. }
-            | CopyMessage::Apart { .. } => self.count.unexpected += 1,
+            | CopyMessage::LogMismatch { .. } => self.count.unexpected += 1,
             CopyMessage::Ask { epoch, from, attempt, part, index } => {
                 let from = self.group.index_of(NodeId(from));
                 if let Some(from) = from.filter(|_| epoch == self.view.0) {
@@ -150,9 +150,10 @@ impl<E: Engine> Vr<E> {
             Err(config) => config,
         };
         if self.group.is_known() {
-            // The data of this group was given up. This process founds the next one, or has no place in it.
+            // The data of this group was given up. This process founds the next one, or has no
+            // place in it.
             if !config.members.iter().any(own) {
-                return self.leave();
+                return self.fail_stop();
             }
             self.give_up_group();
         }
@@ -164,8 +165,8 @@ impl<E: Engine> Vr<E> {
         self.take_switch(now, sink);
     }
 
-    /// The controller founded another group, of which this process is a member: what is here is of no use
-    /// any more. Its engine may be busy with it.
+    /// The controller founded another group, of which this process is a member: what is here is of
+    /// no use any more. Its engine may be busy with it.
     fn give_up_group(&mut self) {
         self.leave_view(ViewNumber(0));
         self.group.forget();
@@ -186,27 +187,27 @@ impl<E: Engine> Vr<E> {
         self.stand_at(LogEnd::default(), Seq::NONE, (0, 0));
         self.origin_end = Position(0);
         self.journal.reset();
-        (self.switch, self.last_normal) = (SwitchLife::default(), ViewNumber(0));
+        (self.switch, self.last_normal) = (SwitchIncarnation::default(), ViewNumber(0));
         (self.sequence, self.change) = (Sequence::default(), Change::default());
         self.serving.forget_writes();
         self.leading.forget_positions();
         true
     }
 
-    /// The first configuration: a founder begins in the first view with an empty log, whoever is in its
-    /// node's place later has lost what that one had and promised (trap T4).
+    /// The first configuration: a founder begins in the first view with an empty log, whoever is in
+    /// its node's place later has lost what that one had and promised (trap T4).
     fn join(&mut self, now: Now, config: Config) {
         let me = self.setup.me;
         let found = config.members.iter().position(|m| m.node == me.node);
         let Some(index) = found.filter(|_| config.members.len() <= MEMBERS_MAX) else { return };
         let founder = config.members[index].incarnation == me.incarnation
             || !self.setup.guards.on(Guard::Incarnation);
-        let life = |m: &Member| Life { count: 0, incarnation: m.incarnation };
-        let mut known: Vec<Life> = config.members.iter().map(life).collect();
+        let entry = |m: &Member| CrashVectorEntry { count: 0, incarnation: m.incarnation };
+        let mut known: Vec<CrashVectorEntry> = config.members.iter().map(entry).collect();
         if !founder {
-            known[index] = Life { count: 1, incarnation: me.incarnation };
+            known[index] = CrashVectorEntry { count: 1, incarnation: me.incarnation };
         }
-        self.lives = Lives::new(known, index, self.setup.guards);
+        self.crash_vector = CrashVector::new(known, index, self.setup.guards);
         self.suspicion.enter_group(now.instant, config.members.len());
         self.recovery.enter_group(config.members.len());
         self.group.enter(config, index);
@@ -214,11 +215,12 @@ impl<E: Engine> Vr<E> {
         self.view = self.setup.limits.first_view;
         self.next_retry = now.instant;
         if founder {
-            // The numbers of a restored log are no later ones: under FLAIR they are views (trap T28).
+            // The numbers of a restored log are no later ones: under FLAIR they are views (trap
+            // T28).
             let used = self.ordered.last_seq.switch_id.0;
             self.view = self.view.max(ViewNumber(used.saturating_add(1)));
             // They begin with a leader whom nobody had to vote for.
-            self.take_leader(self.group.turn_of(self.view));
+            self.take_leader(self.group.operation_of(self.view));
             self.begin_normal(now.instant);
         } else {
             self.begin_recovery();
@@ -254,12 +256,12 @@ impl<E: Engine> Vr<E> {
         }
         let judged = match message.body {
             VrBody::LeaseRequest { .. } | VrBody::LeaseGrant { .. } | VrBody::ReadLease { .. } => {
-                self.setup.guards.on(Guard::LeaseLife)
+                self.setup.guards.on(Guard::LeaseIncarnation)
             }
             VrBody::Retire { .. } => self.setup.guards.on(Guard::Release),
             _ => true,
         };
-        if judged && !self.is_of_known_life(now, from, message, sink) {
+        if judged && !self.is_of_known_incarnation(now, from, message, sink) {
             return;
         }
         self.recovery.hear(now.instant, from);
@@ -287,12 +289,12 @@ impl<E: Engine> Vr<E> {
             VrBody::Follow { stream, end, committed } => {
                 self.on_follow(now, (from, view), stream, [end, committed], sink);
             }
-            VrBody::Apart { stream, base } => {
-                self.on_apart(now, (from, view), (stream, base), sink);
+            VrBody::LogMismatch { stream, base } => {
+                self.on_log_mismatch_message(now, (from, view), (stream, base), sink);
             }
             VrBody::LeaseRequest { asked_at } => {
-                let life = message.lives.get(from).copied().unwrap_or_default();
-                self.on_lease_request(now, (from, view), (life, asked_at), sink);
+                let entry = message.crash_vector.get(from).copied().unwrap_or_default();
+                self.on_lease_request(now, (from, view), (entry, asked_at), sink);
             }
             VrBody::LeaseGrant { asked_at, to } => {
                 self.on_lease_grant(now, (from, view), (to, asked_at), sink);
@@ -302,12 +304,12 @@ impl<E: Engine> Vr<E> {
             }
             VrBody::AskLogEnd { round } => self.on_ask_log_end((from, view), round, sink),
             VrBody::LogEndIs { round, end } => {
-                let to = message.lives.get(self.group.me()).copied().unwrap_or_default();
+                let to = message.crash_vector.get(self.group.me()).copied().unwrap_or_default();
                 self.on_log_end(now, (from, view), to, (round, Position(end)), sink);
             }
             VrBody::Retire { released } => {
-                let life = message.lives.get(from).copied().unwrap_or_default();
-                self.on_retire(now, from, life.incarnation, released, sink);
+                let entry = message.crash_vector.get(from).copied().unwrap_or_default();
+                self.on_retire(now, from, entry.incarnation, released, sink);
             }
             VrBody::PreVote { .. }
             | VrBody::PreVoted { .. }
@@ -317,12 +319,12 @@ impl<E: Engine> Vr<E> {
             VrBody::Recovery => self.on_recovery(from, sink),
             VrBody::RecoveryResponse { leader } => {
                 let answer = Answer { view, leader, voters: None };
-                self.on_recovery_response(from, &message.lives, answer);
+                self.on_recovery_response(from, &message.crash_vector, answer);
             }
             VrBody::VotersAre { end, switch, voters, before } => {
                 let (leader, voters) = (Some((end, switch, 0)), Some([voters, before]));
                 let answer = Answer { view, leader, voters };
-                self.on_recovery_response(from, &message.lives, answer);
+                self.on_recovery_response(from, &message.crash_vector, answer);
             }
         }
     }
@@ -350,24 +352,24 @@ impl<E: Engine> Vr<E> {
     }
 
     /// Judges a message by its crash vector, and learns from it: whether it counts.
-    fn is_of_known_life(
+    fn is_of_known_incarnation(
         &mut self,
         now: Now,
         from: usize,
         message: &VrMessage,
         sink: &mut impl Sink,
     ) -> bool {
-        match self.lives.hear(from, &message.lives) {
+        match self.crash_vector.hear(from, &message.crash_vector) {
             Heard::Fresh(renewed) => {
                 let leader = self.group.leader_of(self.view);
                 if leader.is_some_and(|leader| renewed & (1 << leader) != 0) {
                     self.lose_leader(now);
                 }
-                self.forget_lives(renewed);
+                self.forget_incarnations(renewed);
                 true
             }
             Heard::Superseded => {
-                self.come_again(now, message.lives[self.group.me()], sink);
+                self.come_again(now, message.crash_vector[self.group.me()], sink);
                 false
             }
             Heard::Stale => {
@@ -383,7 +385,7 @@ impl<E: Engine> Vr<E> {
     }
 
     /// What members said in lives that are over is forgotten.
-    fn forget_lives(&mut self, renewed: u64) {
+    fn forget_incarnations(&mut self, renewed: u64) {
         if renewed == 0 || !self.setup.guards.on(Guard::CrashVector) {
             return;
         }

@@ -1,5 +1,5 @@
-//! What a leader has of its view: what it knows of each member, what it owes the switch and its clients, and
-//! when.
+//! The leader's state of its view: what it knows of each member, what it owes the switch and its
+//! clients, and when.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -172,8 +172,8 @@ impl Leading {
         self.waiting_reads.pop_front_if(|(at, _)| *at <= upto)
     }
 
-    /// ReadIndex: whether to ask now who still follows: a read waits that came after that was last asked, and
-    /// the answers to that are here (`confirmed`), or lost for `again_ns`.
+    /// ReadIndex: whether to ask now who still follows: a read waits that came after that was last
+    /// asked, and the answers to that are here (`confirmed`), or lost for `again_ns`.
     pub(super) fn is_round_due(
         &mut self,
         now: Instant,
@@ -191,8 +191,8 @@ impl Leading {
         is_due
     }
 
-    /// Whether a commit point that some follower lacks (`is_untold`) is to be sent by itself now: it has
-    /// waited for `delay_ns`.
+    /// Whether a commit point that some follower lacks (`is_untold`) is to be sent by itself now:
+    /// it has waited for `delay_ns`.
     pub(super) fn is_commit_due(
         &mut self,
         now: Instant,
@@ -300,8 +300,9 @@ mod tests {
         assert_eq!(leading(all).quorum_has((1, u64::MAX), |f| f.acked), Position(6));
     }
 
+    /// The switch is told of the last write that a quorum has executed.
     #[test]
-    fn the_switch_is_told_of_the_last_write_that_a_quorum_has_executed() {
+    fn switch_learns_what_a_quorum_executed() {
         let mut l = leading([0; 3]);
         (5..=9).for_each(|position| l.push_completion(completion(position)));
         let pop = |l: &mut Leading, executed| {
@@ -322,8 +323,9 @@ mod tests {
         assert!(l.push_read(Instant(9), Vec::new));
     }
 
+    /// A round is asked for reads that came after the last and again if it is lost.
     #[test]
-    fn raft_6_4_a_round_is_asked_for_reads_that_came_after_the_last_and_again_if_it_is_lost() {
+    fn raft_6_4_read_round_is_asked_and_repeated() {
         let mut l = leading([0; 3]);
         let due = |l: &mut Leading, now, confirmed: Option<u64>| {
             l.is_round_due(Instant(now), confirmed.map(Instant), 5)

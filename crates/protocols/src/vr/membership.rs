@@ -1,23 +1,26 @@
 //! Raft: another member votes, or one does no more (Ongaro's dissertation §4).
 //!
-//! One voter at a time, so that any quorum by one configuration shares a member with any by the next (§4.1). A
-//! configuration is in force as soon as it is logged; the next one is logged once that is committed, and a record of
-//! the leader's own term (Ongaro's correction of 2015). Whoever is to vote has caught up before (§4.2.1). A leader that
-//! does not vote any more leads until that is committed (§4.2.2). Whoever does not vote does not stand, but for one
-//! that may still be needed: the configuration without it is not committed.
+//! One voter at a time, so that any quorum by one configuration shares a member with any by the
+//! next (§4.1). A configuration is in force as soon as it is logged; the next one is logged once
+//! that is committed, and a record of the leader's own term (Ongaro's correction of 2015). Whoever
+//! is to vote has caught up before (§4.2.1). A leader that does not vote any more leads until that
+//! is committed (§4.2.2). Whoever does not vote does not stand, but for one that may still be
+//! needed: the configuration without it is not committed.
 //!
-//! What leases add. A holder counts a quorum by the newest configuration in its own log, and a follower's log may end long
-//! before the leader's. So
-//! - a follower needs its leader's grant among them, which the leader gives to those that have acknowledged the newest
-//!   configuration;
+//! What leases add. A holder counts a quorum by the newest configuration in its own log, and a
+//! follower's log may end long before the leader's. So
+//! - a follower needs its leader's grant among them, which the leader gives to those that have
+//!   acknowledged the newest configuration;
 //! - a leader waits for a lease's length between two changes.
 //!
-//! So whoever may answer reads counts by the newest configuration of its term or by the one before, and its quorum shares a
-//! member with that of the next term's leader, whose configuration is one of these, too, since a record of the holder's
-//! term was committed before the change. Nothing of that has to be kept for the next term: no lease of this one is valid
-//! once that has begun (trap T2).
+//! So whoever may answer reads counts by the newest configuration of its term or by the one before,
+//! and its quorum shares a member with that of the next term's leader, whose configuration is one
+//! of these, too, since a record of the holder's term was committed before the change. Nothing of
+//! that has to be kept for the next term: no lease of this one is valid once that has begun (trap
+//! T2).
 //!
-//! What a replica without its data adds: [`super::recovery`], and the floor of a copy ([`super::copying`]).
+//! What a replica without its data adds: [`super::recovery`], and the floor of a copy
+//! ([`super::copying`]).
 
 use concord_core::{Guard, NodeId, Now, Position};
 use concord_engine::Engine;
@@ -33,7 +36,8 @@ use super::voters::{ChangeRefused, Configuration};
 const LAG_RECORDS_MAX: u64 = 256;
 
 impl<E: Engine> Vr<E> {
-    /// Leader: logs the configuration in which `node`, a member, votes, or does not. The next flush streams it.
+    /// Leader: logs the configuration in which `node`, a member, votes, or does not. The next flush
+    /// streams it.
     ///
     /// # Errors
     /// [`ChangeRefused`]: nothing is changed.
@@ -97,7 +101,8 @@ impl<E: Engine> Vr<E> {
         self.send_control(client, &Membership::VotersTold(told), sink);
     }
 
-    /// Leader: whether the configuration before, and whatever was counted by an earlier one, is settled.
+    /// Leader: whether the configuration before, and whatever was counted by an earlier one, is
+    /// settled.
     fn may_change(&self, now: Now) -> bool {
         let guards = self.setup.guards;
         // A group that has just been founded has logged nothing.
@@ -114,7 +119,7 @@ impl<E: Engine> Vr<E> {
         let Some(follower) = self.leading.followers.get(member) else { return false };
         let is_near = follower.acked.0 + LAG_RECORDS_MAX >= self.committed.0;
         let has_begun = follower.acked >= self.leading.view_start();
-        let follows = follower.sender.is_some() && follower.feed.is_none();
+        let follows = follower.sender.is_some() && follower.outgoing_copy.is_none();
         self.is_live(now.instant, member) && follows && has_begun && is_near
     }
 
@@ -161,7 +166,8 @@ impl<E: Engine> Vr<E> {
         (self.group.quorum(), self.counted_voters())
     }
 
-    /// Whether this replica votes, or may do so again: the configuration without it is not committed here (§4.2.2).
+    /// Whether this replica votes, or may do so again: the configuration without it is not
+    /// committed here (§4.2.2).
     pub(super) fn may_be_needed(&self) -> bool {
         self.group.own_vote() == 1 || self.group.voters.position() > self.committed
     }
@@ -181,8 +187,9 @@ impl<E: Engine> Vr<E> {
         [self.group.voters(), before]
     }
 
-    /// Leader: a change is committed. One that does not vote any more has another one stand, and goes on following the log; and
-    /// a switch that checks replies hears of other voters as it does of another leader: by a session of its own.
+    /// Leader: a change is committed. One that does not vote any more has another one stand, and
+    /// goes on following the log; and a switch that checks replies hears of other voters as it does
+    /// of another leader: by a session of its own.
     pub(super) fn mind_voters(&mut self, now: Now, sink: &mut impl Sink) {
         if self.group.voters.are_founders() || !self.is_leader() {
             return;
@@ -199,8 +206,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Who votes by this replica's log, by the members' order, and where the log says so: for drivers and tests. All
-    /// configurations that are known here, of which the last is in force.
+    /// Who votes by this replica's log, by the members' order, and where the log says so: for
+    /// drivers and tests. All configurations that are known here, of which the last is in force.
     pub fn configurations(&self) -> impl Iterator<Item = (Position, u64)> + '_ {
         let founders = (Position(0), self.group.all());
         let known = self.group.voters.iter().map(|c| (c.position, c.voters));

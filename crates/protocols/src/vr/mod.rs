@@ -1,23 +1,25 @@
 //! Viewstamped Replication (Liskov, Cowling: *Viewstamped Replication Revisited*, 2012, cited as
-//! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O; and NOPaxos, which
-//! is the same with another source of the log (`sequence`, `gaps`); and Raft, the same with another way to choose
-//! who leads, and with which log (`elections`, `ballot`): there a view is a term.
+//! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O; and NOPaxos, which is
+//! the same with another source of the log (`sequence`, `gaps`); and Raft, the same with another
+//! way to choose who leads, and with which log (`elections`, `ballot`): there a view is a term.
 //!
-//! Read [`Vr`] first, then `input` (what comes in), `normal` (writes), `reads`, `views` (who leads),
-//! `recovery` (a replica that lost everything), `lives` (why that is safe without a disk), `copy` (the
-//! state, where the log does not go back far enough), `disk` and `restore` (what is kept, and a start with it). Each imports the parts that it works with, which own
-//! their state (`group`, `change`, `ballot`, `leading`, `follower`, `inbound`, `suspicion`, `recovering`, `copying`,
-//! `sequence`, `scripts`, `withheld`, `farewell`), and no part imports any of them.
+//! Read [`Vr`] first, then `input` (what comes in), `normal` (writes), `reads`, `views` (who
+//! leads), `recovery` (a replica that lost everything), `crash_vector` (why that is safe without a
+//! disk), `copy` (the state, where the log does not go back far enough), `disk` and `restore` (what
+//! is kept, and a start with it). Each imports the parts that it works with, which own their state
+//! (`group`, `change`, `ballot`, `leading`, `follower`, `inbound`, `suspicion`, `recovering`,
+//! `copying`, `sequence`, `scripts`, `withheld`, `farewell`), and no part imports any of them.
 //!
 //! The replicas choose their views by themselves. The controller founds the group and grants switch
 //! ids; the leader tells the switch that it leads, with the view as the configuration's epoch, so
-//! that a stale leader's word is ignored. A new switch is taken over by a view change: a view has one
-//! switch, and no lease of an earlier view is valid once it has begun (Harmonia §6.3, trap T2).
+//! that a stale leader's word is ignored. A new switch is taken over by a view change: a view has
+//! one switch, and no lease of an earlier view is valid once it has begun (Harmonia §6.3, trap T2).
 
 mod ballot;
 mod change;
 mod copy;
 mod copying;
+mod crash_vector;
 mod decide;
 mod disk;
 mod elections;
@@ -32,7 +34,6 @@ mod group_leases;
 mod inbound;
 mod input;
 mod leading;
-mod lives;
 mod membership;
 mod normal;
 mod queue;
@@ -60,7 +61,7 @@ use concord_core::{
 };
 use concord_engine::Engine;
 use concord_wire::control::{Assembly, LogEnd, Membership, Message, ReplicaAlive};
-use concord_wire::vr::{SwitchLife, VrBody, VrMessage};
+use concord_wire::vr::{SwitchIncarnation, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
 use crate::counters::ReplicaCounters;
@@ -76,12 +77,12 @@ use crate::shown::shown;
 use ballot::Ballot;
 use change::Change;
 use copying::Copying;
+pub use crash_vector::{CrashVector, Heard};
 use farewell::Farewell;
 use group::Group;
 use group_leases::GroupLeases;
 use inbound::Inbound;
 use leading::Leading;
-pub use lives::{Heard, Lives};
 use queue::Pending;
 use quorum_reads::QuorumReads;
 use recovering::Recovery;
@@ -109,8 +110,8 @@ counters! {
         view_changes,
         /// Views begun by this replica as their leader.
         views_led,
-        /// Times that this replica would have left its view, and every view number was used: no view
-        /// changes any more, and the group is to be founded anew (`--fresh`).
+        /// Times that this replica would have left its view, and every view number was used: no
+        /// view changes any more, and the group is to be founded anew (`--fresh`).
         views_exhausted,
         /// Views left by this replica as their leader, since it heard no quorum.
         stepped_aside,
@@ -128,7 +129,8 @@ counters! {
         commits_sent,
         /// WRITE-COMPLETIONs sent once a quorum had executed.
         completions_sent,
-        /// Records fetched from a replica with a better log, or from the leader, before a view began.
+        /// Records fetched from a replica with a better log, or from the leader, before a view
+        /// began.
         records_transferred,
         /// Streams asked for again.
         streams_restarted,
@@ -138,7 +140,8 @@ counters! {
         stale_lives,
         /// Messages dropped because they are of another view or another group.
         other_view,
-        /// Times that the leader asked whether it still leads, for reads that waited for that (ReadIndex).
+        /// Times that the leader asked whether it still leads, for reads that waited for that
+        /// (ReadIndex).
         reads_confirmed,
         /// Questions to all where their logs end, for reads that waited for that (quorum reads).
         quorum_asked,
@@ -193,13 +196,13 @@ pub struct Vr<E> {
     gives_up: bool,
     /// Whether its disk is there, and nothing was ever promised by it.
     is_new: bool,
-    lives: Lives,
+    crash_vector: CrashVector,
     /// "view-number"; never falls.
     view: ViewNumber,
     /// The latest view in which the status was normal; the log is of that view.
     last_normal: ViewNumber,
     /// The switch of the view.
-    switch: SwitchLife,
+    switch: SwitchIncarnation,
     /// NOPaxos: what comes from the switch.
     sequence: Sequence,
     /// The own clock at the input that is being handled.
@@ -242,8 +245,8 @@ pub struct Vr<E> {
     copying: Option<Copying>,
     /// Copies begun in this life.
     copies: u32,
-    /// The wall clock of the record at the log's base: the time of the next record, should the log be cut
-    /// there, is not below it.
+    /// The wall clock of the record at the log's base: the time of the next record, should the log
+    /// be cut there, is not below it.
     base_now_ms: u64,
     /// The view of that record.
     base_term: ViewNumber,
@@ -272,10 +275,10 @@ impl<E: Engine> Vr<E> {
             assembly: Assembly::new(1),
             gives_up: false,
             is_new: false,
-            lives: Lives::default(),
+            crash_vector: CrashVector::default(),
             view: ViewNumber(0),
             last_normal: ViewNumber(0),
-            switch: SwitchLife::default(),
+            switch: SwitchIncarnation::default(),
             sequence: Sequence::default(),
             local_ms: 0,
             committed: Position(0),
@@ -323,7 +326,7 @@ impl<E: Engine> Vr<E> {
             group: self.group.id(),
             from: self.setup.me.node,
             view: view.0,
-            lives: self.lives.vector().to_vec(),
+            crash_vector: self.crash_vector.vector().to_vec(),
         }
     }
 
@@ -394,7 +397,7 @@ impl<E: Engine> Vr<E> {
     }
 
     /// Fail-stop: it answers nothing any more.
-    fn leave(&mut self) {
+    fn fail_stop(&mut self) {
         self.stage = Stage::Left;
         self.inbound.close();
         self.helper = None;
@@ -458,7 +461,7 @@ impl<E: Engine> Vr<E> {
         let watches = !matches!(self.stage, Stage::Out | Stage::Left);
         let owes = watches && self.owes();
         if self.serving.gives_up_engine(now.instant, owes, &mut self.count) {
-            self.leave();
+            self.fail_stop();
         } else if self.is_leader() && !self.group.is_alone() && !self.may_lead() {
             self.vr_count.stepped_down += 1;
             if self.group.elects() {
@@ -488,7 +491,7 @@ impl<E: Engine> Vr<E> {
             Stage::Normal if self.is_leader() => {
                 self.confirm_reads(now, sink);
                 self.say_start_view(sink);
-                self.say_void(sink);
+                self.say_aborted(sink);
             }
             Stage::Normal | Stage::Starting => {
                 if !self.inbound.is_streaming() {

@@ -2,13 +2,13 @@
 //!
 //! The leader logs a write and streams it (PREPARE). A follower acknowledges what its log holds
 //! (PREPARE-OK) and, in the same packet, what it has executed (COMMIT-ACK). What a quorum holds is
-//! committed: the leader executes it and answers; the commit point goes out with the next PREPARE, or
-//! as a COMMIT if none comes soon. What a quorum has executed completes at the switch. Writes are
-//! pipelined: the stream's window, not the commit, bounds what is under way.
+//! committed: the leader executes it and answers; the commit point goes out with the next PREPARE,
+//! or as a COMMIT if none comes soon. What a quorum has executed completes at the switch. Writes
+//! are pipelined: the stream's window, not the commit, bounds what is under way.
 //!
-//! PREPARE is a [`Data`] packet, PREPARE-OK with COMMIT-ACK an [`Ack`] (`applied`, `committed`), and
-//! COMMIT an [`Ack`] of the leader: `applied` is its log's end, `committed` the commit point, `stream`
-//! which stream it sends to that follower.
+//! PREPARE is a [`Data`] packet, PREPARE-OK with COMMIT-ACK an [`Ack`] (`applied`, `committed`),
+//! and COMMIT an [`Ack`] of the leader: `applied` is its log's end, `committed` the commit point,
+//! `stream` which stream it sends to that follower.
 
 use alloc::vec::Vec;
 
@@ -25,8 +25,8 @@ use super::follower::Follower;
 use super::{Stage, Vr};
 use crate::link::{Arrival, BrokenStream};
 use crate::ordered::Fit;
+use crate::pending::RequestHeader;
 use crate::setup::ALIVE_NS;
-use crate::turn::Asked;
 
 /// How long a commit point waits for a PREPARE to carry it (Harmonia §8.3, footnote 3).
 const COMMIT_DELAY_NS: Duration = 100 * US;
@@ -103,7 +103,7 @@ impl<E: Engine> Vr<E> {
             false => self.serving.engine.is_full(),
         };
         let flags = flags.set(Flags::MEMORY_FULL, is_full);
-        let asked = Asked { flags, ..Asked::of(repr, now_ms) };
+        let asked = RequestHeader { flags, ..RequestHeader::of(repr, now_ms) };
         let at = (position, self.epoch());
         self.ordered.append(&asked.record(at, repr.further, refused, command, reply));
         self.journal.record(self.ordered.log.last());
@@ -162,7 +162,8 @@ impl<E: Engine> Vr<E> {
         self.inbound.see(data.stream);
         let is_full = self.takes_no_more() || self.journal.is_stuffed();
         if self.stage == Stage::Normal && is_full {
-            // The engine, or the disk, does not get on with it: what is not taken is not acknowledged.
+            // The engine, or the disk, does not get on with it: what is not taken is not
+            // acknowledged.
             self.count.writes_log_full += 1;
             self.learn_committed(now, data.committed, sink);
             return self.trim();
@@ -177,7 +178,8 @@ impl<E: Engine> Vr<E> {
             Ok(Arrival::Dropped) => self.count.link_dropped += 1,
             Ok(Arrival::InOrder) | Err(BrokenStream) => {}
         }
-        // A new leader's fetch is over when its view begins; a log that is given up asks for another.
+        // A new leader's fetch is over when its view begins; a log that is given up asks for
+        // another.
         if !self.is_leader() {
             self.inbound.put_receiver(receiver);
         }
@@ -232,7 +234,7 @@ impl<E: Engine> Vr<E> {
             }
             return;
         }
-        let is_stale = ack.life != self.group.tag_of(self.lives.of(from));
+        let is_stale = ack.entry != self.group.tag_of(self.crash_vector.of(from));
         if is_stale && self.setup.guards.on(Guard::CrashVector) {
             self.vr_count.stale_lives += 1;
         } else if self.is_leader() {
@@ -311,7 +313,7 @@ impl<E: Engine> Vr<E> {
             self.execute_committed(now, sink);
         }
         if self.outlived_stop() {
-            self.leave();
+            self.fail_stop();
         }
     }
 
@@ -335,7 +337,7 @@ impl<E: Engine> Vr<E> {
         self.local_ms = now.unix_ms;
         let is_lost = self.serving.engine.lost() && !self.has_last_word(now.instant);
         if is_lost && self.stage != Stage::Left {
-            self.leave();
+            self.fail_stop();
         }
         self.ask_log_ends(now, sink);
         if self.is_leader() {
@@ -431,7 +433,7 @@ impl<E: Engine> Vr<E> {
                 held: 0,
                 applied: self.ordered.end(),
                 committed: self.commit_point(),
-                life: self.group.tag_of(self.lives.mine()),
+                entry: self.group.tag_of(self.crash_vector.mine()),
                 is_short: false,
                 queue: 0,
             };
@@ -443,8 +445,8 @@ impl<E: Engine> Vr<E> {
     }
 
     /// Harmonia §8.3: a write completes once a quorum has executed it, so that most replicas can
-    /// answer fast reads of it. One packet speaks for all numbers up to its own, which turn stray in
-    /// the dirty set (§6.2): in VR each is in the log before any higher one, or never will be.
+    /// answer fast reads of it. One packet speaks for all numbers up to its own, which turn stray
+    /// in the dirty set (§6.2): in VR each is in the log before any higher one, or never will be.
     fn send_completions(&mut self, sink: &mut impl Sink) {
         let quorum = self.setup.guards.on(Guard::CommitAck);
         let executed = if quorum {
@@ -499,9 +501,9 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Whether a quorum, this replica included, was heard of lately. While it is not, nothing is committed;
-    /// and as long as the followers hear the leader, they do not suspect it. So it leaves the view, and
-    /// they go on without it.
+    /// Whether a quorum, this replica included, was heard of lately. While it is not, nothing is
+    /// committed; and as long as the followers hear the leader, they do not suspect it. So it
+    /// leaves the view, and they go on without it.
     fn hears_quorum(&self, now: Instant) -> bool {
         let lately = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < self.suspect_ns());
         let others = self
@@ -538,7 +540,8 @@ impl<E: Engine> Vr<E> {
         (0..self.group.members().len()).filter(is_live).filter(votes)
     }
 
-    /// Leader: how many are in its view with it, and have the log that it began with, itself included.
+    /// Leader: how many are in its view with it, and have the log that it began with, itself
+    /// included.
     pub(super) fn begun(&self, now: Instant) -> usize {
         let view_start = self.leading.view_start();
         let has_begun = |i: &usize| self.leading.followers[*i].acked >= view_start;
@@ -548,8 +551,8 @@ impl<E: Engine> Vr<E> {
     /// Who leads, and who may answer fast reads: the leader, and whom it has heard of lately. The
     /// view is the epoch, so that the switch ignores the word of a leader that was deposed.
     ///
-    /// NOPaxos §3: all members get the writes, also those that have not come into the view yet. One that is sent
-    /// to the leader alone, and lost, is missed by all.
+    /// NOPaxos §3: all members get the writes, also those that have not come into the view yet. One
+    /// that is sent to the leader alone, and lost, is missed by all.
     pub(super) fn tell_switch(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.switch.id == 0 {
             return;
@@ -601,8 +604,9 @@ impl<E: Engine> Vr<E> {
         let acked = if normal { self.acked() } else { Position(0) };
         let (epoch, node, executed) = (self.epoch(), self.group.node(), self.executed);
         let Some((peer, ack)) = self.inbound.ack((epoch, node), acked, executed) else { return };
-        let (life, is_short) = (self.group.tag_of(self.lives.mine()), self.journal.is_short());
-        Ack { life, is_short, queue: self.queue.tell(), ..ack }.emit(&mut self.scratch);
+        let (entry, is_short) =
+            (self.group.tag_of(self.crash_vector.mine()), self.journal.is_short());
+        Ack { entry, is_short, queue: self.queue.tell(), ..ack }.emit(&mut self.scratch);
         self.next_beat = now.after(self.beat_ns());
         if let Some(index) = self.group.index_of(peer) {
             sink.send(self.group.members()[index].addr, &self.scratch);

@@ -4,19 +4,19 @@ use alloc::vec::Vec;
 
 use concord_core::Position;
 
-use crate::turn::{ReadTurn, Turn};
+use crate::pending::{PendingRead, PendingWrite};
 
 /// An operation that waits for the engine, or behind one that does.
 #[derive(Clone, Debug)]
 pub(super) enum Pending {
     /// The engine executes it.
-    Write(Turn),
+    Write(PendingWrite),
     /// Nothing to execute; it only keeps its turn.
-    Idle(Turn),
+    Idle(PendingWrite),
     /// The engine reads.
     Read {
         /// Whose read.
-        turn: ReadTurn,
+        operation: PendingRead,
         /// What it reads, where the answer says so; else empty.
         command: Vec<u8>,
         /// This replica led when it gave the read to the engine.

@@ -1,5 +1,6 @@
-//! Quorum reads (FLAIR §4.5: what is compared with it): reads that a replica answers without the leader's word, since it
-//! has asked a quorum where their logs end. One question is for all reads that wait by then.
+//! Quorum reads (FLAIR §4.5: what is compared with it): reads that a replica answers without the
+//! leader's word, since it has asked a quorum where their logs end. One question is for all reads
+//! that wait by then.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -22,8 +23,8 @@ pub(super) struct QuorumReads {
     ends: Vec<Option<Position>>,
     /// Reads, and which question is asked after they came.
     asking: VecDeque<(u64, Vec<u8>)>,
-    /// Reads, what has to be executed before they are answered, and where the log had the configuration by which a quorum
-    /// was counted.
+    /// Reads, what has to be executed before they are answered, and where the log had the
+    /// configuration by which a quorum was counted.
     ready: VecDeque<(Position, Position, Vec<u8>)>,
 }
 
@@ -42,8 +43,8 @@ impl QuorumReads {
         has_room
     }
 
-    /// The question that is to be asked now: a new one, of `members`, if reads wait for one; the last one, if it was
-    /// not answered for `again_ns`.
+    /// The question that is to be asked now: a new one, of `members`, if reads wait for one; the
+    /// last one, if it was not answered for `again_ns`.
     pub(super) fn ask(&mut self, now: Instant, members: usize, again_ns: Duration) -> Option<u64> {
         match self.asked_at {
             Some(asked_at) if now.since(asked_at) < again_ns => return None,
@@ -58,8 +59,8 @@ impl QuorumReads {
         Some(self.round)
     }
 
-    /// `member`, whose log ends at `end`, answers question `round`; answers of a quorum of the `voters` are enough, as the
-    /// record at `voters_at` says who they are.
+    /// `member`, whose log ends at `end`, answers question `round`; answers of a quorum of the
+    /// `voters` are enough, as the record at `voters_at` says who they are.
     pub(super) fn on_end(
         &mut self,
         (member, round): (usize, u64),
@@ -84,9 +85,10 @@ impl QuorumReads {
         }
     }
 
-    /// The next read that can be answered, `executed` being executed. A quorum was counted by the newest configuration
-    /// in this log, which may have been an old one; but then the log of somebody who answered had a later one, and so has
-    /// this log by now, at `voters_at`. Such a read is asked about anew.
+    /// The next read that can be answered, `executed` being executed. A quorum was counted by the
+    /// newest configuration in this log, which may have been an old one; but then the log of
+    /// somebody who answered had a later one, and so has this log by now, at `voters_at`. Such a
+    /// read is asked about anew.
     pub(super) fn pop(&mut self, executed: Position, voters_at: Position) -> Option<Vec<u8>> {
         while let Some((_, counted_at, packet)) =
             self.ready.pop_front_if(|(upto, ..)| *upto <= executed)
@@ -108,8 +110,9 @@ mod tests {
 
     const OF_THREE: (u64, Position) = (0b111, Position(0));
 
+    /// A read waits for a question that was asked after it came and for the highest end.
     #[test]
-    fn a_read_waits_for_a_question_that_was_asked_after_it_came_and_for_the_highest_end() {
+    fn read_waits_for_a_later_question_and_highest_end() {
         let mut reads = QuorumReads::default();
         let ask = |r: &mut QuorumReads, at| r.ask(Instant(at), 3, 20);
         assert_eq!(ask(&mut reads, 0), None);

@@ -1,22 +1,23 @@
 //! Reads: alone and at once on the switch's word (fast), or by the leader (slow).
 //!
-//! Harmonia §8.3, P1: a replica that has executed less than a fast read's last-committed point would
-//! answer from the past, so it passes the read to the leader. P2 needs nothing: VR executes only
-//! what is committed; but for scripts of a server ([`super::decide`]). The leader answers under its lease, from all that its view began with.
+//! Harmonia §8.3, P1: a replica that has executed less than a fast read's last-committed point
+//! would answer from the past, so it passes the read to the leader. P2 needs nothing: VR executes
+//! only what is committed; but for scripts of a server ([`super::decide`]). The leader answers
+//! under its lease, from all that its view began with.
 
 use alloc::vec::Vec;
 
 use concord_core::{Guard, Instant, Now, Position, ViewNumber};
 use concord_engine::Engine;
-use concord_wire::vr::{Life, VrBody};
+use concord_wire::vr::{CrashVectorEntry, VrBody};
 use concord_wire::{Flags, Packet, Reason, Repr, Sink};
 
 use super::queue::Pending;
 use super::withheld::Ready;
 use super::{Stage, Vr};
+use crate::pending::PendingRead;
 use crate::serve::Read;
 use crate::setup::{RETRY_NS, SlowReads};
-use crate::turn::ReadTurn;
 
 impl<E: Engine> Vr<E> {
     pub(super) fn on_read(&mut self, now: Now, packet: &Packet<'_>, sink: &mut impl Sink) {
@@ -68,8 +69,8 @@ impl<E: Engine> Vr<E> {
         self.has_quorum_of_leases(now) || !self.setup.guards.on(Guard::Lease)
     }
 
-    /// Raft: the leader's grant is among them. It says that this replica knows the newest configuration, or the one before,
-    /// and so whom to count ([`super::membership`]).
+    /// Raft: the leader's grant is among them. It says that this replica knows the newest
+    /// configuration, or the one before, and so whom to count ([`super::membership`]).
     pub(super) fn has_quorum_of_leases(&self, now: Instant) -> bool {
         let held = self.leases.held_of(now, |node| self.group.has_voter(node));
         held + self.group.own_vote() >= self.group.quorum() && self.has_leaders_grant(now)
@@ -124,7 +125,8 @@ impl<E: Engine> Vr<E> {
     }
 
     /// The leader's answer holds every write that was acknowledged before, in this view or in an
-    /// earlier one: it has executed those of its view, and waits for those that its view began with.
+    /// earlier one: it has executed those of its view, and waits for those that its view began
+    /// with.
     pub(super) fn read_slow(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
         if self.executed >= self.leading.view_start() && self.leads_at(now.instant, now.instant) {
             return self.answer_slow(now, repr, body, sink);
@@ -164,7 +166,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// The latest time at which this replica surely led, so that it may answer reads that came by then.
+    /// The latest time at which this replica surely led, so that it may answer reads that came by
+    /// then.
     fn led_until(&self, now: Instant) -> Option<Instant> {
         match self.setup.reads {
             SlowReads::LeaderLease | SlowReads::FollowerLease => {
@@ -182,8 +185,8 @@ impl<E: Engine> Vr<E> {
         self.led_until(now).is_some_and(|until| came_at <= until)
     }
 
-    /// ReadIndex (Raft §8): asks the others whether this replica still leads, once for all reads that wait by now.
-    /// What they answer is a lease as well; its time counts for nothing here.
+    /// ReadIndex (Raft §8): asks the others whether this replica still leads, once for all reads
+    /// that wait by now. What they answer is a lease as well; its time counts for nothing here.
     pub(super) fn confirm_reads(&mut self, now: Now, sink: &mut impl Sink) {
         let asks = matches!(self.setup.reads, SlowReads::ReadIndex | SlowReads::Quorum);
         if !asks || !self.is_leader() {
@@ -202,8 +205,9 @@ impl<E: Engine> Vr<E> {
         self.setup.reads == SlowReads::Quorum && is_open
     }
 
-    /// Whatever was acknowledged before the read came is in the log of a member of any quorum: nowhere before the highest
-    /// end of a quorum's logs. The answer is of no term, and no clock counts.
+    /// Whatever was acknowledged before the read came is in the log of a member of any quorum:
+    /// nowhere before the highest end of a quorum's logs. The answer is of no term, and no clock
+    /// counts.
     fn read_by_quorum(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
         if !self.setup.guards.on(Guard::QuorumEnd) {
             return self.read(now, repr, body, Reason::Quorum, sink);
@@ -247,17 +251,20 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// What the sender knew as the newest life of this node is `to`: it has heard the question by then.
+    /// What the sender knew as the newest life of this node is `to`: it has heard the question by
+    /// then.
     pub(super) fn on_log_end(
         &mut self,
         now: Now,
         (from, view): (usize, ViewNumber),
-        to: Life,
+        to: CrashVectorEntry,
         (round, end): (u64, Position),
         sink: &mut impl Sink,
     ) {
-        // The questions' numbers begin again with each process: what an earlier one was told is older than the reads here.
-        let is_mine = to == self.lives.mine() || !self.setup.guards.on(Guard::QuorumLife);
+        // The questions' numbers begin again with each process: what an earlier one was told is
+        // older than the reads here.
+        let is_mine =
+            to == self.crash_vector.mine() || !self.setup.guards.on(Guard::QuorumIncarnation);
         if !is_mine {
             self.vr_count.stale_lives += 1;
         } else if self.stage == Stage::Normal && self.is_view(view) {
@@ -297,7 +304,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Whether an answer may show what a script of a server did: the leader knows whether a quorum knows of it.
+    /// Whether an answer may show what a script of a server did: the leader knows whether a quorum
+    /// knows of it.
     fn sees_scripts(&self) -> bool {
         self.setup.replicate_replies && self.scripts.are_any()
     }
@@ -310,38 +318,39 @@ impl<E: Engine> Vr<E> {
         reason: Reason,
         sink: &mut impl Sink,
     ) {
-        let turn = ReadTurn::of(repr, reason);
+        let operation = PendingRead::of(repr, reason);
         let (asked, in_force) = ((repr, command), self.in_force());
-        match self.serving.read(now, &turn, asked, in_force, &mut self.count, sink) {
+        match self.serving.read(now, &operation, asked, in_force, &mut self.count, sink) {
             Read::Refused => {}
             Read::Waits => {
                 let command =
                     if in_force.checked.is_some() { command.to_vec() } else { Vec::new() };
                 let led = self.is_leader();
-                self.pending.push_back(Pending::Read { turn, command, led });
+                self.pending.push_back(Pending::Read { operation, command, led });
             }
             Read::Done => {
                 let reply = core::mem::take(&mut self.serving.reply);
-                self.answer_read(now, turn, (&reply, command), sink);
+                self.answer_read(now, operation, (&reply, command), sink);
                 self.serving.reply = reply;
             }
         }
     }
 
-    /// The engine has read: the answer goes out, unless it may have seen a script that is not decided.
+    /// The engine has read: the answer goes out, unless it may have seen a script that is not
+    /// decided.
     pub(super) fn answer_read(
         &mut self,
         now: Now,
-        turn: ReadTurn,
+        operation: PendingRead,
         (reply, command): (&[u8], &[u8]),
         sink: &mut impl Sink,
     ) {
         if let Some(script) = self.withholds() {
-            return self.withheld.push(script, Ready::Read(turn, reply.to_vec()));
+            return self.withheld.push(script, Ready::Read(operation, reply.to_vec()));
         }
         // The switch passes what its leader says unchecked: nothing is to be asked again.
         let command = if self.is_leader() { &[] } else { command };
         let in_force = self.in_force();
-        self.serving.answer(now, &turn, (reply, command), in_force, &mut self.count, sink);
+        self.serving.answer(now, &operation, (reply, command), in_force, &mut self.count, sink);
     }
 }

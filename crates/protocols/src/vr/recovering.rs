@@ -1,13 +1,13 @@
-//! What a replica that lost everything has heard since ([`super::recovery`]).
+//! The answers that a replica which lost everything has received ([`super::recovery`]).
 
 use alloc::vec::Vec;
 
 use concord_core::{Duration, Instant, ViewNumber};
 use concord_wire::control::LogEnd;
-use concord_wire::vr::SwitchLife;
+use concord_wire::vr::SwitchIncarnation;
 
 /// What a view's leader says: where its log ends, its switch, and the view's floor.
-pub(super) type Led = (LogEnd, SwitchLife, u32);
+pub(super) type Led = (LogEnd, SwitchIncarnation, u32);
 
 /// A RecoveryResponse.
 #[derive(Clone, Copy, Debug)]
@@ -15,8 +15,8 @@ pub(super) struct Answer {
     pub(super) view: ViewNumber,
     /// From the leader of that view alone.
     pub(super) leader: Option<Led>,
-    /// Raft, from the leader of a group whose voters were changed: the voters, and those of the last configuration that is
-    /// committed.
+    /// Raft, from the leader of a group whose voters were changed: the voters, and those of the
+    /// last configuration that is committed.
     pub(super) voters: Option<[u64; 2]>,
 }
 
@@ -53,8 +53,8 @@ impl Recovery {
         (self.recovering, self.is_kept) = (true, false);
     }
 
-    /// The process began with all that the ones before it had promised, which may have granted leases of up to
-    /// `quiet_ns`.
+    /// The process began with all that the ones before it had promised, which may have granted
+    /// leases of up to `quiet_ns`.
     pub(super) fn begin_kept(&mut self, quiet_ns: Duration) {
         (self.recovering, self.is_kept, self.quiet_ns) = (true, true, quiet_ns);
     }
@@ -116,8 +116,9 @@ impl Recovery {
         self.answers.fill(None);
     }
 
-    /// The latest view that was told of, once its leader has answered and enough others have, by what the leader says
-    /// of the voters and who has answered (bit i: member i); and what the leader said.
+    /// The latest view that was told of, once its leader has answered and enough others have, by
+    /// what the leader says of the voters and who has answered (bit i: member i); and what the
+    /// leader said.
     pub(super) fn outcome(
         &self,
         are_enough: impl Fn(Option<[u64; 2]>, u64) -> bool,
@@ -146,7 +147,7 @@ mod tests {
     /// By a member in `view`, its leader or not.
     fn answer(view: u32, leads: bool) -> Answer {
         let end = LogEnd { position: 9, hash: u64::from(view) };
-        let leader = leads.then(|| (end, SwitchLife::default(), 0));
+        let leader = leads.then(|| (end, SwitchIncarnation::default(), 0));
         Answer { view: ViewNumber(view), leader, voters: None }
     }
 
@@ -154,8 +155,9 @@ mod tests {
         recovery.outcome(|_, _| true).map(|(view, leader, _)| (view.0, leader))
     }
 
+    /// The leader of the latest view has to answer and enough others.
     #[test]
-    fn vrr_4_3_the_leader_of_the_latest_view_has_to_answer_and_enough_others() {
+    fn vrr_4_3_recovery_needs_the_latest_leader() {
         let mut r = Recovery::default();
         r.enter_group(4);
         assert_eq!(outcome(&r), None);

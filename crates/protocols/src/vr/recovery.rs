@@ -1,4 +1,5 @@
-//! Recovery of a replica that lost everything (VRR §4.3), made safe by crash vectors ([`super::lives`]).
+//! Recovery of a replica that lost everything (VRR §4.3), made safe by crash vectors
+//! ([`super::crash_vector`]).
 //!
 //! VRR's protocol alone is not: a vote that was sent before the crash can be counted after the
 //! recovery in an earlier view (Michael et al., DISC 2017). Here a recovering replica
@@ -14,7 +15,7 @@
 use concord_core::{Guard, Now};
 use concord_engine::Engine;
 use concord_wire::Sink;
-use concord_wire::vr::{Life, VrBody};
+use concord_wire::vr::{CrashVectorEntry, VrBody};
 
 use super::group::quorum_of;
 use super::recovering::Answer;
@@ -38,20 +39,21 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Others know a higher life of this node. It may be one that was aborted before this process began,
-    /// since nobody can say which of two with equal counts is the later one. What this process
-    /// promised counts no more, and what the other one promised is not known here: it recovers, as a
-    /// life above both, and tells all of it. Its log and its state are as good as any other beginning.
-    pub(super) fn come_again(&mut self, now: Now, above: Life, sink: &mut impl Sink) {
-        if !self.setup.guards.on(Guard::LifeRaised) {
-            if !(self.recovery.is_under_way() && self.lives.raise_mine(above)) {
-                self.leave();
+    /// Others know a higher life of this node. It may be one that was aborted before this process
+    /// began, since nobody can say which of two with equal counts is the later one. What this
+    /// process promised counts no more, and what the other one promised is not known here: it
+    /// recovers, as a life above both, and tells all of it. Its log and its state are as good as
+    /// any other beginning.
+    pub(super) fn come_again(&mut self, now: Now, above: CrashVectorEntry, sink: &mut impl Sink) {
+        if !self.setup.guards.on(Guard::IncarnationRaised) {
+            if !(self.recovery.is_under_way() && self.crash_vector.raise_mine(above)) {
+                self.fail_stop();
             }
             self.recovery.forget_all();
             return;
         }
-        if !self.lives.raise_mine(above) {
-            return self.leave();
+        if !self.crash_vector.raise_mine(above) {
+            return self.fail_stop();
         }
         self.leave_view(self.view);
         // The other one may have granted leases until now.
@@ -62,7 +64,8 @@ impl<E: Engine> Vr<E> {
         self.say_all(VrBody::Recovery, sink);
     }
 
-    /// The view has lost its leader, who lives again and has forgotten it: there is nothing to wait for.
+    /// The view has lost its leader, who lives again and has forgotten it: there is nothing to wait
+    /// for.
     pub(super) fn lose_leader(&mut self, now: Now) {
         let gone = now.instant.0.saturating_sub(self.suspect_ns());
         self.suspicion.lose_leader(concord_core::Instant(gone));
@@ -85,21 +88,27 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Leader: whether nobody can be elected any more by a configuration that this log does not have, or has as one
-    /// before the last that is committed: a quorum has a record of this term.
+    /// Leader: whether nobody can be elected any more by a configuration that this log does not
+    /// have, or has as one before the last that is committed: a quorum has a record of this term.
     fn knows_voters(&self) -> bool {
         let is_known = self.committed >= self.leading.view_start();
         is_known || !self.group.elects() || !self.setup.guards.on(Guard::RecoveryTerm)
     }
 
-    pub(super) fn on_recovery_response(&mut self, from: usize, lives: &[Life], answer: Answer) {
-        let mine = self.lives.mine();
-        if self.stage == Stage::Recovering && lives.get(self.group.me()) == Some(&mine) {
+    pub(super) fn on_recovery_response(
+        &mut self,
+        from: usize,
+        crash_vector: &[CrashVectorEntry],
+        answer: Answer,
+    ) {
+        let mine = self.crash_vector.mine();
+        if self.stage == Stage::Recovering && crash_vector.get(self.group.me()) == Some(&mine) {
             self.recovery.note(from, answer);
         }
     }
 
-    /// Whether so many of the others have `answered` that every quorum this node was part of holds one of them.
+    /// Whether so many of the others have `answered` that every quorum this node was part of holds
+    /// one of them.
     fn are_enough(&self, voters: Option<[u64; 2]>, answered: u64) -> bool {
         if !self.setup.guards.on(Guard::RecoveryQuorum) {
             return true;

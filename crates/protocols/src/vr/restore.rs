@@ -1,12 +1,12 @@
-//! A replica that starts again with what its disk has (docs/durability.md).
+//! A replica that starts again with what its disk has (docs/operate/durability.md).
 //!
-//! It goes through its log, executes what was known to be committed, and has all that it promised before: its
-//! view, the log of its last normal view, the lives that it knew. It lives anew all the same, so that nothing
-//! that is still on its way to the process before counts for this one. First it asks as one that has lost
-//! everything ([`super::recovery`]): where a view is under way, it joins that, and needs no more than the records
-//! that it missed. Where none is, since the power of all went, nobody answers. Then it takes part in the next
-//! view, with its log, as a replica may that has lost nothing; but not before the leases are over that it may
-//! have granted (trap T2).
+//! It goes through its log, executes what was known to be committed, and has all that it promised
+//! before: its view, the log of its last normal view, the lives that it knew. It lives anew all the
+//! same, so that nothing that is still on its way to the process before counts for this one. First
+//! it asks as one that has lost everything ([`super::recovery`]): where a view is under way, it
+//! joins that, and needs no more than the records that it missed. Where none is, since the power of
+//! all went, nobody answers. Then it takes part in the next view, with its log, as a replica may
+//! that has lost nothing; but not before the leases are over that it may have granted (trap T2).
 
 use concord_core::{Guard, NodeId, Now, Position, Seq, ViewNumber};
 use concord_engine::Engine;
@@ -18,8 +18,8 @@ use concord_wire::{Addr, Sink};
 
 use super::copying::Copying;
 use super::voters::Configuration;
-use super::{Lives, Stage, Vr};
-use crate::journal::{BadEntry, Kept};
+use super::{CrashVector, Stage, Vr};
+use crate::journal::{BadEntry, DiskState};
 use crate::ordered::Fit;
 use crate::parts::{PART_OBJECTS, PART_RESULTS, Table};
 
@@ -31,8 +31,8 @@ impl Sink for Nobody {
 }
 
 impl<E: Engine> Vr<E> {
-    /// The next entry of its own log, from the beginning of the state on: before anything else is done
-    /// with a new replica.
+    /// The next entry of its own log, from the beginning of the state on: before anything else is
+    /// done with a new replica.
     ///
     /// # Errors
     /// [`BadEntry`]: the log is not one of this kind of replica or engine.
@@ -63,7 +63,8 @@ impl<E: Engine> Vr<E> {
                 self.group.voters.cut(Position(end.position));
                 if self.ordered.log.end() == *end { Ok(()) } else { Err(BadEntry) }
             }
-            // One that is not of the snapshot that the state begins with is of one that is not whole.
+            // One that is not of the snapshot that the state begins with is of one that is not
+            // whole.
             Entry::Part(part) if part.is_first && self.ordered.end() == Position(0) => {
                 self.restore_table(part).ok_or(BadEntry)
             }
@@ -138,16 +139,16 @@ impl<E: Engine> Vr<E> {
         self.pending.len()
     }
 
-    /// All of the log was gone through, and the engine owes nothing. From now on everything is kept on the
-    /// disk that `kept` describes: `log_bytes` stand there behind the beginning of the newest snapshot, and
-    /// an earlier start may have granted leases of up to `lease_ns`.
+    /// All of the log was gone through, and the engine owes nothing. From now on everything is kept
+    /// on the disk that `kept` describes: `log_bytes` stand there behind the beginning of the
+    /// newest snapshot, and an earlier start may have granted leases of up to `lease_ns`.
     ///
     /// # Errors
     /// [`BadEntry`]: the state is not whole.
     pub fn keep(
         &mut self,
         now: Now,
-        mut kept: Kept,
+        mut kept: DiskState,
         (log_bytes, lease_ns): (u64, u64),
     ) -> Result<(), BadEntry> {
         if !self.pending.is_empty() || self.copying.is_some() || self.stage == Stage::Left {
@@ -182,8 +183,9 @@ impl<E: Engine> Vr<E> {
         Ok(())
     }
 
-    /// The replica is in its group again; false if it cannot be. One that acknowledged what it may lack (`owed`)
-    /// takes part no sooner than one that lost everything; its log is as good a beginning as any.
+    /// The replica is in its group again; false if it cannot be. One that acknowledged what it may
+    /// lack (`owed`) takes part no sooner than one that lost everything; its log is as good a
+    /// beginning as any.
     fn come_back(
         &mut self,
         now: Now,
@@ -196,11 +198,11 @@ impl<E: Engine> Vr<E> {
             return false;
         };
         let members = config.members.len();
-        let mut lives = Lives::new(view.lives, index, self.setup.guards);
-        if lives.vector().len() != members || !lives.renew_mine(me.incarnation) {
+        let mut crash_vector = CrashVector::new(view.crash_vector, index, self.setup.guards);
+        if crash_vector.vector().len() != members || !crash_vector.renew_mine(me.incarnation) {
             return false;
         }
-        self.lives = lives;
+        self.crash_vector = crash_vector;
         self.suspicion.enter_group(now.instant, members);
         self.recovery.enter_group(members);
         self.group.enter(config, index);
@@ -212,7 +214,8 @@ impl<E: Engine> Vr<E> {
         }
         let quiet_ns = if self.setup.guards.on(Guard::QuietStart) { lease_ns } else { 0 };
         self.recovery.begin_kept(quiet_ns);
-        // Raft: in a log that was given up for a copy there may have been a configuration that it helped to commit.
+        // Raft: in a log that was given up for a copy there may have been a configuration that it
+        // helped to commit.
         let gave_up = elects && view.last_normal == 0 && view.floor > 0;
         if (owed && self.setup.guards.on(Guard::Intact)) || gave_up {
             self.recovery.begin();
@@ -223,8 +226,8 @@ impl<E: Engine> Vr<E> {
         true
     }
 
-    /// Whether this replica takes part in what leads to `view`: it has all that it ever promised. One that came
-    /// back with its disk goes on from there.
+    /// Whether this replica takes part in what leads to `view`: it has all that it ever promised.
+    /// One that came back with its disk goes on from there.
     pub(super) fn takes_part(&mut self, now: Now, view: ViewNumber) -> bool {
         if !self.recovery.is_under_way() {
             return true;
@@ -237,7 +240,8 @@ impl<E: Engine> Vr<E> {
         returns
     }
 
-    /// Nobody has answered that leads a view: goes on to the next one, if so many are there that it can begin.
+    /// Nobody has answered that leads a view: goes on to the next one, if so many are there that it
+    /// can begin.
     pub(super) fn return_alone(&mut self, now: Now, sink: &mut impl Sink) {
         let (lease_ns, quorum) = (self.setup.lease_ns, self.group.quorum());
         let is_time = self.recovery.has_waited(now.instant, 3 * lease_ns);

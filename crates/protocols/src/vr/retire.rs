@@ -1,10 +1,11 @@
-//! A replica of VR or NOPaxos that is told to end ([`crate::retire`]). Its group stays; who is not heard is
-//! outvoted. So
-//! 1. a leader hands its view on: it begins the change to the next view whose leader it hears, and does
-//!    not lead again;
-//! 2. a follower tells its leader, which has the switch send it no more reads, and answers meanwhile;
-//! 3. then it answers nothing any more, and gives back its leases, so that no vote waits for their end
-//!    (trap T2).
+//! A replica of VR or NOPaxos that is told to end ([`crate::retire`]). Its group stays; who is not
+//! heard is outvoted. So
+//! 1. a leader hands its view on: it begins the change to the next view whose leader it hears, and
+//!    does not lead again;
+//! 2. a follower tells its leader, which has the switch send it no more reads, and answers
+//!    meanwhile;
+//! 3. then it answers nothing any more, and gives back its leases, so that no vote waits for their
+//!    end (trap T2).
 
 use concord_core::{Instant, Now};
 use concord_engine::Engine;
@@ -48,7 +49,7 @@ impl<E: Engine> Vr<E> {
             return;
         }
         if self.stage != Stage::Left && farewell.gives_up(now.instant) {
-            return self.leave();
+            return self.fail_stop();
         }
         match self.stage {
             Stage::Left if farewell.retiring.releases < RELEASES => {
@@ -62,7 +63,7 @@ impl<E: Engine> Vr<E> {
                 {
                     self.say(leader, VrBody::Retire { released: false }, sink);
                 } else {
-                    self.leave();
+                    self.fail_stop();
                 }
             }
             Stage::Out | Stage::ViewChange | Stage::Starting | Stage::Recovering | Stage::Left => {}
@@ -80,7 +81,7 @@ impl<E: Engine> Vr<E> {
             return self.hand_over(now, sink);
         }
         let is_live =
-            |by: &usize| self.is_live(now.instant, self.group.turn_of(self.next_view(*by)));
+            |by: &usize| self.is_live(now.instant, self.group.operation_of(self.next_view(*by)));
         let by = (1..members).find(is_live).unwrap_or(1);
         self.enter_view(now, self.next_view(by), sink);
     }

@@ -1,5 +1,5 @@
-//! Scripts that are not decided on ([`super::decide`]): which are running, which was stopped, which are void;
-//! and of which it is known that they ran to their end.
+//! Scripts that are not decided on ([`super::decide`]): which are running, which was stopped, which
+//! are void; and of which it is known that they ran to their end.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::ops::RangeInclusive;
@@ -9,10 +9,10 @@ use concord_engine::{Command, resp};
 use concord_wire::Flags;
 use concord_wire::record::Record;
 
-use crate::turn::Turn;
+use crate::pending::PendingWrite;
 
 /// The internal write that makes the script at a position void.
-pub(super) const VOID_COMMAND: &[u8] = b"CONCORD.VOID";
+pub(super) const ABORT_COMMAND: &[u8] = b"CONCORD.VOID";
 /// How long a leader whose engine is lost waits for that record, and for the others to hear of it.
 const LAST_WORD_NS: Duration = 2_000 * MS;
 const TOLD_NS: Duration = 100 * MS;
@@ -41,11 +41,11 @@ pub(super) struct Scripts {
     /// Leader: up to there an earlier leader may have answered, and so it can make nothing void.
     settled: Position,
     /// The oldest of them: it was stopped, or took the engine with it. First of what is pending.
-    stopped: Option<Turn>,
+    stopped: Option<PendingWrite>,
     /// Scripts that are void, not executed here yet.
-    void: BTreeSet<Position>,
+    aborted: BTreeSet<Position>,
     /// The latest that were void here, since the same may be said again.
-    voided: BTreeSet<Position>,
+    settled_aborts: BTreeSet<Position>,
     /// Which record makes a script void, of those behind which not all is executed here.
     words: BTreeMap<Position, Position>,
     /// Up to there the state is a copy of another member's, begun in that view.
@@ -53,7 +53,7 @@ pub(super) struct Scripts {
     /// Up to there the log was searched for what is void.
     searched: Position,
     /// The engine is lost to a script: when to leave.
-    leave_at: Option<Instant>,
+    fail_stop_at: Option<Instant>,
 }
 
 impl Scripts {
@@ -62,8 +62,8 @@ impl Scripts {
         self.stopped.is_some()
     }
 
-    /// The state is a copy as of `position`; nothing is pending. Of a server's, which scripts may have changed: in
-    /// which view it was made, and its newest number.
+    /// The state is a copy as of `position`; nothing is pending. Of a server's, which scripts may
+    /// have changed: in which view it was made, and its newest number.
     pub(super) fn copied_up_to(
         position: Position,
         of_server: Option<(ViewNumber, Seq)>,
@@ -89,8 +89,8 @@ impl Scripts {
         self.running.push_back(Running { position, decides });
     }
 
-    /// The view that this replica leads begins, with what is committed up to `settled` by any of the votes: it
-    /// may have been answered.
+    /// The view that this replica leads begins, with what is committed up to `settled` by any of
+    /// the votes: it may have been answered.
     pub(super) fn begin_view(&mut self, settled: Position) {
         (self.settled, self.known) = (settled, Position(0));
     }
@@ -100,8 +100,8 @@ impl Scripts {
         self.settled
     }
 
-    /// Leader: the script that an answer may have seen which is ready now, if no quorum is known to have executed
-    /// it: another leader could make it void.
+    /// Leader: the script that an answer may have seen which is ready now, if no quorum is known to
+    /// have executed it: another leader could make it void.
     pub(super) fn unknown(&self) -> Option<Position> {
         (self.last > self.known).then_some(self.last)
     }
@@ -127,19 +127,19 @@ impl Scripts {
     }
 
     /// Whether the script at `position`, which is about to be executed, is void.
-    pub(super) fn is_void(&mut self, position: Position) -> bool {
-        let is_void = self.void.contains(&position);
-        if is_void {
-            self.make_void(position);
+    pub(super) fn is_aborted(&mut self, position: Position) -> bool {
+        let is_aborted = self.aborted.contains(&position);
+        if is_aborted {
+            self.forget_aborted(position);
         }
-        is_void
+        is_aborted
     }
 
-    fn make_void(&mut self, position: Position) {
-        self.void.remove(&position);
-        self.voided.insert(position);
-        if self.voided.len() > VOIDED_MAX {
-            self.voided.pop_first();
+    fn forget_aborted(&mut self, position: Position) {
+        self.aborted.remove(&position);
+        self.settled_aborts.insert(position);
+        if self.settled_aborts.len() > VOIDED_MAX {
+            self.settled_aborts.pop_first();
         }
         self.running.pop_front_if(|first| first.position == position);
     }
@@ -156,8 +156,9 @@ impl Scripts {
         self.running.front().is_some_and(|first| first.decides && first.position == position)
     }
 
-    /// Up to where others may be told that a log is committed whose commit point is that: to before the first
-    /// script that is not decided; and of one that is void not without the record that says so.
+    /// Up to where others may be told that a log is committed whose commit point is that: to before
+    /// the first script that is not decided; and of one that is void not without the record that
+    /// says so.
     pub(super) fn decided(&self, committed: Position) -> Position {
         let before = |position: Position| Position(position.0 - 1);
         let first = self.running.iter().find(|script| script.decides);
@@ -167,22 +168,22 @@ impl Scripts {
         })
     }
 
-    /// The engine stopped the script of `turn`. Whether that was the oldest one to decide on.
-    pub(super) fn stop(&mut self, turn: Turn) -> bool {
-        let is_decided_here = self.decides(turn.position);
+    /// The engine stopped the script of `operation`. Whether that was the oldest one to decide on.
+    pub(super) fn stop(&mut self, operation: PendingWrite) -> bool {
+        let is_decided_here = self.decides(operation.position);
         if is_decided_here {
-            self.stopped = Some(turn);
+            self.stopped = Some(operation);
         }
         is_decided_here
     }
 
     /// The script that was stopped here, and is not decided on.
-    pub(super) fn stopped(&self) -> Option<Turn> {
+    pub(super) fn stopped(&self) -> Option<PendingWrite> {
         self.stopped
     }
 
-    /// The positions up to `committed` that were not searched for what is void, of a log that begins behind
-    /// `base`.
+    /// The positions up to `committed` that were not searched for what is void, of a log that
+    /// begins behind `base`.
     pub(super) fn unsearched(&self, base: Position, committed: Position) -> RangeInclusive<u64> {
         self.searched.max(base).0 + 1..=committed.0
     }
@@ -193,9 +194,9 @@ impl Scripts {
         self.words.retain(|_, word| *word > executed);
     }
 
-    /// The leader of `view` made the script at `position` void by the record at `word`, where all up to
-    /// `submitted` was given to the engine. False if it was executed here as if it were not, or by whom the
-    /// state is copied from: a leader of an earlier view.
+    /// The leader of `view` made the script at `position` void by the record at `word`, where all
+    /// up to `submitted` was given to the engine. False if it was executed here as if it were not,
+    /// or by whom the state is copied from: a leader of an earlier view.
     pub(super) fn learn(
         &mut self,
         (position, view): (Position, ViewNumber),
@@ -203,60 +204,63 @@ impl Scripts {
         submitted: Position,
     ) -> bool {
         self.words.entry(position).or_insert(word);
-        let is_stopped = self.stopped.is_some_and(|turn| turn.position == position);
+        let is_stopped = self.stopped.is_some_and(|operation| operation.position == position);
         if is_stopped || position > submitted {
-            self.void.insert(position);
+            self.aborted.insert(position);
             return true;
         }
         let (copied, copied_in) = self.copied;
-        (position <= copied && view <= copied_in) || self.voided.contains(&position)
+        (position <= copied && view <= copied_in) || self.settled_aborts.contains(&position)
     }
 
     /// The script that was stopped here, if it is void for all by now: it is decided on.
-    pub(super) fn settle(&mut self) -> Option<Turn> {
-        let turn = self.stopped.take_if(|turn| self.void.contains(&turn.position))?;
-        self.make_void(turn.position);
-        Some(turn)
+    pub(super) fn settle(&mut self) -> Option<PendingWrite> {
+        let operation =
+            self.stopped.take_if(|operation| self.aborted.contains(&operation.position))?;
+        self.forget_aborted(operation.position);
+        Some(operation)
     }
 
     /// The engine of a leader is lost to a script that does not end.
     pub(super) fn is_leaving(&self) -> bool {
-        self.leave_at.is_some()
+        self.fail_stop_at.is_some()
     }
 
     /// Whether it stays, for its last words about them.
     pub(super) fn stays(&self, now: Instant) -> bool {
-        self.leave_at.is_some_and(|at| now < at)
+        self.fail_stop_at.is_some_and(|at| now < at)
     }
 
-    /// The oldest script that may have taken the engine and is not void. It need not be the first of what is
-    /// pending, nor the oldest script: a server keeps answers back that belong to one receive.
+    /// The oldest script that may have taken the engine and is not void. It need not be the first
+    /// of what is pending, nor the oldest script: a server keeps answers back that belong to one
+    /// receive.
     pub(super) fn suspect(&self) -> Option<Position> {
         let suspects = self.running.iter().filter(|script| script.decides);
-        let is_void = |at| self.void.contains(&at) || self.voided.contains(&at);
-        suspects.map(|script| script.position).find(|at| !is_void(*at))
+        let is_aborted = |at| self.aborted.contains(&at) || self.settled_aborts.contains(&at);
+        suspects.map(|script| script.position).find(|at| !is_aborted(*at))
     }
 
-    /// The next word is about the script of `turn`.
-    pub(super) fn has_last_word(&mut self, now: Instant, turn: Turn) {
-        self.stopped = Some(turn);
-        self.leave_at = Some(now.after(LAST_WORD_NS));
+    /// The next word is about the script of `operation`.
+    pub(super) fn has_last_word(&mut self, now: Instant, operation: PendingWrite) {
+        self.stopped = Some(operation);
+        self.fail_stop_at = Some(now.after(LAST_WORD_NS));
     }
 
-    /// All is said about the scripts that may have taken the engine: the others hear of it, and then this
-    /// replica leaves.
+    /// All is said about the scripts that may have taken the engine: the others hear of it, and
+    /// then this replica leaves.
     pub(super) fn has_spoken(&mut self, now: Instant) {
-        self.leave_at = Some(now.after(TOLD_NS));
+        self.fail_stop_at = Some(now.after(TOLD_NS));
     }
 }
 
-/// Which script a record makes void: one before it, by the word of the leader of its view; and that view.
-pub(super) fn void_of(record: &Record<'_>) -> Option<(Position, ViewNumber)> {
+/// Which script a record makes void: one before it, by the word of the leader of its view; and that
+/// view.
+pub(super) fn aborted_by(record: &Record<'_>) -> Option<(Position, ViewNumber)> {
     if !record.flags.has(Flags::INTERNAL) {
         return None;
     }
     let command = Command::parse(record.command).ok()?;
-    if command.name() != VOID_COMMAND {
+    if command.name() != ABORT_COMMAND {
         return None;
     }
     let mut numbers = command.args().skip(1).map_while(resp::number);
@@ -269,8 +273,9 @@ pub(super) fn void_of(record: &Record<'_>) -> Option<(Position, ViewNumber)> {
 mod tests {
     use super::*;
 
+    /// What a later leader makes void was executed by whom the state is copied from.
     #[test]
-    fn bug_15_28_what_a_later_leader_makes_void_was_executed_by_whom_the_state_is_copied_from() {
+    fn bug_15_28_aborted_script_was_executed_by_the_source() {
         let (script, copied, view) = (Position(5), Position(7), ViewNumber(3));
         let mut scripts = Scripts::copied_up_to(copied, Some((view, Seq::NONE)));
         assert!(
@@ -286,8 +291,8 @@ mod tests {
 
     const VIEW: ViewNumber = ViewNumber(3);
 
-    fn turn(position: u64) -> Turn {
-        Turn::of(&Record { position: Position(position), ..Record::EMPTY })
+    fn operation(position: u64) -> PendingWrite {
+        PendingWrite::of(&Record { position: Position(position), ..Record::EMPTY })
     }
 
     /// Scripts at these positions were given to the engine of a leader, in that order.
@@ -299,8 +304,9 @@ mod tests {
         scripts
     }
 
+    /// What is behind a script that is not decided is not called committed.
     #[test]
-    fn what_is_behind_a_script_that_is_not_decided_is_not_called_committed() {
+    fn nothing_after_an_undecided_script_is_committed() {
         let mut s = running(&[5, 7]);
         s.started(Position(3), Seq::NONE, false);
         assert_eq!((s.decided(Position(9)), s.decided(Position(4))), (Position(4), Position(4)));
@@ -314,15 +320,16 @@ mod tests {
         assert!(s.are_any() && s.unknown() == Some(Position(7)));
     }
 
+    /// A script that was stopped is decided on by the record that makes it void.
     #[test]
-    fn a_script_that_was_stopped_is_decided_on_by_the_record_that_makes_it_void() {
+    fn stopped_script_is_decided_by_its_abort_record() {
         let mut s = running(&[5]);
-        assert!(!s.stop(turn(6)), "the oldest one is another");
-        assert!(s.stop(turn(5)) && s.is_stopped());
+        assert!(!s.stop(operation(6)), "the oldest one is another");
+        assert!(s.stop(operation(5)) && s.is_stopped());
         assert!(s.settle().is_none());
         // The record is at 8. Nobody hears of the script without it.
         assert!(s.learn((Position(5), VIEW), Position(8), Position(7)));
-        assert_eq!(s.settle().map(|turn| turn.position), Some(Position(5)));
+        assert_eq!(s.settle().map(|operation| operation.position), Some(Position(5)));
         assert!(!s.is_stopped() && !s.are_any());
         assert_eq!((s.decided(Position(7)), s.decided(Position(8))), (Position(4), Position(8)));
         s.searched_to(Position(8), Position(7));
@@ -337,8 +344,8 @@ mod tests {
     fn a_script_that_is_void_before_its_turn_is_not_executed() {
         let mut s = Scripts::default();
         assert!(s.learn((Position(5), VIEW), Position(8), Position(4)));
-        assert!(!s.is_void(Position(4)) && s.is_void(Position(5)));
-        assert!(!s.is_void(Position(5)), "that was its turn");
+        assert!(!s.is_aborted(Position(4)) && s.is_aborted(Position(5)));
+        assert!(!s.is_aborted(Position(5)), "that was its turn");
         assert!(!s.learn((Position(4), VIEW), Position(9), Position(4)), "it was executed here");
     }
 
@@ -366,8 +373,9 @@ mod tests {
         assert!(s.unsearched(Position(2), Position(6)).is_empty());
     }
 
+    /// A lost engine is blamed on the oldest script that is not void.
     #[test]
-    fn a_lost_engine_is_blamed_on_the_oldest_script_that_is_not_void() {
+    fn engine_loss_blames_the_oldest_live_script() {
         let mut s = Scripts::default();
         s.started(Position(3), Seq::NONE, false);
         s.started(Position(5), Seq::NONE, true);
@@ -375,7 +383,7 @@ mod tests {
         assert_eq!(s.suspect(), Some(Position(5)));
         let now = Instant(9);
         assert!(!s.is_leaving() && !s.stays(now));
-        s.has_last_word(now, turn(5));
+        s.has_last_word(now, operation(5));
         assert!(s.is_leaving() && s.stays(Instant(9 + LAST_WORD_NS - 1)));
         assert!(!s.stays(Instant(9 + LAST_WORD_NS)), "the record does not come");
         assert!(s.learn((Position(5), VIEW), Position(8), Position(7)));
@@ -386,19 +394,20 @@ mod tests {
         assert!(s.stays(Instant(9 + TOLD_NS - 1)) && !s.stays(Instant(9 + TOLD_NS)));
     }
 
+    /// A record makes an earlier script void by the word of its views leader alone.
     #[test]
-    fn a_record_makes_an_earlier_script_void_by_the_word_of_its_views_leader_alone() {
+    fn only_its_views_leader_aborts_a_script() {
         let mut command = concord_engine::CommandBuf::new();
-        let mut void = |flags, position: &str, view: &str| {
-            let args = [VOID_COMMAND, position.as_bytes(), view.as_bytes()];
+        let mut aborted = |flags, position: &str, view: &str| {
+            let args = [ABORT_COMMAND, position.as_bytes(), view.as_bytes()];
             let command = command.encode(0, args);
             let epoch = concord_core::Epoch(3);
-            void_of(&Record { flags, epoch, position: Position(8), command, ..Record::EMPTY })
+            aborted_by(&Record { flags, epoch, position: Position(8), command, ..Record::EMPTY })
         };
-        assert_eq!(void(Flags::INTERNAL, "5", "3"), Some((Position(5), VIEW)));
-        assert_eq!(void(Flags::INTERNAL, "7", "3"), Some((Position(7), VIEW)));
-        assert_eq!(void(Flags::INTERNAL, "8", "3"), None, "itself");
-        assert_eq!(void(Flags::INTERNAL, "5", "2"), None, "the word of an earlier view");
-        assert_eq!(void(Flags(0), "5", "3"), None, "a client's");
+        assert_eq!(aborted(Flags::INTERNAL, "5", "3"), Some((Position(5), VIEW)));
+        assert_eq!(aborted(Flags::INTERNAL, "7", "3"), Some((Position(7), VIEW)));
+        assert_eq!(aborted(Flags::INTERNAL, "8", "3"), None, "itself");
+        assert_eq!(aborted(Flags::INTERNAL, "5", "2"), None, "the word of an earlier view");
+        assert_eq!(aborted(Flags(0), "5", "3"), None, "a client's");
     }
 }

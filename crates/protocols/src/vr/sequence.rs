@@ -1,4 +1,5 @@
-//! NOPaxos: numbered writes as they come from the switch, and which number is missed ([`super::gaps`]).
+//! NOPaxos: numbered writes as they come from the switch, and which number is missed
+//! ([`super::gaps`]).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -47,15 +48,15 @@ pub(super) enum Gap {
     Lost,
 }
 
-/// The number after `numbered`.
-pub(super) fn after(numbered: Seq) -> Seq {
-    Seq::new(numbered.switch_id, numbered.counter.saturating_add(1))
+/// The number after `last_sequenced`.
+pub(super) fn after(last_sequenced: Seq) -> Seq {
+    Seq::new(last_sequenced.switch_id, last_sequenced.counter.saturating_add(1))
 }
 
 impl Sequence {
-    /// The number up to which a view of switch `switch_id` has all writes, or does without them, whose log
-    /// has `last_seq`.
-    pub(super) fn numbered(&self, last_seq: Seq, switch_id: u32) -> Seq {
+    /// The number up to which a view of switch `switch_id` has all writes, or does without them,
+    /// whose log has `last_seq`.
+    pub(super) fn last_sequenced(&self, last_seq: Seq, switch_id: u32) -> Seq {
         let session = Seq::new(SwitchId(switch_id), 0);
         last_seq.max(self.floor).max(session)
     }
@@ -69,13 +70,13 @@ impl Sequence {
         self.floor = floor;
     }
 
-    /// Draws the floor of a view that begins with all up to `numbered`, were there no floor: what nobody who
-    /// voted has logged is given up, up to the first write that is here.
-    pub(super) fn draw_floor(&mut self, numbered: Seq) {
-        let first = self.early.keys().find(|seq| **seq > numbered);
-        let of_switch = first.filter(|seq| seq.switch_id == numbered.switch_id);
+    /// Draws the floor of a view that begins with all up to `last_sequenced`, were there no floor:
+    /// what nobody who voted has logged is given up, up to the first write that is here.
+    pub(super) fn draw_floor(&mut self, last_sequenced: Seq) {
+        let first = self.early.keys().find(|seq| **seq > last_sequenced);
+        let of_switch = first.filter(|seq| seq.switch_id == last_sequenced.switch_id);
         let below = |seq: &Seq| Seq::new(seq.switch_id, seq.counter - 1);
-        self.floor = of_switch.map_or(numbered, below);
+        self.floor = of_switch.map_or(last_sequenced, below);
     }
 
     /// Holds a write until its turn comes, if there is room.
@@ -97,18 +98,23 @@ impl Sequence {
         self.early.pop_first().map(|(_, packet)| packet)
     }
 
-    /// The held write that will stand at `position` of a log that ends at `end` with all up to `numbered`:
-    /// within a view positions rise as numbers do.
-    pub(super) fn at(&self, position: Position, end: Position, numbered: Seq) -> Option<&[u8]> {
-        let next = after(numbered);
+    /// The held write that will stand at `position` of a log that ends at `end` with all up to
+    /// `last_sequenced`: within a view positions rise as numbers do.
+    pub(super) fn at(
+        &self,
+        position: Position,
+        end: Position,
+        last_sequenced: Seq,
+    ) -> Option<&[u8]> {
+        let next = after(last_sequenced);
         let ahead = position.0 - end.0 - 1;
         let counter = u64::from(next.counter).saturating_add(ahead).min(u32::MAX.into());
         let number = Seq::new(next.switch_id, counter as u32);
         self.early.get(&number).map(|packet| &packet[..])
     }
 
-    /// Leader: whether the number `next` is missed: later ones are here, or somebody's log is longer
-    /// (`is_behind`). True if that is news.
+    /// Leader: whether the number `next` is missed: later ones are here, or somebody's log is
+    /// longer (`is_behind`). True if that is news.
     pub(super) fn note_missed(
         &mut self,
         now: Instant,
@@ -184,19 +190,19 @@ mod tests {
     fn a_view_has_what_its_log_has_or_what_it_does_without() {
         let mut s = Sequence::default();
         let of_another = Seq::new(SwitchId(SWITCH - 1), 50);
-        assert_eq!(s.numbered(of_another, SWITCH), seq(0));
-        assert_eq!(s.numbered(seq(7), SWITCH), seq(7));
+        assert_eq!(s.last_sequenced(of_another, SWITCH), seq(0));
+        assert_eq!(s.last_sequenced(seq(7), SWITCH), seq(7));
         s.set_floor(seq(9));
-        assert_eq!((s.numbered(seq(7), SWITCH), s.floor()), (seq(9), seq(9)));
-        assert_eq!(s.numbered(seq(10), SWITCH), seq(10));
+        assert_eq!((s.last_sequenced(seq(7), SWITCH), s.floor()), (seq(9), seq(9)));
+        assert_eq!(s.last_sequenced(seq(10), SWITCH), seq(10));
         assert_eq!((after(seq(9)), after(seq(u32::MAX))), (seq(10), seq(u32::MAX)));
     }
 
     #[test]
     fn a_floor_is_below_the_first_write_that_is_here() {
-        let floor = |numbers: &[u32], numbered| {
+        let floor = |numbers: &[u32], last_sequenced| {
             let mut s = holding(numbers);
-            s.draw_floor(numbered);
+            s.draw_floor(last_sequenced);
             s.floor()
         };
         assert_eq!(floor(&[5, 8], seq(6)), seq(7));
@@ -206,8 +212,9 @@ mod tests {
         assert_eq!(floor(&[5], of_another), of_another, "it came from a later switch");
     }
 
+    /// Writes are held in the order of their numbers while there is room.
     #[test]
-    fn writes_are_held_in_the_order_of_their_numbers_while_there_is_room() {
+    fn writes_are_held_in_order_within_bounds() {
         let mut s = holding(&[9, 5]);
         assert_eq!(s.first(), Some((seq(5), &5u32.to_be_bytes()[..])));
         assert_eq!(s.pop(), Some(5u32.to_be_bytes().to_vec()));
@@ -242,8 +249,9 @@ mod tests {
         assert_eq!(s.ask_at(), Instant::NEVER, "it came");
     }
 
+    /// What is missed is asked for and given up in the end.
     #[test]
-    fn osdi_2016_what_is_missed_is_asked_for_and_given_up_in_the_end() {
+    fn osdi_2016_missing_numbers_are_asked_then_given_up() {
         let missing = |numbers: &[u32]| {
             let mut s = holding(numbers);
             assert!(s.note_missed(Instant(0), seq(7), || true));

@@ -1,20 +1,21 @@
-//! What is shown of a replica: to drivers, to the controller, in `concord status`.
+//! The status of a replica: to drivers, to the controller, in `concord status`.
 
 use concord_core::{Guards, Now, ViewNumber};
 use concord_engine::Engine;
 use concord_log::Origin;
 use concord_wire::control::{Heard, Held, Standing, Voting};
-use concord_wire::vr::Life;
+use concord_wire::vr::CrashVectorEntry;
 
 use super::{Stage, Vr, VrCounters};
 use crate::setup::Phase;
 use crate::status::ReplicaStatus;
 
 impl<E: Engine> Vr<E> {
-    /// Its crash vector's entry for itself: it changes if the process has to come again as another life.
+    /// Its crash vector's entry for itself: it changes if the process has to come again as another
+    /// life.
     #[must_use]
-    pub fn life(&self) -> Life {
-        self.lives.mine()
+    pub fn own_entry(&self) -> CrashVectorEntry {
+        self.crash_vector.mine()
     }
 
     /// Which guards are on.
@@ -64,19 +65,19 @@ impl<E: Engine> Vr<E> {
                 Some(Origin { id, switch_id, .. }) => Standing::Founding { origin: id, switch_id },
                 None => Standing::Out,
             },
-            Stage::Normal => Standing::Open { whole: self.is_whole() },
+            Stage::Normal => Standing::Open { caught_up: self.is_caught_up() },
             Stage::Recovering if self.is_new || !self.recovery.is_from_nothing() => {
-                Standing::Kept { intact: true }
+                Standing::Returning { intact: true }
             }
             Stage::ViewChange | Stage::Starting | Stage::Recovering => {
-                Standing::Opening { whole: false }
+                Standing::Opening { caught_up: false }
             }
             Stage::Left => Standing::Leaving,
         }
     }
 
-    /// The epoch that it promised anything in, by its disk; none if it never did. Its group stays, and knows by
-    /// itself who is ahead.
+    /// The epoch that it promised anything in, by its disk; none if it never did. Its group stays,
+    /// and knows by itself who is ahead.
     pub(super) fn held(&self) -> Held {
         let promises = self.journal.is_on() && !self.is_new && self.stage != Stage::Out;
         let epoch = if promises { self.group.epoch() } else { 0 };
@@ -97,7 +98,7 @@ impl<E: Engine> Vr<E> {
     }
 
     /// Whether all that its view began with is executed here.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_caught_up(&self) -> bool {
         self.stage == Stage::Normal && self.executed >= self.leading.view_start()
     }
 
@@ -144,7 +145,7 @@ impl<E: Engine> Vr<E> {
             switch_id: self.switch.id,
             executed: self.executed,
             committed: self.committed,
-            whole: self.is_whole(),
+            caught_up: self.is_caught_up(),
             copied_percent: None,
             leased: self.holds_lease(now),
             keys: self.serving.engine.keys(),

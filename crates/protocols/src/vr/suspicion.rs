@@ -1,5 +1,5 @@
-//! Whether the view's leader is there: when this replica heard of it, and who else misses it; and since when
-//! a leader could hear the others.
+//! Whether the view's leader is there: when this replica heard of it, and who else misses it; and
+//! since when a leader could hear the others.
 
 use alloc::vec::Vec;
 
@@ -66,8 +66,8 @@ impl Suspicion {
         self.suspicions.iter().flatten().filter(is_fresh).count()
     }
 
-    /// Time passed. More than `slept_ns` since it last did: the replica slept, and what others said meanwhile
-    /// waits to be read.
+    /// Time passed. More than `slept_ns` since it last did: the replica slept, and what others said
+    /// meanwhile waits to be read.
     pub(super) fn tick(&mut self, now: Instant, slept_ns: Duration) {
         if now.since(core::mem::replace(&mut self.ticked_at, now)) > slept_ns {
             self.listens_since = now;

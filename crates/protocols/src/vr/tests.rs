@@ -11,7 +11,7 @@ use concord_core::hash::object_id;
 use concord_core::{Guards, NodeId, RequestNumber, SEC, SessionId, SwitchId};
 use concord_engine::{CommandBuf, Memory, Shimmed};
 use concord_wire::control::{Config, Member, Program, Protocol};
-use concord_wire::vr::Life;
+use concord_wire::vr::CrashVectorEntry;
 use concord_wire::{Flags, GroupId, Kind, Op, Packet, Reason, Repr};
 
 const LEASE_NS: u64 = 100 * MS;
@@ -23,11 +23,11 @@ const SESSION: SessionId = SessionId(77);
 type Node = Vr<Shimmed<Memory>>;
 
 mod copy;
+mod crash_vector;
 mod disk;
 mod edges;
 mod flair;
 mod follower_leases;
-mod lives;
 mod members;
 mod nopaxos;
 mod raft;
@@ -270,7 +270,8 @@ impl Group {
         self.cast(to, write, &body)
     }
 
-    /// A read at node `to`, fast with a last-committed point, else slow; the answer and who gave it.
+    /// A read at node `to`, fast with a last-committed point, else slow; the answer and who gave
+    /// it.
     fn get(&mut self, to: usize, key: &str, fast: Option<Seq>) -> Option<(Reason, u16, String)> {
         let mut read = Repr { op: Op::Read, ..self.request(key.as_bytes()) };
         if let Some(last_committed) = fast {
@@ -303,8 +304,9 @@ impl Group {
     }
 }
 
+/// A write is executed once a quorum has it and completes once a quorum executed it.
 #[test]
-fn vrr_4_1_a_write_is_executed_once_a_quorum_has_it_and_completes_once_a_quorum_executed_it() {
+fn vrr_4_1_quorum_executes_then_completes() {
     let mut g = Group::founded(3, Guards::ALL);
     g.pass(5);
     g.completed();
@@ -335,8 +337,9 @@ fn harmonia_8_3_a_completion_waits_for_a_quorum_of_commit_acks() {
     assert_eq!(g.completed(), Some(seq.counter));
 }
 
+/// A replica that is behind passes fast reads to the leader.
 #[test]
-fn harmonia_8_3_p1_a_replica_that_is_behind_passes_fast_reads_to_the_leader() {
+fn harmonia_8_3_p1_lagging_replica_passes_fast_reads_on() {
     let mut g = Group::founded(3, Guards::ALL);
     g.isolate(2);
     let seq = g.set(0, "k", "v");
@@ -352,8 +355,9 @@ fn harmonia_8_3_p1_a_replica_that_is_behind_passes_fast_reads_to_the_leader() {
     assert_eq!(g.get(2, "k", Some(other_switch)).unwrap().0, Reason::RefusedSwitch);
 }
 
+/// Whoever is cut off answers alone only as long as its lease.
 #[test]
-fn t2_whoever_is_cut_off_answers_alone_only_as_long_as_its_lease() {
+fn t2_cut_off_member_answers_for_its_lease_only() {
     let mut g = Group::founded(3, Guards::ALL);
     let seq = g.set(0, "k", "old");
     g.pass(5);
@@ -371,8 +375,8 @@ fn t2_whoever_is_cut_off_answers_alone_only_as_long_as_its_lease() {
     assert_eq!(g.get(leader, "k", None).unwrap().2, "new");
 }
 
-/// The others suspect the leader, node 0, at once, as if they had not heard it for long; none of them leads while it has
-/// a lease. When one does, in ms.
+/// The others suspect the leader, node 0, at once, as if they had not heard it for long; none of
+/// them leads while it has a lease. When one does, in ms.
 fn no_other_leads_while_the_first_is_leased(mut g: Group) -> u64 {
     g.pass(50);
     g.isolate(0);
@@ -390,14 +394,16 @@ fn no_other_leads_while_the_first_is_leased(mut g: Group) -> u64 {
     begun_at.unwrap()
 }
 
+/// No view begins while a lease of an earlier one may be held.
 #[test]
-fn t2_no_view_begins_while_a_lease_of_an_earlier_one_may_be_held() {
+fn t2_no_view_begins_during_an_earlier_lease() {
     let begun_at = no_other_leads_while_the_first_is_leased(Group::founded(3, Guards::ALL));
     assert!((50..200).contains(&begun_at), "{begun_at}");
 }
 
+/// What was committed survives the leader and what was not is given up.
 #[test]
-fn vrr_4_2_what_was_committed_survives_the_leader_and_what_was_not_is_given_up() {
+fn vrr_4_2_committed_writes_survive_the_leader() {
     let mut g = Group::founded(3, Guards::ALL);
     g.cut(0, 2);
     g.set(0, "committed", "1");
@@ -422,8 +428,9 @@ fn vrr_4_2_what_was_committed_survives_the_leader_and_what_was_not_is_given_up()
     assert_eq!(g.digests()[0], g.digests()[2]);
 }
 
+/// A leader fetches the records that a quorum has and it lacks.
 #[test]
-fn vrr_4_2_a_leader_fetches_the_records_that_a_quorum_has_and_it_lacks() {
+fn vrr_4_2_leader_fetches_records_of_a_quorum() {
     let mut g = Group::founded(3, Guards::ALL);
     // Node 1 leads next; it lacks what nodes 0 and 2 have.
     g.cut(0, 1);
@@ -451,8 +458,9 @@ fn a_replica_that_alone_misses_the_leader_disturbs_nobody() {
     assert_eq!(g.digests()[0], g.digests()[2]);
 }
 
+/// A new switch is a new view and the old ones numbers are refused.
 #[test]
-fn harmonia_6_3_a_new_switch_is_a_new_view_and_the_old_ones_numbers_are_refused() {
+fn harmonia_6_3_new_switch_is_a_new_view() {
     let mut g = Group::founded(3, Guards::ALL);
     let old = g.set(0, "k", "v");
     g.pass(5);
@@ -477,7 +485,7 @@ fn stale_views_are_fenced_at_the_switch_by_their_number() {
     g.pass(200);
     let told = core::mem::take(&mut g.to_switch);
     let mut configs = told.iter().filter_map(|b| match Membership::parse(b) {
-        Ok(Membership::Configure(part)) => part.whole(),
+        Ok(Membership::Configure(part)) => part.complete(),
         _ => None,
     });
     let last = configs.next_back().unwrap();
@@ -490,7 +498,7 @@ fn stale_views_are_fenced_at_the_switch_by_their_number() {
     else {
         panic!("the switch is told who leads");
     };
-    let last = last.whole().unwrap();
+    let last = last.complete().unwrap();
     let members: Vec<u16> = last.members.iter().map(|m| m.node).collect();
     assert_eq!(members, [1, 3], "whom the leader does not hear of answers no fast reads");
 }
@@ -520,8 +528,9 @@ fn vrr_4_3_a_replica_that_lost_everything_gets_it_back() {
     }
 }
 
+/// Recovery needs a quorum and the leader of the latest view.
 #[test]
-fn vrr_4_3_recovery_needs_a_quorum_and_the_leader_of_the_latest_view() {
+fn vrr_4_3_recovery_needs_a_quorum_and_its_leader() {
     let mut g = Group::founded(3, Guards::ALL);
     // Nodes 1 and 2 went on to a view without node 0, which still believes that it leads.
     g.isolate(0);
@@ -543,12 +552,13 @@ fn vrr_4_3_recovery_needs_a_quorum_and_the_leader_of_the_latest_view() {
     assert_eq!(g.get(leader, "k", None).unwrap().2, "v");
 }
 
-/// DISC 2017: the vote that node 2 sent before it crashed arrives after it has recovered in the view
-/// that the vote had left, and has acknowledged a write there.
-fn late_vote_of_an_earlier_life(guards: Guards) -> Group {
+/// DISC 2017: the vote that node 2 sent before it crashed arrives after it has recovered in the
+/// view that the vote had left, and has acknowledged a write there.
+fn late_vote_of_an_earlier_incarnation(guards: Guards) -> Group {
     let mut g = Group::founded(3, guards);
     g.pass(50);
-    // Node 2 alone leaves the view: what it says to node 1, the next leader, is on its way for long.
+    // Node 2 alone leaves the view: what it says to node 1, the next leader, is on its way for
+    // long.
     g.held_way = Some((2, 1));
     g.cuts = vec![(0, 2), (2, 0)];
     let (now, next) = (g.now, ViewNumber(g.nodes[2].view.0 + 1));
@@ -589,17 +599,18 @@ fn late_vote_of_an_earlier_life(guards: Guards) -> Group {
 
 #[test]
 fn disc_2017_a_vote_of_an_earlier_life_counts_no_more() {
-    let mut g = late_vote_of_an_earlier_life(Guards::ALL);
+    let mut g = late_vote_of_an_earlier_incarnation(Guards::ALL);
     let leader = g.leader().unwrap();
     assert_eq!(g.get(leader, "k", None).unwrap().2, "acknowledged");
     assert!(g.nodes[1].vr_count.stale_lives > 0);
 }
 
+/// Without crash vectors an acknowledged write is lost.
 #[cfg(feature = "mutants")]
 #[test]
-fn disc_2017_without_crash_vectors_an_acknowledged_write_is_lost() {
+fn disc_2017_without_crash_vectors_a_write_is_lost() {
     let guards = Guards::without(Guard::CrashVector);
-    let mut g = late_vote_of_an_earlier_life(guards);
+    let mut g = late_vote_of_an_earlier_incarnation(guards);
     let leader = g.leader().unwrap();
     assert_eq!(g.get(leader, "k", None).unwrap().2, "nil");
 }
@@ -649,7 +660,7 @@ fn vrr_6_2_the_writes_of_a_batch_share_a_prepare() {
         Repr { seq, ..write }.emit(body, &mut bytes);
         g.nodes[0].handle(g.now, &bytes, &mut sent);
     }
-    // Followers have work before the leader is through (docs/bugs.md, 3).
+    // Followers have work before the leader is through (docs/internals/bugs.md, 3).
     assert!(sent.len() >= 2 * 5, "{} packets in the middle of the batch", sent.len());
     g.nodes[0].flush(g.now, &mut sent);
     g.route(0, sent);
@@ -660,7 +671,7 @@ fn vrr_6_2_the_writes_of_a_batch_share_a_prepare() {
     assert_eq!(g.get(2, "k", Some(Seq::new(SwitchId(1), g.counter))).unwrap().2, "99");
 }
 
-/// docs/vr.md, "Messages per operation". Nothing is batched here: each packet is a batch.
+/// docs/internals/vr.md, "Messages per operation". Nothing is batched here: each packet is a batch.
 #[test]
 fn messages_per_write() {
     for n in [3, 5] {
@@ -689,8 +700,9 @@ fn messages_per_write() {
     }
 }
 
+/// A forged write of a replica without a command is refused by all.
 #[test]
-fn bug_15_13_a_forged_write_of_a_replica_without_a_command_is_refused_by_all() {
+fn bug_15_13_forged_internal_write_is_refused() {
     let mut g = Group::founded(3, Guards::ALL);
     g.pass(5);
     for flags in [Flags::INTERNAL, Flags::INTERNAL.with(Flags::REGISTER)] {

@@ -1,5 +1,5 @@
-//! State transfer (VRR §5.2): who lacks records of a log asks for a stream of them ([`super::inbound`]), of
-//! the leader, or as a new leader of who has the best log.
+//! State transfer (VRR §5.2): who lacks records of a log asks for a stream of them
+//! ([`super::inbound`]), of the leader, or as a new leader of who has the best log.
 
 use concord_core::{Guard, NodeId, Now, Position, ViewNumber};
 use concord_engine::Engine;
@@ -35,8 +35,8 @@ impl<E: Engine> Vr<E> {
         self.say_follow(sink);
     }
 
-    /// Asks again for the stream that was not seen yet; in the end for another one, since the one who
-    /// was asked may have begun it and given it up.
+    /// Asks again for the stream that was not seen yet; in the end for another one, since the one
+    /// who was asked may have begun it and given it up.
     pub(super) fn ask_again(&mut self, sink: &mut impl Sink) {
         match self.inbound.ask_again() {
             AskAgain::No => {}
@@ -75,7 +75,7 @@ impl<E: Engine> Vr<E> {
         }
         let is_known = |e: &LogEnd| self.ordered.log.hash_at(Position(e.position)) == Some(e.hash);
         let Some(end) = ends.into_iter().find(is_known) else {
-            return self.say_apart(from, stream, sink);
+            return self.say_log_mismatch(from, stream, sink);
         };
         let to = self.group.members()[from];
         let has = Position(end.position);
@@ -96,10 +96,10 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Whether a stream of that number, or of a later one, was begun in this view: for a follower, or for
-    /// the new leader. A late question for an earlier one would end the stream that its receiver reads;
-    /// and one for the same number would begin it anew, of which the receiver knows nothing. A question
-    /// that was answered by Apart began none: its answer may have been lost.
+    /// Whether a stream of that number, or of a later one, was begun in this view: for a follower,
+    /// or for the new leader. A late question for an earlier one would end the stream that its
+    /// receiver reads; and one for the same number would begin it anew, of which the receiver knows
+    /// nothing. A question that was answered by Apart began none: its answer may have been lost.
     fn is_used(&self, follower: Option<usize>, stream: u16) -> bool {
         let sender = match follower {
             Some(from) => self.leading.followers[from].sender.as_ref(),
@@ -149,7 +149,8 @@ impl<E: Engine> Vr<E> {
             self.journal.record(self.ordered.log.record(Position(at)));
             self.note_voters_at(Position(at));
         }
-        // Who stamped these may have been behind the time that was known here: it goes on from where they are.
+        // Who stamped these may have been behind the time that was known here: it goes on from
+        // where they are.
         let last = self.ordered.log.last().and_then(|bytes| Record::parse(bytes).ok());
         if let Some(record) = last {
             self.ordered.clock.note(record.now_ms, self.local_ms);

@@ -1,9 +1,9 @@
 //! View changes (VRR §4.2), with leases (trap T2) and without the promise that a lone replica
 //! would make by leaving its view.
 //!
-//! - A replica that does not hear the leader asks the others (Suspect) and stays in its view. Once a
-//!   quorum says the same, they leave it (StartViewChange). A replica whose own link is broken thus
-//!   disturbs nobody.
+//! - A replica that does not hear the leader asks the others (Suspect) and stays in its view. Once
+//!   a quorum says the same, they leave it (StartViewChange). A replica whose own link is broken
+//!   thus disturbs nobody.
 //! - Who has left a view votes (DoViewChange) when nobody who has not left it can hold a lease that
 //!   it granted. Any quorum of votes meets the quorum that granted a lease: so no lease of an
 //!   earlier view is valid once a view has begun.
@@ -15,7 +15,7 @@ use concord_engine::Engine;
 use concord_wire::Sink;
 use concord_wire::control::LogEnd;
 use concord_wire::record::Record;
-use concord_wire::vr::{Life, SwitchLife, VrBody};
+use concord_wire::vr::{CrashVectorEntry, SwitchIncarnation, VrBody};
 
 use super::change::Vote;
 use super::leading::Completion;
@@ -189,7 +189,8 @@ impl<E: Engine> Vr<E> {
         }
     }
 
-    /// Somebody can hold no lease any more: if that was what the own vote waited for, it waits no longer.
+    /// Somebody can hold no lease any more: if that was what the own vote waited for, it waits no
+    /// longer.
     pub(super) fn vote_if_due(&mut self, now: Now, sink: &mut impl Sink) {
         if !self.change.has_voted(self.group.me()) {
             self.vote(now, sink);
@@ -256,7 +257,7 @@ impl<E: Engine> Vr<E> {
             self.scripts.begin_view(committed.min(end));
         }
         if self.outlived_stop_as_leader() {
-            return self.leave();
+            return self.fail_stop();
         }
         // Whatever was executed before may never have completed at the switch.
         let (position, seq) = (self.executed, self.executed_seq);
@@ -290,7 +291,7 @@ impl<E: Engine> Vr<E> {
         now: Now,
         (from, view): (usize, ViewNumber),
         end: LogEnd,
-        (switch, floor): (SwitchLife, u32),
+        (switch, floor): (SwitchIncarnation, u32),
         sink: &mut impl Sink,
     ) {
         let begun = matches!(self.stage, Stage::Normal | Stage::Starting);
@@ -313,7 +314,7 @@ impl<E: Engine> Vr<E> {
         &mut self,
         now: Now,
         end: LogEnd,
-        (switch, floor): (SwitchLife, u32),
+        (switch, floor): (SwitchIncarnation, u32),
         sink: &mut impl Sink,
     ) {
         self.stage = Stage::Starting;
@@ -376,22 +377,22 @@ impl<E: Engine> Vr<E> {
         self.say_all(VrBody::LeaseRequest { asked_at: now.instant.0 }, sink);
     }
 
-    /// `from` asks for a lease, in the newest incarnation that is known of it. One that is not known yet
-    /// could be taken for an earlier one, which has left the view: then this replica would vote while
-    /// the lease is held.
+    /// `from` asks for a lease, in the newest incarnation that is known of it. One that is not
+    /// known yet could be taken for an earlier one, which has left the view: then this replica
+    /// would vote while the lease is held.
     pub(super) fn on_lease_request(
         &mut self,
         now: Now,
         (from, view): (usize, ViewNumber),
-        (life, asked_at): (Life, u64),
+        (entry, asked_at): (CrashVectorEntry, u64),
         sink: &mut impl Sink,
     ) {
         if self.stage != Stage::Normal || !self.is_view(view) || !self.may_grant(from) {
             return;
         }
-        self.leases.grant(now.instant, self.group.node_of(from), life.incarnation);
-        self.say(from, VrBody::LeaseGrant { asked_at, to: life }, sink);
-        self.grant_reads(now.instant, from, (life, asked_at), sink);
+        self.leases.grant(now.instant, self.group.node_of(from), entry.incarnation);
+        self.say(from, VrBody::LeaseGrant { asked_at, to: entry }, sink);
+        self.grant_reads(now.instant, from, (entry, asked_at), sink);
     }
 
     /// `from` grants what incarnation `to` of this node asked for.
@@ -399,10 +400,11 @@ impl<E: Engine> Vr<E> {
         &mut self,
         now: Now,
         (from, view): (usize, ViewNumber),
-        (to, asked_at): (Life, u64),
+        (to, asked_at): (CrashVectorEntry, u64),
         sink: &mut impl Sink,
     ) {
-        let is_mine = to == self.lives.mine() || !self.setup.guards.on(Guard::LeaseLife);
+        let is_mine =
+            to == self.crash_vector.mine() || !self.setup.guards.on(Guard::LeaseIncarnation);
         if self.stage == Stage::Normal && self.is_view(view) && is_mine {
             let from = self.group.node_of(from);
             self.leases.on_grant(now.instant, from, Instant(asked_at));

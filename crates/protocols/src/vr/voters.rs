@@ -1,8 +1,9 @@
 //! Raft: which members vote, by the configurations in the log (Ongaro's dissertation §4).
 //!
-//! The members of a group keep their places for good. What changes, by one member at a time, is which of them are
-//! *voters*: only these are counted in quorums. The others follow the log as the dissertation's non-voting servers do
-//! (§4.2.1). A configuration is in force as soon as its record is in the log, and as long as it is.
+//! The members of a group keep their places for good. What changes, by one member at a time, is
+//! which of them are *voters*: only these are counted in quorums. The others follow the log as the
+//! dissertation's non-voting servers do (§4.2.1). A configuration is in force as soon as its record
+//! is in the log, and as long as it is.
 
 use alloc::vec::Vec;
 
@@ -20,8 +21,8 @@ pub enum ChangeRefused {
     NotMember,
     /// It is so already.
     NothingToDo,
-    /// The change before is not committed, or nothing of this term is, or leases that count by an earlier configuration
-    /// are not over, or the log is full.
+    /// The change before is not committed, or nothing of this term is, or leases that count by an
+    /// earlier configuration are not over, or the log is full.
     NotYet,
     /// The member has not caught up.
     Behind,
@@ -43,7 +44,8 @@ pub(super) struct Configuration {
 }
 
 impl Configuration {
-    /// What `record` says, if it is one of a configuration: a no-op with a reply. No client's packet has a reply.
+    /// What `record` says, if it is one of a configuration: a no-op with a reply. No client's
+    /// packet has a reply.
     pub(super) fn of(record: &Record<'_>) -> Option<Configuration> {
         let (group, voters) = record.reply.split_first_chunk()?;
         let is_one = record.flags.has(Flags::NOOP);
@@ -82,7 +84,8 @@ impl Configuration {
     }
 }
 
-/// The configurations of the log: the last one that is executed, if there is one, and all behind it.
+/// The configurations of the log: the last one that is executed, if there is one, and all behind
+/// it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Voters {
     /// By position. Empty: nothing was changed, so that all members vote.
@@ -176,8 +179,9 @@ mod tests {
         assert_eq!(Configuration::parse_copied(&[]), None);
     }
 
+    /// The newest in the log is in force and rolled back with it.
     #[test]
-    fn raft_d_4_1_the_newest_in_the_log_is_in_force_and_rolled_back_with_it() {
+    fn raft_d_4_1_newest_configuration_in_the_log_is_in_force() {
         let mut voters = Voters::default();
         assert!(voters.are_founders());
         voters.note(at(5, 0b011));

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use concord_core::Position;
 
-use crate::turn::{ReadTurn, Turn};
+use crate::pending::{PendingRead, PendingWrite};
 
 /// Most answers that are withheld. More are dropped: their clients ask again.
 const WITHHELD_MAX: usize = 65_536;
@@ -17,9 +17,9 @@ const WITHHELD_BYTES_MAX: usize = 64 << 20;
 #[derive(Clone, Debug)]
 pub(super) enum Ready {
     /// To a write; the client table has the reply.
-    Write(Turn),
+    Write(PendingWrite),
     /// To a read.
-    Read(ReadTurn, Vec<u8>),
+    Read(PendingRead, Vec<u8>),
 }
 
 /// Answers, in the order in which they were ready, each with the last script that it may have seen.
@@ -49,7 +49,8 @@ impl Withheld {
         }
     }
 
-    /// The next answer, if a quorum has executed all scripts that it may have seen: those up to `known`.
+    /// The next answer, if a quorum has executed all scripts that it may have seen: those up to
+    /// `known`.
     pub(super) fn pop(&mut self, known: Position) -> Option<Ready> {
         let (_, answer) = self.answers.pop_front_if(|(script, _)| *script <= known)?;
         if let Ready::Read(_, reply) = &answer {
@@ -72,19 +73,20 @@ mod tests {
     use super::*;
 
     fn read(bytes: usize) -> Ready {
-        Ready::Read(ReadTurn::of(&Repr::new(Op::Read), Reason::Fast), alloc::vec![0; bytes])
+        Ready::Read(PendingRead::of(&Repr::new(Op::Read), Reason::Fast), alloc::vec![0; bytes])
     }
 
     fn write() -> Ready {
-        Ready::Write(Turn::of(&Record::EMPTY))
+        Ready::Write(PendingWrite::of(&Record::EMPTY))
     }
 
     fn len(withheld: &Withheld) -> usize {
         withheld.answers.len()
     }
 
+    /// An answer waits for the scripts that it may have seen and for those before it.
     #[test]
-    fn an_answer_waits_for_the_scripts_that_it_may_have_seen_and_for_those_before_it() {
+    fn answer_waits_for_scripts_it_may_have_seen() {
         let mut w = Withheld::default();
         assert!(w.is_empty());
         w.push(Position(5), read(3));
@@ -98,8 +100,9 @@ mod tests {
         assert!(w.is_empty() && w.bytes == 0);
     }
 
+    /// Replies that are withheld are bounded by their bytes but for a single one.
     #[test]
-    fn replies_that_are_withheld_are_bounded_by_their_bytes_but_for_a_single_one() {
+    fn withheld_replies_are_bounded() {
         let mut w = Withheld::default();
         w.push(Position(1), read(WITHHELD_BYTES_MAX + 1));
         w.push(Position(1), read(1));

@@ -6,7 +6,7 @@ use concord_core::{MS, Now};
 use concord_engine::Shimmed;
 use concord_engine::memory::Memory;
 use concord_log::{Batch, Begin, Identity, Recovery, Writer, entries};
-use concord_protocols::{Kept, Node};
+use concord_protocols::{DiskState, Node};
 
 /// Another snapshot begins after so many bytes of log.
 const SNAPSHOT_BYTES: u64 = 20_000;
@@ -80,7 +80,7 @@ impl Disk {
         let mut recovery = Recovery::new(storage);
         self.segments.iter().for_each(|(number, bytes)| recovery.segment(*number, bytes));
         let found = recovery.finish().unwrap();
-        self.segments.retain(|number, _| !found.void.contains(number));
+        self.segments.retain(|number, _| !found.empty.contains(number));
         if let Some(cut) = found.cut {
             self.segments.get_mut(&cut.segment).unwrap().truncate(cut.offset as usize);
             self.segments.retain(|_, bytes| !bytes.is_empty());
@@ -108,7 +108,7 @@ impl Disk {
         batch.marks(&marks);
         self.append(batch, false);
         let is_intact = found.begin != Begin::Nothing;
-        let kept = Kept {
+        let kept = DiskState {
             storage,
             is_intact,
             marks,

@@ -1,6 +1,6 @@
-//! Groups of every protocol in rough weather: the network loses, duplicates and delays, nodes die and come
-//! back with nothing or with their disks, or are cut off. Clients count: what they read tells whether each
-//! increment was executed once, and whether it was seen by all who came later.
+//! Groups of every protocol in rough weather: the network loses, duplicates and delays, nodes die
+//! and come back with nothing or with their disks, or are cut off. Clients count: what they read
+//! tells whether each increment was executed once, and whether it was seen by all who came later.
 #![allow(clippy::unwrap_used)]
 
 mod disk;
@@ -67,8 +67,9 @@ fn in_calm_weather_nothing_is_lost_or_sent_twice() {
     }
 }
 
+/// In rough weather each write is executed once and seen by all who come later.
 #[test]
-fn in_rough_weather_each_write_is_executed_once_and_seen_by_all_who_come_later() {
+fn writes_execute_once_in_rough_weather() {
     for protocol in ALL {
         for seed in 0..3 {
             let mut rack = Rack::new(protocol, seed, ROUGH);
@@ -85,11 +86,11 @@ fn nodes_that_die_come_back_with_all_that_was_acknowledged() {
         for seed in 0..3 {
             let mut rack = Rack::new(protocol, seed, ROUGH);
             rack.pass(300);
-            for life in 0..3 {
+            for entry in 0..3 {
                 let victim = 1 + rack.rng.below(u64::from(NODES)) as u16;
                 rack.cut_power(victim);
                 rack.pass(600);
-                rack.start(victim, 20 + life);
+                rack.start(victim, 20 + entry);
                 rack.recover("a node came back with nothing");
             }
             rack.pass(200);
@@ -116,16 +117,17 @@ fn nodes_that_were_cut_off_go_on_with_the_others() {
     }
 }
 
+/// When the power of all goes what was acknowledged is on their disks.
 #[test]
-fn t7_when_the_power_of_all_goes_what_was_acknowledged_is_on_their_disks() {
+fn t7_power_cut_of_all_keeps_acknowledged_writes() {
     for protocol in DURABLE {
         for seed in 0..3 {
             let mut rack = Rack::on_disks(protocol, seed, ROUGH);
-            for life in 0..3 {
+            for entry in 0..3 {
                 rack.pass(400);
                 (1..=NODES).for_each(|n| rack.cut_power(n));
                 rack.pass(50);
-                (1..=NODES).for_each(|n| rack.start(n, 20 + life));
+                (1..=NODES).for_each(|n| rack.start(n, 20 + entry));
                 rack.recover("the power of all had gone");
             }
             rack.close();
@@ -134,17 +136,18 @@ fn t7_when_the_power_of_all_goes_what_was_acknowledged_is_on_their_disks() {
     }
 }
 
+/// Nodes that come back with their disks soon or late go on with the others.
 #[test]
-fn t4_nodes_that_come_back_with_their_disks_soon_or_late_go_on_with_the_others() {
+fn t4_returning_nodes_go_on_with_the_others() {
     for protocol in DURABLE {
         for seed in 0..3 {
             let mut rack = Rack::on_disks(protocol, seed, ROUGH);
             rack.pass(300);
-            for (life, ms) in [(20, 60), (21, 700), (22, 60)] {
+            for (entry, ms) in [(20, 60), (21, 700), (22, 60)] {
                 let victim = 1 + rack.rng.below(u64::from(NODES)) as u16;
                 rack.cut_power(victim);
                 rack.pass(ms);
-                rack.start(victim, life);
+                rack.start(victim, entry);
                 rack.recover("a node came back with its disk");
             }
             rack.close();

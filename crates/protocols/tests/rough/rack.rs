@@ -97,7 +97,7 @@ struct Directory {
     members: Vec<Member>,
     joining: Vec<Member>,
     /// Members that have all that was ever committed.
-    whole: Vec<Member>,
+    caught_up: Vec<Member>,
     heard: BTreeMap<u16, Said>,
 }
 
@@ -166,7 +166,7 @@ impl Rack {
 
     fn found(&mut self) {
         self.directory.members = self.nodes.iter().map(|n| *n.member()).collect();
-        self.directory.whole.clone_from(&self.directory.members);
+        self.directory.caught_up.clone_from(&self.directory.members);
         self.next_epoch();
     }
 
@@ -430,10 +430,12 @@ impl Rack {
         let own = &mut self.directory;
         let (epoch, at_ms) = (heard.epoch, self.now_ms);
         own.heard.insert(member.node, Said { member, epoch, standing, held, at_ms });
-        let says_whole =
-            matches!(standing, Standing::Open { whole: true } | Standing::Opening { whole: true });
-        if says_whole && epoch == own.epoch && !own.whole.contains(&member) {
-            own.whole.push(member);
+        let says_caught_up = matches!(
+            standing,
+            Standing::Open { caught_up: true } | Standing::Opening { caught_up: true }
+        );
+        if says_caught_up && epoch == own.epoch && !own.caught_up.contains(&member) {
+            own.caught_up.push(member);
         }
         if epoch < own.epoch {
             self.configure(member.addr);
@@ -446,10 +448,10 @@ impl Rack {
     fn place(&self, m: &Member) -> Option<Member> {
         let own = &self.directory;
         let Some(said) = own.heard.get(&m.node) else { return Some(*m) };
-        let is_intact = matches!(said.standing, Standing::Kept { intact: true, .. });
-        let was_whole = own.whole.contains(m) || said.held.epoch == own.epoch;
+        let is_intact = matches!(said.standing, Standing::Returning { intact: true, .. });
+        let was_caught_up = own.caught_up.contains(m) || said.held.epoch == own.epoch;
         if said.epoch == own.epoch && said.member != *m {
-            return (is_intact && was_whole).then_some(said.member);
+            return (is_intact && was_caught_up).then_some(said.member);
         }
         let is_out = said.epoch == own.epoch && said.standing == Standing::Leaving;
         let is_silent = self.now_ms - said.at_ms > FAILURE_MS;
@@ -463,14 +465,16 @@ impl Rack {
                 said.member == *m && said.epoch == own.epoch && wanted(&said.standing)
             })
         };
-        let is_out = |s: &Standing| matches!(s, Standing::Out | Standing::Kept { .. });
+        let is_out = |s: &Standing| matches!(s, Standing::Out | Standing::Returning { .. });
         let mut members: Vec<Member> = own.members.iter().filter_map(|m| self.place(m)).collect();
         let stays = |m: &&Member| self.place(m) == Some(**m);
         let mut joining: Vec<Member> = own.joining.iter().filter(stays).copied().collect();
         let was = |m: &Member| own.members.iter().find(|old| old.node == m.node);
-        let is_whole = |m: &Member| own.whole.contains(m) || was(m).is_some_and(|old| old != m);
-        let mut whole: Vec<Member> = members.iter().filter(|m| is_whole(m)).copied().collect();
-        if whole.is_empty() {
+        let is_caught_up =
+            |m: &Member| own.caught_up.contains(m) || was(m).is_some_and(|old| old != m);
+        let mut caught_up: Vec<Member> =
+            members.iter().filter(|m| is_caught_up(m)).copied().collect();
+        if caught_up.is_empty() {
             return;
         }
         let copied = |m: &mut Member| stands(m, |s| *s == Standing::Copied);
@@ -486,7 +490,7 @@ impl Rack {
         }
         if (&members, &joining) != (&own.members, &own.joining) {
             let own = &mut self.directory;
-            core::mem::swap(&mut own.whole, &mut whole);
+            core::mem::swap(&mut own.caught_up, &mut caught_up);
             (own.members, own.joining) = (members, joining);
             self.next_epoch();
         }
@@ -497,7 +501,7 @@ impl Rack {
         let own = &self.directory;
         let is_in = |n: u16| own.members.contains(self.at(n).member());
         let serves =
-            |n: u16| self.at(n).phase() == Phase::Open && self.at(n).status(self.now()).whole;
+            |n: u16| self.at(n).phase() == Phase::Open && self.at(n).status(self.now()).caught_up;
         (1..=NODES).all(|n| serves(n) && (self.protocol.is_quorum() || is_in(n)))
     }
 }
@@ -563,16 +567,16 @@ impl Rack {
         let command = buffer.encode(1, [&b"SET"[..], key, value.as_bytes()]);
         let total_bytes = command.len() as u32;
         let version = hash::hash64(0, command);
-        let whole = FragmentHdr { version, total_bytes, index: 0, count: 1 };
+        let caught_up = FragmentHdr { version, total_bytes, index: 0, count: 1 };
         let mut packets = vec![];
-        for index in 0..whole.fragments() {
+        for index in 0..caught_up.fragments() {
             body.clear();
-            FragmentHdr { index, ..whole }.emit_of(command, &mut body);
+            FragmentHdr { index, ..caught_up }.emit_of(command, &mut body);
             Repr { op: Op::WRest, ..repr }.emit(&body, &mut bytes);
             packets.push(bytes.clone());
         }
         body.clear();
-        FragmentHdr { count: whole.fragments(), ..whole }.emit(&mut body);
+        FragmentHdr { count: caught_up.fragments(), ..caught_up }.emit(&mut body);
         Repr { flags: Flags::BODY_STAGED, ..repr }.emit(&body, &mut bytes);
         packets.push(bytes);
         for bytes in packets {
@@ -640,7 +644,8 @@ impl Rack {
         }
     }
 
-    /// Nobody asks for more, and the weather calms: everybody was answered, and all nodes are alike.
+    /// Nobody asks for more, and the weather calms: everybody was answered, and all nodes are
+    /// alike.
     pub fn close(&mut self) {
         (self.is_closing, self.weather) = (true, CALM);
         self.pass(400);

@@ -1,5 +1,6 @@
-//! Whether a disk has room. A file of nothing holds some back: once the disk is full, that is given to what has to
-//! be written all the same, so that a replica that refuses writes can say so in its log (trap T14).
+//! Whether a disk has room. A file of nothing holds some back: once the disk is full, that is given
+//! to what has to be written all the same, so that a replica that refuses writes can say so in its
+//! log (trap T14).
 
 use std::fs::{File, OpenOptions};
 use std::io;

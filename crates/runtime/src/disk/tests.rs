@@ -180,8 +180,9 @@ fn a_failed_sync_is_final() {
     assert!(disk.write(Batch::default()).is_err(), "it goes on");
 }
 
+/// A torn end is cut and damage before it is set aside with file and offset.
 #[test]
-fn a_torn_end_is_cut_and_damage_before_it_is_set_aside_with_file_and_offset() {
+fn torn_end_is_cut_and_damage_is_set_aside() {
     let place = Place::new("torn");
     let mut disk = place.start(DiskFault::default());
     let mut log = LogEnd::default();
@@ -246,8 +247,9 @@ fn a_whole_snapshot_takes_the_segments_before_it_away() {
     assert!(!segment_path(&place.data(), STORAGE, 1).exists());
 }
 
+/// Damage that comes later is found and is gone with the next snapshot.
 #[test]
-fn damage_that_comes_later_is_found_and_is_gone_with_the_next_snapshot() {
+fn later_damage_is_found_and_replaced() {
     let place = Place::new("scrub");
     let mut log = LogEnd::default();
     let mut disk = place.start(DiskFault::default());

@@ -1,8 +1,9 @@
-//! The file of an owner's journal: locked, appended to and synced, by a thread of its own, before anybody hears of what
-//! is in it.
+//! The file of an owner's journal: locked, appended to and synced, by a thread of its own, before
+//! anybody hears of what is in it.
 //!
-//! The format, and what is made of a torn end, is [`concord_scheduler::Journal`]'s. A journal is written anew at
-//! each start, without what is not worth to be kept, as the controller's state is: beside, synced, renamed.
+//! The format, and what is made of a torn end, is [`concord_scheduler::Journal`]'s. A journal is
+//! written anew at each start, without what is not worth to be kept, as the controller's state is:
+//! beside, synced, renamed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -116,7 +117,8 @@ impl JobJournal {
     }
 }
 
-/// The loop's end of the thread that writes a journal, one frame at a time: the loop does not wait for the disk.
+/// The loop's end of the thread that writes a journal, one frame at a time: the loop does not wait
+/// for the disk.
 #[derive(Debug)]
 pub(crate) struct JournalThread {
     /// Readable when a frame was written.
@@ -142,7 +144,8 @@ impl JournalThread {
         self.to.try_send(frame).map_err(|_| Error::new("the journal's thread is gone"))
     }
 
-    /// The number of the frame that was written, once the descriptor is readable: they count from 1.
+    /// The number of the frame that was written, once the descriptor is readable: they count from
+    /// 1.
     ///
     /// # Errors
     /// The disk's: then nobody may hear of what was to be written.
@@ -178,8 +181,9 @@ mod tests {
         )
     }
 
+    /// A job is found again a torn end is cut and damage is refused with one line.
     #[test]
-    fn a_job_is_found_again_a_torn_end_is_cut_and_damage_is_refused_with_one_line() {
+    fn job_journal_recovery() {
         let directory =
             std::env::temp_dir().join(format!("concord-journal-{}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();

@@ -14,7 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::worker::CommandBody;
 
-/// Characters of a job's title at most: a command may be [`BODY_BYTES_MAX`] bytes long, and a list shows a thousand jobs.
+/// Characters of a job's title at most: a command may be [`BODY_BYTES_MAX`] bytes long, and a list
+/// shows a thousand jobs.
 const TITLE_CHARS_MAX: usize = 200;
 
 /// How long tasks wait for the node near which they are to run, in ms, if nobody says otherwise.
@@ -103,7 +104,8 @@ pub(super) struct Read {
 /// What a journal has of a job beside its tasks.
 type Note = (String, u32, String, bool);
 
-/// A job that was found in a journal goes into the book, with how its tasks ended; whether it is attached.
+/// A job that was found in a journal goes into the book, with how its tasks ended; whether it is
+/// attached.
 pub(super) fn found(book: &mut Book, now: Now, found: &FoundJob) -> bool {
     let (title, first, needs, is_attached): Note =
         postcard::from_bytes(&found.note).unwrap_or_default();
@@ -131,8 +133,9 @@ pub(super) fn found(book: &mut Book, now: Now, found: &FoundJob) -> bool {
     is_attached
 }
 
-/// Finds the class that a job of a journal needs by its name: classes have the numbers that the rack file gives them now.
-/// `Some`: no worker has that any more, and its tasks wait in a queue that nobody asks.
+/// Finds the class that a job of a journal needs by its name: classes have the numbers that the
+/// rack file gives them now. `Some`: no worker has that any more, and its tasks wait in a queue
+/// that nobody asks.
 ///
 /// # Errors
 /// One line, where there is no such queue.

@@ -1,5 +1,5 @@
-//! Falcon's processes: owners of tasks with their HTTP API and journal, workers with what they run, and tasks of a
-//! program's own ([`tasks`]).
+//! Falcon's processes: owners of tasks with their HTTP API and journal, workers with what they run,
+//! and tasks of a program's own ([`tasks`]).
 
 mod job_journal;
 mod jobs;

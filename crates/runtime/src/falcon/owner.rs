@@ -1,8 +1,9 @@
-//! The owner of a group's tasks: takes jobs over HTTP, submits their tasks to the switch, and tells how they ended.
+//! The owner of a group's tasks: takes jobs over HTTP, submits their tasks to the switch, and tells
+//! how they ended.
 //!
-//! A role of its own and not a part of the gateway: the gateway is a session of Redis clients with replicas, and
-//! has nothing in common with it but that somebody connects. So a flood of commands does not stop jobs, nor a job of
-//! a million tasks the commands.
+//! A role of its own and not a part of the gateway: the gateway is a session of Redis clients with
+//! replicas, and has nothing in common with it but that somebody connects. So a flood of commands
+//! does not stop jobs, nor a job of a million tasks the commands.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ use tracing::{info, warn};
 use super::job_journal::{JobJournal, JournalThread};
 use super::jobs;
 pub use super::jobs::Executors;
-use crate::driver::{Kept, ROLE_TOKEN_MIN, Role, Stop};
+use crate::driver::{Persisted, ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::Error;
 use crate::http::Snapshot;
 use crate::http::api::{self, Answer, Api, Ask};
@@ -31,7 +32,8 @@ use crate::udp::Outbox;
 
 const ASKED: Token = Token(ROLE_TOKEN_MIN);
 const JOURNAL: Token = Token(ROLE_TOKEN_MIN + 1);
-/// How long after it was handed out a task's start has to be heard of, in ns: a worker's loop may be busy.
+/// How long after it was handed out a task's start has to be heard of, in ns: a worker's loop may
+/// be busy.
 const START_NS: u64 = 50 * MS;
 /// Most outcomes of one answer.
 const PAGE_MAX: usize = 1_000;
@@ -449,11 +451,11 @@ impl Role for OwnerRole {
         &mut self.owner
     }
 
-    fn persist(&mut self, what: Vec<u8>) -> Result<Kept, Error> {
+    fn persist(&mut self, what: Vec<u8>) -> Result<Persisted, Error> {
         if let Some(journal) = &mut self.journal {
             journal.write(what)?;
         }
-        Ok(Kept::Later)
+        Ok(Persisted::Later)
     }
 
     fn event(&mut self, event: Event, out: &mut Outbox) -> Result<(), Error> {
@@ -508,8 +510,8 @@ impl Role for OwnerRole {
         }
     }
 
-    /// What was asked for is made durable, and its workers are told to stop what runs, before it ends. Where one does
-    /// not hear of it, a lease sees to that.
+    /// What was asked for is made durable, and its workers are told to stop what runs, before it
+    /// ends. Where one does not hear of it, a lease sees to that.
     fn stop(&mut self, _now: Now, why: Stop) -> bool {
         for waiting in std::mem::take(&mut self.waiting) {
             waiting.ask.answer(Answer::refused(503, self.ends()));
@@ -610,8 +612,9 @@ mod tests {
         assert_eq!((answer.status, &answer.body[..]), (200, "{\"cancelled\":1,\"job\":1}\n"));
     }
 
+    /// An owner that ends does not refuse a job that it has written.
     #[test]
-    fn bug_21_34_an_owner_that_ends_does_not_refuse_a_job_that_it_has_written() {
+    fn bug_21_34_ending_owner_does_not_refuse_a_written_job() {
         let (mut role, mut out) = role();
         let now = crate::clock::now();
         let post = |role: &mut OwnerRole, out: &mut Outbox| {

@@ -1,8 +1,8 @@
-//! Tasks of a program's own, without a process in between: [`Submitter`] owns them as `concord owner` does, and
-//! [`Functions`] are what a worker executes beside commands and handlers.
+//! Tasks of a program's own, without a process in between: [`Submitter`] owns them as
+//! `concord owner` does, and [`Functions`] are what a worker executes beside commands and handlers.
 //!
-//! A program that links both has its tasks in the switch's queue after one packet, and their results in its own
-//! loop. They end with it: what runs then is stopped when its lease is over.
+//! A program that links both has its tasks in the switch's queue after one packet, and their
+//! results in its own loop. They end with it: what runs then is stopped when its lease is over.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -53,7 +53,8 @@ use crate::poller::{Event, Interest, Poller, Token};
 use crate::roles::unique;
 use crate::udp::{Inbox, Outbox, Socket, TRAINS_PER_RECEIVE};
 
-/// How long after it was handed out a task's start has to be heard of, in ns: a worker's loop may be busy.
+/// How long after it was handed out a task's start has to be heard of, in ns: a worker's loop may
+/// be busy.
 const START_NS: u64 = 50 * MS;
 const UDP: Token = Token(0);
 /// Datagrams' trains that are taken in before what they caused is sent.
@@ -74,8 +75,8 @@ impl<'a> Call<'a> {
         Call { of, parameters, is_cancelled }
     }
 
-    /// Whether nobody wants its result any more: it was cancelled, took too long, or its lease is over. A thread
-    /// cannot be killed: a function that takes long looks at this.
+    /// Whether nobody wants its result any more: it was cancelled, took too long, or its lease is
+    /// over. A thread cannot be killed: a function that takes long looks at this.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::Relaxed)
@@ -102,8 +103,8 @@ impl Functions {
     /// The lowest number that a function may have.
     pub const FIRST: u16 = 256;
 
-    /// One that is called in the worker's loop: for what takes well below a millisecond. While it goes on the
-    /// worker hears nothing. Of panics what is said at [`Functions::threaded`] holds.
+    /// One that is called in the worker's loop: for what takes well below a millisecond. While it
+    /// goes on the worker hears nothing. Of panics what is said at [`Functions::threaded`] holds.
     #[must_use]
     pub fn quick(
         self,
@@ -113,10 +114,11 @@ impl Functions {
         self.with(number, true, Arc::new(function))
     }
 
-    /// One that is called in a thread of its own. One that panics fails its task, and the worker goes on, if the program
-    /// is built with `panic = "unwind"`, as Cargo does by default; with `panic = "abort"`, as Concord's own release
-    /// profile has it, a panic ends the worker, and its tasks are begun again elsewhere when their leases are over.
-    /// While two calls for each executor were cancelled and do not look ([`Call::is_cancelled`]), further ones are given
+    /// One that is called in a thread of its own. One that panics fails its task, and the worker
+    /// goes on, if the program is built with `panic = "unwind"`, as Cargo does by default; with
+    /// `panic = "abort"`, as Concord's own release profile has it, a panic ends the worker, and its
+    /// tasks are begun again elsewhere when their leases are over. While two calls for each
+    /// executor were cancelled and do not look ([`Call::is_cancelled`]), further ones are given
     /// back.
     #[must_use]
     pub fn threaded(
@@ -141,7 +143,8 @@ pub struct TaskJob {
 }
 
 impl TaskJob {
-    /// A task for each of the parameters, of at most 1 MiB; up to 16 bytes of them ride in the switch's queue.
+    /// A task for each of the parameters, of at most 1 MiB; up to 16 bytes of them ride in the
+    /// switch's queue.
     #[must_use]
     pub fn of(function: u16, parameters: impl IntoIterator<Item = Vec<u8>>) -> TaskJob {
         let mut job = Job::default();
@@ -155,7 +158,8 @@ impl TaskJob {
         TaskJob { job }
     }
 
-    /// No task of it is ever run twice: of one whose worker dies it stays unknown whether it was done.
+    /// No task of it is ever run twice: of one whose worker dies it stays unknown whether it was
+    /// done.
     #[must_use]
     pub fn once(mut self) -> TaskJob {
         (self.job.once, self.job.retries) = (true, 0);
@@ -253,8 +257,8 @@ impl Submitter {
         })
     }
 
-    /// Takes a job, and gives its number. `None`: it has no tasks, too many are open, or a task's parameters are
-    /// longer than 1 MiB.
+    /// Takes a job, and gives its number. `None`: it has no tasks, too many are open, or a task's
+    /// parameters are longer than 1 MiB.
     pub fn submit(&mut self, job: TaskJob) -> Option<u32> {
         let now = clock::now();
         let jid = self.owner.submit(now, job.job)?;
@@ -276,8 +280,9 @@ impl Submitter {
         self.owner.open() + self.owner.outcomes_left()
     }
 
-    /// How the next task ended; `None` if none does in this time. It is to be called again and again while tasks
-    /// are open: nothing goes on meanwhile. With a time of 0 it takes what is here, and does not wait.
+    /// How the next task ended; `None` if none does in this time. It is to be called again and
+    /// again while tasks are open: nothing goes on meanwhile. With a time of 0 it takes what is
+    /// here, and does not wait.
     ///
     /// # Errors
     /// The system's.

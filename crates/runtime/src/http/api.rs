@@ -1,8 +1,8 @@
-//! Requests with a body, for a role to answer: each waits until its loop does. Whoever asks has to show the rack's
-//! token.
+//! Requests with a body, for a role to answer: each waits until its loop does. Whoever asks has to
+//! show the rack's token.
 //!
-//! A thread of its own reads requests and writes answers. It hands each to the loop over a queue, and wakes it by an
-//! eventfd, which the loop watches like any other descriptor.
+//! A thread of its own reads requests and writes answers. It hands each to the loop over a queue,
+//! and wakes it by an eventfd, which the loop watches like any other descriptor.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -137,7 +137,8 @@ struct Door {
     token: Arc<str>,
 }
 
-/// Serves on `addr` until the process ends. Whoever asks has to say `Authorization: Bearer <token>`.
+/// Serves on `addr` until the process ends. Whoever asks has to say
+/// `Authorization: Bearer <token>`.
 ///
 /// # Errors
 /// One line that names the address.

@@ -1,4 +1,4 @@
-//! What a role shows of itself, and the forms that it takes on the wire.
+//! A role's status, and its forms on the wire.
 
 use std::fmt::Write;
 
@@ -87,8 +87,8 @@ impl Snapshot {
         self.gauges.push((format!("{part}{name}"), help, value));
     }
 
-    /// Adds `count` durations: their sum in ns, and for ascending upper bounds in ns how many were not
-    /// longer.
+    /// Adds `count` durations: their sum in ns, and for ascending upper bounds in ns how many were
+    /// not longer.
     pub fn histogram(
         &mut self,
         name: &'static str,
@@ -170,8 +170,8 @@ fn booted_seconds() -> Option<f64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// What every Prometheus client library shows of its process, and which build it is. What the system
-/// does not tell is left out.
+/// What every Prometheus client library shows of its process, and which build it is. What the
+/// system does not tell is left out.
 #[must_use]
 pub fn process() -> String {
     let mut out = String::new();

@@ -10,7 +10,7 @@ use concord_wire::control::{Config, GroupKind, Member, Standing};
 use serde_json::{Value, json};
 use tracing::{error, info, warn};
 
-use crate::driver::{Kept, Role};
+use crate::driver::{Persisted, Role};
 use crate::error::Error;
 use crate::http::{Health, Snapshot};
 use crate::logging;
@@ -129,9 +129,9 @@ impl Role for ControllerRole {
         &mut self.controller
     }
 
-    fn persist(&mut self, state: State) -> Result<Kept, Error> {
+    fn persist(&mut self, state: State) -> Result<Persisted, Error> {
         self.file.write(&state)?;
-        Ok(Kept::Now)
+        Ok(Persisted::Now)
     }
 
     fn log(&mut self, now: Now) {
@@ -261,10 +261,10 @@ fn standing_name(standing: Standing) -> &'static str {
         Standing::Copying => "copying",
         Standing::Copied => "copied",
         Standing::Opening { .. } => "opening",
-        Standing::Open { whole: false } => "catching up",
-        Standing::Open { whole: true } => "open",
+        Standing::Open { caught_up: false } => "catching up",
+        Standing::Open { caught_up: true } => "open",
         Standing::Leaving => "leaving",
-        Standing::Kept { .. } => "out",
+        Standing::Returning { .. } => "out",
         Standing::Founding { .. } => "restored, waits for the rack to begin",
     }
 }
@@ -286,7 +286,8 @@ mod tests {
     const WORKERS: GroupId = GroupId(7);
     const FAILURE_NS: u64 = 1_000 * MS;
 
-    /// A node that says that it lives, over a socket of its own, and takes the configurations of its group.
+    /// A node that says that it lives, over a socket of its own, and takes the configurations of
+    /// its group.
     struct Peer {
         socket: UdpSocket,
         group: GroupId,
@@ -332,7 +333,7 @@ mod tests {
             let heard = Heard { rack, epoch: self.epoch(), switch_id };
             let standing = match self.config {
                 None => Standing::Out,
-                Some(_) => Standing::Open { whole: true },
+                Some(_) => Standing::Open { caught_up: true },
             };
             let alive = match self.node {
                 0 => Membership::SwitchAlive {
@@ -386,8 +387,9 @@ mod tests {
         told.recv().unwrap()
     }
 
+    /// Two groups over real sockets and a file where one loses a member.
     #[test]
-    fn two_groups_over_real_sockets_and_a_file_where_one_loses_a_member() {
+    fn two_groups_over_sockets_and_a_file() {
         let directory = std::env::temp_dir().join(format!("concord-groups-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         let path = directory.join("controller.state");

@@ -20,7 +20,7 @@ use socket2::{Domain, SockRef, Socket, Type};
 use tracing::info;
 
 use crate::clock;
-use crate::driver::{Kept, ROLE_TOKEN_MIN, Role, Stop};
+use crate::driver::{Persisted, ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::{Context, Error};
 use crate::http::{self, Health, Snapshot};
 use crate::logging;
@@ -32,7 +32,8 @@ use crate::udp::Outbox;
 
 const LISTENER: Token = Token(ROLE_TOKEN_MIN);
 const LOBBY: Token = Token(ROLE_TOKEN_MIN + 1);
-/// Connections that wait to be accepted (Redis' `tcp-backlog`; Linux takes `net.core.somaxconn` if that is less).
+/// Connections that wait to be accepted (Redis' `tcp-backlog`; Linux takes `net.core.somaxconn` if
+/// that is less).
 const BACKLOG: i32 = 511;
 /// Connections accepted in a row, so that others are served in between.
 const ACCEPTS_MAX: usize = 4;
@@ -45,13 +46,13 @@ const FIGURES_NS: Duration = 100 * MS;
 /// Bytes written to a connection in one turn, so that others are served in between.
 const WRITE_BYTES_MAX: usize = 128 << 10;
 
-/// Bytes of a connection that the kernel takes beyond what it may send. As long as a client reads there is always something to
-/// send, and of one that does not the gateway knows soon.
+/// Bytes of a connection that the kernel takes beyond what it may send. As long as a client reads
+/// there is always something to send, and of one that does not the gateway knows soon.
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
-/// Memory grows by small pages while clients wait for each other, and so long afterwards. A huge page (`GLIBC_TUNABLES`,
-/// [`crate::TUNABLES`]) is cleared as a whole when it is touched first, while everybody waits: replies that nobody reads
-/// are not worth it.
+/// Memory grows by small pages while clients wait for each other, and so long afterwards. A huge
+/// page (`GLIBC_TUNABLES`, [`crate::TUNABLES`]) is cleared as a whole when it is touched first,
+/// while everybody waits: replies that nobody reads are not worth it.
 const SMALL_PAGES_NS: Duration = 100 * MS;
 
 /// What a gateway is told beside its place.
@@ -73,7 +74,8 @@ pub struct GatewaySetup {
     pub requirepass: String,
     /// Reads of several keys are executed key by key.
     pub splits_reads: bool,
-    /// The nodes among which it chooses who answers a read (follower leases); none if the switch does.
+    /// The nodes among which it chooses who answers a read (follower leases); none if the switch
+    /// does.
     pub readers: Vec<u16>,
     /// The engine is a Redis server, with commands of its own.
     pub redis: bool,
@@ -182,7 +184,8 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
     Ok(())
 }
 
-/// As the standard library does it, but for the backlog: a client that finds it full tries again after a second.
+/// As the standard library does it, but for the backlog: a client that finds it full tries again
+/// after a second.
 fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
@@ -388,7 +391,7 @@ impl Role for GatewayRole {
         &mut self.gateway
     }
 
-    fn persist(&mut self, what: Nothing) -> Result<Kept, Error> {
+    fn persist(&mut self, what: Nothing) -> Result<Persisted, Error> {
         match what {}
     }
 

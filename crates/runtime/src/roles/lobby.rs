@@ -1,6 +1,7 @@
-//! Where connections begin, and the listener is: descriptors with a poller of their own, which gets a bounded part of each turn of
-//! the loop. Thousands of connections that come at once and have much to say are ready all the time; among all others each of these
-//! would have its turn after a round of all of them. A connection leaves when it asks again after it was answered.
+//! The lobby, in which connections begin, and the listener: descriptors with a poller of their own,
+//! which gets a bounded part of each turn of the loop. Thousands of connections that come at once
+//! and have much to say are ready all the time; among all others each of these would have its turn
+//! after a round of all of them. A connection leaves when it asks again after it was answered.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -11,8 +12,9 @@ use rustix::event::epoll;
 use crate::error::Error;
 use crate::poller::{Event, Interest, Poller, Token};
 
-/// How long the lobby is served in one turn, and how many descriptors are in between two looks at the clock.
-const TURN_NS: Duration = MS / 10;
+/// How long the lobby is served in one turn, and how many descriptors are in between two looks at
+/// the clock.
+const ITERATION_NS: Duration = MS / 10;
 const EVENTS_MAX: usize = 4;
 /// Beside a crowd it rests after a turn that was not enough, if others asked for anything of late.
 const REST_NS: Duration = MS * 9 / 10;
@@ -26,7 +28,7 @@ pub(crate) struct Lobby {
     /// The loop's, which watches the lobby as one descriptor.
     outer: Rc<Poller>,
     token: Token,
-    turn_ends_at: Instant,
+    iteration_ends_at: Instant,
     rests_until: Instant,
     others_at: Instant,
 }
@@ -39,8 +41,8 @@ impl Lobby {
     pub(crate) fn new(outer: Rc<Poller>, token: Token) -> Result<Lobby, Error> {
         let own = Poller::with_events(EVENTS_MAX)?;
         outer.add(&own, token, Interest::READ)?;
-        let (turn_ends_at, others_at) = (Instant(0), Instant(0));
-        Ok(Lobby { own, outer, token, turn_ends_at, rests_until: Instant::NEVER, others_at })
+        let (iteration_ends_at, others_at) = (Instant(0), Instant(0));
+        Ok(Lobby { own, outer, token, iteration_ends_at, rests_until: Instant::NEVER, others_at })
     }
 
     /// Where its descriptors are registered.
@@ -69,7 +71,7 @@ impl Lobby {
 
     /// The lobby has its turn.
     pub(crate) fn begin(&mut self, now: Instant) {
-        self.turn_ends_at = now.after(TURN_NS);
+        self.iteration_ends_at = now.after(ITERATION_NS);
     }
 
     /// Who is next in it; nobody once its turn has ended.
@@ -83,7 +85,7 @@ impl Lobby {
         raw: &mut Vec<epoll::Event>,
         events: &mut Vec<Event>,
     ) -> Result<(), Error> {
-        if now < self.turn_ends_at {
+        if now < self.iteration_ends_at {
             return self.own.wait(now, now, raw, events);
         }
         events.clear();
@@ -141,7 +143,7 @@ mod tests {
         lobby.poll(now, true, &mut raw, &mut events).unwrap();
         assert_eq!(events.len(), 1);
         // Nobody else asks.
-        let later = now.after(TURN_NS);
+        let later = now.after(ITERATION_NS);
         lobby.poll(later, true, &mut raw, &mut events).unwrap();
         assert_eq!((events.len(), lobby.wakes_at()), (0, Instant::NEVER));
         lobby.note_others(now);

@@ -1,10 +1,11 @@
-//! What each process of a rack does: a machine, its descriptors, and what it shows of itself.
+//! The roles, one for each process of a rack: a machine, its descriptors, and what it shows of
+//! itself.
 
 pub mod controller;
 pub mod gateway;
-mod keeper;
 mod lobby;
 pub mod replica;
+mod replica_disk;
 pub mod switch;
 
 use std::net::SocketAddr;

@@ -16,13 +16,13 @@ use tracing::{error, info, warn};
 
 use crate::clock;
 use crate::disk::DiskFault;
-use crate::driver::{Driver, Kept, ROLE_TOKEN_MIN, Role, Stop};
+use crate::driver::{Driver, Persisted, ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::Error;
 use crate::http::{Health, Snapshot};
 use crate::logging;
 use crate::poller::{Event, Interest, Poller, Token};
 use crate::redis_server::{Pumped, RedisServer};
-use crate::roles::keeper::Keeper;
+use crate::roles::replica_disk::ReplicaDisk;
 use crate::roles::{Place, unique};
 use crate::udp::{self, Outbox};
 
@@ -81,14 +81,14 @@ pub enum EngineSetup {
 }
 
 /// What feeds an engine that is not in this process.
-pub(super) trait Feed<E> {
+pub(super) trait EngineIo<E> {
     /// Something came from the engine's server, or may be sent to it.
     fn pump(&mut self, engine: &mut E) -> Result<(), Error>;
 
     /// Whether operations wait to be sent.
     fn has_output(&self, engine: &E) -> bool;
 
-    /// When to call [`Feed::watch`]; besides, it is called in every event-loop iteration.
+    /// When to call [`EngineIo::watch`]; besides, it is called in every event-loop iteration.
     fn watch_at(&self) -> Instant {
         Instant::NEVER
     }
@@ -99,9 +99,9 @@ pub(super) trait Feed<E> {
 
 /// The memory engine completes at once: there is nothing to feed.
 #[derive(Debug)]
-struct NoFeed;
+struct NoEngineIo;
 
-impl<E> Feed<E> for NoFeed {
+impl<E> EngineIo<E> for NoEngineIo {
     fn pump(&mut self, _engine: &mut E) -> Result<(), Error> {
         Ok(())
     }
@@ -113,7 +113,7 @@ impl<E> Feed<E> for NoFeed {
 
 /// Moves bytes between the engine and its redis-server.
 #[derive(Debug)]
-struct RedisFeed {
+struct RedisIo {
     /// `None` once the engine is lost: the replica then leaves (traps T4, T11).
     server: Option<RedisServer>,
     poller: Rc<Poller>,
@@ -124,18 +124,18 @@ const SERVER: Token = Token(ROLE_TOKEN_MIN);
 const DISK: Token = Token(ROLE_TOKEN_MIN + 1);
 const EVENTS: Token = Token(ROLE_TOKEN_MIN + 2);
 
-impl RedisFeed {
-    fn new(mut server: RedisServer, poller: Rc<Poller>) -> Result<RedisFeed, Error> {
+impl RedisIo {
+    fn new(mut server: RedisServer, poller: Rc<Poller>) -> Result<RedisIo, Error> {
         let interest = Interest::READ;
         poller.add(server.descriptor(), SERVER, interest)?;
         if let Some(events) = server.take_events_descriptor() {
             poller.add(events, EVENTS, Interest::READ)?;
         }
-        Ok(RedisFeed { server: Some(server), poller, interest })
+        Ok(RedisIo { server: Some(server), poller, interest })
     }
 }
 
-impl Feed<Shimmed<RedisEngine>> for RedisFeed {
+impl EngineIo<Shimmed<RedisEngine>> for RedisIo {
     fn pump(&mut self, engine: &mut Shimmed<RedisEngine>) -> Result<(), Error> {
         let Some(server) = &mut self.server else { return Ok(()) };
         match server.pump(engine.backend_mut()) {
@@ -189,13 +189,14 @@ impl Feed<Shimmed<RedisEngine>> for RedisFeed {
 struct ReplicaRole<E, F> {
     node: u16,
     replica: OfGroup<Node<E>>,
-    feed: F,
+    engine_io: F,
     /// Its disk, if it keeps its data.
-    keeper: Option<Keeper>,
+    replica_disk: Option<ReplicaDisk>,
     /// Phase, place, epoch and switch id that were logged last.
     logged: Option<(Phase, &'static str, u32, u32)>,
     is_stopping: bool,
-    /// Where it listens, and when to look next at how much waits there: `None` if nobody asks for that.
+    /// Where it listens, and when to look next at how much waits there: `None` if nobody asks for
+    /// that.
     queue: Option<(Addr, Instant)>,
 }
 
@@ -210,8 +211,8 @@ impl<E: Engine, F> ReplicaRole<E, F> {
 
     /// The process ends: what was acknowledged and is not on disk yet is written.
     fn close(&mut self) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.close(&mut self.replica);
+        if let Some(replica_disk) = &mut self.replica_disk {
+            replica_disk.close(&mut self.replica);
         }
     }
 }
@@ -239,7 +240,7 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
                 .with_scripts(concord_lua::run)
                 .with_functions(concord_lua::load);
             let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));
-            begin(&mut driver, place.node, setup, replica, NoFeed)
+            begin(&mut driver, place.node, setup, replica, NoEngineIo)
         }
         EngineSetup::Redis { program, directory } => {
             let backend = RedisEngine::new()
@@ -249,8 +250,8 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
             let server = RedisServer::start(program, directory, engine.backend_mut())?;
             let config = ReplicaConfig { replicate_replies: true, ..config };
             let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));
-            let feed = RedisFeed::new(server, driver.poller())?;
-            begin(&mut driver, place.node, setup, replica, feed)
+            let engine_io = RedisIo::new(server, driver.poller())?;
+            begin(&mut driver, place.node, setup, replica, engine_io)
         }
     };
     info!("stopped");
@@ -258,54 +259,62 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
 }
 
 /// Goes through what is on disk, if anything is, and runs.
-fn begin<E: Engine, F: Feed<E>>(
+fn begin<E: Engine, F: EngineIo<E>>(
     driver: &mut Driver,
     node: u16,
     setup: &ReplicaSetup,
     mut replica: OfGroup<Node<E>>,
-    mut feed: F,
+    mut engine_io: F,
 ) -> Result<(), Error> {
-    let keeper = match &setup.disk {
+    let replica_disk = match &setup.disk {
         Some(disk) => {
-            let keeper = Keeper::restore(
+            let replica_disk = ReplicaDisk::restore(
                 node,
                 disk,
                 (setup.protocol, setup.lease_ns),
                 &mut replica,
-                &mut feed,
+                &mut engine_io,
             )?;
-            driver.poller().add(keeper.disk(), DISK, Interest::READ)?;
-            Some(keeper)
+            driver.poller().add(replica_disk.disk(), DISK, Interest::READ)?;
+            Some(replica_disk)
         }
         None => None,
     };
     let (logged, is_stopping) = (None, false);
     let queue = setup.tells_queue.then(|| (replica.member().addr, Instant(0)));
-    driver.run(&mut ReplicaRole { node, replica, feed, keeper, logged, is_stopping, queue })
+    driver.run(&mut ReplicaRole {
+        node,
+        replica,
+        engine_io,
+        replica_disk,
+        logged,
+        is_stopping,
+        queue,
+    })
 }
 
-impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
+impl<E: Engine, F: EngineIo<E>> Role for ReplicaRole<E, F> {
     type Machine = OfGroup<Node<E>>;
 
     fn machine(&mut self) -> &mut OfGroup<Node<E>> {
         &mut self.replica
     }
 
-    fn persist(&mut self, what: Batch) -> Result<Kept, Error> {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.write(what, &mut self.replica);
+    fn persist(&mut self, what: Batch) -> Result<Persisted, Error> {
+        if let Some(replica_disk) = &mut self.replica_disk {
+            replica_disk.write(what, &mut self.replica);
         }
-        Ok(Kept::Later)
+        Ok(Persisted::Later)
     }
 
     fn event(&mut self, event: Event, out: &mut Outbox) -> Result<(), Error> {
         if event.token == DISK {
-            if let Some(keeper) = &mut self.keeper {
-                keeper.ready(&mut self.replica, out);
+            if let Some(replica_disk) = &mut self.replica_disk {
+                replica_disk.ready(&mut self.replica, out);
             }
             return Ok(());
         }
-        self.feed.pump(self.replica.engine_mut())?;
+        self.engine_io.pump(self.replica.engine_mut())?;
         // Reads that completed are answered only under a lease that holds after they were received
         // (trap T1).
         self.engine_ready(out);
@@ -313,11 +322,11 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
     }
 
     fn attend(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
-        if self.feed.has_output(self.replica.engine()) {
-            self.feed.pump(self.replica.engine_mut())?;
+        if self.engine_io.has_output(self.replica.engine()) {
+            self.engine_io.pump(self.replica.engine_mut())?;
             self.engine_ready(out);
         }
-        self.feed.watch(now.instant, self.replica.engine_mut());
+        self.engine_io.watch(now.instant, self.replica.engine_mut());
         if let Some((addr, next_at)) = &mut self.queue
             && *next_at <= now.instant
         {
@@ -366,7 +375,7 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
     }
 
     fn wakes_at(&self) -> Deadline {
-        let at = self.feed.watch_at();
+        let at = self.engine_io.watch_at();
         Deadline { at, reason: "is a script running?" }
     }
 
@@ -391,10 +400,10 @@ impl<E: Engine, F: Feed<E>> Role for ReplicaRole<E, F> {
         let help =
             "Who orders writes: how far the log's time is behind this node's clock, in seconds.";
         s.gauge("log_behind_seconds", help, status.log_behind_ms as f64 / 1e3);
-        if let Some(keeper) = &self.keeper {
-            keeper.tell(&mut s);
+        if let Some(replica_disk) = &self.replica_disk {
+            replica_disk.tell(&mut s);
         }
-        s.tell("durability", self.keeper.as_ref().map_or("none", Keeper::durability));
+        s.tell("durability", self.replica_disk.as_ref().map_or("none", ReplicaDisk::durability));
         s.tell("phase", phase_name(status.phase));
         s.tell("place", status.role);
         s.tell("epoch", status.epoch.0);

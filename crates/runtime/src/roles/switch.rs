@@ -8,7 +8,7 @@ use concord_wire::{Addr, GroupId};
 use serde_json::{Value, json};
 use tracing::info;
 
-use crate::driver::{Kept, Role};
+use crate::driver::{Persisted, Role};
 use crate::error::{Context, Error};
 use crate::http::{Health, Snapshot};
 use crate::logging;
@@ -91,7 +91,7 @@ impl Role for Switch {
         &mut self.agent
     }
 
-    fn persist(&mut self, what: Nothing) -> Result<Kept, Error> {
+    fn persist(&mut self, what: Nothing) -> Result<Persisted, Error> {
         match what {}
     }
 

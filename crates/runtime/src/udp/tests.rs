@@ -156,8 +156,9 @@ fn every_mix_of_sizes_keeps_order_and_bounds() {
     }
 }
 
+/// Small messages behind a big one are not all padded to its size.
 #[test]
-fn small_messages_behind_a_big_one_are_not_all_padded_to_its_size() {
+fn small_messages_are_not_padded_to_a_big_one() {
     let memory = Memory::new(usize::MAX, 64);
     let mut outbox = Outbox::new(&memory);
     outbox.send(any_port(), &message(0, 1_400));
@@ -169,8 +170,9 @@ fn small_messages_behind_a_big_one_are_not_all_padded_to_its_size() {
     assert!(c.trains_sent <= 3 && c.padding_bytes_sent <= 11_000, "{c:?}");
 }
 
+/// What finds no room is dropped and counted and other peers are served.
 #[test]
-fn what_finds_no_room_is_dropped_and_counted_and_other_peers_are_served() {
+fn full_peer_is_dropped_and_others_served() {
     let memory = Memory::new(1, 64);
     let mut outbox = Outbox::new(&memory);
     let other = Addr { ip: LOCALHOST, port: 9 };
@@ -237,8 +239,9 @@ fn a_full_receive_buffer_shows_in_the_kernels_count() {
     assert!(kernel_drops(addr).unwrap() > 0 && waiting(addr) > 0);
 }
 
+/// What a node sends is of its group whatever its place in a train.
 #[test]
-fn what_a_node_sends_is_of_its_group_whatever_its_place_in_a_train() {
+fn packets_in_a_train_carry_their_group() {
     let memory = Memory::new(8, 64);
     let mut outbox = Outbox::new(&memory);
     let packet = |len: usize| {

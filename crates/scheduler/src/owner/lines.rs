@@ -1,5 +1,5 @@
-//! An owner's tasks by the queue of the switch that they are for, and by their priority. Each line has its own window
-//! and its own pauses: none waits because another one's queue is full.
+//! An owner's tasks by the queue of the switch that they are for, and by their priority. Each line
+//! has its own window and its own pauses: none waits because another one's queue is full.
 
 use alloc::collections::{BTreeSet, VecDeque};
 
@@ -10,12 +10,13 @@ use super::Name;
 
 /// The shortest pause after a full queue.
 ///
-/// It is the same for all owners, whether or not the last one brought something: where it shrinks with success, who got room
-/// gets it again, and the others wait ever longer.
+/// It is the same for all owners, whether or not the last one brought something: where it shrinks
+/// with success, who got room gets it again, and the others wait ever longer.
 const PAUSE_NS_MIN: Duration = 2 * MS;
 /// The first pause if the switch does not answer.
 const SILENCE_NS_MIN: Duration = MS / 4;
-/// Pauses grow after so many in a row that brought nothing: there are more owners than the queue has room for.
+/// Pauses grow after so many in a row that brought nothing: there are more owners than the queue
+/// has room for.
 const REFUSALS_MAX: u32 = 8;
 
 /// A queue of the switch, and a priority in it. The most urgent ones are the last.

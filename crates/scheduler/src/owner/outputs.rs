@@ -1,5 +1,6 @@
-//! What goes in fragments (trap T17): outputs that are too long for a result, which an owner fetches of the workers that
-//! have them; and what workers fetch of their tasks' owner.
+//! Bodies and outputs that go in fragments (trap T17): outputs that are too long for a result,
+//! which an owner fetches of the workers that have them; and what workers fetch of their tasks'
+//! owner.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -95,8 +96,9 @@ impl Outputs {
 }
 
 impl Owner {
-    /// Whether a result whose output is longer than what came with it has to wait for that: it is the last of its
-    /// task. The run holds its task meanwhile, also where another one does that has not ended.
+    /// Whether a result whose output is longer than what came with it has to wait for that: it is
+    /// the last of its task. The run holds its task meanwhile, also where another one does that has
+    /// not ended.
     pub(super) fn waits_for_output(&mut self, now: Instant, told: EndedRun) -> bool {
         let EndedRun { of, run, ended, .. } = told;
         let name = (of.jid, of.tid);
@@ -144,8 +146,8 @@ impl Owner {
         }
     }
 
-    /// Asks for the outputs that are on their way, where something is missing. Those of runs that do not hold their
-    /// tasks any more are forgotten.
+    /// Asks for the outputs that are on their way, where something is missing. Those of runs that
+    /// do not hold their tasks any more are forgotten.
     pub(super) fn fetch(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.outputs.is_empty() || self.outputs.deadline() > now {
             return;
@@ -159,8 +161,8 @@ impl Owner {
         self.outputs.ask(now, self.config.group, &mut self.buffer, sink);
     }
 
-    /// A worker lacks what its task needs. Of a job that is over nobody needs anything: who runs it is told so when
-    /// it says that it does.
+    /// A worker lacks what its task needs. Of a job that is over nobody needs anything: who runs it
+    /// is told so when it says that it does.
     pub(super) fn on_fetch(
         &mut self,
         name: BodyName,

@@ -1,4 +1,4 @@
-//! How an owner gets its tasks into the queue of the switch, and learns that they have left it.
+//! An owner's submissions to the queue of the switch, and the signs that tasks have left it.
 
 use alloc::vec::Vec;
 
@@ -53,9 +53,9 @@ impl Owner {
         }
     }
 
-    /// The tasks of a job have waited long enough for their node: those that nobody has go to where all executors
-    /// look that may run them. What is in the node's queue stays there, and comes to somebody as an attempt that is
-    /// over.
+    /// The tasks of a job have waited long enough for their node: those that nobody has go to where
+    /// all executors look that may run them. What is in the node's queue stays there, and comes to
+    /// somebody as an attempt that is over.
     pub(super) fn move_away(&mut self, jid: u32) {
         let Some(job) = self.jobs.get_mut(&jid) else { return };
         let mut moved = Vec::new();
@@ -93,7 +93,8 @@ impl Owner {
             }
             let number = self.next_number;
             self.next_number = self.next_number.wrapping_add(1).max(1);
-            // What waits for the journal goes out later: its answer is waited for from then on (`sent`).
+            // What waits for the journal goes out later: its answer is waited for from then on
+            // (`sent`).
             let has_journal = self.config.has_journal;
             let until = if has_journal { Instant::NEVER } else { now.after(self.config.answer_ns) };
             for name in &tasks {
@@ -222,8 +223,8 @@ impl Owner {
         sink.send(self.switch, &self.buffer);
     }
 
-    /// The switch did not answer. Each further submission uses up a number of each of its tasks, so their line waits
-    /// as after a full queue.
+    /// The switch did not answer. Each further submission uses up a number of each of its tasks, so
+    /// their line waits as after a full queue.
     pub(super) fn note_unanswered(&mut self, now: Instant, number: u32) {
         let Some(pending) = self.pending.get(&number) else { return };
         let mut is_submitted_again = false;
@@ -366,7 +367,8 @@ impl Owner {
         }
     }
 
-    /// The switch has another id: its queue is empty, and what was in the old one is gone, or is refused.
+    /// The switch has another id: its queue is empty, and what was in the old one is gone, or is
+    /// refused.
     pub(super) fn on_switch(&mut self, switch_id: SwitchId, addr: Option<Addr>) {
         if switch_id < self.switch_id {
             return;

@@ -1,4 +1,5 @@
-//! Jobs that outlive their owner: what a process takes over from the one before ([`crate::JournaledOwner`]).
+//! Jobs that outlive their owner: what a process takes over from the one before
+//! ([`crate::JournaledOwner`]).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -36,18 +37,20 @@ impl Owner {
         self.next_jid = self.next_jid.max(next_jid);
     }
 
-    /// Goes on with a job of the process before: of its tasks, those that are over stay so, and those that are never
-    /// to be run twice and may have been begun are unknown when a lease is over.
+    /// Goes on with a job of the process before: of its tasks, those that are over stay so, and
+    /// those that are never to be run twice and may have been begun are unknown when a lease is
+    /// over.
     pub(crate) fn resume(&mut self, now: Now, found: &FoundJob) {
         let next_jid = core::mem::replace(&mut self.next_jid, found.jid);
         let is_taken = self.submit(now, found.job.clone()).is_some();
         self.next_jid = next_jid.max(found.jid + 1);
         let over = found.over();
-        // Clocks of another start of this host say nothing: how long ago it was taken the wall clock says.
+        // Clocks of another start of this host say nothing: how long ago it was taken the wall
+        // clock says.
         let age_ns = now.unix_ms.saturating_sub(found.unix_ms).saturating_mul(MS);
         let taken_at = Instant(now.instant.0.saturating_sub(age_ns));
-        // Where no number is written none of its attempts had a higher one than may be begun without. Others are taken once one
-        // is begun.
+        // Where no number is written none of its attempts had a higher one than may be begun
+        // without. Others are taken once one is begun.
         let attempt = found.attempts_up_to.unwrap_or(self.config.attempts_noted);
         let Some(job) = self.jobs.get_mut(&found.jid).filter(|_| is_taken) else { return };
         for (tid, item) in (0..).zip(&mut job.items) {

@@ -1,4 +1,4 @@
-//! How a worker asks the switch for tasks.
+//! A worker's requests for tasks to the switch.
 
 use alloc::vec::Vec;
 
@@ -19,7 +19,8 @@ impl Worker {
         !self.is_retiring && has_room
     }
 
-    /// Every executor that is free, and whose time it is, asks for a task; with prefetch, each that runs one too.
+    /// Every executor that is free, and whose time it is, asks for a task; with prefetch, each that
+    /// runs one too.
     pub(super) fn ask(&mut self, now: Instant, sink: &mut impl Sink) {
         if !self.may_ask() {
             return;
@@ -40,7 +41,8 @@ impl Worker {
         self.ask_queue(now, slot, u32::MAX, waits, sink);
     }
 
-    /// Asks the highest of the queues `left` in which it does not wait. Where there is none, it waits, or pauses.
+    /// Asks the highest of the queues `left` in which it does not wait. Where there is none, it
+    /// waits, or pauses.
     fn ask_queue(
         &mut self,
         now: Instant,
@@ -59,22 +61,24 @@ impl Worker {
         let first = tokens.iter().map(|(_, until)| *until).min();
         let next = match first.filter(|_| waits) {
             Some(until) => Slot::Waiting { until },
-            // It asked when all executors had a task. Where one is free by now, it is to wait in all of its queues.
+            // It asked when all executors had a task. Where one is free by now, it is to wait in
+            // all of its queues.
             None if !waits && self.has_executor_for(slot) => Slot::Idle { until: now },
             None => Slot::Idle { until: now.after(self.config.poll_ns) },
         };
         self.slots.set(slot, next);
     }
 
-    /// Whether an executor is free for what this slot gets. If not, the slot does not wait in the switch: no task is bound
-    /// to a busy executor while another one is free.
+    /// Whether an executor is free for what this slot gets. If not, the slot does not wait in the
+    /// switch: no task is bound to a busy executor while another one is free.
     fn has_executor_for(&self, slot: usize) -> bool {
         let InUse { asking, held, started } = self.slots.in_use();
         let own = usize::from(!matches!(self.slots[slot], Slot::Idle { .. }));
         self.config.prefetch == 0 || asking + held + started - own < self.config.slots.into()
     }
 
-    /// When a wait ends that begins now: those of all executors at the same times, so that they ask again in one train.
+    /// When a wait ends that begins now: those of all executors at the same times, so that they ask
+    /// again in one train.
     fn wait_ends(&self, now: Instant) -> Instant {
         match self.config.wait_ns {
             0 => now,
@@ -230,10 +234,12 @@ impl Worker {
             return;
         }
         self.next_run = self.next_run.wrapping_add(1);
-        // What is left in a node's queue may be over, or run elsewhere by now: its owner is asked first, too.
+        // What is left in a node's queue may be over, or run elsewhere by now: its owner is asked
+        // first, too.
         let asks_first = task.flags.has(TaskFlags::ONCE) || assigned.queue >= CLASSES_MAX;
         if asks_first && self.config.guards.on(Guard::Claim) {
-            // An owner with a journal answers when its disk has synced: of each further attempt it may take longer.
+            // An owner with a journal answers when its disk has synced: of each further attempt it
+            // may take longer.
             let doublings = of.attempt.saturating_sub(1).min(CLAIM_DOUBLINGS_MAX);
             let until = now.after(self.config.claim_ns << doublings);
             self.slots.set(slot, Slot::Claiming { work, beat_at: now, until });

@@ -1,4 +1,5 @@
-//! What each of a worker's executors does, and what is looked up by that: which are idle, which run is whose.
+//! The state of each of a worker's executors, and the indexes over it: which are idle, which run is
+//! whose.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -13,7 +14,8 @@ use super::{Work, WorkerConfig};
 pub(super) enum Slot {
     /// Nothing until then.
     Idle { until: Instant },
-    /// It asked, and got no answer. How often it did so in vain; and until when it waits in the switch if there is no task.
+    /// It asked, and got no answer. How often it did so in vain; and until when it waits in the
+    /// switch if there is no task.
     Asking { queue: u8, number: u32, until: Instant, tries: u32, waits_until: Option<Instant> },
     /// It waits in the switch, in each of its queues.
     Waiting { until: Instant },
@@ -50,9 +52,10 @@ pub(super) struct InUse {
 }
 
 impl InUse {
-    /// Whether one more slot may ask. As many as there are executors may have a task or wait for one. With prefetch, more
-    /// are asked for beside those: while tasks run, one request for each, until all have theirs; and `ahead`, while
-    /// requests find tasks in the queue: these may end sooner than the switch answers.
+    /// Whether one more slot may ask. As many as there are executors may have a task or wait for
+    /// one. With prefetch, more are asked for beside those: while tasks run, one request for each,
+    /// until all have theirs; and `ahead`, while requests find tasks in the queue: these may end
+    /// sooner than the switch answers.
     pub fn may_ask(self, config: &WorkerConfig, ahead: usize) -> bool {
         let (slots, prefetch) = (usize::from(config.slots), usize::from(config.prefetch));
         let beside = (prefetch * self.started).min(self.held + self.started);

@@ -1,5 +1,5 @@
-//! Journals that are changed at random from a seed, also where their checksums are right: no input is a panic, what is found is what
-//! is written anew, and an owner goes on with it.
+//! Journals that are changed at random from a seed, also where their checksums are right: no input
+//! is a panic, what is found is what is written anew, and an owner goes on with it.
 use concord_core::hash::hash64;
 use concord_core::{Instant, MS, Machine, Now, Rng};
 use concord_scheduler::{Found, Job, Journal, JournaledOwner, OwnerConfig, TaskSpec};
@@ -115,8 +115,9 @@ fn change_body(rng: &mut Rng, number: u64, bytes: &[u8]) -> Vec<u8> {
     all
 }
 
+/// No journal is a panic and an owner goes on with what is found.
 #[test]
-fn no_journal_is_a_panic_and_an_owner_goes_on_with_what_is_found() {
+fn any_journal_is_handled_without_panic() {
     let mut rng = Rng::new(0x10a1);
     let number = 7;
     let whole = written(number);

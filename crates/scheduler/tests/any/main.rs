@@ -1,5 +1,5 @@
-//! What comes from outside, changed at random from a seed. `CONCORD_FALCON_INPUTS` sets another number of inputs a format;
-//! `make fuzz-falcon` runs many.
+//! Input from outside, changed at random from a seed. `CONCORD_FALCON_INPUTS` sets another number
+//! of inputs a format; `make fuzz-falcon` runs many.
 #![allow(clippy::unwrap_used)]
 
 mod journals;

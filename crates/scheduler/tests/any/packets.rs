@@ -1,5 +1,5 @@
-//! Packets that owners and workers are sent, changed at random from a seed: no input is a panic, what has no end is
-//! bounded, and a task ends once.
+//! Packets that owners and workers are sent, changed at random from a seed: no input is a panic,
+//! what has no end is bounded, and a task ends once.
 use std::collections::BTreeSet;
 
 use concord_core::{Instant, MS, Machine, Now, Rng, SessionId, SwitchId};
@@ -85,7 +85,7 @@ fn message(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-fn spoil(rng: &mut Rng, bytes: &mut Vec<u8>) {
+fn corrupt(rng: &mut Rng, bytes: &mut Vec<u8>) {
     for _ in 0..rng.below(3) {
         let at = rng.below(bytes.len() as u64) as usize;
         bytes[at] = if rng.chance(1, 2) { rng.below(256) as u8 } else { bytes[at] ^ 1 };
@@ -125,7 +125,7 @@ fn no_packet_is_a_panic_and_a_task_ends_once() {
                 at += rng.below(2 * MS);
                 let now = Now { instant: Instant(at), unix_ms: 0 };
                 let mut bytes = make(rng);
-                spoil(rng, &mut bytes);
+                corrupt(rng, &mut bytes);
                 let mut out = Sent::new();
                 owner.handle(now, SWITCH, &mut bytes.clone(), &mut out);
                 worker.handle(now, SWITCH, &mut bytes, &mut out);

@@ -98,8 +98,9 @@ fn bug_21_32_a_lease_is_extended_while_the_disk_syncs() {
     assert!(hear_of(&mut owner, 3, &result).is_empty());
 }
 
+/// A grant that came too late is given without the disk the next time.
 #[test]
-fn bug_21_32_a_grant_that_came_too_late_is_given_without_the_disk_the_next_time() {
+fn bug_21_32_late_grant_is_repeated_without_the_disk() {
     let (mut owner, mut bytes) = journaled(&[]);
     owner.submit(at(0), job(1, true), b"").unwrap();
     ticked(&mut owner, 0);
@@ -128,8 +129,9 @@ fn told(sent: &Sent) -> Vec<TaskMessage> {
     sent.iter().filter_map(|(_, bytes)| TaskMessage::parse(bytes).ok()).collect()
 }
 
+/// A grant waits for its own task alone however busy the disk is.
 #[test]
-fn bug_21_46_a_grant_waits_for_its_own_task_alone_however_busy_the_disk_is() {
+fn bug_21_46_grant_waits_for_its_own_task_only() {
     let (mut owner, mut bytes) = journaled(&[]);
     owner.submit(at(0), job(1, true), b"").unwrap();
     ticked(&mut owner, 0);
@@ -150,8 +152,9 @@ fn bug_21_46_a_grant_waits_for_its_own_task_alone_however_busy_the_disk_is() {
     assert_eq!(told(&hear_of(&mut owner, 62, &claim(of, second, 7))), [granted(of, second, 7)]);
 }
 
+/// What says nothing that is written does not wait for the disk.
 #[test]
-fn bug_21_46_what_says_nothing_that_is_written_does_not_wait_for_the_disk() {
+fn bug_21_46_unwritten_answers_do_not_wait_for_the_disk() {
     let (mut owner, mut bytes) = journaled(&[]);
     let with_body = Job { body: Some(vec![7; 100].into()), ..job(2, false) };
     owner.submit(at(0), with_body, b"").unwrap();
@@ -208,7 +211,7 @@ fn bug_21_33_attempts_rise_however_many_a_process_has_begun() {
 
 /// As often as there are hundreds of numbers, before it was submitted and after.
 #[test]
-fn bug_21_43_a_job_is_gone_on_with_however_often_its_owner_has_begun() {
+fn bug_21_43_job_continues_across_restarts() {
     let (_, mut bytes) = journaled(&[]);
     for _ in 0..700 {
         (_, bytes) = journaled(&bytes);
@@ -259,8 +262,9 @@ fn bug_21_36_what_no_executor_could_fetch_is_not_taken() {
     assert_eq!((owner.open(), owner.submit(at(0), of(1 << 20))), (0, Some(1)));
 }
 
+/// How long a resumed task took counts from when it was taken.
 #[test]
-fn bug_21_42_how_long_a_resumed_task_took_counts_from_when_it_was_taken() {
+fn bug_21_42_resumed_tasks_time_counts_from_its_taking() {
     let (mut owner, mut bytes) = journaled(&[]);
     let taken = Now { instant: Instant(0), unix_ms: 1_000 };
     let jid = owner.submit(taken, job(1, false), b"").unwrap();

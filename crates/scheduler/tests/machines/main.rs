@@ -127,8 +127,9 @@ fn a_task_of_which_nobody_says_that_it_runs_is_submitted_again() {
     assert_eq!(owner.counters().tasks_unheard, 1);
 }
 
+/// A task that no worker will have is submitted less and less often.
 #[test]
-fn a_task_that_no_worker_will_have_is_submitted_less_and_less_often() {
+fn unwanted_task_is_submitted_less_often() {
     let mut owner = owner(Guards::ALL);
     owner.submit(at(0), job(1, false));
     let (mut times, mut ticket) = (vec![], 0);
@@ -175,8 +176,9 @@ fn the_answer_to_another_submission_says_nothing_of_this_one() {
     assert_eq!(unanswered(Guards::ALL), [2, 2]);
 }
 
+/// Of two claims the first is granted and again if it is asked again.
 #[test]
-fn of_two_claims_the_first_is_granted_and_again_if_it_is_asked_again() {
+fn first_claim_is_granted_and_repeated() {
     let mut owner = owner(Guards::ALL);
     owner.submit(at(0), job(1, true));
     submitted(&mut owner, 0);
@@ -224,8 +226,9 @@ fn the_first_result_wins_and_is_told_once() {
     assert_eq!(outcomes(Guards::ALL), 1);
 }
 
+/// Results that come soon after one another are acknowledged together.
 #[test]
-fn results_that_come_soon_after_one_another_are_acknowledged_together() {
+fn close_results_are_acknowledged_together() {
     let config = OwnerConfig::new(UID, OWNER, SWITCH);
     let mut owner = Owner::new(config);
     owner.submit(at(0), job(3, false));
@@ -266,8 +269,9 @@ fn a_task_that_fails_is_tried_as_often_as_it_may() {
     assert_eq!((told.outcome, told.attempts), (Outcome::Failed(Ended::Failed, vec![]), 2));
 }
 
+/// A job that is cancelled ends at once and what runs is stopped.
 #[test]
-fn a_job_that_is_cancelled_ends_at_once_and_what_runs_is_stopped() {
+fn cancelled_job_ends_and_stops_its_tasks() {
     let mut owner = owner(Guards::ALL);
     owner.submit(at(0), job(3, false));
     let first = submitted(&mut owner, 0);
@@ -401,8 +405,9 @@ fn a_task_runs_at_once_and_its_result_is_told_until_it_is_known() {
     assert!(ticked(&mut worker, 100).is_empty() && worker.is_idle());
 }
 
+/// Of a run that is over in the batch in which it began the result is told alone.
 #[test]
-fn of_a_run_that_is_over_in_the_batch_in_which_it_began_the_result_is_told_alone() {
+fn run_over_in_its_first_batch_reports_once() {
     let mut worker = worker(Guards::ALL);
     let (mut bytes, mut sent) = (Vec::new(), Sent::new());
     Request { asker: asker(), wait_us: 0, ..Request::default() }.emit(&mut bytes);
@@ -456,8 +461,9 @@ fn claims(guards: Guards) -> Vec<&'static str> {
     orders(&mut worker)
 }
 
+/// A task that is never run twice starts only when its owner says so.
 #[test]
-fn a_task_that_is_never_run_twice_starts_only_when_its_owner_says_so() {
+fn once_task_starts_with_its_owners_word() {
     assert!(claims(Guards::ALL).is_empty());
     let claimed = |number, granted| TaskMessage::Claimed {
         of: attempt(1),
@@ -488,8 +494,9 @@ fn a_task_that_is_never_run_twice_starts_only_when_its_owner_says_so() {
     assert!(orders(&mut late).is_empty(), "it said that it never starts it");
 }
 
+/// A task that takes too long is killed and so is one that is cancelled.
 #[test]
-fn a_task_that_takes_too_long_is_killed_and_so_is_one_that_is_cancelled() {
+fn late_and_cancelled_tasks_are_killed() {
     let mut worker = worker(Guards::ALL);
     assign(&mut worker, 0, Task { limit_ms: 20, ..plain() }, 1);
     assert!(ticked(&mut worker, 19).iter().all(|m| matches!(m, TaskMessage::Running { .. })));
@@ -534,8 +541,9 @@ fn configure(epoch: u32, switch_id: u32, switch: Addr) -> Vec<u8> {
     bytes
 }
 
+/// A worker says that it lives and follows the newest configuration.
 #[test]
-fn a_worker_says_that_it_lives_and_follows_the_newest_configuration() {
+fn worker_keepalive_and_newest_configuration() {
     let config = WorkerConfig::new(SessionId(77), WORKER, SWITCH, 1);
     let mut worker = Worker::new(WorkerConfig { controller: Some((5, CONTROLLER)), ..config });
     let alive = |worker: &mut Worker, ms| {
@@ -557,7 +565,7 @@ fn a_worker_says_that_it_lives_and_follows_the_newest_configuration() {
         let mut bytes = configure(epoch, switch_id, switch);
         worker.handle(at(100), CONTROLLER, &mut bytes, &mut Sent::new());
     }
-    let open = Standing::Open { whole: true };
+    let open = Standing::Open { caught_up: true };
     assert_eq!(alive(&mut worker, 100), Some((3, 2, open)));
     let mut sent = Sent::new();
     worker.tick(at(200), &mut sent);
@@ -626,8 +634,9 @@ fn large() -> Job {
     Job { body: Some(body.into()), long, ..job(2, false) }
 }
 
+/// A task begins when its jobs body and its parameters are here.
 #[test]
-fn t17_a_task_begins_when_its_jobs_body_and_its_parameters_are_here() {
+fn t17_task_begins_when_body_and_parameters_are_here() {
     let (mut owner, mut worker) = keyed(Guards::ALL);
     owner.submit(at(0), large());
     let tasks = submitted(&mut owner, 0)[0].tasks.clone();
@@ -652,8 +661,9 @@ fn t17_a_task_begins_when_its_jobs_body_and_its_parameters_are_here() {
     assert_eq!((orders(&mut worker), worker.counters().tags_wrong), (vec!["start"], 0));
 }
 
+/// A run that is cancelled before it began is not killed and fetches no more.
 #[test]
-fn a_run_that_is_cancelled_before_it_began_is_not_killed_and_fetches_no_more() {
+fn run_cancelled_before_it_began() {
     let (mut owner, mut worker) = keyed(Guards::ALL);
     owner.submit(at(0), large());
     let task = submitted(&mut owner, 0)[0].tasks[0];
@@ -682,8 +692,9 @@ fn forged(guards: Guards) -> Vec<&'static str> {
     orders(&mut worker)
 }
 
+/// What was not tagged with the racks key is dropped and counted.
 #[test]
-fn what_was_not_tagged_with_the_racks_key_is_dropped_and_counted() {
+fn untagged_task_is_dropped_and_counted() {
     assert_eq!(forged(Guards::ALL), ["start"]);
     let (mut owner, mut worker) = keyed(Guards::ALL);
     owner.submit(at(0), large());

@@ -43,8 +43,9 @@ fn exchange(
     count
 }
 
+/// A long output is fetched and one that is too long is cut and its length told.
 #[test]
-fn t17_a_long_output_is_fetched_and_one_that_is_too_long_is_cut_and_its_length_told() {
+fn t17_long_output_is_fetched_or_cut() {
     for (bytes, more) in [(RESULT_BYTES_MAX + 1, 0), (300_000, 0), (OUTPUT_BYTES_MAX, 1 << 30)] {
         let output: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
         let (mut owner, mut worker) = (owner(Guards::ALL), worker(Guards::ALL));
@@ -69,8 +70,9 @@ fn t17_a_long_output_is_fetched_and_one_that_is_too_long_is_cut_and_its_length_t
     }
 }
 
+/// A worker that dies before its output was fetched has not run its task.
 #[test]
-fn a_worker_that_dies_before_its_output_was_fetched_has_not_run_its_task() {
+fn worker_death_before_the_output_was_fetched() {
     let output = vec![7; 5_000];
     for once in [false, true] {
         let mut owner = owner(Guards::ALL);
@@ -102,8 +104,9 @@ fn a_worker_that_dies_before_its_output_was_fetched_has_not_run_its_task() {
     }
 }
 
+/// Of two long outputs the first is fetched and a run that has not ended is stopped.
 #[test]
-fn of_two_long_outputs_the_first_is_fetched_and_a_run_that_has_not_ended_is_stopped() {
+fn first_of_two_outputs_is_fetched() {
     let output = vec![7; 2_000];
     let mut owner = owner(Guards::ALL);
     owner.submit(at(0), job(1, false));

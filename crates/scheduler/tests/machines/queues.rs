@@ -22,8 +22,9 @@ fn a_full_queue_keeps_no_task_of_another_one_waiting() {
     assert_eq!((urgent.len(), in_line(&urgent[0]), urgent[0].tasks[0].needs), (1, (2, 3), 2));
 }
 
+/// The most urgent tasks are submitted first and asked for in their own queues.
 #[test]
-fn the_most_urgent_tasks_are_submitted_first_and_asked_for_in_their_own_queues() {
+fn urgent_tasks_first_in_their_queues() {
     let mut owner = owner(Guards::ALL);
     for (priority, needs) in [(0, 0), (2, 0), (1, 5)] {
         owner.submit(at(0), Job { priority, needs, ..job(1, false) });
@@ -48,8 +49,9 @@ fn near() -> Job {
     Job { near: Some(4), locality_wait_ns: 50 * MS, ..job(3, false) }
 }
 
+/// Tasks that waited long enough for their node go where all executors look.
 #[test]
-fn tasks_that_waited_long_enough_for_their_node_go_where_all_executors_look() {
+fn task_that_waited_for_its_node_goes_to_all() {
     let mut owner = owner(Guards::ALL);
     owner.submit(at(0), near());
     let first = submitted(&mut owner, 0);
@@ -57,7 +59,8 @@ fn tasks_that_waited_long_enough_for_their_node_go_where_all_executors_look() {
     tell(&mut owner, 1, &answer(&first[0], 3, 0, 1));
     assert!(submitted(&mut owner, 4).is_empty());
     let again = submitted(&mut owner, 50);
-    // The first was handed out, and nobody said that it runs: it waits for its node no longer either.
+    // The first was handed out, and nobody said that it runs: it waits for its node no longer
+    // either.
     let mut moved: Vec<(u32, u16)> =
         again.iter().flat_map(|s| &s.tasks).map(|task| (task.tid, task.attempt)).collect();
     moved.sort_unstable();
@@ -66,8 +69,9 @@ fn tasks_that_waited_long_enough_for_their_node_go_where_all_executors_look() {
     assert!(owner.explain(1, 1).unwrap().2.again.each().any(|(_, times)| times == 1));
 }
 
+/// A submission to a node that is answered late is not left there.
 #[test]
-fn a_submission_to_a_node_that_is_answered_late_is_not_left_there() {
+fn late_answered_node_submission_is_withdrawn() {
     let mut owner = owner(Guards::ALL);
     owner.submit(at(0), near());
     let first = submitted(&mut owner, 48);
@@ -129,8 +133,9 @@ fn returned(sent: &Sent) -> usize {
     messages(sent).iter().filter(|m| matches!(m, TaskMessage::Returned { .. })).count()
 }
 
+/// An executor of several classes asks one after the other and waits in each.
 #[test]
-fn an_executor_of_several_classes_asks_one_after_the_other_and_waits_in_each() {
+fn executor_of_several_classes_waits_in_each() {
     let mut worker = of(1 | 1 << 3 | 1 << 12, 1, 0);
     let mut next = tick(&mut worker, 0);
     for queue in [12, 3, 0] {
@@ -178,8 +183,9 @@ fn a_task_that_needs_a_class_that_a_worker_is_not_of_goes_back() {
     assert_eq!(of_another_class(Guards::ALL), (vec![], 1));
 }
 
+/// With prefetch an executor asks while it runs and begins when it is free.
 #[test]
-fn with_prefetch_an_executor_asks_while_it_runs_and_begins_when_it_is_free() {
+fn prefetch_asks_while_running() {
     let mut worker = of(1, 1, 1);
     let asks = tick(&mut worker, 0);
     assert_eq!((asks.len(), asks[0].2), (1, true));
@@ -202,10 +208,10 @@ fn with_prefetch_an_executor_asks_while_it_runs_and_begins_when_it_is_free() {
     assert!(asked(&sent).iter().any(|ask| ask.2));
 }
 
-/// A worker of two executors that may have four more tasks, as long as what it asks for comes and ends at once: how many
-/// requests are under way, and how many of these wait in the switch.
+/// A worker of two executors that may have four more tasks, as long as what it asks for comes and
+/// ends at once: how many requests are under way, and how many of these wait in the switch.
 #[test]
-fn with_prefetch_tasks_that_end_at_once_are_asked_for_ahead_until_there_are_none() {
+fn prefetch_asks_ahead_for_short_tasks() {
     let mut worker = of(1, 2, 2);
     let mut under_way = tick(&mut worker, 0);
     assert_eq!(under_way.len(), 2);
@@ -230,8 +236,9 @@ fn with_prefetch_tasks_that_end_at_once_are_asked_for_ahead_until_there_are_none
     assert!(tick(&mut worker, 50).is_empty(), "and nobody polls");
 }
 
+/// An executor that is free waits in all of its queues with prefetch too.
 #[test]
-fn bug_21_44_an_executor_that_is_free_waits_in_all_of_its_queues_with_prefetch_too() {
+fn bug_21_44_free_executor_with_prefetch_waits_in_all_queues() {
     let mut worker = of(1 | 1 << 12, 1, 1);
     let asks = tick(&mut worker, 0);
     let next = asked(&replied(&mut worker, 0, asks[0], &noop(Answer::Waiting)));
@@ -254,8 +261,9 @@ fn bug_21_44_an_executor_that_is_free_waits_in_all_of_its_queues_with_prefetch_t
     assert!(waits.contains(&0), "{waits:?}: a task of its class comes to it");
 }
 
+/// What was left in a nodes queue asks its owner before it begins.
 #[test]
-fn bug_21_39_what_was_left_in_a_nodes_queue_asks_its_owner_before_it_begins() {
+fn bug_21_39_leftover_in_a_nodes_queue_asks_its_owner() {
     let mut worker = of(1 | 1 << 12, 1, 0);
     let asks = tick(&mut worker, 0);
     let sent = replied(&mut worker, 0, asks[0], &given(12, 1, 0));
@@ -273,8 +281,9 @@ fn bug_21_39_what_was_left_in_a_nodes_queue_asks_its_owner_before_it_begins() {
     assert_eq!(orders(&mut worker), ["start"]);
 }
 
+/// A run that cannot begin goes back and its slot pauses.
 #[test]
-fn bug_21_42_a_run_that_cannot_begin_goes_back_and_its_slot_pauses() {
+fn bug_21_42_run_that_cannot_begin_returns_and_its_slot_pauses() {
     let mut worker = of(1, 1, 0);
     let asks = tick(&mut worker, 0);
     replied(&mut worker, 0, asks[0], &given(0, 1, 0));

@@ -1,5 +1,5 @@
-//! A switch program and a protocol of one's own, hosted by the seat that ships, simulated, checked, and run
-//! over UDP: docs/write-your-own.md.
+//! A switch program and a protocol of one's own, hosted by the seat that ships, simulated, checked,
+//! and run over UDP: docs/guides/write-your-own.md.
 
 mod protocol;
 mod rack;
@@ -49,8 +49,9 @@ mod tests {
         assert!((0..5_000).any(|seed| run(seed, false).is_err()));
     }
 
+    /// Over udp the same machines are linearizable and the switch helps.
     #[test]
-    fn over_udp_the_same_machines_are_linearizable_and_the_switch_helps() {
+    fn over_udp_linearizable_with_switch_help() {
         let (operations, hits) = udp::run().unwrap();
         assert_eq!(operations, 2_000);
         assert!(hits > 100, "{hits}");

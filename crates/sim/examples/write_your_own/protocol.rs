@@ -1,5 +1,5 @@
-//! A protocol: one server and its clients, over a network that loses, duplicates and reorders. A write
-//! is executed once, and in the order of the switch's numbers.
+//! A protocol: one server and its clients, over a network that loses, duplicates and reorders. A
+//! write is executed once, and in the order of the switch's numbers.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What the simulated rack and the one over UDP have in common: who is where, the switch with its program,
-//! and how an operation is written down.
+//! The parts that the simulated rack and the one over UDP share: who is where, the switch with its
+//! program, and how an operation is written down.
 
 use concord_check::{Operation, Reply};
 use concord_core::{Incarnation, Instant, Machine as _, Now};

@@ -12,7 +12,8 @@ use concord_wire::{Addr, Kind, WireError};
 
 /// Keys are places in the registers: 0 to `KEYS` - 1.
 pub const KEYS: usize = 4;
-/// The kind of its packets. A shipped program has one of its own; this borrows that of CRAQ's queries.
+/// The kind of its packets. A shipped program has one of its own; this borrows that of CRAQ's
+/// queries.
 const KIND: Kind = Kind::Craq;
 /// The own header, behind the common one: key, value, number, client's address, request.
 const OWN_BYTES: usize = 4 + 4 + 8 + 6 + 4;
@@ -41,8 +42,8 @@ pub struct Hdr {
     pub key: u32,
     /// The value; 0 is none.
     pub value: u32,
-    /// The number of a write, which the switch gives: switch id << 32 | counter, so that the numbers of
-    /// a new switch are above those of the one before.
+    /// The number of a write, which the switch gives: switch id << 32 | counter, so that the
+    /// numbers of a new switch are above those of the one before.
     pub seq: u64,
     /// Who asks.
     pub client: Addr,
@@ -103,8 +104,8 @@ pub enum Reason {
     Exhausted,
 }
 
-/// The program: a table that the control plane fills, and the registers, in stage order. Each packet
-/// touches each at most once.
+/// The program: a table that the control plane fills, and the registers, in stage order. Each
+/// packet touches each at most once.
 #[derive(Clone, Debug)]
 pub struct Cache {
     /// The switch id in force, and where the server is.
@@ -237,8 +238,8 @@ impl SwitchProgram for Cache {
 }
 
 concord_switch::hosted! {
-    /// What a switch of this tutorial has to choose from. A shipped program has a name of its own in
-    /// `concord_wire::control::Program`; this one borrows CRAQ's.
+    /// What a switch of this tutorial has to choose from. A shipped program has a name of its own
+    /// in `concord_wire::control::Program`; this one borrows CRAQ's.
     #[derive(Clone, Debug)]
     pub enum Own {
         /// The cache.

@@ -1,5 +1,5 @@
-//! The same rack over UDP, on loopback: a thread for the switch, one for the server, one for each client. The
-//! machines do not know the difference.
+//! The same rack over UDP, on loopback: a thread for the switch, one for the server, one for each
+//! client. The machines do not know the difference.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};

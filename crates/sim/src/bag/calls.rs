@@ -1,9 +1,9 @@
-//! What the clients ask for, and whether the answers have an order.
+//! The clients' operations, and whether their answers have an order.
 //!
 //! Keys are counters, so that a reply tells how many writes of its key were executed before it. A
-//! history of increments and reads is linearizable only if versions never fall: whoever calls after a
-//! version was seen gets that one at least, an increment a larger one, no two increments the same, and
-//! none more than were asked for.
+//! history of increments and reads is linearizable only if versions never fall: whoever calls after
+//! a version was seen gets that one at least, an increment a larger one, no two increments the
+//! same, and none more than were asked for.
 
 use concord_check::Reply;
 use concord_client::{Class, Client, Outcome, Request};

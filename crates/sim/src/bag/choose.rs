@@ -1,4 +1,4 @@
-//! What happens next, as a seed draws it: so that there is progress, and that what is rare on a real
+//! The next step, as a seed draws it: so that there is progress, and that what is rare on a real
 //! network is not here.
 
 use concord_core::{MS, Rng, US};
@@ -11,8 +11,8 @@ use crate::world::{CONTROLLER, REPLICAS, SWITCH};
 
 /// Tries to find a packet of the wanted sort among those of the bag.
 const TRIES: usize = 24;
-/// The last steps of a run: nobody dies any more, nothing is cut off. What comes late then spoils what
-/// a later failure does not mend.
+/// The last steps of a run: nobody dies any more, nothing is cut off. What comes late then spoils
+/// what a later failure does not mend.
 const ENDING_STEPS: u64 = 80;
 /// Longest that time passes at once while nobody wants to be woken.
 const IDLE_NS: u64 = 50 * MS;
@@ -367,8 +367,8 @@ impl Mood {
 }
 
 impl Group {
-    /// Whether the group survives the loss of a replica's data: another one has everything; or, where a
-    /// majority decides, a majority of others has lost nothing.
+    /// Whether the group survives the loss of a replica's data: another one has everything; or,
+    /// where a majority decides, a majority of others has lost nothing.
     pub(super) fn can_lose(&self, node: usize) -> bool {
         let others = (REPLICAS..REPLICAS + self.plan.replicas).filter(|n| *n != node);
         let well = others.filter(|n| self.has_everything(*n)).count();
@@ -388,8 +388,8 @@ impl Group {
         replicas.filter(leads).max_by_key(|node| self.epoch_of(*node))
     }
 
-    /// Whether it is a member of the newest epoch with all of its data; in a quorum, whether it has lost
-    /// nothing, or has it back.
+    /// Whether it is a member of the newest epoch with all of its data; in a quorum, whether it has
+    /// lost nothing, or has it back.
     pub(super) fn has_everything(&self, node: usize) -> bool {
         use concord_protocols::Node;
         if self.slots[node].engine_lost || self.slots[node].retires {
@@ -401,7 +401,7 @@ impl Group {
                 let newest = self.config().map_or(0, |c| c.epoch);
                 r.phase() == Phase::Open
                     && r.config().is_some_and(|c| c.epoch == newest)
-                    && r.status(self.now(node)).whole
+                    && r.status(self.now(node)).caught_up
             }
             None => false,
         }

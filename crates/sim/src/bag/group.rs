@@ -26,8 +26,9 @@ const MILLION: i64 = 1_000_000;
 const WALL_MS: u64 = 1_700_000_000_000;
 /// A machine that wants to be woken at once, again and again, is broken.
 const TICKS_MAX: usize = 16;
-/// Incarnations of one node differ in their low 16 bits by at least so much: streams are numbered from
-/// there on, and a collision that chance brings once in 65,536 restarts is not what is looked for.
+/// Incarnations of one node differ in their low 16 bits by at least so much: streams are numbered
+/// from there on, and a collision that chance brings once in 65,536 restarts is not what is looked
+/// for.
 const INCARNATION_STEP: u64 = 0x200;
 
 pub(super) type Role = crate::systems::store::role::Role<Shimmed<Store>, Client>;
@@ -83,7 +84,8 @@ pub(super) enum Step {
     Call { client: u8, key: u8, writes: bool },
     /// A replica dies.
     Kill(u8),
-    /// A replica dies, if it lives, and comes back empty; the host too, so that its clock begins anew.
+    /// A replica dies, if it lives, and comes back empty; the host too, so that its clock begins
+    /// anew.
     Restart { replica: u8, tag: u64, host: bool },
     /// A replica is told to end: it leaves in order, and goes.
     Retire(u8),
@@ -155,7 +157,7 @@ pub(super) struct Group {
     pub is_beyond: bool,
     pub(super) out: Outgoing,
     /// How many incarnations there were.
-    lives: u64,
+    incarnations: u64,
 }
 
 impl Group {
@@ -175,7 +177,7 @@ impl Group {
             wrong: None,
             is_beyond: false,
             out: Outgoing::default(),
-            lives: 0,
+            incarnations: 0,
         };
         for _ in 0..nodes {
             let (offset_ns, drift_ppm) = if plan.drifts {
@@ -220,8 +222,8 @@ impl Group {
     }
 
     fn replica_role(&mut self, replica: usize, tag: u64) -> Role {
-        self.lives += 1;
-        let low = (self.lives * INCARNATION_STEP) & 0xffff;
+        self.incarnations += 1;
+        let low = (self.incarnations * INCARNATION_STEP) & 0xffff;
         let engine = engine(self.plan.engine_is_slow, 0);
         Role::Replica(self.blueprint.replica(replica, tag & !0xffff | low, engine))
     }
@@ -373,9 +375,9 @@ impl Group {
         }
     }
 
-    /// A replica that was told to end goes once it has left, or has waited in vain: the others may have
-    /// been removed meanwhile, so that it takes all data with it.
-    fn bury_retired(&mut self, node: usize) {
+    /// A replica that was told to end goes once it has left, or has waited in vain: the others may
+    /// have been removed meanwhile, so that it takes all data with it.
+    fn end_retired(&mut self, node: usize) {
         if !self.slots[node].retires {
             return;
         }
@@ -442,7 +444,7 @@ impl Group {
         if let Some(what) = found.filter(|_| self.wrong.is_none()) {
             self.wrong = Some(format!("{}: {what}", self.name_of(node)));
         }
-        self.bury_retired(node);
+        self.end_retired(node);
     }
 
     pub(super) fn name_of(&self, node: usize) -> String {

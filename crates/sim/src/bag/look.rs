@@ -2,13 +2,14 @@
 //!
 //! - What two replicas call committed at one position is one record (by the running hash), whatever
 //!   their epochs or views; and members of one epoch hold one record at one position.
-//! - Who is whole in an epoch, or leads a view, has everything that was committed in an earlier one.
-//! - No lease of an older epoch (view) is valid once every member has opened a newer one (a newer one
-//!   has begun).
-//! - Epochs, logs, what is executed and what is committed never go back in one incarnation, unless it
-//!   copies the state anew.
-//! - A switch's last-committed point is never ahead of what is committed, and a read that it makes fast
-//!   is of an object without a write in flight (Algorithm 1).
+//! - Who is whole in an epoch, or leads a view, has everything that was committed in an earlier
+//!   one.
+//! - No lease of an older epoch (view) is valid once every member has opened a newer one (a newer
+//!   one has begun).
+//! - Epochs, logs, what is executed and what is committed never go back in one incarnation, unless
+//!   it copies the state anew.
+//! - A switch's last-committed point is never ahead of what is committed, and a read that it makes
+//!   fast is of an object without a write in flight (Algorithm 1).
 //! - Nobody leaves for good that has everything and whose engine was not lost.
 
 use concord_core::{Seq, SwitchId};
@@ -31,7 +32,7 @@ impl Group {
         let is_to_leave = self.slots[node].engine_lost || self.slots[node].retires;
         if replica.phase() == Phase::Left && !is_to_leave {
             // A member of an epoch that lacks something may be told to copy anew.
-            if replica_is_vr(replica) || (is_same && before.is_whole) {
+            if replica_is_vr(replica) || (is_same && before.is_caught_up) {
                 return Some("it left, and its engine was not lost".into());
             }
         }
@@ -52,7 +53,7 @@ impl Group {
             return Some(format!("executed, committed and the log's end disagree: {now:?}"));
         }
         let from = if gives_up { 0 } else { before.committed };
-        let opens = now.is_whole && (!before.is_whole || before.epoch != now.epoch);
+        let opens = now.is_caught_up && (!before.is_caught_up || before.epoch != now.epoch);
         let (slots, watch) = (&self.slots, &mut self.watch);
         let replica = slots[node].replica()?;
         // Under a quorum another view may give a write another place until it is committed.
@@ -97,9 +98,9 @@ impl Group {
             let Ok(packet) = Packet::parse(bytes) else { continue };
             let repr = packet.repr();
             if repr.op == Op::Write && repr.seq.is_some() && !repr.flags.has(Flags::NOOP) {
-                seen.numbered.insert(repr.obj_id, repr.seq.counter);
+                seen.sequenced.insert(repr.obj_id, repr.seq.counter);
             }
-            let newest = seen.numbered.get(&repr.obj_id).copied().unwrap_or(0);
+            let newest = seen.sequenced.get(&repr.obj_id).copied().unwrap_or(0);
             let is_fast = repr.op == Op::Read && repr.flags.has(Flags::FAST);
             if is_fast && newest > repr.last_committed.counter {
                 return Some(format!(
@@ -138,7 +139,7 @@ impl Group {
     fn note_opened(&mut self, node: usize, now: &Seen, before: &Seen) -> Option<String> {
         let replica = self.slots[node].replica()?;
         if replica_is_vr(replica) {
-            if !now.is_whole || now.epoch <= self.watch.begun {
+            if !now.is_caught_up || now.epoch <= self.watch.begun {
                 return None;
             }
             self.watch.begun = now.epoch;

@@ -60,8 +60,8 @@ pub struct BagReport {
     pub found: Option<BagFound>,
 }
 
-/// Runs seeds until they are done, the time is up, or one fails. What is found over a number of seeds
-/// does not depend on the threads.
+/// Runs seeds until they are done, the time is up, or one fails. What is found over a number of
+/// seeds does not depend on the threads.
 #[must_use]
 pub fn run_bags(options: &BagOptions) -> BagReport {
     let began = Instant::now();

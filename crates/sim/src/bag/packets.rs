@@ -32,8 +32,8 @@ pub(super) struct Flight {
     is_fresh: bool,
 }
 
-/// A packet as a step names it: by its content, or, where an earlier step is left out and the content
-/// is another, by its ordinal among the packets of its kind on its way.
+/// A packet as a step names it: by its content, or, where an earlier step is left out and the
+/// content is another, by its ordinal among the packets of its kind on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     hash: u64,
@@ -85,8 +85,8 @@ impl Bag {
         self.flights.push(Flight { from, to, bytes, sort, incarnations, epoch, is_fresh: true });
     }
 
-    /// The next packet that was not delivered yet and may be: one of the first `window`. What may not
-    /// be is passed over for good; only a late delivery finds it.
+    /// The next packet that was not delivered yet and may be: one of the first `window`. What may
+    /// not be is passed over for good; only a late delivery finds it.
     pub(super) fn next_fresh(
         &mut self,
         rng: &mut Rng,

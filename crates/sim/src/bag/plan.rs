@@ -1,4 +1,4 @@
-//! What a seed draws of a run, but for its steps.
+//! The part of a run that a seed draws before its steps.
 
 use concord_core::{Guards, MS, Rng};
 use concord_wire::control::{Program, Protocol};

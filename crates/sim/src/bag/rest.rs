@@ -124,8 +124,8 @@ impl Group {
         if self.plan.protocol.is_quorum() {
             return well <= self.plan.replicas / 2;
         }
-        // Who is opening the newest epoch has not lost anything by that, if it had everything before. Who
-        // has just copied may lack records until it has opened it.
+        // Who is opening the newest epoch has not lost anything by that, if it had everything
+        // before. Who has just copied may lack records until it has opened it.
         let mut opening = replicas.filter_map(|node| match self.slots[node].replica() {
             Some(Node::Replica(r)) if !self.slots[node].engine_lost => Some((node, r)),
             _ => None,
@@ -134,7 +134,7 @@ impl Group {
         well == 0
             && !opening.any(|(node, r)| {
                 let standing = r.standing(self.now(node));
-                is_in(r.member()) && standing == Standing::Opening { whole: true }
+                is_in(r.member()) && standing == Standing::Opening { caught_up: true }
             })
     }
 

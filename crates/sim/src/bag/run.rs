@@ -74,8 +74,8 @@ pub(super) fn run_noted(plan: &BagPlan) -> (BagOutcome, Vec<Step>) {
     (end(group, steps.len()), steps)
 }
 
-/// Runs a plan with these steps in the place of those that its seed draws. What a step names and is not
-/// there is left out.
+/// Runs a plan with these steps in the place of those that its seed draws. What a step names and is
+/// not there is left out.
 pub(super) fn run_steps(plan: &BagPlan, steps: &[Step]) -> BagOutcome {
     let mut group = Group::new(*plan);
     if plan.begins_open {

@@ -1,4 +1,5 @@
-//! A failing run made small: steps are left out, many at a time and then one by one, while it fails.
+//! A failing run made small: steps are left out, many at a time and then one by one, while it
+//! fails.
 
 use super::group::Step;
 use super::plan::BagPlan;

@@ -1,4 +1,4 @@
-//! What was seen of replicas and switches so far: the invariants (`look`) compare with it.
+//! The observed states of replicas and switches: the invariants (`look`) compare with it.
 
 use concord_core::{ObjectId, Position};
 use concord_engine::Shimmed;
@@ -22,7 +22,7 @@ pub(super) struct Seen {
     pub epoch: u32,
     pub is_open: bool,
     /// It has all that its epoch began with; it leads its view.
-    pub is_whole: bool,
+    pub is_caught_up: bool,
     /// It copies the state, and may go back.
     pub is_copying: bool,
     pub executed: u64,
@@ -54,7 +54,7 @@ pub(super) struct Watch {
 pub(super) struct SeenSwitch {
     pub id: u32,
     /// The last number that it gave to each object.
-    pub numbered: Map<ObjectId, u32>,
+    pub sequenced: Map<ObjectId, u32>,
 }
 
 impl Watch {
@@ -132,10 +132,10 @@ impl Watch {
 
 pub(super) fn seen(replica: &Replica, now: concord_core::Now) -> Seen {
     let is_open = replica.phase() == Phase::Open;
-    let (epoch, is_whole, is_copying) = match replica {
+    let (epoch, is_caught_up, is_copying) = match replica {
         Node::Replica(r) => {
             let epoch = r.config().map_or(0, |c| c.epoch);
-            (epoch, r.status(now).whole, r.phase() == Phase::Joining)
+            (epoch, r.status(now).caught_up, r.phase() == Phase::Joining)
         }
         Node::Vr(vr) => (vr.view().0, vr.leads(), !vr.is_intact()),
     };
@@ -143,7 +143,7 @@ pub(super) fn seen(replica: &Replica, now: concord_core::Now) -> Seen {
         incarnation: replica.member().incarnation,
         epoch,
         is_open,
-        is_whole: is_whole && is_open,
+        is_caught_up: is_caught_up && is_open,
         is_copying,
         executed: replica.executed().0,
         committed: replica.committed().0,

@@ -10,7 +10,7 @@
 use super::time::Time;
 
 /// Bits of a digit: 2,048 slots a wheel. Most events of a data-centre network are less than 4 us
-/// away (2^22 ps), so they move down once. Measured best of 6 to 12 (docs/simulator.md).
+/// away (2^22 ps), so they move down once. Measured best of 6 to 12 (docs/internals/simulator.md).
 const DIGIT_BITS: u32 = 11;
 const SLOTS: usize = 1 << DIGIT_BITS;
 const WORDS: usize = SLOTS / 64;
@@ -340,8 +340,9 @@ mod tests {
         assert_eq!(order, [6, 5, 4, 3, 2, 1, 0, 7]);
     }
 
+    /// A limit that was reached is now and events before a later one still come first.
     #[test]
-    fn a_limit_that_was_reached_is_now_and_events_before_a_later_one_still_come_first() {
+    fn reached_limit_is_now_and_earlier_events_first() {
         let mut queue = EventQueue::new();
         queue.schedule(Time(1_000_000), 'z');
         queue.schedule(Time(1_000_001), 'z');

@@ -1,12 +1,12 @@
-//! A fingerprint of a machine: the hash of what `Debug` shows of it, without what has no part in what
-//! it will do (counters, buffers that are reused).
+//! A fingerprint of a machine: the hash of what `Debug` shows of it, without what has no part in
+//! what it will do (counters, buffers that are reused).
 
 use std::fmt::{self, Debug, Write};
 use std::hash::{DefaultHasher, Hasher};
 
-/// Fields of that name are left out, with all that is inside: buffers, what is counted, and what tells
-/// full packets apart in batches of several (a batch is a packet here); FLAIR's forwarding tables, which follow from what
-/// they were made of.
+/// Fields of that name are left out, with all that is inside: buffers, what is counted, and what
+/// tells full packets apart in batches of several (a batch is a packet here); FLAIR's forwarding
+/// tables, which follow from what they were made of.
 pub(super) const UNSEEN: [&str; 11] = [
     "scratch",
     "reply",
@@ -21,8 +21,8 @@ pub(super) const UNSEEN: [&str; 11] = [
     "rings",
 ];
 /// What decides nothing in the explorer: a client's round trips (its time-outs are fixed), a link's
-/// window (a few packets are on their way), when members were heard of (none is cut from another for as
-/// long as that is told).
+/// window (a few packets are on their way), when members were heard of (none is cut from another
+/// for as long as that is told).
 pub(super) const IDLE: [&str; 3] = ["rtt", "window", "reach"];
 /// What decides nothing when no time passes any more: when something is due.
 pub(super) const TIMERS: [&str; 8] = [
@@ -35,8 +35,8 @@ pub(super) const TIMERS: [&str; 8] = [
     "alive_at",
     "noop_at",
 ];
-/// What decides then only whether a record is sent once more. If none is lost, it is under way or has
-/// come.
+/// What decides then only whether a record is sent once more. If none is lost, it is under way or
+/// has come.
 pub(super) const LINK_TIMES: [&str; 5] =
     ["rtt_ns", "deviation_ns", "timeouts", "sent_at", "first_sent_at"];
 /// So are values of types with names that end so.

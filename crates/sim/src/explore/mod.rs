@@ -1,21 +1,23 @@
-//! Every interleaving of a small rack of the shipped machines, breadth first, so that what goes wrong
-//! is shown by a shortest trace.
+//! Every interleaving of a small rack of the shipped machines, breadth first, so that what goes
+//! wrong is shown by a shortest trace.
 //!
 //! A state is every machine's (by the hash of what it is), the packets under way, what the clients
-//! called and got, and what may still go wrong. From each state every packet may be delivered next, so
-//! that all reorderings are there, or be lost or duplicated; a client calls; a replica crashes or is
-//! cut off; the switch is replaced; time passes. A packet of several objects comes round in the switch between
-//! any two others. Each reply is followed by a search for an order of the history so far.
+//! called and got, and what may still go wrong. From each state every packet may be delivered next,
+//! so that all reorderings are there, or be lost or duplicated; a client calls; a replica crashes
+//! or is cut off; the switch is replaced; time passes. A packet of several objects comes round in
+//! the switch between any two others. Each reply is followed by a search for an order of the
+//! history so far.
 //!
-//! What the switch draws (which replica gets a fast read) is drawn in every way, under FLAIR among those that it
-//! lets answer. What a client sends and gets waits nowhere between it and the switch: that would only leave
-//! more orders open. But a reply that FLAIR's switch checks is under way to it.
+//! What the switch draws (which replica gets a fast read) is drawn in every way, under FLAIR among
+//! those that it lets answer. What a client sends and gets waits nowhere between it and the switch:
+//! that would only leave more orders open. But a reply that FLAIR's switch checks is under way to
+//! it.
 //!
-//! What is left out, so that the states can be counted: heartbeats, leases and the ends of the members'
-//! logs arrive at once (a member takes no records while an epoch opens, so that its end is the same
-//! whenever it is told), all else arrives in any order; time stands still but for so many waits, in
-//! which everything that was due is sent again; a packet is under way once, however often it is sent
-//! before it arrives.
+//! What is left out, so that the states can be counted: heartbeats, leases and the ends of the
+//! members' logs arrive at once (a member takes no records while an epoch opens, so that its end is
+//! the same whenever it is told), all else arrives in any order; time stands still but for so many
+//! waits, in which everything that was due is sent again; a packet is under way once, however often
+//! it is sent before it arrives.
 
 mod canonical;
 mod order;
@@ -23,9 +25,9 @@ mod registers;
 mod rig;
 pub(crate) mod setup;
 pub(crate) mod sort;
+mod stale;
 mod state;
 mod travel;
-mod void;
 
 use std::collections::{HashSet, VecDeque};
 
@@ -81,7 +83,8 @@ pub fn explore(setup: Setup) -> Explored {
         prepared => prepared.into_iter().map(|how| first.prepared(&mut rig, how)).collect(),
     };
     let mut seen: HashSet<u128, FxBuildHasher> = HashSet::default();
-    // How each state was reached: from which one, and by what. The first ones are reached from themselves.
+    // How each state was reached: from which one, and by what. The first ones are reached from
+    // themselves.
     let mut ways: Vec<(u32, Action)> = Vec::new();
     let mut queue = VecDeque::new();
     for (index, state) in first.iter().enumerate() {

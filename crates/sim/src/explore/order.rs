@@ -1,7 +1,7 @@
 //! Is there an order of a few calls, of which some are of several keys, that explains all replies?
 //!
-//! [`concord_check::check`] looks at each key by itself, which says nothing of two keys at one moment. Here all
-//! orders are tried: there are a handful of calls.
+//! [`concord_check::check`] looks at each key by itself, which says nothing of two keys at one
+//! moment. Here all orders are tried: there are a handful of calls.
 
 use std::collections::BTreeMap;
 
@@ -102,8 +102,9 @@ mod tests {
         }
     }
 
+    /// What nobody knows of may have been executed at any time or never.
     #[test]
-    fn what_nobody_knows_of_may_have_been_executed_at_any_time_or_never() {
+    fn unknown_operation_may_run_any_time_or_never() {
         let write = event(0, 0, WRITE, None);
         let read = |number, after, reply| event(number, after, READ, reply);
         assert!(has_order(&[write.clone(), read(1, 0, both("", "")), read(2, 2, both("1", "1"))]));

@@ -1,5 +1,5 @@
-//! The machines of all states together: each different machine and packet is kept once, and each step
-//! of a machine is taken once. A step is a function of the machine, its input and the time.
+//! The machines of all states together: each different machine and packet is kept once, and each
+//! step of a machine is taken once. A step is a function of the machine, its input and the time.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -46,9 +46,10 @@ const RETRY_NS: u64 = 150 * MS;
 const ROUND: Loop = Loop { delay_ns: 1, ..Loop::DEFAULT };
 /// A machine that wants to be woken at once, again and again, is broken.
 const TICKS_MAX: usize = 16;
-/// Between the incarnations of one node: more than an exploration counts streams, copies or recoveries,
-/// whose tags begin with the incarnation or are combined with it (`Life::tag`), so that none collide. Between those of
-/// switches, too: one that is deposed counts its own up, and must not come to be another one's.
+/// Between the incarnations of one node: more than an exploration counts streams, copies or
+/// recoveries, whose tags begin with the incarnation or are combined with it
+/// (`CrashVectorEntry::tag`), so that none collide. Between those of switches, too: one that is
+/// deposed counts its own up, and must not come to be another one's.
 const INCARNATIONS_APART: u64 = 0x100;
 
 /// What the machines of a setup are told.
@@ -102,8 +103,8 @@ pub(super) struct Flight {
     pub from: usize,
     pub to: usize,
     pub bytes: Vec<u8>,
-    /// FLAIR's switch might as well have sent it to each of these replicas, by bits; none of a packet that goes to `to`
-    /// alone, or wherever a replica is.
+    /// FLAIR's switch might as well have sent it to each of these replicas, by bits; none of a
+    /// packet that goes to `to` alone, or wherever a replica is.
     pub among: u8,
 }
 
@@ -292,8 +293,8 @@ impl Rig {
         flights.map(|flight| self.keep_packet(self.plain(flight))).collect()
     }
 
-    /// What a switch that runs FLAIR makes of a read: a hash of its number picks one of those that may answer. It is
-    /// asked with other numbers, too.
+    /// What a switch that runs FLAIR makes of a read: a hash of its number picks one of those that
+    /// may answer. It is asked with other numbers, too.
     fn drawn(
         &mut self,
         before: &mut Role,
@@ -380,7 +381,8 @@ impl Rig {
         step
     }
 
-    /// The read that a switch is given and sends to a replica of its choice, where not all may be chosen.
+    /// The read that a switch is given and sends to a replica of its choice, where not all may be
+    /// chosen.
     fn draws(&self, machine: &Role, input: Input) -> Option<PacketId> {
         let Input::Packet(packet) = input else { return None };
         let is_drawn = self.setup.program.checks_replies()
@@ -413,8 +415,8 @@ impl Rig {
         }
     }
 
-    /// Whether a client is registered before it calls. Under FLAIR one that reads need not be, so that numbers are small:
-    /// those of two sessions are equal soon.
+    /// Whether a client is registered before it calls. Under FLAIR one that reads need not be, so
+    /// that numbers are small: those of two sessions are equal soon.
     pub(super) fn is_warm(&self, client: usize) -> bool {
         !self.setup.program.checks_replies()
             || self.setup.scripts[client].iter().any(Call::is_write)
@@ -446,7 +448,8 @@ impl Rig {
         self.replica(id).is_none_or(|r| r.phase() == Phase::Open && r.holds_lease(self.now(at)))
     }
 
-    /// The reply of that number; none of a write that may have been executed or not, of which nothing is known.
+    /// The reply of that number; none of a write that may have been executed or not, of which
+    /// nothing is known.
     pub(super) fn known(&self, reply: Option<u32>) -> Option<Reply> {
         let reply = reply.map(|reply| self.replies[reply as usize].clone());
         reply.filter(|reply| *reply != Reply::Error("WriteUnknown".into()))
@@ -490,12 +493,13 @@ fn submit(client: &mut Client, now: Now, call: &Call, out: &mut impl Sink) {
     let _ = client.submit(now, request, out);
 }
 
-/// Numbers with which a switch that draws is asked where a read goes: of its 256 rows so many have each replica of a set.
+/// Numbers with which a switch that draws is asked where a read goes: of its 256 rows so many have
+/// each replica of a set.
 const DRAWS: u8 = 64;
 
 #[cfg(test)]
 mod tests {
-    use concord_wire::vr::Life;
+    use concord_wire::vr::CrashVectorEntry;
 
     use super::*;
 
@@ -506,8 +510,9 @@ mod tests {
         for (one, other) in [(0, 1), (0, 2), (1, 2), (1, 3), (254, 255)] {
             let incarnations = (incarnation_after(one), incarnation_after(other));
             for count in 0..RECOVERIES {
-                let tag = Life { count, incarnation: incarnations.0 }.tag();
-                let is_shared = |count| Life { count, incarnation: incarnations.1 }.tag() == tag;
+                let tag = CrashVectorEntry { count, incarnation: incarnations.0 }.tag();
+                let is_shared =
+                    |count| CrashVectorEntry { count, incarnation: incarnations.1 }.tag() == tag;
                 assert!(!(0..RECOVERIES).any(is_shared), "{one} and {other}, {count} recoveries");
             }
             let streams = (incarnations.0 as u16, incarnations.1 as u16);

@@ -1,4 +1,4 @@
-//! What is explored: what clients call, what may go wrong, what it begins with.
+//! The configuration that is explored: what clients call, what may go wrong, what it begins with.
 
 use concord_core::Guards;
 use concord_switch::Layout;
@@ -57,8 +57,8 @@ pub struct Budget {
     pub crashes: u8,
     /// A replica dies and is back at once, empty (T4).
     pub restarts: u8,
-    /// A replica is cut off from the others and the controller, not from the switch; what was granted
-    /// to it last is still under way (T2).
+    /// A replica is cut off from the others and the controller, not from the switch; what was
+    /// granted to it last is still under way (T2).
     pub isolations: u8,
     /// The switch is replaced by another one of the same address, which knows nothing (§6.3).
     pub replacements: u8,
@@ -89,15 +89,16 @@ impl Budget {
 /// A state to begin with, in which the first client has called, a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prepared {
-    /// Some replicas got it, the leader died or did not, and time passed. What was said since is under way.
+    /// Some replicas got it, the leader died or did not, and time passed. What was said since is
+    /// under way.
     Missed {
         /// The replicas that did not get the write, by bits.
         missed: u8,
         /// The leader is dead.
         leader_dies: bool,
     },
-    /// FLAIR: the session is over, and time passed until the leader says that the next one begins. What switch, replicas and
-    /// clients said to each other is under way; all else has arrived.
+    /// FLAIR: the session is over, and time passed until the leader says that the next one begins.
+    /// What switch, replicas and clients said to each other is under way; all else has arrived.
     Session {
         /// How far the write is.
         write: Write,
@@ -110,7 +111,7 @@ pub enum Prepared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// It has a number, and is on its way to the leader.
-    Numbered,
+    Sequenced,
     /// The leader has executed it. Its reply is on its way.
     Executed,
 }
@@ -122,10 +123,11 @@ pub enum Over {
     LeaderDied,
     /// The switch was replaced by another one of the same address.
     Replaced,
-    /// Another switch took over beside the first one, which heard of it, and the first client has, too.
+    /// Another switch took over beside the first one, which heard of it, and the first client has,
+    /// too.
     Rival,
-    /// The same, but the first switch and the last replica are cut off from the controller, the other replicas and
-    /// the other switch.
+    /// The same, but the first switch and the last replica are cut off from the controller, the
+    /// other replicas and the other switch.
     Split,
 }
 

@@ -137,7 +137,7 @@ impl State {
             Prepared::Session { write, over } => next.end_session(rig, write, over),
         }
         if rig.setup.reduced {
-            next.forget_void(rig);
+            next.forget_stale(rig);
         }
         next
     }
@@ -371,7 +371,7 @@ impl State {
             }
         }
         if rig.setup.reduced {
-            next.forget_void(rig);
+            next.forget_stale(rig);
         }
         next
     }
@@ -400,9 +400,9 @@ impl State {
         }
     }
 
-    fn forget_void(&mut self, rig: &mut Rig) {
+    fn forget_stale(&mut self, rig: &mut Rig) {
         let mut net = std::mem::take(&mut self.net);
-        net.retain(|packet| !self.is_void(rig, *packet));
+        net.retain(|packet| !self.is_stale(rig, *packet));
         self.net = net;
     }
 
@@ -415,7 +415,8 @@ impl State {
         self.take(rig, rig.client(client), Input::Call(number as u8), Travel::Calling);
     }
 
-    /// How many were started, but for the first one; where a state was prepared, there may be one more.
+    /// How many were started, but for the first one; where a state was prepared, there may be one
+    /// more.
     fn switches(&self, rig: &Rig) -> u8 {
         let (all, left) = (rig.setup.budget, self.left);
         let prepared = u8::from(!rig.setup.prepared.is_empty());

@@ -1,4 +1,4 @@
-//! How packets travel: most are under way, and arrive in every order; some arrive at once.
+//! The travel of packets: most are under way, and arrive in every order; some arrive at once.
 
 use concord_wire::control::{CopyMessage, LeaseMessage, Membership, Message as _};
 use concord_wire::link::OP_ACK;
@@ -56,7 +56,7 @@ impl Sort {
             CopyMessage::Fetch { .. } | CopyMessage::Fetched { .. } => Sort::Periodic,
             CopyMessage::Resume { .. }
             | CopyMessage::Resumed { .. }
-            | CopyMessage::Apart { .. }
+            | CopyMessage::LogMismatch { .. }
             | CopyMessage::Ask { .. }
             | CopyMessage::Piece { .. } => Sort::Message,
         }
@@ -85,7 +85,8 @@ pub(super) enum Travel {
     Calling,
     /// Acknowledgements arrive at once, too: time passes.
     Waiting,
-    /// What replicas and the controller say to each other arrives at once, and to a switch its configuration.
+    /// What replicas and the controller say to each other arrives at once, and to a switch its
+    /// configuration.
     Changing,
     /// Everything arrives at once, in order: the rack starts.
     Starting,

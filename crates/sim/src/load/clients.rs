@@ -1,4 +1,4 @@
-//! What the clients ask for: so many operations at any time, and writes at a rate besides.
+//! The clients of a load: so many operations at any time, and writes at a rate besides.
 
 use concord_client::{Class, Client, Outcome, Request, SubmitError};
 use concord_core::machine::Deadline;

@@ -6,11 +6,11 @@ use concord_wire::link::Ack;
 use concord_wire::rpc::{Op, Packet, PacketMut, Repr};
 use concord_wire::{Flags, Kind};
 
-use super::setup::Apart;
+use super::setup::Separate;
 
-/// Takes the completion out of a write's reply. `None` if the packet carries none, or the completion
-/// gets lost: the packet alone says which.
-pub(super) fn part(apart: Apart, rng: &mut Rng, packet: &mut [u8]) -> Option<Vec<u8>> {
+/// Takes the completion out of a write's reply. `None` if the packet carries none, or the
+/// completion gets lost: the packet alone says which.
+pub(super) fn part(apart: Separate, rng: &mut Rng, packet: &mut [u8]) -> Option<Vec<u8>> {
     if concord_wire::kind(packet) != Ok(Kind::Store) {
         return None;
     }

@@ -267,8 +267,8 @@ impl<'a> Rack<'a> {
         leased >= answering && replicas().all(|r| r.phase() == Phase::Open) && self.is_spread()
     }
 
-    /// Whether the switch sends fast reads to every replica: VR's leader names a follower to it only
-    /// when it hears from it.
+    /// Whether the switch sends fast reads to every replica: VR's leader names a follower to it
+    /// only when it hears from it.
     fn is_spread(&self) -> bool {
         let Role::Switch(switch) = &self.hosts[SWITCH].role else { return false };
         let routes = switch.program().store().routes();
@@ -446,10 +446,10 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Sends the completions of a replica's replies apart, if they shall be, behind the replies. How
-    /// long that keeps the replica busy.
+    /// Sends the completions of a replica's replies apart, if they shall be, behind the replies.
+    /// How long that keeps the replica busy.
     fn part_completions(&mut self, node: usize, delay_ns: u64) -> u64 {
-        let Some(apart) = self.load.completions_apart else { return 0 };
+        let Some(apart) = self.load.completions_separate else { return 0 };
         if !(REPLICAS..REPLICAS + self.load.replicas).contains(&node) {
             return 0;
         }
@@ -465,7 +465,8 @@ impl<'a> Rack<'a> {
         parted * self.load.service.ack_ns
     }
 
-    /// Holds a replica's replies to writes back, for as long as a write takes that nobody is busy with.
+    /// Holds a replica's replies to writes back, for as long as a write takes that nobody is busy
+    /// with.
     fn hold_write_replies(&mut self, node: usize, delay_ns: u64) {
         let replicas = REPLICAS..REPLICAS + self.load.replicas;
         if self.load.write_wait_ns == 0 || !replicas.contains(&node) {
@@ -485,7 +486,7 @@ impl<'a> Rack<'a> {
 
     /// Sends a replica's COMMIT-ACKs apart, if they shall be, behind its acknowledgements.
     fn part_commit_acks(&mut self, node: usize) {
-        if !self.load.commit_acks_apart {
+        if !self.load.commit_acks_separate {
             return;
         }
         let told = &mut self.hosts[node].told;
@@ -518,7 +519,8 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// How long a record is in a log of others than the leader before it is executed (Little's law).
+    /// How long a record is in a log of others than the leader before it is executed (Little's
+    /// law).
     fn record_open_ns(&self, leader: usize) -> f64 {
         let replicas = REPLICAS..REPLICAS + self.load.replicas;
         let (mut all_ns, mut executed) = (0, 0);

@@ -1,4 +1,4 @@
-//! What is measured of a load.
+//! The measurements of a load.
 
 use std::collections::BTreeMap;
 
@@ -44,9 +44,11 @@ pub struct Measured {
     pub buckets: Vec<u64>,
     /// What the replicas counted, from the start on.
     pub replicas: ReplicaCounters,
-    /// How long a record is in another replica's log before it is executed there, on average, in ns.
+    /// How long a record is in another replica's log before it is executed there, on average, in
+    /// ns.
     pub record_open_ns: f64,
-    /// Reads that the one who orders the writes answered, of those that replicas did, from the start on.
+    /// Reads that the one who orders the writes answered, of those that replicas did, from the
+    /// start on.
     pub leader_reads_share: f64,
     /// Whatever the switch's program counted, by name, from its start on.
     pub counts: BTreeMap<&'static str, u64>,

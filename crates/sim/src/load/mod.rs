@@ -1,11 +1,11 @@
-//! How fast a rack is: the shipped machines at hosts that take their time, a good network, clients
+//! The speed of a rack: the shipped machines at hosts that take their time, a good network, clients
 //! that never rest. Throughput and latency are measured; histories are not recorded (that is what
 //! [`crate::run`] is for).
 //!
 //! A replica is one queue: each packet keeps it busy for the time that its kind takes. It tells its
-//! peers what it has got once its queue is empty, or after [`BATCH_PACKETS`], as the runtime does at
-//! the end of a batch. The switch is a pipeline: it delays packets and never queues. Clients take no
-//! time at all.
+//! peers what it has got once its queue is empty, or after [`BATCH_PACKETS`], as the runtime does
+//! at the end of a batch. The switch is a pipeline: it delays packets and never queues. Clients
+//! take no time at all.
 
 mod clients;
 mod completions;
@@ -19,7 +19,7 @@ use host::Rack;
 
 pub use concord_protocols::SlowReads;
 pub use measured::{Latency, Measured, Packets};
-pub use setup::{Apart, BATCH_PACKETS, Dies, Keys, Load};
+pub use setup::{BATCH_PACKETS, Dies, Keys, Load, Separate};
 
 /// The rack has opened its first epoch, and sessions are registered, within that time.
 const START_NS_MAX: Duration = 5 * SEC;
@@ -63,8 +63,9 @@ mod tests {
         measure(&load).unwrap()
     }
 
+    /// A chain reads as fast as its tail and harmonia as all of them.
     #[test]
-    fn a_chain_reads_as_fast_as_its_tail_and_harmonia_as_all_of_them() {
+    fn chain_reads_at_its_tail_and_harmonia_at_all() {
         let reads = Load { writes_permille: 0, outstanding: 192, ..Load::default() };
         let alone = quick(reads.clone().over(Protocol::Chain, false));
         assert!((alone.total() / 920_000.0 - 1.0).abs() < 0.02, "{}", alone.total());
@@ -82,7 +83,7 @@ mod tests {
         }
     }
 
-    /// docs/bugs.md, 3.
+    /// docs/internals/bugs.md, 3.
     #[test]
     fn bug_3_the_replicas_of_a_long_chain_write_at_the_same_time() {
         let load = Load {
@@ -96,8 +97,9 @@ mod tests {
         assert!((total / 800_000.0 - 1.0).abs() < 0.04, "{total}");
     }
 
+    /// Key groups are read at all replicas and the leader is spared while writes are pending.
     #[test]
-    fn key_groups_are_read_at_all_replicas_and_the_leader_is_spared_while_writes_are_pending() {
+    fn key_groups_are_read_at_all_replicas() {
         let load = |avoid_leader| {
             let key_groups = KeyGroupSettings { avoid_leader, ..KeyGroupSettings::DEFAULT };
             let of = Load { protocol: Protocol::Vr, program: Program::Flair, ..Load::default() };
@@ -114,7 +116,7 @@ mod tests {
 
     /// Figure 26b at a tenth of the rates, and queues that are weighed twenty times as often.
     #[test]
-    fn a_follower_that_is_slower_gets_fewer_reads_where_the_switch_balances_by_load() {
+    fn slower_follower_gets_fewer_reads() {
         let run = |load_awareness| {
             let key_groups =
                 KeyGroupSettings { load_awareness, run_bits: 0, ..KeyGroupSettings::DEFAULT };
@@ -180,24 +182,25 @@ mod tests {
         assert!((share - 0.18).abs() < 0.03, "{share}");
     }
 
+    /// Late completions keep objects dirty and lost ones leave strays.
     #[test]
-    fn late_completions_keep_objects_dirty_and_lost_ones_leave_strays() {
+    fn late_completions_and_strays() {
         let load = |apart, sweep_interval_ns| {
             quick(Load {
                 outstanding: 192,
                 keys: Keys::Uniform(20_000),
                 slots: 1_024,
-                completions_apart: Some(apart),
+                completions_separate: Some(apart),
                 sweep_interval_ns,
                 ..Load::default()
             })
         };
-        let in_time = load(Apart::default(), 5 * MS);
-        let late = load(Apart { delay_ns: 2 * MS, lost_ppm: 0 }, 5 * MS);
+        let in_time = load(Separate::default(), 5 * MS);
+        let late = load(Separate { delay_ns: 2 * MS, lost_ppm: 0 }, 5 * MS);
         // 120,000 writes a second for 2 ms are 240 more objects of 20,000.
         assert!(late.occupied > in_time.occupied + 100, "{} {}", late.occupied, in_time.occupied);
         assert!(late.replicas.reads_slow > 2 * in_time.replicas.reads_slow);
-        let lost = load(Apart { delay_ns: 0, lost_ppm: 200_000 }, SEC);
+        let lost = load(Separate { delay_ns: 0, lost_ppm: 200_000 }, SEC);
         assert_eq!(lost.switch.strays_swept, 0);
         assert!(lost.switch.strays_read > 50, "{:?}", lost.switch);
         assert!(lost.occupied > 2 * in_time.occupied, "{}", lost.occupied);
@@ -206,9 +209,9 @@ mod tests {
 
     #[test]
     fn commit_acks_apart_are_packets_of_the_leader() {
-        let load = |commit_acks_apart| {
+        let load = |commit_acks_separate| {
             let service = Service { ack_ns: 100, ..Load::default().service };
-            let load = Load { service, commit_acks_apart, ..Load::default() };
+            let load = Load { service, commit_acks_separate, ..Load::default() };
             let load = Load { writes_permille: 1_000, outstanding: 1, ..load };
             quick(load.over(Protocol::Vr, true))
         };

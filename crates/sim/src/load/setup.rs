@@ -47,10 +47,10 @@ impl Keys {
     }
 }
 
-/// Completions in packets of their own, not in the replies of writes (Harmonia §6.1: "piggybacked").
-/// Each costs who sends it as much time as an acknowledgement costs its receiver.
+/// Completions in packets of their own, not in the replies of writes (Harmonia §6.1:
+/// "piggybacked"). Each costs who sends it as much time as an acknowledgement costs its receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Apart {
+pub struct Separate {
     /// How long they are held back.
     pub delay_ns: Duration,
     /// How many of a million get lost.
@@ -99,9 +99,9 @@ pub struct Load {
     /// Shortest time before a client asks again, in ns.
     pub retry_min_ns: Duration,
     /// If completions do not come in the replies of writes.
-    pub completions_apart: Option<Apart>,
+    pub completions_separate: Option<Separate>,
     /// VR, NOPaxos: COMMIT-ACKs in packets of their own, not in PREPARE-OKs (§8.3: "piggybacked").
-    pub commit_acks_apart: bool,
+    pub commit_acks_separate: bool,
     /// VR, Raft: how a leader knows that it still leads when it answers a read alone.
     pub reads: SlowReads,
     /// Time from one chunk of the switch's sweep to the next, in ns.
@@ -168,8 +168,8 @@ impl Default for Load {
             writes_permille: 50,
             writes_per_second: 0,
             retry_min_ns: 20 * MS,
-            completions_apart: None,
-            commit_acks_apart: false,
+            completions_separate: None,
+            commit_acks_separate: false,
             reads: SlowReads::default(),
             sweep_interval_ns: 5 * MS,
             stuck_writes: 0,

@@ -44,12 +44,12 @@ pub(super) struct Host<B> {
     queue: VecDeque<Packet<B>>,
     busy: u32,
     /// Counts crashes: a service that began before one never ends.
-    pub(super) life: u16,
+    pub(super) incarnation: u16,
 }
 
 impl<B> Host<B> {
     pub(super) fn new(spec: HostSpec) -> Host<B> {
-        Host { spec, queue: VecDeque::new(), busy: 0, life: 0 }
+        Host { spec, queue: VecDeque::new(), busy: 0, incarnation: 0 }
     }
 
     fn service_ps(&self, kind: u8) -> u64 {
@@ -93,7 +93,7 @@ impl<B> Host<B> {
         let lost = self.queue.len() as u64;
         self.queue.clear();
         self.busy = 0;
-        self.life = self.life.wrapping_add(1);
+        self.incarnation = self.incarnation.wrapping_add(1);
         lost
     }
 }

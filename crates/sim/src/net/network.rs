@@ -31,7 +31,7 @@ pub enum NetEvent<B> {
         /// The host.
         host: HostIndex,
         /// The crashes of the host before the service began.
-        life: u16,
+        incarnation: u16,
         /// The packet.
         packet: Packet<B>,
     },
@@ -166,7 +166,9 @@ impl<B> Network<B> {
                 self.release(queue, port);
                 None
             }
-            NetEvent::Served { host, life, packet } => self.served(queue, host, life, packet),
+            NetEvent::Served { host, incarnation, packet } => {
+                self.served(queue, host, incarnation, packet)
+            }
         }
     }
 
@@ -261,7 +263,7 @@ impl<B> Network<B> {
                 return Some(Delivery { node: host.into(), packet });
             }
             Served::At(at, packet) => {
-                let event = NetEvent::Served { host, life: station.life, packet };
+                let event = NetEvent::Served { host, incarnation: station.incarnation, packet };
                 queue.schedule(Time(at), event.into());
             }
             Served::Waits => {}
@@ -274,16 +276,16 @@ impl<B> Network<B> {
         &mut self,
         queue: &mut EventQueue<E>,
         host: HostIndex,
-        life: u16,
+        incarnation: u16,
         packet: Packet<B>,
     ) -> Option<Delivery<B>> {
         let station = &mut self.stations[host.0 as usize];
-        if station.life != life {
+        if station.incarnation != incarnation {
             self.counters.lost_in_crash += 1;
             return None;
         }
         if let Some((packet, at)) = station.next(queue.now().0) {
-            queue.schedule(Time(at), NetEvent::Served { host, life, packet }.into());
+            queue.schedule(Time(at), NetEvent::Served { host, incarnation, packet }.into());
         }
         self.counters.delivered += 1;
         Some(Delivery { node: host.into(), packet })

@@ -1,4 +1,4 @@
-//! What travels.
+//! Packets of the network.
 
 use super::topology::HostIndex;
 

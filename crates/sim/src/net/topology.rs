@@ -1,4 +1,4 @@
-//! Who is wired to whom, and by which ports a host is reached.
+//! The wiring of a network, and the ports by which a host is reached.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What simulator and explorer know of FLAIR beside what its machines say themselves.
+//! FLAIR's packets as simulator and explorer know them, beyond the machines' own statements.
 
 use concord_switch::KeyGroupSettings;
 use concord_switch::flair::GROUP_BITS_MIN;
@@ -44,7 +44,8 @@ pub(crate) fn describe(kind: Kind, bytes: &[u8]) -> Result<(Topic, String), Wire
     Ok((topic, text))
 }
 
-/// What a packet is to the explorer's network. Replies are not hurried, since the switch checks them when they come.
+/// What a packet is to the explorer's network. Replies are not hurried, since the switch checks
+/// them when they come.
 pub(crate) fn sort(kind: Kind, bytes: &[u8]) -> Sort {
     if kind == Kind::FlairSession {
         return Sort::Session;

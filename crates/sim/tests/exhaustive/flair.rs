@@ -1,8 +1,10 @@
-//! FLAIR over Viewstamped Replication, and over Raft where both are alike. Heartbeats arrive at once; time that passes
-//! is long enough for the switch to repair groups that stay unstable, and to step down where its leader died.
+//! FLAIR over Viewstamped Replication, and over Raft where both are alike. Heartbeats arrive at
+//! once; time that passes is long enough for the switch to repair groups that stay unstable, and to
+//! step down where its leader died.
 //!
-//! A view change has more states than can be gone through, and the next session begins only once time has passed after it.
-//! So sessions begin from prepared states, in which the view has changed and what was said to switches is under way.
+//! A view change has more states than can be gone through, and the next session begins only once
+//! time has passed after it. So sessions begin from prepared states, in which the view has changed
+//! and what was said to switches is under way.
 
 use concord_core::{Guard, Guards};
 use concord_sim::explore::{Budget, Call, Over, Prepared, Setup, Write};
@@ -32,9 +34,10 @@ fn holds(name: &str, protocol: Protocol, scripts: Vec<Vec<Call>>, budget: Budget
     exactly(&name, Setup { budget, ..Setup::flair(protocol, scripts) }, states);
 }
 
-/// The session is over, and the next one begins: the first write was on its way to the leader, or its reply to the switch.
+/// The session is over, and the next one begins: the first write was on its way to the leader, or
+/// its reply to the switch.
 fn next_session(over: Over) -> Vec<Prepared> {
-    [Write::Numbered, Write::Executed].map(|write| Prepared::Session { write, over }).to_vec()
+    [Write::Sequenced, Write::Executed].map(|write| Prepared::Session { write, over }).to_vec()
 }
 
 fn begins(over: Over, scripts: Vec<Vec<Call>>, budget: Budget, states: usize) {
@@ -109,8 +112,8 @@ fn a_session_begins() {
     }
 }
 
-/// Racks whose leader is dead, and of which every choice of replicas missed the first write. There is a view change, time
-/// passes, a session begins.
+/// Racks whose leader is dead, and of which every choice of replicas missed the first write. There
+/// is a view change, time passes, a session begins.
 fn leaderless() -> Vec<Prepared> {
     (0..8).map(|missed| Prepared::Missed { missed, leader_dies: true }).collect()
 }
@@ -183,7 +186,8 @@ fn each_guard() {
     ));
 }
 
-/// The late reply to the third write of the session before comes while the third of this one is under way.
+/// The late reply to the third write of the session before comes while the third of this one is
+/// under way.
 #[test]
 fn what_is_of_another_session() {
     let prepared = next_session(Over::LeaderDied);
@@ -201,7 +205,8 @@ fn a_chunk_that_comes_late() {
     assert!(without(&[Guard::UploadOnce], setup));
 }
 
-/// Of these two either is enough: a follower that does not hold a group is not asked, and executes first what it is asked for.
+/// Of these two either is enough: a follower that does not hold a group is not asked, and executes
+/// first what it is asked for.
 #[test]
 fn matched_prefix_and_visibility_cover_each_other() {
     for scripts in [full(), two_writers()] {
@@ -211,7 +216,7 @@ fn matched_prefix_and_visibility_cover_each_other() {
     assert!(without(&[Guard::MatchedPrefix, Guard::Visibility], Setup::flair(Vr, short())));
 }
 
-/// docs/flair.md, "The check of replies is not what safety hangs on".
+/// docs/internals/flair.md, "The check of replies is not what safety hangs on".
 #[test]
 fn without_the_check_of_replies_no_state_is_wrong_either() {
     for scripts in [full(), two_writers(), all_keys()] {

@@ -130,7 +130,8 @@ fn dirty_set_and_drop_on_full_of_quorums() {
     }
 }
 
-/// Where a quorum is everybody and packets arrive in order, COMMIT-ACKs alone are enough, and their removal is caught.
+/// Where a quorum is everybody and packets arrive in order, COMMIT-ACKs alone are enough, and their
+/// removal is caught.
 #[test]
 fn commit_ack() {
     let budget = Budget { moments: 2, ..Budget::NOTHING };

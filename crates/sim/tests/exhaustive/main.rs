@@ -1,6 +1,6 @@
-//! Every interleaving of small racks (`concord_sim::explore`, docs/exhaustive.md): how many states
-//! there are, and that none is wrong; each guard removed, how it comes to a wrong one. Here: chain
-//! and primary-backup.
+//! Every interleaving of small racks (`concord_sim::explore`, docs/internals/exhaustive.md): how
+//! many states there are, and that none is wrong; each guard removed, how it comes to a wrong one.
+//! Here: chain and primary-backup.
 //!
 //! `CONCORD_EXPLORE=large` goes through larger ones, too; `CONCORD_EXPLORE=count` tells the numbers
 //! of states, for who changed what the machines send, instead of asserting them.

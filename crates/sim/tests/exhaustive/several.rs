@@ -1,5 +1,5 @@
-//! Requests of two objects, whose packets come round in the switch: a write of both is one moment, for reads of one
-//! and of both.
+//! Requests of two objects, whose packets come round in the switch: a write of both is one moment,
+//! for reads of one and of both.
 
 use concord_core::{Guard, Guards};
 use concord_sim::explore::{Budget, Call, Setup};

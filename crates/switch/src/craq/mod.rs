@@ -1,5 +1,5 @@
-//! Reads for CRAQ (Terrace and Freedman, 2009): any replica takes them, and asks the tail itself where
-//! it has to. Everything else is passed on. No register at all.
+//! Reads for CRAQ (Terrace and Freedman, 2009): any replica takes them, and asks the tail itself
+//! where it has to. Everything else is passed on. No register at all.
 
 use alloc::vec::Vec;
 
@@ -29,8 +29,8 @@ impl Craq {
         &self.store
     }
 
-    /// A read goes to any replica, unless it is of all keys: a cursor of one Redis server means nothing
-    /// to another, so one reader answers them.
+    /// A read goes to any replica, unless it is of all keys: a cursor of one Redis server means
+    /// nothing to another, so one reader answers them.
     #[inline]
     fn on_read(&mut self, hdr: &Repr, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
         let routes = self.store.routes.as_ref().ok_or(DropReason::Unconfigured)?;

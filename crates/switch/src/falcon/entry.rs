@@ -1,5 +1,5 @@
-//! What a slot of the queue holds, as words of the register arrays: a task that waits for an executor, or
-//! an executor that waits for a task.
+//! A slot of the queue, as words of the register arrays: a task that waits for an executor, or an
+//! executor that waits for a task.
 
 use concord_core::{Instant, SessionId, SwitchId};
 use concord_wire::Addr;
@@ -9,12 +9,13 @@ use concord_wire::falcon::{Asker, Assigned, CLASSES_MAX, Parameters, Task, TaskF
 pub(super) const TASK_WORDS: usize = 7;
 /// Words of an executor; the first ones.
 pub(super) const WAITER_WORDS: usize = 4;
-/// Their arrays' names. An executor's session is in `uid`, its request number and slot in `task`, its
-/// address in `client`, and until when it waits in `tdesc`.
+/// Their arrays' names. An executor's session is in `uid`, its request number and slot in `task`,
+/// its address in `client`, and until when it waits in `tdesc`.
 pub(super) const NAMES: [&str; TASK_WORDS] =
     ["uid", "task", "client", "tdesc", "parameters", "parameters", "tag"];
 
-/// Of `tdesc`: the lowest five bits of a byte are the length of the parameters, above them is the class.
+/// Of `tdesc`: the lowest five bits of a byte are the length of the parameters, above them is the
+/// class.
 const NEEDS_SHIFT: u32 = 32 + 5;
 const LENGTH: u8 = (1 << 5) - 1;
 

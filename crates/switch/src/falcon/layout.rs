@@ -13,11 +13,11 @@ pub const SLOTS_MAX: u32 = 1 << (ASIC.stage_sram_bytes / 8).ilog2();
 /// How add_ptr and retrieve_ptr are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
-    /// As the paper's Listings 1 to 3 have them: they move whether or not they may, and a later packet
-    /// sets them right. It overwrites tasks, and is here for the tests that show that.
+    /// As the paper's Listings 1 to 3 have them: they move whether or not they may, and a later
+    /// packet sets them right. It overwrites tasks, and is here for the tests that show that.
     Printed,
-    /// In two stages. Only add_ptr moves where it must not; what repairs it carries a generation, so
-    /// that it can be late, lost or doubled.
+    /// In two stages. Only add_ptr moves where it must not; what repairs it carries a generation,
+    /// so that it can be late, lost or doubled.
     Repair,
     /// Both in one cell of 64 bits, where each moves only if it may.
     Paired,
@@ -26,8 +26,8 @@ pub enum Form {
 /// The queues' size and form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLayout {
-    /// Slots in all, a power of two. Where there is more than one queue or priority, the first queue's lowest
-    /// priority has half of them, and the others equal parts of the rest.
+    /// Slots in all, a power of two. Where there is more than one queue or priority, the first
+    /// queue's lowest priority has half of them, and the others equal parts of the rest.
     pub slots: u32,
     /// Tasks that wait at most in a queue and priority, as far as it has slots; executors too.
     pub capacity: u32,
@@ -59,7 +59,8 @@ impl QueueLayout {
         self.queues as u32 * self.priorities as u32
     }
 
-    /// The slots of a queue's priority: a circular queue of its own. There is such a queue and priority.
+    /// The slots of a queue's priority: a circular queue of its own. There is such a queue and
+    /// priority.
     #[must_use]
     #[inline]
     pub(super) const fn ring(&self, queue: u8, priority: u8) -> Ring {

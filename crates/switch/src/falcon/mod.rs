@@ -1,17 +1,19 @@
-//! Falcon's scheduler: a circular queue of tasks in registers, from which each task goes to the next free
-//! executor (Falcon §3.3).
+//! Falcon's scheduler: a circular queue of tasks in registers, from which each task goes to the
+//! next free executor (Falcon §3.3).
 //!
 //! A JOB_SUBMISSION adds one task a pass and comes round for the next (§3.3.3). Its answer has each
-//! task's ticket, which is add_ptr as it was, and the tasks for which there was no room. A REQUEST takes the
-//! next task, or waits in the slot of its own ticket until a task gets the same one (late binding): a
-//! copy of the submission leaves as that executor's TASK_ASSIGNMENT. An executor that waited too long
-//! is passed over, and swept away by the control plane.
+//! task's ticket, which is add_ptr as it was, and the tasks for which there was no room. A REQUEST
+//! takes the next task, or waits in the slot of its own ticket until a task gets the same one (late
+//! binding): a copy of the submission leaves as that executor's TASK_ASSIGNMENT. An executor that
+//! waited too long is passed over, and swept away by the control plane.
 //!
-//! There is a queue for each class of executors, others for nodes, and four priorities in each: none blocks another.
-//! A submission and a request say which queue they are for. An executor of several classes asks one after the other,
-//! and may wait in all of them; that it gets a task from one leaves the others' as they are.
+//! There is a queue for each class of executors, others for nodes, and four priorities in each:
+//! none blocks another. A submission and a request say which queue they are for. An executor of
+//! several classes asks one after the other, and may wait in all of them; that it gets a task from
+//! one leaves the others' as they are.
 //!
-//! Read `pointers.rs` first, where the forms of add_ptr and retrieve_ptr are compared, then `stages.rs`.
+//! Read `pointers.rs` first, where the forms of add_ptr and retrieve_ptr are compared, then
+//! `stages.rs`.
 
 mod entry;
 mod layout;
@@ -59,7 +61,7 @@ pub enum DropReason {
     /// The switch has no configuration (yet, or any more).
     Unconfigured,
     /// It came round from the time of another switch id: its tickets are of a queue that is gone.
-    OtherLife,
+    OtherIncarnation,
     /// Nothing for a switch.
     Misdirected,
     /// It says not where its answer goes.
@@ -184,8 +186,8 @@ pub struct Falcon {
     /// `None` until there is a configuration.
     switch_id: Option<SwitchId>,
     stages: Stages,
-    /// The control plane's: by bit, the queues in which somebody may wait. Always the first one: in `repair`
-    /// retrieve_ptr may be ahead there, though nobody waits.
+    /// The control plane's: by bit, the queues in which somebody may wait. Always the first one: in
+    /// `repair` retrieve_ptr may be ahead there, though nobody waits.
     waiting_queues: u32,
     counters: FalconCounters,
 }
@@ -213,7 +215,7 @@ impl Falcon {
         match reason {
             DropReason::Malformed(_) => c.malformed += 1,
             DropReason::Unconfigured => c.dropped_unconfigured += 1,
-            DropReason::OtherLife => c.dropped_other_life += 1,
+            DropReason::OtherIncarnation => c.dropped_other_life += 1,
             DropReason::Misdirected => c.dropped_misdirected += 1,
             DropReason::NoAddress => c.dropped_no_address += 1,
             DropReason::Consumed => c.consumed += 1,
@@ -312,7 +314,8 @@ impl Falcon {
         Ok(Verdict::Recirculate { metadata: next.metadata(switch_id.0), size_bytes })
     }
 
-    /// The submission becomes its answer. §3.3.3: "The error message contains the list of tasks not added."
+    /// The submission becomes its answer. §3.3.3: "The error message contains the list of tasks not
+    /// added."
     #[inline]
     fn answer(
         &mut self,
@@ -468,8 +471,8 @@ impl Falcon {
         self.stages.pointers.peek(queue, priority)
     }
 
-    /// Tickets of a queue's priority that have no task, because an executor that waited was given it, and that are not
-    /// skipped yet.
+    /// Tickets of a queue's priority that have no task, because an executor that waited was given
+    /// it, and that are not skipped yet.
     #[must_use]
     pub fn skipped(&self, queue: u8, priority: u8) -> usize {
         let (add, retrieve) = self.stages.pointers.peek(queue, priority);
@@ -520,25 +523,29 @@ impl Falcon {
         self.stages.pointers.begin_at(add_ptr, retrieve_ptr);
     }
 
-    /// For explorers: all that the program's next steps depend on. Words of empty slots are not among it.
+    /// For explorers: all that the program's next steps depend on. Words of empty slots are not
+    /// among it.
     pub fn hash_state(&self, hasher: &mut impl Hasher) {
         self.switch_id.hash(hasher);
         self.stages.hash_state(hasher);
     }
 
-    /// For explorers: whether a packet that comes round with this was refused, since the queue was full.
+    /// For explorers: whether a packet that comes round with this was refused, since the queue was
+    /// full.
     #[must_use]
     pub fn is_refused(metadata: Metadata) -> bool {
         Round::of(metadata).0.full
     }
 
-    /// For explorers: whether a packet that comes round with this is done with the first task of its list.
+    /// For explorers: whether a packet that comes round with this is done with the first task of
+    /// its list.
     #[must_use]
     pub fn is_done_with_first(metadata: Metadata) -> bool {
         Round::of(metadata).0.pop
     }
 
-    /// The ticket of the executor that waits longest in a queue, and until when; at once, if nobody waits with it.
+    /// The ticket of the executor that waits longest in a queue, and until when; at once, if nobody
+    /// waits with it.
     fn head_of(&self, queue: u8) -> Option<(u32, Instant)> {
         let (add, retrieve) = self.stages.pointers.peek(queue, 0);
         let is_there = self.layout.form != Form::Printed && ahead(retrieve, add) > 0;
@@ -549,7 +556,8 @@ impl Falcon {
         Some((add, waiter.map_or(Instant(0), |words| Waiter::of(&words).until)))
     }
 
-    /// The executor whose wait ends first, of those that wait longest in their queues: its queue, its ticket, and when.
+    /// The executor whose wait ends first, of those that wait longest in their queues: its queue,
+    /// its ticket, and when.
     fn head(&self) -> Option<(u8, u32, Instant)> {
         let mut left = self.waiting_queues;
         let mut first: Option<(u8, u32, Instant)> = None;
@@ -601,7 +609,7 @@ impl SwitchProgram for Falcon {
         };
         let (round, since) = Round::of(ingress.metadata);
         if ingress.passes > 0 && since != switch_id.0 && self.guards.on(Guard::RoundSwitch) {
-            return self.drop(DropReason::OtherLife);
+            return self.drop(DropReason::OtherIncarnation);
         }
         let done = match op(bytes) {
             OP_SUBMIT => self.on_submit(ingress, switch_id, round, bytes),

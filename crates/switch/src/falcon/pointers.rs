@@ -1,24 +1,26 @@
-//! add_ptr and retrieve_ptr, each <round, index> in 32 bits, in their three forms (Falcon §3.3.2, §3.3.5).
+//! add_ptr and retrieve_ptr, each <round, index> in 32 bits, in their three forms (Falcon §3.3.2,
+//! §3.3.5).
 //!
-//! In [`Form::Paired`] there is a pair for each queue (a class of executors, or a node) and priority, the most urgent
-//! priority in the first stage. An executor takes from the first of its queue's priorities that has a task, and
-//! waits in the last one, the lowest. A task of a higher priority comes to its own stage first: it takes a ticket
-//! there, and if it then finds that an executor waits, that ticket has no task. The packet that hands the task over
-//! comes round and skips the ticket, if retrieve_ptr stands there: a late, doubled or lost one changes nothing, and an
-//! executor that comes to such a ticket asks again.
+//! In [`Form::Paired`] there is a pair for each queue (a class of executors, or a node) and
+//! priority, the most urgent priority in the first stage. An executor takes from the first of its
+//! queue's priorities that has a task, and waits in the last one, the lowest. A task of a higher
+//! priority comes to its own stage first: it takes a ticket there, and if it then finds that an
+//! executor waits, that ticket has no task. The packet that hands the task over comes round and
+//! skips the ticket, if retrieve_ptr stands there: a late, doubled or lost one changes nothing, and
+//! an executor that comes to such a ticket asks again.
 //!
-//! The paper lets retrieve_ptr run ahead of add_ptr when executors find nothing, and sets it back later.
-//! Here that is what waiting is: a request takes a ticket as a task does, and waits in its slot; the task
-//! that gets the same ticket finds it there. So a difference above 0 is tasks that wait, below 0 is
-//! executors that wait, and no request can miss the task that comes just then: both moves are one access
-//! each.
+//! The paper lets retrieve_ptr run ahead of add_ptr when executors find nothing, and sets it back
+//! later. Here that is what waiting is: a request takes a ticket as a task does, and waits in its
+//! slot; the task that gets the same ticket finds it there. So a difference above 0 is tasks that
+//! wait, below 0 is executors that wait, and no request can miss the task that comes just then:
+//! both moves are one access each.
 //!
 //! [`Form::Repair`] has two cells in two stages. A packet reads add_ptr first: a request then moves
-//! retrieve_ptr only as far as it may. A task moves add_ptr before it can know that the queue is full, so
-//! that add_ptr alone needs repair: the first task that finds it so notes the value it had (`is_repairing`),
-//! and until a repair has set it back every task recirculates and carries the repair itself. The note and
-//! the repair name add_ptr's generation, which the repair counts up: a late or a doubled one changes
-//! nothing, and the next task makes good a lost one.
+//! retrieve_ptr only as far as it may. A task moves add_ptr before it can know that the queue is
+//! full, so that add_ptr alone needs repair: the first task that finds it so notes the value it had
+//! (`is_repairing`), and until a repair has set it back every task recirculates and carries the
+//! repair itself. The note and the repair name add_ptr's generation, which the repair counts up: a
+//! late or a doubled one changes nothing, and the next task makes good a lost one.
 
 use alloc::vec::Vec;
 use core::hash::{Hash as _, Hasher};
@@ -80,8 +82,8 @@ pub(super) enum Pointers {
         is_repairing: RegisterArray<u64>,
     },
     Paired {
-        /// By stage, the most urgent priority first; in each a cell for each queue: add_ptr, retrieve_ptr. Never further
-        /// apart than the capacity. Executors wait in the last one.
+        /// By stage, the most urgent priority first; in each a cell for each queue: add_ptr,
+        /// retrieve_ptr. Never further apart than the capacity. Executors wait in the last one.
         levels: Vec<RegisterArray<u64>>,
     },
 }
@@ -253,9 +255,9 @@ impl Pointers {
     }
 }
 
-/// A priority above the lowest: only tasks are in its queue. A task takes a ticket here before it can know whether an
-/// executor waits; if one does, the ticket has no task, and a packet that comes round skips it. If that is late,
-/// whoever comes to the ticket asks again.
+/// A priority above the lowest: only tasks are in its queue. A task takes a ticket here before it
+/// can know whether an executor waits; if one does, the ticket has no task, and a packet that comes
+/// round skips it. If that is late, whoever comes to the ticket asks again.
 #[inline]
 fn urgent(
     level: &mut RegisterArray<u64>,
@@ -300,7 +302,8 @@ fn urgent(
     }
 }
 
-/// The lowest priority. Both pointers are in one cell: each moves if it may, and who moved knows what for.
+/// The lowest priority. Both pointers are in one cell: each moves if it may, and who moved knows
+/// what for.
 #[inline]
 fn paired(level: &mut RegisterArray<u64>, capacity: i32, phv: &mut Phv) {
     let ask = match (phv.ask, phv.priority) {
@@ -335,8 +338,8 @@ fn paired(level: &mut RegisterArray<u64>, capacity: i32, phv: &mut Phv) {
     (phv.ticket, phv.side, phv.handed) = (ticket, side, ticket);
 }
 
-/// A task of a higher priority, which has a ticket there or found no room: the executor that waits longest gets it,
-/// if one does.
+/// A task of a higher priority, which has a ticket there or found no room: the executor that waits
+/// longest gets it, if one does.
 #[inline]
 fn hand_urgent(level: &mut RegisterArray<u64>, phv: &mut Phv) {
     let waiter = level.port().access(&mut phv.pass, phv.queue.into(), |cell| {
@@ -383,7 +386,8 @@ fn repaired_add(add_ptr: &mut RegisterArray<u64>, guards: Guards, phv: &mut Phv)
     }
 }
 
-/// Stage 1: a request moves retrieve_ptr no further than the capacity ahead of the add_ptr that it saw.
+/// Stage 1: a request moves retrieve_ptr no further than the capacity ahead of the add_ptr that it
+/// saw.
 #[inline]
 fn repaired_retrieve(retrieve_ptr: &mut RegisterArray<u32>, capacity: i32, phv: &mut Phv) {
     let (ask, add) = (phv.ask, phv.add);
@@ -409,8 +413,8 @@ fn repaired_retrieve(retrieve_ptr: &mut RegisterArray<u32>, capacity: i32, phv: 
     }
 }
 
-/// Stage 2: whether add_ptr is its true value; the first task that found the queue full notes that it is
-/// not, from now on.
+/// Stage 2: whether add_ptr is its true value; the first task that found the queue full notes that
+/// it is not, from now on.
 #[inline]
 fn repaired_note(is_repairing: &mut RegisterArray<u64>, capacity: i32, phv: &mut Phv) {
     let (ask, add, generation) = (phv.ask, phv.add, phv.generation.wrapping_add(1));
@@ -438,8 +442,8 @@ fn repaired_note(is_repairing: &mut RegisterArray<u64>, capacity: i32, phv: &mut
         }
         Ask::Retrieve { may_wait } if phv.side == Side::Take => {
             let waiting = ahead(phv.add, phv.ticket);
-            // It moved by a value that was too high: the ticket has no task, and if nobody waits with it
-            // none will come of it.
+            // It moved by a value that was too high: the ticket has no task, and if nobody waits
+            // with it none will come of it.
             phv.side = match (waiting > 0, may_wait) {
                 (true, _) => Side::Take,
                 (false, true) if -waiting < capacity => Side::Wait,
@@ -481,7 +485,8 @@ fn printed_retrieve(retrieve_ptr: &mut RegisterArray<u32>, capacity: i32, phv: &
     match ask {
         Ask::Add => {
             phv.ticket = phv.add;
-            // §3.3.2: "If the difference is equal to or larger than the queue size, the queue is full."
+            // §3.3.2: "If the difference is equal to or larger than the queue size, the queue is
+            // full."
             let is_full = ahead(phv.add, phv.retrieve) >= capacity;
             phv.side = if is_full { Side::Full } else { Side::Put };
         }
@@ -490,7 +495,8 @@ fn printed_retrieve(retrieve_ptr: &mut RegisterArray<u32>, capacity: i32, phv: &
     }
 }
 
-/// Listing 1, lines 9 and 19: read_and_set of the flags; Listing 3, lines 10 and 14: they are cleared.
+/// Listing 1, lines 9 and 19: read_and_set of the flags; Listing 3, lines 10 and 14: they are
+/// cleared.
 fn printed_flags(
     is_repairing_add_ptr: &mut RegisterArray<u8>,
     is_repairing_retrieve_ptr: &mut RegisterArray<u8>,

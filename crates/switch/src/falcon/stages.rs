@@ -1,4 +1,5 @@
-//! The pipeline, stage by stage: what a packet carries from one to the next, and what it does in each.
+//! The pipeline, stage by stage: what a packet carries from one to the next, and what it does in
+//! each.
 //!
 //! | stage | arrays |
 //! |---|---|
@@ -98,7 +99,8 @@ pub(super) struct Phv {
     pub(super) ticket: u32,
     /// Its slot.
     slot: u32,
-    /// For the owner of a task that is handed to an executor: a ticket that retrieve_ptr has passed, or soon has.
+    /// For the owner of a task that is handed to an executor: a ticket that retrieve_ptr has
+    /// passed, or soon has.
     pub(super) handed: u32,
     /// The pointers as they were when it came by: add_ptr's true value.
     pub(super) add: u32,
@@ -189,7 +191,8 @@ impl Stages {
         for stage in 0..WORD_STAGE {
             self.stage(stage, phv);
         }
-        // All stages of words at once: what a packet does in them does not change from one to the next.
+        // All stages of words at once: what a packet does in them does not change from one to the
+        // next.
         let Some((writes, count)) = phv.side.words() else { return };
         for (array, word) in self.words.iter_mut().zip(&mut phv.words).take(count) {
             array.port().access(&mut phv.pass, phv.slot, |cell| {

@@ -66,7 +66,8 @@ fn stage_by_stage_is_the_same_as_one_packet_after_another() {
                 let mut phv = draw();
                 one_by_one.run(&mut phv);
                 wanted.push(outcome(&phv));
-                // Each packet in the pipe goes on by a stage, the one that came first before the others.
+                // Each packet in the pipe goes on by a stage, the one that came first before the
+                // others.
                 in_the_pipe.push((0, again()));
                 for (stage, phv) in &mut in_the_pipe {
                     pipelined.stage(*stage, phv);
@@ -91,8 +92,8 @@ fn stage_by_stage_is_the_same_as_one_packet_after_another() {
     }
 }
 
-/// An ASIC's pipe keeps the packets' order in every stage. Cores do not: one that takes the next ticket goes
-/// on before the one that has the ticket before.
+/// An ASIC's pipe keeps the packets' order in every stage. Cores do not: one that takes the next
+/// ticket goes on before the one that has the ticket before.
 #[test]
 fn several_cores_strand_a_task() {
     let mut stages = stages(Form::Paired);
@@ -113,8 +114,8 @@ fn several_cores_strand_a_task() {
     assert_eq!(stages.occupied().0, [0]);
 }
 
-/// Tasks that found the queue full have moved add_ptr too far, and it is not set back yet: what those who ask wait for
-/// is reckoned from its true value.
+/// Tasks that found the queue full have moved add_ptr too far, and it is not set back yet: what
+/// those who ask wait for is reckoned from its true value.
 #[test]
 fn no_more_wait_than_there_are_slots_while_add_ptr_is_too_high() {
     let mut stages = stages(Form::Repair);

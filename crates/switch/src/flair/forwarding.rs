@@ -1,10 +1,12 @@
-//! The forwarding logic (Figure 15): a bitmap of followers, and whether the leader is to be spared, name an
-//! entry of the translation table. A hash of the request picks one of the entry's rows, which gives a place in
-//! the ring of those that may be chosen, and the attempt moves on from there: so a retry goes to another
-//! replica, whatever the weights are (trap T21). Only the control plane writes the tables.
+//! The forwarding logic (Figure 15): a bitmap of followers, and whether the leader is to be spared,
+//! name an entry of the translation table. A hash of the request picks one of the entry's rows,
+//! which gives a place in the ring of those that may be chosen, and the attempt moves on from
+//! there: so a retry goes to another replica, whatever the weights are (trap T21). Only the control
+//! plane writes the tables.
 //!
-//! Each replica has as many rows of an entry as its weight says (§4.4.2, "Follower load awareness"), and at
-//! least one. Weights change how often a replica is chosen, never who may be: that is the bitmap's.
+//! Each replica has as many rows of an entry as its weight says (§4.4.2, "Follower load
+//! awareness"), and at least one. Weights change how often a replica is chosen, never who may be:
+//! that is the bitmap's.
 
 use alloc::vec::Vec;
 
@@ -29,13 +31,13 @@ pub(super) const EVEN: Weights = [1; REPLICAS_MAX];
 /// The tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Forwarding {
-    /// What the tables were made of: each bit's address, if its replica is heard, the leader's bit, and
-    /// the weights.
+    /// What the tables were made of: each bit's address, if its replica is heard, the leader's bit,
+    /// and the weights.
     addrs: Vec<Option<Addr>>,
     leader: usize,
     weights: Weights,
-    /// [`ROWS`] for each bitmap of so many replicas, and the same once more without the leader: places in
-    /// the entry's ring.
+    /// [`ROWS`] for each bitmap of so many replicas, and the same once more without the leader:
+    /// places in the entry's ring.
     rows: Vec<u8>,
     /// [`RING`] for each entry: the bits that may be chosen, in turn.
     rings: Vec<u8>,
@@ -94,8 +96,8 @@ impl Forwarding {
     }
 }
 
-/// How many of [`ROWS`] each gets, in proportion to its weight, the remainders to the largest; at least one.
-/// One without weight counts as one of the least.
+/// How many of [`ROWS`] each gets, in proportion to its weight, the remainders to the largest; at
+/// least one. One without weight counts as one of the least.
 fn shares(weights: &[u16]) -> Vec<usize> {
     let weights: Vec<usize> = weights.iter().map(|weight| usize::from((*weight).max(1))).collect();
     let spare = ROWS - weights.len();
@@ -110,9 +112,10 @@ fn shares(weights: &[u16]) -> Vec<usize> {
     shares
 }
 
-/// [`ROWS`] places, each as often as its share says, in an order that is drawn once and for all. The hash is
-/// linear: a client's consecutive requests reach the rows of a half of all that a parity tells apart. In turns,
-/// a replica of three would have up to two thirds more or less of such a half than its share.
+/// [`ROWS`] places, each as often as its share says, in an order that is drawn once and for all.
+/// The hash is linear: a client's consecutive requests reach the rows of a half of all that a
+/// parity tells apart. In turns, a replica of three would have up to two thirds more or less of
+/// such a half than its share.
 fn scattered(shares: &[usize]) -> Vec<u8> {
     let of = |(place, rows): (u8, &usize)| core::iter::repeat_n(place, *rows);
     let mut places: Vec<u8> = (0..).zip(shares).flat_map(of).collect();
@@ -172,9 +175,10 @@ mod tests {
         }
     }
 
-    /// What a hash unit computes of consecutive numbers leaves out the rows of one parity of some of its bits.
+    /// What a hash unit computes of consecutive numbers leaves out the rows of one parity of some
+    /// of its bits.
     #[test]
-    fn each_follower_gets_about_its_share_of_every_half_that_a_parity_tells_apart() {
+    fn followers_share_every_parity_half() {
         for count in 2..=3u16 {
             let rows = chosen(&filled(count, &[]), u8::MAX, false);
             for (parity, node) in (1..256u32).flat_map(|p| (0..count).map(move |node| (p, node))) {
@@ -211,8 +215,9 @@ mod tests {
         }
     }
 
+    /// Who is to get double the load has double the rows.
     #[test]
-    fn section_4_4_2_who_is_to_get_double_the_load_has_double_the_rows() {
+    fn section_4_4_2_double_load_has_double_rows() {
         let forwarding = weighed(3, &[], &[200, 100, 100, 9, 9, 9, 9, 9]);
         let rows = chosen(&forwarding, 0b111, false);
         assert_eq!([0, 1, 2].map(|node| share(&rows, node)), [128, 64, 64]);

@@ -1,4 +1,5 @@
-//! What the program is told: how many key groups, how long without a heartbeat, how reads are balanced.
+//! The program's configuration: how many key groups, how long without a heartbeat, how reads are
+//! balanced.
 
 use core::fmt;
 
@@ -14,22 +15,24 @@ pub const GROUP_BITS_MIN: u8 = 6;
 /// What the program is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyGroupSettings {
-    /// Key groups, as a power of two: the most significant bits of an object id that name its group.
+    /// Key groups, as a power of two: the most significant bits of an object id that name its
+    /// group.
     pub group_bits: u8,
-    /// Width of the counter in a sequence number, in bits; fewer than 32 to test its end (trap T20).
+    /// Width of the counter in a sequence number, in bits; fewer than 32 to test its end (trap
+    /// T20).
     pub counter_bits: u8,
     /// Reads of a client that go to one follower in a row, as a power of two.
     pub run_bits: u8,
     /// switch_stepdown: how old the probe in the last heartbeat may be, in ns.
     pub stepdown_ns: Duration,
-    /// Leader avoidance (§4.4.2): while a write is pending, the leader gets no read that a follower can
-    /// answer.
+    /// Leader avoidance (§4.4.2): while a write is pending, the leader gets no read that a follower
+    /// can answer.
     pub avoid_leader: bool,
-    /// Follower load awareness (§4.4.2): reads are shared by weights, which the leader computes of the
-    /// replicas' queues; else all replicas get as many.
+    /// Follower load awareness (§4.4.2): reads are shared by weights, which the leader computes of
+    /// the replicas' queues; else all replicas get as many.
     pub load_awareness: bool,
-    /// Time from one look at the unstable groups to the next, in ns. One that is seen twice with the same
-    /// number is repaired.
+    /// Time from one look at the unstable groups to the next, in ns. One that is seen twice with
+    /// the same number is repaired.
     pub repair_interval_ns: Duration,
 }
 
@@ -57,7 +60,8 @@ impl KeyGroupSettings {
         (((1u64) << self.counter_bits) - 1) as u32
     }
 
-    /// Trap T20: the number at which a successor of the switch id, and with it another session, is asked for.
+    /// Trap T20: the number at which a successor of the switch id, and with it another session, is
+    /// asked for.
     pub(super) const fn ask_at(&self) -> u32 {
         self.counter_max() - self.counter_max() / 16
     }

@@ -1,5 +1,6 @@
-//! FLAIR's switch program (the thesis' chapter 4): which key groups are stable, and which replicas hold
-//! them. Reads of stable groups go to followers, whose replies are checked; all else goes to the leader.
+//! FLAIR's switch program (the thesis' chapter 4): which key groups are stable, and which replicas
+//! hold them. Reads of stable groups go to followers, whose replies are checked; all else goes to
+//! the leader.
 //!
 //! The steps of Figure 17, and where they are:
 //! 1. the session's cells are read (stages 0 to 2), first of all in every pass;
@@ -7,19 +8,20 @@
 //! 3. the request is validated: its session, and the age of the last heartbeat (`registers.rs`);
 //! 4. a write takes the next `session_seq_num` (stage 2);
 //! 5. a reply to a write is compared with its group's `seq_num` (stage 3);
-//! 6. the key group array (stages 3 to 6): a write makes its group unstable, the reply to the last one
-//!    stable; a read looks at it. Writes of all keys have cells of their own (trap T13);
+//! 6. the key group array (stages 3 to 6): a write makes its group unstable, the reply to the last
+//!    one stable; a read looks at it. Writes of all keys have cells of their own (trap T13);
 //! 7. and 8. a read's group is stable, or it goes to the leader;
 //! 9. a follower's reply is checked: the group has the number that the read was stamped with;
-//! 10. the forwarding logic picks a follower (`forwarding.rs`), where load awareness is on by the weights that
-//!     the leader computes;
+//! 10. the forwarding logic picks a follower (`forwarding.rs`), where load awareness is on by the
+//!     weights that the leader computes;
 //! 11. to the leader: writes, reads of unstable groups, reads whose reply is stale;
 //! 12. to the client: replies;
 //! 13. the header's fields are filled in, and the packet is made one of the other kind.
 //!
 //! **The switch steps down by the packet's time**: a packet that comes later than `switch_stepdown`
-//! after the probe that the leader's last heartbeat echoed is dropped (trap T26). The paper's switch is inactive from
-//! then on. Here the session goes on with the next heartbeat: nothing has passed meanwhile, so all cells hold.
+//! after the probe that the leader's last heartbeat echoed is dropped (trap T26). The paper's
+//! switch is inactive from then on. Here the session goes on with the next heartbeat: nothing has
+//! passed meanwhile, so all cells hold.
 //!
 //! **Requests of several objects** count as requests of all keys.
 
@@ -48,7 +50,7 @@ use crate::store::{self, Store, row};
 
 use forwarding::Forwarding;
 pub use layout::{FlairError, GROUP_BITS_MAX, GROUP_BITS_MIN, KeyGroupSettings};
-use registers::{At, Concerns, Numbered, ReadPass, Registers, Replied};
+use registers::{At, Concerns, ReadPass, Registers, Replied, Sequenced};
 use upload::{Repair, Upload, UploadCounters, confirmation};
 
 /// Why a packet ends at the switch. Each is counted.
@@ -155,7 +157,8 @@ impl Flair {
         }
     }
 
-    /// Which switch this is: its own packets have its id, those of a rack before have another one (trap T28).
+    /// Which switch this is: its own packets have its id, those of a rack before have another one
+    /// (trap T28).
     fn switch_id(&self) -> SwitchId {
         self.store.routes().map_or(SwitchId(0), |routes| routes.switch_id)
     }
@@ -194,9 +197,9 @@ impl Flair {
         let (at, counter_max) = (self.at(ingress.at), self.settings.counter_max());
         let mut packet = PacketMut::enter(bytes).map_err(store::DropReason::Malformed)?;
         let (sid, counter) = match self.registers.ports().write(at, concerns, counter_max) {
-            Numbered::Number(sid, counter) => (sid, counter),
-            Numbered::NoSession => return Err(DropReason::NoSession),
-            Numbered::Exhausted => return Err(store::DropReason::SeqExhausted.into()),
+            Sequenced::Number(sid, counter) => (sid, counter),
+            Sequenced::NoSession => return Err(DropReason::NoSession),
+            Sequenced::Exhausted => return Err(store::DropReason::SeqExhausted.into()),
         };
         match concerns {
             Concerns::Group(_) => self.counters.writes_of_group += 1,
@@ -466,8 +469,8 @@ impl SwitchProgram for Flair {
         }
     }
 
-    /// A session does not span views, so another view's configuration ends it. Within a view it says who
-    /// is heard.
+    /// A session does not span views, so another view's configuration ends it. Within a view it
+    /// says who is heard.
     fn install(&mut self, _: Now, config: &Config) -> Result<Option<Injection>, Refused> {
         let head = config.head().ok_or(Refused)?.node;
         if config.members.len() > REPLICAS_MAX {

@@ -9,8 +9,8 @@ use concord_wire::flair::{CaughtUp, Followers, Group, Sid};
 use super::layout::KeyGroupSettings;
 
 /// The arrays, in stage order. Those of one cell are the session array's: a group of replicas has a
-/// program of its own, so that there is one entry. `all_*` is what the key group array has for one group,
-/// for writes of all keys (trap T13).
+/// program of its own, so that there is one entry. `all_*` is what the key group array has for one
+/// group, for writes of all keys (trap T13).
 #[derive(Clone, Debug)]
 pub(super) struct Registers {
     /// session_id; 0 before the first.
@@ -37,8 +37,8 @@ pub(super) struct Registers {
     /// Whose logs are the leader's up to `log_idx`.
     consistent_followers: RegisterArray<u8>,
     all_consistent_followers: RegisterArray<u8>,
-    /// Up to where the log of each of `caught_up_followers` is the leader's, as the last heartbeat said: what a key group
-    /// says of its own holders is older.
+    /// Up to where the log of each of `caught_up_followers` is the leader's, as the last heartbeat
+    /// said: what a key group says of its own holders is older.
     caught_up_idx: RegisterArray<u64>,
     caught_up_followers: RegisterArray<u8>,
 }
@@ -71,7 +71,8 @@ pub(super) struct Session {
     pub(super) is_live: bool,
 }
 
-/// What a read, or a reply to one, finds of its group: of the group's own cells and those of all keys.
+/// What a read, or a reply to one, finds of its group: of the group's own cells and those of all
+/// keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReadPass {
     pub(super) session: Session,
@@ -88,7 +89,7 @@ pub(super) struct ReadPass {
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Numbered {
+pub(super) enum Sequenced {
     /// It has this number.
     Number(Sid, u32),
     /// The session is not live.
@@ -306,8 +307,8 @@ impl At {
 }
 
 impl PacketPorts<'_> {
-    /// A heartbeat's pass (§4.3.6): the probe that it echoes counts, not when it came (trap T26); one that was overtaken
-    /// says nothing of who has caught up. Gives the session.
+    /// A heartbeat's pass (§4.3.6): the probe that it echoes counts, not when it came (trap T26);
+    /// one that was overtaken says nothing of who has caught up. Gives the session.
     #[inline]
     pub(super) fn heartbeat(
         self,
@@ -335,36 +336,36 @@ impl PacketPorts<'_> {
 
     /// A write's pass: it is numbered, and what it concerns is not stable any more.
     #[inline]
-    pub(super) fn write(self, at: At, concerns: Concerns, counter_max: u32) -> Numbered {
+    pub(super) fn write(self, at: At, concerns: Concerns, counter_max: u32) -> Sequenced {
         let mut pass = Pass::begin();
         let sid = Sid(self.session_id.access(&mut pass, 0, |id| *id));
         let heartbeat = self.heartbeat_tstamp.access(&mut pass, 0, |tstamp| *tstamp);
         let is_active = self.is_active.access(&mut pass, 0, |active| *active == 1);
         if !is_active || !at.is_fresh(heartbeat) {
-            return Numbered::NoSession;
+            return Sequenced::NoSession;
         }
         let next = self.session_seq_num.access(&mut pass, 0, |seq| {
             let is_left = *seq < counter_max;
             *seq += u32::from(is_left);
             is_left.then_some(*seq)
         });
-        let Some(next) = next else { return Numbered::Exhausted };
+        let Some(next) = next else { return Sequenced::Exhausted };
         self.is_pending.access(&mut pass, 0, |pending| *pending = 1);
         let (seq_num, is_stable, index) = match concerns {
             Concerns::Group(group) => (self.seq_num, self.is_stable, group),
             Concerns::All => (self.all_seq_num, self.all_is_stable, 0),
-            Concerns::Nothing => return Numbered::Number(sid, next),
+            Concerns::Nothing => return Sequenced::Number(sid, next),
         };
         seq_num.access(&mut pass, index, |seq| *seq = next);
         let was_stable = is_stable.access(&mut pass, index, core::mem::take);
         if was_stable == 1 {
             self.unstable.access(&mut pass, 0, |n| *n += 1);
         }
-        Numbered::Number(sid, next)
+        Sequenced::Number(sid, next)
     }
 
-    /// The pass of a reply to a write: what the write concerned is stable, if it was the last one. The
-    /// session of the number is checked if `checks_session`.
+    /// The pass of a reply to a write: what the write concerned is stable, if it was the last one.
+    /// The session of the number is checked if `checks_session`.
     #[inline]
     pub(super) fn write_reply(
         self,
@@ -409,7 +410,8 @@ impl PacketPorts<'_> {
         Replied::Stable
     }
 
-    /// The pass of a read, or of a reply to one. What holds for all keys is left out unless `with_all`.
+    /// The pass of a read, or of a reply to one. What holds for all keys is left out unless
+    /// `with_all`.
     #[inline]
     pub(super) fn read(self, at: At, group: u32, with_all: bool) -> ReadPass {
         let mut pass = Pass::begin();

@@ -1,5 +1,5 @@
-//! What the switch's own processor does: it takes a session's start (§4.3.5) and weights (§4.4.2) from the leader, and repairs
-//! groups whose write or reply was lost (§4.3.6, "Packet Loss").
+//! The work of the switch's own processor: it takes a session's start (§4.3.5) and weights (§4.4.2)
+//! from the leader, and repairs groups whose write or reply was lost (§4.3.6, "Packet Loss").
 
 use alloc::vec::Vec;
 
@@ -26,7 +26,8 @@ pub(super) struct Upload {
     /// Which chunks are here.
     chunks: Vec<bool>,
     is_active: bool,
-    /// How reads are shared by now, and the ordinal of these weights; even, and 0, until some are told.
+    /// How reads are shared by now, and the ordinal of these weights; even, and 0, until some are
+    /// told.
     weights: Weights,
     round: u32,
 }
@@ -75,7 +76,8 @@ impl Upload {
         &self.weights
     }
 
-    /// Takes a message of the leader, and gives what is done. Weights are wanted if `load_awareness`.
+    /// Takes a message of the leader, and gives what is done. Weights are wanted if
+    /// `load_awareness`.
     pub(super) fn take(
         &mut self,
         message: &SessionMessage,
@@ -175,15 +177,16 @@ pub(super) fn confirmation(to: &SessionMessage, step: Step, at: Instant) -> Inje
     Injection::new(&packet)
 }
 
-/// Groups that stay unstable: seen twice with the same number, one gets a numbered no-op, whose reply
-/// makes it stable.
+/// Groups that stay unstable: seen twice with the same number, one gets a numbered no-op, whose
+/// reply makes it stable.
 #[derive(Clone, Debug)]
 pub(super) struct Repair {
     addr: Addr,
     interval_ns: Duration,
     /// How far an object id is shifted to give its group.
     shift: u32,
-    /// The number that each unstable group had at the last look, all keys last; `None` if it was stable.
+    /// The number that each unstable group had at the last look, all keys last; `None` if it was
+    /// stable.
     seen: Vec<Option<u32>>,
     /// The next group to look at.
     next: u32,

@@ -1,5 +1,5 @@
-//! Plain forwarding: writes to who orders them, reads to who answers them, or to whom their client has chosen, replies to
-//! their clients. No register at all.
+//! Plain forwarding: writes to who orders them, reads to who answers them, or to whom their client
+//! has chosen, replies to their clients. No register at all.
 
 use alloc::vec::Vec;
 
@@ -132,8 +132,9 @@ mod tests {
         (to, Packet::parse(&bytes).unwrap().repr().reason)
     }
 
+    /// A read goes to the member that its client chose and all else to the leader.
     #[test]
-    fn a_read_goes_to_the_member_that_its_client_chose_and_all_else_to_the_leader() {
+    fn chosen_member_reads_else_the_leader() {
         let mut program = of_three();
         let read = |node| Repr { flags: Flags::CHOSEN, node: NodeId(node), ..Repr::new(Op::Read) };
         assert_eq!(sent(&mut program, &read(3)), (Some(addr(3)), Reason::None));

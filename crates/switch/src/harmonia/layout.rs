@@ -1,5 +1,5 @@
-//! What the programs for replicas are told: the size of their registers, and how often their control plane
-//! looks after them.
+//! The configuration of programs for replicas: the size of their registers, and how often their
+//! control plane looks after them.
 
 use core::fmt;
 
@@ -24,8 +24,8 @@ pub struct Layout {
     pub slots: u32,
     /// Width of the sequence counter in bits; fewer than 32 to test its end (trap T20).
     pub counter_bits: u8,
-    /// Reads of a client that go to one replica in a row, as a power of two: a train of them is then
-    /// one train to few replicas and not a short one to each.
+    /// Reads of a client that go to one replica in a row, as a power of two: a train of them is
+    /// then one train to few replicas and not a short one to each.
     pub run_bits: u8,
 }
 

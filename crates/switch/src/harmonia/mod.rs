@@ -46,8 +46,8 @@ pub use watch::View;
 use watch::Watch;
 pub(crate) use watch::noop;
 
-/// From that attempt on a write that finds no slot is of all keys, which needs none: others may have the slots
-/// that it could take for as long as they go on.
+/// From that attempt on a write that finds no slot is of all keys, which needs none: others may
+/// have the slots that it could take for as long as they go on.
 const OVERDUE_ATTEMPT: u16 = 3;
 
 /// What becomes of a write that finds no slot (Harmonia §7.2).
@@ -300,8 +300,8 @@ impl SwitchProgram for Harmonia {
         if kind == Kind::Store { Takes::Data } else { Takes::Nothing }
     }
 
-    /// A new switch id starts with empty registers (§6.3), and with a no-op: without its completion no
-    /// read is fast, if nobody writes (trap T18).
+    /// A new switch id starts with empty registers (§6.3), and with a no-op: without its completion
+    /// no read is fast, if nobody writes (trap T18).
     fn install(&mut self, now: Now, config: &Config) -> Result<Option<Injection>, Refused> {
         let is_new = self.store.install(config)?;
         if is_new {

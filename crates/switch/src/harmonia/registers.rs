@@ -49,8 +49,8 @@ static UNITS: [Crc32; TABLE_STAGES_MAX as usize] = {
     units
 };
 
-/// Where `obj_id` lives in stage `stage` of the dirty set, to be cut to its width: by another polynomial
-/// in each, so that objects which collide in one do not in the next (§7.1).
+/// Where `obj_id` lives in stage `stage` of the dirty set, to be cut to its width: by another
+/// polynomial in each, so that objects which collide in one do not in the next (§7.1).
 #[must_use]
 #[inline]
 pub fn cell_index(stage: usize, obj_id: ObjectId) -> u32 {
@@ -175,8 +175,8 @@ fn enter(
     last_committed: u32,
 ) -> Slot {
     for (stage, port) in (0..).zip(dirty_set) {
-        // An empty cell's counter is 0, so that it counts as stray. The object's own cell holds a lower
-        // number, but where a write of several objects was overtaken and keeps its number.
+        // An empty cell's counter is 0, so that it counts as stray. The object's own cell holds a
+        // lower number, but where a write of several objects was overtaken and keeps its number.
         let found = port.access(pass, cell_index(stage, obj_id), |c| {
             let was = *c;
             let own = object(was) == obj_id.0;
@@ -206,8 +206,8 @@ pub(super) struct PacketPorts<'a> {
 }
 
 impl PacketPorts<'_> {
-    /// A WRITE's pass: its number, and its slot. `None` if there are no numbers left. One that is `is_overdue`
-    /// is of all keys if it finds no slot.
+    /// A WRITE's pass: its number, and its slot. `None` if there are no numbers left. One that is
+    /// `is_overdue` is of all keys if it finds no slot.
     #[inline]
     pub(super) fn write(
         self,
@@ -234,9 +234,10 @@ impl PacketPorts<'_> {
         Some((seq, taken))
     }
 
-    /// Another pass of a WRITE that has its number: the slot of one more of its objects. Where it was
-    /// overtaken, so that who orders has seen a higher number by now, it gets a new one and is of all keys
-    /// from here on; unless it `keeps` its number, since whoever orders waits for it (NOPaxos).
+    /// Another pass of a WRITE that has its number: the slot of one more of its objects. Where it
+    /// was overtaken, so that who orders has seen a higher number by now, it gets a new one and is
+    /// of all keys from here on; unless it `keeps` its number, since whoever orders waits for it
+    /// (NOPaxos).
     pub(super) fn enter_further(
         self,
         obj_id: ObjectId,

@@ -1,17 +1,18 @@
-//! Requests of several objects: a register array is touched once in a pass, so each object takes a pass of
-//! its own. The packet comes round until the last one.
+//! Requests of several objects: a register array is touched once in a pass, so each object takes a
+//! pass of its own. The packet comes round until the last one.
 //!
-//! A write has one number, which it gets in its first pass, and goes on when all its objects are in the
-//! dirty set. Where one finds no slot the write is dropped, and what was entered turns stray. Other writes
-//! pass in between: who orders takes numbers in their order, and would refuse one that was overtaken.
-//! So it gets a new number, and is of all keys (trap T13), which takes no further pass.
+//! A write has one number, which it gets in its first pass, and goes on when all its objects are in
+//! the dirty set. Where one finds no slot the write is dropped, and what was entered turns stray.
+//! Other writes pass in between: who orders takes numbers in their order, and would refuse one that
+//! was overtaken. So it gets a new number, and is of all keys (trap T13), which takes no further
+//! pass.
 //!
-//! A write that is tried again is of all keys from its first pass on: where its own objects share a slot,
-//! or the dirty set is full of others, it would find no room again and again.
+//! A write that is tried again is of all keys from its first pass on: where its own objects share a
+//! slot, or the dirty set is full of others, it would find no room again and again.
 //!
-//! A read is fast only if each of its objects is clean in its pass. The last-committed point is that of
-//! the last pass: a write of a later object that completed meanwhile must be seen, and all that an
-//! earlier object was clean of is below it as well.
+//! A read is fast only if each of its objects is clean in its pass. The last-committed point is
+//! that of the last pass: a write of a later object that completed meanwhile must be seen, and all
+//! that an earlier object was clean of is below it as well.
 
 use concord_core::{Guard, Seq};
 use concord_pisa::Metadata;

@@ -1,6 +1,6 @@
-//! What the switch's own processor does for the dirty set: it keeps completions coming (trap T18) and
-//! sweeps (trap T19). It reads the registers of one cell, and all that it does are packets through the
-//! pipeline.
+//! The work of the switch's own processor for the dirty set: it keeps completions coming (trap T18)
+//! and sweeps (trap T19). It reads the registers of one cell, and all that it does are packets
+//! through the pipeline.
 
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Instant, ObjectId};

@@ -1,5 +1,5 @@
-//! NOPaxos' sequencer (Li et al., OSDI 2016; Harmonia §8.3): every write gets the next number and the
-//! log's time, and goes to all replicas. One register array, `seq`.
+//! NOPaxos' sequencer (Li et al., OSDI 2016; Harmonia §8.3): every write gets the next number and
+//! the log's time, and goes to all replicas. One register array, `seq`.
 //!
 //! Switch id and session number are one number, and so are their counters (trap T23).
 
@@ -36,8 +36,8 @@ pub(crate) struct Stamper {
 }
 
 impl Stamper {
-    /// Takes a leader's word, and says whether it is the first. The time never falls: if the leader is
-    /// ahead, it is caught up with.
+    /// Takes a leader's word, and says whether it is the first. The time never falls: if the leader
+    /// is ahead, it is caught up with.
     pub(crate) fn on_stamp(&mut self, now: Now, packet: &[u8]) -> Result<bool, WireError> {
         let Stamp { view, now_ms, memory_full, disk_full, .. } = Stamp::parse(packet)?;
         if view < self.stamped_in {
@@ -52,8 +52,9 @@ impl Stamper {
         Ok(is_first)
     }
 
-    /// A configuration was installed. What was said of the writes of another id, or in the views of a group that was
-    /// founded anew since, is over: the log's time may be far behind the one that was stamped then.
+    /// A configuration was installed. What was said of the writes of another id, or in the views of
+    /// a group that was founded anew since, is over: the log's time may be far behind the one that
+    /// was stamped then.
     pub(crate) fn begin(&mut self, config: &Config) {
         if config.switch_id != self.id.0 {
             *self = Stamper { id: SwitchId(config.switch_id), ..Stamper::default() };

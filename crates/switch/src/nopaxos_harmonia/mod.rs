@@ -1,6 +1,6 @@
-//! NOPaxos with Harmonia (Harmonia §8.3): sequencer and dirty set in one pass. The number that orders a
-//! write is the one that its slot holds (trap T23), and a write that finds no slot is not dropped: its
-//! number would be missed by all. It goes on as a no-op.
+//! NOPaxos with Harmonia (Harmonia §8.3): sequencer and dirty set in one pass. The number that
+//! orders a write is the one that its slot holds (trap T23), and a write that finds no slot is not
+//! dropped: its number would be missed by all. It goes on as a no-op.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What all programs for replicated stores have in common: who is who, what is only passed on, drop
+//! The part that all programs for replicated stores share: who is who, what is only passed on, drop
 //! reasons and counters.
 
 use alloc::vec::Vec;
@@ -35,8 +35,8 @@ pub enum DropReason {
 }
 
 concord_core::counters! {
-    /// What a program for replicas did, a counter for every path and every drop reason; those of paths
-    /// that it does not have stay 0.
+    /// What a program for replicas did, a counter for every path and every drop reason; those of
+    /// paths that it does not have stay 0.
     pub struct Counters {
         /// Numbered no-ops that the switch's own processor sent (trap T18).
         noops_sent,
@@ -80,8 +80,8 @@ concord_core::counters! {
         reads_slow_wildcard,
         /// Reads on the normal path: the switch does not help.
         reads_slow_unaided,
-        /// Reads sent to any replica, which asks the tail itself where it has to (CRAQ), or passes them to its leader where it
-        /// has to (follower leases).
+        /// Reads sent to any replica, which asks the tail itself where it has to (CRAQ), or passes
+        /// them to its leader where it has to (follower leases).
         reads_spread,
         /// Reads on the normal path: they are of all keys.
         reads_slow_all_keys,
@@ -144,8 +144,8 @@ pub struct Routes {
     pub replicas: Vec<(u16, Addr)>,
     /// Who gets the writes that a sequencer numbers: these, and those that answer no reads (yet).
     receivers: Vec<Addr>,
-    /// [`CHOICES`] of these, each as often as any other but for one. Neighbours differ, the last and the
-    /// first too.
+    /// [`CHOICES`] of these, each as often as any other but for one. Neighbours differ, the last
+    /// and the first too.
     choices: Vec<Addr>,
 }
 
@@ -176,10 +176,11 @@ impl Routes {
     }
 }
 
-/// Which row of a table of choices a request picks. Harmonia's Algorithm 1, line 12, says "random"; a
-/// hash of the request is what every rendering of a program can compute alike, and of all but its
-/// lowest `run_bits`. Clients number their requests in order, reads from bit 16 on ([`SPREADING`]). The attempt is added, not hashed
-/// in, so that a retry goes to another replica for certain (trap T21).
+/// Which row of a table of choices a request picks. Harmonia's Algorithm 1, line 12, says "random";
+/// a hash of the request is what every rendering of a program can compute alike, and of all but its
+/// lowest `run_bits`. Clients number their requests in order, reads from bit 16 on ([`SPREADING`]).
+/// The attempt is added, not hashed in, so that a retry goes to another replica for certain (trap
+/// T21).
 #[inline]
 pub(crate) fn choice(hdr: &Repr, run_bits: u8) -> u32 {
     row(hdr, run_bits).wrapping_add(u32::from(hdr.attempt))
@@ -236,8 +237,8 @@ impl Store {
     }
 
     /// Takes the tables of a configuration, and says whether it is of another switch id than those
-    /// before: then registers begin empty (Harmonia §6.3). Under the same id they stay, whoever joined
-    /// or left.
+    /// before: then registers begin empty (Harmonia §6.3). Under the same id they stay, whoever
+    /// joined or left.
     pub(crate) fn install(&mut self, config: &Config) -> Result<bool, Refused> {
         let routes = Routes::of(config).ok_or(Refused)?;
         let is_new = self.routes.as_ref().map(|r| r.switch_id) != Some(routes.switch_id);
@@ -402,10 +403,10 @@ mod tests {
 
     use super::*;
 
-    /// A CRC is linear: with another polynomial every client's reads kept to the even replicas, or to the odd ones, for
-    /// long.
+    /// A CRC is linear: with another polynomial every client's reads kept to the even replicas, or
+    /// to the odd ones, for long.
     #[test]
-    fn bug_17_12_each_replica_gets_as_many_of_a_clients_reads_as_any_other() {
+    fn bug_17_12_clients_reads_spread_evenly() {
         const READS: u64 = 1_024;
         for (count, run_bits) in (2..=16).flat_map(|count| [(count, 0), (count, 4)]) {
             let replicas: Vec<_> =
@@ -428,8 +429,9 @@ mod tests {
         }
     }
 
+    /// Each replica is as many choices as any other and neighbours differ around the end.
     #[test]
-    fn each_replica_is_as_many_choices_as_any_other_and_neighbours_differ_around_the_end() {
+    fn choices_are_even_and_neighbours_differ() {
         for count in 2..=64 {
             let replicas: Vec<_> =
                 (0..count).map(|node| (node, Addr { ip: 1, port: 7_000 + node })).collect();

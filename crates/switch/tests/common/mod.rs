@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a rack's addresses, packets, and a switch that runs.
+//! Helpers that the tests of this crate share: a rack's addresses, packets, and a switch that runs.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use concord_core::{Guards, Incarnation, Now, ObjectId, RequestNumber, Seq, SessionId, SwitchId};
@@ -81,7 +81,8 @@ pub fn request(op: Op, obj_id: u32) -> Repr {
     }
 }
 
-/// Compares what a program did with `vectors/switch/NAME.txt`; `CONCORD_REGENERATE=1` writes it anew.
+/// Compares what a program did with `vectors/switch/NAME.txt`; `CONCORD_REGENERATE=1` writes it
+/// anew.
 pub fn golden(name: &str, text: &str) {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors/switch");
     let path = dir.join(format!("{name}.txt"));

@@ -76,7 +76,7 @@ pub fn message(group: GroupId, every_ms: u8) -> Vec<u8> {
 /// Why it drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    Asked,
+    Requested,
     Done,
     Malformed(WireError),
     Unconfigured,
@@ -193,7 +193,7 @@ impl SwitchProgram for Probe {
                 packet[FOUND..FOUND + 8].copy_from_slice(&seen.to_le_bytes());
                 Verdict::Reply { size_bytes }
             }
-            _ => drop(&mut self.drops, Reason::Asked),
+            _ => drop(&mut self.drops, Reason::Requested),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Who is who.
+//! The configuration of a group.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -25,7 +25,8 @@ pub enum Protocol {
     /// CRAQ: as a chain, and every member answers reads; of objects with a write under way it asks
     /// the tail first.
     Craq,
-    /// NOPaxos: the switch orders and multicasts, a majority acknowledges to the leader of the view.
+    /// NOPaxos: the switch orders and multicasts, a majority acknowledges to the leader of the
+    /// view.
     NoPaxos,
     /// Raft: the members elect a leader for each term, who orders; a majority acknowledges.
     Raft,
@@ -53,8 +54,9 @@ impl Protocol {
         matches!(self, Protocol::NoPaxos)
     }
 
-    /// Whether it can go on with what replicas kept on disk under protocol `before`. Chain, primary-backup and CRAQ
-    /// have one log; in VR, NOPaxos and Raft a record counts by the view, or term, that it is of.
+    /// Whether it can go on with what replicas kept on disk under protocol `before`. Chain,
+    /// primary-backup and CRAQ have one log; in VR, NOPaxos and Raft a record counts by the view,
+    /// or term, that it is of.
     #[must_use]
     pub fn goes_on_from(self, before: Protocol) -> bool {
         self == before || !(self.is_quorum() || before.is_quorum())
@@ -231,8 +233,8 @@ impl Program {
         }
     }
 
-    /// Whether followers' replies pass it, and are checked there: it tells leader and followers of its
-    /// session with each request, and takes replies of its own kind alone.
+    /// Whether followers' replies pass it, and are checked there: it tells leader and followers of
+    /// its session with each request, and takes replies of its own kind alone.
     #[must_use]
     pub const fn checks_replies(self) -> bool {
         matches!(self, Program::Flair)
@@ -285,7 +287,8 @@ pub struct Config {
     /// and whom it hears of.
     pub members: Vec<Member>,
     /// Who copies the state from a member, to become one: they answer nothing, and nobody waits for
-    /// them (trap T4). From a NOPaxos leader to the switch: the other members, which get its writes too.
+    /// them (trap T4). From a NOPaxos leader to the switch: the other members, which get its writes
+    /// too.
     pub joining: Vec<Member>,
 }
 
@@ -302,8 +305,8 @@ impl Config {
         self.kind.protocol()
     }
 
-    /// Who answers reads of the normal protocol: the tail of a chain, else who orders. In CRAQ it is
-    /// who the others ask.
+    /// Who answers reads of the normal protocol: the tail of a chain, else who orders. In CRAQ it
+    /// is who the others ask.
     #[must_use]
     pub fn reader(&self) -> Option<&Member> {
         match self.protocol()? {
@@ -315,8 +318,8 @@ impl Config {
     }
 }
 
-/// A configuration as it is written, in packets and in the controller's state. One that is too long for
-/// a packet has several parts there ([`super::parts`]), in the state it has one.
+/// A configuration as it is written, in packets and in the controller's state. One that is too long
+/// for a packet has several parts there ([`super::parts`]), in the state it has one.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Part {
     /// Which part, from 0.
@@ -455,14 +458,15 @@ mod tests {
         assert!(PROTOCOLS.iter().all(|protocol| !Program::Falcon.serves(*protocol)));
     }
 
+    /// A program that nobody knows and a part of several are refused.
     #[test]
-    fn a_program_that_nobody_knows_and_a_part_of_several_are_refused() {
-        let whole = written(Protocol::Chain, Program::Harmonia);
-        assert!(read(&whole).is_ok());
-        assert!(read(&Part { program: "mirror".into(), ..whole.clone() }).is_err());
-        assert!(read(&Part { program: "nopaxos".into(), ..whole.clone() }).is_err());
-        assert!(read(&Part { parts: 2, ..whole.clone() }).is_err());
-        assert!(read(&Part { part: 1, ..whole }).is_err());
+    fn unknown_program_and_partial_parts_are_refused() {
+        let caught_up = written(Protocol::Chain, Program::Harmonia);
+        assert!(read(&caught_up).is_ok());
+        assert!(read(&Part { program: "mirror".into(), ..caught_up.clone() }).is_err());
+        assert!(read(&Part { program: "nopaxos".into(), ..caught_up.clone() }).is_err());
+        assert!(read(&Part { parts: 2, ..caught_up.clone() }).is_err());
+        assert!(read(&Part { part: 1, ..caught_up }).is_err());
     }
 
     #[test]

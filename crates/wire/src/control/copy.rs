@@ -68,7 +68,7 @@ pub enum CopyMessage {
     },
     /// To a replica whose log is not the sender's, or ends before what the sender kept (trap T5): a
     /// joining one copies anew, a member leaves.
-    Apart {
+    LogMismatch {
         /// The epoch.
         #[serde(skip)]
         epoch: u32,
@@ -115,7 +115,8 @@ pub enum CopyMessage {
 }
 
 impl CopyMessage {
-    /// The member of an epoch that says this to another one, and the epoch: a sign that it is heard.
+    /// The member of an epoch that says this to another one, and the epoch: a sign that it is
+    /// heard.
     #[must_use]
     pub fn member_heard(&self) -> Option<(u32, u16)> {
         match *self {
@@ -123,7 +124,7 @@ impl CopyMessage {
             CopyMessage::Fetched { .. }
             | CopyMessage::Resume { .. }
             | CopyMessage::Resumed { .. }
-            | CopyMessage::Apart { .. }
+            | CopyMessage::LogMismatch { .. }
             | CopyMessage::Ask { .. }
             | CopyMessage::Piece { .. } => None,
         }
@@ -138,7 +139,7 @@ impl Message for CopyMessage {
             CopyMessage::Fetch { epoch, from, .. }
             | CopyMessage::Resume { epoch, from, .. }
             | CopyMessage::Resumed { epoch, from, .. }
-            | CopyMessage::Apart { epoch, from, .. }
+            | CopyMessage::LogMismatch { epoch, from, .. }
             | CopyMessage::Ask { epoch, from, .. } => (NodeId(from), Epoch(epoch)),
             CopyMessage::Fetched { epoch, .. } | CopyMessage::Piece { epoch, .. } => {
                 (NodeId(0), Epoch(epoch))
@@ -151,7 +152,7 @@ impl Message for CopyMessage {
             CopyMessage::Fetch { epoch, from, .. }
             | CopyMessage::Resume { epoch, from, .. }
             | CopyMessage::Resumed { epoch, from, .. }
-            | CopyMessage::Apart { epoch, from, .. }
+            | CopyMessage::LogMismatch { epoch, from, .. }
             | CopyMessage::Ask { epoch, from, .. } => (*epoch, *from) = (in_epoch.0, node.0),
             CopyMessage::Fetched { epoch, .. } | CopyMessage::Piece { epoch, .. } => {
                 *epoch = in_epoch.0;

@@ -44,7 +44,8 @@ pub enum LeaseMessage {
 }
 
 impl LeaseMessage {
-    /// The member of an epoch that says this to another one, and the epoch: a sign that it is heard.
+    /// The member of an epoch that says this to another one, and the epoch: a sign that it is
+    /// heard.
     #[must_use]
     pub fn member_heard(&self) -> Option<(u32, u16)> {
         match *self {

@@ -1,4 +1,4 @@
-//! Who is who: with the controller, and among members while an epoch opens.
+//! Membership messages: with the controller, and among members while an epoch opens.
 
 use alloc::vec::Vec;
 
@@ -53,8 +53,8 @@ pub enum Membership {
     },
     /// Controller to members, and to the switch once open: a configuration, or a part of it.
     Configure(ConfigPart),
-    /// Gateway or client to controller: which configuration is in force? Controller to a replica, to
-    /// recover: which one is yours?
+    /// Gateway or client to controller: which configuration is in force? Controller to a replica,
+    /// to recover: which one is yours?
     WhoIsWho {
         /// Where the answer goes.
         client: Addr,
@@ -116,7 +116,8 @@ pub enum Membership {
         /// Whether an answer is wanted.
         ask: bool,
     },
-    /// Raft replica to controller, in the place of `ReplicaAlive`: I live, and that is who votes by my log.
+    /// Raft replica to controller, in the place of `ReplicaAlive`: I live, and that is who votes by
+    /// my log.
     VoterAlive {
         /// As any replica says it.
         alive: ReplicaAlive,
@@ -142,7 +143,8 @@ fn said<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
 }
 
 impl Membership {
-    /// The member of an epoch that says this to another one, and the epoch: a sign that it is heard.
+    /// The member of an epoch that says this to another one, and the epoch: a sign that it is
+    /// heard.
     #[must_use]
     pub fn member_heard(&self) -> Option<(u32, u16)> {
         match *self {

@@ -1,4 +1,4 @@
-//! How a rare message is written behind the common header.
+//! The form of a rare message, after the common header.
 
 use alloc::vec::Vec;
 
@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use crate::header::{COMMON_BYTES, GroupId, Header, Kind, at, set_length};
 use crate::{PACKET_BYTES_MAX, WireError};
 
-/// An enum of rare messages. Its encoding by postcard begins with the variant's number in a byte; that
-/// byte moves to the header as the operation, one higher.
+/// An enum of rare messages. Its encoding by postcard begins with the variant's number in a byte;
+/// that byte moves to the header as the operation, one higher.
 pub trait Message: Serialize + DeserializeOwned {
     /// The kind whose operations these are.
     const KIND: Kind;
@@ -26,9 +26,8 @@ pub trait Message: Serialize + DeserializeOwned {
         self.emit_in(GroupId::FIRST, out);
     }
 
-    /// Writes the message into `out`, replacing what was there. What no packet can hold leaves nothing:
-    /// it is not sent.
-    /// `group`: the one that it concerns.
+    /// Writes the message into `out`, replacing what was there. What no packet can hold leaves
+    /// nothing: it is not sent. `group`: the one that it concerns.
     fn emit_in(&self, group: GroupId, out: &mut Vec<u8>) {
         let (node, epoch) = self.sender();
         Header { group, node, epoch, ..Header::new(Self::KIND, 0) }.begin(out);

@@ -1,7 +1,7 @@
-//! Rare messages: an enum for each kind, with the controller and about epochs ([`Membership`]), about
-//! leases ([`LeaseMessage`]), about copies of the state ([`CopyMessage`]), and of views
-//! ([`crate::vr`]). The operation is the variant's place in its enum, from 1. Who says it and of which
-//! epoch stand in the common header, the rest behind it, encoded by postcard ([`Message`]).
+//! Rare messages: an enum for each kind, with the controller and about epochs ([`Membership`]),
+//! about leases ([`LeaseMessage`]), about copies of the state ([`CopyMessage`]), and of views
+//! ([`crate::vr`]). The operation is the variant's place in its enum, from 1. Who says it and of
+//! which epoch stand in the common header, the rest behind it, encoded by postcard ([`Message`]).
 
 mod config;
 mod copy;
@@ -49,24 +49,25 @@ pub enum Standing {
     /// A member; the epoch is not open here.
     Opening {
         /// It was whole in the epoch before, and so has everything that was ever committed.
-        whole: bool,
+        caught_up: bool,
     },
     /// A member; the epoch is open here.
     Open {
         /// All that the members agreed on, at the opening of some epoch since it became one, is
         /// executed here. Only a whole member can go on without the others.
-        whole: bool,
+        caught_up: bool,
     },
-    /// It asks to be removed: it was told to end, or it lost its engine, or its log is not the others'
-    /// (traps T4, T11).
+    /// It asks to be removed: it was told to end, or it lost its engine, or its log is not the
+    /// others' (traps T4, T11).
     Leaving,
     /// In no epoch; it asks to be let in, and what it held ([`Held`]) is what its disk has.
-    Kept {
-        /// All that was ever synced there was found at this start, and nothing else was acknowledged.
+    Returning {
+        /// All that was ever synced there was found at this start, and nothing else was
+        /// acknowledged.
         intact: bool,
     },
-    /// In no epoch; its disk has the state that a rack begins with, and it waits for that rack's first
-    /// configuration.
+    /// In no epoch; its disk has the state that a rack begins with, and it waits for that rack's
+    /// first configuration.
     Founding {
         /// Which state: all that begin together have the same.
         origin: u64,
@@ -75,8 +76,8 @@ pub enum Standing {
     },
 }
 
-/// What a node has heard of, whoever said it: a controller whose state knows less has lost its file,
-/// or has another's (trap T3).
+/// What a node has heard of, whoever said it: a controller whose state knows less has lost its
+/// file, or has another's (trap T3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heard {
     /// The rack of its configuration; 0 if it has none.

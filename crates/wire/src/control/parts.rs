@@ -1,5 +1,5 @@
-//! A configuration on its way: in one packet if it fits, else in several parts, which have all but the
-//! members and the joining members in common, and a hash of all of those.
+//! A configuration on its way: in one packet if it fits, else in several parts, which have all but
+//! the members and the joining members in common, and a hash of all of those.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -39,8 +39,8 @@ impl From<Config> for ConfigPart {
 }
 
 impl ConfigPart {
-    /// The configuration, but only with the members and joining members that this part has: what is common
-    /// to all parts can be relied upon without the others.
+    /// The configuration, but only with the members and joining members that this part has: what is
+    /// common to all parts can be relied upon without the others.
     #[must_use]
     pub fn common(&self) -> &Config {
         &self.config
@@ -48,7 +48,7 @@ impl ConfigPart {
 
     /// The configuration, if this is all of it.
     #[must_use]
-    pub fn whole(self) -> Option<Config> {
+    pub fn complete(self) -> Option<Config> {
         (self.parts == 1).then_some(self.config)
     }
 
@@ -60,8 +60,8 @@ impl ConfigPart {
 }
 
 impl Config {
-    /// The packets' parts, in order: one if it fits. None at all if there are more than [`PLACES_MAX`]
-    /// places: such a configuration is not sent.
+    /// The packets' parts, in order: one if it fits. None at all if there are more than
+    /// [`PLACES_MAX`] places: such a configuration is not sent.
     pub fn parts(&self) -> impl Iterator<Item = ConfigPart> + '_ {
         let places = self.members.len() + self.joining.len();
         let parts = if places > PLACES_MAX { 0 } else { places.div_ceil(PLACES_OF_PART).max(1) };
@@ -91,8 +91,8 @@ fn places_hash(members: &[Member], joining: &[Member]) -> u64 {
     hash64(0, &postcard::to_allocvec(&(members, joining)).unwrap_or_default())
 }
 
-/// Puts configurations together whose parts come in any order, twice, or not at all: one at a time for
-/// each of some groups, of [`PLACES_MAX`] places at most.
+/// Puts configurations together whose parts come in any order, twice, or not at all: one at a time
+/// for each of some groups, of [`PLACES_MAX`] places at most.
 #[derive(Clone, Debug)]
 pub struct Assembly {
     groups_max: usize,
@@ -117,9 +117,9 @@ impl Assembly {
 
     /// Takes a part; gives the configuration of which it was the last that was missing.
     ///
-    /// Parts are of one configuration only if all is equal that its parts have in common, the hash of
-    /// all its places too. One that is begun makes room for another one of its group, but not for one of
-    /// an earlier epoch of its rack.
+    /// Parts are of one configuration only if all is equal that its parts have in common, the hash
+    /// of all its places too. One that is begun makes room for another one of its group, but not
+    /// for one of an earlier epoch of its rack.
     pub fn take(&mut self, part: ConfigPart) -> Option<Config> {
         if part.parts == 1 {
             return Some(part.config);
@@ -252,8 +252,9 @@ mod tests {
         packets.iter().map(read).collect()
     }
 
+    /// A configuration of any length arrives in as many packets as it takes.
     #[test]
-    fn a_configuration_of_any_length_arrives_in_as_many_packets_as_it_takes() {
+    fn configuration_of_any_length_in_parts() {
         let lengths =
             [(0, 0), (1, 0), (64, 12), (76, 0), (0, 76), (77, 0), (76, 1), (75, 2), (0, 77)];
         let long = [(152, 0), (153, 0), (300, 40), (600, 600), (PLACES_MAX, 0), (0, PLACES_MAX)];
@@ -273,9 +274,10 @@ mod tests {
         assert!(sent(&config(3, PLACES_MAX, 1)).is_empty(), "nobody makes so long a one");
     }
 
-    /// Parts of some epochs are lost, doubled and in any order, and are sent again until all have come.
+    /// Parts of some epochs are lost, doubled and in any order, and are sent again until all have
+    /// come.
     #[test]
-    fn parts_that_are_lost_doubled_and_reordered_make_each_configuration_or_none() {
+    fn lost_doubled_reordered_parts_make_one_or_none() {
         for seed in 0..40 {
             let mut rng = Rng::new(seed);
             let places = |rng: &mut Rng| {
@@ -292,7 +294,8 @@ mod tests {
             let mut newest = 0;
             let mut flying: Vec<ConfigPart> = vec![];
             for round in 0..400 {
-                // The controller says the newest one again and again; what it said before is still on its way.
+                // The controller says the newest one again and again; what it said before is still
+                // on its way.
                 let current = &configs[(round / 20).min(3)];
                 flying.extend(sent(current).into_iter().filter(|_| rng.chance(2, 3)));
                 for _ in 0..flying.len() / 2 + 1 {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::header::{GroupId, Header, Kind, at};
-use crate::vr::{LastRecord, Life, SwitchLife, VrBody, VrMessage};
+use crate::vr::{CrashVectorEntry, LastRecord, SwitchIncarnation, VrBody, VrMessage};
 use crate::{DATAGRAM_BYTES_MAX, PACKET_BYTES_MAX, WireError};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -39,7 +39,7 @@ fn memberships() -> Vec<Membership> {
             member: member(2),
             sent_at: 1,
             heard,
-            standing: Standing::Open { whole: true },
+            standing: Standing::Open { caught_up: true },
             held: Held { epoch: 3, position: 4 },
             data_dir: Some(DataDir { id: 5, run: 6 }),
             unheard: vec![1, 300],
@@ -64,7 +64,7 @@ fn memberships() -> Vec<Membership> {
                 member: member(3),
                 sent_at: 300,
                 heard,
-                standing: Standing::Kept { intact: true },
+                standing: Standing::Returning { intact: true },
                 held: Held::default(),
                 data_dir: None,
                 unheard: vec![],
@@ -119,7 +119,7 @@ fn copies() -> Vec<CopyMessage> {
         },
         CopyMessage::Resume { epoch, from, attempt, end: END },
         CopyMessage::Resumed { epoch, from, attempt },
-        CopyMessage::Apart { epoch, from, attempt },
+        CopyMessage::LogMismatch { epoch, from, attempt },
         CopyMessage::Ask { epoch, from, attempt, part: 6, index: 7 },
         CopyMessage::Piece {
             epoch,
@@ -134,18 +134,18 @@ fn copies() -> Vec<CopyMessage> {
 }
 
 fn views() -> Vec<VrMessage> {
-    let switch = SwitchLife { id: 1, incarnation: 2, addr: ADDR };
+    let switch = SwitchIncarnation { id: 1, incarnation: 2, addr: ADDR };
     let last = LastRecord { term: 2, position: 9 };
     let bodies = [
         VrBody::Suspect,
         VrBody::StartViewChange,
         VrBody::DoViewChange { last_normal: 2, end: END, committed: 4, switch },
         VrBody::LeaseRequest { asked_at: 70 },
-        VrBody::LeaseGrant { asked_at: 70, to: Life { count: 1, incarnation: 9 } },
+        VrBody::LeaseGrant { asked_at: 70, to: CrashVectorEntry { count: 1, incarnation: 9 } },
         VrBody::StartView { end: END, switch, floor: 6 },
         VrBody::Lacks { position: 6, count: 2 },
         VrBody::Follow { stream: 6, end: END, committed: END },
-        VrBody::Apart { stream: 6, base: END },
+        VrBody::LogMismatch { stream: 6, base: END },
         VrBody::Recovery,
         VrBody::RecoveryResponse { leader: Some((END, switch, 6)) },
         VrBody::Retire { released: true },
@@ -154,18 +154,26 @@ fn views() -> Vec<VrMessage> {
         VrBody::RequestVote { last, handed: true },
         VrBody::Voted { granted: true, committed: 4, switch },
         VrBody::TimeoutNow,
-        VrBody::ReadLease { asked_at: 70, to: Life { count: 1, incarnation: 9 }, floor: 4 },
+        VrBody::ReadLease {
+            asked_at: 70,
+            to: CrashVectorEntry { count: 1, incarnation: 9 },
+            floor: 4,
+        },
         VrBody::AskLogEnd { round: 5 },
         VrBody::LogEndIs { round: 5, end: 9 },
         VrBody::VotersAre { end: END, switch, voters: 0b101, before: 0b111 },
     ];
-    let lives = vec![Life { count: 0, incarnation: u64::MAX }, Life { count: 2, incarnation: 3 }];
-    let of = |body| VrMessage { body, group: 77, from: 2, view: 3, lives: lives.clone() };
+    let crash_vector = vec![
+        CrashVectorEntry { count: 0, incarnation: u64::MAX },
+        CrashVectorEntry { count: 2, incarnation: 3 },
+    ];
+    let of =
+        |body| VrMessage { body, group: 77, from: 2, view: 3, crash_vector: crash_vector.clone() };
     bodies.into_iter().map(of).collect()
 }
 
-/// Writes every message and reads it again; each has an operation of its own, counted from 1, and bytes
-/// that are cut off or changed are refused or are another message, but never a panic.
+/// Writes every message and reads it again; each has an operation of its own, counted from 1, and
+/// bytes that are cut off or changed are refused or are another message, but never a panic.
 fn survive<M: Message + Clone + PartialEq + core::fmt::Debug>(messages: &[M]) -> Vec<Vec<u8>> {
     let mut encoded = vec![];
     for (op, message) in (1..).zip(messages) {
@@ -249,9 +257,10 @@ fn the_longest_messages_fit_a_datagram_beside_a_tag() {
     let largest = Membership::Configure(config(MEMBERS_MAX as u16, 12).into());
     largest.emit(&mut out);
     assert_eq!(Membership::parse(&out), Ok(largest));
-    let lives = vec![Life { count: u32::MAX, incarnation: u64::MAX }; MEMBERS_MAX];
+    let crash_vector =
+        vec![CrashVectorEntry { count: u32::MAX, incarnation: u64::MAX }; MEMBERS_MAX];
     for message in views() {
-        let message = VrMessage { lives: lives.clone(), group: u64::MAX, ..message };
+        let message = VrMessage { crash_vector: crash_vector.clone(), group: u64::MAX, ..message };
         message.emit(&mut out);
         assert_eq!(VrMessage::parse(&out), Ok(message));
     }

@@ -1,9 +1,9 @@
-//! FLAIR (Figure 14): requests and answers between the switch and the replicas, and the heartbeats of a
-//! session. What a leader uploads to its switch at a session's start is in [`SessionMessage`].
+//! FLAIR (Figure 14): requests and answers between the switch and the replicas, and the heartbeats
+//! of a session. What a leader uploads to its switch at a session's start is in [`SessionMessage`].
 //!
-//! A client's request is [`crate::rpc`]'s, of the kind that all stores have in common. The switch makes
-//! it one of this kind, and an answer one of that kind again. So a client need not know that the rack
-//! runs FLAIR, and takes no answer that the switch has not checked.
+//! A client's request is [`crate::rpc`]'s, of the kind that all stores have in common. The switch
+//! makes it one of this kind, and an answer one of that kind again. So a client need not know that
+//! the rack runs FLAIR, and takes no answer that the switch has not checked.
 //!
 //! | offset | bytes | field | in |
 //! |---|---|---|---|
@@ -14,13 +14,13 @@
 //! | 82 | 2 | ECHO: length of the command at the body's end | replies to reads; reads made of these |
 //! | 84 | 4 | SWITCH: the switch's id | all |
 //!
-//! The paper has a field SID beside SEQ. Here it is the upper half of SEQ: one comparison of 64 bits covers
-//! both, and numbers of later sessions are higher. Who founds a rack anew counts sessions from 1 again, and switch
-//! ids go on: SWITCH tells the sessions of both apart (trap T28).
+//! The paper has a field SID beside SEQ. Here it is the upper half of SEQ: one comparison of 64
+//! bits covers both, and numbers of later sessions are higher. Who founds a rack anew counts
+//! sessions from 1 again, and switch ids go on: SWITCH tells the sessions of both apart (trap T28).
 //!
-//! **ECHO** (trap T30). The paper's switch makes a new read of a stale reply's key. Commands are opaque
-//! here, so a follower puts the command behind its reply, if both fit. The switch cuts it off, or makes the
-//! reply a read whose command is its last bytes ([`Packet::command`]).
+//! **ECHO** (trap T30). The paper's switch makes a new read of a stale reply's key. Commands are
+//! opaque here, so a follower puts the command behind its reply, if both fit. The switch cuts it
+//! off, or makes the reply a read whose command is its last bytes ([`Packet::command`]).
 //!
 //! | offset | bytes | HEARTBEAT (op 32) | PROBE (op 33) |
 //! |---|---|---|---|
@@ -111,8 +111,8 @@ impl Sid {
     }
 }
 
-/// A bitmap of replicas: the paper's CFLWRS and consistent_followers. Which replica a bit stands for is
-/// said at the session's start, and holds as long as the session.
+/// A bitmap of replicas: the paper's CFLWRS and consistent_followers. Which replica a bit stands
+/// for is said at the session's start, and holds as long as the session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Followers(pub u8);
 
@@ -193,8 +193,8 @@ impl Repr {
 pub struct Packet<'a>(rpc::Packet<'a>);
 
 impl<'a> Packet<'a> {
-    /// As [`rpc::Packet::parse`]. The operation is one that all stores have, and the command lies within
-    /// the body.
+    /// As [`rpc::Packet::parse`]. The operation is one that all stores have, and the command lies
+    /// within the body.
     ///
     /// # Errors
     /// [`WireError`], which the caller counts.
@@ -234,7 +234,8 @@ impl<'a> Packet<'a> {
         self.0.body()
     }
 
-    /// A request's command: all of the body, but of a read that the switch made of a stale reply its end.
+    /// A request's command: all of the body, but of a read that the switch made of a stale reply
+    /// its end.
     #[must_use]
     pub fn command(&self) -> &'a [u8] {
         let (body, echo) = (self.body(), u16_at(self.bytes(), at::ECHO.start));
@@ -290,8 +291,8 @@ impl<'a> PacketMut<'a> {
         Ok(PacketMut { bytes })
     }
 
-    /// Makes an answer one that a client takes: of the kind that all stores have, and without the command.
-    /// Gives its length; what is behind it is padding.
+    /// Makes an answer one that a client takes: of the kind that all stores have, and without the
+    /// command. Gives its length; what is behind it is padding.
     #[inline]
     pub fn leave(self) -> usize {
         let echo = u16_at(self.bytes, at::ECHO.start);
@@ -343,7 +344,8 @@ impl<'a> PacketMut<'a> {
         self.bytes.len()
     }
 
-    /// Gives a request its number, which is `switch`'s, and a read the position that must be executed before.
+    /// Gives a request its number, which is `switch`'s, and a read the position that must be
+    /// executed before.
     #[inline]
     pub fn stamp(&mut self, switch: SwitchId, seq: Seq, log_idx: Position) {
         self.bytes[at::SWITCH].copy_from_slice(&switch.0.to_be_bytes());
@@ -379,8 +381,8 @@ pub struct Checked {
     pub cflwrs: Followers,
 }
 
-/// Makes the reply in `out`, which was written as that of every store, one that the switch checks, with
-/// `command` behind it if both fit (trap T30).
+/// Makes the reply in `out`, which was written as that of every store, one that the switch checks,
+/// with `command` behind it if both fit (trap T30).
 pub fn checked_reply(out: &mut Vec<u8>, checked: Checked, command: &[u8]) {
     let Ok(packet) = rpc::Packet::parse(out) else { return };
     let (length, flags) = (packet.bytes().len(), packet.flags().with(checked.flags));
@@ -418,7 +420,8 @@ pub struct Heartbeat {
     pub caught_up: CaughtUp,
 }
 
-/// Replicas that keep up with the log: whatever was written up to `log_idx`, each of `followers` has it.
+/// Replicas that keep up with the log: whatever was written up to `log_idx`, each of `followers`
+/// has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaughtUp {
     /// A position of the log.
@@ -477,7 +480,8 @@ impl Heartbeat {
         set_length(out);
     }
 
-    /// Makes a heartbeat in `packet` the switch's answer to it, at the time `at`, and gives its length.
+    /// Makes a heartbeat in `packet` the switch's answer to it, at the time `at`, and gives its
+    /// length.
     ///
     /// # Errors
     /// [`WireError`], and nothing was changed, if it is none.

@@ -1,6 +1,7 @@
 //! The start of a session (§4.3.5): what a leader uploads to its switch, encoded as the messages of
 //! [`crate::control`] are. Each step is confirmed by the switch; the session is active once all are
-//! (trap T28). While it is, the leader may say how reads are to be shared among its replicas (§4.4.2).
+//! (trap T28). While it is, the leader may say how reads are to be shared among its replicas
+//! (§4.4.2).
 
 use alloc::vec::Vec;
 
@@ -14,7 +15,8 @@ use crate::header::Kind;
 /// Key groups that one packet uploads.
 pub const GROUPS_OF_CHUNK: usize = 64;
 
-/// What the switch knows of a key group, beside the number of its last write: of a session's start, 0.
+/// What the switch knows of a key group, beside the number of its last write: of a session's start,
+/// 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// log_idx: its last write, or a later position.
@@ -134,7 +136,8 @@ pub enum SessionMessage {
         switch: u32,
         /// The session.
         sid: Sid,
-        /// Their ordinal within the session, from 1: those that come after later ones count no more.
+        /// Their ordinal within the session, from 1: those that come after later ones count no
+        /// more.
         round: u32,
         /// They.
         weights: Weights,

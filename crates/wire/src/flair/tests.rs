@@ -108,8 +108,9 @@ fn a_header_survives_the_wire_and_no_other_kind_takes_it() {
     }
 }
 
+/// Operations of other systems and commands that do not fit are refused.
 #[test]
-fn operations_of_other_systems_and_commands_that_do_not_fit_are_refused() {
+fn foreign_operations_and_bad_commands_are_refused() {
     for op in [Op::WriteCompletion, Op::Sweep] {
         assert_eq!(Packet::parse(&emitted(&example(op), b"")).unwrap_err(), WireError::Op);
     }
@@ -117,8 +118,9 @@ fn operations_of_other_systems_and_commands_that_do_not_fit_are_refused() {
     assert_eq!(Packet::parse(&out).unwrap_err(), WireError::Field);
 }
 
+/// A request enters with empty fields and an answer leaves as every client takes it.
 #[test]
-fn a_request_enters_with_empty_fields_and_an_answer_leaves_as_every_client_takes_it() {
+fn request_enters_empty_and_answer_leaves_plain() {
     let mut out = vec![];
     let asked = rpc::Repr { last_committed: SID.number(3), index: 7, ..common(Op::Write) };
     asked.emit(b"command", &mut out);
@@ -141,8 +143,9 @@ fn a_request_enters_with_empty_fields_and_an_answer_leaves_as_every_client_takes
     assert_eq!((packet.repr(), packet.body()), (taken, &b"reply"[..]));
 }
 
+/// A stale reply becomes the read that it answers or says that the client is to ask again.
 #[test]
-fn t30_a_stale_reply_becomes_the_read_that_it_answers_or_says_that_the_client_is_to_ask_again() {
+fn t30_stale_reply_becomes_its_read_or_a_retry() {
     let stale = Repr { echo: 7, ..example(Op::ReadReply) };
     let mut out = emitted(&stale, b"a replycommand");
     assert!(PacketMut::parse(&mut out).unwrap().ask_again(SWITCH, SID.number(12)));
@@ -195,8 +198,9 @@ fn a_reply_of_every_store_becomes_one_that_the_switch_checks() {
     assert_eq!(Packet::parse(&out).unwrap().body(), b"fragment");
 }
 
+/// A heartbeat survives the wire and its answer has the switchs clock.
 #[test]
-fn a_heartbeat_survives_the_wire_and_its_answer_has_the_switchs_clock() {
+fn heartbeat_round_trip_and_answer() {
     let mut out = vec![];
     heartbeat().emit(&mut out);
     assert_eq!(Heartbeat::parse(&out), Ok(heartbeat()));
@@ -210,8 +214,9 @@ fn a_heartbeat_survives_the_wire_and_its_answer_has_the_switchs_clock() {
     assert_eq!(Heartbeat::answer(&mut out, Instant(6)), Err(WireError::Op));
 }
 
+/// A heartbeat of an older replica names nobody and is answered as it came.
 #[test]
-fn a_heartbeat_of_an_older_replica_names_nobody_and_is_answered_as_it_came() {
+fn older_heartbeat_names_nobody() {
     let mut out = vec![];
     heartbeat().emit(&mut out);
     out.truncate(at::PROBE_END);

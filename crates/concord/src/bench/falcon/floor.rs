@@ -1,5 +1,5 @@
-//! What the way of a task costs at least: three threads with bare UDP sockets, that of a client, of a switch and of an
-//! executor, each of which does nothing but pass a packet on.
+//! The least that a task's path can cost: three threads with bare UDP sockets, that of a client, of
+//! a switch and of an executor, each of which does nothing but pass a packet on.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;

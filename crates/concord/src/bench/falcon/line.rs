@@ -1,5 +1,5 @@
-//! A TCP connection whose protocol has lines: what is sent gathers until it is flushed, and what came is read in
-//! large pieces.
+//! A TCP connection whose protocol has lines: what is sent gathers until it is flushed, and what
+//! came is read in large pieces.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

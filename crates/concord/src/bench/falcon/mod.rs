@@ -1,8 +1,8 @@
-//! `concord bench tasks`: how long a task waits for its start and its result, and how many a second are done, by a
-//! rack of workers and by what people use instead, in one run and in turn.
+//! `concord bench tasks`: how long a task waits for its start and its result, and how many a second
+//! are done, by a rack of workers and by what people use instead, in one run and in turn.
 //!
-//! Each has as many executors. Clocks are CLOCK_BOOTTIME, which all processes of a host share: a task gives the time
-//! of its start. What is not installed is left out, with a line.
+//! Each has as many executors. Clocks are CLOCK_BOOTTIME, which all processes of a host share: a
+//! task gives the time of its start. What is not installed is left out, with a line.
 
 mod floor;
 mod line;
@@ -61,7 +61,8 @@ pub struct TasksArgs {
     /// Tasks that each runs at a time
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub slots: u16,
-    /// Tasks that each executor of the second rack may have beside the one that it runs; 0 leaves that rack out
+    /// Tasks that each executor of the second rack may have beside the one that it runs; 0 leaves
+    /// that rack out
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u8).range(..=64))]
     pub prefetch: u8,
     /// The interpreter of the rack's Python executor, of Dask and of Ray

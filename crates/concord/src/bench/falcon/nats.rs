@@ -1,4 +1,5 @@
-//! NATS beside the rack: a core queue group, and a JetStream work queue with acknowledgements, in memory.
+//! NATS beside the rack: a core queue group, and a JetStream work queue with acknowledgements, in
+//! memory.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -121,7 +122,8 @@ pub(super) struct Group {
     _scratch: Scratch,
 }
 
-/// A worker: each task is done as soon as it comes, and what it gave is sent when no other one is here.
+/// A worker: each task is done as soon as it comes, and what it gave is sent when no other one is
+/// here.
 fn work(mut nats: Nats, is_over: &AtomicBool) -> Result<(), Error> {
     while !is_over.load(Ordering::Relaxed) {
         let Some(message) = nats.next()? else { continue };

@@ -1,5 +1,5 @@
-//! Python's view: the rack's executor beside Dask and Ray, each in a process of the same script, which says in a line
-//! what it measured.
+//! Python's view: the rack's executor beside Dask and Ray, each in a process of the same script,
+//! which says in a line what it measured.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! The rack: its tasks submitted by a program that owns them ([`Submitter`]), or by the owner's process over HTTP.
+//! The rack: its tasks submitted by a program that owns them ([`Submitter`]), or by the owner's
+//! process over HTTP.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,7 +15,7 @@ use super::{Queue, Single, TasksArgs};
 use crate::bench::load::check_stop;
 use crate::bench::rig::{Process, Scratch, free_port};
 use crate::rack::{Rack, wire};
-use crate::systems::falcon::{Asked, CLOCK, Client, key_path};
+use crate::systems::falcon::{CLOCK, Client, OwnerSelector, key_path};
 
 /// Longest wait for an outcome.
 const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -59,11 +60,12 @@ impl Workers {
             ..SubmitterSetup::new(rack.switch()?.addr, key_file::read(key_path(&config, group)?)?)
         };
         let tasks = Submitter::new(&setup)?;
-        let owner = Client::of(&Asked { config, group: None, owner: None })?;
+        let owner = Client::of(&OwnerSelector { config, group: None, owner: None })?;
         Ok(Workers { tasks, owner, run_dir, listen, _up: up, _scratch: scratch })
     }
 
-    /// Submits a job to the owner's process, waits until it is over, and says how many seconds it took.
+    /// Submits a job to the owner's process, waits until it is over, and says how many seconds it
+    /// took.
     pub(super) fn over_http(&self, job: &Value) -> Result<f64, Error> {
         check_stop()?;
         let taken = self.owner.ask("POST", "/jobs", job.to_string().as_bytes())?;

@@ -1,5 +1,5 @@
-//! Lists of a redis-server beside the rack: tasks are pushed to one and popped by BRPOP, a connection for each
-//! executor; what they gave is pushed to another one.
+//! Lists of a redis-server beside the rack: tasks are pushed to one and popped by BRPOP, a
+//! connection for each executor; what they gave is pushed to another one.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! What the paper says of its figures, in numbers where its text has some, beside what was seen.
+//! The paper's statements about its figures, in numbers where its text has some, beside the
+//! measured ones.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! The figures: what is run at each point. Falcon §3.5; parameters that the paper does not give are marked as ours.
+//! The figures: what is run at each point. Falcon §3.5; parameters that the paper does not give are
+//! marked as ours.
 
 use concord_core::{Duration, MS, SEC, US};
 use concord_sim::falcon::load::{Arrivals, Costs, Delays, Load, Measured, System, Times};
@@ -31,8 +32,9 @@ pub const SPARK: usize = 4;
 /// One way between a host and the switch (ours), and the switch.
 const LATENCY_NS: Duration = 2 * US;
 
-/// Hosts of Falcon's prototype: with half the executors busy a task begins 0.09 ms after its job was submitted, in the
-/// median ("did not change" up to 95%, where it is 0.09). One number fits one cost: what a host does with a packet.
+/// Hosts of Falcon's prototype: with half the executors busy a task begins 0.09 ms after its job
+/// was submitted, in the median ("did not change" up to 95%, where it is 0.09). One number fits one
+/// cost: what a host does with a packet.
 fn falcon_costs() -> Costs {
     let host_ns = super::FALCON_HOST_NS;
     Costs {
@@ -45,8 +47,8 @@ fn falcon_costs() -> Costs {
     }
 }
 
-/// Sparrow's: its median at 50% is 22 times Falcon's. One number fits one cost: what its schedulers and monitors do with a
-/// message.
+/// Sparrow's: its median at 50% is 22 times Falcon's. One number fits one cost: what its schedulers
+/// and monitors do with a message.
 fn sparrow_costs() -> Costs {
     let process_ns = super::SPARROW_PROCESS_NS;
     Costs {
@@ -58,8 +60,8 @@ fn sparrow_costs() -> Costs {
     }
 }
 
-/// Spark's: a driver that cannot quite keep up with 3,000 tasks a second, so that in a run of a minute the median delay
-/// is 3 s.
+/// Spark's: a driver that cannot quite keep up with 3,000 tasks a second, so that in a run of a
+/// minute the median delay is 3 s.
 fn spark_costs() -> Costs {
     Costs { process_ns: super::SPARK_PROCESS_NS, ..falcon_costs() }
 }
@@ -152,7 +154,8 @@ fn steps(name: &'static str, title: &'static str, line: usize) -> Figure {
     Figure { shown: Shown::Steps, ..Figure::new(name, title, "us", vec![line]) }
 }
 
-/// Sparrow whose processes do with a message what Falcon's hosts do, and whose time before that keeps nobody busy.
+/// Sparrow whose processes do with a message what Falcon's hosts do, and whose time before that
+/// keeps nobody busy.
 fn submit() -> Figure {
     let costs = Costs {
         submit_ns: super::SPARROW_SUBMIT_NS,

@@ -1,4 +1,5 @@
-//! What the paper says of its figures, in numbers where its text has some, beside what was seen.
+//! The paper's statements about its figures, in numbers where its text has some, beside the
+//! measured ones.
 
 use concord_sim::load::Measured;
 
@@ -65,7 +66,8 @@ fn redirected_share(m: &Measured) -> f64 {
     passed / (r.reads_fast + r.reads_slow).max(1) as f64
 }
 
-/// By how much the slowest `percent` of 100 reads are faster than with follower leases, in percent of these.
+/// By how much the slowest `percent` of 100 reads are faster than with follower leases, in percent
+/// of these.
 fn faster_slowest(seen: &Seen, percent_of: fn(&Measured) -> f64) -> Option<Mean> {
     let ratio = over(seen.at(FLAIR, 0.0, percent_of), seen.at(LEASES, 0.0, percent_of))?;
     percent(Some(Mean { mean: 1.0 - ratio.mean, half: ratio.half }))

@@ -1,8 +1,8 @@
-//! The figures: what is run at each point. FLAIR §4.5; parameters that the paper does not give are marked as
-//! ours.
+//! The figures: what is run at each point. FLAIR §4.5; parameters that the paper does not give are
+//! marked as ours.
 //!
-//! "Opt. Raft" is Raft whose leader answers reads alone by its lease, "Raft" one that asks a quorum for each batch of reads
-//! (ReadIndex); both are ours, at hosts as quick as all others'.
+//! "Opt. Raft" is Raft whose leader answers reads alone by its lease, "Raft" one that asks a quorum
+//! for each batch of reads (ReadIndex); both are ours, at hosts as quick as all others'.
 
 use std::sync::LazyLock;
 
@@ -18,8 +18,8 @@ use crate::reproduce::figure::{Drawn, Figure, Value};
 
 /// What a replica is busy with a read: six answer 5.4 M a second (§4.5.5).
 const READ_NS: u64 = 1_111;
-/// How much longer the leader is busy with a write (ours: what makes leader avoidance worth 40%, figure 26a; §4.5.1 says that a
-/// write *takes* 30 times as long where nothing is replicated).
+/// How much longer the leader is busy with a write (ours: what makes leader avoidance worth 40%,
+/// figure 26a; §4.5.1 says that a write *takes* 30 times as long where nothing is replicated).
 const WRITE_FACTOR: u64 = 15;
 /// The same of a follower with a record (ours).
 const RECORD_FACTOR: u64 = 5;
@@ -96,7 +96,8 @@ enum System {
     ReadIndex,
     /// Raft: followers answer reads by leases of key groups.
     Leases,
-    /// Raft: any replica answers once it has asked a quorum. For Fast Paxos' normal case, which reads so.
+    /// Raft: any replica answers once it has asked a quorum. For Fast Paxos' normal case, which
+    /// reads so.
     Quorum,
     /// Harmonia over Raft.
     Harmonia,
@@ -337,8 +338,8 @@ fn million_keys() -> Figure {
     compared(figure, &COMPARED, &[0, 1], |at| [0.0, 0.99][at], load)
 }
 
-/// Figure 22: for how much of a write's time at the switch its key group is revoked at followers; FLAIR's is unstable all
-/// the time.
+/// Figure 22: for how much of a write's time at the switch its key group is revoked at followers;
+/// FLAIR's is unstable all the time.
 fn revoked() -> Figure {
     let figure = Figure::new("22", "workload A, Zipf 0.99", "clients");
     let figure = Figure {
@@ -351,7 +352,8 @@ fn revoked() -> Figure {
     compared(figure, &[System::Leases], &CLIENTS, |clients| clients as f64, load)
 }
 
-/// How long a record is in a follower's log and not executed, over how long its write takes at the switch.
+/// How long a record is in a follower's log and not executed, over how long its write takes at the
+/// switch.
 pub fn revoked_share(m: &Measured) -> f64 {
     m.record_open_ns / (m.write.mean_ns - 2.0 * LATENCY_NS as f64)
 }

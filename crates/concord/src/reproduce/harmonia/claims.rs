@@ -1,4 +1,5 @@
-//! What the paper says of its figures, in numbers where its text has some, beside what was seen.
+//! The paper's statements about its figures, in numbers where its text has some, beside the
+//! measured ones.
 
 use concord_sim::load::Measured;
 
@@ -253,7 +254,7 @@ pub const CLAIMS: &[Claim] = &[
         says: "the same, our CRAQ",
         paper: Silent,
         ours: |s| over(exact(s.most(2, writes)), exact(s.most(1, writes))),
-        reason: "ours holds a write back and executes it once: no slower than CR by much (docs/craq.md)",
+        reason: "ours holds a write back and executes it once: no slower than CR by much (docs/internals/craq.md)",
     },
     Claim {
         figure: "14a",

@@ -1,11 +1,11 @@
-//! The figures: what is run at each point. Harmonia §10; parameters that the paper does not give are
-//! marked as ours.
+//! The figures: what is run at each point. Harmonia §10; parameters that the paper does not give
+//! are marked as ours.
 
 use std::sync::LazyLock;
 
 use concord_core::{MS, SEC};
 use concord_sim::Service;
-use concord_sim::load::{Apart, Keys, Load, Measured};
+use concord_sim::load::{Keys, Load, Measured, Separate};
 use concord_wire::control::Protocol;
 
 use crate::reproduce::figure::{Drawn, Figure, Value};
@@ -69,7 +69,12 @@ pub fn all() -> Vec<Figure> {
     all.extend([racks(), rack_latency()]);
     all.extend([table_size(), in_flight(), storage_latency(), switch_overhead()]);
     all.extend([primary_backup_protocols(), quorum_protocols(), switch_failure()]);
-    all.extend([late_completions(), lost_completions(), completions_apart(), commit_acks_apart()]);
+    all.extend([
+        late_completions(),
+        lost_completions(),
+        completions_separate(),
+        commit_acks_separate(),
+    ]);
     all
 }
 
@@ -305,7 +310,8 @@ fn switch_overhead() -> Figure {
     figure
 }
 
-/// Writes at a rate in thousands a second, and as many reads as go; what is not the store costs too.
+/// Writes at a rate in thousands a second, and as many reads as go; what is not the store costs
+/// too.
 fn compared(protocol: Protocol, with_help: bool) -> impl Fn(u64) -> Load {
     move |rate| {
         let load = reads_beside(rate * 1_000);
@@ -381,7 +387,7 @@ fn late_completions() -> Figure {
     let delays_us = [0, 100, 200, 500, 1_000, 2_000, 5_000];
     let load = |us: u64, keys: &Keys| Load {
         keys: keys.clone(),
-        completions_apart: Some(Apart { delay_ns: us * 1_000, lost_ppm: 0 }),
+        completions_separate: Some(Separate { delay_ns: us * 1_000, lost_ppm: 0 }),
         ..saturated(3, 50)
     };
     let x = |us: u64| us as f64;
@@ -399,7 +405,7 @@ fn lost_completions() -> Figure {
         Load {
             slots: 1_024,
             keys: Keys::Uniform(100_000),
-            completions_apart: Some(Apart { delay_ns: 0, lost_ppm: percent * 10_000 }),
+            completions_separate: Some(Separate { delay_ns: 0, lost_ppm: percent * 10_000 }),
             sweep_interval_ns: if is_swept { load.sweep_interval_ns } else { SEC },
             measure_ns: 100 * MS,
             ..load
@@ -420,12 +426,12 @@ fn lost_completions() -> Figure {
 
 /// A completion in the reply costs nobody a packet; one of its own costs the tail (ours: as much as
 /// an acknowledgement).
-fn completions_apart() -> Figure {
+fn completions_separate() -> Figure {
     let percents = [0, 5, 10, 20, 50, 100];
     let load = |percent: u64, is_apart: bool| {
         let load = saturated(3, percent * 10);
         let service = Service { ack_ns: ACK_NS, ..load.service };
-        Load { service, completions_apart: is_apart.then_some(Apart::default()), ..load }
+        Load { service, completions_separate: is_apart.then_some(Separate::default()), ..load }
     };
     let x = |percent: u64| percent as f64;
     Figure::new("apart", "completions in replies, and apart", "percent of writes")
@@ -434,12 +440,12 @@ fn completions_apart() -> Figure {
 }
 
 /// §8.3 piggybacks COMMIT-ACKs on PREPARE-OKs; of their own, the leader hears two more packets.
-fn commit_acks_apart() -> Figure {
+fn commit_acks_separate() -> Figure {
     let percents = [0, 5, 10, 20, 50, 100];
-    let load = |percent: u64, commit_acks_apart: bool| {
+    let load = |percent: u64, commit_acks_separate: bool| {
         let load = saturated(3, percent * 10);
         let service = Service { ack_ns: ACK_NS, ..load.service };
-        Load { service, commit_acks_apart, ..load }.over(Protocol::Vr, true)
+        Load { service, commit_acks_separate, ..load }.over(Protocol::Vr, true)
     };
     let x = |percent: u64| percent as f64;
     Figure::new("acks", "Harmonia (VR), COMMIT-ACKs in PREPARE-OKs, and apart", "percent of writes")

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use concord_runtime::Error;
-use concord_sim::load::{Apart, Load, Measured};
+use concord_sim::load::{Load, Measured, Separate};
 use concord_sim::protocol_name;
 use concord_wire::control::Protocol;
 
@@ -27,7 +27,7 @@ impl Case {
         Load {
             writes_permille: self.writes_permille,
             outstanding: self.outstanding,
-            completions_apart: self.apart.then_some(Apart::default()),
+            completions_separate: self.apart.then_some(Separate::default()),
             ..Load::default()
         }
         .over(self.protocol, self.with_help)

@@ -1,5 +1,5 @@
-//! Harmonia §10. Read [`figures`] for what is run, [`claims`] for what the paper says about it, [`messages`] for
-//! the packets of an operation.
+//! Harmonia §10. Read [`figures`] for what is run, [`claims`] for what the paper says about it,
+//! [`messages`] for the packets of an operation.
 
 mod claims;
 mod figures;

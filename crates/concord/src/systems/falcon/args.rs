@@ -27,7 +27,8 @@ pub struct WorkerArgs {
     /// It executes commands, as whoever started it
     #[arg(long)]
     pub allow_exec: bool,
-    /// It has this, like gpu, instead of what the rack file says of it; some worker of the rack file has it
+    /// It has this, like gpu, instead of what the rack file says of it; some worker of the rack
+    /// file has it
     #[arg(long, value_name = "NAME")]
     pub has: Vec<String>,
     /// Tasks that each executor may have beside the one that it runs, instead of the rack file's
@@ -57,7 +58,7 @@ pub struct OwnerArgs {
 
 /// Which owner is asked.
 #[derive(Args, Clone, Debug)]
-pub struct Asked {
+pub struct OwnerSelector {
     /// The rack file
     #[arg(long, value_name = "FILE.toml", default_value = "run/rack.toml")]
     pub config: PathBuf,
@@ -87,7 +88,7 @@ number, and with --wait ends with 0 if all tasks are done, else with 1.")]
 pub struct SubmitArgs {
     /// Where
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: OwnerSelector,
     /// A task for each number from A to B
     #[arg(long, value_name = "A-B", conflicts_with = "lines")]
     pub array: Option<String>,
@@ -118,7 +119,8 @@ pub struct SubmitArgs {
     /// Where commands run [default: where the worker was started]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<String>,
-    /// Wait until all tasks are over; if this command ends before, the job is cancelled within 10 seconds
+    /// Wait until all tasks are over; if this command ends before, the job is cancelled within 10
+    /// seconds
     #[arg(long)]
     pub wait: bool,
     /// With --wait: the job goes on if this command ends
@@ -136,8 +138,8 @@ pub struct SubmitArgs {
     /// Tasks that keep a core busy for so long
     #[arg(long, value_name = "TIME", conflicts_with = "command")]
     pub spin: Option<String>,
-    /// The command is a handler: it stays, and is given one task after another on its standard input
-    /// (docs/falcon.md, Handlers)
+    /// The command is a handler: it stays, and is given one task after another on its standard
+    /// input (docs/internals/falcon.md, Handlers)
     #[arg(long, conflicts_with_all = ["no_op", "sleep", "spin"])]
     pub handler: bool,
     /// The command and its arguments
@@ -151,7 +153,7 @@ pub struct SubmitArgs {
 pub struct JobArgs {
     /// Where
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: OwnerSelector,
     /// What to do
     #[command(subcommand)]
     pub command: JobCommand,

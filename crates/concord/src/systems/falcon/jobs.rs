@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use concord_runtime::{Context as _, Error, key_file};
 use serde_json::{Value, json};
 
-use super::args::{Asked, JobArgs, JobCommand, SubmitArgs};
+use super::args::{JobArgs, JobCommand, OwnerSelector, SubmitArgs};
 use super::roles::key_path;
 use crate::net::http;
 use crate::rack::{Rack, in_file, pick_member};
@@ -35,7 +35,7 @@ impl Client {
     ///
     /// # Errors
     /// One line that says what is wrong with the rack file or the key file.
-    pub fn of(asked: &Asked) -> Result<Client, Error> {
+    pub fn of(asked: &OwnerSelector) -> Result<Client, Error> {
         let rack = Rack::read(&asked.config)?;
         let groups = rack.groups()?;
         let name = asked.group.as_deref();
@@ -400,7 +400,7 @@ pub fn task(words: &[String]) -> Option<(u32, u32)> {
 /// # Errors
 /// One line for a person.
 pub fn explain(config: &Path, (job, task): (u32, u32)) -> Result<(), Error> {
-    let asked = Asked { config: config.to_path_buf(), group: None, owner: None };
+    let asked = OwnerSelector { config: config.to_path_buf(), group: None, owner: None };
     let way = Client::of(&asked)?.get(&format!("/jobs/{job}/tasks/{task}"))?;
     print(&explained(&way))
 }

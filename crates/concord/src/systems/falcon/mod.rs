@@ -1,4 +1,5 @@
-//! Falcon: groups of workers, the owners of their tasks, and the switch's queue of tasks between them.
+//! Falcon: groups of workers, the owners of their tasks, and the switch's queue of tasks between
+//! them.
 
 mod args;
 mod jobs;
@@ -24,7 +25,7 @@ use crate::up::children::Children;
 use crate::up::is_said;
 use crate::up::place::{Ports, port_after, wanted};
 
-pub use args::{Asked, JobArgs, OwnerArgs, SubmitArgs, WorkerArgs};
+pub use args::{JobArgs, OwnerArgs, OwnerSelector, SubmitArgs, WorkerArgs};
 pub use jobs::{Client, explain, run as job, submit, task};
 pub use roles::{CLOCK, key_path, owner, reap, worker};
 pub use section::{OwnerPlace, Queue, WorkerPlace};

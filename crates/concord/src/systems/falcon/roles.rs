@@ -18,7 +18,8 @@ use super::args::{OwnerArgs, WorkerArgs};
 use super::section::WorkerPlace;
 use crate::rack::{Group, Mistake, Rack, in_file, mistake_in, pick_member, wire};
 
-/// The function that gives its worker's clock, CLOCK_BOOTTIME in ns as 8 bytes, big-endian: for benches.
+/// The function that gives its worker's clock, CLOCK_BOOTTIME in ns as 8 bytes, big-endian: for
+/// benches.
 pub const CLOCK: u16 = Functions::FIRST;
 
 /// The file with the rack's secret, which workers and owners need.

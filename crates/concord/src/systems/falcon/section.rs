@@ -1,4 +1,4 @@
-//! What the rack file says of groups of workers.
+//! The rack file's sections for groups of workers.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
@@ -50,13 +50,15 @@ pub struct WorkerPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
+    /// IP address and port where it serves /metrics, /status and /health; without it
+    /// `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
     /// Tasks that it runs at a time; as many as the host has cores if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u16>,
-    /// Tasks that each executor may have beside the one that it runs, so that it has the next at once: for short ones.
+    /// Tasks that each executor may have beside the one that it runs, so that it has the next at
+    /// once: for short ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefetch: Option<u8>,
     /// Whether it executes commands, as whoever started it.
@@ -77,13 +79,15 @@ pub struct OwnerPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
+    /// IP address and port where it serves /metrics, /status and /health; without it
+    /// `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
     /// IP address and port where jobs are submitted, over HTTP.
     #[schemars(with = "String")]
     pub listen: SocketAddr,
-    /// A file in which its jobs are written down, so that they outlive it; without it they end with it.
+    /// A file in which its jobs are written down, so that they outlive it; without it they end with
+    /// it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub journal: Option<PathBuf>,
 }

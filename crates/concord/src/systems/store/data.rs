@@ -1,5 +1,5 @@
-//! The data of a rack as a whole: `concord backup`, `concord restore`, and what `up` does after the power of all went
-//! where the disk is synced each second (docs/durability.md).
+//! The data of a rack as a whole: `concord backup`, `concord restore`, and what `up` does after the
+//! power of all went where the disk is synced each second (docs/operate/durability.md).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -46,7 +46,8 @@ fn states(group: &Group<'_>) -> Vec<(u16, State)> {
     states
 }
 
-/// Whether so many replicas may lack what they had acknowledged that the group cannot go on with the others.
+/// Whether so many replicas may lack what they had acknowledged that the group cannot go on with
+/// the others.
 fn has_lost(group: &Group<'_>, states: &[(u16, State)]) -> bool {
     let owes = |state: &State| state.found().marks.owes;
     let has_begun = states.iter().any(|(_, state)| state.found().marks.config.is_some());
@@ -65,8 +66,9 @@ fn has_lost(group: &Group<'_>, states: &[(u16, State)]) -> bool {
     }
 }
 
-/// Before a rack of this machine starts: where the power of all went, and the disks were synced each second only, the
-/// rack begins anew with the newest that is left. What there is to say of that.
+/// Before a rack of this machine starts: where the power of all went, and the disks were synced
+/// each second only, the rack begins anew with the newest that is left. What there is to say of
+/// that.
 ///
 /// # Errors
 /// One line.
@@ -179,7 +181,8 @@ fn status(replica: &ReplicaPlace) -> Option<Value> {
     serde_json::from_slice(&body).ok()
 }
 
-/// The newest data on this machine that has all that was acknowledged before: the replica, and what it has.
+/// The newest data on this machine that has all that was acknowledged before: the replica, and what
+/// it has.
 fn best(args: &BackupArgs) -> Result<(u16, State), Error> {
     let rack = Rack::read(&args.config)?;
     let groups = rack.groups()?;
@@ -271,7 +274,8 @@ pub fn restore(args: &RestoreArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Which replicas' directories are to be made, and that no controller goes on with another rack there.
+/// Which replicas' directories are to be made, and that no controller goes on with another rack
+/// there.
 fn targets(args: &RestoreArgs) -> Result<Vec<(u16, PathBuf)>, Error> {
     let (dirs, state) = match (&args.run_dir, &args.config, &args.data_dir) {
         (Some(run_dir), None, None) => {

@@ -1,4 +1,5 @@
-//! The replicated store: groups of replicas behind gateways for Redis clients, with the switch's help or without.
+//! The replicated store: groups of replicas behind gateways for Redis clients, with the switch's
+//! help or without.
 
 mod data;
 mod explain;
@@ -306,7 +307,8 @@ impl System for Store {
         figures
     }
 
-    /// Nobody counts in a majority who has lost what it had promised, until a majority has told it all.
+    /// Nobody counts in a majority who has lost what it had promised, until a majority has told it
+    /// all.
     fn wrong(&self, group: &Group<'_>, members: &[&Value]) -> Vec<String> {
         let is_quorum = matches!(group.protocol, Protocol::Vr | Protocol::NoPaxos | Protocol::Raft);
         let (all, lost) =

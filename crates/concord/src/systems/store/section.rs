@@ -1,4 +1,4 @@
-//! What the rack file says of replicas and gateways.
+//! The rack file's sections for replicas and gateways.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
@@ -16,11 +16,11 @@ use crate::rack::{Misfit, reached, udp_addr};
 
 /// Longest time of [`KeyGroups`], in ms.
 const KEY_GROUP_MS_MAX: u64 = 60_000;
-/// Least `stepdown_ms`. What the switch holds is as old as two heartbeats before the next one comes; with less it would
-/// step down again and again, with this after one that is late.
+/// Least `stepdown_ms`. What the switch holds is as old as two heartbeats before the next one
+/// comes; with less it would step down again and again, with this after one that is late.
 const STEPDOWN_MS_MIN: u64 = 3 * HEARTBEAT_NS / MS;
-/// `stepdown_ms` if nothing is said: less than a lease, and more than the leader's queue takes where it is overloaded, in which the
-/// switch's word waits behind requests.
+/// `stepdown_ms` if nothing is said: less than a lease, and more than the leader's queue takes
+/// where it is overloaded, in which the switch's word waits behind requests.
 const STEPDOWN_MS: u64 = 450;
 
 /// How replicas replicate.
@@ -34,8 +34,8 @@ pub enum Protocol {
     Chain,
     /// The primary orders writes, all backups acknowledge to it.
     PrimaryBackup,
-    /// Viewstamped Replication: a leader orders writes, a majority acknowledges; the replicas choose
-    /// the leader by themselves.
+    /// Viewstamped Replication: a leader orders writes, a majority acknowledges; the replicas
+    /// choose the leader by themselves.
     Vr,
     /// A chain in which every replica answers reads, asking the tail about objects that are being
     /// written; without the switch's help.
@@ -88,14 +88,16 @@ pub enum Reads {
     /// A majority has promised to elect nobody else for a while.
     #[default]
     LeaderLease,
-    /// It asks a majority for each read, or batch of reads (ReadIndex): slower, and no clock counts.
+    /// It asks a majority for each read, or batch of reads (ReadIndex): slower, and no clock
+    /// counts.
     ReadIndex,
-    /// Raft without the switch's help: followers answer reads of key groups without a write under way, by leases. A write
-    /// waits for all that hold one, so one that dies delays writes by up to a lease (9/8 of
-    /// it if it still asks), and one that always lags by a little, less than an eighth of a lease, delays each by that.
+    /// Raft without the switch's help: followers answer reads of key groups without a write under
+    /// way, by leases. A write waits for all that hold one, so one that dies delays writes by up to
+    /// a lease (9/8 of it if it still asks), and one that always lags by a little, less than an
+    /// eighth of a lease, delays each by that.
     FollowerLease,
-    /// Raft without the switch's help: any replica asks a majority where their logs end, and answers when all up to there
-    /// is executed (quorum reads). No clock counts.
+    /// Raft without the switch's help: any replica asks a majority where their logs end, and
+    /// answers when all up to there is executed (quorum reads). No clock counts.
     Quorum,
 }
 
@@ -117,8 +119,8 @@ impl Reads {
         }
     }
 
-    /// What is wrong with it for replicas of `protocol` that the switch helps by `accel`. The default is wrong
-    /// only where somebody said it: [`crate::rack::Rack::check_said_reads`].
+    /// What is wrong with it for replicas of `protocol` that the switch helps by `accel`. The
+    /// default is wrong only where somebody said it: [`crate::rack::Rack::check_said_reads`].
     #[must_use]
     pub fn misfit(self, protocol: Protocol, accel: Accel) -> Option<Misfit> {
         let is_alone = protocol == Protocol::Raft && accel == Accel::None;
@@ -206,7 +208,8 @@ impl Accel {
         self == Accel::Flair
     }
 
-    /// What is wrong with this help for replicas of `protocol`, if it is known without the switch's programs.
+    /// What is wrong with this help for replicas of `protocol`, if it is known without the switch's
+    /// programs.
     #[must_use]
     pub fn misfit(self, protocol: Protocol) -> Option<Misfit> {
         let is_wrong = protocol == Protocol::Craq && self == Accel::Harmonia;
@@ -300,15 +303,16 @@ impl Table {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KeyGroups {
-    /// How many, a power of two from 64 to 131,072. With more, a write keeps fewer other keys' reads from followers.
+    /// How many, a power of two from 64 to 131,072. With more, a write keeps fewer other keys'
+    /// reads from followers.
     pub groups: u32,
     /// While a write is pending the leader gets no read that a follower can answer.
     pub avoid_leader: bool,
-    /// Reads are shared among the replicas by weights, which the leader computes once a second of how long the queues of their hosts are: for
-    /// hosts that are not alike, or do other work too.
+    /// Reads are shared among the replicas by weights, which the leader computes once a second of
+    /// how long the queues of their hosts are: for hosts that are not alike, or do other work too.
     pub load_awareness: bool,
-    /// How old the switch's word in the leader's last heartbeat may be, in ms, from 75 on; after that the switch passes nothing.
-    /// The leader sends a heartbeat each 25 ms.
+    /// How old the switch's word in the leader's last heartbeat may be, in ms, from 75 on; after
+    /// that the switch passes nothing. The leader sends a heartbeat each 25 ms.
     pub stepdown_ms: u64,
     /// How often the switch looks for key groups that a lost write or reply left unstable, in ms.
     pub repair_ms: u64,
@@ -381,13 +385,15 @@ pub struct ReplicaPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
+    /// IP address and port where it serves /metrics, /status and /health; without it
+    /// `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
-    /// Redis engine: the directory of its redis-server's socket and log; `replica-<node>` if left out.
+    /// Redis engine: the directory of its redis-server's socket and log; `replica-<node>` if left
+    /// out.
     pub directory: Option<PathBuf>,
-    /// Where it keeps its data; `data/replica-<node>` if left out. A relative path is below the directory that it is
-    /// started in.
+    /// Where it keeps its data; `data/replica-<node>` if left out. A relative path is below the
+    /// directory that it is started in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<PathBuf>,
     /// Share of a core that it may use, for benchmarks.
@@ -404,7 +410,8 @@ pub struct GatewayPlace {
     #[serde(deserialize_with = "udp_addr")]
     #[schemars(with = "String")]
     pub addr: SocketAddrV4,
-    /// IP address and port where it serves /metrics, /status and /health; without it `concord status` cannot ask it.
+    /// IP address and port where it serves /metrics, /status and /health; without it
+    /// `concord status` cannot ask it.
     #[schemars(with = "Option<String>")]
     pub http: Option<SocketAddr>,
     /// The group whose data it serves, by its name; the first group of replicas if left out.

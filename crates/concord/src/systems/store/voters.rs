@@ -1,4 +1,5 @@
-//! `concord voters`: which members of a Raft group vote, and a change of that (docs/raft.md, Who votes).
+//! `concord voters`: which members of a Raft group vote, and a change of that
+//! (docs/internals/raft.md, Who votes).
 
 use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};

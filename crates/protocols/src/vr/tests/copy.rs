@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::parts::{PART_OBJECTS, Part};
-use crate::vr::follower::Feed;
+use crate::vr::follower::OutgoingCopy;
 
 const PROTOCOLS: [Protocol; 2] = [Protocol::Vr, Protocol::NoPaxos];
 
 impl Group {
-    /// `count` writes of as many keys, a millisecond apart, to whom the protocol's switch sends them.
+    /// `count` writes of as many keys, a millisecond apart, to whom the protocol's switch sends
+    /// them.
     fn fill(&mut self, from: usize, count: usize) {
         for n in from..from + count {
             let leader = self.leader().unwrap();
@@ -23,7 +24,8 @@ impl Group {
         }
     }
 
-    /// Until a replica that copies has some chunks, and the question for the next one is on its way.
+    /// Until a replica that copies has some chunks, and the question for the next one is on its
+    /// way.
     fn copy_some(&mut self, who: usize) {
         for _ in 0..1_000 {
             let (_, to, bytes) = self.packets.pop_front().unwrap_or_else(|| {
@@ -63,8 +65,9 @@ impl Group {
     }
 }
 
+/// Who lacks records that are gone copies the state while writes go on.
 #[test]
-fn vrr_5_2_who_lacks_records_that_are_gone_copies_the_state_while_writes_go_on() {
+fn vrr_5_2_state_is_copied_while_writes_go_on() {
     for protocol in PROTOCOLS {
         let mut g = Group::founded_as(protocol, 3, Guards::ALL);
         g.fill(0, 10);
@@ -126,10 +129,11 @@ fn vrr_5_2_a_copy_goes_on_with_a_new_leader() {
     }
 }
 
-/// A write that hangs on several keys is the last one that a chunk shows. The copy begins anew, but not before the engine is
-/// through with what is at it: the chunk is none of the next copy, which has no client table yet.
+/// A write that hangs on several keys is the last one that a chunk shows. The copy begins anew, but
+/// not before the engine is through with what is at it: the chunk is none of the next copy, which
+/// has no client table yet.
 #[test]
-fn bug_18_56_a_copy_that_begins_anew_takes_no_chunk_of_the_one_before() {
+fn bug_18_56_restarted_copy_takes_no_old_chunk() {
     for protocol in PROTOCOLS {
         let mut g = Group::founded_as(protocol, 3, Guards::ALL);
         g.fill(0, 10);
@@ -169,7 +173,7 @@ fn bug_18_56_a_copy_that_begins_anew_takes_no_chunk_of_the_one_before() {
 /// A follower of NOPaxos that heard every write and no COMMIT has all records, and knows none to be
 /// committed that its leader still has. It copies nothing.
 #[test]
-fn vrr_5_2_whose_log_has_what_the_leader_truncated_goes_on_from_there() {
+fn vrr_5_2_log_continues_where_the_leader_truncated() {
     let mut g = Group::founded_as(Protocol::NoPaxos, 3, Guards::ALL);
     g.fill(0, 10);
     let (end, committed) = (g.nodes[2].ordered.log.end(), g.nodes[2].committed);
@@ -224,7 +228,8 @@ fn who_lacks_records_that_are_in_the_tail_copies_nothing() {
     }
 }
 
-/// Otherwise a part waits until the follower asks again, 20 ms later. One that is of before the view's beginning is made anew.
+/// Otherwise a part waits until the follower asks again, 20 ms later. One that is of before the
+/// view's beginning is made anew.
 #[test]
 fn bug_19_22_a_part_goes_out_when_the_engine_has_made_it() {
     let mut g = Group::founded(3, Guards::ALL);
@@ -238,7 +243,8 @@ fn bug_19_22_a_part_goes_out_when_the_engine_has_made_it() {
     {
         node.leading.begin(g.now.instant, 3, view_start);
         let part = Part { number: PART_OBJECTS, position, bytes: None };
-        node.leading.followers[2].feed = Some(Feed { attempt: 1, part: Some(part) });
+        node.leading.followers[2].outgoing_copy =
+            Some(OutgoingCopy { attempt: 1, part: Some(part) });
         let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
         node.chunk_made(2, (PART_OBJECTS, position), vec![0; 16], &mut sent);
         assert_eq!(sent.len(), usize::from(is_sent), "{position:?} {view_start:?}");

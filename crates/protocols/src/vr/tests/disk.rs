@@ -1,11 +1,11 @@
-//! What is on disk before anybody hears of it, and starts with what is there (trap T7).
+//! State that is on disk before anybody hears of it, and starts from such a disk (trap T7).
 
 use alloc::collections::BTreeMap;
 
 use concord_log::{Identity, Marks, Recovery, Writer, entries};
 
 use super::*;
-use crate::journal::Kept;
+use crate::journal::DiskState;
 
 const STORAGE: u64 = 70;
 
@@ -57,7 +57,7 @@ impl Disk {
         bytes.extend_from_slice(batch.bytes());
         self.append(&bytes);
         let (storage, is_intact, snapshot_every_bytes) = (STORAGE, true, 1 << 20);
-        let kept = Kept { storage, is_intact, marks, snapshot_every_bytes, owed, acks_early };
+        let kept = DiskState { storage, is_intact, marks, snapshot_every_bytes, owed, acks_early };
         node.keep(now, kept, (0, before_ns)).unwrap();
     }
 }
@@ -184,8 +184,9 @@ fn said(guards: Guards) -> [usize; 2] {
     [before, own.g.packets.len()]
 }
 
+/// A replica says nothing of a view before that is on its disk.
 #[test]
-fn t7_a_replica_says_nothing_of_a_view_before_that_is_on_its_disk() {
+fn t7_view_is_on_disk_before_it_is_said() {
     let [before, after] = said(Guards::ALL);
     assert!(before == 0 && after >= 2, "{before} {after}");
 }
@@ -196,8 +197,9 @@ fn t7_without_that_it_says_so_at_once() {
     assert!(said(Guards::without(Guard::DurableView))[0] > 0);
 }
 
+/// When the power of all goes nothing is lost that was acknowledged.
 #[test]
-fn t7_when_the_power_of_all_goes_nothing_is_lost_that_was_acknowledged() {
+fn t7_power_cut_of_all_loses_nothing_acknowledged() {
     let mut own = OnDisks::founded(Guards::ALL);
     own.g.set(0, "a", "1");
     own.pass(3);
@@ -219,8 +221,9 @@ fn t7_when_the_power_of_all_goes_nothing_is_lost_that_was_acknowledged() {
     assert_eq!(own.values(&["a", "b"]), ["3", "2"]);
 }
 
+/// A replica that starts again lacks the records that it missed and no view changes.
 #[test]
-fn a_replica_that_starts_again_lacks_the_records_that_it_missed_and_no_view_changes() {
+fn restart_lacks_missed_records_without_view_change() {
     let mut own = OnDisks::founded(Guards::ALL);
     own.g.set(0, "a", "1");
     own.pass(5);
@@ -317,8 +320,8 @@ fn t4_an_older_directory_is_one_that_lost_what_was_promised() {
     assert!(own.g.nodes.iter().all(|n| n.stage == Stage::Normal));
 }
 
-/// Disks are synced each second. Nodes 0 and 2 acknowledge a write, and then the power of node 2 goes: whether nodes 1
-/// and 2 go on without node 0, and what is there once it is heard again.
+/// Disks are synced each second. Nodes 0 and 2 acknowledge a write, and then the power of node 2
+/// goes: whether nodes 1 and 2 go on without node 0, and what is there once it is heard again.
 fn goes_on_alone(guards: Guards) -> (bool, Vec<String>) {
     let mut own = OnDisks::begun(guards, true);
     own.pass(2_000);
@@ -336,8 +339,9 @@ fn goes_on_alone(guards: Guards) -> (bool, Vec<String>) {
     (goes_on, own.values(&["k"]))
 }
 
+/// One that may owe records takes part no sooner than one that lost everything.
 #[test]
-fn one_that_may_owe_records_takes_part_no_sooner_than_one_that_lost_everything() {
+fn replica_owing_records_waits_like_an_empty_one() {
     assert_eq!(goes_on_alone(Guards::ALL), (false, vec![String::from("v")]));
 }
 
@@ -347,8 +351,9 @@ fn one_that_takes_part_all_the_same_loses_what_it_acknowledged() {
     assert_eq!(goes_on_alone(Guards::without(Guard::Intact)), (true, vec![String::from("nil")]));
 }
 
+/// One that may owe records lacks these alone and owes none once it has them.
 #[test]
-fn one_that_may_owe_records_lacks_these_alone_and_owes_none_once_it_has_them() {
+fn replica_owing_records_recovers_these_alone() {
     let mut own = OnDisks::begun(Guards::ALL, true);
     own.pass(2_000);
     own.g.set(0, "k", "v");
@@ -370,7 +375,8 @@ fn one_that_may_owe_records_lacks_these_alone_and_owes_none_once_it_has_them() {
     assert_eq!(own.g.nodes[2].ordered.end(), own.g.nodes[0].ordered.end());
 }
 
-/// Raft §5.2: a vote is on the disk before it leaves, and is that of the process that starts there next.
+/// Raft §5.2: a vote is on the disk before it leaves, and is that of the process that starts there
+/// next.
 #[test]
 fn raft_5_2_a_vote_is_on_disk_before_it_leaves_and_is_kept() {
     let mut d = OnDisks::begun_as(Protocol::Raft, Guards::ALL, false);
@@ -428,11 +434,11 @@ fn t7_a_raft_group_comes_back_from_a_power_cut_of_all() {
     assert_eq!(d.g.get(leader, "k", None).unwrap().2, "v");
 }
 
-/// A replica came back with its disk, heard nothing of its term's leader for three leases, and then where the term
-/// began: it cut its log there, and gave up what it had acknowledged. The leader died, and a write was lost that a quorum
-/// had.
+/// A replica came back with its disk, heard nothing of its term's leader for three leases, and then
+/// where the term began: it cut its log there, and gave up what it had acknowledged. The leader
+/// died, and a write was lost that a quorum had.
 #[test]
-fn bug_20_10_one_that_comes_back_to_its_term_keeps_what_it_acknowledged() {
+fn bug_20_10_returning_to_its_term_keeps_acknowledged_records() {
     let mut d = OnDisks::begun_as(Protocol::Raft, Guards::ALL, false);
     d.pass(60);
     // Node 1 follows, and hears of no record; nodes 0 and 2 commit one.
@@ -466,10 +472,10 @@ fn bug_20_10_one_that_comes_back_to_its_term_keeps_what_it_acknowledged() {
     assert_eq!(d.g.digests()[1], d.g.digests()[2]);
 }
 
-/// The same where the records at the term's beginning are gone here, and not at the leader: nothing is fetched, and no
-/// write is waited for.
+/// The same where the records at the term's beginning are gone here, and not at the leader: nothing
+/// is fetched, and no write is waited for.
 #[test]
-fn bug_20_10_one_that_comes_back_without_the_terms_beginning_follows_at_once() {
+fn bug_20_10_returning_without_the_terms_beginning_follows() {
     let mut d = OnDisks::begun_as(Protocol::Raft, Guards::ALL, false);
     d.g.nodes[0].setup.records_kept = 1_000;
     for value in 0..70_u32 {

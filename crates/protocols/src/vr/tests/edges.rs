@@ -40,23 +40,25 @@ fn late_questions(guards: Guards) -> Group {
     g
 }
 
+/// A stream s number is not used again by late questions.
 #[test]
-fn bug_15_15_a_stream_s_number_is_not_used_again_by_late_questions() {
+fn bug_15_15_late_questions_do_not_reuse_a_stream() {
     let g = late_questions(Guards::ALL);
     assert_eq!(g.nodes[2].ordered.log.end(), g.nodes[0].ordered.log.end());
     assert_eq!(g.digests()[0], g.digests()[2]);
 }
 
+/// A follower whose stream is begun anew under its number starves.
 #[cfg(feature = "mutants")]
 #[test]
-fn bug_15_15_a_follower_whose_stream_is_begun_anew_under_its_number_starves() {
+fn bug_15_15_reused_stream_number_starves_its_follower() {
     let g = late_questions(Guards::without(Guard::StreamOnce));
     assert!(g.nodes[2].ordered.log.end().position < g.nodes[0].ordered.log.end().position);
 }
 
 /// Node 2 lacks what is not kept any more. The first answers that say so get lost.
 #[test]
-fn bug_15_15_a_question_whose_answer_apart_was_lost_is_answered_again() {
+fn bug_15_15_lost_log_mismatch_answer_is_repeated() {
     let mut g = Group::founded(3, Guards::ALL);
     g.isolate(2);
     for n in 0..200 {
@@ -72,10 +74,10 @@ fn bug_15_15_a_question_whose_answer_apart_was_lost_is_answered_again() {
     assert_eq!(g.digests()[0], g.digests()[2]);
 }
 
-/// A stream was begun, none of its packets arrived, and its records are gone. Its number cannot be used
-/// again, so another one is asked for.
+/// A stream was begun, none of its packets arrived, and its records are gone. Its number cannot be
+/// used again, so another one is asked for.
 #[test]
-fn bug_15_15_a_stream_that_was_given_up_before_it_was_seen_is_asked_for_by_another_number() {
+fn bug_15_15_unseen_abandoned_stream_gets_another_number() {
     let mut g = Group::founded(3, Guards::ALL);
     g.isolate(2);
     g.set(0, "k", "v");
@@ -98,8 +100,8 @@ fn bug_15_15_a_stream_that_was_given_up_before_it_was_seen_is_asked_for_by_anoth
     assert_eq!(g.digests()[0], g.digests()[2]);
 }
 
-/// The leader drops from its log all that it has executed, and then, in a later view, what it had logged
-/// alone. The next switch's clock is behind.
+/// The leader drops from its log all that it has executed, and then, in a later view, what it had
+/// logged alone. The next switch's clock is behind.
 #[test]
 fn bug_15_17_the_time_of_a_record_that_was_dropped_is_kept() {
     let mut g = Group::founded_as(Protocol::NoPaxos, 3, Guards::ALL);
@@ -142,8 +144,9 @@ fn deaf_leader(protocol: Protocol, guards: Guards) -> Group {
     g
 }
 
+/// A leader that hears no quorum leaves its view and the others go on.
 #[test]
-fn bug_15_18_a_leader_that_hears_no_quorum_leaves_its_view_and_the_others_go_on() {
+fn bug_15_18_deaf_leader_leaves_its_view() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
         let mut g = deaf_leader(protocol, Guards::ALL);
         let leader = g.leader().unwrap();
@@ -163,9 +166,10 @@ fn bug_15_18_a_leader_that_hears_no_quorum_leaves_its_view_and_the_others_go_on(
     }
 }
 
+/// A leader that hears nobody and stays lets nobody else lead.
 #[cfg(feature = "mutants")]
 #[test]
-fn bug_15_18_a_leader_that_hears_nobody_and_stays_lets_nobody_else_lead() {
+fn bug_15_18_deaf_leader_that_stays_blocks_others() {
     let mut g = deaf_leader(Protocol::Vr, Guards::without(Guard::StepAside));
     g.pass(5_000);
     assert_eq!(g.leader(), Some(0));
@@ -174,8 +178,9 @@ fn bug_15_18_a_leader_that_hears_nobody_and_stays_lets_nobody_else_lead() {
     assert!(g.to_client.is_empty());
 }
 
+/// A leader that slept reads first what was said meanwhile.
 #[test]
-fn bug_15_18_a_leader_that_slept_reads_first_what_was_said_meanwhile() {
+fn bug_15_18_leader_that_slept_reads_its_messages_first() {
     let mut g = Group::founded(3, Guards::ALL);
     g.pass(50);
     let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
@@ -193,7 +198,7 @@ fn bug_15_18_a_follower_that_copies_the_state_is_heard_of() {
     let view = g.nodes[0].view;
     for _ in 0..10 * LEASE_NS / MS {
         // Follower 1 asks for a part of the state now and then, and says nothing else.
-        let attempt = u64::from(g.nodes[1].group.tag_of(g.nodes[1].lives.mine())) << 32 | 1;
+        let attempt = u64::from(g.nodes[1].group.tag_of(g.nodes[1].crash_vector.mine())) << 32 | 1;
         let ask = CopyMessage::Ask { epoch: view.0, from: 2, attempt, part: 0, index: 0 };
         let mut bytes = vec![];
         ask.emit(&mut bytes);
@@ -204,8 +209,9 @@ fn bug_15_18_a_follower_that_copies_the_state_is_heard_of() {
     assert!(g.nodes[0].is_leader() && g.nodes[0].view == view);
 }
 
+/// However many view changes failed the next one is given up in four leases.
 #[test]
-fn bug_15_19_however_many_view_changes_failed_the_next_one_is_given_up_in_four_leases() {
+fn bug_15_19_failed_view_changes_give_up_in_four_leases() {
     let mut g = Group::founded(3, Guards::ALL);
     let (mut sent, now): (Vec<(Addr, Vec<u8>)>, Now) = (vec![], g.now);
     for _ in 0..20 {
@@ -236,18 +242,18 @@ fn bug_15_19_at_the_end_of_the_view_numbers_there_is_no_panic() {
     assert_eq!((node.vr_count.views_exhausted, node.stage), (1, stage));
 }
 
-/// A write of several packets: its body is staged at the leader, its numbered packet is lost on the way
-/// to the leader alone.
+/// A write of several packets: its body is staged at the leader, its numbered packet is lost on the
+/// way to the leader alone.
 #[test]
-fn bug_15_19_a_staged_write_that_the_leader_alone_missed_costs_no_view_change() {
+fn bug_15_19_staged_write_missed_by_the_leader_alone() {
     let mut g = Group::founded_as(Protocol::NoPaxos, 3, Guards::ALL);
     let view = g.nodes[0].view;
     let mut command = CommandBuf::new();
-    let whole = command.encode(1, [&b"SET"[..], b"k", b"staged"]).to_vec();
-    let hdr = FragmentHdr { version: 9, total_bytes: whole.len() as u32, index: 0, count: 1 };
+    let caught_up = command.encode(1, [&b"SET"[..], b"k", b"staged"]).to_vec();
+    let hdr = FragmentHdr { version: 9, total_bytes: caught_up.len() as u32, index: 0, count: 1 };
     let write = Repr { flags: Flags::BODY_STAGED, ..g.request(b"k") };
     let (mut bytes, mut body, mut name) = (vec![], vec![], vec![]);
-    hdr.emit_of(&whole, &mut body);
+    hdr.emit_of(&caught_up, &mut body);
     hdr.emit(&mut name);
     Repr { op: Op::WRest, ..write }.emit(&body, &mut bytes);
     g.deliver(0, &bytes);
@@ -278,10 +284,10 @@ fn fragments_of_a_body_are_for_the_leader_alone() {
     assert_eq!((g.nodes[0].count.writes_not_head, g.to_client.len()), (0, 1), "it has it");
 }
 
-/// Node 1 heard of the last record late, and leads; then node 2 does, which lacks what node 1 stamped. Times to live
-/// that node 1 gave must not be over earlier for that.
+/// Node 1 heard of the last record late, and leads; then node 2 does, which lacks what node 1
+/// stamped. Times to live that node 1 gave must not be over earlier for that.
 #[test]
-fn bug_15_32_a_leader_that_fetches_the_log_is_not_ahead_of_who_stamped_it() {
+fn bug_15_32_fetching_leader_is_not_ahead_of_the_stamp() {
     let mut g = Group::founded(3, Guards::ALL);
     g.cut(0, 1);
     let write = g.request(b"a");

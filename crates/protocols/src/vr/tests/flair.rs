@@ -13,7 +13,7 @@ fn founded(guards: Guards) -> Group {
     assert_eq!(g.leader(), Some(0));
     start(&mut g);
     let hello = Repr { flags: Flags::REGISTER, ..g.request(b"") };
-    numbered(&mut g, 0, hello, b"");
+    sequenced(&mut g, 0, hello, b"");
     g.run();
     g.to_switch.clear();
     g
@@ -78,7 +78,7 @@ fn pass_on(g: &mut Group, to: usize, common: Repr, log_idx: u64, body: &[u8]) {
     g.deliver(to, &bytes);
 }
 
-fn numbered(g: &mut Group, to: usize, write: Repr, body: &[u8]) -> Seq {
+fn sequenced(g: &mut Group, to: usize, write: Repr, body: &[u8]) -> Seq {
     g.counter += 1;
     let seq = sid(g).number(g.counter);
     pass_on(g, to, Repr { seq, ..write }, 0, body);
@@ -89,7 +89,7 @@ fn set(g: &mut Group, key: &str, value: &str) -> (Repr, Vec<u8>, Seq) {
     let write = g.request(key.as_bytes());
     let mut command = CommandBuf::new();
     let body = command.encode(1, [b"SET", key.as_bytes(), value.as_bytes()]).to_vec();
-    let seq = numbered(g, 0, write, &body);
+    let seq = sequenced(g, 0, write, &body);
     (write, body, seq)
 }
 
@@ -120,17 +120,19 @@ fn a_reply_to_a_write_says_where_it_stands_and_who_holds_it() {
     let at = g.nodes[0].executed.0;
     assert_eq!((reply.common.op, reply.common.seq), (Op::WriteReply, seq));
     assert_eq!((reply.log_idx, reply.cflwrs), (Position(at), Followers(0b011)));
-    // A no-op of the switch, and a replica's own write, are answered too: it waits for their numbers.
+    // A no-op of the switch, and a replica's own write, are answered too: it waits for their
+    // numbers.
     for flags in [Flags::NOOP, Flags::NOOP.with(Flags::WILDCARD), Flags::INTERNAL] {
         let own = Repr { flags, client: SWITCH, ..Repr::new(Op::Write) };
-        let seq = numbered(&mut g, 0, own, b"");
+        let seq = sequenced(&mut g, 0, own, b"");
         g.run();
         let [reply] = replies(&mut g)[..] else { panic!("one reply") };
         assert_eq!((reply.common.seq, reply.common.flags), (seq, flags));
     }
 }
 
-/// A follower that was away for long is left out until it has what was committed meanwhile; what the others have is said.
+/// A follower that was away for long is left out until it has what was committed meanwhile; what
+/// the others have is said.
 #[test]
 fn a_heartbeat_says_who_has_caught_up_and_how_far() {
     let mut g = founded(Guards::ALL);
@@ -158,15 +160,16 @@ fn a_heartbeat_says_who_has_caught_up_and_how_far() {
     assert_eq!(caught_up(&mut g), (start + 2, 0b111));
 }
 
+/// A retry of what is done is answered after all lower numbers.
 #[test]
-fn t27_a_retry_of_what_is_done_is_answered_after_all_lower_numbers() {
+fn t27_retry_is_answered_after_lower_numbers() {
     let mut g = founded(Guards::ALL);
     let (write, body, _) = set(&mut g, "k", "v");
     g.run();
     let [done] = replies(&mut g)[..] else { panic!("one reply") };
     g.isolate(0);
     let (_, _, under_way) = set(&mut g, "k", "w");
-    let again = numbered(&mut g, 0, Repr { attempt: 1, ..write }, &body);
+    let again = sequenced(&mut g, 0, Repr { attempt: 1, ..write }, &body);
     g.run();
     assert!(replies(&mut g).is_empty(), "its reply is known, and it is not its turn");
     g.cuts.clear();
@@ -177,8 +180,9 @@ fn t27_a_retry_of_what_is_done_is_answered_after_all_lower_numbers() {
     assert!(all[1].log_idx > all[0].log_idx && all[0].log_idx > done.log_idx);
 }
 
+/// A session is a view and begins once what the view began with is committed.
 #[test]
-fn t28_a_session_is_a_view_and_begins_once_what_the_view_began_with_is_committed() {
+fn t28_session_begins_once_its_views_start_commits() {
     let mut g = founded(Guards::ALL);
     let old = sid(&g);
     set(&mut g, "k", "v");
@@ -202,8 +206,9 @@ fn t28_a_session_is_a_view_and_begins_once_what_the_view_began_with_is_committed
     assert_eq!(g.nodes[leader].vr_count.other_session, 1);
 }
 
+/// A follower advances to what the switch says and never beyond its leaders log.
 #[test]
-fn t29_a_follower_advances_to_what_the_switch_says_and_never_beyond_its_leaders_log() {
+fn t29_follower_never_advances_beyond_its_leaders_log() {
     let mut g = founded(Guards::ALL);
     let (fast, sid) = (Flags::FAST, sid(&g));
     set(&mut g, "k", "v");
@@ -259,8 +264,9 @@ fn t30_a_reply_has_the_command_behind_it_if_both_fit() {
     assert_eq!((reply.echo, reply.common.seq), (0, sid.number(1)));
 }
 
+/// A follower that hears the old switch alone answers as long as its lease.
 #[test]
-fn t2_a_follower_that_hears_the_old_switch_alone_answers_as_long_as_its_lease() {
+fn t2_follower_of_the_old_switch_answers_for_its_lease() {
     let mut g = founded(Guards::ALL);
     set(&mut g, "k", "v");
     g.pass(5);
@@ -272,8 +278,9 @@ fn t2_a_follower_that_hears_the_old_switch_alone_answers_as_long_as_its_lease() 
     assert!(get(&mut g, 1, Flags::FAST, old, at).is_empty(), "it passes them on, in vain");
 }
 
+/// What did not come by the switch or is of another session is answered by nobody.
 #[test]
-fn what_did_not_come_by_the_switch_or_is_of_another_session_is_answered_by_nobody() {
+fn foreign_session_reads_are_not_answered() {
     let mut g = founded(Guards::ALL);
     set(&mut g, "k", "v");
     g.pass(5);
@@ -294,7 +301,8 @@ fn what_did_not_come_by_the_switch_or_is_of_another_session_is_answered_by_nobod
         g.run();
         assert!(replies(&mut g).is_empty() && g.nodes[to].vr_count.other_session > 0);
     }
-    // A read that its switch sent to the leader is answered there, and one that went astray as well.
+    // A read that its switch sent to the leader is answered there, and one that went astray as
+    // well.
     for to in 0..3 {
         let [reply] = get(&mut g, to, Flags(0), sid, end.0)[..] else { panic!("one reply") };
         assert_eq!(reply.common.node, NodeId(1));
@@ -329,9 +337,10 @@ fn a_leader_sends_its_switch_a_heartbeat_every_25_ms() {
     assert_eq!(beats, 40);
 }
 
-/// What each of two followers' hosts and the leader's own say once a second is what the weights are of.
+/// What each of two followers' hosts and the leader's own say once a second is what the weights are
+/// of.
 #[test]
-fn section_4_4_2_followers_tell_their_queues_in_acknowledgements_and_the_leader_weighs_them() {
+fn section_4_4_2_queues_in_acknowledgements_are_weighed() {
     let mut g = founded(Guards::ALL);
     g.isolate(0);
     g.pass(3 * LEASE_NS / MS);
@@ -358,8 +367,9 @@ fn section_4_4_2_followers_tell_their_queues_in_acknowledgements_and_the_leader_
     assert!(second < first);
 }
 
-/// Node 2 lacks a record when the next switch's view begins, and hears nothing of the log: how long the leader waits
-/// for it until it begins a session, in ms. It hears of the view and answers, or it does not.
+/// Node 2 lacks a record when the next switch's view begins, and hears nothing of the log: how long
+/// the leader waits for it until it begins a session, in ms. It hears of the view and answers, or
+/// it does not.
 fn waits_for_a_follower_that_lags(is_heard: bool) -> u64 {
     let mut g = founded(Guards::ALL);
     g.cut(0, 2);
@@ -384,8 +394,9 @@ fn waits_for_a_follower_that_lags(is_heard: bool) -> u64 {
     }
 }
 
+/// A session waits for a follower that lags but not for long and less for one that is silent.
 #[test]
-fn a_session_waits_for_a_follower_that_lags_but_not_for_long_and_less_for_one_that_is_silent() {
+fn session_waits_briefly_for_lagging_followers() {
     assert_eq!(waits_for_a_follower_that_lags(true), 100);
     assert_eq!(waits_for_a_follower_that_lags(false), 20);
 }

@@ -1,4 +1,5 @@
-//! Follower leases (FLAIR §4.5): reads at the followers of a Raft leader, whose switch does nothing for them.
+//! Follower leases (FLAIR §4.5): reads at the followers of a Raft leader, whose switch does nothing
+//! for them.
 
 use super::*;
 use concord_core::Position;
@@ -27,8 +28,9 @@ fn is_granted(g: &Group, index: usize) -> bool {
     node.group_leases.refuse(g.now.instant, &read, log, Guards::ALL).is_none()
 }
 
+/// A follower answers unless a write of the key group is on its way.
 #[test]
-fn flair_4_5_a_follower_answers_unless_a_write_of_the_key_group_is_on_its_way() {
+fn flair_4_5_follower_answers_unless_its_group_is_written() {
     let mut g = founded();
     assert_eq!(g.get(1, "k", None).unwrap(), (Reason::Leased, 2, "v".into()));
     // The record is at the followers, and they have not heard that it is committed.
@@ -42,8 +44,9 @@ fn flair_4_5_a_follower_answers_unless_a_write_of_the_key_group_is_on_its_way() 
     assert_eq!((count.reads_fast, count.refused_revoked, count.refused_lease), (3, 1, 0));
 }
 
+/// A read of all keys is the leaders and so is any while the state is copied.
 #[test]
-fn a_read_of_all_keys_is_the_leaders_and_so_is_any_while_the_state_is_copied() {
+fn all_keys_reads_and_copying_go_to_the_leader() {
     let mut g = founded();
     let (mut command, mut bytes) = (CommandBuf::new(), vec![]);
     let read = Repr { op: Op::Read, flags: Flags::WILDCARD, ..g.request(b"") };
@@ -61,8 +64,9 @@ fn a_read_of_all_keys_is_the_leaders_and_so_is_any_while_the_state_is_copied() {
     assert_eq!(g.nodes[1].count.refused_lease, 2);
 }
 
+/// A follower that is cut off answers as long as its lease and a write waits for that.
 #[test]
-fn t2_a_follower_that_is_cut_off_answers_as_long_as_its_lease_and_a_write_waits_for_that() {
+fn t2_cut_off_follower_delays_writes_for_its_lease() {
     let mut g = founded();
     g.isolate(2);
     g.set(0, "k", "w");
@@ -82,7 +86,8 @@ fn t2_a_follower_that_is_cut_off_answers_as_long_as_its_lease_and_a_write_waits_
     assert_eq!(g.get(2, "k", None), None, "its lease was over before");
 }
 
-/// Node 2 asks for leases and gets none of the log: writes wait for the lease that it has, and for no other.
+/// Node 2 asks for leases and gets none of the log: writes wait for the lease that it has, and for
+/// no other.
 #[test]
 fn a_follower_that_lags_gets_no_lease_so_that_writes_wait_once() {
     let mut g = founded();
@@ -101,10 +106,10 @@ fn a_follower_that_lags_gets_no_lease_so_that_writes_wait_once() {
 
 /// Whether the leader grants node 2 a lease.
 fn grants(g: &mut Group) -> bool {
-    let (now, life) = (g.now.instant, g.nodes[2].lives.mine());
+    let (now, entry) = (g.now.instant, g.nodes[2].crash_vector.mine());
     let before = g.nodes[0].vr_count;
     let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
-    g.nodes[0].grant_reads(now, 2, (life, now.0), &mut sent);
+    g.nodes[0].grant_reads(now, 2, (entry, now.0), &mut sent);
     let count = &g.nodes[0].vr_count;
     let granted = count.read_leases_granted - before.read_leases_granted;
     assert_eq!(granted + count.read_leases_refused - before.read_leases_refused, 1);
@@ -129,33 +134,34 @@ fn whom_a_write_would_wait_for_long_gets_no_lease() {
     g.nodes[0].leading.followers[2].retires = true;
     assert!(!grants(&mut g), "it was told to end");
     g.nodes[0].leading.followers[2].retires = false;
-    g.nodes[0].leading.followers[2].feed =
-        Some(super::super::follower::Feed { attempt: 1, part: None });
+    g.nodes[0].leading.followers[2].outgoing_copy =
+        Some(super::super::follower::OutgoingCopy { attempt: 1, part: None });
     assert!(!grants(&mut g), "it copies the state");
-    g.nodes[0].leading.followers[2].feed = None;
+    g.nodes[0].leading.followers[2].outgoing_copy = None;
     assert!(grants(&mut g));
     g.nodes[0].leading.followers[2].sender = None;
     assert!(!grants(&mut g), "it has not said where its log ends");
     // A follower grants nothing, and neither does a leader whose followers answer no reads.
-    let (now, life) = (g.now.instant, g.nodes[2].lives.mine());
+    let (now, entry) = (g.now.instant, g.nodes[2].crash_vector.mine());
     g.nodes[0].setup.reads = crate::SlowReads::default();
     for index in 0..2 {
         let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
-        g.nodes[index].grant_reads(now, 2, (life, now.0), &mut sent);
+        g.nodes[index].grant_reads(now, 2, (entry, now.0), &mut sent);
         assert!(sent.is_empty());
     }
 }
 
+/// A lease is of the leader of the term and for the incarnation that asked.
 #[test]
-fn a_lease_is_of_the_leader_of_the_term_and_for_the_incarnation_that_asked() {
+fn lease_is_bound_to_term_and_incarnation() {
     let mut g = founded();
     g.cuts = vec![(0, 2)];
     g.pass(LEASE_NS / MS + 5);
     assert!(!is_granted(&g, 2));
-    let (now, view, mine) = (g.now, g.nodes[2].view, g.nodes[2].lives.mine());
-    let other = Life { incarnation: mine.incarnation + 1, ..mine };
-    let mut hear = |from, view, life| {
-        g.nodes[2].on_read_lease(now, (from, view), (life, now.instant.0), 0);
+    let (now, view, mine) = (g.now, g.nodes[2].view, g.nodes[2].crash_vector.mine());
+    let other = CrashVectorEntry { incarnation: mine.incarnation + 1, ..mine };
+    let mut hear = |from, view, entry| {
+        g.nodes[2].on_read_lease(now, (from, view), (entry, now.instant.0), 0);
         is_granted(&g, 2)
     };
     assert!(!hear(1, view, mine), "of another follower");
@@ -185,7 +191,7 @@ fn a_follower_answers_nothing_that_a_script_may_have_written() {
 fn a_lease_that_was_given_back_delays_no_write() {
     let mut g = founded();
     g.isolate(2);
-    let incarnation = g.nodes[2].lives.mine().incarnation;
+    let incarnation = g.nodes[2].crash_vector.mine().incarnation;
     g.nodes[0].release_reads(NodeId(3), incarnation + 1);
     g.set(0, "k", "w");
     g.run();

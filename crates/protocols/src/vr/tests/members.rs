@@ -1,4 +1,5 @@
-//! Raft: who votes is changed (dissertation §4), and what that must not break. Scripts: `tests/raft/*.txt`.
+//! Raft: who votes is changed (dissertation §4), and what that must not break. Scripts:
+//! `tests/raft/*.txt`.
 
 use super::raft::holds;
 use super::*;
@@ -44,13 +45,15 @@ fn raft_d_4_1_a_change_is_rolled_back_with_its_record() {
     holds(include_str!("raft/roll-back.txt"));
 }
 
+/// A leader that votes no more leads until that is committed.
 #[test]
-fn raft_d_4_2_2_a_leader_that_votes_no_more_leads_until_that_is_committed() {
+fn raft_d_4_2_2_demoted_leader_leads_until_committed() {
     holds(include_str!("raft/remove-leader.txt"));
 }
 
+/// One that votes no more stands as long as it may be needed.
 #[test]
-fn raft_d_figure_4_6_one_that_votes_no_more_stands_as_long_as_it_may_be_needed() {
+fn raft_d_figure_4_6_demoted_member_stands_while_needed() {
     holds(include_str!("raft/still-needed.txt"));
 }
 
@@ -59,8 +62,9 @@ fn changes_that_could_not_be_committed_are_refused() {
     holds(include_str!("raft/refused.txt"));
 }
 
+/// One that does not vote follows and stands for nothing.
 #[test]
-fn raft_d_4_2_1_one_that_does_not_vote_follows_and_stands_for_nothing() {
+fn raft_d_4_2_1_non_voter_follows_only() {
     let mut g = raft(3, Guards::ALL);
     assert_eq!(g.change(0, 2, false), Ok(()));
     g.pass(5);
@@ -96,8 +100,9 @@ fn who_votes_is_in_a_copied_state() {
     assert_eq!(g.voters(1), [0, 1, 2], "of the leader's log, or its state");
 }
 
+/// An operator asks any replica who votes and the leader changes it.
 #[test]
-fn an_operator_asks_any_replica_who_votes_and_the_leader_changes_it() {
+fn any_replica_names_voters() {
     let mut g = raft(3, Guards::ALL);
     let client = Addr { ip: 7, port: 8 };
     let ask = |g: &mut Group, n: usize, change| {
@@ -124,9 +129,9 @@ fn an_operator_asks_any_replica_who_votes_and_the_leader_changes_it() {
     assert_eq!(ask(&mut g, 0, Some((node, true))).0, VoterOutcome::Behind);
 }
 
-/// docs/bugs.md, 20.11: the controller counts a majority of those who vote.
+/// docs/internals/bugs.md, 20.11: the controller counts a majority of those who vote.
 #[test]
-fn the_controller_is_told_who_votes_by_the_log_and_where_that_ends() {
+fn controller_learns_voters_by_the_log() {
     let mut g = raft(4, Guards::ALL);
     assert_eq!(g.change(0, 3, false), Ok(()));
     g.set(0, "k", "v");
@@ -161,7 +166,8 @@ mod mutants {
 
     use super::*;
 
-    /// Whether two replicas call different records committed, or one leads that lacks what another one calls so.
+    /// Whether two replicas call different records committed, or one leads that lacks what another
+    /// one calls so.
     fn is_split(g: &Group) -> bool {
         let Some(leader) = g.leader() else { return false };
         let leader = &g.nodes[leader];
@@ -177,7 +183,8 @@ mod mutants {
         assert!(is_split(&run(base.and_without(guard))), "nothing is lost without {guard:?}");
     }
 
-    /// Nodes stand in a term that is new to all, and those that are cut off from them hear nothing of it.
+    /// Nodes stand in a term that is new to all, and those that are cut off from them hear nothing
+    /// of it.
     fn campaign(g: &mut Group, node: usize) {
         g.nodes.iter_mut().for_each(|node| node.suspicion.hear_leader(Instant(0)));
         let newest = g.nodes.iter().map(|node| node.view).max().unwrap();
@@ -188,8 +195,9 @@ mod mutants {
         g.run();
     }
 
+    /// A leader changes nothing before a record of its term is committed.
     #[test]
-    fn raft_2015_a_leader_changes_nothing_before_a_record_of_its_term_is_committed() {
+    fn raft_2015_no_change_before_a_record_of_the_term_commits() {
         splits_without(Guard::ChangeTerm, Guards::ALL, |guards| {
             let mut g = raft(5, guards);
             assert_eq!(g.change(0, 4, false), Ok(()));
@@ -197,7 +205,8 @@ mod mutants {
             // Node 0 has node 4 vote again, and nobody hears of it.
             g.isolate(0);
             assert_eq!(g.change(0, 4, true), Ok(()));
-            // Node 1 is elected by 2 and 3, and takes node 0's vote. Node 3 hears nothing more of it.
+            // Node 1 is elected by 2 and 3, and takes node 0's vote. Node 3 hears nothing more of
+            // it.
             campaign(&mut g, 1);
             g.pass(40);
             g.mute = vec![1];
@@ -264,7 +273,8 @@ mod mutants {
         g.nodes.iter().any(|node| Some(node.view) < begun && node.holds_lease(g.now))
     }
 
-    /// The leader has another one stand; whether somebody may answer reads in the earlier term then.
+    /// The leader has another one stand; whether somebody may answer reads in the earlier term
+    /// then.
     fn hand_over(g: &mut Group, leader: usize) -> bool {
         let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
         g.nodes[leader].hand_over(g.now, &mut sent);
@@ -294,8 +304,8 @@ mod mutants {
         assert!(is_stale(Guards::without(Guard::LeaderGrant)));
     }
 
-    /// Node 3 has a lease of nodes 0 and 4 when the voters are changed, twice at once, and another term begins without
-    /// these.
+    /// Node 3 has a lease of nodes 0 and 4 when the voters are changed, twice at once, and another
+    /// term begins without these.
     #[test]
     fn t2_the_voters_are_not_changed_twice_within_a_lease() {
         let is_stale = |guards| {
@@ -316,7 +326,8 @@ mod mutants {
         assert!(is_stale(Guards::without(Guard::ChangeLease)));
     }
 
-    /// Node 2 reads with the word of nodes 3 and 4, of which the one knows of a change, and learns of that before it answers.
+    /// Node 2 reads with the word of nodes 3 and 4, of which the one knows of a change, and learns
+    /// of that before it answers.
     #[test]
     fn a_quorum_read_asks_anew_where_the_voters_were_changed() {
         let read = |guards: Guards| {
@@ -352,10 +363,10 @@ mod mutants {
         assert_eq!(stale.as_deref(), Some("$3\r\nold\r\n"));
     }
 
-    /// Nodes 0, 1 and 3 made a configuration committed in which nodes 1 and 2 are no quorum. Node 1 gives its log up, and
-    /// node 2 has heard of nothing.
+    /// Nodes 0, 1 and 3 made a configuration committed in which nodes 1 and 2 are no quorum. Node 1
+    /// gives its log up, and node 2 has heard of nothing.
     #[test]
-    fn who_gave_its_log_up_votes_for_nobody_who_lacks_a_configuration_in_it() {
+    fn truncated_log_votes_for_no_stale_configuration() {
         splits_without(Guard::CopyFloor, Guards::ALL, |guards| {
             let mut g = raft(4, guards);
             assert_eq!(g.change(0, 3, false), Ok(()));
@@ -382,10 +393,11 @@ mod mutants {
         });
     }
 
-    /// Node 1 has a configuration that nobody else has, and stands for election by it, with nodes 3 and 4. Node 3 crashes, and
-    /// its vote is on its way; it recovers in the term before, of which nodes 0 and 2 have a record.
+    /// Node 1 has a configuration that nobody else has, and stands for election by it, with nodes 3
+    /// and 4. Node 3 crashes, and its vote is on its way; it recovers in the term before, of which
+    /// nodes 0 and 2 have a record.
     #[test]
-    fn one_that_recovers_is_answered_once_a_record_of_the_term_is_committed() {
+    fn recovery_answered_once_the_term_commits() {
         // Its leader hears no quorum.
         let base = Guards::without(Guard::StepAside);
         splits_without(Guard::RecoveryTerm, base, |guards| {

@@ -60,8 +60,9 @@ fn nopaxos_what_a_follower_missed_the_leader_streams() {
     assert_eq!(gaps(&g), (0, 0, 0));
 }
 
+/// Nopaxos gap agreement what the leader missed it gets from who has it.
 #[test]
-fn nopaxos_gap_agreement_what_the_leader_missed_it_gets_from_who_has_it() {
+fn nopaxos_leader_gets_a_missed_write_from_others() {
     let mut g = founded(Guards::ALL);
     for key in ["a", "b", "c"] {
         g.cast_set(&[1, 2], key, "missed");
@@ -78,8 +79,9 @@ fn nopaxos_gap_agreement_what_the_leader_missed_it_gets_from_who_has_it() {
     assert_eq!(g.get(0, "a", None).unwrap().2, "missed");
 }
 
+/// Nopaxos the leader hears of a write that it missed by the acknowledgements.
 #[test]
-fn nopaxos_the_leader_hears_of_a_write_that_it_missed_by_the_acknowledgements() {
+fn nopaxos_acknowledgements_tell_of_a_missed_write() {
     let mut g = founded(Guards::ALL);
     g.cast_set(&[1, 2], "k", "v");
     g.run();
@@ -112,7 +114,8 @@ fn nopaxos_gap_agreement_what_all_missed_is_given_up_for_good() {
     assert_eq!(g.get(0, "k", None).unwrap().2, "v");
 }
 
-/// A write is missed by all, and for 20 ms the followers stand as `state` says: nothing is given up before they are back.
+/// A write is missed by all, and for 20 ms the followers stand as `state` says: nothing is given up
+/// before they are back.
 fn waits_while(mut g: Group, state: impl Fn(&mut Follower, Instant)) {
     let view = g.nodes[0].view;
     g.counter += 1;
@@ -132,8 +135,9 @@ fn waits_while(mut g: Group, state: impl Fn(&mut Follower, Instant)) {
     assert_eq!(gaps(&g).2, 1);
 }
 
-/// The followers come into the view late: its leader does not give a number up for their silence, since a view change
-/// begins with writes of its own (expiries), of which the next number is missed.
+/// The followers come into the view late: its leader does not give a number up for their silence,
+/// since a view change begins with writes of its own (expiries), of which the next number is
+/// missed.
 #[test]
 fn bug_15_34_nothing_is_given_up_while_nobody_could_answer() {
     waits_while(founded(Guards::ALL), |follower, _| follower.heard_at = None);
@@ -141,7 +145,7 @@ fn bug_15_34_nothing_is_given_up_while_nobody_could_answer() {
 
 /// A follower that was heard, and fetches the log that the view began with, cannot answer either.
 #[test]
-fn bug_19_24_nothing_is_given_up_while_a_quorum_lacks_what_the_view_began_with() {
+fn bug_19_24_nothing_given_up_while_a_quorum_lacks_the_start() {
     let mut g = founded(Guards::ALL);
     g.configure(2);
     g.pass(50);
@@ -199,8 +203,9 @@ fn what_the_leader_lacks_is_sent_to_it_alone_and_in_its_view() {
     assert_eq!(sent(&mut g, 0, view, end), 0, "the view is left");
 }
 
+/// A leader wakes up for a missed number and not once it has left its view.
 #[test]
-fn a_leader_wakes_up_for_a_missed_number_and_not_once_it_has_left_its_view() {
+fn leader_wakes_for_a_missing_number_only_in_its_view() {
     let mut g = founded(Guards::ALL);
     g.counter += 1;
     g.cast_set(&[0], "k", "v");
@@ -224,10 +229,12 @@ fn a_number_that_has_come_is_counted_and_logged_once() {
     assert_eq!((g.nodes[0].count.writes_out_of_order, g.nodes[0].ordered.end()), (2, end));
 }
 
+/// Nopaxos a gap is not agreed on while a majority may have committed the write.
 #[test]
-fn nopaxos_a_gap_is_not_agreed_on_while_a_majority_may_have_committed_the_write() {
+fn nopaxos_no_gap_while_the_write_may_be_committed() {
     let mut g = founded(Guards::ALL);
-    // Followers 1 and 2 have it; the leader hears neither them nor the write, and cannot give it up.
+    // Followers 1 and 2 have it; the leader hears neither them nor the write, and cannot give it
+    // up.
     g.isolate(0);
     g.cast_set(&[1, 2], "k", "v");
     g.cast_set(&ALL, "l", "w");
@@ -241,9 +248,10 @@ fn nopaxos_a_gap_is_not_agreed_on_while_a_majority_may_have_committed_the_write(
     assert_eq!(g.get(leader, "l", None).unwrap().2, "w");
 }
 
-/// T23, liveness: a write that found no slot burns its number. As a no-op it is logged like any other.
+/// T23, liveness: a write that found no slot burns its number. As a no-op it is logged like any
+/// other.
 #[test]
-fn t23_a_write_without_a_slot_is_a_no_op_in_the_log_and_its_client_is_told() {
+fn t23_write_without_a_slot_is_a_told_no_op() {
     let mut g = founded(Guards::ALL);
     let write = g.request(b"k");
     let mut command = CommandBuf::new();
@@ -264,7 +272,7 @@ fn t23_a_write_without_a_slot_is_a_no_op_in_the_log_and_its_client_is_told() {
 
 /// T23, safety: what the leader alone has logged may be given up; nobody has seen it.
 #[test]
-fn t23_a_slow_read_shows_nothing_that_a_view_change_could_take_back() {
+fn t23_slow_read_shows_nothing_revocable() {
     let mut g = founded(Guards::ALL);
     g.isolate(0);
     g.cast_set(&[0], "k", "speculative");
@@ -308,7 +316,7 @@ fn t23_a_new_switch_is_a_new_session_and_its_numbers_begin_anew() {
 
 /// In NOPaxos a follower may have logged what its leader has not. It does not get that back by
 /// recovering, so what an earlier life acknowledged must not count (DISC 2017).
-fn acknowledgement_of_an_earlier_life(guards: Guards) -> Group {
+fn acknowledgement_of_an_earlier_incarnation(guards: Guards) -> Group {
     let mut g = founded(guards);
     // The leader misses the write; what node 1 says of it is on its way for long.
     g.held_way = Some((1, 0));
@@ -335,16 +343,18 @@ fn acknowledgement_of_an_earlier_life(guards: Guards) -> Group {
     g
 }
 
+/// An acknowledgement of an earlier life counts no more.
 #[test]
-fn disc_2017_an_acknowledgement_of_an_earlier_life_counts_no_more() {
-    let g = acknowledgement_of_an_earlier_life(Guards::ALL);
+fn disc_2017_late_acknowledgement_of_an_earlier_incarnation() {
+    let g = acknowledgement_of_an_earlier_incarnation(Guards::ALL);
     assert!(g.nodes[0].vr_count.stale_lives > 0);
     assert!(g.to_client.is_empty(), "it is at the leader alone");
 }
 
+/// Without crash vectors a write that is at the leader alone is acknowledged.
 #[cfg(feature = "mutants")]
 #[test]
-fn disc_2017_without_crash_vectors_a_write_that_is_at_the_leader_alone_is_acknowledged() {
-    let g = acknowledgement_of_an_earlier_life(Guards::without(Guard::CrashVector));
+fn disc_2017_without_crash_vectors_a_lone_write_is_acknowledged() {
+    let g = acknowledgement_of_an_earlier_incarnation(Guards::without(Guard::CrashVector));
     assert_eq!(g.to_client.len(), 1);
 }

@@ -1,5 +1,5 @@
-//! Raft's elections and its log, as scripts: `tests/raft/*.txt`. A line is a command, or begins with `#`; what is
-//! expected stands behind it, each line after `> `.
+//! Raft's elections and its log, as scripts: `tests/raft/*.txt`. A line is a command, or begins
+//! with `#`; what is expected stands behind it, each line after `> `.
 
 use super::*;
 
@@ -112,8 +112,9 @@ fn raft_5_2_a_leader_dies_and_another_is_elected() {
     holds(include_str!("raft/election.txt"));
 }
 
+/// Votes that are split elect nobody until the next term.
 #[test]
-fn raft_5_2_votes_that_are_split_elect_nobody_until_the_next_term() {
+fn raft_5_2_split_votes_elect_nobody() {
     holds(include_str!("raft/split.txt"));
 }
 
@@ -127,8 +128,9 @@ fn raft_5_4_1_nobody_votes_for_a_log_that_ends_before_its_own() {
     holds(include_str!("raft/up-to-date.txt"));
 }
 
+/// A replica that alone misses the leader disturbs nobody.
 #[test]
-fn raft_9_6_a_replica_that_alone_misses_the_leader_disturbs_nobody() {
+fn raft_9_6_lone_deaf_replica_disturbs_nobody() {
     holds(include_str!("raft/pre-vote.txt"));
 }
 
@@ -137,8 +139,9 @@ fn raft_6_2_a_leader_that_hears_no_quorum_steps_down() {
     holds(include_str!("raft/check-quorum.txt"));
 }
 
+/// What is of an earlier term is committed with the own one.
 #[test]
-fn raft_5_4_2_figure_8_what_is_of_an_earlier_term_is_committed_with_the_own_one() {
+fn raft_5_4_2_figure_8_earlier_terms_commit_with_the_own_one() {
     holds(include_str!("raft/figure-8.txt"));
 }
 
@@ -153,9 +156,10 @@ fn is_lost(g: &Group) -> bool {
     })
 }
 
+/// Without the rule what was committed is lost.
 #[test]
 #[cfg(feature = "mutants")]
-fn raft_5_4_2_figure_8_without_the_rule_what_was_committed_is_lost() {
+fn raft_5_4_2_figure_8_without_the_rule_a_commit_is_lost() {
     use concord_core::Guard;
 
     let text = include_str!("raft/figure-8.txt");
@@ -164,15 +168,17 @@ fn raft_5_4_2_figure_8_without_the_rule_what_was_committed_is_lost() {
     assert!(is_lost(&script.g), "nothing is lost:\n{}", script.said);
 }
 
+/// No term begins while a lease of an earlier one may be held.
 #[test]
-fn t2_no_term_begins_while_a_lease_of_an_earlier_one_may_be_held() {
+fn t2_no_term_begins_during_an_earlier_lease() {
     let group = Group::founded_as(Protocol::Raft, 3, Guards::ALL);
     let begun_at = no_other_leads_while_the_first_is_leased(group);
     assert!((50..300).contains(&begun_at), "{begun_at}");
 }
 
+/// Read index asks a quorum after the read came and no clock.
 #[test]
-fn raft_8_read_index_asks_a_quorum_after_the_read_came_and_no_clock() {
+fn raft_8_read_index_asks_a_quorum_and_no_clock() {
     let mut g = Group::founded_as(Protocol::Raft, 3, Guards::ALL);
     g.nodes.iter_mut().for_each(|node| node.setup.reads = crate::SlowReads::ReadIndex);
     g.set(0, "k", "v");
@@ -189,8 +195,9 @@ fn raft_8_read_index_asks_a_quorum_after_the_read_came_and_no_clock() {
     assert!(!g.to_client.is_empty(), "it is asked again");
 }
 
+/// Reads of one instant share a round and a leader by lease asks for none.
 #[test]
-fn raft_8_reads_of_one_instant_share_a_round_and_a_leader_by_lease_asks_for_none() {
+fn raft_8_reads_of_an_instant_share_a_round() {
     let mut g = Group::founded_as(Protocol::Raft, 3, Guards::ALL);
     g.set(0, "k", "v");
     g.pass(5);
@@ -214,7 +221,8 @@ fn raft_8_reads_of_one_instant_share_a_round_and_a_leader_by_lease_asks_for_none
     assert_eq!(counts(&g), (rounds + 1, waited + 2));
 }
 
-/// Node 2 hears nothing of its leader, and node 1 grants it leases: those are a quorum's, and not enough.
+/// Node 2 hears nothing of its leader, and node 1 grants it leases: those are a quorum's, and not
+/// enough.
 #[test]
 fn raft_6_who_has_no_lease_of_its_leader_answers_no_read() {
     let mut g = Group::founded_as(Protocol::Raft, 3, Guards::ALL);
@@ -261,8 +269,9 @@ fn a_new_switch_is_a_new_term_of_the_same_leader() {
     assert_eq!(g.get(0, "k", None).unwrap().2, "w");
 }
 
+/// A replica that lost everything recovers and does not vote before.
 #[test]
-fn vrr_4_3_a_replica_that_lost_everything_recovers_and_does_not_vote_before() {
+fn vrr_4_3_replica_that_lost_everything_recovers_before_voting() {
     let mut g = Group::founded_as(Protocol::Raft, 3, Guards::ALL);
     g.set(0, "k", "v");
     g.pass(60);
@@ -279,7 +288,8 @@ fn vrr_4_3_a_replica_that_lost_everything_recovers_and_does_not_vote_before() {
     assert_eq!(g.digests()[0], g.digests()[2]);
 }
 
-/// What an earlier leader does not know: another one has been elected. ReadIndex asks, and is not answered.
+/// What an earlier leader does not know: another one has been elected. ReadIndex asks, and is not
+/// answered.
 #[test]
 #[cfg(feature = "mutants")]
 fn raft_8_without_the_round_a_stale_leader_answers() {
@@ -304,8 +314,9 @@ fn raft_8_without_the_round_a_stale_leader_answers() {
     assert_eq!(stale(Guards::without(Guard::ReadRound)), Some("old".into()));
 }
 
+/// Who elects takes no words of who takes turns nor these of those.
 #[test]
-fn who_elects_takes_no_words_of_who_takes_turns_nor_these_of_those() {
+fn elections_and_view_changes_ignore_each_other() {
     for protocol in [Protocol::Raft, Protocol::Vr] {
         let mut g = Group::founded_as(protocol, 3, Guards::ALL);
         let (view, switch, end) = (g.nodes[0].view, g.nodes[1].switch, g.nodes[1].log().end());

@@ -12,7 +12,7 @@ impl Group {
     /// Whom the leader last told the switch of.
     fn readers(&self) -> Vec<u16> {
         let configs = self.to_switch.iter().rev().filter_map(|b| match Membership::parse(b) {
-            Ok(Membership::Configure(part)) => part.whole(),
+            Ok(Membership::Configure(part)) => part.complete(),
             _ => None,
         });
         configs.take(1).flat_map(|c| c.members.iter().map(|m| m.node).collect::<Vec<_>>()).collect()
@@ -46,8 +46,9 @@ fn a_leader_that_goes_hands_its_view_on_and_writes_go_on() {
     }
 }
 
+/// A follower that goes gets no reads any more and no vote waits for its lease.
 #[test]
-fn a_follower_that_goes_gets_no_reads_any_more_and_no_vote_waits_for_its_lease() {
+fn retiring_follower_gets_no_reads() {
     let mut g = Group::founded(3, Guards::ALL);
     let seq = g.set(0, "k", "v");
     g.pass(60);
@@ -69,8 +70,9 @@ fn a_follower_that_goes_gets_no_reads_any_more_and_no_vote_waits_for_its_lease()
     assert_eq!(g.leader(), Some(1));
 }
 
+/// A lease that an earlier incarnation gave back is not the later ones.
 #[test]
-fn t2_a_lease_that_an_earlier_incarnation_gave_back_is_not_the_later_ones() {
+fn t2_returned_lease_is_of_its_incarnation() {
     let mut g = Group::founded(3, Guards::ALL);
     g.pass(60);
     g.retire(2);

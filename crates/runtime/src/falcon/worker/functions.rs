@@ -1,5 +1,5 @@
-//! Functions of a program that is a worker of its own ([`crate::falcon::tasks`]): the quick ones are called in the loop, the
-//! others in threads.
+//! Functions of a program that is a worker of its own ([`crate::falcon::tasks`]): the quick ones
+//! are called in the loop, the others in threads.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,8 @@ use super::processes::Finished;
 use crate::error::{Context, Error};
 use crate::falcon::tasks::{Call, Called, Function, Functions};
 
-/// Most threads for each executor: those whose run was cancelled and who do not look are among them.
+/// Most threads for each executor: those whose run was cancelled and who do not look are among
+/// them.
 const THREADS_PER_SLOT: usize = 2;
 
 /// A run, and what its call gave.
@@ -41,7 +42,8 @@ impl AsFd for Calls {
     }
 }
 
-/// What a call gave. One that panics fails where panics unwind: in Concord's own release builds one ends the process.
+/// What a call gave. One that panics fails where panics unwind: in Concord's own release builds one
+/// ends the process.
 fn call(function: &Function, call: &Call<'_>) -> Called {
     catch_unwind(AssertUnwindSafe(|| function(call)))
         .unwrap_or_else(|_| Err("the function panicked\n".to_string()))
@@ -66,8 +68,8 @@ impl Calls {
         Ok(Calls { functions, going_on, threads: 0, threads_max, ended: channel(), wake })
     }
 
-    /// Whether there is a thread for a call of this function. There is none while too many calls do not look whether
-    /// they were cancelled.
+    /// Whether there is a thread for a call of this function. There is none while too many calls do
+    /// not look whether they were cancelled.
     pub(super) fn has_room(&self, number: u16) -> bool {
         let is_threaded = self.functions.all.get(&number).is_some_and(|(is_quick, _)| !is_quick);
         !is_threaded || self.threads < self.threads_max

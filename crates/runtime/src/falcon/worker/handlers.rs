@@ -1,10 +1,11 @@
-//! Handlers: processes that stay, and get one task after another on their standard input. A short task costs two
-//! small writes then, and no process of its own.
+//! Handlers: processes that stay, and get one task after another on their standard input. A short
+//! task costs two small writes then, and no process of its own.
 //!
-//! To a handler: length of the rest (4 bytes, big-endian), JID (4), the task's number (4), the attempt (2), the
-//! parameters. Its answer: length of the rest (4), a status (1; 0 is done, others count as exit statuses), the output.
-//! What it writes to its standard error goes to the worker's. If its task is cancelled it gets SIGTERM, and has a moment
-//! to put away what it holds; then it is killed.
+//! To a handler: length of the rest (4 bytes, big-endian), JID (4), the task's number (4), the
+//! attempt (2), the parameters. Its answer: length of the rest (4), a status (1; 0 is done, others
+//! count as exit statuses), the output. What it writes to its standard error goes to the worker's.
+//! If its task is cancelled it gets SIGTERM, and has a moment to put away what it holds; then it is
+//! killed.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,7 +28,8 @@ use crate::poller::{Event, Interest, Poller, Token};
 
 /// Where their tokens begin: far above those of commands.
 const TOKEN_MIN: u64 = 1 << 48;
-/// Tokens of a handler, of which the first is its key: of its end, of what it says, of what it is told.
+/// Tokens of a handler, of which the first is its key: of its end, of what it says, of what it is
+/// told.
 const TOKENS: u64 = 4;
 const READ_BYTES: usize = 64 << 10;
 /// Length and status.
@@ -126,8 +128,8 @@ impl Handler {
         self.given.is_none() && !self.is_killed
     }
 
-    /// Says what was not said yet; whether something is left. One that does not listen any more is killed: its end
-    /// says how.
+    /// Says what was not said yet; whether something is left. One that does not listen any more is
+    /// killed: its end says how.
     fn say(&mut self) -> bool {
         let Some(given) = &mut self.given else { return false };
         while given.said < given.unsaid.len() {
@@ -261,8 +263,8 @@ impl Handlers {
         }
     }
 
-    /// A run is to end, and the handler that has it; nobody wants to know how. If it was cancelled the handler is told
-    /// first.
+    /// A run is to end, and the handler that has it; nobody wants to know how. If it was cancelled
+    /// the handler is told first.
     pub(super) fn kill(&mut self, now: Instant, run: u32, is_cancelled: bool) {
         let has = |handler: &Handler| handler.given.as_ref().is_some_and(|given| given.run == run);
         let Some((key, handler)) = self.all.iter_mut().find(|(_, handler)| has(handler)) else {
@@ -327,10 +329,12 @@ impl Handlers {
             let taken = handler.given.as_mut().and_then(|given| given.take(&self.buffer[..count]));
             let is_early = handler.given.as_ref().is_some_and(Given::is_early);
             if taken != Some(count) || is_early {
-                // More than an answer, or what is none: nothing that it says can be told apart any more.
+                // More than an answer, or what is none: nothing that it says can be told apart any
+                // more.
                 let given = handler.given.take();
                 self.end(key);
-                let why = "the handler said what is no answer (docs/falcon.md, Handlers)\n";
+                let why =
+                    "the handler said what is no answer (docs/internals/falcon.md, Handlers)\n";
                 return given.map(|given| Finished::failed(given.run, Ended::Failed, why));
             }
             if let Some(given) = handler.given.take_if(|given| given.is_answered()) {
@@ -501,7 +505,8 @@ mod tests {
             h.end_late(now());
             assert!(began.elapsed() < Duration::from_secs(20));
         }
-        // How far the polite one got in its moment the machine's load decides; a whole word or none.
+        // How far the polite one got in its moment the machine's load decides; a whole word or
+        // none.
         let text = std::fs::read_to_string(&directory).unwrap();
         assert!(text.is_empty() || text == "told", "{text}");
         println!("told: {}", !text.is_empty());

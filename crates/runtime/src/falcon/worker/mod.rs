@@ -1,7 +1,7 @@
 //! A worker: asks the switch for tasks, and executes them.
 //!
-//! What its machine orders is done at the end of a batch, when what it says of it is on its way: starting a command
-//! takes as long as a thousand packets.
+//! What its machine orders is done at the end of a batch, when what it says of it is on its way:
+//! starting a command takes as long as a thousand packets.
 
 mod busy;
 mod functions;
@@ -23,7 +23,7 @@ use concord_wire::{Addr, GroupId, OfGroup};
 use rustc_hash::FxBuildHasher;
 use tracing::{info, warn};
 
-use crate::driver::{Kept, ROLE_TOKEN_MIN, Role, Stop};
+use crate::driver::{Persisted, ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::Error;
 use crate::falcon::tasks::Functions;
 use crate::http::{Health, Snapshot};
@@ -43,8 +43,8 @@ pub use reaper::reap;
 
 const THREADS: Token = Token(ROLE_TOKEN_MIN);
 const CALLS: Token = Token(ROLE_TOKEN_MIN + 1);
-/// How long an executor waits in the switch, in ns. While it does a task may be handed to a worker that is gone: its owner
-/// submits it again soon. What is shorter keeps idle racks busy.
+/// How long an executor waits in the switch, in ns. While it does a task may be handed to a worker
+/// that is gone: its owner submits it again soon. What is shorter keeps idle racks busy.
 const WAIT_NS: u64 = 200 * MS;
 /// Bodies of jobs that are kept decoded.
 const BODIES_MAX: usize = 64;
@@ -268,7 +268,7 @@ impl Role for WorkerRole {
         &mut self.worker
     }
 
-    fn persist(&mut self, what: Nothing) -> Result<Kept, Error> {
+    fn persist(&mut self, what: Nothing) -> Result<Persisted, Error> {
         match what {}
     }
 
@@ -327,8 +327,8 @@ impl Role for WorkerRole {
         }
     }
 
-    /// Takes no more tasks, and ends when what runs has ended; what runs for longer is killed, and begun again
-    /// elsewhere when its lease is over.
+    /// Takes no more tasks, and ends when what runs has ended; what runs for longer is killed, and
+    /// begun again elsewhere when its lease is over.
     fn stop(&mut self, _now: Now, why: Stop) -> bool {
         self.worker.retire();
         self.worker.is_idle() || why == Stop::Rack

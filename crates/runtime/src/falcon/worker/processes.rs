@@ -1,5 +1,5 @@
-//! The commands that a worker runs: each in a process group of its own, which is killed as a whole when the command
-//! has ended or is to end, so that nothing of it is left.
+//! The commands that a worker runs: each in a process group of its own, which is killed as a whole
+//! when the command has ended or is to end, so that nothing of it is left.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, PipeReader, Read, pipe};

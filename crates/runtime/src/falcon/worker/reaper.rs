@@ -1,5 +1,6 @@
-//! Commands do not outlive their worker, however it ends. A process beside it has the process groups of all
-//! commands that run, and kills them when the worker is gone: nobody else could after a kill -9.
+//! Commands do not outlive their worker, however it ends. A process beside it has the process
+//! groups of all commands that run, and kills them when the worker is gone: nobody else could after
+//! a kill -9.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, Write};
@@ -80,7 +81,8 @@ pub(super) fn kill(group: u32) {
     }
 }
 
-/// What the other process does: lines `+<group>` and `-<group>` until the end, and then whoever is left is killed.
+/// What the other process does: lines `+<group>` and `-<group>` until the end, and then whoever is
+/// left is killed.
 pub fn reap(input: impl BufRead) {
     let mut groups = BTreeSet::new();
     for line in input.lines() {

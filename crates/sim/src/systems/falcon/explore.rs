@@ -1,16 +1,17 @@
-//! Every interleaving of tasks, requests and what comes round, over the switch program that ships, breadth
-//! first: what goes wrong is shown by a shortest trace.
+//! Every interleaving of tasks, requests and what comes round, over the switch program that ships,
+//! breadth first: what goes wrong is shown by a shortest trace.
 //!
-//! A state is the program's registers, the packets that come round, and what may still be sent or go
-//! wrong. From each state the next submission or request may arrive; any packet that comes round may come
-//! next, however late, or be lost, or come twice; a moment may pass, so that who waits has waited too
-//! long; the control plane may sweep. Submissions with as many tasks are alike, and so are requests: they
-//! arrive in one order.
+//! A state is the program's registers, the packets that come round, and what may still be sent or
+//! go wrong. From each state the next submission or request may arrive; any packet that comes round
+//! may come next, however late, or be lost, or come twice; a moment may pass, so that who waits has
+//! waited too long; the control plane may sweep. Submissions with as many tasks are alike, and so
+//! are requests: they arrive in one order.
 //!
-//! In each state: every task that was accepted and not handed out is in its slot; no executor waits beside
-//! one; and if nothing that comes round ever came, all tasks would be handed out in their order, the
-//! executors that wait get the next ones in theirs, and as many fit as there is room for. In each step: what
-//! is handed out is the next task; who is refused is refused because the queue is full.
+//! In each state: every task that was accepted and not handed out is in its slot; no executor waits
+//! beside one; and if nothing that comes round ever came, all tasks would be handed out in their
+//! order, the executors that wait get the next ones in theirs, and as many fit as there is room
+//! for. In each step: what is handed out is the next task; who is refused is refused because the
+//! queue is full.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -45,8 +46,8 @@ pub struct Setup {
     pub polls: u8,
     /// What comes to the other queues and priorities.
     pub more: Vec<Load>,
-    /// Whether there is an executor of all queues: it asks one after the other while it has no task, and gives back what
-    /// comes while it has one.
+    /// Whether there is an executor of all queues: it asks one after the other while it has no
+    /// task, and gives back what comes while it has one.
     pub executor: bool,
     /// Whether executors ask only when there is a task.
     pub asks_in_vain: bool,
@@ -607,13 +608,15 @@ impl State {
         }
     }
 
-    /// If nothing else came, those who wait would get a task each, and the rest would fill the queue.
+    /// If nothing else came, those who wait would get a task each, and the rest would fill the
+    /// queue.
     fn fills_up(&self, queue: u8, priority: u8) -> Result<(), String> {
         let mut rest = State { flights: Vec::new(), executor: None, ..self.clone() };
         let (ring, waiting) = (self.ring(queue, priority), self.live(queue));
         let (tasks, skipped) = (self.outstanding[ring].len(), self.falcon.skipped(queue, priority));
         let room = self.falcon.room(queue, priority) as usize - tasks - skipped + waiting;
-        // Where a ticket without a task is not skipped, the next ones are not either until an executor comes to it.
+        // Where a ticket without a task is not skipped, the next ones are not either until an
+        // executor comes to it.
         let all_waiting = self.waiting(queue).len();
         let at_least = if skipped > 0 { room.saturating_sub(all_waiting) } else { room };
         for _ in 0..room {

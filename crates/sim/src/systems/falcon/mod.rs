@@ -1,5 +1,6 @@
-//! Falcon: its switch program in every interleaving ([`explore`]), and racks of owners, workers and switches from a
-//! seed ([`Plan`], [`run`]), and how long tasks wait beside models of other schedulers ([`load`]).
+//! Falcon: its switch program in every interleaving ([`explore`]), and racks of owners, workers and
+//! switches from a seed ([`Plan`], [`run`]), and how long tasks wait beside models of other
+//! schedulers ([`load`]).
 
 pub mod explore;
 pub mod load;

@@ -14,8 +14,8 @@ pub enum Fault {
     KillWorker(usize, u64),
     /// A worker stops and goes on, its tasks too.
     PauseWorker(usize, u64),
-    /// An owner dies: its tasks are nobody's any more, unless it has a journal. It is started again later, as another
-    /// session.
+    /// An owner dies: its tasks are nobody's any more, unless it has a journal. It is started again
+    /// later, as another session.
     KillOwner(usize, u64),
     /// An owner stops and goes on.
     PauseOwner(usize, u64),
@@ -27,8 +27,8 @@ pub enum Fault {
     RestartSwitch(u64),
     /// The switch stops and goes on.
     PauseSwitch(u64),
-    /// The switch and the controller do not reach each other: the standby takes over, and the switch goes on,
-    /// and hears of it only later.
+    /// The switch and the controller do not reach each other: the standby takes over, and the
+    /// switch goes on, and hears of it only later.
     OtherSwitch(u64),
     /// The controller dies, and is started again with its state.
     RestartController(u64),
@@ -47,7 +47,8 @@ pub struct Plan {
     pub owners: usize,
     /// The workers' executors.
     pub workers: Vec<u16>,
-    /// By bit, the queues that each worker's executors ask: the classes that it is of, and its node's.
+    /// By bit, the queues that each worker's executors ask: the classes that it is of, and its
+    /// node's.
     pub queues: Vec<u32>,
     /// Whether executors ask for their next task while they run one.
     pub prefetch: u8,
@@ -99,8 +100,9 @@ impl Plan {
         let mut jobs: Vec<(u64, usize, Job)> = jobs.collect();
         fetched(seed, &mut jobs);
         let classes = classes(seed, queue, workers.len(), &mut jobs);
-        // So that a healthy rack is done within seconds: a run takes a fifteenth of the longest on average, and a task that
-        // is never run twice has its executor wait for two syncs, which take as long as the longest together.
+        // So that a healthy rack is done within seconds: a run takes a fifteenth of the longest on
+        // average, and a task that is never run twice has its executor wait for two syncs, which
+        // take as long as the longest together.
         let run_ns_most = longest_ns(15 * SEC, &workers, &classes.queues, &jobs, |_| true);
         let sync_ns_most = longest_ns(4 * SEC, &workers, &classes.queues, &jobs, |job| job.once);
         let cancels = jobs.iter().enumerate().filter(|_| rng.chance(1, 6));
@@ -162,8 +164,9 @@ impl Plan {
     }
 }
 
-/// How long each task of the jobs that count may keep its executor, so that all together keep none for longer than `all_ns`.
-/// Executors of a class are few, and may be of another one, too: the tasks of each set of classes share those of any of them.
+/// How long each task of the jobs that count may keep its executor, so that all together keep none
+/// for longer than `all_ns`. Executors of a class are few, and may be of another one, too: the
+/// tasks of each set of classes share those of any of them.
 fn longest_ns(
     all_ns: u64,
     workers: &[u16],
@@ -224,8 +227,9 @@ struct Classes {
     prefetch: u8,
 }
 
-/// Half of the seeds with paired pointers have all queues and priorities: workers of up to two classes beside the first
-/// and with a queue of their own, tasks that need a class that some worker has, or are to run near a worker.
+/// Half of the seeds with paired pointers have all queues and priorities: workers of up to two
+/// classes beside the first and with a queue of their own, tasks that need a class that some worker
+/// has, or are to run near a worker.
 fn classes(seed: u64, one: QueueLayout, workers: usize, jobs: &mut [(u64, usize, Job)]) -> Classes {
     let mut rng = Rng::new(seed ^ 0x0c1a_55e5);
     let rng = &mut rng;

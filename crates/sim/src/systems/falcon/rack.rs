@@ -1,8 +1,8 @@
 //! A run of a plan: the owners, workers and switches that ship, on virtual time.
 //!
-//! Checked: each task has one outcome; a task that is never to be run twice is begun once at most, and
-//! nobody ends one whose outcome was told; what a task gave is what one of its runs gave; and every task is
-//! over 8 s after the last fault.
+//! Checked: each task has one outcome; a task that is never to be run twice is begun once at most,
+//! and nobody ends one whose outcome was told; what a task gave is what one of its runs gave; and
+//! every task is over 8 s after the last fault.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -122,7 +122,7 @@ enum Role {
 struct Node {
     role: Role,
     /// Counted up when it is started again: what was scheduled for an earlier one is void.
-    life: u64,
+    incarnation: u64,
     /// It stands still until then; what comes waits in `held`.
     paused_until: u64,
     held: Vec<(Addr, Vec<u8>)>,
@@ -235,7 +235,7 @@ impl<'a> Rack<'a> {
             let drift_ppm = self.rng.below(200) as i64 - 100;
             self.nodes.push(Node {
                 role: Role::Dead,
-                life: 0,
+                incarnation: 0,
                 paused_until: 0,
                 held: Vec::new(),
                 wake_at: u64::MAX,
@@ -306,9 +306,9 @@ impl<'a> Rack<'a> {
     /// A new life of a node.
     fn start(&mut self, node: usize) {
         let plan = self.plan;
-        self.nodes[node].life += 1;
-        let life = self.nodes[node].life;
-        let session = SessionId((node as u64 + 1) << 32 | life);
+        self.nodes[node].incarnation += 1;
+        let incarnation = self.nodes[node].incarnation;
+        let session = SessionId((node as u64 + 1) << 32 | incarnation);
         let (own, switch) = (Rack::addr(node), Rack::addr(self.active()));
         let controller = Rack::addr(self.controller());
         let role = if node < plan.owners {
@@ -379,26 +379,26 @@ impl<'a> Rack<'a> {
                     self.packet(node, from, bytes);
                 }
             }
-            Event::Wake(node, life) => {
+            Event::Wake(node, incarnation) => {
                 let own = &mut self.nodes[node];
-                if own.life == life && own.wake_at <= self.now {
+                if own.incarnation == incarnation && own.wake_at <= self.now {
                     own.wake_at = u64::MAX;
                     if self.now >= own.paused_until {
                         self.tick(node);
                     }
                 }
             }
-            Event::Finish(node, life, run) => self.finish(node, life, run),
+            Event::Finish(node, incarnation, run) => self.finish(node, incarnation, run),
             Event::Fault(index) => self.fault(self.plan.faults[index].1),
             Event::Job(index) => self.job(index),
             Event::Cancel(index) => self.cancel(index),
             Event::Resume(node) => self.resume(node),
-            Event::Start(node, life) => {
-                if self.nodes[node].life == life {
+            Event::Start(node, incarnation) => {
+                if self.nodes[node].incarnation == incarnation {
                     self.start(node);
                 }
             }
-            Event::Synced(node, life, number) => self.synced(node, life, number),
+            Event::Synced(node, incarnation, number) => self.synced(node, incarnation, number),
         }
     }
 
@@ -464,8 +464,8 @@ impl<'a> Rack<'a> {
         let at = self.when(node, deadline.at).max(self.now + 1_000);
         if at < self.nodes[node].wake_at {
             self.nodes[node].wake_at = at;
-            let life = self.nodes[node].life;
-            self.at(at, Event::Wake(node, life));
+            let incarnation = self.nodes[node].incarnation;
+            self.at(at, Event::Wake(node, incarnation));
         }
     }
 
@@ -494,7 +494,8 @@ impl<'a> Rack<'a> {
         }
     }
 
-    /// Numbers of attempts are fencing tokens: they rise, whichever process of an owner with a journal submits.
+    /// Numbers of attempts are fencing tokens: they rise, whichever process of an owner with a
+    /// journal submits.
     fn submitted(&mut self, bytes: &[u8]) {
         let Ok(submission) = Submission::parse(bytes) else { return };
         let (name, jid) = (self.name_of(submission.uid.0), submission.jid);
@@ -524,9 +525,11 @@ impl<'a> Rack<'a> {
             && let Some(persist) = owner.poll_persist()
         {
             self.nodes[node].writing = Some(persist.what);
-            let (life, at) =
-                (self.nodes[node].life, self.now + self.rng.between(50_000, self.plan.sync_ns_max));
-            self.at(at, Event::Synced(node, life, persist.number));
+            let (incarnation, at) = (
+                self.nodes[node].incarnation,
+                self.now + self.rng.between(50_000, self.plan.sync_ns_max),
+            );
+            self.at(at, Event::Synced(node, incarnation, persist.number));
         }
     }
 
@@ -567,7 +570,7 @@ impl<'a> Rack<'a> {
 
 impl Rack<'_> {
     fn session(&self, node: usize) -> u64 {
-        (node as u64 + 1) << 32 | self.nodes[node].life
+        (node as u64 + 1) << 32 | self.nodes[node].incarnation
     }
 
     /// An owner with a journal is the same in all of its lives.
@@ -592,13 +595,15 @@ impl Rack<'_> {
     }
 
     /// What an owner wrote is durable.
-    fn synced(&mut self, node: usize, life: u64, number: u64) {
-        if self.nodes[node].life != life || matches!(self.nodes[node].role, Role::Dead) {
+    fn synced(&mut self, node: usize, incarnation: u64, number: u64) {
+        if self.nodes[node].incarnation != incarnation
+            || matches!(self.nodes[node].role, Role::Dead)
+        {
             return;
         }
         if self.now < self.nodes[node].paused_until {
             let at = self.nodes[node].paused_until + MS;
-            return self.at(at, Event::Synced(node, life, number));
+            return self.at(at, Event::Synced(node, incarnation, number));
         }
         let written = self.nodes[node].writing.take().unwrap_or_default();
         self.nodes[node].disk.extend(written);
@@ -739,8 +744,8 @@ impl Rack<'_> {
                 let most = self.plan.run_ns_max;
                 let most = if self.rng.chance(1, 8) { most } else { most / 16 };
                 let ends_at = self.now + 1_000 + self.rng.below(most);
-                let life = self.nodes[node].life;
-                self.at(ends_at, Event::Finish(node, life, run));
+                let incarnation = self.nodes[node].incarnation;
+                self.at(ends_at, Event::Finish(node, incarnation, run));
             }
             Order::Kill { run, .. } => {
                 self.nodes[node].runs.remove(&run);
@@ -748,13 +753,13 @@ impl Rack<'_> {
         }
     }
 
-    fn finish(&mut self, node: usize, life: u64, run: u32) {
-        if self.nodes[node].life != life {
+    fn finish(&mut self, node: usize, incarnation: u64, run: u32) {
+        if self.nodes[node].incarnation != incarnation {
             return;
         }
         if self.now < self.nodes[node].paused_until {
             let at = self.nodes[node].paused_until + MS;
-            return self.at(at, Event::Finish(node, life, run));
+            return self.at(at, Event::Finish(node, incarnation, run));
         }
         self.ended(node, run);
         self.after(node);
@@ -852,8 +857,8 @@ impl Rack<'_> {
                 let node = owners + worker;
                 self.nodes[node].role = Role::Dead;
                 self.nodes[node].runs.clear();
-                let life = self.nodes[node].life;
-                self.at(self.now + ns, Event::Start(node, life));
+                let incarnation = self.nodes[node].incarnation;
+                self.at(self.now + ns, Event::Start(node, incarnation));
             }
             Fault::KillOwner(node, ns) => {
                 let session = self.session(node);
@@ -868,8 +873,8 @@ impl Rack<'_> {
                 let orphans = own.filter(|task| !self.outcomes.contains_key(task)).count();
                 self.expected -= orphans;
                 self.totals.orphans += orphans as u64;
-                let life = self.nodes[node].life;
-                self.at(self.now + ns, Event::Start(node, life));
+                let incarnation = self.nodes[node].incarnation;
+                self.at(self.now + ns, Event::Start(node, incarnation));
             }
             Fault::PauseWorker(worker, ns) => self.pause(owners + worker, ns),
             Fault::PauseOwner(owner, ns) => self.pause(owner, ns),
@@ -890,8 +895,8 @@ impl Rack<'_> {
     /// A node dies, and is started again later.
     fn restart(&mut self, node: usize, ns: u64) {
         self.nodes[node].role = Role::Dead;
-        let life = self.nodes[node].life;
-        self.at(self.now + ns, Event::Start(node, life));
+        let incarnation = self.nodes[node].incarnation;
+        self.at(self.now + ns, Event::Start(node, incarnation));
     }
 
     fn cut(&mut self, a: usize, b: usize, ns: u64) {

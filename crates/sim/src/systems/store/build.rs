@@ -1,4 +1,4 @@
-//! How the machines of a store's rack are made, whoever drives them: the swarm's rack, a load, the
+//! The construction of a store's machines, whoever drives them: the swarm's rack, a load, the
 //! explorer, a bag of packets. Each begins with what ships, and says what differs.
 
 use concord_client::{Client, ClientConfig};

@@ -1,4 +1,4 @@
-//! What disks replicas have.
+//! The disks of replicas.
 
 use concord_core::{Duration, MS};
 use serde::{Deserialize, Serialize};
@@ -18,11 +18,12 @@ pub struct Disks {
     pub sync_ns: Duration,
     /// Bytes of log after which a snapshot begins.
     pub snapshot_bytes: u64,
-    /// Nothing that is acknowledged waits for the disk, which is synced each second (`durability = "interval"`).
-    /// Then the power of all does not go: what it would take is allowed, and the check does not know what that is.
+    /// Nothing that is acknowledged waits for the disk, which is synced each second
+    /// (`durability = "interval"`). Then the power of all does not go: what it would take is
+    /// allowed, and the check does not know what that is.
     pub interval: bool,
-    /// With `interval`: every second replica waits for its disk all the same, as while `durability` is changed one
-    /// replica after the other.
+    /// With `interval`: every second replica waits for its disk all the same, as while `durability`
+    /// is changed one replica after the other.
     pub mixed: bool,
     /// With `mixed`: the others have no disk at all (`durability = "none"`).
     pub partial: bool,

@@ -1,5 +1,5 @@
-//! What a seed draws. Swarm style (Groce et al., ISSTA 2012): each seed turns a random subset of
-//! what can go wrong on, so that seeds differ in kind and not only in degree.
+//! The draw of a plan from a seed. Swarm style (Groce et al., ISSTA 2012): each seed turns a random
+//! subset of what can go wrong on, so that seeds differ in kind and not only in degree.
 
 use concord_core::{Duration, MS, Rng, SEC, US};
 use concord_protocols::SlowReads;
@@ -203,8 +203,9 @@ impl Plan {
     }
 }
 
-/// One seed of ten is on the packet-level network, whose links are slow enough that packets wait for each other. Where
-/// values or replies are long, links are faster: what a rack cannot carry within its time-outs shows nothing.
+/// One seed of ten is on the packet-level network, whose links are slow enough that packets wait
+/// for each other. Where values or replies are long, links are faster: what a rack cannot carry
+/// within its time-outs shows nothing.
 fn draw_links(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ LINKS);
     if rng.chance(1, WITH_LINKS) {
@@ -215,7 +216,8 @@ fn draw_links(plan: &mut Plan) {
 fn draw_links_surely(plan: &mut Plan, rng: &mut Rng) {
     let is_heavy = plan.sizes.value_bytes_max > 0 || plan.sizes.elements_max > 0;
     let slowest = if is_heavy { 10 } else { 7 };
-    // A link between replicas never sends fewer than 16 packets at once (`WINDOW_MIN`): a port takes these.
+    // A link between replicas never sends fewer than 16 packets at once (`WINDOW_MIN`): a port
+    // takes these.
     let shallowest = if is_heavy { 18 } else { 15 };
     plan.links = Links {
         // 128 Mb/s, or 1 Gb/s, to 16 Gb/s.
@@ -228,8 +230,8 @@ fn draw_links_surely(plan: &mut Plan, rng: &mut Rng) {
     };
 }
 
-/// The clients of gateways have several databases in one seed of four, where nobody asks which keys there are: the checker
-/// knows of one key space.
+/// The clients of gateways have several databases in one seed of four, where nobody asks which keys
+/// there are: the checker knows of one key space.
 fn draw_databases(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ DATABASES);
     if plan.sizes.all_keys_permille == 0 && rng.chance(1, 4) {
@@ -237,7 +239,8 @@ fn draw_databases(plan: &mut Plan) {
     }
 }
 
-/// In one seed of six the clients of gateways send scripts and call functions. (Each is an interpreter's work.)
+/// In one seed of six the clients of gateways send scripts and call functions. (Each is an
+/// interpreter's work.)
 fn draw_scripts(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ SCRIPTS);
     if rng.chance(1, 6) {
@@ -260,8 +263,9 @@ fn draw_voters(plan: &mut Plan) {
     plan.faults.sort_by_key(|f| f.at_ns);
 }
 
-/// In every second seed the clients of gateways have transactions of several keys, where nobody deletes all keys or asks
-/// which there are, and memory has no end: what these are on only grows, and is not in the history.
+/// In every second seed the clients of gateways have transactions of several keys, where nobody
+/// deletes all keys or asks which there are, and memory has no end: what these are on only grows,
+/// and is not in the history.
 fn draw_together(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ TOGETHER);
     let is_apart = plan.flushes_permille == 0 && plan.sizes.all_keys_permille == 0;
@@ -278,15 +282,16 @@ fn draw_moves(plan: &mut Plan) {
     }
 }
 
-/// Where nothing is said, the switch checks replies in one seed of four, if it can for the protocol.
+/// Where nothing is said, the switch checks replies in one seed of four, if it can for the
+/// protocol.
 fn checks_replies(seed: u64, aim: Aim) -> Option<Program> {
     let is_open = aim.protocol.is_none() && aim.with_help.is_none();
     let checks = is_open && Rng::new(seed ^ CHECKS).chance(1, 4);
     Program::ALL.into_iter().find(|program| checks && program.checks_replies())
 }
 
-/// Where no help of the switch is asked for, any replica answers by leases or by a quorum's word in one of four seeds that
-/// elect.
+/// Where no help of the switch is asked for, any replica answers by leases or by a quorum's word in
+/// one of four seeds that elect.
 fn draw_reads(plan: &mut Plan, aim: Aim) {
     let is_open = aim.program.is_none() && aim.with_help != Some(true);
     let can = plan.protocol.elects() && !plan.program.checks_replies() && is_open;
@@ -360,8 +365,8 @@ fn draw_edges(plan: &mut Plan, heavy: bool, rng: &mut Rng) {
     }
 }
 
-/// Numbers that begin near their end, and writes with the mark of a replica's own that no replica sent: each in one
-/// seed of [`HEAVY`].
+/// Numbers that begin near their end, and writes with the mark of a replica's own that no replica
+/// sent: each in one seed of [`HEAVY`].
 fn draw_numbers(plan: &mut Plan, rng: &mut Rng) {
     let near = |rng: &mut Rng, end: u64| {
         let drawn = end - rng.between(NUMBERS_LEFT, 2 * NUMBERS_LEFT);

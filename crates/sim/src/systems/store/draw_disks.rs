@@ -1,4 +1,4 @@
-//! How a seed draws disks, and what goes wrong with them.
+//! The draw of disks and of their faults from a seed.
 
 use concord_core::{Duration, MS, Rng, US};
 
@@ -25,8 +25,8 @@ const RESERVE_BYTES_MAX: u64 = 20_000;
 /// And where every seed has disks.
 const DISKS: u64 = 0xd15c_d4a3;
 
-/// One seed of [`WITH_DISKS`] has disks: by a generator of its own, so that the others draw what they would draw
-/// without.
+/// One seed of [`WITH_DISKS`] has disks: by a generator of its own, so that the others draw what
+/// they would draw without.
 pub(super) fn draw(plan: &mut Plan) {
     let mut rng = Rng::new(plan.seed ^ DRAWN);
     if rng.chance(1, WITH_DISKS) {
@@ -67,7 +67,8 @@ fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
     plan.faults.sort_by_key(|f| f.at_ns);
 }
 
-/// In one seed of some nothing waits for the disk. Then the power of one goes where that of all would.
+/// In one seed of some nothing waits for the disk. Then the power of one goes where that of all
+/// would.
 fn draw_interval(plan: &mut Plan, rng: &mut Rng) {
     if !rng.chance(1, WITH_INTERVAL) {
         return;

@@ -1,4 +1,4 @@
-//! What a run has near a limit: sizes, bounds that are small, packets that nobody sent so.
+//! The limits near which a run works: sizes, bounds that are small, packets that nobody sent so.
 
 use concord_core::{Duration, SEC, ViewNumber};
 use concord_protocols::Limits;
@@ -18,8 +18,8 @@ pub const TTL_MS_MAX: u64 = 365 * 24 * 3_600_000;
 pub const LATE_NS_MAX: Duration = 120 * SEC;
 /// Fewest bits of the switch's counter.
 pub const COUNTER_BITS_MIN: u8 = 6;
-/// Fewest switch ids, epochs and views that are left at the start of a run: it may take hundreds. What happens
-/// at the end itself is shown by tests of the machines.
+/// Fewest switch ids, epochs and views that are left at the start of a run: it may take hundreds.
+/// What happens at the end itself is shown by tests of the machines.
 const NUMBERS_LEFT_MIN: u32 = 4_096;
 /// Where the numbers of writes end: those of reads have this bit.
 pub(super) const REQUESTS_END: u64 = READ_BIT;
@@ -83,7 +83,8 @@ pub struct Packets {
     pub truncated_ppm: u64,
     /// Copies with another magic number, version or kind, and random bytes behind a right header.
     pub forged_ppm: u64,
-    /// Copies of clients' writes with the mark of a replica's own write, and no command: of all packets.
+    /// Copies of clients' writes with the mark of a replica's own write, and no command: of all
+    /// packets.
     pub own_ppm: u64,
     /// Packets with random bytes behind their end, which they may have.
     pub padded_ppm: u64,

@@ -1,7 +1,7 @@
 //! A plan as a TOML file: every value by its name, units in the names, faults as a list.
 //!
-//! What a file leaves out is as in [`Plan::of`] its protocol. Unknown names and values that cannot be are one
-//! clear line.
+//! What a file leaves out is as in [`Plan::of`] its protocol. Unknown names and values that cannot
+//! be are one clear line.
 
 use concord_wire::control::Program;
 use toml::{Table, Value};

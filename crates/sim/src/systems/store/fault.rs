@@ -1,4 +1,4 @@
-//! What can go wrong on purpose, and at which node.
+//! The faults that a plan injects, and at which node.
 
 use std::fmt;
 use std::str::FromStr;
@@ -55,15 +55,15 @@ impl FromStr for Node {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Node, String> {
-        let numbered = |prefix: &str| text.strip_prefix(prefix).and_then(|n| n.parse().ok());
+        let sequenced = |prefix: &str| text.strip_prefix(prefix).and_then(|n| n.parse().ok());
         match text {
             "controller" => Ok(Node::Controller),
             "other-controller" => Ok(Node::OtherController),
             "switch" => Ok(Node::Switch),
             "other-switch" => Ok(Node::OtherSwitch),
-            _ => numbered("replica-")
+            _ => sequenced("replica-")
                 .map(Node::Replica)
-                .or_else(|| numbered("client-").map(Node::Client))
+                .or_else(|| sequenced("client-").map(Node::Client))
                 .ok_or_else(|| {
                     format!(
                         "no node {text:?}: controller, other-controller, switch, \
@@ -96,8 +96,8 @@ pub enum Fault {
         /// Which replica, from 0.
         replica: usize,
     },
-    /// A replica is told to end: it leaves in order, goes, and is started again, empty, so long after it
-    /// went.
+    /// A replica is told to end: it leaves in order, goes, and is started again, empty, so long
+    /// after it went.
     Retire {
         /// Which replica, from 0.
         replica: usize,
@@ -130,8 +130,8 @@ pub enum Fault {
         /// For how long, in ns; shorter than an engine's longest silence.
         for_ns: Duration,
     },
-    /// The connection to a replica's engine is cut in the middle of a command: what was not executed is
-    /// sent again, and the reply of a write that was is lost (trap T11).
+    /// The connection to a replica's engine is cut in the middle of a command: what was not
+    /// executed is sent again, and the reply of a write that was is lost (trap T11).
     CutEngine {
         /// Which replica, from 0.
         replica: usize,
@@ -246,22 +246,22 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
-    /// The controller stops for so long and wakes up beside another one, which was started meanwhile
-    /// from the same stored state (trap T3).
+    /// The controller stops for so long and wakes up beside another one, which was started
+    /// meanwhile from the same stored state (trap T3).
     SecondController {
         /// For how long, in ns.
         for_ns: Duration,
     },
-    /// The controller is cut off from everybody, and from a standby or another controller; the switch
-    /// too, from everybody, if that is said.
+    /// The controller is cut off from everybody, and from a standby or another controller; the
+    /// switch too, from everybody, if that is said.
     CutController {
         /// The switch's link is down as well.
         with_switch: bool,
         /// For how long, in ns.
         for_ns: Duration,
     },
-    /// The controller is started without its file, or with the one of the beginning; after so long the
-    /// operator has the state made anew.
+    /// The controller is started without its file, or with the one of the beginning; after so long
+    /// the operator has the state made anew.
     OldState {
         /// The file is gone.
         gone: bool,
@@ -294,7 +294,8 @@ pub enum Fault {
         /// Which replica, from 0.
         replica: usize,
     },
-    /// A replica's disk has no room but for a few bytes: writes are refused until it has (trap T14).
+    /// A replica's disk has no room but for a few bytes: writes are refused until it has (trap
+    /// T14).
     FullDisk {
         /// Which replica, from 0.
         replica: usize,
@@ -322,7 +323,8 @@ pub enum Fault {
         /// Which client process, from 0.
         client: usize,
     },
-    /// Raft: an operator has a member vote that did not, or vote no more that did, and asks whoever leads for so long.
+    /// Raft: an operator has a member vote that did not, or vote no more that did, and asks whoever
+    /// leads for so long.
     ChangeVoter {
         /// Which replica, from 0.
         replica: usize,

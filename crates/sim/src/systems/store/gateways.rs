@@ -30,10 +30,11 @@ pub struct Gateways {
     pub databases_percent: u64,
     /// Commands of one key among 100 that are sent as scripts, or as calls of functions.
     pub scripts_percent: u64,
-    /// Transactions of several keys among 100 commands, on keys of their own: by MULTI, WATCH, scripts, MGET and MSET,
-    /// and XREAD that waits.
+    /// Transactions of several keys among 100 commands, on keys of their own: by MULTI, WATCH,
+    /// scripts, MGET and MSET, and XREAD that waits.
     pub together_percent: u64,
-    /// Moves between lists, pops of sorted sets and the like among 100 commands, some of which wait.
+    /// Moves between lists, pops of sorted sets and the like among 100 commands, some of which
+    /// wait.
     pub moves_percent: u64,
     /// A client of each gateway caches what it reads (CLIENT TRACKING).
     pub caches: bool,
@@ -45,7 +46,8 @@ pub struct Gateways {
     pub slow_percent: u64,
     /// The longest such while, in ns.
     pub slow_ns: Duration,
-    /// Pipelines among 1,000 that end in garbage, in mid-command, or with the end of what the client sends.
+    /// Pipelines among 1,000 that end in garbage, in mid-command, or with the end of what the
+    /// client sends.
     pub broken_permille: u64,
     /// Most unanswered commands of a connection.
     pub commands_max: usize,

@@ -1,4 +1,4 @@
-//! What a rack is wired with.
+//! The links that a rack is wired with.
 
 use concord_core::{Duration, MS};
 use serde::{Deserialize, Serialize};
@@ -12,9 +12,10 @@ const MBITS_MAX: u64 = 1_000_000;
 /// Largest buffer of a port, in bytes.
 const QUEUE_BYTES_MAX: u64 = 1 << 30;
 
-/// The links and switches of a rack on the packet-level network ([`crate::net`]): two switches and a link between
-/// them, the first of which hosts the rack's switch program, the second its standby; hosts have a link each to one of
-/// them. A packet takes the time that its bytes take on each link, and waits behind others, or is dropped, at each port.
+/// The links and switches of a rack on the packet-level network ([`crate::net`]): two switches and
+/// a link between them, the first of which hosts the rack's switch program, the second its standby;
+/// hosts have a link each to one of them. A packet takes the time that its bytes take on each link,
+/// and waits behind others, or is dropped, at each port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Links {
@@ -28,8 +29,8 @@ pub struct Links {
     pub pass_ns: Duration,
     /// Every second host is at the second switch, a link further from the program.
     pub both: bool,
-    /// How long after a packet a switch's control plane reads the program's registers, in ns; 0: with the packet, as
-    /// only a switch in user space can.
+    /// How long after a packet a switch's control plane reads the program's registers, in ns; 0:
+    /// with the packet, as only a switch in user space can.
     pub look_ns: Duration,
 }
 
@@ -60,8 +61,8 @@ impl Links {
         within("look_ns", self.look_ns, 0, 10 * MS)
     }
 
-    /// The topology of a rack with so many nodes, of which `switches` are some, and where each of these is: a seat's
-    /// number as a node, and the switch of the topology that hosts it.
+    /// The topology of a rack with so many nodes, of which `switches` are some, and where each of
+    /// these is: a seat's number as a node, and the switch of the topology that hosts it.
     pub(crate) fn topology(
         &self,
         nodes: usize,

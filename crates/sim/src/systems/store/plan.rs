@@ -53,8 +53,8 @@ pub struct Timed {
     pub fault: Fault,
 }
 
-/// A whole run; [`Plan::draw`] draws one from a seed, [`Plan::default`] is a good day. Change fields
-/// to aim.
+/// A whole run; [`Plan::draw`] draws one from a seed, [`Plan::default`] is a good day. Change
+/// fields to aim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
@@ -93,7 +93,8 @@ pub struct Plan {
     pub flushes_permille: u64,
     /// Longest pause of a connection between two operations, in ns; every third has none.
     pub think_ns: Duration,
-    /// That long around every fault's beginning and end nobody thinks for more than 1 ms, in ns: races are there.
+    /// That long around every fault's beginning and end nobody thinks for more than 1 ms, in ns:
+    /// races are there.
     pub rush_ns: Duration,
     /// How long the safety phase goes on after the last fault began, at least, in ns.
     pub linger_ns: Duration,
@@ -119,7 +120,8 @@ pub struct Plan {
     pub replicate_replies: bool,
     /// Raft: a leader asks a quorum for each read, whether it still leads (ReadIndex).
     pub read_index: bool,
-    /// Raft without a switch's help: followers answer reads by leases of key groups, and clients choose who does.
+    /// Raft without a switch's help: followers answer reads by leases of key groups, and clients
+    /// choose who does.
     pub follower_leases: bool,
     /// The same, and any replica answers once it has asked a quorum where their logs end.
     pub quorum_reads: bool,
@@ -218,8 +220,8 @@ impl Default for Plan {
 /// What the seed of the draw of those that elect is other than that of the rest.
 const ELECTS: u64 = 0x7e21_a5ed;
 
-/// The protocol of a seed where none is said. One in six elects its leaders, by a generator of its own; `rng` draws among the
-/// others.
+/// The protocol of a seed where none is said. One in six elects its leaders, by a generator of its
+/// own; `rng` draws among the others.
 pub fn any_protocol(seed: u64, rng: &mut Rng) -> Protocol {
     let (others, elects) = PROTOCOLS.split_at(PROTOCOLS.len() - 1);
     let drawn = others[rng.below(others.len() as u64) as usize];

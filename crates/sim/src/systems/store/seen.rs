@@ -1,4 +1,4 @@
-//! What a run saw of what is large.
+//! The large values and replies that a run saw.
 
 use concord_check::{Operation, Reply};
 

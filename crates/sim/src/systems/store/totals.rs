@@ -1,4 +1,4 @@
-//! What runs saw, so that thin ones are noticed.
+//! Totals over runs, so that thin ones are noticed.
 
 use std::fmt;
 
@@ -126,8 +126,8 @@ pub struct Totals {
     pub queue_full: u64,
     /// Faults injected, by [`Fault::kind`].
     pub faults: FaultCounts,
-    /// Replicas that were told to end and waited in vain for the others to go on without them; those that
-    /// left in order.
+    /// Replicas that were told to end and waited in vain for the others to go on without them;
+    /// those that left in order.
     pub retired: [u64; 2],
     /// Replicas that started with something on their disks.
     pub restored: u64,

@@ -1,4 +1,4 @@
-//! What connections ask for, and how replies read.
+//! The connections' commands, and how their replies read.
 
 use concord_check::Reply;
 use concord_client::Class;

@@ -1,4 +1,4 @@
-//! How seeds, protocols, programs and guards are written: in a plan's file and on the command line.
+//! The notation of seeds, protocols, programs and guards: in a plan's file and on the command line.
 
 use concord_core::guard::{ALL_GUARDS, Guard, Guards};
 use concord_wire::control::Protocol;

@@ -1,8 +1,9 @@
-//! Schedulers in the switch that push tasks: R2P2's JBSQ(n) [Kogias et al., ATC 2019] and RackSched's power of two
-//! choices [Zhu et al., OSDI 2020].
+//! Schedulers in the switch that push tasks: R2P2's JBSQ(n) [Kogias et al., ATC 2019] and
+//! RackSched's power of two choices [Zhu et al., OSDI 2020].
 //!
-//! All tasks of a job are at the switch at once. What a switch knows of executors and workers is exact: it counts what
-//! it sends and what comes back. (RackSched's learns a queue's length from the replies alone.)
+//! All tasks of a job are at the switch at once. What a switch knows of executors and workers is
+//! exact: it counts what it sends and what comes back. (RackSched's learns a queue's length from
+//! the replies alone.)
 
 use std::collections::VecDeque;
 
@@ -40,7 +41,8 @@ enum Event {
     Heard(u32),
 }
 
-/// Queues by how much is in them, so that a shortest one is found at once. Of equal ones any may be drawn.
+/// Queues by how much is in them, so that a shortest one is found at once. Of equal ones any may be
+/// drawn.
 struct Shortest {
     /// Queues with as many tasks.
     with: Vec<Vec<u32>>,

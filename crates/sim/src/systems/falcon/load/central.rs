@@ -1,5 +1,5 @@
-//! A central scheduler on a server, as Spark's driver: a process that knows who is free. It is busy with each task
-//! that it sends, and with each report that one has ended.
+//! A central scheduler on a server, as Spark's driver: a process that knows who is free. It is busy
+//! with each task that it sends, and with each report that one has ended.
 
 use std::collections::VecDeque;
 

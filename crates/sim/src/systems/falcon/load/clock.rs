@@ -1,4 +1,5 @@
-//! The virtual time of a model: its events, the jobs that come by themselves, and what is seen of them.
+//! The virtual time of a model: its events, the jobs that come by themselves, and what is seen of
+//! them.
 
 use super::Load;
 use super::jobs::{Job, Jobs};

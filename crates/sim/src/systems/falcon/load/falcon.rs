@@ -1,7 +1,8 @@
 //! Falcon: owners, workers and the switch program that ship.
 //!
-//! The program is driven by itself, without the agent in whose seat it runs: what the agent adds is the controller's
-//! doing, and its way round has no rate. Here a packet that comes round waits for the recirculation port.
+//! The program is driven by itself, without the agent in whose seat it runs: what the agent adds is
+//! the controller's doing, and its way round has no rate. Here a packet that comes round waits for
+//! the recirculation port.
 
 use concord_core::machine::Deadline;
 use concord_core::{Incarnation, Instant, MS, Machine as _, Now, Rng, SEC, SessionId};

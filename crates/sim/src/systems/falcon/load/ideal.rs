@@ -1,4 +1,5 @@
-//! One queue without a cost: each task begins on the executor that is free first, in the order in which they came.
+//! One queue without a cost: each task begins on the executor that is free first, in the order in
+//! which they came.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

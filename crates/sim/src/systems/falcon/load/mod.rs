@@ -1,12 +1,14 @@
-//! How long tasks wait until they begin: Falcon's owners, workers and switch program as they ship, on hosts that
-//! take their time, and beside them models of other schedulers. Jobs come whether or not those before are over
-//! (open loop), and are the same for each system of a seed.
+//! The time that tasks wait until they begin: Falcon's owners, workers and switch program as they
+//! ship, on hosts that take their time, and beside them models of other schedulers. Jobs come
+//! whether or not those before are over (open loop), and are the same for each system of a seed.
 //!
-//! A host is one queue: each packet keeps it busy, and what it sends leaves after that. The switch is a pipeline:
-//! it delays packets and never queues; but what comes round waits for its turn at the recirculation port. Executors
-//! sleep: a task takes its time, whatever else goes on at its host.
+//! A host is one queue: each packet keeps it busy, and what it sends leaves after that. The switch
+//! is a pipeline: it delays packets and never queues; but what comes round waits for its turn at
+//! the recirculation port. Executors sleep: a task takes its time, whatever else goes on at its
+//! host.
 //!
-//! Read [`Load`] first, then `falcon.rs`; `ideal.rs`, `bounded.rs`, `sparrow.rs` and `central.rs` are the models.
+//! Read [`Load`] first, then `falcon.rs`; `ideal.rs`, `bounded.rs`, `sparrow.rs` and `central.rs`
+//! are the models.
 
 mod bounded;
 mod central;
@@ -34,7 +36,8 @@ pub enum System {
     Ideal,
     /// R2P2's JBSQ(n): the switch has a queue, and gives an executor up to so many tasks at a time.
     Jbsq(u32),
-    /// RackSched: the switch draws two workers and takes the one with fewer tasks, which queue there.
+    /// RackSched: the switch draws two workers and takes the one with fewer tasks, which queue
+    /// there.
     PowerOfTwo,
     /// Sparrow: so many probes a task, late binding, cancellation; by each of so many schedulers.
     Sparrow {
@@ -96,9 +99,11 @@ pub struct Costs {
     pub end_ns: Duration,
     /// From when a worker has a task until it runs.
     pub start_ns: Duration,
-    /// Sparrow, central: from when the client has a job until the scheduler has it; nobody is busy with it.
+    /// Sparrow, central: from when the client has a job until the scheduler has it; nobody is busy
+    /// with it.
     pub submit_ns: Duration,
-    /// Sparrow, central: a process is busy with a message that it gets or a task or probe that it sends.
+    /// Sparrow, central: a process is busy with a message that it gets or a task or probe that it
+    /// sends.
     pub process_ns: Duration,
 }
 
@@ -118,7 +123,8 @@ impl Costs {
         process_ns: 500,
     };
 
-    /// What an executor has nothing to do for between two tasks, if one waits: its request to the switch, and back.
+    /// What an executor has nothing to do for between two tasks, if one waits: its request to the
+    /// switch, and back.
     #[must_use]
     pub const fn round_trip_ns(&self) -> Duration {
         self.end_ns + 2 * self.latency_ns + self.switch_ns + self.message_ns + self.start_ns
@@ -159,7 +165,8 @@ pub struct Load {
 }
 
 impl Default for Load {
-    /// §3.5 at half load: ten workers of six executors, two clients with a job every 10 ms each, half a period apart.
+    /// §3.5 at half load: ten workers of six executors, two clients with a job every 10 ms each,
+    /// half a period apart.
     fn default() -> Load {
         Load {
             seed: 1,
@@ -198,8 +205,8 @@ impl Load {
         }
     }
 
-    /// The same with as many tasks a job as make up a share of the executors' time. With `round_trip_ns` an executor
-    /// is taken for so much longer by each task.
+    /// The same with as many tasks a job as make up a share of the executors' time. With
+    /// `round_trip_ns` an executor is taken for so much longer by each task.
     #[must_use]
     pub fn at(self, load: f64, round_trip_ns: Duration) -> Load {
         let each_ns = (self.task_ns + round_trip_ns) as f64;
@@ -219,7 +226,8 @@ pub struct Measured {
     pub task: Delays,
     /// The same of each job's last task to begin.
     pub job: Delays,
-    /// From a job's coming to a task's end, over the time that the task takes alone; 99% are below. Of all tasks.
+    /// From a job's coming to a task's end, over the time that the task takes alone; 99% are below.
+    /// Of all tasks.
     pub slowdown_p99: f64,
     /// The steps of a task's way.
     pub steps: Vec<Step>,

@@ -1,4 +1,4 @@
-//! What is seen of tasks, and what is made of it.
+//! Observations of tasks, and the figures that follow from them.
 
 use super::{Load, Measured};
 

@@ -1,16 +1,17 @@
 //! Sparrow [Ousterhout et al., SOSP 2013]: batch sampling, late binding, proactive cancellation.
 //!
-//! A job of m tasks makes its scheduler send d m reservations to nodes drawn at random; one message to a node has all of
-//! that node's. The node's monitor queues them. With an executor free it takes the oldest one and asks its scheduler for
-//! a task (getTask), and the executor waits for the answer. Who asks first gets a task; when a job's last task is
-//! given, the scheduler cancels its reservations that are left, and who asks in vain takes its next reservation.
+//! A job of m tasks makes its scheduler send d m reservations to nodes drawn at random; one message
+//! to a node has all of that node's. The node's monitor queues them. With an executor free it takes
+//! the oldest one and asks its scheduler for a task (getTask), and the executor waits for the
+//! answer. Who asks first gets a task; when a job's last task is given, the scheduler cancels its
+//! reservations that are left, and who asks in vain takes its next reservation.
 //!
-//! Where there are fewer nodes than reservations each gets several. (Sparrow's code has each node once at most, and so
-//! never starts the rest of a job with more tasks than there are nodes: `UnconstrainedTaskPlacer`, radlab/sparrow
-//! 0fe29e1.)
+//! Where there are fewer nodes than reservations each gets several. (Sparrow's code has each node
+//! once at most, and so never starts the rest of a job with more tasks than there are nodes:
+//! `UnconstrainedTaskPlacer`, radlab/sparrow 0fe29e1.)
 //!
-//! Schedulers and monitors are processes: one queue each, busy with each message that they get or send. A scheduler is
-//! on its client's host.
+//! Schedulers and monitors are processes: one queue each, busy with each message that they get or
+//! send. A scheduler is on its client's host.
 
 use std::collections::VecDeque;
 
@@ -25,9 +26,9 @@ const STEPS: [&str; 3] = ["reservation", "queueing", "retrieval"];
 
 enum Event {
     /// Something is at a scheduler.
-    AtScheduler(u32, Asked),
+    AtScheduler(u32, Question),
     /// A scheduler has taken it.
-    Taken(u32, Asked),
+    Taken(u32, Question),
     /// Something is at a monitor.
     AtMonitor(u32, Told),
     /// A monitor has taken it.
@@ -35,7 +36,7 @@ enum Event {
 }
 
 #[derive(Clone, Copy)]
-enum Asked {
+enum Question {
     /// For reservations.
     Job(u64),
     /// A node wants a task of the job; since when.
@@ -230,7 +231,7 @@ impl Model<'_> {
             let (scheduler, at_ns) = (of.scheduler, of.open.at_ns);
             self.monitors[node as usize].free -= 1;
             self.clock.seen.step(at_ns, 1, self.clock.now_ns - queued_ns);
-            let asked = Asked::GetTask(number, node, self.clock.now_ns);
+            let asked = Question::GetTask(number, node, self.clock.now_ns);
             self.clock.at(self.clock.now_ns + way_ns, Event::AtScheduler(scheduler, asked));
         }
     }
@@ -250,7 +251,7 @@ impl<'a> clock::Model<'a> for Model<'a> {
         let open = Open::new(job.at_ns, job.times_ns);
         self.known.push(Of { open, scheduler, next: 0, nodes: Vec::new() });
         let at_ns = self.clock.now_ns + costs.submit_ns;
-        self.clock.at(at_ns, Event::AtScheduler(scheduler, Asked::Job(number)));
+        self.clock.at(at_ns, Event::AtScheduler(scheduler, Question::Job(number)));
     }
 
     fn happens(&mut self, event: Event) {
@@ -258,14 +259,14 @@ impl<'a> clock::Model<'a> for Model<'a> {
         match event {
             Event::AtScheduler(scheduler, asked) => {
                 let cost_ns = match asked {
-                    Asked::Job(_) => costs.job_ns,
-                    Asked::GetTask(..) => costs.process_ns,
+                    Question::Job(_) => costs.job_ns,
+                    Question::GetTask(..) => costs.process_ns,
                 };
                 let at_ns = self.scheduler_done_ns(scheduler, cost_ns);
                 self.clock.at(at_ns, Event::Taken(scheduler, asked));
             }
-            Event::Taken(scheduler, Asked::Job(number)) => self.reserve(scheduler, number),
-            Event::Taken(scheduler, Asked::GetTask(number, node, since_ns)) => {
+            Event::Taken(scheduler, Question::Job(number)) => self.reserve(scheduler, number),
+            Event::Taken(scheduler, Question::GetTask(number, node, since_ns)) => {
                 self.give(scheduler, number, node, since_ns);
             }
             Event::AtMonitor(node, told) => {

@@ -88,7 +88,8 @@ fn what_costs_nothing_and_waits_in_one_place_is_the_ideal_queue() {
     }
 }
 
-/// Mitzenmacher (1996), Vvedenskaya et al. (1996): of many queues a share of load^(2^k - 1) has k tasks or more.
+/// Mitzenmacher (1996), Vvedenskaya et al. (1996): of many queues a share of load^(2^k - 1) has k
+/// tasks or more.
 #[test]
 fn the_shorter_of_two_queues_is_as_long_as_is_known() {
     let load: f64 = 0.8;
@@ -96,8 +97,8 @@ fn the_shorter_of_two_queues_is_as_long_as_is_known() {
     close(mean(single(400, 1, load, 400_000), System::PowerOfTwo), stays - 1.0, 0.03);
 }
 
-/// Late binding with two probes is the queue of two with less work. Hellemans and Van Houdt (2018): more than w waits in a
-/// share of 1 / (load + (1 / load - load) e^w) of many queues.
+/// Late binding with two probes is the queue of two with less work. Hellemans and Van Houdt (2018):
+/// more than w waits in a share of 1 / (load + (1 / load - load) e^w) of many queues.
 #[test]
 fn late_binding_of_two_probes_waits_as_long_as_is_known() {
     let load: f64 = 0.8;
@@ -108,7 +109,8 @@ fn late_binding_of_two_probes_waits_as_long_as_is_known() {
     close(mean(single(400, 1, load, 400_000), sparrow), known, 0.03);
 }
 
-/// With room for any number JBSQ is the shortest queue, better than one of two and worse than one queue.
+/// With room for any number JBSQ is the shortest queue, better than one of two and worse than one
+/// queue.
 #[test]
 fn jbsq_is_between_the_ideal_queue_and_the_shorter_of_two() {
     let load = single(10, 1, 0.95, 100_000);
@@ -119,7 +121,8 @@ fn jbsq_is_between_the_ideal_queue_and_the_shorter_of_two() {
     assert!(ideal < three && three < many && many < two, "{ideal} {three} {many} {two}");
 }
 
-/// A process of 10 us a message cannot send more than 50,000 tasks a second, and hear of their ends.
+/// A process of 10 us a message cannot send more than 50,000 tasks a second, and hear of their
+/// ends.
 #[test]
 fn a_central_process_is_what_limits_it() {
     let costs = Costs { process_ns: 10 * US, ..FREE };

@@ -76,7 +76,7 @@ impl<'a> Rack<'a> {
             board: Board::default(),
             alone_held_ns: 0,
             due: 0,
-            lives: rng.fork(),
+            incarnations: rng.fork(),
             totals: Totals { runs: 1, ..Totals::default() },
             outgoing: Outgoing::default(),
             watch: Watch::new(replicas),
@@ -124,7 +124,7 @@ impl<'a> Rack<'a> {
         let node = REPLICAS + replica;
         self.world.clocks[node].restart(self.world.now_ns);
         let engine = engine(self.plan.engine_ns > 0, self.plan.bounds.memory_bytes_max);
-        let incarnation = self.lives.next_u64();
+        let incarnation = self.incarnations.next_u64();
         let mut replica = self.blueprint.replica(replica, incarnation, engine);
         self.restore(node, &mut replica);
         self.place(node, Role::Replica(replica));
@@ -132,7 +132,7 @@ impl<'a> Rack<'a> {
 
     pub(super) fn start_switch(&mut self, node: usize, standby: bool) {
         self.world.clocks[node].restart(self.world.now_ns);
-        let incarnation = self.lives.next_u64();
+        let incarnation = self.incarnations.next_u64();
         if let Ok(agent) = self.blueprint.switch(node, incarnation, standby) {
             self.place(node, Role::Switch(Box::new(agent)));
         }
@@ -149,13 +149,13 @@ impl<'a> Rack<'a> {
         let window = if is_gateway { gateways.window } else { 64 };
         let config = self.blueprint.client_config(node);
         let config = ClientConfig { window, reads_max: window as usize, ..config };
-        let mut rng = self.lives.fork();
+        let mut rng = self.incarnations.fork();
         let process = if is_gateway {
             let caches =
                 gateways.caches.then(|| Cache::new(Rng::new(rng.clone().next_u64() ^ CACHE)));
             let subscribers = gateways.subscribers.then(|| {
                 let own = Rng::new(rng.clone().next_u64() ^ SUBSCRIBERS);
-                Subscribers::new(self.board.begin_life(), own)
+                Subscribers::new(self.board.begin_incarnation(), own)
             });
             let others = Others { node, all: self.hearing() };
             let apart = (caches, subscribers);
@@ -198,8 +198,8 @@ impl<'a> Rack<'a> {
     /// A new life of a node: what waited for the one before is gone with it.
     pub(super) fn place(&mut self, node: usize, role: Role) {
         let before = &self.slots[node];
-        // One that comes back with its data may be a member at once, and what makes it look dead goes on; so it
-        // does on a slow host.
+        // One that comes back with its data may be a member at once, and what makes it look dead
+        // goes on; so it does on a slow host.
         let goes_on = self.keeps(node) || before.slow.1 > self.world.now_ns;
         let troubled_until_ns = if goes_on { before.troubled_until_ns } else { 0 };
         // The pause was the process's, and what is scheduled for its end is too late for this one.
@@ -292,7 +292,7 @@ fn stored(plan: &Plan) -> Option<State> {
             members: Vec::new(),
             joining: Vec::new(),
         },
-        whole: Vec::new(),
+        caught_up: Vec::new(),
         storages: Vec::new(),
     };
     let groups = (last_epoch > 0).then(|| given_up(last_epoch)).into_iter().collect();

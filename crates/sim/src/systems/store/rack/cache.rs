@@ -1,7 +1,9 @@
-//! A client of a gateway that keeps what it has read until it is told that it changed (CLIENT TRACKING).
+//! A client of a gateway that keeps what it has read until it is told that it changed (CLIENT
+//! TRACKING).
 //!
-//! Once the rack is at rest, another client of the same gateway reads all of it again. Whatever differs must be told of
-//! within the time that the gateway takes for its look at each key; what is still kept then is kept for ever.
+//! Once the rack is at rest, another client of the same gateway reads all of it again. Whatever
+//! differs must be told of within the time that the gateway takes for its look at each key; what is
+//! still kept then is kept for ever.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +18,8 @@ use crate::world::Event;
 
 /// Longest time between two reads.
 const GAP_NS_MAX: u64 = 20 * MS;
-/// Within that time what has changed is told of: a look at each key each second, and the answer to it.
+/// Within that time what has changed is told of: a look at each key each second, and the answer to
+/// it.
 const TOLD_NS_MAX: u64 = 2_500 * MS;
 /// Within that time a client has its answers at rest.
 const ANSWERED_NS_MAX: u64 = 6 * SEC;
@@ -28,7 +31,7 @@ type Cmd = Vec<Vec<u8>>;
 
 /// What a reply answers.
 #[derive(Clone, Debug)]
-enum Asked {
+enum Awaited {
     Greeting,
     Read(Cmd),
 }
@@ -38,18 +41,18 @@ enum Asked {
 struct Link {
     is_open: bool,
     socket: Socket,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<Awaited>,
 }
 
 impl Link {
-    fn ask(&mut self, words: &[&[u8]], asked: Asked) {
+    fn ask(&mut self, words: &[&[u8]], asked: Awaited) {
         self.socket.send(words);
         self.asked.push_back(asked);
     }
 
     fn read(&mut self, cmd: Cmd) {
         let words: Vec<&[u8]> = cmd.iter().map(Vec::as_slice).collect();
-        self.ask(&words, Asked::Read(cmd.clone()));
+        self.ask(&words, Awaited::Read(cmd.clone()));
     }
 }
 
@@ -81,10 +84,10 @@ impl Cache {
     fn connect(&mut self, at: usize, gateway: &mut Gateway, now: Now) -> bool {
         self.links[at] = Link { is_open: true, ..Link::default() };
         let link = &mut self.links[at];
-        link.ask(&[b"HELLO", b"3"], Asked::Greeting);
+        link.ask(&[b"HELLO", b"3"], Awaited::Greeting);
         if at == 0 {
             self.held.clear();
-            link.ask(&[b"CLIENT", b"TRACKING", b"ON"], Asked::Greeting);
+            link.ask(&[b"CLIENT", b"TRACKING", b"ON"], Awaited::Greeting);
         }
         gateway.connected(now, IDS[at], "10.0.0.1:50001")
     }
@@ -120,14 +123,14 @@ impl Cache {
             }
             let asked = self.links[at].asked.pop_front();
             match asked.ok_or_else(|| wrong("a reply that nobody waits for", bytes))? {
-                Asked::Greeting if bytes.starts_with(b"-") => {
+                Awaited::Greeting if bytes.starts_with(b"-") => {
                     return Err(wrong("a client that caches is refused", bytes));
                 }
                 // An error is not kept: the client may ask again.
-                Asked::Read(_) if bytes.starts_with(b"-") => {}
-                Asked::Greeting => {}
-                Asked::Read(cmd) if at == 0 => drop(self.held.insert(cmd, value)),
-                Asked::Read(cmd) => drop(self.found.insert(cmd, value)),
+                Awaited::Read(_) if bytes.starts_with(b"-") => {}
+                Awaited::Greeting => {}
+                Awaited::Read(cmd) if at == 0 => drop(self.held.insert(cmd, value)),
+                Awaited::Read(cmd) => drop(self.found.insert(cmd, value)),
             }
         }
         Ok(())
@@ -201,7 +204,8 @@ impl Rack<'_> {
                 is_refused = !cache.connect(0, gateway, now);
             }
             let cmd = draw_read(&mut cache.rng, &mix).cmd;
-            // Mostly one after the other; of two at once the one that is answered last may have seen less.
+            // Mostly one after the other; of two at once the one that is answered last may have
+            // seen less.
             if !cache.is_waiting() || cache.rng.chance(1, 4) {
                 cache.links[0].read(cmd);
                 self.totals.redis.cached += 1;

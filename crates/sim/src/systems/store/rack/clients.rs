@@ -1,4 +1,4 @@
-//! What the client processes do, and the history of it.
+//! The client processes, and the history of their operations.
 
 use concord_check::{Operation, Reply};
 use concord_client::{Class, Done, Outcome as Ended, Request, SubmitError};

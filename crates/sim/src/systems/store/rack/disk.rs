@@ -1,5 +1,5 @@
-//! The disk below each replica, with the bytes that the runtime writes: what is synced stays, what is not is
-//! torn or gone when the power goes.
+//! The disk below each replica, with the bytes that the runtime writes: what is synced stays, what
+//! is not is torn or gone when the power goes.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use concord_core::machine::Persist;
 use concord_core::{Machine as _, Rng};
 use concord_engine::Engine;
 use concord_log::{Batch, Begin, Entry, Found, Identity, Marks, Recovery, Writer, entries};
-use concord_protocols::Kept;
+use concord_protocols::DiskState;
 use concord_wire::OfGroup;
 
 use super::{Rack, Replica, Role, Slot};
@@ -29,7 +29,7 @@ pub(super) struct ReplicaDisk {
     /// The snapshot that is being written, and its first segment.
     snapshot: Option<(u64, u64)>,
     /// Counts the starts of its process: what an earlier one had under way ends nowhere.
-    life: u64,
+    incarnation: u64,
     /// Its next sync fails.
     fails: bool,
     /// It has no room until then, but for so many bytes.
@@ -56,7 +56,7 @@ impl ReplicaDisk {
             under_way: None,
             number: 0,
             snapshot: None,
-            life: 0,
+            incarnation: 0,
             fails: false,
             short_until_ns: 0,
             left_bytes: 0,
@@ -74,8 +74,12 @@ impl ReplicaDisk {
 
     /// Another one takes its place, with nothing on it.
     fn replace(&mut self) {
-        let (life, storage) = (self.life, self.rng.next_u64());
-        *self = ReplicaDisk { storage, life, ..ReplicaDisk::new(self.node, self.rng.next_u64()) };
+        let (incarnation, storage) = (self.incarnation, self.rng.next_u64());
+        *self = ReplicaDisk {
+            storage,
+            incarnation,
+            ..ReplicaDisk::new(self.node, self.rng.next_u64())
+        };
     }
 
     fn append(&mut self, bytes: &[u8]) {
@@ -109,8 +113,8 @@ impl ReplicaDisk {
         Some(batch)
     }
 
-    /// The power goes, or the process dies and with it the machine's cache: of what is under way any
-    /// sectors are there.
+    /// The power goes, or the process dies and with it the machine's cache: of what is under way
+    /// any sectors are there.
     fn cut(&mut self) {
         let Some(mut batch) = self.under_way.take() else { return };
         if self.rng.chance(1, 4) {
@@ -134,8 +138,8 @@ impl ReplicaDisk {
         self.append(&bytes);
     }
 
-    /// A bit of what was synced is another one: before the last group, since damage there cannot be told from a group
-    /// that never got there. What is under way is lost.
+    /// A bit of what was synced is another one: before the last group, since damage there cannot be
+    /// told from a group that never got there. What is under way is lost.
     fn flip(&mut self) {
         self.under_way = None;
         let (segment, end) = self.last;
@@ -168,7 +172,7 @@ impl ReplicaDisk {
             recovery.segment(*number, bytes);
         }
         let found = recovery.finish().map_err(|damage| format!("its log: {damage}"))?;
-        self.files.retain(|number, _| !found.void.contains(number));
+        self.files.retain(|number, _| !found.empty.contains(number));
         if let Some(cut) = found.cut {
             if cut.offset == 0 {
                 self.files.remove(&cut.segment);
@@ -221,7 +225,7 @@ impl Rack<'_> {
             disk.flip();
         }
         disk.cut();
-        disk.life += 1;
+        disk.incarnation += 1;
         disk.fails = false;
         let found = match disk.recover() {
             Ok(found) => found,
@@ -255,7 +259,7 @@ impl Rack<'_> {
         batch.marks(&marks);
         disk.under_way = Some(batch);
         disk.finish();
-        let kept = Kept {
+        let kept = DiskState {
             storage: disk.storage,
             is_intact: found.begin != Begin::Nothing,
             marks,
@@ -284,33 +288,33 @@ impl Rack<'_> {
         let Some(Persist { number, what }) = replica.poll_persist() else { return };
         (disk.under_way, disk.number) = (Some(what), number);
         let takes_ns = disk.rng.between(self.plan.disks.sync_ns / 2, 2 * self.plan.disks.sync_ns);
-        let life = disk.life;
-        self.world.push(self.world.now_ns + takes_ns.max(1), Event::Disk { node, life });
+        let incarnation = disk.incarnation;
+        self.world.push(self.world.now_ns + takes_ns.max(1), Event::Disk { node, incarnation });
     }
 
     /// A sync that ended while the replica stood still is heard of now.
     pub(super) fn wake_disk(&mut self, node: usize) {
         if self.keeps(node) {
-            let life = self.disks[node - REPLICAS].life;
-            self.world.push(self.world.now_ns, Event::Disk { node, life });
+            let incarnation = self.disks[node - REPLICAS].incarnation;
+            self.world.push(self.world.now_ns, Event::Disk { node, incarnation });
         }
     }
 
     /// A sync ends.
-    pub(super) fn disk_synced(&mut self, node: usize, life: u64) {
-        if self.disks[node - REPLICAS].life != life {
+    pub(super) fn disk_synced(&mut self, node: usize, incarnation: u64) {
+        if self.disks[node - REPLICAS].incarnation != incarnation {
             return;
         }
         let until_ns = self.slots[node].paused_until_ns;
         if until_ns > self.world.now_ns {
-            return self.world.push(until_ns, Event::Disk { node, life });
+            return self.world.push(until_ns, Event::Disk { node, incarnation });
         }
         let now = self.world.clock(node);
         let disk = &mut self.disks[node - REPLICAS];
         let Role::Replica(replica) = &mut self.slots[node].role else { return };
         if disk.hangs(self.world.now_ns) {
             let until_ns = disk.hangs_until_ns;
-            return self.world.push(until_ns, Event::Disk { node, life });
+            return self.world.push(until_ns, Event::Disk { node, incarnation });
         }
         if self.world.now_ns < disk.short_until_ns {
             let bytes = disk.under_way.as_ref().map_or(0, Batch::len);
@@ -319,7 +323,7 @@ impl Rack<'_> {
                 // It waits for room.
                 None => {
                     let until_ns = disk.short_until_ns;
-                    return self.world.push(until_ns, Event::Disk { node, life });
+                    return self.world.push(until_ns, Event::Disk { node, incarnation });
                 }
             }
         }
@@ -399,8 +403,8 @@ impl Rack<'_> {
         }
         let is_broken =
             self.slots[node].engine_lost && self.keeps(node) && self.disks[node - REPLICAS].fails;
-        self.bury(node);
-        self.disks[node - REPLICAS].life += 1;
+        self.retire_counters(node);
+        self.disks[node - REPLICAS].incarnation += 1;
         self.slots[node] = Slot {
             retiring_for_ns: Some(for_ns),
             engine_lost: is_broken,

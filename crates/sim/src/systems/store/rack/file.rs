@@ -36,8 +36,8 @@ impl StateFile {
 
     pub(super) fn store(&mut self, state: State) {
         self.first.get_or_insert_with(|| state.clone());
-        // A controller that goes on from an old file, and has heard of nothing newer yet, makes epochs that
-        // members ignore.
+        // A controller that goes on from an old file, and has heard of nothing newer yet, makes
+        // epochs that members ignore.
         if epoch_of(Some(&state)) >= epoch_of(self.newest.as_ref()) {
             self.newest = Some(state.clone());
             if self.is_recovering {
@@ -66,8 +66,9 @@ impl Rack<'_> {
         self.restart_controller(None);
     }
 
-    /// The operator has the state made anew, if the file is wrong and it is time, or `now`; and again some time
-    /// later, if nothing came of it: somebody may have died meanwhile. Who is dead is known to be gone.
+    /// The operator has the state made anew, if the file is wrong and it is time, or `now`; and
+    /// again some time later, if nothing came of it: somebody may have died meanwhile. Who is dead
+    /// is known to be gone.
     pub(super) fn recover_state(&mut self, now: bool) {
         let is_time = self.file.recover_ns <= self.world.now_ns;
         let is_wrong = self.file.recover_ns != u64::MAX;
@@ -86,8 +87,8 @@ impl Rack<'_> {
     }
 
     fn restart_controller(&mut self, recover: Option<Recover>) {
-        self.bury(self.other_controller());
-        self.bury(CONTROLLER);
+        self.retire_counters(self.other_controller());
+        self.retire_counters(CONTROLLER);
         let controller = self.controller(recover);
         self.place(CONTROLLER, Role::Controller(Box::new(controller)));
         self.tick(CONTROLLER);

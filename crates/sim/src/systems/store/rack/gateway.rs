@@ -26,7 +26,8 @@ const PIECE_NS_MAX: u64 = 2 * MS;
 const AHEAD_NS_MAX: u64 = MS;
 /// Most commands that a client sends without reading.
 const AHEAD_MAX: usize = 10;
-/// Most commands of a pipeline after everything healed: the rack owes each connection a few answers.
+/// Most commands of a pipeline after everything healed: the rack owes each connection a few
+/// answers.
 const HEALED_MAX: u64 = 2;
 /// A connection that has them leaves the rack to the others, for that many times as long.
 const LEAVES_TIMES: u64 = 4;

@@ -37,11 +37,11 @@ impl Rack<'_> {
                 self.hold_alone(node, for_ns);
             }
             Fault::Kill { replica } => {
-                self.bury(REPLICAS + replica);
+                self.retire_counters(REPLICAS + replica);
                 self.slots[REPLICAS + replica] = Slot::new(Role::Dead);
             }
             Fault::Restart { replica } => {
-                self.bury(REPLICAS + replica);
+                self.retire_counters(REPLICAS + replica);
                 self.lose_disk(REPLICAS + replica);
                 self.start_replica(replica);
                 self.tick(REPLICAS + replica);
@@ -62,11 +62,11 @@ impl Rack<'_> {
             Fault::Retire { replica, for_ns } => self.retire(REPLICAS + replica, for_ns),
             Fault::Reboot { node } => {
                 let node = self.index_of(node);
-                let shows_ns = self.lives.below(BOOT_NS_MAX);
+                let shows_ns = self.incarnations.below(BOOT_NS_MAX);
                 self.world.clocks[node].reboot(now_ns, shows_ns);
                 match self.name_of(node) {
                     Node::Replica(replica) => {
-                        self.bury(node);
+                        self.retire_counters(node);
                         self.start_replica(replica);
                         self.tick(node);
                     }
@@ -93,8 +93,8 @@ impl Rack<'_> {
             Fault::Cut { from, to, for_ns } => {
                 let (from, to) = (self.index_of(from), self.index_of(to));
                 self.world.cuts.push(Cut { from, to, until_ns: now_ns + for_ns });
-                // Of two that do not hear each other one is removed; so is one that does not hear of
-                // epochs, and so is not heard in them.
+                // Of two that do not hear each other one is removed; so is one that does not hear
+                // of epochs, and so is not heard in them.
                 let is_controller = |node| node == CONTROLLER || node == self.other_controller();
                 let (tells, told) = (is_controller(from), is_controller(to));
                 if told || tells {
@@ -162,7 +162,7 @@ impl Rack<'_> {
             Fault::SecondController { for_ns } => {
                 self.slots[CONTROLLER].paused_until_ns = now_ns + for_ns;
                 let other = self.other_controller();
-                self.bury(other);
+                self.retire_counters(other);
                 self.place(other, Role::Controller(Box::new(self.controller(None))));
                 self.tick(other);
             }
@@ -191,15 +191,16 @@ impl Rack<'_> {
             Fault::RestartClient { client } => {
                 let node = self.index_of(Node::Client(client));
                 self.abandon(node);
-                self.bury(node);
+                self.retire_counters(node);
                 self.start_client(client);
                 self.tick(node);
             }
         }
     }
 
-    /// If it is the only member that is left, it decides on no expiries meanwhile: it stands still, or the controller tells the
-    /// switch of no epoch of which it does not hear. Nor does a quorum of which it would have to be.
+    /// If it is the only member that is left, it decides on no expiries meanwhile: it stands still,
+    /// or the controller tells the switch of no epoch of which it does not hear. Nor does a quorum
+    /// of which it would have to be.
     fn hold_alone(&mut self, node: usize, for_ns: u64) {
         if self.is_left_alone(node) {
             self.alone_held_ns += for_ns;
@@ -214,7 +215,7 @@ impl Rack<'_> {
     }
 
     fn begin_switch(&mut self, node: usize, standby: bool) {
-        self.bury(node);
+        self.retire_counters(node);
         self.start_switch(node, standby);
         self.tick(node);
     }
@@ -234,7 +235,7 @@ impl Rack<'_> {
     }
 
     /// A replica that was told to end goes once it has left.
-    pub(super) fn bury_retired(&mut self, node: usize) {
+    pub(super) fn end_retired(&mut self, node: usize) {
         let Some(for_ns) = self.slots[node].retiring_for_ns else { return };
         let Some(how) = self.slots[node].replica().and_then(|r| r.retired(self.world.clock(node)))
         else {
@@ -243,7 +244,7 @@ impl Rack<'_> {
         self.restart_progress();
         self.totals.retired[usize::from(how == Retired::InOrder)] += 1;
         self.mark(Some(node), format!("ends: {how:?}"), true);
-        self.bury(node);
+        self.retire_counters(node);
         self.slots[node] = Slot { retiring_for_ns: Some(for_ns), ..Slot::new(Role::Dead) };
         let is_over = self.stage != Stage::Safety;
         let at_ns = self.world.now_ns + if is_over { 0 } else { for_ns };
@@ -343,8 +344,8 @@ impl Rack<'_> {
         self.are_quorum(self.intact(node))
     }
 
-    /// Whether a replica other than `node` holds all the data and nothing makes it look dead: an open
-    /// member of the newest epoch, and whole. In VR: whether so many others do that they are a
+    /// Whether a replica other than `node` holds all the data and nothing makes it look dead: an
+    /// open member of the newest epoch, and whole. In VR: whether so many others do that they are a
     /// quorum.
     fn others_are_well(&self, node: Option<usize>) -> bool {
         if self.plan.protocol.is_quorum() {
@@ -356,7 +357,7 @@ impl Rack<'_> {
             slot.troubled_until_ns <= self.world.now_ns
                 && !slot.engine_lost
                 && slot.retiring_for_ns.is_none()
-                && self.member(other).is_some_and(|r| r.status(self.world.clock(other)).whole)
+                && self.member(other).is_some_and(|r| r.status(self.world.clock(other)).caught_up)
         })
     }
 
@@ -380,8 +381,8 @@ impl Rack<'_> {
         self.file.newest.as_ref()?.config(GroupId::FIRST)
     }
 
-    /// Whether nobody decides without `node`: it is all that is left of the chain family's newest epoch, or will be, since all
-    /// others may be taken for dead; or the others are no quorum.
+    /// Whether nobody decides without `node`: it is all that is left of the chain family's newest
+    /// epoch, or will be, since all others may be taken for dead; or the others are no quorum.
     fn is_left_alone(&self, node: usize) -> bool {
         let is_well = |other: usize| {
             other != node && self.slots[other].troubled_until_ns <= self.world.now_ns
@@ -440,7 +441,8 @@ impl Rack<'_> {
             let slot = &mut self.slots[node];
             slot.slow = (0, 0);
             slot.troubled_until_ns = 0;
-            // What its engine did meanwhile was to be heard of at the end of the pause, or of the stall.
+            // What its engine did meanwhile was to be heard of at the end of the pause, or of the
+            // stall.
             let was_deaf = slot.paused_until_ns.max(slot.engine_stalled_until_ns) > now_ns;
             slot.engine_stalled_until_ns = 0;
             let waiting = slot.replica().map_or(0, |r| r.engine().backend().waiting());

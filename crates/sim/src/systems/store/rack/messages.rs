@@ -1,19 +1,22 @@
-//! What clients of gateways publish, and what of it subscribers get (docs/semantics.md, "Publish and subscribe").
+//! Messages that clients of gateways publish, and those that subscribers get
+//! (docs/reference/semantics.md, "Publish and subscribe").
 //!
-//! Each message has a number of its own, so that whoever gets it knows who published what, when, and whether that was
-//! answered. What gateways promise they promise while they hear each other: what a subscription gets of another gateway's
-//! messages is checked unless one of the two took the other for gone since it was asked for. Once the rack is at rest all hear
-//! each other again, and every subscription gets everything.
+//! Each message has a number of its own, so that whoever gets it knows who published what, when,
+//! and whether that was answered. What gateways promise they promise while they hear each other:
+//! what a subscription gets of another gateway's messages is checked unless one of the two took the
+//! other for gone since it was asked for. Once the rack is at rest all hear each other again, and
+//! every subscription gets everything.
 
 use concord_core::{MS, SEC, US};
 use concord_engine::resp;
 
 use super::gateway::Redis;
-use super::subscribers::{Asked, CHANNELS, LINKS, PUBLISHER, TOPICS};
+use super::subscribers::{Awaited, CHANNELS, LINKS, PUBLISHER, TOPICS};
 use super::{Process, Rack, Role};
 use crate::systems::store::fault::{Fault, Node};
 
-/// Within that time after everything has healed gateways know of each other's subscribers: a silence, and a sign of life.
+/// Within that time after everything has healed gateways know of each other's subscribers: a
+/// silence, and a sign of life.
 const HEARD_NS: u64 = 2_500 * MS;
 /// Within that time a client has its answers at rest.
 const ANSWERED_NS_MAX: u64 = 6 * SEC;
@@ -27,13 +30,14 @@ fn goes_to(channel: usize, topic: usize) -> bool {
     }
 }
 
-/// How often a gateway took another one for gone, or for another one in its place; and whether that counts as there.
+/// How often a gateway took another one for gone, or for another one in its place; and whether that
+/// counts as there.
 pub(super) type Breaks = (u64, bool);
 
 /// Which lives of two gateways there are, and what each has taken the other for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Touch {
-    lives: [u64; 2],
+pub(super) struct Contact {
+    incarnations: [u64; 2],
     pub(super) breaks: [Breaks; 2],
 }
 
@@ -42,7 +46,7 @@ pub(super) struct Touch {
 pub(super) struct Message {
     node: usize,
     /// The life of the gateway that its publisher is connected to.
-    life: u64,
+    incarnation: u64,
     channel: usize,
     sent_ns: u64,
     /// What its gateway had taken each other one for by then.
@@ -65,16 +69,16 @@ pub(super) enum Answer {
 #[derive(Debug, Default)]
 pub(super) struct Board {
     pub(super) messages: Vec<Message>,
-    lives: u64,
+    incarnations: u64,
     /// Everybody hears everybody: each message goes to each subscription.
     is_final: bool,
 }
 
 impl Board {
     /// A gateway begins: its number.
-    pub(super) fn begin_life(&mut self) -> u64 {
-        self.lives += 1;
-        self.lives
+    pub(super) fn begin_incarnation(&mut self) -> u64 {
+        self.incarnations += 1;
+        self.incarnations
     }
 }
 
@@ -89,24 +93,24 @@ impl Rack<'_> {
         Some(redis)
     }
 
-    fn life(&self, node: usize) -> u64 {
-        self.redis(node).and_then(|redis| redis.subscribers.as_ref()).map_or(0, |s| s.life)
+    fn incarnation(&self, node: usize) -> u64 {
+        self.redis(node).and_then(|redis| redis.subscribers.as_ref()).map_or(0, |s| s.incarnation)
     }
 
     fn breaks(&self, node: usize, other: usize) -> Breaks {
         self.redis(node).map_or((0, false), |redis| redis.gateway.breaks_with(other as u16))
     }
 
-    fn touch(&self, node: usize, other: usize) -> Touch {
-        Touch {
-            lives: [self.life(node), self.life(other)],
+    fn contact(&self, node: usize, other: usize) -> Contact {
+        Contact {
+            incarnations: [self.incarnation(node), self.incarnation(other)],
             breaks: [self.breaks(node, other), self.breaks(other, node)],
         }
     }
 
-    pub(super) fn touches(&self, node: usize) -> Vec<(usize, Touch)> {
+    pub(super) fn contacts(&self, node: usize) -> Vec<(usize, Contact)> {
         let others = self.hearing().into_iter().filter(|other| *other != node);
-        others.map(|other| (other, self.touch(node, other))).collect()
+        others.map(|other| (other, self.contact(node, other))).collect()
     }
 
     /// The number of a new message.
@@ -115,7 +119,7 @@ impl Rack<'_> {
         self.totals.redis.published += 1;
         self.board.messages.push(Message {
             node,
-            life: self.life(node),
+            incarnation: self.incarnation(node),
             channel,
             sent_ns: self.world.now_ns,
             breaks,
@@ -143,28 +147,28 @@ impl Rack<'_> {
         {
             return Err("a message of another channel".into());
         }
-        let (by, life) = (message.node, message.life);
+        let (by, incarnation) = (message.node, message.incarnation);
         let had_it = match &message.answer {
             Answer::Never => return Err("a message of a transaction that was not executed".into()),
             Answer::Published(had_it) => had_it.contains(&node),
             Answer::Awaited => false,
         };
         self.totals.redis.delivered += 1;
-        let touch = self.touch(node, by);
+        let contact = self.contact(node, by);
         let Some((_, subscribers)) = self.subscribers(node) else { return Ok(()) };
         let link = &mut subscribers.links[at];
-        let newest = link.newest.insert((topic, life), number);
+        let newest = link.newest.insert((topic, incarnation), number);
         if newest.is_some_and(|newest| newest >= number) {
             return Err("a message twice, or behind a later one".into());
         }
-        let newest = link.newest_of_all.insert(life, number);
+        let newest = link.newest_of_all.insert(incarnation, number);
         if newest.is_some_and(|newest| newest > number) {
             return Err("a message behind a later one of its publisher".into());
         }
         let subscription = link.subscriptions.get_mut(&topic);
         let subscription = subscription.ok_or("a message that was not subscribed to")?;
         subscription.got.insert(number);
-        if had_it && subscription.hears(node, by, touch) {
+        if had_it && subscription.hears(node, by, contact) {
             return Err("a message that comes after its PUBLISH was answered".into());
         }
         Ok(())
@@ -185,7 +189,7 @@ impl Rack<'_> {
         self.board.messages[number].answer = Answer::Published(had_it);
         let (mut all, is_final) = (0, self.board.is_final);
         for node in nodes {
-            let touch = self.touch(node, by);
+            let contact = self.contact(node, by);
             let Some((_, subscribers)) = self.subscribers(node) else { continue };
             for (at, link) in subscribers.links.iter().enumerate() {
                 let to = link.subscriptions.iter().filter(|(topic, _)| goes_to(channel, **topic));
@@ -194,7 +198,7 @@ impl Rack<'_> {
                     let must = is_final
                         || subscription.confirmed_ns < sent_ns
                             && !subscription.is_leaving
-                            && subscription.hears(node, by, touch);
+                            && subscription.hears(node, by, contact);
                     if must && !subscription.got.contains(&number) {
                         return Err(format!(
                             "message {number} was published at {} us, and connection {at} of node {node} did not get it, \
@@ -213,7 +217,8 @@ impl Rack<'_> {
         Ok(())
     }
 
-    /// At rest: whoever asked was answered, and what is published now comes to all. Some text if not.
+    /// At rest: whoever asked was answered, and what is published now comes to all. Some text if
+    /// not.
     pub(super) fn run_subscribed(&mut self) -> Option<String> {
         let nodes = self.hearing();
         if nodes.is_empty() {
@@ -230,14 +235,14 @@ impl Rack<'_> {
         }
         // Clients that were not there yet are now.
         for &node in &nodes {
-            let (now, touches) = (self.world.clock(node), self.touches(node));
+            let (now, contacts) = (self.world.clock(node), self.contacts(node));
             let Some((gateway, subscribers)) = self.subscribers(node) else { continue };
             for at in 0..LINKS {
                 if subscribers.links[at].id.is_none() && !subscribers.connect(at, gateway, now) {
                     return Some("a gateway refuses a client that subscribes".into());
                 }
             }
-            subscribers.links[1].subscribe(&[0, TOPICS.len() - 1], &touches);
+            subscribers.links[1].subscribe(&[0, TOPICS.len() - 1], &contacts);
             self.serve_subscribers(node);
         }
         if let Some(text) = self.run_to_answers(&nodes) {
@@ -252,7 +257,7 @@ impl Rack<'_> {
             for (number, channel) in numbers.into_iter().zip(CHANNELS) {
                 let text = format!("{number}:");
                 link.socket.send(&[b"PUBLISH", channel.as_bytes(), text.as_bytes()]);
-                link.asked.push_back(Asked::Published(number));
+                link.asked.push_back(Awaited::Published(number));
             }
             self.serve_subscribers(node);
         }
@@ -285,7 +290,8 @@ impl Rack<'_> {
         self.broken.take()
     }
 
-    /// Where nothing keeps gateways from hearing each other nobody takes another one for gone. Some text if somebody did.
+    /// Where nothing keeps gateways from hearing each other nobody takes another one for gone. Some
+    /// text if somebody did.
     fn without_cause(&self) -> Option<String> {
         let is_cause = |fault: &Fault| match fault {
             Fault::LossBurst { .. } | Fault::Split { .. } | Fault::RestartClient { .. } => true,

@@ -1,8 +1,8 @@
 //! A rack of the shipped machines in a [`World`], its run, and the check of its history.
 //!
 //! A run has a safety phase, in which the plan's faults happen; then everything heals, and in the
-//! liveness phase whatever is alive must make progress; then the rack comes to rest, and all members
-//! must hold the same.
+//! liveness phase whatever is alive must make progress; then the rack comes to rest, and all
+//! members must hold the same.
 
 mod build;
 mod cache;
@@ -52,7 +52,7 @@ use gateway::Redis;
 use messages::Board;
 pub use power::run_with_power_cut;
 use progress::Progress;
-use voters::Asked;
+use voters::VoterRequest;
 use watch::Watch;
 
 /// After that long the safety phase ends even if operations are missing: the liveness phase says
@@ -108,7 +108,8 @@ pub(crate) struct Slot {
     troubled_until_ns: u64,
     /// Its storage engine was lost on purpose.
     engine_lost: bool,
-    /// It was told to end, and how long it is to be gone, in ns; once it has gone, it is to come again.
+    /// It was told to end, and how long it is to be gone, in ns; once it has gone, it is to come
+    /// again.
     retiring_for_ns: Option<u64>,
 }
 
@@ -270,18 +271,19 @@ struct Rack<'a> {
     has_library: bool,
     /// What was published through gateways.
     board: Board,
-    /// How long the only member stood still or was cut off, in ns: nobody decides on expiries meanwhile.
+    /// How long the only member stood still or was cut off, in ns: nobody decides on expiries
+    /// meanwhile.
     alone_held_ns: u64,
     /// Keys that were written to come due at one time.
     due: u64,
     /// Seeds for what starts in the course of the run.
-    lives: Rng,
+    incarnations: Rng,
     totals: Totals,
     outgoing: Outgoing,
     watch: Watch,
     progress: Progress,
     /// Raft: changes of who votes that an operator asks for.
-    asked: Vec<Asked>,
+    asked: Vec<VoterRequest>,
     /// What the invariants found.
     broken: Option<String>,
 }
@@ -397,19 +399,22 @@ impl Rack<'_> {
         self.broken.take()
     }
 
-    /// How much more or less than the world's time the log's may have moved during the run, in ns: by
-    /// what monotonic clocks drift and by what two clocks follow others, but for no jump of a wall clock.
+    /// How much more or less than the world's time the log's may have moved during the run, in ns:
+    /// by what monotonic clocks drift and by what two clocks follow others, but for no jump of a
+    /// wall clock.
     fn clock_error_ns(&self) -> u64 {
         let drift_ns = self.world.now_ns / 1_000_000 * self.plan.drift_ppm;
         drift_ns + 2 * self.world.now_ns / concord_core::clock::SLEW
     }
 
-    /// How long nobody may have replaced who orders writes (expiries too), in ns, where the controller
-    /// does: it stood still, or somebody who heard nothing was heard. A quorum finds another leader.
+    /// How long nobody may have replaced who orders writes (expiries too), in ns, where the
+    /// controller does: it stood still, or somebody who heard nothing was heard. A quorum finds
+    /// another leader.
     fn without_controller_ns(&self) -> u64 {
         let faults = || self.plan.faults.iter().map(|f| f.fault);
         if faults().any(|fault| matches!(fault, Fault::OldState { .. })) {
-            // A state is made anew only once every member is heard, and the operator may have to try again.
+            // A state is made anew only once every member is heard, and the operator may have to
+            // try again.
             let tries_ns = 4 * self.plan.failure_ns + SEC;
             return faults().map(|fault| fault.for_ns() + tries_ns).sum();
         }
@@ -443,7 +448,8 @@ impl Rack<'_> {
         without.sum()
     }
 
-    /// How long the disk of one replica or another stood still, in ns: no write may have ended meanwhile, nor an election.
+    /// How long the disk of one replica or another stood still, in ns: no write may have ended
+    /// meanwhile, nor an election.
     fn hung_disks_ns(&self) -> u64 {
         let (mut all_ns, mut until_ns) = (0, 0);
         for timed in &self.plan.faults {
@@ -544,7 +550,7 @@ impl Rack<'_> {
         }
     }
 
-    fn bury(&mut self, node: usize) {
+    fn retire_counters(&mut self, node: usize) {
         match &self.slots[node].role {
             Role::Replica(r) => {
                 self.totals.replicas.add(r.counters());
@@ -568,7 +574,7 @@ impl Rack<'_> {
 
     fn collect(&mut self) {
         for node in 0..self.slots.len() {
-            self.bury(node);
+            self.retire_counters(node);
         }
         self.totals.operations = self.ended() as u64;
         self.totals.packets = self.world.packets;

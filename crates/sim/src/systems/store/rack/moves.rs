@@ -1,5 +1,6 @@
-//! Moves between lists, pops of sorted sets, and both of them waiting. They are on keys of their own, and part of the
-//! history: a move is a pop of one key and a push to another, each checked by itself.
+//! Moves between lists, pops of sorted sets, and both of them waiting. They are on keys of their
+//! own, and part of the history: a move is a pop of one key and a push to another, each checked by
+//! itself.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +41,8 @@ impl Move {
         Operation { cmd: self.push.clone(), ordinal: None, ..self.pop.clone() }
     }
 
-    /// Its parts, where nobody knows what became of it; which element the second is of is found out at the end.
+    /// Its parts, where nobody knows what became of it; which element the second is of is found out
+    /// at the end.
     pub(super) fn given_up(self) -> (Operation, Operation) {
         let push = self.unknown();
         (self.pop, push)
@@ -83,8 +85,8 @@ pub(super) fn moved(
     Ok((vec![pop, push], None))
 }
 
-/// Checks the history with pushes of unknown elements. Which push was of which element is guessed first
-/// ([`find_pushed`]), and where that has no order all other ways are tried.
+/// Checks the history with pushes of unknown elements. Which push was of which element is guessed
+/// first ([`find_pushed`]), and where that has no order all other ways are tried.
 ///
 /// # Errors
 /// See [`check`].
@@ -141,9 +143,9 @@ fn next_order(order: &mut [usize]) -> bool {
     true
 }
 
-/// Adds to the history what pushes of unknown elements pushed, if anything: an element in a reply of a key to which nobody
-/// else pushed it, the one that was seen first for the one that was sent first. Where nobody saw one it has any name: it
-/// counts in lengths.
+/// Adds to the history what pushes of unknown elements pushed, if anything: an element in a reply
+/// of a key to which nobody else pushed it, the one that was seen first for the one that was sent
+/// first. Where nobody saw one it has any name: it counts in lengths.
 fn find_pushed(history: &mut Vec<Operation>, mut unknown: Vec<Operation>) {
     unknown.sort_by_key(|push| push.call_ns);
     for (n, push) in unknown.into_iter().enumerate() {
@@ -285,8 +287,8 @@ mod tests {
         }
     }
 
-    /// What the clients of `concord sim --protocol chain --seed 0x2000000031ce` saw: the element that was sent second
-    /// was pushed, and popped, first, but its pop was answered last.
+    /// What the clients of `concord sim --protocol chain --seed 0x2000000031ce` saw: the element
+    /// that was sent second was pushed, and popped, first, but its pop was answered last.
     fn seen() -> (Vec<Operation>, Vec<Operation>) {
         let bulk = |text: &str| Some(Reply::bulk(text));
         let history = vec![
@@ -298,8 +300,9 @@ mod tests {
         (history, vec![operation(10, 0, "RPUSH l", None), operation(35, 0, "RPUSH l", None)])
     }
 
+    /// Another push may have been of an element than the one that was guessed.
     #[test]
-    fn another_push_may_have_been_of_an_element_than_the_one_that_was_guessed() {
+    fn another_push_may_be_of_another_element() {
         let (mut history, unknown) = seen();
         let mut guessed = history.clone();
         find_pushed(&mut guessed, unknown.clone());

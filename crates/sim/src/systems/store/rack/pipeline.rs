@@ -1,4 +1,4 @@
-//! What Redis clients send to a gateway, and what they make of its replies.
+//! Pipelines of Redis clients to a gateway, and their reading of its replies.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,8 @@ const QUEUED_BYTES_MAX: usize = 16 << 10;
 const INLINE_BYTES_MAX: usize = 200;
 /// Longest command that is sent as a script, in bytes: with the script it fits into one command.
 const SCRIPTED_BYTES_MAX: usize = 16 << 10;
-/// What is executed by its name, so that any key may be touched; and what touches one key, as its text shows.
+/// What is executed by its name, so that any key may be touched; and what touches one key, as its
+/// text shows.
 const ANY_KEY: &str = "return redis.pcall(ARGV[1], KEYS[1], unpack(ARGV, 2))";
 const ONE_KEY: &str = "return redis.pcall('NAME', KEYS[1], unpack(ARGV))";
 /// The same as functions, of which one only reads.
@@ -34,8 +35,9 @@ const LIBRARY: &str = "#!lua name=swarm
 local function run(keys, args) return redis.pcall(args[1], keys[1], unpack(args, 2)) end
 redis.register_function('run', run)
 redis.register_function{function_name = 'look', callback = run, flags = {'no-writes'}}";
-/// One script of so many goes on, behind its command, for longer than the memory engine lets one where it keeps an interpreter:
-/// it runs once more then, and its command must not be executed again.
+/// One script of so many goes on, behind its command, for longer than the memory engine lets one
+/// where it keeps an interpreter: it runs once more then, and its command must not be executed
+/// again.
 const LONG_OF: u64 = 64;
 const LONG: &str = " for i = 1, 250000 do end return r";
 /// Pipelines among 100 that change a user, where users are shared.
@@ -394,8 +396,8 @@ impl Writer<'_> {
         self.expect(out, Wanted::One(operation));
     }
 
-    /// The command as a script, or as the call of a function, if that is `drawn`. Beside, so that what is drawn else is what
-    /// it was.
+    /// The command as a script, or as the call of a function, if that is `drawn`. Beside, so that
+    /// what is drawn else is what it was.
     fn as_script(
         &mut self,
         out: &mut Pipeline,
@@ -436,8 +438,9 @@ impl Writer<'_> {
         Some(script)
     }
 
-    /// What is written behind it is about one of a few databases. A connection that was cut begins anew, in 0: so each
-    /// pipeline says it. Decided beside, so that what is drawn else is what it was.
+    /// What is written behind it is about one of a few databases. A connection that was cut begins
+    /// anew, in 0: so each pipeline says it. Decided beside, so that what is drawn else is what it
+    /// was.
     fn select(&mut self, out: &mut Pipeline) {
         let drawn = splitmix64(*self.unique ^ self.client << 32 ^ 1 << 63);
         let is_other = drawn % 100 < self.gateways.databases_percent;
@@ -465,7 +468,8 @@ impl Writer<'_> {
         self.send(out, &cmd, Wanted::Popped(operations));
     }
 
-    /// Now and then the connection's own user may read another key, and no other; nobody else changes that user.
+    /// Now and then the connection's own user may read another key, and no other; nobody else
+    /// changes that user.
     fn user(&mut self, out: &mut Pipeline) {
         let drawn = splitmix64(*self.unique ^ self.client << 32 ^ 1 << 61);
         if drawn % 100 >= CHANGES_PERCENT {

@@ -1,11 +1,11 @@
 //! Progress while a minority is at fault: as long as the others can go on, operations end.
 //!
-//! Looked at every [`LOOK_NS`] of the safety phase. The others can go on if the network between them is
-//! as usual, the switch, the controller and a client are well, and
+//! Looked at every [`LOOK_NS`] of the safety phase. The others can go on if the network between
+//! them is as usual, the switch, the controller and a client are well, and
 //! - in VR and NOPaxos those that are well and have lost nothing are a quorum;
-//! - in the chain family somebody well has all data, and whoever is not well looks dead to the controller,
-//!   which decides, or tells it that it does not reach another member (a member that hears nobody and is
-//!   heard is not replaced: nobody knows).
+//! - in the chain family somebody well has all data, and whoever is not well looks dead to the
+//!   controller, which decides, or tells it that it does not reach another member (a member that
+//!   hears nobody and is heard is not replaced: nobody knows).
 //!
 //! Then, from the last change of who is well on, an operation must end within
 //! [`Rack::progress_ns`], reads and writes each.
@@ -191,8 +191,8 @@ impl Rack<'_> {
         });
         let has_all = config.members.iter().any(|member| {
             let node = node_of(member);
-            let whole = |r: &super::Replica| r.status(self.world.clock(node)).whole;
-            is_well(&node) && self.living(member).is_some_and(whole)
+            let caught_up = |r: &super::Replica| r.status(self.world.clock(node)).caught_up;
+            is_well(&node) && self.living(member).is_some_and(caught_up)
         });
         looks_well_or_dead && has_all
     }

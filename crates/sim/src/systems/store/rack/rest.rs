@@ -154,8 +154,8 @@ impl Rack<'_> {
         if self.plan.faults.iter().any(|f| matches!(f.fault, Fault::ClockJump { .. })) {
             return None;
         }
-        // And it may have stood still for as long as no write could be done: whoever orders then goes on from the last
-        // record, and need not have been there.
+        // And it may have stood still for as long as no write could be done: whoever orders then
+        // goes on from the last record, and need not have been there.
         let stood_ms = self.progress.stood_ns / MS;
         let behind_ms = stood_ms.min(log_behind_ms.max(0) as u64);
         let now_ms = self.world.clock(decides).unix_ms.saturating_sub(behind_ms);

@@ -1,4 +1,4 @@
-//! What is between a gateway and a connection whose client reads all at once.
+//! The socket between a gateway and a connection whose client reads all at once.
 
 use concord_core::{Now, Sink};
 use concord_engine::resp;

@@ -39,7 +39,7 @@ impl Rack<'_> {
                 self.faults_left -= 1;
                 self.inject(self.plan.faults[index].fault);
             }
-            Event::Disk { node, life } => self.disk_synced(node, life),
+            Event::Disk { node, incarnation } => self.disk_synced(node, incarnation),
             Event::Start { node } => self.start_again(node),
             Event::Room { node } => self.look_for_room(node),
         }
@@ -85,7 +85,7 @@ impl Rack<'_> {
         }
         // A driver that slept may find packets first, or its timer.
         let packets_first = !self.slots[node].inbox.is_empty()
-            && (self.slots[node].batch.is_some() || self.lives.chance(1, 2));
+            && (self.slots[node].batch.is_some() || self.incarnations.chance(1, 2));
         if self.slots[node].tick_due && !packets_first {
             self.slots[node].tick_due = false;
             self.tick(node);
@@ -220,7 +220,7 @@ impl Rack<'_> {
         self.slots[node].busy_until_ns = self.slots[node].busy_until_ns.max(leaves_ns);
         self.world.transmit(node, leaves_ns, &mut self.outgoing);
         self.take_done(node);
-        self.bury_retired(node);
+        self.end_retired(node);
         self.schedule_completions(node);
         let deadline = self.slots[node].role.deadline();
         if deadline != Deadline::NONE {

@@ -1,4 +1,5 @@
-//! Clients of a gateway that subscribe, and one that publishes (docs/semantics.md, "Publish and subscribe").
+//! Clients of a gateway that subscribe, and one that publishes (docs/reference/semantics.md,
+//! "Publish and subscribe").
 //!
 //! What subscribers get is checked in [`super::messages`].
 
@@ -8,7 +9,7 @@ use concord_core::{MS, Now, Rng, Sink};
 use concord_engine::{resp, resp_scan};
 use concord_gateway::{ConnectionId, Gateway};
 
-use super::messages::{Answer, Touch};
+use super::messages::{Answer, Contact};
 use super::socket::Socket;
 use super::{Process, Rack, Role, Stage};
 use crate::world::Event;
@@ -19,8 +20,8 @@ pub(super) const TOPICS: [&str; 6] = ["c0", "c1", "c2", "c3", "c*", "c[01]"];
 /// The connections: two that subscribe and one that publishes.
 pub(super) const LINKS: usize = 3;
 pub(super) const PUBLISHER: usize = 2;
-/// The id of the first of them; those of later ones are smaller. Those of other clients count from 1, those of one that caches
-/// are the last two.
+/// The id of the first of them; those of later ones are smaller. Those of other clients count from
+/// 1, those of one that caches are the last two.
 const FIRST_ID: u64 = u64::MAX - 2;
 /// Longest time between two commands.
 const GAP_NS_MAX: u64 = 20 * MS;
@@ -32,7 +33,7 @@ const SHOWN: usize = 200;
 
 /// What a reply answers.
 #[derive(Clone, Debug)]
-pub(super) enum Asked {
+pub(super) enum Awaited {
     Greeting,
     /// A read, whatever it finds.
     Read,
@@ -41,7 +42,7 @@ pub(super) enum Asked {
     Begins {
         topic: usize,
         count: usize,
-        touches: Vec<(usize, Touch)>,
+        contacts: Vec<(usize, Contact)>,
     },
     Ends {
         topic: usize,
@@ -56,7 +57,7 @@ pub(super) enum Asked {
 pub(super) struct Subscription {
     pub(super) confirmed_ns: u64,
     /// How it was with each other gateway when it was asked for.
-    touches: Vec<(usize, Touch)>,
+    contacts: Vec<(usize, Contact)>,
     /// Its end was asked for.
     pub(super) is_leaving: bool,
     /// Messages that it got.
@@ -69,7 +70,7 @@ pub(super) struct Link {
     /// Its place in the gateway, if it is open; another with every connect.
     pub(super) id: Option<ConnectionId>,
     pub(super) socket: Socket,
-    pub(super) asked: VecDeque<Asked>,
+    pub(super) asked: VecDeque<Awaited>,
     /// What it has subscribed to, once all that was sent is executed; and what of it was confirmed.
     topics: BTreeSet<usize>,
     pub(super) subscriptions: BTreeMap<usize, Subscription>,
@@ -79,7 +80,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn subscribe(&mut self, topics: &[usize], touches: &[(usize, Touch)]) {
+    pub(super) fn subscribe(&mut self, topics: &[usize], contacts: &[(usize, Contact)]) {
         for (is_pattern, word) in [(false, &b"SUBSCRIBE"[..]), (true, b"PSUBSCRIBE")] {
             let is_it = |topic: &&usize| (**topic >= CHANNELS.len()) == is_pattern;
             let topics: Vec<usize> = topics.iter().filter(is_it).copied().collect();
@@ -90,8 +91,8 @@ impl Link {
             self.socket.send(&[word].into_iter().chain(names).collect::<Vec<&[u8]>>());
             for topic in topics {
                 self.topics.insert(topic);
-                let (count, touches) = (self.topics.len(), touches.to_vec());
-                self.asked.push_back(Asked::Begins { topic, count, touches });
+                let (count, contacts) = (self.topics.len(), contacts.to_vec());
+                self.asked.push_back(Awaited::Begins { topic, count, contacts });
             }
         }
     }
@@ -101,7 +102,7 @@ impl Link {
         let word: &[u8] = if is_pattern { b"PUNSUBSCRIBE" } else { b"UNSUBSCRIBE" };
         self.socket.send(&[word, TOPICS[topic].as_bytes()]);
         self.topics.remove(&topic);
-        self.asked.push_back(Asked::Ends { topic, count: self.topics.len() });
+        self.asked.push_back(Awaited::Ends { topic, count: self.topics.len() });
         if let Some(subscription) = self.subscriptions.get_mut(&topic) {
             subscription.is_leaving = true;
         }
@@ -112,7 +113,7 @@ impl Link {
 #[derive(Debug)]
 pub(super) struct Subscribers {
     rng: Rng,
-    pub(super) life: u64,
+    pub(super) incarnation: u64,
     pub(super) links: [Link; LINKS],
     next_id: u64,
     /// When one of them sends something next.
@@ -120,8 +121,8 @@ pub(super) struct Subscribers {
 }
 
 impl Subscribers {
-    pub(super) fn new(life: u64, rng: Rng) -> Subscribers {
-        Subscribers { rng, life, links: Default::default(), next_id: FIRST_ID, next_ns: 0 }
+    pub(super) fn new(incarnation: u64, rng: Rng) -> Subscribers {
+        Subscribers { rng, incarnation, links: Default::default(), next_id: FIRST_ID, next_ns: 0 }
     }
 
     /// How many connections they have at the gateway.
@@ -135,7 +136,7 @@ impl Subscribers {
         self.links[at] = Link { id: Some(id), ..Link::default() };
         let version: &[u8] = if self.rng.chance(1, 2) { b"2" } else { b"3" };
         self.links[at].socket.send(&[b"HELLO", version]);
-        self.links[at].asked.push_back(Asked::Greeting);
+        self.links[at].asked.push_back(Awaited::Greeting);
         gateway.connected(now, id, "10.0.0.1:50002")
     }
 
@@ -152,7 +153,7 @@ impl Subscribers {
     }
 
     /// One of those that subscribe changes what it has subscribed to.
-    fn change(&mut self, at: usize, touches: &[(usize, Touch)]) {
+    fn change(&mut self, at: usize, contacts: &[(usize, Contact)]) {
         let link = &mut self.links[at];
         if !link.asked.is_empty() && !self.rng.chance(1, 4) {
             return;
@@ -160,15 +161,15 @@ impl Subscribers {
         let topic = self.rng.below(TOPICS.len() as u64) as usize;
         let other = self.rng.below(TOPICS.len() as u64) as usize;
         match self.rng.below(6) {
-            0 | 1 => link.subscribe(&[topic], touches),
-            2 => link.subscribe(&[topic, other], touches),
+            0 | 1 => link.subscribe(&[topic], contacts),
+            2 => link.subscribe(&[topic, other], contacts),
             3 => link.unsubscribe(topic),
             4 => {
                 link.unsubscribe(topic);
-                link.subscribe(&[topic], touches);
+                link.subscribe(&[topic], contacts);
             }
             _ => {
-                link.subscribe(&[topic], touches);
+                link.subscribe(&[topic], contacts);
                 link.unsubscribe(other);
             }
         }
@@ -201,7 +202,7 @@ impl Rack<'_> {
         let (now_ns, now) = (self.world.now_ns, self.world.clock(node));
         let paused_until_ns = self.slots[node].paused_until_ns;
         let (place, is_rest) = (self.plan.connections + 1, self.stage == Stage::Rest);
-        let touches = self.touches(node);
+        let contacts = self.contacts(node);
         let Some((_, subscribers)) = self.subscribers(node) else { return };
         // One of an earlier life of the process finds nothing to do.
         if now_ns < subscribers.next_ns || is_rest {
@@ -235,7 +236,7 @@ impl Rack<'_> {
         if at == PUBLISHER {
             self.publish(node);
         } else {
-            subscribers.change(at, &touches);
+            subscribers.change(at, &contacts);
         }
         self.serve_subscribers(node);
     }
@@ -258,22 +259,26 @@ impl Rack<'_> {
         let link = &mut subscribers.links[PUBLISHER];
         if in_multi {
             link.socket.send(&[b"MULTI"]);
-            link.asked.push_back(Asked::Queued);
+            link.asked.push_back(Awaited::Queued);
         }
         // Behind a read it waits for the rack.
         if rng.chance(1, 8) {
             link.socket.send(&[b"GET", key.as_bytes()]);
-            link.asked.push_back(if in_multi { Asked::Queued } else { Asked::Read });
+            link.asked.push_back(if in_multi { Awaited::Queued } else { Awaited::Read });
         }
         for (number, channel) in &messages {
             let padding = if rng.chance(1, 16) { rng.below(PADDING_MAX) as usize } else { 0 };
             let text = format!("{number}:{}", "x".repeat(padding));
             link.socket.send(&[b"PUBLISH", CHANNELS[*channel].as_bytes(), text.as_bytes()]);
-            link.asked.push_back(if in_multi { Asked::Queued } else { Asked::Published(*number) });
+            link.asked.push_back(if in_multi {
+                Awaited::Queued
+            } else {
+                Awaited::Published(*number)
+            });
         }
         if in_multi {
             link.socket.send(&[b"EXEC"]);
-            link.asked.push_back(Asked::Executed(messages.iter().map(|(n, _)| *n).collect()));
+            link.asked.push_back(Awaited::Executed(messages.iter().map(|(n, _)| *n).collect()));
         }
     }
 
@@ -331,34 +336,33 @@ impl Rack<'_> {
         let link = &mut subscribers.links[at];
         let is_error = value.starts_with(b"-");
         match link.asked.pop_front().ok_or("a reply that nobody waits for")? {
-            Asked::Greeting | Asked::Queued if is_error => {
+            Awaited::Greeting | Awaited::Queued if is_error => {
                 return Err("a client that subscribes or publishes is refused".into());
             }
-            Asked::Greeting | Asked::Queued | Asked::Read => {}
-            Asked::Begins { topic, count, touches } => {
+            Awaited::Greeting | Awaited::Queued | Awaited::Read => {}
+            Awaited::Begins { topic, count, contacts } => {
                 confirms(&said, ["subscribe", "psubscribe"], topic, count)?;
-                let ends =
-                    |asked: &Asked| matches!(asked, Asked::Ends { topic: t, .. } if *t == topic);
+                let ends = |asked: &Awaited| matches!(asked, Awaited::Ends { topic: t, .. } if *t == topic);
                 let is_leaving = link.asked.iter().any(ends);
                 let got = BTreeSet::new();
                 link.subscriptions.entry(topic).or_insert(Subscription {
                     confirmed_ns: now_ns,
-                    touches,
+                    contacts,
                     is_leaving,
                     got,
                 });
             }
-            Asked::Ends { topic, count } => {
+            Awaited::Ends { topic, count } => {
                 confirms(&said, ["unsubscribe", "punsubscribe"], topic, count)?;
                 link.subscriptions.remove(&topic);
             }
-            Asked::Published(number) => {
+            Awaited::Published(number) => {
                 let receivers =
                     value.strip_prefix(b":").and_then(|rest| rest.strip_suffix(b"\r\n"));
                 let receivers = receivers.and_then(resp::number).ok_or("no reply to PUBLISH")?;
                 return self.published(number, Some(receivers as u64));
             }
-            Asked::Executed(numbers) if is_error => {
+            Awaited::Executed(numbers) if is_error => {
                 for number in numbers {
                     let message = &mut self.board.messages[number];
                     message.answer = Answer::Never;
@@ -367,7 +371,7 @@ impl Rack<'_> {
                     }
                 }
             }
-            Asked::Executed(numbers) => {
+            Awaited::Executed(numbers) => {
                 for number in numbers {
                     self.published(number, None)?;
                 }
@@ -378,12 +382,12 @@ impl Rack<'_> {
 }
 
 impl Subscription {
-    /// Whether messages of the gateway `by` get to this one, at `node`, as promised: the two have heard each other ever since
-    /// it was asked for.
-    pub(super) fn hears(&self, node: usize, by: usize, touch: Touch) -> bool {
-        let is_there = touch.breaks.iter().all(|(_, is_there)| *is_there);
-        let mut before = self.touches.iter().filter(|(other, _)| *other == by);
-        node == by || is_there && before.any(|(_, before)| *before == touch)
+    /// Whether messages of the gateway `by` get to this one, at `node`, as promised: the two have
+    /// heard each other ever since it was asked for.
+    pub(super) fn hears(&self, node: usize, by: usize, contact: Contact) -> bool {
+        let is_there = contact.breaks.iter().all(|(_, is_there)| *is_there);
+        let mut before = self.contacts.iter().filter(|(other, _)| *other == by);
+        node == by || is_there && before.any(|(_, before)| *before == contact)
     }
 }
 

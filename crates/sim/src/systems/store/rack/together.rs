@@ -1,6 +1,7 @@
-//! Transactions of several keys, which are checked as such (`concord_check::check_transactions`): by MULTI, by WATCH, by
-//! scripts with their keys and without, by MGET and MSET, and by XREAD that waits. They are on keys of their own: lists
-//! and streams that are only appended to, and registers.
+//! Transactions of several keys, which are checked as such (`concord_check::check_transactions`):
+//! by MULTI, by WATCH, by scripts with their keys and without, by MGET and MSET, and by XREAD that
+//! waits. They are on keys of their own: lists and streams that are only appended to, and
+//! registers.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,8 @@ const KEYS: u64 = 3;
 const COMMANDS_MAX: u64 = 4;
 /// Longest time that XREAD waits, in ms.
 const WAITS_MS_MAX: u64 = 60;
-/// Makes accesses: name, key and value, one behind another; the names say what the reply is for a script, too.
+/// Makes accesses: name, key and value, one behind another; the names say what the reply is for a
+/// script, too.
 const SCRIPT: &str = "local out = {}
 for at = 1, #ARGV / 3 do
   local name, key, value = ARGV[3 * at - 2], KEYS[at] or ARGV[3 * at - 1], ARGV[3 * at]

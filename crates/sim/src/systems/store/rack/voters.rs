@@ -11,7 +11,7 @@ const ASK_NS: Duration = 5 * MS;
 
 /// What an operator asks for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct VoterRequest {
     /// The member.
     node: usize,
     /// Whether it is to vote: the contrary of what the first leader that was asked said.
@@ -24,7 +24,7 @@ impl Rack<'_> {
     /// Whoever leads is asked again and again.
     pub(super) fn ask_for_change(&mut self, node: usize, for_ns: Duration) {
         let now_ns = self.world.now_ns;
-        let asked = Asked { node, votes: None, until_ns: now_ns + for_ns, next_ns: now_ns };
+        let asked = VoterRequest { node, votes: None, until_ns: now_ns + for_ns, next_ns: now_ns };
         self.asked.push(asked);
     }
 
@@ -45,7 +45,7 @@ impl Rack<'_> {
     }
 
     /// Asks all who lead and are awake; whether one of them did it.
-    fn ask(&mut self, asked: &mut Asked) -> bool {
+    fn ask(&mut self, asked: &mut VoterRequest) -> bool {
         for node in REPLICAS..REPLICAS + self.plan.replicas {
             let is_awake = self.slots[node].paused_until_ns <= self.world.now_ns;
             if is_awake && self.ask_leader(node, asked) {
@@ -55,7 +55,7 @@ impl Rack<'_> {
         false
     }
 
-    fn ask_leader(&mut self, node: usize, asked: &mut Asked) -> bool {
+    fn ask_leader(&mut self, node: usize, asked: &mut VoterRequest) -> bool {
         let Some(Replicas::Vr(vr)) = self.slots[node].replica() else { return false };
         if !vr.leads() {
             return false;
@@ -98,8 +98,8 @@ impl Rack<'_> {
         intact.fold(0, |set, other| set | 1 << (other - REPLICAS))
     }
 
-    /// Whether those in `set` are a quorum by each configuration that may count: the latest that somebody knows to be
-    /// committed, and all that are behind it in somebody's log.
+    /// Whether those in `set` are a quorum by each configuration that may count: the latest that
+    /// somebody knows to be committed, and all that are behind it in somebody's log.
     pub(super) fn are_quorum(&self, set: u64) -> bool {
         let replicas = REPLICAS..REPLICAS + self.plan.replicas;
         let replicas = replicas.filter_map(|node| match self.slots[node].replica() {

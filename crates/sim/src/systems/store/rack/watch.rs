@@ -1,21 +1,21 @@
 //! Invariants, looked at after every event of the node that it concerned.
 //!
-//! - Epochs, logs, what is executed and what is committed never go back in one life of a node, unless
-//!   it joins and copies anew, and committed <= executed <= end of the log. In CRAQ, which executes
-//!   what is committed and not before, executed and committed are both within the log.
+//! - Epochs, logs, what is executed and what is committed never go back in one life of a node,
+//!   unless it joins and copies anew, and committed <= executed <= end of the log. In CRAQ, which
+//!   executes what is committed and not before, executed and committed are both within the log.
 //! - No two members of an epoch disagree on a record: one running hash for each position.
-//! - A replica's log never reaches beyond what the one before it has executed (T15), or in CRAQ holds;
-//!   after a power cut, beyond what one that is whole again has.
-//! - What a replica calls committed was executed by every living member, unless it was committed in an
-//!   earlier epoch; and whoever calls itself whole has executed all that was. In CRAQ they hold it, and
-//!   the tail has executed it.
+//! - A replica's log never reaches beyond what the one before it has executed (T15), or in CRAQ
+//!   holds; after a power cut, beyond what one that is whole again has.
+//! - What a replica calls committed was executed by every living member, unless it was committed in
+//!   an earlier epoch; and whoever calls itself whole has executed all that was. In CRAQ they hold
+//!   it, and the tail has executed it.
 //! - Once every member has opened an epoch, nobody outside it holds a lease (T2).
 //! - Nobody leaves that is whole and whose engine was not lost. (A new member that never got the
 //!   whole log may be told to copy anew.)
-//! - No member is taken out while all members are alive and nothing makes any of them look dead: the
-//!   controller's own troubles are no reason.
-//! - The switch's last-committed point is never ahead of what is committed, and a read that it makes
-//!   fast is of an object without a write in flight (Algorithm 1).
+//! - No member is taken out while all members are alive and nothing makes any of them look dead:
+//!   the controller's own troubles are no reason.
+//! - The switch's last-committed point is never ahead of what is committed, and a read that it
+//!   makes fast is of an object without a write in flight (Algorithm 1).
 
 use concord_control::State;
 use concord_core::{ObjectId, Seq};
@@ -43,7 +43,7 @@ struct Seen {
     epoch: u32,
     is_open: bool,
     is_joining: bool,
-    is_whole: bool,
+    is_caught_up: bool,
     executed: u64,
     committed: u64,
     end: u64,
@@ -72,8 +72,8 @@ pub(super) struct Watch {
 struct SeenSwitch {
     id: u32,
     /// The last number that the switch gave to each object, and to all at once.
-    numbered: Map<ObjectId, u32>,
-    numbered_all: u32,
+    sequenced: Map<ObjectId, u32>,
+    sequenced_all: u32,
 }
 
 impl Watch {
@@ -120,27 +120,27 @@ impl Rack<'_> {
             epoch,
             is_open: replica.phase() == Phase::Open,
             is_joining: replica.phase() == Phase::Joining,
-            is_whole: matches!(replica, Replicas::Replica(replica) if replica.is_whole()),
+            is_caught_up: matches!(replica, Replicas::Replica(replica) if replica.is_caught_up()),
             executed: replica.executed().0,
             committed: replica.committed().0,
             end: end.position,
         };
         let before = self.watch.replicas[node - REPLICAS];
-        let same_life = before.incarnation == now.incarnation;
-        let was_whole = same_life && before.is_whole;
+        let same_incarnation = before.incarnation == now.incarnation;
+        let was_caught_up = same_incarnation && before.is_caught_up;
         let is_to_leave = self.slots[node].engine_lost
             || self.slots[node].retiring_for_ns.is_some()
             || self.lacks_what_none_keeps(node, end.position);
-        if replica.phase() == Phase::Left && was_whole && !is_to_leave {
+        if replica.phase() == Phase::Left && was_caught_up && !is_to_leave {
             return Some("it left, and its engine was not lost".into());
         }
         if self.is_leased_outside(node, replica) {
             return Some("it holds a lease, and an epoch without it is open".into());
         }
-        if same_life && before == now {
+        if same_incarnation && before == now {
             return None;
         }
-        let wrong = went_back(&before, &now, same_life)
+        let wrong = went_back(&before, &now, same_incarnation)
             .or_else(|| is_disordered(replica, &now))
             .or_else(|| self.disagrees(replica, end.hash, &now))
             .or_else(|| self.overtakes(replica, &now))
@@ -151,13 +151,13 @@ impl Rack<'_> {
         }
         let opens = now.is_open && (!before.is_open || before.epoch != now.epoch);
         let config = replica.config().filter(|_| opens).cloned();
-        self.note_records(node, if same_life { before.end } else { 0 }, now.end);
+        self.note_records(node, if same_incarnation { before.end } else { 0 }, now.end);
         self.note_replica(node, now, end.hash);
         config.and_then(|config| self.note_opened(config))
     }
 
-    /// The numbers of the records that a replica got since it was last looked at, where it still has
-    /// them.
+    /// The numbers of the records that a replica got since it was last looked at, where it still
+    /// has them.
     fn note_records(&mut self, node: usize, from: u64, to: u64) {
         let Some(replica) = self.slots[node].replica() else { return };
         for position in from + 1..=to {
@@ -208,16 +208,17 @@ impl Rack<'_> {
         let before = self.living(&config.members[before])?;
         let same_epoch = replica_epoch(before) == config.epoch && before.phase() == Phase::Open;
         let passed = passed(before);
-        // Who was in the chain before, and comes back, may have more than the one before it, until that is whole.
-        let is_whole = matches!(before, Replicas::Replica(replica) if replica.is_whole());
-        (same_epoch && is_whole && passed < now.end)
+        // Who was in the chain before, and comes back, may have more than the one before it, until
+        // that is whole.
+        let is_caught_up = matches!(before, Replicas::Replica(replica) if replica.is_caught_up());
+        (same_epoch && is_caught_up && passed < now.end)
             .then(|| format!("it has record {}, its predecessor passed on {passed}", now.end))
     }
 
-    /// What is committed was executed by every member that is alive, when the first replica calls it
-    /// so. Others may call it so later, when a member of their epoch forgot its log to be let in anew,
-    /// or a new one has yet to get it and answers nothing until then. One that came back with its disk, and is
-    /// not whole yet, answers nothing either, and has it in its log.
+    /// What is committed was executed by every member that is alive, when the first replica calls
+    /// it so. Others may call it so later, when a member of their epoch forgot its log to be let in
+    /// anew, or a new one has yet to get it and answers nothing until then. One that came back with
+    /// its disk, and is not whole yet, answers nothing either, and has it in its log.
     fn commits_alone(&self, replica: &Replica, now: &Seen, before: u64) -> Option<String> {
         let is_known = now.committed <= self.watch.committed.1;
         if !now.is_open || now.committed <= before || is_known {
@@ -227,8 +228,9 @@ impl Rack<'_> {
         let tail = config.reader().map(|m| m.node);
         let lacks = |m: &&Member| {
             self.living(m).is_some_and(|r| {
-                let is_whole = matches!(r, Replicas::Replica(replica) if replica.is_whole());
-                let has = if self.plan.disks.is_on() && !is_whole {
+                let is_caught_up =
+                    matches!(r, Replicas::Replica(replica) if replica.is_caught_up());
+                let has = if self.plan.disks.is_on() && !is_caught_up {
                     r.log().end().position
                 } else if tail == Some(m.node) {
                     r.executed().0
@@ -246,7 +248,7 @@ impl Rack<'_> {
     /// A whole member of a later epoch has everything that was committed before.
     fn lacks_committed(&self, has: u64, now: &Seen, before: &Seen) -> Option<String> {
         let (epoch, position) = self.watch.committed;
-        let opens = now.is_whole && (!before.is_whole || before.epoch != now.epoch);
+        let opens = now.is_caught_up && (!before.is_caught_up || before.epoch != now.epoch);
         (opens && now.epoch > epoch && has < position)
             .then(|| format!("it is whole in epoch {} with {has} of {position}", now.epoch))
     }
@@ -283,8 +285,8 @@ impl Rack<'_> {
         })
     }
 
-    /// Whether another replica that came back with its data has no record any more of what follows `end`: that is
-    /// in its snapshot, and whoever lags so far behind has to copy the state.
+    /// Whether another replica that came back with its data has no record any more of what follows
+    /// `end`: that is in its snapshot, and whoever lags so far behind has to copy the state.
     fn lacks_what_none_keeps(&self, node: usize, end: u64) -> bool {
         let others = (REPLICAS..REPLICAS + self.replicas).filter(|other| *other != node);
         let mut logs = others.filter_map(|other| self.slots[other].replica().map(Replica::log));
@@ -348,11 +350,11 @@ impl Rack<'_> {
             let repr = packet.repr();
             if repr.op == Op::Write && repr.seq.is_some() {
                 if repr.flags.has(Flags::WILDCARD) {
-                    seen.numbered_all = repr.seq.counter;
+                    seen.sequenced_all = repr.seq.counter;
                 } else if !repr.flags.has(Flags::NOOP) {
                     // One of several objects may be overtaken, and keep its number (NOPaxos).
                     for obj_id in repr.further.as_slice().iter().chain([&repr.obj_id]) {
-                        let newest = seen.numbered.entry(*obj_id).or_insert(0);
+                        let newest = seen.sequenced.entry(*obj_id).or_insert(0);
                         *newest = repr.seq.counter.max(*newest);
                     }
                 }
@@ -360,8 +362,8 @@ impl Rack<'_> {
             if repr.op == Op::Read && repr.flags.has(Flags::FAST) {
                 // Of several objects each was clean in its own pass; the last one's was this.
                 let last = repr.further.as_slice().last().unwrap_or(&repr.obj_id);
-                let own = seen.numbered.get(last).copied().unwrap_or(0);
-                let newest = own.max(seen.numbered_all);
+                let own = seen.sequenced.get(last).copied().unwrap_or(0);
+                let newest = own.max(seen.sequenced_all);
                 if newest > repr.last_committed.counter {
                     return Some(format!(
                         "a read is fast at {} though write {newest} of its object is in flight",
@@ -378,12 +380,12 @@ fn replica_epoch(replica: &Replica) -> u32 {
     replica.config().map_or(0, |c| c.epoch)
 }
 
-fn went_back(before: &Seen, now: &Seen, same_life: bool) -> Option<String> {
+fn went_back(before: &Seen, now: &Seen, same_incarnation: bool) -> Option<String> {
     let fell = now.epoch < before.epoch
         || now.executed < before.executed
         || now.committed < before.committed
         || now.end < before.end;
-    if same_life && fell && (now.epoch < before.epoch || !now.is_joining) {
+    if same_incarnation && fell && (now.epoch < before.epoch || !now.is_joining) {
         return Some(format!("it went back from {before:?} to {now:?}"));
     }
     None

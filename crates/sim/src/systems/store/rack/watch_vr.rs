@@ -1,7 +1,7 @@
 //! VR's invariants, looked at after every event of a replica, and what must hold at rest.
 //!
-//! - View, commit point and execution never go back in one life, and executed <= committed <= end of
-//!   the log.
+//! - View, commit point and execution never go back in one life, and executed <= committed <= end
+//!   of the log.
 //! - No two replicas ever call different records committed: one running hash for each position.
 //! - When a view begins, nobody holds a lease of an earlier one (T2).
 //! - Nobody leaves whose engine was not lost.
@@ -10,7 +10,7 @@ use concord_core::Position;
 use concord_protocols::Phase;
 use concord_protocols::vr::Vr;
 use concord_wire::record::Record;
-use concord_wire::vr::Life;
+use concord_wire::vr::CrashVectorEntry;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -22,7 +22,7 @@ type Replica = Vr<concord_engine::Shimmed<crate::systems::store::storage::Store>
 /// What was last seen of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
-    life: Life,
+    incarnation: CrashVectorEntry,
     view: u32,
     leads: bool,
     executed: u64,
@@ -50,7 +50,7 @@ impl Rack<'_> {
     pub(super) fn look_at_vr(&mut self, node: usize) -> Option<String> {
         let vr = self.vr(node)?;
         let now = Seen {
-            life: vr.life(),
+            incarnation: vr.own_entry(),
             // One that recovers is in no view yet.
             view: if vr.is_recovering() { 0 } else { vr.view().0 },
             leads: vr.leads(),
@@ -67,7 +67,7 @@ impl Rack<'_> {
             return Some(format!("it holds a lease in view {}, and view {begun} began", now.view));
         }
         let before = self.watch.vr.replicas.get(&node).copied().unwrap_or_default();
-        let before = if before.life == now.life { before } else { Seen::default() };
+        let before = if before.incarnation == now.incarnation { before } else { Seen::default() };
         // It gave up what it has, to copy the state: it is as one that recovers.
         let gives_up = !vr.is_intact() && now.executed < before.executed;
         let before = if gives_up { Seen { executed: 0, committed: 0, ..before } } else { before };

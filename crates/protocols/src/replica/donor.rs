@@ -1,6 +1,6 @@
-//! Feeding: the member that commits (tail, primary) gives its state to replicas that join, part by part, and
-//! streams its records to them, while writes go on ([`super::feeds`]). Each part ([`crate::parts`]) is asked
-//! for by the joining replica when it has the one before.
+//! Feeding: the member that commits (tail, primary) gives its state to replicas that join, part by
+//! part, and streams its records to them, while writes go on ([`super::source`]). Each part
+//! ([`crate::parts`]) is asked for by the joining replica when it has the one before.
 
 use alloc::vec::Vec;
 
@@ -10,15 +10,15 @@ use concord_wire::control::{CopyMessage, LogEnd};
 use concord_wire::{Addr, Sink};
 
 use super::Replica;
-use super::feeds::Asked;
 use super::queue::Pending;
+use super::source::PartAnswer;
 use crate::link::Sender;
 use crate::parts::{PART_OBJECTS, PART_RESULTS, PART_TABLE, Table};
 use crate::setup::Phase;
 
 impl<E: Engine> Replica<E> {
     /// Whether this replica feeds the others in `epoch`, and `node` is one of them.
-    fn feeds(&self, epoch: Epoch, node: NodeId) -> Option<Addr> {
+    fn source(&self, epoch: Epoch, node: NodeId) -> Option<Addr> {
         if self.phase != Phase::Open || !self.role.is_epoch(epoch) || !self.role.is_reader() {
             return None;
         }
@@ -34,34 +34,34 @@ impl<E: Engine> Replica<E> {
         end: LogEnd,
         sink: &mut impl Sink,
     ) {
-        let Some(addr) = self.feeds(epoch, from) else { return };
+        let Some(addr) = self.source(epoch, from) else { return };
         let me = self.role.node();
-        if !self.feeds.knows(from) {
+        if !self.source.knows(from) {
             let position = Position(end.position);
             let known = self.ordered.log.hash_at(position);
             let agrees = known == Some(end.hash) || !self.setup.guards.on(Guard::EpochAgreement);
             if known.is_none() || !agrees {
-                let apart = CopyMessage::Apart { epoch: epoch.0, from: me.0, attempt };
+                let apart = CopyMessage::LogMismatch { epoch: epoch.0, from: me.0, attempt };
                 return self.send_control(addr, &apart, sink);
             }
             let sender = Sender::new(me, epoch, (from, addr), position, attempt);
-            self.feeds.resume((from, addr), attempt, sender);
+            self.source.resume((from, addr), attempt, sender);
         }
-        if self.feeds.streams(from, attempt) {
+        if self.source.streams(from, attempt) {
             let resumed = CopyMessage::Resumed { epoch: epoch.0, from: me.0, attempt };
             self.send_control(addr, &resumed, sink);
         } else {
-            self.say_apart_again(from, sink);
+            self.repeat_log_mismatch(from, sink);
         }
     }
 
     /// A joining replica that was told to begin anew goes on as before: it is told again.
-    pub(super) fn say_apart_again(&mut self, node: NodeId, sink: &mut impl Sink) {
-        if let Some((addr, attempt)) = self.feeds.dropped(node)
-            && self.setup.guards.on(Guard::ApartAgain)
+    pub(super) fn repeat_log_mismatch(&mut self, node: NodeId, sink: &mut impl Sink) {
+        if let Some((addr, attempt)) = self.source.dropped(node)
+            && self.setup.guards.on(Guard::LogMismatchAgain)
         {
             let (epoch, from) = (self.role.epoch().0, self.role.node().0);
-            self.send_control(addr, &CopyMessage::Apart { epoch, from, attempt }, sink);
+            self.send_control(addr, &CopyMessage::LogMismatch { epoch, from, attempt }, sink);
         }
     }
 
@@ -74,18 +74,18 @@ impl<E: Engine> Replica<E> {
         index: u32,
         sink: &mut impl Sink,
     ) {
-        let Some(addr) = self.feeds(epoch, from) else { return };
+        let Some(addr) = self.source(epoch, from) else { return };
         if part > PART_RESULTS || !self.serving.engine.prepare_copy() {
             return;
         }
-        match self.feeds.on_ask((from, addr), attempt, part, self.committed) {
-            Asked::Nothing => {}
-            Asked::Dropped => self.say_apart_again(from, sink),
-            Asked::Serve { is_made } => {
+        match self.source.on_ask((from, addr), attempt, part, self.committed) {
+            PartAnswer::Nothing => {}
+            PartAnswer::Dropped => self.repeat_log_mismatch(from, sink),
+            PartAnswer::Serve { is_made } => {
                 if !is_made {
                     self.take_part(epoch, from, part);
                 }
-                self.feeds.send_part(epoch, from, index, &mut self.scratch, sink);
+                self.source.send_part(epoch, from, index, &mut self.scratch, sink);
             }
         }
     }
@@ -96,7 +96,7 @@ impl<E: Engine> Replica<E> {
         let mut bytes = Vec::new();
         let mut is_made = true;
         if number == PART_TABLE {
-            self.feeds.begin_stream((self.role.node(), epoch), to, position);
+            self.source.begin_stream((self.role.node(), epoch), to, position);
             let table = Table {
                 last_seq: self.ordered.last_seq.to_u64(),
                 last_now_ms: self.ordered.last_now_ms,
@@ -120,7 +120,7 @@ impl<E: Engine> Replica<E> {
         } else {
             bytes = postcard::to_allocvec(&self.serving.sessions.save()).unwrap_or_default();
         }
-        self.feeds.begin_part(to, number, position);
+        self.source.begin_part(to, number, position);
         if is_made {
             self.part_taken(to, number, bytes);
         }
@@ -132,6 +132,6 @@ impl<E: Engine> Replica<E> {
             return self.snapshot_part(number, &bytes);
         }
         self.count.parts_copied += 1;
-        self.feeds.end_part(to, number, bytes, &self.ordered.log);
+        self.source.end_part(to, number, bytes, &self.ordered.log);
     }
 }

@@ -16,9 +16,9 @@ impl Group {
         self.route(index, sent);
     }
 
-    /// A question of recovery of node `index` in incarnation `incarnation`, to node `to`: it restarts, and
-    /// nobody hears it.
-    fn aborted_life(&mut self, index: usize, incarnation: u64, to: usize) -> Vec<u8> {
+    /// A question of recovery of node `index` in incarnation `incarnation`, to node `to`: it
+    /// restarts, and nobody hears it.
+    fn aborted_incarnation(&mut self, index: usize, incarnation: u64, to: usize) -> Vec<u8> {
         self.isolate(index);
         self.held_way = Some((index, to));
         self.restart(index, incarnation);
@@ -31,9 +31,9 @@ impl Group {
     }
 }
 
-/// Of five, node 4 lives anew, of which node 3 has not heard; node 3 granted a lease to it. What its
-/// earlier life said when it left the view arrives at node 3.
-fn lease_of_a_new_life(guards: Guards) -> Group {
+/// Of five, node 4 lives anew, of which node 3 has not heard; node 3 granted a lease to it. What
+/// its earlier life said when it left the view arrives at node 3.
+fn lease_of_a_new_incarnation(guards: Guards) -> Group {
     let mut g = Group::founded(5, guards);
     g.pass(50);
     g.isolate(4);
@@ -59,9 +59,10 @@ fn lease_of_a_new_life(guards: Guards) -> Group {
     g
 }
 
+/// A replica waits for the lease of a new life though the earlier one left the view.
 #[test]
-fn bug_15_14_a_replica_waits_for_the_lease_of_a_new_life_though_the_earlier_one_left_the_view() {
-    let mut g = lease_of_a_new_life(Guards::ALL);
+fn bug_15_14_new_incarnations_lease_is_waited_for() {
+    let mut g = lease_of_a_new_incarnation(Guards::ALL);
     for ms in 0..LEASE_NS / MS {
         let leased = g.nodes[4].is_leased(g.now.instant);
         let begun = g.leader().is_some_and(|leader| g.nodes[leader].view > g.nodes[4].view);
@@ -72,16 +73,17 @@ fn bug_15_14_a_replica_waits_for_the_lease_of_a_new_life_though_the_earlier_one_
     assert_eq!(g.leader(), Some(1));
 }
 
+/// Without lives in lease messages a lease outlives its view.
 #[cfg(feature = "mutants")]
 #[test]
-fn bug_15_14_without_lives_in_lease_messages_a_lease_outlives_its_view() {
-    let g = lease_of_a_new_life(Guards::without(Guard::LeaseLife));
+fn bug_15_14_without_incarnations_a_lease_outlives_its_view() {
+    let g = lease_of_a_new_incarnation(Guards::without(Guard::LeaseIncarnation));
     assert_eq!(g.leader(), Some(1));
     assert!(g.nodes[4].is_leased(g.now.instant) && g.nodes[4].view < g.nodes[1].view);
 }
 
-/// A grant to an earlier life of the asker is on its way until the asker's host has been up again for
-/// as long as it was then.
+/// A grant to an earlier life of the asker is on its way until the asker's host has been up again
+/// for as long as it was then.
 #[test]
 fn bug_15_19_a_grant_to_an_earlier_life_is_no_lease_of_the_next() {
     let mut g = Group::founded(3, Guards::ALL);
@@ -93,7 +95,7 @@ fn bug_15_19_a_grant_to_an_earlier_life_is_no_lease_of_the_next() {
         g.nodes[1].message(view, body).emit(&mut bytes);
         bytes
     };
-    let earlier = g.nodes[2].life();
+    let earlier = g.nodes[2].own_entry();
     g.restart(2, 900);
     g.pass(300);
     assert!(g.nodes[2].is_intact() && g.nodes[2].view == view);
@@ -103,19 +105,20 @@ fn bug_15_19_a_grant_to_an_earlier_life_is_no_lease_of_the_next() {
     let late = grant(&g, earlier);
     g.deliver(2, &late);
     assert_eq!(g.nodes[2].leases.held_of(g.now.instant, |_| true), 0);
-    let own = grant(&g, g.nodes[2].life());
+    let own = grant(&g, g.nodes[2].own_entry());
     g.deliver(2, &own);
     assert_eq!(g.nodes[2].leases.held_of(g.now.instant, |_| true), 1);
 }
 
+/// An aborted life of which others heard ends no later one.
 #[test]
-fn bug_15_16_an_aborted_life_of_which_others_heard_ends_no_later_one() {
+fn bug_15_16_aborted_incarnation_ends_no_later_one() {
     for (index, is_late) in (0..3).flat_map(|index| [(index, false), (index, true)]) {
         let mut g = Group::founded(3, Guards::ALL);
         g.set(0, "k", "v");
         g.pass(5);
         let other = (index + 1) % 3;
-        let late = g.aborted_life(index, 900, other);
+        let late = g.aborted_incarnation(index, 900, other);
         if is_late {
             // The next life has the same count.
             g.restart(index, 300);
@@ -129,7 +132,7 @@ fn bug_15_16_an_aborted_life_of_which_others_heard_ends_no_later_one() {
         }
         g.pass(1_000);
         let count = if is_late { 1 } else { 2 };
-        assert_eq!(g.nodes[index].life(), Life { count, incarnation: 300 });
+        assert_eq!(g.nodes[index].own_entry(), CrashVectorEntry { count, incarnation: 300 });
         assert!(g.nodes.iter().all(|n| n.is_intact() && n.stage == Stage::Normal));
         let leader = g.leader().unwrap();
         g.set(leader, "k", "after");
@@ -139,11 +142,12 @@ fn bug_15_16_an_aborted_life_of_which_others_heard_ends_no_later_one() {
     }
 }
 
+/// Without a higher life an aborted one ends a later one for good.
 #[cfg(feature = "mutants")]
 #[test]
-fn bug_15_16_without_a_higher_life_an_aborted_one_ends_a_later_one_for_good() {
-    let mut g = Group::founded(5, Guards::without(Guard::LifeRaised));
-    let late = g.aborted_life(4, 900, 1);
+fn bug_15_16_without_a_raise_an_aborted_incarnation_wins() {
+    let mut g = Group::founded(5, Guards::without(Guard::IncarnationRaised));
+    let late = g.aborted_incarnation(4, 900, 1);
     g.isolate(1);
     g.restart(4, 300);
     g.pass(1_000);
@@ -154,12 +158,12 @@ fn bug_15_16_without_a_higher_life_an_aborted_one_ends_a_later_one_for_good() {
     assert_eq!(g.nodes[4].stage, Stage::Left);
 }
 
-/// It hears of the aborted life when it has all answers and fetches the log. The answers were given to a
-/// life that counts no more.
+/// It hears of the aborted life when it has all answers and fetches the log. The answers were given
+/// to a life that counts no more.
 #[test]
-fn bug_15_16_a_life_that_is_raised_in_the_middle_of_a_recovery_is_announced() {
+fn bug_15_16_raised_incarnation_is_announced() {
     let mut g = Group::founded(5, Guards::ALL);
-    let late = g.aborted_life(4, 900, 1);
+    let late = g.aborted_incarnation(4, 900, 1);
     // Node 1 hears of the aborted life alone.
     g.cut(1, 4);
     g.deliver(1, &late);
@@ -173,12 +177,12 @@ fn bug_15_16_a_life_that_is_raised_in_the_middle_of_a_recovery_is_announced() {
     // Two of the others do not hear of anything.
     g.cuts = vec![(4, 0), (0, 2), (1, 2), (4, 2), (0, 3), (1, 3), (4, 3)];
     g.pass(50);
-    assert_eq!(g.nodes[4].life(), Life { count: 2, incarnation: 300 });
+    assert_eq!(g.nodes[4].own_entry(), CrashVectorEntry { count: 2, incarnation: 300 });
     g.cuts.retain(|cut| *cut != (4, 0));
     for _ in 0..300 {
         g.pass(1);
-        let life = g.nodes[4].life();
-        let aware = g.nodes[..4].iter().filter(|n| n.lives.of(4) == life).count();
+        let entry = g.nodes[4].own_entry();
+        let aware = g.nodes[..4].iter().filter(|n| n.crash_vector.of(4) == entry).count();
         assert!(!g.nodes[4].is_intact() || aware >= 3, "{aware} know of it");
     }
     g.cuts.clear();
@@ -186,16 +190,17 @@ fn bug_15_16_a_life_that_is_raised_in_the_middle_of_a_recovery_is_announced() {
     assert!(g.nodes[4].is_intact());
 }
 
-/// A packet in which this node's life has the highest count is forged. It costs a replica, and no panic.
+/// A packet in which this node's life has the highest count is forged. It costs a replica, and no
+/// panic.
 #[test]
 fn bug_15_16_a_life_above_which_there_is_none_is_no_panic() {
     let mut g = Group::founded(3, Guards::ALL);
-    let mut lives = g.nodes[1].lives.vector().to_vec();
-    lives[0] = Life { count: u32::MAX, incarnation: 1 };
+    let mut crash_vector = g.nodes[1].crash_vector.vector().to_vec();
+    crash_vector[0] = CrashVectorEntry { count: u32::MAX, incarnation: 1 };
     let (group, view) = (g.nodes[1].group.id(), g.nodes[1].view.0);
     let body = VrBody::Suspect;
     let mut bytes = vec![];
-    VrMessage { body, group, from: 2, view, lives }.emit(&mut bytes);
+    VrMessage { body, group, from: 2, view, crash_vector }.emit(&mut bytes);
     g.deliver(0, &bytes);
     assert_eq!(g.nodes[0].stage, Stage::Left);
     g.pass(500);
@@ -211,9 +216,10 @@ fn founders(g: &Group, incarnation: u64, switch_id: u32) -> Vec<u8> {
     bytes
 }
 
-/// The controller is started with --fresh beside a rack of which one replica restarted since it was founded.
+/// The controller is started with --fresh beside a rack of which one replica restarted since it was
+/// founded.
 #[test]
-fn bug_15_19_a_group_that_is_founded_anew_begins_empty_and_goes_on() {
+fn bug_15_19_refounded_group_begins_empty() {
     for protocol in [Protocol::Vr, Protocol::NoPaxos] {
         let mut g = Group::founded_as(protocol, 3, Guards::ALL);
         let all = [0, 1, 2];
@@ -238,7 +244,7 @@ fn bug_15_19_a_group_that_is_founded_anew_begins_empty_and_goes_on() {
             held: 0,
             applied: executed,
             committed: executed,
-            life: node.group.tag_of(node.lives.mine()),
+            entry: node.group.tag_of(node.crash_vector.mine()),
             is_short: false,
             queue: 0,
         };
@@ -282,9 +288,10 @@ fn bug_15_19_whoever_is_no_founder_of_the_next_group_leaves() {
     assert!(g.leader().is_some());
 }
 
-/// Raft with quorum reads. What node 1 answered to node 2 is on its way until node 2 has been started again, and asks its
-/// first question anew; a write was committed between, of which node 2 has not heard. What it answers to a read.
-fn quorum_read_of_a_new_life(guards: Guards) -> Option<String> {
+/// Raft with quorum reads. What node 1 answered to node 2 is on its way until node 2 has been
+/// started again, and asks its first question anew; a write was committed between, of which node 2
+/// has not heard. What it answers to a read.
+fn quorum_read_of_a_new_incarnation(guards: Guards) -> Option<String> {
     let mut g = Group::founded_as(Protocol::Raft, 3, guards);
     let by_quorum = |g: &mut Group| {
         for node in &mut g.nodes {
@@ -322,14 +329,16 @@ fn quorum_read_of_a_new_life(guards: Guards) -> Option<String> {
     read
 }
 
+/// Where a log ends is no answer to the next life of the asker.
 #[test]
-fn bug_20_5_where_a_log_ends_is_no_answer_to_the_next_life_of_the_asker() {
-    assert_eq!(quorum_read_of_a_new_life(Guards::ALL), None);
+fn bug_20_5_log_end_is_no_answer_to_a_later_incarnation() {
+    assert_eq!(quorum_read_of_a_new_incarnation(Guards::ALL), None);
 }
 
+/// Without its guard a quorum read is answered from the past.
 #[cfg(feature = "mutants")]
 #[test]
-fn bug_20_5_without_its_guard_a_quorum_read_is_answered_from_the_past() {
-    let stale = quorum_read_of_a_new_life(Guards::without(Guard::QuorumLife));
+fn bug_20_5_unguarded_quorum_read_is_stale() {
+    let stale = quorum_read_of_a_new_incarnation(Guards::without(Guard::QuorumIncarnation));
     assert_eq!(stale.as_deref(), Some("$3\r\nold\r\n"));
 }

@@ -1,4 +1,4 @@
-//! What a replica keeps on its disk: gone through at its start, written from then on.
+//! A replica's data on its disk: gone through at its start, written from then on.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use concord_core::machine::Persist;
 use concord_core::{Machine as _, SEC};
 use concord_engine::Engine;
 use concord_log::{Batch, Begin, Entry, Marks};
-use concord_protocols::{Kept, Node, SNAPSHOT_EVERY_BYTES};
+use concord_protocols::{DiskState, Node, SNAPSHOT_EVERY_BYTES};
 use concord_wire::control::{GroupKind, Protocol};
 use concord_wire::{Addr, OfGroup, Sink};
 use tracing::{error, info, warn};
 
-use super::replica::{DiskSetup, Feed};
+use super::replica::{DiskSetup, EngineIo};
 use super::unique;
 use crate::clock;
 use crate::directory::Directory;
@@ -32,7 +32,7 @@ const DISK_PAUSE: Duration = Duration::from_micros(200);
 
 /// A replica's disk.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct ReplicaDisk {
     disk: Disk,
     /// Who looks for damage, if anybody does.
     scrub: Option<Scrub>,
@@ -50,18 +50,18 @@ pub(super) struct Keeper {
     restored: u64,
 }
 
-impl Keeper {
+impl ReplicaDisk {
     /// Has a new replica go through what its directory holds.
     ///
     /// # Errors
     /// One line that names the file, or why the directory cannot be used.
-    pub(super) fn restore<E: Engine, F: Feed<E>>(
+    pub(super) fn restore<E: Engine, F: EngineIo<E>>(
         node: u16,
         setup: &DiskSetup,
         (protocol, lease_ns): (Protocol, u64),
         replica: &mut OfGroup<Node<E>>,
-        feed: &mut F,
-    ) -> Result<Keeper, Error> {
+        engine_io: &mut F,
+    ) -> Result<ReplicaDisk, Error> {
         let (path, began) = (&setup.directory, Instant::now());
         let (directory, aside) = Directory::open_or_set_aside(path, node, unique()?)?;
         if let Some(error) = aside {
@@ -80,12 +80,12 @@ impl Keeper {
         let refuse = |_| Error::new(format!("{}: not of this protocol or engine", path.display()));
         directory.each_entry(|entry: Entry<'_>| {
             if let Entry::Origin(_) = entry {
-                drain(replica, feed, 0)?;
+                drain(replica, engine_io, 0)?;
             }
             replica.restore(clock::now(), &entry).map_err(refuse)?;
-            drain(replica, feed, RESTORING_MAX)
+            drain(replica, engine_io, RESTORING_MAX)
         })?;
-        drain(replica, feed, 0)?;
+        drain(replica, engine_io, 0)?;
         let before_ns = found.marks.lease_ns;
         let marks = Marks {
             run: found.marks.run + 1,
@@ -94,7 +94,7 @@ impl Keeper {
             ..found.marks.clone()
         };
         let (storage, log_bytes) = (directory.storage(), directory.bytes());
-        let kept = Kept {
+        let kept = DiskState {
             storage,
             is_intact: found.begin != Begin::Nothing,
             marks: marks.clone(),
@@ -123,7 +123,7 @@ impl Keeper {
         if found.marks.owes {
             warn!(records, "it was not stopped cleanly: what it acknowledged last may be missing");
         }
-        Ok(Keeper {
+        Ok(ReplicaDisk {
             disk,
             scrub,
             batches: 0,
@@ -170,7 +170,8 @@ impl Keeper {
         }
     }
 
-    /// What has gathered is written. The machine gives no other out before it is told that this is durable.
+    /// What has gathered is written. The machine gives no other out before it is told that this is
+    /// durable.
     pub(super) fn write<E: Engine>(&mut self, batch: Batch, replica: &mut OfGroup<Node<E>>) {
         self.batches += 1;
         if let Err(error) = self.disk.write(batch) {
@@ -178,7 +179,8 @@ impl Keeper {
         }
     }
 
-    /// The process ends in order, and says nothing any more: what has gathered is written, and that nothing is owed.
+    /// The process ends in order, and says nothing any more: what has gathered is written, and that
+    /// nothing is owed.
     pub(super) fn close<E: Engine>(&mut self, replica: &mut OfGroup<Node<E>>) {
         let began = Instant::now();
         let mut nobody: Vec<(Addr, Vec<u8>)> = Vec::new();
@@ -193,7 +195,8 @@ impl Keeper {
         }
     }
 
-    /// Nothing becomes durable any more. The replica lives on to tell the controller that it leaves.
+    /// Nothing becomes durable any more. The replica lives on to tell the controller that it
+    /// leaves.
     fn fail<E: Engine>(&mut self, error: &Error, replica: &mut OfGroup<Node<E>>) {
         if !self.has_failed {
             self.has_failed = true;
@@ -242,15 +245,15 @@ impl Keeper {
 }
 
 /// Waits until the engine owes at most `most` operations.
-fn drain<E: Engine, F: Feed<E>>(
+fn drain<E: Engine, F: EngineIo<E>>(
     replica: &mut OfGroup<Node<E>>,
-    feed: &mut F,
+    engine_io: &mut F,
     most: usize,
 ) -> Result<(), Error> {
     let mut nobody: Vec<(Addr, Vec<u8>)> = Vec::new();
     while replica.restoring() > most {
         let before = replica.restoring();
-        feed.pump(replica.engine_mut())?;
+        engine_io.pump(replica.engine_mut())?;
         replica.engine_ready(clock::now(), &mut nobody);
         if replica.engine().lost() {
             return Err(Error::new("the engine was lost")).cannot("go through the log");

@@ -2,15 +2,15 @@
 //! Storage*, DISC 2017): the newest life that a replica knows of each member.
 //!
 //! A replica without a disk forgets what it promised. Its vote for a later view may still be on its
-//! way when it has recovered in the earlier one, where it acknowledges writes that the vote does not
-//! tell of. So each message carries the sender's vector, whoever hears of a newer life drops what
-//! came of the older one, and a replica takes part again only after so many others have heard of its
-//! new life that every quorum holds one of them.
+//! way when it has recovered in the earlier one, where it acknowledges writes that the vote does
+//! not tell of. So each message carries the sender's vector, whoever hears of a newer life drops
+//! what came of the older one, and a replica takes part again only after so many others have heard
+//! of its new life that every quorum holds one of them.
 
 use alloc::vec::Vec;
 
 use concord_core::{Guard, Guards};
-use concord_wire::vr::Life;
+use concord_wire::vr::CrashVectorEntry;
 
 /// What a message's vector told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,41 +26,41 @@ pub enum Heard {
 
 /// The newest life known of each member, in the configuration's order.
 #[derive(Clone, Debug, Default)]
-pub struct Lives {
-    known: Vec<Life>,
+pub struct CrashVector {
+    known: Vec<CrashVectorEntry>,
     me: usize,
     guards: Guards,
 }
 
-impl Lives {
+impl CrashVector {
     /// What is known at the start; `known[me]` is the own life.
     #[must_use]
-    pub fn new(known: Vec<Life>, me: usize, guards: Guards) -> Lives {
-        Lives { known, me, guards }
+    pub fn new(known: Vec<CrashVectorEntry>, me: usize, guards: Guards) -> CrashVector {
+        CrashVector { known, me, guards }
     }
 
     /// The vector, for messages.
     #[must_use]
-    pub fn vector(&self) -> &[Life] {
+    pub fn vector(&self) -> &[CrashVectorEntry] {
         &self.known
     }
 
     /// This process' own life.
     #[must_use]
-    pub fn mine(&self) -> Life {
+    pub fn mine(&self) -> CrashVectorEntry {
         self.known.get(self.me).copied().unwrap_or_default()
     }
 
     /// The newest life known of member `index`.
     #[must_use]
-    pub fn of(&self, index: usize) -> Life {
+    pub fn of(&self, index: usize) -> CrashVectorEntry {
         self.known.get(index).copied().unwrap_or_default()
     }
 
     /// The own life gets a number above `above`, which others know of this node. False if there is
     /// none.
     #[must_use]
-    pub fn raise_mine(&mut self, above: Life) -> bool {
+    pub fn raise_mine(&mut self, above: CrashVectorEntry) -> bool {
         let (Some(mine), Some(count)) = (self.known.get_mut(self.me), above.count.checked_add(1))
         else {
             return false;
@@ -80,7 +80,7 @@ impl Lives {
     }
 
     /// Judges a message of member `from` by its vector, and learns from it.
-    pub fn hear(&mut self, from: usize, theirs: &[Life]) -> Heard {
+    pub fn hear(&mut self, from: usize, theirs: &[CrashVectorEntry]) -> Heard {
         if theirs.len() != self.known.len() {
             return Heard::Stale;
         }
@@ -103,9 +103,9 @@ impl Lives {
     }
 }
 
-/// Two processes of a node took the same number for their lives: the later one has an older data directory, or
-/// none, and has to learn of the other.
-fn is_another(one: Life, other: Life) -> bool {
+/// Two processes of a node took the same number for their lives: the later one has an older data
+/// directory, or none, and has to learn of the other.
+fn is_another(one: CrashVectorEntry, other: CrashVectorEntry) -> bool {
     one.count == other.count && one.incarnation != other.incarnation
 }
 
@@ -113,35 +113,42 @@ fn is_another(one: Life, other: Life) -> bool {
 mod tests {
     use super::*;
 
-    fn life(count: u32) -> Life {
-        Life { count, incarnation: 7 }
+    fn entry(count: u32) -> CrashVectorEntry {
+        CrashVectorEntry { count, incarnation: 7 }
     }
 
     #[test]
     fn disc_2017_what_came_of_an_older_life_counts_no_more() {
-        let mut lives = Lives::new(alloc::vec![life(0), life(0), life(0)], 0, Guards::ALL);
-        assert_eq!(lives.hear(1, &[life(0), life(0), life(0)]), Heard::Fresh(0));
+        let mut crash_vector =
+            CrashVector::new(alloc::vec![entry(0), entry(0), entry(0)], 0, Guards::ALL);
+        assert_eq!(crash_vector.hear(1, &[entry(0), entry(0), entry(0)]), Heard::Fresh(0));
         // Member 2 tells that member 1 has recovered.
-        assert_eq!(lives.hear(2, &[life(0), life(1), life(0)]), Heard::Fresh(0b10));
-        assert_eq!(lives.hear(1, &[life(0), life(0), life(0)]), Heard::Stale);
-        assert_eq!(lives.hear(1, &[life(0), life(1), life(0)]), Heard::Fresh(0));
-        assert_eq!(lives.hear(2, &[life(1), life(1), life(0)]), Heard::Superseded);
-        assert_eq!(lives.hear(2, &[life(0)]), Heard::Stale, "another group's");
+        assert_eq!(crash_vector.hear(2, &[entry(0), entry(1), entry(0)]), Heard::Fresh(0b10));
+        assert_eq!(crash_vector.hear(1, &[entry(0), entry(0), entry(0)]), Heard::Stale);
+        assert_eq!(crash_vector.hear(1, &[entry(0), entry(1), entry(0)]), Heard::Fresh(0));
+        assert_eq!(crash_vector.hear(2, &[entry(1), entry(1), entry(0)]), Heard::Superseded);
+        assert_eq!(crash_vector.hear(2, &[entry(0)]), Heard::Stale, "another group's");
     }
 
     #[test]
     fn of_two_lives_with_one_number_each_learns_of_the_other() {
-        let (one, other) = (Life { count: 1, incarnation: 3 }, Life { count: 1, incarnation: 4 });
+        let (one, other) = (
+            CrashVectorEntry { count: 1, incarnation: 3 },
+            CrashVectorEntry { count: 1, incarnation: 4 },
+        );
         for (known, said) in [(one, other), (other, one)] {
-            let mut lives = Lives::new(alloc::vec![life(0), known], 0, Guards::ALL);
-            assert_eq!(lives.hear(1, &[life(0), said]), Heard::Stale);
-            assert_eq!(lives.hear(1, &[life(0), known]), Heard::Fresh(0), "it is kept");
-            let mut said_to = Lives::new(alloc::vec![life(0), said], 1, Guards::ALL);
-            assert_eq!(said_to.hear(0, &[life(0), known]), Heard::Superseded);
+            let mut crash_vector = CrashVector::new(alloc::vec![entry(0), known], 0, Guards::ALL);
+            assert_eq!(crash_vector.hear(1, &[entry(0), said]), Heard::Stale);
+            assert_eq!(crash_vector.hear(1, &[entry(0), known]), Heard::Fresh(0), "it is kept");
+            let mut said_to = CrashVector::new(alloc::vec![entry(0), said], 1, Guards::ALL);
+            assert_eq!(said_to.hear(0, &[entry(0), known]), Heard::Superseded);
         }
-        let mut mine = Lives::new(alloc::vec![one], 0, Guards::ALL);
+        let mut mine = CrashVector::new(alloc::vec![one], 0, Guards::ALL);
         assert!(mine.raise_mine(other));
-        assert_eq!(mine.mine(), Life { count: 2, incarnation: 3 });
-        assert!(!mine.raise_mine(Life { count: u32::MAX, incarnation: 0 }), "none is higher");
+        assert_eq!(mine.mine(), CrashVectorEntry { count: 2, incarnation: 3 });
+        assert!(
+            !mine.raise_mine(CrashVectorEntry { count: u32::MAX, incarnation: 0 }),
+            "none is higher"
+        );
     }
 }

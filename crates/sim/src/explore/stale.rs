@@ -1,5 +1,6 @@
-//! Packets that can change nothing any more, whenever they arrive: they are not under way. The machines say
-//! so themselves ([`relevance`](concord_core::Machine::relevance)); what that means for a state is here (docs/exhaustive.md).
+//! Packets that can change nothing any more, whenever they arrive: they are not under way. The
+//! machines say so themselves ([`relevance`](concord_core::Machine::relevance)); what that means
+//! for a state is here (docs/internals/exhaustive.md).
 
 use concord_core::Position;
 use concord_core::machine::Relevance;
@@ -50,35 +51,35 @@ impl Setup {
 
 impl State {
     /// Whether nothing will ever come of a packet.
-    pub(super) fn is_void(&self, rig: &mut Rig, packet: PacketId) -> bool {
+    pub(super) fn is_stale(&self, rig: &mut Rig, packet: PacketId) -> bool {
         let to = rig.packets[packet as usize].to;
         // Another incarnation would begin with no epoch.
         let may_restart = match rig.is_switch(to) {
             true => self.left.replacements > 0,
             false => self.left.restarts > 0,
         };
-        let one_life = rig.setup.budget.restarts == 0;
+        let one_incarnation = rig.setup.budget.restarts == 0;
         match rig.relevance(self.machines[to], packet) {
             Relevance::Relevant => false,
             Relevance::Stale => !may_restart,
-            Relevance::StaleButIncarnations => one_life,
+            Relevance::StaleButIncarnations => one_incarnation,
             Relevance::AsNow => self.changes_nothing(rig, packet),
             Relevance::AsNowButTime => {
-                one_life && self.at.is_over && self.changes_nothing(rig, packet)
+                one_incarnation && self.at.is_over && self.changes_nothing(rig, packet)
             }
             Relevance::AsPassedOn => self.completes_nothing(rig, packet),
             Relevance::AsAnswer { to: client, packet } => {
                 let answer = Flight { from: to, to: node_of(client), bytes: packet, among: 0 };
                 let answer = rig.keep_packet(answer);
-                self.is_void(rig, answer)
+                self.is_stale(rig, answer)
             }
         }
     }
 
     /// Whether a record came before another one on its link: it would be held, and taken when the
     /// other has come. So it waits for the other on its way, at no difference; unless that one was
-    /// lost, and is sent again because others overtook it, or this one tells that more is committed,
-    /// which lets a backup answer reads.
+    /// lost, and is sent again because others overtook it, or this one tells that more is
+    /// committed, which lets a backup answer reads.
     pub(super) fn is_early(&self, rig: &mut Rig, packet: PacketId) -> bool {
         let Flight { to, ref bytes, .. } = rig.packets[packet as usize];
         let Some(number) = link_number(bytes).filter(|_| rig.setup.keeps_order()) else {
@@ -112,6 +113,6 @@ impl State {
             .is_ok_and(|p| p.op() == Op::WriteReply);
         step.next == self.machines[to]
             && !(is_reply && step.sent.is_empty())
-            && step.sent.iter().all(|reply| self.is_void(rig, *reply))
+            && step.sent.iter().all(|reply| self.is_stale(rig, *reply))
     }
 }

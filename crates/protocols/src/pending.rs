@@ -16,7 +16,7 @@ use crate::sessions::{Sessions, Verdict};
 
 /// What was asked, and by whom.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestHeader {
     pub(crate) flags: Flags,
     pub(crate) seq: Seq,
     pub(crate) session: SessionId,
@@ -30,10 +30,10 @@ pub(crate) struct Asked {
     pub(crate) now_ms: u64,
 }
 
-impl Asked {
+impl RequestHeader {
     /// By a packet, ordered at `now_ms`.
-    pub(crate) fn of(repr: &Repr, now_ms: u64) -> Asked {
-        Asked {
+    pub(crate) fn of(repr: &Repr, now_ms: u64) -> RequestHeader {
+        RequestHeader {
             flags: repr.flags,
             seq: repr.seq,
             session: repr.session,
@@ -48,8 +48,8 @@ impl Asked {
     }
 
     /// By what its record says.
-    pub(crate) fn recorded(record: &Record<'_>) -> Asked {
-        Asked {
+    pub(crate) fn recorded(record: &Record<'_>) -> RequestHeader {
+        RequestHeader {
             flags: record.flags,
             seq: record.seq,
             session: record.session,
@@ -95,7 +95,8 @@ impl Asked {
 
     /// The header of an answer to it, by `from`.
     pub(crate) fn header(&self, from: Repr) -> Repr {
-        // A registration's request is a position: its answer must not be taken for that of a write of that number.
+        // A registration's request is a position: its answer must not be taken for that of a write
+        // of that number.
         let registers = self.flags.has(Flags::REGISTER);
         Repr {
             flags: from.flags.set(Flags::REGISTER, from.flags.has(Flags::REGISTER) || registers),
@@ -123,9 +124,9 @@ impl Asked {
 
 /// A write in its turn: what is needed to finish and answer it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct PendingWrite {
     pub(crate) position: Position,
-    pub(crate) asked: Asked,
+    pub(crate) asked: RequestHeader,
     /// The objects after the first.
     pub(crate) further: FurtherIds,
     pub(crate) refused: Status,
@@ -134,12 +135,12 @@ pub(crate) struct Turn {
     pub(crate) deciding: bool,
 }
 
-impl Turn {
+impl PendingWrite {
     /// The turn of a record that this node did not order, before the client table's verdict.
-    pub(crate) fn of(record: &Record<'_>) -> Turn {
-        Turn {
+    pub(crate) fn of(record: &Record<'_>) -> PendingWrite {
+        PendingWrite {
             position: record.position,
-            asked: Asked::recorded(record),
+            asked: RequestHeader::recorded(record),
             further: record.further,
             refused: record.refused,
             verdict: Verdict::Nothing,
@@ -150,7 +151,7 @@ impl Turn {
     /// With what the engine executes it: the same at every replica.
     pub(crate) fn context(&self, engine: &impl Engine, guards: Guards) -> Context {
         let is_recorded = guards.on(Guard::RecordedMemory);
-        let Asked { now_ms, flags, .. } = self.asked;
+        let RequestHeader { now_ms, flags, .. } = self.asked;
         Context {
             now_ms,
             entropy: splitmix64(self.position.0 ^ now_ms.rotate_left(32)),
@@ -173,8 +174,8 @@ impl Turn {
 
 /// A read that is being answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadTurn {
-    pub(crate) asked: Asked,
+pub(crate) struct PendingRead {
+    pub(crate) asked: RequestHeader,
     last_committed: Seq,
     reason: Reason,
     /// The writes that it may have seen: the reply waits until all up to there are committed. A
@@ -183,10 +184,10 @@ pub(crate) struct ReadTurn {
     pub(crate) epoch: Epoch,
 }
 
-impl ReadTurn {
-    pub(crate) fn of(repr: &Repr, reason: Reason) -> ReadTurn {
-        ReadTurn {
-            asked: Asked::of(repr, 0),
+impl PendingRead {
+    pub(crate) fn of(repr: &Repr, reason: Reason) -> PendingRead {
+        PendingRead {
+            asked: RequestHeader::of(repr, 0),
             last_committed: repr.last_committed,
             reason,
             needed: Position(0),
@@ -210,13 +211,18 @@ impl ReadTurn {
 
 /// The reply to a write that was executed or refused in its turn: what the client table has. `from`
 /// says who answers.
-pub(crate) fn emit_write_reply(turn: &Turn, from: Repr, sessions: &Sessions, out: &mut Vec<u8>) {
-    let mut repr = turn.asked.header(from);
+pub(crate) fn emit_write_reply(
+    operation: &PendingWrite,
+    from: Repr,
+    sessions: &Sessions,
+    out: &mut Vec<u8>,
+) {
+    let mut repr = operation.asked.header(from);
     let mut reply: &[u8] = &[];
-    let position = turn.position.0.to_be_bytes();
-    match turn.verdict {
+    let position = operation.position.0.to_be_bytes();
+    match operation.verdict {
         Verdict::Execute | Verdict::Duplicate => {
-            match sessions.result(turn.asked.session, turn.asked.request) {
+            match sessions.result(operation.asked.session, operation.asked.request) {
                 Some(result) => reply = result,
                 None => repr.status = Status::Stale,
             }
@@ -224,7 +230,7 @@ pub(crate) fn emit_write_reply(turn: &Turn, from: Repr, sessions: &Sessions, out
         Verdict::Nothing => {}
         Verdict::Refused(status) => {
             repr.status = status;
-            if turn.asked.flags.has(Flags::REGISTER) {
+            if operation.asked.flags.has(Flags::REGISTER) {
                 // The position to register with.
                 reply = &position;
             }
