@@ -27,6 +27,7 @@ mod bits;
 mod blocking;
 mod dump;
 pub(crate) mod float;
+mod freeze;
 mod geo;
 mod geohash;
 pub(crate) mod glob;
@@ -459,10 +460,12 @@ impl Backend for Memory {
         true
     }
 
-    fn end_copy(&mut self) {}
+    fn end_copy(&mut self) {
+        self.store.frozen.clear();
+    }
 
     fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
-        Some(dump::copy(&self.store, from, bytes_max))
+        Some(dump::copy(&mut self.store, from, bytes_max))
     }
 
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
@@ -470,7 +473,7 @@ impl Backend for Memory {
         let wanted = self.store.raised.wanted();
         self.store.raised.want(Classes::default());
         for object in objects {
-            if !dump::install(&mut self.store, object.key, object.value) {
+            if !dump::install(&mut self.store, object) {
                 return Err(BadChunk);
             }
         }

@@ -48,7 +48,7 @@ use crate::events::{Classes, Event};
 use crate::resp_scan::{Scanner, elements, number, text};
 use crate::table::CommandTable;
 use crate::{Class, Command, Context, info, resp};
-use copier::Copier;
+use copier::{Copier, Pieces};
 use heard::{Awaited, Listening};
 use requests::{encode, encode_step};
 
@@ -115,9 +115,10 @@ enum Kind {
         delete_first: bool,
         want_exists: bool,
     },
-    /// DUMPs of these keys; the next place, and the bytes wanted.
+    /// DUMPs of these keys; where the chunk begins, the next place, and the bytes wanted.
     Copy {
         names: Vec<Vec<u8>>,
+        from: u64,
         next: u64,
         bytes_max: usize,
     },
@@ -241,6 +242,7 @@ pub struct RedisEngine {
     known: script::Known,
     /// Set while somebody copies.
     copier: Option<Copier>,
+    pieces: Pieces,
     /// Copiers so far.
     copies: u32,
 }
@@ -283,6 +285,7 @@ impl RedisEngine {
             has_databases: false,
             known: script::Known::default(),
             copier: None,
+            pieces: Pieces::default(),
             copies: 0,
         }
     }
@@ -905,6 +908,7 @@ impl Backend for RedisEngine {
 
     fn end_copy(&mut self) {
         self.copier = None;
+        self.pieces.release();
     }
 
     fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
@@ -912,7 +916,7 @@ impl Backend for RedisEngine {
     }
 
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
-        Ok(self.restore(objects))
+        self.restore(objects)
     }
 
     fn clear(&mut self) -> Submitted {

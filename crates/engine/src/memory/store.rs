@@ -17,6 +17,7 @@ use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 use super::Failure;
+use super::freeze::Frozen;
 use super::sorted::Sorted;
 use super::stream::Stream;
 use super::work::Work;
@@ -289,6 +290,8 @@ pub(super) struct Store {
     counts: Counts,
     used_bytes: u64,
     pub(super) work: Work,
+    /// What is copied in pieces.
+    pub(super) frozen: Frozen,
     /// What happened to keys, for those who listen.
     pub(super) raised: Collector,
 }
@@ -311,7 +314,8 @@ impl Store {
     pub(super) fn new(work_max: u64) -> Store {
         let work = Work::new(work_max);
         let (counts, raised) = (Counts::default(), Collector::default());
-        Store { shards: no_keys(), counts, used_bytes: 0, work, raised }
+        let frozen = Frozen::default();
+        Store { shards: no_keys(), counts, used_bytes: 0, work, frozen, raised }
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -348,12 +352,25 @@ impl Store {
         }
     }
 
+    /// What is copied in pieces stays as it is.
+    #[inline]
+    fn before_write(&mut self, key: &[u8]) {
+        if !self.frozen.is_empty() && self.frozen.concerns(key) {
+            let mut frozen = core::mem::take(&mut self.frozen);
+            if let Some(value) = self.get(key) {
+                frozen.make(key, value);
+            }
+            self.frozen = frozen;
+        }
+    }
+
     /// Changes the value of type `K`, made if there is none; deletes the key if it is vacant then.
     pub(super) fn write<K: Kind, R>(
         &mut self,
         key: &[u8],
         change: impl FnOnce(&mut K) -> R,
     ) -> Result<R, Failure> {
+        self.before_write(key);
         let hash = hash_of(key);
         let hasher = |slot: &Slot| hash_of(&slot.key);
         let table = &mut self.shards[shard_of(hash)];
@@ -407,6 +424,10 @@ impl Store {
                 self.used_bytes -= value.size_bytes();
                 match value {
                     // A buffer that fits is used again, one that is far too large is not kept.
+                    other if !self.frozen.is_empty() && self.frozen.concerns(key) => {
+                        let old = core::mem::replace(other, Value::String(bytes.into()));
+                        self.frozen.own(key, old);
+                    }
                     Value::String(old) if old.capacity() / 2 <= bytes.len().max(64) => {
                         old.clear();
                         old.extend_from_slice(bytes);
@@ -437,7 +458,11 @@ impl Store {
     }
 
     pub(super) fn delete(&mut self, key: &[u8]) -> bool {
-        self.take(key).is_some()
+        let Some(value) = self.take_out(key) else { return false };
+        if !self.frozen.is_empty() && self.frozen.concerns(key) {
+            self.frozen.own(key, value);
+        }
+        true
     }
 
     /// Deletes a key whose time has come.
@@ -456,6 +481,11 @@ impl Store {
 
     /// Takes a key's value away.
     pub(super) fn take(&mut self, key: &[u8]) -> Option<Value> {
+        self.before_write(key);
+        self.take_out(key)
+    }
+
+    fn take_out(&mut self, key: &[u8]) -> Option<Value> {
         let hash = hash_of(key);
         let table = &mut self.shards[shard_of(hash)];
         let entry = table.find_entry(hash, |slot| *slot.key == *key).ok()?;
@@ -466,6 +496,7 @@ impl Store {
     }
 
     pub(super) fn clear(&mut self) {
+        self.frozen.clear();
         (self.shards, self.counts, self.used_bytes) = (no_keys(), Counts::default(), 0);
     }
 
@@ -474,6 +505,7 @@ impl Store {
         if self.count_of(database) == self.counts.all {
             return self.clear();
         }
+        self.frozen.forget(|key| databases::of_key(key) == database);
         let Store { shards, counts, used_bytes, .. } = self;
         for shard in shards.iter_mut().filter(|shard| !shard.is_empty()) {
             shard.retain(|slot| {

@@ -2,6 +2,7 @@
 //! entries, then each group with its consumers and deliveries.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use super::dump::{Elements, element};
 use super::groups::{Group, Pending};
@@ -54,10 +55,16 @@ impl Unpacked<'_> {
 /// `None` for what is not known.
 const UNKNOWN: u64 = u64::MAX;
 
-pub(super) fn encode(stream: &Stream, out: &mut Vec<u8>) {
+/// Some of its blocks, and some of its groups: pieces of a stream that are decoded one behind the
+/// other ([`decode_onto`]) make the whole.
+pub(super) fn encode_piece(
+    stream: &Stream,
+    (blocks, groups): (Range<usize>, Range<usize>),
+    out: &mut Vec<u8>,
+) {
     let head = Packed::new().id(stream.last_id).id(stream.max_deleted).number(stream.entries_added);
-    head.number(stream.blocks.len() as u64).put(out);
-    for block in &stream.blocks {
+    head.number(blocks.len() as u64).put(out);
+    for block in stream.blocks.range(blocks) {
         let head = Packed::new().id(block.first).id(block.last).number(block.live.into());
         head.number(block.total.into()).number(block.bytes.into()).put(out);
         for (id, entry) in stream.range(block.first..=block.last) {
@@ -65,7 +72,7 @@ pub(super) fn encode(stream: &Stream, out: &mut Vec<u8>) {
             element(out, &entry.0);
         }
     }
-    for (name, group) in &stream.groups {
+    for (name, group) in stream.groups.iter().skip(groups.start).take(groups.len()) {
         element(out, name);
         let head = Packed::new().id(group.last_id).number(group.entries_read.unwrap_or(UNKNOWN));
         let head = head.number(group.next_consumer).number(group.consumers.len() as u64);
@@ -83,6 +90,12 @@ pub(super) fn encode(stream: &Stream, out: &mut Vec<u8>) {
 
 pub(super) fn decode(elements: &mut Elements<'_>) -> Option<Stream> {
     let mut stream = Stream::default();
+    decode_onto(&mut stream, elements)?;
+    Some(stream)
+}
+
+/// Another piece of a stream.
+pub(super) fn decode_onto(stream: &mut Stream, elements: &mut Elements<'_>) -> Option<()> {
     let mut head = Unpacked(elements.one()?);
     stream.last_id = head.id()?;
     stream.max_deleted = head.id()?;
@@ -106,7 +119,7 @@ pub(super) fn decode(elements: &mut Elements<'_>) -> Option<Stream> {
         let group = decode_group(elements)?;
         stream.groups.insert(name.into(), group);
     }
-    Some(stream)
+    Some(())
 }
 
 fn decode_group(elements: &mut Elements<'_>) -> Option<Group> {

@@ -13,7 +13,7 @@ use crate::{Context, Progress};
 /// finished, so that the deadlines are those of its keys at that point.
 #[derive(Debug)]
 pub(super) enum Alone {
-    /// Copies from this place on, about so many bytes.
+    /// Copies from this cursor on, about so many bytes.
     Copy(u64, usize),
     /// Installs a chunk.
     Install(Vec<u8>),
@@ -66,15 +66,18 @@ impl<B: Backend> Shimmed<B> {
         let mut reply = Vec::new();
         match alone {
             Alone::Copy(from, _) => {
-                reply = copied.unwrap_or_default().chunk(|key| self.deadlines.of(key));
+                let copied = copied.unwrap_or_default();
+                let begins = copy::place_of_cursor(*from) == 0 && !copied.continues;
+                reply = copied.chunk(|key| self.deadlines.of(key));
+                let piece = copy::Piece::default();
                 // In front of every key: whoever has a part of the keys has all libraries.
-                if let Some(value) = self.saved_functions().filter(|_| *from == 0) {
+                if let Some(value) = self.saved_functions().filter(|_| begins) {
                     let (key, value) = (FUNCTIONS_KEY, &value[..]);
-                    copy::push(&mut reply, &Object { key, value, deadline_ms: 0 });
+                    copy::push(&mut reply, &Object { key, value, deadline_ms: 0, piece });
                 }
-                if *from == 0 && !self.users.is_empty() {
+                if begins && !self.users.is_empty() {
                     let (key, value) = (USERS_KEY, &self.users.save()[..]);
-                    copy::push(&mut reply, &Object { key, value, deadline_ms: 0 });
+                    copy::push(&mut reply, &Object { key, value, deadline_ms: 0, piece });
                 }
             }
             Alone::Install(chunk) => {
@@ -91,6 +94,9 @@ impl<B: Backend> Shimmed<B> {
                             }
                             None => self.broken = true,
                         }
+                        continue;
+                    }
+                    if object.piece.continues {
                         continue;
                     }
                     let change = match object.deadline_ms {
