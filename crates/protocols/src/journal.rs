@@ -112,6 +112,8 @@ pub(crate) struct Journal {
     snapshot: Option<Snapshot>,
     /// The engine still makes a part of a snapshot that was given up.
     is_owed: bool,
+    /// A snapshot was given up: the engine may hold objects of it that were under way.
+    has_left_objects: bool,
     /// Bytes of log since the beginning of the newest snapshot.
     log_bytes: u64,
     /// Bytes of snapshots in what has gathered.
@@ -554,6 +556,11 @@ impl Journal {
         self.put(&part);
     }
 
+    /// Whether a snapshot was given up since this was asked last.
+    pub(crate) fn take_left_objects(&mut self) -> bool {
+        core::mem::take(&mut self.has_left_objects)
+    }
+
     /// Whether a snapshot of the own state is under way.
     pub(crate) fn is_snapshotting(&self) -> bool {
         self.snapshot.is_some()
@@ -562,6 +569,7 @@ impl Journal {
     /// A snapshot that is not whole is given up; another one begins.
     pub(crate) fn end_snapshot(&mut self) {
         if let Some(snapshot) = self.snapshot.take() {
+            self.has_left_objects = true;
             self.is_owed |= snapshot.made_at.is_some();
             self.log_bytes =
                 self.log_bytes.max(self.kept.as_ref().map_or(0, |k| k.snapshot_every_bytes));

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Guard, Guards, Position};
 use concord_engine::Command;
-use concord_engine::copy::{PLACE_END, place, place_of_key};
+use concord_engine::copy::{PLACE_END, cursor_order, place, place_of_key, ticket_of_cursor};
 use concord_engine::several::{Restricted, restrict};
 use concord_wire::control::{CopyMessage, Message as _};
 use concord_wire::fragment::{Assembly, FRAGMENT_BYTES, FragmentHdr};
@@ -20,10 +20,27 @@ use crate::sessions::{SAVED_BYTES_MAX, SavedSessions};
 
 /// The part that is asked for first: [`Table`].
 pub(crate) const PART_TABLE: u64 = 0;
-/// The objects from place p on are part `PART_OBJECTS + p`.
+/// The objects from cursor c on are part `PART_OBJECTS + c`: a place, or what is left of the
+/// objects there.
 pub(crate) const PART_OBJECTS: u64 = 1;
 /// The last part: [`SavedSessions`].
 pub(crate) const PART_RESULTS: u64 = PART_OBJECTS + PLACE_END;
+/// The cursor that a part of objects begins at.
+pub(crate) fn cursor_of_part(number: u64) -> u64 {
+    number.saturating_sub(PART_OBJECTS)
+}
+
+/// Parts in the order in which one source gives them out.
+pub(crate) fn part_order(number: u64) -> (u64, u64) {
+    cursor_order(number)
+}
+
+/// Whether a part goes on with objects of which the one before had the first pieces. It is to be
+/// had of the same source alone, and cannot be made anew.
+pub(crate) fn is_rest(number: u64) -> bool {
+    ticket_of_cursor(cursor_of_part(number)) != 0
+}
+
 /// Fragments that one question is answered by.
 const FRAGMENTS_MAX: u32 = 32;
 /// Bytes of the running hash, which stands before the [`Table`].

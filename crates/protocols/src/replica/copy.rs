@@ -10,7 +10,7 @@
 use alloc::vec::Vec;
 
 use concord_core::{Guards, Position};
-use concord_engine::copy::PLACE_END;
+use concord_engine::copy::{PLACE_END, cursor_order, place_of_cursor, ticket_of_cursor};
 use concord_wire::fragment::{Assembly, FragmentHdr};
 use concord_wire::record::Record;
 
@@ -25,7 +25,8 @@ enum Stage {
     Stale,
     /// Nothing is here; the client table comes first.
     Table,
-    /// The objects before this place are here, as of the last record executed.
+    /// The objects before this cursor are here, as of the last record executed; of those at its
+    /// place there may be pieces.
     Objects(u64),
     /// All objects are here; some results of the client table are not.
     Results,
@@ -111,7 +112,7 @@ impl Copy {
     pub(super) fn percent(&self) -> u8 {
         match self.stage {
             Stage::Stale | Stage::Table => 0,
-            Stage::Objects(from) => (from * 99 / PLACE_END) as u8,
+            Stage::Objects(from) => (place_of_cursor(from) * 99 / PLACE_END) as u8,
             Stage::Results => 99,
             Stage::Complete => 100,
         }
@@ -122,6 +123,16 @@ impl Copy {
         self.streamed = false;
         self.committed = Position(0);
         self.part = None;
+        if self.has_pieces() {
+            // The rest is to be had of nobody else.
+            self.stage = Stage::Stale;
+        }
+    }
+
+    /// Whether pieces of an object are here, and the rest is to come: nothing is executed before
+    /// that.
+    pub(super) fn has_pieces(&self) -> bool {
+        matches!(self.stage, Stage::Objects(from) if ticket_of_cursor(from) != 0)
     }
 
     /// What is here is of no use: it is to begin anew.
@@ -214,9 +225,11 @@ impl Copy {
         self.stage = Stage::Objects(0);
     }
 
-    /// Whether a chunk that ends before `next` brings something.
-    pub(super) fn brings_objects(&self, next: u64) -> bool {
-        !matches!(self.stage, Stage::Objects(from) if next <= from)
+    /// Whether a chunk that ends before `next` brings something, and goes on with pieces where some
+    /// are here.
+    pub(super) fn brings_objects(&self, next: u64, continues: bool) -> bool {
+        let Stage::Objects(from) = self.stage else { return !continues };
+        cursor_order(next) > cursor_order(from) && continues == self.has_pieces()
     }
 
     /// The objects before `next` are here; whether that is all of them.
@@ -234,7 +247,7 @@ impl Copy {
     /// What can be executed of a record, by which of its objects are here.
     pub(super) fn executable(&self, record: &Record<'_>, guards: Guards) -> Executable {
         match self.stage {
-            Stage::Objects(from) => Executable::of(record, from, guards),
+            Stage::Objects(from) => Executable::of(record, place_of_cursor(from), guards),
             Stage::Stale | Stage::Table | Stage::Results | Stage::Complete => Executable::All,
         }
     }

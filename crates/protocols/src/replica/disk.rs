@@ -5,14 +5,14 @@
 use concord_core::machine::Persist;
 use concord_core::{Guard, Now, Position};
 use concord_engine::Engine;
-use concord_engine::copy::next_place;
+use concord_engine::copy::{continues, next_place};
 use concord_log::Batch;
 use concord_wire::control::{LogEnd, Protocol};
 use concord_wire::link::Durable;
 use concord_wire::{Addr, Sink};
 
 use super::Replica;
-use crate::parts::{HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE};
+use crate::parts::{HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE, is_rest};
 use crate::setup::{Phase, RETRY_NS};
 
 impl<E: Engine> Replica<E> {
@@ -150,6 +150,9 @@ impl<E: Engine> Replica<E> {
 
     /// Takes the next part of a snapshot, if one is due, or under way.
     fn take_snapshot(&mut self) {
+        if self.journal.take_left_objects() && self.source.is_empty() {
+            self.serving.engine.end_copy();
+        }
         let Some(number) = self.journal.part_wanted() else { return };
         if !self.caught_up || !self.serving.engine.prepare_copy() {
             return;
@@ -180,8 +183,9 @@ impl<E: Engine> Replica<E> {
             }
             PART_RESULTS => None,
             _ => match next_place(bytes) {
-                Ok(place) => Some(PART_OBJECTS + place),
-                Err(_) => return self.journal.end_snapshot(),
+                Ok(cursor) if continues(bytes) == is_rest(number) => Some(PART_OBJECTS + cursor),
+                // What was under way is gone: all keys are, or it was too long ago.
+                Ok(_) | Err(_) => return self.journal.end_snapshot(),
             },
         };
         self.journal.end_part(end, bytes, next);

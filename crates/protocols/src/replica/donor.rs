@@ -13,7 +13,7 @@ use super::Replica;
 use super::queue::Pending;
 use super::source::PartAnswer;
 use crate::link::Sender;
-use crate::parts::{PART_OBJECTS, PART_RESULTS, PART_TABLE, Table};
+use crate::parts::{PART_RESULTS, PART_TABLE, Table, cursor_of_part, part_order};
 use crate::setup::Phase;
 
 impl<E: Engine> Replica<E> {
@@ -75,7 +75,7 @@ impl<E: Engine> Replica<E> {
         sink: &mut impl Sink,
     ) {
         let Some(addr) = self.source(epoch, from) else { return };
-        if part > PART_RESULTS || !self.serving.engine.prepare_copy() {
+        if part_order(part) > part_order(PART_RESULTS) || !self.serving.engine.prepare_copy() {
             return;
         }
         match self.source.on_ask((from, addr), attempt, part, self.committed) {
@@ -110,8 +110,8 @@ impl<E: Engine> Replica<E> {
                 self.queue.push(Pending::Table(to, bytes));
                 (bytes, is_made) = (Vec::new(), false);
             }
-        } else if number < PART_RESULTS {
-            let from = number - PART_OBJECTS;
+        } else if number != PART_RESULTS {
+            let from = cursor_of_part(number);
             let bytes_max = self.setup.part_bytes(to == self.role.node());
             is_made = self.serving.engine.copy(from, bytes_max, &mut bytes) == Progress::Done;
             if !is_made {

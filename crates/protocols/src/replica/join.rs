@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use concord_core::{Epoch, Guard, NodeId, Now, Position, Seq};
-use concord_engine::copy::next_place;
+use concord_engine::copy::{continues, next_place};
 use concord_engine::{Engine, Progress};
 use concord_wire::Sink;
 use concord_wire::control::{CopyMessage, LogEnd};
@@ -185,7 +185,9 @@ impl<E: Engine> Replica<E> {
         self.install_objects(position, chunk, sink)?;
         let end = LogEnd { position: position.0, hash: 0 };
         self.journal.copied(&part(end, number, chunk));
-        self.follow_log(self.ordered.end(), sink);
+        if !self.copy.has_pieces() {
+            self.follow_log(self.ordered.end(), sink);
+        }
         Some(())
     }
 
@@ -218,13 +220,16 @@ impl<E: Engine> Replica<E> {
         sink: &mut impl Sink,
     ) -> Option<()> {
         let next = next_place(chunk).ok()?;
-        if !self.copy.brings_objects(next) {
+        if !self.copy.brings_objects(next, continues(chunk)) {
             return None;
         }
-        self.follow_log(position, sink);
-        // What is here may be of no use by now.
-        if self.submitted.position != position.0 || self.copy.is_stale() {
-            return None;
+        // Pieces are as of where the first one was.
+        if !continues(chunk) {
+            self.follow_log(position, sink);
+            // What is here may be of no use by now.
+            if self.submitted.position != position.0 || self.copy.is_stale() {
+                return None;
+            }
         }
         if self.serving.engine.install(chunk).ok()? == Progress::Pending {
             self.queue.push(Pending::Install);
@@ -263,7 +268,8 @@ impl<E: Engine> Replica<E> {
         if !self.copy.holds() {
             return true;
         }
-        if self.ordered.log.is_full(&self.setup.limits) {
+        let limits = self.setup.limits.beside_pieces(self.copy.has_pieces());
+        if self.ordered.log.is_full(&limits) {
             self.invalidate_copy();
         } else {
             self.try_install(now, sink);

@@ -14,7 +14,7 @@ use concord_wire::{Addr, Sink};
 use crate::limits::Limits;
 use crate::link::Sender;
 use crate::log::Log;
-use crate::parts::{HASH_BYTES, PART_RESULTS, PART_TABLE, Part};
+use crate::parts::{HASH_BYTES, PART_RESULTS, PART_TABLE, Part, part_order};
 
 /// Records kept behind what is committed, for joining replicas whose feeder changes.
 const TAIL_RECORDS: u64 = 8_192;
@@ -81,6 +81,11 @@ impl SnapshotSource {
         self.source.clear();
     }
 
+    /// Whether nobody is fed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.source.is_empty()
+    }
+
     fn of(&mut self, node: NodeId) -> Option<&mut OutgoingCopy> {
         self.source.iter_mut().find(|copy_out| copy_out.node == node)
     }
@@ -138,7 +143,8 @@ impl SnapshotSource {
         if part == PART_RESULTS && copy_out.base > committed {
             return PartAnswer::Nothing;
         }
-        let is_behind = copy_out.part.as_ref().is_some_and(|own| own.number > part);
+        let is_behind =
+            copy_out.part.as_ref().is_some_and(|own| part_order(own.number) > part_order(part));
         if attempt == copy_out.attempt && copy_out.is_dropped {
             return PartAnswer::Dropped;
         }
@@ -148,7 +154,7 @@ impl SnapshotSource {
         {
             return PartAnswer::Nothing;
         }
-        PartAnswer::Serve { is_made: copy_out.part.as_ref().is_some_and(|own| own.number >= part) }
+        PartAnswer::Serve { is_made: copy_out.part.as_ref().is_some_and(|own| own.number == part) }
     }
 
     /// The client table is taken for `node`, as of `position`: records are streamed from there on.

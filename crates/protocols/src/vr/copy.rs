@@ -15,7 +15,7 @@
 use alloc::vec::Vec;
 
 use concord_core::{Guard, Instant, Now, Position, Seq, ViewNumber};
-use concord_engine::copy::{PLACE_END, next_place};
+use concord_engine::copy::{PLACE_END, continues, next_place};
 use concord_engine::{Engine, Progress};
 use concord_wire::Sink;
 use concord_wire::control::{CopyMessage, LogEnd};
@@ -32,8 +32,8 @@ use super::{Stage, Vr};
 use crate::journal::part;
 use crate::link::BrokenStream;
 use crate::parts::{
-    Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Piece, Table, first_missing,
-    take_piece,
+    Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Piece, Table, cursor_of_part,
+    first_missing, is_rest, part_order, take_piece,
 };
 use crate::sessions::SavedSessions;
 
@@ -96,6 +96,10 @@ impl<E: Engine> Vr<E> {
     /// committed, which the new leader has too: the copy goes on.
     pub(super) fn go_on_copying(&mut self, now: Now, target: LogEnd, sink: &mut impl Sink) {
         let Some(copying) = self.copying.as_mut() else { return };
+        if copying.has_pieces() {
+            // The rest is to be had of nobody else.
+            return self.copy_state(target, sink);
+        }
         (copying.target, copying.part) = (target, None);
         if copying.begun && copying.wanted != PART_TABLE {
             self.cut_log(self.submitted.0);
@@ -233,14 +237,18 @@ impl<E: Engine> Vr<E> {
     ) -> Option<u64> {
         let next = next_place(chunk).ok()?;
         let Copying { attempt, wanted, .. } = *self.copying.as_ref()?;
-        if PART_OBJECTS + next <= wanted {
+        let is_news = part_order(PART_OBJECTS + next) > part_order(wanted);
+        if !is_news || continues(chunk) != is_rest(wanted) {
             return None;
         }
-        // The leader had executed so far: it is committed.
-        self.committed = self.committed.max(position);
-        self.execute_committed(now, sink);
-        if self.submitted != position || !self.goes_on_with(attempt) {
-            return None;
+        // Pieces are as of where the first one was.
+        if !is_rest(wanted) {
+            // The leader had executed so far: it is committed.
+            self.committed = self.committed.max(position);
+            self.execute_committed(now, sink);
+            if self.submitted != position || !self.goes_on_with(attempt) {
+                return None;
+            }
         }
         self.install_chunk(chunk)?;
         let end = LogEnd { position: position.0, hash: 0 };
@@ -332,7 +340,7 @@ impl<E: Engine> Vr<E> {
             (attempt >> 32) as u32 == self.group.tag_of(self.crash_vector.of(from));
         if !self.is_leader()
             || !of_incarnation
-            || part > PART_RESULTS
+            || part_order(part) > part_order(PART_RESULTS)
             || !self.serving.engine.prepare_copy()
         {
             return;
@@ -352,9 +360,12 @@ impl<E: Engine> Vr<E> {
         else {
             return;
         };
-        let is_early = |own: &Part| index == 0 && own.is_early(view_start, self.executed);
+        // What goes on with pieces is of this leader, and cannot be made anew.
+        let is_early = |own: &Part| {
+            index == 0 && !is_rest(own.number) && own.is_early(view_start, self.executed)
+        };
         match outgoing_copy.part.as_ref() {
-            Some(own) if own.number > part => return,
+            Some(own) if part_order(own.number) > part_order(part) => return,
             Some(own) if own.number == part && !is_early(own) => {}
             Some(_) | None => self.take_part(from, part),
         }
@@ -388,7 +399,7 @@ impl<E: Engine> Vr<E> {
         }
         let is_chunk = number != PART_TABLE && number != PART_RESULTS;
         let made = !is_chunk || {
-            let from = number - PART_OBJECTS;
+            let from = cursor_of_part(number);
             let bytes_max = self.setup.part_bytes(to == self.group.me());
             self.serving.engine.copy(from, bytes_max, &mut bytes) == Progress::Done
         };
@@ -433,7 +444,7 @@ impl<E: Engine> Vr<E> {
             outgoing_copy.part.as_mut().filter(|p| (p.number, p.position) == (number, position));
         let Some(part) = part else { return };
         part.bytes = Some(bytes);
-        if !part.is_early(view_start, executed) {
+        if is_rest(part.number) || !part.is_early(view_start, executed) {
             let addr = self.group.members()[to].addr;
             part.send((view, attempt), 0, addr, &mut self.scratch, sink);
         }

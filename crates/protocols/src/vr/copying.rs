@@ -6,7 +6,9 @@ use concord_wire::fragment::Assembly;
 use concord_wire::record::Record;
 use concord_wire::vr::LastRecord;
 
-use crate::parts::{Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE};
+use concord_engine::copy::place_of_cursor;
+
+use crate::parts::{Executable, PART_RESULTS, PART_TABLE, cursor_of_part, is_rest, part_order};
 
 /// Asked for when all parts are here.
 pub(super) const PART_NONE: u64 = PART_RESULTS + 1;
@@ -49,10 +51,16 @@ impl Copying {
 
     /// What can be executed of a record, by which of its objects are here.
     pub(super) fn executable(&self, record: &Record<'_>, guards: Guards) -> Executable {
-        if self.wanted >= PART_RESULTS {
+        if part_order(self.wanted) >= part_order(PART_RESULTS) {
             return Executable::All;
         }
-        Executable::of(record, self.wanted.saturating_sub(PART_OBJECTS), guards)
+        Executable::of(record, place_of_cursor(cursor_of_part(self.wanted)), guards)
+    }
+
+    /// Whether pieces of an object are here, and the rest is to come: nothing is executed before
+    /// that.
+    pub(super) fn has_pieces(&self) -> bool {
+        is_rest(self.wanted)
     }
 
     /// Whether all of it is here, and the log that ends at `end` is where that of the view was.
@@ -66,6 +74,7 @@ mod tests {
     use concord_wire::fragment::FragmentHdr;
 
     use super::*;
+    use crate::parts::PART_OBJECTS;
 
     const TARGET: LogEnd = LogEnd { position: 9, hash: 7 };
 

@@ -10,14 +10,14 @@ use alloc::vec::Vec;
 use concord_core::machine::Persist;
 use concord_core::{Guard, Now, Position};
 use concord_engine::Engine;
-use concord_engine::copy::next_place;
+use concord_engine::copy::{continues, next_place};
 use concord_log::{Batch, ViewMarks};
 use concord_wire::control::LogEnd;
 use concord_wire::{Addr, Sink};
 
 use super::input::is_of_client;
 use super::{Stage, Vr};
-use crate::parts::{HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE};
+use crate::parts::{HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE, is_rest};
 
 impl<E: Engine> Vr<E> {
     /// Takes one datagram.
@@ -187,6 +187,10 @@ impl<E: Engine> Vr<E> {
 
     /// Takes the next part of a snapshot, if one is due, or under way.
     fn take_snapshot(&mut self) {
+        let is_fed = self.leading.followers.iter().any(|f| f.outgoing_copy.is_some());
+        if self.journal.take_left_objects() && !is_fed {
+            self.serving.engine.end_copy();
+        }
         let is_ready = self.stage == Stage::Normal && self.copying.is_none();
         let Some(number) = self.journal.part_wanted().filter(|_| is_ready) else { return };
         if self.serving.engine.prepare_copy() {
@@ -220,8 +224,11 @@ impl<E: Engine> Vr<E> {
                 }
             }
             _ => match next_place(bytes) {
-                Ok(place) => self.journal.end_part(end, bytes, Some(PART_OBJECTS + place)),
-                Err(_) => self.journal.end_snapshot(),
+                Ok(cursor) if continues(bytes) == is_rest(number) => {
+                    self.journal.end_part(end, bytes, Some(PART_OBJECTS + cursor));
+                }
+                // What was under way is gone: all keys are, or it was too long ago.
+                Ok(_) | Err(_) => self.journal.end_snapshot(),
             },
         }
     }

@@ -10,7 +10,7 @@
 
 use concord_core::{Guard, NodeId, Now, Position, Seq, ViewNumber};
 use concord_engine::Engine;
-use concord_engine::copy::{PLACE_END, next_place};
+use concord_engine::copy::{PLACE_END, continues, next_place};
 use concord_log::{Entry, Part, ViewMarks};
 use concord_wire::control::{Config, LogEnd};
 use concord_wire::record::Record;
@@ -123,9 +123,16 @@ impl<E: Engine> Vr<E> {
         if part.position > self.ordered.end().0 {
             return None;
         }
-        self.restore_up_to(now, Position(part.position)).ok()?;
-        if self.submitted != Position(part.position) {
+        let is_rest = self.copying.as_ref().is_some_and(Copying::has_pieces);
+        if continues(part.bytes) != is_rest {
             return None;
+        }
+        // Pieces are as of where the first one was.
+        if !is_rest {
+            self.restore_up_to(now, Position(part.position)).ok()?;
+            if self.submitted != Position(part.position) {
+                return None;
+            }
         }
         self.install_chunk(part.bytes)?;
         let copying = self.copying.as_mut()?;
