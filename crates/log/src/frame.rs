@@ -19,7 +19,8 @@ use concord_core::hash::hash64;
 
 /// Length of a frame's header in bytes.
 pub const HEADER_BYTES: usize = 32;
-/// Longest body in bytes: a part of a state is never cut.
+/// Longest body in bytes. None that is longer is ever written ([`crate::Batch::part`]): it could
+/// not be read.
 pub const BODY_BYTES_MAX: usize = (1 << 30) + (1 << 16);
 /// Frames begin at multiples of this.
 pub(crate) const ALIGN: usize = 8;

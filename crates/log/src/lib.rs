@@ -48,7 +48,7 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, Part};
+pub use batch::{Batch, PART_BYTES_MAX, Part, TooLong};
 pub use entries::{Entry, entries};
 pub use frame::{BODY_BYTES_MAX, HEADER_BYTES};
 pub use marks::{Identity, Marks, Origin, ViewMarks};

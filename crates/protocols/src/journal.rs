@@ -7,8 +7,8 @@
 //! gathered.
 
 use concord_core::machine::Persist;
-use concord_core::{Duration, Instant, MS, Position};
-use concord_log::{Batch, Marks, Origin, Part, ViewMarks};
+use concord_core::{Duration, Instant, MS, NodeId, Position};
+use concord_log::{Batch, Marks, Origin, PART_BYTES_MAX, Part, TooLong, ViewMarks};
 use concord_wire::control::{Config, DataDir, LogEnd};
 
 use concord_wire::record::Record;
@@ -21,6 +21,9 @@ pub struct BadEntry;
 
 /// Bytes of log behind the beginning of the newest snapshot after which another one begins.
 pub const SNAPSHOT_EVERY_BYTES: u64 = 128 << 20;
+/// Members' snapshots are apart by this much of the log between two, times a node's number: the
+/// golden section, so that no two of a few are close.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// What has gathered for the disk by then is enough.
 const GATHERED_BYTES_MAX: usize = 4 << 20;
 /// A snapshot goes on later when more has gathered than this share of the log between two snapshots
@@ -107,9 +110,13 @@ pub(crate) struct Journal {
     /// Memory for the batch that comes next.
     spare: Option<Batch>,
     snapshots: u64,
+    /// Whose it is.
+    node: NodeId,
     /// Which of them is a copy that is being installed, or the last that was.
     copied_as: u64,
     snapshot: Option<Snapshot>,
+    /// Snapshots that were given up because a part was too long.
+    refused: u64,
     /// The engine still makes a part of a snapshot that was given up.
     is_owed: bool,
     /// A snapshot was given up: the engine may hold objects of it that were under way.
@@ -137,7 +144,8 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// Everything is kept from now on, behind `end`, up to where the disk has it.
-    pub(crate) fn keep(&mut self, kept: DiskState, end: Position, log_bytes: u64) {
+    pub(crate) fn keep(&mut self, node: NodeId, kept: DiskState, end: Position, log_bytes: u64) {
+        self.node = node;
         let is_intact = kept.is_intact;
         debug_assert!(kept.marks.owes == (kept.owed || kept.acks_early));
         if kept.marks.config.is_some() || !is_intact {
@@ -317,7 +325,16 @@ impl Journal {
     fn postpone_snapshot(&mut self) {
         self.end_snapshot();
         let every_bytes = self.kept.as_ref().map_or(0, |kept| kept.snapshot_every_bytes);
-        self.log_bytes = every_bytes - every_bytes / 8;
+        self.log_bytes = self.due_bytes() - every_bytes / 8;
+    }
+
+    /// Bytes of log after which the next snapshot begins: from half of what was asked for to one
+    /// and a half, so that the members of a group take theirs at different positions.
+    fn due_bytes(&self) -> u64 {
+        let every_bytes = self.kept.as_ref().map_or(0, |kept| kept.snapshot_every_bytes);
+        let nth = u64::from(self.node.0).wrapping_add(self.snapshots);
+        let share = u128::from(nth.wrapping_mul(SPREAD) >> 32);
+        every_bytes / 2 + ((u128::from(every_bytes) * share) >> 32) as u64
     }
 
     fn marks(&mut self, change: impl FnOnce(&mut Marks)) {
@@ -475,14 +492,20 @@ impl Journal {
             self.snapshots += 1;
             self.copied_as = self.snapshots;
         }
-        self.put(&Part { snapshot: self.copied_as, ..*part });
+        if self.put(&Part { snapshot: self.copied_as, ..*part }).is_err() {
+            // What is copied cannot be kept: whoever sent it has no such bound.
+            return self.die();
+        }
         if part.is_last {
             self.copied_in = self.handed_out + 1;
             self.is_due = true;
         }
     }
 
-    fn put(&mut self, part: &Part<'_>) {
+    fn put(&mut self, part: &Part<'_>) -> Result<(), TooLong> {
+        if part.bytes.len() > PART_BYTES_MAX {
+            return Err(TooLong { bytes: part.bytes.len() });
+        }
         if part.is_first {
             (self.log_bytes, self.is_empty_after_reset) = (0, false);
             // Who begins with this part knows no more.
@@ -492,15 +515,14 @@ impl Journal {
                 self.batch.marks(&kept.marks);
             }
         }
-        self.batch.part(part);
+        self.batch.part(part)?;
         self.part_bytes += part.bytes.len();
+        Ok(())
     }
 
     /// What stands on the disk is damaged: another snapshot is to take the place of all before.
     pub(crate) fn renew(&mut self) {
-        if let Some(kept) = &self.kept {
-            self.log_bytes = self.log_bytes.max(kept.snapshot_every_bytes);
-        }
+        self.log_bytes = self.log_bytes.max(self.due_bytes());
     }
 
     /// The number of the part of a snapshot that is to be taken now, if one is.
@@ -513,7 +535,7 @@ impl Journal {
             return None;
         }
         match self.snapshot {
-            None => (self.log_bytes >= every_bytes).then_some(PART_TABLE),
+            None => (self.log_bytes >= self.due_bytes()).then_some(PART_TABLE),
             Some(snapshot) => snapshot.made_at.is_none().then_some(snapshot.part),
         }
     }
@@ -539,6 +561,7 @@ impl Journal {
     /// That part is made; `next` is the one behind it, if there is one.
     pub(crate) fn end_part(&mut self, end: LogEnd, bytes: &[u8], next: Option<u64>) {
         let Some(snapshot) = &mut self.snapshot else { return };
+        let begun = *snapshot;
         snapshot.made_at = None;
         let part = Part {
             snapshot: snapshot.number,
@@ -553,7 +576,17 @@ impl Journal {
             Some(next) => snapshot.part = next,
             None => self.snapshot = None,
         }
-        self.put(&part);
+        if self.put(&part).is_err() {
+            // The log is as it was, and goes on; another one is tried later.
+            self.snapshot = Some(Snapshot { made_at: None, ..begun });
+            self.refused += 1;
+            self.postpone_snapshot();
+        }
+    }
+
+    /// Snapshots that were given up because a part of them was too long to be read again.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Whether a snapshot was given up since this was asked last.
@@ -571,8 +604,7 @@ impl Journal {
         if let Some(snapshot) = self.snapshot.take() {
             self.has_left_objects = true;
             self.is_owed |= snapshot.made_at.is_some();
-            self.log_bytes =
-                self.log_bytes.max(self.kept.as_ref().map_or(0, |k| k.snapshot_every_bytes));
+            self.log_bytes = self.log_bytes.max(self.due_bytes());
         }
     }
 }
@@ -602,6 +634,7 @@ mod tests {
 
     const STORAGE: u64 = 7;
     const EVERY_BYTES: u64 = 1 << 20;
+    const NODE: NodeId = NodeId(1);
     const NOTHING: LogEnd = LogEnd { position: 1, hash: 2 };
 
     /// Nobody waits for what it writes.
@@ -615,7 +648,8 @@ mod tests {
             acks_early: true,
         };
         let mut journal = Journal::default();
-        journal.keep(kept, Position(1), EVERY_BYTES);
+        journal.keep(NODE, kept, Position(1), EVERY_BYTES);
+        journal.log_bytes = journal.due_bytes();
         journal
     }
 
@@ -680,7 +714,7 @@ mod tests {
     fn snapshot_begins_when_the_log_has_grown() {
         let wanted = |keeps: fn(&mut Journal)| {
             let mut journal = journal();
-            journal.log_bytes = EVERY_BYTES;
+            journal.log_bytes = journal.due_bytes();
             keeps(&mut journal);
             journal.part_wanted()
         };
@@ -703,6 +737,58 @@ mod tests {
         given_up(&mut journal);
         assert_eq!(journal.part_position(PART_TABLE), None);
         assert_eq!(journal.part_wanted(), Some(PART_TABLE));
+    }
+
+    /// All replicas took their snapshots at about the same position, and stood still together.
+    #[test]
+    fn bug_22_7_members_take_their_snapshots_at_different_positions() {
+        let began = |node: u16| {
+            let mut journal = journal();
+            (journal.node, journal.log_bytes) = (NodeId(node), 0);
+            let (mut position, mut began) = (0u64, vec![]);
+            while began.len() < 8 {
+                position += 4_096;
+                journal.log_bytes += 4_096;
+                if journal.part_wanted() == Some(PART_TABLE) {
+                    began.push(position);
+                    journal.begin_part(Position(1));
+                    journal.end_part(NOTHING, b"table", None);
+                    let batch = journal.poll(Position(1)).unwrap_or_else(|| {
+                        journal.is_due = true;
+                        journal.poll(Position(1)).unwrap()
+                    });
+                    journal.persisted(batch.number);
+                }
+            }
+            began
+        };
+        let all: Vec<Vec<u64>> = (1..=5).map(began).collect();
+        for (index, one) in all.iter().enumerate() {
+            let mean = one[7] / 8;
+            assert!((EVERY_BYTES / 4 * 3..EVERY_BYTES / 4 * 5).contains(&mean), "{mean}");
+            for other in &all[index + 1..] {
+                let apart = one.iter().zip(other).map(|(a, b)| a.abs_diff(*b));
+                assert!(apart.clone().sum::<u64>() / 8 > EVERY_BYTES / 8, "{one:?} {other:?}");
+                assert!(one[0].abs_diff(other[0]) > EVERY_BYTES / 8, "{one:?} {other:?}");
+            }
+        }
+    }
+
+    /// What cannot be read again is not written, and nothing that was written goes for it.
+    #[test]
+    fn bug_22_1_a_part_that_is_too_long_ends_its_snapshot_alone() {
+        let mut journal = journal();
+        assert_eq!(journal.part_wanted(), Some(PART_TABLE));
+        journal.begin_part(Position(1));
+        journal.end_part(NOTHING, b"table", Some(1));
+        journal.begin_part(Position(1));
+        journal.end_part(NOTHING, &vec![0; PART_BYTES_MAX + 1], None);
+        assert_eq!((journal.refused(), journal.is_snapshotting()), (1, false));
+        assert_eq!(journal.part_wanted(), None, "it is tried again later, not at once");
+        journal.is_due = true;
+        let batch = journal.poll(Position(1)).unwrap().what;
+        assert_eq!((parts(batch.clone()), batch.ends_snapshot()), (vec![(1, PART_TABLE)], None));
+        assert!(journal.kept.is_some() && !journal.is_dead);
     }
 
     /// A snapshot waits until what has gathered is written and that is soon.

@@ -189,5 +189,6 @@ impl<E: Engine> Replica<E> {
             },
         };
         self.journal.end_part(end, bytes, next);
+        self.count.snapshots_refused = self.journal.refused();
     }
 }

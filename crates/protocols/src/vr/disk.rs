@@ -226,6 +226,7 @@ impl<E: Engine> Vr<E> {
             _ => match next_place(bytes) {
                 Ok(cursor) if continues(bytes) == is_rest(number) => {
                     self.journal.end_part(end, bytes, Some(PART_OBJECTS + cursor));
+                    self.count.snapshots_refused = self.journal.refused();
                 }
                 // What was under way is gone: all keys are, or it was too long ago.
                 Ok(_) | Err(_) => self.journal.end_snapshot(),

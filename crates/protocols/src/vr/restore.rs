@@ -185,7 +185,7 @@ impl<E: Engine> Vr<E> {
         // What it had promised is lost, and with that what is here is of no use.
         self.gives_up = !has_come_back && !begins;
         self.is_new = kept.is_intact && !has_come_back && begins;
-        self.journal.keep(kept, end, log_bytes);
+        self.journal.keep(NodeId(self.setup.me.node), kept, end, log_bytes);
         self.promise();
         Ok(())
     }

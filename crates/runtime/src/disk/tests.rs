@@ -231,11 +231,11 @@ fn a_whole_snapshot_takes_the_segments_before_it_away() {
         bytes: b"state",
     };
     let mut batch = Batch::default();
-    batch.part(&part(0, true, false));
+    batch.part(&part(0, true, false)).unwrap();
     disk.write(batch).unwrap();
     let before = wait(&mut disk).unwrap().log_bytes;
     let mut batch = Batch::default();
-    batch.part(&part(1, false, true));
+    batch.part(&part(1, false, true)).unwrap();
     disk.write(batch).unwrap();
     assert!(wait(&mut disk).unwrap().log_bytes < before);
     let mut end_of_log = log;
@@ -278,7 +278,7 @@ fn later_damage_is_found_and_replaced() {
     let (mut batch, snapshot) = (Batch::default(), 1);
     let (position, hash, bytes) = (log.position, log.hash, b"state".as_slice());
     let part = Part { snapshot, number: 0, position, hash, is_first: true, is_last: true, bytes };
-    batch.part(&part);
+    batch.part(&part).unwrap();
     disk.write(batch).unwrap();
     wait(&mut disk).unwrap();
     until(&scrub, &|progress| progress.damage.is_none());
