@@ -133,7 +133,7 @@ impl<E: Engine> Vr<E> {
     }
 
     fn ask_part(&mut self, sink: &mut impl Sink) {
-        let Some(copying) = self.copying.as_mut().filter(|c| c.wanted < PART_NONE) else { return };
+        let Some(copying) = self.copying.as_mut().filter(|c| c.wanted != PART_NONE) else { return };
         copying.asked = copying.part.as_ref().map_or(0, first_missing);
         let ask = CopyMessage::Ask {
             epoch: self.view.0,
