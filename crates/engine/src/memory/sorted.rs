@@ -151,7 +151,7 @@ impl Sorted {
             before -= if skips { chunk.len() } else { 0 };
             skips
         };
-        let full: usize = self.chunks.iter().take_while(is_before.clone()).map(Vec::len).sum();
+        let full: usize = self.chunks.iter().take_while(is_before).map(Vec::len).sum();
         self.chunks.iter().skip_while(is_before).flatten().skip(rank - full)
     }
 
