@@ -7,7 +7,7 @@ macro_rules! guards {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
         /// A check without which linearizability, exactly-once or progress would be lost.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[repr(u8)]
+        #[repr(u16)]
         pub enum Guard {
             $($(#[$doc])+ $name,)+
         }
@@ -296,21 +296,26 @@ guards! {
     CellName,
 }
 
-// `Guards` has a bit for each.
-const _: () = assert!(ALL_GUARDS.len() <= u128::BITS as usize);
+/// Bits in a word of [`Guards`].
+#[cfg(feature = "mutants")]
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// Words of [`Guards`]: a bit for each guard, however many there are.
+#[cfg(feature = "mutants")]
+const WORDS: usize = ALL_GUARDS.len().div_ceil(WORD_BITS);
 
 /// Which guards are on: all of them, unless a test built with `mutants` removed one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guards {
     #[cfg(feature = "mutants")]
-    removed: u128,
+    removed: [u64; WORDS],
 }
 
 impl Guards {
     /// Every guard on.
     pub const ALL: Guards = Guards {
         #[cfg(feature = "mutants")]
-        removed: 0,
+        removed: [0; WORDS],
     };
 
     /// Whether `guard` is on.
@@ -318,7 +323,10 @@ impl Guards {
     #[must_use]
     pub const fn on(self, guard: Guard) -> bool {
         #[cfg(feature = "mutants")]
-        return self.removed & (1u128 << guard as u8) == 0;
+        {
+            let (word, bit) = place(guard);
+            self.removed[word] & bit == 0
+        }
         #[cfg(not(feature = "mutants"))]
         {
             let _ = guard;
@@ -337,6 +345,43 @@ impl Guards {
     #[cfg(feature = "mutants")]
     #[must_use]
     pub const fn and_without(self, guard: Guard) -> Guards {
-        Guards { removed: self.removed | 1u128 << guard as u8 }
+        let mut removed = self.removed;
+        let (word, bit) = place(guard);
+        removed[word] |= bit;
+        Guards { removed }
+    }
+}
+
+/// The word of `guard` in [`Guards`], and its bit there.
+#[cfg(feature = "mutants")]
+const fn place(guard: Guard) -> (usize, u64) {
+    (guard as usize / WORD_BITS, 1 << (guard as usize % WORD_BITS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without the feature the set of guards takes no room, and every guard is on.
+    #[cfg(not(feature = "mutants"))]
+    #[test]
+    fn guards_cost_nothing_without_mutants() {
+        assert_eq!(core::mem::size_of::<Guards>(), 0);
+        assert!(ALL_GUARDS.iter().all(|&guard| Guards::ALL.on(guard)));
+    }
+
+    /// Each guard is removed alone: no two share a bit, whichever word it is in.
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn guards_have_a_bit_each() {
+        for removed in ALL_GUARDS {
+            let guards = Guards::without(removed);
+            for guard in ALL_GUARDS {
+                assert_eq!(guards.on(guard), guard != removed, "{removed:?} and {guard:?}");
+            }
+        }
+        let none = ALL_GUARDS.iter().fold(Guards::ALL, |left, &guard| left.and_without(guard));
+        assert!(ALL_GUARDS.iter().all(|&guard| !none.on(guard)));
+        assert_eq!(Guards::default(), Guards::ALL);
     }
 }
