@@ -273,8 +273,10 @@ pub(crate) struct Rules {
     database: u8,
     /// On whose behalf it runs, if that user may not do everything.
     acting: Option<Arc<Acting>>,
-    /// It has called a command that writes: from then on memory is not asked for, as in Redis.
-    wrote: bool,
+    /// It says that it may write where memory is short. Each command of any other one that needs
+    /// memory fails then, whatever it wrote before: Redis lets the rest of a script through once it
+    /// has written.
+    allows_oom: bool,
     command: CommandBuf,
 }
 
@@ -342,7 +344,7 @@ impl<B: Backend> Within<'_, B> {
         if class == Class::Write && self.rules.read_only {
             return Err(READ_ONLY.to_vec());
         }
-        let full = self.rules.context.memory_full && !self.rules.wrote;
+        let full = self.rules.context.memory_full && !self.rules.allows_oom;
         if full && flags.has(Flags::DENYOOM) {
             return Err(OUT_OF_MEMORY.to_vec());
         }
@@ -367,7 +369,6 @@ impl<B: Backend> Within<'_, B> {
             Some(_) => return Err(SEVERAL_KEYS.to_vec()),
             None => 0,
         };
-        self.rules.wrote |= class == Class::Write;
         self.rules.context.entropy = splitmix64(self.rules.context.entropy);
         let context = Context { resp3, memory_full: false, decide: false, ..self.rules.context };
         let mut buffer = core::mem::take(&mut self.rules.command);
@@ -633,7 +634,7 @@ impl<B: Backend> Shimmed<B> {
             own_key: None,
             database: command.database(),
             acting,
-            wrote: flags.allow_oom(),
+            allows_oom: flags.allow_oom(),
             command: CommandBuf::new(),
         };
         let own_names: Vec<&[u8]> = call.keys.iter().map(|key| own_name(key)).collect();
@@ -688,7 +689,7 @@ impl<B: Backend> Shimmed<B> {
             own_key: command.key().map(<[u8]>::to_vec),
             database: command.database(),
             acting,
-            wrote: shebang.allow_oom,
+            allows_oom: shebang.allow_oom,
             command: CommandBuf::new(),
         };
         let own_names: Vec<&[u8]> = keys.iter().map(|key| own_name(key)).collect();

@@ -297,6 +297,8 @@ pub(crate) struct Connection {
     pub library: (Vec<u8>, Vec<u8>),
     pub since: Instant,
     pub active_at: Instant,
+    /// When the first of the commands that wait in `input` came, or the last one's bytes.
+    pub came_at: Instant,
     pub resp3: bool,
     /// It has given a password, or needed none when it came.
     pub authenticated: bool,
@@ -391,6 +393,7 @@ impl Connection {
             library: (Vec::new(), Vec::new()),
             since: now,
             active_at: now,
+            came_at: now,
             resp3: false,
             authenticated,
             user,

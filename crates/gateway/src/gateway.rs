@@ -251,6 +251,9 @@ impl Gateway {
         self.core.traffic.sample(now.instant, self.core.count.commands);
         self.core.traffic.input_bytes += bytes.len() as u64;
         connection.note_input();
+        if connection.wait == Wait::Nothing {
+            connection.came_at = now.instant;
+        }
         connection.input.extend_from_slice(bytes);
         match connection.wait {
             Wait::Nothing => {

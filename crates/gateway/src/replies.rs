@@ -277,6 +277,20 @@ impl Core {
         };
     }
 
+    /// The error of a command that was surely not executed in time.
+    pub(crate) fn not_executed(&mut self, class: Class) -> &'static str {
+        match class {
+            Class::Read => {
+                self.count.read_timeouts += 1;
+                "TIMEOUT read timed out; it is safe to retry"
+            }
+            Class::Write => {
+                self.count.writes_not_executed += 1;
+                "TRYAGAIN not executed; it is safe to retry"
+            }
+        }
+    }
+
     /// How it ended, and the error to answer if it did so without a reply.
     fn ended(
         &mut self,
@@ -286,18 +300,11 @@ impl Core {
     ) -> (Ended, Option<&'static str>) {
         let (ended, text) = match outcome {
             Outcome::Reply => return (Ended::Reply, None),
-            Outcome::ReadTimeout => {
-                self.count.read_timeouts += 1;
-                (Ended::NotExecuted, "TIMEOUT read timed out; it is safe to retry")
-            }
+            Outcome::ReadTimeout => (Ended::NotExecuted, self.not_executed(Class::Read)),
             Outcome::WriteNotExecuted | Outcome::WriteUnknown if only_reads => {
-                self.count.read_timeouts += 1;
-                (Ended::NotExecuted, "TIMEOUT read timed out; it is safe to retry")
+                (Ended::NotExecuted, self.not_executed(Class::Read))
             }
-            Outcome::WriteNotExecuted => {
-                self.count.writes_not_executed += 1;
-                (Ended::NotExecuted, "TRYAGAIN not executed; it is safe to retry")
-            }
+            Outcome::WriteNotExecuted => (Ended::NotExecuted, self.not_executed(Class::Write)),
             Outcome::WriteUnknown => {
                 self.count.writes_unknown += 1;
                 let text = "UNKNOWN the outcome of this write is not known: it may or may not have \

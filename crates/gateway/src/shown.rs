@@ -79,6 +79,13 @@ impl Gateway {
         self.core.client.is_registered() && !self.core.wants_table && !self.is_shut_down
     }
 
+    /// Whether the rack keeps another password of the user `default` than `requirepass`: the kept
+    /// one counts.
+    #[must_use]
+    pub fn keeps_another_password(&self) -> bool {
+        self.core.users.keep_another_password()
+    }
+
     /// Whether the rack left the last command of the last seconds (`FAILING_NS`) without an
     /// answer, and has answered none since: a load balancer does better with another gateway. Some
     /// seconds later it may try again.

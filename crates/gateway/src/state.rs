@@ -188,6 +188,11 @@ impl Core {
         state: SlotState,
         sink: &mut impl Sink,
     ) -> Flow {
+        if self.is_out_of_time(call, class) {
+            let text = self.not_executed(class);
+            call.connection.refuse(text);
+            return Flow::Went;
+        }
         let slot = call.connection.next_slot();
         let resp3 = call.connection.resp3;
         match self.send(call, Place { slot, part: 0 }, class, subject, sink) {
@@ -205,6 +210,18 @@ impl Core {
             }
             Sent::Waits => Flow::Waits,
         }
+    }
+
+    /// Whether a command has waited for others for as long as it may take in all, of which the last
+    /// ended without an answer of the rack: those that came together do not wait one after another.
+    fn is_out_of_time(&self, call: &CommandContext<'_>, class: Class) -> bool {
+        let came_at = call.connection.came_at;
+        let limit_ns = match class {
+            Class::Read => self.setup.client.read_deadline_ns,
+            Class::Write => self.setup.client.write_deadline_ns,
+        };
+        let has_failed = self.failed_at.is_some_and(|at| at >= came_at);
+        has_failed && call.now.instant.since(came_at) >= limit_ns
     }
 
     /// Sends the command that is encoded in `self.command`, if it may go now.

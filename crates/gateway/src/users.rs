@@ -168,6 +168,13 @@ impl Users {
         self.table.get(DEFAULT).unwrap_or(&self.initial).clone()
     }
 
+    /// Whether the rack keeps another password of the default user than this gateway was started
+    /// with: that one counts.
+    pub(crate) fn keep_another_password(&self) -> bool {
+        let (kept, own) = (self.table.get(DEFAULT).unwrap_or(&self.initial), &self.initial);
+        self.is_known && (kept.no_password, &kept.passwords) != (own.no_password, &own.passwords)
+    }
+
     /// Whether clients need no password.
     pub(crate) fn are_open(&self) -> bool {
         let user = self.table.get(DEFAULT).unwrap_or(&self.initial);

@@ -70,6 +70,8 @@ struct Asker {
     wanted: Arc<OwnedFd>,
     snapshots: mpsc::Receiver<Snapshot>,
     last: Option<(Instant, Snapshot)>,
+    /// Since when the loop owes an answer.
+    silent_since: Option<Instant>,
 }
 
 impl Asker {
@@ -80,10 +82,18 @@ impl Asker {
             // What came after an earlier request was given up is old.
             while self.snapshots.try_recv().is_ok() {}
             rustix::io::write(&*self.wanted, &1u64.to_ne_bytes()).ok()?;
+            self.silent_since.get_or_insert_with(Instant::now);
             let answer = tokio::time::timeout(ANSWER_MAX, self.snapshots.recv()).await;
             self.last = Some((Instant::now(), answer.ok()??));
+            self.silent_since = None;
         }
         self.last.as_ref().map(|(_, snapshot)| snapshot)
+    }
+
+    /// For how long the loop has not answered, in words.
+    fn silence(&self) -> String {
+        let seconds = self.silent_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+        format!("the role does not answer: its event loop is busy, for at least {seconds:.1} s\n")
     }
 }
 
@@ -96,7 +106,8 @@ pub fn serve(addr: SocketAddr) -> Result<Publisher, Error> {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).cannot("make an eventfd")?,
     );
     let (snapshots, receiver) = mpsc::channel(1);
-    let asker = Asker { wanted: Arc::clone(&wanted), snapshots: receiver, last: None };
+    let asker =
+        Asker { wanted: Arc::clone(&wanted), snapshots: receiver, last: None, silent_since: None };
     let asker = Arc::new(Mutex::new(asker));
     listener::serve(addr, SITE, move |request| answer(request, Arc::clone(&asker)))?;
     Ok(Publisher { wanted, snapshots })
@@ -111,7 +122,8 @@ async fn answer(request: Request<Incoming>, asker: Arc<Mutex<Asker>>) -> Respons
         let pages = "there is /metrics, /status and /health\n";
         (StatusCode::NOT_FOUND, TEXT, pages.to_string())
     } else {
-        match (asker.lock().await.ask().await, path) {
+        let mut asker = asker.lock().await;
+        match (asker.ask().await, path) {
             (Some(s), "/metrics") => {
                 (StatusCode::OK, "text/plain; version=0.0.4", s.metrics() + &snapshot::process())
             }
@@ -120,10 +132,7 @@ async fn answer(request: Request<Incoming>, asker: Arc<Mutex<Asker>>) -> Respons
                 Health::Ok => (StatusCode::OK, TEXT, "ok\n".to_string()),
                 Health::NotYet(why) => (StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
             },
-            (None, _) => {
-                let silent = "the role does not answer\n";
-                (StatusCode::SERVICE_UNAVAILABLE, TEXT, silent.to_string())
-            }
+            (None, _) => (StatusCode::SERVICE_UNAVAILABLE, TEXT, asker.silence()),
         }
     };
     let mut response = Response::new(Full::new(Bytes::from(body)));
@@ -245,11 +254,26 @@ mod tests {
         }
     }
 
+    /// A loop that hangs is reported with the time since when, which counts on from one question to
+    /// the next.
     #[test]
-    fn a_loop_that_hangs_is_reported_and_a_taken_port_is_an_error() {
+    fn bug_24_13_a_busy_loop_is_said_since_when() {
         let addr = free_addr();
         let _publisher = serve(addr).unwrap();
-        assert!(get(addr, "/status").starts_with("HTTP/1.1 503"));
+        let seconds = |path: &str| {
+            let text = get(addr, path);
+            assert!(text.starts_with("HTTP/1.1 503"), "{text}");
+            let (_, rest) = text.split_once("busy, for at least ").unwrap();
+            rest.split_once(" s").unwrap().0.parse::<f64>().unwrap()
+        };
+        let (first, second) = (seconds("/status"), seconds("/health"));
+        assert!(first > 0.5 && second > first + 0.5, "{first} {second}");
+    }
+
+    #[test]
+    fn a_taken_port_is_an_error() {
+        let addr = free_addr();
+        let _publisher = serve(addr).unwrap();
         let line = serve(addr).unwrap_err().to_string();
         assert!(line.contains("address in use"), "{line}");
     }

@@ -117,6 +117,8 @@ struct GatewayRole {
     figures_at: Instant,
     /// Whether it served when that was logged last.
     logged_serving: bool,
+    /// Whether the rack kept another password then than it was started with.
+    logged_password: bool,
     /// Clients that were given up and are not in the log, and when it may have the next line of
     /// them.
     given_up: u64,
@@ -173,6 +175,7 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         small_pages_until: if has_small_pages { Instant::NEVER } else { Instant(0) },
         figures_at: Instant(0),
         logged_serving: false,
+        logged_password: false,
         given_up: 0,
         log_given_up_at: Instant(0),
     };
@@ -466,6 +469,16 @@ impl Role for GatewayRole {
         if serving != self.logged_serving {
             self.logged_serving = serving;
             info!(serving, "state");
+        }
+        let is_other = self.gateway.keeps_another_password();
+        if is_other != self.logged_password {
+            self.logged_password = is_other;
+            match is_other {
+                true => warn!(
+                    "the rack keeps another password of the user default than requirepass says, and that one counts"
+                ),
+                false => info!("the password of the user default is what requirepass says"),
+            }
         }
     }
 
