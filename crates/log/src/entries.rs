@@ -5,7 +5,7 @@ use concord_wire::record::Record;
 
 use crate::batch::{self, Part};
 use crate::frame::{self, Kind, Place};
-use crate::marks::{Marks, Origin};
+use crate::marks::{Identity, Marks, Origin, SegmentHdr};
 
 /// What was put into a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,14 @@ pub enum Entry<'a> {
     Cut(LogEnd),
     /// A rack begins with the state up to here, and with no session of before.
     Origin(Origin),
+}
+
+/// Whose a segment is, as its first frame says; `None` if that is not there, or not valid.
+#[must_use]
+pub fn identity(storage: u64, segment: u64, bytes: &[u8]) -> Option<Identity> {
+    let frame = frame::parse(bytes, Place { storage, segment, offset: 0 })?;
+    let hdr = SegmentHdr::parse(frame.body).filter(|_| frame.kind == Kind::Segment)?;
+    (hdr.identity.storage == storage && hdr.segment == segment).then_some(hdr.identity)
 }
 
 /// The entries of a segment of the directory `storage` from the offset `from` on, each with the

@@ -18,7 +18,7 @@
 //! ```
 //! use concord_log::{Batch, Identity, Recovery, Writer};
 //!
-//! let identity = Identity { storage: 7, node: 1 };
+//! let identity = Identity { storage: 7, node: 1, engine: None };
 //! let mut writer = Writer::new(identity, 1, 1);
 //! let mut file = Vec::new();
 //! writer.begin_segment(&mut file);
@@ -49,8 +49,8 @@ mod writer;
 mod tests;
 
 pub use batch::{Batch, Part};
-pub use entries::{Entry, entries};
+pub use entries::{Entry, entries, identity};
 pub use frame::{BODY_BYTES_MAX, HEADER_BYTES};
-pub use marks::{Identity, Marks, Origin, ViewMarks};
+pub use marks::{EngineKind, Identity, Marks, Origin, ViewMarks};
 pub use recovery::{Begin, Cut, Damage, Found, Recovery, What};
 pub use writer::{SEGMENT_BYTES, Writer};

@@ -11,6 +11,31 @@ const FORMAT: u8 = 1;
 /// Bytes of `view`, `owes` and `vote` where these are not there.
 const ADDED_BYTES: usize = 3;
 
+/// Which engine a state is of: another one cannot read the parts of its snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EngineKind {
+    /// The memory engine.
+    Memory = 1,
+    /// A redis-server.
+    Redis = 2,
+}
+
+impl EngineKind {
+    /// As the rack file calls it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            EngineKind::Memory => "memory",
+            EngineKind::Redis => "redis",
+        }
+    }
+
+    fn from_byte(byte: u8) -> Option<EngineKind> {
+        [EngineKind::Memory, EngineKind::Redis].into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
 /// Whose a directory is: the same in the first frame of each of its segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -18,6 +43,9 @@ pub struct Identity {
     pub storage: u64,
     /// The node whose data it has.
     pub node: u16,
+    /// The engine of the state. `None`: an earlier version wrote it, which did not say.
+    #[serde(skip)]
+    pub engine: Option<EngineKind>,
 }
 
 /// What a segment's first frame says.
@@ -26,19 +54,33 @@ pub(crate) struct SegmentHdr {
     format: u8,
     pub(crate) identity: Identity,
     pub(crate) segment: u64,
+    /// [`Identity::engine`]; 0 is not written.
+    engine: u8,
 }
 
 impl SegmentHdr {
     pub(crate) fn new(identity: Identity, segment: u64) -> SegmentHdr {
-        SegmentHdr { format: FORMAT, identity, segment }
+        let engine = identity.engine.map_or(0, |engine| engine as u8);
+        SegmentHdr { format: FORMAT, identity, segment, engine }
     }
 
     pub(crate) fn to_bytes(self) -> Vec<u8> {
-        postcard::to_allocvec(&self).unwrap_or_default()
+        let mut bytes = postcard::to_allocvec(&self).unwrap_or_default();
+        if self.engine == 0 {
+            bytes.pop();
+        }
+        bytes
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Option<SegmentHdr> {
-        postcard::from_bytes::<SegmentHdr>(bytes).ok().filter(|hdr| hdr.format == FORMAT)
+        let mut padded = bytes.to_vec();
+        padded.push(0);
+        let mut hdr: SegmentHdr = postcard::from_bytes(&padded).ok()?;
+        hdr.identity.engine = match hdr.engine {
+            0 => None,
+            engine => Some(EngineKind::from_byte(engine)?),
+        };
+        (hdr.format == FORMAT).then_some(hdr)
     }
 }
 

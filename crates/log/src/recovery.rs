@@ -14,7 +14,7 @@ use concord_wire::record::{Record, running_hash};
 
 use crate::batch::{self, Part};
 use crate::frame::{self, ALIGN, Frame, Kind, Place};
-use crate::marks::{Identity, Marks, Origin, SegmentHdr};
+use crate::marks::{EngineKind, Identity, Marks, Origin, SegmentHdr};
 
 /// Where the state begins that can be made from the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +94,8 @@ impl fmt::Display for Damage {
 pub struct Found {
     /// Whose data it is; `None` if nothing was ever written durably.
     pub node: Option<u16>,
+    /// The engine of the state, if a segment says it.
+    pub engine: Option<EngineKind>,
     /// What is remembered beside the data.
     pub marks: Marks,
     /// Where the state begins.
@@ -123,6 +125,7 @@ struct Taking {
 pub struct Recovery {
     storage: u64,
     node: Option<u16>,
+    engine: Option<EngineKind>,
     first_segment: u64,
     last_segment: u64,
     /// The last complete group.
@@ -227,8 +230,12 @@ impl Recovery {
             Kind::Segment => {
                 let hdr = SegmentHdr::parse(frame.body).ok_or(What::Content)?;
                 let node = *self.node.get_or_insert(hdr.identity.node);
-                let own = SegmentHdr::new(Identity { storage: self.storage, node }, segment);
-                if hdr == own { Ok(()) } else { Err(What::Stranger) }
+                // Segments of an earlier version do not say it.
+                let said = hdr.identity.engine;
+                let engine = said.and(self.engine).or(said);
+                self.engine = self.engine.or(said);
+                let identity = Identity { storage: self.storage, node, engine };
+                if hdr == SegmentHdr::new(identity, segment) { Ok(()) } else { Err(What::Stranger) }
             }
             Kind::Records => self.take_records(frame.body),
             Kind::Marks => {
@@ -341,6 +348,7 @@ impl Recovery {
         };
         Ok(Found {
             node: self.node,
+            engine: self.engine,
             marks,
             begin: self.begin,
             end: self.end.filter(|_| is_there).unwrap_or_default(),

@@ -12,7 +12,7 @@ use concord_wire::record::Record;
 
 use super::*;
 
-const IDENTITY: Identity = Identity { storage: 0x5707_a6e1, node: 3 };
+const IDENTITY: Identity = Identity { storage: 0x5707_a6e1, node: 3, engine: None };
 /// What a disk writes at once.
 const SECTOR: usize = 512;
 
@@ -537,4 +537,46 @@ fn an_origin_stands_where_the_log_ends_or_it_is_damage() {
             (_, other) => panic!("{other:?}"),
         }
     }
+}
+
+/// Segments of a directory with that identity, one after the other.
+fn segments_of(identities: &[Identity]) -> Vec<Vec<u8>> {
+    let mut files = vec![];
+    for (number, identity) in (1..).zip(identities) {
+        let mut writer = Writer::new(*identity, number, number);
+        let mut file = vec![];
+        writer.begin_segment(&mut file);
+        files.push(file);
+    }
+    files
+}
+
+/// Each segment names the engine of the state, so that another engine does not try to read it. One
+/// of an earlier version, which names none, is of any; two engines are not one directory's.
+#[test]
+fn bug_24_6_segments_name_their_engine() {
+    let of = |engine| Identity { engine, ..IDENTITY };
+    let (memory, redis) = (Some(EngineKind::Memory), Some(EngineKind::Redis));
+    for engine in [None, memory, redis] {
+        let file = &segments_of(&[of(engine)])[0];
+        assert_eq!(identity(IDENTITY.storage, 1, file), Some(of(engine)));
+        assert_eq!(identity(IDENTITY.storage, 2, file), None, "of another segment");
+        assert_eq!(identity(7, 1, file), None, "of another directory");
+        let mut damaged = file.clone();
+        damaged[HEADER_BYTES] ^= 1;
+        assert_eq!(identity(IDENTITY.storage, 1, &damaged), None);
+    }
+    let found = |engines: &[Option<EngineKind>]| {
+        let identities: Vec<Identity> = engines.iter().map(|engine| of(*engine)).collect();
+        let mut recovery = Recovery::new(IDENTITY.storage);
+        for (number, file) in (1..).zip(segments_of(&identities)) {
+            recovery.segment(number, &file);
+        }
+        recovery.finish().map(|found| found.engine)
+    };
+    assert_eq!(found(&[None, None]), Ok(None));
+    assert_eq!(found(&[None, redis, redis]), Ok(redis));
+    assert_eq!(found(&[redis, None]), Ok(redis));
+    let damage = found(&[redis, memory]).unwrap_err();
+    assert_eq!((damage.segment, damage.what), (2, What::Stranger));
 }

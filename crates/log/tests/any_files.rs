@@ -21,7 +21,7 @@ use concord_wire::record::Record;
 const INPUTS: u64 = 100_000;
 /// Inputs that are made of one log.
 const INPUTS_OF_ONE: u64 = 200;
-const IDENTITY: Identity = Identity { storage: 0x5707_a6e1, node: 3 };
+const IDENTITY: Identity = Identity { storage: 0x5707_a6e1, node: 3, engine: None };
 
 type Files = BTreeMap<u64, Vec<u8>>;
 
@@ -337,7 +337,7 @@ fn whatever_became_of_the_files_nothing_is_lost_in_silence() {
         let rng = &mut Rng::new(seed);
         let mut log = Original::new(rng, IDENTITY, false);
         log.note_found();
-        let other = Original::new(rng, Identity { storage: 8, node: 2 }, false).files;
+        let other = Original::new(rng, Identity { storage: 8, node: 2, engine: None }, false).files;
         assert!(log.judge(&log.files));
         for _ in 0..INPUTS_OF_ONE {
             let mut files = log.files.clone();

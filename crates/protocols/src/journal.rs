@@ -702,7 +702,7 @@ mod tests {
 
     /// The names and numbers of the parts of a batch.
     fn parts(mut batch: Batch) -> Vec<(u64, u64)> {
-        let mut writer = Writer::new(Identity { storage: STORAGE, node: 1 }, 1, 1);
+        let mut writer = Writer::new(Identity { storage: STORAGE, node: 1, engine: None }, 1, 1);
         let mut file = Vec::new();
         writer.begin_segment(&mut file);
         writer.seal(batch.bytes());

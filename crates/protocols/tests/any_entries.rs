@@ -159,7 +159,7 @@ fn snapshot(log: &[Own]) -> Vec<Own> {
     let mut packet = vec![];
     Membership::Configure(config.into()).emit(&mut packet);
     replica.handle(at(1_001), ME.addr, &mut packet, &mut vec![]);
-    let mut writer = Writer::new(Identity { storage, node: ME.node }, 1, 1);
+    let mut writer = Writer::new(Identity { storage, node: ME.node, engine: None }, 1, 1);
     let (mut file, mut snapshot) = (Vec::new(), Vec::new());
     writer.begin_segment(&mut file);
     for ms in 1_001..1_040 {

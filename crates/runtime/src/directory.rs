@@ -10,16 +10,23 @@ use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use concord_log::{Begin, Damage, Entry, Found, Identity, Recovery, Writer, entries};
+use concord_log::{
+    Begin, Damage, EngineKind, Entry, Found, Identity, Recovery, Writer, entries, identity,
+};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::disk::RESERVE;
 use crate::error::{Context, Error};
+use crate::manifest;
+use crate::origin::NOBODY;
 
 const LOCK: &str = "lock";
 const EXTENSION: &str = "log";
 /// Where a file system keeps what it finds: its root may be a data directory.
 const LOST_AND_FOUND: &str = "lost+found";
+
+/// More than a segment's first frame has.
+const FIRST_FRAME_BYTES: u64 = 256;
 
 /// A directory that was looked through, locked by this process for as long as it lives.
 #[derive(Debug)]
@@ -31,6 +38,8 @@ pub struct Directory {
     /// The segments that are there, in the order of their numbers.
     segments: Vec<u64>,
     bytes: u64,
+    /// Whose state is written from now on.
+    engine: Option<EngineKind>,
 }
 
 /// A directory that cannot be gone on with.
@@ -109,6 +118,35 @@ fn parse_name(name: &str) -> Option<(u64, u64)> {
     let is_number = storage.len() == 16 && segment.bytes().all(|b| b.is_ascii_digit());
     let storage = u64::from_str_radix(storage, 16).ok().filter(|_| is_number)?;
     Some((storage, segment.parse().ok()?))
+}
+
+/// Whether a file of that name is a segment.
+pub(crate) fn is_segment(name: &str) -> bool {
+    parse_name(name).is_some()
+}
+
+/// Whose data a directory has, as the first frame of its newest segment that has one says; `None`
+/// if there is no segment of a log. No more than that is read, and nothing is locked.
+///
+/// # Errors
+/// The system's, and where there are segments of two directories.
+pub fn whose(path: &Path) -> Result<Option<Identity>, Error> {
+    use std::io::Read as _;
+    if !path.is_dir() {
+        return Ok(None);
+    }
+    let Some((storage, segments)) = list(path)? else { return Ok(None) };
+    for segment in segments.into_iter().rev() {
+        let file = segment_path(path, storage, segment);
+        let mut bytes = Vec::new();
+        let read =
+            File::open(&file).and_then(|f| f.take(FIRST_FRAME_BYTES).read_to_end(&mut bytes));
+        read.cannot(format!("read {}", file.display()))?;
+        if let Some(identity) = identity(storage, segment, &bytes) {
+            return Ok(Some(identity));
+        }
+    }
+    Ok(None)
 }
 
 /// Where a segment is.
@@ -198,8 +236,9 @@ impl Directory {
                 path.display()
             ))));
         }
+        let (path_buf, engine) = (path.to_path_buf(), found.engine);
         let mut directory =
-            Directory { path: path.to_path_buf(), lock, storage, found, segments, bytes };
+            Directory { path: path_buf, lock, storage, found, segments, bytes, engine };
         directory.cut().cannot(format!("cut what is incomplete in {}", path.display()))?;
         Ok(directory)
     }
@@ -226,6 +265,24 @@ impl Directory {
         let error = Error::new(format!("{error}; all of it is in {} now", aside.display()));
         let directory = Directory::open(path, node, storage)?;
         Ok((directory, Some(error)))
+    }
+
+    /// From now on the state is this engine's.
+    ///
+    /// # Errors
+    /// If what is there is another engine's: it could not read it. Nothing was written then.
+    pub fn take_over(&mut self, engine: EngineKind) -> Result<(), Error> {
+        if let Some(kept) = self.found.engine.filter(|kept| *kept != engine) {
+            return Err(Error::new(format!(
+                "{}: kept with the {} engine, and the {} engine cannot go on from that: give this replica another \
+                 data_dir, or the engine of before",
+                self.path.display(),
+                kept.name(),
+                engine.name()
+            )));
+        }
+        self.engine = Some(engine);
+        Ok(())
     }
 
     /// What can be trusted.
@@ -291,7 +348,7 @@ impl Directory {
 
     /// What goes on writing: the path, the lock, a writer, and the segments that are there.
     pub(crate) fn into_writer(self, node: u16) -> (PathBuf, File, Writer, Vec<u64>) {
-        let identity = Identity { storage: self.storage, node };
+        let identity = Identity { storage: self.storage, node, engine: self.engine };
         let writer = Writer::new(identity, self.found.next_segment, self.found.next_group);
         (self.path, self.lock, writer, self.segments)
     }
@@ -329,9 +386,24 @@ pub fn inspect(path: &Path) -> Result<String, Error> {
         return Err(Error::new(format!("{} holds no segments of a log", path.display())));
     };
     let (found, total) = look(path, storage, &segments)?;
+    // A backup is complete, or not one.
+    let is_backup = found.node == Some(NOBODY) || manifest::is_there(path);
+    let verified = is_backup.then(|| manifest::verify(path)).transpose()?;
     let mut text = String::new();
     let node = found.node.map_or("none".to_string(), |node| node.to_string());
-    let _ = writeln!(text, "directory {storage:016x} of replica {node}");
+    let _ = match verified {
+        Some(v) => {
+            writeln!(
+                text,
+                "directory {storage:016x}, a backup: as its MANIFEST says, {} files",
+                v.files
+            )
+        }
+        None => writeln!(text, "directory {storage:016x} of replica {node}"),
+    };
+    if let Some(engine) = found.engine {
+        let _ = writeln!(text, "state of the {} engine", engine.name());
+    }
     let (first, last) = (segments.first().unwrap_or(&0), segments.last().unwrap_or(&0));
     let _ = writeln!(text, "segments {first} to {last}, {total} bytes");
     let begins = match found.begin {

@@ -16,6 +16,7 @@ pub mod falcon;
 pub mod http;
 pub mod key_file;
 pub mod logging;
+pub mod manifest;
 pub mod origin;
 pub mod poller;
 mod process;

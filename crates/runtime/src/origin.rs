@@ -9,12 +9,15 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use concord_log::{Batch, Begin, Entry, Found, Identity, Marks, Origin, Writer, entries};
+use concord_log::{
+    Batch, Begin, EngineKind, Entry, Found, Identity, Marks, Origin, Writer, entries,
+};
 use concord_wire::control::LogEnd;
 use concord_wire::record::Record;
 
 use crate::directory::{list, look_at, segment_path, sync};
 use crate::error::{Context, Error};
+use crate::manifest;
 
 /// A group of frames is written when it has so many bytes.
 const GROUP_BYTES: usize = 4 << 20;
@@ -22,7 +25,7 @@ const GROUP_BYTES: usize = 4 << 20;
 /// some seconds to write another snapshot.
 const TRIES: u32 = 5;
 /// The node whose data a backup is: none.
-const NOBODY: u16 = 0;
+pub(crate) const NOBODY: u16 = 0;
 
 /// A number for an origin.
 ///
@@ -203,7 +206,8 @@ impl State {
     fn write_into(&self, path: &Path, node: Option<u16>, id: u64) -> Result<Origin, Error> {
         let counts = self.records()?;
         let storage = new_id()?;
-        let mut copy = Copy::begin(path, Identity { storage, node: node.unwrap_or(NOBODY) })?;
+        let (engine, own) = (self.found.engine, node.unwrap_or(NOBODY));
+        let mut copy = Copy::begin(path, Identity { storage, node: own, engine })?;
         let snapshot = match self.found.begin {
             Begin::At { snapshot, .. } => snapshot,
             Begin::Start | Begin::Nothing => 0,
@@ -237,6 +241,9 @@ impl State {
         copy.batch.marks(&Marks::default());
         copy.write_if(0)?;
         copy.end()?;
+        if node.is_none() {
+            manifest::write(path, &origin, engine)?;
+        }
         Ok(origin)
     }
 
@@ -267,6 +274,12 @@ impl State {
                 "{path} is not a backup; `concord backup` makes one of a running rack"
             ))
         })
+    }
+
+    /// The engine of the state, if it is known.
+    #[must_use]
+    pub fn engine(&self) -> Option<EngineKind> {
+        self.found.engine
     }
 
     /// Where its log ends.

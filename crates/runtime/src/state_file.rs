@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use concord_control::{GroupState, State};
 use concord_core::Guards;
 use concord_core::hash::hash64;
+use concord_wire::GroupId;
 use concord_wire::control::Config;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -81,6 +82,31 @@ impl StateFile {
         let bytes = encode(state).cannot("encode the controller's state")?;
         replace(&self.path, &bytes).cannot(format!("write {}", self.path.display()))
     }
+}
+
+/// The state that a file holds, which is not locked; `None` if there is none.
+///
+/// # Errors
+/// If it is damaged, or the system refuses.
+pub fn look(path: &Path) -> Result<Option<State>, Error> {
+    read(path)
+}
+
+/// Takes groups out of a state, whose data is gone with the processes that had it: they are founded
+/// anew. Switch ids go on above those that were used.
+///
+/// # Errors
+/// If a controller holds the file, or as [`StateFile::write`].
+pub fn forget(path: &Path, groups: &[GroupId]) -> Result<(), Error> {
+    let is_there = look(path)?;
+    let is_meant = |group: &GroupState| groups.contains(&group.config.group);
+    if !is_there.is_some_and(|state| state.groups.iter().any(is_meant)) {
+        return Ok(());
+    }
+    let (mut file, Some(mut state)) = StateFile::open(path)? else { return Ok(()) };
+    state.groups.retain(|group| !is_meant(group));
+    state.version += 1;
+    file.write(&state)
 }
 
 /// The stored state; `None` if there is none yet.

@@ -24,7 +24,7 @@ pub struct Disk {
 
 impl Disk {
     pub fn new(node: u16) -> Disk {
-        let identity = Identity { storage: 900 + u64::from(node), node };
+        let identity = Identity { storage: 900 + u64::from(node), node, engine: None };
         let (segments, writer) = (BTreeMap::new(), Writer::new(identity, 1, 1));
         Disk { identity, segments, writer, under_way: None, snapshot: None }
     }

@@ -43,6 +43,8 @@ struct Logged {
     configs: BTreeMap<GroupId, Config>,
     problem: Option<String>,
     has_recovered: bool,
+    /// Replicas that asked to join a group that takes nobody.
+    outsiders: Vec<(GroupId, u16)>,
 }
 
 /// Runs a controller until it is told to end.
@@ -114,6 +116,32 @@ fn nodes(members: &[Member]) -> String {
 }
 
 impl ControllerRole {
+    /// Replicas that no group will have: where a majority decides, it keeps those that it began
+    /// with.
+    fn log_outsiders(&mut self, now: Now) {
+        for GroupState { config, .. } in &self.controller.state().groups {
+            if !config.kind.is_quorum() {
+                continue;
+            }
+            let is_member = |node: u16| config.members.iter().any(|m| m.node == node);
+            for (member, ..) in self.controller.nodes(config.group, now) {
+                let outsider = (config.group, member.node);
+                if is_member(member.node) || self.logged.outsiders.contains(&outsider) {
+                    continue;
+                }
+                self.logged.outsiders.push(outsider);
+                let (group, replica, members) =
+                    (config.group.0, member.node, nodes(&config.members));
+                warn!(
+                    group,
+                    replica,
+                    members,
+                    "replica stays outside: under VR, NOPaxos and Raft a group keeps the replicas that it began with"
+                );
+            }
+        }
+    }
+
     /// Its problem, and of which group of several.
     fn problem(&self) -> Option<String> {
         let problem = self.controller.problem()?.to_string();
@@ -146,6 +174,7 @@ impl Role for ControllerRole {
                 self.logged.configs.insert(new.group, new.clone());
             }
         }
+        self.log_outsiders(now);
         let epoch = first(&self.controller).map_or(0, |c| c.epoch);
         if !self.logged.has_recovered {
             for recovered in self.controller.recovered() {

@@ -8,6 +8,7 @@ use concord_core::{Duration, Instant, MS, Now};
 use concord_engine::memory::Memory;
 use concord_engine::{Engine, RedisEngine, Shimmed};
 use concord_log::Batch;
+use concord_log::EngineKind;
 pub use concord_protocols::{HEARTBEAT_NS, SlowReads};
 use concord_protocols::{Limits, Node, Phase, ReplicaConfig, Retired};
 use concord_wire::control::{Member, Protocol};
@@ -78,6 +79,16 @@ pub enum EngineSetup {
         /// Its directory: socket and log.
         directory: PathBuf,
     },
+}
+
+impl EngineSetup {
+    /// As a data directory names it.
+    fn kind(&self) -> EngineKind {
+        match self {
+            EngineSetup::Memory => EngineKind::Memory,
+            EngineSetup::Redis { .. } => EngineKind::Redis,
+        }
+    }
 }
 
 /// What feeds an engine that is not in this process.
@@ -194,16 +205,44 @@ struct ReplicaRole<E, F> {
     replica_disk: Option<ReplicaDisk>,
     /// Phase, place, epoch and switch id that were logged last.
     logged: Option<(Phase, &'static str, u32, u32)>,
+    /// Since when it is in no configuration; `None` once that was logged, or was never so.
+    out_since: Option<Instant>,
+    /// A majority of its group decides, which keeps the replicas that it began with.
+    is_quorum: bool,
     is_stopping: bool,
     /// Where it listens, and when to look next at how much waits there: `None` if nobody asks for
     /// that.
     queue: Option<(Addr, Instant)>,
 }
 
+/// How long a replica waits for a configuration before it says why there may be none.
+const OUTSIDE_NS: Duration = 5_000 * MS;
 /// Time from one look at the own queue to the next: a leader weighs them once a second.
 const QUEUE_LOOK_NS: Duration = 20 * MS;
 
 impl<E: Engine, F> ReplicaRole<E, F> {
+    /// Why no configuration names it, once it has waited for one.
+    fn log_outside(&mut self, now: Instant, phase: Phase) {
+        let Some(since) = self.out_since else { return };
+        if phase != Phase::Out {
+            self.out_since = None;
+        } else if since == Instant::NEVER {
+            self.out_since = Some(now);
+        } else if now.since(since) >= OUTSIDE_NS {
+            self.out_since = None;
+            match self.is_quorum {
+                true => warn!(
+                    "no configuration names this replica: the group waits for others (see `concord status`), or serves \
+                     without it, since under VR, NOPaxos and Raft it keeps the replicas that it began with"
+                ),
+                false => warn!(
+                    "no configuration names this replica: the controller is not reached, or waits for others (see \
+                     `concord status`)"
+                ),
+            }
+        }
+    }
+
     fn engine_ready(&mut self, out: &mut Outbox) {
         let (replica, mut sink) = self.replica.input(out);
         replica.engine_ready(clock::now(), &mut sink);
@@ -271,7 +310,7 @@ fn begin<E: Engine, F: EngineIo<E>>(
             let replica_disk = ReplicaDisk::restore(
                 node,
                 disk,
-                (setup.protocol, setup.lease_ns),
+                (setup.protocol, setup.engine.kind(), setup.lease_ns),
                 &mut replica,
                 &mut engine_io,
             )?;
@@ -288,6 +327,8 @@ fn begin<E: Engine, F: EngineIo<E>>(
         engine_io,
         replica_disk,
         logged,
+        out_since: Some(Instant::NEVER),
+        is_quorum: setup.protocol.is_quorum(),
         is_stopping,
         queue,
     })
@@ -344,6 +385,7 @@ impl<E: Engine, F: EngineIo<E>> Role for ReplicaRole<E, F> {
             let (epoch, switch_id, executed) = (s.epoch.0, s.switch_id, s.executed.0);
             info!(epoch, phase, place, switch_id, executed, "state");
         }
+        self.log_outside(now.instant, s.phase);
     }
 
     /// One that goes alone leaves in order. Where the whole rack ends, nobody waits for anybody.

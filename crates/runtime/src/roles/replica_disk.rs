@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use concord_core::machine::Persist;
 use concord_core::{Machine as _, SEC};
 use concord_engine::Engine;
-use concord_log::{Batch, Begin, Entry, Marks};
+use concord_log::{Batch, Begin, EngineKind, Entry, Marks};
 use concord_protocols::{DiskState, Node, SNAPSHOT_EVERY_BYTES};
 use concord_wire::control::{GroupKind, Protocol};
 use concord_wire::{Addr, OfGroup, Sink};
@@ -60,18 +60,18 @@ impl ReplicaDisk {
     pub(super) fn restore<E: Engine, F: EngineIo<E>>(
         node: u16,
         setup: &DiskSetup,
-        (protocol, lease_ns): (Protocol, u64),
+        (protocol, engine, lease_ns): (Protocol, EngineKind, u64),
         replica: &mut OfGroup<Node<E>>,
         engine_io: &mut F,
     ) -> Result<ReplicaDisk, Error> {
         let (path, began) = (&setup.directory, Instant::now());
-        let (directory, aside) = Directory::open_or_set_aside(path, node, unique()?)?;
+        let (mut directory, aside) = Directory::open_or_set_aside(path, node, unique()?)?;
         if let Some(error) = aside {
             error!(%error, "the data directory is damaged: this replica begins without data");
         }
         let found = directory.found().clone();
         if let Some(GroupKind::Replicas(kept)) = found.marks.config.as_ref().map(|c| c.kind)
-            && !protocol.goes_on_from(kept)
+            && kept != protocol
         {
             return Err(Error::new(format!(
                 "{}: kept under {kept:?}, and {protocol:?} cannot go on from that: give this replica another \
@@ -79,6 +79,7 @@ impl ReplicaDisk {
                 path.display()
             )));
         }
+        directory.take_over(engine)?;
         let refuse = |_| Error::new(format!("{}: not of this protocol or engine", path.display()));
         directory.each_entry(|entry: Entry<'_>| {
             if let Entry::Origin(_) = entry {

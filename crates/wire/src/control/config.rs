@@ -53,14 +53,6 @@ impl Protocol {
     pub const fn is_sequenced(self) -> bool {
         matches!(self, Protocol::NoPaxos)
     }
-
-    /// Whether it can go on with what replicas kept on disk under protocol `before`. Chain,
-    /// primary-backup and CRAQ have one log; in VR, NOPaxos and Raft a record counts by the view,
-    /// or term, that it is of.
-    #[must_use]
-    pub fn goes_on_from(self, before: Protocol) -> bool {
-        self == before || !(self.is_quorum() || before.is_quorum())
-    }
 }
 
 /// What the members of a group are. A byte on the wire: below 16 replicas, and how they replicate.

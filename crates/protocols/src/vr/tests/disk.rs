@@ -22,7 +22,7 @@ struct Disk {
 
 impl Disk {
     fn new(node: u16) -> Disk {
-        let writer = Writer::new(Identity { storage: STORAGE, node }, 1, 1);
+        let writer = Writer::new(Identity { storage: STORAGE, node, engine: None }, 1, 1);
         Disk { node, segment: 0, files: BTreeMap::new(), writer, acks_early: false }
     }
 
@@ -42,7 +42,7 @@ impl Disk {
                 node.restore(now, &entry).unwrap();
             }
         }
-        let identity = Identity { storage: STORAGE, node: self.node };
+        let identity = Identity { storage: STORAGE, node: self.node, engine: None };
         self.writer = Writer::new(identity, found.next_segment, found.next_group);
         self.segment = found.next_segment;
         let mut bytes = vec![];

@@ -104,7 +104,7 @@ impl ReplicaDisk {
             node,
             storage,
             files: BTreeMap::new(),
-            writer: Writer::new(Identity { storage, node }, 1, 1),
+            writer: Writer::new(Identity { storage, node, engine: None }, 1, 1),
             under_way: None,
             number: 0,
             snapshot: None,
@@ -237,7 +237,7 @@ impl ReplicaDisk {
                 file.truncate(cut.offset as usize);
             }
         }
-        let identity = Identity { storage: self.storage, node: self.node };
+        let identity = Identity { storage: self.storage, node: self.node, engine: None };
         self.writer = Writer::new(identity, found.next_segment, found.next_group);
         self.snapshot = None;
         Ok(found)
