@@ -319,6 +319,7 @@ Examples:
   concord backup backups/monday
   concord backup --config rack.toml --group sessions backups/sessions
   concord backup --data-dir data/replica-2 backups/rest      of a replica that is down
+  concord backup --verify backups/monday                     ends with 1 if anything of it is missing or damaged
 
 It has all that was acknowledged before it was started, as of one position of the log. Run it where a member
 of the group keeps its data. docs/operate/operations.md has more.")]
@@ -332,6 +333,9 @@ pub struct BackupArgs {
     /// One replica's directory, whatever the rack is like: what that one has, and no more
     #[arg(long, value_name = "DIR", conflicts_with = "group")]
     pub data_dir: Option<PathBuf>,
+    /// Verify a backup that is there: all of its files, by length and SHA-256, and its log
+    #[arg(long, conflicts_with_all = ["group", "data_dir"])]
+    pub verify: bool,
     /// The directory to write; it must not be there yet
     #[arg(value_name = "BACKUP")]
     pub target: PathBuf,
@@ -525,6 +529,7 @@ impl VotersArgs {
 #[command(after_help = "\
 Examples:
   concord explain GET user:1
+  concord explain --user ann --password secret GET user:1
   concord explain 7.42            task 42 of job 7: its ticket, its worker, its attempts and why")]
 pub struct ExplainArgs {
     /// The rack file, for the gateway's address and password
@@ -533,6 +538,13 @@ pub struct ExplainArgs {
     /// The gateway to ask, instead of the rack file's first
     #[arg(long, value_name = "ADDR:PORT")]
     pub gateway: Option<SocketAddr>,
+    /// The user to ask as, instead of `default`; with --password
+    #[arg(long, value_name = "NAME", requires = "password")]
+    pub user: Option<String>,
+    /// The password, instead of the rack file's `requirepass`: other users of this machine can see
+    /// it in the list of processes
+    #[arg(long, value_name = "PASSWORD")]
+    pub password: Option<String>,
     /// The command, which is executed; or a task, as JOB.TASK
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<String>,

@@ -84,14 +84,31 @@ impl Redis {
     /// # Errors
     /// The system's, or the gateway's refusal.
     pub fn connect(addr: SocketAddr, password: &str, timeout: Duration) -> io::Result<Redis> {
+        Redis::connect_as(addr, None, password, timeout)
+    }
+
+    /// The same as a user of that name; without one as `default`.
+    ///
+    /// # Errors
+    /// As [`Redis::connect`].
+    pub fn connect_as(
+        addr: SocketAddr,
+        user: Option<&str>,
+        password: &str,
+        timeout: Duration,
+    ) -> io::Result<Redis> {
         let stream = TcpStream::connect_timeout(&addr, timeout)?;
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         let mut redis = Redis { stream: BufReader::new(stream) };
-        if !password.is_empty()
-            && let Reply::Error(why) = redis.call(&[b"AUTH", password.as_bytes()])?
-        {
-            return Err(io::Error::other(why));
+        let mut auth: Vec<&[u8]> = vec![b"AUTH"];
+        auth.extend(user.map(str::as_bytes));
+        auth.push(password.as_bytes());
+        if !password.is_empty() || user.is_some() {
+            let reply = redis.call(&auth)?;
+            if let Reply::Error(why) = reply {
+                return Err(io::Error::other(why));
+            }
         }
         Ok(redis)
     }

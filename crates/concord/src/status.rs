@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::{StatusArgs, WaitArgs};
 use crate::net::http_get;
-use crate::rack::{Group, Rack, STORE};
-use crate::systems;
+use crate::rack::{Group, Kind, Rack, STORE};
+use crate::systems::{self, store};
 
 const ASK_TIMEOUT: Duration = Duration::from_millis(1_500);
 const WAIT_INTERVAL: Duration = Duration::from_millis(50);
@@ -127,6 +127,9 @@ pub fn wait(args: &WaitArgs) -> Result<(), Error> {
             report["wrong"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         if wrong.is_empty() {
             return Ok(());
+        }
+        if let Some(line) = wrong.iter().find(|line| line.contains(KEEPS)) {
+            return Err(Error::new(format!("not well: {line}")));
         }
         if started.elapsed() >= Duration::from_secs(args.timeout_s) {
             let seconds = args.timeout_s;
@@ -348,9 +351,37 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
         let workers = group.workers.iter().map(|w| w.node).filter(outside);
         let replicas = replicas.map(|node| group.member_name("replica", node));
         let names = replicas.chain(workers.map(|node| group.member_name("worker", node)));
-        wrong.extend(names.map(|name| format!("{name} is not a member")));
+        let fixed = keeps_its_members(group, members);
+        wrong.extend(names.map(|name| match &fixed {
+            Some(fixed) => format!("{name} is not a member, and will not be one: {fixed}"),
+            None => format!("{name} is not a member"),
+        }));
+        wrong.extend(not_in_file(group, members));
     }
     wrong
+}
+
+/// What does not change by waiting.
+const KEEPS: &str = "group keeps the replicas that it began with";
+
+/// Why no replica joins, where none does: the group has begun, and a majority of it decides.
+fn keeps_its_members(group: &Group<'_>, members: &[Value]) -> Option<String> {
+    let is_fixed = group.kind == Kind::Replicas && group.protocol.has_leader();
+    let numbers: Vec<String> = members.iter().map(Value::to_string).collect();
+    let (protocol, numbers) = (group.protocol.name(), numbers.join(" "));
+    (is_fixed && !members.is_empty()).then(|| {
+        format!("a {protocol} {KEEPS} ({numbers}); a group with others begins with a backup")
+    })
+}
+
+/// Members of which the rack file does not know.
+fn not_in_file(group: &Group<'_>, members: &[Value]) -> Vec<String> {
+    if group.kind != Kind::Replicas {
+        return Vec::new();
+    }
+    let nodes = members.iter().filter_map(|node| u16::try_from(node.as_u64()?).ok());
+    let is_missing = |node: &u16| !group.replicas.iter().any(|replica| replica.node == *node);
+    nodes.filter(is_missing).filter_map(|node| store::missing_in_file(group, node)).collect()
 }
 
 /// The median and the 99th percentile of what was counted between two looks, in ms, for each

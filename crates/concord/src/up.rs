@@ -9,14 +9,14 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use concord_runtime::{Context, Error};
+use concord_runtime::{Context, Error, state_file};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::UpArgs;
 use crate::net::http_get;
 use crate::rack::Rack;
-use crate::systems;
+use crate::systems::{self, Earlier};
 use children::Children;
 
 /// Longest time until a rack serves.
@@ -40,9 +40,8 @@ pub fn run(args: &UpArgs) -> Result<(), Error> {
     let _lock = lock(&args.run_dir)?;
     let file = args.run_dir.join("rack.toml");
     let before = Rack::read(&file).ok().filter(|_| file.exists());
-    if let Some(before) = &before {
-        systems::all().try_for_each(|system| system.follow(before, &rack))?;
-    }
+    let earlier = Earlier { run_dir: &args.run_dir, rack: before.as_ref() };
+    let is_fresh = begins_without_data(&earlier, &rack)?;
     for system in systems::all() {
         let notes = system.prepare(before.as_ref(), &rack)?;
         notes.iter().for_each(|line| println!("{line}"));
@@ -53,7 +52,7 @@ pub fn run(args: &UpArgs) -> Result<(), Error> {
     let mut signals = Signals::new(ends).cannot("handle signals")?;
     drop(ports);
     let started = Instant::now();
-    let mut children = Children::start(&rack, &file, args)?;
+    let mut children = Children::start(&rack, &file, args, is_fresh)?;
     children.write_pids()?;
     print_rack(&rack, &children, &file);
     if !wait_until_ready(&rack, &mut children, &mut signals)? {
@@ -62,6 +61,24 @@ pub fn run(args: &UpArgs) -> Result<(), Error> {
     }
     print_ready(&rack, &file, started.elapsed());
     supervise(&mut children, &mut signals, args.restart_gateways, &rack)
+}
+
+/// Whether the rack begins anew, since nothing outlived the one before: then its controller does,
+/// too. Groups whose data is gone begin anew beside others that go on.
+fn begins_without_data(earlier: &Earlier<'_>, rack: &Rack) -> Result<bool, Error> {
+    let mut has_data = false;
+    for system in systems::all() {
+        has_data |= system.has_data(earlier, rack)?;
+    }
+    let kept_nothing = |rack: &Rack| Ok::<bool, Error>(!children::keeps_data(rack)?);
+    let before = earlier.rack.map(kept_nothing).transpose()?;
+    if kept_nothing(rack)? || (!has_data && before == Some(true)) {
+        return Ok(true);
+    }
+    for system in systems::all() {
+        state_file::forget(&rack.controller()?.state, &system.gone(earlier, rack)?)?;
+    }
+    Ok(false)
 }
 
 /// One rack in a run directory: the file, the logs and the controller's state are there.

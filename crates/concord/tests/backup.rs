@@ -5,6 +5,7 @@
 mod common;
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -286,13 +287,6 @@ fn what_cannot_be_backed_up_or_restored_is_said_in_a_line() {
     assert!(line.contains("is not a backup"), "{line}");
     let line = refused(&["restore", &path("none"), "--run-dir", &path("c")]);
     assert!(line.contains("none"), "{line}");
-    // What is damaged is not restored.
-    let segment = std::fs::read_dir(place.join("a")).unwrap().next().unwrap().unwrap().path();
-    let mut bytes = std::fs::read(&segment).unwrap();
-    bytes[60] ^= 1;
-    std::fs::write(&segment, bytes).unwrap();
-    let line = refused(&["restore", &path("a"), "--run-dir", &path("c")]);
-    assert!(line.contains("damaged at offset"), "{line}");
     // One that is restored alone into a rack that goes on is left alone.
     assert!(backup(&path("d")));
     let own = concord(&["restore", &path("d"), "--node", "4", "--data-dir", &path("replica-4")]);
@@ -303,4 +297,118 @@ fn what_cannot_be_backed_up_or_restored_is_said_in_a_line() {
     let rack = Rack::start("backup-none", &["--durability", "none"]);
     let line = refused(&["backup", "--config", &rack.file(), &path("e")]);
     assert!(line.contains("nothing is on disk"), "{line}");
+}
+
+/// The segments of a backup, in their order.
+fn segments(backup: &Path) -> Vec<PathBuf> {
+    let names = std::fs::read_dir(backup).unwrap().map(|entry| entry.unwrap().path());
+    let mut own: Vec<PathBuf> =
+        names.filter(|path| path.extension().is_some_and(|e| e == "log")).collect();
+    own.sort();
+    own
+}
+
+/// A backup of two segments, of which something is lost or changed: whatever looks at it says so,
+/// with a status that is not 0.
+#[test]
+fn bug_24_6_a_backup_that_is_not_complete_is_refused() {
+    let rack = Rack::start("backup-verify", &["--durability", "fsync"]);
+    let mut client = rack.client();
+    let value = "v".repeat(1_000_000);
+    // More than a segment takes.
+    for n in 0..70 {
+        assert_eq!(client.say(&format!("SET key:{n} {value}")), "+OK");
+    }
+    let place = directory("backup-verify-backups");
+    let backup = place.join("monday");
+    let target = backup.display().to_string();
+    assert!(concord(&["backup", "--config", &rack.file(), &target]).status.success());
+    let whole = segments(&backup);
+    assert!(whole.len() > 1, "{whole:?}");
+    let verify: [&[&str]; 2] = [&["backup", "--verify", &target], &["log", "inspect", &target]];
+    for words in verify {
+        let done = concord(words);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+    let text = String::from_utf8(concord(verify[0]).stdout).unwrap();
+    assert!(text.contains("is complete: 2 files") && text.contains("memory engine"), "{text}");
+    // sha256sum knows the list.
+    if let Ok(sum) = std::process::Command::new("sha256sum")
+        .args(["--strict", "-c", "MANIFEST"])
+        .current_dir(&backup)
+        .output()
+    {
+        assert!(sum.status.success(), "{}", String::from_utf8_lossy(&sum.stderr));
+    }
+    let last = whole.last().unwrap();
+    let bytes = std::fs::read(last).unwrap();
+    let end = bytes.len();
+    let flip = |at: usize| {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 1;
+        Some(bytes)
+    };
+    let manifest = backup.join("MANIFEST");
+    let list = std::fs::read(&manifest).unwrap();
+    let changes = [
+        (last, None, "is missing"),
+        (last, Some(bytes[..end - 8].to_vec()), "bytes, and the MANIFEST says"),
+        (last, Some(bytes[..end / 2].to_vec()), "bytes, and the MANIFEST says"),
+        (last, Some(Vec::new()), "bytes, and the MANIFEST says"),
+        (last, flip(end - 12), "is damaged: its SHA-256"),
+        (last, flip(end / 2), "is damaged: its SHA-256"),
+        (last, flip(60), "is damaged: its SHA-256"),
+        (&manifest, Some(list[..list.len() - 30].to_vec()), "is damaged, or of another version"),
+    ];
+    let run = place.join("restored").display().to_string();
+    for (file, changed, words) in changes {
+        let before = std::fs::read(file).unwrap();
+        match changed {
+            Some(changed) => std::fs::write(file, changed).unwrap(),
+            None => std::fs::remove_file(file).unwrap(),
+        }
+        let restore: &[&str] = &["restore", &target, "--run-dir", &run];
+        for command in [verify[0], verify[1], restore] {
+            let line = refused(command);
+            assert!(line.contains(words) || line.contains("damaged at offset"), "{line}");
+        }
+        assert!(!Path::new(&run).exists(), "something was restored");
+        std::fs::write(file, before).unwrap();
+    }
+    // Without its list it is no backup that could be verified.
+    std::fs::rename(&manifest, place.join("MANIFEST")).unwrap();
+    assert!(refused(verify[0]).contains("has no MANIFEST"));
+    std::fs::remove_file(last).unwrap();
+    assert!(refused(&["restore", &target, "--run-dir", &run]).contains("is not a backup"));
+}
+
+/// One engine cannot read what another one wrote: said before anything is written.
+#[test]
+fn bug_24_6_a_backup_goes_to_its_own_engine_only() {
+    let rack = Rack::start("backup-engine", &["--durability", "fsync"]);
+    assert_eq!(rack.client().say("SET k v"), "+OK");
+    let place = directory("backup-engine-backups");
+    let target = place.join("monday").display().to_string();
+    assert!(concord(&["backup", "--config", &rack.file(), &target]).status.success());
+    let config = place.join("rack.toml");
+    let state = place.join("state").display().to_string();
+    let text = std::fs::read_to_string(rack.file()).unwrap();
+    let text = text.replace("engine = \"memory\"", "engine = \"redis\"");
+    let text = text.replace(&rack.run.join("controller.state").display().to_string(), &state);
+    let data = place.join("data").display().to_string();
+    let text = text.replace(&rack.run.join("data").display().to_string(), &data);
+    std::fs::write(&config, text).unwrap();
+    let config = config.display().to_string();
+    let line = refused(&["restore", &target, "--config", &config]);
+    assert!(line.contains("is of the memory engine, which the redis engine"), "{line}");
+    assert!(!place.join("data").exists());
+    // Into a run directory: the directories say it, and `up` reads that first.
+    let run = directory("backup-engine-run");
+    let run_dir = run.display().to_string();
+    assert!(concord(&["restore", &target, "--run-dir", &run_dir]).status.success());
+    let up = ["up", "--listen", "127.0.0.1:0", "--run-dir", &run_dir];
+    let line = refused(&[&up[..], &["--engine", "redis"]].concat());
+    assert!(line.contains("was kept with the memory engine"), "{line}");
+    let rack = Rack::start_at(run, &["--durability", "fsync"]);
+    assert_eq!(rack.client().say("GET k"), "v");
 }

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 use concord_core::Guards;
 use concord_runtime::Error;
+use concord_wire::GroupId;
 use serde_json::{Map, Value};
 
 use crate::cli::UpArgs;
@@ -23,8 +24,9 @@ use crate::status::Role;
 use crate::up::children::Children;
 use crate::up::place::Ports;
 
-// Their sections of the rack file.
+// What `up` finds, and their sections of the rack file.
 pub use falcon::{OwnerPlace, Queue, WorkerPlace};
+pub use store::Earlier;
 
 /// All of them.
 const ALL: [&dyn System; 2] = [&store::Store, &falcon::Falcon];
@@ -99,13 +101,21 @@ pub trait System: Sync {
     /// One line that says which flag is at fault, or that there are no ports.
     fn place(&self, rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), Error>;
 
-    /// `up`: whether what its groups kept in this run directory as the rack `before` can be gone on
-    /// from.
+    /// `up`: whether there is data of its groups in this run directory, which `rack` goes on with.
     ///
     /// # Errors
-    /// One line that says which group's cannot.
-    fn follow(&self, _before: &Rack, _rack: &Rack) -> Result<(), Error> {
-        Ok(())
+    /// One line that says which flag does not fit what is there. Nothing was written.
+    fn has_data(&self, _earlier: &Earlier<'_>, _rack: &Rack) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    /// `up`: its groups that the controller's state may know, and whose data ended with their
+    /// processes: they are founded anew.
+    ///
+    /// # Errors
+    /// If what is there cannot be read.
+    fn gone(&self, _earlier: &Earlier<'_>, _rack: &Rack) -> Result<Vec<GroupId>, Error> {
+        Ok(Vec::new())
     }
 
     /// `up`: looks at what its groups kept, in this run directory as the rack `before`; what there

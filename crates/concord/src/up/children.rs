@@ -63,19 +63,25 @@ pub struct Children {
 }
 
 impl Children {
-    /// Starts every role of `rack`, which is written in `file`, as `args` say.
+    /// Starts every role of `rack`, which is written in `file`, as `args` say; `is_fresh`: nothing
+    /// goes on from before.
     ///
     /// # Errors
     /// If one cannot be started; those before it end.
-    pub fn start(rack: &Rack, file: &Path, args: &UpArgs) -> Result<Children, Error> {
+    pub fn start(
+        rack: &Rack,
+        file: &Path,
+        args: &UpArgs,
+        is_fresh: bool,
+    ) -> Result<Children, Error> {
         let (run_dir, flags) = (args.run_dir.clone(), args.log.flags());
         let mut children = Children { all: Vec::new(), run_dir, flags };
         let controller = rack.controller()?;
         // What replicas have in memory is gone with the rack; what they have on disk goes on.
-        let how: &[&str] = match (keeps_data(rack)?, args.recover) {
-            (false, _) => &["--fresh"],
-            (true, true) => &["--recover"],
-            (true, false) => &[],
+        let how: &[&str] = match (is_fresh, args.recover) {
+            (true, _) => &["--fresh"],
+            (false, true) => &["--recover"],
+            (false, false) => &[],
         };
         children.add("controller", None, how, file, (controller.addr, controller.http))?;
         let switch = rack.switch()?;
@@ -242,7 +248,10 @@ impl Drop for Children {
 }
 
 /// Whether any group's data outlives the rack.
-fn keeps_data(rack: &Rack) -> Result<bool, Error> {
+///
+/// # Errors
+/// If the groups do not fit together.
+pub fn keeps_data(rack: &Rack) -> Result<bool, Error> {
     let keeps = |group: &Group<'_>| systems::of(group.kind).keeps_data(group);
     Ok(rack.groups()?.iter().any(keeps))
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub mod counters;
+pub mod pages;
 pub mod units;
 
 use std::io::{BufRead, BufReader, Read, Write};

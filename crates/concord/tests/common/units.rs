@@ -172,6 +172,11 @@ impl Units {
         members.as_array().into_iter().flatten().filter_map(Value::as_u64).collect()
     }
 
+    /// What a role has logged.
+    pub fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.run.join(format!("{name}.log"))).unwrap()
+    }
+
     /// The lines of a role's log with that message.
     pub fn logged(&self, name: &str, message: &str) -> Vec<Value> {
         let log = std::fs::read_to_string(self.run.join(format!("{name}.log"))).unwrap();

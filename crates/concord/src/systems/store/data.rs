@@ -4,12 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use concord_log::EngineKind;
 use concord_runtime::directory;
+use concord_runtime::manifest;
 use concord_runtime::origin::{self, State};
 use concord_runtime::{Context, Error};
 use serde_json::Value;
 
-use super::{Durability, Protocol, ReplicaPlace};
+use super::{Durability, Engine, Protocol, ReplicaPlace};
 use crate::cli::{BackupArgs, RestoreArgs};
 use crate::net::http_get;
 use crate::rack::{Group, Kind, Rack, in_file, pick_member};
@@ -156,6 +158,15 @@ fn set_aside(path: &Path) -> Result<(), Error> {
 /// # Errors
 /// One line for a person.
 pub fn backup(args: &BackupArgs) -> Result<(), Error> {
+    if args.verify {
+        let found = manifest::verify(&args.target)?;
+        let (files, bytes, target) = (found.files, found.bytes, args.target.display());
+        let (position, engine) = (found.origin.end.position, engine_name(found.engine));
+        println!(
+            "{target} is complete: {files} files, {bytes} bytes, {engine} engine, as of record {position}."
+        );
+        return Ok(());
+    }
     if args.target.exists() {
         let target = args.target.display();
         return Err(Error::new(format!("{target} is there already: say another directory")));
@@ -173,6 +184,10 @@ pub fn backup(args: &BackupArgs) -> Result<(), Error> {
     println!("Backup{of} as of record {position}, in {target}.");
     println!("concord restore {target} --run-dir NEW makes a rack of it.");
     Ok(())
+}
+
+fn engine_name(engine: Option<EngineKind>) -> &'static str {
+    engine.map_or("unknown", EngineKind::name)
 }
 
 /// What a replica says of itself.
@@ -246,9 +261,22 @@ fn best(args: &BackupArgs) -> Result<(u16, State), Error> {
 /// # Errors
 /// One line for a person.
 pub fn restore(args: &RestoreArgs) -> Result<(), Error> {
+    // One of an earlier version has no manifest: then its log says whether it is complete.
+    if manifest::is_there(&args.backup) {
+        manifest::verify(&args.backup)?;
+    }
     let state = State::read(&args.backup)?;
     let origin = state.origin()?;
-    let dirs = targets(args)?;
+    let (dirs, engine) = targets(args)?;
+    if let (Some(kept), Some(other)) = (state.engine(), engine)
+        && Engine::from(kept) != other
+    {
+        let (backup, kept, other) = (args.backup.display(), kept.name(), other.name());
+        return Err(Error::new(format!(
+            "{backup} is of the {kept} engine, which the {other} engine of the rack file cannot read: say engine = \
+             \"{kept}\" there"
+        )));
+    }
     for (_, dir) in &dirs {
         let is_empty =
             !dir.exists() || std::fs::read_dir(dir).is_ok_and(|mut d| d.next().is_none());
@@ -269,14 +297,22 @@ pub fn restore(args: &RestoreArgs) -> Result<(), Error> {
         "Restored as of record {position}. A new rack begins with it, without the sessions of before."
     );
     if let Some(run_dir) = &args.run_dir {
-        println!("concord up --run-dir {} --replicas {}", run_dir.display(), dirs.len());
+        let engine = match state.engine() {
+            Some(EngineKind::Redis) => " --engine redis",
+            Some(EngineKind::Memory) | None => "",
+        };
+        println!("concord up --run-dir {} --replicas {}{engine}", run_dir.display(), dirs.len());
     }
     Ok(())
 }
 
-/// Which replicas' directories are to be made, and that no controller goes on with another rack
-/// there.
-fn targets(args: &RestoreArgs) -> Result<Vec<(u16, PathBuf)>, Error> {
+/// Replicas, and where each keeps its data.
+type Targets = Vec<(u16, PathBuf)>;
+
+/// Which replicas' directories are to be made, and with which engine if that is known; and that no
+/// controller goes on with another rack there.
+fn targets(args: &RestoreArgs) -> Result<(Targets, Option<Engine>), Error> {
+    let mut engine = None;
     let (dirs, state) = match (&args.run_dir, &args.config, &args.data_dir) {
         (Some(run_dir), None, None) => {
             let dir = |node| (node, run_dir.join("data").join(format!("replica-{node}")));
@@ -299,9 +335,10 @@ fn targets(args: &RestoreArgs) -> Result<Vec<(u16, PathBuf)>, Error> {
                     return Err(Error::new("which group? Say --group with its name"));
                 }
             };
+            engine = Some(group.engine);
             let wanted = |r: &&ReplicaPlace| args.node.is_none_or(|node| node == r.node);
             let own = group.replicas.iter().filter(wanted);
-            let dirs: Vec<(u16, PathBuf)> = own.map(|r| (r.node, data_dir(group, r))).collect();
+            let dirs: Targets = own.map(|r| (r.node, data_dir(group, r))).collect();
             if dirs.is_empty() {
                 return Err(Error::new(format!("{}: there is no such replica", config.display())));
             }
@@ -322,6 +359,6 @@ fn targets(args: &RestoreArgs) -> Result<Vec<(u16, PathBuf)>, Error> {
             "a rack was there already: {} is its state; a backup is restored for a new one",
             state.display()
         ))),
-        _ => Ok(dirs),
+        _ => Ok((dirs, engine)),
     }
 }

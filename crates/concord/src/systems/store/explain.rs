@@ -23,7 +23,8 @@ pub fn explain(args: &ExplainArgs) -> Result<(), Error> {
     let gateway = args.gateway.or(rack.gateway.first().map(super::GatewayPlace::reached));
     let gateway = gateway
         .ok_or_else(|| Error::new(format!("{}: there is no [[gateway]]", args.config.display())))?;
-    let mut redis = Redis::connect(gateway, &rack.requirepass, EXPLAIN_TIMEOUT)
+    let password = args.password.as_ref().unwrap_or(&rack.requirepass);
+    let mut redis = Redis::connect_as(gateway, args.user.as_deref(), password, EXPLAIN_TIMEOUT)
         .cannot(format!("ask the gateway at {gateway}"))?;
     let mut command: Vec<&[u8]> = vec![b"CONCORD", b"EXPLAIN"];
     command.extend(args.command.iter().map(String::as_bytes));

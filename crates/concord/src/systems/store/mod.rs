@@ -3,6 +3,7 @@
 
 mod data;
 mod explain;
+mod kept;
 mod roles;
 mod section;
 mod sim;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use concord_core::Guards;
 use concord_runtime::Error;
+use concord_wire::GroupId;
 use serde_json::{Map, Value, json};
 
 use super::{Choice, System};
@@ -30,11 +32,12 @@ use crate::up::place::{Ports, port_after, set, wanted};
 
 pub use data::{backup, restore};
 pub use explain::explain;
+pub use kept::Earlier;
 pub use roles::{gateway, replica};
 pub use section::{
     Accel, Durability, Engine, GatewayPlace, KeyGroups, Protocol, Reads, ReplicaPlace, Table,
 };
-pub use voters::voters;
+pub use voters::{missing_in_file, voters};
 
 const REPLICAS: u16 = 3;
 const GATEWAYS: u16 = 1;
@@ -102,7 +105,7 @@ impl System for Store {
                 group.replica.push(replica);
             }
         }
-        let data = args.run_dir.join("data");
+        let data = args.run_dir.join(kept::DATA);
         let is_durable = rack.durability != Durability::None;
         let said = [(String::new(), is_durable, &mut rack.replica)];
         let groups = rack.group.iter_mut().map(|group| {
@@ -120,23 +123,12 @@ impl System for Store {
         Ok(())
     }
 
-    fn follow(&self, before: &Rack, rack: &Rack) -> Result<(), Error> {
-        let earlier = before.groups()?;
-        for group in rack.groups()?.iter().filter(|group| self.keeps_data(group)) {
-            let was = earlier.iter().find(|was| was.name == group.name && self.keeps_data(was));
-            let Some(was) = was else { continue };
-            let dir = was.replicas.iter().filter_map(|replica| replica.data_dir.as_ref());
-            let Some(dir) = dir.clone().find(|dir| dir.exists()) else { continue };
-            if !group.protocol.wire().goes_on_from(was.protocol.wire()) {
-                let (was, own) = (was.protocol.name(), group.protocol.name());
-                return Err(Error::new(format!(
-                    "{} was kept under {was}, and {own} cannot go on from that: say --protocol {was}, or \
-                     another --run-dir, or remove what is kept",
-                    dir.display()
-                )));
-            }
-        }
-        Ok(())
+    fn has_data(&self, earlier: &Earlier<'_>, rack: &Rack) -> Result<bool, Error> {
+        kept::check(earlier, rack)
+    }
+
+    fn gone(&self, earlier: &Earlier<'_>, rack: &Rack) -> Result<Vec<GroupId>, Error> {
+        kept::gone(earlier, rack)
     }
 
     fn prepare(&self, before: Option<&Rack>, rack: &Rack) -> Result<Vec<String>, Error> {
@@ -199,8 +191,11 @@ impl System for Store {
     /// `None` when writes are executed through every gateway, and every gateway knows all commands.
     fn missing(&self, rack: &Rack) -> Option<String> {
         for gateway in &rack.gateway {
-            if let Err(e) = write_through(gateway.reached(), &rack.requirepass) {
-                return Some(format!("gateway {}: {e}", gateway.node));
+            match write_through(gateway.reached(), &rack.requirepass) {
+                Ok(()) => {}
+                // The rack keeps another password, or rights, than the flag says: it serves others.
+                Err(e) if is_refusal(&e) && is_said(gateway.http, "serving") => {}
+                Err(e) => return Some(format!("gateway {}: {e}", gateway.node)),
             }
         }
         // With the Redis engine a gateway has to ask for the server's commands first.
@@ -397,6 +392,13 @@ fn durability(rack: &Rack) -> Option<Durability> {
     let first = stores.next()?.durability;
     let all_same = stores.all(|group| group.durability == first);
     Some(if all_same { first } else { Durability::None })
+}
+
+/// Whether a gateway that knows the rack's users does not let this one in.
+fn is_refusal(error: &IoError) -> bool {
+    let text = error.to_string();
+    let refusals = ["NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH <password> called without"];
+    refusals.iter().any(|refusal| text.starts_with(refusal))
 }
 
 /// A write that changes nothing.

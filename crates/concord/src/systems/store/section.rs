@@ -4,6 +4,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 
 use concord_core::MS;
+use concord_log::EngineKind;
 use concord_runtime::roles::replica::{HEARTBEAT_NS, SlowReads};
 use concord_switch::flair::{GROUP_BITS_MAX, GROUP_BITS_MIN};
 use concord_switch::harmonia::Layout;
@@ -62,6 +63,19 @@ impl Protocol {
         match self {
             Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => true,
             Protocol::Chain | Protocol::PrimaryBackup | Protocol::Craq => false,
+        }
+    }
+
+    /// As the rack file names it.
+    #[must_use]
+    pub fn from(protocol: concord_wire::control::Protocol) -> Protocol {
+        match protocol {
+            concord_wire::control::Protocol::Chain => Protocol::Chain,
+            concord_wire::control::Protocol::PrimaryBackup => Protocol::PrimaryBackup,
+            concord_wire::control::Protocol::Vr => Protocol::Vr,
+            concord_wire::control::Protocol::Craq => Protocol::Craq,
+            concord_wire::control::Protocol::NoPaxos => Protocol::NoPaxos,
+            concord_wire::control::Protocol::Raft => Protocol::Raft,
         }
     }
 
@@ -179,6 +193,16 @@ pub enum Accel {
 }
 
 impl Accel {
+    /// As it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Accel::None => "none",
+            Accel::Harmonia => "harmonia",
+            Accel::Flair => "flair",
+        }
+    }
+
     /// All there are, none first.
     const ALL: [Accel; 3] = [Accel::None, Accel::Harmonia, Accel::Flair];
 
@@ -244,6 +268,32 @@ pub enum Engine {
     Memory,
     /// In a redis-server beside each replica.
     Redis,
+}
+
+impl Engine {
+    /// As it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        EngineKind::from(self).name()
+    }
+}
+
+impl From<Engine> for EngineKind {
+    fn from(engine: Engine) -> EngineKind {
+        match engine {
+            Engine::Memory => EngineKind::Memory,
+            Engine::Redis => EngineKind::Redis,
+        }
+    }
+}
+
+impl From<EngineKind> for Engine {
+    fn from(kind: EngineKind) -> Engine {
+        match kind {
+            EngineKind::Memory => Engine::Memory,
+            EngineKind::Redis => Engine::Redis,
+        }
+    }
 }
 
 /// What survives a power cut of all replicas.

@@ -51,6 +51,37 @@ pub fn voters(args: &VotersArgs) -> Result<(), Error> {
     print(&shown(&told))
 }
 
+/// What is wrong with a member of a group that the rack file leaves out. Nothing, if it is a member
+/// of a Raft group that does not vote: nobody waits for it.
+#[must_use]
+pub fn missing_in_file(group: &Group<'_>, node: u16) -> Option<String> {
+    let (name, protocol) = (group.member_name("replica", node), group.protocol.name());
+    match group.protocol {
+        Protocol::Chain | Protocol::PrimaryBackup | Protocol::Craq => Some(format!(
+            "{name} is a member, and the rack file does not have it: it is removed once it has ended or was silent for \
+             failure_ms"
+        )),
+        Protocol::Raft if does_not_vote(group, node) => None,
+        Protocol::Raft => Some(format!(
+            "{name} votes, and the rack file does not have it: put its entry back, `concord voters --remove {node}`, and \
+             take the entry out again"
+        )),
+        Protocol::Vr | Protocol::NoPaxos => Some(format!(
+            "{name} is a member, and the rack file does not have it, but a {protocol} group keeps the replicas that it \
+             began with: put its entry back; a group with others begins with a backup"
+        )),
+    }
+}
+
+/// Whether the leader says that its vote was taken for good.
+fn does_not_vote(group: &Group<'_>, node: u16) -> bool {
+    let asked = Asking::new(group).and_then(|mut asking| asking.ask(None));
+    let answers = asked.unwrap_or_default();
+    let Some(told) = leader(&answers).filter(|told| told.is_committed) else { return false };
+    let place = told.members.iter().position(|member| *member == node);
+    place.is_none_or(|place| told.voters >> place & 1 == 0)
+}
+
 /// The Raft group that is meant.
 fn chosen<'a, 'r>(groups: &'a [Group<'r>], name: Option<&str>) -> Result<&'a Group<'r>, Error> {
     let is_raft =
