@@ -313,6 +313,61 @@ fn bug_24_5_where_memory_is_full_each_call_that_needs_it_fails() {
     assert_eq!(full(&mut replica, allowed), "+OK\r\n");
 }
 
+/// What Redis answers in no stated order: KEYS and SCAN as the engine walks its keys, SMEMBERS and
+/// HGETALL in the order of insertion, in which the last one takes the place of one that is removed;
+/// the same in a copy of the state.
+#[test]
+fn bug_24_20_unordered_replies_are_in_the_documented_order() {
+    let mut first = Replica::new();
+    let fill = "for i = 1, 40 do redis.call('SADD', 's', 'm' .. (i * 7 % 41)) \
+                redis.call('HSET', 'h', 'f' .. (i * 11 % 41), i) redis.call('SET', 'k' .. i, i) end \
+                for i = 1, 40, 3 do redis.call('SREM', 's', 'm' .. i) redis.call('HDEL', 'h', 'f' .. i) end \
+                redis.call('SADD', 's', 'm1') redis.call('HSET', 'h', 'f1', 1)";
+    assert_eq!(first.eval(fill), "$-1\r\n");
+    let mut copy = first.copied();
+    // The last member takes the place of one that is removed; a short hash closes up.
+    let (mut set, mut hash) = (Vec::new(), Vec::new());
+    for i in 1..=40 {
+        set.push(i * 7 % 41);
+        hash.push(i * 11 % 41);
+    }
+    for gone in (1..=40).step_by(3) {
+        set.swap_remove(set.iter().position(|n| *n == gone).unwrap());
+        hash.retain(|n| *n != gone);
+    }
+    set.push(1);
+    hash.push(1);
+    let names = |all: &[u32], letter: &str| {
+        all.iter().map(|n| format!("{letter}{n}")).collect::<Vec<_>>().join(",")
+    };
+    let members = "return table.concat(redis.call('SMEMBERS', 's'), ',')";
+    let fields = "return table.concat(redis.call('HKEYS', 'h'), ',')";
+    for (script, wanted) in [(members, names(&set, "m")), (fields, names(&hash, "f"))] {
+        let told = first.eval(script);
+        assert_eq!(told.lines().nth(1), Some(&*wanted), "{script}");
+        assert_eq!(copy.eval(script), told, "{script}");
+    }
+    for script in [
+        "return redis.call('KEYS', '*')",
+        "return redis.call('SCAN', '0', 'COUNT', '1000')[2]",
+        "return redis.call('HGETALL', 'h')",
+    ] {
+        assert_eq!(copy.eval(script), first.eval(script), "{script}");
+    }
+}
+
+/// A script's result is nested 127 deep at most.
+#[test]
+fn bug_24_20_results_are_as_deep_as_documented() {
+    let mut replica = Replica::new();
+    let mut nested = |depth: u32| {
+        replica.eval(&format!("local t = 1 for i = 1, {depth} do t = {{t}} end return t"))
+    };
+    assert!(nested(127).starts_with("*1\r\n"));
+    let refused = nested(128);
+    assert!(refused.contains("-"), "{refused}");
+}
+
 /// A message is published in front of the script's own reply: a command that looks at a time to
 /// live, or changes one, gets its own reply, and nothing is lost.
 #[test]
