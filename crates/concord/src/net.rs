@@ -22,8 +22,11 @@ pub fn http_get(addr: SocketAddr, path: &str, timeout: Duration) -> io::Result<V
     match end {
         Some(end) if answer.starts_with(b"HTTP/1.1 200") => Ok(answer.split_off(end + 4)),
         _ => {
-            let line = answer.split(|&b| b == b'\r').next().unwrap_or(&[]);
-            Err(io::Error::other(String::from_utf8_lossy(line).into_owned()))
+            let text = String::from_utf8_lossy(&answer);
+            let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+            let lines = [head.lines().next(), body.lines().next()];
+            let lines: Vec<&str> = lines.into_iter().flatten().collect();
+            Err(io::Error::other(lines.join(": ")))
         }
     }
 }

@@ -56,13 +56,16 @@ impl Role {
         Role { group, ..Role::new(name, node, udp, http) }
     }
 
-    /// Who answers in its place, if it is not this role that told `status`: another rack's, or
-    /// something that is no role at all.
+    /// Who answers in its place, if it is not this role that told `status`: another rack's,
+    /// something that is no role at all, or its HTTP thread alone.
     fn stranger(&self, status: &Value) -> Option<String> {
         let said = |field: &str| match &status[field] {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
+        if let Some(busy) = status[BUSY].as_str() {
+            return Some(busy.to_string());
+        }
         let http = self.http?;
         // A standby is a switch.
         let role = if self.name == "standby" { "switch" } else { self.name };
@@ -158,14 +161,23 @@ fn roles(rack: &Rack) -> Result<Vec<Role>, Error> {
 
 /// The `/status` of each, at the same time; `None` for who does not answer.
 fn ask_all(roles: &[Role]) -> Vec<Option<Value>> {
-    let ask = |http: Option<SocketAddr>| {
-        let body = http_get(http?, "/status", ASK_TIMEOUT).ok()?;
-        serde_json::from_slice(&body).ok()
+    let ask = |http: Option<SocketAddr>| match http_get(http?, "/status", ASK_TIMEOUT) {
+        Ok(body) => serde_json::from_slice(&body).ok(),
+        Err(e) => busy(&e.to_string()),
     };
     std::thread::scope(|scope| {
         let asked: Vec<_> = roles.iter().map(|role| scope.spawn(move || ask(role.http))).collect();
         asked.into_iter().map(|thread| thread.join().ok().flatten()).collect()
     })
+}
+
+/// What takes the place of `/status` where a role's event loop owes it.
+const BUSY: &str = "busy";
+
+/// The role's thread for HTTP says that its event loop does not answer, and since when.
+fn busy(error: &str) -> Option<Value> {
+    let at = error.find("its event loop is busy")?;
+    Some(json!({ BUSY: error[at..] }))
 }
 
 /// A counter of a role's `/status`; 0 if it has none.
@@ -742,5 +754,17 @@ mod tests {
         assert_eq!(*none, json!({"count": 0, "p50_ms": null, "p99_ms": null}));
         assert_eq!(latency(none), "none");
         assert_eq!(latency(seen), "p50 2.00 p99 4.00 ms");
+    }
+
+    /// A role that works for long is not taken for one that is gone.
+    #[test]
+    fn bug_24_13_a_busy_role_is_said_to_be_busy() {
+        let said = "HTTP/1.1 503 Service Unavailable: the role does not answer: its event loop is busy, for at \
+                    least 2.0 s";
+        let status = busy(said).unwrap();
+        let role = Role::new("replica", 2, "127.0.0.1:1".parse().unwrap(), None);
+        let busy = "its event loop is busy, for at least 2.0 s";
+        assert_eq!(role.stranger(&status).as_deref(), Some(busy));
+        assert!(super::busy("connection refused").is_none());
     }
 }
