@@ -319,7 +319,7 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
         if waits_ns >= DISK_WAITS_NS && role["status"]["disk_full"] != true {
             let seconds = waits_ns / 1_000_000_000;
             let why = format!(
-                "its disk has not answered for {seconds} s: in a chain, under CRAQ and primary-backup it leaves after 10 s or more"
+                "its disk has not answered for {seconds} s: in a chain, under CRAQ and primary-backup it leaves after 10 s or more, elsewhere it leads no more after 5 s"
             );
             wrong.push(format!("PROBLEM: {}: {why}", name_of(role)));
         }
@@ -350,6 +350,10 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
     };
     if let Some(problem) = status["problem"].as_str() {
         wrong.push(format!("PROBLEM: {problem}"));
+    } else if status["disk_full"] == true {
+        let why = "the disk of its state has no room: it acts with what it held back, and not at all once that is \
+                   gone: make room where `state` is";
+        wrong.push(format!("PROBLEM: controller: {why}"));
     }
     for group in groups {
         let told = status["groups"].as_array().into_iter().flatten();

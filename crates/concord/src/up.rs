@@ -23,6 +23,8 @@ use children::Children;
 const READY_S_MAX: u64 = 30;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+/// After what failed, until it is tried again.
+const AGAIN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs a rack until SIGINT, SIGTERM or SIGHUP.
 ///
@@ -190,6 +192,16 @@ pub fn is_said(http: Option<SocketAddr>, what: &str) -> bool {
     status.is_some_and(|s| s[what] == true)
 }
 
+/// Starts gateways again that died, and writes down who runs.
+fn see_to(children: &mut Children, restart_gateways: bool) -> Result<(), Error> {
+    if restart_gateways {
+        for name in children.restart_gateways()? {
+            eprintln!("concord: {name} was started again");
+        }
+    }
+    children.write_pids()
+}
+
 /// Reports who dies until a signal comes; then, or when nobody is left, everything stops.
 fn supervise(
     children: &mut Children,
@@ -197,20 +209,28 @@ fn supervise(
     restart_gateways: bool,
     rack: &Rack,
 ) -> Result<(), Error> {
+    let mut said = None;
     loop {
         for dead in children.reap() {
             eprintln!("concord: {dead}");
         }
-        if restart_gateways {
-            for name in children.restart_gateways()? {
-                eprintln!("concord: {name} was started again");
-            }
+        // A disk that is full is no reason to end what runs: it is tried again.
+        let failed = see_to(children, restart_gateways).err().map(|error| error.to_string());
+        if failed.is_some() && failed != said {
+            eprintln!("concord: {}; it is tried again", failed.as_deref().unwrap_or_default());
         }
-        children.write_pids()?;
+        said = failed;
         if children.running() == 0 {
             return Err(Error::new("every role has ended"));
         }
-        if signals.wait().any(|s| s != SIGCHLD) {
+        let mut come: Vec<i32> = Vec::new();
+        if said.is_none() {
+            come.extend(signals.wait());
+        } else {
+            std::thread::sleep(AGAIN_INTERVAL);
+            come.extend(signals.pending());
+        }
+        if come.into_iter().any(|s| s != SIGCHLD) {
             println!("\nStopping ...");
             children.stop();
             let farewells = systems::all().filter_map(|system| system.farewell(rack));

@@ -11,16 +11,24 @@ use std::time::Duration;
 
 use common::*;
 
-/// A file system of its own for a replica's data.
-struct Small(PathBuf);
+/// A file system of its own, for a replica's data or a rack's, and what is removed after it.
+struct Small(PathBuf, PathBuf);
 
 impl Small {
-    fn mount(at: PathBuf, mib: u64) -> Option<Small> {
+    fn mount(at: PathBuf, run: &Path, mib: u64) -> Option<Small> {
         std::fs::create_dir_all(&at).unwrap();
         let size = format!("size={mib}m");
         let mut mount = Command::new("mount");
         let made = mount.args(["-t", "tmpfs", "-o", &size, "none"]).arg(&at).output();
-        made.is_ok_and(|output| output.status.success()).then_some(Small(at))
+        made.is_ok_and(|output| output.status.success()).then_some(Small(at, run.to_path_buf()))
+    }
+
+    /// And what has become free since.
+    fn fill_rest(&self) {
+        use std::io::Write as _;
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.create(true).append(true).open(self.other()).unwrap();
+        while file.write_all(&[7; 4_096]).is_ok() {}
     }
 
     /// Something else takes what is free.
@@ -42,14 +50,15 @@ impl Drop for Small {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).output();
         // The run directory could not be removed before.
-        let _ = self.0.ancestors().nth(2).map(std::fs::remove_dir_all);
+        let _ = std::fs::remove_dir_all(&self.1);
     }
 }
 
 fn run_dir(name: &str, nodes: &[u16], mib: u64) -> Option<(Directory, Vec<Small>)> {
     let run = directory(name);
     let at = |node: &u16| Path::new(&*run).join(format!("data/replica-{node}"));
-    let small: Option<Vec<Small>> = nodes.iter().map(|node| Small::mount(at(node), mib)).collect();
+    let small: Option<Vec<Small>> =
+        nodes.iter().map(|node| Small::mount(at(node), &run, mib)).collect();
     if small.is_none() {
         println!("{name}: a tmpfs cannot be mounted here, so that nothing is shown");
     }
@@ -158,4 +167,105 @@ fn t14_a_disk_that_is_full_at_once_has_room_for_what_it_refuses() {
     Command::new("mount").args(["-o", "remount,size=96m"]).arg(&small[0].0).status().unwrap();
     until("a write", || client.say("SET small 1") == "+OK");
     assert_eq!(client.call(&[b"SET", b"large", &value]).unwrap().0, "+OK");
+}
+
+/// The controller ended when its disk was full at the next epoch, and stayed away; `up` ended the
+/// rack as soon as a role died. The controller acts with what it held back; without that it changes
+/// nothing, says so, and goes on once there is room.
+#[test]
+fn bug_22_130_rack_on_a_full_disk_goes_on() {
+    let run = directory("full-rack");
+    let Some(small) = Small::mount(run.to_path_buf(), &run, 160) else {
+        return println!("a tmpfs cannot be mounted here, so that nothing is shown");
+    };
+    let mut rack = Rack::start_at(run, &["--durability", "fsync"]);
+    let mut client = rack.client();
+    let controller = rack.pid("controller");
+    for n in 0..20 {
+        assert_eq!(client.say(&format!("SET before:{n} {n}")), "+OK");
+    }
+    let pids = rack.pids();
+    let pid = |name: &str| pids.iter().find(|(n, _)| n == name).unwrap().1;
+    let problem = |rack: &Rack, text: &str| {
+        let status = concord(&["status", "--config", &rack.file()]);
+        String::from_utf8(status.stdout).unwrap().contains(text)
+    };
+    small.fill();
+    until("word of the controller's disk", || {
+        problem(&rack, "PROBLEM: controller: the disk of its state has no room")
+    });
+    Rack::signal(pid("replica-3"), "-9");
+    until("an epoch without replica 3", || rack.members() == [1, 2]);
+    // What the controller held back is taken as well.
+    let reserve = rack.run.join("controller.state.reserve");
+    until("a disk without a byte left", || {
+        let _ = std::fs::remove_file(&reserve);
+        small.fill_rest();
+        !reserve.exists()
+    });
+    Rack::signal(pid("replica-2"), "-9");
+    until("a PROBLEM", || problem(&rack, "PROBLEM: the disk of the controller's state is full"));
+    assert_eq!(rack.members(), [1, 2]);
+    assert!(is_alive(controller) && rack.up.try_wait().unwrap().is_none());
+    assert_eq!(client.say("GET before:7"), "7");
+    small.make_room();
+    until("an epoch without replica 2", || rack.members() == [1]);
+    until("a write", || client.say("SET after 1") == "+OK");
+    until("an end of the PROBLEM", || !problem(&rack, "the disk of"));
+    assert!(is_alive(controller) && rack.up.try_wait().unwrap().is_none());
+    // Whoever runs is written down again.
+    until("a list of who runs", || rack.pids().iter().all(|(name, _)| name != "replica-2"));
+    drop(client);
+    drop(rack);
+    drop(small);
+}
+
+/// Writes go on though the disk of one of three hangs for ever; a PROBLEM and its log say so.
+fn goes_on_beside_a_hung_disk(name: &str, more: &[&str], hangs: impl Fn(&Rack) -> u64) {
+    let (run, dir) = (directory(name), directory(&format!("{name}-hangs")));
+    let flags = [&["--durability", "fsync"], more].concat();
+    let rack = Rack::start_with(run, &flags, &[("CONCORD_FAULT_DISK_HANG", &dir)]);
+    let mut client = rack.client();
+    assert_eq!(client.say("SET before 1"), "+OK");
+    let node = hangs(&rack);
+    std::fs::write(dir.join(format!("replica-{node}")), "").unwrap();
+    let problem = format!("PROBLEM: replica {node}: its disk has not answered for");
+    let mut was_said = false;
+    // No write is acknowledged while the disk is waited for: each attempt ends with an error.
+    until("a write", || {
+        let written = client.say("SET after 1") == "+OK";
+        let status = concord(&["status", "--config", &rack.file()]);
+        was_said |= String::from_utf8(status.stdout).unwrap().contains(&problem);
+        written && was_said
+    });
+    assert_eq!(client.say("GET before"), "1");
+    let log = || std::fs::read_to_string(rack.run.join(format!("replica-{node}.log"))).unwrap();
+    assert!(log().contains("the disk has not answered for a second"), "{}", log());
+    if more.is_empty() {
+        until("an epoch without it", || !rack.members().contains(&node));
+        assert!(log().contains("the disk does not answer: the replica leaves"), "{}", log());
+    } else {
+        assert_ne!(hangs(&rack), node, "another one leads");
+    }
+    // The role ends when its thread of the disk does.
+    std::fs::remove_file(dir.join(format!("replica-{node}"))).unwrap();
+}
+
+#[test]
+fn bug_22_5_a_chain_goes_on_beside_a_hung_disk() {
+    goes_on_beside_a_hung_disk("hung-chain", &[], |_| 1);
+}
+
+#[test]
+fn bug_22_5_raft_goes_on_beside_its_leaders_hung_disk() {
+    let leads = |rack: &Rack| {
+        let is_leader = |node: &u64| rack.role("replica", *node)["place"] == "leader";
+        let mut leader = None;
+        until("a leader", || {
+            leader = (1..=3).find(is_leader);
+            leader.is_some()
+        });
+        leader.unwrap()
+    };
+    goes_on_beside_a_hung_disk("hung-raft", &["--protocol", "raft", "--accel", "none"], leads);
 }

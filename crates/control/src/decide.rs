@@ -30,6 +30,10 @@ impl Controller {
             return;
         }
         let now = now.instant;
+        if now < self.store_again_at {
+            return;
+        }
+        self.before_proposal = (self.count, self.mistrusted.len());
         self.problem = self.heard_problem(now);
         if self.recovery.is_some() {
             return self.try_recover(now);

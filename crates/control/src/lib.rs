@@ -46,11 +46,13 @@ use recover::Recovery;
 pub use recover::{Recover, Recovered};
 pub use replicas::Replicas;
 use state::Trouble;
-pub use state::{GroupState, Problem, State, Storage};
+pub use state::{GroupState, NotStored, Problem, State, Storage};
 use switches::Switch;
 pub use workers::Workers;
 
 const TICK_NS: Duration = 50 * MS;
+/// After a state that could not be stored nothing is decided for so long.
+const STORE_AGAIN_NS: Duration = 100 * MS;
 const RETIRED_MAX: usize = 64;
 /// Most members and joining replicas.
 const REPLICAS_MAX: usize = 64;
@@ -137,6 +139,8 @@ counters! {
         standbys_taken,
         /// States refused because another controller was faster (trap T3).
         superseded,
+        /// States that the disk did not take; what they said is decided again.
+        not_stored,
         /// Malformed datagrams dropped.
         malformed,
         /// Packets of no use here dropped.
@@ -153,6 +157,10 @@ pub struct Controller {
     proposed: Option<State>,
     /// Whether `proposed` was handed to the driver.
     handed_out: bool,
+    /// What was counted, and how many members were told to be mistrusted, before `proposed`.
+    before_proposal: (ControllerCounters, usize),
+    /// The last state could not be stored: nothing is decided before then.
+    store_again_at: Instant,
     groups: Vec<Group>,
     /// Every switch that was heard of, by its address; the active one among them.
     switches: BTreeMap<Addr, Switch>,
@@ -193,6 +201,8 @@ impl Controller {
             state,
             proposed: None,
             handed_out: false,
+            before_proposal: (ControllerCounters::ZERO, 0),
+            store_again_at: Instant(0),
             groups,
             switches: BTreeMap::new(),
             problem: None,
@@ -309,6 +319,29 @@ impl Controller {
             group.is_confirmed = false;
             group.know(&self.state);
         }
+    }
+
+    /// What was handed out is not known to be stored. If it is certain that it is not, it is
+    /// dropped, since nobody has heard of it, and a moment later the next state is decided by what
+    /// is known then. If it may be stored, nothing is decided any more: the configurations in force
+    /// are told as before.
+    pub fn not_stored(&mut self, now: Now, why: NotStored) {
+        if self.proposed.is_none() {
+            return;
+        }
+        self.problem = Some(Problem::NotStored(why).into());
+        if why == NotStored::Unknown {
+            return;
+        }
+        (self.proposed, self.handed_out) = (None, false);
+        let mistrusted = self.before_proposal.1;
+        self.count = self.before_proposal.0;
+        self.mistrusted.truncate(mistrusted);
+        if self.recovery.is_some() {
+            self.recovered.clear();
+        }
+        self.count.not_stored += 1;
+        self.store_again_at = now.instant.after(STORE_AGAIN_NS);
     }
 
     /// Whether nodes have heard of more than the state says (trap T3): another controller may have

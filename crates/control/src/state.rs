@@ -95,6 +95,18 @@ impl State {
     }
 }
 
+/// Why a state is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotStored {
+    /// The disk has no room. The state before is in its place.
+    Full,
+    /// The disk refused it. The state before is in its place.
+    Refused,
+    /// The disk failed when the state was already in its place: after a power cut there is this
+    /// one or the one before.
+    Unknown,
+}
+
 /// Why the controller cannot do what it should; for a person to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
@@ -188,6 +200,8 @@ pub enum Problem {
         /// Which one.
         node: u16,
     },
+    /// The next configuration cannot be stored, so that nothing changes meanwhile.
+    NotStored(NotStored),
 }
 
 /// A problem, and which group has it; `None`: the rack.
@@ -311,6 +325,19 @@ impl fmt::Display for Problem {
                      what it has. Give it an empty data directory; to begin anew with the backup, restore \
                      all replicas, and start the controller with another state file"
                 );
+            }
+            Problem::NotStored(NotStored::Full) => {
+                "the disk of the controller's state is full: no failed replica is removed, none is let in, and \
+                 no switch takes over before there is room; free some (what is in force goes on)"
+            }
+            Problem::NotStored(NotStored::Refused) => {
+                "the disk of the controller's state refuses it, which is tried again: no failed replica is \
+                 removed, none is let in, and no switch takes over meanwhile; the controller's log has the \
+                 disk's error (what is in force goes on)"
+            }
+            Problem::NotStored(NotStored::Unknown) => {
+                "the disk of the controller's state failed: this controller changes nothing any more (what is \
+                 in force goes on); stop it, and start it with --recover and its state on another disk"
             }
             Problem::WaitsForSwitch => "the first epoch waits for a switch: start it",
             Problem::Recovering => "the state is being made anew: the controller listens to the replicas",

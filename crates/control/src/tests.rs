@@ -1020,3 +1020,4 @@ mod quorum;
 mod returned;
 mod several;
 mod shown;
+mod stored;

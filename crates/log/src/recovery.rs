@@ -62,6 +62,8 @@ pub enum What {
     Record,
     /// It is of another directory.
     Stranger,
+    /// The disk could not read it.
+    Unreadable,
 }
 
 /// Where a log is damaged, before its end.
@@ -85,6 +87,7 @@ impl fmt::Display for Damage {
             What::Content => write!(f, "what stands at offset {offset} makes no sense"),
             What::Record => write!(f, "a record at offset {offset} does not follow the one before"),
             What::Stranger => f.write_str("of another directory"),
+            What::Unreadable => write!(f, "the disk cannot read what stands at offset {offset}"),
         }
     }
 }
@@ -135,6 +138,8 @@ pub struct Recovery {
     cut: Option<Cut>,
     empty: Vec<u64>,
     damage: Option<Damage>,
+    /// The last place that could not be read.
+    unreadable: Option<Cut>,
     marks: Marks,
     begin: Begin,
     /// The end of the log; `None` before it is known where it begins.
@@ -175,6 +180,12 @@ impl Recovery {
             self.note(Damage { segment, offset, what: What::Frame });
         }
         self.scan(number, bytes);
+    }
+
+    /// A place of the segment `number` could not be read, and is zeros in what is looked at. It is
+    /// never taken for the incomplete end of a log: what stood there was perhaps acknowledged.
+    pub fn unreadable(&mut self, segment: u64, offset: u64) {
+        self.unreadable = Some(Cut { segment, offset });
     }
 
     fn scan(&mut self, number: u64, bytes: &[u8]) {
@@ -332,6 +343,14 @@ impl Recovery {
     pub fn finish(self) -> Result<Found, Damage> {
         if let Some(damage) = self.damage {
             return Err(damage);
+        }
+        let begin = match self.begin {
+            Begin::At { segment, offset, .. } => (segment, offset),
+            Begin::Start | Begin::Nothing => (0, 0),
+        };
+        let unreadable = self.unreadable.filter(|at| (at.segment, at.offset) >= begin);
+        if let Some(Cut { segment, offset }) = unreadable {
+            return Err(Damage { segment, offset, what: What::Unreadable });
         }
         if self.first_segment > 1 && self.begin == Begin::Nothing && self.reset.is_none() {
             return Err(Damage { segment: self.first_segment - 1, offset: 0, what: What::Missing });

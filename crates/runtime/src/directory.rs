@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use concord_log::{
@@ -16,10 +17,12 @@ use concord_log::{
 use rustix::fs::{FlockOperation, flock};
 
 use crate::disk::RESERVE;
-use crate::error::{Context, Error};
+use crate::error::{self, Context, Error};
 use crate::manifest;
 use crate::origin::NOBODY;
 
+/// How much is read at a time around what the disk cannot read.
+const BLOCK_BYTES: usize = 4_096;
 const LOCK: &str = "lock";
 const EXTENSION: &str = "log";
 /// Where a file system keeps what it finds: its root may be a data directory.
@@ -154,8 +157,26 @@ pub(crate) fn segment_path(directory: &Path, storage: u64, segment: u64) -> Path
     directory.join(format!("{storage:016x}-{segment:08}.{EXTENSION}"))
 }
 
+/// Makes a directory, and what is missing above it, durably: each new name is on the disk before
+/// anything counts that is written below it.
+pub(crate) fn create(path: &Path) -> Result<(), Error> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|above| !above.exists()).collect();
+    std::fs::create_dir_all(path).cannot(format!("create {}", path.display()))?;
+    for new in missing.into_iter().rev().filter(|new| *new != Path::new("")) {
+        let parent = parent(new);
+        sync(parent).cannot(format!("sync {}", parent.display()))?;
+    }
+    Ok(())
+}
+
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|p| *p != Path::new("")).unwrap_or(Path::new("."))
+}
+
 /// Makes the names in a directory durable.
 pub(crate) fn sync(directory: &Path) -> std::io::Result<()> {
+    #[cfg(test)]
+    tests::SYNCED.with_borrow_mut(|synced| synced.push(directory.to_path_buf()));
     File::open(directory)?.sync_all()
 }
 
@@ -169,12 +190,47 @@ fn look(directory: &Path, storage: u64, segments: &[u64]) -> Result<(Found, u64)
     read_ahead(directory, storage, segments, |read| look_at(directory, storage, read))
 }
 
+/// A segment that was read.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// Its number.
+    pub number: u64,
+    /// What it holds; zeros where the disk cannot read.
+    pub bytes: Vec<u8>,
+    /// The last place that the disk cannot read.
+    pub unreadable: Option<u64>,
+}
+
+/// Reads a segment, around what the disk cannot read.
+fn read_segment(path: &Path, number: u64) -> std::io::Result<Segment> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Segment { number, bytes, unreadable: None }),
+        Err(error) if error::is_bad_place(&error) => {
+            let file = File::open(path)?;
+            let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(0)];
+            let mut unreadable = 0;
+            for (index, block) in bytes.chunks_mut(BLOCK_BYTES).enumerate() {
+                let offset = (index * BLOCK_BYTES) as u64;
+                match file.read_exact_at(block, offset) {
+                    Err(error) if error::is_bad_place(&error) => {
+                        block.fill(0);
+                        unreadable = offset;
+                    }
+                    read => read?,
+                }
+            }
+            Ok(Segment { number, bytes, unreadable: Some(unreadable) })
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Has `each` go through segments, while a thread reads the next one.
 fn read_ahead<R>(
     directory: &Path,
     storage: u64,
     segments: &[u64],
-    each: impl FnOnce(std::sync::mpsc::IntoIter<Result<(u64, Vec<u8>), Error>>) -> R,
+    each: impl FnOnce(std::sync::mpsc::IntoIter<Result<Segment, Error>>) -> R,
 ) -> R {
     std::thread::scope(|scope| {
         // One is gone through while the next one is read, or waits: no more are in memory.
@@ -182,9 +238,9 @@ fn read_ahead<R>(
         scope.spawn(move || {
             for &segment in segments {
                 let path = segment_path(directory, storage, segment);
-                let bytes = std::fs::read(&path).cannot(format!("read {}", path.display()));
+                let read = read_segment(&path, segment);
                 // Nobody wants them any more once something is wrong.
-                if sender.send(bytes.map(|bytes| (segment, bytes))).is_err() {
+                if sender.send(read.cannot(format!("read {}", path.display()))).is_err() {
                     return;
                 }
             }
@@ -197,14 +253,17 @@ fn read_ahead<R>(
 pub(crate) fn look_at(
     directory: &Path,
     storage: u64,
-    segments: impl Iterator<Item = Result<(u64, Vec<u8>), Error>>,
+    segments: impl Iterator<Item = Result<Segment, Error>>,
 ) -> Result<(Found, u64), Broken> {
     let mut recovery = Recovery::new(storage);
     let mut total = 0;
     for segment in segments {
-        let (segment, bytes) = segment?;
+        let Segment { number, bytes, unreadable } = segment?;
         total += bytes.len() as u64;
-        recovery.segment(segment, &bytes);
+        if let Some(offset) = unreadable {
+            recovery.unreadable(number, offset);
+        }
+        recovery.segment(number, &bytes);
     }
     let found = recovery.finish().map_err(|damage| damaged(directory, storage, damage))?;
     Ok((found, total))
@@ -217,7 +276,7 @@ impl Directory {
     /// # Errors
     /// [`Broken`]: one line that names the file.
     pub fn open(path: &Path, node: u16, storage: u64) -> Result<Directory, Broken> {
-        std::fs::create_dir_all(path).cannot(format!("create {}", path.display()))?;
+        create(path)?;
         // Before the lock, which would be one file more among those of others.
         if list(path)?.is_none() && holds_other_files(path)? {
             return Err(Broken::Refused(Error::new(format!(
@@ -260,7 +319,7 @@ impl Directory {
         };
         let aside = free_name(path);
         std::fs::rename(path, &aside).cannot(format!("set {} aside", path.display()))?;
-        let parent = path.parent().filter(|p| *p != Path::new("")).unwrap_or(Path::new("."));
+        let parent = parent(path);
         sync(parent).cannot(format!("sync {}", parent.display()))?;
         let error = Error::new(format!("{error}; all of it is in {} now", aside.display()));
         let directory = Directory::open(path, node, storage)?;
@@ -339,9 +398,9 @@ impl Directory {
         let wanted = self.segments.partition_point(|segment| *segment < first);
         read_ahead(&self.path, self.storage, &self.segments[wanted..], |mut read| {
             read.try_for_each(|segment| {
-                let (segment, bytes) = segment?;
-                let from = if segment == first { from } else { 0 };
-                entries(self.storage, segment, &bytes, from).try_for_each(|(_, e)| each(e))
+                let Segment { number, bytes, .. } = segment?;
+                let from = if number == first { from } else { 0 };
+                entries(self.storage, number, &bytes, from).try_for_each(|(_, e)| each(e))
             })
         })
     }
@@ -461,4 +520,51 @@ pub fn inspect(path: &Path) -> Result<String, Error> {
         None => text.push_str("intact\n"),
     }
     Ok(text)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    std::thread_local! {
+        /// The directories that this test's thread synced.
+        pub(crate) static SYNCED: std::cell::RefCell<Vec<PathBuf>> = const {
+            std::cell::RefCell::new(Vec::new())
+        };
+    }
+
+    /// Of directories that were made nobody synced the parents: after a power cut the directory
+    /// could be gone with all that was synced in it.
+    #[test]
+    fn bug_22_133_new_directories_are_durable() {
+        let top = std::env::temp_dir().join(format!("concord-parents-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&top);
+        std::fs::create_dir(&top).unwrap();
+        SYNCED.with_borrow_mut(Vec::clear);
+        let path = top.join("data").join("replica-1");
+        drop(Directory::open(&path, 1, 7).map_err(|_| "opened").unwrap());
+        assert_eq!(SYNCED.with_borrow(Vec::clone), [top.clone(), top.join("data")]);
+        SYNCED.with_borrow_mut(Vec::clear);
+        drop(Directory::open(&path, 1, 7).map_err(|_| "opened again").unwrap());
+        assert_eq!(SYNCED.with_borrow(Vec::clone), Vec::<PathBuf>::new(), "nothing was made");
+        let _ = std::fs::remove_dir_all(&top);
+    }
+
+    /// A sector that could not be read kept a replica from starting for ever, where a flipped bit
+    /// is set aside and copied. (Reading the beginning of a process' memory is an I/O error.)
+    #[test]
+    fn bug_22_132_unreadable_segment_is_set_aside() {
+        let top = std::env::temp_dir().join(format!("concord-sector-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&top);
+        let path = top.join("data");
+        std::fs::create_dir_all(&path).unwrap();
+        std::os::unix::fs::symlink("/proc/self/mem", segment_path(&path, 7, 1)).unwrap();
+        assert!(error::is_bad_place(&std::fs::read(segment_path(&path, 7, 1)).unwrap_err()));
+        let (directory, aside) = Directory::open_or_set_aside(&path, 1, 9).unwrap();
+        let line = aside.unwrap().to_string();
+        assert!(line.contains("the disk cannot read what stands at offset 0"), "{line}");
+        assert!(line.ends_with("data.damaged-1 now"), "{line}");
+        assert_eq!((directory.storage(), directory.found().begin), (9, Begin::Start));
+        let _ = std::fs::remove_dir_all(&top);
+    }
 }

@@ -26,21 +26,23 @@ use concord_log::{Batch, Marks, Writer};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::directory::{Directory, segment_path, sync};
-use crate::error::{Context, Error};
-pub(crate) use room::NAME as RESERVE;
+use crate::error::{Context, Error, is_full};
 use room::Room;
+pub(crate) use room::{NAME as RESERVE, hold};
 
 /// How often a full disk is tried again, and looked at while nothing is written.
 const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What is wrong with a disk, for tests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskFault {
     /// What is not synced is not in the file, or its first half alone, in turn; and a sync takes as
     /// long: a process that is killed leaves what a power cut does.
     pub hold: Option<Duration>,
     /// The sync of that number fails.
     pub fail_sync: Option<u64>,
+    /// No sync ends while this file is there.
+    pub hang: Option<PathBuf>,
 }
 
 /// What was done.
@@ -271,7 +273,7 @@ impl Files {
         let mut is_first = true;
         loop {
             match what() {
-                Err(e) if room::is_full(&e) => {
+                Err(e) if is_full(&e) => {
                     undo()?;
                     self.room.give();
                     if !std::mem::take(&mut is_first) && !wait() {
@@ -366,6 +368,9 @@ impl Files {
             }
             std::thread::sleep(takes);
             self.append(&held, wait)?;
+        }
+        while self.fault.hang.as_ref().is_some_and(|file| file.exists()) {
+            std::thread::sleep(ROOM_INTERVAL);
         }
         let fails = self.fault.fail_sync == Some(self.syncs);
         let synced = match &self.file {

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use rustix::io::Errno;
+
 /// Why a role cannot start or go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(String);
@@ -59,6 +61,25 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// Whether an error says that the disk has no room.
+#[must_use]
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(errno(error), Some(Errno::NOSPC | Errno::DQUOT))
+}
+
+/// Whether an error says that a place of the disk cannot be read: the rest of it may well be (I/O
+/// errors of a sector, of a controller, of a checksum that a file system keeps).
+#[must_use]
+pub fn is_bad_place(error: &io::Error) -> bool {
+    let errnos =
+        [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG, Errno::UCLEAN];
+    errno(error).is_some_and(|errno| errnos.contains(&errno))
+}
+
+fn errno(error: &io::Error) -> Option<Errno> {
+    error.raw_os_error().map(Errno::from_raw_os_error)
+}
 
 /// Names what was tried, for an error of the system.
 pub trait Context<T> {

@@ -15,7 +15,7 @@ use concord_log::{
 use concord_wire::control::LogEnd;
 use concord_wire::record::Record;
 
-use crate::directory::{list, look_at, segment_path, sync};
+use crate::directory::{self, create, list, look_at, segment_path, sync};
 use crate::error::{Context, Error};
 use crate::manifest;
 
@@ -96,7 +96,10 @@ impl State {
         // What is removed from now on is read all the same, and what is written is not.
         let open = |number: &u64| Segment::open(path, storage, *number);
         let segments = numbers.iter().map(open).collect::<Result<Vec<Segment>, Error>>()?;
-        let read = segments.iter().map(|segment| Ok((segment.number, segment.read()?)));
+        let read = segments.iter().map(|segment| {
+            let bytes = segment.read()?;
+            Ok(directory::Segment { number: segment.number, bytes, unreadable: None })
+        });
         let (found, _) = look_at(path, storage, read)?;
         Ok(State { path: path.to_path_buf(), storage, segments, found })
     }
@@ -304,7 +307,7 @@ struct Copy {
 
 impl Copy {
     fn begin(path: &Path, identity: Identity) -> Result<Copy, Error> {
-        std::fs::create_dir_all(path).cannot(format!("create {}", path.display()))?;
+        create(path)?;
         let writer = Writer::new(identity, 1, 1);
         let mut copy =
             Copy { path: path.to_path_buf(), writer, file: None, batch: Batch::default() };

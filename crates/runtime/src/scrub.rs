@@ -9,7 +9,7 @@
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rustix::fs::{Advice, fadvise};
 
-use crate::directory::{Broken, list, look_at, segment_path};
+use crate::directory::{Broken, Segment, list, look_at, segment_path};
 use crate::error::{Context, Error};
 
 /// How much is read at a time.
@@ -128,6 +128,7 @@ impl Scrubber {
             let pass = self.pass().unwrap_or_else(Pass::Damaged);
             rest = self.pace.rest;
             let found = match pass {
+                // What took the place of what was read was just written.
                 Pass::CutShort => continue,
                 Pass::Clean => None,
                 Pass::Damaged(error) => Some(error.to_string()),
@@ -148,28 +149,29 @@ impl Scrubber {
         self.stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
     }
 
-    /// Looks at all that the directory holds now.
+    /// Looks at all that the directory holds now. One file is open at a time: where a snapshot
+    /// takes the place of segments, these give their space back at once, and the pass ends.
     fn pass(&self) -> Result<Pass, Error> {
         let Some((storage, numbers)) = list(&self.directory)? else { return Ok(Pass::CutShort) };
-        let mut files = Vec::new();
-        for number in numbers {
-            let path = segment_path(&self.directory, storage, number);
-            // What is removed from now on is read all the same, and what is written is not.
-            let file = match File::open(&path) {
-                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Pass::CutShort),
-                file => file.cannot(format!("open {}", path.display()))?,
+        let path = |number: &u64| segment_path(&self.directory, storage, *number);
+        // What is written from now on is not read: the file has what it has.
+        let mut all: Vec<u64> = Vec::new();
+        for number in &numbers {
+            let Some(bytes) = unless_gone(std::fs::metadata(path(number)))
+                .cannot(format!("look at {}", path(number).display()))?
+            else {
+                return Ok(Pass::CutShort);
             };
-            let bytes = file.metadata().cannot(format!("look at {}", path.display()))?.len();
-            files.push((number, path, file, bytes));
+            all.push(bytes.len());
         }
-        let all = files.iter().map(|(.., bytes)| bytes).sum();
         self.shared.read_bytes.store(0, Ordering::Relaxed);
-        self.shared.all_bytes.store(all, Ordering::Relaxed);
+        self.shared.all_bytes.store(all.iter().sum(), Ordering::Relaxed);
         let mut is_stopped = false;
-        let read = files.iter().map_while(|(number, path, file, bytes)| {
-            let read = self.read(path, file, *bytes).transpose();
+        let read = numbers.iter().zip(&all).map_while(|(number, bytes)| {
+            let read = self.read(&path(number), *bytes).transpose();
             is_stopped |= read.is_none();
-            read.map(|read| Ok((*number, read?)))
+            let segment = |bytes| Segment { number: *number, bytes, unreadable: None };
+            read.map(|read| read.map(segment))
         });
         match look_at(&self.directory, storage, read) {
             _ if is_stopped => Ok(Pass::CutShort),
@@ -179,20 +181,31 @@ impl Scrubber {
     }
 
     /// Reads a segment, slowly, from the disk and not from the system's cache. `None` if the
-    /// replica is gone.
-    fn read(&self, path: &Path, file: &File, bytes: u64) -> Result<Option<Vec<u8>>, Error> {
-        let _ = fadvise(file, 0, None, Advice::DontNeed);
+    /// segment or the replica is gone.
+    fn read(&self, path: &Path, bytes: u64) -> Result<Option<Vec<u8>>, Error> {
+        let opened = unless_gone(File::open(path)).cannot(format!("open {}", path.display()))?;
+        let Some(file) = opened else { return Ok(None) };
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
         let mut read = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
         for (index, piece) in read.chunks_mut(PIECE_BYTES).enumerate() {
             let at = (index * PIECE_BYTES) as u64;
             file.read_exact_at(piece, at).cannot(format!("read {}", path.display()))?;
             self.shared.read_bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
             let takes = piece.len() as f64 / self.pace.bytes_per_second.max(1) as f64;
-            if !self.waits(Duration::from_secs_f64(takes)) {
+            let is_gone = file.metadata().is_ok_and(|file| file.nlink() == 0);
+            if is_gone || !self.waits(Duration::from_secs_f64(takes)) {
                 return Ok(None);
             }
         }
-        let _ = fadvise(file, 0, None, Advice::DontNeed);
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
         Ok(Some(read))
+    }
+}
+
+/// `None` of a file that was removed.
+fn unless_gone<T>(opened: std::io::Result<T>) -> std::io::Result<Option<T>> {
+    match opened {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
     }
 }

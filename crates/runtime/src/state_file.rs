@@ -6,21 +6,29 @@
 //! fsync has told nobody; what its successor reads may still vanish, so opening syncs the directory
 //! before anything is made of it. The lock is on a file of its own, because the rename replaces the
 //! state's.
+//!
+//! A file of nothing beside it holds room back, for the writes of a disk that is full. Until the
+//! rename a write that fails has done nothing, and may be tried again: each begins with a new file,
+//! so that no earlier failure of a sync is forgotten. After the rename nobody knows.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use concord_control::{GroupState, State};
+use concord_control::{GroupState, NotStored, State};
 use concord_core::Guards;
 use concord_core::hash::hash64;
 use concord_wire::GroupId;
 use concord_wire::control::Config;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, statvfs};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Context, Error};
+use crate::directory::{create, sync};
+use crate::disk::hold;
+use crate::error::{Context, Error, is_full};
 
+/// Bytes held back for the state.
+const RESERVE_BYTES: u64 = 1 << 20;
 const MAGIC: &[u8; 8] = b"CNCRDST6";
 /// Of the checksum: another one than those of the formats before, of which the magic number differs
 /// in a bit or two.
@@ -38,6 +46,39 @@ const HEADER_BYTES: usize = 16;
 pub struct StateFile {
     path: PathBuf,
     _lock: File,
+    /// What writes meet, in tests.
+    #[cfg(test)]
+    pub(crate) fault: Fault,
+}
+
+/// A state that was not written.
+#[derive(Debug)]
+pub enum Unwritten {
+    /// By the disk, which said why.
+    Disk(NotStored, Error),
+    /// It does not follow what is stored: nobody may go on with it.
+    Superseded(Error),
+}
+
+#[cfg(test)]
+impl Unwritten {
+    fn why(&self) -> Option<NotStored> {
+        match self {
+            Unwritten::Disk(why, _) => Some(*why),
+            Unwritten::Superseded(_) => None,
+        }
+    }
+}
+
+/// At which step a write fails.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Fault {
+    #[default]
+    None,
+    Write,
+    Rename,
+    Sync,
 }
 
 impl StateFile {
@@ -47,7 +88,7 @@ impl StateFile {
     /// If another controller holds it, or it is damaged, or the system refuses.
     pub fn open(path: &Path) -> Result<(StateFile, Option<State>), Error> {
         let directory = parent(path);
-        std::fs::create_dir_all(&directory).cannot(format!("create {}", directory.display()))?;
+        create(&directory)?;
         let lock_path = with_suffix(path, "lock");
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
         let lock = lock.cannot(format!("open {}", lock_path.display()))?;
@@ -60,7 +101,14 @@ impl StateFile {
         let state = read(path)?;
         // Whoever renamed it may have died before the directory was synced.
         sync(&directory).cannot(format!("sync {}", directory.display()))?;
-        Ok((StateFile { path: path.to_path_buf(), _lock: lock }, state))
+        let file = StateFile {
+            path: path.to_path_buf(),
+            _lock: lock,
+            #[cfg(test)]
+            fault: Fault::None,
+        };
+        file.reserve();
+        Ok((file, state))
     }
 
     /// Replaces the state durably, if and only if it follows the stored one. What is stored is read
@@ -68,19 +116,88 @@ impl StateFile {
     ///
     /// # Errors
     /// If it does not follow, or the disk refuses: then nobody may hear of the state.
-    pub fn write(&mut self, state: &State) -> Result<(), Error> {
-        let stored = read(&self.path)?;
+    pub fn write(&mut self, state: &State) -> Result<(), Unwritten> {
+        let refused = |error| Unwritten::Disk(NotStored::Refused, error);
+        let stored = read(&self.path).map_err(refused)?;
         if !state.follows(stored.as_ref(), Guards::ALL) {
             let stored = stored.map_or(0, |stored| stored.version);
-            return Err(Error::new(format!(
+            return Err(Unwritten::Superseded(Error::new(format!(
                 "{}: state {} does not follow the stored {stored}: another controller writes there; \
                  one rack has one controller",
                 self.path.display(),
                 state.version,
-            )));
+            ))));
         }
-        let bytes = encode(state).cannot("encode the controller's state")?;
-        replace(&self.path, &bytes).cannot(format!("write {}", self.path.display()))
+        let bytes = encode(state).cannot("encode the controller's state").map_err(refused)?;
+        let done = self.replace(&bytes);
+        self.reserve();
+        done.map_err(|(why, error)| {
+            let error = Err::<(), _>(error).cannot(format!("write {}", self.path.display()));
+            Unwritten::Disk(why, error.err().unwrap_or(Error::new("")))
+        })
+    }
+
+    /// Whether there is no room but what is held back, if that is.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        let held = std::fs::metadata(self.reserve_path()).is_ok_and(|m| m.len() >= RESERVE_BYTES);
+        let free = statvfs(parent(&self.path)).map_or(u64::MAX, |d| d.f_bavail * d.f_frsize);
+        !held || free < RESERVE_BYTES
+    }
+
+    fn reserve_path(&self) -> PathBuf {
+        with_suffix(&self.path, "reserve")
+    }
+
+    /// Holds room back, if it is not. Where the file system cannot, a file says that it is tried.
+    pub fn reserve(&self) {
+        let path = self.reserve_path();
+        if std::fs::metadata(&path).is_ok_and(|m| m.len() >= RESERVE_BYTES) {
+            return;
+        }
+        match hold(&path, RESERVE_BYTES) {
+            Err(error) if is_full(&error) => drop(std::fs::remove_file(&path)),
+            Err(_) => drop(File::create(&path).and_then(|file| file.set_len(RESERVE_BYTES))),
+            Ok(()) => {}
+        }
+    }
+
+    fn replace(&self, bytes: &[u8]) -> Result<(), (NotStored, std::io::Error)> {
+        let temporary = with_suffix(&self.path, "new");
+        let mut put = self.put(&temporary, bytes);
+        if put.as_ref().is_err_and(is_full) {
+            let _ = std::fs::remove_file(&temporary);
+            let _ = std::fs::remove_file(self.reserve_path());
+            put = self.put(&temporary, bytes);
+        }
+        put.map_err(|error| {
+            let _ = std::fs::remove_file(&temporary);
+            let why = if is_full(&error) { NotStored::Full } else { NotStored::Refused };
+            (why, error)
+        })?;
+        #[cfg(test)]
+        self.fail_at(Fault::Sync).map_err(|error| (NotStored::Unknown, error))?;
+        sync(&parent(&self.path)).map_err(|error| (NotStored::Unknown, error))
+    }
+
+    /// Puts the state into its place; whether that is durable is not known.
+    fn put(&self, temporary: &Path, bytes: &[u8]) -> std::io::Result<()> {
+        let mut file = File::create(temporary)?;
+        file.write_all(bytes)?;
+        #[cfg(test)]
+        self.fail_at(Fault::Write)?;
+        file.sync_all()?;
+        #[cfg(test)]
+        self.fail_at(Fault::Rename)?;
+        std::fs::rename(temporary, &self.path)
+    }
+
+    #[cfg(test)]
+    fn fail_at(&self, step: Fault) -> std::io::Result<()> {
+        match self.fault == step {
+            true => Err(std::io::Error::from(rustix::io::Errno::IO)),
+            false => Ok(()),
+        }
     }
 }
 
@@ -122,22 +239,6 @@ fn read(path: &Path) -> Result<Option<State>, Error> {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(e).cannot(format!("read {}", path.display())),
     }
-}
-
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let temporary = with_suffix(path, "new");
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
-    sync(&parent(path))
-}
-
-/// Makes the names in a directory durable.
-fn sync(directory: &Path) -> std::io::Result<()> {
-    #[cfg(test)]
-    tests::SYNCED.with_borrow_mut(|synced| synced.push(directory.to_path_buf()));
-    File::open(directory)?.sync_all()
 }
 
 fn parent(path: &Path) -> PathBuf {
@@ -236,12 +337,7 @@ mod tests {
     use concord_wire::control::{Member, Program, Protocol};
     use concord_wire::{Addr, GroupId};
 
-    std::thread_local! {
-        /// The directories that this test's thread synced.
-        pub(super) static SYNCED: std::cell::RefCell<Vec<PathBuf>> = const {
-            std::cell::RefCell::new(Vec::new())
-        };
-    }
+    use crate::directory::tests::SYNCED;
 
     /// A directory that is gone with its test.
     struct Directory(PathBuf);
@@ -304,8 +400,8 @@ mod tests {
         let (mut second, read) = StateFile::open(&path).unwrap();
         assert_eq!(read, Some(state(1)));
         second.write(&state(2)).unwrap();
-        let line = first.write(&state(2)).unwrap_err().to_string();
-        assert!(line.contains("another controller writes there"), "{line}");
+        let Unwritten::Superseded(line) = first.write(&state(2)).unwrap_err() else { panic!() };
+        assert!(line.to_string().contains("another controller writes there"), "{line}");
         second.write(&state(3)).unwrap();
     }
 
@@ -319,6 +415,28 @@ mod tests {
         SYNCED.with_borrow_mut(Vec::clear);
         assert_eq!(StateFile::open(&path).unwrap().1, Some(state(1)));
         assert_eq!(SYNCED.with_borrow(Vec::clone), std::slice::from_ref(&directory.0));
+    }
+
+    /// A failure before the rename leaves the state of before, and the next write may succeed;
+    /// after it nobody knows which of the two a power cut leaves.
+    #[test]
+    fn bug_22_130_failed_write_says_what_is_stored() {
+        let directory = directory("failed");
+        let path = directory.0.join("controller.state");
+        let (mut file, _) = StateFile::open(&path).unwrap();
+        file.write(&state(1)).unwrap();
+        let cases = [(Fault::Write, NotStored::Refused), (Fault::Rename, NotStored::Refused)];
+        for (fault, why) in cases {
+            file.fault = fault;
+            assert_eq!(file.write(&state(2)).unwrap_err().why(), Some(why), "{fault:?}");
+            assert_eq!(read(&path).unwrap(), Some(state(1)), "{fault:?}");
+            assert!(!with_suffix(&path, "new").exists(), "{fault:?}");
+        }
+        file.fault = Fault::None;
+        file.write(&state(2)).unwrap();
+        file.fault = Fault::Sync;
+        assert_eq!(file.write(&state(3)).unwrap_err().why(), Some(NotStored::Unknown));
+        assert_eq!(read(&path).unwrap(), Some(state(3)));
     }
 
     /// A file of the format before is read and written in the new one.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
-use rustix::io::Errno;
+
+use crate::error::is_full;
 
 pub(crate) const NAME: &str = "reserve";
 /// Bytes held back, and bytes that are to be free beside; less on a small disk.
@@ -23,12 +24,6 @@ pub(super) struct Room {
     directory: PathBuf,
     reserve: PathBuf,
     is_short: Arc<AtomicBool>,
-}
-
-/// Whether an error says that the disk is full.
-pub(super) fn is_full(error: &io::Error) -> bool {
-    let raw = error.raw_os_error().map(Errno::from_raw_os_error);
-    matches!(raw, Some(Errno::NOSPC | Errno::DQUOT))
 }
 
 impl Room {
@@ -59,13 +54,7 @@ impl Room {
 
     /// Holds so many bytes back. Where the file system cannot, nothing is.
     fn hold(&self, bytes: u64) -> bool {
-        let hold = || -> io::Result<()> {
-            let file: File =
-                OpenOptions::new().create(true).truncate(true).write(true).open(&self.reserve)?;
-            fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
-            Ok(())
-        };
-        match hold() {
+        match hold(&self.reserve, bytes) {
             Ok(()) => true,
             Err(e) if is_full(&e) => {
                 self.give();
@@ -80,4 +69,11 @@ impl Room {
         let _ = std::fs::remove_file(&self.reserve);
         self.is_short.store(true, Ordering::Relaxed);
     }
+}
+
+/// Has a file of nothing take so many bytes.
+pub(crate) fn hold(reserve: &Path, bytes: u64) -> io::Result<()> {
+    let file: File = OpenOptions::new().create(true).truncate(true).write(true).open(reserve)?;
+    fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
+    Ok(())
 }

@@ -140,7 +140,7 @@ fn what_was_said_to_be_durable_is_there_and_each_start_counts() {
 fn a_power_cut_takes_what_is_not_synced_and_no_more() {
     for groups in 1..=2 {
         let place = Place::new("power");
-        let hold = DiskFault { hold: Some(Duration::from_millis(30)), fail_sync: None };
+        let hold = DiskFault { hold: Some(Duration::from_millis(30)), ..DiskFault::default() };
         let mut disk = place.start(hold);
         let mut log = LogEnd::default();
         for _ in 0..groups {
@@ -169,7 +169,7 @@ fn a_power_cut_takes_what_is_not_synced_and_no_more() {
 #[test]
 fn a_failed_sync_is_final() {
     let place = Place::new("fail");
-    let mut disk = place.start(DiskFault { hold: None, fail_sync: Some(3) });
+    let mut disk = place.start(DiskFault { fail_sync: Some(3), ..DiskFault::default() });
     let mut log = LogEnd::default();
     write(&mut disk, &mut log, 3);
     let mut batch = Batch::default();
@@ -286,6 +286,55 @@ fn later_damage_is_found_and_replaced() {
     drop(scrub);
     end(disk, &place);
     assert_eq!(place.open().found().end, log);
+}
+
+/// A pass held all files open that were there when it began, so that the space of removed segments
+/// was not free before its end: hours, where there is much to read.
+#[test]
+fn bug_22_134_scrub_frees_removed_segments() {
+    let place = Place::new("scrub-space");
+    let mut log = LogEnd::default();
+    let starts = (0..4).map(|nth| {
+        let mut disk = place.start(DiskFault::default());
+        (0..20).for_each(|_| write(&mut disk, &mut log, 10));
+        if nth < 3 {
+            end(disk, &place);
+            return None;
+        }
+        Some(disk)
+    });
+    let mut disk = starts.last().flatten().unwrap();
+    // A segment takes some tenths of a second.
+    let pace = Pace { rest: Duration::from_millis(5), bytes_per_second: 64 << 10 };
+    let scrub = Scrub::start(place.data(), pace, disk.bell()).unwrap();
+    let data = place.data().display().to_string();
+    let open = || {
+        let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let names = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+        let names = names.map(|name| name.display().to_string());
+        names.filter(|name| name.starts_with(&data) && name.contains(".log")).count()
+    };
+    let began = Instant::now();
+    while scrub.progress().percent == 0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "it reads nothing");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // What the disk itself writes to, and what is read.
+    assert!(open() <= 2, "{} segments are held open", open());
+    let (mut batch, snapshot) = (Batch::default(), 1);
+    let (position, hash, bytes) = (log.position, log.hash, b"state".as_slice());
+    let part = Part { snapshot, number: 0, position, hash, is_first: true, is_last: true, bytes };
+    batch.part(&part);
+    disk.write(batch).unwrap();
+    wait(&mut disk).unwrap();
+    // The pass in which segments went ends without a finding, and the next one comes to its end.
+    while scrub.progress().passes == 0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "no pass came to its end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(scrub.progress().damages, 0, "{:?}", scrub.progress().damage);
+    drop(scrub);
+    end(disk, &place);
 }
 
 #[test]

@@ -4,18 +4,23 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use concord_control::{Controller, ControllerConfig, GroupState, State};
-use concord_core::{MS, Now};
+use concord_core::{Instant, MS, Now, SEC};
 use concord_wire::GroupId;
 use concord_wire::control::{Config, GroupKind, Member, Standing};
 use serde_json::{Value, json};
 use tracing::{error, info, warn};
 
+use crate::clock;
 use crate::driver::{Persisted, Role};
 use crate::error::Error;
 use crate::http::{Health, Snapshot};
 use crate::logging;
 use crate::roles::{GroupNames, Place, unique};
-use crate::state_file::StateFile;
+use crate::state_file::{StateFile, Unwritten};
+use crate::udp::Outbox;
+
+/// How often it looks whether the disk of its state has room.
+const ROOM_NS: u64 = SEC;
 
 /// What a controller is told beside its place.
 #[derive(Clone, Debug)]
@@ -34,7 +39,37 @@ struct ControllerRole {
     names: GroupNames,
     controller: Controller,
     file: StateFile,
+    disk: StateDisk,
     logged: Logged,
+}
+
+/// What is known of the disk of the state.
+#[derive(Debug, Default)]
+struct StateDisk {
+    is_short: bool,
+    looked_at: Option<Instant>,
+    /// Why the last state was not written, once it was said.
+    said: Option<String>,
+}
+
+impl StateDisk {
+    /// Looks whether there is room, now and then.
+    fn look(&mut self, now: Instant, file: &StateFile) {
+        if self.looked_at.is_some_and(|at| now.since(at) < ROOM_NS) {
+            return;
+        }
+        self.looked_at = Some(now);
+        file.reserve();
+        let is_short = file.is_short();
+        if std::mem::replace(&mut self.is_short, is_short) != is_short {
+            match is_short {
+                true => {
+                    warn!("the disk of the state has no room but what was held back: free some")
+                }
+                false => info!("the disk of the state has room again"),
+            }
+        }
+    }
 }
 
 /// What was logged last.
@@ -50,8 +85,8 @@ struct Logged {
 /// Runs a controller until it is told to end.
 ///
 /// # Errors
-/// One line for a person; among them, that another controller holds the file, and that the state
-/// could not be written: a controller that cannot persist must not speak.
+/// One line for a person; among them, that another controller holds the file, or wrote to it. A
+/// controller whose disk is full or fails lives on, and changes nothing that it cannot persist.
 pub fn run(place: &Place, setup: ControllerSetup) -> Result<(), Error> {
     let (file, state) = StateFile::open(&setup.state)?;
     let _span = logging::span("controller", place.node).entered();
@@ -60,9 +95,9 @@ pub fn run(place: &Place, setup: ControllerSetup) -> Result<(), Error> {
     let controller = Controller::new(config, state);
     let epoch = first(&controller).map_or(0, |c| c.epoch);
     info!(addr = %place.addr, epoch, state = %setup.state.display(), "started");
-    let logged = Logged::default();
+    let (disk, logged) = (StateDisk::default(), Logged::default());
     let (node, names) = (place.node, setup.names);
-    driver.run(&mut ControllerRole { node, names, controller, file, logged })?;
+    driver.run(&mut ControllerRole { node, names, controller, file, disk, logged })?;
     info!("stopped");
     Ok(())
 }
@@ -158,8 +193,27 @@ impl Role for ControllerRole {
     }
 
     fn persist(&mut self, state: State) -> Result<Persisted, Error> {
-        self.file.write(&state)?;
-        Ok(Persisted::Now)
+        let (why, error) = match self.file.write(&state) {
+            Ok(()) => {
+                if self.disk.said.take().is_some() {
+                    info!("the state is written again");
+                }
+                return Ok(Persisted::Now);
+            }
+            Err(Unwritten::Superseded(error)) => return Err(error),
+            Err(Unwritten::Disk(why, error)) => (why, error.to_string()),
+        };
+        if self.disk.said.as_ref() != Some(&error) {
+            error!(error, "the state could not be written: nothing changes meanwhile");
+            self.disk.said = Some(error);
+        }
+        self.controller.not_stored(clock::now(), why);
+        Ok(Persisted::Later)
+    }
+
+    fn attend(&mut self, now: Now, _out: &mut Outbox) -> Result<(), Error> {
+        self.disk.look(now.instant, &self.file);
+        Ok(())
     }
 
     fn log(&mut self, now: Now) {
@@ -206,6 +260,13 @@ impl Role for ControllerRole {
             self.controller.recovered().iter().map(ToString::to_string).collect();
         s.tell("recovered", (!recovered.is_empty()).then(|| recovered.join("; ")));
         s.tell("rack", format!("{:016x}", state.rack));
+        s.tell("disk_full", self.disk.is_short);
+        let short = f64::from(u8::from(self.disk.is_short));
+        s.gauge(
+            "disk_full",
+            "Whether the disk of the state has no room but what was held back.",
+            short,
+        );
         // What the first group has is beside the other groups', for those who know of no others.
         if let Some(group) = self.controller.groups().next() {
             for (key, value) in group_json(&self.controller, group, now) {
@@ -411,7 +472,8 @@ mod tests {
             let (file, stored) = StateFile::open(&state).unwrap();
             let (controller, logged) = (Controller::new(config, stored), Logged::default());
             let names = GroupNames::default();
-            driver.run(&mut ControllerRole { node: 1, names, controller, file, logged })
+            let disk = StateDisk::default();
+            driver.run(&mut ControllerRole { node: 1, names, controller, file, disk, logged })
         });
         told.recv().unwrap()
     }

@@ -368,6 +368,9 @@ impl<E: Engine, F: EngineIo<E>> Role for ReplicaRole<E, F> {
             self.engine_ready(out);
         }
         self.engine_io.watch(now.instant, self.replica.engine_mut());
+        if let Some(replica_disk) = &mut self.replica_disk {
+            replica_disk.look();
+        }
         if let Some((addr, next_at)) = &mut self.queue
             && *next_at <= now.instant
         {
@@ -384,6 +387,15 @@ impl<E: Engine, F: EngineIo<E>> Role for ReplicaRole<E, F> {
             let (phase, place) = (phase_name(s.phase), s.role);
             let (epoch, switch_id, executed) = (s.epoch.0, s.switch_id, s.executed.0);
             info!(epoch, phase, place, switch_id, executed, "state");
+            let mut counters = self.replica.each_counter();
+            let is_silent =
+                |(name, _, count): (&str, &str, u64)| name == "disks_silent" && count > 0;
+            if s.phase == Phase::Left
+                && counters.any(is_silent)
+                && let Some(replica_disk) = &self.replica_disk
+            {
+                replica_disk.say_given_up();
+            }
         }
         self.log_outside(now.instant, s.phase);
     }

@@ -26,6 +26,8 @@ const SCRUB_BYTES_PER_SECOND: u64 = 8 << 20;
 const RESTORING_MAX: usize = 1_024;
 /// How long to wait for an engine that owes something.
 const ENGINE_PAUSE: Duration = Duration::from_micros(50);
+/// A disk that owes a sync for longer is said to hang.
+const HANGS: Duration = Duration::from_secs(1);
 /// How long the last sync may take before a process ends without it, and how often to look.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 const DISK_PAUSE: Duration = Duration::from_micros(200);
@@ -49,6 +51,8 @@ pub(super) struct ReplicaDisk {
     sync_ns: u64,
     /// Since when the disk owes what was handed over.
     waits_since: Option<Instant>,
+    /// It was said that it hangs.
+    is_said_to_hang: bool,
     restored: u64,
 }
 
@@ -105,7 +109,7 @@ impl ReplicaDisk {
             owed: found.marks.owes,
             acks_early: setup.acks_early,
         };
-        let disk = Disk::start(directory, node, &marks, setup.fault)?;
+        let disk = Disk::start(directory, node, &marks, setup.fault.clone())?;
         let pace = |rest| Pace { rest, bytes_per_second: SCRUB_BYTES_PER_SECOND };
         let start = |rest| Scrub::start(path.clone(), pace(rest), disk.bell());
         let scrub = setup.scrub_rest.map(start).transpose()?;
@@ -139,6 +143,7 @@ impl ReplicaDisk {
             syncs: 0,
             sync_ns: 0,
             waits_since: None,
+            is_said_to_hang: false,
             restored: records,
         })
     }
@@ -173,6 +178,33 @@ impl ReplicaDisk {
             }
             replica.disk_room(is_short);
         }
+    }
+
+    /// Says once that the disk has not answered for long, and once that it does again.
+    pub(super) fn look(&mut self) {
+        let waits = self.waits_since.filter(|_| !self.is_short).map(|since| since.elapsed());
+        let hangs = waits.is_some_and(|waits| waits >= HANGS);
+        if hangs && !self.is_said_to_hang {
+            warn!(
+                directory = self.directory,
+                "the disk has not answered for a second: writes may wait for it, and if it stays silent \
+                 this replica leads no more, or leaves its group"
+            );
+            self.is_said_to_hang = true;
+        } else if self.is_said_to_hang && self.waits_since.is_none() {
+            info!("the disk answers again");
+            self.is_said_to_hang = false;
+        }
+    }
+
+    /// The machine gave the disk up, which is silent: said once.
+    pub(super) fn say_given_up(&self) {
+        let seconds = self.waits_since.map_or(0, |since| since.elapsed().as_secs());
+        error!(
+            directory = self.directory,
+            seconds,
+            "the disk does not answer: the replica leaves; start it again once the disk answers"
+        );
     }
 
     /// What has gathered is written. The machine gives no other out before it is told that this is

@@ -226,6 +226,9 @@ fn best(args: &BackupArgs) -> Result<(u16, State), Error> {
         (status["phase"] == "open").then(|| status["committed"].as_u64()).flatten()
     };
     let wanted = said.iter().filter_map(committed).max();
+    let epochs = said.iter().filter(|(_, status)| status["phase"] == "open");
+    let epoch = epochs.filter_map(|(_, status)| status["epoch"].as_u64()).max();
+    let least = (epoch.unwrap_or(0), wanted.unwrap_or(0));
     if !said.is_empty() && wanted.is_none() {
         return Err(Error::new("no replica is a member that serves: see `concord status`"));
     }
@@ -241,19 +244,26 @@ fn best(args: &BackupArgs) -> Result<(u16, State), Error> {
             )));
         }
         let mut own = states.into_iter().filter(|(node, _)| is_open(*node));
-        let newest = own.find(|(_, state)| state.end().position >= wanted.unwrap_or(0));
+        let newest = own.find(|(_, state)| has_all(state.rank(), least));
         if let Some(newest) = newest {
             return Ok(newest);
         }
         if began.elapsed() > DISK_MAX {
             return Err(Error::new(format!(
-                "no directory on this machine has all up to record {}: run this where a member of the group has \
+                "no directory on this machine has all up to record {} of epoch or view {}: run this where a member of the group has \
                  its data",
-                wanted.unwrap_or(0)
+                least.1, least.0
             )));
         }
         std::thread::sleep(LOOK_INTERVAL);
     }
+}
+
+/// Whether a directory has all that is committed: it is of the newest epoch or view in which a
+/// replica serves, in which there is one log, and reaches as far. One of an earlier epoch may be
+/// longer by what nobody committed, and lack what was committed since.
+fn has_all((epoch, end): (u32, u64), (epoch_least, committed): (u64, u64)) -> bool {
+    u64::from(epoch) >= epoch_least && end >= committed
 }
 
 /// `concord restore`.
@@ -360,5 +370,21 @@ fn targets(args: &RestoreArgs) -> Result<(Targets, Option<Engine>), Error> {
             state.display()
         ))),
         _ => Ok((dirs, engine)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A leader that was cut off has a tail that nobody committed: its directory was longer than
+    /// what is committed, and counted as having all of it.
+    #[test]
+    fn bug_22_135_backup_is_of_the_newest_epoch() {
+        let (old_leader, follower, behind) = ((5, 120), (6, 110), (6, 109));
+        let least = (6, 110);
+        assert!(!has_all(old_leader, least));
+        assert!(has_all(follower, least));
+        assert!(!has_all(behind, least), "its disk does not have it yet");
     }
 }

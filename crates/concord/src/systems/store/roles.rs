@@ -1,6 +1,6 @@
 //! Replicas and gateways as processes: from the rack file to the runtime.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum as _;
@@ -48,7 +48,10 @@ pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
                 let said = replica_args.data_dir.clone().or_else(|| own.data_dir.clone());
                 let hold_ms = rack.faults.disk_hold_ms;
                 let hold = (hold_ms > 0).then(|| Duration::from_millis(hold_ms));
-                let fault = DiskFault { hold, fail_sync: None };
+                // For tests alone.
+                let hang = std::env::var_os("CONCORD_FAULT_DISK_HANG").map(PathBuf::from);
+                let hang = hang.map(|dir| dir.join(group.member_stem("replica", own.node)));
+                let fault = DiskFault { hold, hang, fail_sync: None };
                 let acks_early = group.durability == Durability::Interval;
                 let directory = said.unwrap_or_else(default);
                 let scrub_rest = Some(Duration::from_secs(rack.scrub_seconds));
