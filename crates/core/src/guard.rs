@@ -111,7 +111,8 @@ guards! {
     /// A leader tells one that recovers where its log ends once a record of its term is committed
     /// (Raft).
     RecoveryTerm,
-    /// One that gave its log up votes for nobody who lacks the newest configuration in it (Raft).
+    /// One that gave its log up votes for nobody who lacks the newest configuration in it, and once
+    /// it starts again it recovers as one that lost everything (Raft).
     CopyFloor,
     /// ReadIndex: a read waits until a quorum has said that its leader still leads, asked after the
     /// read came (Raft §8).
@@ -162,7 +163,7 @@ guards! {
     AllKeysSubmitted,
     /// An engine that owes an answer for too long is given up, and its replica with it.
     EngineSilence,
-    /// VR: a leader whose engine is silent leaves its view, and does not begin another.
+    /// VR: a leader whose engine or disk is silent leaves its view, and does not begin another.
     StepDown,
     /// CRAQ: reads of all keys go to one replica, whose cursors go on where they were.
     OneReader,
@@ -170,6 +171,8 @@ guards! {
     VersionEpoch,
     /// CRAQ: the tail answers under a lease (trap T25).
     VersionLease,
+    /// CRAQ: what is committed is said by the tail alone (trap T25).
+    VersionTail,
     /// What is acknowledged is on the disk of who commits it (trap T7).
     DurableCommit,
     /// And on the disks of all members before it in the chain (trap T7).
@@ -184,6 +187,8 @@ guards! {
     DurableCaughtUp,
     /// VR: what a replica promised by a view is on its disk before anybody hears of it.
     DurableView,
+    /// What takes the place of records that were given up is not durable as they were.
+    DurableCut,
     /// A member that starts again with its data directory is taken as whole if it is the directory
     /// that it had (trap T4).
     SameStorage,
@@ -206,6 +211,9 @@ guards! {
     /// No record enters the log while the disk is late with those before it: what may be lost was
     /// acknowledged within two seconds, and what waits in memory is bounded.
     JournalRoom,
+    /// An epoch opens at a replica whose engine owes it nothing: what it is asked for in one epoch
+    /// is of no other one's log.
+    OpensIdle,
     /// A replica that starts again opens no epoch before all leases that it may have granted are
     /// over (trap T2).
     QuietStart,

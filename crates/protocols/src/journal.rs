@@ -65,7 +65,7 @@ const SLOW_SHARE: u64 = 8;
 /// So many syncs one after the other an election takes, in half of the patience with it.
 const SYNCS: u64 = 3;
 const SLOW_NS_MAX: Duration = 10 * SEC;
-/// A disk is as slow as the fastest of so many syncs: one that hung once is not slow.
+/// A disk is as slow as the second slowest of so many syncs: one that hung once is not slow.
 const SYNCS_SEEN: usize = 4;
 
 /// How far a snapshot of the own state is.
@@ -146,7 +146,7 @@ pub(crate) struct Journal {
     silent_ns: Duration,
     looked_at: Option<Instant>,
     /// How long each of the newest groups was on its way.
-    syncs_ns: [Duration; SYNCS_SEEN],
+    syncs_ns: [Option<Duration>; SYNCS_SEEN],
     /// The disk has no room.
     is_short: bool,
     /// What was there was given up, and nothing was written since that a state could begin with.
@@ -168,7 +168,7 @@ impl Journal {
         self.log_bytes = log_bytes;
         if !is_intact {
             // What is left there of a copy that never was whole is nothing that anything follows.
-            self.reset();
+            self.reset(Guards::ALL);
         }
     }
 
@@ -294,9 +294,12 @@ impl Journal {
     }
 
     /// By how much longer than with a fast disk an election or a view change may take: each of its
-    /// steps waits for a sync.
+    /// steps waits for a sync. While one is under way it is as slow as that.
     pub(crate) fn slow_ns(&self, lease_ns: Duration) -> Duration {
-        let sync_ns = self.syncs_ns.into_iter().min().unwrap_or(0);
+        let mut seen_ns = self.syncs_ns;
+        seen_ns.sort_unstable();
+        let [.., second_ns, slowest_ns] = seen_ns;
+        let sync_ns = second_ns.or(slowest_ns).unwrap_or(0).max(self.silent_ns);
         if sync_ns * SLOW_SHARE < lease_ns { 0 } else { (sync_ns * SYNCS).min(SLOW_NS_MAX) }
     }
 
@@ -406,24 +409,30 @@ impl Journal {
     }
 
     /// What is here is given up.
-    pub(crate) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self, guards: Guards) {
         if !self.is_on() || self.is_dead {
             return;
         }
         self.batch.reset();
         (self.is_due, self.is_empty_after_reset) = (true, true);
         self.marks(|marks| marks.held_epoch = 0);
-        (self.durable, self.under_way) = (Position(0), Position(0));
+        self.lower(Position(0), guards);
         (self.committed, self.said_committed) = (Position(0), Position(0));
         self.end_snapshot();
         self.log_bytes = 0;
     }
 
     /// VR: what is behind `end` in the log is given up.
-    pub(crate) fn cut(&mut self, end: LogEnd) {
+    pub(crate) fn cut(&mut self, end: LogEnd, guards: Guards) {
         if self.is_on() && !self.is_dead {
             self.batch.cut(end);
-            let end = Position(end.position);
+            self.lower(Position(end.position), guards);
+        }
+    }
+
+    /// What comes behind `end` now is not on the disk, as what was there before.
+    fn lower(&mut self, end: Position, guards: Guards) {
+        if guards.on(Guard::DurableCut) {
             (self.durable, self.under_way) = (self.durable.min(end), self.under_way.min(end));
         }
     }
@@ -522,7 +531,7 @@ impl Journal {
         }
         self.durable_batches = number;
         self.syncs_ns.rotate_left(1);
-        self.syncs_ns[SYNCS_SEEN - 1] = self.silent_ns;
+        self.syncs_ns[SYNCS_SEEN - 1] = Some(self.silent_ns);
         (self.silent_ns, self.looked_at) = (0, None);
         self.durable = self.durable.max(self.under_way);
         let waiting = self.waiting.take_if(|waiting| waiting.is_handed_out)?;
@@ -813,10 +822,39 @@ mod tests {
         assert_eq!(journal.slow_ns(lease_ns), 0, "it hung once");
         (0..4).for_each(|_| sync(&mut journal, &mut at, 400 * MS));
         assert_eq!(journal.slow_ns(lease_ns), SYNCS * 400 * MS);
-        sync(&mut journal, &mut at, 0);
+        (0..3).for_each(|_| sync(&mut journal, &mut at, 0));
         assert_eq!(journal.slow_ns(lease_ns), 0, "it is fast again");
         (0..4).for_each(|_| sync(&mut journal, &mut at, 60 * SEC));
         assert_eq!(journal.slow_ns(lease_ns), SLOW_NS_MAX);
+    }
+
+    /// What was durable is given up, and other records take its place: how much of them counts as
+    /// durable before they are written.
+    fn durable_after(gives_up: fn(&mut Journal, Guards), guards: Guards) -> Position {
+        let mut journal = journal();
+        journal.kept.as_mut().unwrap().acks_early = false;
+        journal.record(Some(b"a record"));
+        let number = journal.poll(Position(5)).unwrap().number;
+        journal.persisted(number);
+        assert_eq!(journal.durable(), Position(5));
+        gives_up(&mut journal, guards);
+        journal.record(Some(b"another one"));
+        journal.durable()
+    }
+
+    /// A follower would acknowledge what its disk does not have.
+    #[test]
+    fn t7_records_given_up_are_durable_no_more() {
+        let cut: fn(&mut Journal, Guards) = |journal, guards| {
+            journal.cut(LogEnd { position: 3, hash: 2 }, guards);
+        };
+        let reset: fn(&mut Journal, Guards) = |journal, guards| journal.reset(guards);
+        assert_eq!(durable_after(cut, Guards::ALL), Position(3));
+        assert_eq!(durable_after(reset, Guards::ALL), Position(0));
+        #[cfg(feature = "mutants")]
+        for gives_up in [cut, reset] {
+            assert_eq!(durable_after(gives_up, Guards::without(Guard::DurableCut)), Position(5));
+        }
     }
 
     /// A snapshot begins once the log has grown enough unless something keeps it.

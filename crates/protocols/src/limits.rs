@@ -38,7 +38,7 @@ pub struct Limits {
     pub slice_ns: Duration,
     /// Primary-backup, chain, CRAQ: how long the disk may owe a sync until its replica is given up,
     /// in ns. The second member waits for half as long in addition, and so on: whose disks all hang
-    /// do not leave at once.
+    /// do not leave at once. VR, NOPaxos, Raft: after half of it a leader lets another one lead.
     pub disk_silence_ns: Duration,
 }
 

@@ -427,6 +427,28 @@ fn t6_read_finished_in_a_later_epoch_waits_for_no_old_write() {
     assert_eq!(b.at(1).counters().reads_waited, 1, "what the others saw was committed");
 }
 
+/// Whether an epoch opens at a head whose engine owes a write, and once it owes nothing.
+fn opens(guards: Guards) -> [bool; 2] {
+    let mut b = Bench::new(Protocol::Chain, guards);
+    b.server(1).lets = 0;
+    b.write(Flags(0), &["SET", "k", "v"]);
+    b.configure(2, 1);
+    b.pass(LEASE_MS / 2, to_all);
+    let is_open = |b: &mut Bench| b.at(1).phase() == Phase::Open;
+    let before = is_open(&mut b);
+    b.server(1).lets = usize::MAX;
+    b.pass(3 * LEASE_MS, to_all);
+    [before, is_open(&mut b)]
+}
+
+/// What an engine owes is of the epoch in which it was asked for.
+#[test]
+fn epoch_opens_once_the_engine_owes_nothing() {
+    assert_eq!(opens(Guards::ALL), [false, true]);
+    #[cfg(feature = "mutants")]
+    assert!(opens(Guards::without(concord_core::Guard::OpensIdle))[0]);
+}
+
 /// Craqs head passes a read of all keys on while a write is at its engine.
 #[test]
 fn bug_15_5_craq_head_passes_all_keys_reads_on() {

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 #[cfg(feature = "mutants")]
 use concord_core::Guard;
 use concord_core::{
-    Guards, Instant, MS, Now, ObjectId, Position, RequestNumber, Rng, Seq, SessionId, SwitchId,
-    hash,
+    Epoch, Guards, Instant, MS, NodeId, Now, ObjectId, Position, RequestNumber, Rng, Seq,
+    SessionId, SwitchId, hash,
 };
 use concord_engine::memory::Memory;
 use concord_engine::{CommandBuf, Shimmed};
@@ -18,6 +18,7 @@ use concord_wire::control::{
     Config, CopyMessage, LeaseMessage, Member, Membership, Message as _, Program, Protocol,
     Standing,
 };
+use concord_wire::craq::{VersionAnswer, VersionQuery};
 use concord_wire::fragment::FragmentHdr;
 use concord_wire::header::is;
 use concord_wire::link::{Data, OP_DATA};
@@ -788,6 +789,33 @@ fn t25_neither_query_nor_answer_counts_in_another_epoch() {
     b.answers.clear();
     b.read(2, "k", None);
     assert_eq!(b.read_replies(), [(Reason::Clean, b"$3\r\nnew\r\n".to_vec())]);
+}
+
+/// An answer that is not the tail's, of a replica with an uncommitted write: whether it is shown.
+fn shows_what_another_says(guards: Guards) -> bool {
+    let mut b = Bench::with_guards(Protocol::Craq, 3, guards);
+    b.write(1, 0, 1, &["SET", "k", "old"]);
+    b.pass(60, to_all);
+    b.write(1, 0, 2, &["SET", "k", "new"]);
+    b.pass(2, |flight| !is_record_to(flight, 3));
+    b.answers.clear();
+    b.read(2, "k", None);
+    let query = b.wire.pop_back().unwrap();
+    assert!(is_about_versions(&query));
+    let number = VersionQuery::parse(&query.2).unwrap().number;
+    let (epoch, from, committed) = (Epoch(1), NodeId(1), b.at(1).log().end().position);
+    let mut bytes = vec![];
+    VersionAnswer { epoch, from, number, committed: Position(committed) }.emit(&mut bytes);
+    b.hand(2, &bytes);
+    !b.read_replies().is_empty()
+}
+
+/// Another member's word, forged or by mistake, makes nothing committed.
+#[test]
+fn t25_tail_alone_says_what_is_committed() {
+    assert!(!shows_what_another_says(Guards::ALL));
+    #[cfg(feature = "mutants")]
+    assert!(shows_what_another_says(Guards::without(Guard::VersionTail)));
 }
 
 /// What is said to a replica whose log cannot be gone on with.

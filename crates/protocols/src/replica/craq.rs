@@ -219,8 +219,10 @@ impl<E: Engine> Replica<E> {
         sink: &mut impl Sink,
     ) {
         let tail = self.role.reader().map(|m| m.node);
-        let fenced = self.role.is_epoch(answer.epoch) || !self.setup.guards.on(Guard::VersionEpoch);
-        if self.phase != Phase::Open || !fenced || tail != Some(answer.from.0) {
+        let guards = self.setup.guards;
+        let fenced = self.role.is_epoch(answer.epoch) || !guards.on(Guard::VersionEpoch);
+        let is_tails = tail == Some(answer.from.0) || !guards.on(Guard::VersionTail);
+        if self.phase != Phase::Open || !fenced || !is_tails {
             self.count.version_refused += 1;
             return;
         }

@@ -168,7 +168,8 @@ impl<E: Engine> Replica<E> {
     /// Head: opens once every member's log is known and none is longer. Others: once the head said
     /// so. Nobody: before the leases that it granted to nodes outside the epoch have run out.
     pub(super) fn try_open(&mut self, now: Now, sink: &mut impl Sink) {
-        if self.phase != Phase::Opening || !self.queue.is_empty() {
+        let is_idle = self.queue.is_empty() || !self.setup.guards.on(Guard::OpensIdle);
+        if self.phase != Phase::Opening || !is_idle {
             return;
         }
         if self.role.is_head() && self.opening.agreed().is_none() {

@@ -57,7 +57,7 @@ impl<E: Engine> Replica<E> {
             self.queue.push(Pending::Install);
         }
         self.held_epoch = 0;
-        self.journal.reset();
+        self.journal.reset(self.setup.guards);
         self.copy.begin_anew();
         self.streams.close_receiver();
         self.applied = Applied::default();

@@ -195,7 +195,7 @@ impl<E: Engine> Replica<E> {
 
     /// It leaves, and comes back with nothing: what is here is not what the others have.
     fn fail_stop_diverged(&mut self) {
-        self.journal.reset();
+        self.journal.reset(self.setup.guards);
         self.fail_stop();
     }
 

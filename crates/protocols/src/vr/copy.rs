@@ -123,7 +123,7 @@ impl<E: Engine> Vr<E> {
                 self.pending.push_back(Pending::Install);
             }
             self.stand_at(LogEnd::default(), Seq::NONE, (0, 0));
-            self.journal.reset();
+            self.journal.reset(self.setup.guards);
             self.count.copies_begun += 1;
         }
         self.ask_part(sink);

@@ -196,7 +196,7 @@ impl<E: Engine> Vr<E> {
         if position < self.ordered.log.end().position {
             self.ordered.log.cut(position);
             self.group.voters.cut(Position(position));
-            self.journal.cut(self.ordered.log.end());
+            self.journal.cut(self.ordered.log.end(), self.setup.guards);
         }
     }
 

@@ -96,8 +96,9 @@ impl<E: Engine> Vr<E> {
         }
         let mut repr = *asked;
         if repr.flags.has(Flags::FAST) {
-            // The log is the leader's as far as it goes, and its leader said so: not beyond (trap
-            // T29). What is not here yet is heard of from the leader.
+            // The log is the leader's as far as it goes, and its leader said so: executed is what
+            // is in it (trap T29, by `learn_committed`). What is not here yet is heard of from the
+            // leader, so that it need not be remembered.
             self.learn_committed(now, log_idx.min(self.ordered.end()), sink);
             match self.refuse_checked(now, log_idx) {
                 None => {

@@ -161,9 +161,10 @@ impl<E: Engine> Vr<E> {
                 self.send_early(position, to, sink);
                 continue;
             }
+            // It is of this view: behind the leader's log, which has all that the view began with.
             let record =
                 self.ordered.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
-            let Some(record) = record.filter(|r| r.epoch == self.epoch()) else { return };
+            let Some(record) = record else { return };
             // A body that was staged is at the leader alone: it has that record.
             if record.flags.has(Flags::BODY_STAGED) && !record.flags.has(Flags::NOOP) {
                 continue;

@@ -189,7 +189,7 @@ impl<E: Engine> Vr<E> {
         }
         self.stand_at(LogEnd::default(), Seq::NONE, (0, 0));
         (self.origin_end, self.told_committed) = (Position(0), Position(0));
-        self.journal.reset();
+        self.journal.reset(self.setup.guards);
         (self.switch, self.last_normal) = (SwitchIncarnation::default(), ViewNumber(0));
         (self.sequence, self.change) = (Sequence::default(), Change::default());
         self.serving.forget_writes();

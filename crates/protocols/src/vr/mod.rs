@@ -94,6 +94,9 @@ pub use voters::ChangeRefused;
 use withheld::Withheld;
 
 /// How often the leader says that it is there when it sends nothing else, at most.
+/// A leader leaves its view when its disk has owed a sync for this share of
+/// [`Limits::disk_silence_ns`](crate::Limits::disk_silence_ns).
+const LEADS_SHARE: u64 = 2;
 const BEAT_NS: Duration = 50 * MS;
 
 counters! {
@@ -470,7 +473,8 @@ impl<E: Engine> Vr<E> {
     }
 
     /// An engine that is silent for too long is given up: what is committed piles up before it. Who
-    /// leads and cannot execute lets another one lead before that.
+    /// leads and cannot execute lets another one lead before that; so does one whose disk hangs,
+    /// which takes no more records once so many wait for it.
     fn watch_engine(&mut self, now: Now, sink: &mut impl Sink) {
         let watches = !matches!(self.stage, Stage::Out | Stage::Left);
         let owes = watches && self.owes();
@@ -490,12 +494,15 @@ impl<E: Engine> Vr<E> {
         !self.pending.is_empty() && !self.scripts.is_stopped()
     }
 
-    /// Whether its engine answers, as that of a leader must, and it was not told to end.
+    /// Whether its engine and its disk answer, as those of a leader must, and it was not told to
+    /// end.
     fn may_lead(&self) -> bool {
         if self.farewell.is_some() {
             return false;
         }
-        !self.serving.is_engine_silent() || !self.setup.guards.on(Guard::StepDown)
+        let silence_ns = self.setup.limits.disk_silence_ns / LEADS_SHARE;
+        let is_silent = self.serving.is_engine_silent() || self.journal.is_hung(silence_ns, 0);
+        !is_silent || !self.setup.guards.on(Guard::StepDown)
     }
 
     /// Says again what others may have missed.

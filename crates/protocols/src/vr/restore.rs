@@ -238,6 +238,7 @@ impl<E: Engine> Vr<E> {
         // Raft: in a log that was given up for a copy there may have been a configuration that it
         // helped to commit.
         let gave_up = elects && view.last_normal == 0 && view.floor > 0;
+        let gave_up = gave_up && self.setup.guards.on(Guard::CopyFloor);
         if (owed && self.setup.guards.on(Guard::Intact)) || gave_up {
             self.recovery.begin();
         }

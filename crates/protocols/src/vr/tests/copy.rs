@@ -105,6 +105,30 @@ fn vrr_5_2_a_replica_that_lost_everything_copies_the_state() {
     }
 }
 
+/// A quorum votes, and the turn is that of a replica with half of a state: it does not lead with
+/// the other one's log.
+#[test]
+fn vrr_5_2_replica_that_copies_does_not_lead() {
+    for protocol in PROTOCOLS {
+        let mut g = Group::founded_as(protocol, 3, Guards::ALL);
+        g.fill(0, 10);
+        g.isolate(1);
+        g.fill(10, 300);
+        g.cuts.clear();
+        g.copy_some(1);
+        assert!(g.nodes[1].copying.is_some(), "{protocol:?}: half of it is here");
+        g.packets.clear();
+        g.isolate(0);
+        for _ in 0..500 {
+            g.pass(1);
+            let node = &g.nodes[1];
+            assert!(!node.is_leader() || node.copying.is_none(), "{protocol:?}");
+        }
+        assert_eq!(g.leader(), Some(2), "{protocol:?}");
+        assert_eq!(g.get(2, "key:5", None).unwrap().2, "5");
+    }
+}
+
 #[test]
 fn vrr_5_2_a_copy_goes_on_with_a_new_leader() {
     for protocol in PROTOCOLS {

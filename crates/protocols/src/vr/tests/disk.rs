@@ -6,6 +6,7 @@ use concord_log::{Identity, Marks, Recovery, Writer, entries};
 
 use super::*;
 use crate::journal::DiskState;
+use crate::vr::copying::Copying;
 
 const STORAGE: u64 = 70;
 
@@ -290,6 +291,30 @@ fn what_a_view_change_gave_up_is_not_there_after_a_start() {
     own.restart_all(900);
     own.pass(6 * LEASE_NS / MS);
     assert_eq!(own.values(&["lost", "kept"]), ["nil", "2"]);
+}
+
+/// Raft: whether node 2, which gave its log up for a copy that is not whole, recovers when it
+/// starts again.
+fn recovers_what_it_gave_up(guards: Guards) -> bool {
+    let mut own = OnDisks::begun_as(Protocol::Raft, guards, false);
+    own.g.set(0, "k", "v");
+    own.pass(5);
+    let node = &mut own.g.nodes[2];
+    let floor = node.last_record();
+    assert!(floor.position > 0);
+    node.copying = Some(Copying { begun: true, floor, ..Copying::begin(1, LogEnd::default()) });
+    node.promise();
+    own.sync(2);
+    own.restart(2, 700);
+    own.g.nodes[2].recovery.is_from_nothing()
+}
+
+/// In the log that it gave up may have been what it helped to commit.
+#[test]
+fn raft_log_that_was_given_up_is_recovered_after_a_start() {
+    assert!(recovers_what_it_gave_up(Guards::ALL));
+    #[cfg(feature = "mutants")]
+    assert!(!recovers_what_it_gave_up(Guards::without(Guard::CopyFloor)));
 }
 
 /// Yesterday's directory is put back at node 2: what was acknowledged since is not in it.
