@@ -6,7 +6,11 @@ use serde::{Deserialize, Serialize};
 use crate::systems::store::edges::Within;
 
 /// Longest sync, in ns.
-const SYNC_NS_MAX: Duration = 1_000 * MS;
+const SYNC_NS_MAX: Duration = 5_000 * MS;
+/// What is quicker takes no notice of its disk.
+const SLOW_NS: Duration = 5 * MS;
+/// An operation, or an election, takes so many syncs one after the other, at most.
+const SYNCS: u64 = 12;
 /// Most bytes between two snapshots.
 const SNAPSHOT_BYTES_MAX: u64 = 1 << 30;
 
@@ -33,6 +37,19 @@ impl Disks {
     /// Whether replicas keep their data, all or some of them.
     pub(crate) fn is_on(&self) -> bool {
         self.sync_ns > 0
+    }
+
+    /// How much longer all may take since syncs are slow.
+    pub(crate) fn slow_ns(&self) -> Duration {
+        if self.sync_ns <= SLOW_NS { 0 } else { SYNCS * self.syncs_ns().1 }
+    }
+
+    /// How long a sync takes, at least and at most. Of slow ones each is about as slow.
+    pub(crate) fn syncs_ns(&self) -> (Duration, Duration) {
+        match self.sync_ns {
+            quick if quick <= SLOW_NS => (quick / 2, 2 * quick),
+            slow => (slow * 3 / 4, slow * 5 / 4),
+        }
     }
 
     /// Whether a replica keeps its data.

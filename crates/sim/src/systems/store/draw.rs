@@ -23,7 +23,7 @@ const FAULT_KINDS_MIN: usize = 2;
 /// write that some miss could break, and would only be drawn more thinly.
 const OF_QUORUMS: [&str; 3] = ["hold", "split", "lose-writes"];
 /// Faults of disks, which are drawn apart ([`crate::Disks`]).
-const OF_DISKS: [&str; 8] = [
+const OF_DISKS: [&str; 10] = [
     "power-cut",
     "power-cut-all",
     "fail-sync",
@@ -32,6 +32,8 @@ const OF_DISKS: [&str; 8] = [
     "hang-disk",
     "copy-disk",
     "put-back",
+    "full-controller",
+    "unreadable",
 ];
 /// The operator's changes of who votes, which are drawn apart: where leaders are elected.
 const OF_VOTERS: &str = "change-voter";

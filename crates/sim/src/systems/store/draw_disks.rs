@@ -1,6 +1,6 @@
 //! The draw of disks and of their faults from a seed.
 
-use concord_core::{Duration, MS, Rng, US};
+use concord_core::{Duration, MS, Rng, SEC, US};
 
 use crate::systems::store::disks::Disks;
 use crate::systems::store::fault::Fault;
@@ -22,6 +22,13 @@ const MIXED: u64 = 0x3173_d15c;
 const PUT_BACK: u64 = 0x0c09_1ed5;
 /// And that of disks that stand still.
 const HUNG: u64 = 0x4a6d_d15c;
+/// And that of a controller whose disk is full, and of places that cannot be read.
+const BROKEN: u64 = 0xb0c3_d15c;
+/// And that of syncs that take long, and of disks that hang for long.
+const SLOW: u64 = 0x510c_d15c;
+/// A disk that hangs for ever, and how long a run goes on beside it: until its replica has left.
+const HANG_NS: Duration = 3_600 * SEC;
+const HANG_SEEN_NS: Duration = 22 * SEC;
 /// Most bytes that a full disk has held back.
 const RESERVE_BYTES_MAX: u64 = 20_000;
 /// And where every seed has disks.
@@ -67,6 +74,8 @@ fn draw_surely(plan: &mut Plan, rng: &mut Rng) {
     draw_interval(plan, &mut Rng::new(plan.seed ^ INTERVAL));
     draw_hung(plan, last_ns, &mut Rng::new(plan.seed ^ HUNG));
     draw_put_back(plan, last_ns, &mut Rng::new(plan.seed ^ PUT_BACK));
+    draw_broken(plan, last_ns, &mut Rng::new(plan.seed ^ BROKEN));
+    draw_slow(plan, last_ns, &mut Rng::new(plan.seed ^ SLOW));
     plan.faults.sort_by_key(|f| f.at_ns);
 }
 
@@ -96,6 +105,47 @@ fn draw_put_back(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
     };
     plan.faults.push(Timed { at_ns: copied_ns, fault: Fault::CopyDisk { replica } });
     plan.faults.push(Timed { at_ns: put_back_ns, fault });
+}
+
+/// The disk of the controller's state is full for a while, and a place of a replica's cannot be
+/// read.
+fn draw_broken(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
+    let last_ns = last_ns.max(60 * MS);
+    if rng.chance(1, 3) {
+        let fault = Fault::FullController { for_ns: rng.between(1, 1_500) * MS };
+        plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns), fault });
+    }
+    if rng.chance(1, 4) {
+        let replica = rng.below(plan.replicas as u64) as usize;
+        let fault = Fault::Unreadable { replica, for_ns: rng.between(1, 700) * MS };
+        plan.faults.push(Timed { at_ns: rng.between(30 * MS, last_ns), fault });
+    }
+}
+
+/// Syncs of up to two seconds, and disks that hang for long: one for ever, or those of all.
+fn draw_slow(plan: &mut Plan, last_ns: Duration, rng: &mut Rng) {
+    let at_ns = rng.between(30 * MS, last_ns.max(60 * MS));
+    let kind = rng.below(16);
+    if matches!(kind, 2 | 3) {
+        // One behind the other, they would be as long as one for which a replica leaves.
+        plan.faults.retain(|timed| !matches!(timed.fault, Fault::HangDisk { .. }));
+    }
+    match kind {
+        // As often of tens as of hundreds of milliseconds.
+        0 | 1 => plan.disks.sync_ns = ((10 * MS) << rng.below(7)) + rng.below(10 * MS),
+        2 => {
+            let replica = rng.below(plan.replicas as u64) as usize;
+            let fault = Fault::HangDisk { replica, for_ns: HANG_NS };
+            plan.faults.push(Timed { at_ns, fault });
+            plan.linger_ns = plan.linger_ns.max(HANG_SEEN_NS);
+        }
+        3 => {
+            let for_ns = rng.between(1, 8) * SEC;
+            let hang = |replica| Timed { at_ns, fault: Fault::HangDisk { replica, for_ns } };
+            plan.faults.extend((0..plan.replicas).map(hang));
+        }
+        _ => {}
+    }
 }
 
 /// In one seed of some nothing waits for the disk. Then the power of one goes where that of all

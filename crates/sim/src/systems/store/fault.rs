@@ -3,8 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use concord_core::Duration;
+use concord_core::{Duration, SEC};
 use serde::{Deserialize, Serialize};
+
+/// A replica whose disk owes a sync for so long leaves its group
+/// ([`concord_protocols::Limits::disk_silence_ns`]).
+const LONG_HANG_NS: Duration = 10 * SEC;
 
 /// A node of the rack, as faults and traces name it; replicas and clients count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -268,6 +272,11 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
+    /// The disk of the controller's state is full, or refuses it.
+    FullController {
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
     /// Two replicas do not reach each other; everybody else reaches both.
     CutPair {
         /// One, from 0.
@@ -318,6 +327,13 @@ pub enum Fault {
         /// For how long, in ns.
         for_ns: Duration,
     },
+    /// The power of a replica goes, and a place of its disk cannot be read when it comes back.
+    Unreadable {
+        /// Which replica, from 0.
+        replica: usize,
+        /// For how long, in ns.
+        for_ns: Duration,
+    },
     /// A replica's data directory is copied, as it is while its process runs.
     CopyDisk {
         /// Which replica, from 0.
@@ -350,7 +366,7 @@ pub enum Fault {
 
 impl Fault {
     /// A name for each kind, in the order of [`Fault::kind`].
-    pub const KINDS: [&'static str; 38] = [
+    pub const KINDS: [&'static str; 40] = [
         "pause",
         "kill",
         "restart",
@@ -389,6 +405,8 @@ impl Fault {
         "hang-disk",
         "copy-disk",
         "put-back",
+        "full-controller",
+        "unreadable",
     ];
 
     /// Which kind it is: a place in [`Fault::KINDS`].
@@ -433,6 +451,8 @@ impl Fault {
             Fault::HangDisk { .. } => 35,
             Fault::CopyDisk { .. } => 36,
             Fault::PutBack { .. } => 37,
+            Fault::FullController { .. } => 38,
+            Fault::Unreadable { .. } => 39,
         }
     }
 
@@ -463,6 +483,8 @@ impl Fault {
             | Fault::FullDisk { for_ns, .. }
             | Fault::HangDisk { for_ns, .. }
             | Fault::FlipBit { for_ns, .. }
+            | Fault::Unreadable { for_ns, .. }
+            | Fault::FullController { for_ns }
             | Fault::ChangeVoter { for_ns, .. }
             | Fault::ReplaceSwitch { for_ns, .. }
             | Fault::SecondController { for_ns } => for_ns,
@@ -495,11 +517,17 @@ impl Fault {
                 | Fault::PowerCut { .. }
                 | Fault::PowerCutAll { .. }
                 | Fault::FlipBit { .. }
+                | Fault::Unreadable { .. }
                 | Fault::PutBack { .. }
                 | Fault::FailSync { .. }
                 | Fault::CutEngine { executed: true, .. }
                 | Fault::Reboot { node: Node::Replica(_) }
-        )
+        ) || self.is_long_hang()
+    }
+
+    /// Whether a disk hangs for so long that its replica may leave.
+    pub(crate) fn is_long_hang(&self) -> bool {
+        matches!(self, Fault::HangDisk { for_ns, .. } if *for_ns >= LONG_HANG_NS)
     }
 
     /// Whether it may make live replicas look dead. The rack skips such a fault while a member is
@@ -516,6 +544,7 @@ impl Fault {
             | Fault::PowerCut { .. }
             | Fault::PowerCutAll { .. }
             | Fault::FlipBit { .. }
+            | Fault::Unreadable { .. }
             | Fault::PutBack { .. }
             | Fault::Slow { .. } => true,
             Fault::Cut { from, to, .. } => {
@@ -553,6 +582,7 @@ impl Fault {
             | Fault::HangDisk { replica, .. }
             | Fault::FlipBit { replica, .. }
             | Fault::FailSync { replica }
+            | Fault::Unreadable { replica, .. }
             | Fault::CopyDisk { replica }
             | Fault::PutBack { replica, .. }
             | Fault::ChangeVoter { replica, .. }
@@ -563,6 +593,7 @@ impl Fault {
             Fault::RestartSwitch | Fault::ReplaceSwitch { .. } => vec![Node::Switch],
             Fault::SecondController { .. }
             | Fault::OldState { .. }
+            | Fault::FullController { .. }
             | Fault::CutController { .. } => vec![Node::Controller],
             Fault::LossBurst { .. }
             | Fault::DuplicateBurst { .. }

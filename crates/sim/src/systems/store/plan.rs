@@ -357,6 +357,7 @@ impl Plan {
                 | Fault::FullDisk { .. }
                 | Fault::HangDisk { .. }
                 | Fault::FlipBit { .. }
+                | Fault::Unreadable { .. }
                 | Fault::CopyDisk { .. }
                 | Fault::PutBack { .. }
         );

@@ -15,6 +15,8 @@ use crate::world::{Event, REPLICAS};
 
 /// What a disk writes at once.
 const SECTOR: usize = 512;
+/// What it reads at once.
+const BLOCK: usize = 4_096;
 /// With `interval` no record enters a log whose disk lacks one that is older than this: the two
 /// seconds that are promised, and a heartbeat until a replica looks.
 const UNSYNCED_NS_MAX: u64 = 2_200 * MS;
@@ -44,6 +46,10 @@ pub(super) struct ReplicaDisk {
     last: (u64, usize),
     /// A bit of it is another one at the next start.
     flips: bool,
+    /// A place of it cannot be read from the next start on.
+    blanks: bool,
+    /// Where it cannot be read.
+    unreadable: Option<(u64, u64)>,
     unsynced: Unsynced,
     /// Up to where its log was durable when the last batch was handed out, and is.
     handed_out: u64,
@@ -115,6 +121,8 @@ impl ReplicaDisk {
             hangs_until_ns: 0,
             last: (0, 0),
             flips: false,
+            blanks: false,
+            unreadable: None,
             unsynced: Unsynced::default(),
             handed_out: 0,
             durable: 0,
@@ -222,9 +230,30 @@ impl ReplicaDisk {
         }
     }
 
+    /// A block can be read no more, wherever it is.
+    fn blank(&mut self) {
+        let blocks = |bytes: &Vec<u8>| bytes.len().div_ceil(BLOCK) as u64;
+        let all: u64 = self.files.values().map(blocks).sum();
+        let mut at = if all == 0 { return } else { self.rng.below(all) };
+        for (number, bytes) in &mut self.files {
+            if at < blocks(bytes) {
+                let from = at as usize * BLOCK;
+                let end = bytes.len().min(from + BLOCK);
+                bytes[from..end].fill(0);
+                self.unreadable = Some((*number, from as u64));
+                return;
+            }
+            at -= blocks(bytes);
+        }
+    }
+
     /// What can be trusted; an incomplete last group is cut.
     fn recover(&mut self) -> Result<Found, String> {
         let mut recovery = Recovery::new(self.storage);
+        self.unreadable = self.unreadable.filter(|(segment, _)| self.files.contains_key(segment));
+        if let Some((segment, offset)) = self.unreadable {
+            recovery.unreadable(segment, offset);
+        }
         for (number, bytes) in &self.files {
             recovery.segment(*number, bytes);
         }
@@ -277,11 +306,15 @@ impl Rack<'_> {
         }
         let now = self.world.clock(node);
         let disk = &mut self.disks[node - REPLICAS];
-        let flips = core::mem::take(&mut disk.flips);
+        let mut flips = core::mem::take(&mut disk.flips);
         if flips {
             disk.flip();
         }
         disk.cut();
+        if core::mem::take(&mut disk.blanks) {
+            disk.blank();
+        }
+        flips |= disk.unreadable.is_some();
         disk.incarnation += 1;
         disk.unsynced = Unsynced::default();
         disk.fails = false;
@@ -349,7 +382,8 @@ impl Rack<'_> {
         (disk.under_way, disk.number) = (Some(what), number);
         disk.handed_out = replica.log().end().position;
         disk.unsynced.under_way_ns = disk.unsynced.gathering_ns.take();
-        let takes_ns = disk.rng.between(self.plan.disks.sync_ns / 2, 2 * self.plan.disks.sync_ns);
+        let (least_ns, most_ns) = self.plan.disks.syncs_ns();
+        let takes_ns = disk.rng.between(least_ns, most_ns);
         let incarnation = disk.incarnation;
         self.world.push(self.world.now_ns + takes_ns.max(1), Event::Disk { node, incarnation });
     }
@@ -467,6 +501,15 @@ impl Rack<'_> {
         }
     }
 
+    /// Its disk hangs for so long that it may leave, for good; where a majority decides it does
+    /// not.
+    pub(super) fn hang_disk_for_good(&mut self, node: usize, for_ns: u64) {
+        self.hang_disk(node, for_ns);
+        if self.keeps(node) && !self.plan.protocol.is_quorum() {
+            self.slots[node].engine_lost = true;
+        }
+    }
+
     /// The replica hears whether there is room.
     pub(super) fn look_for_room(&mut self, node: usize) {
         let is_short = self.world.now_ns < self.disks[node - REPLICAS].short_until_ns;
@@ -479,6 +522,13 @@ impl Rack<'_> {
     pub(super) fn flip_bit(&mut self, node: usize) {
         if self.keeps(node) && !matches!(self.slots[node].role, Role::Dead) {
             self.disks[node - REPLICAS].flips = true;
+        }
+    }
+
+    /// A place of a replica's disk cannot be read from its next start on.
+    pub(super) fn blank_place(&mut self, node: usize) {
+        if self.keeps(node) && !matches!(self.slots[node].role, Role::Dead) {
+            self.disks[node - REPLICAS].blanks = true;
         }
     }
 

@@ -21,6 +21,8 @@ pub(super) struct StateFile {
     recover_ns: u64,
     /// A state is being made anew.
     is_recovering: bool,
+    /// Its disk is full until then.
+    full_until_ns: u64,
 }
 
 impl StateFile {
@@ -31,7 +33,23 @@ impl StateFile {
             first: None,
             recover_ns: u64::MAX,
             is_recovering: false,
+            full_until_ns: 0,
         }
+    }
+
+    /// Its disk has no room until then.
+    pub(super) fn fill(&mut self, until_ns: u64) {
+        self.full_until_ns = self.full_until_ns.max(until_ns);
+    }
+
+    /// It has room from now on.
+    pub(super) fn make_room(&mut self) {
+        self.full_until_ns = 0;
+    }
+
+    /// Whether nothing can be stored.
+    pub(super) fn is_full(&self, now_ns: u64) -> bool {
+        now_ns < self.full_until_ns
     }
 
     pub(super) fn store(&mut self, state: State) {

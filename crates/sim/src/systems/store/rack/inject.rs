@@ -54,11 +54,19 @@ impl Rack<'_> {
             Fault::FullDisk { replica, for_ns, bytes } => {
                 self.fill_disk(REPLICAS + replica, for_ns, bytes);
             }
+            Fault::HangDisk { replica, for_ns } if fault.is_long_hang() => {
+                self.hang_disk_for_good(REPLICAS + replica, for_ns);
+            }
             Fault::HangDisk { replica, for_ns } => self.hang_disk(REPLICAS + replica, for_ns),
             Fault::FlipBit { replica, for_ns } => {
                 self.flip_bit(REPLICAS + replica);
                 self.cut_power(REPLICAS + replica, for_ns);
             }
+            Fault::Unreadable { replica, for_ns } => {
+                self.blank_place(REPLICAS + replica);
+                self.cut_power(REPLICAS + replica, for_ns);
+            }
+            Fault::FullController { for_ns } => self.file.fill(now_ns + for_ns),
             Fault::CopyDisk { replica } => self.copy_disk(REPLICAS + replica),
             Fault::PutBack { replica, for_ns, others_ns } => {
                 self.put_back(REPLICAS + replica, for_ns, others_ns);
@@ -438,6 +446,7 @@ impl Rack<'_> {
         self.healed_ns = Some(now_ns);
         self.mark(None, "everything heals".into(), true);
         self.asked.clear();
+        self.file.make_room();
         self.recover_state(true);
         for node in 0..self.slots.len() {
             self.start_again(node);

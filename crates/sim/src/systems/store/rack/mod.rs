@@ -313,6 +313,7 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
     rack.collect();
     let without_writes_ns =
         rack.without_controller_ns() + rack.hung_disks_ns() + rack.alone_held_ns;
+    let without_writes_ns = without_writes_ns + rack.plan.disks.slow_ns();
     let grace_ns = 3 * SEC + rack.clock_error_ns() + without_writes_ns;
     // Where a guard is removed the search may take for ever; a history that it leaves open says
     // nothing.
@@ -449,6 +450,7 @@ impl Rack<'_> {
             Fault::Pause { node: Node::Controller, for_ns }
             | Fault::CutController { for_ns, .. }
             | Fault::OldState { for_ns, .. }
+            | Fault::FullController { for_ns }
             | Fault::Deaf { for_ns, .. } => for_ns,
             _ => 0,
         });

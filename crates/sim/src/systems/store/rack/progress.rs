@@ -13,6 +13,7 @@
 use std::collections::BTreeSet;
 
 use concord_core::{Duration, MS};
+use concord_protocols::Phase;
 
 use super::{Rack, Replicas, Role};
 use crate::world::{CONTROLLER, REPLICAS};
@@ -25,6 +26,8 @@ const RETRIES_NS: Duration = 1_000 * MS;
 const VIEWS_NS: Duration = 2_000 * MS;
 /// For so long no write may end without anything being wrong.
 const STOOD_NS: Duration = 1_000 * MS;
+/// A leader whose disk hangs leaves its view after about so long.
+const LEADER_DISK_NS: Duration = 5_500 * MS;
 /// Shares of writes within which both reads and writes are frequent.
 const BOTH_PERCENT: std::ops::RangeInclusive<u64> = 10..=90;
 
@@ -61,7 +64,10 @@ impl Rack<'_> {
         // Behind a pipeline a client thinks for as long as behind each of its commands.
         let together = if plan.gateways.count > 0 { plan.gateways.pipeline_max } else { 1 };
         let think_ns = 2 * plan.think_ns * together;
-        decision_ns + 2 * plan.lease_ns + RETRIES_NS + think_ns
+        let is_hung = self.disks.iter().any(|disk| disk.hangs(self.world.now_ns));
+        let hung_ns = if is_hung { LEADER_DISK_NS } else { 0 };
+        let disks_ns = plan.disks.slow_ns() + hung_ns;
+        decision_ns + 2 * plan.lease_ns + RETRIES_NS + think_ns + disks_ns
     }
 
     /// Some text if nothing ends though the others can go on.
@@ -111,10 +117,10 @@ impl Rack<'_> {
         let now_ns = self.world.now_ns;
         let is_worse = self.world.bursts.iter().any(|b| now_ns < b.until_ns)
             || now_ns < self.world.completions_lost_until_ns
-            // A write waits for the disks of all, or of who orders it.
-            || self.disks.iter().any(|disk| disk.hangs(now_ns));
+            // A write waits for the disks of all, until one that hangs has left.
+            || (!self.plan.protocol.is_quorum() && (REPLICAS..REPLICAS + self.replicas).any(|n| self.is_hung(n)));
         let switch = self.active_switch();
-        if self.file.is_old() {
+        if self.file.is_old() || self.file.is_full(now_ns) {
             return None;
         }
         let (fixed, other) = ([CONTROLLER, switch], self.other_controller());
@@ -154,6 +160,12 @@ impl Rack<'_> {
         clients.clone().any(is_well).then_some(unwell)
     }
 
+    /// Whether a replica's disk hangs, and it has not left for that.
+    fn is_hung(&self, node: usize) -> bool {
+        let has_left = self.slots[node].replica().is_none_or(|r| r.phase() == Phase::Left);
+        !has_left && self.disks[node - REPLICAS].hangs(self.world.now_ns)
+    }
+
     fn is_unwell_replica(&self, node: usize) -> bool {
         let (slot, now_ns) = (&self.slots[node], self.world.now_ns);
         let loses =
@@ -161,6 +173,7 @@ impl Rack<'_> {
         self.is_replica(node)
             && (slot.replica().is_none()
                 || slot.engine_lost
+                || self.is_hung(node)
                 || now_ns < slot.slow.1
                 || loses(&self.world.records_lost)
                 || loses(&self.world.writes_lost))

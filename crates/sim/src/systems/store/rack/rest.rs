@@ -24,7 +24,7 @@ impl Rack<'_> {
     /// Until every connection got operations answered that it began after everything had healed,
     /// and reads are fast again (trap T18). Some text if that never happens.
     pub(super) fn run_liveness(&mut self) -> Option<String> {
-        let end_ns = self.world.now_ns + RECOVERY_NS_MAX;
+        let end_ns = self.world.now_ns + RECOVERY_NS_MAX + self.plan.disks.slow_ns();
         while !self.is_lively() {
             if self.world.now_ns > end_ns {
                 return Some(self.standing("no progress after everything healed"));
@@ -56,8 +56,9 @@ impl Rack<'_> {
     /// Until the rack is at rest and all members hold the same. Some text if that never happens.
     pub(super) fn run_to_rest(&mut self) -> Option<String> {
         self.stage = Stage::Rest;
-        let (mut end_ns, mut copied) = (self.world.now_ns + REST_NS_MAX, self.parts_installed());
-        let last_ns = self.world.now_ns + COPY_NS_MAX;
+        let rest_ns = REST_NS_MAX + self.plan.disks.slow_ns();
+        let (mut end_ns, mut copied) = (self.world.now_ns + rest_ns, self.parts_installed());
+        let last_ns = self.world.now_ns + COPY_NS_MAX + self.plan.disks.slow_ns();
         loop {
             let look_ns = self.world.now_ns + 10 * MS;
             while self.world.now_ns < look_ns {
@@ -69,7 +70,7 @@ impl Rack<'_> {
             // Thousands of parts of a few bytes take their time.
             let installed = self.parts_installed();
             if std::mem::replace(&mut copied, installed) != installed {
-                end_ns = last_ns.min(self.world.now_ns + REST_NS_MAX);
+                end_ns = last_ns.min(self.world.now_ns + rest_ns);
             }
             if self.world.now_ns > end_ns {
                 return Some(self.standing(&why));

@@ -1,6 +1,7 @@
 //! One event: a host gives its machine a packet, a tick or a completion, and what the machine sends
 //! goes to the network.
 
+use concord_control::NotStored;
 use concord_core::machine::{Deadline, Persist};
 use concord_core::{Machine, Now, US};
 use concord_wire::rpc::HEADER_BYTES;
@@ -194,6 +195,11 @@ impl Rack<'_> {
             return c.superseded(stored);
         }
         let Some(Persist { number, what: state }) = c.poll_persist() else { return };
+        if self.file.is_full(self.world.now_ns) {
+            let now = self.world.clock(node);
+            let Role::Controller(c) = &mut self.slots[node].role else { return };
+            return c.not_stored(now, NotStored::Full);
+        }
         if state.follows(self.file.stored.as_ref(), self.plan.guards) {
             if self.plan.invariants && self.broken.is_none() {
                 self.broken = self.removes_healthy(&state).map(|why| self.standing(&why));
