@@ -223,7 +223,9 @@ pub fn forget(path: &Path, groups: &[GroupId]) -> Result<(), Error> {
     let (mut file, Some(mut state)) = StateFile::open(path)? else { return Ok(()) };
     state.groups.retain(|group| !is_meant(group));
     state.version += 1;
-    file.write(&state)
+    file.write(&state).map_err(|unwritten| match unwritten {
+        Unwritten::Disk(_, error) | Unwritten::Superseded(error) => error,
+    })
 }
 
 /// The stored state; `None` if there is none yet.
