@@ -43,6 +43,19 @@ impl Paper {
         };
         if holds { "holds" } else { "does not hold" }.to_string()
     }
+
+    /// As [`Paper::beside`], but that a bound is shown only if the whole interval of ours is on one
+    /// side of it.
+    pub fn beside_interval(self, ours: &Mean) -> String {
+        let bound = match self {
+            Paper::Is(_) | Paper::Silent => return self.beside(ours.mean),
+            Paper::Above(bound) | Paper::Below(bound) => bound,
+        };
+        if ours.half > 0.0 && (ours.mean - bound).abs() <= ours.half {
+            return "not shown".to_string();
+        }
+        self.beside(ours.mean)
+    }
 }
 
 /// A statement of the paper about a figure.
@@ -131,6 +144,7 @@ pub fn all_are_run(claims: &[Claim], figures: &[Figure]) {
 #[cfg(test)]
 mod tests {
     use super::Paper::{Above, Below, Is, Silent};
+    use crate::reproduce::runner::Mean;
 
     #[test]
     fn ours_stands_beside_the_papers_number_or_on_its_side() {
@@ -140,6 +154,9 @@ mod tests {
             ("> 1".into(), "does not hold".into())
         );
         assert_eq!(Below(1.0).beside(0.9), "holds");
+        let of = |mean, half| Below(50.0).beside_interval(&Mean { mean, half });
+        assert_eq!([of(14.7, 372.0), of(14.7, 3.6)], ["not shown", "holds"]);
+        assert_eq!([of(90.0, 0.0), of(55.0, 9.0)], ["does not hold", "not shown"]);
         assert_eq!(Silent.beside(3.0), "-");
     }
 }

@@ -54,11 +54,16 @@ impl All<'_> {
         over(self.delay(name, SPARROW, x, value), self.delay(name, FALCON, x, value))
     }
 
-    /// p99 of a line over the ideal queue's, in us.
+    /// The same of whole jobs: to the start of their last task.
+    fn gain_of_jobs(&self, x: f64, value: fn(&Delays) -> u32) -> Option<Mean> {
+        let of = |line| self.of("8")?.at(line, x, |m| ms(value(&m.job)));
+        over(of(SPARROW), of(FALCON))
+    }
+
+    /// p99 of a line over the ideal queue's, in us, by the seed.
     fn above_ideal(&self, name: &str, line: usize, x: f64) -> Option<Mean> {
-        let own = self.delay(name, line, x, p99)?;
-        let ideal = self.delay(name, SCALE_IDEAL, x, p99)?;
-        Some(Mean { mean: 1e3 * (own.mean - ideal.mean), half: 1e3 * own.half.hypot(ideal.half) })
+        let p99_us = |m: &Measured| 1e3 * ms(p99(task(m)));
+        self.of(name)?.paired((line, SCALE_IDEAL), x, p99_us)
     }
 }
 
@@ -76,6 +81,10 @@ fn p99(d: &Delays) -> u32 {
 
 fn most_step_ms(m: &Measured) -> f64 {
     m.steps.iter().map(|step| ms(step.delays.p95_ns)).fold(0.0, f64::max)
+}
+
+fn longest_step_ms(m: &Measured) -> f64 {
+    m.steps.iter().map(|step| ms(step.delays.most_ns)).fold(0.0, f64::max)
 }
 
 /// Queueing and retrieval together, in ms.
@@ -172,6 +181,20 @@ const CLAIMS: &[Claim] = &[
     },
     Claim {
         figure: "8",
+        says: "95%: median of whole jobs, Sparrow's over Falcon's",
+        paper: Silent,
+        ours: |all| all.gain_of_jobs(FULL, median),
+        reason: "to the start of a job's last task; the rows above are of tasks",
+    },
+    Claim {
+        figure: "8",
+        says: "95%: 95th percentile of whole jobs, Sparrow's over Falcon's",
+        paper: Silent,
+        ours: |all| all.gain_of_jobs(FULL, p95),
+        reason: "",
+    },
+    Claim {
+        figure: "8",
         says: "Falcon's median at 95% over that at 50% (\"did not change\")",
         paper: Is(1.0),
         ours: |all| {
@@ -195,10 +218,24 @@ const CLAIMS: &[Claim] = &[
         reason: "",
     },
     Claim {
+        figure: "9",
+        says: "80%: Falcon's longest step, the longest of all, ms",
+        paper: Below(0.1),
+        ours: |all| all.step("9", FALCON, longest_step_ms),
+        reason: "one of three seeds has 0.104: below 0.1 ms are 95% of the tasks, not all",
+    },
+    Claim {
         figure: "10",
         says: "80%: Sparrow's longest step, 95th percentile, ms (\"up to\")",
         paper: Is(2.5),
         ours: |all| all.step("10", FALCON, most_step_ms),
+        reason: "",
+    },
+    Claim {
+        figure: "10",
+        says: "80%: Sparrow's longest step, the longest of all, ms (\"up to\")",
+        paper: Is(2.5),
+        ours: |all| all.step("10", FALCON, longest_step_ms),
         reason: "",
     },
     Claim {
@@ -374,7 +411,7 @@ pub fn table(seen: &[(&'static str, Seen)]) -> String {
         let Some(ours) = (claim.ours)(&all) else { continue };
         let half = if ours.half > 0.005 { format!(" ± {:.2}", ours.half) } else { String::new() };
         let Claim { figure, says, paper, reason, .. } = claim;
-        let beside = paper.beside(ours.mean);
+        let beside = paper.beside_interval(&ours);
         let mean = ours.mean;
         let _ = writeln!(
             text,

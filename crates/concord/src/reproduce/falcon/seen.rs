@@ -94,6 +94,22 @@ impl Seen {
         Some(Mean::of(&self.values(line, x, value)?))
     }
 
+    /// How far a value of one line is above another's, by the seed: both have the same arrivals and
+    /// task times.
+    pub fn paired(
+        &self,
+        (line, other): (usize, usize),
+        x: f64,
+        value: impl Fn(&Measured) -> f64,
+    ) -> Option<Mean> {
+        let (own, other) = (self.point(line, x)?, self.point(other, x)?);
+        let pairs = own.runs.iter().zip(&other.runs);
+        let differences = pairs.filter(|((a, _), (b, _))| a == b);
+        let differences: Vec<f64> =
+            differences.map(|((_, a), (_, b))| value(a) - value(b)).collect();
+        (!differences.is_empty()).then(|| Mean::of(&differences))
+    }
+
     fn values(&self, line: usize, x: f64, value: impl Fn(&Measured) -> f64) -> Option<Vec<f64>> {
         Some(self.point(line, x)?.runs.iter().map(|(_, m)| value(m)).collect())
     }
