@@ -10,7 +10,7 @@ says it: ``CONCORD_OWNER`` and ``CONCORD_TOKEN``.
 
 Functions, arguments and results are pickled, so the workers must be able to import what they name (``path`` says where), this
 package among it. What is defined in ``__main__`` cannot be imported; with ``cloudpickle`` installed, which is used where it
-can be imported, it need not be. A worker keeps an interpreter for each task that it runs at a time (docs/internals/falcon.md, Handlers).
+can be imported, it need not be (else ``submit`` says so). What a call prints is printed here when it is over. A worker keeps an interpreter for each task that it runs at a time (docs/internals/falcon.md, Handlers).
 """
 
 import base64
@@ -62,6 +62,35 @@ class TaskError(Exception):
         super().__init__(f"{how}: {why}" if why else how)
         self.how = how
         self.why = why
+
+
+class _Future(concurrent.futures.Future):
+    """One whose call can be cancelled while it waits at the rack."""
+
+    _place = None
+    _executor = None
+    _is_asked = False
+
+    def cancel(self):
+        if super().cancel():
+            return True
+        place, executor = self._place, self._executor
+        if place is None or self.done():
+            return self.cancelled()
+        # Whoever watches its job may hear of it first.
+        self._is_asked = True
+        if executor._cancel(*place):
+            self._end_cancelled()
+        return self.cancelled()
+
+    def _end_cancelled(self):
+        with self._condition:
+            if self._state != concurrent.futures._base.RUNNING:
+                return
+            self._state = concurrent.futures._base.CANCELLED
+            self._condition.notify_all()
+        self._invoke_callbacks()
+        self.set_running_or_notify_cancel()
 
 
 class _Away(ConnectionError):
@@ -139,6 +168,18 @@ def _call_all(function, chunk):
     return [function(*arguments) for arguments in chunk]
 
 
+def _check(function):
+    """Refuses what no worker could import."""
+    while isinstance(function, functools.partial):
+        function = function.args[0] if function.func is _call_all else function.func
+    if _pickler is pickle and getattr(function, "__module__", None) == "__main__":
+        name = getattr(function, "__qualname__", repr(function))
+        raise ValueError(
+            f"{name} is defined in __main__, which workers cannot import: "
+            "put it into a module of its own (path says where that is), or install cloudpickle here and at the workers"
+        )
+
+
 def handler_of(python, path):
     """The command of an executor's interpreters, which no other executor has."""
     return [python or sys.executable, "-c", _WORKER, uuid.uuid4().hex, *path]
@@ -150,7 +191,12 @@ class Executor(concurrent.futures.Executor):
     ``address``: host:port of the rack's owner. ``token``: what it asks for. ``retries``: how often a call that raised, or
     whose interpreter ended, is tried again. ``once``: no call is ever run twice; of one whose worker dies it stays unknown.
     ``limit``: how long a call may take, in seconds. ``python``: the workers' interpreter. ``path``: directories that it imports
-    from beside its own, a list. ``timeout``: how long the owner may take to answer, in seconds.
+    from beside its own, a list. ``timeout``: how long the owner may take to answer, in seconds. ``retry_delay``: how long a call
+    that is tried again waits, in seconds, twice as long each further time. ``priority``: from 0 to 3, the most urgent.
+    ``needs``: only workers that have this run it. ``directory``: where calls run. ``prints``: print here what a call printed,
+    when it is over.
+
+    A future's ``cancel`` also cancels a call that waits at the rack; one that a worker has goes on.
     """
 
     def __init__(
@@ -164,6 +210,11 @@ class Executor(concurrent.futures.Executor):
         python=None,
         path=(),
         timeout=30.0,
+        retry_delay=None,
+        priority=0,
+        needs=None,
+        directory=None,
+        prints=True,
     ):
         address = address or os.environ.get("CONCORD_OWNER")
         token = token or os.environ.get("CONCORD_TOKEN")
@@ -176,7 +227,15 @@ class Executor(concurrent.futures.Executor):
             # Whoever is gone asks for nothing any more: then its calls are cancelled.
             "attached": True,
             "limit_ms": 0 if limit is None else max(1, round(limit * 1000)),
+            "priority": priority,
         }
+        if retry_delay is not None:
+            self._job["retry_delay_ms"] = round(retry_delay * 1000)
+        if needs is not None:
+            self._job["needs"] = needs
+        if directory is not None:
+            self._job["directory"] = os.path.abspath(directory)
+        self._prints = prints
         self._owner = lambda: _Owner(address, token, timeout)
         self._calls = collections.deque()
         self._open = set()
@@ -190,11 +249,22 @@ class Executor(concurrent.futures.Executor):
         self._submitter = threading.Thread(target=self._submit_all, name="concord", daemon=True)
         self._submitter.start()
 
+    def _cancel(self, job, task):
+        """Whether a task that waits was cancelled."""
+        owner = self._owner()
+        try:
+            return owner.ask("DELETE", f"/jobs/{job}/tasks/{task}?waiting=1")["cancelled"] > 0
+        except (RuntimeError, _Away):
+            return False
+        finally:
+            owner.close()
+
     def submit(self, fn, /, *args, **kwargs):
+        _check(fn)
         call = base64.b64encode(_pickler.dumps((fn, args, kwargs))).decode()
         if len(call) > OUTPUT_BYTES_MAX:
             raise ValueError(f"the call is {len(call)} bytes long, of at most {OUTPUT_BYTES_MAX}")
-        future = concurrent.futures.Future()
+        future = _Future()
         with self._changed:
             if self._is_over:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -258,6 +328,8 @@ class Executor(concurrent.futures.Executor):
             except Exception as error:  # Whatever it is, it is the futures'.
                 _fail(futures, error)
                 continue
+            for task, future in enumerate(futures):
+                future._executor, future._place = self, (job, task)
             with self._changed:
                 self._open.add(job)
                 cancels = self._cancels
@@ -281,8 +353,11 @@ class Executor(concurrent.futures.Executor):
                 told = owner.ask_again("GET", path)
                 for task in told["results"]:
                     # An owner that was started again tells in the order of its journal.
-                    if not futures[task["task"]].done():
-                        _settle(futures[task["task"]], task)
+                    future = futures[task["task"]]
+                    if not future.done():
+                        # It may be cancelled this moment.
+                        with contextlib.suppress(concurrent.futures.InvalidStateError):
+                            _settle(future, task, self._prints)
                 start = told["next"]
                 if told["is_last"]:
                     break
@@ -302,9 +377,25 @@ def _fail(futures, error):
             future.set_exception(error)
 
 
-def _settle(future, task):
+def _show(printed):
+    """Prints what a call printed."""
+    with contextlib.suppress(ValueError, OSError):
+        for name, text in json.loads(base64.b64decode(printed)).items():
+            stream = sys.stdout if name == "out" else sys.stderr
+            stream.write(text)
+            stream.flush()
+
+
+def _settle(future, task, prints=False):
     output = task.get("output", "")
+    is_answer = task["how"] == "done" or task.get("status") == RAISED
+    if is_answer and "\n" in output:
+        output, printed = output.split("\n", 1)
+        if prints:
+            _show(printed)
     raised = task.get("status") == RAISED
+    if task["how"] == "cancelled" and future._is_asked:
+        return future._end_cancelled()
     if task["how"] == "cancelled":
         why = [task["why"]] if "why" in task else []
         return future.set_exception(concurrent.futures.CancelledError(*why))

@@ -1,9 +1,13 @@
 """A handler of tasks (docs/internals/falcon.md, Handlers): ``python3 -m concord.worker`` calls what it is told, and answers.
 
-What the called functions print goes to standard error: standard output is the answers'.
+Standard output is the answers'. What a called function prints is told with its answer; what its children do goes to the
+worker's standard error.
 """
 
 import base64
+import contextlib
+import io
+import json
 import os
 import pickle
 import sys
@@ -15,8 +19,27 @@ from concord import OUTPUT_BYTES_MAX, RAISED, _pickler
 NAMES = (("CONCORD_JOB", 4), ("CONCORD_TASK", 4), ("CONCORD_ATTEMPT", 2))
 
 
+#: Longest prints of a call that are told, in characters.
+_PRINTS_MAX = 64 << 10
+
+
 def _run(parameters):
-    """Status and answer of a call."""
+    """Status and answer of a call; what it printed is a second line of it."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status, answer = _called(parameters)
+    printed = {name: own.getvalue() for name, own in (("out", out), ("err", err)) if own.tell()}
+    if printed:
+        # What is too long is cut in the middle: its end says how it ended.
+        half = _PRINTS_MAX // 2
+        short = {n: p if len(p) <= 2 * half else p[:half] + "\n[...]\n" + p[-half:] for n, p in printed.items()}
+        line = base64.b64encode(json.dumps(short).encode())
+        if len(answer) + 1 + len(line) <= OUTPUT_BYTES_MAX:
+            answer += b"\n" + line
+    return status, answer
+
+
+def _called(parameters):
     try:
         function, args, kwargs = pickle.loads(base64.b64decode(parameters, validate=True))
         result, status = function(*args, **kwargs), 0

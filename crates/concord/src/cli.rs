@@ -142,7 +142,7 @@ Examples:
   concord up --replicas 5 --protocol primary-backup
   concord up --accel none                         chain replication without the switch's help
   concord up --protocol craq --accel none         CRAQ: reads at every replica without it
-  concord up --gateways 2 --restart-gateways
+  concord up --gateways 2
   concord up --fault-drop 10000                   the switch loses 1% of the packets
   concord up --durability interval                on disk each second: a power cut may take the last one
   concord up --durability none                    nothing is on disk: for caches and benchmarks
@@ -202,9 +202,12 @@ pub struct UpArgs {
     /// Where the rack file, the logs and the controller's state go
     #[arg(long, value_name = "DIR", default_value = "run")]
     pub run_dir: PathBuf,
-    /// Start a gateway again when it dies
+    /// With --no-restart: start a gateway again when it dies all the same
     #[arg(long)]
     pub restart_gateways: bool,
+    /// Leave workers, owners and gateways that end as they are, instead of starting them again
+    #[arg(long)]
+    pub no_restart: bool,
     /// Rebuild a lost state file of the controller from what the replicas know
     #[arg(long)]
     pub recover: bool,

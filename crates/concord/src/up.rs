@@ -62,7 +62,12 @@ pub fn run(args: &UpArgs) -> Result<(), Error> {
         return Ok(());
     }
     print_ready(&rack, &file, started.elapsed());
-    supervise(&mut children, &mut signals, args.restart_gateways, &rack)
+    let restarts = match (args.no_restart, args.restart_gateways) {
+        (false, _) => Restarts::All,
+        (true, true) => Restarts::Gateways,
+        (true, false) => Restarts::None,
+    };
+    supervise(&mut children, &mut signals, restarts, &rack)
 }
 
 /// Whether the rack begins anew, since nothing outlived the one before: then its controller does,
@@ -192,21 +197,20 @@ pub fn is_said(http: Option<SocketAddr>, what: &str) -> bool {
     status.is_some_and(|s| s[what] == true)
 }
 
-/// Starts gateways again that died, and writes down who runs.
-fn see_to(children: &mut Children, restart_gateways: bool) -> Result<(), Error> {
-    if restart_gateways {
-        for name in children.restart_gateways()? {
-            eprintln!("concord: {name} was started again");
-        }
-    }
-    children.write_pids()
+/// What is started again when it ends, of what can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Restarts {
+    All,
+    Gateways,
+    None,
 }
 
-/// Reports who dies until a signal comes; then, or when nobody is left, everything stops.
+/// Reports who dies, and starts again what can be, until a signal comes; then, or when nobody is
+/// left, everything stops.
 fn supervise(
     children: &mut Children,
     signals: &mut Signals,
-    restart_gateways: bool,
+    restarts: Restarts,
     rack: &Rack,
 ) -> Result<(), Error> {
     let mut said = None;
@@ -214,23 +218,29 @@ fn supervise(
         for dead in children.reap() {
             eprintln!("concord: {dead}");
         }
+        if restarts != Restarts::None {
+            let planned = children.plan_restarts(restarts == Restarts::Gateways);
+            for line in planned.into_iter().chain(children.restart()) {
+                eprintln!("concord: {line}");
+            }
+        }
         // A disk that is full is no reason to end what runs: it is tried again.
-        let failed = see_to(children, restart_gateways).err().map(|error| error.to_string());
+        let failed = children.write_pids().err().map(|error| error.to_string());
         if failed.is_some() && failed != said {
             eprintln!("concord: {}; it is tried again", failed.as_deref().unwrap_or_default());
         }
         said = failed;
-        if children.running() == 0 {
+        if children.running() == 0 && !children.has_restarts() {
             return Err(Error::new("every role has ended"));
         }
-        let mut come: Vec<i32> = Vec::new();
-        if said.is_none() {
-            come.extend(signals.wait());
+        let is_told = if children.has_restarts() || said.is_some() {
+            let is_soon = children.has_restarts();
+            std::thread::sleep(if is_soon { LOOK_INTERVAL } else { AGAIN_INTERVAL });
+            signals.pending().any(|s| s != SIGCHLD)
         } else {
-            std::thread::sleep(AGAIN_INTERVAL);
-            come.extend(signals.pending());
-        }
-        if come.into_iter().any(|s| s != SIGCHLD) {
+            signals.wait().any(|s| s != SIGCHLD)
+        };
+        if is_told {
             println!("\nStopping ...");
             children.stop();
             let farewells = systems::all().filter_map(|system| system.farewell(rack));

@@ -37,7 +37,7 @@ const BATCH_NS: u64 = 20 * MS;
 const EVENTS_NS: u64 = MS * 2 / 5;
 const EVENTS_UNTIMED: usize = 8;
 /// How long a role may take to finish what is under way once it was told to end, in ns.
-const STOP_NS_MAX: u64 = SEC;
+pub(crate) const STOP_NS_MAX: u64 = SEC;
 /// For how long the longest iteration is shown, at least.
 const LONGEST_NS: u64 = 10 * SEC;
 /// How often the thread's CPU time is read at most, which costs a system call: what was used since
@@ -104,6 +104,11 @@ pub trait Role {
     /// iteration.
     fn stop(&mut self, _now: Now, _why: Stop) -> bool {
         true
+    }
+
+    /// How long it may take until nothing is left to do, in ns; then it ends all the same.
+    fn stop_ns(&self, _why: Stop) -> u64 {
+        STOP_NS_MAX
     }
 
     /// When the role itself wants to be woken, beside its machine's deadline.
@@ -339,7 +344,7 @@ impl Driver {
                             if stop.is_some() || role.stop(now, why) {
                                 return Ok(());
                             }
-                            stop = Some((why, now.instant.after(STOP_NS_MAX)));
+                            stop = Some((why, now.instant.after(role.stop_ns(why))));
                             if let Some(stdin) = self.parent.take() {
                                 self.poller.remove(&stdin);
                             }

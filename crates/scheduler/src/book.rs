@@ -72,6 +72,8 @@ pub struct JobRecord {
     pub tasks: u32,
     /// The number of its first task, for a person: those of an array do not begin at 0.
     pub first: u32,
+    /// The numbers of its tasks, where they are not those from `first` on.
+    pub numbers: Vec<u32>,
     /// No task of it is ever run twice.
     pub once: bool,
     /// How often a task that failed is tried again.
@@ -85,7 +87,7 @@ pub struct JobRecord {
     /// The node near which it is to run.
     pub near: Option<u16>,
     /// Why it was cancelled, for a person.
-    pub cancelled_why: &'static str,
+    pub cancelled_why: String,
     /// When it was taken.
     pub taken_at: Now,
     /// When its last task was over.
@@ -113,13 +115,14 @@ impl JobRecord {
             title,
             tasks,
             first: 0,
+            numbers: Vec::new(),
             once: false,
             retries: 0,
             limit_ms: 0,
             priority: 0,
             needs: String::new(),
             near: None,
-            cancelled_why: "",
+            cancelled_why: String::new(),
             taken_at,
             over_at: None,
             counts: Counts::default(),
@@ -129,6 +132,24 @@ impl JobRecord {
             read_to: None,
             dropped_to: 0,
         }
+    }
+
+    /// The number of a task, for a person.
+    #[must_use]
+    pub fn number(&self, tid: u32) -> u32 {
+        let own = self.numbers.get(tid as usize).copied();
+        own.unwrap_or_else(|| self.first.saturating_add(tid))
+    }
+
+    /// The task of that number.
+    #[must_use]
+    pub fn tid(&self, number: u32) -> Option<u32> {
+        let tid = if self.numbers.is_empty() {
+            number.checked_sub(self.first)?
+        } else {
+            self.numbers.iter().position(|own| *own == number)? as u32
+        };
+        (tid < self.tasks).then_some(tid)
     }
 
     /// Drops the outputs of its first outcomes, up to this one; how many bytes, and of how many
@@ -231,11 +252,11 @@ impl Book {
     }
 
     /// Why the tasks of a job that are not over will be cancelled.
-    pub fn cancelled(&mut self, jid: u32, why: &'static str) {
+    pub fn cancelled(&mut self, jid: u32, why: &str) {
         if let Some(job) = self.jobs.get_mut(&jid)
             && job.over_at.is_none()
         {
-            job.cancelled_why = why;
+            job.cancelled_why = String::from(why);
         }
     }
 

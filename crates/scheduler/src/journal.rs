@@ -6,7 +6,7 @@
 //! written. So the last one alone can be torn: it is cut. One that is damaged with another one
 //! behind it is damage, and nothing is made of such a journal.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -25,6 +25,8 @@ const HEADER_BYTES: usize = 24;
 /// A frame of a journal that is written anew gets no further entry with so many bytes; its length
 /// has 32 bits.
 const FRAME_BYTES_MAX: usize = 16 << 20;
+/// Sessions that are known: what ran under an older one has no lease any more.
+const SESSIONS_MAX: usize = 4;
 const FRAME: &[u8; 4] = b"CJF1";
 /// Marker, length, checksum.
 const FRAME_HEADER_BYTES: usize = 16;
@@ -70,6 +72,10 @@ impl WrittenJob {
             needs,
             near,
             locality_wait_ns,
+            // These are in what its driver notes.
+            retry_ns: _,
+            running_max: _,
+            is_held: _,
         } = job;
         let task = |(tid, spec): (u32, &TaskSpec)| {
             let TaskSpec { function, parameters } = spec;
@@ -120,6 +126,7 @@ impl WrittenJob {
             needs: self.needs,
             near: self.near,
             locality_wait_ns: self.locality_wait_ns,
+            ..Job::default()
         }
     }
 }
@@ -181,6 +188,8 @@ pub(crate) enum Entry {
     Over(WrittenOutcome),
     /// Attempts of a job's tasks have numbers up to this one from now on.
     Attempts { jid: u32, up_to: u16 },
+    /// An owner of that session began.
+    Session { uid: u64 },
 }
 
 /// How a task ended, as it was found.
@@ -217,7 +226,6 @@ pub struct FoundJob {
     over: BTreeSet<u32>,
     /// No attempt of its tasks had a higher number; `None`: none is written.
     pub(crate) attempts_up_to: Option<u16>,
-    written: WrittenJob,
 }
 
 impl FoundJob {
@@ -245,6 +253,12 @@ pub struct Found {
     /// How much was cut off.
     pub cut: usize,
     next_jid: u32,
+    /// The last owners that went on with it, by their sessions.
+    pub(crate) sessions: Vec<u64>,
+    /// Jobs that are over and have their outputs, the first first, with how much these are; and how
+    /// much in all.
+    over: VecDeque<(u32, usize)>,
+    over_bytes: usize,
 }
 
 impl Found {
@@ -286,22 +300,142 @@ impl Most {
     }
 }
 
+/// A frame, looked for in bytes that begin at `base` of their journal.
+enum Frame<'a> {
+    /// Its body, and where in the bytes the next one begins.
+    Whole(&'a [u8], usize),
+    /// It may be whole with more bytes.
+    Begun,
+    /// There is none.
+    None,
+}
+
 fn checksum(number: u64, at: usize, body: &[u8]) -> u64 {
     hash64(number ^ (at as u64).rotate_left(32), body)
 }
 
-/// The frame at `at`: its body, and where the next one begins. `None`: there is no whole one.
-fn frame(number: u64, bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
-    let header = bytes.get(at..)?.get(..FRAME_HEADER_BYTES)?;
-    let (marker, rest) = header.split_first_chunk::<4>()?;
-    let (length, sum) = rest.split_first_chunk::<4>()?;
-    let length = u32::from_be_bytes(*length) as usize;
+/// The frame at `at` of bytes that begin at `base` of their journal.
+fn frame_at(number: u64, bytes: &[u8], base: usize, at: usize) -> Frame<'_> {
+    let Some(header) = bytes.get(at..).and_then(|rest| rest.get(..FRAME_HEADER_BYTES)) else {
+        return Frame::Begun;
+    };
+    let Some((marker, rest)) = header.split_first_chunk::<4>() else { return Frame::None };
+    let Some((length, sum)) = rest.split_first_chunk::<4>() else { return Frame::None };
+    if marker != FRAME {
+        return Frame::None;
+    }
     let from = at + FRAME_HEADER_BYTES;
-    let body = bytes.get(from..from.checked_add(length)?)?;
-    let is_right = marker == FRAME
-        && sum.first_chunk().map(|sum| u64::from_be_bytes(*sum))
-            == Some(checksum(number, at, body));
-    is_right.then_some((body, from + length))
+    let Some(end) = from.checked_add(u32::from_be_bytes(*length) as usize) else {
+        return Frame::None;
+    };
+    let Some(body) = bytes.get(from..end) else { return Frame::Begun };
+    let sum = sum.first_chunk().map(|sum| u64::from_be_bytes(*sum));
+    let is_right = sum == Some(checksum(number, base + at, body));
+    if is_right { Frame::Whole(body, end) } else { Frame::None }
+}
+
+/// The frame at `at` of a whole journal: its body, and where the next one begins.
+#[cfg(test)]
+fn frame(number: u64, bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    match frame_at(number, bytes, 0, at) {
+        Frame::Whole(body, next) => Some((body, next)),
+        Frame::Begun | Frame::None => None,
+    }
+}
+
+/// Reads a journal, some bytes after the others: no more of it is in memory than a frame, and what
+/// it says. Of outputs of jobs that are over no more is kept than a [`crate::Book`] keeps.
+#[derive(Clone, Debug, Default)]
+pub struct JournalReader {
+    found: Option<Found>,
+    /// What was not read yet: it begins at `base`.
+    bytes: Vec<u8>,
+    base: usize,
+    /// There is no frame where there should be one.
+    is_torn: bool,
+}
+
+impl JournalReader {
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    /// One line that says what is damaged.
+    pub fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.bytes.extend_from_slice(bytes);
+        if self.found.is_none() {
+            let Some(header) = self.bytes.get(..HEADER_BYTES) else { return Ok(()) };
+            let number = number_of(header)?;
+            self.found = Some(Found { number, length: HEADER_BYTES, ..Found::default() });
+            self.drop_read(HEADER_BYTES);
+        }
+        let Some(found) = &mut self.found else { return Ok(()) };
+        let mut at = 0;
+        while !self.is_torn {
+            match frame_at(found.number, &self.bytes, self.base, at) {
+                Frame::Whole(body, next) => {
+                    let place = self.base + at;
+                    let entries: Vec<Entry> = postcard::from_bytes(body).map_err(|_| {
+                        alloc::format!("what is written at byte {place} makes no sense")
+                    })?;
+                    for entry in entries {
+                        found
+                            .take(entry)
+                            .map_err(|why| alloc::format!("at byte {place}: {why}"))?;
+                    }
+                    found.length = self.base + next;
+                    at = next;
+                }
+                Frame::Begun => break,
+                Frame::None => self.is_torn = true,
+            }
+        }
+        self.drop_read(at);
+        Ok(())
+    }
+
+    fn drop_read(&mut self, count: usize) {
+        self.bytes.drain(..count);
+        self.base += count;
+    }
+
+    /// There are no more bytes: what can be trusted. `None`: nothing was ever written.
+    ///
+    /// # Errors
+    /// One line that says what is damaged.
+    pub fn finish(self) -> Result<Option<Found>, String> {
+        let bytes = &self.bytes;
+        let Some(mut found) = self.found else {
+            // It was never whole, so nobody was told anything.
+            let is_torn =
+                bytes.len() < MAGIC.len() && MAGIC.starts_with(bytes) || bytes.starts_with(MAGIC);
+            return if is_torn { Ok(None) } else { Err("it is no journal of jobs".into()) };
+        };
+        // Only the last frame can be torn: it was not synced when the next one was made.
+        let is_whole =
+            |at: &usize| matches!(frame_at(found.number, bytes, self.base, *at), Frame::Whole(..));
+        if let Some(later) = (1..bytes.len()).find(is_whole) {
+            return Err(alloc::format!(
+                "it is damaged at byte {}, before what is written at byte {}",
+                self.base,
+                self.base + later
+            ));
+        }
+        found.cut = bytes.len();
+        Ok(Some(found))
+    }
+}
+
+/// The number of a journal that begins so.
+fn number_of(header: &[u8]) -> Result<u64, String> {
+    let (magic, rest) = header.split_at(MAGIC.len());
+    if magic != MAGIC {
+        return Err("it is no journal of jobs, or one of another version".into());
+    }
+    let (number, sum) = rest.split_at(8);
+    if hash64(1, number).to_be_bytes() != *sum {
+        return Err("its header is damaged".into());
+    }
+    Ok(number.first_chunk().map_or(0, |n| u64::from_be_bytes(*n)))
 }
 
 impl Journal {
@@ -320,27 +454,57 @@ impl Journal {
         Journal { number: found.number, length: found.length, entries: Vec::new() }
     }
 
-    /// A new journal of what is worth to be kept: jobs that go on, and the last `over_max` that are
-    /// over, if they have no more tasks and outputs than a [`crate::Book`] keeps.
-    #[must_use]
-    pub fn rewritten(number: u64, found: &Found, over_max: usize) -> Vec<u8> {
+    /// Writes a new journal of what is worth to be kept: jobs that go on, and the last `over_max`
+    /// that are over, if they have no more tasks and outputs than a [`crate::Book`] keeps. What was
+    /// found is what is in the new one from then on. `emit` gets its bytes, some after the others.
+    ///
+    /// # Errors
+    /// What `emit` fails with; what was found is of no use then.
+    pub fn rewrite<E>(
+        number: u64,
+        found: &mut Found,
+        over_max: usize,
+        emit: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let most =
             Most { jobs: over_max, tasks: TASKS_KEPT_MAX, output_bytes: OUTPUT_BYTES_KEPT_MAX };
-        Journal::rewritten_within(number, found, most)
+        Journal::rewrite_within(number, found, most, emit)
     }
 
-    fn rewritten_within(number: u64, found: &Found, mut most: Most) -> Vec<u8> {
+    /// As [`Journal::rewrite`], in memory.
+    #[must_use]
+    pub fn rewritten(number: u64, found: &Found, over_max: usize) -> Vec<u8> {
+        let (mut found, mut bytes) = (found.clone(), Vec::new());
+        let emit = |some: &[u8]| {
+            bytes.extend_from_slice(some);
+            Ok::<(), core::convert::Infallible>(())
+        };
+        match Journal::rewrite(number, &mut found, over_max, emit) {
+            Ok(()) => bytes,
+            Err(never) => match never {},
+        }
+    }
+
+    fn rewrite_within<E>(
+        number: u64,
+        found: &mut Found,
+        mut most: Most,
+        mut emit: impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let (mut journal, mut bytes) = Journal::create(number);
         let over = found.jobs.values().rev().filter(|job| job.is_over());
         let kept: BTreeSet<u32> = over.filter(|job| most.takes(job)).map(|job| job.jid).collect();
-        journal.push(Entry::Began { next_jid: found.next_jid() });
-        journal.frame(&mut bytes);
+        found.next_jid = found.next_jid();
+        found.jobs.retain(|jid, job| !job.is_over() || kept.contains(jid));
+        journal.push(Entry::Began { next_jid: found.next_jid });
+        for uid in &found.sessions {
+            journal.push(Entry::Session { uid: *uid });
+        }
+        journal.emit(&mut bytes, &mut emit)?;
         for job in found.jobs.values() {
-            if job.is_over() && !kept.contains(&job.jid) {
-                continue;
-            }
             let mut frame_bytes = 0;
-            journal.push(Entry::Took(job.written.clone()));
+            let written = WrittenJob::new(job.jid, job.unix_ms, &job.job, &job.note);
+            journal.push(Entry::Took(written));
             if let Some(up_to) = job.attempts_up_to {
                 journal.push(Entry::Attempts { jid: job.jid, up_to });
             }
@@ -353,13 +517,26 @@ impl Journal {
                 // It is synced as a whole before it is believed: it may have as many frames as it
                 // takes.
                 if frame_bytes > FRAME_BYTES_MAX {
-                    journal.frame(&mut bytes);
+                    journal.emit(&mut bytes, &mut emit)?;
                     frame_bytes = 0;
                 }
             }
-            journal.frame(&mut bytes);
+            journal.emit(&mut bytes, &mut emit)?;
         }
-        bytes
+        (found.number, found.length, found.cut) = (number, journal.length, 0);
+        Ok(())
+    }
+
+    /// Hands on what there is to write, as one frame.
+    fn emit<E>(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        emit: &mut impl FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.frame(bytes);
+        let written = emit(bytes);
+        bytes.clear();
+        written
     }
 
     pub(crate) fn push(&mut self, entry: Entry) {
@@ -403,41 +580,9 @@ impl Journal {
     /// # Errors
     /// One line that says what is damaged.
     pub fn recover(bytes: &[u8]) -> Result<Option<Found>, String> {
-        let Some(header) = bytes.get(..HEADER_BYTES) else {
-            // It was never whole, so nobody was told anything.
-            let is_torn =
-                bytes.len() < MAGIC.len() && MAGIC.starts_with(bytes) || bytes.starts_with(MAGIC);
-            return if is_torn { Ok(None) } else { Err("it is no journal of jobs".into()) };
-        };
-        let (magic, rest) = header.split_at(MAGIC.len());
-        if magic != MAGIC {
-            return Err("it is no journal of jobs, or one of another version".into());
-        }
-        let (number, sum) = rest.split_at(8);
-        if hash64(1, number).to_be_bytes() != *sum {
-            return Err("its header is damaged".into());
-        }
-        let number = number.first_chunk().map_or(0, |n| u64::from_be_bytes(*n));
-        let mut found = Found { number, length: HEADER_BYTES, ..Found::default() };
-        while let Some((body, next)) = frame(number, bytes, found.length) {
-            let at = found.length;
-            let entries: Vec<Entry> = postcard::from_bytes(body)
-                .map_err(|_| alloc::format!("what is written at byte {at} makes no sense"))?;
-            for entry in entries {
-                found.take(entry).map_err(|why| alloc::format!("at byte {at}: {why}"))?;
-            }
-            found.length = next;
-        }
-        // Only the last frame can be torn: it was not synced when the next one was made.
-        let torn = found.length;
-        let later = (torn + 1..bytes.len()).find(|at| frame(number, bytes, *at).is_some());
-        if let Some(later) = later {
-            return Err(alloc::format!(
-                "it is damaged at byte {torn}, before what is written at byte {later}"
-            ));
-        }
-        found.cut = bytes.len() - torn;
-        Ok(Some(found))
+        let mut reader = JournalReader::default();
+        reader.take(bytes)?;
+        reader.finish()
     }
 }
 
@@ -468,21 +613,26 @@ impl Found {
             Entry::Began { next_jid } => {
                 self.next_jid = self.next_jid.max(next_jid);
             }
+            Entry::Session { uid } => {
+                self.sessions.push(uid);
+                if self.sessions.len() > SESSIONS_MAX {
+                    self.sessions.remove(0);
+                }
+            }
             Entry::Took(written) => {
-                let WrittenJob { jid, unix_ms, note, .. } = written.clone();
+                let (jid, unix_ms) = (written.jid, written.unix_ms);
                 if jid == u32::MAX {
                     return Err("job numbers have run out".into());
                 }
                 let job = FoundJob {
                     jid,
                     unix_ms,
-                    note,
                     job: written.job(),
+                    note: written.note,
                     outcomes: Vec::new(),
                     begun: BTreeSet::new(),
                     over: BTreeSet::new(),
                     attempts_up_to: None,
-                    written,
                 };
                 if self.jobs.insert(jid, job).is_some() {
                     return Err(alloc::format!("job {jid} is written twice"));
@@ -511,9 +661,32 @@ impl Found {
                     return Err(alloc::format!("task {jid}.{tid} is over twice"));
                 }
                 job.outcomes.push(told);
+                if job.is_over() {
+                    self.note_over(jid);
+                }
             }
         }
         Ok(())
+    }
+
+    /// A job is over by what was read: outputs of those that were over first are dropped where all
+    /// are more than are kept.
+    fn note_over(&mut self, jid: u32) {
+        let length = |told: &FoundOutcome| told.outcome.output().len();
+        let Some(job) = self.jobs.get(&jid) else { return };
+        let bytes = job.outcomes.iter().map(length).sum();
+        self.over_bytes += bytes;
+        self.over.push_back((jid, bytes));
+        while self.over_bytes > OUTPUT_BYTES_KEPT_MAX
+            && let Some((oldest, bytes)) = self.over.pop_front()
+        {
+            self.over_bytes -= bytes;
+            for told in self.jobs.get_mut(&oldest).into_iter().flat_map(|job| &mut job.outcomes) {
+                if let Outcome::Done(output) | Outcome::Failed(_, output) = &mut told.outcome {
+                    *output = Vec::new();
+                }
+            }
+        }
     }
 
     fn job(&mut self, jid: u32, tid: u32) -> Result<&mut FoundJob, String> {
@@ -526,6 +699,59 @@ impl Found {
 mod tests {
     use super::*;
     use alloc::vec;
+
+    fn rewritten_within(found: &Found, most: Most) -> Vec<u8> {
+        let (mut found, mut bytes) = (found.clone(), Vec::new());
+        let emit = |some: &[u8]| {
+            bytes.extend_from_slice(some);
+            Ok::<(), ()>(())
+        };
+        Journal::rewrite_within(8, &mut found, most, emit).unwrap();
+        // What was found is what is in it.
+        let again = Journal::recover(&bytes).unwrap().unwrap();
+        assert!(again.jobs == found.jobs && again.length == found.length);
+        assert_eq!((again.number, again.cut, again.next_jid()), (8, 0, found.next_jid()));
+        bytes
+    }
+
+    fn rewritten(found: &Found, jobs: usize) -> Vec<u8> {
+        let most = Most { jobs, tasks: TASKS_KEPT_MAX, output_bytes: OUTPUT_BYTES_KEPT_MAX };
+        rewritten_within(found, most)
+    }
+
+    /// However it is cut into pieces, a journal is read as it is as a whole.
+    #[test]
+    fn bug_21_73_a_journal_is_read_piece_by_piece() {
+        let (bytes, _) = written();
+        let whole = Journal::recover(&bytes).unwrap().unwrap();
+        for size in 1..bytes.len() {
+            let mut reader = JournalReader::default();
+            for piece in bytes.chunks(size) {
+                reader.take(piece).unwrap();
+            }
+            assert!(reader.bytes.is_empty(), "what was read is dropped");
+            let found = reader.finish().unwrap().unwrap();
+            assert!(found.jobs == whole.jobs && found.length == whole.length);
+        }
+    }
+
+    /// Of many jobs that are over, a start holds no more outputs than are kept.
+    #[test]
+    fn bug_21_73_outputs_above_the_bound_are_dropped_while_reading() {
+        let mut found = Found::default();
+        let job = Job { tasks: vec![TaskSpec::default()], ..Job::default() };
+        let bytes = OUTPUT_BYTES_KEPT_MAX / 4;
+        for jid in 1..=9 {
+            found.take(Entry::Took(WrittenJob::new(jid, 77, &job, b""))).unwrap();
+            let outcome = Outcome::Done(vec![7; bytes]);
+            let told = FoundOutcome { tid: 0, attempts: 1, outcome, output_bytes: 1, over_ns: 5 };
+            found.take(Entry::Over(told.written(jid))).unwrap();
+            let kept = found.jobs.values().map(|job| job.outcomes[0].outcome.output().len());
+            assert!(kept.sum::<usize>() <= OUTPUT_BYTES_KEPT_MAX);
+        }
+        let has = |jid: u32| !found.jobs[&jid].outcomes[0].outcome.output().is_empty();
+        assert_eq!((has(5), has(6), has(9)), (false, true, true));
+    }
 
     fn written() -> (Vec<u8>, Vec<usize>) {
         let (mut journal, mut bytes) = Journal::create(7);
@@ -569,7 +795,7 @@ mod tests {
         assert_eq!((&job.outcomes[0].outcome, job.outcomes[0].attempts), (&failed, 4));
         assert_eq!((found.next_jid(), found.cut), (2, 0));
         assert_eq!(job.attempts_up_to, Some(200));
-        let again = Journal::recover(&Journal::rewritten(8, &found, 0)).unwrap().unwrap();
+        let again = Journal::recover(&rewritten(&found, 0)).unwrap().unwrap();
         assert_eq!(again.jobs, found.jobs);
         assert_eq!((again.next_jid(), again.number), (2, 8));
     }
@@ -599,7 +825,7 @@ mod tests {
         }
         let kept = |jobs, tasks, output_bytes| {
             let most = Most { jobs, tasks, output_bytes };
-            let bytes = Journal::rewritten_within(8, &found, most);
+            let bytes = rewritten_within(&found, most);
             let again = Journal::recover(&bytes).unwrap().unwrap();
             again.jobs.into_keys().collect::<Vec<u32>>()
         };
@@ -623,7 +849,7 @@ mod tests {
             let told = FoundOutcome { tid, attempts, outcome, output_bytes, over_ns };
             found.take(Entry::Over(told.written(1))).unwrap();
         }
-        let bytes = Journal::rewritten(8, &found, 0);
+        let bytes = rewritten(&found, 0);
         let mut at = HEADER_BYTES;
         while let Some((body, next)) = frame(8, &bytes, at) {
             assert!(body.len() < FRAME_BYTES_MAX + (2 << 20), "{} bytes", body.len());
@@ -645,7 +871,7 @@ mod tests {
             found.take(Entry::Over(told.written(jid))).unwrap();
         }
         let most = Most { jobs: 9, tasks: 9, output_bytes: 99 };
-        let again = Journal::recover(&Journal::rewritten_within(8, &found, most));
+        let again = Journal::recover(&rewritten_within(&found, most));
         let kept: Vec<u32> = again.unwrap().unwrap().jobs.into_keys().collect();
         assert_eq!(kept, [1, 3]);
     }

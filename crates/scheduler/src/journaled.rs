@@ -78,9 +78,11 @@ impl JournaledOwner {
         let mut own = JournaledOwner::with(config, Some(journal));
         own.owner.begin_with(found.next_jid());
         own.push(Entry::Began { next_jid: found.next_jid() });
+        own.push(Entry::Session { uid: config.session.0 });
         for job in found.jobs.values().filter(|job| !job.is_over()) {
             own.owner.resume(now, job);
         }
+        own.owner.succeed(now, &found.sessions);
         own.write_down();
         own
     }
@@ -215,19 +217,44 @@ impl JournaledOwner {
         is_open
     }
 
+    /// As [`Owner::cancel_task`].
+    pub fn cancel_task(
+        &mut self,
+        now: Now,
+        jid: u32,
+        tid: u32,
+        is_waiting: bool,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let mut is_cancelled = false;
+        self.input(now, sink, |owner, sink| {
+            is_cancelled = owner.cancel_task(now, jid, tid, is_waiting, sink);
+        });
+        is_cancelled
+    }
+
+    /// As [`Owner::release`]. Nothing is written of it: its driver knows what a job waits for, and
+    /// holds it again when another process goes on with it.
+    pub fn release(&mut self, now: Now, jid: u32, sink: &mut impl Sink) {
+        self.input(now, sink, |owner, sink| owner.release(now, jid, sink));
+    }
+
+    /// As [`Owner::release_task`].
+    pub fn release_task(&mut self, now: Now, jid: u32, tid: u32, sink: &mut impl Sink) {
+        self.input(now, sink, |owner, sink| owner.release_task(now, jid, tid, sink));
+    }
+
     /// As [`Owner::hold_outputs`]; so they are while the disk is far behind.
     pub fn hold_outputs(&mut self, is_held_back: bool) {
         self.owner.hold_outputs(is_held_back || self.unwritten_bytes > UNWRITTEN_BYTES_MAX);
     }
 
-    /// It ends: its workers are told to stop what runs. With a journal the next process goes on
-    /// with its jobs.
+    /// It ends. Without a journal its workers are told to stop what runs; with one the next process
+    /// goes on with its jobs, and with what runs if it is there before the leases are over.
     pub fn retire(&mut self, now: Now, sink: &mut impl Sink) {
         if self.journal.is_none() {
-            return self.input(now, sink, |owner, sink| owner.retire(now, sink));
+            self.input(now, sink, |owner, sink| owner.retire(now, sink));
         }
-        self.owner.retire(now, sink);
-        while self.owner.poll_outcome().is_some() {}
     }
 
     /// How the next task ended: it is durable.

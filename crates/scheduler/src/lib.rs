@@ -40,7 +40,7 @@ mod trace;
 mod worker;
 
 pub use book::{Book, Counts, JobRecord};
-pub use journal::{Found, FoundJob, FoundOutcome, Journal};
+pub use journal::{Found, FoundJob, FoundOutcome, Journal, JournalReader};
 pub use journaled::JournaledOwner;
 pub use outcome::{Outcome, TaskOutcome};
 pub use owner::{Job, Owner, OwnerConfig, OwnerCounters, TASKS_OPEN_MAX, TaskSpec};

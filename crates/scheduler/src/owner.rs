@@ -22,9 +22,13 @@ mod lines;
 mod outputs;
 mod queue;
 mod resume;
+mod suspects;
+mod withheld;
 
 use lines::{Line, Place, Places};
 use outputs::{EndedRun, Outputs, kept_bytes};
+use resume::NOBODY;
+use suspects::Suspicion;
 
 /// Most submissions that are not answered.
 const SUBMISSIONS_MAX: usize = 16;
@@ -131,6 +135,13 @@ pub struct Job {
     pub once: bool,
     /// How often a task that failed is tried again.
     pub retries: u16,
+    /// How long a task that failed waits until it is tried again, in ns: twice as long after each
+    /// further time. 0: a few ms.
+    pub retry_ns: Duration,
+    /// Most of its tasks that are submitted and not over; 0: all of them.
+    pub running_max: u32,
+    /// None of its tasks is submitted before [`Owner::release`] says so.
+    pub is_held: bool,
     /// How long a task may take, in ms; 0: for ever.
     pub limit_ms: u32,
     /// 3 is the most urgent.
@@ -164,6 +175,8 @@ concord_core::counters! {
         tasks_moved,
         /// Tasks whose worker went silent while it ran them.
         leases_over,
+        /// Tasks that are not tried again, since two workers went silent while they ran them.
+        suspects_given_up,
         /// Tasks that failed, each time.
         failures,
         /// Runs that were stopped because another one goes on or the task is over.
@@ -196,6 +209,8 @@ enum At {
     Queued(i64, Option<Instant>),
     /// Somebody runs it or may start it, and holds a lease until then.
     Held(Run, Instant),
+    /// Not to be submitted yet: its job waits for another one, or as many as may are under way.
+    Withheld,
     /// Over.
     Over,
 }
@@ -219,6 +234,7 @@ struct Item {
     retries_left: u16,
     /// How many workers went silent while they ran it.
     lost: u16,
+    suspicion: Suspicion,
     /// The highest attempt whose failure was counted: a result comes more than once.
     failed: u16,
     trace: Trace,
@@ -246,6 +262,13 @@ struct OpenJob {
     items: Vec<Item>,
     /// Tasks that are not over.
     open: usize,
+    retry_ns: Duration,
+    /// Most tasks that are neither withheld nor over; 0: all.
+    running_max: u32,
+    /// How many are.
+    let_in: usize,
+    /// Withheld tasks that may be let in, the next first; some are over by now.
+    withheld: VecDeque<u32>,
     /// Attempts of its tasks have no number above this one before the journal has a higher one.
     attempts_up_to: u16,
 }
@@ -300,6 +323,15 @@ pub struct Owner {
     outputs: Outputs,
     /// No further outputs are fetched: whoever is to read them has not read what is here.
     is_held_back: bool,
+    /// Until when it may have been late itself, so that a lease which is over says nothing of a
+    /// worker.
+    late_until: Instant,
+    /// The sessions of the processes before, which had its jobs; and until when nothing is
+    /// submitted, since their runs are to be heard of first.
+    before: Vec<u64>,
+    submit_at: Instant,
+    /// Workers that went silent with suspects: when, and how many they ran beside the first one.
+    silent: BTreeMap<u64, (Instant, usize)>,
     tags: Option<Tags>,
     counters: OwnerCounters,
     buffer: Vec<u8>,
@@ -340,6 +372,10 @@ impl Owner {
             raised: Vec::new(),
             outputs: Outputs::default(),
             is_held_back: false,
+            late_until: Instant(0),
+            before: Vec::new(),
+            submit_at: Instant(0),
+            silent: BTreeMap::new(),
             tags: config.key.map(Tags::new),
             counters: OwnerCounters::default(),
             buffer: Vec::new(),
@@ -361,9 +397,10 @@ impl Owner {
         self.next_jid += 1;
         let places = Places::new(job.priority, job.needs, job.near);
         let place = places.near.unwrap_or(places.class);
+        let is_withheld = job.is_held || job.running_max > 0;
         let item = |spec| Item {
             spec,
-            at: At::Ready,
+            at: if is_withheld { At::Withheld } else { At::Ready },
             place,
             is_near: places.near.is_some(),
             attempt: 0,
@@ -372,18 +409,25 @@ impl Owner {
             is_noted: false,
             retries_left: job.retries,
             lost: 0,
+            suspicion: Suspicion::default(),
             failed: 0,
             trace: Trace { taken_at: now.instant, ..Trace::default() },
         };
         let items: Vec<Item> = job.tasks.iter().copied().map(item).collect();
         let line = self.lines.entry(place).or_insert_with(Line::new);
-        line.ready.extend((0..items.len() as u32).map(|tid| (jid, tid)));
+        let all = 0..items.len() as u32;
+        let mut withheld = VecDeque::new();
+        if !is_withheld {
+            line.ready.extend(all.map(|tid| (jid, tid)));
+        } else if !job.is_held {
+            withheld.extend(all);
+        }
         if places.near.is_some() {
             self.near_until.insert((now.instant.after(job.locality_wait_ns), jid));
         }
         self.open += items.len();
         let open = items.len();
-        let Job { once, limit_ms, needs, body, long, .. } = job;
+        let Job { once, limit_ms, needs, body, long, retry_ns, running_max, .. } = job;
         let tag = |body: &Arc<[u8]>| self.tags.map_or(0, |tags| tags.body(body));
         let body_tag = body.as_ref().map_or(0, tag);
         let attempts_up_to = self.config.attempts_noted;
@@ -397,9 +441,14 @@ impl Owner {
             places,
             items,
             open,
+            retry_ns,
+            running_max,
+            let_in: if is_withheld { 0 } else { open },
+            withheld,
             attempts_up_to,
         };
         self.jobs.insert(jid, job);
+        self.let_in(jid);
         Some(jid)
     }
 
@@ -469,6 +518,7 @@ impl Owner {
             At::Queued(_, None) => "is in the queue",
             At::Queued(_, Some(_)) => "was handed to an executor",
             At::Held(..) => "runs",
+            At::Withheld => "waits for another job, or until fewer tasks of its own run",
             At::Over => "is over",
         };
         Some((stands, item.attempts(), item.trace))
@@ -482,6 +532,7 @@ impl Owner {
             match item.at {
                 At::Held(run, until) if until == at => Some(((jid, tid), run)),
                 At::Held(..)
+                | At::Withheld
                 | At::Ready
                 | At::Later(_)
                 | At::Submitted(_)
@@ -518,6 +569,7 @@ impl Machine for Owner {
     type Persist = Nothing;
 
     fn handle(&mut self, now: Now, _: Addr, bytes: &mut [u8], sink: &mut impl Sink) {
+        self.note_call(now.instant);
         match concord_wire::kind(bytes) {
             Ok(Kind::Falcon) => match Submission::parse(bytes) {
                 Ok(answer) if answer.answer != Answer::None => self.on_answer(now.instant, &answer),
@@ -542,6 +594,7 @@ impl Machine for Owner {
 
     fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         let now = now.instant;
+        self.note_call(now);
         while let Some(&(at, name)) = self.timers.first()
             && at <= now
         {
@@ -598,7 +651,8 @@ impl Machine for Owner {
         }
         if self.pending.len() < SUBMISSIONS_MAX {
             let ready = self.lines.values().filter(|line| !line.ready.is_empty());
-            let until = ready.map(|line| at(line.pause_until, "a full queue"));
+            let submit_at = self.submit_at;
+            let until = ready.map(|line| at(line.pause_until.max(submit_at), "a full queue"));
             next = until.fold(next, Deadline::min);
         }
         if let Some((until, _)) = self.near_until.first() {
@@ -654,19 +708,21 @@ impl Owner {
                     return;
                 }
             }
-            At::Held(_, until) if until <= now => {
+            At::Held(run, until) if until <= now => {
                 item.lost += 1;
                 count(&mut item.trace.again.leases_over);
                 let is_over = item.lost > LOST_MAX;
                 self.counters.leases_over += 1;
                 if once {
                     return self.end(now, name, Outcome::Unknown, 0);
-                } else if is_over {
+                } else if self.is_given_up(now, name, run) || is_over {
+                    self.counters.suspects_given_up += u64::from(!is_over);
                     return self.end(now, name, Outcome::Lost, 0);
                 }
             }
             // It has gone on since.
             At::Ready
+            | At::Withheld
             | At::Later(_)
             | At::Submitted(_)
             | At::Queued(..)
@@ -700,11 +756,13 @@ impl Owner {
                 return;
             }
         };
-        // A process that is gone had this address: its tasks are nobody's any more.
-        let is_own = of.uid == self.config.session.0;
+        // Another process had this address: its tasks are nobody's any more, if its jobs are not
+        // this one's.
+        let is_before = self.before.contains(&of.uid);
+        let is_own = of.uid == self.config.session.0 || is_before;
         match message {
             TaskMessage::Claim { asked_at, .. } => {
-                let granted = is_own && self.holds(now, of, run, true);
+                let granted = is_own && !is_before && self.holds(now, of, run, true);
                 let answer = TaskMessage::Claimed { of, run, asked_at, granted };
                 self.say(run.worker, &answer, sink);
             }
@@ -719,6 +777,10 @@ impl Owner {
             }
             TaskMessage::Result { ended, output, output_bytes, .. } => {
                 let told = EndedRun { of, run, ended, output_bytes };
+                if is_before {
+                    // It is the run that goes on, if none is known.
+                    self.holds(now, of, run, false);
+                }
                 let is_part = output.len() < kept_bytes(output_bytes);
                 if is_own && is_part && self.waits_for_output(now, told, sink) {
                     return;
@@ -751,10 +813,14 @@ impl Owner {
         let lease_ns = self.config.lease_ns;
         let until = now.after(lease_ns + lease_ns / LEASE_MARGIN);
         let name = (of.jid, of.tid);
+        // What runs since the process before had its task began by that one's word.
+        let is_before = self.config.session.0 != of.uid;
         let Some((item, once)) = self.item(name) else { return false };
         let may = match item.at {
+            At::Held(NOBODY, _) => is_before,
             At::Held(holder, _) => holder == run,
             At::Over => false,
+            At::Withheld => is_before && !once,
             At::Ready | At::Later(_) | At::Submitted(_) | At::Queued(..) => claims || !once,
         };
         if may {
@@ -768,7 +834,9 @@ impl Owner {
                 }
             }
             self.let_go(name, was);
+            self.note_let_in(name.0, was);
             self.timers.insert((until, name));
+            self.is_on_trial_still(now, name);
         }
         may
     }
@@ -788,7 +856,7 @@ impl Owner {
             At::Queued(_, Some(passed_at)) => {
                 self.timers.remove(&(passed_at.after(self.config.start_ns), name));
             }
-            At::Ready | At::Submitted(_) | At::Over => {}
+            At::Ready | At::Withheld | At::Submitted(_) | At::Over => {}
         }
     }
 
@@ -830,9 +898,13 @@ impl Owner {
         }
         item.retries_left -= 1;
         count(&mut item.trace.again.failed);
+        let times = item.trace.again.failed;
+        let again_at = again_at.after(self.retry_pause(name, times));
+        let Some((item, _)) = self.item(name) else { return };
         let was = core::mem::replace(&mut item.at, At::Later(again_at));
         self.let_go(name, was);
         self.timers.insert((again_at, name));
+        self.clear(name);
     }
 
     /// A run that was not begun, and never will be.
@@ -842,7 +914,7 @@ impl Owner {
         let is_its = match item.at {
             At::Held(holder, _) => holder == run,
             At::Submitted(_) | At::Queued(..) => item.attempt == of.attempt,
-            At::Ready | At::Later(_) | At::Over => false,
+            At::Ready | At::Withheld | At::Later(_) | At::Over => false,
         };
         if !is_its {
             return;
@@ -874,12 +946,16 @@ impl Owner {
         if was == At::Over {
             return;
         }
+        self.clear(name);
         self.open -= 1;
         let Some(job) = self.jobs.get_mut(&name.0) else { return };
         job.open -= 1;
+        job.let_in -= usize::from(was != At::Withheld);
         // Whoever still speaks of it is told that it is over: of a job that is not known, too.
         if job.open == 0 && self.config.guards.on(Guard::FirstResult) {
             self.jobs.remove(&name.0);
+        } else {
+            self.let_in(jid);
         }
     }
 }

@@ -376,6 +376,28 @@ impl Worker {
         self.send_reports(now, sink);
     }
 
+    /// It ends, and what it runs does not end in time: that is to be killed, and goes back to its
+    /// owner, which does not take it for a task that ended its worker. Of a task that is never run
+    /// twice the owner hears nothing more.
+    pub fn return_runs(&mut self, now: Now, sink: &mut impl Sink) {
+        for index in 0..self.slots.len() {
+            let Slot::Running(Running { work, is_started, .. }) = self.slots[index] else {
+                continue;
+            };
+            if is_started && !self.takes_back(work.run) {
+                let (slot, run) = (index as u16, work.run);
+                self.orders.push_front(Order::Kill { slot, run, is_cancelled: false });
+            }
+            self.slots.set(index, Slot::Idle { until: now.instant });
+            if !work.task.flags.has(TaskFlags::ONCE) {
+                self.counters.returned += 1;
+                let message = TaskMessage::Returned { of: work.of, run: self.run(work.run) };
+                self.report(now.instant, &work, message, Vec::new());
+            }
+        }
+        self.send_reports(now.instant, sink);
+    }
+
     /// It is told to end: it takes no more tasks.
     pub fn retire(&mut self) {
         self.is_retiring = true;

@@ -17,8 +17,15 @@ use crate::systems;
 /// How long a role may take to end before it is killed.
 const STOP_MAX: Duration = Duration::from_secs(3);
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-/// A gateway is not started again sooner, so that one that cannot start does not spin.
+/// Roles that are started again when they end: what they have is elsewhere, or was in their memory
+/// alone. A controller, a switch and a replica say with what they begin, and whether that is right
+/// after they ended only a person, or the controller, knows.
+const RESTARTED: [&str; 3] = ["worker", "owner", "gateway"];
+/// How long after its end a role is started again: twice as long each time that it ran for less
+/// than [`STEADY`], so that one that cannot start does not spin.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(30);
+const STEADY: Duration = Duration::from_secs(10);
 /// How much of a log's end is looked at for its last line, in bytes.
 const TAIL_BYTES: u64 = 4_096;
 
@@ -39,6 +46,18 @@ pub struct Role {
     args: Vec<String>,
     child: Child,
     ended: bool,
+    began: Instant,
+    /// The pause before it is started again, and when that is, if it is.
+    pause: Duration,
+    start_at: Option<Instant>,
+}
+
+/// How long after its end a role is started again that ran for so long; `last` is the pause before.
+fn next_pause(ran: Duration, last: Duration) -> Duration {
+    if ran >= STEADY || last.is_zero() {
+        return RESTART_PAUSE;
+    }
+    (last * 2).min(RESTART_PAUSE_MAX)
 }
 
 impl Role {
@@ -50,6 +69,10 @@ impl Role {
 
     fn is_gateway(&self) -> bool {
         self.args.first().is_some_and(|role| role == "gateway")
+    }
+
+    fn is_restarted(&self) -> bool {
+        self.args.first().is_some_and(|role| RESTARTED.contains(&&role[..]))
     }
 }
 
@@ -149,7 +172,19 @@ impl Children {
         let log = self.run_dir.join(format!("{stem}.log"));
         let _ = std::fs::remove_file(&log);
         let child = spawn(&args, &log)?;
-        self.all.push(Role { name, udp, http, log, args, child, ended: false });
+        let (began, pause, start_at) = (Instant::now(), Duration::ZERO, None);
+        self.all.push(Role {
+            name,
+            udp,
+            http,
+            log,
+            args,
+            child,
+            ended: false,
+            began,
+            pause,
+            start_at,
+        });
         Ok(())
     }
 
@@ -179,19 +214,47 @@ impl Children {
         lines
     }
 
-    /// Starts the gateways that ended again; gives their names.
-    ///
-    /// # Errors
-    /// If one cannot be started.
-    pub fn restart_gateways(&mut self) -> Result<Vec<String>, Error> {
-        let mut names = Vec::new();
-        for role in self.all.iter_mut().filter(|role| role.ended && role.is_gateway()) {
-            std::thread::sleep(RESTART_PAUSE);
-            role.child = spawn(&role.args, &role.log)?;
-            role.ended = false;
-            names.push(format!("{} (pid {})", role.name, role.pid()));
+    /// Has the roles that ended started again after a pause, those of which that can be: all of
+    /// them, or gateways alone. A line for each.
+    pub fn plan_restarts(&mut self, gateways_only: bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        for role in self.all.iter_mut().filter(|role| role.ended && role.start_at.is_none()) {
+            if !role.is_restarted() || (gateways_only && !role.is_gateway()) {
+                continue;
+            }
+            role.pause = next_pause(role.began.elapsed(), role.pause);
+            role.start_at = Some(Instant::now() + role.pause);
+            let (name, seconds) = (&role.name, role.pause.as_secs_f64());
+            lines.push(format!("{name} is started again in {seconds:.1} s"));
         }
-        Ok(names)
+        lines
+    }
+
+    /// Whether a role is to be started again.
+    #[must_use]
+    pub fn has_restarts(&self) -> bool {
+        self.all.iter().any(|role| role.start_at.is_some())
+    }
+
+    /// Starts those again whose pause is over: a line for each.
+    pub fn restart(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for role in self.all.iter_mut().filter(|role| role.ended) {
+            if role.start_at.take_if(|at| *at <= Instant::now()).is_none() {
+                continue;
+            }
+            role.began = Instant::now();
+            match spawn(&role.args, &role.log) {
+                Ok(child) => {
+                    role.child = child;
+                    role.ended = false;
+                    lines.push(format!("{} (pid {}) was started again", role.name, role.pid()));
+                }
+                // As one that ended at once: it is tried again later.
+                Err(error) => lines.push(format!("{} was not started again: {error}", role.name)),
+            }
+        }
+        lines
     }
 
     /// Writes `<name> <pid>` of each that is alive to the run directory's `pids`.
@@ -219,6 +282,7 @@ impl Children {
     }
 
     fn end(&mut self, which: impl Fn(&Role) -> bool) {
+        self.all.iter_mut().for_each(|role| role.start_at = None);
         for role in self.all.iter_mut().filter(|role| which(role)) {
             drop(role.child.stdin.take());
         }
@@ -295,4 +359,22 @@ fn last_line(log: &Path) -> Option<String> {
     // Lines of the log begin with their time, or are JSON.
     let is_logged = line.starts_with('{') || line.starts_with(|c: char| c.is_ascii_digit());
     (!is_logged).then(|| line.strip_prefix("concord: ").unwrap_or(line).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A role that ends at once again and again is started less and less often; one that ran for a
+    /// while is started soon.
+    #[test]
+    fn pauses_between_starts_grow_and_begin_anew() {
+        let (mut pause, mut all) = (Duration::ZERO, vec![]);
+        for _ in 0..10 {
+            pause = next_pause(Duration::from_millis(50), pause);
+            all.push(pause.as_millis());
+        }
+        assert_eq!(all, [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000]);
+        assert_eq!(next_pause(STEADY, pause), RESTART_PAUSE);
+    }
 }

@@ -1,7 +1,11 @@
 """The Python executor against a rack. Imported, not run: workers import what it submits."""
 
 import concurrent.futures
+import contextlib
+import io
 import os
+import pickle
+import sys
 import time
 
 import concord
@@ -41,6 +45,45 @@ def expect(kind, future):
     raise AssertionError(f"no {kind}")
 
 
+def loud(n):
+    print(f"out {n}")
+    print(f"err {n}", file=sys.stderr)
+    return n
+
+
+def alone(address, token, path):
+    """Calls that wait are cancelled, prints come to the caller, and what cannot be imported is refused."""
+    with concord.Executor(address, token, path=path, priority=3, retry_delay=0.01) as executor:
+        busy = [executor.submit(time.sleep, 1.5) for _ in range(4)]
+        while executor._calls or not all(future.running() for future in busy):
+            time.sleep(0.01)
+        time.sleep(0.3)
+        queued = executor.submit(square, 5)
+        while queued._place is None:
+            time.sleep(0.01)
+        assert queued.cancel() and queued.cancelled() and queued.done()
+        assert not busy[0].cancel(), "it runs"
+        assert [future.result(timeout=30) for future in busy] == [None] * 4
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            assert executor.submit(loud, 7).result(timeout=30) == 7
+            expect(ValueError, executor.submit(boom, 8))
+            time.sleep(0.2)
+        assert out.getvalue() == "out 7\nthis goes to standard error\n", out.getvalue()
+        assert err.getvalue() == "err 7\n", err.getvalue()
+        own = type(square)(square.__code__, {})
+        own.__module__ = "__main__"
+        was, concord._pickler = concord._pickler, pickle
+        try:
+            executor.submit(own, 3)
+        except ValueError as error:
+            assert "__main__" in str(error) and "cloudpickle" in str(error), error
+        else:
+            raise AssertionError("what no worker can import was taken")
+        finally:
+            concord._pickler = was
+
+
 def main(address, token, directory):
     path = os.environ["PYTHONPATH"].split(os.pathsep)
     with concord.Executor(address, token, retries=1, path=path) as executor:
@@ -60,6 +103,7 @@ def main(address, token, directory):
         told = expect(concord.TaskError, executor.submit(time.sleep, 20))
         assert "limit" in told, told
         executor.submit(square, 3).result(timeout=30)
+    alone(address, token, path)
     executor = concord.Executor(address, token, path=path)
     slow = [executor.submit(time.sleep, 60) for _ in range(3)]
     while not all(future.running() for future in slow):

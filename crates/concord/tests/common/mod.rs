@@ -107,6 +107,9 @@ pub struct Rack {
     pub listen: SocketAddr,
 }
 
+/// A flag of tests: `up` starts again what it can.
+pub const RESTARTS: &str = "--restarts";
+
 impl Rack {
     /// Starts a rack and waits until it serves. `up` finds free ports for the roles, and between
     /// that and their use a test beside this one may take one: then it is tried again.
@@ -172,8 +175,14 @@ impl Rack {
         // What is on disk is tested where a test says so.
         let says = |more: &[&str]| more.contains(&"--durability");
         let durability: &[&str] = if says(more) { &[] } else { &["--durability", "none"] };
+        // Who dies stays dead, where a test does not say otherwise.
+        let (restarts, more): (Vec<&str>, Vec<&str>) =
+            more.iter().copied().partition(|flag| *flag == RESTARTS);
+        let no_restart: &[&str] = if restarts.is_empty() { &["--no-restart"] } else { &[] };
         let mut up = Command::new(CONCORD)
-            .args(["up", "--listen", &listen, "--run-dir"])
+            .args(["up", "--listen", &listen])
+            .args(no_restart)
+            .arg("--run-dir")
             .arg(&run)
             .args(durability)
             .args(more)

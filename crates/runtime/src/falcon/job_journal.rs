@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 
-use concord_scheduler::{Found, Journal};
+use concord_scheduler::{Found, Journal, JournalReader};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{FlockOperation, flock};
 
@@ -22,6 +22,8 @@ use crate::roles::unique;
 
 /// Jobs that are over and are kept when a journal is written anew.
 const OVER_MAX: usize = 1_000;
+/// How much is read at a time.
+const READ_BYTES: usize = 4 << 20;
 /// Commands, their lines and what they gave are nobody's but its owner's.
 const MODE: u32 = 0o600;
 
@@ -52,23 +54,29 @@ impl JobJournal {
         let lock = lock.cannot(format!("open {}", lock_path.display()))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| Error::new(format!("another owner holds the journal {name}")))?;
-        let mut bytes = Vec::new();
+        let damaged = |why: String| {
+            Error::new(format!("the journal {name}: {why}; move it away to begin without its jobs"))
+        };
+        // It may be long: no more of it is in memory than is needed.
+        let mut reader = JournalReader::default();
         match File::open(path) {
-            Ok(mut file) => _ = file.read_to_end(&mut bytes).cannot(format!("read {name}"))?,
+            Ok(mut file) => {
+                let mut piece = vec![0; READ_BYTES];
+                loop {
+                    let count = file.read(&mut piece).cannot(format!("read {name}"))?;
+                    if count == 0 {
+                        break;
+                    }
+                    reader.take(&piece[..count]).map_err(damaged)?;
+                }
+            }
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             Err(e) => return Err(e).cannot(format!("read {name}")),
         }
-        let found = Journal::recover(&bytes).map_err(|why| {
-            Error::new(format!("the journal {name}: {why}; move it away to begin without its jobs"))
-        })?;
-        // A journal may be long: no more of it stays in memory than is needed.
-        drop(bytes);
+        let mut found = reader.finish().map_err(damaged)?.unwrap_or_default();
         let number = unique()?;
-        let kept = Journal::rewritten(number, &found.unwrap_or_default(), OVER_MAX);
-        let lost = || Error::new(format!("the journal {name} cannot be written anew"));
-        let found = Journal::recover(&kept).ok().flatten().ok_or_else(lost)?;
         let temporary = beside(path, ".new");
-        let write = || -> std::io::Result<File> {
+        let mut write = || -> std::io::Result<File> {
             // What is left of an older one may have another mode.
             match std::fs::remove_file(&temporary) {
                 Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
@@ -76,7 +84,7 @@ impl JobJournal {
             }
             let mut file =
                 OpenOptions::new().create_new(true).write(true).mode(MODE).open(&temporary)?;
-            file.write_all(&kept)?;
+            Journal::rewrite(number, &mut found, OVER_MAX, |bytes| file.write_all(bytes))?;
             file.sync_all()?;
             std::fs::rename(&temporary, path)?;
             let directory = path.parent().filter(|parent| *parent != Path::new(""));

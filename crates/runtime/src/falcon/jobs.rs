@@ -9,7 +9,7 @@ use concord_scheduler::{
 };
 use concord_wire::falcon::{CLASSES_MAX, PRIORITIES_MAX, Parameters};
 use concord_wire::tasks::{BODY_BYTES_MAX, Ended, Function};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::worker::CommandBody;
@@ -17,6 +17,10 @@ use super::worker::CommandBody;
 /// Characters of a job's title at most: a command may be [`BODY_BYTES_MAX`] bytes long, and a list
 /// shows a thousand jobs.
 const TITLE_CHARS_MAX: usize = 200;
+
+/// How long a task that failed waits until it is tried again, in ms, if nobody says otherwise:
+/// twice as long each further time.
+const RETRY_DELAY_MS: u64 = 500;
 
 /// How long tasks wait for the node near which they are to run, in ms, if nobody says otherwise.
 const LOCALITY_WAIT_MS: u64 = 100;
@@ -31,7 +35,17 @@ struct Submitted {
     function: Option<String>,
     us: Option<u64>,
     array: Option<(u32, u32)>,
+    /// The tasks' numbers, where they are not one after the other.
+    numbers: Option<Vec<u32>>,
     lines: Option<Vec<String>>,
+    /// As lines, where one of them is no text: each in hexadecimal digits.
+    lines_hex: Option<Vec<String>>,
+    /// Variables of its tasks' environment.
+    environment: BTreeMap<String, String>,
+    grace_ms: u32,
+    retry_delay_ms: Option<u64>,
+    running_max: u32,
+    after: Vec<After>,
     once: bool,
     retries: u16,
     limit_ms: u32,
@@ -43,6 +57,30 @@ struct Submitted {
     attached: bool,
     /// A name that its submitter made up: a second job of that name is the first one, sent again.
     key: String,
+}
+
+/// When a job begins that is to run after another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum When {
+    /// When all tasks of that one are done.
+    #[default]
+    Ok,
+    /// When they are over.
+    Any,
+    /// When they are over, and some are not done.
+    NotOk,
+    /// Each task when that one's task in the same place is done.
+    Each,
+}
+
+/// After which job another one is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct After {
+    pub job: u32,
+    #[serde(default)]
+    pub when: When,
 }
 
 /// Which executors there are.
@@ -102,39 +140,69 @@ pub(super) struct Read {
     pub needs: String,
     pub attached: bool,
     pub key: String,
+    /// The numbers of its tasks, where they are not those from `first` on.
+    pub numbers: Vec<u32>,
+    /// After which jobs it is to run.
+    pub after: Vec<After>,
 }
 
 /// Characters of a key at most.
 const KEY_CHARS_MAX: usize = 64;
 
 /// What a journal has of a job beside its tasks.
-type Note = (String, u32, String, bool, String);
-
-fn note_of(job: &FoundJob) -> Note {
-    // Those of an older version have no key.
-    postcard::from_bytes(&job.note).unwrap_or_else(|_| {
-        let (title, first, needs, is_attached) =
-            postcard::from_bytes(&job.note).unwrap_or_default();
-        (title, first, needs, is_attached, String::new())
-    })
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Note {
+    title: String,
+    first: u32,
+    needs: String,
+    is_attached: bool,
+    pub key: String,
+    numbers: Vec<u32>,
+    pub after: Vec<After>,
+    retry_ns: u64,
+    running_max: u32,
 }
 
-/// The key with which a job of a journal was submitted.
-pub(super) fn key_of(job: &FoundJob) -> String {
-    note_of(job).4
+/// As owners wrote it that knew less.
+#[derive(Default, Deserialize)]
+struct KeyedNote(String, u32, String, bool, String);
+#[derive(Default, Deserialize)]
+struct FirstNote(String, u32, String, bool);
+
+impl Note {
+    /// What was noted with a job of a journal.
+    pub(super) fn of(job: &FoundJob) -> Note {
+        if let Ok(note) = postcard::from_bytes(&job.note) {
+            return note;
+        }
+        let KeyedNote(title, first, needs, is_attached, key) = postcard::from_bytes(&job.note)
+            .unwrap_or_else(|_| {
+                let FirstNote(title, first, needs, is_attached) =
+                    postcard::from_bytes(&job.note).unwrap_or_default();
+                KeyedNote(title, first, needs, is_attached, String::new())
+            });
+        Note { title, first, needs, is_attached, key, ..Note::default() }
+    }
+
+    /// The rest of a job of a journal. It waits again for the jobs that it is to run after.
+    pub(super) fn complete(&self, job: &mut FoundJob) {
+        job.job.retry_ns = self.retry_ns;
+        job.job.running_max = self.running_max;
+        job.job.is_held = !self.after.is_empty();
+    }
 }
 
 /// A job that was found in a journal goes into the book, with how its tasks ended; whether it is
 /// attached.
 pub(super) fn found(book: &mut Book, now: Now, found: &FoundJob) -> bool {
-    let (title, first, needs, is_attached, _) = note_of(found);
+    let Note { title, first, needs, is_attached, numbers, .. } = Note::of(found);
     // Clocks of another start of this host say nothing: how long ago it was the wall clock says.
     let age_ms = now.unix_ms.saturating_sub(found.unix_ms);
     let instant = Instant(now.instant.0.saturating_sub(age_ms.saturating_mul(MS)));
     let taken_at = Now { instant, unix_ms: found.unix_ms };
     let Job { tasks, once, retries, limit_ms, priority, near, .. } = &found.job;
     let mut record = JobRecord::new(found.jid, title, tasks.len() as u32, taken_at);
-    (record.first, record.once) = (first, *once);
+    (record.first, record.numbers, record.once) = (first, numbers, *once);
     (record.retries, record.limit_ms) = (*retries, *limit_ms);
     (record.priority, record.needs, record.near) = (*priority, needs, *near);
     book.open(record);
@@ -171,7 +239,7 @@ pub(super) fn find_class(
     job: &mut FoundJob,
     executors: &Executors,
 ) -> Result<Option<String>, String> {
-    let needs = note_of(job).2;
+    let needs = Note::of(job).needs;
     if needs.is_empty() {
         return Ok(None);
     }
@@ -190,14 +258,25 @@ pub(super) fn find_class(
 impl Read {
     /// What a journal has of it beside its tasks.
     pub(super) fn note(&self) -> Vec<u8> {
-        postcard::to_allocvec(&(&self.title, self.first, &self.needs, self.attached, &self.key))
-            .unwrap_or_default()
+        let note = Note {
+            title: self.title.clone(),
+            first: self.first,
+            needs: self.needs.clone(),
+            is_attached: self.attached,
+            key: self.key.clone(),
+            numbers: self.numbers.clone(),
+            after: self.after.clone(),
+            retry_ns: self.job.retry_ns,
+            running_max: self.job.running_max,
+        };
+        postcard::to_allocvec(&note).unwrap_or_default()
     }
 
     /// Its record, once it was taken.
     pub(super) fn record(&self, jid: u32, tasks: u32, now: Now) -> JobRecord {
         let mut record = JobRecord::new(jid, self.title.clone(), tasks, now);
         record.first = self.first;
+        record.numbers.clone_from(&self.numbers);
         record.once = self.job.once;
         record.retries = self.job.retries;
         record.limit_ms = self.job.limit_ms;
@@ -213,9 +292,10 @@ impl Read {
 /// # Errors
 /// One line that says what is wrong with it.
 pub(super) fn read(body: &[u8], executors: &Executors) -> Result<Read, String> {
-    let submitted: Submitted =
+    let mut submitted: Submitted =
         serde_json::from_slice(body).map_err(|e| format!("not a job: {e}"))?;
     let first = submitted.array.map_or(0, |(first, _)| first);
+    let texts = texts(&mut submitted)?;
     let What { function, body: shared, title } = what(&submitted, first)?;
     let us = submitted.us.unwrap_or(0).to_be_bytes();
     let is_timed = matches!(function, Function::Sleep | Function::Spin);
@@ -226,11 +306,10 @@ pub(super) fn read(body: &[u8], executors: &Executors) -> Result<Read, String> {
         return Err(format!("the key is longer than {KEY_CHARS_MAX} characters"));
     }
     let places = places(&submitted, executors)?;
-    let texts = texts(&submitted)?;
     let mut long = BTreeMap::new();
     let mut tasks = Vec::with_capacity(texts.len());
     for (tid, text) in (0..).zip(&texts) {
-        let bytes = if is_timed { &us[..] } else { text.as_bytes() };
+        let bytes = if is_timed { &us[..] } else { &text[..] };
         let parameters = match Parameters::new(bytes) {
             Some(parameters) => parameters,
             None => {
@@ -240,9 +319,25 @@ pub(super) fn read(body: &[u8], executors: &Executors) -> Result<Read, String> {
         };
         tasks.push(TaskSpec { function: function.number(), parameters });
     }
-    let Submitted { once, retries, limit_ms, needs, attached, key, .. } = submitted;
-    let job = Job { tasks, body: shared, long, once, retries, limit_ms, ..places };
-    Ok(Read { job, title, first, needs: needs.unwrap_or_default(), attached, key })
+    let Submitted { once, retries, limit_ms, needs, attached, key, running_max, after, .. } =
+        submitted;
+    let retry_ns = submitted.retry_delay_ms.unwrap_or(RETRY_DELAY_MS).saturating_mul(MS);
+    let is_held = !after.is_empty();
+    let job = Job {
+        tasks,
+        body: shared,
+        long,
+        once,
+        retries,
+        limit_ms,
+        retry_ns,
+        running_max,
+        is_held,
+        ..places
+    };
+    let numbers = submitted.numbers.unwrap_or_default();
+    let needs = needs.unwrap_or_default();
+    Ok(Read { job, title, first, needs, attached, key, numbers, after })
 }
 
 /// What its tasks execute, what they share, and how a person names it.
@@ -282,14 +377,29 @@ fn what(submitted: &Submitted, first: u32) -> Result<What, String> {
             }
             let title = title_of(argv);
             // Where there is neither an array nor lines, braces stand for themselves.
-            let has_parameters = submitted.array.is_some() || submitted.lines.is_some();
+            let has_parameters = submitted.array.is_some()
+                || submitted.numbers.is_some()
+                || submitted.lines.is_some()
+                || submitted.lines_hex.is_some();
             let is_filled = has_parameters || submitted.handler.is_some();
             let word = |arg: &String| match is_filled {
                 true => arg.clone(),
                 false => arg.replace("{}", "{{}}"),
             };
             let argv = argv.iter().map(word).collect();
-            let body = CommandBody { argv, directory: submitted.directory.clone(), first };
+            for (name, value) in &submitted.environment {
+                if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+                    return Err(format!("{name:?} is no variable of an environment"));
+                }
+            }
+            let body = CommandBody {
+                argv,
+                directory: submitted.directory.clone(),
+                first,
+                numbers: submitted.numbers.clone().unwrap_or_default(),
+                environment: submitted.environment.clone().into_iter().collect(),
+                grace_ms: submitted.grace_ms,
+            };
             let body = postcard::to_allocvec(&body).map_err(|e| e.to_string())?;
             if body.len() > BODY_BYTES_MAX {
                 let length = body.len();
@@ -302,44 +412,86 @@ fn what(submitted: &Submitted, first: u32) -> Result<What, String> {
     }
 }
 
+/// The bytes that hexadecimal digits stand for.
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let pair = |pair: &[u8]| Some((digit(pair[0])? << 4 | digit(pair[1])?) as u8);
+    text.len().is_multiple_of(2).then(|| text.as_bytes().chunks(2).map(pair).collect())?
+}
+
+/// As hexadecimal digits.
+fn to_hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        for digit in [byte >> 4, byte & 15] {
+            text.push(char::from_digit(digit.into(), 16).unwrap_or('0'));
+        }
+    }
+    text
+}
+
 /// What stands for `{}` in each task.
-fn texts(submitted: &Submitted) -> Result<Vec<String>, String> {
+fn texts(submitted: &mut Submitted) -> Result<Vec<Vec<u8>>, String> {
     let most = |count: u64| {
         let is_too_many = count > TASKS_OPEN_MAX as u64;
         is_too_many
             .then(|| format!("{count} tasks, of at most {TASKS_OPEN_MAX}: submit several jobs"))
     };
-    match (submitted.array, &submitted.lines) {
-        (Some(_), Some(_)) => Err("a job has an array or lines, not both".to_string()),
-        (None, None) => Ok(vec!["0".to_string()]),
-        (Some((first, last)), None) => {
-            if last < first {
-                return Err(format!(
-                    "the array {first}-{last} goes backward: write {last}-{first}"
-                ));
-            }
-            most(u64::from(last - first) + 1).map_or(Ok(()), Err)?;
-            Ok((first..=last).map(|index| index.to_string()).collect())
+    let (lines, hex) = (submitted.lines.take(), submitted.lines_hex.take());
+    // Whether there are lines says what braces stand for.
+    submitted.lines = lines.is_some().then(Vec::new);
+    submitted.lines_hex = hex.is_some().then(Vec::new);
+    let numbers = match (submitted.array, &submitted.numbers) {
+        (Some(_), Some(_)) => return Err("a job has an array or numbers, not both".to_string()),
+        (Some((first, last)), None) if last < first => {
+            return Err(format!("the array {first}-{last} goes backward: write {last}-{first}"));
         }
-        (None, Some(lines)) => {
-            most(lines.len() as u64).map_or(Ok(()), Err)?;
-            if lines.is_empty() {
-                return Err("no lines: there is nothing to do".to_string());
+        (Some((first, last)), None) => Some((u64::from(last - first) + 1, first..=last)),
+        (None, Some(numbers)) if numbers.is_empty() => {
+            return Err("no numbers: there is nothing to do".to_string());
+        }
+        (None, Some(numbers)) => {
+            most(numbers.len() as u64).map_or(Ok(()), Err)?;
+            if !numbers.is_sorted_by(|one, next| one < next) {
+                return Err("numbers are to be different, and the smallest first".to_string());
             }
-            for (at, line) in lines.iter().enumerate() {
-                let (number, length) = (at + 1, line.len());
-                if length > BODY_BYTES_MAX {
-                    return Err(format!(
-                        "line {number} is {length} bytes long, of at most {BODY_BYTES_MAX}"
-                    ));
-                }
-                if line.contains('\0') {
-                    return Err(format!("line {number} has a zero byte"));
-                }
-            }
-            Ok(lines.clone())
+            let text = |number: &u32| number.to_string().into_bytes();
+            return match (lines, hex) {
+                (None, None) => Ok(numbers.iter().map(text).collect()),
+                _ => Err("a job has numbers or lines, not both".to_string()),
+            };
+        }
+        (None, None) => None,
+    };
+    let lines = match (numbers, lines, hex) {
+        (None, None, None) => return Ok(vec![b"0".to_vec()]),
+        (Some((count, numbers)), None, None) => {
+            most(count).map_or(Ok(()), Err)?;
+            return Ok(numbers.map(|number| number.to_string().into_bytes()).collect());
+        }
+        (None, Some(lines), None) => lines.into_iter().map(String::into_bytes).collect(),
+        (None, None, Some(hex)) => {
+            let lines: Option<Vec<Vec<u8>>> = hex.iter().map(|text| from_hex(text)).collect();
+            lines.ok_or("a line of lines_hex is not an even number of hexadecimal digits")?
+        }
+        _ => return Err("a job has an array or lines, not both".to_string()),
+    };
+    most(lines.len() as u64).map_or(Ok(()), Err)?;
+    if lines.is_empty() {
+        return Err("no lines: there is nothing to do".to_string());
+    }
+    for (at, line) in lines.iter().enumerate() {
+        let (number, length) = (at + 1, line.len());
+        if length > BODY_BYTES_MAX {
+            return Err(format!(
+                "line {number} is {length} bytes long, of at most {BODY_BYTES_MAX}"
+            ));
+        }
+        if line.contains(&0) {
+            return Err(format!("line {number} has a zero byte"));
         }
     }
+    Ok(lines)
 }
 
 /// A command as a list shows it: its words, cut where they are too long.
@@ -399,7 +551,10 @@ fn ended(outcome: &Outcome) -> (&'static str, Option<String>, &[u8]) {
             let why = "its worker went silent: it may have been done, and is not run again";
             ("unknown", Some(why.to_string()), &[])
         }
-        Outcome::Lost => ("lost", Some("too many workers went silent running it".to_string()), &[]),
+        Outcome::Lost => {
+            let why = "two workers or more went silent while they ran it: it is not tried again";
+            ("lost", Some(why.to_string()), &[])
+        }
         Outcome::Cancelled => ("cancelled", None, &[]),
     }
 }
@@ -412,7 +567,7 @@ pub(super) fn result(job: &JobRecord, told: &TaskOutcome) -> Value {
     }
     let mut out = Map::new();
     let mut set = |name: &str, value: Value| out.insert(name.to_string(), value);
-    set("task", job.first.saturating_add(told.tid).into());
+    set("task", job.number(told.tid).into());
     set("how", how.into());
     set("attempts", told.attempts.into());
     if let Some(why) = why {
@@ -424,8 +579,16 @@ pub(super) fn result(job: &JobRecord, told: &TaskOutcome) -> Value {
         Outcome::Done(_) => _ = set("status", 0.into()),
         Outcome::Failed(..) | Outcome::Unknown | Outcome::Lost | Outcome::Cancelled => {}
     }
+    let Trace { started_at, over_at, .. } = told.trace;
+    if started_at != Instant(0) {
+        set("ran_ms", (over_at.since(started_at) as f64 / 1e6).into());
+    }
     if told.output_bytes > 0 {
-        set("output", String::from_utf8_lossy(output).into());
+        let text = String::from_utf8_lossy(output);
+        if matches!(text, std::borrow::Cow::Owned(_)) {
+            set("output_hex", to_hex(output).into());
+        }
+        set("output", text.into());
         set("output_bytes", told.output_bytes.into());
         set("is_cut", (told.output_bytes > output.len() as u64).into());
         if output.is_empty() {
@@ -502,7 +665,7 @@ mod tests {
         (told.outcome, told.output_bytes) = (Outcome::Done(b"out".to_vec()), 3);
         assert_eq!(result(&record, &told)["is_dropped"], Value::Null);
         told.outcome = Outcome::Cancelled;
-        record.cancelled_why = "because";
+        record.cancelled_why = "because".to_string();
         assert_eq!(result(&record, &told)["why"], "because");
     }
 
@@ -579,6 +742,64 @@ mod tests {
         assert_eq!(job.tasks[0].parameters.bytes(), 1_500u64.to_be_bytes());
     }
 
+    /// Notes and bodies of owners that knew less are read.
+    #[test]
+    fn older_notes_and_bodies_are_read() {
+        let (journal, mut bytes) = Journal::create(1);
+        let addr = concord_wire::Addr { ip: 1, port: 1 };
+        let config = OwnerConfig::new(SessionId(1), addr, addr);
+        let mut owner = JournaledOwner::resume(config, Now::default(), journal, &Found::default());
+        let job = || Job { tasks: vec![TaskSpec::default(); 2], ..Job::default() };
+        let first = postcard::to_allocvec(&("title", 4u32, "gpu", true)).unwrap();
+        let keyed = postcard::to_allocvec(&("title", 4u32, "gpu", true, "key")).unwrap();
+        let text = br#"{"function": "no-op", "numbers": [3, 7], "after": [{"job": 1}], "retry_delay_ms": 9, "running_max": 5}"#;
+        let newest = read(text).unwrap().note();
+        for note in [&first, &keyed, &newest] {
+            owner.submit(Now::default(), job(), note).unwrap();
+        }
+        while let Some(persist) = owner.poll_persist() {
+            bytes.extend(persist.what);
+            owner.persisted(Now::default(), persist.number, &mut Vec::new());
+        }
+        let mut found = Journal::recover(&bytes).unwrap().unwrap();
+        let note = |jid: u32| Note::of(&found.jobs[&jid]);
+        assert_eq!((note(1).first, note(1).is_attached, &note(1).key[..]), (4, true, ""));
+        assert_eq!((&note(2).title[..], &note(2).key[..]), ("title", "key"));
+        let note = note(3);
+        assert_eq!((&note.numbers[..], note.after.len()), (&[3, 7][..], 1));
+        let job = found.jobs.get_mut(&3).unwrap();
+        note.complete(job);
+        let Job { retry_ns, running_max, is_held, .. } = job.job;
+        assert_eq!((retry_ns, running_max, is_held), (9 * MS, 5, true));
+        let body = postcard::to_allocvec(&(vec!["a"], None::<String>, 4u32)).unwrap();
+        let body = CommandBody::read(&body).unwrap();
+        assert_eq!((&body.argv[..], body.number(2)), (&["a".to_string()][..], 6));
+    }
+
+    /// Lines and outputs that are no text keep their bytes.
+    #[test]
+    fn lines_and_outputs_are_the_bytes_that_they_were() {
+        let job = read(br#"{"command": ["x"], "lines_hex": ["ff0a", "6f6B"]}"#).unwrap().job;
+        let bytes: Vec<_> = job.tasks.iter().map(|task| task.parameters.bytes().to_vec()).collect();
+        assert_eq!(bytes, [vec![255, 10], b"ok".to_vec()]);
+        for wrong in ["f", "fg", "\u{e4}"] {
+            let line = refused(&format!(r#"{{"command": ["x"], "lines_hex": ["{wrong}"]}}"#));
+            assert!(line.contains("hexadecimal"), "{line}");
+        }
+        let mut told = TaskOutcome {
+            jid: 1,
+            tid: 0,
+            attempts: 1,
+            outcome: Outcome::Done(vec![255, 10]),
+            output_bytes: 2,
+            trace: Trace::default(),
+        };
+        let record = JobRecord::new(1, String::new(), 1, Now::default());
+        assert_eq!(result(&record, &told)["output_hex"], "ff0a");
+        told.outcome = Outcome::Done(b"ok".to_vec());
+        assert_eq!(result(&record, &told)["output_hex"], Value::Null);
+    }
+
     #[test]
     fn what_makes_no_sense_is_refused_with_one_line() {
         assert!(refused("{").starts_with("not a job: EOF"));
@@ -592,6 +813,12 @@ mod tests {
         assert_eq!(backward, "the array 9-0 goes backward: write 0-9");
         assert!(refused(r#"{"function": "no-op", "array": [0, 4294967295]}"#).contains("1048576"));
         assert!(refused(r#"{"function": "no-op", "lines": []}"#).contains("nothing to do"));
+        assert!(refused(r#"{"function": "no-op", "numbers": []}"#).contains("nothing to do"));
+        assert!(refused(r#"{"function": "no-op", "numbers": [2, 2]}"#).contains("different"));
+        let both = refused(r#"{"function": "no-op", "numbers": [2], "lines": ["a"]}"#);
+        assert!(both.contains("not both"));
+        let variable = refused(r#"{"command": ["x"], "environment": {"A=": "b"}}"#);
+        assert!(variable.contains("no variable"));
         assert!(
             refused(r#"{"function": "no-op", "once": true, "retries": 1}"#).contains("retries")
         );

@@ -32,6 +32,12 @@ use crate::poller::{Event, Interest, Token};
 use crate::roles::{Place, unique};
 use crate::udp::Outbox;
 
+mod dependents;
+mod retries;
+
+use dependents::Dependents;
+use retries::Specs;
+
 const ASKED: Token = Token(ROLE_TOKEN_MIN);
 const JOURNAL: Token = Token(ROLE_TOKEN_MIN + 1);
 const READ: Token = Token(ROLE_TOKEN_MIN + 2);
@@ -108,6 +114,8 @@ struct Waiting {
     jid: u32,
     from: usize,
     until: Instant,
+    /// It only looks: it is not the reader of an attached job.
+    peeks: bool,
 }
 
 /// What a request did that is answered once it is durable.
@@ -117,6 +125,8 @@ enum Taking {
     Job(u32, usize),
     /// A job was cancelled, and how many of its tasks were open.
     Cancel(u32, u32),
+    /// One task, and whether it was cancelled.
+    Task(u32, u32, bool),
 }
 
 /// Whether it is to end.
@@ -144,6 +154,8 @@ struct OwnerRole {
     attached: BTreeMap<u32, Reader>,
     /// Jobs by the keys with which they were submitted.
     keys: BTreeMap<String, u32>,
+    dependents: Dependents,
+    specs: Specs,
     /// From when its job was taken, each of a task that is done.
     to_start: Latencies,
     to_result: Latencies,
@@ -174,6 +186,7 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
     };
     let now = crate::clock::now();
     let (mut book, mut attached, mut keys) = (Book::new(), BTreeMap::new(), BTreeMap::new());
+    let (mut dependents, mut specs) = (Dependents::default(), Specs::default());
     let (owner, journal) = match &setup.journal {
         None => (JournaledOwner::new(config), None),
         Some(path) => {
@@ -181,6 +194,7 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
             for job in found.jobs.values_mut().filter(|job| !job.is_over()) {
                 let is_gone = jobs::find_class(job, &setup.executors)
                     .map_err(|why| Error::new(format!("the journal {}: {why}", path.display())))?;
+                jobs::Note::of(job).complete(job);
                 if let Some(needs) = is_gone {
                     warn!(job = job.jid, needs, "no worker has what a job needs: its tasks wait");
                 }
@@ -190,9 +204,16 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
                 if is_attached && !job.is_over() {
                     attached.insert(job.jid, Reader::seen(now.instant));
                 }
-                let key = jobs::key_of(job);
-                if !key.is_empty() {
-                    keys.insert(key, job.jid);
+                let note = jobs::Note::of(job);
+                if !note.key.is_empty() {
+                    keys.insert(note.key, job.jid);
+                }
+                if !job.is_over() {
+                    dependents.add(job.jid, note.after);
+                }
+                specs.keep(job.jid, &job.job);
+                if job.is_over() {
+                    specs.over(job.jid, book.job(job.jid));
                 }
             }
             let open = found.jobs.values().filter(|job| !job.is_over()).count();
@@ -214,6 +235,8 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
         taking: Vec::new(),
         attached,
         keys,
+        dependents,
+        specs,
         to_start: Latencies::default(),
         to_result: Latencies::default(),
         logged: 0,
@@ -285,17 +308,34 @@ impl OwnerRole {
             ("GET", ["jobs", jid]) => self.job(jid).map(|job| Answer::ok(&self.summary(now, job))),
             ("GET", ["jobs", jid, "results"]) => match self.wait(now, jid, &ask.query) {
                 Ok((jid, from, until)) => {
-                    if let Some(reader) = self.attached.get_mut(&jid) {
+                    let peeks = ask.query.split('&').any(|pair| pair == "peek=1");
+                    if let Some(reader) = self.attached.get_mut(&jid).filter(|_| !peeks) {
                         *reader = Reader::seen(now.instant);
                         // What it has of the pages before, it need not be told again.
                         self.book.read(jid, from);
                     }
-                    return self.waiting.push(Waiting { ask, jid, from, until });
+                    return self.waiting.push(Waiting { ask, jid, from, until, peeks });
                 }
                 Err(refused) => Err(refused),
             },
             ("GET", ["jobs", jid, "dead"]) => self.dead(jid, &ask.query),
             ("GET", ["jobs", jid, "tasks", task]) => self.explain(jid, task),
+            ("POST", ["jobs", jid, "retry"]) => match self.retry(now, jid, &ask.query, out) {
+                Ok(taking) => {
+                    self.taking.push((ask, taking));
+                    return self.answer_taken();
+                }
+                Err(refused) => Err(refused),
+            },
+            ("DELETE", ["jobs", jid, "tasks", task]) => {
+                match self.cancel_task(now, jid, task, &ask.query, out) {
+                    Ok(taking) => {
+                        self.taking.push((ask, taking));
+                        return self.answer_taken();
+                    }
+                    Err(refused) => Err(refused),
+                }
+            }
             ("DELETE", ["jobs", jid]) => match self.cancel(now, jid, out) {
                 // So that it is not gone on with when the owner is started again.
                 Ok(taking) => {
@@ -307,7 +347,7 @@ impl OwnerRole {
             _ => Err(Answer::refused(
                 404,
                 "there is POST and GET /jobs, GET and DELETE /jobs/N, GET /jobs/N/results, /jobs/N/dead, \
-                 /jobs/N/tasks/N and /workers",
+                 POST /jobs/N/retry, GET and DELETE /jobs/N/tasks/N, and GET /workers",
             )),
         };
         ask.answer(answer.unwrap_or_else(|refused| refused));
@@ -341,7 +381,9 @@ impl OwnerRole {
             return Ok(Taking::Job(*jid, job.tasks as usize));
         }
         let tasks = read.job.tasks.len();
+        self.check_after(&read)?;
         let mut record = read.record(0, tasks as u32, now);
+        let spec = Specs::of(&read.job);
         let note = read.note();
         let Some(jid) = self.owner.submit(now, std::mem::take(&mut read.job), &note) else {
             let open = self.owner.owner().open();
@@ -353,6 +395,8 @@ impl OwnerRole {
         info!(job = jid, tasks, title, "job taken");
         record.jid = jid;
         self.book.open(record);
+        self.specs.insert(jid, spec);
+        self.dependents.add(jid, std::mem::take(&mut read.after));
         if read.attached {
             self.attached.insert(jid, Reader::seen(now.instant));
             self.book.attach(jid);
@@ -366,6 +410,7 @@ impl OwnerRole {
         }
         let (owner, mut sink) = self.owner.input(out);
         concord_core::Machine::tick(owner, now, &mut sink);
+        self.follow(now, out);
         Ok(Taking::Job(jid, tasks))
     }
 
@@ -381,6 +426,11 @@ impl OwnerRole {
                     Answer { status: 201, ..Answer::ok(&json!({ "job": jid, "tasks": tasks })) }
                 }
                 Taking::Cancel(jid, open) => Answer::ok(&json!({ "job": jid, "cancelled": open })),
+                Taking::Task(jid, tid, is_cancelled) => {
+                    let task = self.book.job(jid).map_or(tid, |job| job.number(tid));
+                    let cancelled = u32::from(is_cancelled);
+                    Answer::ok(&json!({ "job": jid, "task": task, "cancelled": cancelled }))
+                }
             });
         }
     }
@@ -390,12 +440,18 @@ impl OwnerRole {
             Taking::Job(jid, _) => self.owner.is_taken(jid),
             // How its tasks ended is told once it is written.
             Taking::Cancel(jid, _) => self.book.job(jid).is_none_or(|job| job.over_at.is_some()),
+            Taking::Task(jid, tid, is_cancelled) => {
+                let job = self.book.job(jid);
+                !is_cancelled || job.is_none_or(|job| job.outcome(tid).is_some())
+            }
         }
     }
 
     /// Cancels attached jobs for whose results nobody asks any more.
     fn let_go(&mut self, now: Now, out: &mut Outbox) {
-        let asks = |jid: &u32| self.waiting.iter().any(|w| w.jid == *jid && !w.ask.is_given_up());
+        let asks = |jid: &u32| {
+            self.waiting.iter().any(|w| w.jid == *jid && !w.peeks && !w.ask.is_given_up())
+        };
         let is_late = |reader: &Reader| reader.until() <= now.instant;
         let late = self.attached.iter().filter(|(jid, reader)| is_late(reader) && !asks(jid));
         let late: Vec<u32> = late.map(|(jid, _)| *jid).collect();
@@ -429,15 +485,20 @@ impl OwnerRole {
         }
     }
 
-    fn explain(&self, jid: &str, task: &str) -> Result<Answer, Answer> {
+    /// A task of a job, by its number.
+    fn task(&self, jid: &str, task: &str) -> Result<(&JobRecord, u32), Answer> {
         let job = self.job(jid)?;
-        let tid = task.parse::<u32>().ok().and_then(|task| task.checked_sub(job.first));
-        let tid = tid.filter(|tid| *tid < job.tasks).ok_or_else(|| {
-            let last = job.first + (job.tasks - 1);
-            let (jid, first) = (job.jid, job.first);
+        let tid = task.parse::<u32>().ok().and_then(|task| job.tid(task));
+        let tid = tid.ok_or_else(|| {
+            let (jid, first, last) = (job.jid, job.number(0), job.number(job.tasks - 1));
             Answer::refused(404, &format!("job {jid} has no task {task}, only {first} to {last}"))
         })?;
-        let number = job.first + tid;
+        Ok((job, tid))
+    }
+
+    fn explain(&self, jid: &str, task: &str) -> Result<Answer, Answer> {
+        let (job, tid) = self.task(jid, task)?;
+        let number = job.number(tid);
         if let Some(told) = job.outcome(tid) {
             let mut way = jobs::way(number, job.jid, "is over", told.attempts, &told.trace);
             way["result"] = jobs::result(job, told);
@@ -482,9 +543,9 @@ impl OwnerRole {
     /// Answers who waits, where there is something to say.
     fn answer_waiting(&mut self, now: Now) {
         for waiting in std::mem::take(&mut self.waiting) {
-            let Waiting { jid, from, until, .. } = waiting;
+            let Waiting { jid, from, until, peeks, .. } = waiting;
             if waiting.ask.is_given_up() {
-                if let Some(reader) = self.attached.get_mut(&jid) {
+                if let Some(reader) = self.attached.get_mut(&jid).filter(|_| !peeks) {
                     *reader = Reader { asked_at: now.instant, is_broken: true };
                 }
                 continue;
@@ -498,7 +559,7 @@ impl OwnerRole {
                 self.waiting.push(waiting);
                 continue;
             }
-            if let Some(reader) = self.attached.get_mut(&jid) {
+            if let Some(reader) = self.attached.get_mut(&jid).filter(|_| !peeks) {
                 *reader = Reader::seen(now.instant);
             }
             let mut bytes = 0;
@@ -513,7 +574,7 @@ impl OwnerRole {
             let answer =
                 json!({ "job": jid, "next": next, "is_last": is_last, "results": results });
             waiting.ask.answer(Answer::ok(&answer));
-            if is_last && self.attached.remove(&jid).is_some() {
+            if is_last && !peeks && self.attached.remove(&jid).is_some() {
                 self.book.detach(jid);
             }
         }
@@ -528,6 +589,7 @@ impl OwnerRole {
                 self.to_result.add(trace.over_at.since(trace.taken_at));
             }
             let jid = told.jid;
+            self.dependents.note(&told);
             self.book.note(told);
             if self.book.job(jid).is_none() {
                 self.attached.remove(&jid);
@@ -539,6 +601,7 @@ impl OwnerRole {
                 let (done, dead, cancelled) =
                     (job.counts.done, job.counts.dead(), job.counts.cancelled);
                 info!(job = jid, done, dead, cancelled, ms, "job over");
+                self.specs.over(jid, self.book.job(jid));
             }
         }
     }
@@ -581,6 +644,7 @@ impl Role for OwnerRole {
 
     fn attend(&mut self, now: Now, out: &mut Outbox) -> Result<(), Error> {
         self.note();
+        self.follow(now, out);
         self.answer_taken();
         // It knows of no job any more then: what was asked for before is durable.
         if self.ending == Ending::Told && self.taking.is_empty() {
@@ -603,7 +667,7 @@ impl Role for OwnerRole {
         }
         let waiting = self.waiting.iter().map(|waiting| waiting.until);
         // While somebody waits for its results they are asked for.
-        let asks = |jid: &u32| self.waiting.iter().any(|w| w.jid == *jid);
+        let asks = |jid: &u32| self.waiting.iter().any(|w| w.jid == *jid && !w.peeks);
         let silent = self.attached.iter().filter(|(jid, _)| !asks(jid));
         let at = waiting.chain(silent.map(|(_, reader)| reader.until())).min();
         Deadline { at: at.unwrap_or(Instant::NEVER), reason: "somebody who waits for outcomes" }
@@ -666,7 +730,7 @@ mod tests {
     use concord_scheduler::{Found, Journal};
 
     /// An owner with a journal whose disk the test is.
-    fn role() -> (OwnerRole, Outbox) {
+    pub(super) fn role() -> (OwnerRole, Outbox) {
         let socket = Socket::bind(Addr { ip: 0x7f00_0001, port: 0 }).unwrap();
         let config = OwnerConfig::new(SessionId(1), socket.addr().unwrap(), Addr::default());
         let (journal, _) = Journal::create(1);
@@ -684,6 +748,8 @@ mod tests {
             taking: Vec::new(),
             attached: BTreeMap::new(),
             keys: BTreeMap::new(),
+            dependents: Dependents::default(),
+            specs: Specs::default(),
             to_start: Latencies::default(),
             to_result: Latencies::default(),
             logged: 0,
@@ -693,7 +759,7 @@ mod tests {
     }
 
     /// The disk has written what there was to write.
-    fn sync(role: &mut OwnerRole, out: &mut Outbox) {
+    pub(super) fn sync(role: &mut OwnerRole, out: &mut Outbox) {
         let now = crate::clock::now();
         while let Some(persist) = role.owner.poll_persist() {
             role.owner.persisted(now, persist.number, out);
@@ -777,6 +843,12 @@ mod tests {
         let is_open = |role: &OwnerRole| role.owner.owner().open() == 1;
         role.attend(later(30 * SEC), &mut out).unwrap();
         assert!(is_open(&role));
+        // Whoever only looks is no reader.
+        let (mut ask, _answered) = Ask::of("GET", "/jobs/1/results", "");
+        ask.query = "peek=1&wait_ms=30000".to_string();
+        role.serve(later(5 * SEC), ask, &mut out);
+        assert_eq!(role.attached[&1].asked_at, now.instant);
+        assert!(role.waiting.iter().all(|waiting| waiting.peeks));
         // One whose connection broke is gone.
         let (ask, answered) = Ask::of("GET", "/jobs/1/results", "");
         role.serve(now, ask, &mut out);

@@ -7,6 +7,7 @@ use concord_core::{Duration, Instant, MS, Rng};
 use concord_wire::falcon::{CLASSES_MAX, PRIORITIES_MAX, TASKS_MAX, queue_of_node};
 
 use super::Name;
+use super::suspects::Suspects;
 
 /// The shortest pause after a full queue.
 ///
@@ -51,6 +52,8 @@ pub(super) struct Line {
     pub ready: VecDeque<Name>,
     /// Tasks in the queue of which it is not known that somebody has them, by ticket.
     pub queued: BTreeSet<(i64, Name)>,
+    /// Its tasks whose worker died.
+    pub suspects: Suspects,
     /// The highest retrieve_ptr of this switch that was heard of, which does not wrap here.
     pub retrieved: i64,
     /// Most tasks of the next submission: fewer after a full queue.
@@ -68,6 +71,7 @@ impl Line {
         Line {
             ready: VecDeque::new(),
             queued: BTreeSet::new(),
+            suspects: Suspects::default(),
             retrieved: 0,
             window: TASKS_MAX,
             pause_until: Instant(0),

@@ -45,7 +45,12 @@ impl Owner {
         let Some(item) = job.items.get_mut(name.1 as usize) else { return };
         item.at = At::Ready;
         item.place = job.places.near.filter(|_| item.is_near).unwrap_or(job.places.class);
-        let line = self.lines.entry(item.place).or_insert_with(Line::new);
+        if !self.may_go(name) {
+            return;
+        }
+        let Some((item, _)) = self.item(name) else { return };
+        let place = item.place;
+        let line = self.lines.entry(place).or_insert_with(Line::new);
         if is_first {
             line.ready.push_front(name);
         } else {
@@ -70,7 +75,12 @@ impl Owner {
                     }
                 }
                 At::Ready => {}
-                At::Later(_) | At::Submitted(_) | At::Queued(..) | At::Held(..) | At::Over => {
+                At::Withheld
+                | At::Later(_)
+                | At::Submitted(_)
+                | At::Queued(..)
+                | At::Held(..)
+                | At::Over => {
                     continue;
                 }
             }
@@ -85,7 +95,7 @@ impl Owner {
 
     /// Submits what is ready, as far as it may: the most urgent first.
     pub(super) fn pump(&mut self, now: Instant, sink: &mut impl Sink) {
-        while self.pending.len() < SUBMISSIONS_MAX {
+        while self.pending.len() < SUBMISSIONS_MAX && self.submit_at <= now {
             let Some((place, mut tasks)) = self.take_ready(now) else { return };
             tasks.retain(|name| !self.is_spent(now, *name));
             if tasks.is_empty() {
@@ -149,7 +159,9 @@ impl Owner {
         let jobs = &self.jobs;
         let is_ready = |(jid, tid): Name, place: Place| {
             let item = jobs.get(&jid).and_then(|job| job.items.get(tid as usize));
-            item.is_some_and(|item| item.at == At::Ready && item.place == place)
+            item.is_some_and(|item| {
+                item.at == At::Ready && item.place == place && !item.suspicion.waits()
+            })
         };
         let lines = self.lines.iter_mut().rev().filter(|(_, line)| line.pause_until <= now);
         for (place, line) in lines {

@@ -10,8 +10,12 @@ use concord_wire::tasks::Run;
 use super::{At, LEASE_MARGIN, Name, Owner};
 use crate::journal::FoundJob;
 
-/// A run of the process before, which cannot be named any more.
-const NOBODY: Run = Run { session: 0, run: 0, worker: Addr { ip: 0, port: 0 } };
+/// A run of the process before, which was not heard of.
+pub(super) const NOBODY: Run = Run { session: 0, run: 0, worker: Addr { ip: 0, port: 0 } };
+
+/// A process that goes on with jobs hears of what runs within this part of a lease: a worker tells
+/// of each run four times a lease.
+const HEARD_PART: u64 = 3;
 
 impl Owner {
     /// How many tasks each worker runs of those that it owns.
@@ -60,15 +64,28 @@ impl Owner {
             }
         }
         job.attempts_up_to = attempt;
+        job.let_in = job.items.iter().filter(|i| !matches!(i.at, At::Withheld | At::Over)).count();
         // They may run still, and be told to be over only when nobody can.
         let lease_ns = self.config.lease_ns;
         let until = now.instant.after(lease_ns + lease_ns / LEASE_MARGIN);
         for tid in found.begun.difference(over) {
             let name = (found.jid, *tid);
             if let Some((item, _)) = self.item(name) {
-                item.at = At::Held(NOBODY, until);
+                let was = core::mem::replace(&mut item.at, At::Held(NOBODY, until));
+                self.note_let_in(found.jid, was);
                 self.timers.insert((until, name));
             }
+        }
+        self.let_in(found.jid);
+    }
+
+    /// It has the jobs of these processes: what runs by their word goes on, if it is heard of in
+    /// time. Nothing is submitted until then: each run is told of a few times a lease.
+    pub(crate) fn succeed(&mut self, now: Now, sessions: &[u64]) {
+        let own = self.config.session.0;
+        self.before = sessions.iter().copied().filter(|uid| *uid != own).collect();
+        if !self.before.is_empty() && self.open > 0 {
+            self.submit_at = now.instant.after(self.config.lease_ns / HEARD_PART);
         }
     }
 

@@ -6,7 +6,11 @@ use super::*;
 
 /// An owner with a journal, and what is durable of it.
 fn journaled(bytes: &[u8]) -> (JournaledOwner, Vec<u8>) {
-    let config = OwnerConfig { known_ns: 0, ..OwnerConfig::new(UID, OWNER, SWITCH) };
+    journaled_as(UID, bytes)
+}
+
+fn journaled_as(uid: SessionId, bytes: &[u8]) -> (JournaledOwner, Vec<u8>) {
+    let config = OwnerConfig { known_ns: 0, ..OwnerConfig::new(uid, OWNER, SWITCH) };
     let (journal, found, mut bytes) = match Journal::recover(bytes).unwrap() {
         Some(found) => (Journal::resume(&found), found, bytes.to_vec()),
         None => {
@@ -277,4 +281,61 @@ fn bug_21_42_resumed_tasks_time_counts_from_its_taking() {
     sync(&mut owner, 50_000, &mut bytes);
     let trace = owner.poll_outcome().unwrap().trace;
     assert_eq!(trace.over_at.since(trace.taken_at), 10_000 * MS);
+}
+
+/// What runs when an owner is started again goes on: its worker is heard of before anything is
+/// submitted, and its result is the task's, also of one that is never run twice.
+#[test]
+fn bug_21_72_what_runs_goes_on_with_the_next_owner() {
+    let (mut owner, mut bytes) = journaled(&[]);
+    owner.submit(at(0), job(3, false), b"").unwrap();
+    owner.submit(at(0), job(2, true), b"").unwrap();
+    ticked(&mut owner, 0);
+    sync(&mut owner, 0, &mut bytes);
+    let of = |jid, tid| Attempt { uid: UID.0, jid, tid, attempt: 1 };
+    let running = |jid, tid| TaskMessage::Running { of: of(jid, tid), run: run(tid), asked_at: 5 };
+    let claim = |tid| TaskMessage::Claim { of: of(2, tid), run: run(10 + tid), asked_at: 5 };
+    hear_of(&mut owner, 1, &running(1, 0));
+    for tid in 0..2 {
+        hear_of(&mut owner, 1, &claim(tid));
+    }
+    sync(&mut owner, 1, &mut bytes);
+    // Another process.
+    let (mut owner, mut bytes) = journaled_as(SessionId(12), &bytes);
+    assert!(submissions(&ticked(&mut owner, 1)).is_empty(), "what runs is heard of first");
+    let said = |sent: &Sent| TaskMessage::parse(&sent[0].1).unwrap();
+    let sent = hear_of(&mut owner, 100, &running(1, 0));
+    assert!(matches!(said(&sent), TaskMessage::Extended { .. }));
+    let once = TaskMessage::Running { of: of(2, 0), run: run(10), asked_at: 5 };
+    assert!(matches!(said(&hear_of(&mut owner, 100, &once)), TaskMessage::Extended { .. }));
+    // Another run of the same task is none.
+    let other = TaskMessage::Running { of: of(2, 0), run: run(77), asked_at: 5 };
+    let sent = hear_of(&mut owner, 100, &other);
+    assert!(sent.is_empty() || matches!(said(&sent), TaskMessage::Cancel { .. }));
+    // Nor is a claim of what the process before had submitted.
+    let sent =
+        hear_of(&mut owner, 100, &TaskMessage::Claim { of: of(2, 1), run: run(11), asked_at: 5 });
+    let refused = |sent: &Sent| matches!(said(sent), TaskMessage::Claimed { granted: false, .. });
+    assert!(sent.is_empty() || refused(&sent));
+    // What ended meanwhile is told.
+    let (output_bytes, output) = (2, b"ok".to_vec());
+    let result = TaskMessage::Result {
+        of: of(2, 1),
+        run: run(11),
+        ended: Ended::Done,
+        output_bytes,
+        output,
+    };
+    hear_of(&mut owner, 110, &result);
+    sync(&mut owner, 110, &mut bytes);
+    let told = owner.poll_outcome().unwrap();
+    assert_eq!((told.jid, told.tid, told.outcome), (2, 1, Outcome::Done(b"ok".to_vec())));
+    // The others are submitted.
+    let mut sent = ticked(&mut owner, 400);
+    sent.extend(sync(&mut owner, 400, &mut bytes));
+    let given = submissions(&sent);
+    let tids: Vec<_> = given.iter().flat_map(|s| s.tasks.iter().map(|t| (s.jid, t.tid))).collect();
+    assert_eq!(tids, [(1, 1), (1, 2)]);
+    // The journal of both is as good as any.
+    assert!(Journal::recover(&bytes).unwrap().is_some());
 }

@@ -4,6 +4,7 @@
 mod journal;
 mod outputs;
 mod queues;
+mod suspects;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

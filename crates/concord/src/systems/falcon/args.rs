@@ -12,8 +12,8 @@ use crate::cli::RoleArgs;
 Example, with a rack file that has [[group.worker]] entries, and the key file that it names copied beside it:
   host-c$ concord worker --config rack.toml --node 1 --slots 8 --allow-exec --has gpu
 
-It ends when what it runs has ended, but a second after it was told to at the latest; what runs for longer is killed,
-and begun again elsewhere.")]
+When it is told to end (SIGTERM) it takes no more tasks, and ends when what it runs has ended, after --drain at the latest;
+what runs for longer is killed, and begun again elsewhere. A second SIGTERM ends it at once.")]
 pub struct WorkerArgs {
     /// What every role takes
     #[command(flatten)]
@@ -34,6 +34,9 @@ pub struct WorkerArgs {
     /// Tasks that each executor may have beside the one that it runs, instead of the rack file's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=64))]
     pub prefetch: Option<u8>,
+    /// How long what it runs may take after it was told to end, like 10m
+    #[arg(long, value_name = "TIME", default_value = "700ms")]
+    pub drain: String,
 }
 
 /// `concord owner`.
@@ -81,24 +84,42 @@ Examples:
   concord submit --near 2 --locality-wait 50ms -- ./count /data/part-7
   concord submit --array 1-100000 --no-op --wait
   concord submit --array 1-100000 --handler --wait -- python3 -u handler.py
+  find . -name '*.log' -print0 | concord submit --lines - -0 --wait --keep-order -- wc -l
+  concord submit --after 7,8 --after any:9 -- ./summary
+  concord submit --array 0-99 --after each:7 --max-running 10 --grace 5s -- ./second-step {}
 
-With --array or --lines {} in the command stands for the task's number or line, and {{}} for {}. A command finds CONCORD_JOB, CONCORD_TASK and
+With --array or --lines {} in the command stands for the task's number or line, and {{}} for {}; a command for lines that
+has no {} gets the line as its last argument. A command finds CONCORD_JOB, CONCORD_TASK and
 CONCORD_ATTEMPT in its environment. Of its output the first 1 MiB is kept. It prints the job's
-number, and with --wait ends with 0 if all tasks are done; else with 1, or a single command's own status. While its owner is
-away it waits for a minute until that is back.")]
+number, and with --wait ends with 0 if all tasks are done; else with 1, or a single command's own status. Ctrl-C cancels the job then, but
+for --detach. While its owner is away it waits for a minute until that is back.")]
 pub struct SubmitArgs {
     /// Where
     #[command(flatten)]
     pub asked: OwnerSelector,
-    /// A task for each number from A to B
-    #[arg(long, value_name = "A-B", conflicts_with = "lines")]
+    /// A task for each number, like 0-99, 0-99:2 for each second one, or 1,5,7-9
+    #[arg(long, value_name = "NUMBERS", conflicts_with = "lines")]
     pub array: Option<String>,
     /// A task for each line of the file; - for standard input
     #[arg(long, value_name = "FILE")]
     pub lines: Option<PathBuf>,
+    /// Lines end with a zero byte, as those of find -print0
+    #[arg(short = '0', long, requires = "lines")]
+    pub null: bool,
     /// How often a task that failed is tried again [default: 0]
     #[arg(long, value_name = "N", conflicts_with = "once")]
     pub retries: Option<u16>,
+    /// How long a task that failed waits until it is tried again, twice as long each further time
+    /// [default: 500ms]
+    #[arg(long, value_name = "TIME", requires = "retries")]
+    pub retry_delay: Option<String>,
+    /// A command that is cancelled or takes too long gets SIGTERM, and SIGKILL so much later
+    /// [default: SIGKILL at once]
+    #[arg(long, value_name = "TIME", conflicts_with = "handler")]
+    pub grace: Option<String>,
+    /// Most tasks of the job that are under way at a time [default: all of them]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_running: Option<u32>,
     /// How long a task may take, like 500ms, 1.5s, 2m or 1h [default: for ever]
     #[arg(long, value_name = "TIME")]
     pub limit: Option<String>,
@@ -117,9 +138,13 @@ pub struct SubmitArgs {
     /// No task is ever run twice: of one whose worker dies it stays unknown whether it was done
     #[arg(long)]
     pub once: bool,
-    /// Where commands run [default: where the worker was started]
+    /// Where commands run, at their worker; . is where this command runs [default: where the worker
+    /// was started]
     #[arg(long, value_name = "DIR")]
-    pub dir: Option<String>,
+    pub dir: Option<PathBuf>,
+    /// A variable of the commands' environment: with its value, or with the one that it has here
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub env: Vec<String>,
     /// Wait until all tasks are over; if this command ends before, the job is cancelled within 10
     /// seconds
     #[arg(long)]
@@ -127,9 +152,20 @@ pub struct SubmitArgs {
     /// With --wait: the job goes on if this command ends
     #[arg(long)]
     pub detach: bool,
-    /// Wait first until all tasks of this job are done; if some are not, nothing is submitted
-    #[arg(long, value_name = "JOB")]
-    pub after: Option<u32>,
+    /// With --wait: print the tasks' outputs, each as a whole when its task is over
+    #[arg(long, requires = "wait")]
+    pub outputs: bool,
+    /// As --outputs, in the order of the tasks
+    #[arg(long, requires = "wait")]
+    pub keep_order: bool,
+    /// With --wait: write a line for each task that is over
+    #[arg(long, value_name = "FILE", requires = "wait")]
+    pub joblog: Option<PathBuf>,
+    /// Begin when this job has ended: ok:JOB (or JOB), if all of its tasks are done, else it is
+    /// cancelled; any:JOB, however it ended; not-ok:JOB, if some are not done; each:JOB, each task
+    /// when that job's task in the same place is done
+    #[arg(long, value_name = "[WHEN:]JOB", value_delimiter = ',')]
+    pub after: Vec<String>,
     /// Tasks that do nothing, instead of a command
     #[arg(long, conflicts_with_all = ["sleep", "spin", "command"])]
     pub no_op: bool,
@@ -187,6 +223,22 @@ pub enum JobCommand {
         /// Go on until the last one
         #[arg(long)]
         wait: bool,
+        /// Write each task's output, as the bytes that it was, into a file of the task's number
+        #[arg(long, value_name = "DIR", conflicts_with = "json")]
+        to: Option<PathBuf>,
+    },
+    /// Show a line for each task that is over: number, how, status, attempts, seconds, bytes
+    Log {
+        /// The job's number
+        job: String,
+    },
+    /// Try the tasks of a job again that failed, are lost or unknown, as a new job
+    Retry {
+        /// The job's number
+        job: String,
+        /// Those that were cancelled, too
+        #[arg(long)]
+        cancelled: bool,
     },
     /// Show the tasks that failed for good, are lost or unknown
     Dead {

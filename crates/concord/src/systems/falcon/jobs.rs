@@ -11,6 +11,7 @@ use concord_runtime::{Context as _, Error, key_file};
 use serde_json::{Value, json};
 
 use super::args::{JobArgs, JobCommand, OwnerSelector, SubmitArgs};
+use super::outputs::{JobLog, LOG_HEADER, Printer, bytes_of, log_line};
 use super::roles::key_path;
 use crate::net::http;
 use crate::rack::{Rack, in_file, pick_member};
@@ -19,8 +20,6 @@ use crate::status::print;
 const ASK_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an owner is asked to wait for outcomes, in ms; then it is asked again.
 const WAIT_MS: u64 = 5_000;
-/// How often it is looked whether the job before is over.
-const AFTER_LOOK: Duration = Duration::from_millis(100);
 /// How long an owner that is away is asked again, and how long until the next time: with a journal
 /// it goes on with its jobs when it is started again.
 const AWAY_MAX: Duration = Duration::from_secs(60);
@@ -28,7 +27,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Who asks an owner.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Client {
     listen: SocketAddr,
     token: String,
@@ -147,7 +146,7 @@ impl Client {
 }
 
 /// `2s`, `1.5s`, `500ms`, `100us`, `1m`, `1h`: in microseconds.
-fn microseconds(flag: &str, text: &str) -> Result<u64, Error> {
+pub(super) fn microseconds(flag: &str, text: &str) -> Result<u64, Error> {
     in_microseconds(text).ok_or_else(|| {
         Error::new(format!(
             "{flag} {text:?} is not a time; write it like 100us, 500ms, 1.5s, 2m or 1h"
@@ -174,31 +173,100 @@ fn in_microseconds(text: &str) -> Option<u64> {
     us.checked_add(u64::try_from(part_us).ok()?)
 }
 
-/// `0-9999`.
-fn array(text: &str) -> Result<(u32, u32), Error> {
-    let numbers = text
-        .split_once('-')
-        .and_then(|(first, last)| Some((first.parse::<u32>().ok()?, last.parse::<u32>().ok()?)));
-    let (first, last) = numbers.ok_or_else(|| {
-        Error::new(format!("--array {text:?}: write the first and the last number, like 0-9999"))
-    })?;
-    if last < first {
-        return Err(Error::new(format!(
-            "--array {first}-{last} goes backward: write --array {last}-{first}"
-        )));
-    }
-    Ok((first, last))
+/// The numbers of an array's tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Numbers {
+    /// From one to another one.
+    All(u32, u32),
+    Some(Vec<u32>),
 }
 
-/// The lines of a file, or of standard input.
-fn lines(path: &Path) -> Result<Vec<String>, Error> {
-    let name = path.display();
-    let read = |input: &mut dyn BufRead| input.lines().collect::<std::io::Result<Vec<String>>>();
-    if path == Path::new("-") {
-        return read(&mut std::io::stdin().lock()).cannot("read lines from standard input");
+/// Most numbers of an array that are not one after the other.
+const NUMBERS_MAX: usize = 1 << 20;
+
+/// `0-9999`, `0-99:2`, `1,5,7-9`.
+fn array(text: &str) -> Result<Numbers, Error> {
+    let wrong = || {
+        Error::new(format!(
+            "--array {text:?}: write the first and the last number, like 0-9999, 0-99:2 for each second one, or several \
+             like 1,5,7-9"
+        ))
+    };
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (range, step) = part.split_once(':').unwrap_or((part, "1"));
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let number = |text: &str| text.parse::<u32>().map_err(|_| wrong());
+        let (first, last, step) = (number(first)?, number(last)?, number(step)?);
+        if last < first {
+            return Err(Error::new(format!(
+                "--array {first}-{last} goes backward: write --array {last}-{first}"
+            )));
+        }
+        if step == 1 && part == text {
+            return Ok(Numbers::All(first, last));
+        }
+        let count = (last - first).checked_div(step).ok_or_else(wrong)? as usize;
+        if all.len() + count >= NUMBERS_MAX {
+            let why = format!("--array {text}: at most {NUMBERS_MAX} numbers");
+            return Err(Error::new(why));
+        }
+        all.extend((first..=last).step_by(step as usize));
     }
-    let file = std::fs::File::open(path).cannot(format!("read {name}"))?;
-    read(&mut BufReader::new(file)).cannot(format!("read {name}"))
+    all.sort_unstable();
+    all.dedup();
+    Ok(Numbers::Some(all))
+}
+
+/// `7`, `any:8`: after which job, and when, as an owner reads it.
+fn after(text: &str) -> Result<Value, Error> {
+    let (when, job) = text.split_once(':').unwrap_or(("ok", text));
+    let is_known = ["ok", "any", "not-ok", "each"].contains(&when);
+    let job = job.parse::<u32>().ok().filter(|_| is_known);
+    let wrong = || {
+        Error::new(format!(
+            "--after {text:?}: write a job's number, or ok:, any:, not-ok: or each: and the number"
+        ))
+    };
+    Ok(json!({ "job": job.ok_or_else(wrong)?, "when": when }))
+}
+
+/// `NAME=VALUE`, or `NAME` with the value that it has here.
+fn variable(text: &str) -> Result<(String, String), Error> {
+    if let Some((name, value)) = text.split_once('=') {
+        return Ok((name.to_string(), value.to_string()));
+    }
+    let value = std::env::var(text);
+    let value = value.map_err(|e| Error::new(format!("--env {text}: {e}; write {text}=VALUE")))?;
+    Ok((text.to_string(), value))
+}
+
+/// The lines of a file, or of standard input, without what ends them.
+fn lines(path: &Path, is_null: bool) -> Result<Vec<Vec<u8>>, Error> {
+    let name = path.display();
+    let end = if is_null { 0 } else { b'\n' };
+    let read = |input: &mut dyn BufRead| input.split(end).collect::<std::io::Result<Vec<_>>>();
+    let mut all = if path == Path::new("-") {
+        read(&mut std::io::stdin().lock()).cannot("read lines from standard input")?
+    } else {
+        let file = std::fs::File::open(path).cannot(format!("read {name}"))?;
+        read(&mut BufReader::new(file)).cannot(format!("read {name}"))?
+    };
+    for line in all.iter_mut().filter(|line| !is_null && line.ends_with(b"\r")) {
+        line.pop();
+    }
+    Ok(all)
+}
+
+/// As an owner reads lines: as they are if all are text.
+fn lines_of(all: Vec<Vec<u8>>) -> (&'static str, Value) {
+    if all.iter().all(|line| std::str::from_utf8(line).is_ok()) {
+        let text = |line: &Vec<u8>| String::from_utf8_lossy(line).into_owned();
+        return ("lines", json!(all.iter().map(text).collect::<Vec<_>>()));
+    }
+    let hex =
+        |line: &Vec<u8>| line.iter().fold(String::new(), |text, b| text + &format!("{b:02x}"));
+    ("lines_hex", json!(all.iter().map(hex).collect::<Vec<_>>()))
 }
 
 /// A name that nobody else has.
@@ -215,17 +283,35 @@ fn job(args: &SubmitArgs) -> Result<Value, Error> {
     job["attached"] = json!(args.wait && !args.detach);
     // A request whose answer is lost is sent again, and is one job.
     job["key"] = json!(key()?);
-    if let Some(text) = &args.array {
-        job["array"] = json!(array(text)?);
+    match args.array.as_deref().map(array).transpose()? {
+        Some(Numbers::All(first, last)) => job["array"] = json!([first, last]),
+        Some(Numbers::Some(numbers)) => job["numbers"] = json!(numbers),
+        None => {}
     }
     if let Some(path) = &args.lines {
-        job["lines"] = json!(lines(path)?);
+        let (name, all) = lines_of(lines(path, args.null)?);
+        job[name] = all;
     }
-    if let Some(limit) = &args.limit {
-        let ms = microseconds("--limit", limit)?.div_ceil(1_000);
+    for (flag, name, time) in
+        [("--limit", "limit_ms", &args.limit), ("--grace", "grace_ms", &args.grace)]
+    {
+        let Some(time) = time else { continue };
+        let ms = microseconds(flag, time)?.div_ceil(1_000);
         let ms = u32::try_from(ms).ok().filter(|ms| *ms > 0);
-        let wrong = || Error::new(format!("--limit {limit}: from 1ms to 1,000 hours"));
-        job["limit_ms"] = json!(ms.ok_or_else(wrong)?);
+        let wrong = || Error::new(format!("{flag} {time}: from 1ms to 1,000 hours"));
+        job[name] = json!(ms.ok_or_else(wrong)?);
+    }
+    if let Some(delay) = &args.retry_delay {
+        job["retry_delay_ms"] = json!(microseconds("--retry-delay", delay)?.div_ceil(1_000));
+    }
+    if let Some(most) = args.max_running {
+        job["running_max"] = json!(most);
+    }
+    let after: Result<Vec<Value>, Error> = args.after.iter().map(|text| after(text)).collect();
+    job["after"] = json!(after?);
+    for text in &args.env {
+        let (name, value) = variable(text)?;
+        job["environment"][name] = json!(value);
     }
     if let Some(priority) = args.priority {
         job["priority"] = json!(priority);
@@ -252,10 +338,20 @@ fn job(args: &SubmitArgs) -> Result<Value, Error> {
     }
     if !args.command.is_empty() {
         let what = if args.handler { "handler" } else { "command" };
-        job[what] = json!(args.command);
+        let mut command = args.command.clone();
+        // As xargs has it: each line is an argument.
+        let has_place = |arg: &String| arg.replace("{{}}", "").contains("{}");
+        if args.lines.is_some() && !args.handler && !command.iter().any(has_place) {
+            command.push("{}".to_string());
+        }
+        job[what] = json!(command);
     }
     if let Some(directory) = &args.dir {
-        job["directory"] = json!(directory);
+        let directory = std::path::absolute(directory).cannot("find the current directory")?;
+        let text = directory.to_str().ok_or_else(|| {
+            Error::new(format!("--dir {}: its name is not UTF-8", directory.display()))
+        });
+        job["directory"] = json!(text?);
     }
     Ok(job)
 }
@@ -267,35 +363,77 @@ fn job(args: &SubmitArgs) -> Result<Value, Error> {
 pub fn submit(args: &SubmitArgs) -> Result<ExitCode, Error> {
     let job = job(args)?;
     let owner = Client::of(&args.asked)?;
-    if let Some(before) = args.after {
-        after(&owner, before)?;
-    }
     let text = job.to_string();
+    let mut log = args.joblog.as_deref().map(JobLog::create).transpose()?;
     let taken = if args.wait {
         owner.ask_again("POST", "/jobs", text.as_bytes())?
     } else {
         owner.ask("POST", "/jobs", text.as_bytes())?
     };
     let number = taken["job"].to_string();
-    print(&format!("job {number}: {} tasks\n", taken["tasks"]))?;
+    let prints = args.outputs || args.keep_order;
+    // Where outputs are printed they are all that is.
+    let say = |line: String| match prints {
+        true => write!(std::io::stderr(), "{line}").cannot("write to standard error"),
+        false => print(&line),
+    };
+    say(format!("job {number}: {} tasks\n", taken["tasks"]))?;
     if !args.wait {
         return Ok(ExitCode::SUCCESS);
+    }
+    if !args.detach {
+        cancel_on_signals(owner.clone(), number.clone())?;
     }
     let is_one = taken["tasks"] == 1;
     let mut status = None;
     let mut progress = Progress::new(&number, taken["tasks"].as_u64().unwrap_or(0));
+    let mut printer = Printer::new(args.keep_order.then(|| numbers_of(&job, &taken)));
     owner.each_result(&number, "results", true, |told| {
         progress.count(told);
         status = exit_status(told).filter(|_| is_one);
-        Ok(())
+        log.as_mut().map_or(Ok(()), |log| log.note(told))?;
+        if prints { printer.print(told) } else { Ok(()) }
     })?;
     progress.end();
     let summary = owner.ask_again("GET", &format!("/jobs/{number}"), &[])?;
     let is_done = summary["done"] == summary["tasks"];
     let more = if is_done { String::new() } else { format!("; concord job dead {number}") };
-    print(&format!("job {number}: {}{more}\n", in_words(&summary)))?;
+    say(format!("job {number}: {}{more}\n", in_words(&summary)))?;
     let failed = status.map_or(ExitCode::FAILURE, ExitCode::from);
     Ok(if is_done { ExitCode::SUCCESS } else { failed })
+}
+
+/// The numbers of a job's tasks, in their order.
+fn numbers_of(job: &Value, taken: &Value) -> Vec<u64> {
+    if let Some(numbers) = job["numbers"].as_array() {
+        return numbers.iter().filter_map(Value::as_u64).collect();
+    }
+    let first = job["array"][0].as_u64().unwrap_or(0);
+    (first..first + taken["tasks"].as_u64().unwrap_or(0)).collect()
+}
+
+/// Ctrl-C ends the job's tasks at once, and then this command; a second one this command alone.
+fn cancel_on_signals(owner: Client, job: String) -> Result<(), Error> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).cannot("handle signals")?;
+    let work = move || {
+        let Some(signal) = signals.forever().next() else { return };
+        std::thread::spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                std::process::exit(128 + signal);
+            }
+        });
+        let told = owner.ask("DELETE", &format!("/jobs/{job}"), &[]);
+        let line = match told {
+            Ok(told) => format!("\njob {job}: {} tasks cancelled\n", told["cancelled"]),
+            Err(error) => format!("\nconcord: job {job} was not cancelled: {error}\n"),
+        };
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        std::process::exit(128 + signal);
+    };
+    let named = std::thread::Builder::new().name("signals".to_string());
+    named.spawn(work).cannot("start the thread that handles signals").map(drop)
 }
 
 /// What a shell would end with if it had run the task itself: the command's status, or 128 and the
@@ -304,21 +442,6 @@ fn exit_status(told: &Value) -> Option<u8> {
     let number = |name: &str| told[name].as_u64().and_then(|number| u8::try_from(number).ok());
     let status = number("status").or_else(|| number("signal")?.checked_add(128));
     status.filter(|status| *status > 0)
-}
-
-/// Waits until all tasks of a job are done.
-fn after(owner: &Client, job: u32) -> Result<(), Error> {
-    loop {
-        let summary = owner.get(&format!("/jobs/{job}"))?;
-        if summary["is_over"] == true {
-            if summary["done"] == summary["tasks"] {
-                return Ok(());
-            }
-            let how = in_words(&summary);
-            return Err(Error::new(format!("--after {job}: {how}; nothing was submitted")));
-        }
-        std::thread::sleep(AFTER_LOOK);
-    }
 }
 
 /// What a person sees of a job meanwhile, on a terminal's standard error.
@@ -395,8 +518,32 @@ pub fn run(args: &JobArgs) -> Result<(), Error> {
             let job = owner.get(&format!("/jobs/{job}"))?;
             print(&if *json { format!("{job:#}\n") } else { shown(&job) })
         }
-        JobCommand::Results { job, json, wait } => {
+        JobCommand::Results { job, wait, to: Some(directory), .. } => {
+            let name = directory.display();
+            std::fs::create_dir_all(directory).cannot(format!("create {name}"))?;
+            let (mut count, mut cut) = (0, 0);
+            owner.each_result(job, "results", *wait, |told| {
+                let path = directory.join(told["task"].to_string());
+                std::fs::write(&path, bytes_of(told))
+                    .cannot(format!("write {}", path.display()))?;
+                count += 1;
+                cut += u32::from(told["is_cut"] == true);
+                Ok(())
+            })?;
+            let cut = if cut > 0 { format!(", {cut} of them cut") } else { String::new() };
+            print(&format!("{count} outputs are in {name}{cut}\n"))
+        }
+        JobCommand::Results { job, json, wait, to: None } => {
             owner.each_result(job, "results", *wait, |told| print(&result(told, *json)))
+        }
+        JobCommand::Log { job } => {
+            print(LOG_HEADER)?;
+            owner.each_result(job, "results", false, |told| print(&log_line(told)))
+        }
+        JobCommand::Retry { job, cancelled } => {
+            let more = if *cancelled { "?cancelled=1" } else { "" };
+            let taken = owner.ask("POST", &format!("/jobs/{job}/retry{more}"), &[])?;
+            print(&format!("job {}: {} tasks\n", taken["job"], taken["tasks"]))
         }
         JobCommand::Dead { job, json } => {
             owner.each_result(job, "dead", false, |told| print(&result(told, *json)))
@@ -523,13 +670,40 @@ mod tests {
         for wrong in ["", "2", "s", "-1s", "1.s", ".5s", "1.5.5s", "2d", "99999999999999999999s"] {
             assert!(us(wrong).unwrap_err().contains("1.5s, 2m or 1h"), "{wrong}");
         }
-        assert_eq!(array("0-9999").unwrap(), (0, 9_999));
-        assert_eq!(array("7-7").unwrap(), (7, 7));
+        assert_eq!(array("0-9999").unwrap(), Numbers::All(0, 9_999));
+        assert_eq!(array("7-7").unwrap(), Numbers::All(7, 7));
+        assert_eq!(array("9").unwrap(), Numbers::All(9, 9));
+        let some = |numbers: &[u32]| Numbers::Some(numbers.to_vec());
+        assert_eq!(array("0-9:4").unwrap(), some(&[0, 4, 8]));
+        assert_eq!(array("7-9,1,5,8").unwrap(), some(&[1, 5, 7, 8, 9]));
         let backward = array("9-0").unwrap_err().to_string();
         assert_eq!(backward, "--array 9-0 goes backward: write --array 0-9");
-        for wrong in ["", "9", "a-b", "1-", "-1-2", "1-99999999999"] {
+        for wrong in ["", "a-b", "1-", "-1-2", "1-99999999999", "1-9:0", "1-9:", "1,,2"] {
             assert!(array(wrong).unwrap_err().to_string().contains("like 0-9999"), "{wrong}");
         }
+    }
+
+    /// What is given on a command line as an owner reads it, or one line that says what is wrong.
+    #[test]
+    fn dependencies_variables_and_lines_are_read() {
+        assert_eq!(after("7").unwrap(), json!({ "job": 7, "when": "ok" }));
+        assert_eq!(after("not-ok:8").unwrap(), json!({ "job": 8, "when": "not-ok" }));
+        for wrong in ["", "x", "any:", "ever:7", "7:any"] {
+            assert!(after(wrong).unwrap_err().to_string().contains("each:"), "{wrong}");
+        }
+        assert_eq!(variable("A=b=c").unwrap(), ("A".to_string(), "b=c".to_string()));
+        assert!(variable("NO_SUCH_VARIABLE").unwrap_err().to_string().contains("=VALUE"));
+        let text = |lines: &[&str]| lines_of(lines.iter().map(|l| l.as_bytes().to_vec()).collect());
+        assert_eq!(text(&["a", "ü"]), ("lines", json!(["a", "ü"])));
+        assert_eq!(lines_of(vec![vec![255, 10]]), ("lines_hex", json!(["ff0a"])));
+        let path = std::env::temp_dir().join(format!("concord-lines-{}", std::process::id()));
+        std::fs::write(&path, b"a\r\nb\n\nc\0d").unwrap();
+        let read = |is_null| lines(&path, is_null).unwrap();
+        let all: [&[u8]; 4] = [b"a", b"b", b"", b"c\0d"];
+        assert_eq!(read(false), all);
+        let all: [&[u8]; 2] = [b"a\r\nb\n\nc", b"d"];
+        assert_eq!(read(true), all);
+        std::fs::remove_file(&path).unwrap();
     }
 
     /// `concord submit --wait` of one command ends as that does.

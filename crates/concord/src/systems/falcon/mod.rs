@@ -3,6 +3,7 @@
 
 mod args;
 mod jobs;
+mod outputs;
 mod roles;
 mod section;
 mod sim;

@@ -15,6 +15,7 @@ use concord_runtime::{Context as _, Error, clock, key_file};
 use concord_wire::falcon::queue_of_node;
 
 use super::args::{OwnerArgs, WorkerArgs};
+use super::jobs::microseconds;
 use super::section::WorkerPlace;
 use crate::rack::{Group, Mistake, Rack, in_file, mistake_in, pick_member, wire};
 
@@ -69,7 +70,8 @@ fn queues(group: &Group<'_>, own: &WorkerPlace, has: &[String]) -> Result<u32, E
 /// # Errors
 /// One line for a person.
 pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
-    let WorkerArgs { role, group, slots, allow_exec, has, prefetch } = args;
+    let WorkerArgs { role, group, slots, allow_exec, has, prefetch, drain } = args;
+    let drain_us = microseconds("--drain", drain)?;
     role.log.init()?;
     let rack = Rack::read_whole(&role.config)?;
     let groups = rack.groups()?;
@@ -94,6 +96,7 @@ pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
         lease_ns: group.task_lease_ns(),
         key: key_file::read(key_path(&role.config, &group)?)?,
         exec: exec.transpose()?,
+        drain_ns: drain_us.saturating_mul(1_000),
         functions: Functions::default()
             .quick(CLOCK, |_| Ok(clock::now().instant.0.to_be_bytes().to_vec())),
     };

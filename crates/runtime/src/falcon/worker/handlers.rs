@@ -7,7 +7,6 @@
 //! If its task is cancelled it gets SIGTERM, and has a moment to put away what it holds; then it is
 //! killed.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
@@ -19,10 +18,11 @@ use concord_core::{Instant, MS, SEC};
 use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
+use super::descendants::SharedDescendants;
 use super::processes::{
     CommandBody, Finished, cannot_execute, command_of, how_it_ended, spawn_watched,
 };
-use super::reaper::{Reaper, kill};
+use super::reaper::kill;
 use crate::error::{Context, Error};
 use crate::poller::{Event, Interest, Poller, Token};
 
@@ -41,9 +41,6 @@ const TASK_HEADER_BYTES: usize = 14;
 const GRACE_NS: u64 = 200 * MS;
 /// How long a handler stays that has nothing to do, in ns: whoever had use for it may be gone.
 const IDLE_NS: u64 = 60 * SEC;
-
-/// The reaper, which commands have too.
-pub(super) type SharedReaper = Rc<RefCell<Option<Reaper>>>;
 
 /// A task that a handler has.
 #[derive(Debug)]
@@ -125,7 +122,9 @@ struct Handler {
 
 impl Handler {
     fn is_for(&self, body: &CommandBody) -> bool {
-        self.body.argv == body.argv && self.body.directory == body.directory
+        self.body.argv == body.argv
+            && self.body.directory == body.directory
+            && self.body.environment == body.environment
     }
 
     fn is_idle(&self) -> bool {
@@ -164,7 +163,7 @@ impl Handler {
 #[derive(Debug)]
 pub(super) struct Handlers {
     poller: Rc<Poller>,
-    reaper: SharedReaper,
+    descendants: SharedDescendants,
     /// How many stay at most while they have nothing to do.
     idle_max: usize,
     all: BTreeMap<u64, Handler>,
@@ -174,9 +173,13 @@ pub(super) struct Handlers {
 }
 
 impl Handlers {
-    pub(super) fn new(poller: Rc<Poller>, reaper: SharedReaper, idle_max: usize) -> Handlers {
+    pub(super) fn new(
+        poller: Rc<Poller>,
+        descendants: SharedDescendants,
+        idle_max: usize,
+    ) -> Handlers {
         let (all, next_token, buffer) = (BTreeMap::new(), TOKEN_MIN, vec![0; READ_BYTES]);
-        Handlers { poller, reaper, idle_max, all, next_token, uses: 0, buffer }
+        Handlers { poller, descendants, idle_max, all, next_token, uses: 0, buffer }
     }
 
     /// Whether an event with that token is theirs.
@@ -206,7 +209,7 @@ impl Handlers {
         let length = (TASK_HEADER_BYTES - 4 + parameters.len()) as u32;
         unsaid.extend_from_slice(&length.to_be_bytes());
         unsaid.extend_from_slice(&of.jid.to_be_bytes());
-        unsaid.extend_from_slice(&body.first.saturating_add(of.tid).to_be_bytes());
+        unsaid.extend_from_slice(&body.number(of.tid).to_be_bytes());
         unsaid.extend_from_slice(&of.attempt.to_be_bytes());
         unsaid.extend_from_slice(parameters);
         let (said, header, output) = (0, Vec::new(), Vec::new());
@@ -229,7 +232,9 @@ impl Handlers {
         self.make_room();
         let mut command = command_of(&body.argv, body)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let (child, (end, hears, says)) = spawn_watched(command, |child| self.watch(child))?;
+        let mark = self.descendants.borrow_mut().mark(&mut command);
+        let watch = |child: &mut Child| self.watch(child, mark);
+        let (child, (end, hears, says)) = spawn_watched(command, watch)?;
         let (body, key) = (Arc::clone(body), self.next_token);
         let (given, is_killed, used) = (None, false, self.uses);
         let (kill_at, idle_since) = (None, crate::clock::now().instant);
@@ -241,11 +246,13 @@ impl Handlers {
     }
 
     /// Has the poller watch its end and what it says, and the reaper know of it.
-    fn watch(&mut self, child: &mut Child) -> Result<(OwnedFd, ChildStdin, ChildStdout), Error> {
+    fn watch(
+        &mut self,
+        child: &mut Child,
+        mark: u64,
+    ) -> Result<(OwnedFd, ChildStdin, ChildStdout), Error> {
         let what = "watch a handler";
-        if let Some(reaper) = self.reaper.borrow_mut().as_mut() {
-            reaper.began(child.id())?;
-        }
+        self.descendants.borrow_mut().began(child.id(), mark)?;
         let gone = || Error::new(what);
         let hears = child.stdin.take().ok_or_else(gone)?;
         let says = child.stdout.take().ok_or_else(gone)?;
@@ -374,9 +381,7 @@ impl Handlers {
         self.poller.remove(&handler.says);
         self.poller.remove(&handler.hears);
         kill(handler.child.id());
-        if let Some(reaper) = self.reaper.borrow_mut().as_mut() {
-            reaper.ended(handler.child.id())?;
-        }
+        self.descendants.borrow_mut().ended(handler.child.id())?;
         let status = handler.child.wait().cannot("wait for a handler")?;
         let left = handler.given.filter(|_| !handler.is_killed).map(|given| {
             let ended = match how_it_ended(status) {
@@ -403,6 +408,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::falcon::worker::descendants::Descendants;
 
     const OF: Attempt = Attempt { uid: 1, jid: 7, tid: 2, attempt: 3 };
 
@@ -428,12 +434,12 @@ mod tests {
 
     fn python(program: &str) -> Arc<CommandBody> {
         let argv = ["/usr/bin/python3", "-c", program].map(ToString::to_string).to_vec();
-        Arc::new(CommandBody { argv, directory: None, first: 40 })
+        Arc::new(CommandBody { argv, first: 40, ..CommandBody::default() })
     }
 
     fn handlers(idle_max: usize) -> Handlers {
         let poller = Rc::new(Poller::new().unwrap());
-        Handlers::new(poller, SharedReaper::default(), idle_max)
+        Handlers::new(poller, Descendants::shared(None).unwrap(), idle_max)
     }
 
     fn now() -> concord_core::Instant {

@@ -4,12 +4,12 @@
 //! starting a command takes as long as a thousand packets.
 
 mod busy;
+mod descendants;
 mod functions;
 mod handlers;
 mod processes;
 mod reaper;
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use concord_wire::{Addr, GroupId, OfGroup};
 use rustc_hash::FxBuildHasher;
 use tracing::{info, warn};
 
-use crate::driver::{Persisted, ROLE_TOKEN_MIN, Role, Stop};
+use crate::driver::{Persisted, ROLE_TOKEN_MIN, Role, STOP_NS_MAX, Stop};
 use crate::error::Error;
 use crate::falcon::tasks::Functions;
 use crate::http::{Health, Snapshot};
@@ -33,10 +33,10 @@ use crate::roles::{Place, unique};
 use crate::udp::Outbox;
 
 use busy::Busy;
+use descendants::{Descendants, SharedDescendants};
 use functions::Calls;
 use handlers::Handlers;
-use processes::{Finished, Processes};
-use reaper::Reaper;
+use processes::{Finished, Processes, Stopped};
 
 pub use processes::CommandBody;
 pub use reaper::reap;
@@ -77,7 +77,12 @@ pub struct WorkerSetup {
     pub exec: Option<Vec<String>>,
     /// What it executes beside what each worker does.
     pub functions: Functions,
+    /// How long what runs may take after it was told to end, in ns.
+    pub drain_ns: u64,
 }
+
+/// How long a worker has, once what runs is killed, until its owners know that, in ns.
+const GIVE_BACK_NS: u64 = 300 * MS;
 
 /// The body of a job, as it came and decoded.
 type Decoded = (Arc<[u8]>, Arc<CommandBody>);
@@ -93,6 +98,8 @@ struct WorkerRole {
     processes: Option<Processes>,
     /// As with commands.
     handlers: Option<Handlers>,
+    /// Sees to it that nothing is left of them.
+    descendants: Option<SharedDescendants>,
     /// By the address of the bytes, which it keeps.
     bodies: HashMap<*const u8, Decoded, FxBuildHasher>,
     /// Ended, and to be told.
@@ -101,6 +108,9 @@ struct WorkerRole {
     returned: Vec<u32>,
     /// As logged last: the epoch, and how many tags were wrong.
     logged: (u32, u64),
+    drain_ns: u64,
+    /// It was told to end: then what runs goes back to its owners.
+    give_back_at: Option<Instant>,
 }
 
 /// Runs a worker until it is told to end.
@@ -126,11 +136,17 @@ pub fn run(place: &Place, setup: &WorkerSetup) -> Result<(), Error> {
     let calls = Calls::new(setup.functions.clone(), setup.slots.into())?;
     driver.poller().add(&calls, CALLS, Interest::READ)?;
     let executes = setup.exec.clone().map(|program| {
-        let reaper = Rc::new(RefCell::new(Some(Reaper::start(program)?)));
-        let handlers = Handlers::new(driver.poller(), Rc::clone(&reaper), setup.slots.into());
-        Ok::<_, Error>((Processes::new(driver.poller(), reaper), handlers))
+        let descendants = Descendants::shared(Some(program))?;
+        let handlers = Handlers::new(driver.poller(), Rc::clone(&descendants), setup.slots.into());
+        let processes = Processes::new(driver.poller(), Rc::clone(&descendants));
+        Ok::<_, Error>((descendants, processes, handlers))
     });
-    let (processes, handlers) = executes.transpose()?.unzip();
+    let (descendants, processes, handlers) = match executes.transpose()? {
+        Some((descendants, processes, handlers)) => {
+            (Some(descendants), Some(processes), Some(handlers))
+        }
+        None => (None, None, None),
+    };
     let mut role = WorkerRole {
         node: place.node,
         slots: setup.slots,
@@ -139,10 +155,13 @@ pub fn run(place: &Place, setup: &WorkerSetup) -> Result<(), Error> {
         calls,
         processes,
         handlers,
+        descendants,
         bodies: HashMap::default(),
         finished: Vec::new(),
         returned: Vec::new(),
         logged: (0, 0),
+        drain_ns: setup.drain_ns,
+        give_back_at: None,
     };
     let exec = setup.exec.is_some();
     info!(addr = %place.addr, slots = setup.slots, exec, "started");
@@ -216,7 +235,7 @@ impl WorkerRole {
         if let Some((_, body)) = self.bodies.get(&bytes.as_ptr()) {
             return Some(Arc::clone(body));
         }
-        let body: Arc<CommandBody> = Arc::new(postcard::from_bytes(&bytes).ok()?);
+        let body: Arc<CommandBody> = Arc::new(CommandBody::read(&bytes)?);
         if self.bodies.len() >= BODIES_MAX {
             self.bodies.clear();
         }
@@ -257,13 +276,13 @@ impl WorkerRole {
                 }
                 Order::Stop { run, .. } => {
                     let told = self.stop_run(now.instant, run);
-                    self.finished.push(told);
+                    self.finished.extend(told);
                 }
                 Order::Kill { run, is_cancelled, .. } => {
                     self.busy.kill(run);
                     self.calls.kill(run);
                     if let Some(processes) = &mut self.processes {
-                        processes.kill(run);
+                        processes.kill(now.instant, run, is_cancelled);
                     }
                     if let Some(handlers) = &mut self.handlers {
                         handlers.kill(now.instant, run, is_cancelled);
@@ -273,15 +292,18 @@ impl WorkerRole {
         }
     }
 
-    /// A run's time is over: what it gave until now.
-    fn stop_run(&mut self, now: Instant, run: u32) -> Finished {
+    /// A run's time is over: what it gave until now. `None`: it has a while to end by itself.
+    fn stop_run(&mut self, now: Instant, run: u32) -> Option<Finished> {
         self.busy.kill(run);
         self.calls.kill(run);
         if let Some(handlers) = &mut self.handlers {
             handlers.kill(now, run, false);
         }
-        let told = self.processes.as_mut().and_then(|processes| processes.stop(run));
-        told.unwrap_or_else(|| Finished::failed(run, Ended::TimedOut, ""))
+        match self.processes.as_mut().and_then(|processes| processes.stop(now, run)) {
+            Some(Stopped::Told(told)) => Some(told),
+            Some(Stopped::Later) => None,
+            None => Some(Finished::failed(run, Ended::TimedOut, "")),
+        }
     }
 
     /// Tells the machine what has ended.
@@ -339,8 +361,20 @@ impl Role for WorkerRole {
         while let Some(run) = self.busy.woken(now.instant) {
             self.done(run);
         }
+        if self.give_back_at.is_some_and(|at| at <= now.instant) {
+            self.give_back_at = Some(Instant::NEVER);
+            // What it orders to be killed is, before anybody hears of it.
+            let (worker, mut sink) = self.worker.input(out);
+            worker.return_runs(now, &mut sink);
+        }
         if let Some(handlers) = &mut self.handlers {
             handlers.end_late(now.instant);
+        }
+        if let Some(processes) = &mut self.processes {
+            processes.end_late(now.instant);
+        }
+        if let Some(descendants) = &self.descendants {
+            descendants.borrow_mut().sweep(now.instant);
         }
         self.obey(now, out);
         while !self.finished.is_empty() || !self.returned.is_empty() {
@@ -355,9 +389,16 @@ impl Role for WorkerRole {
         if self.worker.has_orders() {
             return Deadline { at: Instant(0), reason: "tasks to be begun" };
         }
-        let sleeping = Deadline { at: self.busy.wakes_at(), reason: "a task that sleeps" };
+        let give_back = self.give_back_at.unwrap_or(Instant::NEVER);
+        let sleeping = Deadline { at: give_back, reason: "what runs goes back" }
+            .min(Deadline { at: self.busy.wakes_at(), reason: "a task that sleeps" });
         let at = self.handlers.as_ref().map_or(Instant::NEVER, Handlers::wakes_at);
-        sleeping.min(Deadline { at, reason: "a handler whose task was cancelled" })
+        let killed = self.processes.as_ref().map_or(Instant::NEVER, Processes::wakes_at);
+        let swept = self.descendants.as_ref().map_or(Instant::NEVER, |own| own.borrow().wakes_at());
+        sleeping
+            .min(Deadline { at, reason: "a handler whose task was cancelled" })
+            .min(Deadline { at: killed, reason: "a command that was told to end" })
+            .min(Deadline { at: swept, reason: "what commands left behind" })
     }
 
     fn log(&mut self, _now: Now) {
@@ -373,10 +414,19 @@ impl Role for WorkerRole {
     }
 
     /// Takes no more tasks, and ends when what runs has ended; what runs for longer is killed, and
-    /// begun again elsewhere when its lease is over.
-    fn stop(&mut self, _now: Now, why: Stop) -> bool {
+    /// begun again elsewhere.
+    fn stop(&mut self, now: Now, why: Stop) -> bool {
         self.worker.retire();
+        let at = now.instant.after(self.drain_ns);
+        self.give_back_at.get_or_insert(at);
         self.worker.is_idle() || why == Stop::Rack
+    }
+
+    fn stop_ns(&self, why: Stop) -> u64 {
+        match why {
+            Stop::Rack => STOP_NS_MAX,
+            Stop::Signal => self.drain_ns + GIVE_BACK_NS,
+        }
     }
 
     fn snapshot(&self, _now: Now) -> Snapshot {

@@ -2,17 +2,20 @@
 //! when the command has ended or is to end, so that nothing of it is left.
 
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, PipeReader, Read, pipe};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::rc::Rc;
 
+use concord_core::{Instant, MS};
 use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-use super::handlers::SharedReaper;
+use super::descendants::SharedDescendants;
 use super::reaper::kill;
 use crate::driver::ROLE_TOKEN_MIN;
 use crate::error::{Context, Error};
@@ -39,6 +42,39 @@ pub struct CommandBody {
     pub directory: Option<String>,
     /// The number of the first task.
     pub first: u32,
+    /// The tasks' numbers, where they are not those from `first` on.
+    pub numbers: Vec<u32>,
+    /// Variables of its environment, beside the worker's own.
+    pub environment: Vec<(String, String)>,
+    /// How long it has between SIGTERM and SIGKILL if it is cancelled or takes too long, in ms. 0:
+    /// it is killed at once.
+    pub grace_ms: u32,
+}
+
+/// The body as owners wrote it that knew less.
+#[derive(Deserialize)]
+struct FirstBody {
+    argv: Vec<String>,
+    directory: Option<String>,
+    first: u32,
+}
+
+impl CommandBody {
+    /// Reads what came from an owner.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<CommandBody> {
+        postcard::from_bytes(bytes).ok().or_else(|| {
+            let FirstBody { argv, directory, first } = postcard::from_bytes(bytes).ok()?;
+            Some(CommandBody { argv, directory, first, ..CommandBody::default() })
+        })
+    }
+
+    /// The number of a task, for a person.
+    #[must_use]
+    pub fn number(&self, tid: u32) -> u32 {
+        let own = self.numbers.get(tid as usize).copied();
+        own.unwrap_or_else(|| self.first.saturating_add(tid))
+    }
 }
 
 /// A run that ended.
@@ -71,13 +107,27 @@ struct Process {
     output_bytes: u64,
     /// Nobody wants to know how it ends.
     is_killed: bool,
+    /// Its time was over.
+    is_late: bool,
+    grace_ns: u64,
+    /// It was told to end, and is killed then.
+    kill_at: Option<Instant>,
+}
+
+/// What came of a run whose time is over.
+#[derive(Debug)]
+pub(super) enum Stopped {
+    /// It is killed, and this is what it gave until now.
+    Told(Finished),
+    /// It was told to end, and will be told of when it has.
+    Later,
 }
 
 /// All commands that run.
 #[derive(Debug)]
 pub(super) struct Processes {
     poller: Rc<Poller>,
-    reaper: SharedReaper,
+    descendants: SharedDescendants,
     /// Two tokens each, of which the first, an even one, is the key: of its end, of its output.
     all: BTreeMap<u64, Process>,
     next_token: u64,
@@ -85,10 +135,10 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    pub(super) fn new(poller: Rc<Poller>, reaper: SharedReaper) -> Processes {
+    pub(super) fn new(poller: Rc<Poller>, descendants: SharedDescendants) -> Processes {
         Processes {
             poller,
-            reaper,
+            descendants,
             all: BTreeMap::new(),
             next_token: ROLE_TOKEN_MIN + 4,
             buffer: vec![0; READ_BYTES],
@@ -108,9 +158,7 @@ impl Processes {
         body: &CommandBody,
         parameters: &[u8],
     ) -> Result<(), Finished> {
-        let text = std::str::from_utf8(parameters)
-            .map_err(|_| Finished::failed(run, Ended::Failed, "the parameters are no text"))?;
-        let argv = filled(&body.argv, text).map_err(|bytes| {
+        let argv = filled(&body.argv, parameters).map_err(|bytes| {
             let name = body.argv.first().map_or("", String::as_str);
             let why = format!(
                 "concord: cannot execute {name}: with the task's line in place of {{}} its arguments are {bytes} bytes \
@@ -119,7 +167,9 @@ impl Processes {
             Finished::failed(run, Ended::Exited(NOT_EXECUTABLE), &why)
         })?;
         self.spawn(run, of, body, &argv).map_err(|error| {
-            let body = CommandBody { argv, ..body.clone() };
+            let argv = argv.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+            let body =
+                CommandBody { argv, directory: body.directory.clone(), ..Default::default() };
             cannot_execute(run, &body, &error)
         })
     }
@@ -129,7 +179,7 @@ impl Processes {
         run: u32,
         of: Attempt,
         body: &CommandBody,
-        argv: &[String],
+        argv: &[OsString],
     ) -> std::io::Result<()> {
         let mut command = command_of(argv, body)?;
         let (read, write) = pipe()?;
@@ -138,22 +188,30 @@ impl Processes {
             .stdout(write.try_clone()?)
             .stderr(write)
             .env("CONCORD_JOB", of.jid.to_string())
-            .env("CONCORD_TASK", body.first.saturating_add(of.tid).to_string())
+            .env("CONCORD_TASK", body.number(of.tid).to_string())
             .env("CONCORD_ATTEMPT", of.attempt.to_string());
-        let (child, end) = spawn_watched(command, |child| self.watch(child, &read))?;
-        let (output, output_bytes, is_killed) = (Vec::new(), 0, false);
-        let process =
-            Process { run, child, end, pipe: Some(read), output, output_bytes, is_killed };
+        let mark = self.descendants.borrow_mut().mark(&mut command);
+        let (child, end) = spawn_watched(command, |child| self.watch(child, mark, &read))?;
+        let process = Process {
+            run,
+            child,
+            end,
+            pipe: Some(read),
+            output: Vec::new(),
+            output_bytes: 0,
+            is_killed: false,
+            is_late: false,
+            grace_ns: u64::from(body.grace_ms) * MS,
+            kill_at: None,
+        };
         self.all.insert(self.next_token, process);
         self.next_token += 2;
         Ok(())
     }
 
     /// Has the poller watch its end and its output, and the reaper know of it.
-    fn watch(&mut self, child: &Child, read: &PipeReader) -> Result<OwnedFd, Error> {
-        if let Some(reaper) = self.reaper.borrow_mut().as_mut() {
-            reaper.began(child.id())?;
-        }
+    fn watch(&mut self, child: &Child, mark: u64, read: &PipeReader) -> Result<OwnedFd, Error> {
+        self.descendants.borrow_mut().began(child.id(), mark)?;
         let what = "watch a command";
         rustix::io::ioctl_fionbio(read, true).cannot(what)?;
         let end = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).cannot(what)?;
@@ -162,17 +220,24 @@ impl Processes {
         Ok(end)
     }
 
-    /// A run is to end; nobody wants to know how.
-    pub(super) fn kill(&mut self, run: u32) {
+    /// A run is to end; nobody wants to know how. One that was cancelled is told first, if its job
+    /// says so; one without a lease is killed at once.
+    pub(super) fn kill(&mut self, now: Instant, run: u32, is_cancelled: bool) {
         for process in self.all.values_mut().filter(|process| process.run == run) {
             process.is_killed = true;
-            kill(process.child.id());
+            if !is_cancelled || !process.terminate(now) {
+                kill(process.child.id());
+            }
         }
     }
 
-    /// A run's time is over: it ends, and what it gave until now is told.
-    pub(super) fn stop(&mut self, run: u32) -> Option<Finished> {
+    /// A run's time is over: it ends, and what it gave is told.
+    pub(super) fn stop(&mut self, now: Instant, run: u32) -> Option<Stopped> {
         let process = self.all.values_mut().find(|process| process.run == run)?;
+        process.is_late = true;
+        if process.terminate(now) {
+            return Some(Stopped::Later);
+        }
         process.is_killed = true;
         kill(process.child.id());
         for _ in 0..LAST_READS_MAX {
@@ -181,7 +246,24 @@ impl Processes {
             }
         }
         let (output, output_bytes) = (std::mem::take(&mut process.output), process.output_bytes);
-        Some(Finished { run, ended: Ended::TimedOut, output, output_bytes, is_returned: false })
+        let ended = Ended::TimedOut;
+        let told = Finished { run, ended, output, output_bytes, is_returned: false };
+        Some(Stopped::Told(told))
+    }
+
+    /// When the next one is killed that was told to end.
+    pub(super) fn wakes_at(&self) -> Instant {
+        let at = self.all.values().filter_map(|process| process.kill_at).min();
+        at.unwrap_or(Instant::NEVER)
+    }
+
+    /// Kills those that were told to end, and have not in their time.
+    pub(super) fn end_late(&mut self, now: Instant) {
+        for process in self.all.values_mut() {
+            if process.kill_at.take_if(|at| *at <= now).is_some() {
+                kill(process.child.id());
+            }
+        }
     }
 
     /// One of their descriptors is ready; perhaps a run ended by that.
@@ -209,12 +291,10 @@ impl Processes {
         }
         // What it started ends with it. It was not waited for: the group's number is its own.
         kill(process.child.id());
-        if let Some(reaper) = self.reaper.borrow_mut().as_mut() {
-            reaper.ended(process.child.id())?;
-        }
+        self.descendants.borrow_mut().ended(process.child.id())?;
         let status = process.child.wait().cannot("wait for a command")?;
-        let Process { run, output, output_bytes, is_killed, .. } = process;
-        let ended = how_it_ended(status);
+        let Process { run, output, output_bytes, is_killed, is_late, .. } = process;
+        let ended = if is_late { Ended::TimedOut } else { how_it_ended(status) };
         let finished = Finished { run, ended, output, output_bytes, is_returned: false };
         Ok((!is_killed).then_some(finished))
     }
@@ -238,6 +318,20 @@ enum Left {
 }
 
 impl Process {
+    /// Tells it to end, and all that it started in its group; it is killed when its time for that
+    /// is over. `false`: it has none.
+    fn terminate(&mut self, now: Instant) -> bool {
+        if self.grace_ns == 0 {
+            return false;
+        }
+        if self.kill_at.is_none() {
+            self.kill_at = Some(now.after(self.grace_ns));
+            // It may be gone.
+            let _ = kill_process_group(Pid::from_child(&self.child), Signal::TERM);
+        }
+        true
+    }
+
     /// One read. Of what is too much only the length is kept.
     fn read(&mut self, buffer: &mut [u8]) -> Left {
         let Some(pipe) = &mut self.pipe else { return Left::Nothing };
@@ -258,11 +352,15 @@ impl Process {
 }
 
 /// A command of a job, in a process group of its own, where it is to run.
-pub(super) fn command_of(argv: &[String], body: &CommandBody) -> std::io::Result<Command> {
+pub(super) fn command_of(
+    argv: &[impl AsRef<OsStr>],
+    body: &CommandBody,
+) -> std::io::Result<Command> {
     let none = || std::io::Error::new(ErrorKind::NotFound, "no command");
     let (name, args) = argv.split_first().ok_or_else(none)?;
     let mut command = Command::new(name);
     command.args(args).process_group(0);
+    command.envs(body.environment.iter().map(|(name, value)| (name, value)));
     if let Some(directory) = &body.directory {
         command.current_dir(directory);
     }
@@ -293,7 +391,7 @@ pub(super) fn spawn_watched<T>(
 
 /// The arguments with the parameters put in. `Err`: they would be so many bytes, more than any
 /// program is given.
-fn filled(argv: &[String], text: &str) -> Result<Vec<String>, usize> {
+fn filled(argv: &[String], text: &[u8]) -> Result<Vec<OsString>, usize> {
     const ESCAPED: &str = "{{}}";
     let places = |arg: &String| arg.matches("{}").count() - arg.matches(ESCAPED).count();
     let bytes = |arg: &String| arg.len() + 1 + places(arg).saturating_mul(text.len());
@@ -302,8 +400,10 @@ fn filled(argv: &[String], text: &str) -> Result<Vec<String>, usize> {
         return Err(all);
     }
     let fill = |arg: &String| {
-        let parts: Vec<String> = arg.split(ESCAPED).map(|part| part.replace("{}", text)).collect();
-        parts.join("{}")
+        let filled =
+            |part: &str| part.split("{}").map(str::as_bytes).collect::<Vec<_>>().join(text);
+        let parts: Vec<Vec<u8>> = arg.split(ESCAPED).map(filled).collect();
+        OsString::from_vec(parts.join(&b"{}"[..]))
     };
     Ok(argv.iter().map(fill).collect())
 }
@@ -346,13 +446,15 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
+    use crate::falcon::worker::descendants::Descendants;
+
     fn body(argv: &[&str]) -> CommandBody {
         CommandBody { argv: argv.iter().map(ToString::to_string).collect(), ..Default::default() }
     }
 
     fn processes() -> (Rc<Poller>, Processes) {
         let poller = Rc::new(Poller::new().unwrap());
-        (Rc::clone(&poller), Processes::new(poller, SharedReaper::default()))
+        (Rc::clone(&poller), Processes::new(poller, Descendants::shared(None).unwrap()))
     }
 
     /// What ends first, or within that time.
@@ -368,6 +470,10 @@ mod tests {
             }
         }
         None
+    }
+
+    fn now() -> concord_core::Instant {
+        crate::clock::now().instant
     }
 
     fn run(body: &CommandBody, parameters: &str) -> Finished {
@@ -396,8 +502,8 @@ mod tests {
     /// before it does.
     #[test]
     fn bug_21_56_braces_have_an_escape_and_arguments_a_length() {
-        let all = |args: &[&str], text: &str| filled(&body(args).argv, text);
-        let some = |args: &[&str]| Ok(body(args).argv);
+        let all = |args: &[&str], text: &str| filled(&body(args).argv, text.as_bytes());
+        let some = |args: &[&str]| Ok(args.iter().map(OsString::from).collect());
         assert_eq!(
             all(&["a{}b{}", "{{}}", "{{{}}}", "{"], "x"),
             some(&["axbx", "{}", "{{}}", "{"])
@@ -438,7 +544,7 @@ mod tests {
             assert!(next(&poller, &mut processes, 10).is_none());
             assert!(began.elapsed() < Duration::from_secs(20));
         }
-        let told = processes.stop(1).unwrap();
+        let Some(Stopped::Told(told)) = processes.stop(now(), 1) else { panic!("it has no time") };
         assert_eq!((told.ended, &told.output[..]), (Ended::TimedOut, &b"so far\n"[..]));
         while processes.len() > 0 {
             assert!(next(&poller, &mut processes, 10).is_none(), "it is told once");
@@ -465,6 +571,88 @@ mod tests {
         let finished = run(&body(&["head", "-c", "3000000", "/dev/zero"]), "");
         assert_eq!((finished.ended, finished.output_bytes), (Ended::Done, 3_000_000));
         assert!(finished.output == vec![0; OUTPUT_BYTES_MAX]);
+    }
+
+    /// With `--grace` a command is told to end, has its time for that, and its outcome has what it
+    /// said in it; what does not end by then is killed.
+    #[test]
+    fn a_command_with_grace_is_told_before_it_is_killed() {
+        let (poller, mut processes) = processes();
+        let of = Attempt::default();
+        let told = "trap 'echo put away; exit 3' TERM; echo begun; while :; do sleep 0.01; done";
+        let body = CommandBody { grace_ms: 20_000, ..body(&["sh", "-c", told]) };
+        let began = |processes: &mut Processes, poller: &Rc<Poller>| {
+            let since = Instant::now();
+            while processes.all.values().all(|process| process.output.is_empty()) {
+                assert!(next(poller, processes, 10).is_none());
+                assert!(since.elapsed() < Duration::from_secs(20));
+            }
+        };
+        processes.start(1, of, &body, b"").unwrap();
+        began(&mut processes, &poller);
+        assert!(matches!(processes.stop(now(), 1), Some(Stopped::Later)));
+        let finished = next(&poller, &mut processes, 20_000).unwrap();
+        assert_eq!(finished.ended, Ended::TimedOut);
+        // Some shells tell of the sleep that was told to end as well.
+        let text = String::from_utf8(finished.output).unwrap();
+        assert!(text.starts_with("begun\n") && text.ends_with("put away\n"), "{text}");
+        // One without a lease has no time, nor has one whose time is over.
+        for is_cancelled in [false, true] {
+            let told = "trap '' TERM; echo begun; while :; do sleep 0.01; done";
+            let body = CommandBody { grace_ms: 50, ..super::tests::body(&["sh", "-c", told]) };
+            processes.start(2, of, &body, b"").unwrap();
+            began(&mut processes, &poller);
+            processes.kill(now(), 2, is_cancelled);
+            assert_eq!(processes.wakes_at() != concord_core::Instant::NEVER, is_cancelled);
+            let since = Instant::now();
+            while processes.len() > 0 {
+                processes.end_late(now());
+                assert!(next(&poller, &mut processes, 10).is_none(), "nobody wants to know");
+                assert!(since.elapsed() < Duration::from_secs(20));
+            }
+        }
+    }
+
+    /// What left its command's group and session ends with it: at its end and when it is killed,
+    /// also where its environment does not say whose it is.
+    #[test]
+    fn bug_21_71_what_left_its_session_ends_with_its_command() {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+        let (poller, mut processes) = processes();
+        let of = Attempt::default();
+        let is_alive = |pid: u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            !stat.is_empty() && !stat.contains(") Z ")
+        };
+        for (run, is_killed, env) in [(1, false, ""), (2, true, ""), (3, false, "env -i")] {
+            let path = std::env::temp_dir().join(format!("escaped-{}-{run}", std::process::id()));
+            let file = path.display();
+            let escapes = format!(
+                "{env} setsid sh -c 'sh -c \"echo \\$\\$; exec sleep 60\" > {file} & exec sleep 60' > /dev/null &
+                 until [ -s {file} ]; do sleep 0.01; done; {}",
+                if is_killed { "sleep 60" } else { ":" }
+            );
+            processes.start(run, of, &body(&["sh", "-c", &escapes]), b"").unwrap();
+            let since = Instant::now();
+            let pid = loop {
+                let _ = next(&poller, &mut processes, 10);
+                let text = std::fs::read_to_string(&path).unwrap_or_default();
+                if let Ok(pid) = text.trim().parse::<u32>() {
+                    break pid;
+                }
+                assert!(since.elapsed() < Duration::from_secs(20));
+            };
+            if is_killed {
+                assert!(is_alive(pid));
+                processes.kill(now(), run, false);
+            }
+            while processes.len() > 0 || is_alive(pid) {
+                let _ = next(&poller, &mut processes, 10);
+                processes.descendants.borrow_mut().sweep(now());
+                assert!(since.elapsed() < Duration::from_secs(20), "{pid} of run {run} is left");
+            }
+            let _ = std::fs::remove_file(&path);
+        }
     }
 
     /// The processes of a group that have not ended.
@@ -499,7 +687,7 @@ mod tests {
         none_is_left(group);
         processes.start(2, of, &body(&["sh", "-c", "sleep 60 & sleep 60"]), b"").unwrap();
         let group = processes.all.values().next().unwrap().child.id();
-        processes.kill(2);
+        processes.kill(now(), 2, true);
         let began = Instant::now();
         while processes.len() > 0 {
             assert!(next(&poller, &mut processes, 10).is_none(), "nobody wants to know");

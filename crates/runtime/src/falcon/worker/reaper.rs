@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use super::descendants;
 use crate::error::{Context, Error};
 
 /// The other process, as the worker has it.
@@ -17,13 +18,23 @@ pub(super) struct Reaper {
     child: Child,
     /// What it was told.
     groups: BTreeSet<u32>,
+    mark: String,
 }
 
 impl Reaper {
     /// Starts it: `program` runs [`reap`] on its standard input.
-    pub(super) fn start(program: Vec<String>) -> Result<Reaper, Error> {
+    /// What has that mark in its environment was started by commands of this worker.
+    pub(super) fn start(program: Vec<String>, mark: &str) -> Result<Reaper, Error> {
         let child = spawn(&program)?;
-        Ok(Reaper { program, child, groups: BTreeSet::new() })
+        let mark = format!("={mark}\n");
+        let mut reaper = Reaper { program, child, groups: BTreeSet::new(), mark: mark.clone() };
+        reaper.tell(&mark)?;
+        Ok(reaper)
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// A command began: its process group is to be killed if the worker is gone.
@@ -46,7 +57,8 @@ impl Reaper {
         }
         let _ = self.child.wait();
         self.child = spawn(&self.program)?;
-        let all: String = self.groups.iter().map(|group| format!("+{group}\n")).collect();
+        let groups = self.groups.iter().map(|group| format!("+{group}\n"));
+        let all: String = std::iter::once(self.mark.clone()).chain(groups).collect();
         let input = self.child.stdin.as_mut();
         input.map_or(Ok(()), |input| input.write_all(all.as_bytes())).cannot("tell the reaper")
     }
@@ -81,12 +93,17 @@ pub(super) fn kill(group: u32) {
     }
 }
 
-/// What the other process does: lines `+<group>` and `-<group>` until the end, and then whoever is
-/// left is killed.
+/// What the other process does: lines `+<group>`, `-<group>` and `=<mark>` until the end, and then
+/// whoever is left is killed, of these groups and of those with the mark in their environment.
 pub fn reap(input: impl BufRead) {
     let mut groups = BTreeSet::new();
+    let mut mark = String::new();
     for line in input.lines() {
         let Ok(line) = line else { break };
+        if let Some(own) = line.strip_prefix('=') {
+            mark = own.to_string();
+            continue;
+        }
         match line.split_at_checked(1).map(|(sign, group)| (sign, group.parse::<u32>())) {
             Some(("+", Ok(group))) => {
                 groups.insert(group);
@@ -99,6 +116,9 @@ pub fn reap(input: impl BufRead) {
     }
     for group in groups {
         kill(group);
+    }
+    if !mark.is_empty() {
+        descendants::kill_marked(&mark);
     }
 }
 

@@ -99,6 +99,7 @@ impl Plan {
             .map(|_| (rng.below(2 * SEC), rng.below(owners as u64) as usize, job(rng)));
         let mut jobs: Vec<(u64, usize, Job)> = jobs.collect();
         fetched(seed, &mut jobs);
+        paced(seed, &mut jobs);
         let classes = classes(seed, queue, workers.len(), &mut jobs);
         // So that a healthy rack is done within seconds: a run takes a fifteenth of the longest on
         // average, and a task that is never run twice has its executor wait for two syncs, which
@@ -217,6 +218,16 @@ fn fetched(seed: u64, jobs: &mut [(u64, usize, Job)]) {
                 job.long.insert(tid, some(&mut rng));
             }
         }
+    }
+}
+
+/// How soon tasks are submitted: a quarter of the jobs has a pause before retries, a quarter few
+/// tasks under way at a time.
+fn paced(seed: u64, jobs: &mut [(u64, usize, Job)]) {
+    let mut rng = Rng::new(seed ^ 0x0ace_d111);
+    for (_, _, job) in jobs {
+        job.retry_ns = if rng.chance(1, 4) { rng.below(50 * MS) } else { 0 };
+        job.running_max = if rng.chance(1, 4) { rng.between(4, 20) as u32 } else { 0 };
     }
 }
 

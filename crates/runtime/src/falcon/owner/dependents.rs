@@ -1,0 +1,315 @@
+//! Jobs that are to run after other jobs. The owner has them, held, and whoever submitted them may
+//! go. A journal says after which jobs one is to run; whether it may begin follows from how those
+//! ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use concord_core::Now;
+use concord_scheduler::{JobRecord, Outcome, TaskOutcome};
+
+use super::OwnerRole;
+use crate::falcon::jobs::{self, After, When};
+use crate::http::api::Answer;
+use crate::udp::Outbox;
+
+/// Most jobs that one is to run after.
+const AFTER_MAX: usize = 64;
+
+/// Jobs that wait for others.
+#[derive(Debug, Default)]
+pub(super) struct Dependents {
+    /// By the job that waits.
+    waiting: BTreeMap<u32, Vec<After>>,
+    /// By the job that is waited for, those that wait.
+    on: BTreeMap<u32, Vec<u32>>,
+    /// Those to be looked at.
+    changed: BTreeSet<u32>,
+    /// Tasks that are over of jobs whose tasks others' tasks wait for: the job that waits, the
+    /// task's place, and whether it is done.
+    over: Vec<(u32, u32, bool)>,
+}
+
+/// Whether a job may begin.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Begins,
+    Waits,
+    /// It never will, for that reason.
+    Never(String),
+}
+
+impl Dependents {
+    /// A job was taken, or found in a journal.
+    pub(super) fn add(&mut self, jid: u32, after: Vec<After>) {
+        if after.is_empty() {
+            return;
+        }
+        for After { job, .. } in &after {
+            self.on.entry(*job).or_default().push(jid);
+        }
+        self.waiting.insert(jid, after);
+        self.changed.insert(jid);
+    }
+
+    /// A task is over.
+    pub(super) fn note(&mut self, told: &TaskOutcome) {
+        // Its own job may be over by that, and waits for nothing any more.
+        let Some(dependents) = self.on.get(&told.jid) else { return };
+        let is_done = matches!(told.outcome, Outcome::Done(_));
+        for jid in dependents {
+            let is_each = |after: &After| after.job == told.jid && after.when == When::Each;
+            if self.waiting.get(jid).is_some_and(|after| after.iter().any(is_each)) {
+                self.over.push((*jid, told.tid, is_done));
+            } else {
+                self.changed.insert(*jid);
+            }
+        }
+    }
+
+    fn forget(&mut self, jid: u32) {
+        for After { job, .. } in self.waiting.remove(&jid).unwrap_or_default() {
+            if let Some(dependents) = self.on.get_mut(&job) {
+                dependents.retain(|own| *own != jid);
+                if dependents.is_empty() {
+                    self.on.remove(&job);
+                }
+            }
+        }
+    }
+}
+
+/// What one job says of another one that is to run after it. A job that is not known any more ended
+/// as it had to: those that were not to run after it were cancelled when it did.
+fn verdict(after: After, job: Option<&JobRecord>) -> Verdict {
+    let Some(job) = job else { return Verdict::Begins };
+    let (is_over, not_done) = (job.over_at.is_some(), job.counts.over() - job.counts.done);
+    let jid = after.job;
+    match after.when {
+        When::Ok | When::Each if not_done > 0 => Verdict::Never(format!(
+            "job {jid}, after which it was to run, has tasks that are not done"
+        )),
+        When::NotOk if is_over && not_done == 0 => Verdict::Never(format!(
+            "all tasks of job {jid} are done: it was to run if some were not"
+        )),
+        When::Ok | When::Any | When::NotOk | When::Each if is_over => Verdict::Begins,
+        When::Ok | When::Any | When::NotOk | When::Each => Verdict::Waits,
+    }
+}
+
+impl OwnerRole {
+    /// Refuses a job that is to run after one that is not known.
+    pub(super) fn check_after(&self, read: &jobs::Read) -> Result<(), Answer> {
+        let refused = |why: String| Err(Answer::refused(400, &why));
+        if read.after.len() > AFTER_MAX {
+            return refused(format!("a job runs after at most {AFTER_MAX} others"));
+        }
+        for After { job, when } in &read.after {
+            let Some(record) = self.book.job(*job) else {
+                let why = format!("there is no job {job}, after which this one is to run");
+                return Err(Answer::refused(404, &why));
+            };
+            if *when != When::Each {
+                continue;
+            }
+            let (own, others) = (read.job.tasks.len(), record.tasks);
+            if own != others as usize {
+                return refused(format!(
+                    "after each task of job {job}: it has {others} tasks, and this one {own}"
+                ));
+            }
+            if read.after.len() > 1 {
+                return refused(
+                    "a job that runs after each task of another one runs after no \
+                                third one"
+                        .to_string(),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets jobs begin, or cancels them, that waited for what has ended since.
+    pub(super) fn follow(&mut self, now: Now, out: &mut Outbox) {
+        for (jid, tid, is_done) in std::mem::take(&mut self.dependents.over) {
+            self.follow_task(now, (jid, tid), is_done, out);
+        }
+        while let Some(jid) = self.dependents.changed.pop_first() {
+            let Some(after) = self.dependents.waiting.get(&jid).cloned() else { continue };
+            if let [After { job, when: When::Each }] = after[..] {
+                self.follow_each(now, jid, job, out);
+                continue;
+            }
+            let verdicts: Vec<Verdict> =
+                after.iter().map(|after| verdict(*after, self.book.job(after.job))).collect();
+            let never = verdicts.iter().find_map(|verdict| match verdict {
+                Verdict::Never(why) => Some(why.clone()),
+                Verdict::Begins | Verdict::Waits => None,
+            });
+            if let Some(why) = never {
+                self.dependents.forget(jid);
+                self.book.cancelled(jid, &why);
+                let (owner, mut sink) = self.owner.input(out);
+                owner.cancel(now, jid, &mut sink);
+                self.note();
+            } else if verdicts.iter().all(|verdict| *verdict == Verdict::Begins) {
+                self.dependents.forget(jid);
+                let (owner, mut sink) = self.owner.input(out);
+                owner.release(now, jid, &mut sink);
+            }
+        }
+    }
+
+    /// A job whose tasks run after those of another one was taken: some of these may be over.
+    fn follow_each(&mut self, now: Now, jid: u32, on: u32, out: &mut Outbox) {
+        let Some(job) = self.book.job(on) else {
+            self.dependents.forget(jid);
+            let (owner, mut sink) = self.owner.input(out);
+            return owner.release(now, jid, &mut sink);
+        };
+        let told = |told: &TaskOutcome| (told.tid, matches!(told.outcome, Outcome::Done(_)));
+        let over: Vec<(u32, bool)> = job.outcomes().iter().map(told).collect();
+        for (tid, is_done) in over {
+            self.follow_task(now, (jid, tid), is_done, out);
+        }
+    }
+
+    fn follow_task(&mut self, now: Now, (jid, tid): (u32, u32), is_done: bool, out: &mut Outbox) {
+        let (owner, mut sink) = self.owner.input(out);
+        if is_done {
+            return owner.release_task(now, jid, tid, &mut sink);
+        }
+        owner.cancel_task(now, jid, tid, false, &mut sink);
+        let why = "the task after which it was to run is not done";
+        self.book.cancelled(jid, why);
+        self.note();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::falcon::owner::tests::{role, sync};
+    use crate::http::api::Ask;
+    use serde_json::{Value, json};
+
+    /// A request's status and answer.
+    fn ask(
+        role: &mut OwnerRole,
+        out: &mut Outbox,
+        method: &'static str,
+        path: &'static str,
+        body: &Value,
+    ) -> (u16, Value) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let (mut ask, mut answered) = Ask::of(method, path, body.leak());
+        ask.query = query.to_string();
+        role.serve(crate::clock::now(), ask, out);
+        sync(role, out);
+        sync(role, out);
+        let answer = answered.try_recv().unwrap();
+        (answer.status, serde_json::from_str(&answer.body).unwrap_or_default())
+    }
+
+    fn stands(role: &OwnerRole, jid: u32, tid: u32) -> &'static str {
+        role.owner.owner().explain(jid, tid).map_or("is over", |(stands, _, _)| stands)
+    }
+
+    const WAITS: &str = "waits for another job, or until fewer tasks of its own run";
+
+    /// Jobs that wait for others are the owner's: they begin, or are cancelled with a reason, when
+    /// those end, and so do those that wait for them.
+    #[test]
+    fn jobs_begin_when_those_before_them_have_ended() {
+        let (mut role, mut out) = role();
+        let (role, out) = (&mut role, &mut out);
+        let no_op = |after: Value| json!({ "function": "no-op", "after": after });
+        let post = |role: &mut OwnerRole, out: &mut Outbox, job: Value| {
+            ask(role, out, "POST", "/jobs", &job)
+        };
+        assert_eq!(post(role, out, json!({ "function": "no-op", "array": [3, 4] })).0, 201);
+        assert_eq!(post(role, out, no_op(json!([{ "job": 1 }]))).0, 201);
+        assert_eq!(post(role, out, no_op(json!([{ "job": 2, "when": "ok" }]))).0, 201);
+        assert_eq!(post(role, out, no_op(json!([{ "job": 1, "when": "not-ok" }]))).0, 201);
+        let each = json!([{ "job": 1, "when": "each" }]);
+        let elements = json!({ "function": "no-op", "array": [0, 1], "after": each });
+        assert_eq!(post(role, out, elements).0, 201);
+        assert_eq!(post(role, out, no_op(json!([{ "job": 9 }]))).0, 404);
+        let (status, why) = post(role, out, no_op(each));
+        assert_eq!(
+            (status, &why["error"]),
+            (400, &json!("after each task of job 1: it has 2 tasks, and this one 1"))
+        );
+        for jid in 2..=5 {
+            assert_eq!(stands(role, jid, 0), WAITS);
+        }
+        // One task of the first is cancelled: what was to run after all of them never will.
+        let (_, told) = ask(role, out, "DELETE", "/jobs/1/tasks/3", &Value::Null);
+        assert_eq!(told, json!({ "job": 1, "task": 3, "cancelled": 1 }));
+        assert_eq!(["is over"; 2], [stands(role, 2, 0), stands(role, 3, 0)]);
+        let job = role.book.job(3).unwrap();
+        assert_eq!(
+            job.cancelled_why,
+            "job 2, after which it was to run, has tasks that are not done"
+        );
+        assert_eq!([stands(role, 5, 0), stands(role, 5, 1)], ["is over", WAITS]);
+        assert_eq!(stands(role, 4, 0), WAITS, "the first is not over");
+        ask(role, out, "DELETE", "/jobs/1", &Value::Null);
+        assert_ne!(stands(role, 4, 0), WAITS);
+    }
+
+    /// What was not done is tried again as a job of its own, whose tasks have their numbers.
+    #[test]
+    fn tasks_that_are_not_done_are_tried_again_by_their_numbers() {
+        let (mut role, mut out) = role();
+        let (role, out) = (&mut role, &mut out);
+        let job = json!({ "command": ["echo", "{}"], "numbers": [2, 5, 9], "retries": 1 });
+        assert_eq!(ask(role, out, "POST", "/jobs", &job).1, json!({ "job": 1, "tasks": 3 }));
+        assert_eq!(ask(role, out, "POST", "/jobs/1/retry", &Value::Null).0, 409);
+        let (_, told) = ask(role, out, "DELETE", "/jobs/1/tasks/5", &Value::Null);
+        assert_eq!(told["cancelled"], 1);
+        assert_eq!(ask(role, out, "DELETE", "/jobs/1/tasks/3", &Value::Null).0, 404);
+        ask(role, out, "DELETE", "/jobs/1", &Value::Null);
+        let (status, why) = ask(role, out, "POST", "/jobs/1/retry", &Value::Null);
+        assert_eq!((status, &why["error"]), (409, &json!("no task of job 1 is to be tried again")));
+        let told = ask(role, out, "POST", "/jobs/1/retry?cancelled=1", &Value::Null);
+        assert_eq!(told, (201, json!({ "job": 2, "tasks": 3 })));
+        assert_eq!(role.book.job(2).unwrap().number(1), 5);
+        let body = role.specs.body_of(2).unwrap();
+        assert_eq!(
+            (body.number(1), &body.argv[..]),
+            (5, &["echo".to_string(), "{}".to_string()][..])
+        );
+    }
+
+    /// What each condition says while the other job runs, when it is done, and when it is not.
+    #[test]
+    fn each_condition_in_each_state() {
+        let told = |outcome| TaskOutcome {
+            jid: 1,
+            tid: 0,
+            attempts: 1,
+            outcome,
+            output_bytes: 0,
+            trace: Default::default(),
+        };
+        let of = |outcome: Option<Outcome>| {
+            let mut book = concord_scheduler::Book::new();
+            book.open(JobRecord::new(1, String::new(), 1, Now::default()));
+            outcome.into_iter().for_each(|outcome| book.note(told(outcome)));
+            let verdicts = [When::Ok, When::Any, When::NotOk].map(|when| {
+                match verdict(After { job: 1, when }, book.job(1)) {
+                    Verdict::Begins => 'b',
+                    Verdict::Waits => 'w',
+                    Verdict::Never(_) => 'n',
+                }
+            });
+            verdicts.iter().collect::<String>()
+        };
+        assert_eq!(of(None), "www");
+        assert_eq!(of(Some(Outcome::Done(vec![]))), "bbn");
+        assert_eq!(of(Some(Outcome::Cancelled)), "nbb");
+        assert_eq!(of(Some(Outcome::Lost)), "nbb");
+    }
+}

@@ -1,0 +1,225 @@
+//! Descendants of commands: none outlives its command, also where it left its process group and its
+//! session.
+//!
+//! The worker is a subreaper: a process whose parent ended becomes the worker's own child. Each
+//! command finds a mark in its environment, and what it starts inherits it. So a child of the
+//! worker that is no command is of the run that its mark names, and is killed if that is over. One
+//! that has no mark any more is killed once no run goes on that may have started it.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+
+use concord_core::{Instant, MS, SEC};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+
+use super::reaper::{Reaper, kill};
+use crate::error::{Context, Error};
+use crate::roles::unique;
+
+/// The variable with the mark.
+const MARK: &str = "CONCORD_RUN";
+/// How soon it is looked again while something is left, in ns.
+const AGAIN_NS: u64 = 5 * MS;
+/// How often it is looked while commands run, in ns: what ended by itself is waited for.
+const LOOK_NS: u64 = SEC;
+/// How often the reaper looks for what is left, and the pause in between.
+const REAPER_LOOKS_MAX: usize = 100;
+const REAPER_PAUSE: Duration = Duration::from_millis(10);
+
+/// Sees to it that nothing is left of commands; commands and handlers share it.
+pub(super) type SharedDescendants = Rc<RefCell<Descendants>>;
+
+#[derive(Debug)]
+pub(super) struct Descendants {
+    /// Does the same when the worker is gone. `None` in tests.
+    reaper: Option<Reaper>,
+    /// What the marks of this worker begin with.
+    mark: String,
+    /// The number of the next command.
+    next: u64,
+    /// Commands that have not ended, by process; and their numbers.
+    commands: BTreeMap<u32, u64>,
+    going: BTreeSet<u64>,
+    /// Processes without a mark: the number of the next command when they were seen first.
+    strays: BTreeMap<u32, u64>,
+    sweep_at: Instant,
+}
+
+/// Whose a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// Of the command of that number.
+    Own(u64),
+    /// Another worker's.
+    Foreign,
+    /// It does not say.
+    Unsaid,
+}
+
+impl Descendants {
+    /// Makes this process a subreaper, and starts a reaper if there is a program for one.
+    pub(super) fn shared(program: Option<Vec<String>>) -> Result<SharedDescendants, Error> {
+        let mark = format!("{:016x}", unique()?);
+        let start = |program| -> Result<Reaper, Error> {
+            rustix::process::set_child_subreaper(Some(getpid())).cannot("become a subreaper")?;
+            Reaper::start(program, &mark)
+        };
+        Ok(Rc::new(RefCell::new(Descendants {
+            reaper: program.map(start).transpose()?,
+            mark,
+            next: 1,
+            commands: BTreeMap::new(),
+            going: BTreeSet::new(),
+            strays: BTreeMap::new(),
+            sweep_at: Instant::NEVER,
+        })))
+    }
+
+    /// Marks a command that is about to be started; its number.
+    pub(super) fn mark(&mut self, command: &mut Command) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        command.env(MARK, format!("{}.{number}", self.mark));
+        number
+    }
+
+    /// It was started.
+    pub(super) fn began(&mut self, pid: u32, number: u64) -> Result<(), Error> {
+        self.commands.insert(pid, number);
+        self.going.insert(number);
+        self.sweep_at = self.sweep_at.min(crate::clock::now().instant.after(LOOK_NS));
+        self.reaper.as_mut().map_or(Ok(()), |reaper| reaper.began(pid))
+    }
+
+    /// It ended, and is about to be waited for.
+    pub(super) fn ended(&mut self, pid: u32) -> Result<(), Error> {
+        if let Some(number) = self.commands.remove(&pid) {
+            self.going.remove(&number);
+            self.sweep_at = Instant(0);
+        }
+        self.reaper.as_mut().map_or(Ok(()), |reaper| reaper.ended(pid))
+    }
+
+    /// When it is to be looked next.
+    pub(super) fn wakes_at(&self) -> Instant {
+        self.sweep_at
+    }
+
+    /// Kills what is left of commands that are over.
+    pub(super) fn sweep(&mut self, now: Instant) {
+        if now < self.sweep_at {
+            return;
+        }
+        let reaper = self.reaper.as_ref().map(Reaper::pid);
+        let is_other = |pid: &u32| !self.commands.contains_key(pid) && reaper != Some(*pid);
+        let others: Vec<u32> = children().into_iter().filter(is_other).collect();
+        self.strays.retain(|pid, _| others.contains(pid));
+        let mut is_left = false;
+        for pid in others {
+            let is_over = match whose(pid, &self.mark) {
+                Whose::Own(number) => !self.going.contains(&number),
+                Whose::Foreign => continue,
+                Whose::Unsaid => {
+                    let next = *self.strays.entry(pid).or_insert(self.next);
+                    self.going.first().is_none_or(|oldest| *oldest >= next)
+                }
+            };
+            if is_over {
+                end(pid);
+            }
+            let own = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            let is_gone =
+                own.is_none_or(|own| !matches!(waitpid(Some(own), WaitOptions::NOHANG), Ok(None)));
+            is_left |= is_over && !is_gone;
+            // What it started is the worker's child from now on.
+            is_left |= is_over && is_gone;
+        }
+        self.sweep_at = match (is_left, self.commands.is_empty()) {
+            (true, _) => now.after(AGAIN_NS),
+            (false, false) => now.after(LOOK_NS),
+            (false, true) => Instant::NEVER,
+        };
+    }
+}
+
+/// The processes whose parent this one is.
+fn children() -> Vec<u32> {
+    let own = std::process::id();
+    // Whoever lost its parent is a child of the first thread.
+    if let Ok(text) = std::fs::read_to_string(format!("/proc/self/task/{own}/children")) {
+        return text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+    }
+    let is_child = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.split(' '));
+        fields.and_then(|mut fields| fields.nth(1)?.parse().ok()) == Some(own)
+    };
+    all().into_iter().filter(is_child).collect()
+}
+
+/// All processes.
+fn all() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// What a process's environment says: it had that when it began.
+fn whose(pid: u32, mark: &str) -> Whose {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let mut own = environment.split(|byte| *byte == 0).filter_map(|variable| {
+        let value = variable.strip_prefix(MARK.as_bytes())?.strip_prefix(b"=")?;
+        std::str::from_utf8(value).ok()
+    });
+    let Some(value) = own.next() else { return Whose::Unsaid };
+    let number = value.strip_prefix(mark).and_then(|rest| rest.strip_prefix('.')?.parse().ok());
+    number.map_or(Whose::Foreign, Whose::Own)
+}
+
+/// Kills a process, and the group that it leads if it does.
+fn end(pid: u32) {
+    kill(pid);
+    if let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 1).and_then(Pid::from_raw) {
+        // It may be gone.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// The worker is gone: kills all that its commands started, until nothing is found twice in a row.
+pub(super) fn kill_marked(mark: &str) {
+    let own = std::process::id();
+    let mut quiet = 0;
+    for _ in 0..REAPER_LOOKS_MAX {
+        let is_marked = |pid: &u32| *pid != own && matches!(whose(*pid, mark), Whose::Own(_));
+        let left: Vec<u32> = all().into_iter().filter(is_marked).collect();
+        left.iter().for_each(|pid| end(*pid));
+        quiet = if left.is_empty() { quiet + 1 } else { 0 };
+        if quiet == 2 {
+            return;
+        }
+        std::thread::sleep(REAPER_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+
+    /// After its worker a command's descendants are found by their mark.
+    #[test]
+    fn bug_21_71_the_reaper_kills_what_left_its_group() {
+        let start = |mark: &str| {
+            let mut command = Command::new("sleep");
+            command.arg("60").env(MARK, mark).process_group(0).spawn().unwrap()
+        };
+        let (mut own, mut other) = (start("abc.1"), start("abcd.1"));
+        super::super::reaper::reap(&b"=abc\n"[..]);
+        assert_eq!(own.wait().unwrap().signal(), Some(9));
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+}

@@ -1,0 +1,198 @@
+//! Suspects: tasks whose worker went silent while it ran them. One of them may have ended it, as a
+//! command that kills its parent or takes all memory does, and would end one worker after the
+//! other.
+//!
+//! A suspect that was alone among suspects when a second worker went silent is given up. Few
+//! suspects of a line are under way at a time, so that one of them is soon alone: one at first,
+//! twice as many after each that ended or ran for a while, and one again after another worker went
+//! silent. Those that were not alone by then run alone the next time. So where a worker of many
+//! executors dies the others of its tasks are not given up with the one that ended it.
+
+use alloc::collections::{BTreeSet, VecDeque};
+
+use concord_core::{Duration, Instant, SEC};
+use concord_wire::tasks::Run;
+
+use super::lines::{Line, Place};
+use super::{At, Name, Owner};
+
+/// How long a suspect runs until others need not wait for it, in ns.
+const TRIAL_NS: Duration = SEC;
+/// Most suspects of a line that are under way.
+const WINDOW_MAX: usize = 1 << 12;
+/// Workers that went silent with suspects, and are remembered.
+const SILENT_MAX: usize = 64;
+
+/// What is known of a task in this regard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Suspicion {
+    /// The worker that went silent with it: the session of its process.
+    of: Option<u64>,
+    /// It is one of the few of its line that are under way.
+    trial: Option<Place>,
+    /// A second worker went silent with it and with others: it is to run alone.
+    is_doubtful: bool,
+    /// It ran for so long that the others need not wait for it.
+    is_free: bool,
+}
+
+impl Suspicion {
+    /// Whether it is a suspect, and others are before it.
+    pub(super) fn waits(self) -> bool {
+        self.of.is_some() && self.trial.is_none()
+    }
+}
+
+/// The suspects of a line.
+#[derive(Clone, Debug)]
+pub(super) struct Suspects {
+    waiting: VecDeque<Name>,
+    on_trial: BTreeSet<Name>,
+    /// The one of these that runs alone.
+    alone: Option<Name>,
+    window: usize,
+}
+
+impl Suspects {
+    fn remove(&mut self, name: Name) {
+        self.on_trial.remove(&name);
+        self.alone.take_if(|own| *own == name);
+    }
+}
+
+impl Default for Suspects {
+    fn default() -> Suspects {
+        Suspects { waiting: VecDeque::new(), on_trial: BTreeSet::new(), alone: None, window: 1 }
+    }
+}
+
+impl Owner {
+    /// It is called. Where a timer waited for long, it was stopped or busy itself, and leases that
+    /// are over say nothing of workers.
+    pub(super) fn note_call(&mut self, now: Instant) {
+        let late_ns = self.config.lease_ns / 4;
+        if self.timers.first().is_some_and(|(at, _)| at.after(late_ns) < now) {
+            self.late_until = now.after(late_ns);
+        }
+    }
+
+    /// A worker went silent with a task: whether that is given up.
+    pub(super) fn is_given_up(&mut self, now: Instant, name: Name, run: Run) -> bool {
+        if now < self.late_until {
+            return false;
+        }
+        let Some((item, _)) = self.item(name) else { return false };
+        let (was, place) = (item.suspicion, item.place);
+        item.suspicion.of = Some(run.session);
+        let is_second = was.of.is_some_and(|session| session != run.session);
+        let is_alone = is_second && self.suspects_beside(now, name, run) == 0;
+        if let Some(line) = self.lines.get_mut(&place) {
+            line.suspects.window = 1;
+        }
+        self.stand_down(name, false);
+        if let Some((item, _)) = self.item(name) {
+            item.suspicion.is_doubtful |= is_second && !is_alone;
+        }
+        is_alone
+    }
+
+    /// How many suspects a worker ran that went silent, beside the first one of which that was
+    /// noted.
+    fn suspects_beside(&mut self, now: Instant, name: Name, run: Run) -> usize {
+        let known = self.silent.get(&run.session).copied();
+        if let Some((_, count)) = known.filter(|(at, _)| at.after(self.config.lease_ns) > now) {
+            return count;
+        }
+        let is_other = |((jid, tid), held): &(Name, Run)| {
+            let item = self.jobs.get(jid).and_then(|job| job.items.get(*tid as usize));
+            let is_suspect = item.is_some_and(|item| item.suspicion.of.is_some());
+            (*jid, *tid) != name && held.session == run.session && is_suspect
+        };
+        let count = self.held().filter(is_other).count();
+        if self.silent.len() >= SILENT_MAX {
+            let oldest = self.silent.iter().min_by_key(|(_, (at, _))| *at).map(|(own, _)| *own);
+            oldest.map(|session| self.silent.remove(&session));
+        }
+        self.silent.insert(run.session, (now, count));
+        count
+    }
+
+    /// Whether a task that is ready may be submitted: of suspects, few at a time.
+    pub(super) fn may_go(&mut self, name: Name) -> bool {
+        let Some((item, _)) = self.item(name) else { return false };
+        let (suspicion, place) = (item.suspicion, item.place);
+        if suspicion.of.is_none() || suspicion.trial == Some(place) {
+            return true;
+        }
+        self.stand_down(name, false);
+        let line = self.lines.entry(place).or_insert_with(Line::new);
+        line.suspects.waiting.push_back(name);
+        self.try_next(place);
+        // It is in its line if it is its turn.
+        false
+    }
+
+    /// Lets the next suspects of a line go, as many as may.
+    fn try_next(&mut self, place: Place) {
+        while let Some(line) = self.lines.get_mut(&place)
+            && line.suspects.on_trial.len() < line.suspects.window
+            && line.suspects.alone.is_none()
+            && let Some(name) = line.suspects.waiting.pop_front()
+        {
+            let is_first = line.suspects.on_trial.is_empty();
+            let Some((item, _)) = self.item(name) else { continue };
+            if item.at != At::Ready || item.place != place || !item.suspicion.waits() {
+                continue;
+            }
+            let is_doubtful = item.suspicion.is_doubtful;
+            if is_doubtful && !is_first {
+                if let Some(line) = self.lines.get_mut(&place) {
+                    line.suspects.waiting.push_front(name);
+                }
+                return;
+            }
+            item.suspicion = Suspicion { trial: Some(place), is_free: false, ..item.suspicion };
+            if let Some(line) = self.lines.get_mut(&place) {
+                line.suspects.alone = is_doubtful.then_some(name);
+                line.suspects.on_trial.insert(name);
+                line.ready.push_front(name);
+            }
+        }
+    }
+
+    /// The others of its line need not wait for it any more. `is_well`: its worker lives.
+    fn stand_down(&mut self, name: Name, is_well: bool) {
+        let Some((item, _)) = self.item(name) else { return };
+        let Some(place) = item.suspicion.trial.take() else { return };
+        if let Some(line) = self.lines.get_mut(&place) {
+            line.suspects.remove(name);
+            if is_well {
+                line.suspects.window = (line.suspects.window * 2).min(WINDOW_MAX);
+            }
+        }
+        self.try_next(place);
+    }
+
+    /// A run was heard of. After a while the others need not wait for it.
+    pub(super) fn is_on_trial_still(&mut self, now: Instant, name: Name) {
+        let Some((item, _)) = self.item(name) else { return };
+        let Suspicion { trial: Some(place), is_free: false, .. } = item.suspicion else { return };
+        if now < item.trace.started_at.after(TRIAL_NS) {
+            return;
+        }
+        item.suspicion.is_free = true;
+        if let Some(line) = self.lines.get_mut(&place) {
+            line.suspects.remove(name);
+            line.suspects.window = (line.suspects.window * 2).min(WINDOW_MAX);
+        }
+        self.try_next(place);
+    }
+
+    /// A task ended, or failed and is to be tried again: its worker lives.
+    pub(super) fn clear(&mut self, name: Name) {
+        self.stand_down(name, true);
+        if let Some((item, _)) = self.item(name) {
+            item.suspicion = Suspicion::default();
+        }
+    }
+}

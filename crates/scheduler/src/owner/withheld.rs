@@ -1,0 +1,93 @@
+//! Tasks that are not submitted yet: those of a job that waits for another one, and those above the
+//! number of a job's tasks that may be under way; single tasks that are cancelled; and how long a
+//! task that failed waits.
+
+use concord_core::{Duration, Now, SEC, Sink};
+use concord_wire::tasks::{Attempt, TaskMessage};
+
+use super::{At, Name, Owner};
+use crate::outcome::Outcome;
+
+/// A task that failed waits twice as long after each further time, so often at most.
+const RETRY_DOUBLINGS_MAX: u16 = 10;
+/// And no longer than that, if its job does not say a longer time, in ns.
+const RETRY_NS_MAX: Duration = 300 * SEC;
+
+impl Owner {
+    /// Lets tasks of a job in, as many as may be under way.
+    pub(super) fn let_in(&mut self, jid: u32) {
+        while let Some(job) = self.jobs.get_mut(&jid)
+            && (job.running_max == 0 || job.let_in < job.running_max as usize)
+            && let Some(tid) = job.withheld.pop_front()
+        {
+            let is_withheld =
+                job.items.get(tid as usize).is_some_and(|item| item.at == At::Withheld);
+            if is_withheld {
+                job.let_in += 1;
+                self.make_ready((jid, tid), false);
+            }
+        }
+    }
+
+    /// A task that was there is under way now.
+    pub(super) fn note_let_in(&mut self, jid: u32, was: At) {
+        if let Some(job) = self.jobs.get_mut(&jid) {
+            job.let_in += usize::from(was == At::Withheld);
+        }
+    }
+
+    /// All tasks of a job may be submitted.
+    pub fn release(&mut self, now: Now, jid: u32, sink: &mut impl Sink) {
+        let Some(job) = self.jobs.get_mut(&jid) else { return };
+        let withheld = (0..).zip(&job.items).filter(|(_, item)| item.at == At::Withheld);
+        job.withheld = withheld.map(|(tid, _)| tid).collect();
+        self.let_in(jid);
+        self.pump(now.instant, sink);
+    }
+
+    /// One task of a job may be submitted.
+    pub fn release_task(&mut self, now: Now, jid: u32, tid: u32, sink: &mut impl Sink) {
+        let Some(job) = self.jobs.get_mut(&jid) else { return };
+        job.withheld.push_back(tid);
+        self.let_in(jid);
+        self.pump(now.instant, sink);
+    }
+
+    /// Ends one task that is not over; with `is_waiting`, only if nobody is known to run it.
+    /// `false`: it goes on, or is over.
+    pub fn cancel_task(
+        &mut self,
+        now: Now,
+        jid: u32,
+        tid: u32,
+        is_waiting: bool,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let Some((item, _)) = self.item((jid, tid)) else { return false };
+        let (at, attempt) = (item.at, item.attempt);
+        match at {
+            At::Over => return false,
+            At::Held(..) | At::Queued(_, Some(_)) if is_waiting => return false,
+            At::Held(run, _) => {
+                let of = Attempt { uid: self.config.session.0, jid, tid, attempt };
+                self.say(run.worker, &TaskMessage::Cancel { of, run }, sink);
+            }
+            At::Ready | At::Withheld | At::Later(_) | At::Submitted(_) | At::Queued(..) => {}
+        }
+        self.end(now.instant, (jid, tid), Outcome::Cancelled, 0);
+        self.pump(now.instant, sink);
+        true
+    }
+
+    /// How long a task waits that failed for the `times`th time, in ns.
+    pub(super) fn retry_pause(&mut self, name: Name, times: u16) -> Duration {
+        let retry_ns = self.jobs.get(&name.0).map_or(0, |job| job.retry_ns);
+        if retry_ns == 0 {
+            return 0;
+        }
+        let doublings = times.saturating_sub(1).min(RETRY_DOUBLINGS_MAX);
+        let most = retry_ns.saturating_mul(1 << doublings).min(RETRY_NS_MAX.max(retry_ns));
+        // Not all of those that failed together come back together.
+        self.rng.between(most - most / 4, most)
+    }
+}
