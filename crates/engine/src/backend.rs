@@ -243,8 +243,23 @@ pub trait Backend {
     /// called, and nothing is submitted before its answer.
     fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied>;
 
-    /// Copies these keys, those that are there. Called like [`Backend::copy`].
-    fn copy_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied>;
+    /// Copies these keys, those that are there, until there are about as many bytes as the first
+    /// number says; of what is larger the first pieces, as everywhere, whose later ones have about
+    /// as many as the second. The rest goes with that of the cursor `onto`, if that has a ticket.
+    /// Called like [`Backend::copy`], or while a script is executed.
+    fn copy_keys(&mut self, keys: &[Vec<u8>], wanted: (usize, usize), onto: u64) -> Option<Copied>;
+
+    /// The same for values that the backend told of already.
+    fn cut_early(&mut self, copied: Copied, wanted: (usize, usize), onto: u64) -> Copied {
+        let (_, _) = (wanted, onto);
+        copied
+    }
+
+    /// See [`crate::Engine::fork_copy`].
+    fn fork_copy(&mut self, cursor: u64) -> u64;
+
+    /// See [`crate::Engine::release_copy`].
+    fn release_copy(&mut self, cursor: u64);
 
     /// A copy begins: scripts say which keys they touch first from now on ([`Told::Early`]).
     fn begin_early(&mut self) {}

@@ -5,12 +5,13 @@
 //! The keys that a command names are copied in front of it ([`crate::Engine::copy_keys`]). What a
 //! script touches is not known before it runs: each key is copied when a script touches it for the
 //! first time. Either way a key is copied once in the course of a copy; when another copy begins,
-//! all of this begins anew.
+//! all of this begins anew. Of a large key the first piece is in the chunk, and the rest is made as
+//! that of any other ([`crate::Engine::copy`]): as it was in front of the write.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use crate::copy::{ABSENT, Copied, Object, push, start_early};
+use crate::copy::{ABSENT, Copied, Object, PLACE_EARLY, Piece, push, set_next, start_early};
 
 /// What scripts touched, with the keys that had not been copied before, as they were in front of
 /// them.
@@ -28,12 +29,36 @@ pub struct Touched {
 pub(crate) struct Early {
     copied: BTreeSet<Vec<u8>>,
     chunk: Vec<u8>,
+    /// What is left of the objects of that.
+    next: u64,
     looked_at_all: bool,
+    /// About how many bytes a chunk has.
+    piece_bytes: usize,
 }
 
 impl Early {
-    pub(crate) fn begin() -> Early {
-        Early { copied: BTreeSet::new(), chunk: start_early(), looked_at_all: false }
+    pub(crate) fn begin(piece_bytes: usize) -> Early {
+        Early {
+            copied: BTreeSet::new(),
+            chunk: start_early(PLACE_EARLY),
+            next: PLACE_EARLY,
+            looked_at_all: false,
+            piece_bytes,
+        }
+    }
+
+    pub(crate) fn piece_bytes(&self) -> usize {
+        self.piece_bytes
+    }
+
+    /// How many bytes of keys that scripts touch are wanted, and how many in a piece of the rest.
+    pub(crate) fn wanted(&self) -> (usize, usize) {
+        (self.piece_bytes.saturating_sub(self.chunk.len()), self.piece_bytes)
+    }
+
+    /// What is left of the objects that scripts touched since the last call of [`Early::take`].
+    pub(crate) fn next(&self) -> u64 {
+        self.next
     }
 
     /// Whether all of these were copied.
@@ -47,10 +72,17 @@ impl Early {
         keys
     }
 
-    /// A script touches this key for the first time.
-    pub(crate) fn found(&mut self, key: &[u8], value: Option<&[u8]>, deadline_ms: Option<u64>) {
-        self.copied.insert(key.to_vec());
-        push_early(&mut self.chunk, key, value, deadline_ms);
+    /// A script touches these keys for the first time, of which the backend has copied those that
+    /// are there.
+    pub(crate) fn found_all(
+        &mut self,
+        keys: &[Vec<u8>],
+        copied: &Copied,
+        deadline_ms: impl Fn(&[u8]) -> Option<u64>,
+    ) {
+        self.copied.extend(keys.iter().cloned());
+        push_all(&mut self.chunk, keys, copied, deadline_ms);
+        self.next = copied.next;
     }
 
     /// A script looks at all keys.
@@ -60,7 +92,8 @@ impl Early {
 
     /// What scripts touched since the last call.
     pub(crate) fn take(&mut self) -> Touched {
-        let chunk = core::mem::replace(&mut self.chunk, start_early());
+        let mut chunk = core::mem::replace(&mut self.chunk, start_early(PLACE_EARLY));
+        set_next(&mut chunk, core::mem::replace(&mut self.next, PLACE_EARLY));
         Touched { chunk, looked_at_all: core::mem::take(&mut self.looked_at_all) }
     }
 }
@@ -71,21 +104,23 @@ pub(crate) fn chunk_of(
     copied: &Copied,
     deadline_ms: impl Fn(&[u8]) -> Option<u64>,
 ) -> Vec<u8> {
-    let mut chunk = start_early();
-    for (key, value) in copied.objects() {
-        push_early(&mut chunk, key, Some(value), deadline_ms(key));
-    }
-    let there: BTreeSet<&[u8]> = copied.objects().map(|(key, _)| key).collect();
-    for key in keys.iter().filter(|key| !there.contains(key.as_slice())) {
-        push_early(&mut chunk, key, None, None);
-    }
+    let mut chunk = start_early(copied.next);
+    push_all(&mut chunk, keys, copied, deadline_ms);
     chunk
 }
 
-fn push_early(chunk: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>, deadline_ms: Option<u64>) {
-    let (value, deadline_ms) = match value {
-        Some(value) => (value, deadline_ms.unwrap_or(0)),
-        None => (&[][..], ABSENT),
-    };
-    push(chunk, &Object { key, value, deadline_ms });
+fn push_all(
+    chunk: &mut Vec<u8>,
+    keys: &[Vec<u8>],
+    copied: &Copied,
+    deadline_ms: impl Fn(&[u8]) -> Option<u64>,
+) {
+    for (key, value, piece) in copied.pieces() {
+        push(chunk, &Object { key, value, deadline_ms: deadline_ms(key).unwrap_or(0), piece });
+    }
+    let there: BTreeSet<&[u8]> = copied.objects().map(|(key, _)| key).collect();
+    for key in keys.iter().filter(|key| !there.contains(key.as_slice())) {
+        let piece = Piece::default();
+        push(chunk, &Object { key, value: &[], deadline_ms: ABSENT, piece });
+    }
 }

@@ -131,10 +131,11 @@ pub trait Engine {
     /// Nobody copies any more.
     fn end_copy(&mut self);
 
-    /// Copies the objects from place `from` on ([`mod@copy`]), until there are about `bytes_max`
-    /// bytes and the place changes: as they are behind all operations submitted before, and none
-    /// submitted later. The chunk is appended to `chunk` if `Done`; else it is the reply of a
-    /// [`Completion`].
+    /// Copies the objects from the cursor `from` on ([`mod@copy`]), until there are about
+    /// `bytes_max` bytes and the place changes: as they are behind all operations submitted before,
+    /// and none submitted later. Where the cursor has a ticket: the next piece of the objects that
+    /// are under way, as they were. The chunk is appended to `chunk` if `Done`; else it is the
+    /// reply of a [`Completion`].
     fn copy(&mut self, from: u64, bytes_max: usize, chunk: &mut Vec<u8>) -> Progress;
 
     /// Copies those of `keys` that were not copied since the newest copy began ([`mod@early`]), as
@@ -143,6 +144,17 @@ pub trait Engine {
     fn copy_keys(&mut self, keys: &[&[u8]], chunk: &mut Vec<u8>) -> Option<Progress> {
         let (_, _) = (keys, chunk);
         None
+    }
+
+    /// Another one that copies takes what is left of the objects of a chunk, which leads to
+    /// `cursor`: that one's cursor.
+    fn fork_copy(&mut self, cursor: u64) -> u64 {
+        cursor
+    }
+
+    /// Nobody will ask for what is left of the objects of a chunk, which leads to `cursor`.
+    fn release_copy(&mut self, cursor: u64) {
+        let _ = cursor;
     }
 
     /// While somebody copies: what the scripts of the operation touched that was [`Progress::Done`]

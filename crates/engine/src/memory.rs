@@ -16,7 +16,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::backend::{Backend, BackendDone, OUT_OF_MEMORY, Outcome, Step, Submitted};
 use crate::command::Command;
-use crate::copy::{BadChunk, Copied, Object};
+use crate::copy::{self, BadChunk, Copied, Object, place_of_cursor, ticket_of_cursor};
 use crate::databases::DATABASES;
 use crate::events::{Classes, Event};
 use crate::table::{CommandSpec, CommandTable, Flags, UpperName};
@@ -27,6 +27,7 @@ mod bits;
 mod blocking;
 mod dump;
 pub(crate) mod float;
+mod freeze;
 mod geo;
 mod geohash;
 pub(crate) mod glob;
@@ -497,14 +498,24 @@ impl Backend for Memory {
         true
     }
 
-    fn end_copy(&mut self) {}
-
-    fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
-        Some(dump::copy(&self.store, from, bytes_max))
+    fn end_copy(&mut self) {
+        self.store.frozen.clear();
     }
 
-    fn copy_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied> {
-        Some(dump::copy_keys(&self.store, keys))
+    fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
+        Some(dump::copy(&mut self.store, from, bytes_max))
+    }
+
+    fn copy_keys(&mut self, keys: &[Vec<u8>], wanted: (usize, usize), onto: u64) -> Option<Copied> {
+        Some(dump::copy_keys(&mut self.store, keys, wanted, ticket_of_cursor(onto)))
+    }
+
+    fn fork_copy(&mut self, cursor: u64) -> u64 {
+        copy::cursor(place_of_cursor(cursor), self.store.frozen.fork(ticket_of_cursor(cursor)))
+    }
+
+    fn release_copy(&mut self, cursor: u64) {
+        self.store.frozen.release(ticket_of_cursor(cursor));
     }
 
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
@@ -512,7 +523,7 @@ impl Backend for Memory {
         let wanted = self.store.raised.wanted();
         self.store.raised.want(Classes::default());
         for object in objects {
-            if !dump::install(&mut self.store, object.key, object.value) {
+            if !dump::install(&mut self.store, object) {
                 return Err(BadChunk);
             }
         }

@@ -42,13 +42,15 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::backend::{Backend, BackendDone, Effect, OUT_OF_MEMORY, Outcome, Step, Submitted};
-use crate::copy::{BadChunk, Copied, Object};
+use crate::copy::{
+    BadChunk, Copied, Object, PLACE_EARLY, cursor, place_of_cursor, ticket_of_cursor,
+};
 use crate::databases::{ALL, of_key};
 use crate::events::{Classes, Event};
 use crate::resp_scan::{Scanner, elements, number, text};
 use crate::table::CommandTable;
 use crate::{Class, Command, Context, info, resp};
-use copier::Copier;
+use copier::{Copier, Pieces};
 use heard::{Awaited, Listening};
 use requests::{encode, encode_step};
 
@@ -115,9 +117,10 @@ enum Kind {
         delete_first: bool,
         want_exists: bool,
     },
-    /// DUMPs of these keys; the next place, and the bytes wanted.
+    /// DUMPs of these keys; where the chunk begins, the next place, and the bytes wanted.
     Copy {
         names: Vec<Vec<u8>>,
+        from: u64,
         next: u64,
         bytes_max: usize,
     },
@@ -241,6 +244,7 @@ pub struct RedisEngine {
     known: script::Known,
     /// Set while somebody copies.
     copier: Option<Copier>,
+    pieces: Pieces,
     /// Copiers so far.
     copies: u32,
 }
@@ -283,6 +287,7 @@ impl RedisEngine {
             has_databases: false,
             known: script::Known::default(),
             copier: None,
+            pieces: Pieces::default(),
             copies: 0,
         }
     }
@@ -905,14 +910,32 @@ impl Backend for RedisEngine {
 
     fn end_copy(&mut self) {
         self.copier = None;
+        self.pieces.release_all();
     }
 
     fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
         self.copy_from(from, bytes_max)
     }
 
-    fn copy_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied> {
-        self.dump_keys(keys)
+    fn copy_keys(
+        &mut self,
+        keys: &[Vec<u8>],
+        (bytes_max, _): (usize, usize),
+        _onto: u64,
+    ) -> Option<Copied> {
+        self.dump_keys(keys, bytes_max)
+    }
+
+    fn cut_early(&mut self, copied: Copied, wanted: (usize, usize), onto: u64) -> Copied {
+        self.pieces.cut(copied, PLACE_EARLY, wanted, ticket_of_cursor(onto))
+    }
+
+    fn fork_copy(&mut self, from: u64) -> u64 {
+        cursor(place_of_cursor(from), self.pieces.fork(ticket_of_cursor(from)))
+    }
+
+    fn release_copy(&mut self, from: u64) {
+        self.pieces.release(ticket_of_cursor(from));
     }
 
     fn begin_early(&mut self) {
@@ -924,7 +947,7 @@ impl Backend for RedisEngine {
     }
 
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
-        Ok(self.restore(objects))
+        self.restore(objects)
     }
 
     fn clear(&mut self) -> Submitted {

@@ -610,11 +610,10 @@ impl<B: Backend> Shimmed<B> {
         if new.is_empty() {
             return;
         }
-        let Some(copied) = self.backend.copy_keys(&new) else { return early.look_at_all() };
-        for key in &new {
-            let value = copied.objects().find(|(own, _)| own == key).map(|(_, value)| value);
-            early.found(key, value, self.deadlines.of(key));
-        }
+        let Some(copied) = self.backend.copy_keys(&new, early.wanted(), early.next()) else {
+            return early.look_at_all();
+        };
+        early.found_all(&new, &copied, |key| self.deadlines.of(key));
     }
 
     /// A script that is executed here looks at all keys.
@@ -808,6 +807,14 @@ impl<B: Backend> Engine for Shimmed<B> {
 
     fn take_touched(&mut self) -> Option<Touched> {
         self.early.as_mut().map(Early::take)
+    }
+
+    fn fork_copy(&mut self, cursor: u64) -> u64 {
+        self.backend.fork_copy(cursor)
+    }
+
+    fn release_copy(&mut self, cursor: u64) {
+        self.backend.release_copy(cursor);
     }
 
     fn install(&mut self, chunk: &[u8]) -> Result<Progress, BadChunk> {

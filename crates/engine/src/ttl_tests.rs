@@ -55,10 +55,18 @@ impl Backend for Late {
         None
     }
 
-    fn copy_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied> {
-        let copied = self.memory.copy_keys(keys);
+    fn copy_keys(&mut self, keys: &[Vec<u8>], wanted: (usize, usize), onto: u64) -> Option<Copied> {
+        let copied = self.memory.copy_keys(keys, wanted, onto);
         self.unanswered.push_back(BackendDone { copied, ..BackendDone::default() });
         None
+    }
+
+    fn fork_copy(&mut self, cursor: u64) -> u64 {
+        self.memory.fork_copy(cursor)
+    }
+
+    fn release_copy(&mut self, cursor: u64) {
+        self.memory.release_copy(cursor);
     }
 
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
@@ -649,9 +657,15 @@ impl Backend for Scripts {
         None
     }
 
-    fn copy_keys(&mut self, _: &[Vec<u8>]) -> Option<Copied> {
+    fn copy_keys(&mut self, _: &[Vec<u8>], _: (usize, usize), _: u64) -> Option<Copied> {
         None
     }
+
+    fn fork_copy(&mut self, cursor: u64) -> u64 {
+        cursor
+    }
+
+    fn release_copy(&mut self, _: u64) {}
 
     fn install(&mut self, _: &[Object<'_>]) -> Result<Submitted, BadChunk> {
         Err(BadChunk)

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use concord_core::rng::Rng;
-use concord_engine::copy::{PLACE_END, next_place, place_of_key};
+use concord_engine::copy::{
+    PLACE_END, continues, next_place, place_of_cursor, place_of_key, ticket_of_cursor,
+};
 use concord_engine::functions::{Declared, FunctionFlags};
 use concord_engine::several::{Restricted, restrict};
 use concord_engine::{Class, Command, CommandBuf, Context, Engine, Memory, Progress, Shimmed};
@@ -36,6 +38,129 @@ fn line(rng: &mut Rng, now_ms: u64) -> Vec<String> {
         _ => text,
     };
     text.split(' ').map(String::from).collect()
+}
+
+/// Writes to a few large keys, of each type.
+fn write_to_large(rng: &mut Rng) -> Vec<String> {
+    let (n, m, v) = (rng.below(3), rng.below(400), rng.next_u64() % 1000);
+    let text = match rng.below(12) {
+        0 | 1 => format!("HSET lh{n} f{m} {v}"),
+        2 => format!("RPUSH ll{n} a{v} b{v} c{v}"),
+        3 => format!("LPOP ll{n}"),
+        4 => format!("SADD lt{n} m{m} x{v}"),
+        5 => format!("SPOP lt{n}"),
+        6 | 7 => format!("ZADD lz{n} {v} m{m}"),
+        8 => format!("APPEND ls{n} piece{v}"),
+        9 => format!("XADD lx{n} * f {v}"),
+        10 => format!("HDEL lh{n} f{m}"),
+        _ => match rng.below(40) {
+            0 => format!("DEL lh{n}"),
+            1 => format!("SET lt{n} instead"),
+            2 => format!("SADD lt{n} m"),
+            3 => format!("RENAME lz{n} lz{n}"),
+            4 => format!("XGROUP CREATE lx{n} g{m} 0"),
+            5 => format!("XREADGROUP GROUP g{m} c COUNT 5 STREAMS lx{n} >"),
+            6 => format!("PEXPIREAT ll{n} {}", 4_000 + v),
+            7 => format!("PERSIST ll{n}"),
+            _ => format!("SETRANGE ls{n} {m} xyz"),
+        },
+    };
+    text.split(' ').map(String::from).collect()
+}
+
+/// An object was one part of a snapshot, however large: above 1 GiB the log could not be read
+/// again, and all keys were lost; and each replica's loop stood still for as long as the part took.
+/// It is copied in pieces now, and the pieces are of one point, whatever is written between them.
+#[test]
+fn bug_22_1_an_object_is_copied_in_pieces() {
+    let (mut pieces, mut largest) = (0, 0);
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let (mut source, mut target) = (Store::new(Memory::new(0)), Store::new(Memory::new(0)));
+        let (mut position, mut cursor) = (0, 0);
+        // What the target executes once no object is under way.
+        let mut held: Vec<(Context, Vec<String>)> = Vec::new();
+        while cursor < PLACE_END || ticket_of_cursor(cursor) != 0 {
+            // At times nobody writes while an object is under way.
+            let writes = if seed % 3 == 0 { 3 } else { 1 };
+            for _ in 0..rng.below(writes) + if position == 0 { 12_000 } else { 0 } {
+                position += 1;
+                let now_ms = 1_000 + position / 4;
+                let entropy = rng.next_u64();
+                let context = Context { now_ms, entropy, position, ..Context::default() };
+                let args = if rng.chance(1, 2) {
+                    write_to_large(&mut rng)
+                } else {
+                    line(&mut rng, now_ms)
+                };
+                if args.len() == 1 {
+                    continue;
+                }
+                write(&mut source, &context, &args);
+                held.push((context, args));
+            }
+            assert!(source.prepare_copy());
+            let mut chunk = Vec::new();
+            assert_eq!(source.copy(cursor, 500, &mut chunk), Progress::Done);
+            let goes_on = ticket_of_cursor(cursor) != 0;
+            assert_eq!(goes_on, continues(&chunk));
+            pieces += u32::from(goes_on);
+            if !goes_on {
+                for (context, args) in held.drain(..) {
+                    let place =
+                        place_of_key(args[if args[0] == "XGROUP" { 2 } else { 1 }].as_bytes());
+                    let place = match &args[0][..] {
+                        "XREADGROUP" => place_of_key(args[7].as_bytes()),
+                        _ => place,
+                    };
+                    if place < place_of_cursor(cursor) {
+                        write(&mut target, &context, &args);
+                    }
+                }
+            }
+            assert_eq!(target.install(&chunk), Ok(Progress::Done));
+            largest = largest.max(chunk.len());
+            cursor = next_place(&chunk).unwrap();
+        }
+        for (context, args) in held {
+            write(&mut target, &context, &args);
+        }
+        assert_eq!(source.digest(), target.digest(), "seed {seed}");
+        assert_eq!(source.memory_bytes(), target.memory_bytes(), "seed {seed}");
+        assert_eq!(source.next_expiry_ms(), target.next_expiry_ms());
+    }
+    assert!(pieces > 2_000 && largest < 5_000, "{pieces} pieces of up to {largest} bytes");
+}
+
+/// Where all keys go while an object is under way, and where nobody knows of its ticket, the copy
+/// begins at its place again and says so.
+#[test]
+fn an_object_that_is_not_under_way_any_more_begins_again() {
+    let mut source = Store::new(Memory::new(0));
+    let run = |source: &mut Store, line: &str| {
+        let args: Vec<String> = line.split(' ').map(String::from).collect();
+        write(source, &Context { now_ms: 1_000, position: 1, ..Context::default() }, &args);
+    };
+    let copy = |source: &mut Store, cursor| {
+        let mut chunk = Vec::new();
+        assert_eq!(source.copy(cursor, 100, &mut chunk), Progress::Done);
+        (next_place(&chunk).unwrap(), continues(&chunk))
+    };
+    for n in 0..100 {
+        run(&mut source, &format!("RPUSH l item{n}"));
+    }
+    let (begun, _) = copy(&mut source, 0);
+    let (second, goes_on) = copy(&mut source, begun);
+    assert!(goes_on && ticket_of_cursor(second) > ticket_of_cursor(begun));
+    assert!(!copy(&mut source, begun).1, "that piece was given already");
+    run(&mut source, "FLUSHALL");
+    assert_eq!(copy(&mut source, second), (PLACE_END, false));
+    for n in 0..100 {
+        run(&mut source, &format!("RPUSH l item{n}"));
+    }
+    let (begun, _) = copy(&mut source, 0);
+    source.end_copy();
+    assert!(!copy(&mut source, begun).1);
 }
 
 fn write(engine: &mut Store, context: &Context, args: &[String]) {

@@ -1,10 +1,14 @@
 //! Entries to be written, gathered in memory.
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use concord_wire::control::LogEnd;
 
-use crate::frame::{self, HEADER_BYTES, Kind, padded};
+use concord_wire::record::RECORD_OVERHEAD_BYTES_MAX;
+use concord_wire::{COMMAND_BYTES_MAX, REPLY_BYTES_MAX};
+
+use crate::frame::{self, BODY_BYTES_MAX, HEADER_BYTES, Kind, padded};
 use crate::marks::{Marks, Origin};
 
 /// A frame of records is ended when it has as many bytes: one that is damaged names its place
@@ -12,6 +16,30 @@ use crate::marks::{Marks, Origin};
 const RECORDS_BYTES: usize = 256 << 10;
 /// Length of what stands before a part's bytes.
 const PART_HEADER_BYTES: usize = 33;
+
+/// Longest bytes of a part: what is read again.
+pub const PART_BYTES_MAX: usize = BODY_BYTES_MAX - PART_HEADER_BYTES;
+// A frame of records ends with the one that fills it.
+const _: () = assert!(
+    RECORDS_BYTES + RECORD_OVERHEAD_BYTES_MAX + COMMAND_BYTES_MAX + REPLY_BYTES_MAX
+        < BODY_BYTES_MAX
+);
+
+/// A part that would be too long to be read again: nothing of it was put into the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong {
+    /// Its bytes.
+    pub bytes: usize,
+}
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TooLong { bytes } = self;
+        write!(f, "a part of {bytes} bytes, and no more than {PART_BYTES_MAX} can be read again")
+    }
+}
+
+impl core::error::Error for TooLong {}
 
 const FIRST: u8 = 1;
 const LAST: u8 = 2;
@@ -133,7 +161,13 @@ impl Batch {
     }
 
     /// Adds a part of the state.
-    pub fn part(&mut self, part: &Part<'_>) {
+    ///
+    /// # Errors
+    /// [`TooLong`]: the batch is as it was.
+    pub fn part(&mut self, part: &Part<'_>) -> Result<(), TooLong> {
+        if part.bytes.len() > PART_BYTES_MAX {
+            return Err(TooLong { bytes: part.bytes.len() });
+        }
         let mut hdr = [0; PART_HEADER_BYTES];
         for (at, word) in [part.snapshot, part.number, part.position, part.hash].iter().enumerate()
         {
@@ -147,6 +181,7 @@ impl Batch {
             self.ends = Some(part.snapshot);
         }
         self.put(Kind::Part, &hdr, part.bytes);
+        Ok(())
     }
 
     /// What was written before is given up: nothing is here.

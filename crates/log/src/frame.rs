@@ -19,7 +19,8 @@ use concord_core::hash::hash64;
 
 /// Length of a frame's header in bytes.
 pub const HEADER_BYTES: usize = 32;
-/// Longest body in bytes: a part of a state is never cut.
+/// Longest body in bytes. None that is longer is ever written ([`crate::Batch::part`]): it could
+/// not be read.
 pub const BODY_BYTES_MAX: usize = (1 << 30) + (1 << 16);
 /// Frames begin at multiples of this.
 pub(crate) const ALIGN: usize = 8;
@@ -150,7 +151,11 @@ pub(crate) fn seal(frame: &mut [u8], place: Place, group: u64, is_last: bool) {
 
 /// The frame at `place` of a segment that holds `bytes`; `None` if there is no valid one.
 pub(crate) fn parse(bytes: &[u8], place: Place) -> Option<Frame<'_>> {
-    let bytes = bytes.get(usize::try_from(place.offset).ok()?..)?;
+    parse_at(bytes.get(usize::try_from(place.offset).ok()?..)?, place)
+}
+
+/// The frame that `bytes` begin with, if it is a valid one of `place`.
+pub(crate) fn parse_at(bytes: &[u8], place: Place) -> Option<Frame<'_>> {
     let header = bytes.get(..HEADER_BYTES)?;
     let check = hash64(place.seed(), &header[at::LENGTH..]) as u32;
     let is_known = header[at::FLAGS] & !LAST == 0 && header[at::RESERVED].iter().all(|b| *b == 0);

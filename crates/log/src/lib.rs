@@ -39,6 +39,7 @@
 extern crate alloc;
 
 mod batch;
+mod check;
 mod entries;
 mod frame;
 mod marks;
@@ -48,7 +49,8 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use batch::{Batch, Part};
+pub use batch::{Batch, PART_BYTES_MAX, Part, TooLong};
+pub use check::Check;
 pub use entries::{Entry, entries, identity};
 pub use frame::{BODY_BYTES_MAX, HEADER_BYTES};
 pub use marks::{EngineKind, Identity, Marks, Origin, ViewMarks};

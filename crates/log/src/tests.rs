@@ -120,7 +120,7 @@ impl Log {
                 let is_last = rng.below(2) == 0;
                 let part =
                     Part { snapshot, number, position, hash, is_first, is_last, bytes: &bytes };
-                batch.part(&part);
+                batch.part(&part).unwrap();
                 entries.push(Own::Part(snapshot, number, bytes.clone()));
             }
             2 if self.snapshot > 0 => {
@@ -129,7 +129,7 @@ impl Log {
                 let (hash, is_first, is_last) = (0, false, rng.below(2) == 0);
                 let part =
                     Part { snapshot, number, position, hash, is_first, is_last, bytes: &bytes };
-                batch.part(&part);
+                batch.part(&part).unwrap();
                 entries.push(Own::Part(snapshot, number, bytes.to_vec()));
             }
             3 => {
@@ -345,7 +345,9 @@ fn foreign_file_is_not_accepted() {
 fn part(snapshot: u64, number: u64, end: LogEnd, (is_first, is_last): (bool, bool)) -> Batch {
     let mut batch = Batch::default();
     let (position, hash) = (end.position, end.hash);
-    batch.part(&Part { snapshot, number, position, hash, is_first, is_last, bytes: b"state" });
+    batch
+        .part(&Part { snapshot, number, position, hash, is_first, is_last, bytes: b"state" })
+        .unwrap();
     batch
 }
 
@@ -579,4 +581,28 @@ fn bug_24_6_segments_name_their_engine() {
     assert_eq!(found(&[redis, None]), Ok(redis));
     let damage = found(&[redis, memory]).unwrap_err();
     assert_eq!((damage.segment, damage.what), (2, What::Stranger));
+}
+
+/// A part of more than 1 GiB was written, and no start could read it: everything behind it was
+/// lost. The writer refuses what the reader would.
+#[test]
+fn bug_22_1_no_frame_is_written_that_could_not_be_read() {
+    let mut batch = Batch::default();
+    batch.committed(7);
+    let before = batch.clone().bytes().to_vec();
+    let part = |bytes| Part {
+        snapshot: 1,
+        number: 0,
+        position: 7,
+        hash: 0,
+        is_first: true,
+        is_last: true,
+        bytes,
+    };
+    // Never touched: the system does not have to find that much memory.
+    let long = vec![0; PART_BYTES_MAX + 1];
+    assert_eq!(batch.part(&part(&long)), Err(TooLong { bytes: long.len() }));
+    assert_eq!((batch.clone().bytes().to_vec(), batch.begins_snapshot()), (before, None));
+    assert_eq!(batch.part(&part(b"short")), Ok(()));
+    assert_eq!(batch.ends_snapshot(), Some(1));
 }

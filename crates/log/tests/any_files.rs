@@ -173,15 +173,17 @@ impl Original {
             self.snapshot += 1;
             batch.marks(&self.marks);
         }
-        batch.part(&Part {
-            snapshot: self.snapshot,
-            number: self.part,
-            position: self.end.position,
-            hash: self.end.hash,
-            is_first: self.part == 0,
-            is_last,
-            bytes: &bytes,
-        });
+        batch
+            .part(&Part {
+                snapshot: self.snapshot,
+                number: self.part,
+                position: self.end.position,
+                hash: self.end.hash,
+                is_first: self.part == 0,
+                is_last,
+                bytes: &bytes,
+            })
+            .unwrap();
         self.part = if is_last { 0 } else { self.part + 1 };
     }
 

@@ -111,6 +111,9 @@ counters! {
         chunks_installed,
         /// Parts of the state taken for joining replicas.
         parts_copied,
+        /// Snapshots of the own state given up, because a part was too long to be read again: the
+        /// log goes on, and grows.
+        snapshots_refused,
         /// Joining replicas that fell too far behind and were told to begin anew.
         feeds_dropped,
         /// Members told that their log is not ours, or too short.

@@ -12,6 +12,10 @@
 //! early part names its position. A script of which none does cannot be executed by whoever has
 //! some of the keys only; neither can one that looked at all keys. Then the copy begins anew.
 //!
+//! Of a large key the chunk has the first piece, and the pieces that follow are as of the same
+//! position ([`concord_engine::copy`]): they come before any other part. A chunk whose objects are
+//! under way is finished first, too: what is copied early meanwhile waits.
+//!
 //! An early part is: [`MARK`], `count: u32`, as many positions of scripts, a chunk.
 
 use alloc::collections::{BTreeSet, VecDeque};
@@ -19,8 +23,12 @@ use alloc::vec::Vec;
 
 use concord_core::Position;
 use concord_engine::Command;
-use concord_engine::copy::{objects, place_of_key};
+use concord_engine::copy::{
+    PLACE_EARLY, next_place, objects, place_of_key, ticket_of_cursor, with_next,
+};
 use concord_engine::several::keys;
+
+use crate::parts::is_rest;
 
 /// In place of the next place of a chunk.
 const MARK: u64 = u64::MAX;
@@ -28,11 +36,11 @@ const MARK: u64 = u64::MAX;
 const EMPTY_CHUNK_BYTES: usize = 8;
 /// Scripts that touched nothing new and are named together.
 const SCRIPTS_MAX: usize = 1_024;
-/// Bytes of early parts that wait for a replica that copies.
-const WAITING_BYTES_MAX: usize = 64 << 20;
+/// Bytes of early parts that wait for a replica that copies, or for the rest of an object.
+pub(crate) const WAITING_BYTES_MAX: usize = 64 << 20;
 /// How the number of an early part that comes next stands in the number of a part that is asked
 /// for.
-const NEXT_SHIFT: u32 = 40;
+const NEXT_SHIFT: u32 = 33;
 
 /// The number of an early part on the disk.
 pub(crate) const PART_EARLY: u64 = (1 << NEXT_SHIFT) - 1;
@@ -44,7 +52,7 @@ pub(crate) fn asked(part: u64, taken: u64) -> u64 {
 
 /// The part, and how many early parts whoever asks for it took.
 pub(crate) fn part_of(asked: u64) -> (u64, u64) {
-    (asked & PART_EARLY, asked >> NEXT_SHIFT)
+    if is_rest(asked) { (asked, 0) } else { (asked & PART_EARLY, asked >> NEXT_SHIFT) }
 }
 
 /// What a snapshot source copied early, in front of the record behind `before`.
@@ -63,6 +71,20 @@ impl Copied {
     pub(crate) fn is_empty(&self) -> bool {
         self.chunk.len() <= EMPTY_CHUNK_BYTES
     }
+
+    /// The cursor of what is left of the keys, if anything is.
+    pub(crate) fn rest(&self) -> Option<u64> {
+        next_place(&self.chunk).ok().filter(|next| ticket_of_cursor(*next) != 0)
+    }
+
+    /// The same for another one that copies, which gets the rest by a cursor of its own: `fork`
+    /// makes it. `None` if the rest is gone.
+    pub(crate) fn fork(&self, fork: impl FnOnce(u64) -> u64) -> Option<Copied> {
+        let Some(rest) = self.rest() else { return Some(self.clone()) };
+        let own = fork(rest);
+        let chunk = (ticket_of_cursor(own) != 0).then(|| with_next(&self.chunk, own))?;
+        Some(Copied { chunk, ..*self })
+    }
 }
 
 /// Scripts and keys for whoever copies the state, as early parts.
@@ -73,16 +95,24 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Adds what was copied: the early part that is to be written now, if one is.
-    pub(crate) fn add(&mut self, copied: &Copied) -> Option<(Position, Vec<u8>)> {
-        if copied.is_script {
-            self.scripts.push(copied.before.0 + 1);
+    /// Adds what was copied: the early parts that are to be written now, if any are. Whoever copies
+    /// comes to the scripts before: they are named in front.
+    pub(crate) fn add(
+        &mut self,
+        copied: &Copied,
+    ) -> impl Iterator<Item = (Position, Vec<u8>)> + use<> {
+        let script = copied.is_script.then_some(copied.before.0 + 1);
+        let (mut named, mut part) = (None, None);
+        if copied.is_empty() {
+            self.scripts.extend(script);
+            if self.scripts.len() >= SCRIPTS_MAX {
+                named = self.flush();
+            }
+        } else {
+            named = self.flush();
+            part = Some((copied.before, emit(script.as_slice(), &copied.chunk)));
         }
-        if copied.is_empty() && self.scripts.len() < SCRIPTS_MAX {
-            return None;
-        }
-        let scripts = core::mem::take(&mut self.scripts);
-        Some((copied.before, emit(&scripts, &copied.chunk)))
+        named.into_iter().chain(part)
     }
 
     /// The scripts that no early part named yet: before another part is written that is as of a
@@ -90,7 +120,7 @@ impl Parts {
     pub(crate) fn flush(&mut self) -> Option<(Position, Vec<u8>)> {
         let scripts = core::mem::take(&mut self.scripts);
         let before = Position(scripts.first()? - 1);
-        Some((before, emit(&scripts, &0u64.to_be_bytes())))
+        Some((before, emit(&scripts, &PLACE_EARLY.to_be_bytes())))
     }
 
     pub(crate) fn clear(&mut self) {
@@ -214,12 +244,42 @@ impl Waiting {
 
     /// Something was copied early. False if too much waits: the copy is to begin anew.
     pub(crate) fn add(&mut self, copied: &Copied) -> bool {
-        self.named.add(copied).into_iter().for_each(|part| self.push(part));
+        let parts = self.named.add(copied);
+        parts.for_each(|part| self.push(part));
         self.bytes <= WAITING_BYTES_MAX
     }
 
     fn push(&mut self, (position, bytes): (Position, Vec<u8>)) {
         self.bytes += bytes.len();
         self.parts.push_back((position, bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A script that touched nothing new was named by the next part that was copied early, which is
+    /// as of behind it: whoever copied came to the script first, could not execute it, and began
+    /// anew; a start found its own snapshot of no use.
+    #[test]
+    fn bug_22_4_scripts_are_named_before_they_come() {
+        let mut parts = Parts::default();
+        let mut add = |before, key: &[u8], is_script| -> Vec<(u64, Vec<u64>)> {
+            let mut chunk = PLACE_EARLY.to_be_bytes().to_vec();
+            if !key.is_empty() {
+                chunk.extend_from_slice(&[0, 0, 0, key.len() as u8, 0, 0, 0, 0]);
+                chunk.extend_from_slice(&[0; 8]);
+                chunk.extend_from_slice(key);
+            }
+            let made = parts.add(&Copied { before: Position(before), chunk, is_script });
+            made.map(|(at, bytes)| (at.0, parse(&bytes).unwrap().scripts)).collect()
+        };
+        assert_eq!(add(10, b"", true), []);
+        assert_eq!(add(20, b"", true), []);
+        assert_eq!(add(30, b"k", false), [(10, [11, 21].into()), (30, [].into())]);
+        assert_eq!(add(40, b"l", true), [(40, [41].into())]);
+        let many: Vec<_> = (0..SCRIPTS_MAX as u64).flat_map(|n| add(50 + n, b"", true)).collect();
+        assert!(many.len() == 1 && many[0].0 == 50 && many[0].1.len() == SCRIPTS_MAX);
     }
 }

@@ -6,15 +6,18 @@
 //! without a disk has a journal that is off: everything counts as durable at once, and nothing is
 //! gathered.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use concord_core::machine::Persist;
-use concord_core::{Duration, Guard, Guards, Instant, MS, Position, SEC};
-use concord_log::{Batch, Marks, Origin, Part, ViewMarks};
+use concord_core::{Duration, Guard, Guards, Instant, MS, NodeId, Position, SEC};
+use concord_log::{Batch, Marks, Origin, PART_BYTES_MAX, Part, TooLong, ViewMarks};
 use concord_wire::control::{Config, DataDir, LogEnd};
 
-use crate::early::{Copied, PART_EARLY, Parts};
-use crate::parts::{PART_OBJECTS, PART_RESULTS, PART_TABLE};
+use crate::early::Parts;
+use crate::parts::{PART_RESULTS, PART_TABLE};
+
+mod pieces;
 
 /// What the disk has makes no sense to this replica, though every byte is what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +25,9 @@ pub struct BadEntry;
 
 /// Bytes of log behind the beginning of the newest snapshot after which another one begins.
 pub const SNAPSHOT_EVERY_BYTES: u64 = 128 << 20;
+/// Members' snapshots are apart by this much of the log between two, times a node's number: the
+/// golden section, so that no two of a few are close.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// What has gathered for the disk by then is enough.
 const GATHERED_BYTES_MAX: usize = 4 << 20;
 /// A snapshot goes on later when more has gathered than this share of the log between two snapshots
@@ -72,8 +78,10 @@ const SYNCS_SEEN: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Snapshot {
     number: u64,
-    /// The part that is taken next, or is being made.
+    /// The part that is taken next, or is being made, when nothing is left of objects.
     part: u64,
+    /// The cursor of what is left of objects of which pieces were written: it comes first.
+    rest: Option<u64>,
     /// As of which position, while it is being made.
     made_at: Option<Position>,
 }
@@ -120,13 +128,22 @@ pub(crate) struct Journal {
     /// Memory for the batch that comes next.
     spare: Option<Batch>,
     snapshots: u64,
+    /// Whose it is.
+    node: NodeId,
     /// Which of them is a copy that is being installed, or the last that was.
     copied_as: u64,
     snapshot: Option<Snapshot>,
     /// What was copied early for it and is not written yet.
     early: Parts,
+    /// Early parts that are to be written behind what is left of objects, and their bytes.
+    early_waiting: VecDeque<(Position, Vec<u8>)>,
+    early_waiting_bytes: usize,
+    /// Snapshots that were given up because a part was too long.
+    refused: u64,
     /// The engine still makes a part of a snapshot that was given up.
     is_owed: bool,
+    /// A snapshot was given up: the engine may hold objects of it that were under way.
+    has_left_objects: bool,
     /// Bytes of log since the beginning of the newest snapshot.
     log_bytes: u64,
     /// Bytes of snapshots in what has gathered.
@@ -155,7 +172,8 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// Everything is kept from now on, behind `end`, up to where the disk has it.
-    pub(crate) fn keep(&mut self, kept: DiskState, end: Position, log_bytes: u64) {
+    pub(crate) fn keep(&mut self, node: NodeId, kept: DiskState, end: Position, log_bytes: u64) {
+        self.node = node;
         let is_intact = kept.is_intact;
         debug_assert!(kept.marks.owes == (kept.owed || kept.acks_early));
         if kept.marks.config.is_some() || !is_intact {
@@ -374,7 +392,16 @@ impl Journal {
         }
         self.end_snapshot();
         let every_bytes = self.kept.as_ref().map_or(0, |kept| kept.snapshot_every_bytes);
-        self.log_bytes = every_bytes - every_bytes / 8;
+        self.log_bytes = self.due_bytes() - every_bytes / 8;
+    }
+
+    /// Bytes of log after which the next snapshot begins: from half of what was asked for to one
+    /// and a half, so that the members of a group take theirs at different positions.
+    fn due_bytes(&self) -> u64 {
+        let every_bytes = self.kept.as_ref().map_or(0, |kept| kept.snapshot_every_bytes);
+        let nth = u64::from(self.node.0).wrapping_add(self.snapshots);
+        let share = u128::from(nth.wrapping_mul(SPREAD) >> 32);
+        every_bytes / 2 + ((u128::from(every_bytes) * share) >> 32) as u64
     }
 
     fn marks(&mut self, change: impl FnOnce(&mut Marks)) {
@@ -547,14 +574,20 @@ impl Journal {
             self.snapshots += 1;
             self.copied_as = self.snapshots;
         }
-        self.put(&Part { snapshot: self.copied_as, ..*part });
+        if self.put(&Part { snapshot: self.copied_as, ..*part }).is_err() {
+            // What is copied cannot be kept: whoever sent it has no such bound.
+            return self.die();
+        }
         if part.is_last {
             self.copied_in = self.handed_out + 1;
             self.is_due = true;
         }
     }
 
-    fn put(&mut self, part: &Part<'_>) {
+    fn put(&mut self, part: &Part<'_>) -> Result<(), TooLong> {
+        if part.bytes.len() > PART_BYTES_MAX {
+            return Err(TooLong { bytes: part.bytes.len() });
+        }
         if part.is_first {
             (self.log_bytes, self.is_empty_after_reset) = (0, false);
             // Who begins with this part knows no more.
@@ -564,15 +597,14 @@ impl Journal {
                 self.batch.marks(&kept.marks);
             }
         }
-        self.batch.part(part);
+        self.batch.part(part)?;
         self.part_bytes += part.bytes.len();
+        Ok(())
     }
 
     /// What stands on the disk is damaged: another snapshot is to take the place of all before.
     pub(crate) fn renew(&mut self) {
-        if let Some(kept) = &self.kept {
-            self.log_bytes = self.log_bytes.max(kept.snapshot_every_bytes);
-        }
+        self.log_bytes = self.log_bytes.max(self.due_bytes());
     }
 
     /// The number of the part of a snapshot that is to be taken now, if one is.
@@ -585,8 +617,8 @@ impl Journal {
             return None;
         }
         match self.snapshot {
-            None => (self.log_bytes >= every_bytes).then_some(PART_TABLE),
-            Some(snapshot) => snapshot.made_at.is_none().then_some(snapshot.part),
+            None => (self.log_bytes >= self.due_bytes()).then_some(PART_TABLE),
+            Some(snapshot) => snapshot.made_at.is_none().then(|| snapshot.wanted()),
         }
     }
 
@@ -595,7 +627,7 @@ impl Journal {
     pub(crate) fn begin_part(&mut self, position: Position) {
         let begun = self.snapshot.get_or_insert_with(|| {
             self.snapshots += 1;
-            Snapshot { number: self.snapshots, part: PART_TABLE, made_at: None }
+            Snapshot { number: self.snapshots, part: PART_TABLE, rest: None, made_at: None }
         });
         begun.made_at = Some(position);
     }
@@ -605,17 +637,20 @@ impl Journal {
         if core::mem::take(&mut self.is_owed) {
             return None;
         }
-        self.snapshot.filter(|s| s.part == number)?.made_at
+        self.snapshot.filter(|s| s.wanted() == number)?.made_at
     }
 
-    /// That part is made; `next` is the one behind it, if there is one.
+    /// That part is made; `next` is the cursor behind it, if there is more.
     pub(crate) fn end_part(&mut self, end: LogEnd, bytes: &[u8], next: Option<u64>) {
-        self.early.flush().into_iter().for_each(|part| self.put_early(part));
+        if let Some(part) = self.early.flush() {
+            self.put_early(part);
+        }
         let Some(snapshot) = &mut self.snapshot else { return };
+        let begun = *snapshot;
         snapshot.made_at = None;
         let part = Part {
             snapshot: snapshot.number,
-            number: snapshot.part,
+            number: snapshot.wanted(),
             position: end.position,
             hash: end.hash,
             is_first: snapshot.part == 0,
@@ -623,33 +658,20 @@ impl Journal {
             bytes,
         };
         match next {
-            Some(next) => snapshot.part = next,
+            Some(next) => snapshot.lead_to(next),
             None => self.snapshot = None,
         }
-        self.put(&part);
-    }
-
-    /// Whether keys are copied early for a snapshot: it has begun with the objects.
-    pub(crate) fn copies_early(&self) -> bool {
-        self.snapshot.is_some_and(|snapshot| {
-            let is_first = snapshot.part == PART_OBJECTS && snapshot.made_at.is_none();
-            snapshot.part != PART_TABLE && !is_first
-        })
-    }
-
-    /// Keys were copied early.
-    pub(crate) fn copied_early(&mut self, copied: &Copied) {
-        if self.copies_early()
-            && let Some(part) = self.early.add(copied)
-        {
-            self.put_early(part);
+        if self.put(&part).is_err() {
+            // The log is as it was, and goes on; another one is tried later.
+            self.snapshot = Some(Snapshot { made_at: None, ..begun });
+            return self.refuse_snapshot();
         }
+        self.put_waiting();
     }
 
-    fn put_early(&mut self, (position, bytes): (Position, Vec<u8>)) {
-        let Some(snapshot) = self.snapshot.map(|snapshot| snapshot.number) else { return };
-        let part = part(LogEnd { position: position.0, hash: 0 }, PART_EARLY, &bytes);
-        self.put(&Part { snapshot, ..part });
+    /// Whether a snapshot was given up since this was asked last.
+    pub(crate) fn take_left_objects(&mut self) -> bool {
+        core::mem::take(&mut self.has_left_objects)
     }
 
     /// Whether a snapshot of the own state is under way.
@@ -660,10 +682,11 @@ impl Journal {
     /// A snapshot that is not whole is given up; another one begins.
     pub(crate) fn end_snapshot(&mut self) {
         self.early.clear();
+        (self.early_waiting, self.early_waiting_bytes) = (VecDeque::new(), 0);
         if let Some(snapshot) = self.snapshot.take() {
+            self.has_left_objects = true;
             self.is_owed |= snapshot.made_at.is_some();
-            self.log_bytes =
-                self.log_bytes.max(self.kept.as_ref().map_or(0, |k| k.snapshot_every_bytes));
+            self.log_bytes = self.log_bytes.max(self.due_bytes());
         }
     }
 }
@@ -691,11 +714,12 @@ mod tests {
     use super::*;
 
     const STORAGE: u64 = 7;
-    const EVERY_BYTES: u64 = 1 << 20;
-    const NOTHING: LogEnd = LogEnd { position: 1, hash: 2 };
+    pub(super) const EVERY_BYTES: u64 = 1 << 20;
+    pub(super) const NODE: NodeId = NodeId(1);
+    pub(super) const NOTHING: LogEnd = LogEnd { position: 1, hash: 2 };
 
     /// Nobody waits for what it writes.
-    fn journal() -> Journal {
+    pub(super) fn journal() -> Journal {
         let kept = DiskState {
             storage: STORAGE,
             is_intact: true,
@@ -705,12 +729,13 @@ mod tests {
             acks_early: true,
         };
         let mut journal = Journal::default();
-        journal.keep(kept, Position(1), EVERY_BYTES);
+        journal.keep(NODE, kept, Position(1), EVERY_BYTES);
+        journal.log_bytes = journal.due_bytes();
         journal
     }
 
     /// The names and numbers of the parts of a batch.
-    fn parts(mut batch: Batch) -> Vec<(u64, u64)> {
+    pub(super) fn parts(mut batch: Batch) -> Vec<(u64, u64)> {
         let mut writer = Writer::new(Identity { storage: STORAGE, node: 1, engine: None }, 1, 1);
         let mut file = Vec::new();
         writer.begin_segment(&mut file);
@@ -737,7 +762,7 @@ mod tests {
         assert_eq!(parts(copy.what), [(1, PART_TABLE), (1, PART_RESULTS)]);
         journal.persisted(copy.number);
         journal.begin_part(Position(1));
-        journal.end_part(NOTHING, b"table", Some(1));
+        journal.end_part(NOTHING, b"table", Some(0));
         journal.is_due = true;
         assert_eq!(parts(journal.poll(Position(1)).unwrap().what), [(2, PART_TABLE)]);
     }
@@ -862,7 +887,7 @@ mod tests {
     fn snapshot_begins_when_the_log_has_grown() {
         let wanted = |keeps: fn(&mut Journal)| {
             let mut journal = journal();
-            journal.log_bytes = EVERY_BYTES;
+            journal.log_bytes = journal.due_bytes();
             keeps(&mut journal);
             journal.part_wanted()
         };
@@ -892,7 +917,7 @@ mod tests {
     fn snapshot_waits_for_the_backlog() {
         let mut journal = journal();
         journal.begin_part(Position(1));
-        journal.end_part(NOTHING, &[0; (EVERY_BYTES / GATHERED_BEFORE_PARTS) as usize], Some(1));
+        journal.end_part(NOTHING, &[0; (EVERY_BYTES / GATHERED_BEFORE_PARTS) as usize], Some(0));
         assert_eq!(journal.part_wanted(), None);
         let batch = journal.poll(Position(1)).unwrap();
         journal.reuse(batch.what);

@@ -42,6 +42,15 @@ pub struct Limits {
     pub disk_silence_ns: Duration,
 }
 
+impl Limits {
+    /// The same for a log of which nothing is executed while the pieces of an object come, if they
+    /// do: bytes alone count. It takes as long as the object is large.
+    pub(crate) fn beside_pieces(self, has_pieces: bool) -> Limits {
+        let most = if has_pieces { usize::MAX } else { self.log_records_max };
+        Limits { log_records_max: most, ..self }
+    }
+}
+
 /// See [`Limits::engine_silence_ns`].
 const ENGINE_SILENCE_NS: Duration = 10 * SEC;
 /// See [`Limits::disk_silence_ns`].

@@ -8,7 +8,9 @@ use alloc::vec::Vec;
 
 use concord_core::{Guard, Guards, Position};
 use concord_engine::Command;
-use concord_engine::copy::{PLACE_END, place};
+use concord_engine::copy::{
+    PLACE_EARLY, PLACE_END, next_place, place, place_of_cursor, ticket_of_cursor,
+};
 use concord_engine::several::{Restricted, restrict};
 use concord_wire::control::{CopyMessage, Message as _};
 use concord_wire::fragment::{Assembly, FRAGMENT_BYTES, FragmentHdr};
@@ -16,15 +18,123 @@ use concord_wire::record::Record;
 use concord_wire::{Addr, Flags, Sink};
 use serde::{Deserialize, Serialize};
 
-use crate::early::Here;
+use crate::early::{Here, asked, parse};
 use crate::sessions::{SAVED_BYTES_MAX, SavedSessions};
 
 /// The part that is asked for first: [`Table`].
 pub(crate) const PART_TABLE: u64 = 0;
-/// The objects from place p on are part `PART_OBJECTS + p`.
+/// The objects from cursor c on are part `PART_OBJECTS + c`: a place, or what is left of the
+/// objects there.
 pub(crate) const PART_OBJECTS: u64 = 1;
 /// The last part: [`SavedSessions`].
 pub(crate) const PART_RESULTS: u64 = PART_OBJECTS + PLACE_END;
+/// The number of a part that goes on with objects of which the one before had the first pieces is
+/// this and the cursor. It is to be had of the same source alone, and cannot be made anew.
+const REST: u64 = 1 << 63;
+
+/// The number of the part of objects that begins at a cursor.
+pub(crate) fn number_of(cursor: u64) -> u64 {
+    if ticket_of_cursor(cursor) == 0 { PART_OBJECTS + cursor } else { REST | cursor }
+}
+
+/// Whether a part goes on with objects of which the one before had the first pieces.
+pub(crate) fn is_rest(number: u64) -> bool {
+    number & REST != 0
+}
+
+/// The cursor that a part of objects begins at.
+pub(crate) fn cursor_of_part(number: u64) -> u64 {
+    if is_rest(number) { number & !REST } else { number.saturating_sub(PART_OBJECTS) }
+}
+
+/// The number of the part that goes on with the objects of a part of objects, if one does.
+pub(crate) fn rest_of(bytes: &[u8]) -> Option<u64> {
+    let next = match parse(bytes) {
+        Some(early) => next_place(early.chunk),
+        None => next_place(bytes),
+    };
+    next.ok().filter(|next| ticket_of_cursor(*next) != 0).map(number_of)
+}
+
+/// What a question for a part is to its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Demand {
+    /// A later part was asked for since, or it goes on with another one.
+    Stale,
+    /// It is the newest one, and was made or is being made.
+    Begun,
+    /// It is to be made.
+    New,
+}
+
+/// What the question for `part` is where `own` is the newest part; `newest`: the newest one that
+/// was asked for, but for those that go on with pieces of it.
+pub(crate) fn consider(part: u64, own: Option<&Part>, newest: &mut u64) -> Demand {
+    let is_begun = own.is_some_and(|own| own.number == part);
+    if is_rest(part) {
+        let leads = own.and_then(|own| own.bytes.as_deref()).and_then(rest_of) == Some(part);
+        return match is_begun {
+            true => Demand::Begun,
+            false if leads => Demand::New,
+            false => Demand::Stale,
+        };
+    }
+    let last = own.map(|own| if is_rest(own.number) { *newest } else { own.number });
+    // Pieces that go on with it were asked for since, or a later one.
+    if !is_begun && last.is_some_and(|last| last >= part) {
+        return Demand::Stale;
+    }
+    *newest = part;
+    if is_begun { Demand::Begun } else { Demand::New }
+}
+
+/// How far whoever copies has come with the objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reached {
+    /// All before this place are here.
+    pub(crate) from: u64,
+    /// The cursor of what is left of objects of which pieces are here: nothing is executed before
+    /// that has come.
+    pub(crate) rest: Option<u64>,
+}
+
+impl Reached {
+    /// The number of the part that comes next, for whoever took so many early parts.
+    pub(crate) fn wanted(&self, taken: u64) -> u64 {
+        self.rest.map_or_else(|| asked(PART_OBJECTS + self.from, taken), number_of)
+    }
+
+    /// Behind a chunk that leads to `next`; `None` if it brings nothing, or goes on with pieces
+    /// that are not here.
+    pub(crate) fn behind(self, next: u64, continues: bool) -> Option<Reached> {
+        if continues != self.rest.is_some() {
+            return None;
+        }
+        let place = place_of_cursor(next);
+        let rest = (ticket_of_cursor(next) != 0).then_some(next);
+        if self.rest.is_some_and(|own| place_of_cursor(own) == PLACE_EARLY) {
+            return (place == PLACE_EARLY).then_some(Reached { rest, ..self });
+        }
+        match rest {
+            _ if place == PLACE_EARLY => None,
+            Some(_) => (place >= self.from).then_some(Reached { rest, ..self }),
+            None => (place > self.from).then_some(Reached { from: place, rest }),
+        }
+    }
+
+    /// Behind a part of keys that were copied early, which leads to `next`.
+    pub(crate) fn behind_early(self, next: u64) -> Option<Reached> {
+        let is_early = self.rest.is_none() && place_of_cursor(next) == PLACE_EARLY;
+        let rest = (ticket_of_cursor(next) != 0).then_some(next);
+        is_early.then_some(Reached { rest, ..self })
+    }
+
+    /// Whether all objects are here.
+    pub(crate) fn is_all(&self) -> bool {
+        self.from == PLACE_END && self.rest.is_none()
+    }
+}
+
 /// Fragments that one question is answered by.
 const FRAGMENTS_MAX: u32 = 32;
 /// Bytes of the running hash, which stands before the [`Table`].

@@ -94,10 +94,18 @@ impl Backend for Server {
         None
     }
 
-    fn copy_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied> {
-        let copied = self.memory.copy_keys(keys);
+    fn copy_keys(&mut self, keys: &[Vec<u8>], wanted: (usize, usize), onto: u64) -> Option<Copied> {
+        let copied = self.memory.copy_keys(keys, wanted, onto);
         self.later(BackendDone { copied, ..BackendDone::default() });
         None
+    }
+
+    fn fork_copy(&mut self, cursor: u64) -> u64 {
+        self.memory.fork_copy(cursor)
+    }
+
+    fn release_copy(&mut self, cursor: u64) {
+        self.memory.release_copy(cursor);
     }
 
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {

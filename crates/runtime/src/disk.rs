@@ -11,15 +11,16 @@
 //! A disk that fails once is never tried again: after a failed fsync nobody knows what it holds,
 //! and the kernel may say of the next one that all is well.
 
+mod read_back;
 mod room;
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use concord_log::{Batch, Marks, Writer};
@@ -27,6 +28,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::directory::{Directory, segment_path, sync};
 use crate::error::{Context, Error, is_full};
+use read_back::{Outcome, ReadBack, Task};
 use room::Room;
 pub(crate) use room::{NAME as RESERVE, hold};
 
@@ -43,6 +45,8 @@ pub struct DiskFault {
     pub fail_sync: Option<u64>,
     /// No sync ends while this file is there.
     pub hang: Option<PathBuf>,
+    /// The first part of that snapshot is damaged on its way to the disk.
+    pub damage_snapshot: Option<u64>,
 }
 
 /// What was done.
@@ -63,9 +67,14 @@ pub struct Disk {
     to: SyncSender<Batch>,
     from: Receiver<Result<Written, Error>>,
     is_short: Arc<AtomicBool>,
+    /// The newest snapshot that cannot be read back: what is wrong.
+    damage: Damage,
     /// It has said why.
     has_failed: bool,
 }
+
+/// What is wrong with a snapshot, until somebody asks.
+type Damage = Arc<Mutex<Option<String>>>;
 
 impl AsFd for Disk {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -88,7 +97,9 @@ impl Disk {
         let (path, lock, writer, segments) = directory.into_writer(node);
         let is_short = Arc::new(AtomicBool::new(false));
         let room = Room::new(&path, Arc::clone(&is_short));
+        let damage = Damage::default();
         let mut files = Files::new(path, writer, segments, bytes, (fault, room));
+        files.damage = Arc::clone(&damage);
         files.begin_segment()?;
         let mut batch = Batch::default();
         batch.marks(marks);
@@ -107,7 +118,7 @@ impl Disk {
                 work(files, &batches, &teller);
             })
             .cannot("start the disk's thread")?;
-        Ok(Disk { done, to, from, is_short, has_failed: false })
+        Ok(Disk { done, to, from, is_short, damage, has_failed: false })
     }
 
     /// Hands a batch over; the one before must have been taken back.
@@ -125,6 +136,12 @@ impl Disk {
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// What is wrong with a snapshot that was written, if it could not be read back since this was
+    /// asked last: what it was to take the place of is there still.
+    pub fn take_damage(&mut self) -> Option<String> {
+        self.damage.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// What makes the descriptor readable.
@@ -177,13 +194,18 @@ fn work(mut files: Files, batches: &Receiver<Batch>, teller: &Teller) {
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
+        let mut settled = files.settle(teller);
         if let Some(batch) = batch {
-            let done = files.put(batch, teller);
+            let done = std::mem::replace(&mut settled, Ok(()));
+            let done = done.and_then(|()| files.put(batch, teller));
             let has_failed = done.is_err();
             teller.tell(done);
             if has_failed {
                 return;
             }
+        }
+        if let Err(error) = settled {
+            return teller.tell(Err(error));
         }
         if files.room.look() {
             teller.kick();
@@ -201,6 +223,9 @@ struct Files {
     bytes: u64,
     /// The snapshot that is being written, and the segment that it begins.
     snapshot: Option<(u64, u64)>,
+    /// The newest one that was written, while it is read back.
+    read_back: Option<ReadBack>,
+    damage: Damage,
     is_synced: bool,
     syncs: u64,
     fault: DiskFault,
@@ -226,6 +251,8 @@ impl Files {
             segments,
             bytes,
             snapshot: None,
+            read_back: None,
+            damage: Damage::default(),
             is_synced: true,
             syncs: 0,
             fault,
@@ -258,7 +285,7 @@ impl Files {
         let sync_ns = self.sync_waiting(wait)?;
         if let Some(segment) = ended {
             self.snapshot = None;
-            self.remove_before(segment)?;
+            self.read_back(segment)?;
         }
         Ok(Written { batch, sync_ns, log_bytes: self.bytes })
     }
@@ -333,6 +360,12 @@ impl Files {
             self.held.extend_from_slice(batch.bytes());
             return Ok(());
         }
+        if batch.begins_snapshot().is_some_and(|n| self.fault.damage_snapshot == Some(n)) {
+            let mut damaged = batch.bytes().to_vec();
+            let middle = damaged.len() / 2;
+            damaged[middle] ^= 1;
+            return self.append(&damaged, wait);
+        }
         self.append(batch.bytes(), wait)
     }
 
@@ -384,17 +417,45 @@ impl Files {
         Ok(began.elapsed().as_nanos() as u64)
     }
 
-    /// A snapshot is durable that begins with `segment`: what is before is of no use. The oldest
-    /// goes first, so that a crash leaves no gap.
-    fn remove_before(&mut self, segment: u64) -> Result<(), Error> {
-        let gone: Vec<u64> = self.segments.extract_if(.., |s| *s < segment).collect();
-        for segment in gone {
-            let path = self.segment_path(segment);
-            let size = std::fs::metadata(&path).map_or(0, |m| m.len());
-            std::fs::remove_file(&path).cannot(format!("remove {}", path.display()))?;
-            self.bytes = self.bytes.saturating_sub(size);
+    /// A snapshot is durable that begins with `segment`: it is read back, and then what is before
+    /// is removed.
+    fn read_back(&mut self, segment: u64) -> Result<(), Error> {
+        // The one before need not be read any more.
+        self.read_back = None;
+        let of = |number: &u64| segment_path(&self.path, self.writer.identity().storage, *number);
+        let size = |number: &u64| match *number == self.writer.segment() {
+            true => self.end,
+            false => std::fs::metadata(of(number)).map_or(u64::MAX, |m| m.len()),
+        };
+        let (gone, checked): (Vec<u64>, Vec<u64>) =
+            self.segments.iter().partition(|number| **number < segment);
+        let task = Task {
+            path: self.path.clone(),
+            storage: self.writer.identity().storage,
+            segments: checked.iter().map(|number| (*number, size(number))).collect(),
+            gone,
+        };
+        self.read_back = Some(ReadBack::start(task)?);
+        Ok(())
+    }
+
+    /// What came of the snapshot that is read back.
+    fn settle(&mut self, teller: &Teller) -> Result<(), Error> {
+        let Some(outcome) = self.read_back.as_ref().and_then(ReadBack::poll) else { return Ok(()) };
+        self.read_back = None;
+        match outcome {
+            Outcome::Removed { segments, bytes } => {
+                self.segments.retain(|segment| !segments.contains(segment));
+                self.bytes = self.bytes.saturating_sub(bytes);
+            }
+            Outcome::Damaged(error) => {
+                let text = error.to_string();
+                *self.damage.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+                teller.kick();
+            }
+            Outcome::Failed(error) => return Err(error),
         }
-        sync(Path::new(&self.path)).cannot(format!("sync {}", self.path.display()))
+        Ok(())
     }
 }
 

@@ -225,7 +225,7 @@ impl State {
                     nth += 1;
                 }
                 Entry::Part(part) if part.snapshot == snapshot && snapshot > 0 => {
-                    copy.batch.part(&part);
+                    copy.batch.part(&part).cannot("copy a part of the state")?;
                 }
                 Entry::Origin(origin) => {
                     known = origin;

@@ -1,15 +1,22 @@
 //! Values as bytes, for copying to another replica: a tag, then the elements in their order, each
 //! behind its length (`u32`). What hangs on the order of elements (SPOP and the like) does the same
-//! on the copy.
+//! on the copy. A large value is made in pieces ([`super::freeze`]): each is a value with some of
+//! the elements, and what is installed one behind the other is the whole.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use concord_core::hash::hash64;
 
+use super::freeze::{Large, next_piece};
 use super::sorted::Sorted;
-use super::store::{Hash, Kind, List, Set, Store, Value};
-use super::stream_dump;
-use crate::copy::{Copied, PLACE_END, place_of_key};
+use super::store::{Bytes, Hash, Kind, List, Set, Store, Value};
+use super::stream::Stream;
+use super::stream_dump::{self, GroupAt};
+use crate::copy::{
+    Copied, Object, PLACE_EARLY, PLACE_END, Piece, cursor, place_of_cursor, place_of_key,
+    ticket_of_cursor,
+};
 
 const STRING: u8 = 0;
 const HASH: u8 = 1;
@@ -29,43 +36,107 @@ pub(super) fn element(out: &mut Vec<u8>, bytes: &[u8]) {
 /// The value as bytes.
 pub(super) fn dump(value: &Value) -> Vec<u8> {
     let mut out = Vec::new();
-    dump_to(value, &mut out);
+    dump_piece(value, &mut At::default(), usize::MAX, &mut out);
     out
 }
 
-fn dump_to(value: &Value, out: &mut Vec<u8>) {
-    match value {
+/// How much of a value was made: bytes of a string, elements of a collection, blocks and then
+/// groups of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct At {
+    elements: usize,
+    groups: usize,
+    group: GroupAt,
+}
+
+/// Appends what comes of the value behind `at`: about `bytes_max` bytes, and at least one element.
+/// Whether there is more behind that.
+pub(super) fn dump_piece(value: &Value, at: &mut At, bytes_max: usize, out: &mut Vec<u8>) -> bool {
+    let begin = out.len();
+    let first = at.elements;
+    let all = match value {
         Value::String(bytes) => {
             out.push(STRING);
-            out.extend_from_slice(bytes);
-        }
-        Value::Hash(hash) => {
-            out.push(HASH);
-            for (field, value) in hash.map() {
-                element(out, field);
-                element(out, value);
-            }
-        }
-        Value::List(list) => {
-            out.push(LIST);
-            list.items().iter().for_each(|item| element(out, item));
-        }
-        Value::Set(set) => {
-            out.push(SET);
-            set.members().iter().for_each(|member| element(out, member));
-        }
-        Value::Sorted(sorted) => {
-            out.push(SORTED);
-            for scored in sorted.iter() {
-                element(out, &scored.score.to_bits().to_be_bytes());
-                element(out, &scored.member);
-            }
+            let end = bytes.len().min(first.saturating_add(bytes_max.max(1)));
+            out.extend_from_slice(&bytes[first..end]);
+            at.elements = end;
+            return end < bytes.len();
         }
         Value::Stream(stream) => {
             out.push(STREAM);
-            stream_dump::encode(stream, out);
+            return dump_stream(stream, at, bytes_max, out);
         }
+        Value::Hash(hash) => hash.map().len(),
+        Value::List(list) => list.items().len(),
+        Value::Set(set) => set.members().len(),
+        Value::Sorted(sorted) => sorted.len(),
+    };
+    let mut put = |tag: u8, elements: &mut dyn Iterator<Item = (&[u8], Option<&[u8]>)>| {
+        out.push(tag);
+        while out.len() - begin < bytes_max.max(2) {
+            let Some((one, other)) = elements.next() else { break };
+            element(out, one);
+            if let Some(other) = other {
+                element(out, other);
+            }
+            at.elements += 1;
+        }
+    };
+    match value {
+        Value::Hash(hash) => {
+            let map = hash.map();
+            let rest = (first..all).filter_map(|index| map.get_index(index));
+            put(HASH, &mut rest.map(|(field, value)| (&**field, Some(&**value))));
+        }
+        Value::List(list) => {
+            put(LIST, &mut list.items().range(first..).map(|item| (&**item, None)));
+        }
+        Value::Set(set) => {
+            let members = set.members();
+            let rest = (first..all).filter_map(|index| members.get_index(index));
+            put(SET, &mut rest.map(|member| (&**member, None)));
+        }
+        Value::Sorted(sorted) => {
+            out.push(SORTED);
+            for scored in sorted.iter_from(first) {
+                if out.len() - begin >= bytes_max.max(2) {
+                    break;
+                }
+                element(out, &scored.score.to_bits().to_be_bytes());
+                element(out, &scored.member);
+                at.elements += 1;
+            }
+        }
+        Value::String(_) | Value::Stream(_) => {}
     }
+    at.elements < all
+}
+
+/// Whole blocks, then groups, each in pieces if it is large.
+fn dump_stream(stream: &Stream, at: &mut At, bytes_max: usize, out: &mut Vec<u8>) -> bool {
+    let (first, begin, mut bytes) = (at.elements, out.len(), 0);
+    while at.elements < stream.blocks.len() && (bytes < bytes_max || at.elements == first) {
+        bytes += stream.blocks[at.elements].bytes as usize;
+        at.elements += 1;
+    }
+    stream_dump::encode_blocks(stream, first..at.elements, out);
+    if at.elements < stream.blocks.len() {
+        return true;
+    }
+    let mut is_progress = at.elements > first;
+    for (name, group) in stream.groups.iter().skip(at.groups) {
+        let left = bytes_max.saturating_sub(out.len() - begin);
+        if left == 0 && is_progress {
+            return true;
+        }
+        is_progress = true;
+        if stream_dump::encode_group((name, group), &mut at.group, left, out) {
+            return true;
+        }
+        at.groups += 1;
+        at.group = GroupAt::default();
+    }
+    false
 }
 
 /// A digest of what the key holds, 0 if nothing.
@@ -135,8 +206,26 @@ impl<'a> Elements<'a> {
     }
 }
 
-/// Whole shards from place `from` on, cut between places once there are `bytes_max` bytes.
-pub(super) fn copy(store: &Store, from: u64, bytes_max: usize) -> Copied {
+/// Objects from the cursor `from` on, cut between places once there are `bytes_max` bytes; larger
+/// ones in pieces.
+pub(super) fn copy(store: &mut Store, from: u64, bytes_max: usize) -> Copied {
+    if ticket_of_cursor(from) != 0
+        && let Some(copied) = next_piece(store, from)
+    {
+        return copied;
+    }
+    let from = place_of_cursor(from);
+    let (mut copied, large) = copy_places(store, from, bytes_max);
+    if !large.is_empty() {
+        let ticket = store.frozen.begin(copied.next, bytes_max, large);
+        copied.next = cursor(from, ticket);
+    }
+    copied
+}
+
+/// The same, and what more there is of objects of which the first piece is in it.
+fn copy_places(store: &Store, from: u64, bytes_max: usize) -> (Copied, VecDeque<Large>) {
+    let mut large = VecDeque::new();
     let mut copied = Copied::up_to(PLACE_END);
     let first = (from / SHARD_PLACES) as usize;
     for shard in first..super::store::SHARDS {
@@ -150,29 +239,98 @@ pub(super) fn copy(store: &Store, from: u64, bytes_max: usize) -> Copied {
         for (place, key, value) in slots {
             if copied.size_bytes() >= bytes_max && last != Some(place) {
                 copied.next = place;
-                return copied;
+                return (copied, large);
             }
-            copied.push(key, |out| dump_to(value, out));
+            let (mut at, mut bytes) = (At::default(), Vec::new());
+            let more = dump_piece(value, &mut at, bytes_max, &mut bytes);
+            copied.push_piece(key, Piece { continues: false, more }, |out| out.append(&mut bytes));
+            if more {
+                large.push_back(Large::begun(key, at));
+            }
             last = Some(place);
         }
     }
-    copied
+    (copied, large)
 }
 
-/// Those of `keys` that are there.
-pub(super) fn copy_keys(store: &Store, keys: &[Vec<u8>]) -> Copied {
-    let mut copied = Copied::up_to(0);
+/// Those of `keys` that are there, the first of a chunk of about so many bytes: of larger ones the
+/// first pieces, with the others of what is under way by `ticket`.
+pub(super) fn copy_keys(
+    store: &mut Store,
+    keys: &[Vec<u8>],
+    (bytes_max, piece_bytes): (usize, usize),
+    ticket: u64,
+) -> Copied {
+    let (mut copied, mut large) = (Copied::up_to(PLACE_EARLY), VecDeque::new());
     for key in keys {
-        if let Some(value) = store.get(key) {
-            copied.push(key, |out| dump_to(value, out));
+        let Some(value) = store.get(key) else { continue };
+        // Of each at least something: its deadline is as of now.
+        let left = bytes_max.saturating_sub(copied.size_bytes());
+        let (mut at, mut bytes) = (At::default(), Vec::new());
+        let more = dump_piece(value, &mut at, left, &mut bytes);
+        copied.push_piece(key, Piece { continues: false, more }, |out| out.append(&mut bytes));
+        if more {
+            large.push_back(Large::begun(key, at));
         }
     }
+    let ticket = match large.is_empty() {
+        true => ticket,
+        false => store.frozen.add(ticket, (PLACE_EARLY, piece_bytes), large),
+    };
+    copied.next = cursor(PLACE_EARLY, ticket);
     copied
 }
 
-/// Sets a key to a dumped value, whatever it held. False if the bytes are no value.
-pub(super) fn install(store: &mut Store, key: &[u8], bytes: &[u8]) -> bool {
-    let Some(value) = load(bytes) else { return false };
+/// Sets a key to a dumped value, whatever it held, or adds a piece to what it holds. False if the
+/// bytes are no value.
+pub(super) fn install(store: &mut Store, object: &Object<'_>) -> bool {
+    let Object { key, value, piece, .. } = *object;
+    if piece.continues {
+        return install_onto(store, key, value).is_some();
+    }
+    let Some(value) = load(value) else { return false };
     store.put(key, value);
     true
+}
+
+/// Adds the elements of a piece to what the key holds.
+fn install_onto(store: &mut Store, key: &[u8], bytes: &[u8]) -> Option<()> {
+    let (tag, rest) = bytes.split_first()?;
+    let mut elements = Elements { rest };
+    store.get(key)?;
+    match *tag {
+        STRING => {
+            return store.write(key, |own: &mut Bytes| own.extend_from_slice(rest)).ok();
+        }
+        HASH => store.write(key, |own: &mut Hash| {
+            while let Some((field, value)) = elements.pair() {
+                own.set(field, value);
+            }
+        }),
+        LIST => store.write(key, |own: &mut List| {
+            while let Some(item) = elements.one() {
+                own.push(false, item);
+            }
+        }),
+        SET => store.write(key, |own: &mut Set| {
+            while let Some(member) = elements.one() {
+                own.add(member);
+            }
+        }),
+        SORTED => store.write(key, |own: &mut Sorted| {
+            while let Some((score, member)) = elements.pair() {
+                let Ok(score) = score.try_into() else { return };
+                own.set(member, f64::from_bits(u64::from_be_bytes(score)));
+            }
+        }),
+        STREAM => {
+            store
+                .write(key, |own: &mut Stream| stream_dump::decode_onto(own, &mut elements))
+                .ok()??;
+            Ok(())
+        }
+        _ => return None,
+    }
+    .ok()?;
+    elements.rest.is_empty().then_some(())
 }

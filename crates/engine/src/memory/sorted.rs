@@ -178,6 +178,18 @@ impl Sorted {
         self.chunks.iter().flatten()
     }
 
+    /// The entries from that rank on, in order.
+    pub(super) fn iter_from(&self, rank: usize) -> impl Iterator<Item = &Scored> {
+        let mut before = rank;
+        let is_before = move |chunk: &&Vec<Scored>| {
+            let skips = before >= chunk.len();
+            before -= if skips { chunk.len() } else { 0 };
+            skips
+        };
+        let full: usize = self.chunks.iter().take_while(is_before).map(Vec::len).sum();
+        self.chunks.iter().skip_while(is_before).flatten().skip(rank - full)
+    }
+
     pub(super) fn digest(&self, seed: u64) -> u64 {
         self.iter().fold(seed, |d, own| hash64(d ^ own.score.to_bits(), &own.member))
     }

@@ -17,6 +17,7 @@ use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 use super::Failure;
+use super::freeze::Frozen;
 use super::sorted::Sorted;
 use super::stream::Stream;
 use super::undo::{Notes, Undo, Was};
@@ -468,6 +469,8 @@ pub(super) struct Store {
     /// While a script is executed: what it has done.
     undo: Option<Undo>,
     pub(super) work: Work,
+    /// What is copied in pieces.
+    pub(super) frozen: Frozen,
     /// What happened to keys, for those who listen.
     pub(super) raised: Collector,
 }
@@ -490,7 +493,8 @@ impl Store {
     pub(super) fn new(work_max: u64) -> Store {
         let work = Work::new(work_max);
         let (counts, raised) = (Counts::default(), Collector::default());
-        Store { shards: no_keys(), counts, used_bytes: 0, undo: None, work, raised }
+        let frozen = Frozen::default();
+        Store { shards: no_keys(), counts, used_bytes: 0, undo: None, work, frozen, raised }
     }
 
     pub(super) fn count(&self) -> u64 {
@@ -527,12 +531,25 @@ impl Store {
         }
     }
 
+    /// What is copied in pieces stays as it is.
+    #[inline]
+    fn before_write(&mut self, key: &[u8]) {
+        if self.frozen.concerns(key) {
+            let mut frozen = core::mem::take(&mut self.frozen);
+            if let Some(value) = self.get(key) {
+                frozen.make(key, value);
+            }
+            self.frozen = frozen;
+        }
+    }
+
     /// Changes the value of type `K`, made if there is none; deletes the key if it is vacant then.
     pub(super) fn write<K: Kind, R>(
         &mut self,
         key: &[u8],
         change: impl FnOnce(&mut K) -> R,
     ) -> Result<R, Failure> {
+        self.before_write(key);
         let hash = hash_of(key);
         let hasher = |slot: &Slot| hash_of(&slot.key);
         let table = &mut self.shards[shard_of(hash)];
@@ -555,7 +572,7 @@ impl Store {
             match K::of_mut(value).ok_or(super::WRONG_TYPE)?.begin_notes() {
                 Some(true) => undo.changed(key),
                 Some(false) => {}
-                None => undo.held(key, value.clone()),
+                None => drop(undo.held(key, value.clone())),
             }
         }
         let inner = K::of_mut(value).ok_or(super::WRONG_TYPE)?;
@@ -565,7 +582,7 @@ impl Store {
         if vacant {
             let (slot, _) = entry.remove();
             if let Some(undo) = &mut self.undo {
-                undo.held(key, slot.value);
+                drop(undo.held(key, slot.value));
             }
             self.counts.remove(key);
             self.used_bytes -= KEY_BYTES + key.len() as u64;
@@ -601,16 +618,16 @@ impl Store {
                 match value {
                     // A buffer that fits is used again, one that is far too large is not kept.
                     Value::String(old)
-                        if !is_noted && old.capacity() / 2 <= bytes.len().max(64) =>
+                        if !is_noted
+                            && !self.frozen.concerns(key)
+                            && old.capacity() / 2 <= bytes.len().max(64) =>
                     {
                         old.clear();
                         old.extend_from_slice(bytes);
                     }
                     other => {
                         let old = core::mem::replace(other, Value::String(bytes.into()));
-                        if let Some(undo) = &mut self.undo {
-                            undo.held(key, old);
-                        }
+                        self.goes(key, old);
                     }
                 }
             }
@@ -649,10 +666,21 @@ impl Store {
 
     pub(super) fn delete(&mut self, key: &[u8]) -> bool {
         let Some(value) = self.take(key) else { return false };
-        if let Some(undo) = &mut self.undo {
-            undo.held(key, value);
-        }
+        self.goes(key, value);
         true
+    }
+
+    /// The value of a key that is gone: for a script that may be undone, and for a copy that has
+    /// the first pieces of it.
+    fn goes(&mut self, key: &[u8], value: Value) {
+        let value = match &mut self.undo {
+            Some(undo) => match undo.held(key, value) {
+                Ok(index) => return self.frozen.keep(key, index),
+                Err(value) => value,
+            },
+            None => value,
+        };
+        self.frozen.own(key, value);
     }
 
     /// Gives a key's value to another one, whatever that held; false if there is none.
@@ -666,6 +694,7 @@ impl Store {
                 undo.renamed(from, to);
             }
         }
+        self.frozen.renamed(from, to);
         self.add(to, value);
         true
     }
@@ -678,7 +707,8 @@ impl Store {
     /// What the script has done stays.
     pub(super) fn end_undo(&mut self) {
         let Some(undo) = self.undo.take() else { return };
-        for key in undo.into_noting() {
+        let frozen = &mut self.frozen;
+        for key in undo.into_noting(|index, value| frozen.own_kept(index, value)) {
             let hash = hash_of(&key);
             let found = self.shards[shard_of(hash)].find_mut(hash, |slot| slot.key == key);
             if let Some(slot) = found {
@@ -690,12 +720,13 @@ impl Store {
     /// The script has done nothing.
     pub(super) fn undo(&mut self) {
         let Some(undo) = self.undo.take() else { return };
-        for was in undo.into_undone() {
+        for (index, was) in undo.into_undone() {
             match was {
                 Was::Absent(key) => drop(self.take(&key)),
                 Was::Held(key, value) => {
                     drop(self.take(&key));
                     self.add(&key, value);
+                    self.frozen.give_back(index, &key);
                 }
                 Was::Changed(key) => {
                     if let Some(mut value) = self.take(&key) {
@@ -705,6 +736,7 @@ impl Store {
                 }
                 Was::Renamed(from, to) => {
                     if let Some(value) = self.take(&to) {
+                        self.frozen.renamed(&to, &from);
                         self.add(&from, value);
                     }
                 }
@@ -739,6 +771,7 @@ impl Store {
     }
 
     pub(super) fn clear(&mut self) {
+        self.frozen.clear();
         let shards = core::mem::replace(&mut self.shards, no_keys());
         let counts = core::mem::take(&mut self.counts);
         let used_bytes = core::mem::take(&mut self.used_bytes);
@@ -752,6 +785,7 @@ impl Store {
         if self.count_of(database) == self.counts.all {
             return self.clear();
         }
+        self.frozen.forget(|key| databases::of_key(key) == database);
         let Store { shards, counts, used_bytes, undo, .. } = self;
         for shard in shards.iter_mut().filter(|shard| !shard.is_empty()) {
             shard.retain(|slot| {
@@ -761,7 +795,7 @@ impl Store {
                     *used_bytes -= KEY_BYTES + slot.key.len() as u64 + slot.value.size_bytes();
                     if let Some(undo) = undo {
                         let empty = Value::String(Bytes::new());
-                        undo.held(&slot.key, core::mem::replace(&mut slot.value, empty));
+                        drop(undo.held(&slot.key, core::mem::replace(&mut slot.value, empty)));
                     }
                 }
                 stays

@@ -2,6 +2,7 @@
 //! entries, then each group with its consumers and deliveries.
 
 use alloc::vec::Vec;
+use core::ops::{Bound, Range};
 
 use super::dump::{Elements, element};
 use super::groups::{Group, Pending};
@@ -54,10 +55,23 @@ impl Unpacked<'_> {
 /// `None` for what is not known.
 const UNKNOWN: u64 = u64::MAX;
 
-pub(super) fn encode(stream: &Stream, out: &mut Vec<u8>) {
+/// How much of a group was made: its consumers and deliveries up to these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct GroupAt {
+    consumer: Option<u64>,
+    delivery: Option<Id>,
+}
+
+/// About what a consumer takes beside its name, and what a delivery does.
+const CONSUMER_BYTES: usize = 24;
+const DELIVERY_BYTES: usize = 44;
+
+/// Some of its blocks: pieces of a stream that are decoded one behind the other ([`decode_onto`])
+/// make all of it.
+pub(super) fn encode_blocks(stream: &Stream, blocks: Range<usize>, out: &mut Vec<u8>) {
     let head = Packed::new().id(stream.last_id).id(stream.max_deleted).number(stream.entries_added);
-    head.number(stream.blocks.len() as u64).put(out);
-    for block in &stream.blocks {
+    head.number(blocks.len() as u64).put(out);
+    for block in stream.blocks.range(blocks) {
         let head = Packed::new().id(block.first).id(block.last).number(block.live.into());
         head.number(block.total.into()).number(block.bytes.into()).put(out);
         for (id, entry) in stream.range(block.first..=block.last) {
@@ -65,24 +79,56 @@ pub(super) fn encode(stream: &Stream, out: &mut Vec<u8>) {
             element(out, &entry.0);
         }
     }
-    for (name, group) in &stream.groups {
-        element(out, name);
-        let head = Packed::new().id(group.last_id).number(group.entries_read.unwrap_or(UNKNOWN));
-        let head = head.number(group.next_consumer).number(group.consumers.len() as u64);
-        head.number(group.pending.len() as u64).put(out);
-        for (number, consumer) in &group.consumers {
-            element(out, &consumer.name);
-            Packed::new().number(*number).number(consumer.seen_ms).put(out);
-        }
-        for (id, pending) in &group.pending {
-            let packed = Packed::new().id(*id).number(pending.consumer);
-            packed.number(pending.delivered_ms as u64).number(pending.deliveries as u64).put(out);
-        }
+}
+
+/// What comes of a group behind `at`: about `bytes_max` bytes, and at least one consumer or
+/// delivery. Whether there is more behind that.
+pub(super) fn encode_group(
+    (name, group): (&[u8], &Group),
+    at: &mut GroupAt,
+    bytes_max: usize,
+    out: &mut Vec<u8>,
+) -> bool {
+    let mut left = bytes_max.max(1);
+    let mut fits = |bytes: usize| {
+        let is_left = left > 0;
+        left = left.saturating_sub(bytes);
+        is_left
+    };
+    let after = at.consumer.map_or(Bound::Unbounded, Bound::Excluded);
+    let all = group.consumers.range((after, Bound::Unbounded));
+    let consumers: Vec<_> = all.take_while(|(_, c)| fits(c.name.len() + CONSUMER_BYTES)).collect();
+    at.consumer = consumers.last().map_or(at.consumer, |(number, _)| Some(**number));
+    let after = at.delivery.map_or(Bound::Unbounded, Bound::Excluded);
+    let all = group.pending.range((after, Bound::Unbounded));
+    let deliveries: Vec<_> = all.take_while(|_| fits(DELIVERY_BYTES)).collect();
+    at.delivery = deliveries.last().map_or(at.delivery, |(id, _)| Some(**id));
+
+    element(out, name);
+    let head = Packed::new().id(group.last_id).number(group.entries_read.unwrap_or(UNKNOWN));
+    let head = head.number(group.next_consumer).number(consumers.len() as u64);
+    head.number(deliveries.len() as u64).put(out);
+    for (number, consumer) in consumers {
+        element(out, &consumer.name);
+        Packed::new().number(*number).number(consumer.seen_ms).put(out);
     }
+    for (id, pending) in deliveries {
+        let packed = Packed::new().id(*id).number(pending.consumer);
+        packed.number(pending.delivered_ms as u64).number(pending.deliveries as u64).put(out);
+    }
+    let last_consumer = group.consumers.last_key_value().map(|(number, _)| *number);
+    let last_delivery = group.pending.last_key_value().map(|(id, _)| *id);
+    at.consumer != last_consumer || at.delivery != last_delivery
 }
 
 pub(super) fn decode(elements: &mut Elements<'_>) -> Option<Stream> {
     let mut stream = Stream::default();
+    decode_onto(&mut stream, elements)?;
+    Some(stream)
+}
+
+/// Another piece of a stream.
+pub(super) fn decode_onto(stream: &mut Stream, elements: &mut Elements<'_>) -> Option<()> {
     let mut head = Unpacked(elements.one()?);
     stream.last_id = head.id()?;
     stream.max_deleted = head.id()?;
@@ -103,16 +149,18 @@ pub(super) fn decode(elements: &mut Elements<'_>) -> Option<Stream> {
         stream.blocks.push_back(block);
     }
     while let Some(name) = elements.one() {
-        let group = decode_group(elements)?;
+        let group = decode_group(stream.groups.remove(name), elements)?;
         stream.groups.insert(name.into(), group);
     }
-    Some(stream)
+    Some(())
 }
 
-fn decode_group(elements: &mut Elements<'_>) -> Option<Group> {
+/// A group, or another piece of it.
+fn decode_group(begun: Option<Group>, elements: &mut Elements<'_>) -> Option<Group> {
     let mut head = Unpacked(elements.one()?);
     let (last_id, read) = (head.id()?, head.number()?);
-    let mut group = Group::new(last_id, (read != UNKNOWN).then_some(read));
+    let new = || Group::new(last_id, (read != UNKNOWN).then_some(read));
+    let mut group = begun.unwrap_or_else(new);
     group.next_consumer = head.number()?;
     let (consumers, deliveries) = (head.number()?, head.number()?);
     head.end()?;

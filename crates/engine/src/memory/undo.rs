@@ -96,11 +96,14 @@ impl Undo {
         }
     }
 
-    /// The key had this value, which goes.
-    pub(super) fn held(&mut self, key: &[u8], value: Value) {
-        if self.own.insert(key.into()) {
-            self.was.push(Was::Held(key.into(), value));
+    /// The key had this value, which goes. The number of what is noted of it; the value, if it is
+    /// the script's own and nothing is.
+    pub(super) fn held(&mut self, key: &[u8], value: Value) -> Result<usize, Value> {
+        if !self.own.insert(key.into()) {
+            return Err(value);
         }
+        self.was.push(Was::Held(key.into(), value));
+        Ok(self.was.len() - 1)
     }
 
     /// Its value begins to have notes.
@@ -119,15 +122,19 @@ impl Undo {
         self.was.push(Was::Flushed(Box::new(keys)));
     }
 
-    /// What is to be undone, newest first.
-    pub(super) fn into_undone(self) -> impl Iterator<Item = Was> {
-        self.was.into_iter().rev()
+    /// What is to be undone, newest first, each with its number.
+    pub(super) fn into_undone(self) -> impl Iterator<Item = (usize, Was)> {
+        self.was.into_iter().enumerate().rev()
     }
 
-    /// The keys whose values have notes, which nobody needs any more.
-    pub(super) fn into_noting(self) -> HashSet<Bytes, FxBuildHasher> {
+    /// The keys whose values have notes, which nobody needs any more; `gone` gets the values that
+    /// are gone, each with its number.
+    pub(super) fn into_noting(
+        self,
+        mut gone: impl FnMut(usize, Value),
+    ) -> HashSet<Bytes, FxBuildHasher> {
         let mut noting: HashSet<Bytes, FxBuildHasher> = HashSet::default();
-        for was in self.was {
+        for (index, was) in self.was.into_iter().enumerate() {
             match was {
                 Was::Changed(key) => {
                     noting.insert(key);
@@ -137,8 +144,9 @@ impl Undo {
                         noting.insert(to);
                     }
                 }
-                Was::Held(key, _) => {
+                Was::Held(key, value) => {
                     noting.remove(&key);
+                    gone(index, value);
                 }
                 Was::Flushed(_) => noting.clear(),
                 Was::Absent(_) => {}

@@ -4,14 +4,21 @@
 //! from its beginning to its end. So the names are collected first; those that writes touch from
 //! then on are added, and the names at a place, whenever it is copied, are all that there are. The
 //! names of all keys are in memory for as long as somebody copies.
+//!
+//! What DUMP tells of a large key is handed on in pieces ([`mod@crate::copy`]), and put together
+//! again before RESTORE: the server makes it, and takes it, in one.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::{Ask, Kind, Operation, RedisEngine, encode, shown};
 use crate::STRING_BYTES_MAX;
 use crate::backend::Submitted;
-use crate::copy::{Copied, Object, PLACE_END, place_of_key};
+use crate::copy::{
+    BadChunk, Copied, Object, PLACE_EARLY, PLACE_END, Piece, cursor, next_ticket, place_of_cursor,
+    place_of_key, ticket_of_cursor,
+};
 use crate::databases::of_key;
 use crate::resp;
 use crate::resp_scan::{elements, text};
@@ -21,8 +28,13 @@ const SCAN_COUNT: &[u8] = b"1000";
 /// Keys of the first chunk; later ones have as many as made the right number of bytes.
 const KEYS_FIRST: usize = 16;
 const KEYS_MAX: usize = 4096;
-/// Most bytes of a copied value, as DUMP tells it: Redis' own limit of an argument.
-const RESTORED_BYTES_MAX: usize = 512 << 20;
+/// Most bytes of a copied value, as DUMP tells it, and most bytes of a request while values are
+/// copied: any key that a server holds. Its own limits are half a gigabyte and a whole one.
+const RESTORED_BYTES_MAX: usize = 1 << 40;
+/// What a server's limit of a request is otherwise.
+const REQUEST_BYTES_MAX: usize = 1 << 30;
+/// Most copies at once that have values under way. The oldest goes, and begins again.
+const HELD_MAX: usize = 256;
 
 /// The names of the keys, while somebody copies.
 #[derive(Debug)]
@@ -35,6 +47,146 @@ pub(super) struct Copier {
     names: BTreeSet<(u64, Vec<u8>)>,
     /// Keys of the next chunk.
     keys: usize,
+}
+
+/// Values of which a chunk had the first pieces.
+#[derive(Clone, Debug)]
+struct Held {
+    ticket: u64,
+    /// Where the copy goes on behind them.
+    next: u64,
+    bytes_max: usize,
+    values: VecDeque<Large>,
+}
+
+/// A value, and how much of it was handed on.
+#[derive(Clone, Debug)]
+struct Large {
+    key: Vec<u8>,
+    value: Arc<Vec<u8>>,
+    at: usize,
+}
+
+/// Values that are handed on in pieces, or put together.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    held: Vec<Held>,
+    last_ticket: u64,
+    /// Values of which pieces have come.
+    partial: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Pieces {
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+        self.partial.clear();
+    }
+
+    /// Nobody copies from here any more.
+    pub(super) fn release_all(&mut self) {
+        self.held.clear();
+    }
+
+    /// Nobody will ask for the rest by this ticket.
+    pub(super) fn release(&mut self, ticket: u64) {
+        self.held.retain(|held| held.ticket != ticket);
+    }
+
+    /// Another ticket for what is held by this one; 0 if nothing is.
+    pub(super) fn fork(&mut self, ticket: u64) -> u64 {
+        let held = self.held.iter().find(|held| held.ticket == ticket).cloned();
+        held.map_or(0, |held| self.put(held))
+    }
+
+    fn put(&mut self, held: Held) -> u64 {
+        if self.held.len() >= HELD_MAX {
+            self.held.remove(0);
+        }
+        self.last_ticket = next_ticket(self.last_ticket);
+        self.held.push(Held { ticket: self.last_ticket, ..held });
+        self.last_ticket
+    }
+
+    /// What was copied, as the first of a chunk that begins at `place` and has about as many bytes
+    /// as the first number says: of larger values the first pieces, whose later ones have as many
+    /// as the second, with the others of what is held by `ticket`.
+    pub(super) fn cut(
+        &mut self,
+        copied: Copied,
+        place: u64,
+        (first_bytes, bytes_max): (usize, usize),
+        ticket: u64,
+    ) -> Copied {
+        let (mut first, mut values) = (Copied::up_to(copied.next), VecDeque::new());
+        for (key, value) in copied.objects() {
+            let end = value.len().min(first_bytes.max(1));
+            let piece = Piece { continues: false, more: end < value.len() };
+            first.push_piece(key, piece, |out| out.extend_from_slice(&value[..end]));
+            if piece.more {
+                values.push_back(Large {
+                    key: key.to_vec(),
+                    value: Arc::new(value.to_vec()),
+                    at: end,
+                });
+            }
+        }
+        let own = self.held.iter_mut().find(|held| held.ticket == ticket);
+        let ticket = match own {
+            _ if values.is_empty() => ticket,
+            Some(held) => {
+                held.values.append(&mut values);
+                ticket
+            }
+            None => {
+                let (next, bytes_max) = (copied.next, bytes_max.max(1));
+                self.put(Held { ticket: 0, next, bytes_max, values })
+            }
+        };
+        if ticket != 0 {
+            first.next = cursor(place, ticket);
+        }
+        first
+    }
+
+    /// The next pieces of what the cursor has a ticket of.
+    fn next(&mut self, from: u64) -> Option<Copied> {
+        let index = self.held.iter().position(|held| held.ticket == ticket_of_cursor(from))?;
+        let mut held = self.held.remove(index);
+        let mut copied = Copied::going_on(held.next);
+        while copied.size_bytes() < held.bytes_max
+            && let Some(Large { key, value, at }) = held.values.pop_front()
+        {
+            let left = held.bytes_max - copied.size_bytes();
+            let end = value.len().min(at + left);
+            let piece = Piece { continues: true, more: end < value.len() };
+            copied.push_piece(&key, piece, |out| out.extend_from_slice(&value[at..end]));
+            if piece.more {
+                held.values.push_front(Large { key, value, at: end });
+            }
+        }
+        if !held.values.is_empty() {
+            copied.next = cursor(place_of_cursor(from), self.put(held));
+        }
+        Some(copied)
+    }
+
+    /// Takes a piece; the value once it is complete.
+    fn take(&mut self, object: &Object<'_>) -> Result<Option<Vec<u8>>, BadChunk> {
+        let mut own = Vec::new();
+        if object.piece.continues {
+            let index = self.partial.iter().position(|(key, _)| key == object.key);
+            let index = index.ok_or(BadChunk)?;
+            own = self.partial.swap_remove(index).1;
+        } else {
+            self.partial.retain(|(key, _)| key != object.key);
+        }
+        own.extend_from_slice(object.value);
+        if object.piece.more {
+            self.partial.push((object.key.to_vec(), own));
+            return Ok(None);
+        }
+        Ok(Some(own))
+    }
 }
 
 impl Copier {
@@ -99,6 +251,12 @@ impl RedisEngine {
     }
 
     pub(super) fn copy_from(&mut self, from: u64, bytes_max: usize) -> Option<Copied> {
+        if ticket_of_cursor(from) != 0
+            && let Some(copied) = self.pieces.next(from)
+        {
+            return Some(copied);
+        }
+        let from = place_of_cursor(from);
         let nothing = Some(Copied::up_to(PLACE_END));
         let Some(copier) = &self.copier else { return nothing };
         let (names, next) = copier.names(from);
@@ -108,25 +266,26 @@ impl RedisEngine {
         let mut request = Vec::new();
         names.iter().for_each(|name| encode(&mut request, [&b"DUMP"[..], name]));
         let count = names.len();
-        self.enqueue_own(request, Kind::Copy { names, next, bytes_max }, count);
+        self.enqueue_own(request, Kind::Copy { names, from, next, bytes_max }, count);
         None
     }
 
     /// Asks for these keys.
-    pub(super) fn dump_keys(&mut self, keys: &[Vec<u8>]) -> Option<Copied> {
+    pub(super) fn dump_keys(&mut self, keys: &[Vec<u8>], bytes_max: usize) -> Option<Copied> {
         if keys.is_empty() {
-            return Some(Copied::up_to(0));
+            return Some(Copied::up_to(PLACE_EARLY));
         }
         let mut request = Vec::new();
         keys.iter().for_each(|name| encode(&mut request, [&b"DUMP"[..], name]));
-        let kind = Kind::Copy { names: keys.to_vec(), next: 0, bytes_max: 0 };
+        let (from, next, bytes_max) = (PLACE_EARLY, PLACE_EARLY, bytes_max);
+        let kind = Kind::Copy { names: keys.to_vec(), from, next, bytes_max };
         self.enqueue_own(request, kind, keys.len());
         None
     }
 
     /// A dumped value, or null for a key that is not there (any more).
     pub(super) fn on_dump(&mut self, index: usize, frame: &[u8]) {
-        let Some(Operation { kind: Kind::Copy { names, next, bytes_max }, .. }) =
+        let Some(Operation { kind: Kind::Copy { names, from, next, bytes_max }, .. }) =
             self.operations.front()
         else {
             return;
@@ -143,37 +302,54 @@ impl RedisEngine {
         }
         copied.next = *next;
         let bytes = copied.size_bytes();
-        if let Some(copier) = self.copier.as_mut().filter(|_| *bytes_max > 0) {
+        if let Some(copier) = self.copier.as_mut().filter(|_| *from != PLACE_EARLY) {
             let wanted = (names.len() * *bytes_max).checked_div(bytes).unwrap_or(KEYS_MAX);
             copier.keys = wanted.clamp(1, KEYS_MAX);
         }
+        let copied = core::mem::take(copied);
+        self.front.copied = self.pieces.cut(copied, *from, (*bytes_max, *bytes_max), 0);
         self.complete();
     }
 
-    pub(super) fn restore(&mut self, objects: &[Object<'_>]) -> Submitted {
+    pub(super) fn restore(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
         // A copied value has one argument, however large it is.
-        let limit = |bytes: usize, request: &mut Vec<u8>| {
+        let limit = |name: &[u8], bytes: usize, request: &mut Vec<u8>| {
             let bytes = alloc::format!("{bytes}");
-            encode(request, [&b"CONFIG"[..], b"SET", b"proto-max-bulk-len", bytes.as_bytes()]);
+            encode(request, [&b"CONFIG"[..], b"SET", name, bytes.as_bytes()]);
+        };
+        let limits = |argument: usize, all: usize, request: &mut Vec<u8>| {
+            limit(b"proto-max-bulk-len", argument, request);
+            limit(b"client-query-buffer-limit", all, request);
         };
         self.has_databases |= objects.iter().any(|object| of_key(object.key) != 0);
-        let mut request = Vec::new();
-        limit(RESTORED_BYTES_MAX, &mut request);
+        let (mut request, mut count) = (Vec::new(), 0);
+        limits(RESTORED_BYTES_MAX, RESTORED_BYTES_MAX, &mut request);
         for object in objects {
+            let own;
+            let value = if object.piece == Piece::default() {
+                object.value
+            } else if let Some(value) = self.pieces.take(object)? {
+                own = value;
+                &own[..]
+            } else {
+                continue;
+            };
             // No time to live: those are the shim's (trap T12).
-            encode(&mut request, [&b"RESTORE"[..], object.key, b"0", object.value, b"REPLACE"]);
+            encode(&mut request, [&b"RESTORE"[..], object.key, b"0", value, b"REPLACE"]);
+            count += 1;
         }
-        if objects.is_empty() {
-            return Submitted::Done(crate::Outcome::default());
+        if count == 0 {
+            return Ok(Submitted::Done(crate::Outcome::default()));
         }
-        limit(STRING_BYTES_MAX, &mut request);
-        self.enqueue_own(request, Kind::Install, objects.len() + 2);
-        Submitted::Pending
+        limits(STRING_BYTES_MAX, REQUEST_BYTES_MAX, &mut request);
+        self.enqueue_own(request, Kind::Install, count + 4);
+        Ok(Submitted::Pending)
     }
 
     pub(super) fn forget(&mut self) -> Submitted {
         // FLUSHALL deletes the applied number too.
         (self.recorded, self.submitted) = (0, 0);
+        self.pieces.clear();
         self.has_databases = false;
         let mut request = Vec::new();
         encode(&mut request, [&b"FLUSHALL"[..]]);

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::{Pending, Shimmed, Stalled, Work};
 use crate::backend::{Backend, Submitted, TtlChange};
-use crate::copy::{self, Copied, Object};
+use crate::copy::{self, Copied, Object, PLACE_EARLY};
 use crate::early::{Early, chunk_of};
 use crate::functions::FUNCTIONS_KEY;
 use crate::users::{USERS_KEY, Users};
@@ -14,7 +14,7 @@ use crate::{Context, Progress};
 /// finished, so that the deadlines are those of its keys at that point.
 #[derive(Debug)]
 pub(super) enum Alone {
-    /// Copies from this place on, about so many bytes.
+    /// Copies from this cursor on, about so many bytes.
     Copy(u64, usize),
     /// Copies those of these keys that were not copied early.
     CopyKeys(Vec<Vec<u8>>),
@@ -50,8 +50,8 @@ impl<B: Backend> Shimmed<B> {
 
     /// The reply, if it is there at once.
     pub(super) fn start_alone(&mut self, mut alone: Alone) -> Option<Vec<u8>> {
-        if alone.begins_copy() {
-            self.early = Some(Early::begin());
+        if let Alone::Copy(0, bytes_max) = alone {
+            self.early = Some(Early::begin(bytes_max));
             self.backend.begin_early();
         }
         if let (Alone::CopyKeys(keys), Some(early)) = (&mut alone, &mut self.early) {
@@ -60,7 +60,10 @@ impl<B: Backend> Shimmed<B> {
         let backend = &mut self.backend;
         let copied = match &alone {
             Alone::Copy(from, bytes_max) => backend.copy(*from, *bytes_max).map(Some),
-            Alone::CopyKeys(keys) => backend.copy_keys(keys).map(Some),
+            Alone::CopyKeys(keys) => {
+                let bytes_max = self.early.as_ref().map_or(1, Early::piece_bytes);
+                backend.copy_keys(keys, (bytes_max, bytes_max), PLACE_EARLY).map(Some)
+            }
             Alone::Install(chunk) => {
                 let installed = copy::objects(chunk).and_then(|mut objects| {
                     objects.retain(|object| {
@@ -88,15 +91,18 @@ impl<B: Backend> Shimmed<B> {
         let mut reply = Vec::new();
         match alone {
             Alone::Copy(from, _) => {
-                reply = copied.unwrap_or_default().chunk(|key| self.deadlines.of(key));
+                let copied = copied.unwrap_or_default();
+                let begins = copy::place_of_cursor(*from) == 0 && !copied.continues;
+                reply = copied.chunk(|key| self.deadlines.of(key));
+                let piece = copy::Piece::default();
                 // In front of every key: whoever has a part of the keys has all libraries.
-                if let Some(value) = self.saved_functions().filter(|_| *from == 0) {
+                if let Some(value) = self.saved_functions().filter(|_| begins) {
                     let (key, value) = (FUNCTIONS_KEY, &value[..]);
-                    copy::push(&mut reply, &Object { key, value, deadline_ms: 0 });
+                    copy::push(&mut reply, &Object { key, value, deadline_ms: 0, piece });
                 }
-                if *from == 0 && !self.users.is_empty() {
+                if begins && !self.users.is_empty() {
                     let (key, value) = (USERS_KEY, &self.users.save()[..]);
-                    copy::push(&mut reply, &Object { key, value, deadline_ms: 0 });
+                    copy::push(&mut reply, &Object { key, value, deadline_ms: 0, piece });
                 }
             }
             Alone::CopyKeys(keys) => {
@@ -118,6 +124,9 @@ impl<B: Backend> Shimmed<B> {
                             }
                             None => self.broken = true,
                         }
+                        continue;
+                    }
+                    if object.piece.continues {
                         continue;
                     }
                     let change = match object.deadline_ms {

@@ -9,6 +9,7 @@ use super::functions::name_function;
 use super::{EXEC_COMMAND, EXPIRE_COMMAND, REPLY_COMMAND, Shimmed, Work, is_script, step_of};
 use crate::backend::{Backend, Reach, Step, Told, TtlChange};
 use crate::command::Command;
+use crate::copy::{Copied, PLACE_EARLY};
 use crate::early::Early;
 use crate::plan::{After, after_several, plan_command, reads_deadline};
 use crate::script::put_published;
@@ -191,10 +192,14 @@ impl<B: Backend> Shimmed<B> {
                 Told::Flush(database) => self.deadlines.flush(*database, is_known),
                 Told::Published(one) => published.push(one.clone()),
                 Told::Early { key, value } => {
-                    let deadline_ms = self.deadlines.of(key);
-                    if let Some(early) = &mut self.early {
-                        early.found(key, value.as_deref(), deadline_ms);
-                    }
+                    let Some(early) = &mut self.early else { continue };
+                    let mut copied = Copied::up_to(PLACE_EARLY);
+                    value.iter().for_each(|value| {
+                        copied.push(key, |out| out.extend_from_slice(value));
+                    });
+                    let copied = self.backend.cut_early(copied, early.wanted(), early.next());
+                    let keys = core::slice::from_ref(key);
+                    early.found_all(keys, &copied, |key| self.deadlines.of(key));
                 }
                 Told::LookedAtAll => self.early.iter_mut().for_each(Early::look_at_all),
             }

@@ -16,7 +16,7 @@ use concord_wire::record::Record;
 
 use crate::early::{EarlyPart, Here, asked};
 use crate::parts::{
-    Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE, Piece, first_missing, take_piece,
+    Executable, PART_RESULTS, PART_TABLE, Piece, Reached, first_missing, take_piece,
 };
 
 /// How far a replica's copy of the state is.
@@ -26,8 +26,8 @@ enum Stage {
     Stale,
     /// Nothing is here; the client table comes first.
     Table,
-    /// The objects before this place are here, as of the last record executed.
-    Objects(u64),
+    /// These objects are here, as of the last record executed.
+    Objects(Reached),
     /// All objects are here; some results of the client table are not.
     Results,
     /// The state is that of the log.
@@ -115,7 +115,7 @@ impl Copy {
     pub(super) fn percent(&self) -> u8 {
         match self.stage {
             Stage::Stale | Stage::Table => 0,
-            Stage::Objects(from) => (from * 99 / PLACE_END) as u8,
+            Stage::Objects(reached) => (reached.from * 99 / PLACE_END) as u8,
             Stage::Results => 99,
             Stage::Complete => 100,
         }
@@ -126,6 +126,16 @@ impl Copy {
         self.streamed = false;
         self.committed = Position(0);
         self.part = None;
+        if self.has_pieces() {
+            // The rest is to be had of nobody else.
+            self.stage = Stage::Stale;
+        }
+    }
+
+    /// Whether pieces of an object are here, and the rest is to come: nothing is executed before
+    /// that.
+    pub(super) fn has_pieces(&self) -> bool {
+        matches!(self.stage, Stage::Objects(reached) if reached.rest.is_some())
     }
 
     /// What is here is of no use: it is to begin anew.
@@ -148,7 +158,7 @@ impl Copy {
     pub(super) fn wanted(&self) -> Option<u64> {
         match self.stage {
             Stage::Table => Some(PART_TABLE),
-            Stage::Objects(from) => Some(asked(PART_OBJECTS + from, self.here.taken())),
+            Stage::Objects(reached) => Some(reached.wanted(self.here.taken())),
             Stage::Results => Some(asked(PART_RESULTS, self.here.taken())),
             Stage::Stale | Stage::Complete => None,
         }
@@ -216,33 +226,42 @@ impl Copy {
 
     /// The client table is here.
     pub(super) fn has_table(&mut self) {
-        self.stage = Stage::Objects(0);
+        self.stage = Stage::Objects(Reached::default());
         self.here = Here::default();
     }
 
-    /// Whether a chunk that ends before `next` brings something.
-    pub(super) fn brings_objects(&self, next: u64) -> bool {
-        !matches!(self.stage, Stage::Objects(from) if next <= from)
+    /// Which objects are here behind a chunk that leads to `next`; `None` if it brings nothing, or
+    /// goes on with pieces that are not here.
+    pub(super) fn behind(&self, next: u64, continues: bool) -> Option<Reached> {
+        let Stage::Objects(reached) = self.stage else { return None };
+        reached.behind(next, continues)
     }
 
-    /// The objects before `next` are here; whether that is all of them.
-    pub(super) fn has_objects(&mut self, next: u64) -> bool {
-        let is_all = next == PLACE_END;
-        if is_all {
+    /// These objects are here; whether that is all of them.
+    pub(super) fn has_objects(&mut self, reached: Reached) -> bool {
+        if reached.is_all() {
             self.here.has_all();
         }
-        self.stage = if is_all { Stage::Results } else { Stage::Objects(next) };
-        is_all
+        self.stage = if reached.is_all() { Stage::Results } else { Stage::Objects(reached) };
+        reached.is_all()
+    }
+
+    /// Which objects are here behind a part of keys that were copied early, which leads to `next`;
+    /// `None` if it may not come now.
+    pub(super) fn behind_early(&self, next: u64) -> Option<Reached> {
+        let Stage::Objects(reached) = self.stage else { return None };
+        reached.behind_early(next).filter(|_| self.has_begun())
     }
 
     /// Whether some objects are here.
     pub(super) fn has_begun(&self) -> bool {
-        self.stage != Stage::Objects(0)
+        self.stage != Stage::Objects(Reached::default())
     }
 
     /// These were copied early.
-    pub(super) fn has_early(&mut self, part: &EarlyPart<'_>) {
+    pub(super) fn has_early(&mut self, part: &EarlyPart<'_>, reached: Reached) {
         self.here.take(part);
+        self.stage = Stage::Objects(reached);
     }
 
     /// The results are here, and so the whole state.
@@ -253,7 +272,7 @@ impl Copy {
     /// What can be executed of a record, by which of its objects are here.
     pub(super) fn executable(&self, record: &Record<'_>, guards: Guards) -> Executable {
         match self.stage {
-            Stage::Objects(from) => Executable::of(record, from, &self.here, guards),
+            Stage::Objects(reached) => Executable::of(record, reached.from, &self.here, guards),
             Stage::Stale | Stage::Table | Stage::Results | Stage::Complete => Executable::All,
         }
     }

@@ -5,14 +5,14 @@
 use concord_core::machine::Persist;
 use concord_core::{Guard, Now, Position};
 use concord_engine::Engine;
-use concord_engine::copy::next_place;
+use concord_engine::copy::{continues, next_place};
 use concord_log::Batch;
 use concord_wire::control::{LogEnd, Protocol};
 use concord_wire::link::Durable;
 use concord_wire::{Addr, Sink};
 
 use super::Replica;
-use crate::parts::{HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE};
+use crate::parts::{HASH_BYTES, PART_RESULTS, PART_TABLE, is_rest};
 use crate::setup::{Phase, RETRY_NS};
 
 impl<E: Engine> Replica<E> {
@@ -150,6 +150,9 @@ impl<E: Engine> Replica<E> {
 
     /// Takes the next part of a snapshot, if one is due, or under way.
     fn take_snapshot(&mut self) {
+        if self.journal.take_left_objects() && self.source.is_empty() {
+            self.serving.engine.end_copy();
+        }
         let Some(number) = self.journal.part_wanted() else { return };
         if !self.caught_up || !self.serving.engine.prepare_copy() {
             return;
@@ -171,7 +174,7 @@ impl<E: Engine> Replica<E> {
                 end.hash = hash;
                 let table = bytes.get(HASH_BYTES..).unwrap_or_default();
                 let bytes = [&hash.to_be_bytes()[..], table].concat();
-                self.journal.end_part(end, &bytes, Some(PART_OBJECTS));
+                self.journal.end_part(end, &bytes, Some(0));
                 // Whoever begins with this part needs all that follows it, also what stands before.
                 for behind in position.0 + 1..=self.ordered.end().0 {
                     self.journal.record(self.ordered.log.record(Position(behind)));
@@ -185,10 +188,12 @@ impl<E: Engine> Replica<E> {
                 None
             }
             _ => match next_place(bytes) {
-                Ok(place) => Some(PART_OBJECTS + place),
-                Err(_) => return self.journal.end_snapshot(),
+                Ok(cursor) if continues(bytes) == is_rest(number) => Some(cursor),
+                // What was under way is gone: all keys are, or it was too long ago.
+                Ok(_) | Err(_) => return self.journal.end_snapshot(),
             },
         };
         self.journal.end_part(end, bytes, next);
+        self.count.snapshots_refused = self.journal.refused();
     }
 }

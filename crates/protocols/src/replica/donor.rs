@@ -14,7 +14,7 @@ use super::queue::Pending;
 use super::source::PartAnswer;
 use crate::early::part_of;
 use crate::link::Sender;
-use crate::parts::{PART_OBJECTS, PART_RESULTS, PART_TABLE, Table};
+use crate::parts::{PART_RESULTS, PART_TABLE, Table, cursor_of_part, is_rest};
 use crate::setup::Phase;
 
 impl<E: Engine> Replica<E> {
@@ -76,7 +76,8 @@ impl<E: Engine> Replica<E> {
         sink: &mut impl Sink,
     ) {
         let Some(addr) = self.source(epoch, from) else { return };
-        if part_of(part).0 > PART_RESULTS || !self.serving.engine.prepare_copy() {
+        let is_known = is_rest(part) || part_of(part).0 <= PART_RESULTS;
+        if !is_known || !self.serving.engine.prepare_copy() {
             return;
         }
         match self.source.on_ask((from, addr), attempt, part, self.committed) {
@@ -96,6 +97,7 @@ impl<E: Engine> Replica<E> {
         let position = Position(self.submitted.position);
         let mut bytes = Vec::new();
         let mut is_made = true;
+        let part = part_of(number).0;
         if number == PART_TABLE {
             self.source.begin_stream((self.role.node(), epoch), to, position);
             let table = Table {
@@ -111,8 +113,8 @@ impl<E: Engine> Replica<E> {
                 self.queue.push(Pending::Table(to, bytes));
                 (bytes, is_made) = (Vec::new(), false);
             }
-        } else if part_of(number).0 < PART_RESULTS {
-            let from = part_of(number).0 - PART_OBJECTS;
+        } else if part != PART_RESULTS {
+            let from = cursor_of_part(part);
             let bytes_max = self.setup.part_bytes(to == self.role.node());
             is_made = self.serving.engine.copy(from, bytes_max, &mut bytes) == Progress::Done;
             if !is_made {

@@ -83,7 +83,12 @@ impl<E: Engine> Replica<E> {
     pub(super) fn copied_early(&mut self, before: Position, chunk: Vec<u8>, is_script: bool) {
         let copied = Copied { before, chunk, is_script };
         self.count.keys_copied_early += u64::from(!copied.is_empty());
-        self.journal.copied_early(&copied);
-        self.source.copied_early(&copied);
+        let engine = &mut self.serving.engine;
+        self.source.copied_early(&copied, |rest| engine.fork_copy(rest));
+        if !self.journal.copied_early(&copied)
+            && let Some(rest) = copied.rest()
+        {
+            engine.release_copy(rest);
+        }
     }
 }

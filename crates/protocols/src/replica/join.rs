@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use concord_core::{Epoch, Guard, NodeId, Now, Position, Seq};
-use concord_engine::copy::next_place;
+use concord_engine::copy::{continues, next_place};
 use concord_engine::{Engine, Progress};
 use concord_wire::Sink;
 use concord_wire::control::{CopyMessage, LogEnd};
@@ -240,21 +240,21 @@ impl<E: Engine> Replica<E> {
         chunk: &[u8],
         sink: &mut impl Sink,
     ) -> Option<()> {
-        let next = next_place(chunk).ok()?;
-        if !self.copy.brings_objects(next) {
-            return None;
-        }
-        self.follow_log(position, sink);
-        // What is here may be of no use by now.
-        if self.submitted.position != position.0 || self.copy.is_stale() {
-            return None;
+        let reached = self.copy.behind(next_place(chunk).ok()?, continues(chunk))?;
+        // Pieces are as of where the first one was.
+        if !continues(chunk) {
+            self.follow_log(position, sink);
+            // What is here may be of no use by now.
+            if self.submitted.position != position.0 || self.copy.is_stale() {
+                return None;
+            }
         }
         if self.serving.engine.install(chunk).ok()? == Progress::Pending {
             self.queue.push(Pending::Install);
         }
         self.count.chunks_installed += 1;
         // Trap T4: which writes the objects have seen is not known; none is newer than this.
-        if self.copy.has_objects(next) && self.setup.guards.on(Guard::Floor) {
+        if self.copy.has_objects(reached) && self.setup.guards.on(Guard::Floor) {
             self.applied.note_all(self.ordered.last_seq, position);
         }
         Some(())
@@ -268,9 +268,7 @@ impl<E: Engine> Replica<E> {
         sink: &mut impl Sink,
     ) -> Option<()> {
         let early = parse(bytes)?;
-        if !self.copy.holds() || !self.copy.has_begun() {
-            return None;
-        }
+        let reached = self.copy.behind_early(next_place(early.chunk).ok()?)?;
         self.follow_log(position, sink);
         if self.submitted.position != position.0 || self.copy.is_stale() {
             return None;
@@ -278,7 +276,7 @@ impl<E: Engine> Replica<E> {
         if self.serving.engine.install(early.chunk).ok()? == Progress::Pending {
             self.queue.push(Pending::Install);
         }
-        self.copy.has_early(&early);
+        self.copy.has_early(&early, reached);
         Some(())
     }
 
@@ -292,7 +290,8 @@ impl<E: Engine> Replica<E> {
 
     /// Executes the records in the log up to `position`.
     pub(super) fn follow_log(&mut self, position: Position, sink: &mut impl Sink) {
-        while self.submitted.position < position.0 {
+        // Pieces of objects are as of before the next record.
+        while self.submitted.position < position.0 && !self.copy.has_pieces() {
             let next = Position(self.submitted.position + 1);
             let Some(bytes) = self.ordered.log.record(next).map(Vec::from) else { return };
             let Ok(record) = Record::parse(&bytes) else { return };
@@ -308,7 +307,8 @@ impl<E: Engine> Replica<E> {
         if !self.copy.holds() {
             return true;
         }
-        if self.ordered.log.is_full(&self.setup.limits) {
+        let limits = self.setup.limits.beside_pieces(self.copy.has_pieces());
+        if self.ordered.log.is_full(&limits) {
             self.invalidate_copy();
         } else {
             self.try_install(now, sink);

@@ -2,7 +2,7 @@
 //! goes through what it is given ([`super::join`]), and is whole in no epoch before it is let in
 //! again.
 
-use concord_core::{Guard, Now, Position};
+use concord_core::{Guard, NodeId, Now, Position};
 use concord_engine::Engine;
 use concord_engine::copy::next_place;
 use concord_log::{Entry, Part};
@@ -140,7 +140,7 @@ impl<E: Engine> Replica<E> {
         if lease_ns > 0 {
             self.quiet_until = now.instant.after(lease_ns);
         }
-        self.journal.keep(kept, end, log_bytes);
+        self.journal.keep(NodeId(self.setup.me.node), kept, end, log_bytes);
         Ok(())
     }
 }

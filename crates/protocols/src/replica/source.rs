@@ -15,7 +15,9 @@ use crate::early::{Copied, Waiting, part_of};
 use crate::limits::Limits;
 use crate::link::Sender;
 use crate::log::Log;
-use crate::parts::{HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE, Part};
+use crate::parts::{
+    Demand, HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, consider, is_rest,
+};
 
 /// Records kept behind what is committed, for joining replicas whose feeder changes.
 const TAIL_RECORDS: u64 = 8_192;
@@ -35,6 +37,8 @@ struct OutgoingCopy {
     /// It fell too far behind, and was told to begin anew; it says so by a higher attempt.
     is_dropped: bool,
     part: Option<Part>,
+    /// The newest part that was asked for, but for those that go on with pieces of it.
+    asked: u64,
     /// What was copied early, and comes before the next chunk.
     early: Waiting,
     /// More waits for it than may.
@@ -51,6 +55,7 @@ impl OutgoingCopy {
             sender: None,
             is_dropped: false,
             part: None,
+            asked: 0,
             early: Waiting::default(),
             is_overrun: false,
         }
@@ -86,6 +91,11 @@ impl SnapshotSource {
     /// Nobody is fed any more.
     pub(super) fn clear(&mut self) {
         self.source.clear();
+    }
+
+    /// Whether nobody is fed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.source.is_empty()
     }
 
     fn of(&mut self, node: NodeId) -> Option<&mut OutgoingCopy> {
@@ -146,24 +156,25 @@ impl SnapshotSource {
         if wanted == PART_RESULTS && copy_out.base > committed {
             return PartAnswer::Nothing;
         }
-        let is_behind = copy_out.part.as_ref().is_some_and(|own| own.number > part);
         if attempt == copy_out.attempt && copy_out.is_dropped {
             return PartAnswer::Dropped;
         }
-        if attempt != copy_out.attempt
-            || is_behind
-            || (part != PART_TABLE && copy_out.sender.is_none())
-        {
+        if attempt != copy_out.attempt || (part != PART_TABLE && copy_out.sender.is_none()) {
             return PartAnswer::Nothing;
         }
-        let is_chunk = wanted != PART_TABLE && wanted != PART_RESULTS;
+        match consider(part, copy_out.part.as_ref(), &mut copy_out.asked) {
+            Demand::Stale => return PartAnswer::Nothing,
+            Demand::Begun => return PartAnswer::Serve { is_made: true },
+            Demand::New => {}
+        }
+        let is_chunk = wanted != PART_TABLE && wanted != PART_RESULTS && !is_rest(part);
         if is_chunk
-            && copy_out.part.as_ref().is_none_or(|own| own.number < part)
             && let Some((position, bytes)) = copy_out.early.take(wanted == PART_OBJECTS, taken)
         {
             copy_out.part = Some(Part { number: part, position, bytes: Some(bytes) });
+            return PartAnswer::Serve { is_made: true };
         }
-        PartAnswer::Serve { is_made: copy_out.part.as_ref().is_some_and(|own| own.number >= part) }
+        PartAnswer::Serve { is_made: false }
     }
 
     /// The client table is taken for `node`, as of `position`: records are streamed from there on.
@@ -205,15 +216,14 @@ impl SnapshotSource {
     }
 
     /// Keys were copied early.
-    pub(super) fn copied_early(&mut self, copied: &Copied) {
-        for copy_out in self.source.iter_mut().filter(|copy_out| copy_out.early.is_on()) {
-            copy_out.is_overrun |= copy_out.sender.is_some() && !copy_out.early.add(copied);
+    pub(super) fn copied_early(&mut self, copied: &Copied, mut fork: impl FnMut(u64) -> u64) {
+        let is_on = |copy_out: &&mut OutgoingCopy| {
+            copy_out.early.is_on() && copy_out.sender.is_some() && !copy_out.is_overrun
+        };
+        for copy_out in self.source.iter_mut().filter(is_on) {
+            let own = copied.fork(&mut fork);
+            copy_out.is_overrun = own.is_none_or(|own| !copy_out.early.add(&own));
         }
-    }
-
-    /// Whether anybody copies.
-    pub(super) fn is_empty(&self) -> bool {
-        self.source.is_empty()
     }
 
     /// Sends fragments of its part to `node`, from `index` on, if it is made.

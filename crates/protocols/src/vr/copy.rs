@@ -15,7 +15,7 @@
 use alloc::vec::Vec;
 
 use concord_core::{Guard, Instant, Now, Position, Seq, ViewNumber};
-use concord_engine::copy::{PLACE_END, next_place};
+use concord_engine::copy::{continues, next_place};
 use concord_engine::{Engine, Progress};
 use concord_wire::Sink;
 use concord_wire::control::{CopyMessage, LogEnd};
@@ -33,8 +33,8 @@ use crate::early::{PART_EARLY, Waiting, parse, part_of};
 use crate::journal::part;
 use crate::link::BrokenStream;
 use crate::parts::{
-    Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Piece, Table, first_missing,
-    take_piece,
+    Demand, Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Piece, Table, consider,
+    cursor_of_part, first_missing, is_rest, take_piece,
 };
 use crate::sessions::SavedSessions;
 
@@ -97,6 +97,10 @@ impl<E: Engine> Vr<E> {
     /// committed, which the new leader has too: the copy goes on.
     pub(super) fn go_on_copying(&mut self, now: Now, target: LogEnd, sink: &mut impl Sink) {
         let Some(copying) = self.copying.as_mut() else { return };
+        if copying.has_pieces() {
+            // The rest is to be had of nobody else.
+            return self.copy_state(target, sink);
+        }
         (copying.target, copying.part) = (target, None);
         if copying.begun && copying.wanted != PART_TABLE {
             self.cut_log(self.submitted.0);
@@ -236,32 +240,39 @@ impl<E: Engine> Vr<E> {
         sink: &mut impl Sink,
     ) -> Option<u64> {
         let early = parse(chunk);
-        let next = if early.is_some() { 0 } else { next_place(chunk).ok()? };
-        let &Copying { attempt, wanted, .. } = self.copying.as_ref()?;
+        let copying = self.copying.as_ref()?;
+        let (attempt, wanted, reached) = (copying.attempt, copying.wanted, copying.reached());
         // A first chunk brings some, and nothing is copied early before it.
-        let brings = match &early {
-            Some(_) => wanted > PART_OBJECTS,
-            None => PART_OBJECTS + next > wanted,
+        let reached = match &early {
+            Some(_) if wanted == PART_OBJECTS => None,
+            Some(early) => reached.behind_early(next_place(early.chunk).ok()?),
+            None => reached.behind(next_place(chunk).ok()?, continues(chunk)),
         };
-        if !brings {
-            return None;
-        }
-        // The leader had executed so far: it is committed.
-        self.committed = self.committed.max(position);
-        self.execute_committed(now, sink);
-        if self.submitted != position || !self.goes_on_with(attempt) {
-            return None;
+        let reached = reached?;
+        // Pieces are as of where the first one was.
+        if !continues(chunk) {
+            // The leader had executed so far: it is committed.
+            self.committed = self.committed.max(position);
+            self.execute_committed(now, sink);
+            if self.submitted != position || !self.goes_on_with(attempt) {
+                return None;
+            }
         }
         let end = LogEnd { position: position.0, hash: 0 };
         if let Some(early) = early {
             self.install_chunk(early.chunk)?;
-            self.copying.as_mut()?.here.take(&early);
+            let copying = self.copying.as_mut()?;
+            copying.here.take(&early);
+            copying.has_objects(reached);
             self.journal.copied(&part(end, PART_EARLY, chunk));
             return Some(wanted);
         }
         self.install_chunk(chunk)?;
+        let copying = self.copying.as_mut()?;
+        copying.has_objects(reached);
+        let next = copying.wanted;
         self.journal.copied(&part(end, wanted, chunk));
-        Some(if next == PLACE_END { PART_RESULTS } else { PART_OBJECTS + next })
+        Some(next)
     }
 
     /// Whether that copy is still being made: one of the records before a part may have begun it
@@ -348,7 +359,7 @@ impl<E: Engine> Vr<E> {
             (attempt >> 32) as u32 == self.group.tag_of(self.crash_vector.of(from));
         if !self.is_leader()
             || !of_incarnation
-            || part_of(part).0 > PART_RESULTS
+            || !(is_rest(part) || part_of(part).0 <= PART_RESULTS)
             || !self.serving.engine.prepare_copy()
         {
             return;
@@ -360,7 +371,7 @@ impl<E: Engine> Vr<E> {
             follower.outgoing_copy.as_ref().map_or(0, |outgoing_copy| outgoing_copy.attempt);
         if attempt > known {
             follower.outgoing_copy =
-                Some(OutgoingCopy { attempt, part: None, early: Waiting::default() });
+                Some(OutgoingCopy { attempt, part: None, asked: 0, early: Waiting::default() });
         }
         let Some(outgoing_copy) = follower
             .outgoing_copy
@@ -369,19 +380,24 @@ impl<E: Engine> Vr<E> {
         else {
             return;
         };
+        let mut found = consider(part, outgoing_copy.part.as_ref(), &mut outgoing_copy.asked);
         let (wanted, taken) = part_of(part);
-        if wanted != PART_TABLE
-            && wanted != PART_RESULTS
-            && outgoing_copy.part.as_ref().is_none_or(|own| own.number < part)
+        if found == Demand::New
+            && !matches!(wanted, PART_TABLE | PART_RESULTS)
+            && !is_rest(part)
             && let Some((position, bytes)) = outgoing_copy.early.take(wanted == PART_OBJECTS, taken)
         {
             outgoing_copy.part = Some(Part { number: part, position, bytes: Some(bytes) });
+            found = Demand::Begun;
         }
-        let is_early = |own: &Part| index == 0 && own.is_early(view_start, self.executed);
-        match outgoing_copy.part.as_ref() {
-            Some(own) if own.number > part => return,
-            Some(own) if own.number == part && !is_early(own) => {}
-            Some(_) | None => self.take_part(from, part),
+        // What goes on with pieces is of this leader, and cannot be made anew.
+        let is_early = |own: &Part| {
+            index == 0 && !is_rest(own.number) && own.is_early(view_start, self.executed)
+        };
+        match found {
+            Demand::Stale => return,
+            Demand::Begun if !outgoing_copy.part.as_ref().is_some_and(is_early) => {}
+            Demand::Begun | Demand::New => self.take_part(from, part),
         }
         let addr = self.group.members()[from].addr;
         let outgoing_copy = self.leading.followers.get(from).and_then(|f| f.outgoing_copy.as_ref());
@@ -414,7 +430,7 @@ impl<E: Engine> Vr<E> {
         }
         let is_chunk = number != PART_TABLE && number != PART_RESULTS;
         let made = !is_chunk || {
-            let from = number - PART_OBJECTS;
+            let from = cursor_of_part(number);
             let bytes_max = self.setup.part_bytes(to == self.group.me());
             self.serving.engine.copy(from, bytes_max, &mut bytes) == Progress::Done
         };
@@ -460,7 +476,7 @@ impl<E: Engine> Vr<E> {
             outgoing_copy.part.as_mut().filter(|p| (p.number, p.position) == (number, position));
         let Some(part) = part else { return };
         part.bytes = Some(bytes);
-        if !part.is_early(view_start, executed) {
+        if is_rest(part.number) || !part.is_early(view_start, executed) {
             let addr = self.group.members()[to].addr;
             part.send((view, attempt), 0, addr, &mut self.scratch, sink);
         }

@@ -7,7 +7,9 @@ use concord_wire::record::Record;
 use concord_wire::vr::LastRecord;
 
 use crate::early::{Here, asked};
-use crate::parts::{Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE};
+use crate::parts::{
+    Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE, Reached, cursor_of_part, number_of,
+};
 
 /// Asked for when all parts are here.
 pub(super) const PART_NONE: u64 = PART_RESULTS + 1;
@@ -21,8 +23,11 @@ pub(super) struct Copying {
     pub(super) begun: bool,
     /// Where the log has to be before the status is normal.
     pub(super) target: LogEnd,
-    /// The part that is needed next.
+    /// The part that is needed next, when nothing is left of objects.
     pub(super) wanted: u64,
+    /// The cursor of what is left of objects of which pieces are here: it comes first, and nothing
+    /// is executed before it has come.
+    pub(super) rest: Option<u64>,
     pub(super) part: Option<Assembly>,
     /// The first fragment of the last question.
     pub(super) asked: u32,
@@ -38,7 +43,8 @@ impl Copying {
     pub(super) fn begin(attempt: u64, target: LogEnd) -> Copying {
         let (wanted, floor) = (PART_TABLE, LastRecord::default());
         let here = Here::default();
-        Copying { attempt, begun: false, target, wanted, part: None, asked: 0, floor, here }
+        let (rest, part) = (None, None);
+        Copying { attempt, begun: false, target, wanted, rest, part, asked: 0, floor, here }
     }
 
     /// The part that has come, if it can be installed: the log ends at `end`, of which all up to
@@ -53,7 +59,21 @@ impl Copying {
 
     /// The number of the part that is asked for.
     pub(super) fn wanted_number(&self) -> u64 {
-        if self.wanted == PART_TABLE { PART_TABLE } else { asked(self.wanted, self.here.taken()) }
+        match self.rest {
+            Some(rest) => number_of(rest),
+            None if self.wanted == PART_TABLE => PART_TABLE,
+            None => asked(self.wanted, self.here.taken()),
+        }
+    }
+
+    /// Which objects are here, while they come.
+    pub(super) fn reached(&self) -> Reached {
+        Reached { from: cursor_of_part(self.wanted), rest: self.rest }
+    }
+
+    /// These objects are here.
+    pub(super) fn has_objects(&mut self, reached: Reached) {
+        (self.wanted, self.rest) = (PART_OBJECTS + reached.from, reached.rest);
     }
 
     /// What can be executed of a record, by which of its objects are here.
@@ -61,7 +81,13 @@ impl Copying {
         if self.wanted >= PART_RESULTS {
             return Executable::All;
         }
-        Executable::of(record, self.wanted.saturating_sub(PART_OBJECTS), &self.here, guards)
+        Executable::of(record, self.reached().from, &self.here, guards)
+    }
+
+    /// Whether pieces of an object are here, and the rest is to come: nothing is executed before
+    /// that.
+    pub(super) fn has_pieces(&self) -> bool {
+        self.rest.is_some()
     }
 
     /// Whether all of it is here, and the log that ends at `end` is where that of the view was.
@@ -75,6 +101,7 @@ mod tests {
     use concord_wire::fragment::FragmentHdr;
 
     use super::*;
+    use crate::parts::PART_OBJECTS;
 
     const TARGET: LogEnd = LogEnd { position: 9, hash: 7 };
 

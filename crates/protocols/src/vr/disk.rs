@@ -10,14 +10,14 @@ use alloc::vec::Vec;
 use concord_core::machine::Persist;
 use concord_core::{Guard, Now, Position};
 use concord_engine::Engine;
-use concord_engine::copy::next_place;
+use concord_engine::copy::{continues, next_place};
 use concord_log::{Batch, ViewMarks};
 use concord_wire::control::LogEnd;
 use concord_wire::{Addr, Sink};
 
 use super::input::is_of_client;
 use super::{Stage, Vr};
-use crate::parts::{HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE};
+use crate::parts::{HASH_BYTES, PART_RESULTS, PART_TABLE, is_rest};
 
 /// Most packets that are held back while a promise is on its way to the disk, which may hang.
 pub(super) const HELD_PACKETS_MAX: usize = 1_024;
@@ -202,6 +202,10 @@ impl<E: Engine> Vr<E> {
 
     /// Takes the next part of a snapshot, if one is due, or under way.
     fn take_snapshot(&mut self) {
+        let is_fed = self.leading.followers.iter().any(|f| f.outgoing_copy.is_some());
+        if self.journal.take_left_objects() && !is_fed {
+            self.serving.engine.end_copy();
+        }
         let is_ready = self.stage == Stage::Normal && self.copying.is_none();
         let Some(number) = self.journal.part_wanted().filter(|_| is_ready) else { return };
         if self.serving.engine.prepare_copy() {
@@ -222,7 +226,7 @@ impl<E: Engine> Vr<E> {
                 end.hash = hash;
                 let table = bytes.get(HASH_BYTES..).unwrap_or_default();
                 let bytes = [&hash.to_be_bytes()[..], table].concat();
-                self.journal.end_part(end, &bytes, Some(PART_OBJECTS));
+                self.journal.end_part(end, &bytes, Some(0));
                 // Whoever begins with this part needs all that follows it, also what stands before.
                 for behind in position.0 + 1..=self.ordered.end().0 {
                     self.journal.record(self.ordered.log.record(Position(behind)));
@@ -235,8 +239,12 @@ impl<E: Engine> Vr<E> {
                 }
             }
             _ => match next_place(bytes) {
-                Ok(place) => self.journal.end_part(end, bytes, Some(PART_OBJECTS + place)),
-                Err(_) => self.journal.end_snapshot(),
+                Ok(cursor) if continues(bytes) == is_rest(number) => {
+                    self.journal.end_part(end, bytes, Some(cursor));
+                    self.count.snapshots_refused = self.journal.refused();
+                }
+                // What was under way is gone: all keys are, or it was too long ago.
+                Ok(_) | Err(_) => self.journal.end_snapshot(),
             },
         }
     }

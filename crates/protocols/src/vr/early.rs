@@ -64,12 +64,19 @@ impl<E: Engine> Vr<E> {
     pub(super) fn copied_early(&mut self, before: Position, chunk: Vec<u8>, is_script: bool) {
         let copied = Copied { before, chunk, is_script };
         self.count.keys_copied_early += u64::from(!copied.is_empty());
-        self.journal.copied_early(&copied);
+        let engine = &mut self.serving.engine;
         for follower in self.leading.followers.iter_mut() {
             // Where too much waits its copy begins anew, as it does where a chunk is missing.
             follower.outgoing_copy.take_if(|outgoing_copy| {
-                outgoing_copy.early.is_on() && !outgoing_copy.early.add(&copied)
+                let is_on = outgoing_copy.early.is_on();
+                let own = copied.fork(|rest| if is_on { engine.fork_copy(rest) } else { rest });
+                is_on && own.is_none_or(|own| !outgoing_copy.early.add(&own))
             });
+        }
+        if !self.journal.copied_early(&copied)
+            && let Some(rest) = copied.rest()
+        {
+            engine.release_copy(rest);
         }
     }
 }

@@ -24,6 +24,7 @@ use concord_wire::vr::{LastRecord, VrBody};
 use concord_wire::{Flags, Op, Repr, Sink};
 
 use super::change::Vote;
+use super::copying::Copying;
 use super::{Stage, Vr};
 use crate::ordered::Room;
 use crate::setup::RETRY_NS;
@@ -421,7 +422,8 @@ impl<E: Engine> Vr<E> {
     /// Follower: whether its log is full. In Raft a leader logs a no-op beyond what it takes of
     /// clients: were a follower's bound the same, nobody could take what a term has to begin with.
     pub(super) fn takes_no_more(&self) -> bool {
-        let mut limits = self.setup.limits;
+        let has_pieces = self.copying.as_ref().is_some_and(Copying::has_pieces);
+        let mut limits = self.setup.limits.beside_pieces(has_pieces);
         if self.group.elects() {
             limits.log_records_max = limits.log_records_max.saturating_mul(2);
             limits.log_bytes_max = limits.log_bytes_max.saturating_mul(2);

@@ -7,6 +7,7 @@ use concord_engine::{Class, Command, Engine, Progress};
 use concord_wire::record::Record;
 use concord_wire::{Flags, Op, Repr, Sink, Status, checked_reply};
 
+use super::copying::Copying;
 use super::leading::Completion;
 use super::queue::Pending;
 use super::scripts::aborted_by;
@@ -25,7 +26,9 @@ impl<E: Engine> Vr<E> {
             return;
         }
         let mut reply = core::mem::take(&mut self.serving.reply);
-        while self.submitted < self.committed {
+        // Pieces of objects are as of before the next record.
+        let has_pieces = |vr: &Vr<E>| vr.copying.as_ref().is_some_and(Copying::has_pieces);
+        while self.submitted < self.committed && !has_pieces(self) {
             let position = Position(self.submitted.0 + 1);
             self.copy_early(position);
             let record =

@@ -40,6 +40,8 @@ pub(super) struct Follower {
 pub(super) struct OutgoingCopy {
     pub(super) attempt: u64,
     pub(super) part: Option<Part>,
+    /// The newest part that was asked for, but for those that go on with pieces of it.
+    pub(super) asked: u64,
     /// What was copied early, and comes before the next chunk.
     pub(super) early: Waiting,
 }

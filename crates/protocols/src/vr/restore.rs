@@ -10,7 +10,7 @@
 
 use concord_core::{Guard, NodeId, Now, Position, Seq, ViewNumber};
 use concord_engine::Engine;
-use concord_engine::copy::{PLACE_END, next_place};
+use concord_engine::copy::{continues, next_place};
 use concord_log::{Entry, Part, ViewMarks};
 use concord_wire::control::{Config, LogEnd};
 use concord_wire::record::Record;
@@ -126,14 +126,17 @@ impl<E: Engine> Vr<E> {
         if is_early(part.bytes) {
             return self.restore_early(now, part);
         }
-        let next = next_place(part.bytes).ok()?;
-        self.restore_up_to(now, Position(part.position)).ok()?;
-        if self.submitted != Position(part.position) {
-            return None;
+        let reached = self.copying.as_ref()?.reached();
+        let reached = reached.behind(next_place(part.bytes).ok()?, continues(part.bytes))?;
+        // Pieces are as of where the first one was.
+        if !continues(part.bytes) {
+            self.restore_up_to(now, Position(part.position)).ok()?;
+            if self.submitted != Position(part.position) {
+                return None;
+            }
         }
         self.install_chunk(part.bytes)?;
-        let copying = self.copying.as_mut()?;
-        copying.wanted = if next == PLACE_END { PART_RESULTS } else { PART_OBJECTS + next };
+        self.copying.as_mut()?.has_objects(reached);
         Some(())
     }
 
@@ -149,8 +152,12 @@ impl<E: Engine> Vr<E> {
         if self.submitted != Position(part.position) {
             return None;
         }
+        let reached = self.copying.as_ref()?.reached();
+        let reached = reached.behind_early(next_place(early.chunk).ok()?)?;
         self.install_chunk(early.chunk)?;
-        self.copying.as_mut()?.here.take(&early);
+        let copying = self.copying.as_mut()?;
+        copying.here.take(&early);
+        copying.has_objects(reached);
         Some(())
     }
 
@@ -199,7 +206,7 @@ impl<E: Engine> Vr<E> {
         // What it had promised is lost, and with that what is here is of no use.
         self.gives_up = !has_come_back && !begins;
         self.is_new = kept.is_intact && !has_come_back && begins;
-        self.journal.keep(kept, end, log_bytes);
+        self.journal.keep(NodeId(self.setup.me.node), kept, end, log_bytes);
         self.promise();
         Ok(())
     }

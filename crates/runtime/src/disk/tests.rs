@@ -86,11 +86,21 @@ fn record(end: &mut LogEnd, batch: &mut Batch) {
     batch.record(&bytes);
 }
 
-fn write(disk: &mut Disk, end: &mut LogEnd, count: u64) {
+/// Writes records; the bytes of the log.
+fn write(disk: &mut Disk, end: &mut LogEnd, count: u64) -> u64 {
     let mut batch = Batch::default();
     (0..count).for_each(|_| record(end, &mut batch));
     disk.write(batch).unwrap();
-    wait(disk).unwrap();
+    wait(disk).unwrap().log_bytes
+}
+
+/// Waits until a segment is removed.
+fn until_gone(place: &Place, segment: u64) {
+    let began = Instant::now();
+    while segment_path(&place.data(), STORAGE, segment).exists() {
+        assert!(began.elapsed() < Duration::from_secs(20), "segment {segment} is there");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The thread holds the lock until it has seen that the loop is gone.
@@ -231,20 +241,67 @@ fn a_whole_snapshot_takes_the_segments_before_it_away() {
         bytes: b"state",
     };
     let mut batch = Batch::default();
-    batch.part(&part(0, true, false));
+    batch.part(&part(0, true, false)).unwrap();
     disk.write(batch).unwrap();
     let before = wait(&mut disk).unwrap().log_bytes;
     let mut batch = Batch::default();
-    batch.part(&part(1, false, true));
+    batch.part(&part(1, false, true)).unwrap();
     disk.write(batch).unwrap();
-    assert!(wait(&mut disk).unwrap().log_bytes < before);
+    wait(&mut disk).unwrap();
+    until_gone(&place, 1);
     let mut end_of_log = log;
-    write(&mut disk, &mut end_of_log, 1);
+    let began = Instant::now();
+    while write(&mut disk, &mut end_of_log, 1) >= before {
+        assert!(began.elapsed() < Duration::from_secs(20), "the segment counts no more");
+    }
     end(disk, &place);
     let found = place.open();
     assert!(matches!(found.found().begin, Begin::At { segment: 2, .. }), "{:?}", found.found());
-    assert_eq!((found.found().end, records(&found)), (end_of_log, 1));
-    assert!(!segment_path(&place.data(), STORAGE, 1).exists());
+    assert_eq!(found.found().end, end_of_log);
+    assert_eq!(records(&found), end_of_log.position - log.position);
+}
+
+/// Segments were removed as soon as the snapshot behind them was synced: what was damaged on its
+/// way to the disk was all that was left.
+#[test]
+fn bug_22_1_segments_stay_until_the_snapshot_is_read_back() {
+    let place = Place::new("readback");
+    let fault = DiskFault { damage_snapshot: Some(1), ..DiskFault::default() };
+    let mut disk = place.start(fault);
+    let mut log = LogEnd::default();
+    write(&mut disk, &mut log, 10);
+    let snapshot = |disk: &mut Disk, snapshot| {
+        let (position, hash) = (log.position, log.hash);
+        for (number, is_first, is_last) in [(0, true, false), (1, false, true)] {
+            let bytes = &[7; 100_000];
+            let part = Part { snapshot, number, position, hash, is_first, is_last, bytes };
+            let mut batch = Batch::default();
+            batch.part(&part).unwrap();
+            disk.write(batch).unwrap();
+            wait(disk).unwrap();
+        }
+    };
+    snapshot(&mut disk, 1);
+    let began = Instant::now();
+    let damage = loop {
+        if let Some(damage) = disk.take_damage() {
+            break damage;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "the damage is found");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(damage.contains("00000002.log: damaged at offset"), "{damage}");
+    let first = segment_path(&place.data(), STORAGE, 1);
+    assert!(first.exists(), "nothing takes its place yet");
+    // The next one does, as it is asked for when damage is found.
+    snapshot(&mut disk, 2);
+    until_gone(&place, 2);
+    assert!(!first.exists());
+    write(&mut disk, &mut log, 3);
+    end(disk, &place);
+    let found = place.open();
+    assert!(matches!(found.found().begin, Begin::At { segment: 3, .. }), "{:?}", found.found());
+    assert_eq!((found.found().end, records(&found)), (log, 3));
 }
 
 /// Damage that comes later is found and is gone with the next snapshot.
@@ -253,7 +310,9 @@ fn later_damage_is_found_and_replaced() {
     let place = Place::new("scrub");
     let mut log = LogEnd::default();
     let mut disk = place.start(DiskFault::default());
-    (0..20).for_each(|_| write(&mut disk, &mut log, 10));
+    for _ in 0..20 {
+        write(&mut disk, &mut log, 10);
+    }
     let pace = Pace { rest: Duration::from_millis(5), bytes_per_second: 1 << 30 };
     let mut scrub = Scrub::start(place.data(), pace, disk.bell()).unwrap();
     let until = |scrub: &Scrub, is: &dyn Fn(Progress) -> bool| {
@@ -278,7 +337,7 @@ fn later_damage_is_found_and_replaced() {
     let (mut batch, snapshot) = (Batch::default(), 1);
     let (position, hash, bytes) = (log.position, log.hash, b"state".as_slice());
     let part = Part { snapshot, number: 0, position, hash, is_first: true, is_last: true, bytes };
-    batch.part(&part);
+    batch.part(&part).unwrap();
     disk.write(batch).unwrap();
     wait(&mut disk).unwrap();
     until(&scrub, &|progress| progress.damage.is_none());

@@ -166,7 +166,8 @@ impl ReplicaDisk {
             Ok(None) => {}
             Err(error) => self.fail(&error, replica),
         }
-        if let Some(damage) = self.scrub.as_mut().and_then(Scrub::take_damage) {
+        let found = self.scrub.as_mut().and_then(Scrub::take_damage);
+        if let Some(damage) = self.disk.take_damage().or(found) {
             error!(damage, "the log on disk is damaged: another snapshot takes its place");
             replica.renew_snapshot();
         }

@@ -51,7 +51,7 @@ pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
                 // For tests alone.
                 let hang = std::env::var_os("CONCORD_FAULT_DISK_HANG").map(PathBuf::from);
                 let hang = hang.map(|dir| dir.join(group.member_stem("replica", own.node)));
-                let fault = DiskFault { hold, hang, fail_sync: None };
+                let fault = DiskFault { hold, hang, ..DiskFault::default() };
                 let acks_early = group.durability == Durability::Interval;
                 let directory = said.unwrap_or_else(default);
                 let scrub_rest = Some(Duration::from_secs(rack.scrub_seconds));

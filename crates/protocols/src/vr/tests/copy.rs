@@ -270,8 +270,12 @@ fn bug_19_22_a_part_goes_out_when_the_engine_has_made_it() {
     {
         node.leading.begin(g.now.instant, 3, view_start);
         let part = Part { number: PART_OBJECTS, position, bytes: None };
-        node.leading.followers[2].outgoing_copy =
-            Some(OutgoingCopy { attempt: 1, part: Some(part), early: Waiting::default() });
+        node.leading.followers[2].outgoing_copy = Some(OutgoingCopy {
+            attempt: 1,
+            part: Some(part),
+            asked: 0,
+            early: Waiting::default(),
+        });
         let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
         node.chunk_made(2, (PART_OBJECTS, position), vec![0; 16], &mut sent);
         assert_eq!(sent.len(), usize::from(is_sent), "{position:?} {view_start:?}");

@@ -137,6 +137,7 @@ fn whom_a_write_would_wait_for_long_gets_no_lease() {
     g.nodes[0].leading.followers[2].outgoing_copy = Some(super::super::follower::OutgoingCopy {
         attempt: 1,
         part: None,
+        asked: 0,
         early: Default::default(),
     });
     assert!(!grants(&mut g), "it copies the state");
