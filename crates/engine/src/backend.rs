@@ -255,6 +255,13 @@ pub trait Backend {
         copied
     }
 
+    /// A write to these keys is about to be submitted. Of what is copied in pieces the rest is made
+    /// before it, a bounded step at a time: whether the write may be submitted now.
+    fn make_ready(&mut self, keys: &[&[u8]]) -> bool {
+        let _ = keys;
+        true
+    }
+
     /// See [`crate::Engine::fork_copy`].
     fn fork_copy(&mut self, cursor: u64) -> u64;
 

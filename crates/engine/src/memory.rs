@@ -60,6 +60,10 @@ mod work;
 mod zsets;
 
 use store::{Store, failure};
+
+/// About how many bytes of an object that is copied in pieces are made at a time, before a write to
+/// it: a few milliseconds.
+const READY_BYTES: usize = 1 << 20;
 pub use work::WORK_MAX;
 
 /// The text of an error reply.
@@ -204,6 +208,8 @@ pub struct Memory {
     runs_script: bool,
     /// The same, and no transaction: whoever executes it bounds what its commands answer.
     is_alone: bool,
+    /// About how many bytes of an object that is copied in pieces are made at a time.
+    ready_bytes: usize,
 }
 
 impl Memory {
@@ -250,7 +256,15 @@ impl Memory {
             is_in_script: false,
             runs_script: false,
             is_alone: false,
+            ready_bytes: READY_BYTES,
         }
+    }
+
+    /// About so many bytes of an object that is copied in pieces are made at a time, before a write
+    /// to it: simulations have few, so that writes wait for several.
+    #[must_use]
+    pub fn with_ready_bytes(self, ready_bytes: usize) -> Memory {
+        Memory { ready_bytes, ..self }
     }
 
     /// One command may look at so many elements, in the place of [`WORK_MAX`]; the same at all
@@ -508,6 +522,10 @@ impl Backend for Memory {
 
     fn copy_keys(&mut self, keys: &[Vec<u8>], wanted: (usize, usize), onto: u64) -> Option<Copied> {
         Some(dump::copy_keys(&mut self.store, keys, wanted, ticket_of_cursor(onto)))
+    }
+
+    fn make_ready(&mut self, keys: &[&[u8]]) -> bool {
+        self.store.make_ready(keys, self.ready_bytes)
     }
 
     fn fork_copy(&mut self, cursor: u64) -> u64 {

@@ -69,6 +69,9 @@ pub const REPLY_COMMAND: &[u8] = b"CONCORD.REPLY";
 /// The internal read that answers figures of the data.
 pub const INFO_COMMAND: &[u8] = b"CONCORD.INFO";
 
+/// Writes that change nothing within a value.
+const LEAVES_VALUES: [&[u8]; 6] = [b"DEL", b"UNLINK", b"RENAME", b"SET", b"GETDEL", EXPIRE_COMMAND];
+
 /// So many changed deadlines are told to the backend though no script asks for them.
 const UNTOLD_MAX: usize = 4_096;
 
@@ -263,6 +266,18 @@ impl<B: Backend> Shimmed<B> {
         match command.key() {
             Some(key) => is_unsettled(key),
             None => several::keys(command).into_iter().any(is_unsettled),
+        }
+    }
+
+    /// Whether nothing has to be made of the keys of a write before it. Those that go as a whole
+    /// leave their values to whoever copies them.
+    fn is_ready(&mut self, class: Class, name: &UpperName, command: &Command<'_>) -> bool {
+        if class == Class::Read || LEAVES_VALUES.contains(&name.bytes()) {
+            return true;
+        }
+        match command.key() {
+            Some(key) => self.backend.make_ready(&[key]),
+            None => self.backend.make_ready(&several::keys(command)),
         }
     }
 
@@ -664,7 +679,9 @@ impl<B: Backend> Shimmed<B> {
                 Stalled::Command { context, class, command } => {
                     let Ok(parsed) = Command::parse(&command) else { continue };
                     let name = UpperName::of(parsed.name());
-                    if self.must_wait(class, &name, &parsed) {
+                    let waits = self.must_wait(class, &name, &parsed);
+                    if waits || !self.is_ready(class, &name, &parsed) {
+                        self.worked = if waits { self.worked } else { SLICE_COST };
                         self.stalled.push_front(Stalled::Command { context, class, command });
                         return;
                     }
@@ -763,7 +780,10 @@ impl<B: Backend> Engine for Shimmed<B> {
         reply: &mut Vec<u8>,
     ) -> Progress {
         let name = UpperName::of(command.name());
-        if !self.stalled.is_empty() || self.must_wait(class, &name, command) {
+        let waits = !self.stalled.is_empty() || self.must_wait(class, &name, command);
+        if waits || !self.is_ready(class, &name, command) {
+            // What is made ready goes on with the next look.
+            self.rests |= !waits;
             let command = command.bytes().to_vec();
             self.stalled.push_back(Stalled::Command { context: *context, class, command });
             return Progress::Pending;

@@ -61,6 +61,10 @@ impl Backend for Late {
         None
     }
 
+    fn make_ready(&mut self, keys: &[&[u8]]) -> bool {
+        self.memory.make_ready(keys)
+    }
+
     fn fork_copy(&mut self, cursor: u64) -> u64 {
         self.memory.fork_copy(cursor)
     }

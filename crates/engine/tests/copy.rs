@@ -163,6 +163,60 @@ fn an_object_that_is_not_under_way_any_more_begins_again() {
     assert!(!copy(&mut source, begun).1);
 }
 
+/// A write to a large object of which pieces are copied had all the rest made at once: the loop
+/// stood still for as long as the object was large. It waits, the rest is made step by step, and
+/// the copy is as of before it.
+#[test]
+fn bug_22_7_write_to_an_object_under_way_waits_in_steps() {
+    let store = || Store::new(Memory::new(0).with_ready_bytes(10_000));
+    let (mut source, mut target) = (store(), store());
+    let context = Context { now_ms: 1_000, position: 1, ..Context::default() };
+    let line = |text: &str| -> Vec<String> { text.split(' ').map(String::from).collect() };
+    for n in 0..5_000 {
+        write(&mut source, &context, &line(&format!("HSET h field{n} value{n}")));
+    }
+    let before = source.digest();
+    let copy = |source: &mut Store, target: &mut Store, from| {
+        let mut chunk = Vec::new();
+        assert_eq!(source.copy(from, 500, &mut chunk), Progress::Done);
+        assert_eq!(target.install(&chunk), Ok(Progress::Done));
+        next_place(&chunk).unwrap()
+    };
+    let mut cursor = copy(&mut source, &mut target, 0);
+    let mut ask = |class, text: &str| {
+        let mut buffer = CommandBuf::new();
+        let bytes = buffer.encode(1, text.split(' ').map(str::as_bytes));
+        let command = Command::parse(bytes).unwrap();
+        source.submit(&context, class, &command, &mut Vec::new())
+    };
+    assert_eq!(ask(Class::Write, "HSET h field0 other"), Progress::Pending);
+    assert_eq!(ask(Class::Read, "HGET h field0"), Progress::Pending, "in its turn");
+    let (mut steps, mut replies) = (0, Vec::new());
+    while replies.len() < 2 {
+        assert!(source.works(), "nothing else wakes it");
+        match source.poll() {
+            Some(done) => replies.push(done.reply),
+            None => steps += 1,
+        }
+    }
+    assert_eq!(replies, [b":0\r\n".to_vec(), b"$5\r\nother\r\n".to_vec()]);
+    assert!(steps > 10, "{steps} steps");
+    while cursor != PLACE_END {
+        cursor = copy(&mut source, &mut target, cursor);
+    }
+    assert_eq!(target.digest(), before);
+    write(&mut target, &context, &line("HSET h field0 other"));
+    assert_eq!(source.digest(), target.digest());
+    // What goes as a whole leaves its value to the copy, and waits for nothing.
+    let before = source.digest();
+    let mut cursor = copy(&mut source, &mut target, 0);
+    write(&mut source, &context, &line("DEL h"));
+    while cursor != PLACE_END {
+        cursor = copy(&mut source, &mut target, cursor);
+    }
+    assert_eq!(target.digest(), before);
+}
+
 fn write(engine: &mut Store, context: &Context, args: &[String]) {
     let keyless = args.len() == 1;
     let mut buffer = CommandBuf::new();

@@ -2,7 +2,8 @@
 //! its first piece was made.
 //!
 //! The rest of an object is read where it stands, piece by piece, for as long as nobody writes to
-//! it. The first write has the rest made before it. A key that is deleted or replaced leaves its
+//! it. The first write has the rest made before it: of a large object slice by slice, while the
+//! write waits ([`crate::Backend::make_ready`]). A key that is deleted or replaced leaves its
 //! value here; one that is renamed is read under its new name. What a script takes away stays with
 //! what can be undone until the script has ended: then it is here, or it is back in its key. No
 //! piece is asked for while a script runs. Where all keys go, so does what is here, and whoever
@@ -31,8 +32,8 @@ enum Rest {
     Undoable(usize, At),
     /// Here: the key is gone.
     Owned(Arc<Value>, At),
-    /// Here: the key was written to.
-    Made(VecDeque<Arc<Vec<u8>>>),
+    /// It is made.
+    Nothing,
 }
 
 /// An object that is under way.
@@ -42,13 +43,34 @@ pub(super) struct Large {
     key: Bytes,
     /// The key that holds the value now.
     home: Bytes,
+    /// Pieces that are made already: they come first.
+    made: VecDeque<Arc<Vec<u8>>>,
     rest: Rest,
 }
 
 impl Large {
     /// The object at `key`, of which everything up to `at` was copied.
     pub(super) fn begun(key: &[u8], at: At) -> Large {
-        Large { key: key.into(), home: key.into(), rest: Rest::Live(at) }
+        let (key, made) = (Bytes::from(key), VecDeque::new());
+        Large { home: key.clone(), key, made, rest: Rest::Live(at) }
+    }
+
+    /// Makes pieces of what is left, of `value`, until there are so many bytes of them; how many
+    /// there are.
+    fn make(&mut self, value: &Value, piece_bytes: usize, bytes_max: usize) -> usize {
+        let mut bytes = 0;
+        while let Rest::Live(at) = &mut self.rest
+            && bytes < bytes_max
+        {
+            let mut piece = Vec::new();
+            let more = dump_piece(value, at, piece_bytes, &mut piece);
+            bytes += piece.len();
+            self.made.push_back(Arc::new(piece));
+            if !more {
+                self.rest = Rest::Nothing;
+            }
+        }
+        bytes
     }
 }
 
@@ -148,22 +170,18 @@ impl Frozen {
         !self.homes.is_empty() && self.homes.contains(key)
     }
 
-    /// `key` is about to be written to: what is left of its `value` is made.
-    pub(super) fn make(&mut self, key: &[u8], value: &Value) {
-        self.homes.remove(key);
-        for (large, bytes_max) in self.live(key) {
-            let Rest::Live(at) = &mut large.rest else { continue };
-            let mut pieces = VecDeque::new();
-            loop {
-                let mut piece = Vec::new();
-                let more = dump_piece(value, at, bytes_max, &mut piece);
-                pieces.push_back(Arc::new(piece));
-                if !more {
-                    break;
-                }
+    /// `key` is about to be written to: what is left of its `value` is made, until there are about
+    /// so many bytes of it. Whether all is made.
+    pub(super) fn make(&mut self, key: &[u8], value: &Value, bytes_max: usize) -> bool {
+        let mut left = bytes_max;
+        for (large, piece_bytes) in self.live(key) {
+            left = left.saturating_sub(large.make(value, piece_bytes, left));
+            if left == 0 && matches!(large.rest, Rest::Live(_)) {
+                return false;
             }
-            large.rest = Rest::Made(pieces);
         }
+        self.homes.remove(key);
+        true
     }
 
     /// `key` is gone, and had this value.
@@ -210,7 +228,7 @@ impl Frozen {
         let all = self.begun.iter_mut().flat_map(|begun| begun.large.iter_mut());
         all.filter_map(move |large| match large.rest {
             Rest::Undoable(own, at) if own == index => Some((large, at)),
-            Rest::Undoable(..) | Rest::Live(_) | Rest::Owned(..) | Rest::Made(_) => None,
+            Rest::Undoable(..) | Rest::Live(_) | Rest::Owned(..) | Rest::Nothing => None,
         })
     }
 
@@ -246,14 +264,14 @@ pub(super) fn next_piece(store: &mut Store, from: u64) -> Option<Copied> {
         && let Some(mut large) = begun.large.pop_front()
     {
         let (left, mut bytes) = (begun.bytes_max - copied.size_bytes(), Vec::new());
-        let more = match &mut large.rest {
-            Rest::Live(at) => dump_piece(store.get(&large.home)?, at, left, &mut bytes),
-            Rest::Owned(value, at) => dump_piece(value, at, left, &mut bytes),
-            Rest::Made(pieces) => {
-                bytes = Arc::unwrap_or_clone(pieces.pop_front()?);
-                !pieces.is_empty()
+        let more = match (large.made.pop_front(), &mut large.rest) {
+            (Some(piece), rest) => {
+                bytes = Arc::unwrap_or_clone(piece);
+                !large.made.is_empty() || !matches!(rest, Rest::Nothing)
             }
-            Rest::Undoable(..) => return None,
+            (None, Rest::Live(at)) => dump_piece(store.get(&large.home)?, at, left, &mut bytes),
+            (None, Rest::Owned(value, at)) => dump_piece(value, at, left, &mut bytes),
+            (None, Rest::Undoable(..) | Rest::Nothing) => return None,
         };
         let piece = Piece { continues: true, more };
         copied.push_piece(&large.key, piece, |out| out.append(&mut bytes));

@@ -537,10 +537,21 @@ impl Store {
         if self.frozen.concerns(key) {
             let mut frozen = core::mem::take(&mut self.frozen);
             if let Some(value) = self.get(key) {
-                frozen.make(key, value);
+                frozen.make(key, value, usize::MAX);
             }
             self.frozen = frozen;
         }
+    }
+
+    /// What is left of these keys, of which pieces were copied, is made before a write, about so
+    /// many bytes at a time. Whether all is made.
+    pub(super) fn make_ready(&mut self, keys: &[&[u8]], bytes_max: usize) -> bool {
+        let Some(key) = keys.iter().find(|key| self.frozen.concerns(key)) else { return true };
+        let mut frozen = core::mem::take(&mut self.frozen);
+        let made = self.get(key).is_none_or(|value| frozen.make(key, value, bytes_max));
+        self.frozen = frozen;
+        // One key at a time.
+        made && keys.iter().all(|other| other == key || !self.frozen.concerns(other))
     }
 
     /// Changes the value of type `K`, made if there is none; deletes the key if it is vacant then.

@@ -250,7 +250,7 @@ impl<E: Engine> Vr<E> {
         };
         let reached = reached?;
         // Pieces are as of where the first one was.
-        if !continues(chunk) {
+        if early.is_some() || !continues(chunk) {
             // The leader had executed so far: it is committed.
             self.committed = self.committed.max(position);
             self.execute_committed(now, sink);

@@ -15,6 +15,9 @@ use concord_engine::{
     Backend, BackendDone, Class, CommandTable, Context, Outcome, Step, Submitted,
 };
 
+/// About how many bytes of an object under way are made at a time, before a write to it.
+const READY_BYTES: usize = 16;
+
 /// Memory, at once or behind a connection, as a server of its own would be.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -35,7 +38,7 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn new(is_remote: bool, memory_bytes_max: u64) -> Store {
         Store {
-            memory: Memory::new(memory_bytes_max),
+            memory: Memory::new(memory_bytes_max).with_ready_bytes(READY_BYTES),
             is_remote,
             under_way: VecDeque::new(),
             arrived: 0,
@@ -165,6 +168,10 @@ impl Backend for Store {
         }
         self.under_way.push_back((BackendDone { copied, ..BackendDone::default() }, false));
         None
+    }
+
+    fn make_ready(&mut self, keys: &[&[u8]]) -> bool {
+        self.memory.make_ready(keys)
     }
 
     fn fork_copy(&mut self, cursor: u64) -> u64 {
