@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use concord_engine::copy::{PLACE_END, next_place, place_of_key};
+use concord_engine::copy::{PLACE_END, next_place, place_of_key, ticket_of_cursor};
 use concord_engine::{
     Class, Command, CommandBuf, Completion, Context, Engine, Progress, RedisEngine, Shimmed,
 };
@@ -753,7 +753,17 @@ fn a_key_that_a_script_replaces_loses_its_time_to_live() {
 /// Copies `from` to `to`, which executes what `from` does as far as the copy has come.
 fn copy_under_writes(from: &mut Replica, to: &mut Replica) -> u32 {
     let (mut place, mut chunks, mut n) = (0, 0, 0u64);
-    while place < PLACE_END {
+    // What waits until no value is under way.
+    let mut held: Vec<Vec<String>> = Vec::new();
+    while place != PLACE_END {
+        let is_rest = ticket_of_cursor(place) != 0;
+        let mut follow = |to: &mut Replica, args: &[&str]| {
+            if is_rest {
+                held.push(args.iter().map(ToString::to_string).collect());
+            } else if place_of_key(args[1].as_bytes()) < place {
+                to.write(args);
+            }
+        };
         for _ in 0..3 {
             n += 1;
             let key = format!("k{}", n * 7_919 % 300);
@@ -766,9 +776,7 @@ fn copy_under_writes(from: &mut Replica, to: &mut Replica) -> u32 {
                 &["DEL", &format!("gone{}", n % 300)],
             ] {
                 from.write(args);
-                if place_of_key(args[1].as_bytes()) < place {
-                    to.write(args);
-                }
+                follow(to, args);
             }
         }
         while !from.engine.prepare_copy() {
@@ -777,9 +785,7 @@ fn copy_under_writes(from: &mut Replica, to: &mut Replica) -> u32 {
         let mut chunk = Vec::new();
         // Behind writes that were submitted and are not answered yet.
         assert_eq!(from.submit(Class::Write, &encode(&["INCR", "late"])), None);
-        if place_of_key(b"late") < place {
-            to.write(&["INCR", "late"]);
-        }
+        follow(to, &["INCR", "late"]);
         assert_eq!(from.engine.copy(place, 2_000, &mut chunk), Progress::Pending);
         assert_eq!(from.submit(Class::Read, &encode(&["GET", "late"])), None);
         assert!(from.wait().reply.starts_with(b":"));
@@ -789,6 +795,11 @@ fn copy_under_writes(from: &mut Replica, to: &mut Replica) -> u32 {
             assert_eq!(to.wait(), Completion::default());
         }
         place = next_place(&chunk).unwrap();
+        for args in held.extract_if(.., |_| ticket_of_cursor(place) == 0) {
+            if place_of_key(args[1].as_bytes()) < place {
+                to.write(&args.iter().map(String::as_str).collect::<Vec<_>>());
+            }
+        }
         chunks += 1;
     }
     from.engine.end_copy();
