@@ -38,6 +38,9 @@ pub struct ClientConfig {
     pub retry_min_ns: Duration,
     /// Longest time before a retry.
     pub retry_max_ns: Duration,
+    /// After that long of work on one operation, as replicas say, a read ends as
+    /// [`Outcome::Busy`], and [`crate::Client::is_busy`] tells.
+    pub busy_ns: Duration,
     /// After that long without a write the session is touched, so that it is not the one that makes
     /// room for another (trap T16).
     pub keepalive_ns: Duration,
@@ -63,6 +66,7 @@ impl ClientConfig {
             read_deadline_ns: 5 * SEC,
             retry_min_ns: 20 * MS,
             retry_max_ns: 500 * MS,
+            busy_ns: 5 * SEC,
             keepalive_ns: 30 * SEC,
             readers: Vec::new(),
             guards: Guards::ALL,
@@ -124,6 +128,9 @@ pub enum Outcome {
     Reply,
     /// A read without a reply before its deadline. Safe to submit again.
     ReadTimeout,
+    /// A read that was not answered, since the replicas work on one operation. Safe to submit
+    /// again.
+    Busy,
     /// A write that never left in a form that can be executed. It never will be; safe to submit
     /// again.
     WriteNotExecuted,
@@ -270,6 +277,10 @@ counters! {
         body_missing,
         /// Writes refused as too far above the lowest unanswered one.
         window_refused,
+        /// Words of replicas that they work on one operation.
+        heard_working,
+        /// Reads that ended since replicas work on one operation.
+        reads_busy,
         /// Requests for which the switch had no room (NOPaxos, trap T23), or a replica (trap T17).
         busy,
         /// Large writes that waited for their turn.

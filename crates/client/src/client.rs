@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use concord_core::guard::Guard;
 use concord_core::machine::{Deadline, Relevance};
 use concord_core::{
-    Duration, Instant, Machine, Nothing, Now, ObjectId, RequestNumber, Rng, SessionId,
+    Duration, Instant, MS, Machine, Nothing, Now, ObjectId, RequestNumber, Rng, SessionId,
 };
 use concord_wire::rpc::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
 use concord_wire::{
@@ -26,6 +26,8 @@ use crate::transfer::Transfer;
 const BUFFER_BYTES_MAX: usize = 16 * 1024;
 /// Most objects whose writes were heard of and not asked for; who waits looks by itself, too.
 const PUSHED_MAX: usize = 4_096;
+/// So many of the longest retries may pass until it no longer counts that replicas work.
+const WORKING_TIMES: Duration = 3;
 /// Most buffers that are kept for reuse.
 const BUFFERS_MAX: usize = 4_096;
 
@@ -51,6 +53,8 @@ pub struct Client {
     done: VecDeque<Done>,
     pushed: VecDeque<Option<ObjectId>>,
     buffers: Vec<Vec<u8>>,
+    /// When a replica said last that it works on one operation, and since when it does.
+    working: Option<(Instant, Instant)>,
     /// From so long on a request's command comes back with its end.
     kept_from_ns: Duration,
 }
@@ -91,7 +95,7 @@ impl Machine for Client {
             first = first.min(Deadline { at, reason: "write deadline" });
         }
         if let Some((submitted_at, _)) = self.slots.oldest_read() {
-            let at = submitted_at.after(self.config.read_deadline_ns);
+            let at = self.read_deadline(submitted_at);
             first = first.min(Deadline { at, reason: "read deadline" });
         }
         first = first.min(Deadline { at: self.register_at(), reason: "register the session" });
@@ -131,6 +135,7 @@ impl Client {
             done: VecDeque::new(),
             pushed: VecDeque::new(),
             buffers: Vec::new(),
+            working: None,
             kept_from_ns: Duration::MAX,
             config,
             rng,
@@ -256,6 +261,11 @@ impl Client {
             return Ok(());
         }
         let is_current = repr.attempt == slot.attempt() && slot.state == State::Sent;
+        if repr.status == Status::Working {
+            let is_due = slot.state == State::Sent;
+            self.on_working(now, &repr, is_read && is_due);
+            return Ok(());
+        }
         // Karn: a reply whose attempt is not known says nothing about the round trip. Ours names
         // its attempt; the first one's is used too, or a round trip above the time-out would
         // never be learned.
@@ -294,9 +304,41 @@ impl Client {
             | Status::BodyMissing
             | Status::Window
             | Status::Busy
+            | Status::Working
             | Status::Gone => self.count.unexpected += 1,
         }
         Ok(())
+    }
+
+    /// A replica works on one operation, and a request waits for that: it waits longer than it
+    /// would otherwise. A read ends if that takes too long; a write may be executed yet.
+    fn on_working(&mut self, now: Now, repr: &Repr, is_read: bool) {
+        self.count.heard_working += 1;
+        let work_ns = repr.time_ms.saturating_mul(MS);
+        let since = Instant(now.instant.0.saturating_sub(work_ns));
+        self.working = Some((now.instant, since));
+        // The work may be the read itself, if that was sent before it began.
+        let submitted_at = self.slots.live(repr.request.0).map(|slot| slot.submitted_at);
+        let came_later = submitted_at.is_some_and(|at| at > since);
+        if is_read && came_later && work_ns >= self.config.busy_ns {
+            self.count.reads_busy += 1;
+            self.finish(now, repr.request.0, Outcome::Busy, Vec::new(), Some(repr));
+        }
+    }
+
+    /// Whether the replicas have been at work on one operation for so long that others are to hear
+    /// of it, by what they said lately.
+    #[must_use]
+    pub fn is_busy(&self, now: Instant) -> bool {
+        self.working.is_some_and(|(heard_at, since)| {
+            let is_fresh = now.since(heard_at) <= WORKING_TIMES * self.config.retry_max_ns;
+            is_fresh && heard_at.since(since) >= self.config.busy_ns
+        })
+    }
+
+    /// What counts as the time of a submission: waiting for those who work is not waiting.
+    fn waits_since(&self, submitted_at: Instant) -> Instant {
+        self.working.map_or(submitted_at, |(heard_at, _)| submitted_at.max(heard_at))
     }
 
     fn on_ok(
@@ -334,7 +376,7 @@ impl Client {
             self.finish(now, low, outcome, Vec::new(), None);
         }
         while let Some((submitted_at, number)) = self.slots.oldest_read()
-            && now.instant >= submitted_at.after(self.config.read_deadline_ns)
+            && now.instant >= self.read_deadline(submitted_at)
         {
             self.finish(now, number, Outcome::ReadTimeout, Vec::new(), None);
         }
@@ -342,7 +384,11 @@ impl Client {
 
     fn write_deadline(&self) -> Option<Instant> {
         let lowest = self.slots.live(self.slots.low())?;
-        Some(lowest.submitted_at.after(self.config.write_deadline_ns))
+        Some(self.waits_since(lowest.submitted_at).after(self.config.write_deadline_ns))
+    }
+
+    fn read_deadline(&self, submitted_at: Instant) -> Instant {
+        self.waits_since(submitted_at).after(self.config.read_deadline_ns)
     }
 
     /// When the registration is to be tried again.
@@ -432,6 +478,8 @@ impl Client {
             }
             (Outcome::Reply, Class::Write) => count.write_replies += 1,
             (Outcome::ReadTimeout, _) => count.read_timeouts += 1,
+            // Counted where it was heard.
+            (Outcome::Busy, _) => {}
             (Outcome::WriteNotExecuted, _) => count.writes_not_executed += 1,
             (Outcome::WriteUnknown, _) => count.writes_unknown += 1,
             (Outcome::Malformed, _) => count.refused_malformed += 1,

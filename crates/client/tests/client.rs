@@ -766,6 +766,7 @@ fn status_meanings_by_class_and_attempt() {
         (Status::BodyMissing, None, &["body_missing"], None, late),
         (Status::Window, None, &["window_refused"], None, late),
         (Status::Busy, None, &["busy"], None, late),
+        (Status::Working, None, &["heard_working"], None, &["heard_working"]),
         (Status::Gone, None, &["unexpected"], None, &["unexpected"]),
     ] {
         let seen = after_reply(Class::Write, status, 0);
@@ -780,6 +781,7 @@ fn status_meanings_by_class_and_attempt() {
                 (malformed, "refused_malformed", "refused_malformed")
             }
             Status::Busy => (None, "busy", "unexpected"),
+            Status::Working => (None, "heard_working", "heard_working"),
             _ => (None, "unexpected", "unexpected"),
         };
         assert_eq!(after_reply(Class::Read, status, 0), (outcome, vec![now]), "{status:?}");
@@ -803,4 +805,49 @@ fn in_calm_weather_each_packet_of_a_long_value_is_sent_once() {
     // A registration, the fragments and the write; the read, its pulls, and word that it is here.
     assert_eq!(world.sent, 2 + count.fragments_sent + 1 + blocks + 1);
     assert!(world.rack.kept.is_empty() && world.rack.bodies.is_empty());
+}
+
+/// A replica says that it has been at work for that long.
+fn say_working(world: &mut World, number: RequestNumber, op: Op, time_ms: u64) {
+    let session = world.client.session();
+    let working = Repr {
+        session,
+        request: number,
+        client: CLIENT,
+        time_ms,
+        status: Status::Working,
+        ..Repr::new(op)
+    };
+    let mut bytes = vec![];
+    working.emit(b"", &mut bytes);
+    world.inject(&bytes);
+}
+
+/// Requests wait longer where replicas say that they work; a read ends when that takes too long,
+/// and a write that was sent does not.
+#[test]
+fn bug_22_110_requests_wait_for_replicas_that_work() {
+    let mut world = World::new(1, |_| {});
+    let first = world.write(None, &command(8, b"first"));
+    world.run_for(MS);
+    world.loss_permille = 1_000;
+    let write = world.write(Some(first), &command(8, b"write"));
+    let read = world.read(&command(8, b"read"));
+    for ms in (500..12_000).step_by(500) {
+        world.run_for(500 * MS);
+        say_working(&mut world, write, Op::WriteReply, ms);
+        assert_eq!(world.client.is_busy(world.at), ms >= 5_000, "{ms}");
+        if ms == 4_500 {
+            say_working(&mut world, read, Op::ReadReply, ms);
+            assert_eq!(world.done.len(), 1, "only the first write has ended");
+        }
+    }
+    // The work began before the read came.
+    say_working(&mut world, read, Op::ReadReply, 20_000);
+    let ended: Vec<_> = world.done.iter().map(|done| (done.request, done.outcome)).collect();
+    assert_eq!(ended, [(first, Outcome::Reply), (read, Outcome::Busy)]);
+    world.loss_permille = 0;
+    world.run_until_done(3, SEC);
+    assert_eq!(world.done.last().map(|done| done.outcome), Some(Outcome::Reply));
+    assert!(!world.client.is_busy(world.at.after(2 * SEC)), "nobody has said so lately");
 }

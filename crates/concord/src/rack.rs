@@ -266,6 +266,9 @@ pub struct Rack {
     /// How often each replica reads all of its log on disk again to find damage, in seconds, at
     /// most a year; 0 is never.
     pub scrub_seconds: u64,
+    /// With the Redis engine: how long a script that has changed something may take, in seconds, 5
+    /// to 3,600; beyond that it has no end, and costs a replica its redis-server.
+    pub script_seconds: u64,
     /// The password that clients must AUTH with; empty for none.
     pub requirepass: String,
     /// MGET, EXISTS and TOUCH of several keys read each key by itself: faster, and not atomic.
@@ -325,6 +328,7 @@ impl Default for Rack {
             log_memory: Bytes(64 << 20),
             reply_memory: Bytes(256 << 20),
             scrub_seconds: 600,
+            script_seconds: 60,
             requirepass: String::new(),
             split_reads: false,
             lease_ms: 500,

@@ -209,7 +209,7 @@ fn report(
             "group": role.group.as_ref().map(|(name, _)| name),
             "name": role.title(),
             "addr": role.addr,
-            "reachable": now.is_object(),
+            "reachable": role.http.map(|_| now.is_object()),
             "stranger": stranger,
             "rates": rates(before, &now, seconds),
             "latencies": latencies(before, &now),
@@ -473,8 +473,11 @@ fn describe_all(report: &Value) -> String {
     }
     out += "\n";
     for role in report["roles"].as_array().into_iter().flatten() {
-        let line =
-            if role["reachable"] == true { describe(role) } else { "NOT REACHABLE".to_string() };
+        let line = match role["reachable"].as_bool() {
+            Some(true) => describe(role),
+            Some(false) => "NOT REACHABLE".to_string(),
+            None => "not asked: it has no http in the rack file".to_string(),
+        };
         out += &format!("  {:<width$} {:<22} {line}\n", name_of(role), text(&role["addr"]));
     }
     let wrong: Vec<_> = report["wrong"].as_array().into_iter().flatten().map(text).collect();
@@ -575,16 +578,19 @@ mod tests {
     fn the_report_has_shares_rates_and_who_is_gone() {
         let rack = Rack::default();
         let addr = "127.0.0.1:1".parse().unwrap();
-        let role = |node| Role::member(&rack.store(), "replica", node, addr, None);
-        let roles = [role(1), role(2)];
-        let before = [Some(replica(10, 0)), None];
-        let after = [Some(replica(30, 10)), None];
+        let http = Some("127.0.0.1:2".parse().unwrap());
+        let role = |node, http| Role::member(&rack.store(), "replica", node, addr, http);
+        let roles = [role(1, http), role(2, http), role(3, None)];
+        let before = [Some(replica(10, 0)), None, None];
+        let after = [Some(replica(30, 10)), None, None];
         let report = report(&rack, &roles, &before, &after, 2.0).unwrap();
         assert_eq!(report["fast_read_share"], json!(0.75));
         assert_eq!(report["clean_read_share"], Value::Null);
         assert_eq!(report["roles"][0]["rates"], json!({"reads_fast": 10.0, "reads_slow": 5.0}));
         assert_eq!(report["roles"][1]["reachable"], json!(false));
         assert_eq!(report["roles"][1]["status"], Value::Null);
+        // A role that has no HTTP port is not asked, so that nobody knows.
+        assert_eq!(report["roles"][2]["reachable"], Value::Null);
         assert_eq!(report["wrong"], json!(["replica 2 is not reachable"]));
         let line = describe(&report["roles"][0]);
         assert!(line.starts_with("open, tail, epoch 1, leased, 3 keys, 10 fast"), "{line}");

@@ -21,6 +21,8 @@ use children::Children;
 
 /// Longest time until a rack serves.
 const READY_S_MAX: u64 = 30;
+/// How often it is said from then on that data is loaded.
+const SAY_S: u64 = 10;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const ASK_TIMEOUT: Duration = Duration::from_millis(500);
 /// After what failed, until it is tried again.
@@ -155,6 +157,7 @@ fn wait_until_ready(
     signals: &mut Signals,
 ) -> Result<bool, Error> {
     let started = Instant::now();
+    let mut said = 0;
     loop {
         if signals.pending().any(|s| s != SIGCHLD) {
             return Ok(false);
@@ -163,11 +166,35 @@ fn wait_until_ready(
             return Err(Error::new(format!("the rack did not start: {dead}")));
         }
         let Some(missing) = what_is_missing(rack) else { return Ok(true) };
-        if started.elapsed().as_secs() >= READY_S_MAX {
+        let waited_s = started.elapsed().as_secs();
+        if waited_s >= READY_S_MAX {
+            if let Some(loading) = loading(rack) {
+                // However much there is, it is loaded once; whoever waits may stop it.
+                if waited_s >= READY_S_MAX + said * SAY_S {
+                    said = (waited_s - READY_S_MAX) / SAY_S + 1;
+                    println!("Waiting since {waited_s} s: {loading} ...");
+                }
+                std::thread::sleep(LOOK_INTERVAL);
+                continue;
+            }
             let why = controllers_problem(rack).unwrap_or(missing);
             return Err(Error::new(format!("no service after {READY_S_MAX} s: {why}")));
         }
         std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+/// The replicas that load their data, so that they answer nobody yet: every role's process runs.
+fn loading(rack: &Rack) -> Option<String> {
+    let answers = |http| http_get(http, "/status", ASK_TIMEOUT).is_ok();
+    let groups = rack.groups().ok()?;
+    let replicas = groups.iter().flat_map(|group| group.replicas.iter());
+    let silent = replicas.filter(|replica| replica.http.is_some_and(|http| !answers(http)));
+    let nodes: Vec<String> = silent.map(|replica| replica.node.to_string()).collect();
+    match nodes.len() {
+        0 => None,
+        1 => Some(format!("replica {} loads its data", nodes[0])),
+        _ => Some(format!("replicas {} load their data", nodes.join(", "))),
     }
 }
 

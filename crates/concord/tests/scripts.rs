@@ -18,7 +18,7 @@ const JOB: &[u8] = b"local job = cjson.decode(ARGV[1]) job.at = redis.call('TIME
     return redis.call('LLEN', KEYS[1])";
 
 /// How long others may wait for a script that does not end.
-const PAUSE_MAX: Duration = Duration::from_secs(4);
+const PAUSE_MAX: Duration = Duration::from_secs(9);
 
 fn eval(client: &mut Resp, script: &[u8], key: &[u8], args: &[&[u8]]) -> String {
     let all: Vec<&[u8]> =

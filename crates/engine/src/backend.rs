@@ -2,6 +2,8 @@
 
 use alloc::vec::Vec;
 
+use concord_core::Instant;
+
 use crate::command::Command;
 use crate::copy::{BadChunk, Copied, Object};
 use crate::events::{Classes, Event};
@@ -282,6 +284,11 @@ pub trait Backend {
 
     /// See [`crate::Engine::lost`].
     fn lost(&self) -> bool;
+
+    /// See [`crate::Engine::at_work_since`].
+    fn at_work_since(&self) -> Option<Instant> {
+        None
+    }
 
     /// See [`crate::Engine::is_poisoned`].
     fn is_poisoned(&self) -> bool {

@@ -29,6 +29,7 @@ pub mod resp_scan;
 pub mod script;
 pub mod several;
 pub mod table;
+pub mod texts;
 pub mod ttl;
 pub mod users;
 
@@ -45,9 +46,23 @@ pub use ttl::Shimmed;
 
 use alloc::vec::Vec;
 
+use concord_core::Instant;
+
 /// Longest string, in bytes. A reply is 64 MiB at most, so that nobody could read a longer one; and
 /// making Redis' 512 MiB of zeros takes a replica so long that the others believe it dead.
 pub const STRING_BYTES_MAX: usize = (64 << 20) - 64;
+
+/// Longest reply, in bytes.
+pub const REPLY_BYTES_MAX: usize = 64 << 20;
+/// What takes the place of a longer one: of a read, of a write that was refused for it, and of one
+/// that was executed.
+pub const READ_TOO_LONG: &[u8] = b"-ERR the reply is longer than 64 MiB (Concord's limit)\r\n";
+/// See [`READ_TOO_LONG`].
+pub const NOT_DONE_TOO_LONG: &[u8] =
+    b"-ERR the reply would be longer than 64 MiB (Concord's limit): nothing was changed\r\n";
+/// See [`READ_TOO_LONG`].
+pub const DONE_TOO_LONG: &[u8] =
+    b"-ERR executed, but the reply is longer than 64 MiB (Concord's limit)\r\n";
 
 /// Whether an operation may change state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +138,12 @@ pub trait Engine {
     /// can say meanwhile that it lives.
     fn works(&self) -> bool {
         false
+    }
+
+    /// Since when it is at work on one operation that it was given, beside this process; `None` if
+    /// it is not, or nobody knows. One that works is not silent, however long that takes.
+    fn at_work_since(&self) -> Option<Instant> {
+        None
     }
 
     /// Makes ready to be copied; whether [`Engine::copy`] may be called by now.

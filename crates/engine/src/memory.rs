@@ -20,7 +20,7 @@ use crate::copy::{self, BadChunk, Copied, Object, place_of_cursor, ticket_of_cur
 use crate::databases::DATABASES;
 use crate::events::{Classes, Event};
 use crate::table::{CommandSpec, CommandTable, Flags, UpperName};
-use crate::{Class, Context, resp};
+use crate::{Class, Context, NOT_DONE_TOO_LONG, REPLY_BYTES_MAX, resp};
 
 mod bitfield;
 mod bits;
@@ -425,6 +425,44 @@ fn unknown(args: &[&[u8]]) -> Failure {
     failure([start, &name, b"', with args beginning with: ", &shown].concat())
 }
 
+impl Memory {
+    /// Whether the replies to a write may be longer together than a reply may be: for each of its
+    /// arguments a command answers all data at most, beside what it says of it.
+    fn may_answer_long(&self, step: &Step<'_>) -> bool {
+        const TIMES: u64 = 4;
+        let places: u64 = step.commands.iter().map(|command| command.argc() as u64).sum();
+        let answered = self.store.used_bytes().saturating_mul(TIMES * places);
+        step.class == Class::Write
+            && answered > REPLY_BYTES_MAX as u64
+            && (step.commands.len() > 1 || step.commands.iter().any(answers_data))
+    }
+
+    /// The replies from `start` on: what they are to is undone if they are longer together than a
+    /// reply may be.
+    fn end_long(&mut self, reply: &mut Vec<u8>, start: usize) {
+        if reply.len() - start <= REPLY_BYTES_MAX && !self.store.work.was_long() {
+            return self.store.end_undo();
+        }
+        self.store.undo();
+        self.store.raised.take();
+        reply.truncate(start);
+        reply.shrink_to(REPLY_BYTES_MAX);
+        reply.extend_from_slice(NOT_DONE_TOO_LONG);
+    }
+}
+
+/// Whether the reply to `command` may hold many values: commands that write and answer a number, or
+/// one value, do not.
+fn answers_data(command: &Command<'_>) -> bool {
+    const SHORT: &[u8] = b" SET SETNX SETEX PSETEX MSET MSETNX APPEND SETRANGE SETBIT INCRBY \
+        INCRBYFLOAT DECRBY DEL UNLINK EXPIRE PEXPIRE EXPIREAT PEXPIREAT GETSET LPUSH RPUSH LPUSHX \
+        RPUSHX LREM LTRIM LSET LMOVE BLMOVE RPOPLPUSH BRPOPLPUSH HSET HMSET HSETNX HDEL HINCRBY \
+        HINCRBYFLOAT SADD SREM SMOVE ZADD ZREM ZINCRBY XADD XACK XDEL PFADD GEOADD RENAME COPY ";
+    let name = UpperName::of(command.name());
+    let is_short = SHORT.split(|byte| *byte == b' ').any(|own| name.is(own));
+    command.argc() > 2 && !is_short
+}
+
 impl Backend for Memory {
     fn submit(&mut self, context: &Context, step: &Step<'_>, reply: &mut Vec<u8>) -> Submitted {
         if !self.is_in_script {
@@ -440,6 +478,11 @@ impl Backend for Memory {
         if refused {
             resp::error(reply, OUT_OF_MEMORY);
         }
+        let start = reply.len();
+        let may_undo = !self.is_in_script && !refused && self.may_answer_long(step);
+        if may_undo {
+            self.store.begin_undo();
+        }
         for (index, command) in step.commands.iter().enumerate().filter(|_| !refused) {
             if !self.is_in_script || self.runs_script {
                 self.store.work.begin_command();
@@ -453,6 +496,9 @@ impl Backend for Memory {
         }
         if step.commands.len() > 1 {
             self.store.raised.begin(0);
+        }
+        if may_undo {
+            self.end_long(reply, start);
         }
         self.peak_bytes = self.peak_bytes.max(self.store.used_bytes());
         let exists = match (step.want_exists, step.key) {

@@ -23,7 +23,10 @@
 
 mod copier;
 mod effects;
+mod guarded;
 mod heard;
+mod input;
+mod operation;
 mod requests;
 mod rights;
 mod rules;
@@ -41,6 +44,8 @@ use alloc::borrow::Cow;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use concord_core::Instant;
+
 use crate::backend::{Backend, BackendDone, Effect, OUT_OF_MEMORY, Outcome, Step, Submitted};
 use crate::copy::{
     BadChunk, Copied, Object, PLACE_EARLY, cursor, place_of_cursor, ticket_of_cursor,
@@ -49,9 +54,11 @@ use crate::databases::{ALL, of_key};
 use crate::events::{Classes, Event};
 use crate::resp_scan::{Scanner, elements, number, text};
 use crate::table::CommandTable;
-use crate::{Class, Command, Context, info, resp};
+use crate::{Class, Command, Context, NOT_DONE_TOO_LONG, info, resp};
 use copier::{Copier, Pieces};
+use guarded::GUARD_COMMANDS;
 use heard::{Awaited, Listening};
+use operation::{Draws, Kind, Operation};
 use requests::{encode, encode_step};
 
 /// Where the applied number lives.
@@ -109,77 +116,13 @@ enum Phase {
     Lost(Cow<'static, str>),
 }
 
-#[derive(Debug)]
-enum Kind {
-    Read,
-    Write {
-        position: u64,
-        delete_first: bool,
-        want_exists: bool,
-    },
-    /// DUMPs of these keys; where the chunk begins, the next place, and the bytes wanted.
-    Copy {
-        names: Vec<Vec<u8>>,
-        from: u64,
-        next: u64,
-        bytes_max: usize,
-    },
-    /// RESTOREs or a FLUSHALL: each must be answered by OK.
-    Install,
-    /// Deadlines for scripts.
-    Tell,
-    Ask(Ask),
-}
-
-/// A command that draws something ([`effects`]), encoded.
-#[derive(Debug)]
-struct Draws {
-    index: usize,
-    command: Vec<u8>,
-}
-
-/// An operation whose replies have not all come.
-#[derive(Debug)]
-struct Operation {
-    /// The requests, RESP-encoded, without a HELLO in front: it is sent again as it is.
-    request: Vec<u8>,
-    kind: Kind,
-    /// Number of the step's commands, and of those among them that ask for digests.
-    commands: usize,
-    questions: usize,
-    resp3: bool,
-    /// A HELLO was sent in front, on this connection.
-    switched: bool,
-    /// Nobody else has executed it before: what becomes of it is decided here.
-    decides: bool,
-    /// The answer, where the command was refused here.
-    refusal: Option<Vec<u8>>,
-    draws: Vec<Draws>,
-    /// Commands that came out as scripts, and answer nothing by a null array.
-    arrays: Vec<usize>,
-    /// Scripts that are sent as a whole: the place of each, its own text, and its hash with the
-    /// prologue.
-    taught: Vec<(usize, Vec<u8>, [u8; 40])>,
-    /// A write with scripts: what they told is asked for.
-    has_scripts: bool,
-    /// [`Step::is_beside`].
-    is_beside: bool,
-    /// It was sent with marks.
-    awaited: Option<Awaited>,
-}
-
-impl Operation {
-    fn recording_commands(&self) -> usize {
-        // Marks: one behind each command, and one behind all.
-        let marks = if self.awaited.is_some() { self.commands + 1 } else { 0 };
-        marks + RECORDING_COMMANDS + if self.has_scripts { ASKING_COMMANDS } else { 0 }
-    }
-}
-
 /// How far the replies of the oldest operation have come; starts anew with every connection.
 #[derive(Debug, Default)]
 struct Front {
     frames: usize,
+    /// What has come of the reply to EXEC, and how many of its elements have not: it is taken
+    /// element by element, since any of them may be too long.
+    exec: Option<(Vec<u8>, usize)>,
     reply: Vec<u8>,
     /// The first error at queueing: the server drops the transaction.
     queue_error: Option<Vec<u8>>,
@@ -213,6 +156,8 @@ pub struct RedisEngine {
     /// Bytes of the reply that is not complete.
     inbox: Vec<u8>,
     scanner: Scanner,
+    /// It is longer than a reply may be, and what has come of it was dropped.
+    is_dropping: bool,
     /// The protocol that the connection speaks behind everything in `outbox`.
     resp3: bool,
     /// The highest position that the server has recorded, of finished writes.
@@ -231,8 +176,12 @@ pub struct RedisEngine {
     /// replicas' servers (trap T11). 0 for none.
     memory_bytes_max: u64,
     until_size: u32,
+    /// Operations came since it was asked.
+    is_size_old: bool,
     /// Operations that were answered so far.
     answered: u64,
+    /// Since when the server works on one operation, as the driver says.
+    at_work_since: Option<Instant>,
     /// Scripts that were stopped, and whose error has not come yet.
     stopped: u32,
     /// The engine was lost because a script does not end.
@@ -270,6 +219,7 @@ impl RedisEngine {
             sent: 0,
             inbox: Vec::new(),
             scanner: Scanner::new(),
+            is_dropping: false,
             resp3: false,
             recorded: 0,
             submitted: 0,
@@ -281,7 +231,9 @@ impl RedisEngine {
             memory_bytes: 0,
             memory_bytes_max: 0,
             until_size: 1,
+            is_size_old: false,
             answered: 0,
+            at_work_since: None,
             stopped: 0,
             is_poisoned: false,
             has_databases: false,
@@ -345,6 +297,7 @@ impl RedisEngine {
         self.sent = 0;
         self.inbox.clear();
         self.scanner = Scanner::new();
+        self.is_dropping = false;
         self.front = Front::default();
         self.stopped = 0;
         self.resp3 = false;
@@ -396,6 +349,18 @@ impl RedisEngine {
         !self.operations.iter().any(|operation| operation.has_scripts && !operation.decides)
     }
 
+    /// Whether each script that is owed can be stopped, if it has changed nothing, without loss:
+    /// nothing else was done in its operation, which would have to be undone.
+    #[must_use]
+    pub fn stops_cleanly(&self) -> bool {
+        self.operations.iter().filter(|operation| operation.has_scripts).all(Operation::is_alone)
+    }
+
+    /// The server has been at work on one operation since then; `None`: it is not, or nobody knows.
+    pub fn set_at_work(&mut self, since: Option<Instant>) {
+        self.at_work_since = since;
+    }
+
     /// The server said that it stopped the script which it was executing. To be told before the
     /// bytes that came behind it are handed to [`RedisEngine::input`]: a script may raise any
     /// error, and only with this word is the server's one believed.
@@ -403,11 +368,10 @@ impl RedisEngine {
         self.stopped += 1;
     }
 
-    /// The server said that a script does not end which has changed something: it cannot be
-    /// stopped.
+    /// A script has run for longer than any may, and has changed something: it cannot be stopped.
     pub fn script_runs_on(&mut self) {
         self.is_poisoned = true;
-        self.lose("a script that has changed something does not end");
+        self.lose("a script that has changed something ran for too long");
     }
 
     /// What is to be sent next; see [`RedisEngine::sent`].
@@ -428,28 +392,6 @@ impl RedisEngine {
             self.outbox.clear();
             self.outbox.shrink_to(BUFFER_BYTES_KEPT);
         }
-    }
-
-    /// Takes bytes that the server sent.
-    pub fn input(&mut self, bytes: &[u8]) {
-        let mut inbox = core::mem::take(&mut self.inbox);
-        inbox.extend_from_slice(bytes);
-        let mut start = 0;
-        while !matches!(self.phase, Phase::Down | Phase::Lost(_)) {
-            match self.scanner.scan(&inbox[start..]) {
-                Ok(Some(length)) => {
-                    self.on_frame(&inbox[start..start + length]);
-                    start += length;
-                }
-                Ok(None) => break,
-                Err(_) => self.lose("the server sent bytes that are no reply"),
-            }
-        }
-        inbox.drain(..start);
-        if inbox.is_empty() {
-            inbox.shrink_to(BUFFER_BYTES_KEPT);
-        }
-        self.inbox = inbox;
     }
 
     fn lose(&mut self, why: impl Into<Cow<'static, str>>) {
@@ -505,6 +447,15 @@ impl RedisEngine {
                 }
             }
             Kind::Write { position, delete_first, want_exists } => {
+                if operation.is_guarded {
+                    let Some(behind) = index.checked_sub(GUARD_COMMANDS) else {
+                        if frame.starts_with(b"-") {
+                            self.lose(shown("the server refused to look at a pop", frame));
+                        }
+                        return;
+                    };
+                    index = behind;
+                }
                 if operation.awaited.is_some() {
                     // The mark in front.
                     let Some(behind) = index.checked_sub(1) else { return };
@@ -568,6 +519,12 @@ impl RedisEngine {
             }
             return;
         }
+        if operation.is_guarded && frame == b"*-1\r\n" {
+            // What was looked at is too long: the server dropped the transaction, as above.
+            self.front.is_dropped = true;
+            self.front.reply = NOT_DONE_TOO_LONG.to_vec();
+            return;
+        }
         let is_marked = operation.awaited.is_some();
         let mut replies = elements(frame);
         for index in 0..commands {
@@ -597,11 +554,9 @@ impl RedisEngine {
     fn on_command_reply(&mut self, index: usize, frame: &[u8]) {
         let Some(operation) = self.operations.front() else { return };
         let is_write = matches!(operation.kind, Kind::Write { .. });
-        let deletes_first = matches!(operation.kind, Kind::Write { delete_first: true, .. });
         if self.stopped > 0 && script::was_stopped(frame) {
             self.stopped -= 1;
-            let is_alone = operation.commands == operation.questions + 1;
-            if is_write && !is_alone || deletes_first || operation.is_beside {
+            if !operation.is_alone() {
                 // The others of its transaction were executed, or a key that was due is deleted.
                 // What is replicated in its place says nothing of that.
                 self.is_poisoned = true;
@@ -763,6 +718,7 @@ impl RedisEngine {
 
     /// Asks for the server's size now and then, after a request of so many bytes.
     fn ask_size(&mut self, request_bytes: usize) {
+        self.is_size_old = true;
         let is_limited = self.memory_bytes_max != 0;
         let counted = if is_limited { 1 + request_bytes / SIZE_INTERVAL_BYTES } else { 1 };
         self.until_size = self.until_size.saturating_sub(counted as u32);
@@ -774,6 +730,19 @@ impl RedisEngine {
             true => SIZE_INTERVAL_LIMITED,
             false => SIZE_INTERVAL,
         };
+        self.ask_size_now();
+    }
+
+    /// Asks for the server's size if operations came since that was done last: to be called now and
+    /// then, so that figures are not old where there are few.
+    pub fn refresh_size(&mut self) {
+        if self.is_size_old && self.ready() {
+            self.ask_size_now();
+        }
+    }
+
+    fn ask_size_now(&mut self) {
+        self.is_size_old = false;
         for (ask, args) in
             [(Ask::Size, &[&b"DBSIZE"[..]][..]), (Ask::Memory, &[&b"INFO"[..], b"memory"])]
         {
@@ -956,6 +925,10 @@ impl Backend for RedisEngine {
 
     fn lost(&self) -> bool {
         matches!(self.phase, Phase::Lost(_))
+    }
+
+    fn at_work_since(&self) -> Option<Instant> {
+        self.at_work_since
     }
 
     fn is_poisoned(&self) -> bool {

@@ -89,6 +89,26 @@ impl Scanner {
         }
     }
 
+    /// Whether it is at the beginning of a reply.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.at == 0 && self.searched == 0 && self.body == 0 && self.depth == 0
+    }
+
+    /// Of a reply of which `length` bytes have come, the number of those at its beginning that
+    /// [`Scanner::scan`] no longer looks at: it is to be given the others alone from now on.
+    pub fn drop_seen(&mut self, length: usize) -> usize {
+        let mut seen = self.at;
+        if self.body > 0 {
+            // The CR LF behind it is looked at.
+            let of_body = length.saturating_sub(self.at).min(self.body - 2);
+            self.body -= of_body;
+            seen += of_body;
+        }
+        (self.at, self.searched) = (0, self.searched.saturating_sub(seen));
+        seen
+    }
+
     /// The line at `at`, without CR LF; moves behind it.
     fn line<'a>(&mut self, frame: &'a [u8]) -> Result<Option<&'a [u8]>, ScanError> {
         let from = self.searched.max(self.at);
@@ -320,5 +340,28 @@ mod tests {
         assert_eq!((text(parts[0]), text(parts[1])), (Some(&b"ab"[..]), None));
         assert_eq!((text(parts[2]), text(b"$-1\r\n")), (Some(&b"x"[..]), None));
         assert_eq!(elements(b"+OK\r\n").count(), 0);
+    }
+
+    /// A reply that is dropped as it comes ends where it would have.
+    #[test]
+    fn bug_22_112_what_is_dropped_is_scanned_to_its_end() {
+        let frame = b"*3\r\n$10\r\n0123456789\r\n*2\r\n:1\r\n$3\r\nabc\r\n-ERR x\r\n";
+        for piece in 1..frame.len() {
+            let (mut scanner, mut kept, mut dropped, mut ended) =
+                (Scanner::new(), alloc::vec::Vec::new(), 0, None);
+            for bytes in frame.chunks(piece) {
+                kept.extend_from_slice(bytes);
+                match scanner.scan(&kept).unwrap() {
+                    Some(length) => ended = Some(dropped + length),
+                    None => {
+                        let seen = scanner.drop_seen(kept.len());
+                        kept.drain(..seen);
+                        dropped += seen;
+                        assert!(kept.len() <= piece + 8, "{piece}: {}", kept.len());
+                    }
+                }
+            }
+            assert_eq!(ended, Some(frame.len()), "{piece}");
+        }
     }
 }

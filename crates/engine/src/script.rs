@@ -24,7 +24,7 @@ use crate::command::{ARGS_MAX, Command, CommandBuf};
 use crate::databases::{self, Localized, Names, localize, may_change, of_key, own_name, show};
 use crate::table::{CommandSpec, Flags, UpperName};
 use crate::ttl::{Shimmed, is_call, step_of};
-use crate::{Class, Context, Progress, resp};
+use crate::{Class, Context, NOT_DONE_TOO_LONG, Progress, REPLY_BYTES_MAX, resp};
 use crate::{keys, resp_scan, several};
 
 /// A script with its arguments.
@@ -550,7 +550,7 @@ impl<B: Backend> Shimmed<B> {
                 return Progress::Pending;
             }
             (Ran::Stopped, _) => self.end_undo(false),
-            (Ran::Ended | Ran::Paused(_), _) => self.end_undo(true),
+            (Ran::Ended | Ran::Paused(_), _) => self.end_script_of(reply, start),
         }
         if self.is_in_exec {
             return Progress::Done;
@@ -569,7 +569,7 @@ impl<B: Backend> Shimmed<B> {
                 return None;
             }
             Ran::Stopped => self.end_undo(false),
-            Ran::Ended => self.end_undo(true),
+            Ran::Ended => self.end_script_of(&mut reply, 0),
         }
         Some(reply)
     }
@@ -581,6 +581,17 @@ impl<B: Backend> Shimmed<B> {
         self.before_script = (self.published.len(), self.published_bytes, self.expired);
         self.deadlines.begin_undo();
         self.event_buffer.hold();
+    }
+
+    /// A script has ended by itself with `reply[start..]`: what it did stays, unless that is longer
+    /// than a reply may be.
+    fn end_script_of(&mut self, reply: &mut Vec<u8>, start: usize) {
+        let is_long = reply.len() - start > REPLY_BYTES_MAX;
+        self.end_undo(!is_long);
+        if is_long {
+            reply.truncate(start);
+            reply.extend_from_slice(NOT_DONE_TOO_LONG);
+        }
     }
 
     /// A script has ended: what it did stays, or has not happened.

@@ -19,6 +19,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use concord_core::Instant;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -36,7 +37,7 @@ use crate::script::{Interpreter, Running, SLICE_COST, WAITED_COST};
 use crate::several;
 use crate::table::UpperName;
 use crate::users::{USERS_COMMAND, Users};
-use crate::{Class, Completion, Context, Engine, Progress, resp};
+use crate::{Class, Completion, Context, Engine, Progress, resp, texts};
 
 mod alone;
 mod events;
@@ -780,6 +781,13 @@ impl<B: Backend> Engine for Shimmed<B> {
         reply: &mut Vec<u8>,
     ) -> Progress {
         let name = UpperName::of(command.name());
+        if name.is(EXEC_COMMAND)
+            && let Some(full) = texts::expanded(command)
+            && let Ok(full) = Command::parse(&full)
+            && full.bytes() != command.bytes()
+        {
+            return self.submit(context, class, &full, reply);
+        }
         let waits = !self.stalled.is_empty() || self.must_wait(class, &name, command);
         if waits || !self.is_ready(class, &name, command) {
             // What is made ready goes on with the next look.
@@ -804,6 +812,10 @@ impl<B: Backend> Engine for Shimmed<B> {
 
     fn works(&self) -> bool {
         self.rests || self.running.is_some()
+    }
+
+    fn at_work_since(&self) -> Option<Instant> {
+        self.backend.at_work_since()
     }
 
     fn prepare_copy(&mut self) -> bool {

@@ -266,6 +266,10 @@ pub(crate) struct Multi {
     /// Encoded.
     pub commands: Vec<Vec<u8>>,
     pub bytes: usize,
+    /// Their bytes with each script's text.
+    pub full_bytes: usize,
+    /// References of the texts that stand in it.
+    pub texts: Vec<Vec<u8>>,
     /// Their keys, each once.
     pub keys: Vec<Vec<u8>>,
     /// One of them concerns all keys.

@@ -20,7 +20,7 @@ use crate::connection::{Connection, Multi, Replies, Slot, SlotState, Subject, Wa
 use crate::functions::Planned;
 use crate::keys::{Keys, keys};
 use crate::parts::{Ended, Parts, Several, Split};
-use crate::state::{CommandContext, Core, Flow, Place, Sent, TOO_LARGE_COMMAND};
+use crate::state::{CommandContext, Core, Flow, Place, Sent};
 use crate::{acl, client, config, eval, local, monitor, slow, table};
 
 /// Answers a command that needs nothing of the rack. An error becomes the reply.
@@ -219,7 +219,13 @@ impl Core {
                 Ok(self.submit(call, class, subject, SlotState::Waiting, sink))
             }
             Handling::Call { .. } | Handling::Function => {
-                match self.plan_functions(database, &call.connection.user, handling, args)? {
+                match self.plan_functions(
+                    call.now.instant,
+                    database,
+                    &call.connection.user,
+                    handling,
+                    args,
+                )? {
                     Planned::Rack(class) => {
                         self.surround(&mut call.footprint, class);
                         let subject = Subject::AllKeys;
@@ -384,9 +390,9 @@ impl Core {
                 call.connection.slots.back_mut()
             {
                 parts.objects.push(object);
-                if went == Sent::TooLarge {
+                if let Sent::Refused(text) = went {
                     let mut error = Vec::new();
-                    resp::error(&mut error, TOO_LARGE_COMMAND.as_bytes());
+                    resp::error(&mut error, text.as_bytes());
                     let before = parts.held_bytes();
                     parts.fill(sent as u32, Ended::Reply, error);
                     call.connection.ready_bytes += parts.held_bytes() - before;

@@ -11,6 +11,7 @@ use concord_engine::table::UpperName;
 
 use crate::commands::{Failure, no_subcommand};
 use crate::connection::Subject;
+use crate::functions::nothing_to_kill;
 use crate::rules::User;
 use crate::scripts::Scripts;
 use crate::state::{CommandContext, Core};
@@ -63,7 +64,23 @@ impl Core {
     }
 }
 
-/// SCRIPT LOAD, EXISTS, FLUSH.
+const HELP: [&str; 13] = [
+    "SCRIPT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "EXISTS <sha1> [<sha1> ...]",
+    "    Tells of each script whether this gateway knows it.",
+    "FLUSH [ASYNC|SYNC]",
+    "    Forgets this gateway's scripts.",
+    "KILL",
+    "    There is never a script to kill: one that runs for too long and has changed nothing is stopped.",
+    "LOAD <script>",
+    "    Has this gateway remember a script, and tells its SHA1.",
+    "DEBUG (YES|SYNC|NO)",
+    "    Concord does not support it.",
+    "HELP",
+    "    Prints this help.",
+];
+
+/// SCRIPT LOAD, EXISTS, FLUSH, KILL, HELP.
 pub(crate) fn script(
     core: &mut Core,
     call: &mut CommandContext<'_>,
@@ -92,7 +109,14 @@ pub(crate) fn script(
             core.scripts = Scripts::default();
             call.connection.ok();
         }
-        (b"LOAD" | b"EXISTS" | b"FLUSH", _) => {
+        (b"KILL", []) => return Err(nothing_to_kill(core.client.is_busy(call.now.instant)).into()),
+        (b"HELP", []) => {
+            call.connection.answer(|out| {
+                resp::array(out, HELP.len());
+                HELP.iter().for_each(|line| resp::simple(out, line));
+            });
+        }
+        (b"LOAD" | b"EXISTS" | b"FLUSH" | b"KILL" | b"HELP", _) => {
             let sub = UpperName::of(args[1]).lower();
             let text = format!("ERR wrong number of arguments for 'script|{sub}' command");
             return Err(text.into());

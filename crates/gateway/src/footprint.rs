@@ -77,7 +77,10 @@ impl Footprint {
             Outcome::Reply if self.has_script => true,
             Outcome::Reply => !reply.starts_with(b"-") && !resp::is_null(reply),
             Outcome::WriteUnknown | Outcome::TooLarge => true,
-            Outcome::ReadTimeout | Outcome::WriteNotExecuted | Outcome::Malformed => false,
+            Outcome::ReadTimeout
+            | Outcome::Busy
+            | Outcome::WriteNotExecuted
+            | Outcome::Malformed => false,
         }
     }
 

@@ -7,6 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use concord_client::Class;
+use concord_core::Instant;
 use concord_engine::command::ARGS_MAX;
 use concord_engine::functions::subcommand;
 use concord_engine::table::UpperName;
@@ -28,6 +29,7 @@ impl Core {
     /// Encodes FUNCTION, FCALL or FCALL_RO, or answers it.
     pub(crate) fn plan_functions(
         &mut self,
+        now: Instant,
         database: u8,
         user: &Arc<User>,
         handling: Handling,
@@ -36,6 +38,7 @@ impl Core {
         if args.len() + usize::from(!user.may_all()) > ARGS_MAX {
             return Err("ERR too many arguments (Concord's limit is 65535)".into());
         }
+        let is_busy = self.client.is_busy(now);
         let class = match handling {
             Handling::Call { read_only: true } => Class::Read,
             Handling::Function => {
@@ -50,7 +53,7 @@ impl Core {
                 match sub.class {
                     Some(EngineClass::Read) => Class::Read,
                     Some(EngineClass::Write) => Class::Write,
-                    None => return Ok(Planned::Here(answer(name))),
+                    None => return Ok(Planned::Here(answer(name, is_busy))),
                 }
             }
             _ => Class::Write,
@@ -64,12 +67,25 @@ impl Core {
     }
 }
 
+/// What SCRIPT KILL and FUNCTION KILL answer, in Redis' words: a replica stops what has changed
+/// nothing by itself, as soon as others hear that it is busy; what has changed something nobody can
+/// stop.
+pub(crate) fn nothing_to_kill(is_busy: bool) -> &'static str {
+    match is_busy {
+        false => "NOTBUSY No scripts in execution right now.",
+        true => {
+            "UNKILLABLE Sorry the script already executed write commands against the dataset. You \
+             can only wait until it ends"
+        }
+    }
+}
+
 /// FUNCTION HELP and KILL. There is never one to kill: what a replica executes ends by itself, or
 /// is stopped by it.
-fn answer(name: &[u8]) -> Vec<u8> {
+fn answer(name: &[u8], is_busy: bool) -> Vec<u8> {
     let mut reply = Vec::new();
     if UpperName::of(name).is(b"KILL") {
-        resp::error(&mut reply, b"NOTBUSY No scripts in execution right now.");
+        resp::error(&mut reply, nothing_to_kill(is_busy).as_bytes());
         return reply;
     }
     resp::array(&mut reply, HELP.len());

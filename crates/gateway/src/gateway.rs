@@ -182,6 +182,7 @@ impl Gateway {
             counted_from: Totals::default(),
             process: Process::default(),
             run_id,
+            last_figures: Vec::new(),
         };
         core.client.keep_commands_from(core.slow_log.slow_ns());
         Gateway {

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::fmt::Write;
 
 use concord_client::Class;
-use concord_core::{Now, SEC, US};
+use concord_core::{MS, Now, SEC, US};
 use concord_engine::databases::DATABASES;
 use concord_engine::info::{field, number};
 use concord_engine::resp;
@@ -97,11 +97,10 @@ impl Core {
         Flow::Went
     }
 
-    /// The reply to an INFO within MULTI, if it says nothing of the data: as of now.
-    pub(crate) fn info_now(&self, call: &CommandContext<'_>, args: &[&[u8]]) -> Option<Vec<u8>> {
+    /// The reply to an INFO within MULTI: as of now, and of the data what a replica said last.
+    pub(crate) fn info_now(&self, call: &CommandContext<'_>, args: &[&[u8]]) -> Vec<u8> {
         let wanted = Wanted::of(&args[1..]);
-        let needs_data = wanted.sections().any(|section| section.needs_data);
-        (!needs_data).then(|| self.info_reply(call.now, wanted, &[], call.connection.resp3))
+        self.info_reply(call.now, wanted, &self.last_figures, call.connection.resp3)
     }
 
     /// The reply to INFO; `replied` is what a replica answered, an error too.
@@ -207,7 +206,7 @@ fn memory(core: &Core, facts: &Facts<'_>, out: &mut String) {
 }
 
 /// Of the gateway, which stores nothing. What replicas store, and how, `concord status` tells.
-fn persistence(_: &Core, _: &Facts<'_>, out: &mut String) {
+fn persistence(core: &Core, facts: &Facts<'_>, out: &mut String) {
     for name in [
         "loading",
         "async_loading",
@@ -216,8 +215,23 @@ fn persistence(_: &Core, _: &Facts<'_>, out: &mut String) {
         "aof_rewrite_in_progress",
         "aof_rewrite_scheduled",
         "module_fork_in_progress",
+        "rdb_changes_since_last_save",
     ] {
         line!(out, "{name}:0");
+    }
+    // As of a redis-server that was not told to save: dashboards read these.
+    let up_ms = facts.now.instant.since(core.started_at.unwrap_or(facts.now.instant)) / MS;
+    line!(out, "rdb_last_save_time:{}", facts.now.unix_ms.saturating_sub(up_ms) / 1_000);
+    for name in ["rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"] {
+        line!(out, "{name}:ok");
+    }
+    for name in [
+        "rdb_last_bgsave_time_sec",
+        "rdb_current_bgsave_time_sec",
+        "aof_last_rewrite_time_sec",
+        "aof_current_rewrite_time_sec",
+    ] {
+        line!(out, "{name}:-1");
     }
 }
 
@@ -237,6 +251,8 @@ fn stats(core: &Core, facts: &Facts<'_>, out: &mut String) {
         line!(out, "expired_keys:{expired}");
     }
     line!(out, "evicted_keys:0");
+    line!(out, "keyspace_hits:{}", count.keyspace_hits - since.hits);
+    line!(out, "keyspace_misses:{}", count.keyspace_misses - since.misses);
     for (name, sort) in [
         ("pubsub_channels", Sort::Channel),
         ("pubsub_patterns", Sort::Pattern),

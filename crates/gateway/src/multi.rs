@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use concord_client::Class;
 use concord_engine::table::UpperName;
+use concord_engine::texts::{self, EXPANDED_BYTES_MAX};
 use concord_engine::ttl::{DIGEST_COMMAND, EXEC_COMMAND, REPLY_COMMAND};
 use concord_engine::{Command, resp, several};
 use concord_wire::{COMMAND_BYTES_MAX, Sink};
@@ -72,7 +73,13 @@ impl Core {
             }
             Handling::Call { .. } | Handling::Function => {
                 let user = call.connection.user.clone();
-                return match self.plan_functions(database, &user, handling, args)? {
+                return match self.plan_functions(
+                    call.now.instant,
+                    database,
+                    &user,
+                    handling,
+                    args,
+                )? {
                     Planned::Rack(class) => self.queue(call, class, Some(Subject::AllKeys)),
                     Planned::Here(reply) => {
                         self.command.encode(0, [REPLY_COMMAND, &reply]);
@@ -108,11 +115,12 @@ impl Core {
             Handling::Refused(refusal) => {
                 return Err(refusal.text(&self.commands.entry(index).name));
             }
-            Handling::Info if let Some(reply) = self.info_now(call, args) => {
+            Handling::Info => {
+                let reply = self.info_now(call, args);
                 self.command.encode(0, [REPLY_COMMAND, &reply]);
                 return self.queue(call, Class::Read, None);
             }
-            Handling::Explain | Handling::Info | Handling::PubSub(_) | Handling::Always(_) => {
+            Handling::Explain | Handling::PubSub(_) | Handling::Always(_) => {
                 let name = &self.commands.entry(index).name;
                 return Err(format!("ERR Concord does not support '{name}' inside MULTI").into());
             }
@@ -168,6 +176,15 @@ impl Core {
     ) -> Result<Flow, Failure> {
         let encoded = self.command.bytes();
         let Some(multi) = &mut call.connection.multi else { return Ok(Flow::Went) };
+        multi.full_bytes += encoded.len();
+        if multi.full_bytes > EXPANDED_BYTES_MAX {
+            return Err(
+                "ERR the scripts of the transaction are larger than 64 MiB (Concord's limit)"
+                    .into(),
+            );
+        }
+        let shared = share(&mut multi.texts, encoded);
+        let encoded = shared.as_deref().unwrap_or(encoded);
         multi.bytes += encoded.len() + 4;
         if multi.commands.len() >= COMMANDS_MAX || multi.bytes > COMMAND_BYTES_MAX - 64 {
             return Err("ERR the transaction is larger than 1 MiB (Concord's limit)".into());
@@ -298,6 +315,18 @@ impl Core {
         }
         Ok(flow)
     }
+}
+
+/// A script whose text stands in the transaction already, by its reference
+/// (`concord_engine::texts`).
+fn share(texts: &mut Vec<Vec<u8>>, encoded: &[u8]) -> Option<Vec<u8>> {
+    let command = Command::parse(encoded).ok()?;
+    let reference = texts::reference(texts::text_of(&command)?)?;
+    if texts.contains(&reference) {
+        return Some(texts::with_text(&command, &reference));
+    }
+    texts.push(reference);
+    None
 }
 
 /// Whether Redis allows a command in no transaction.

@@ -70,6 +70,23 @@ fn mixed(name: &[u8]) -> Option<Failure> {
     Some(text.into())
 }
 
+/// PUBSUB HELP.
+const HELP: [&str; 13] = [
+    "PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "CHANNELS [<pattern>]",
+    "    Tell the channels that have subscribers, those that match the pattern if there is one.",
+    "NUMPAT",
+    "    Tell the number of patterns that clients have subscribed to.",
+    "NUMSUB [<channel> ...]",
+    "    Tell the number of subscribers of each channel.",
+    "SHARDCHANNELS [<pattern>]",
+    "    The same as CHANNELS for shard channels.",
+    "SHARDNUMSUB [<channel> ...]",
+    "    The same as NUMSUB for shard channels.",
+    "HELP",
+    "    Prints this help.",
+];
+
 impl Core {
     /// Whether a client that has subscribed may not send this, as it would not know replies from
     /// messages.
@@ -275,6 +292,11 @@ impl Core {
                 )
                 .into());
             }
+            (b"HELP", []) => call.connection.answer(|out| {
+                resp::array(out, HELP.len());
+                HELP.iter().for_each(|line| resp::simple(out, line));
+            }),
+            (b"HELP", _) => return Err(wrong_arity("pubsub|help")),
             (b"NUMPAT", _) => return Err(wrong_arity("pubsub|numpat")),
             _ => return Err(no_subcommand("pubsub", args[1])),
         }

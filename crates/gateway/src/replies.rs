@@ -12,7 +12,7 @@ use concord_wire::Reason;
 use crate::commands::{Commands, Handling};
 use crate::connection::{Connection, Slot, SlotState, Target};
 use crate::parts::Ended;
-use crate::state::Core;
+use crate::state::{BUSY, Core};
 use crate::subscriber::{Message, Sort};
 use crate::waiters::Found;
 
@@ -94,6 +94,12 @@ impl Core {
         done: Done,
     ) {
         connection.note_done(target.class, target.is_of_all_keys);
+        if target.only_reads && !target.is_of_all_keys && done.outcome == Outcome::Reply {
+            match resp::is_null(&done.reply) {
+                true => self.count.keyspace_misses += 1,
+                false => self.count.keyspace_hits += u64::from(!done.reply.starts_with(b"-")),
+            }
+        }
         self.note_health(now.instant, done.outcome);
         connection.granted_bytes -= target.granted_bytes as usize;
         // A write that ended while its reply waited for room is not answered with that.
@@ -162,7 +168,11 @@ impl Core {
                 connection.ready_bytes += reply_bytes;
             }
             SlotState::Info(wanted) => {
-                let reply = self.info_reply(now, *wanted, &reply, slot.resp3);
+                let figures = reply;
+                let reply = self.info_reply(now, *wanted, &figures, slot.resp3);
+                if !figures.starts_with(b"-") {
+                    self.last_figures = figures;
+                }
                 let reply_bytes = reply.len();
                 slot.state = SlotState::Ready(reply);
                 connection.ready_bytes += reply_bytes;
@@ -234,6 +244,7 @@ impl Core {
             Outcome::WriteNotExecuted => Found::NotExecuted,
             Outcome::Reply
             | Outcome::ReadTimeout
+            | Outcome::Busy
             | Outcome::WriteUnknown
             | Outcome::Malformed
             | Outcome::TooLarge => Found::Reply,
@@ -272,7 +283,7 @@ impl Core {
     /// A command was answered by the rack, or was not in time.
     fn note_health(&mut self, now: Instant, outcome: Outcome) {
         self.failed_at = match outcome {
-            Outcome::Reply | Outcome::Malformed | Outcome::TooLarge => None,
+            Outcome::Reply | Outcome::Busy | Outcome::Malformed | Outcome::TooLarge => None,
             Outcome::ReadTimeout | Outcome::WriteNotExecuted | Outcome::WriteUnknown => Some(now),
         };
     }
@@ -301,6 +312,10 @@ impl Core {
         let (ended, text) = match outcome {
             Outcome::Reply => return (Ended::Reply, None),
             Outcome::ReadTimeout => (Ended::NotExecuted, self.not_executed(Class::Read)),
+            Outcome::Busy => {
+                self.count.commands_busy += 1;
+                (Ended::NotExecuted, BUSY)
+            }
             Outcome::WriteNotExecuted | Outcome::WriteUnknown if only_reads => {
                 (Ended::NotExecuted, self.not_executed(Class::Read))
             }

@@ -123,6 +123,12 @@ counters! {
         packets_malformed,
         /// Reads that timed out.
         read_timeouts,
+        /// Reads of one or several keys that found a value.
+        keyspace_hits,
+        /// Those that found none.
+        keyspace_misses,
+        /// Commands that were refused since the replicas work on one operation.
+        commands_busy,
         /// Writes reported as not executed.
         writes_not_executed,
         /// Writes reported as of unknown outcome.

@@ -42,6 +42,9 @@ use crate::users::Users;
 use crate::waiters::Waiters;
 
 pub(crate) const TOO_LARGE: &str = "ERR value is larger than 1 MiB (Concord's limit)";
+/// What others hear while the replicas work on one operation: its first word is Redis'.
+pub(crate) const BUSY: &str = "BUSY the rack has been working on one script or command for more \
+                               than 5 s; this one was not executed, try again later";
 pub(crate) const TOO_LARGE_COMMAND: &str =
     "ERR the command is larger than 1 MiB + 64 KiB (Concord's limit)";
 
@@ -109,6 +112,8 @@ pub(crate) struct Core {
     pub process: Process,
     /// Names this start of the gateway.
     pub run_id: String,
+    /// What a replica said last of the data.
+    pub last_figures: Vec<u8>,
 }
 
 /// What INFO counts from the last CONFIG RESETSTAT on; metrics never go back.
@@ -119,6 +124,9 @@ pub(crate) struct Totals {
     pub commands: u64,
     pub input_bytes: u64,
     pub output_bytes: u64,
+    /// Reads that found something, and those that did not.
+    pub hits: u64,
+    pub misses: u64,
 }
 
 /// The command of one connection, while it is looked at.
@@ -155,7 +163,8 @@ pub(crate) struct Place {
 pub(crate) enum Sent {
     As(Class),
     Waits,
-    TooLarge,
+    /// With this error.
+    Refused(&'static str),
 }
 
 impl Core {
@@ -166,6 +175,8 @@ impl Core {
             commands: self.count.commands,
             input_bytes: self.traffic.input_bytes,
             output_bytes: self.traffic.output_bytes,
+            hits: self.count.keyspace_hits,
+            misses: self.count.keyspace_misses,
         }
     }
 
@@ -204,8 +215,8 @@ impl Core {
                 call.connection.push_slot(slot);
                 Flow::Went
             }
-            Sent::TooLarge => {
-                call.connection.refuse(TOO_LARGE_COMMAND);
+            Sent::Refused(error) => {
+                call.connection.refuse(error);
                 Flow::Went
             }
             Sent::Waits => Flow::Waits,
@@ -245,6 +256,11 @@ impl Core {
             self.count.commands_waited += 1;
             connection.wait = Wait::Order(class, subject);
             return Sent::Waits;
+        }
+        // A write that was sent may be executed however late; this one was not.
+        if class == Class::Write && self.client.is_busy(call.now.instant) {
+            self.count.commands_busy += 1;
+            return Sent::Refused(BUSY);
         }
         let expected = match class {
             Class::Read => connection.expected(),
@@ -311,7 +327,7 @@ impl Core {
                 connection.wait = Wait::Room(class);
                 Sent::Waits
             }
-            Err(SubmitError::TooLarge) => Sent::TooLarge,
+            Err(SubmitError::TooLarge) => Sent::Refused(TOO_LARGE_COMMAND),
         }
     }
 

@@ -53,6 +53,30 @@ const XGROUP_HELP: [&str; 15] = [
     "HELP",
 ];
 
+const OBJECT_HELP: [&str; 10] = [
+    "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "ENCODING <key>",
+    "    Tell how the value of the key is stored.",
+    "FREQ <key>",
+    "    Tell how often the key is accessed.",
+    "IDLETIME <key>",
+    "    Tell for how long the key was not accessed.",
+    "REFCOUNT <key>",
+    "    Tell the number of references to the value of the key.",
+    "HELP",
+];
+
+const MEMORY_HELP: [&str; 8] = [
+    "MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "MALLOC-STATS",
+    "    Tell the statistics of the allocator.",
+    "PURGE",
+    "    Ask the allocator to give memory back.",
+    "USAGE <key> [SAMPLES <count>]",
+    "    Estimate the bytes that the key and its value take.",
+    "HELP",
+];
+
 const XINFO_HELP: [&str; 8] = [
     "XINFO <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "CONSUMERS <key> <groupname>",
@@ -67,7 +91,7 @@ const XINFO_HELP: [&str; 8] = [
 /// Whether a command asks a container of the engine for help, which it has none of.
 pub(crate) fn asks_for_help(name: &UpperName, args: &[&[u8]]) -> bool {
     let is_help = args.get(1).is_some_and(|sub| sub.eq_ignore_ascii_case(b"help"));
-    is_help && (name.is(b"XGROUP") || name.is(b"XINFO"))
+    is_help && help_of(name).is_some()
 }
 
 /// MEMORY MALLOC-STATS and PURGE, as a redis-server without jemalloc answers them.
@@ -83,7 +107,7 @@ pub(crate) fn memory_reply(name: &UpperName, args: &[&[u8]]) -> Option<Vec<u8>> 
     Some(reply)
 }
 
-/// XGROUP HELP and XINFO HELP.
+/// HELP of a command with subcommands.
 pub(crate) fn container_help(
     call: &mut CommandContext<'_>,
     name: &UpperName,
@@ -92,8 +116,18 @@ pub(crate) fn container_help(
     if args.len() > 2 {
         return Err(wrong_arity(&alloc::format!("{}|help", name.lower())));
     }
-    help(call, if name.is(b"XINFO") { &XINFO_HELP } else { &XGROUP_HELP });
+    help(call, help_of(name).unwrap_or_default());
     Ok(())
+}
+
+fn help_of(name: &UpperName) -> Option<&'static [&'static str]> {
+    match name.bytes() {
+        b"XGROUP" => Some(&XGROUP_HELP),
+        b"XINFO" => Some(&XINFO_HELP),
+        b"OBJECT" => Some(&OBJECT_HELP),
+        b"MEMORY" => Some(&MEMORY_HELP),
+        _ => None,
+    }
 }
 
 /// COMMAND [COUNT | INFO | DOCS | LIST | GETKEYS | GETKEYSANDFLAGS | HELP]

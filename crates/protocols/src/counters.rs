@@ -32,6 +32,8 @@ counters! {
         writes_queued,
         /// Times that the engine was given up because it answered nothing for too long.
         engines_silent,
+        /// Requests whose clients heard that an engine is at work.
+        put_off,
         /// Reads that waited until a write was committed (primary).
         reads_waited,
         /// Reads answered alone, no write of their object being under way (CRAQ).

@@ -33,6 +33,9 @@ pub struct Limits {
     /// How long the engine may owe an answer until it is given up, in ns: longer than any command
     /// on a large key takes. Scripts have a limit of their own.
     pub engine_silence_ns: Duration,
+    /// From when on clients hear that an engine is at work on one operation, in ns: they wait for
+    /// longer than they would for one that is silent.
+    pub work_ns: Duration,
     /// How long after a slice of a long script the next one begins, in ns: at once, but where a
     /// simulation has slow scripts.
     pub slice_ns: Duration,
@@ -53,6 +56,8 @@ impl Limits {
 
 /// See [`Limits::engine_silence_ns`].
 const ENGINE_SILENCE_NS: Duration = 10 * SEC;
+/// See [`Limits::work_ns`].
+const WORK_NS: Duration = SEC;
 /// See [`Limits::disk_silence_ns`].
 const DISK_SILENCE_NS: Duration = 10 * SEC;
 
@@ -66,6 +71,7 @@ impl Default for Limits {
             sessions_max: SESSIONS_MAX,
             first_view: ViewNumber(1),
             engine_silence_ns: ENGINE_SILENCE_NS,
+            work_ns: WORK_NS,
             slice_ns: 0,
             disk_silence_ns: DISK_SILENCE_NS,
         }

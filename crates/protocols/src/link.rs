@@ -55,6 +55,8 @@ pub struct Sender {
     pub applied: Position,
     /// The peer's disk has no room, or that of one after it.
     pub is_short: bool,
+    /// Since when its receiver says that it is at work on one operation, or one after it.
+    pub at_work_since: Option<Instant>,
     window: usize,
     /// Smoothed round trip and its mean deviation (Jacobson 1988).
     rtt_ns: Duration,
@@ -92,6 +94,7 @@ impl Sender {
             measured: has,
             unsent_bytes: 0,
             is_short: false,
+            at_work_since: None,
             applied: Position(0),
             window: WINDOW_START,
             rtt_ns: 5 * MS,
@@ -243,6 +246,7 @@ impl Sender {
     ) {
         self.applied = self.applied.max(ack.applied);
         self.is_short = ack.is_short;
+        self.at_work_since = self.at_work_since.or(Some(now)).filter(|_| ack.is_at_work);
         let end = self.oldest + self.in_flight.len() as u64;
         if ack.next > end || ack.next < self.oldest {
             return;
@@ -562,8 +566,21 @@ impl Receiver {
         let bits = self.held.keys().map(|seq| seq - self.next - 1);
         let held = bits.take_while(|bit| *bit < 64).fold(0u64, |held, bit| held | 1 << bit);
         let (stream, next) = (self.stream, self.next);
-        let (entry, is_short, queue) = (0, false, 0);
-        Ack { epoch, from: me, stream, next, held, applied, committed, entry, is_short, queue }
+        let (entry, is_short, is_at_work, queue) = (0, false, false, 0);
+        let from = me;
+        Ack {
+            epoch,
+            from,
+            stream,
+            next,
+            held,
+            applied,
+            committed,
+            entry,
+            is_short,
+            is_at_work,
+            queue,
+        }
     }
 }
 

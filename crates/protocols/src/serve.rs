@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
 use concord_core::{
-    Duration, Guard, Guards, Instant, NodeId, Now, Position, RequestNumber, SessionId,
+    Duration, Epoch, Guard, Guards, Instant, MS, NodeId, Now, Position, RequestNumber, Seq,
+    SessionId,
 };
-use concord_engine::{Class, Command, Completion, Context, Engine, Progress, resp};
+use concord_engine::{Class, Command, Completion, Context, Engine, Progress, READ_TOO_LONG, resp};
 use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
 use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
 use concord_wire::{
@@ -39,6 +40,9 @@ pub(crate) struct Serving<E> {
     /// before.
     work_at: Instant,
     slice_ns: Duration,
+    /// Since when it works on what it began here, slice by slice.
+    in_slices_since: Option<Instant>,
+    work_ns: Duration,
     pub(crate) sessions: Sessions,
     staging: Staging,
     kept: ReplyCache,
@@ -74,6 +78,8 @@ impl<E: Engine> Serving<E> {
             engine_watch: EngineWatch::new(setup.limits.engine_silence_ns),
             work_at: Instant(0),
             slice_ns: setup.limits.slice_ns,
+            in_slices_since: None,
+            work_ns: setup.limits.work_ns,
             sessions: Sessions::new(setup.guards).with_room_for(setup.limits.sessions_max),
             staging: Staging::default(),
             kept: ReplyCache::new(setup.me.incarnation),
@@ -106,6 +112,9 @@ impl<E: Engine> Serving<E> {
     /// What the engine has completed, if it has.
     pub(crate) fn poll(&mut self) -> Option<Completion> {
         let done = self.engine.poll();
+        if done.is_some() {
+            self.in_slices_since = None;
+        }
         // One that works is not silent.
         if done.is_some() || self.engine.works() {
             self.engine_watch.answered();
@@ -117,11 +126,52 @@ impl<E: Engine> Serving<E> {
     /// one.
     pub(crate) fn rest(&mut self, now: Instant) {
         self.work_at = now.after(self.slice_ns);
+        self.in_slices_since = self.in_slices_since.or(Some(now)).filter(|_| self.engine.works());
     }
 
     /// When the next slice begins.
     pub(crate) fn work_at(&self) -> Instant {
         if self.engine.works() { self.work_at } else { Instant::NEVER }
+    }
+
+    /// How long the engine has been at work on one operation, or others whose answers are waited
+    /// for since then, if that is long enough to be said.
+    pub(crate) fn works_for(&self, now: Instant, others: Option<Instant>) -> Option<Duration> {
+        let own = [self.engine.at_work_since(), self.in_slices_since];
+        let since = own.into_iter().flatten().min();
+        let own_ns = since.map(|since| now.since(since)).filter(|ns| *ns >= self.work_ns);
+        own_ns.max(others.map(|since| now.since(since) + self.work_ns))
+    }
+
+    /// Tells the client of `repr` that there is no outcome yet, and how long the work takes so far.
+    /// A retry is not taken then: a command that was sent once waits, or gets another number later.
+    /// Whether it is one.
+    pub(crate) fn puts_off(
+        &mut self,
+        works_ns: Duration,
+        repr: &Repr,
+        (epoch, op): (Epoch, Op),
+        count: &mut ReplicaCounters,
+        sink: &mut impl Sink,
+    ) -> bool {
+        let is_own = Flags::OWN.iter().any(|own| repr.flags.has(*own));
+        if is_own {
+            return false;
+        }
+        let reply = Repr {
+            op,
+            status: Status::Working,
+            flags: Flags::default(),
+            seq: Seq::NONE,
+            time_ms: works_ns / MS,
+            node: self.node,
+            epoch,
+            ..*repr
+        };
+        reply.emit(&[], &mut self.scratch);
+        sink.send(repr.client, &self.scratch);
+        count.put_off += 1;
+        repr.attempt > 0
     }
 
     /// Looks whether the engine still answers, if it `owes` something. An engine that is silent for
@@ -132,7 +182,8 @@ impl<E: Engine> Serving<E> {
         owes: bool,
         count: &mut ReplicaCounters,
     ) -> bool {
-        self.engine_watch.look(now, owes);
+        let works = self.engine.at_work_since().is_some();
+        self.engine_watch.look(now, owes && !works);
         let is_dead = self.engine_watch.is_dead() && self.guards.on(Guard::EngineSilence);
         if is_dead {
             self.engine_watch.answered();
@@ -164,6 +215,9 @@ impl<E: Engine> Serving<E> {
         let (session, request) = (operation.asked.session, operation.asked.request);
         if !self.reading.may_begin(session, request) {
             count.reads_queued += 1;
+            if let Some(works_ns) = self.works_for(now.instant, None) {
+                self.puts_off(works_ns, repr, (in_force.epoch, Op::ReadReply), count, sink);
+            }
             return Read::Refused;
         }
         let Ok(command) = Command::parse(command) else {
@@ -206,8 +260,8 @@ impl<E: Engine> Serving<E> {
     ) {
         // Whoever makes a string can read it.
         const _: () = assert!(concord_engine::STRING_BYTES_MAX + 32 <= REPLY_BYTES_MAX);
-        const TOO_LONG: &[u8] = b"-ERR the reply is longer than 64 MiB (Concord's limit)\r\n";
-        let reply = if reply.len() > REPLY_BYTES_MAX { TOO_LONG } else { reply };
+        const _: () = assert!(concord_engine::REPLY_BYTES_MAX == REPLY_BYTES_MAX);
+        let reply = if reply.len() > REPLY_BYTES_MAX { READ_TOO_LONG } else { reply };
         let mut repr = operation.reply(in_force.epoch, self.node);
         let key = (operation.asked.session, operation.asked.request);
         if reply.len() <= BODY_BYTES_MAX {

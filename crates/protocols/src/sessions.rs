@@ -13,9 +13,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use concord_core::{Guard, Guards, Position, RequestNumber, SessionId};
+use concord_engine::DONE_TOO_LONG;
 use concord_wire::record::Record;
 use concord_wire::rpc::BODY_BYTES_MAX;
-use concord_wire::{Flags, Status, WINDOW_MAX};
+use concord_wire::{Flags, REPLY_BYTES_MAX, Status, WINDOW_MAX};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use serde::{Deserialize, Serialize};
@@ -222,6 +223,8 @@ impl Sessions {
     pub fn complete(&mut self, session: SessionId, request: RequestNumber, reply: &[u8]) {
         let Some(session) = self.by_id.get_mut(&session.0) else { return };
         let Some(at) = request.0.checked_sub(session.low) else { return };
+        // Nobody could fetch a longer one.
+        let reply = if reply.len() > REPLY_BYTES_MAX { DONE_TOO_LONG } else { reply };
         if let Some(entry) = session.entries.get_mut(at as usize) {
             let before = entry.long_bytes();
             *entry = Entry::result(reply);

@@ -24,6 +24,11 @@ impl Stat {
         Stat::parse(&std::fs::read_to_string("/proc/self/stat").ok()?)
     }
 
+    /// Of another process.
+    pub(crate) fn of(process_id: u32) -> Option<Stat> {
+        Stat::parse(&std::fs::read_to_string(format!("/proc/{process_id}/stat")).ok()?)
+    }
+
     /// Of this thread.
     pub(crate) fn of_thread() -> Option<Stat> {
         Stat::parse(&std::fs::read_to_string("/proc/thread-self/stat").ok()?)

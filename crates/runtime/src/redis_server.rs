@@ -13,10 +13,15 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use concord_core::{Instant as Monotonic, MS};
+use concord_core::{Duration as Ns, Instant as Monotonic, SEC};
 use concord_engine::{Backend, RedisEngine, STRING_BYTES_MAX};
 
 use crate::error::{Context, Error};
+
+mod busy;
+
+pub use busy::BusyLimits;
+use busy::{Busy, Owed, used_us};
 
 /// How long the server may take until it listens, and until it has answered the greeting.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -27,15 +32,10 @@ const RECEIVE_BYTES: usize = 256 << 10;
 const RECEIVES_MAX: usize = 8;
 /// Lines of the server's log that an error shows.
 const LOG_LINES_SHOWN: usize = 1;
-/// How long a script may run, in ms: from then on the server listens to SCRIPT KILL.
-const SCRIPT_MS_MAX: u64 = 1_000;
-/// How long the server may be busy with one operation until it is told to stop its script, in ns.
-const SCRIPT_NS_MAX: u64 = SCRIPT_MS_MAX * MS;
-/// The same for a script that the ordering node has run to its end: this server may be slower, but
-/// stopping it costs the replica.
-const FOLLOWED_NS_MAX: u64 = 5 * SCRIPT_NS_MAX;
-/// How often it is looked at, or told again, from then on, in ns.
-const KILL_STEP_NS: u64 = 100 * MS;
+/// After that long, in ms, a server that executes a script listens to SCRIPT KILL.
+const SCRIPT_MS: u64 = 1_000;
+/// How often its size is asked for while operations come, in ns.
+const SIZE_NS: Ns = SEC;
 const SCRIPT_KILL: &[u8] = b"*2\r\n$6\r\nSCRIPT\r\n$4\r\nKILL\r\n";
 
 /// What [`RedisServer::pump`] did.
@@ -64,17 +64,10 @@ pub struct RedisServer {
     /// It is another one than when was asked last.
     has_new_events: bool,
     busy: Busy,
-}
-
-/// What the server is busy with, for how long.
-#[derive(Debug, Default)]
-struct Busy {
-    /// The operations that were answered when this one became the oldest, and when it did.
-    since: Option<(u64, Monotonic)>,
-    /// When to look next, once it takes too long.
-    look_at: Option<Monotonic>,
-    /// SCRIPT KILL was sent and not answered.
-    is_told: bool,
+    /// How long it may be.
+    limits: BusyLimits,
+    /// When to ask for its size again.
+    size_at: Monotonic,
 }
 
 impl RedisServer {
@@ -117,46 +110,61 @@ impl RedisServer {
             events,
             has_new_events: true,
             busy,
+            limits: BusyLimits::default(),
+            size_at: Monotonic(0),
         };
         server.events.write_all(&RedisEngine::events_greeting()).cannot("subscribe to events")?;
         server.greet(engine)?;
         Ok(server)
     }
 
+    /// With other limits of what operations may take.
+    #[must_use]
+    pub fn with_limits(mut self, limits: BusyLimits) -> RedisServer {
+        self.limits = limits;
+        self
+    }
+
     /// When to call [`RedisServer::watch`].
     #[must_use]
     pub fn watch_at(&self) -> Monotonic {
-        let Some((_, since)) = self.busy.since else { return Monotonic::NEVER };
-        self.busy.look_at.unwrap_or(since.after(SCRIPT_NS_MAX))
+        self.busy.look_at()
     }
 
-    /// Looks whether the server has been busy with one operation for too long. A script that has
-    /// changed nothing yet is stopped; one that has loses the engine: it could only be ended
-    /// together with the server. Other commands end by themselves. To be called often.
+    /// Looks what the server does if it takes long. A script that has changed nothing is stopped
+    /// after [`BusyLimits::stop_ns`]; one that has goes on, up to [`BusyLimits::longest_ns`]: it
+    /// could only be ended together with the server. Other commands end by themselves. To be called
+    /// often.
     pub fn watch(&mut self, now: Monotonic, engine: &mut RedisEngine) {
+        if now >= self.size_at {
+            self.size_at = now.after(SIZE_NS);
+            engine.refresh_size();
+        }
         if !engine.owes() {
-            self.busy.since = None;
-            return;
+            self.busy.end();
+            return engine.set_at_work(None);
         }
         let answered = engine.answered();
-        if self.busy.since.is_none_or(|(at, _)| at != answered) {
-            self.busy.since = Some((answered, now));
-            self.busy.look_at = None;
+        if self.busy.begin(answered, now) {
+            engine.set_at_work(None);
         }
-        if now < self.watch_at() {
+        if now < self.busy.look_at() {
             return;
         }
-        self.busy.look_at = Some(now.after(KILL_STEP_NS));
-        self.listen(engine);
-        let is_over = |(_, since): (u64, Monotonic)| now >= since.after(longest_ns(engine));
-        if !self.busy.is_told && self.busy.since.is_some_and(is_over) {
+        self.listen(now, engine);
+        let (decides, stops_cleanly) = (engine.decides(), engine.stops_cleanly());
+        let owed = Owed { decides, stops_cleanly };
+        let used_us = used_us(self.child.id());
+        let look = self.busy.look(now, (&owed, &self.limits), used_us);
+        engine.set_at_work(look.at_work_since);
+        if look.stops {
             // Nothing else is written there, so that there is room.
             self.busy.is_told = self.control.write(SCRIPT_KILL).is_ok();
         }
     }
 
     /// What the server answered to SCRIPT KILL.
-    fn listen(&mut self, engine: &mut RedisEngine) {
+    fn listen(&mut self, now: Monotonic, engine: &mut RedisEngine) {
         let mut bytes = [0; 512];
         while self.busy.is_told
             && let Ok(count @ 1..) = self.control.read(&mut bytes)
@@ -168,7 +176,10 @@ impl RedisServer {
                 if line.starts_with(b"+OK") {
                     engine.script_stopped();
                 } else if line.starts_with(b"-UNKILLABLE") {
-                    engine.script_runs_on();
+                    self.busy.runs_on(now);
+                    if self.busy.is_over {
+                        engine.script_runs_on();
+                    }
                 }
             }
         }
@@ -232,7 +243,7 @@ impl RedisServer {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(count) => {
                     // The server says that it stopped a script before it says how the script ended.
-                    self.listen(engine);
+                    self.listen(crate::clock::now().instant, engine);
                     engine.input(&self.buffer[..count]);
                     if count < self.buffer.len() {
                         break;
@@ -295,11 +306,6 @@ impl Drop for RedisServer {
     }
 }
 
-/// How long what the server executes may take, in ns.
-fn longest_ns(engine: &RedisEngine) -> u64 {
-    if engine.decides() { SCRIPT_NS_MAX } else { FOLLOWED_NS_MAX }
-}
-
 /// The first number of the version in what `--version` prints (`Redis server v=7.0.15 sha=...`).
 fn major_version(text: &str) -> Option<u32> {
     let version = text.split_once("v=")?.1;
@@ -334,7 +340,7 @@ fn spawn(program: &str, dir: &Path, socket: &Path, log: &Path) -> Result<Child, 
             .args(debug_args)
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"])
             .args(["--maxmemory", "0", "--maxmemory-policy", "noeviction", "--timeout", "0"])
-            .args(["--lua-time-limit", &SCRIPT_MS_MAX.to_string()])
+            .args(["--lua-time-limit", &SCRIPT_MS.to_string()])
             // What is longer could be read by nobody. Copied values are set under another limit.
             .args(["--proto-max-bulk-len", &STRING_BYTES_MAX.to_string()])
             // What it tells of events is read as fast as what it answers.
@@ -402,6 +408,8 @@ mod tests {
 
     use super::*;
     use concord_engine::{Class, CommandBuf, Context as Operation, Engine, Progress, Shimmed};
+
+    const SHORT: BusyLimits = BusyLimits { stop_ns: SEC, longest_ns: 3 * SEC };
 
     fn incr(engine: &mut Shimmed<RedisEngine>, position: u64) {
         let mut buf = CommandBuf::new();
@@ -500,7 +508,8 @@ mod tests {
     fn bug_15_7_endless_script_is_stopped_or_loses_the_engine() {
         let dir = std::env::temp_dir().join(format!("concord-driver3-{}", std::process::id()));
         let mut engine = Shimmed::new(RedisEngine::new());
-        let mut server = RedisServer::start("redis-server", &dir, engine.backend_mut()).unwrap();
+        let server = RedisServer::start("redis-server", &dir, engine.backend_mut()).unwrap();
+        let mut server = server.with_limits(SHORT);
         let both = (&mut server, &mut engine);
         let read = eval((both.0, both.1), ("EVAL_RO", "while true do end"), (0, false)).unwrap();
         assert!(read.stopped && read.effect.is_none());
@@ -531,7 +540,8 @@ mod tests {
     fn bug_15_7_script_after_a_record_is_stopped_as_soon() {
         let dir = std::env::temp_dir().join(format!("concord-driver4-{}", std::process::id()));
         let mut engine = Shimmed::new(RedisEngine::new());
-        let mut server = RedisServer::start("redis-server", &dir, engine.backend_mut()).unwrap();
+        let server = RedisServer::start("redis-server", &dir, engine.backend_mut()).unwrap();
+        let mut server = server.with_limits(SHORT);
         let set = |position, key| (Class::Write, position, 1, vec![&b"SET"[..], key, b"v"]);
         let script = &b"while redis.call('EXISTS', KEYS[1]) == 1 do end"[..];
         let run = (Class::Read, 0, 3, vec![b"EVAL_RO", script, b"1", b"k"]);
@@ -554,7 +564,33 @@ mod tests {
                 sleep(Duration::from_millis(1));
             }
             assert_eq!(stopped.last(), Some(&(steps.len() == 2)));
-            assert!(started.elapsed().as_nanos() < u128::from(FOLLOWED_NS_MAX));
+            assert!(started.elapsed().as_nanos() < u128::from(2 * SHORT.longest_ns));
+        }
+        drop(server);
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// The number of keys is asked for though there are few operations.
+    #[test]
+    fn bug_22_113_the_number_of_keys_is_asked_for() {
+        let dir = std::env::temp_dir().join(format!("concord-driver5-{}", std::process::id()));
+        let mut engine = Shimmed::new(RedisEngine::new());
+        let mut server = RedisServer::start("redis-server", &dir, engine.backend_mut()).unwrap();
+        for position in 1..=5 {
+            let mut buf = CommandBuf::new();
+            let key = format!("key:{position}");
+            let bytes = buf.encode(1, [&b"INCR"[..], key.as_bytes()]);
+            let command = concord_engine::Command::parse(bytes).unwrap();
+            let context = Operation { position, ..Operation::default() };
+            engine.submit(&context, Class::Write, &command, &mut Vec::new());
+            assert_eq!(wait(&mut server, &mut engine), b":1\r\n");
+        }
+        let started = Instant::now();
+        while engine.keys() != 5 {
+            assert!(started.elapsed() < START_MAX, "{} keys", engine.keys());
+            server.watch(crate::clock::now().instant, engine.backend_mut());
+            server.pump(engine.backend_mut()).unwrap();
+            sleep(Duration::from_millis(1));
         }
         drop(server);
         fs::remove_dir_all(&dir).unwrap();

@@ -371,6 +371,7 @@ fn what_a_switch_cannot_use_is_counted() {
         committed: concord_core::Position(0),
         entry: 0,
         is_short: false,
+        is_at_work: false,
         queue: 0,
     };
     ack.emit(&mut link);

@@ -6,7 +6,7 @@
 //! | 0 | 16 | what all headers have | the same | the same |
 //! | 16 | 2 | stream | stream | reserved |
 //! | 18 | 1 | bit 0: first piece, bit 1: last piece | reserved | reserved |
-//! | 19 | 1 | reserved | bit 0: no room | reserved |
+//! | 19 | 1 | reserved | bit 0: no room, bit 1: at work | reserved |
 //! | 20 | 4 | reserved: the sender's life | the sender's life | reserved |
 //! | 24 | 8 | number of the packet | the next one that is missing | reserved |
 //! | 32 | 8 | committed | committed | reserved |
@@ -55,6 +55,7 @@ const FIRST: u8 = 1;
 const LAST: u8 = 2;
 /// Of an ACK.
 const SHORT: u8 = 1;
+const AT_WORK: u8 = 2;
 
 /// One packet of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +99,8 @@ pub struct Ack {
     pub entry: u32,
     /// The sender's disk has no room, or that of one after it in a chain.
     pub is_short: bool,
+    /// The sender's engine has been at work on one operation for long, or that of one after it.
+    pub is_at_work: bool,
     /// VR, Raft, where the switch balances reads by load (FLAIR §4.4.2): the packets that waited at
     /// the sender's host, on average since its last acknowledgement. 0 elsewhere.
     pub queue: u32,
@@ -202,6 +205,7 @@ impl Ack {
             committed: Position(u64_at(b, at::COMMITTED)),
             entry: u32_at(b, at::LIFE),
             is_short: b[at::ROOM] & SHORT != 0,
+            is_at_work: b[at::ROOM] & AT_WORK != 0,
             queue: u32_at(b, at::QUEUE.start),
         })
     }
@@ -210,7 +214,8 @@ impl Ack {
     pub fn emit(&self, out: &mut Vec<u8>) {
         let own = (self.stream, 0, self.entry);
         begin(OP_ACK, (self.epoch, self.from), own, (self.next, self.committed), out);
-        out[at::ROOM] = if self.is_short { SHORT } else { 0 };
+        let at_work = if self.is_at_work { AT_WORK } else { 0 };
+        out[at::ROOM] = if self.is_short { SHORT } else { 0 } | at_work;
         out[at::QUEUE].copy_from_slice(&self.queue.to_be_bytes());
         for word in [self.held, self.applied.0] {
             out.extend_from_slice(&word.to_be_bytes());
@@ -282,6 +287,7 @@ mod tests {
             committed: Position(70),
             entry: 0x0102_0304,
             is_short: false,
+            is_at_work: false,
             queue: 0x0506_0708,
         };
         let (mut out, mut ack) = (Vec::new(), Vec::new());

@@ -157,6 +157,9 @@ byte_enum!(
         Busy = 8,
         /// Not sent any more: it named several objects.
         ManyObjects = 9,
+        /// No outcome yet: who would execute it, or those whose answers it waits for, are at work
+        /// on one operation, for as many ms as [`Repr::time_ms`] says.
+        Working = 10,
     }
 );
 

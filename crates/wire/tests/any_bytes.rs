@@ -465,8 +465,19 @@ fn what_replicas_stream_survives_the_wire() {
         let (next, held, applied) = (number(rng), number(rng), Position(number(rng)));
         let (entry, is_short) = (word(rng), last);
         let queue = word(rng);
-        let ack =
-            Ack { epoch, from, stream, next, held, applied, committed, entry, is_short, queue };
+        let ack = Ack {
+            epoch,
+            from,
+            stream,
+            next,
+            held,
+            applied,
+            committed,
+            entry,
+            is_short,
+            is_at_work: !last,
+            queue,
+        };
         ack.emit(&mut out);
         assert_eq!(Ack::parse(&padded(rng, &out)).unwrap(), ack);
         corrupt(rng, &out);

@@ -12,6 +12,9 @@ use crate::systems::store::{Reads, ReplicaPlace};
 
 /// Longest `lease_ms` and `failure_ms`: an hour.
 const SILENCE_MS_MAX: u64 = 3_600_000;
+/// Longest `script_seconds`, and shortest: until then a script that changes nothing is stopped.
+const SCRIPT_SECONDS_MAX: u64 = 3_600;
+const SCRIPT_SECONDS_MIN: u64 = 5;
 /// Longest `scrub_seconds`: a year.
 const SCRUB_SECONDS_MAX: u64 = 31_536_000;
 /// Least limit of the data: whoever writes less has forgotten the unit.
@@ -220,6 +223,13 @@ impl Rack {
                 return Err(Mistake::at(key, line));
             }
         }
+        if self.script_seconds < SCRIPT_SECONDS_MIN {
+            let line = format!(
+                "script_seconds is {}; it must be at least {SCRIPT_SECONDS_MIN}",
+                self.script_seconds
+            );
+            return Err(Mistake::at("script_seconds", line));
+        }
         if self.reply_memory.0 < REPLY_MEMORY_BYTES_MIN {
             let line = "reply_memory must be at least 128mb: two replies of 64 MiB";
             return Err(Mistake::at("reply_memory", line));
@@ -236,6 +246,7 @@ impl Rack {
             ("lease_ms", self.lease_ms, SILENCE_MS_MAX),
             ("failure_ms", self.failure_ms, SILENCE_MS_MAX),
             ("scrub_seconds", self.scrub_seconds, SCRUB_SECONDS_MAX),
+            ("script_seconds", self.script_seconds, SCRIPT_SECONDS_MAX),
         ];
         let all = all.map(|(key, value, most)| (key.to_string(), value, most));
         for (key, value, most) in all.into_iter().chain(groups) {

@@ -66,7 +66,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[switch.port]\nnumber = 7", ":1: unknown section `port`: there is none here"),
     (
         "zzzzzz = 1",
-        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `reply_memory`, `scrub_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`",
+        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `reply_memory`, `scrub_seconds`, `script_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`",
     ),
     (
         "[[replicas]]\nnode = 1\n",

@@ -35,7 +35,7 @@ pub(super) fn number<N: std::str::FromStr>(reply: &Reply) -> Option<N> {
 
 /// Whether an error says that the rack is not well right now.
 pub(super) fn is_passing(text: &str) -> bool {
-    ["TRYAGAIN", "TIMEOUT", "UNKNOWN"].iter().any(|kind| text.starts_with(kind))
+    ["TRYAGAIN", "TIMEOUT", "UNKNOWN", "BUSY "].iter().any(|kind| text.starts_with(kind))
 }
 
 fn broken(text: &str) -> io::Error {

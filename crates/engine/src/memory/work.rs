@@ -51,6 +51,8 @@ pub(super) struct Work {
     max: u64,
     left: Cell<u64>,
     reply_bytes: Cell<usize>,
+    /// A read was not executed, since what was read before is too long.
+    was_long: Cell<bool>,
     /// What all operations have cost, in the units of scripts.
     spent: Cell<u64>,
     /// What the transaction has left in which a script is executed.
@@ -63,6 +65,7 @@ impl Work {
             max,
             left: Cell::new(max),
             reply_bytes: Cell::new(0),
+            was_long: Cell::new(false),
             spent: Cell::new(0),
             beside: Cell::new(max),
         }
@@ -72,6 +75,7 @@ impl Work {
     pub(super) fn begin(&self) {
         self.begin_command();
         self.reply_bytes.set(0);
+        self.was_long.set(false);
     }
 
     /// A command begins.
@@ -113,7 +117,16 @@ impl Work {
 
     /// Whether a command that only reads is still executed.
     pub(super) fn may_read(&self) -> Result<(), Failure> {
-        if self.reply_bytes.get() > REPLIES_BYTES_MAX { Err(TOO_LONG) } else { Ok(()) }
+        if self.reply_bytes.get() <= REPLIES_BYTES_MAX {
+            return Ok(());
+        }
+        self.was_long.set(true);
+        Err(TOO_LONG)
+    }
+
+    /// Whether one was not, since the operation began.
+    pub(super) fn was_long(&self) -> bool {
+        self.was_long.get()
     }
 }
 

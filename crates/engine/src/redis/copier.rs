@@ -343,6 +343,7 @@ impl RedisEngine {
         }
         limits(STRING_BYTES_MAX, REQUEST_BYTES_MAX, &mut request);
         self.enqueue_own(request, Kind::Install, count + 4);
+        self.is_size_old = true;
         Ok(Submitted::Pending)
     }
 
@@ -354,6 +355,7 @@ impl RedisEngine {
         let mut request = Vec::new();
         encode(&mut request, [&b"FLUSHALL"[..]]);
         self.enqueue_own(request, Kind::Install, 1);
+        self.is_size_old = true;
         Submitted::Pending
     }
 
@@ -382,6 +384,7 @@ impl RedisEngine {
             taught: Vec::new(),
             has_scripts: false,
             is_beside: false,
+            is_guarded: false,
             awaited: None,
         });
     }

@@ -6,8 +6,8 @@ use concord_core::rng::splitmix64;
 
 use super::script::ScriptOptions;
 use super::{
-    APPLIED_DATABASE, APPLIED_KEY, Awaited, Draws, Kind, Operation, RedisEngine, effects, heard,
-    rights, script,
+    APPLIED_DATABASE, APPLIED_KEY, Awaited, Draws, Kind, Operation, RedisEngine, effects, guarded,
+    heard, rights, script,
 };
 use crate::backend::{Reach, Step};
 use crate::script::hash_of;
@@ -45,6 +45,12 @@ pub(super) fn encode_step(
         spops: Vec::new(),
         flushes: Vec::new(),
     });
+    // Of a transaction the first command alone is looked at.
+    let pop = commands.first().filter(|first| guarded::pops_several(first));
+    let pop = pop.filter(|pop| is_write && !delete_first && is_right(pop));
+    if let Some(pop) = pop {
+        guarded::guard(&mut request, pop);
+    }
     if is_marked {
         heard::mark_begin(&mut request);
     }
@@ -143,6 +149,7 @@ pub(super) fn encode_step(
         taught,
         has_scripts,
         is_beside: step.is_beside,
+        is_guarded: pop.is_some(),
         awaited,
     }
 }

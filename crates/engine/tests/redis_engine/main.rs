@@ -3,6 +3,7 @@
 
 mod databases;
 mod functions;
+mod long;
 mod rights;
 mod scripts;
 mod stored;

@@ -278,3 +278,53 @@ fn slow_commands_are_logged() {
         assert_eq!(say(&mut w, 1, &[asked]), reply, "{asked}");
     }
 }
+
+/// INFO is answered within MULTI, with what a replica said of the data last; it counts reads that
+/// found something and those that did not, and has the fields of snapshots that dashboards read.
+#[test]
+fn bug_22_114_info_in_multi_and_what_dashboards_read() {
+    let mut w = World::new(5);
+    let first = w.ask(&["MULTI", "SET k v", "INFO memory", "EXEC"]);
+    assert!(first.contains("concord_data_known:0"), "nobody has said anything yet: {first}");
+    assert!(w.ask(&["INFO"]).contains("db0:keys=1"));
+    let queued = w.ask(&["MULTI", "GET k", "INFO", "EXEC"]);
+    assert!(queued.contains("db0:keys=1") && queued.contains("concord_data_known:1"), "{queued}");
+    w.ask(&["CONFIG RESETSTAT", "GET k", "GET none", "HGET none f", "STRLEN k"]);
+    let stats = w.ask(&["INFO stats"]);
+    assert!(stats.contains("keyspace_hits:2\r\nkeyspace_misses:2\r\n"), "{stats}");
+    let persistence = w.ask(&["INFO persistence"]);
+    for line in ["rdb_changes_since_last_save:0", "rdb_last_bgsave_status:ok"] {
+        assert!(persistence.contains(line), "{persistence}");
+    }
+}
+
+/// Each command with subcommands has its HELP.
+#[test]
+fn bug_22_114_help_of_commands_with_subcommands() {
+    let mut w = World::new(5);
+    for name in ["OBJECT", "MEMORY", "SCRIPT", "PUBSUB", "XINFO", "XGROUP"] {
+        let reply = w.ask(&[&format!("{name} HELP")]);
+        let begin = format!("+{name} <subcommand>");
+        assert!(reply.starts_with('*') && reply.contains(&begin), "{name}: {reply}");
+        let wrong = w.ask(&[&format!("{name} HELP more")]);
+        assert!(wrong.starts_with("-ERR wrong number of arguments for '"), "{name}: {wrong}");
+    }
+}
+
+/// A script's text travels once in a transaction, however often it is called: as often as a queue's
+/// flow of many jobs calls it.
+#[test]
+fn bug_22_115_a_script_in_multi_counts_once() {
+    let mut w = World::new(5);
+    let text = format!("return{}1", " ".repeat(30_000));
+    let load = format!("*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n${}\r\n{text}\r\n", text.len());
+    w.input(1, load.as_bytes());
+    let loaded = w.replies(1);
+    let sha = loaded.lines().nth(1).unwrap().to_string();
+    let calls: Vec<String> = (0..72).map(|n| format!("EVALSHA {sha} 1 k{n}")).collect();
+    let lines: Vec<&str> =
+        ["MULTI"].into_iter().chain(calls.iter().map(String::as_str)).chain(["EXEC"]).collect();
+    let reply = w.ask(&lines);
+    assert!(reply.starts_with("+OK\r\n+QUEUED") && reply.contains("*72\r\n"), "{reply}");
+    assert_eq!(w.executed(), ["CONCORD.EXEC "]);
+}

@@ -29,6 +29,8 @@ pub enum Mood {
     Mute,
     /// Nothing reaches it.
     Dead,
+    /// It works on one operation, and says so to who asks again: for so many ms.
+    Works(u64),
     /// Whatever it is asked, it has an error.
     Fails,
 }
@@ -108,6 +110,11 @@ impl Store {
         }
         let packet = Packet::parse(bytes).unwrap();
         let repr = packet.repr();
+        if let Mood::Works(time_ms) = self.mood {
+            let op = if repr.op == Op::Read { Op::ReadReply } else { Op::WriteReply };
+            let working = Repr { op, status: Status::Working, time_ms, ..repr };
+            return if repr.attempt > 0 { vec![emit(&working, &[])] } else { vec![] };
+        }
         match repr.op {
             Op::Read => {
                 let reply = self.execute(&repr, Class::Read, packet.body());
@@ -194,7 +201,7 @@ impl Store {
         }
         let reply = match self.mood {
             Mood::Fails => b"-ERR the engine is gone\r\n".to_vec(),
-            Mood::Serves | Mood::Mute | Mood::Dead => reply,
+            Mood::Serves | Mood::Mute | Mood::Dead | Mood::Works(_) => reply,
         };
         let repr = Repr { node: NodeId(7), ..*repr };
         if reply.len() <= BODY_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! Whether a gateway says that the rack does not answer.
+//! Whether a gateway says that the rack does not answer, or works on one operation.
 
 use concord_core::SEC;
 
@@ -64,5 +64,43 @@ fn bug_24_11_a_long_pipeline_of_a_key_is_answered() {
         answered += replies.lines().count();
         assert!(w.at.since(began) < 600 * SEC, "{answered}");
     }
-    println!("{} ns", w.at.since(began));
+}
+
+const BUSY: &str = "-BUSY the rack has been working on one script or command for more than 5 s; \
+                    this one was not executed, try again later\r\n";
+
+/// While the rack works on one operation others hear that it is busy once 5 s have passed: reads,
+/// and writes that were not sent. What was sent waits for its end. So does SCRIPT KILL hear that.
+#[test]
+fn bug_22_110_others_hear_that_the_rack_is_busy() {
+    let mut w = World::new(3);
+    assert_eq!(w.ask(&["SET k v"]), "+OK\r\n");
+    w.connect(2);
+    w.store.mood = Mood::Works(4_000);
+    w.input(1, b"SET k w\r\n");
+    w.input(2, b"GET k\r\n");
+    w.run_for(8 * SEC);
+    let kill = |w: &mut World| {
+        w.connect(3);
+        w.input(3, b"SCRIPT KILL\r\nFUNCTION KILL\r\n");
+        w.gateway.closed(concord_gateway::ConnectionId(3));
+        String::from_utf8(w.received.remove(&3).unwrap()).unwrap()
+    };
+    assert_eq!(kill(&mut w), "-NOTBUSY No scripts in execution right now.\r\n".repeat(2));
+    assert!(w.received[&1].is_empty() && w.received[&2].is_empty(), "both wait");
+    w.store.mood = Mood::Works(20_000);
+    w.run_for(SEC);
+    assert_eq!(String::from_utf8_lossy(&w.received[&2]), BUSY);
+    let said = kill(&mut w);
+    assert!(said.lines().count() == 2 && said.lines().all(|l| l.starts_with("-UNKILLABLE ")));
+    w.input(2, b"SET other v\r\n");
+    assert_eq!(String::from_utf8_lossy(&w.received[&2]), BUSY.repeat(2));
+    w.store.mood = Mood::Serves;
+    w.run_for(3 * SEC);
+    assert_eq!(w.received[&1], b"+OK\r\n");
+    w.received.insert(2, vec![]);
+    w.input(2, b"EXISTS k other\r\n");
+    w.run_for(SEC);
+    assert_eq!(w.received[&2], b":1\r\n", "what was refused was not executed");
+    assert!(w.gateway.is_serving() && !w.gateway.is_failing(w.at));
 }

@@ -214,6 +214,7 @@ fn acknowledge(sender: &mut Sender, log: &Log, at_ms: u64, next: u64, held: u64)
         committed: Position(0),
         entry: 0,
         is_short: false,
+        is_at_work: false,
         queue: 0,
     };
     let mut out: Vec<(Addr, Vec<u8>)> = Vec::new();

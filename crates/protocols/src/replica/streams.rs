@@ -117,6 +117,11 @@ impl Streams {
         self.senders.iter().any(|s| s.is_short)
     }
 
+    /// Since when a successor is at work on one operation, or one after that.
+    pub(super) fn at_work_since(&self) -> Option<Instant> {
+        self.senders.iter().filter_map(|s| s.at_work_since).min()
+    }
+
     /// Sends records up to `upto`.
     pub(super) fn pump(
         &mut self,

@@ -108,7 +108,9 @@ impl<E: Engine> Replica<E> {
         let Some((peer, ack)) = self.streams.ack(now.instant, me, passed, committed) else {
             return;
         };
-        Ack { is_short: self.refuses_writes(), ..ack }.emit(&mut self.scratch);
+        let others = self.streams.at_work_since();
+        let is_at_work = self.serving.works_for(now.instant, others).is_some();
+        Ack { is_short: self.refuses_writes(), is_at_work, ..ack }.emit(&mut self.scratch);
         if let Some(addr) = self.role.member_addr(peer) {
             sink.send(addr, &self.scratch);
         }

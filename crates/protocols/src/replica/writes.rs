@@ -21,6 +21,13 @@ use crate::pending::{PendingWrite, RequestHeader, emit_write_reply};
 use crate::sessions::Verdict;
 use crate::setup::Phase;
 
+/// Longest reply that stands in a record, in bytes, unless another command stands in the place of
+/// the one that it is to: of a longer one each replica keeps its own, which may name what has no
+/// order in another order.
+const REPLICATED_BYTES_MAX: usize = 256 << 10;
+/// What stands in the record then: no engine answers that.
+const LONG_REPLY: &[u8] = b"~";
+
 impl<E: Engine> Replica<E> {
     /// Head: numbers become positions. What cannot be ordered is dropped; the client sends it again
     /// and gets a new number.
@@ -29,6 +36,13 @@ impl<E: Engine> Replica<E> {
         if self.phase != Phase::Open || !self.role.is_head() {
             self.count.writes_not_head += 1;
             return;
+        }
+        let others = self.streams.at_work_since();
+        if let Some(works_ns) = self.serving.works_for(now.instant, others) {
+            let from = (self.role.epoch(), Op::WriteReply);
+            if self.serving.puts_off(works_ns, &repr, from, &mut self.count, sink) {
+                return;
+            }
         }
         let (limits, guards) = (&self.setup.limits, self.setup.guards);
         if self.ordered.room(limits, guards, &self.journal).is_none() {
@@ -316,8 +330,10 @@ impl<E: Engine> Replica<E> {
         sink: &mut impl Sink,
     ) {
         if operation.deciding {
+            let is_own = done.effect.is_none() && done.reply.len() > REPLICATED_BYTES_MAX;
+            let kept = if is_own { LONG_REPLY } else { &done.reply[..] };
             let command = done.effect.as_deref().unwrap_or(command);
-            return self.finish(operation, command, &done.reply, sink);
+            return self.finish_with(operation, command, (&done.reply, kept), sink);
         }
         // Trap T11: what failed here and not at the ordering node, or the other way round (out of
         // memory, say), has diverged. The client gets the ordering node's reply.
@@ -338,6 +354,13 @@ impl<E: Engine> Replica<E> {
         if record.reply.is_empty() {
             return self.finish(operation, &[], &done.reply, sink);
         }
+        if record.reply == LONG_REPLY {
+            // It was no error, and here is as good a reply.
+            return match failed(&done.reply) {
+                true => self.fail_stop(),
+                false => self.finish(operation, &[], &done.reply, sink),
+            };
+        }
         if failed(record.reply) != failed(&done.reply) {
             return self.fail_stop();
         }
@@ -354,8 +377,19 @@ impl<E: Engine> Replica<E> {
         reply: &[u8],
         sink: &mut impl Sink,
     ) {
+        self.finish_with(operation, command, (reply, reply), sink);
+    }
+
+    /// The same; `kept` stands in the record as its reply, where replies do.
+    fn finish_with(
+        &mut self,
+        operation: PendingWrite,
+        command: &[u8],
+        (reply, kept): (&[u8], &[u8]),
+        sink: &mut impl Sink,
+    ) {
         if operation.deciding {
-            let kept: &[u8] = if self.setup.replicate_replies { reply } else { &[] };
+            let kept: &[u8] = if self.setup.replicate_replies { kept } else { &[] };
             self.append(&operation, command, kept);
         }
         if operation.verdict == Verdict::Execute && !operation.asked.flags.has(Flags::INTERNAL) {

@@ -71,6 +71,7 @@ impl<E: Engine> Vr<E> {
             return Ok(());
         }
         match hdr.common.op {
+            Op::Write if self.puts_off(now, &hdr.common, sink) => {}
             Op::Write => self.on_write(now, &hdr.common, packet.body()),
             Op::Read => self.read_checked(now, &hdr.common, (hdr.log_idx, packet.command()), sink),
             _ => self.count.unexpected += 1,

@@ -53,8 +53,13 @@ impl<E: Engine> Vr<E> {
         let packet = Packet::parse(bytes)?;
         match packet.op() {
             Op::Read => self.on_read(now, &packet, sink),
-            Op::Write if self.group.is_sequenced() => self.on_sequenced(now, &packet),
+            Op::Write if self.group.is_sequenced() => {
+                // What the switch has numbered every replica takes, a retry too.
+                self.puts_off(now, &packet.repr(), sink);
+                self.on_sequenced(now, &packet);
+            }
             Op::Write if self.group.checks_replies() => self.count.writes_other_switch += 1,
+            Op::Write if self.puts_off(now, &packet.repr(), sink) => {}
             Op::Write => self.on_write(now, &packet.repr(), packet.body()),
             Op::WRest => self.on_wrest(now, &packet, sink)?,
             Op::Pull => {

@@ -60,6 +60,20 @@ impl<E: Engine> Vr<E> {
         self.order(room, now_ms, repr, body);
     }
 
+    /// Leader: whether a write is a retry, and the engine is at work on one operation, or answers
+    /// are withheld until those of others have done it. Its client hears of that.
+    pub(super) fn puts_off(&mut self, now: Now, repr: &Repr, sink: &mut impl Sink) -> bool {
+        if !self.is_leader() {
+            return false;
+        }
+        let senders = self.leading.followers.iter().filter_map(|f| f.sender.as_ref());
+        let others = senders.filter_map(|sender| sender.at_work_since).min();
+        let others = others.filter(|_| !self.withheld.is_empty());
+        let Some(works_ns) = self.serving.works_for(now.instant, others) else { return false };
+        let from = (self.epoch(), Op::WriteReply);
+        self.serving.puts_off(works_ns, repr, from, &mut self.count, sink)
+    }
+
     /// Room for a record of this leader, or of the switch: the valve ([`Ordered::room`]).
     ///
     /// [`Ordered::room`]: crate::ordered::Ordered::room
@@ -451,6 +465,7 @@ impl<E: Engine> Vr<E> {
                 committed: self.commit_point(),
                 entry: self.group.tag_of(self.crash_vector.mine()),
                 is_short: false,
+                is_at_work: false,
                 queue: 0,
             };
             commit.emit(&mut self.scratch);
@@ -622,7 +637,9 @@ impl<E: Engine> Vr<E> {
         let Some((peer, ack)) = self.inbound.ack((epoch, node), acked, executed) else { return };
         let (entry, is_short) =
             (self.group.tag_of(self.crash_vector.mine()), self.journal.is_short());
-        Ack { entry, is_short, queue: self.queue.tell(), ..ack }.emit(&mut self.scratch);
+        let is_at_work = self.serving.works_for(now, None).is_some();
+        let queue = self.queue.tell();
+        Ack { entry, is_short, is_at_work, queue, ..ack }.emit(&mut self.scratch);
         self.next_beat = now.after(self.beat_ns());
         if let Some(index) = self.group.index_of(peer) {
             sink.send(self.group.members()[index].addr, &self.scratch);

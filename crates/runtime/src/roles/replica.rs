@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::http::{Health, Snapshot};
 use crate::logging;
 use crate::poller::{Event, Interest, Poller, Token};
-use crate::redis_server::{Pumped, RedisServer};
+use crate::redis_server::{BusyLimits, Pumped, RedisServer};
 use crate::roles::replica_disk::ReplicaDisk;
 use crate::roles::{Place, unique};
 use crate::udp::{self, Outbox};
@@ -78,6 +78,8 @@ pub enum EngineSetup {
         program: String,
         /// Its directory: socket and log.
         directory: PathBuf,
+        /// How long its scripts may take.
+        limits: BusyLimits,
     },
 }
 
@@ -281,12 +283,13 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
             let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));
             begin(&mut driver, place.node, setup, replica, NoEngineIo)
         }
-        EngineSetup::Redis { program, directory } => {
+        EngineSetup::Redis { program, directory, limits } => {
             let backend = RedisEngine::new()
                 .with_memory_max(setup.memory_bytes_max)
                 .with_compiler(concord_lua::compile);
             let mut engine = Shimmed::new(backend).with_functions(concord_lua::load);
             let server = RedisServer::start(program, directory, engine.backend_mut())?;
+            let server = server.with_limits(*limits);
             let config = ReplicaConfig { replicate_replies: true, ..config };
             let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));
             let engine_io = RedisIo::new(server, driver.poller())?;

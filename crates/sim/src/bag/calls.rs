@@ -128,7 +128,7 @@ impl Calls {
                     self.unknown += 1;
                     continue;
                 }
-                Outcome::WriteNotExecuted | Outcome::ReadTimeout => {
+                Outcome::WriteNotExecuted | Outcome::ReadTimeout | Outcome::Busy => {
                     known.possible -= i64::from(call.writes);
                     continue;
                 }

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum as _;
+use concord_core::SEC;
 use concord_runtime::Error;
 use concord_runtime::disk::DiskFault;
 use concord_runtime::driver::DriverOptions;
+use concord_runtime::redis_server::BusyLimits;
 use concord_runtime::roles::gateway::GatewaySetup;
 use concord_runtime::roles::replica::{DiskSetup, EngineSetup, ReplicaSetup};
 use concord_runtime::roles::{Place, gateway as gateway_role, replica as replica_role};
@@ -63,6 +65,10 @@ pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
             Engine::Memory => EngineSetup::Memory,
             Engine::Redis => EngineSetup::Redis {
                 program: rack.redis_server.clone(),
+                limits: BusyLimits {
+                    longest_ns: rack.script_seconds.saturating_mul(SEC),
+                    ..BusyLimits::default()
+                },
                 directory: own
                     .directory
                     .clone()

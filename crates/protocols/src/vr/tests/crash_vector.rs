@@ -246,6 +246,7 @@ fn bug_15_19_refounded_group_begins_empty() {
             committed: executed,
             entry: node.group.tag_of(node.crash_vector.mine()),
             is_short: false,
+            is_at_work: false,
             queue: 0,
         };
         let acks: Vec<_> = g.nodes.iter().map(|n| ack(n, n.epoch())).collect();

@@ -59,6 +59,8 @@ const DUE_DRAWN_MAX: u64 = 3_000;
 const DUE_SLOTS_MIN: u32 = 64;
 /// How long the controller is cut off, in times of what it takes for a failure.
 const CUT_OFF_TIMES: [u64; 3] = [2, 6, 20];
+/// What busy engines do is drawn apart.
+const WORK: u64 = 0xb057_e461;
 /// A fault that short never makes a node look dead.
 const SHORT_NS: Duration = 150 * MS;
 /// A fault that long is longer than others may take to go on without the node.
@@ -209,6 +211,7 @@ impl Plan {
         plan.gateways.subscribers =
             plan.gateways.count > 0 && Rng::new(seed ^ SUBSCRIBERS).chance(1, 4);
         draw_voters(&mut plan);
+        draw_work(&mut plan);
         plan
     }
 }
@@ -388,6 +391,21 @@ fn draw_numbers(plan: &mut Plan, rng: &mut Rng) {
     plan.bounds.first_request = near(rng, REQUESTS_END - MILLION);
     if rng.chance(1, HEAVY) {
         plan.packets.own_ppm = rng.between(1, ODD_PPM_MAX);
+    }
+}
+
+/// Engines that are busy for up to seconds, as with a script: in half of the plans whose engines
+/// are servers of their own.
+fn draw_work(plan: &mut Plan) {
+    let rng = &mut Rng::new(plan.seed ^ WORK);
+    if plan.engine_ns == 0 || rng.chance(1, 2) {
+        return;
+    }
+    plan.engine_work_ns = rng.between(1, 4) * SEC;
+    for timed in &mut plan.faults {
+        if let Fault::StallEngine { for_ns, .. } = &mut timed.fault {
+            *for_ns = rng.between(50 * MS, plan.engine_work_ns);
+        }
     }
 }
 

@@ -131,7 +131,7 @@ pub enum Fault {
     StallEngine {
         /// Which replica, from 0.
         replica: usize,
-        /// For how long, in ns; shorter than an engine's longest silence.
+        /// For how long, in ns; shorter than an engine's longest silence, if it is not at work.
         for_ns: Duration,
     },
     /// The connection to a replica's engine is cut in the middle of a command: what was not

@@ -116,6 +116,9 @@ pub struct Plan {
     pub engine_ns: Duration,
     /// How long the storage engine may owe an answer until it is given up, in ns.
     pub engine_silence_ns: Duration,
+    /// An engine whose fault is that it stalls is at work on one operation, for so long at most, in
+    /// ns; 0: it is silent.
+    pub engine_work_ns: Duration,
     /// The ordering node's replies are replicated, as with an engine that is a server of its own.
     pub replicate_replies: bool,
     /// Raft: a leader asks a quorum for each read, whether it still leads (ReadIndex).
@@ -199,6 +202,7 @@ impl Default for Plan {
             queue_packets_max: 4_096,
             engine_ns: 0,
             engine_silence_ns: 600 * MS,
+            engine_work_ns: 0,
             replicate_replies: false,
             read_index: false,
             follower_leases: false,
@@ -310,6 +314,7 @@ impl Plan {
         within("rush_ns", self.rush_ns, 0, hour_ns)?;
         within("engine_ns", self.engine_ns, 0, hour_ns)?;
         within("engine_silence_ns", self.engine_silence_ns, MS, hour_ns)?;
+        within("engine_work_ns", self.engine_work_ns, 0, hour_ns)?;
         within("lease_ns", self.lease_ns, MS, hour_ns)?;
         within("failure_ns", self.failure_ns, MS, hour_ns)?;
         self.sizes.validate(&within)?;

@@ -40,6 +40,7 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.drift_ppm = 0);
     with(|p| p.long_values_percent = 0);
     with(|p| p.flushes_permille = 0);
+    with(|p| p.engine_work_ns = 0);
     with(|p| p.sizes = Sizes::default());
     with(|p| p.sizes.key_bytes_max = 0);
     with(|p| p.sizes.value_bytes_max = 0);

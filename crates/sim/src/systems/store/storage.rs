@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 
+use concord_core::Instant;
 use concord_engine::copy::{BadChunk, Copied, Object};
 use concord_engine::memory::Memory;
 use concord_engine::{
@@ -30,6 +31,8 @@ pub(crate) struct Store {
     arrived: usize,
     /// Nothing arrives any more.
     hangs: bool,
+    /// Since when it is at work on the operation whose answer comes next.
+    at_work_since: Option<Instant>,
     lost: bool,
     /// A script runs: its commands are done at once, and its end comes later.
     in_script: bool,
@@ -43,6 +46,7 @@ impl Store {
             under_way: VecDeque::new(),
             arrived: 0,
             hangs: false,
+            at_work_since: None,
             lost: false,
             in_script: false,
         }
@@ -58,6 +62,7 @@ impl Store {
         if self.hangs {
             return;
         }
+        self.at_work_since = None;
         self.arrived = (self.arrived + 1).min(self.under_way.len());
     }
 
@@ -65,6 +70,11 @@ impl Store {
     pub(crate) fn hang(&mut self) {
         self.is_remote = true;
         self.hangs = true;
+    }
+
+    /// It is at work until the next completion arrives.
+    pub(crate) fn work(&mut self, now: Instant) {
+        self.at_work_since = Some(now);
     }
 
     /// From now on completions come by [`Store::release`].
@@ -190,6 +200,10 @@ impl Backend for Store {
     fn clear(&mut self) -> Submitted {
         self.memory.clear();
         self.later()
+    }
+
+    fn at_work_since(&self) -> Option<Instant> {
+        self.at_work_since.filter(|_| !self.under_way.is_empty() && !self.hangs)
     }
 
     fn lost(&self) -> bool {

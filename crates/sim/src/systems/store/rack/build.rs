@@ -2,7 +2,7 @@
 
 use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig, GroupState, Recover, State};
-use concord_core::{MS, Rng, SEC};
+use concord_core::{Duration, MS, Rng, SEC};
 use concord_protocols::{Limits, ReplicaConfig};
 use concord_switch::KeyGroupSettings;
 use concord_switch::agent::AgentConfig;
@@ -33,6 +33,11 @@ const CACHE: u64 = 0xcac4_ed00;
 const LINKS: u64 = 0x0011_4c50;
 /// And what clients draw that subscribe and publish.
 const SUBSCRIBERS: u64 = 0x5b5c_21be;
+
+/// Where engines are at work for long: after how long replicas say so, and others hear that they
+/// are busy.
+const WORK_SAID_NS: Duration = 50 * MS;
+const BUSY_NS: Duration = 300 * MS;
 
 impl<'a> Rack<'a> {
     pub(super) fn new(plan: &'a Plan) -> Rack<'a> {
@@ -239,7 +244,15 @@ fn blueprint(plan: &Plan) -> Blueprint {
             replicate_replies: plan.replicate_replies,
             reads: plan.reads(),
             weigh_ns: WEIGH_NS,
-            limits: Limits { engine_silence_ns: plan.engine_silence_ns, ..bounds.limits() },
+            limits: Limits {
+                engine_silence_ns: plan.engine_silence_ns,
+                work_ns: if plan.engine_work_ns > 0 {
+                    WORK_SAID_NS
+                } else {
+                    of.replica.limits.work_ns
+                },
+                ..bounds.limits()
+            },
             ..of.replica
         },
         switch: AgentConfig {
@@ -267,6 +280,7 @@ fn blueprint(plan: &Plan) -> Blueprint {
             read_deadline_ns: 3 * SEC,
             retry_max_ns: 100 * MS,
             keepalive_ns: 10 * SEC,
+            busy_ns: if plan.engine_work_ns > 0 { BUSY_NS } else { of.client.busy_ns },
             first_request: bounds.first_request.max(1),
             readers: readers(plan.reads(), plan.replicas),
             ..of.client

@@ -182,7 +182,7 @@ impl Rack<'_> {
                 operation.return_ns = ended;
                 operation.reply = parse_reply(&done.reply);
             }
-            Ended::ReadTimeout | Ended::WriteNotExecuted => {
+            Ended::ReadTimeout | Ended::Busy | Ended::WriteNotExecuted => {
                 operation.return_ns = ended;
                 operation.reply = Some(Reply::Error("TIMEOUT not executed".into()));
             }

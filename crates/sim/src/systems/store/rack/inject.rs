@@ -93,7 +93,12 @@ impl Rack<'_> {
             }
             Fault::LoseEngine { replica } => self.lose_engine(REPLICAS + replica),
             Fault::HangEngine { replica } => self.hang_engine(REPLICAS + replica),
-            Fault::StallEngine { replica, for_ns } => self.stall_engine(REPLICAS + replica, for_ns),
+            Fault::StallEngine { replica, for_ns } => {
+                self.stall_engine(REPLICAS + replica, for_ns);
+                if self.plan.engine_work_ns > 0 {
+                    self.work_engine(REPLICAS + replica);
+                }
+            }
             Fault::CutEngine { replica, for_ns, executed } => {
                 self.cut_engine(REPLICAS + replica, for_ns, executed);
             }
@@ -301,6 +306,14 @@ impl Rack<'_> {
         }
         if let Role::Replica(replica) = &mut slot.role {
             replica.engine_mut().backend_mut().be_remote();
+        }
+    }
+
+    /// What stalls is at work until it answers again.
+    fn work_engine(&mut self, node: usize) {
+        let now = self.world.clock(node);
+        if let Role::Replica(replica) = &mut self.slots[node].role {
+            replica.engine_mut().backend_mut().work(now.instant);
         }
     }
 

@@ -620,7 +620,9 @@ pub(super) fn ended(reply: Reply) -> Result<Ended, String> {
     let begins = |words: &[&str]| words.iter().any(|word| text.starts_with(word));
     if begins(&["UNKNOWN", "PARTIAL"]) {
         Ok(Ended::Unknown)
-    } else if begins(&["TIMEOUT", "TRYAGAIN", TOO_LARGE, NO_FUNCTION]) || is_short_of_room(text) {
+    } else if begins(&["TIMEOUT", "TRYAGAIN", "BUSY ", TOO_LARGE, NO_FUNCTION])
+        || is_short_of_room(text)
+    {
         Ok(Ended::Refused(reply))
     } else if begins(&["WRONGTYPE", "ERR value is not an integer", "ERR increment or decrement"]) {
         Ok(Ended::Answered(reply))

@@ -118,7 +118,10 @@ impl Rack<'_> {
         let is_worse = self.world.bursts.iter().any(|b| now_ns < b.until_ns)
             || now_ns < self.world.completions_lost_until_ns
             // A write waits for the disks of all, until one that hangs has left.
-            || (!self.plan.protocol.is_quorum() && (REPLICAS..REPLICAS + self.replicas).any(|n| self.is_hung(n)));
+            || (!self.plan.protocol.is_quorum() && (REPLICAS..REPLICAS + self.replicas).any(|n| self.is_hung(n)))
+            // And for the engines, which may be at work for long.
+            || self.plan.engine_work_ns > 0
+                && self.slots.iter().any(|slot| slot.engine_stalled_until_ns > now_ns);
         let switch = self.active_switch();
         if self.file.is_old() || self.file.is_full(now_ns) {
             return None;
