@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 
-/// A script that changes nothing may run for 5 s; what was sent again meanwhile may make the same at
-/// other replicas, at the same time. The rest is for the machine.
+/// A script that changes nothing may run for 5 s; what was sent again meanwhile may make the same
+/// at other replicas, at the same time. The rest is for the machine.
 const SCRIPT_PAUSE_MAX: Duration = Duration::from_secs(9);
 /// An engine may be silent for 10 s; then its replica leaves, which costs a change of the epoch.
 const SILENCE_PAUSE_MAX: Duration = Duration::from_secs(16);
