@@ -302,6 +302,35 @@ guards! {
     TailAnswers,
     /// NetCRAQ: a cell is its own name's, and no other one's (hole N8).
     CellName,
+    /// Concordia: an event gets a lock once; its copies, and those of events before it, get none
+    /// (traps C2 and C4).
+    EventOnce,
+    /// Concordia: an unlock is executed once (traps C3 and C6).
+    UnlockOnce,
+    /// Concordia: a request is of a state that its block is in (table 2).
+    CheckTable,
+    /// Concordia: readers wait for a writer that was refused (trap C14).
+    WriterWanted,
+    /// Concordia: while the home's value is old, whoever evicts the last copy writes back (trap C1).
+    HomeStale,
+    /// Concordia: a copy that is newer than a request is none of its business (trap C7).
+    CopyVersion,
+    /// Concordia: an eviction ends once the home has the block (trap C8).
+    WrittenBack,
+    /// Concordia: who gave its copy away gives it again to the same event (trap C8).
+    GivenKept,
+    /// Concordia: an answer counts for the event that asked.
+    AnswerEvent,
+    /// Concordia: a writer waits until every other copy is invalidated.
+    AllInvalidated,
+    /// Concordia: a miss has its place in the cache before it asks for its block (trap C12).
+    RoomFirst,
+    /// Concordia: a node has one event under way for a block.
+    OneEvent,
+    /// Concordia: a block that is being evicted is not written (trap C8).
+    EvictedUnwritten,
+    /// Concordia: a home takes a block that is newer than its own, and no older one (trap C8).
+    NewerBlock,
 }
 
 /// Bits in a word of [`Guards`].

@@ -23,6 +23,7 @@
 extern crate alloc;
 
 pub mod agent;
+pub mod concordia;
 pub mod craq;
 pub mod fabric;
 pub mod falcon;
@@ -45,6 +46,7 @@ pub mod store;
 pub use concord_pisa as pisa;
 
 pub use agent::{Agent, AgentConfig, AgentCounters, Status, SwitchAgent};
+pub use concordia::{BlocksLayout, Concordia};
 pub use fabric::FabricCounters;
 pub use falcon::{Falcon, Form, QueueLayout};
 pub use faults::{FaultCounters, FaultRates, Faults, FaultySink};

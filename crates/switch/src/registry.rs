@@ -2,6 +2,7 @@
 
 use concord_core::SwitchId;
 
+use crate::concordia::Concordia;
 use crate::craq::Craq;
 use crate::falcon::Falcon;
 use crate::flair::Flair;
@@ -168,6 +169,8 @@ hosted! {
         Flair(Flair),
         /// NetCRAQ.
         NetCraq(NetCraq),
+        /// Concordia.
+        Concordia(Concordia),
     }
 }
 
@@ -181,7 +184,7 @@ impl Hosted {
             Hosted::Craq(p) => p.store(),
             Hosted::NoPaxos(p) => p.store(),
             Hosted::NoPaxosHarmonia(p) => p.harmonia().store(),
-            Hosted::Falcon(_) | Hosted::NetCraq(_) => &Store::EMPTY,
+            Hosted::Falcon(_) | Hosted::NetCraq(_) | Hosted::Concordia(_) => &Store::EMPTY,
             Hosted::Flair(p) => p.store(),
         }
     }
@@ -197,7 +200,8 @@ impl Hosted {
             | Hosted::NoPaxos(_)
             | Hosted::Falcon(_)
             | Hosted::Flair(_)
-            | Hosted::NetCraq(_) => None,
+            | Hosted::NetCraq(_)
+            | Hosted::Concordia(_) => None,
         }
     }
 

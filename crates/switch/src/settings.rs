@@ -7,6 +7,7 @@ use concord_core::Guards;
 use concord_wire::Addr;
 use concord_wire::control::Program;
 
+use crate::concordia::{BlocksError, BlocksLayout};
 use crate::falcon::{QueueError, QueueLayout};
 use crate::flair::{FlairError, KeyGroupSettings};
 use crate::harmonia::{ConfigError, TableSettings};
@@ -34,6 +35,8 @@ pub struct Sections {
     pub key_groups: KeyGroupSettings,
     /// NetCRAQ's cells and sessions.
     pub chain: ChainLayout,
+    /// The blocks that Concordia's switch can own.
+    pub blocks: BlocksLayout,
 }
 
 impl Sections {
@@ -43,6 +46,7 @@ impl Sections {
         queue: QueueLayout::DEFAULT,
         key_groups: KeyGroupSettings::DEFAULT,
         chain: ChainLayout::DEFAULT,
+        blocks: BlocksLayout::DEFAULT,
     };
 }
 
@@ -57,6 +61,8 @@ pub enum LoadError {
     Flair(FlairError),
     /// The chain's cells that it was told cannot be.
     Chain(ChainError),
+    /// The memory's blocks that it was told cannot be.
+    Blocks(BlocksError),
     /// This switch does not have it.
     NotHere(Program),
 }
@@ -86,6 +92,7 @@ impl fmt::Display for LoadError {
             LoadError::Queue(error) => error.fmt(f),
             LoadError::Flair(error) => error.fmt(f),
             LoadError::Chain(error) => error.fmt(f),
+            LoadError::Blocks(error) => error.fmt(f),
             LoadError::NotHere(program) => {
                 write!(f, "this switch has no program {}", program.name())
             }

@@ -65,6 +65,7 @@ impl Scenario {
             Program::Falcon => panic!("its vectors are in falcon_vectors.rs"),
             Program::Flair => panic!("its vectors are in flair_vectors.rs"),
             Program::NetCraq => panic!("its vectors are in netcraq_vectors.rs"),
+            Program::Concordia => panic!("its vectors are in concordia_vectors.rs"),
         }
     }
 

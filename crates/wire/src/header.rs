@@ -92,6 +92,8 @@ pub enum Kind {
     NetChain = 19,
     /// [`crate::falcon`]: between owners of tasks, the switch and executors.
     Falcon = 32,
+    /// [`crate::concordia`]: between the nodes of a shared memory, and with their switch.
+    Concordia = 33,
 }
 
 impl Kind {
@@ -112,6 +114,7 @@ impl Kind {
         Kind::NetCraq,
         Kind::NetChain,
         Kind::Falcon,
+        Kind::Concordia,
     ];
 
     /// The kind of a byte on the wire, if it is one.
@@ -134,6 +137,7 @@ impl Kind {
             18 => Kind::NetCraq,
             19 => Kind::NetChain,
             32 => Kind::Falcon,
+            33 => Kind::Concordia,
             _ => return None,
         })
     }
@@ -156,7 +160,8 @@ impl Kind {
             | Kind::Flair
             | Kind::NetCraq
             | Kind::NetChain
-            | Kind::Falcon => false,
+            | Kind::Falcon
+            | Kind::Concordia => false,
         }
     }
 }

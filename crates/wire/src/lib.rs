@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod concordia;
 pub mod control;
 pub mod craq;
 pub mod falcon;

@@ -176,7 +176,8 @@ fn sort_of(bytes: &[u8]) -> u8 {
         Ok(Kind::Flair) => (192, 48),
         Ok(Kind::Gateways) => (240, 8),
         Ok(Kind::NetCraq) => (248, 7),
-        Ok(Kind::NetChain) => (255, 1),
+        // Systems whose packets no rack of the bag has share the last sort.
+        Ok(Kind::NetChain | Kind::Concordia) => (255, 1),
     };
     begin + op(bytes) % most
 }

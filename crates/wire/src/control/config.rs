@@ -65,6 +65,8 @@ pub enum GroupKind {
     Workers,
     /// Switches that hold the data themselves: a chain, the head first.
     Switches,
+    /// Nodes of a shared memory, each with a part of it and a cache.
+    Memory,
 }
 
 impl GroupKind {
@@ -73,7 +75,7 @@ impl GroupKind {
     pub const fn protocol(self) -> Option<Protocol> {
         match self {
             GroupKind::Replicas(protocol) => Some(protocol),
-            GroupKind::Workers | GroupKind::Switches => None,
+            GroupKind::Workers | GroupKind::Switches | GroupKind::Memory => None,
         }
     }
 
@@ -96,6 +98,7 @@ impl GroupKind {
             GroupKind::Replicas(_) => "replicas",
             GroupKind::Workers => "workers",
             GroupKind::Switches => "switches",
+            GroupKind::Memory => "memory",
         }
     }
 }
@@ -117,6 +120,7 @@ impl From<GroupKind> for u8 {
             GroupKind::Replicas(Protocol::Raft) => 5,
             GroupKind::Workers => 16,
             GroupKind::Switches => 17,
+            GroupKind::Memory => 18,
         }
     }
 }
@@ -134,6 +138,7 @@ impl TryFrom<u8> for GroupKind {
             5 => Protocol::Raft.into(),
             16 => GroupKind::Workers,
             17 => GroupKind::Switches,
+            18 => GroupKind::Memory,
             _ => return Err(WireError::Field),
         })
     }
@@ -158,11 +163,13 @@ pub enum Program {
     Flair,
     /// NetCRAQ's store: the members of the group are switches, and hold keys and values.
     NetCraq,
+    /// Concordia's locks, statuses and copysets, for the nodes of a shared memory.
+    Concordia,
 }
 
 impl Program {
     /// Every program that a switch can run.
-    pub const ALL: [Program; 8] = [
+    pub const ALL: [Program; 9] = [
         Program::Forward,
         Program::Harmonia,
         Program::Craq,
@@ -171,6 +178,7 @@ impl Program {
         Program::Falcon,
         Program::Flair,
         Program::NetCraq,
+        Program::Concordia,
     ];
 
     /// What a switch runs where nothing else is said: the tracking of writes in flight.
@@ -210,6 +218,7 @@ impl Program {
             Program::Falcon => "falcon",
             Program::Flair => "flair",
             Program::NetCraq => "netcraq",
+            Program::Concordia => "concordia",
         }
     }
 
@@ -232,6 +241,7 @@ impl Program {
             }
             GroupKind::Workers => matches!(self, Program::Forward | Program::Falcon),
             GroupKind::Switches => matches!(self, Program::NetCraq),
+            GroupKind::Memory => matches!(self, Program::Concordia),
         }
     }
 
@@ -248,6 +258,7 @@ impl Program {
         match self {
             Program::Flair => Some(crate::flair::REPLICAS_MAX),
             Program::NetCraq => Some(crate::netchain::CHAIN_MAX),
+            Program::Concordia => Some(crate::concordia::NODES_MAX),
             Program::Forward
             | Program::Harmonia
             | Program::Craq
@@ -451,11 +462,14 @@ mod tests {
             }
         }
         let others = (6..=255).filter_map(|byte| GroupKind::try_from(byte).ok());
-        assert_eq!(others.collect::<Vec<_>>(), [GroupKind::Workers, GroupKind::Switches]);
-        assert_eq!([GroupKind::Workers, GroupKind::Switches].map(u8::from), [16, 17]);
+        let kinds = [GroupKind::Workers, GroupKind::Switches, GroupKind::Memory];
+        assert_eq!(
+            (others.collect::<Vec<_>>(), kinds.map(u8::from)),
+            (kinds.to_vec(), [16, 17, 18])
+        );
         let names = Program::ALL.map(Program::name);
         let stores = ["forward", "harmonia", "craq", "nopaxos", "nopaxos+harmonia"];
-        assert_eq!(names, [&stores[..], &["falcon", "flair", "netcraq"]].concat()[..]);
+        assert_eq!(names, [&stores[..], &["falcon", "flair", "netcraq", "concordia"]].concat()[..]);
         let for_workers = Program::ALL.into_iter().filter(|p| p.serves(GroupKind::Workers));
         assert_eq!(for_workers.collect::<Vec<_>>(), [Program::Forward, Program::Falcon]);
         assert!(PROTOCOLS.iter().all(|protocol| !Program::Falcon.serves(*protocol)));

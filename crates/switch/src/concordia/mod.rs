@@ -1,0 +1,393 @@
+//! Concordia's part of the switch: it serialises coherence requests of a shared memory by locks,
+//! checks them, and sends them to those whom they concern (docs/internals/concordia.md).
+//!
+//! State changes at lock and unlock only. What a lost or late copy could do is decided by three
+//! things: a requester's lane knows the number of its newest event, and whether that is open; a
+//! lock names the event, or the nodes, that hold it; and a block has a version, which each event
+//! with the write lock raises, and which requests and invalidations carry.
+//!
+//! Numbered steps: **1** which epoch, **2** the registers (`stages`), **3** where it goes (table
+//! 3).
+
+mod layout;
+pub mod printed;
+mod stages;
+#[cfg(test)]
+mod tests;
+
+use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
+
+use concord_core::{Epoch, Now};
+use concord_pisa::hash::{Crc32, POLYNOMIALS};
+use concord_pisa::{Copies, Metadata, Pass, PortSet, Report, Verdict};
+use concord_wire::concordia::{
+    Copyset, GlobalStatus, HEAD_BYTES, NODES_MAX, Op, Outcome, Repr, Tag,
+};
+use concord_wire::control::{Config, GroupKind};
+use concord_wire::{Addr, GroupId, Kind, WireError};
+
+use crate::program::{
+    Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
+};
+use stages::{Ask, Lock, Phv, Stages, Standing};
+
+pub use layout::{BlocksError, BlocksLayout, WAY_BLOCKS_MAX, WAYS_MAX};
+
+/// The hash unit that picks the data provider: of the block and the event, so that each copy of a
+/// request has the same choice as long as the copyset is the same (trap C7).
+static PROVIDERS: Crc32 = Crc32::new(POLYNOMIALS[0]);
+
+/// Why a packet ends here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// No packet.
+    Malformed(WireError),
+    /// The switch serves no memory.
+    Unconfigured,
+    /// It is of another epoch, whose coherence state is gone.
+    OtherEpoch,
+    /// It is of no member, or about a range that no member has.
+    NoSuchNode,
+    /// Its requester has gone on.
+    Over,
+    /// It is not for a switch.
+    Misdirected,
+}
+
+concord_core::counters! {
+    /// What happened to coherence requests.
+    pub struct ConcordiaCounters {
+        /// Requests that got the lock, copies included.
+        requests_locked,
+        /// Requests whose lock was taken.
+        requests_busy,
+        /// Requests that the check table refused.
+        requests_invalid,
+        /// Requests and unlocks for blocks that their homes own.
+        passed_to_homes,
+        /// Copies of invalidations that left.
+        invalidations,
+        /// Unlocks that were executed.
+        unlocks,
+        /// Unlocks that came again.
+        unlocks_repeated,
+        /// Blocks that the switch took over.
+        blocks_added,
+        /// Blocks for which it had no room.
+        blocks_refused,
+        /// Packets dropped because they are of another epoch.
+        dropped_other_epoch,
+        /// Packets dropped because they are of no member.
+        dropped_no_node,
+        /// Packets dropped because their requester has gone on.
+        dropped_over,
+        /// Packets dropped because they are not for a switch.
+        dropped_misdirected,
+        /// Packets dropped because the switch serves no memory.
+        dropped_unconfigured,
+        /// Packets dropped because they are malformed.
+        malformed,
+    }
+}
+
+/// The members, by place: tables that the control plane fills.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Nodes {
+    group: GroupId,
+    epoch: Epoch,
+    addrs: Vec<Addr>,
+}
+
+impl Nodes {
+    fn addr(&self, place: u8) -> Option<Addr> {
+        self.addrs.get(usize::from(place)).copied()
+    }
+
+    /// The home of a block: the node whose range it is in.
+    fn home(&self, tag: Tag) -> Option<Addr> {
+        self.addrs.get(usize::from(tag.range())).copied()
+    }
+}
+
+/// The program.
+#[derive(Clone, Debug)]
+pub struct Concordia {
+    nodes: Option<Nodes>,
+    stages: Stages,
+    counters: ConcordiaCounters,
+}
+
+impl Load for Concordia {
+    fn load(settings: &Settings) -> Result<Concordia, LoadError> {
+        let layout = settings.sections.blocks;
+        layout.check().map_err(LoadError::Blocks)?;
+        Ok(Concordia {
+
+            nodes: None,
+            stages: Stages::new(&layout, settings.guards),
+            counters: ConcordiaCounters::default(),
+        })
+    }
+}
+
+/// What leaves after a pass.
+enum Leaves {
+    To(Addr, Repr),
+    /// To these places.
+    Copies(Copyset, Repr),
+    /// Round, to be inserted in that way.
+    Round(u8, Repr),
+}
+
+impl Concordia {
+    fn drop(&mut self, reason: DropReason) -> Verdict<DropReason> {
+        let c = &mut self.counters;
+        match reason {
+            DropReason::Malformed(_) => c.malformed += 1,
+            DropReason::Unconfigured => c.dropped_unconfigured += 1,
+            DropReason::OtherEpoch => c.dropped_other_epoch += 1,
+            DropReason::NoSuchNode => c.dropped_no_node += 1,
+            DropReason::Over => c.dropped_over += 1,
+            DropReason::Misdirected => c.dropped_misdirected += 1,
+        }
+        Verdict::Drop(reason)
+    }
+
+    /// Steps 1 and 2.
+    fn dispatch(
+        &mut self,
+        nodes: &Nodes,
+        ingress: &Ingress<'_>,
+        packet: Repr,
+    ) -> Result<Leaves, DropReason> {
+        let round = (ingress.passes > 0).then_some(ingress.metadata.0);
+        // The way round outlives the registers: what comes round says when it left.
+        let left_in = round.map_or(packet.epoch.0.into(), |metadata| metadata[1]);
+        if u64::from(nodes.epoch.0) != left_in || packet.epoch != nodes.epoch {
+            return Err(DropReason::OtherEpoch);
+        }
+        let requester = nodes.addr(packet.place).ok_or(DropReason::NoSuchNode)?;
+        let home = nodes.home(packet.tag).ok_or(DropReason::NoSuchNode)?;
+        let ask = match (packet.op, round) {
+            (op, None) if op.is_request() => Ask::Request(op),
+            (Op::Unlock, None) => Ask::Unlock(packet.is_exclusive),
+            (Op::Add, None) => Ask::Look,
+            (Op::Add, Some([way, _])) => Ask::Insert(way as u8),
+            _ => return Err(DropReason::Misdirected),
+        };
+        let mut phv = phv(ask, &packet);
+        self.stages.run(&mut phv);
+        let packet = Repr {
+            is_in_switch: phv.way.is_some(),
+            status: phv.status,
+            version: phv.version,
+            copyset: phv.copyset,
+            ..packet
+        };
+        match ask {
+            Ask::Request(_) | Ask::Unlock(_) if phv.way.is_none() => {
+                self.counters.passed_to_homes += 1;
+                Ok(Leaves::To(home, packet))
+            }
+            Ask::Request(op) => self.on_request(op, requester, home, &phv, packet),
+            Ask::Unlock(_) => match phv.standing {
+                Standing::Over => Err(DropReason::Over),
+                standing => {
+                    let is_first = standing == Standing::First;
+                    self.counters.unlocks += u64::from(is_first);
+                    self.counters.unlocks_repeated += u64::from(!is_first);
+                    Ok(Leaves::To(requester, Repr { op: Op::Unlocked, ..packet }))
+                }
+            },
+            Ask::Look | Ask::Insert(_) => Ok(self.on_add(ask, home, &phv, packet)),
+        }
+    }
+
+    /// Step 3, after lock and check: table 3.
+    fn on_request(
+        &mut self,
+        op: Op,
+        requester: Addr,
+        home: Addr,
+        phv: &Phv,
+        packet: Repr,
+    ) -> Result<Leaves, DropReason> {
+        if phv.standing == Standing::Over {
+            return Err(DropReason::Over);
+        }
+        let answer = |outcome| Leaves::To(requester, Repr { op: Op::Ack, outcome, ..packet });
+        if !phv.has_lock {
+            let is_invalid = !phv.is_valid;
+            self.counters.requests_invalid += u64::from(is_invalid);
+            self.counters.requests_busy += u64::from(!is_invalid);
+            return Ok(answer(if is_invalid { Outcome::Invalid } else { Outcome::Busy }));
+        }
+        self.counters.requests_locked += 1;
+        let others = phv.copyset.without(Copyset::of(packet.place));
+        let low = |word: u64| word as u32 ^ (word >> 32) as u32;
+        let hash = PROVIDERS.of([low(packet.tag.0), u32::from(packet.place), low(packet.number)]);
+        let provider = if op == Op::WriteShared { None } else { others.choose(hash) };
+        let packet = Repr { provider, ..packet };
+        Ok(match (op, provider) {
+            (Op::EvictShared | Op::EvictModified, _) => answer(Outcome::Done),
+            (Op::WriteShared, _) if others.is_empty() => answer(Outcome::Done),
+            (Op::ReadMiss | Op::WriteMiss, None) => Leaves::To(home, packet),
+            (Op::ReadMiss, Some(place)) => Leaves::Copies(Copyset::of(place), packet),
+            _ => Leaves::Copies(others, packet),
+        })
+    }
+
+    /// ADD-TO-SWITCH: a block that is here stays as it is (trap C5).
+    fn on_add(&mut self, ask: Ask, home: Addr, phv: &Phv, packet: Repr) -> Leaves {
+        let answer = |outcome| Leaves::To(home, Repr { op: Op::Added, outcome, ..packet });
+        match (phv.way, phv.free, ask) {
+            (Some(_), ..) => {
+                self.counters.blocks_added += u64::from(phv.inserted);
+                answer(Outcome::Done)
+            }
+            (None, Some(way), Ask::Look) => Leaves::Round(way, packet),
+            _ => {
+                self.counters.blocks_refused += 1;
+                answer(Outcome::Full)
+            }
+        }
+    }
+
+    /// The packet is rewritten in place.
+    fn leave(
+        &mut self,
+        nodes: &Nodes,
+        ingress: &Ingress<'_>,
+        leaves: Leaves,
+        bytes: &mut [u8],
+    ) -> Verdict<DropReason> {
+        let mut write = |packet: &Repr| packet.write(bytes).unwrap_or(0);
+        match leaves {
+            Leaves::To(to, packet) => Verdict::Forward { to, size_bytes: write(&packet) },
+            Leaves::Copies(places, packet) => {
+                // A table with a row for each place.
+                let ports = places.filter_map(|place| nodes.addr(place));
+                let ports = ports.map(|addr| ingress.ports.port_of(addr));
+                let ports = ports.fold(PortSet::default(), PortSet::with);
+                self.counters.invalidations += u64::from(ports.count());
+                Verdict::Multicast { to: Copies::Ports(ports), size_bytes: write(&packet) }
+            }
+            Leaves::Round(way, packet) => {
+                let metadata = Metadata([way.into(), nodes.epoch.0.into()]);
+                Verdict::Recirculate { metadata, size_bytes: write(&packet) }
+            }
+        }
+    }
+
+    /// A block's status, version and copyset, and whether its lock is held, as the control plane
+    /// reads them; `None` if its home owns it.
+    #[must_use]
+    pub fn peek(&self, tag: Tag) -> Option<(GlobalStatus, u64, Copyset, bool)> {
+        let (status, version, copyset, Lock(lock)) = self.stages.peek(tag)?;
+        Some((status, version, copyset, lock << 2 != 0))
+    }
+
+    /// Its counters.
+    #[must_use]
+    pub fn counters(&self) -> &ConcordiaCounters {
+        &self.counters
+    }
+
+    /// What tells its states apart: registers and tables.
+    pub fn hash_registers(&self, hasher: &mut impl Hasher) {
+        for cell in self.stages.cells() {
+            cell.hash(hasher);
+        }
+        self.nodes.as_ref().map(|nodes| nodes.epoch.0).hash(hasher);
+    }
+}
+
+fn phv(ask: Ask, packet: &Repr) -> Phv {
+    Phv {
+        pass: Pass::begin(),
+        ask,
+        tag: packet.tag,
+        place: packet.place,
+        lane: packet.lane,
+        number: packet.number,
+        status: packet.status,
+        version: packet.version,
+        copyset: packet.copyset,
+        way: None,
+        free: None,
+        inserted: false,
+        standing: Standing::First,
+        is_valid: true,
+        has_lock: false,
+    }
+}
+
+impl SwitchProgram for Concordia {
+    type Reason = DropReason;
+
+    #[inline]
+    fn takes(&self, kind: Kind) -> Takes {
+        if kind == Kind::Concordia { Takes::Data } else { Takes::Nothing }
+    }
+
+    /// An epoch is the life of all coherence state: with another one the registers begin anew.
+    fn install(&mut self, _now: Now, config: &Config) -> Result<Option<Injection>, Refused> {
+        let is_older = self.nodes.as_ref().is_some_and(|own| config.epoch < own.epoch.0);
+        let is_size = (1..=NODES_MAX).contains(&config.members.len());
+        if config.kind != GroupKind::Memory || !is_size || is_older {
+            return Err(Refused);
+        }
+        let addrs = config.members.iter().map(|member| member.addr).collect();
+        let nodes = Nodes { group: config.group, epoch: Epoch(config.epoch), addrs };
+        if self.nodes.as_ref() != Some(&nodes) {
+            self.stages.reset();
+        }
+        self.nodes = Some(nodes);
+        Ok(None)
+    }
+
+    fn uninstall(&mut self) {
+        self.nodes = None;
+        self.stages.reset();
+    }
+
+    fn process(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
+        let packet = match Repr::parse(bytes) {
+            Ok((packet, _)) => packet,
+            Err(error) => return self.drop(DropReason::Malformed(error)),
+        };
+        let Some(nodes) = self.nodes.take() else { return self.drop(DropReason::Unconfigured) };
+        let verdict = match self.dispatch(&nodes, ingress, packet) {
+            Ok(leaves) => self.leave(&nodes, ingress, leaves, bytes),
+            Err(reason) => self.drop(reason),
+        };
+        self.nodes = Some(nodes);
+        verdict
+    }
+
+    /// Copysets have a bit for each place, and places have ports.
+    fn uses_ports(&self) -> bool {
+        true
+    }
+
+    fn malformed(&mut self, error: WireError) {
+        let _: Verdict<_> = self.drop(DropReason::Malformed(error));
+    }
+
+    fn gauges(&self) -> Vec<Gauge> {
+        let help = "Blocks of the shared memory that the switch owns.";
+        alloc::vec![Gauge { name: "memory_blocks", help, value: self.stages.blocks() as u64 }]
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        self.counters.each().collect()
+    }
+
+    fn describe(&self) -> Report {
+        Report { recirculations_max: 1, ..Report::new("concordia", self.stages.report()) }
+    }
+}
+
+// A packet that comes back is as long as one that came.
+const _: () = assert!(HEAD_BYTES <= crate::program::INJECTION_BYTES_MAX);

@@ -1,0 +1,522 @@
+//! Concordia's packets: between the nodes of a shared memory, and with the switch that keeps their
+//! caches coherent (Concordia §5, table 1).
+//!
+//! | offset | bytes | |
+//! |---|---|---|
+//! | 0 | 16 | what all headers have: the node that sends, and the epoch |
+//! | 16 | 1 + 1 | the requester: its place among the members, its lane |
+//! | 18 | 1 | outcome of an ACK |
+//! | 19 | 1 | flags: 1 the block is owned by the switch; 2 the event holds the write lock |
+//! | 20 | 1 | global status |
+//! | 21 | 1 | the data provider's place; 255: nobody |
+//! | 22 | 2 | of data: where it begins in the block, in units of 64 bytes |
+//! | 24 | 8 | the event's number, of the requester's lane |
+//! | 32 | 8 | tag: range (16 bits), block (48) |
+//! | 40 | 8 | the block's version (48 bits) |
+//! | 48 | 4 | copyset: a bit for each place |
+//! | 52 | 4 | reserved |
+//! | 56 | 0 to 1,024 | data: DATA and WRITE_BACK |
+
+use alloc::vec::Vec;
+
+use concord_core::{Epoch, NodeId};
+
+use crate::header::{Header, Kind, set_length};
+use crate::{GroupId, WireError, u16_at, u32_at, u64_at};
+
+/// Most nodes of a memory: a copyset has a bit for each (§6).
+pub const NODES_MAX: usize = 32;
+/// Requesters of a node: each has one event under way.
+pub const LANES_MAX: usize = 32;
+/// Length of a packet without data in bytes.
+pub const HEAD_BYTES: usize = 56;
+/// Most data of a packet in bytes.
+pub const FRAGMENT_BYTES_MAX: usize = 1_024;
+/// Lengths that blocks can have, in bytes.
+pub const BLOCK_BYTES: [usize; 4] = [512, 1_024, 2_048, 4_096];
+/// Units in which the offset of data is told, in bytes.
+pub const OFFSET_BYTES: usize = 64;
+/// The highest version of a block, and the highest number of a lane's event.
+pub const NUMBER_MAX: u64 = (1 << 48) - 1;
+/// The data provider's place where there is none.
+const NOBODY: u8 = u8::MAX;
+
+const FLAG_IN_SWITCH: u8 = 1;
+const FLAG_EXCLUSIVE: u8 = 2;
+
+/// Where the fields are.
+mod at {
+    pub(super) const PLACE: usize = 16;
+    pub(super) const LANE: usize = 17;
+    pub(super) const OUTCOME: usize = 18;
+    pub(super) const FLAGS: usize = 19;
+    pub(super) const STATUS: usize = 20;
+    pub(super) const PROVIDER: usize = 21;
+    pub(super) const OFFSET: usize = 22;
+    pub(super) const NUMBER: usize = 24;
+    pub(super) const TAG: usize = 32;
+    pub(super) const VERSION: usize = 40;
+    pub(super) const COPYSET: usize = 48;
+    pub(super) const RESERVED: usize = 52;
+    pub(super) const DATA: usize = super::HEAD_BYTES;
+}
+
+/// An enum that is a byte on the wire.
+macro_rules! bytes {
+    ($(#[$doc:meta])+ $name:ident { $($(#[$about:meta])+ $variant:ident = $byte:literal,)+ }) => {
+        $(#[$doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$about])+ $variant = $byte,)+ }
+
+        impl $name {
+            /// All of them, in the order of their bytes.
+            pub const ALL: &'static [$name] = &[$($name::$variant),+];
+
+            /// What a byte on the wire means.
+            ///
+            /// # Errors
+            /// [`WireError::Field`] if it means nothing.
+            #[inline]
+            pub const fn from_byte(byte: u8) -> Result<$name, WireError> {
+                match byte {
+                    $($byte => Ok($name::$variant),)+
+                    _ => Err(WireError::Field),
+                }
+            }
+        }
+    };
+}
+
+bytes! {
+    /// What a packet is.
+    Op {
+        /// A requester has no copy, and reads.
+        ReadMiss = 1,
+        /// It has no copy, and writes.
+        WriteMiss = 2,
+        /// It has a copy that others may have too, and writes.
+        WriteShared = 3,
+        /// It gives up a copy that others may have too.
+        EvictShared = 4,
+        /// It gives up the only copy.
+        EvictModified = 5,
+        /// To the requester: invalidated, granted, or failed.
+        Ack = 6,
+        /// To the requester: a part of the block, from the data provider or the home.
+        Data = 7,
+        /// From the requester to the home: a part of the block.
+        WriteBack = 8,
+        /// The home has the whole block.
+        Written = 9,
+        /// From the requester to the owner: the event ends, with this status and copyset.
+        Unlock = 10,
+        /// The event has ended.
+        Unlocked = 11,
+        /// ADD-TO-SWITCH: from the home, with status, version and copyset (§5.2.1).
+        Add = 12,
+        /// The switch owns the block, or has no room.
+        Added = 13,
+    }
+}
+
+impl Op {
+    /// Whether it begins an event.
+    #[must_use]
+    #[inline]
+    pub const fn is_request(self) -> bool {
+        (self as u8) <= Op::EvictModified as u8
+    }
+
+    /// Whether it takes the read lock; all other requests take the write lock.
+    #[must_use]
+    #[inline]
+    pub const fn is_shared(self) -> bool {
+        matches!(self, Op::ReadMiss)
+    }
+
+    /// Whether data stands behind it.
+    #[must_use]
+    pub const fn has_data(self) -> bool {
+        matches!(self, Op::Data | Op::WriteBack)
+    }
+}
+
+bytes! {
+    /// What became of a request.
+    Outcome {
+        /// Invalidated, or granted.
+        Done = 0,
+        /// The lock is taken: to be tried again.
+        Busy = 1,
+        /// The request is of a state that the block is not in (table 2).
+        Invalid = 2,
+        /// The owner has no room for the block.
+        Full = 3,
+    }
+}
+
+bytes! {
+    /// A block's global status.
+    GlobalStatus {
+        /// No node has a copy: the home has the newest value.
+        Unshared = 0,
+        /// Copies to read; the home has the newest value, too.
+        Shared = 1,
+        /// One node has the only copy, and may write it.
+        Modified = 2,
+        /// Copies to read, and the home's value is an older one (trap C1).
+        SharedStale = 3,
+    }
+}
+
+impl GlobalStatus {
+    /// Whether a WRITE-SHARED or an EVICT-SHARED is valid in it.
+    #[must_use]
+    #[inline]
+    pub const fn is_shared(self) -> bool {
+        matches!(self, GlobalStatus::Shared | GlobalStatus::SharedStale)
+    }
+}
+
+/// A set of places: the nodes that hold a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Copyset(pub u32);
+
+impl Copyset {
+    /// One place alone; nobody, if there is no such place.
+    #[must_use]
+    #[inline]
+    pub const fn of(place: u8) -> Copyset {
+        if place < NODES_MAX as u8 { Copyset(1 << place) } else { Copyset(0) }
+    }
+
+    /// Whether `place` is in it.
+    #[must_use]
+    #[inline]
+    pub const fn has(self, place: u8) -> bool {
+        self.0 & Copyset::of(place).0 != 0
+    }
+
+    /// These and those of `other`.
+    #[must_use]
+    #[inline]
+    pub const fn with(self, other: Copyset) -> Copyset {
+        Copyset(self.0 | other.0)
+    }
+
+    /// These without those of `other`.
+    #[must_use]
+    #[inline]
+    pub const fn without(self, other: Copyset) -> Copyset {
+        Copyset(self.0 & !other.0)
+    }
+
+    /// Whether it is empty.
+    #[must_use]
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// One of them, chosen by a hash: the bitmap is rotated, and its lowest bit taken. `None` if it
+    /// is empty.
+    #[must_use]
+    #[inline]
+    pub const fn choose(self, hash: u32) -> Option<u8> {
+        let turn = hash % NODES_MAX as u32;
+        let rotated = self.0.rotate_right(turn);
+        if rotated == 0 {
+            return None;
+        }
+        Some(((rotated.trailing_zeros() + turn) % NODES_MAX as u32) as u8)
+    }
+}
+
+/// The places, lowest first.
+impl Iterator for Copyset {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        let lowest = (self.0 != 0).then(|| self.0.trailing_zeros() as u8)?;
+        *self = self.without(Copyset::of(lowest));
+        Some(lowest)
+    }
+}
+
+/// The name of a block: a range, which has a home, and the block's number in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u64);
+
+impl Tag {
+    /// A block of a range; the number is cut to 48 bits.
+    #[must_use]
+    pub const fn new(range: u16, block: u64) -> Tag {
+        Tag((range as u64) << 48 | block & NUMBER_MAX)
+    }
+
+    /// Its range.
+    #[must_use]
+    #[inline]
+    pub const fn range(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+}
+
+/// A packet's meaning, without its data. What an operation has no use for is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Repr {
+    /// What it is.
+    pub op: Op,
+    /// Which memory.
+    pub group: GroupId,
+    /// The node that sends.
+    pub from: NodeId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// The requester's place.
+    pub place: u8,
+    /// The requester's lane.
+    pub lane: u8,
+    /// What became of the request.
+    pub outcome: Outcome,
+    /// Whether the switch owns the block.
+    pub is_in_switch: bool,
+    /// Whether an UNLOCK gives the write lock back, and not the read lock.
+    pub is_exclusive: bool,
+    /// The block's status; in an UNLOCK the new one.
+    pub status: GlobalStatus,
+    /// Who sends the data, if it is a cache.
+    pub provider: Option<u8>,
+    /// Where the data begins in its block, in bytes: a multiple of [`OFFSET_BYTES`].
+    pub offset_bytes: usize,
+    /// The event's number.
+    pub number: u64,
+    /// Which block.
+    pub tag: Tag,
+    /// The block's version.
+    pub version: u64,
+    /// The block's copyset; in an UNLOCK the new one.
+    pub copyset: Copyset,
+}
+
+impl Repr {
+    /// A packet about a block that says nothing else.
+    #[must_use]
+    pub const fn new(op: Op, tag: Tag) -> Repr {
+        Repr {
+            op,
+            group: GroupId::FIRST,
+            from: NodeId(0),
+            epoch: Epoch(0),
+            place: 0,
+            lane: 0,
+            outcome: Outcome::Done,
+            is_in_switch: false,
+            is_exclusive: false,
+            status: GlobalStatus::Unshared,
+            provider: None,
+            offset_bytes: 0,
+            number: 0,
+            tag,
+            version: 0,
+            copyset: Copyset(0),
+        }
+    }
+
+    /// Reads a packet, and gives the data behind it.
+    ///
+    /// # Errors
+    /// [`WireError`], which the caller counts.
+    pub fn parse(bytes: &[u8]) -> Result<(Repr, &[u8]), WireError> {
+        let (header, b) = Header::parse_kind(bytes, Kind::Concordia, HEAD_BYTES)?;
+        let op = Op::from_byte(header.op).map_err(|_| WireError::Op)?;
+        let data = &b[at::DATA..];
+        let offset_bytes = usize::from(u16_at(b, at::OFFSET)) * OFFSET_BYTES;
+        let has_room = data.len() <= FRAGMENT_BYTES_MAX
+            && offset_bytes + data.len() <= BLOCK_BYTES[3]
+            && data.is_empty() != op.has_data();
+        let flags = b[at::FLAGS];
+        let (place, lane, provider) = (b[at::PLACE], b[at::LANE], b[at::PROVIDER]);
+        let is_place = |place: u8| usize::from(place) < NODES_MAX;
+        let has_places = is_place(place)
+            && usize::from(lane) < LANES_MAX
+            && (provider == NOBODY || is_place(provider));
+        let (number, version) = (u64_at(b, at::NUMBER), u64_at(b, at::VERSION));
+        let has_numbers = number <= NUMBER_MAX && version <= NUMBER_MAX;
+        let is_clean = flags & !(FLAG_IN_SWITCH | FLAG_EXCLUSIVE) == 0;
+        if !has_room || !has_places || !has_numbers || !is_clean || u32_at(b, at::RESERVED) != 0 {
+            return Err(WireError::Field);
+        }
+        let repr = Repr {
+            op,
+            group: header.group,
+            from: header.node,
+            epoch: header.epoch,
+            place,
+            lane,
+            outcome: Outcome::from_byte(b[at::OUTCOME])?,
+            is_in_switch: flags & FLAG_IN_SWITCH != 0,
+            is_exclusive: flags & FLAG_EXCLUSIVE != 0,
+            status: GlobalStatus::from_byte(b[at::STATUS])?,
+            provider: (provider != NOBODY).then_some(provider),
+            offset_bytes,
+            number,
+            tag: Tag(u64_at(b, at::TAG)),
+            version,
+            copyset: Copyset(u32_at(b, at::COPYSET)),
+        };
+        Ok((repr, data))
+    }
+
+    /// The bytes of a packet with so much data behind it, without the data.
+    #[must_use]
+    pub fn head(&self, data_bytes: usize) -> [u8; HEAD_BYTES] {
+        let mut b = [0; HEAD_BYTES];
+        let header = Header::new(Kind::Concordia, self.op as u8);
+        let header = Header { group: self.group, node: self.from, epoch: self.epoch, ..header };
+        let common = header.bytes(HEAD_BYTES + data_bytes);
+        b[..common.len()].copy_from_slice(&common);
+        b[at::PLACE] = self.place;
+        b[at::LANE] = self.lane;
+        b[at::OUTCOME] = self.outcome as u8;
+        b[at::FLAGS] = if self.is_in_switch { FLAG_IN_SWITCH } else { 0 }
+            | if self.is_exclusive { FLAG_EXCLUSIVE } else { 0 };
+        b[at::STATUS] = self.status as u8;
+        b[at::PROVIDER] = self.provider.unwrap_or(NOBODY);
+        let offset = (self.offset_bytes / OFFSET_BYTES) as u16;
+        let mut put = |at: usize, field: &[u8]| b[at..at + field.len()].copy_from_slice(field);
+        put(at::OFFSET, &offset.to_be_bytes());
+        put(at::NUMBER, &self.number.to_be_bytes());
+        put(at::TAG, &self.tag.0.to_be_bytes());
+        put(at::VERSION, &self.version.to_be_bytes());
+        put(at::COPYSET, &self.copyset.0.to_be_bytes());
+        b
+    }
+
+    /// Writes a packet without data over the beginning of `out`, and says how long it is; `None` if
+    /// it does not fit.
+    #[must_use]
+    pub fn write(&self, out: &mut [u8]) -> Option<usize> {
+        out.get_mut(..HEAD_BYTES)?.copy_from_slice(&self.head(0));
+        Some(HEAD_BYTES)
+    }
+
+    /// The packet's bytes, with data behind it.
+    ///
+    /// # Panics
+    /// If the data does not fit: whoever sends a block cuts it before.
+    #[must_use]
+    pub fn packet(&self, data: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + data.len());
+        bytes.extend_from_slice(&self.head(data.len()));
+        bytes.extend_from_slice(data);
+        set_length(&mut bytes);
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<(Repr, Vec<u8>)> {
+        let numbered = |(at, op): (usize, &Op)| {
+            let provider = (at % 2 == 0).then_some(31);
+            let statuses = GlobalStatus::ALL;
+            let repr = Repr {
+                group: GroupId(3),
+                from: NodeId(7),
+                epoch: Epoch(5),
+                place: (3 * at % NODES_MAX) as u8,
+                lane: 31 - at as u8,
+                outcome: Outcome::ALL[at % Outcome::ALL.len()],
+                is_in_switch: at % 2 == 1,
+                is_exclusive: at % 3 == 1,
+                status: statuses[at % statuses.len()],
+                provider,
+                number: NUMBER_MAX - at as u64,
+                version: 1 << 40 | at as u64,
+                copyset: Copyset(0x8000_0001),
+                ..Repr::new(*op, Tag::new(0x0102, 0x0304_0506_0708))
+            };
+            let data = if op.has_data() { alloc::vec![at as u8; 64 * at] } else { Vec::new() };
+            let offset_bytes = if op.has_data() { 1_024 } else { 0 };
+            (Repr { offset_bytes, ..repr }, data)
+        };
+        Op::ALL.iter().enumerate().map(numbered).collect()
+    }
+
+    #[test]
+    fn concordia_packets_survive_the_wire_golden_bytes_hold() {
+        let mut packets = Vec::new();
+        for (repr, data) in samples() {
+            let bytes = repr.packet(&data);
+            assert_eq!(Repr::parse(&bytes), Ok((repr, &data[..])));
+            for cut in 0..bytes.len() {
+                assert!(Repr::parse(&bytes[..cut]).is_err());
+            }
+            packets.push(bytes);
+        }
+        crate::golden("concordia.hex", &packets);
+    }
+
+    /// Fields out of range are refused: a place, a lane, a number that would wrap (trap C14).
+    #[test]
+    fn concordia_fields_out_of_range_are_refused() {
+        let (repr, _) = samples()[0];
+        let refused = |at: usize, byte: u8| {
+            let mut bytes = repr.packet(&[]);
+            bytes[at] = byte;
+            assert_eq!(Repr::parse(&bytes), Err(WireError::Field), "{at}");
+        };
+        for at in [at::PLACE, at::LANE, at::PROVIDER] {
+            refused(at, 32);
+        }
+        for at in [at::NUMBER, at::VERSION, at::RESERVED, at::OFFSET] {
+            refused(at, 1);
+        }
+        for (at, byte) in [(at::OUTCOME, 4), (at::STATUS, 4), (at::FLAGS, 4)] {
+            refused(at, byte);
+        }
+        assert_eq!(Repr::parse(&repr.packet(&[0])), Err(WireError::Field), "it has no data");
+        let data = Repr { op: Op::Data, ..repr };
+        assert_eq!(Repr::parse(&data.packet(&[])), Err(WireError::Field), "it has data");
+        let long = data.packet(&[0; FRAGMENT_BYTES_MAX + 1]);
+        assert_eq!(Repr::parse(&long), Err(WireError::Field));
+    }
+
+    #[test]
+    fn concordia_any_bytes_are_a_packet_or_an_error() {
+        let mut rng = concord_core::Rng::new(33);
+        let samples: Vec<Vec<u8>> =
+            samples().iter().map(|(repr, data)| repr.packet(data)).collect();
+        for round in 0..50_000 {
+            let mut bytes = samples[round % samples.len()].clone();
+            for _ in 0..rng.between(1, 6) {
+                let at = rng.below(bytes.len() as u64) as usize;
+                bytes[at] = rng.below(256) as u8;
+            }
+            bytes.truncate(rng.between(0, 4 * bytes.len() as u64) as usize);
+            if let Ok((repr, data)) = Repr::parse(&bytes) {
+                let again = repr.packet(data);
+                assert_eq!(Repr::parse(&again), Ok((repr, data)));
+            }
+        }
+    }
+
+    /// The choice is one of the set, and each of them is chosen.
+    #[test]
+    fn copyset_choice_is_a_member_and_reaches_all() {
+        let set = Copyset(1 << 3 | 1 << 17 | 1 << 31);
+        let mut chosen = Copyset::default();
+        for hash in 0..64 {
+            let place = set.choose(hash).unwrap();
+            assert!(set.has(place));
+            chosen = chosen.with(Copyset::of(place));
+        }
+        assert_eq!(chosen, set);
+        assert_eq!(set.collect::<Vec<_>>(), [3, 17, 31]);
+        assert_eq!((Copyset(0).choose(5), Copyset::of(32)), (None, Copyset(0)));
+    }
+}
