@@ -43,11 +43,11 @@ unit: ## unit tests, vectors, simulator seeds, and the tests over real processes
 	$(CARGO) test --workspace --locked
 
 guards: ## every state of small racks; each removed guard is caught; a release build replays the same
-	$(CARGO) test --profile guards --locked -p concord-sim --features mutants --test guards --test edges --test exhaustive --test falcon --test flair --test durable --test netcraq -- --nocapture
+	$(CARGO) test --profile guards --locked -p concord-sim --features mutants --test guards --test edges --test exhaustive --test falcon --test flair --test durable --test netcraq --test concordia -- --nocapture
 	CONCORD_BAG_SEEDS=$(BAG_SEEDS) \
 	$(CARGO) test --profile guards --locked -p concord-sim --features mutants --test bag -- --nocapture
 	$(CARGO) test --profile guards --locked -p concord-sim --features mutants --test swarm -- digests_of
-	$(CARGO) test --profile guards --locked -p concord-switch -p concord-protocols -p concord-scheduler --features mutants
+	$(CARGO) test --profile guards --locked -p concord-switch -p concord-protocols -p concord-scheduler -p concord-memory --features mutants
 
 mutants: $(CARGO_MUTANTS) ## mutants of each crate, judged by its own tests (MUTANTS="control"); an hour or two
 	@for crate in $(MUTANTS); do scripts/mutants $$crate || exit 1; done

@@ -7,8 +7,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Folders whose files are looked at, and the path in Rust that leads to them.
-const FOLDERS: [(&str, &[&str]); 4] =
-    [("client/src", &[]), ("gateway/src", &[]), ("protocols/src", &[]), ("sim/src", &[])];
+const FOLDERS: [(&str, &[&str]); 5] = [
+    ("client/src", &[]),
+    ("gateway/src", &[]),
+    ("memory/src", &[]),
+    ("protocols/src", &[]),
+    ("sim/src", &[]),
+];
 
 /// Folders whose files count as one, and may import each other (ARCHITECTURE.md says why).
 const AS_ONE: [&str; 1] = ["systems::store::rack"];

@@ -36,6 +36,7 @@ pub use pcap::write_pcap;
 pub use record::{Fate, Flight, Mark, Recording};
 pub use shrink::{Effort, Shrunk, shrink};
 pub use swarm::{Found, Progress, SwarmOptions, SwarmReport, swarm, swarm_of};
+pub use systems::concordia;
 pub use systems::falcon;
 pub use systems::netcraq;
 pub use systems::store::disks::Disks;

@@ -2,6 +2,7 @@
 //! is built, what can go wrong, its invariants and what it counts. What they share is beside: the
 //! events and the network (`world.rs`), swarms of seeds, and smaller plans that fail alike.
 
+pub mod concordia;
 pub mod falcon;
 mod flair;
 pub mod netcraq;

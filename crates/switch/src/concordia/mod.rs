@@ -30,7 +30,7 @@ use concord_wire::{Addr, GroupId, Kind, WireError};
 use crate::program::{
     Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
 };
-use stages::{Ask, Lock, Phv, Stages, Standing};
+use stages::{Ask, Phv, Stages, Standing};
 
 pub use layout::{BlocksError, BlocksLayout, WAY_BLOCKS_MAX, WAYS_MAX};
 
@@ -123,7 +123,6 @@ impl Load for Concordia {
         let layout = settings.sections.blocks;
         layout.check().map_err(LoadError::Blocks)?;
         Ok(Concordia {
-
             nodes: None,
             stages: Stages::new(&layout, settings.guards),
             counters: ConcordiaCounters::default(),
@@ -284,8 +283,15 @@ impl Concordia {
     /// reads them; `None` if its home owns it.
     #[must_use]
     pub fn peek(&self, tag: Tag) -> Option<(GlobalStatus, u64, Copyset, bool)> {
-        let (status, version, copyset, Lock(lock)) = self.stages.peek(tag)?;
-        Some((status, version, copyset, lock << 2 != 0))
+        let (status, version, copyset, lock) = self.stages.peek(tag)?;
+        Some((status, version, copyset, lock.holders() != 0))
+    }
+
+    /// Whether a writer of the block was refused since the last one had the lock: readers wait for
+    /// the next.
+    #[must_use]
+    pub fn is_wanted(&self, tag: Tag) -> bool {
+        self.stages.peek(tag).is_some_and(|(.., lock)| lock.is_wanted())
     }
 
     /// Its counters.

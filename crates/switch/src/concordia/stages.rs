@@ -37,7 +37,7 @@ static ROWS: Crc32 = Crc32::new(SPREADING);
 /// A lock: who holds it. The writer's lane and its event's number, or a bit for each node that
 /// reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lock(pub(super) u64);
+pub(super) struct Lock(u64);
 
 impl Lock {
     const WRITE: u64 = 1 << 63;
@@ -52,8 +52,13 @@ impl Lock {
         1 << place
     }
 
-    fn holders(self) -> u64 {
+    /// Who holds it; zero: nobody.
+    pub(super) fn holders(self) -> u64 {
         self.0 & !Lock::WANTED
+    }
+
+    pub(super) fn is_wanted(self) -> bool {
+        self.0 & Lock::WANTED != 0
     }
 }
 
@@ -266,7 +271,7 @@ impl Stages {
         let (standing, is_valid) = (phv.standing, phv.is_valid);
         let access = |cell: &mut u64| {
             let lock = Lock(*cell);
-            let (holders, is_wanted) = (lock.holders(), lock.0 & Lock::WANTED != 0);
+            let (holders, is_wanted) = (lock.holders(), lock.is_wanted());
             let is_write = holders & Lock::WRITE != 0;
             match phv.ask {
                 Ask::Insert(_) | Ask::Look => false,

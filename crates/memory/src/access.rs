@@ -1,0 +1,133 @@
+//! What programs ask of a block, and what becomes of it. Each is linearizable; none concerns two
+//! blocks.
+
+use alloc::vec::Vec;
+
+use concord_wire::concordia::Tag;
+
+/// What is done with a block.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Reads so many bytes.
+    Read {
+        /// Where they begin in the block.
+        offset_bytes: usize,
+        /// How many.
+        size_bytes: usize,
+    },
+    /// Writes bytes; gives none.
+    Write {
+        /// Where they begin in the block.
+        offset_bytes: usize,
+        /// What is written.
+        data: Vec<u8>,
+    },
+    /// Adds to a word of 64 bits, and gives what it was.
+    FetchAdd {
+        /// Where the word is: a multiple of 8.
+        offset_bytes: usize,
+        /// What is added; it wraps.
+        add: u64,
+    },
+    /// Sets a word of 64 bits if it has the expected value, and gives what it was.
+    CompareSwap {
+        /// Where the word is: a multiple of 8.
+        offset_bytes: usize,
+        /// The value that it must have.
+        expected: u64,
+        /// The value that it gets.
+        new: u64,
+    },
+}
+
+impl Access {
+    /// Whether a copy to read is enough.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(self, Access::Read { .. })
+    }
+
+    /// Whether it lies within a block, and its word where words are.
+    ///
+    /// # Errors
+    /// [`Failure`] if not.
+    pub fn check(&self, block_bytes: usize) -> Result<(), Failure> {
+        let (offset, size, is_word) = match self {
+            Access::Read { offset_bytes, size_bytes } => (*offset_bytes, *size_bytes, false),
+            Access::Write { offset_bytes, data } => (*offset_bytes, data.len(), false),
+            Access::FetchAdd { offset_bytes, .. } | Access::CompareSwap { offset_bytes, .. } => {
+                (*offset_bytes, 8, true)
+            }
+        };
+        if is_word && !offset.is_multiple_of(8) {
+            return Err(Failure::Misaligned);
+        }
+        let end = offset.checked_add(size).ok_or(Failure::Outside)?;
+        if end > block_bytes { Err(Failure::Outside) } else { Ok(()) }
+    }
+
+    /// Does it, and gives what it gives. It was checked before.
+    pub(crate) fn perform(&self, block: &mut [u8]) -> Vec<u8> {
+        let word = |block: &[u8], at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&block[at..at + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        match self {
+            Access::Read { offset_bytes, size_bytes } => {
+                block[*offset_bytes..offset_bytes + size_bytes].to_vec()
+            }
+            Access::Write { offset_bytes, data } => {
+                block[*offset_bytes..offset_bytes + data.len()].copy_from_slice(data);
+                Vec::new()
+            }
+            Access::FetchAdd { offset_bytes, add } => {
+                let (at, was) = (*offset_bytes, word(block, *offset_bytes));
+                block[at..at + 8].copy_from_slice(&was.wrapping_add(*add).to_le_bytes());
+                was.to_le_bytes().to_vec()
+            }
+            Access::CompareSwap { offset_bytes, expected, new } => {
+                let (at, was) = (*offset_bytes, word(block, *offset_bytes));
+                if was == *expected {
+                    block[at..at + 8].copy_from_slice(&new.to_le_bytes());
+                }
+                was.to_le_bytes().to_vec()
+            }
+        }
+    }
+}
+
+/// A call of a program.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// Its number: whoever calls tells its calls apart by it.
+    pub id: u64,
+    /// Which block.
+    pub tag: Tag,
+    /// What is done with it.
+    pub access: Access,
+}
+
+/// What became of a call.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Done {
+    /// Which call.
+    pub id: u64,
+    /// What it gave, or why nothing was done.
+    pub result: Result<Vec<u8>, Failure>,
+}
+
+/// Why nothing was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// The address is of no block: of no node's range, or beyond its end.
+    NoBlock,
+    /// It does not lie within its block.
+    Outside,
+    /// A word begins at a multiple of 8 bytes.
+    Misaligned,
+    /// Too many calls wait at this node: to be tried again.
+    Busy,
+    /// The block's owner has no room for it.
+    Full,
+}

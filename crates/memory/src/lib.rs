@@ -1,0 +1,55 @@
+//! Shared memory over a rack: the nodes, each with a part of the memory and a cache. Who may have
+//! which copy is decided by the switch (Concordia, `concord_switch::concordia`).
+//!
+//! Read [`Node`] first, then [`Event`]. The law is that of every node: `handle(now, packet)`,
+//! `tick`, `deadline`, and what they send goes into the sink. What a program asks goes in by
+//! [`Node::call`], what became of it comes out of [`Node::poll_done`].
+//!
+//! ```
+//! use concord_core::{Epoch, Guards, NodeId, Now};
+//! use concord_memory::{Access, Call, Node, NodeSettings};
+//! use concord_wire::concordia::Tag;
+//! use concord_wire::{Addr, GroupId};
+//!
+//! let addr = |port| Addr { ip: 0x7f00_0001, port };
+//! let settings = NodeSettings {
+//!     node: NodeId(1),
+//!     place: 0,
+//!     group: GroupId(0),
+//!     epoch: Epoch(1),
+//!     nodes: vec![addr(9000), addr(9001)],
+//!     switch: addr(7000),
+//!     block_bytes: 512,
+//!     range_blocks: 1 << 20,
+//!     cache_sets: 1_024,
+//!     cache_ways: 8,
+//!     lanes: 4,
+//!     guards: Guards::ALL,
+//! };
+//! let mut node = Node::new(settings).unwrap();
+//! let mut sink = Vec::new();
+//! let access = Access::Read { offset_bytes: 0, size_bytes: 8 };
+//! node.call(Now::default(), Call { id: 1, tag: Tag::new(1, 7), access }, &mut sink);
+//! assert_eq!(sink[0].0, addr(7000), "a miss asks the switch");
+//! assert_eq!(node.poll_done(), None);
+//! ```
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+mod access;
+mod agent;
+mod blocks;
+mod cache;
+mod event;
+mod home;
+mod node;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use access::{Access, Call, Done, Failure};
+pub use cache::{Line, LineState};
+pub use event::{Aim, Event, RoundTrip, Stage};
+pub use node::{CALLS_MAX, Node, NodeCounters};
+pub use settings::{NodeSettings, SettingsError};

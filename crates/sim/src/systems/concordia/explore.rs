@@ -1,0 +1,228 @@
+//! Every interleaving of a few calls on a shared memory, breadth first: what goes wrong is shown by
+//! a shortest trace.
+//!
+//! A state is the registers of the switch, the nodes, the packets on their way, and what may still
+//! be called or go wrong. Any packet may come next, however late, or be lost, or come twice; any
+//! program may call; any lane may send again, or try again once its lock may be had.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{Hash, Hasher};
+
+use concord_memory::Call;
+use concord_wire::concordia::Tag;
+use rustc_hash::{FxBuildHasher, FxHasher};
+
+use super::rack::{Rack, Shape, describe};
+
+/// What is explored.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The rack.
+    pub shape: Shape,
+    /// Blocks that the switch owns.
+    pub blocks: Vec<Tag>,
+    /// What was called before, one after the other, each until all was at rest.
+    pub before: Vec<(usize, Call)>,
+    /// What each node is called, one after the other.
+    pub calls: Vec<Vec<Call>>,
+    /// How many calls a node may have under way.
+    pub under_way: usize,
+    /// How often a packet may be lost.
+    pub losses: u8,
+    /// How often one may come twice.
+    pub doubles: u8,
+    /// How often lanes may send again.
+    pub resends: u8,
+    /// Most states.
+    pub states_max: usize,
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Explored {
+    /// Different states.
+    pub states: usize,
+    /// Steps between them.
+    pub steps: usize,
+    /// Whether these are all states.
+    pub is_complete: bool,
+    /// What went wrong first, and how it came to that.
+    pub violation: Option<(String, Vec<String>)>,
+}
+
+/// What may happen next.
+#[derive(Clone, Copy, Debug)]
+enum Action {
+    Call(usize),
+    Come(usize),
+    Double(usize),
+    Lose(usize),
+    Resend(usize, usize),
+    Retry(usize, usize),
+}
+
+#[derive(Clone)]
+struct State {
+    rack: Rack,
+    /// How many calls each node was given.
+    made: Vec<usize>,
+    losses: u8,
+    doubles: u8,
+    resends: u8,
+}
+
+impl State {
+    fn new(setup: &Setup) -> Result<State, String> {
+        let mut rack = Rack::new(&setup.shape, &setup.blocks);
+        let all: Vec<Vec<Call>> = (0..rack.nodes.len())
+            .map(|place| {
+                setup.before.iter().filter(|(at, _)| *at == place).map(|(_, c)| c.clone()).collect()
+            })
+            .collect();
+        for (place, call) in &setup.before {
+            rack.call(*place, call.clone());
+            rack.settle(&all)?;
+        }
+        rack.done.fill(0);
+        let made = vec![0; rack.nodes.len()];
+        let Setup { losses, doubles, resends, .. } = *setup;
+        Ok(State { rack, made, losses, doubles, resends })
+    }
+
+    fn fingerprint(&self) -> u128 {
+        let of = |seed: u64| {
+            let mut hasher = FxHasher::default();
+            seed.hash(&mut hasher);
+            self.rack.hash_state(&mut hasher);
+            (&self.made, self.losses, self.doubles, self.resends).hash(&mut hasher);
+            hasher.finish()
+        };
+        u128::from(of(1)) << 64 | u128::from(of(0x9e37_79b9))
+    }
+
+    fn actions(&self, setup: &Setup) -> Vec<Action> {
+        let mut all = Vec::new();
+        for (place, calls) in setup.calls.iter().enumerate() {
+            let under_way = self.made[place] - self.rack.done[place];
+            if self.made[place] < calls.len() && under_way < setup.under_way {
+                all.push(Action::Call(place));
+            }
+        }
+        for index in 0..self.rack.flights.len() {
+            if index > 0 && self.rack.flights[index - 1] == self.rack.flights[index] {
+                continue;
+            }
+            all.push(Action::Come(index));
+            if self.losses > 0 {
+                all.push(Action::Lose(index));
+            }
+            if self.doubles > 0 {
+                all.push(Action::Double(index));
+            }
+        }
+        for (place, lane, is_free) in self.rack.lanes() {
+            if is_free {
+                all.push(Action::Retry(place, lane));
+            } else if self.resends > 0 {
+                all.push(Action::Resend(place, lane));
+            }
+        }
+        all
+    }
+
+    /// Takes a step, and says what it was.
+    fn step(&mut self, action: Action, setup: &Setup) -> Result<String, String> {
+        let said = match action {
+            Action::Call(place) => {
+                let call = setup.calls[place][self.made[place]].clone();
+                self.made[place] += 1;
+                let said = format!("node {place} is called: {call:?}");
+                self.rack.call(place, call);
+                said
+            }
+            Action::Come(index) => {
+                let flight = self.rack.flights.remove(index);
+                self.rack.comes(&flight)?;
+                describe(&flight)
+            }
+            Action::Double(index) => {
+                self.doubles -= 1;
+                let flight = self.rack.flights[index].clone();
+                self.rack.comes(&flight)?;
+                format!("{} (and once more)", describe(&flight))
+            }
+            Action::Lose(index) => {
+                self.losses -= 1;
+                format!("lost: {}", describe(&self.rack.flights.remove(index)))
+            }
+            Action::Resend(place, lane) => {
+                self.resends -= 1;
+                self.rack.wake(place, lane);
+                format!("node {place}, lane {lane} sends again")
+            }
+            Action::Retry(place, lane) => {
+                self.rack.wake(place, lane);
+                format!("node {place}, lane {lane} tries again")
+            }
+        };
+        for (place, calls) in setup.calls.iter().enumerate() {
+            self.rack.hear(place, calls).map_err(|why| format!("{said}: {why}"))?;
+        }
+        self.rack.check().map_err(|why| format!("{said}: {why}"))?;
+        Ok(said)
+    }
+}
+
+/// Goes through all states.
+///
+/// # Panics
+/// If what was called before does not come to rest.
+#[must_use]
+pub fn explore(setup: &Setup) -> Explored {
+    let first = State::new(setup).expect("a state to begin with");
+    let mut seen: HashSet<u128, FxBuildHasher> = HashSet::default();
+    seen.insert(first.fingerprint());
+    // How each state was come to: the one before, and what happened.
+    let mut ways: Vec<(usize, Action)> = vec![(0, Action::Call(0))];
+    let mut frontier = VecDeque::from([(0, first)]);
+    let mut found = Explored { states: 1, steps: 0, is_complete: true, violation: None };
+    while let Some((way, state)) = frontier.pop_front() {
+        for action in state.actions(setup) {
+            let mut next = state.clone();
+            found.steps += 1;
+            let done = next.step(action, setup);
+            if done.is_ok() && !seen.insert(next.fingerprint()) {
+                continue;
+            }
+            let checked = done.and_then(|_| {
+                next.rack.clone().settle(&setup.calls).map_err(|why| format!("then {why}"))
+            });
+            if let Err(why) = checked {
+                found.is_complete = false;
+                found.violation = Some((why, trace(setup, &ways, way, action)));
+                return found;
+            }
+            found.states += 1;
+            if found.states >= setup.states_max {
+                found.is_complete = false;
+                return found;
+            }
+            ways.push((way, action));
+            frontier.push_back((ways.len() - 1, next));
+        }
+    }
+    found
+}
+
+/// What happened, and what came of it.
+fn trace(setup: &Setup, ways: &[(usize, Action)], mut way: usize, last: Action) -> Vec<String> {
+    let mut actions = vec![last];
+    while way != 0 {
+        let (before, action) = ways[way];
+        actions.push(action);
+        way = before;
+    }
+    let mut state = State::new(setup).expect("a state to begin with");
+    let said = actions.iter().rev();
+    said.map(|action| state.step(*action, setup).unwrap_or_else(|why| why)).collect()
+}

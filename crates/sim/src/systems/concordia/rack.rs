@@ -1,0 +1,357 @@
+//! Nodes of a shared memory and their switch, as they ship, without time: what is sent waits until
+//! it is said that it comes.
+
+use std::hash::Hash as _;
+
+use concord_core::{Epoch, Guards, Incarnation, Machine as _, NodeId, Now};
+use concord_memory::{Aim, Call, Done, LineState, Node, NodeSettings, Stage};
+use concord_pisa::{Copies, Verdict};
+use concord_switch::{
+    AgentConfig, BlocksLayout, Concordia, Ingress, Load as _, PortTable, SwitchProgram as _,
+};
+use concord_wire::concordia::{GlobalStatus, Op, Repr, Tag};
+use concord_wire::control::{Config, GroupKind, Member, Program};
+use concord_wire::{Addr, GroupId};
+use rustc_hash::FxHasher;
+
+const SWITCH: Addr = Addr { ip: 1, port: 1 };
+/// Length of a block: the shortest.
+const BLOCK_BYTES: usize = 512;
+/// Most rounds in which what is left comes to rest.
+const ROUNDS_MAX: usize = 64;
+
+/// What a rack is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// How many nodes.
+    pub nodes: u8,
+    /// Blocks that a cache holds.
+    pub cache_ways: usize,
+    /// Events that a node may have under way.
+    pub lanes: usize,
+    /// Which guards are on.
+    pub guards: Guards,
+}
+
+/// A packet on its way: where to, and its bytes.
+pub type Flight = (Addr, Vec<u8>);
+
+/// The nodes and their switch.
+#[derive(Clone)]
+pub struct Rack {
+    switch: Concordia,
+    ports: PortTable,
+    /// By place.
+    pub nodes: Vec<Node>,
+    /// In their order, so that states are alike however they came to be.
+    pub flights: Vec<Flight>,
+    /// The newest value of each block: its first byte.
+    newest: Vec<(Tag, u8)>,
+    /// Calls whose outcome has come out, by node.
+    pub done: Vec<usize>,
+}
+
+fn addr(place: u8) -> Addr {
+    Addr { ip: 2, port: 10 + u16::from(place) }
+}
+
+impl Rack {
+    /// A rack at rest, with these blocks owned by the switch.
+    ///
+    /// # Panics
+    /// If there can be no such rack.
+    #[must_use]
+    pub fn new(shape: &Shape, blocks: &[Tag]) -> Rack {
+        let member =
+            |place: u8| Member { node: 1 + u16::from(place), incarnation: 1, addr: addr(place) };
+        let config = Config {
+            epoch: 1,
+            group: GroupId(0),
+            rack: 1,
+            switch_id: 1,
+            switch_incarnation: 1,
+            switch: SWITCH,
+            kind: GroupKind::Memory,
+            program: Program::Concordia,
+            members: (0..shape.nodes).map(member).collect(),
+            joining: Vec::new(),
+        };
+        let mut told = AgentConfig::new(Incarnation(1), SWITCH, SWITCH);
+        told.sections.blocks = BlocksLayout { ways: 2, way_blocks: 2 };
+        let told = AgentConfig { guards: shape.guards, ..told };
+        let mut switch = Concordia::load(&told.settings()).expect("a small switch");
+        let installed = switch.install(Now::default(), &config);
+        assert!(installed.is_ok(), "it serves a memory");
+        let mut ports = PortTable::default();
+        let addrs: Vec<Addr> = (0..shape.nodes).map(addr).collect();
+        assert!(ports.fill(&addrs), "every node has a port");
+        let node = |place| {
+            let settings = NodeSettings {
+                node: NodeId(1 + u16::from(place)),
+                place,
+                group: GroupId(0),
+                epoch: Epoch(1),
+                nodes: addrs.clone(),
+                switch: SWITCH,
+                block_bytes: BLOCK_BYTES,
+                range_blocks: 16,
+                cache_sets: 1,
+                cache_ways: shape.cache_ways,
+                lanes: shape.lanes,
+                guards: shape.guards,
+            };
+            Node::new(settings).expect("a small node")
+        };
+        let nodes: Vec<Node> = (0..shape.nodes).map(node).collect();
+        let newest = blocks.iter().map(|tag| (*tag, 0)).collect();
+        let done = vec![0; nodes.len()];
+        let mut rack = Rack { switch, ports, nodes, flights: Vec::new(), newest, done };
+        for tag in blocks {
+            let home = tag.range() as u8;
+            let add = Repr { epoch: Epoch(1), place: home, version: 1, ..Repr::new(Op::Add, *tag) };
+            rack.at_switch(&add.packet(&[]));
+        }
+        rack.flights.clear();
+        rack
+    }
+
+    fn send(&mut self, sent: Vec<Flight>) {
+        for flight in sent {
+            let at = self.flights.partition_point(|other| *other < flight);
+            self.flights.insert(at, flight);
+        }
+    }
+
+    /// A packet at the switch; one that comes round does so at once.
+    fn at_switch(&mut self, packet: &[u8]) {
+        let mut bytes = packet.to_vec();
+        let mut ingress = Ingress::first(Now::default(), SWITCH, &self.ports);
+        let mut sent = Vec::new();
+        loop {
+            match self.switch.process(&ingress, &mut bytes) {
+                Verdict::Recirculate { metadata, size_bytes } => {
+                    bytes.truncate(size_bytes);
+                    ingress = Ingress { passes: ingress.passes + 1, metadata, ..ingress };
+                    continue;
+                }
+                Verdict::Forward { to, size_bytes } => {
+                    sent.push((to, bytes[..size_bytes].to_vec()))
+                }
+                Verdict::Multicast { to: Copies::Ports(to), size_bytes } => {
+                    let to = to.filter_map(|port| self.ports.addr_of(port));
+                    sent.extend(to.map(|to| (to, bytes[..size_bytes].to_vec())));
+                }
+                _ => {}
+            }
+            break;
+        }
+        self.send(sent);
+    }
+
+    fn place_of(to: Addr) -> usize {
+        usize::from(to.port - 10)
+    }
+
+    /// A packet comes.
+    ///
+    /// # Errors
+    /// What a program has seen that is not so.
+    pub fn comes(&mut self, (to, bytes): &Flight) -> Result<(), String> {
+        if *to == SWITCH {
+            self.at_switch(bytes);
+            return Ok(());
+        }
+        let (place, mut sent) = (Rack::place_of(*to), Vec::new());
+        let mut bytes = bytes.clone();
+        self.nodes[place].handle(Now::default(), SWITCH, &mut bytes, &mut sent);
+        self.send(sent);
+        Ok(())
+    }
+
+    /// A program calls at a node.
+    pub fn call(&mut self, place: usize, call: Call) {
+        let mut sent = Vec::new();
+        self.nodes[place].call(Now::default(), call, &mut sent);
+        self.send(sent);
+    }
+
+    /// A lane goes on.
+    pub fn wake(&mut self, place: usize, lane: usize) {
+        let mut sent = Vec::new();
+        self.nodes[place].wake(Now::default(), lane, &mut sent);
+        self.send(sent);
+    }
+
+    /// What programs have heard: `calls` are those that each node was given. A write counts from
+    /// here on; a read gives the newest value.
+    ///
+    /// # Errors
+    /// What a program has seen that is not so.
+    pub fn hear(&mut self, place: usize, calls: &[Call]) -> Result<(), String> {
+        while let Some(Done { id, result }) = self.nodes[place].poll_done() {
+            self.done[place] += 1;
+            let Some(call) = calls.iter().find(|call| call.id == id) else { continue };
+            let newest = self.newest.iter_mut().find(|(tag, _)| *tag == call.tag);
+            let Some((_, newest)) = newest else { continue };
+            match (&call.access, result) {
+                (concord_memory::Access::Write { data, .. }, Ok(_)) => *newest = data[0],
+                (_, Ok(read)) if read[0] != *newest => {
+                    return Err(format!(
+                        "node {place} reads {} of block {:x}, and the newest is {newest}",
+                        read[0], call.tag.0
+                    ));
+                }
+                (_, Ok(_)) => {}
+                (_, Err(why)) => return Err(format!("node {place} is told {why:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Lanes whose event may go on, and whether that takes no resending: a request that failed is
+    /// tried again once its lock may be had.
+    pub fn lanes(&self) -> Vec<(usize, usize, bool)> {
+        let mut all = Vec::new();
+        for (place, node) in self.nodes.iter().enumerate() {
+            for (lane, event) in node.events() {
+                let block = self.switch.peek(event.tag);
+                let is_free = block.is_none_or(|(_, _, _, is_locked)| !is_locked)
+                    && (event.aim != Aim::Read || !self.switch.is_wanted(event.tag));
+                match event.stage {
+                    Stage::Waiting if is_free => all.push((place, lane, true)),
+                    Stage::Waiting => {}
+                    _ => all.push((place, lane, false)),
+                }
+            }
+        }
+        all
+    }
+
+    /// What is so in every state: one writer or many readers, the newest value, copysets that cover
+    /// who holds a copy.
+    ///
+    /// # Errors
+    /// What is not so.
+    pub fn check(&self) -> Result<(), String> {
+        for (tag, newest) in &self.newest {
+            let lines = self.nodes.iter().enumerate().flat_map(|(place, node)| {
+                node.lines().filter(|l| l.tag == *tag && l.is_valid()).map(move |l| (place, l))
+            });
+            let holders: Vec<_> = lines.collect();
+            let writers = holders.iter().filter(|(_, l)| l.state == LineState::Modified).count();
+            if writers > 1 || writers == 1 && holders.len() > 1 {
+                let all: Vec<_> = holders.iter().map(|(place, l)| (place, l.state)).collect();
+                return Err(format!("block {:x} has a writer beside others: {all:?}", tag.0));
+            }
+            for (place, line) in &holders {
+                if line.data[0] != *newest {
+                    return Err(format!(
+                        "node {place} has {} in block {:x}, and the newest is {newest}",
+                        line.data[0], tag.0
+                    ));
+                }
+                let is_noted =
+                    self.switch.peek(*tag).is_some_and(|(_, _, set, _)| set.has(*place as u8));
+                let ends = |(_, event): (usize, &concord_memory::Event)| {
+                    event.tag == *tag && event.stage == Stage::Unlocking
+                };
+                if !is_noted && !self.nodes[*place].events().any(ends) {
+                    return Err(format!(
+                        "node {place} has a copy of block {:x}, and is not in its copyset",
+                        tag.0
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// If nothing else came, all calls would be answered; then no lock is left, copysets name those
+    /// who hold copies, and a home that is said to be newest is.
+    ///
+    /// # Errors
+    /// What is not so.
+    pub fn settle(&mut self, calls: &[Vec<Call>]) -> Result<(), String> {
+        for _ in 0..ROUNDS_MAX {
+            while !self.flights.is_empty() {
+                let flight = self.flights.remove(0);
+                self.comes(&flight)?;
+                for (place, calls) in calls.iter().enumerate() {
+                    self.hear(place, calls)?;
+                }
+                self.check()?;
+            }
+            if self.nodes.iter().all(|node| node.events().count() == 0) {
+                return self.is_settled();
+            }
+            let lanes: Vec<(usize, usize)> = (self.nodes.iter().enumerate())
+                .flat_map(|(place, node)| node.events().map(move |(lane, _)| (place, lane)))
+                .collect();
+            // One after the other, so that those that failed together do not fail together again.
+            for (place, lane) in lanes {
+                self.wake(place, lane);
+                while !self.flights.is_empty() {
+                    let flight = self.flights.remove(0);
+                    self.comes(&flight)?;
+                    for (place, calls) in calls.iter().enumerate() {
+                        self.hear(place, calls)?;
+                    }
+                }
+            }
+        }
+        Err("it does not come to rest".into())
+    }
+
+    fn is_settled(&self) -> Result<(), String> {
+        if let Some(place) = self.nodes.iter().position(|node| node.waiting() > 0) {
+            return Err(format!("a call at node {place} waits, and nothing is under way"));
+        }
+        for (tag, newest) in &self.newest {
+            let Some((status, _, copyset, is_locked)) = self.switch.peek(*tag) else { continue };
+            let block = tag.0;
+            if is_locked {
+                return Err(format!("block {block:x} is locked, and nothing is under way"));
+            }
+            for (place, node) in self.nodes.iter().enumerate() {
+                let has = node.lines().any(|line| line.tag == *tag && line.is_valid());
+                if has != copyset.has(place as u8) {
+                    return Err(format!(
+                        "block {block:x}: {copyset:?}, and node {place} has {has}"
+                    ));
+                }
+            }
+            let home = self.nodes[usize::from(tag.range())].home_data(*tag)[0];
+            let is_newest = matches!(status, GlobalStatus::Unshared | GlobalStatus::Shared);
+            if is_newest && home != *newest {
+                return Err(format!(
+                    "block {block:x} is {status:?}, and its home has {home}, not {newest}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What tells its states apart.
+    pub fn hash_state(&self, hasher: &mut FxHasher) {
+        self.switch.hash_registers(hasher);
+        for node in &self.nodes {
+            node.hash_state(hasher);
+        }
+        (&self.flights, &self.newest, &self.done).hash(hasher);
+    }
+}
+
+/// A packet, for traces.
+pub fn describe((to, bytes): &Flight) -> String {
+    let to = if *to == SWITCH {
+        "the switch".to_string()
+    } else {
+        format!("node {}", Rack::place_of(*to))
+    };
+    let Ok((packet, _)) = Repr::parse(bytes) else { return format!("{to}: malformed") };
+    let Repr { op, outcome, place, lane, number, tag, version, status, copyset, .. } = packet;
+    format!(
+        "{to} gets {op:?} {outcome:?} of {place}.{lane}#{number}, block {:x} v{version} {status:?} {:b}",
+        tag.0, copyset.0
+    )
+}
