@@ -213,9 +213,7 @@ impl Node {
     /// Begins the event that a call needs, or the eviction that has to go before it.
     fn miss(&mut self, now: Now, call: &Call, sink: &mut impl Sink) {
         let aim = if call.access.is_read() { Aim::Read } else { Aim::Write };
-        let one_event = self.has(Guard::OneEvent);
-        let is_waiting = |(_, event): (usize, &Event)| one_event || event.aim == aim;
-        if self.event_of(call.tag).is_some_and(is_waiting) {
+        if self.event_of(call.tag).is_some() && self.has(Guard::OneEvent) {
             return;
         }
         let Some(lane) = self.free_lane() else { return };
@@ -414,6 +412,14 @@ impl Node {
             event.stage = Stage::Placing;
             self.events[lane] = Some(event);
             return self.make_room(now, tag, sink);
+        }
+        let has_copy = self.cache.line(tag).is_some_and(Line::is_valid);
+        if event.data.is_none() && !has_copy {
+            // Granted without a copy that is here: no owner of this epoch does so.
+            (event.stage, event.at) = (Stage::Waiting, now.instant);
+            self.events[lane] = Some(event);
+            self.counters.stale += 1;
+            return;
         }
         let (status, version, copyset) = event.found();
         let is_stale = matches!(status, GlobalStatus::Modified | GlobalStatus::SharedStale);

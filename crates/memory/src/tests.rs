@@ -222,6 +222,25 @@ fn c12_a_miss_has_room_before_it_asks() {
     assert_eq!(asks(Guards::without(concord_core::Guard::RoomFirst)), Op::WriteMiss);
 }
 
+/// A grant of what the node no longer holds makes no empty copy: whatever comes from the network,
+/// a call finds a whole block.
+#[test]
+fn a_grant_without_a_copy_is_none() {
+    let mut node = node(1, Guards::ALL);
+    let asked = called(&mut node, read(1))[0];
+    let shared = Repr { status: GlobalStatus::Unshared, version: 1, ..asked };
+    let unlock = comes(&mut node, &Repr { op: Op::Data, ..shared }, &[0; 512])[0];
+    let _ = comes(&mut node, &Repr { op: Op::Unlocked, ..unlock }, &[]);
+    let asked = called(&mut node, write(2, 0, 7))[0];
+    assert_eq!(asked.op, Op::WriteShared);
+    let other = Repr { place: 2, number: 1, version: 1, ..Repr::new(Op::WriteShared, TAG) };
+    let other = Repr { is_in_switch: true, status: GlobalStatus::Shared, ..other };
+    assert_eq!(comes(&mut node, &other, &[])[0].op, Op::Ack);
+    let granted = Repr { op: Op::Ack, copyset: Copyset(2), version: 2, ..asked };
+    assert_eq!(comes(&mut node, &granted, &[]), []);
+    assert_eq!(node.lines().filter(|line| line.is_valid()).count(), 0);
+}
+
 /// Requests are sent again after six round trips, unlocks after three (§5.3.1).
 #[test]
 fn resending_after_six_and_three_round_trips() {

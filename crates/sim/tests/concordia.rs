@@ -35,6 +35,9 @@ fn setup(guards: Guards, calls: Vec<Vec<Call>>) -> Setup {
     }
 }
 
+/// How many states each case has.
+const STATES: [usize; 11] = [778, 1938, 36862, 2060, 13911, 53, 26791, 371, 1209, 37220, 22049];
+
 /// What is explored, by name.
 fn cases(guards: Guards) -> Vec<(&'static str, Setup)> {
     let base = |calls| setup(guards, calls);
@@ -61,6 +64,10 @@ fn cases(guards: Guards) -> Vec<(&'static str, Setup)> {
         (
             "packets are lost",
             Setup { losses: 1, resends: 1, before: shared.clone(), ..base(one.clone()) },
+        ),
+        (
+            "packets are lost, two nodes",
+            Setup { losses: 1, resends: 1, before: owned(), ..base(contended) },
         ),
         ("two calls at a node", Setup { under_way: 2, ..base(beside) }),
         ("a write during an eviction", Setup { under_way: 2, before: owned(), ..base(evicted) }),
@@ -98,9 +105,10 @@ fn three_nodes_are_coherent_in_every_interleaving() {
         let found = explore(&setup);
         show(name, &found);
         assert_eq!(found.violation, None, "{name}");
-        counts.push((name, found.states, found.is_complete));
+        assert!(found.is_complete, "{name}");
+        counts.push(found.states);
     }
-    println!("{counts:#?}");
+    assert_eq!(counts, STATES);
 }
 
 #[cfg(feature = "mutants")]
@@ -108,8 +116,9 @@ mod mutants {
     use super::*;
     use concord_core::Guard;
 
-    /// Those that the explorer's small racks can show.
-    const ALL: [Guard; 13] = [
+    /// Those that the explorer's small racks show. (`OneEvent` has no case yet, and `WriterWanted` is
+    /// about progress: `c14_readers_wait_for_a_refused_writer` in `concord-switch`.)
+    const ALL: [Guard; 12] = [
         Guard::EventOnce,
         Guard::UnlockOnce,
         Guard::CheckTable,
@@ -120,7 +129,6 @@ mod mutants {
         Guard::AnswerEvent,
         Guard::AllInvalidated,
         Guard::RoomFirst,
-        Guard::OneEvent,
         Guard::EvictedUnwritten,
         Guard::NewerBlock,
     ];
