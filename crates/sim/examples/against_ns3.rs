@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use concord_core::Rng;
 use concord_sim::engine::{EventQueue, NS, SEC, Time};
 use concord_sim::net::{
-    HostIndex, LinkSpec, NetEvent, Network, NodeIndex, Packet, Routing, Topology,
+    Ecn, HostIndex, LinkSpec, NetEvent, Network, NodeIndex, Packet, Routing, Topology,
 };
 
 /// Senders on the left switch, and receivers on the right one.
@@ -111,6 +111,7 @@ fn simulate(trace: &[Line], queue_bytes_max: u64) -> Result<Vec<Option<u64>>, Bo
             flow_label: 0,
             class,
             kind: 0,
+            ecn: Ecn::Not,
             body: index,
         };
         network.send(&mut queue, packet);

@@ -2,7 +2,7 @@
 //! switches whose pipelines take time, each of which hosts a seat.
 
 use crate::engine::{EventQueue, NS, Time};
-use crate::net::{Delivery, HostIndex, NetEvent, Network, NodeIndex, Packet, Routing};
+use crate::net::{Delivery, Ecn, HostIndex, NetEvent, Network, NodeIndex, Packet, Routing};
 use crate::systems::store::links::Links;
 
 /// Ethernet, IP and UDP around a message, and what is between two frames on the wire.
@@ -58,8 +58,16 @@ impl Fabric {
     pub(crate) fn send(&mut self, from: usize, to: usize, at_ns: u64, carried: Carried) {
         let size_bytes = carried.bytes.len() as u32 + AROUND_BYTES;
         let (from, to) = (HostIndex(from as u32), HostIndex(to as u32));
-        let packet =
-            Packet { to, from, size_bytes, flow_label: 0, class: 0, kind: 0, body: carried };
+        let packet = Packet {
+            to,
+            from,
+            size_bytes,
+            flow_label: 0,
+            class: 0,
+            kind: 0,
+            ecn: Ecn::Not,
+            body: carried,
+        };
         self.queue.schedule(Time(at_ns * NS), Step::Leave(packet));
     }
 

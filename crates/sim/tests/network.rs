@@ -4,7 +4,7 @@
 use concord_core::Rng;
 use concord_sim::engine::{EventQueue, NS, Time, US};
 use concord_sim::net::{
-    HostIndex, HostSpec, KINDS, LeafSpine, LinkSpec, NetEvent, Network, NodeIndex, Packet,
+    Ecn, HostIndex, HostSpec, KINDS, LeafSpine, LinkSpec, NetEvent, Network, NodeIndex, Packet,
     Permutation, Routing, Topology, TopologyError, WindowedConfig,
 };
 
@@ -30,6 +30,7 @@ fn packet(from: u32, to: u32, class: u8, body: u64) -> Packet<u64> {
         flow_label: 0,
         class,
         kind: 0,
+        ecn: Ecn::Not,
         body,
     }
 }

@@ -5,7 +5,8 @@
 use concord_core::Rng;
 use concord_sim::engine::{EventQueue, NS, SEC, Time, US};
 use concord_sim::net::{
-    HostIndex, HostSpec, KINDS, LinkSpec, NetEvent, Network, NodeIndex, Packet, Routing, Topology,
+    Ecn, HostIndex, HostSpec, KINDS, LinkSpec, NetEvent, Network, NodeIndex, Packet, Routing,
+    Topology,
 };
 
 const BITS_PER_S: u64 = 100_000_000_000;
@@ -74,6 +75,7 @@ fn run(network: &mut Network<u64>, sources: &[Source], packets: usize, seed: u64
                     flow_label: index as u32,
                     class,
                     kind: 0,
+                    ecn: Ecn::Not,
                     body: now.0,
                 };
                 network.send(&mut queue, packet);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashSet};
 use concord_core::{Addr, Incarnation, Instant, MS, Machine as _, Now, Rng};
 use concord_sim::engine::{EventQueue, Time};
 use concord_sim::net::{
-    HostIndex, LinkSpec, NetEvent, Network, NodeIndex, Packet, Routing, Topology,
+    Ecn, HostIndex, LinkSpec, NetEvent, Network, NodeIndex, Packet, Routing, Topology,
 };
 use concord_switch::{AgentConfig, FaultRates, Loop, SwitchAgent};
 use concord_wire::control::{Config, Member, Membership, Message as _, Program, Protocol};
@@ -118,7 +118,7 @@ impl Chain {
     fn packet(from: u32, to: u32, body: Vec<u8>) -> Packet<Vec<u8>> {
         let size_bytes = body.len() as u32 + 42;
         let (from, to) = (HostIndex(from), HostIndex(to));
-        Packet { to, from, size_bytes, flow_label: 0, class: 0, kind: 0, body }
+        Packet { to, from, size_bytes, flow_label: 0, class: 0, kind: 0, ecn: Ecn::Not, body }
     }
 
     /// A host asks the switch at the far end of the row, or that of another group on the way.

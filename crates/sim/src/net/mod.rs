@@ -4,22 +4,36 @@
 //!
 //! [`Network`] is the part to read first: a driver gives it packets with [`Network::send`] and its
 //! events with [`Network::handle`], and gets back the packets that reached their host.
-//! [`Permutation`] is a small complete driver.
+//! [`Permutation`] is a small complete driver, [`Experiment`] the one for any flows and any
+//! [`Transport`].
 
+mod dctcp;
 mod disk;
+mod experiment;
 mod host;
+mod managed;
 mod network;
+mod newreno;
 mod packet;
 mod permutation;
 mod port;
+mod tcp;
 mod topology;
+mod transport;
 mod windowed;
+pub mod workload;
 
+pub use dctcp::Dctcp;
 pub use disk::{Disk, DiskFull, DiskSpec};
+pub use experiment::{Experiment, FlowReport, Outcome, PlannedFlow, PortReport, ideal_ps};
 pub use host::{HostSpec, KINDS};
+pub use managed::{Hop, Marking, QueueCounters, QueueSpec, SHARES, VISITS_MAX, Visit};
 pub use network::{Delivery, NetCounters, NetEvent, Network};
-pub use packet::Packet;
+pub use newreno::NewReno;
+pub use packet::{Ecn, Packet};
 pub use permutation::{Permutation, PermutationReport};
 pub use port::{CLASSES, PortCounters};
+pub use tcp::{Acked, Congestion, Tcp, TcpConfig, TcpHeader, Window};
 pub use topology::{HostIndex, LeafSpine, LinkSpec, NodeIndex, Routing, Topology, TopologyError};
+pub use transport::{FlowSpec, Transport, TransportEvent, Wire, WireBytes, step};
 pub use windowed::{Segment, Windowed, WindowedConfig, WindowedCounters};

@@ -4,6 +4,9 @@ use concord_core::Rng;
 use concord_core::rng::splitmix64;
 
 use super::host::{Host, HostSpec, KINDS, Served};
+use super::managed::{
+    Hop, Managed, ManagedPort, NO_INPUT, QueueCounters, QueueSpec, Queued, Visit,
+};
 use super::packet::Packet;
 use super::port::{Accepted, CLASSES, Port, PortCounters, Waiting};
 use super::topology::{HostIndex, NodeIndex, Routes, Routing, Topology, TopologyError};
@@ -18,6 +21,15 @@ pub enum NetEvent<B> {
     Arrive {
         /// The node.
         node: NodeIndex,
+        /// The packet.
+        packet: Packet<B>,
+    },
+    /// A packet that a managed port sent is at the other end, the pipeline there included.
+    Cross {
+        /// The port.
+        port: u32,
+        /// The failures of its link before the packet left.
+        incarnation: u16,
         /// The packet.
         packet: Packet<B>,
     },
@@ -48,7 +60,7 @@ pub struct Delivery<B> {
 }
 
 /// Packets by what became of them: at rest, `sent = delivered + dropped_port + dropped_host +
-/// lost_in_crash`.
+/// lost_in_crash + lost_on_link`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetCounters {
     /// Given to the network.
@@ -61,6 +73,8 @@ pub struct NetCounters {
     pub dropped_host: u64,
     /// Lost in the crash of a host.
     pub lost_in_crash: u64,
+    /// Lost with a link or a switch that failed, or with no way to their host.
+    pub lost_on_link: u64,
     /// Packets put on a link: each packet counts once a hop.
     pub hops: u64,
 }
@@ -79,7 +93,14 @@ pub struct Network<B> {
     /// Makes the ECMP hashes of two runs differ.
     hash_seed: u64,
     counters: NetCounters,
+    topology: Topology,
+    /// Links that failed by themselves; a link of a failed switch is down too.
+    failed_links: Vec<bool>,
+    managed: Option<Box<Managed<B>>>,
 }
+
+/// No port leads to the packet's host.
+const NO_ROUTE: u32 = u32::MAX;
 
 impl<B> Network<B> {
     /// A network at rest. Every host delivers at once until [`Network::set_host`] says otherwise.
@@ -105,7 +126,168 @@ impl<B> Network<B> {
             hash_seed: rng.next_u64(),
             rng,
             counters: NetCounters::default(),
+            topology: topology.clone(),
+            failed_links: vec![false; topology.links().len()],
+            managed: None,
         })
+    }
+
+    /// Makes all ports managed ones, before anything is sent: see [`QueueSpec`]. Every switch has
+    /// the queues of `spec`; hosts have an unbounded queue at their own port and mark nothing.
+    pub fn manage(&mut self, spec: QueueSpec) {
+        assert!(self.counters.sent == 0, "a network is managed from its beginning");
+        let hosts = self.hosts;
+        let mut ports = Vec::new();
+        for (a, b, link) in self.topology.links() {
+            for from in [a, b] {
+                let room = if from.0 < hosts { u64::MAX } else { link.queue_bytes_max };
+                ports.push(ManagedPort::new(from.0, link.bits_per_s, room));
+            }
+        }
+        let nodes = (hosts + self.topology.switches()) as usize;
+        let mut managed = Managed::new(ports, nodes, self.rng.fork());
+        for node in &mut managed.nodes[hosts as usize..] {
+            node.spec = spec;
+        }
+        self.managed = Some(Box::new(managed));
+    }
+
+    /// Changes the queues of one switch of a managed network.
+    pub fn set_queues(&mut self, switch: NodeIndex, spec: QueueSpec) {
+        assert!(switch.0 >= self.hosts, "the queues of a switch, not of a host");
+        self.managed_mut().nodes[switch.0 as usize].spec = spec;
+    }
+
+    /// From now on every packet that leaves a managed port is shown to `telemetry`, which may
+    /// write what it sees into the packet.
+    pub fn set_telemetry(&mut self, telemetry: fn(&mut B, &Hop)) {
+        self.managed_mut().telemetry = Some(telemetry);
+    }
+
+    /// Records the stays of packets with that flow label.
+    pub fn watch(&mut self, flow_label: u32) {
+        self.managed_mut().watched = Some(flow_label);
+    }
+
+    /// The stays recorded so far, in the order of departure; at most
+    /// [`VISITS_MAX`](super::VISITS_MAX).
+    #[must_use]
+    pub fn visits(&self) -> &[Visit] {
+        self.managed.as_ref().map_or(&[], |managed| &managed.visits)
+    }
+
+    /// Statistics of managed ports begin anew: the warm-up is over.
+    pub fn begin_statistics(&mut self, now: Time) {
+        self.managed_mut().begin_statistics(now.0);
+    }
+
+    /// Statistics of managed ports, and the time in ps that they cover.
+    #[must_use]
+    pub fn queue_counters(&self, now: Time) -> (Vec<QueueCounters>, u64) {
+        self.managed.as_ref().map_or((Vec::new(), 0), |managed| managed.counters(now.0))
+    }
+
+    /// Bytes that wait at managed ports.
+    #[must_use]
+    pub fn held_bytes(&self) -> u64 {
+        self.managed.as_ref().map_or(0, |managed| managed.held_bytes())
+    }
+
+    fn managed_mut(&mut self) -> &mut Managed<B> {
+        let Some(managed) = &mut self.managed else { panic!("call Network::manage first") };
+        managed
+    }
+
+    /// A link fails, or is mended. What waits for it is lost, and what is on it. Routes stay as
+    /// they are until [`Network::reroute`].
+    pub fn set_link(&mut self, now: Time, link: u32, is_up: bool) {
+        self.failed_links[link as usize] = !is_up;
+        self.set_ports(now);
+    }
+
+    /// A switch fails with all its links, or returns.
+    pub fn set_switch(&mut self, now: Time, switch: NodeIndex, is_up: bool) {
+        assert!(switch.0 >= self.hosts, "a switch, not a host");
+        self.managed_mut().nodes[switch.0 as usize].is_up = is_up;
+        self.set_ports(now);
+    }
+
+    fn is_link_up(&self, link: usize) -> bool {
+        let (a, b, _) = self.topology.links()[link];
+        let is_node_up = |node: NodeIndex| {
+            self.managed.as_ref().is_none_or(|managed| managed.nodes[node.0 as usize].is_up)
+        };
+        !self.failed_links[link] && is_node_up(a) && is_node_up(b)
+    }
+
+    fn set_ports(&mut self, now: Time) {
+        for link in 0..self.failed_links.len() {
+            let is_up = self.is_link_up(link);
+            for port in [2 * link as u32, 2 * link as u32 + 1] {
+                self.managed_mut().set_port(now.0, port, is_up);
+            }
+        }
+    }
+
+    /// The control plane has heard of the failures: from now on packets take the shortest ways
+    /// that are left. Those to a host out of reach are lost.
+    pub fn reroute(&mut self) {
+        // The topology was accepted once, and failures cannot make it malformed.
+        if let Ok(routes) = Routes::around_failures(&self.topology, |l| self.is_link_up(l)) {
+            self.routes = routes;
+        }
+    }
+
+    /// The first port by which `from` reaches its neighbour `to`.
+    #[must_use]
+    pub fn port_between(&self, from: NodeIndex, to: NodeIndex) -> Option<u32> {
+        let ends = self.topology.links().iter().enumerate();
+        let port = |(link, &(a, b, _)): (usize, &(NodeIndex, NodeIndex, _))| {
+            let link = link as u32;
+            if (a, b) == (from, to) {
+                return Some(2 * link);
+            }
+            ((b, a) == (from, to)).then_some(2 * link + 1)
+        };
+        ends.filter_map(port).next()
+    }
+
+    /// The node that a port sends from, and the one that it sends to.
+    #[must_use]
+    pub fn port_ends(&self, port: u32) -> (NodeIndex, NodeIndex) {
+        let (a, b, _) = self.topology.links()[port as usize / 2];
+        if port.is_multiple_of(2) { (a, b) } else { (b, a) }
+    }
+
+    /// The port by which a host sends.
+    #[must_use]
+    pub fn host_port(&self, host: HostIndex) -> u32 {
+        self.routes.host_ports[host.0 as usize]
+    }
+
+    /// The ports by which a switch sends to a host, on shortest ways.
+    #[must_use]
+    pub fn ports_towards(&self, switch: NodeIndex, host: HostIndex) -> &[u32] {
+        self.routes.choices((switch.0 - self.hosts) as usize, host)
+    }
+
+    /// Sends a packet by that port, whatever the routes say: for a switch with a program that
+    /// routes by what the packet carries.
+    pub fn send_by_port<E: From<NetEvent<B>>>(
+        &mut self,
+        queue: &mut EventQueue<E>,
+        port: u32,
+        packet: Packet<B>,
+    ) {
+        self.check(&packet);
+        self.counters.sent += 1;
+        self.transmit(queue, port, NO_INPUT, packet);
+    }
+
+    fn check(&self, packet: &Packet<B>) {
+        assert!(packet.to.0 < self.hosts, "a packet to no host");
+        assert!(usize::from(packet.class) < CLASSES, "no such priority class");
+        assert!(usize::from(packet.kind) < KINDS, "no such kind of message");
     }
 
     /// Changes what a host can do, from the next packet on.
@@ -130,16 +312,14 @@ impl<B> Network<B> {
         node: NodeIndex,
         packet: Packet<B>,
     ) {
-        assert!(packet.to.0 < self.hosts, "a packet to no host");
-        assert!(usize::from(packet.class) < CLASSES, "no such priority class");
-        assert!(usize::from(packet.kind) < KINDS, "no such kind of message");
+        self.check(&packet);
         self.counters.sent += 1;
         let port = if node.0 < self.hosts {
             self.routes.host_ports[node.0 as usize]
         } else {
             self.route((node.0 - self.hosts) as usize, &packet)
         };
-        self.transmit(queue, port, packet);
+        self.transmit(queue, port, NO_INPUT, packet);
     }
 
     /// Deals with an event; the packet that is the driver's now, if any.
@@ -159,8 +339,11 @@ impl<B> Network<B> {
                     return Some(Delivery { node, packet });
                 }
                 let port = self.route(switch as usize, &packet);
-                self.transmit(queue, port, packet);
+                self.transmit(queue, port, NO_INPUT, packet);
                 None
+            }
+            NetEvent::Cross { port, incarnation, packet } => {
+                self.cross(queue, port, incarnation, packet)
             }
             NetEvent::Release { port } => {
                 self.release(queue, port);
@@ -186,6 +369,7 @@ impl<B> Network<B> {
             counters.hops += port.packets;
             counters.dropped_port += port.dropped;
         }
+        counters.lost_on_link += self.managed.as_ref().map_or(0, |managed| managed.lost);
         counters
     }
 
@@ -195,11 +379,81 @@ impl<B> Network<B> {
         self.ports.iter().zip(&self.waiting).map(|(port, rest)| port.counters(rest))
     }
 
+    /// A packet has crossed the link of a managed port.
+    fn cross<E: From<NetEvent<B>>>(
+        &mut self,
+        queue: &mut EventQueue<E>,
+        port: u32,
+        incarnation: u16,
+        packet: Packet<B>,
+    ) -> Option<Delivery<B>> {
+        if self.managed_mut().ports[port as usize].incarnation != incarnation {
+            self.counters.lost_on_link += 1;
+            return None;
+        }
+        let node = NodeIndex(self.ports[port as usize].peer);
+        let Some(switch) = node.0.checked_sub(self.hosts) else {
+            return self.receive(queue, HostIndex(node.0), packet);
+        };
+        if self.programmed[switch as usize] {
+            self.counters.delivered += 1;
+            return Some(Delivery { node, packet });
+        }
+        let next = self.route(switch as usize, &packet);
+        self.transmit(queue, next, port, packet);
+        None
+    }
+
+    /// As [`Network::transmit`], by a managed port.
+    #[inline(never)]
+    fn transmit_managed<E: From<NetEvent<B>>>(
+        &mut self,
+        queue: &mut EventQueue<E>,
+        port: u32,
+        input: u32,
+        packet: Packet<B>,
+    ) {
+        let Some(managed) = &mut self.managed else { return };
+        if port == NO_ROUTE {
+            self.counters.lost_on_link += 1;
+            return;
+        }
+        match managed.accept(queue.now().0, port, input, packet) {
+            Queued::Waits(Some(at)) if at == queue.now().0 => self.release(queue, port),
+            Queued::Waits(Some(at)) => {
+                queue.schedule(Time(at), NetEvent::Release { port }.into());
+            }
+            Queued::Waits(None) => {}
+            Queued::Dropped => self.waiting[port as usize].dropped += 1,
+            Queued::Lost => {}
+        }
+    }
+
+    fn release_managed<E: From<NetEvent<B>>>(&mut self, queue: &mut EventQueue<E>, port: u32) {
+        let Some(managed) = &mut self.managed else { return };
+        let out = &mut self.ports[port as usize];
+        let send_ps = |bytes| out.send_ps(bytes);
+        let flight_ps = out.flight_ps();
+        let (sent, again) = managed.release(queue.now().0, port, send_ps, flight_ps);
+        let incarnation = managed.ports[port as usize].incarnation;
+        if let Some((packet, at)) = sent {
+            out.count(packet.size_bytes);
+            let event = NetEvent::Cross { port, incarnation, packet };
+            queue.schedule(Time(at), event.into());
+        }
+        if let Some(at) = again {
+            queue.schedule(Time(at), NetEvent::Release { port }.into());
+        }
+    }
+
     #[inline(always)]
     fn route(&mut self, switch: usize, packet: &Packet<B>) -> u32 {
         let choices = self.routes.choices(switch, packet.to);
         if let [only] = choices {
             return *only;
+        }
+        if choices.is_empty() {
+            return NO_ROUTE;
         }
         let count = choices.len() as u64;
         let choice = match self.routing {
@@ -220,8 +474,12 @@ impl<B> Network<B> {
         &mut self,
         queue: &mut EventQueue<E>,
         port: u32,
+        input: u32,
         packet: Packet<B>,
     ) {
+        if self.managed.is_some() {
+            return self.transmit_managed(queue, port, input, packet);
+        }
         let out = &mut self.ports[port as usize];
         match out.accept(queue.now().0, &packet) {
             Accepted::Arrives(at) => {
@@ -238,6 +496,9 @@ impl<B> Network<B> {
     }
 
     fn release<E: From<NetEvent<B>>>(&mut self, queue: &mut EventQueue<E>, port: u32) {
+        if self.managed.is_some() {
+            return self.release_managed(queue, port);
+        }
         let out = &mut self.ports[port as usize];
         let (sent, again) = out.release(&mut self.waiting[port as usize], queue.now().0);
         if let Some((packet, at)) = sent {

@@ -2,6 +2,18 @@
 
 use super::topology::HostIndex;
 
+/// Explicit congestion notification (RFC 3168), as a packet carries it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// Its transport does not react to marks: it is never marked.
+    #[default]
+    Not,
+    /// It may be marked.
+    Capable,
+    /// A switch on its way has marked it.
+    Marked,
+}
+
 /// A packet; `B` is what the driver carries in it: a transport's header, or the bytes of a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Packet<B> {
@@ -18,6 +30,8 @@ pub struct Packet<B> {
     /// Its kind of message, by which a host looks up its service time; below
     /// [`KINDS`](super::KINDS).
     pub kind: u8,
+    /// Set by the sender, and by managed ports ([`Network::manage`](super::Network::manage)).
+    pub ecn: Ecn,
     /// The driver's.
     pub body: B,
 }

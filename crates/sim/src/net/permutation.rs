@@ -4,9 +4,10 @@
 use concord_core::Rng;
 use concord_core::rng::splitmix64;
 
-use super::network::{NetCounters, NetEvent, Network};
+use super::network::{NetCounters, Network};
 use super::topology::{HostIndex, LeafSpine, LinkSpec, Routing, Topology, TopologyError};
-use super::windowed::{Segment, Windowed, WindowedConfig, WindowedCounters};
+use super::transport::{FlowSpec, Transport, TransportEvent, Wire, step};
+use super::windowed::{Windowed, WindowedConfig, WindowedCounters};
 use crate::engine::{EventQueue, NS, Time, US};
 
 /// The experiment.
@@ -47,18 +48,6 @@ pub struct PermutationReport {
     pub waiting_max: usize,
     /// Hash of each delivery's time, in order: two runs are the same if their digests are.
     pub digest: u64,
-}
-
-enum Event {
-    Net(NetEvent<Segment>),
-    Start { flow: u32 },
-    Timer { flow: u32 },
-}
-
-impl From<NetEvent<Segment>> for Event {
-    fn from(event: NetEvent<Segment>) -> Event {
-        Event::Net(event)
-    }
 }
 
 impl Permutation {
@@ -112,29 +101,19 @@ impl Permutation {
         for (from, to) in cycle(topology.hosts(), &mut rng).into_iter().enumerate() {
             let began = Time(rng.below(self.start_within_ps + 1));
             let from = HostIndex(from as u32);
-            let flow = transport.add_flow(from, HostIndex(to), self.flow_bytes, began);
-            queue.schedule(began, Event::Start { flow });
+            let to = HostIndex(to);
+            let flow = transport.add_flow(FlowSpec { from, to, bytes: self.flow_bytes });
+            queue.schedule(began, TransportEvent::Start { flow });
         }
         let mut digest = self.seed;
+        let mut finished = Vec::new();
         while transport.unfinished() > 0
             && let Some((now, event)) = queue.next()
         {
-            match event {
-                Event::Net(event) => {
-                    if let Some(delivery) = network.handle(&mut queue, event) {
-                        digest = splitmix64(digest ^ now.0 ^ u64::from(delivery.node.0) << 48);
-                        transport.deliver(&mut queue, &mut network, delivery.packet);
-                    }
-                }
-                Event::Start { flow } => {
-                    let timer = transport.start(&mut queue, &mut network, flow);
-                    queue.schedule(timer, Event::Timer { flow });
-                }
-                Event::Timer { flow } => {
-                    if let Some(timer) = transport.timer(&mut queue, &mut network, flow) {
-                        queue.schedule(timer, Event::Timer { flow });
-                    }
-                }
+            let mut wire =
+                Wire { queue: &mut queue, network: &mut network, finished: &mut finished };
+            if let Some(node) = step(&mut transport, &mut wire, event) {
+                digest = splitmix64(digest ^ now.0 ^ u64::from(node) << 48);
             }
         }
         let mut completion_ps: Vec<u64> = transport.completion_ps().flatten().collect();
@@ -145,7 +124,7 @@ impl Permutation {
             completion_ps,
             unfinished: transport.unfinished(),
             network: network.counters(),
-            transport: transport.counters(),
+            transport: transport.done(),
             backlog_bytes_max: network.ports().map(|p| p.backlog_bytes_max).max().unwrap_or(0),
             waiting_max: queue.len_max(),
             digest,

@@ -90,7 +90,18 @@ impl Port {
         }
     }
 
-    fn send_ps(&self, bytes: u32) -> u64 {
+    /// What follows the last bit: propagation, and the pipeline at the other end.
+    pub(super) fn flight_ps(&self) -> u64 {
+        self.flight_ps
+    }
+
+    /// A managed port has sent a packet.
+    pub(super) fn count(&mut self, bytes: u32) {
+        self.packets += 1;
+        self.bytes += u64::from(bytes);
+    }
+
+    pub(super) fn send_ps(&self, bytes: u32) -> u64 {
         (u64::from(bytes) * self.byte_time) >> RATE_BITS
     }
 

@@ -137,6 +137,49 @@ impl Topology {
         topology
     }
 
+    /// A k-ary fat tree (Al-Fares et al. 2008) of equal links: k pods of k/2 edge and k/2
+    /// aggregation switches, (k/2)^2 core switches, k^3/4 hosts. Hosts of one edge switch have
+    /// consecutive numbers, and so have those of a pod. `k` is even.
+    #[must_use]
+    pub fn fat_tree(k: u32, link: LinkSpec, pipeline_ps: u64) -> Topology {
+        let half = k / 2;
+        let mut topology = Topology::new(k * half * half);
+        let mut layer = |count| -> Vec<NodeIndex> {
+            (0..count).map(|_| topology.add_switch(pipeline_ps)).collect()
+        };
+        let (edges, aggregations) = (layer(k * half), layer(k * half));
+        let cores = layer(half * half);
+        for (number, &edge) in edges.iter().enumerate() {
+            for place in 0..half {
+                topology.connect(NodeIndex(number as u32 * half + place), edge, link);
+            }
+            let pod = number / half as usize;
+            for place in 0..half as usize {
+                topology.connect(edge, aggregations[pod * half as usize + place], link);
+            }
+        }
+        for (number, &aggregation) in aggregations.iter().enumerate() {
+            let first = number % half as usize * half as usize;
+            for &core in &cores[first..first + half as usize] {
+                topology.connect(aggregation, core, link);
+            }
+        }
+        topology
+    }
+
+    /// Senders `0..pairs` on one switch, receivers `pairs..2 pairs` on another, one link between.
+    #[must_use]
+    pub fn dumbbell(pairs: u32, host: LinkSpec, between: LinkSpec, pipeline_ps: u64) -> Topology {
+        let mut topology = Topology::new(2 * pairs);
+        let (left, right) = (topology.add_switch(pipeline_ps), topology.add_switch(pipeline_ps));
+        for pair in 0..pairs {
+            topology.connect(NodeIndex(pair), left, host);
+            topology.connect(NodeIndex(pairs + pair), right, host);
+        }
+        topology.connect(left, right, between);
+        topology
+    }
+
     /// Adds a switch whose pipeline takes that long for every packet.
     pub fn add_switch(&mut self, pipeline_ps: u64) -> NodeIndex {
         self.pipelines_ps.push(pipeline_ps);
@@ -160,7 +203,9 @@ impl Topology {
         self.pipelines_ps.len() as u32
     }
 
-    pub(super) fn links(&self) -> &[(NodeIndex, NodeIndex, LinkSpec)] {
+    /// Every link, by its number.
+    #[must_use]
+    pub fn links(&self) -> &[(NodeIndex, NodeIndex, LinkSpec)] {
         &self.links
     }
 
@@ -194,6 +239,22 @@ const FAR: u32 = u32::MAX;
 impl Routes {
     /// Ports are numbered by link: `2 l` sends from its first node, `2 l + 1` from its second.
     pub(super) fn new(topology: &Topology) -> Result<Routes, TopologyError> {
+        Routes::over(topology, |_| true, false)
+    }
+
+    /// Routes over the links that are up; a host may then be out of reach.
+    pub(super) fn around_failures(
+        topology: &Topology,
+        is_up: impl Fn(usize) -> bool,
+    ) -> Result<Routes, TopologyError> {
+        Routes::over(topology, is_up, true)
+    }
+
+    fn over(
+        topology: &Topology,
+        is_up: impl Fn(usize) -> bool,
+        may_be_cut: bool,
+    ) -> Result<Routes, TopologyError> {
         let hosts = topology.hosts() as usize;
         let nodes = hosts + topology.switches() as usize;
         let mut edges: Vec<Vec<Edge>> = (0..nodes).map(|_| Vec::new()).collect();
@@ -207,6 +268,8 @@ impl Routes {
                 at.push(Edge { port, to: to.0 as usize });
             }
         }
+        let host_edges: Vec<_> =
+            edges.iter().take(hosts).map(|e| e.first().map(|e| e.port)).collect();
         for (host, edges) in edges.iter().enumerate().take(hosts) {
             if edges.len() != 1 {
                 let host = HostIndex(host as u32);
@@ -218,11 +281,14 @@ impl Routes {
             table: vec![0; (nodes - hosts) * hosts],
             groups: vec![(0, 0)],
             choices: Vec::new(),
-            host_ports: edges.iter().take(hosts).map(|e| e[0].port).collect(),
+            host_ports: host_edges.into_iter().flatten().collect(),
         };
+        for edges in &mut edges {
+            edges.retain(|edge| is_up(edge.port as usize / 2));
+        }
         let mut groups_of = vec![Vec::new(); nodes];
         for host in 0..hosts {
-            routes.add_host(&edges, host, &mut groups_of)?;
+            routes.add_host(&edges, host, &mut groups_of, may_be_cut)?;
         }
         Ok(routes)
     }
@@ -232,9 +298,10 @@ impl Routes {
         edges: &[Vec<Edge>],
         host: usize,
         groups_of: &mut [Vec<u32>],
+        may_be_cut: bool,
     ) -> Result<(), TopologyError> {
         let distance = distances(edges, self.hosts, host);
-        if let Some(from) = (0..self.hosts).find(|&from| distance[from] == FAR) {
+        if !may_be_cut && let Some(from) = (0..self.hosts).find(|&from| distance[from] == FAR) {
             let (from, to) = (HostIndex(from as u32), HostIndex(host as u32));
             return Err(TopologyError::Unreachable { from, to });
         }

@@ -2,10 +2,10 @@
 //! everything unacknowledged sent again after a time without progress. No congestion control: the
 //! load for measuring the simulator, and the simplest example of a transport on it.
 
-use super::network::{NetEvent, Network};
-use super::packet::Packet;
+use super::packet::{Ecn, Packet};
 use super::topology::HostIndex;
-use crate::engine::{EventQueue, Time};
+use super::transport::{FlowSpec, Transport, Wire, WireBytes};
+use crate::engine::Time;
 
 /// What the transport puts in a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,32 +119,6 @@ impl Windowed {
         Windowed { config, flows: Vec::new(), unfinished: 0, counters: WindowedCounters::default() }
     }
 
-    /// Adds a flow of `bytes`, in full packets; its index. The driver calls [`Windowed::start`] at
-    /// `began`.
-    pub fn add_flow(&mut self, from: HostIndex, to: HostIndex, bytes: u64, began: Time) -> u32 {
-        let packets = bytes.div_ceil(u64::from(self.config.data_bytes)).max(1);
-        assert!(packets < u64::from(ACK), "a flow of 2^31 packets or more");
-        let packets = packets as u32;
-        self.unfinished += 1;
-        self.flows.push(Flow {
-            from,
-            to,
-            packets,
-            began,
-            fresh: 0,
-            again: 0,
-            again_end: 0,
-            in_flight: 0,
-            acked: Numbers::new(packets),
-            unacked: packets,
-            progress_at: began,
-            received: Numbers::new(packets),
-            missing: packets,
-            done_at: None,
-        });
-        self.flows.len() as u32 - 1
-    }
-
     /// Flows of which some packet was not received.
     #[must_use]
     pub fn unfinished(&self) -> usize {
@@ -153,7 +127,7 @@ impl Windowed {
 
     /// What was done so far.
     #[must_use]
-    pub fn counters(&self) -> WindowedCounters {
+    pub fn done(&self) -> WindowedCounters {
         self.counters
     }
 
@@ -163,86 +137,9 @@ impl Windowed {
         self.flows.iter().map(|f| f.done_at.map(|done| done.since(f.began)))
     }
 
-    /// Begins a flow. When to call [`Windowed::timer`] for it.
-    pub fn start<E: From<NetEvent<Segment>>>(
-        &mut self,
-        queue: &mut EventQueue<E>,
-        network: &mut Network<Segment>,
-        flow: u32,
-    ) -> Time {
-        self.fill(queue, network, flow);
-        queue.now().after(self.config.timeout_ps)
-    }
-
-    /// Looks whether the flow makes progress. When to call this again, if at all.
-    pub fn timer<E: From<NetEvent<Segment>>>(
-        &mut self,
-        queue: &mut EventQueue<E>,
-        network: &mut Network<Segment>,
-        flow: u32,
-    ) -> Option<Time> {
-        let timeout_ps = self.config.timeout_ps;
-        let f = &mut self.flows[flow as usize];
-        if f.unacked == 0 {
-            return None;
-        }
-        let due = f.progress_at.after(timeout_ps);
-        if due > queue.now() {
-            return Some(due);
-        }
-        f.progress_at = queue.now();
-        f.in_flight = 0;
-        (f.again, f.again_end) = (0, f.fresh);
-        self.counters.timeouts += 1;
-        self.fill(queue, network, flow);
-        Some(queue.now().after(timeout_ps))
-    }
-
-    /// A packet has reached its host.
-    pub fn deliver<E: From<NetEvent<Segment>>>(
-        &mut self,
-        queue: &mut EventQueue<E>,
-        network: &mut Network<Segment>,
-        packet: Packet<Segment>,
-    ) {
-        let Segment { flow, number } = packet.body;
-        let f = &mut self.flows[flow as usize];
-        if number & ACK != 0 {
-            f.in_flight = f.in_flight.saturating_sub(1);
-            if f.acked.insert(number & !ACK) {
-                f.unacked -= 1;
-                f.progress_at = queue.now();
-            }
-            self.fill(queue, network, flow);
-            return;
-        }
-        if f.received.insert(number) {
-            f.missing -= 1;
-            if f.missing == 0 {
-                f.done_at = Some(queue.now());
-                self.unfinished -= 1;
-            }
-        } else {
-            self.counters.duplicates += 1;
-        }
-        self.counters.acks += 1;
-        let ack = Packet {
-            to: packet.from,
-            from: packet.to,
-            size_bytes: self.config.ack_bytes,
-            body: Segment { flow, number: number | ACK },
-            ..packet
-        };
-        network.send(queue, ack);
-    }
-
     /// Sends what the window allows.
-    fn fill<E: From<NetEvent<Segment>>>(
-        &mut self,
-        queue: &mut EventQueue<E>,
-        network: &mut Network<Segment>,
-        flow: u32,
-    ) {
+    #[inline]
+    fn fill(&mut self, wire: &mut Wire<'_, Segment>, flow: u32) {
         let f = &mut self.flows[flow as usize];
         while f.in_flight < self.config.window {
             let Some(number) = f.next_number() else { return };
@@ -255,9 +152,117 @@ impl Windowed {
                 flow_label: flow,
                 class: 0,
                 kind: 0,
+                ecn: Ecn::Not,
                 body: Segment { flow, number },
             };
-            network.send(queue, packet);
+            wire.send(packet);
         }
+    }
+}
+
+impl Transport for Windowed {
+    type Header = Segment;
+
+    /// In full packets.
+    fn add_flow(&mut self, flow: FlowSpec) -> u32 {
+        let packets = flow.bytes.div_ceil(u64::from(self.config.data_bytes)).max(1);
+        assert!(packets < u64::from(ACK), "a flow of 2^31 packets or more");
+        let packets = packets as u32;
+        self.unfinished += 1;
+        self.flows.push(Flow {
+            from: flow.from,
+            to: flow.to,
+            packets,
+            began: Time(0),
+            fresh: 0,
+            again: 0,
+            again_end: 0,
+            in_flight: 0,
+            acked: Numbers::new(packets),
+            unacked: packets,
+            progress_at: Time(0),
+            received: Numbers::new(packets),
+            missing: packets,
+            done_at: None,
+        });
+        self.flows.len() as u32 - 1
+    }
+
+    fn start(&mut self, wire: &mut Wire<'_, Segment>, flow: u32) {
+        let now = wire.now();
+        let f = &mut self.flows[flow as usize];
+        (f.began, f.progress_at) = (now, now);
+        self.fill(wire, flow);
+        wire.timer(now.after(self.config.timeout_ps), flow, 0);
+    }
+
+    /// Looks whether the flow makes progress.
+    fn timer(&mut self, wire: &mut Wire<'_, Segment>, flow: u32, _token: u32) {
+        let timeout_ps = self.config.timeout_ps;
+        let now = wire.now();
+        let f = &mut self.flows[flow as usize];
+        if f.unacked == 0 {
+            return;
+        }
+        let due = f.progress_at.after(timeout_ps);
+        if due > now {
+            return wire.timer(due, flow, 0);
+        }
+        f.progress_at = now;
+        f.in_flight = 0;
+        (f.again, f.again_end) = (0, f.fresh);
+        self.counters.timeouts += 1;
+        self.fill(wire, flow);
+        wire.timer(now.after(timeout_ps), flow, 0);
+    }
+
+    #[inline]
+    fn deliver(&mut self, wire: &mut Wire<'_, Segment>, packet: Packet<Segment>) {
+        let Segment { flow, number } = packet.body;
+        let f = &mut self.flows[flow as usize];
+        if number & ACK != 0 {
+            f.in_flight = f.in_flight.saturating_sub(1);
+            if f.acked.insert(number & !ACK) {
+                f.unacked -= 1;
+                f.progress_at = wire.now();
+            }
+            self.fill(wire, flow);
+            return;
+        }
+        if f.received.insert(number) {
+            f.missing -= 1;
+            if f.missing == 0 {
+                f.done_at = Some(wire.now());
+                self.unfinished -= 1;
+                wire.finished(flow);
+            }
+        } else {
+            self.counters.duplicates += 1;
+        }
+        self.counters.acks += 1;
+        let ack = Packet {
+            to: packet.from,
+            from: packet.to,
+            size_bytes: self.config.ack_bytes,
+            body: Segment { flow, number: number | ACK },
+            ..packet
+        };
+        wire.send(ack);
+    }
+
+    fn wire_bytes(&self, bytes: u64) -> WireBytes {
+        let packets = bytes.div_ceil(u64::from(self.config.data_bytes)).max(1);
+        let last = self.config.data_bytes;
+        WireBytes { all: packets * u64::from(last), last }
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let c = &self.counters;
+        vec![
+            ("data packets", c.data),
+            ("acknowledgements", c.acks),
+            ("duplicates", c.duplicates),
+            ("timeouts", c.timeouts),
+        ]
     }
 }
