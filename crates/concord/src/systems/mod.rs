@@ -5,6 +5,7 @@
 //! A further system is a file here with its [`System`], a line in [`ALL`] and one in [`Choice`].
 
 pub mod falcon;
+pub mod frame;
 pub mod netcraq;
 pub mod store;
 

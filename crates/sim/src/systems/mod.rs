@@ -1,10 +1,12 @@
 //! The systems that are simulated: a folder for each holds how a run of it is drawn, how its rack
 //! is built, what can go wrong, its invariants and what it counts. What they share is beside: the
-//! events and the network (`world.rs`), swarms of seeds, and smaller plans that fail alike.
+//! events and the network (`world.rs`), swarms of seeds, and explorations and smaller
+//! plans (`frame.rs`).
 
 pub mod concordia;
 pub mod falcon;
 mod flair;
+pub(crate) mod frame;
 pub mod netcraq;
 pub(crate) mod store;
 

@@ -13,8 +13,8 @@
 //! for. In each step: what is handed out is the next task; who is refused is refused because the
 //! queue is full.
 
-use std::collections::{HashSet, VecDeque};
-use std::hash::{Hash, Hasher};
+use std::collections::VecDeque;
+use std::hash::Hash;
 
 use concord_core::{Guards, Incarnation, Instant, MS, Now, SessionId};
 use concord_pisa::{Metadata, Verdict};
@@ -25,7 +25,10 @@ use concord_switch::{
 use concord_wire::control::{Config, GroupKind, Member, Program};
 use concord_wire::falcon::{Answer, Asker, Reply, Request, Submission, Task};
 use concord_wire::{Addr, GroupId};
-use rustc_hash::{FxBuildHasher, FxHasher};
+use rustc_hash::FxHasher;
+
+use crate::systems::frame;
+pub use crate::systems::frame::Explored;
 
 const SWITCH: Addr = Addr { ip: 1, port: 1 };
 const OWNER: Addr = Addr { ip: 2, port: 2 };
@@ -114,19 +117,6 @@ struct Executor {
     is_busy: bool,
     /// By bit, the queues that it asked, and in which it waits.
     waits: u32,
-}
-
-/// What was found.
-#[derive(Clone, Debug)]
-pub struct Explored {
-    /// Different states.
-    pub states: usize,
-    /// Steps between them.
-    pub steps: usize,
-    /// Whether these are all states.
-    pub is_complete: bool,
-    /// What went wrong first, and how it came to that.
-    pub violation: Option<(String, Vec<String>)>,
 }
 
 /// What may happen next.
@@ -220,8 +210,11 @@ fn config(switch_id: u32) -> Config {
     }
 }
 
-impl State {
-    fn new(setup: &Setup) -> Result<State, String> {
+impl frame::State for State {
+    type Setup = Setup;
+    type Action = Action;
+
+    fn begin(setup: &Setup) -> Result<State, String> {
         let mut told = AgentConfig::new(Incarnation(1), SWITCH, SWITCH);
         (told.sections.queue, told.guards) = (setup.layout, setup.guards);
         let mut falcon = Falcon::load(&told.settings()).map_err(|error| error.to_string())?;
@@ -250,23 +243,19 @@ impl State {
         })
     }
 
-    fn fingerprint(&self) -> u128 {
-        let hash = |seed: u64| {
-            let mut hasher = FxHasher::default();
-            seed.hash(&mut hasher);
-            self.falcon.hash_state(&mut hasher);
-            self.flights.hash(&mut hasher);
-            (&self.submissions, self.requests, self.polls).hash(&mut hasher);
-            (&self.more, self.executor, &self.returned).hash(&mut hasher);
-            (self.losses, self.doubles, self.replacements, self.moments, self.now.0)
-                .hash(&mut hasher);
-            self.outstanding.hash(&mut hasher);
-            hasher.finish()
-        };
-        u128::from(hash(1)) << 64 | u128::from(hash(0x9e37_79b9))
+    fn states_max(setup: &Setup) -> usize {
+        setup.states_max
     }
 
-    /// What may happen next.
+    fn hash_state(&self, hasher: &mut FxHasher) {
+        self.falcon.hash_state(hasher);
+        self.flights.hash(hasher);
+        (&self.submissions, self.requests, self.polls).hash(hasher);
+        (&self.more, self.executor, &self.returned).hash(hasher);
+        (self.losses, self.doubles, self.replacements, self.moments, self.now.0).hash(hasher);
+        self.outstanding.hash(hasher);
+    }
+
     fn actions(&self, setup: &Setup) -> Vec<Action> {
         let mut all = Vec::new();
         for (index, left) in self.submissions.iter().enumerate() {
@@ -324,8 +313,7 @@ impl State {
         all
     }
 
-    /// Does one thing. The error says what went wrong.
-    fn step(&mut self, action: Action) -> Result<String, String> {
+    fn step(&mut self, action: Action, _: &Setup) -> Result<String, String> {
         let mut said = format!("{action:?}");
         match action {
             Action::Submit(tasks) => {
@@ -405,6 +393,12 @@ impl State {
         Ok(said)
     }
 
+    fn check(&self, _: &Setup) -> Result<(), String> {
+        self.is_right()
+    }
+}
+
+impl State {
     /// A packet is there. What it does is compared with what it may do.
     fn comes(&mut self, mut flight: Flight) -> Result<String, String> {
         name_first(&mut flight, self.next_tid);
@@ -566,7 +560,7 @@ impl State {
     }
 
     /// Whether the state is as it has to be.
-    fn check(&self) -> Result<(), String> {
+    fn is_right(&self) -> Result<(), String> {
         let mut slots = self.falcon.tasks();
         for (ticket, tid) in self.outstanding.iter().flatten() {
             let Some(at) = slots.iter().position(|slot| slot == tid) else {
@@ -683,53 +677,5 @@ fn request(queue: u8, wait_us: u32) -> Flight {
 /// # Errors
 /// If the switch cannot load such a queue.
 pub fn explore(setup: &Setup) -> Result<Explored, String> {
-    let first = State::new(setup)?;
-    let mut seen: HashSet<u128, FxBuildHasher> = HashSet::default();
-    seen.insert(first.fingerprint());
-    // How each state was come to: the one before, and what happened.
-    let mut ways: Vec<(usize, Action)> = vec![(0, Action::Sweep)];
-    let mut frontier = VecDeque::from([(0, first)]);
-    let mut found = Explored { states: 1, steps: 0, is_complete: true, violation: None };
-    while let Some((way, state)) = frontier.pop_front() {
-        for action in state.actions(setup) {
-            let mut next = state.clone();
-            found.steps += 1;
-            let done = next.step(action);
-            let is_new = done.is_err() || seen.insert(next.fingerprint());
-            if !is_new {
-                continue;
-            }
-            if let Err(why) = done.and_then(|_| next.check()) {
-                found.is_complete = false;
-                found.violation = Some((why, trace(setup, &ways, way, action)?));
-                return Ok(found);
-            }
-            found.states += 1;
-            if found.states >= setup.states_max {
-                found.is_complete = false;
-                return Ok(found);
-            }
-            ways.push((way, action));
-            frontier.push_back((ways.len() - 1, next));
-        }
-    }
-    Ok(found)
-}
-
-/// What happened, and what came of it.
-fn trace(
-    setup: &Setup,
-    ways: &[(usize, Action)],
-    mut way: usize,
-    last: Action,
-) -> Result<Vec<String>, String> {
-    let mut actions = vec![last];
-    while way != 0 {
-        let (before, action) = ways[way];
-        actions.push(action);
-        way = before;
-    }
-    let mut state = State::new(setup)?;
-    let said = actions.iter().rev().map(|action| state.step(*action).unwrap_or_else(|why| why));
-    Ok(said.collect())
+    frame::explore::<State>(setup)
 }

@@ -2,62 +2,24 @@
 
 use super::plan::Plan;
 use super::rack::{Totals, run};
-use crate::systems::{Tally, Trial};
+use crate::systems::frame::{Smaller, trial};
 
-impl Tally for Totals {
-    fn add(&mut self, other: &Totals) {
-        Totals::add(self, other);
+trial!(Plan, Totals, run, smaller);
+
+/// Without a fault, a job, or the half of one; without noise.
+fn smaller(plan: &Plan) -> Vec<Plan> {
+    let mut all = Smaller::than(plan).without_each(|p| &mut p.faults).with(|p| p.cancels.clear());
+    for index in 0..plan.jobs.len() {
+        // Jobs keep their places, which cancels name.
+        all = all.with(|p| p.jobs[index].2.tasks.clear()).with(|p| {
+            let tasks = &mut p.jobs[index].2.tasks;
+            tasks.truncate(tasks.len() / 2);
+        });
     }
-
-    fn steps(&self) -> u64 {
-        self.events
-    }
-}
-
-impl Trial for Plan {
-    type Totals = Totals;
-
-    fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    fn with_seed(&self, seed: u64) -> Plan {
-        Plan { seed, ..self.clone() }
-    }
-
-    fn run(&self) -> (Totals, Option<String>) {
-        let ran = run(self);
-        (ran.totals, ran.violation)
-    }
-
-    /// Without a fault, a job, or the half of one; without noise.
-    fn smaller(&self) -> Vec<Plan> {
-        let mut all = Vec::new();
-        for index in 0..self.faults.len() {
-            let mut faults = self.faults.clone();
-            faults.remove(index);
-            all.push(Plan { faults, ..self.clone() });
-        }
-        let with = |change: &dyn Fn(&mut Plan)| {
-            let mut smaller = self.clone();
-            change(&mut smaller);
-            smaller
-        };
-        all.push(with(&|p| p.cancels.clear()));
-        for index in 0..self.jobs.len() {
-            // Jobs keep their places, which cancels name.
-            all.push(with(&|p| p.jobs[index].2.tasks.clear()));
-            all.push(with(&|p| {
-                let tasks = &mut p.jobs[index].2.tasks;
-                tasks.truncate(tasks.len() / 2);
-            }));
-        }
-        all.push(with(&|p| p.journal = false));
-        all.push(with(&|p| p.loss_ppm = 0));
-        all.push(with(&|p| p.duplicate_ppm = 0));
-        all.push(with(&|p| p.late_ppm = 0));
-        all.push(with(&|p| p.fail_ppm = 0));
-        all.retain(|smaller| smaller != self);
-        all
-    }
+    all.with(|p| p.journal = false)
+        .with(|p| p.loss_ppm = 0)
+        .with(|p| p.duplicate_ppm = 0)
+        .with(|p| p.late_ppm = 0)
+        .with(|p| p.fail_ppm = 0)
+        .all()
 }

@@ -11,11 +11,13 @@
 //! what any client had seen when it was called for. If nothing else came, every call would be
 //! answered, and every member clean.
 
-use std::collections::{HashSet, VecDeque};
 use std::fmt::Debug;
-use std::hash::{Hash, Hasher};
+use std::hash::Hash;
 
-use rustc_hash::{FxBuildHasher, FxHasher};
+use rustc_hash::FxHasher;
+
+use crate::systems::frame;
+pub use crate::systems::frame::Explored;
 
 /// A client's call: what is called, and at which member it enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -143,19 +145,6 @@ impl<C: Chain> Setup<C> {
     }
 }
 
-/// What was found.
-#[derive(Clone, Debug)]
-pub struct Explored {
-    /// Different states.
-    pub states: usize,
-    /// Steps between them.
-    pub steps: usize,
-    /// Whether these are all states.
-    pub is_complete: bool,
-    /// What went wrong first, and how it came to that.
-    pub violation: Option<(String, Vec<String>)>,
-}
-
 /// What may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
@@ -203,9 +192,12 @@ struct State<C: Chain> {
 /// Most rounds in which what is left is answered and acknowledged.
 const ROUNDS_MAX: usize = 40;
 
-impl<C: Chain> State<C> {
-    fn new(setup: &Setup<C>) -> State<C> {
-        State {
+impl<C: Chain> frame::State for State<C> {
+    type Setup = Setup<C>;
+    type Action = Action;
+
+    fn begin(setup: &Setup<C>) -> Result<State<C>, String> {
+        Ok(State {
             chain: setup.chain.clone(),
             flights: Vec::new(),
             clients: vec![Client::default(); setup.calls.len()],
@@ -215,20 +207,18 @@ impl<C: Chain> State<C> {
             retries: setup.retries,
             resends: setup.resends,
             take_outs: setup.take_outs,
-        }
+        })
     }
 
-    fn fingerprint(&self) -> u128 {
-        let of = |seed: u64| {
-            let mut hasher = FxHasher::default();
-            seed.hash(&mut hasher);
-            self.chain.fingerprint(&mut hasher);
-            (&self.flights, &self.clients, self.shown).hash(&mut hasher);
-            let left = [self.losses, self.doubles, self.retries, self.resends, self.take_outs];
-            left.hash(&mut hasher);
-            hasher.finish()
-        };
-        u128::from(of(1)) << 64 | u128::from(of(0x9e37_79b9))
+    fn states_max(setup: &Setup<C>) -> usize {
+        setup.states_max
+    }
+
+    fn hash_state(&self, hasher: &mut FxHasher) {
+        self.chain.fingerprint(hasher);
+        (&self.flights, &self.clients, self.shown).hash(hasher);
+        let left = [self.losses, self.doubles, self.retries, self.resends, self.take_outs];
+        left.hash(hasher);
     }
 
     fn actions(&self, setup: &Setup<C>) -> Vec<Action> {
@@ -310,6 +300,13 @@ impl<C: Chain> State<C> {
         })
     }
 
+    fn check(&self, setup: &Setup<C>) -> Result<(), String> {
+        self.chain.check()?;
+        if setup.settles { self.settles(setup) } else { Ok(()) }
+    }
+}
+
+impl<C: Chain> State<C> {
     fn send(&mut self, index: usize, setup: &Setup<C>) {
         let number = self.clients[index].made - 1;
         let call = setup.calls[index][number];
@@ -380,58 +377,9 @@ impl<C: Chain> State<C> {
 }
 
 /// Goes through all states.
+///
+/// # Panics
+/// Never: a chain always has a first state.
 pub fn explore<C: Chain>(setup: &Setup<C>) -> Explored {
-    let first = State::new(setup);
-    let mut seen: HashSet<u128, FxBuildHasher> = HashSet::default();
-    seen.insert(first.fingerprint());
-    // How each state was come to: the one before, and what happened.
-    let mut ways: Vec<(usize, Action)> = vec![(0, Action::Call(0))];
-    let mut frontier = VecDeque::from([(0, first)]);
-    let mut found = Explored { states: 1, steps: 0, is_complete: true, violation: None };
-    while let Some((way, state)) = frontier.pop_front() {
-        for action in state.actions(setup) {
-            let mut next = state.clone();
-            found.steps += 1;
-            let done = next.step(action, setup);
-            if done.is_ok() && !seen.insert(next.fingerprint()) {
-                continue;
-            }
-            let checked = done.and_then(|_| next.chain.check());
-            let checked = match checked {
-                Ok(()) if setup.settles => next.settles(setup),
-                other => other,
-            };
-            if let Err(why) = checked {
-                found.is_complete = false;
-                found.violation = Some((why, trace(setup, &ways, way, action)));
-                return found;
-            }
-            found.states += 1;
-            if found.states >= setup.states_max {
-                found.is_complete = false;
-                return found;
-            }
-            ways.push((way, action));
-            frontier.push_back((ways.len() - 1, next));
-        }
-    }
-    found
-}
-
-/// What happened, and what came of it.
-fn trace<C: Chain>(
-    setup: &Setup<C>,
-    ways: &[(usize, Action)],
-    mut way: usize,
-    last: Action,
-) -> Vec<String> {
-    let mut actions = vec![last];
-    while way != 0 {
-        let (before, action) = ways[way];
-        actions.push(action);
-        way = before;
-    }
-    let mut state = State::new(setup);
-    let said = actions.iter().rev();
-    said.map(|action| state.step(*action, setup).unwrap_or_else(|why| why)).collect()
+    frame::explore::<State<C>>(setup).expect("a chain is a state to begin with")
 }

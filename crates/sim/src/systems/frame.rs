@@ -1,0 +1,253 @@
+//! The frame that systems share: every interleaving of a small setup, breadth first, and plans
+//! that do a little less. A system says what its states are, and what may be left out of its plan.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{Hash as _, Hasher as _};
+
+use rustc_hash::{FxBuildHasher, FxHasher};
+
+/// What an exploration found.
+#[derive(Clone, Debug)]
+pub struct Explored {
+    /// Different states.
+    pub states: usize,
+    /// Steps between them.
+    pub steps: usize,
+    /// Whether these are all states.
+    pub is_complete: bool,
+    /// What went wrong first, and how it came to that.
+    pub violation: Option<(String, Vec<String>)>,
+}
+
+/// A state of a system that is explored: from equal states and actions come equal states.
+pub(crate) trait State: Clone {
+    /// What is explored.
+    type Setup;
+    /// What may happen next.
+    type Action: Copy;
+
+    /// The state at first.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn begin(setup: &Self::Setup) -> Result<Self, String>;
+
+    /// Most states that are looked at.
+    fn states_max(setup: &Self::Setup) -> usize;
+
+    /// What tells states apart.
+    fn hash_state(&self, hasher: &mut FxHasher);
+
+    /// What may happen next.
+    fn actions(&self, setup: &Self::Setup) -> Vec<Self::Action>;
+
+    /// Takes a step, and says what it was.
+    ///
+    /// # Errors
+    /// What went wrong in it.
+    fn step(&mut self, action: Self::Action, setup: &Self::Setup) -> Result<String, String>;
+
+    /// What is so in every state, and how it would come to rest: asked once of each new state.
+    ///
+    /// # Errors
+    /// What is not so.
+    fn check(&self, setup: &Self::Setup) -> Result<(), String>;
+}
+
+fn fingerprint<S: State>(state: &S) -> u128 {
+    let of = |seed: u64| {
+        let mut hasher = FxHasher::default();
+        seed.hash(&mut hasher);
+        state.hash_state(&mut hasher);
+        hasher.finish()
+    };
+    u128::from(of(1)) << 64 | u128::from(of(0x9e37_79b9))
+}
+
+/// Goes through all states: what goes wrong is shown by a shortest trace.
+///
+/// # Errors
+/// If there is no state to begin with.
+pub(crate) fn explore<S: State>(setup: &S::Setup) -> Result<Explored, String> {
+    let first = S::begin(setup)?;
+    let mut seen: HashSet<u128, FxBuildHasher> = HashSet::default();
+    seen.insert(fingerprint(&first));
+    // How each state was come to: the one before, and what happened. The first came from nowhere.
+    let mut ways: Vec<Option<(usize, S::Action)>> = vec![None];
+    let mut frontier = VecDeque::from([(0, first)]);
+    let mut found = Explored { states: 1, steps: 0, is_complete: true, violation: None };
+    while let Some((way, state)) = frontier.pop_front() {
+        for action in state.actions(setup) {
+            let mut next = state.clone();
+            found.steps += 1;
+            let done = next.step(action, setup);
+            if done.is_ok() && !seen.insert(fingerprint(&next)) {
+                continue;
+            }
+            if let Err(why) = done.and_then(|_| next.check(setup)) {
+                found.is_complete = false;
+                found.violation = Some((why, trace::<S>(setup, &ways, way, action)?));
+                return Ok(found);
+            }
+            found.states += 1;
+            if found.states >= S::states_max(setup) {
+                found.is_complete = false;
+                return Ok(found);
+            }
+            ways.push(Some((way, action)));
+            frontier.push_back((ways.len() - 1, next));
+        }
+    }
+    Ok(found)
+}
+
+/// What happened, and what came of it.
+fn trace<S: State>(
+    setup: &S::Setup,
+    ways: &[Option<(usize, S::Action)>],
+    mut way: usize,
+    last: S::Action,
+) -> Result<Vec<String>, String> {
+    let mut actions = vec![last];
+    while let Some((before, action)) = ways[way] {
+        actions.push(action);
+        way = before;
+    }
+    let mut state = S::begin(setup)?;
+    let said = actions.iter().rev();
+    Ok(said.map(|action| state.step(*action, setup).unwrap_or_else(|why| why)).collect())
+}
+
+/// Plans that do a little less than one, in the order in which they are tried.
+pub(crate) struct Smaller<'a, P> {
+    plan: &'a P,
+    all: Vec<P>,
+}
+
+impl<'a, P: Clone + PartialEq> Smaller<'a, P> {
+    pub(crate) fn than(plan: &'a P) -> Smaller<'a, P> {
+        Smaller { plan, all: Vec::new() }
+    }
+
+    /// Adds the plan with a change, unless that changes nothing.
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut P)) -> Self {
+        let mut smaller = self.plan.clone();
+        change(&mut smaller);
+        if smaller != *self.plan {
+            self.all.push(smaller);
+        }
+        self
+    }
+
+    /// Adds the plan without one part of a list, for each.
+    pub(crate) fn without_each<T>(mut self, list: impl Fn(&mut P) -> &mut Vec<T>) -> Self {
+        let parts = list(&mut self.plan.clone()).len();
+        for index in 0..parts {
+            self = self.with(|plan| {
+                list(plan).remove(index);
+            });
+        }
+        self
+    }
+
+    pub(crate) fn all(self) -> Vec<P> {
+        self.all
+    }
+}
+
+/// Implements [`Trial`](super::Trial) and [`Tally`](super::Tally) for the `Plan` and the `Totals`
+/// of a system: its plan has a `seed`, its totals have `events` and an `add` of their own, `run`
+/// gives both totals and a violation, and `smaller` is a function of the plan.
+macro_rules! trial {
+    ($plan:ty, $totals:ty, $run:path, $smaller:path) => {
+        impl $crate::systems::Tally for $totals {
+            fn add(&mut self, other: &$totals) {
+                <$totals>::add(self, other);
+            }
+
+            fn steps(&self) -> u64 {
+                self.events
+            }
+        }
+
+        impl $crate::systems::Trial for $plan {
+            type Totals = $totals;
+
+            fn seed(&self) -> u64 {
+                self.seed
+            }
+
+            fn with_seed(&self, seed: u64) -> $plan {
+                let mut other = self.clone();
+                other.seed = seed;
+                other
+            }
+
+            fn run(&self) -> ($totals, Option<String>) {
+                let ran = $run(self);
+                (ran.totals, ran.violation)
+            }
+
+            fn smaller(&self) -> Vec<$plan> {
+                $smaller(self)
+            }
+        }
+    };
+}
+
+pub(crate) use trial;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A count to which one or two is added, which must not be five.
+    #[derive(Clone)]
+    struct Count(u32);
+
+    impl State for Count {
+        type Setup = u32;
+        type Action = u32;
+
+        fn begin(_: &u32) -> Result<Count, String> {
+            Ok(Count(0))
+        }
+
+        fn states_max(_: &u32) -> usize {
+            100
+        }
+
+        fn hash_state(&self, hasher: &mut FxHasher) {
+            self.0.hash(hasher);
+        }
+
+        fn actions(&self, most: &u32) -> Vec<u32> {
+            [1, 2].into_iter().filter(|by| self.0 + by <= *most).collect()
+        }
+
+        fn step(&mut self, by: u32, _: &u32) -> Result<String, String> {
+            self.0 += by;
+            Ok(format!("{by} to {}", self.0))
+        }
+
+        fn check(&self, _: &u32) -> Result<(), String> {
+            if self.0 == 5 { Err("it is five".into()) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn all_states_are_seen_once_and_the_trace_is_shortest() {
+        let right = explore::<Count>(&4).expect("it begins");
+        assert_eq!((right.states, right.steps, right.is_complete), (5, 7, true));
+        let (why, trace) = explore::<Count>(&6).expect("it begins").violation.expect("five");
+        assert_eq!((why.as_str(), trace.len()), ("it is five", 3));
+        assert_eq!(trace[2].split(' ').next_back(), Some("5"));
+    }
+
+    #[test]
+    fn smaller_plans_differ_from_the_plan() {
+        let plan = vec![3, 0];
+        let all = Smaller::than(&plan).without_each(|plan| plan).with(|plan| plan[1] = 0).all();
+        assert_eq!(all, [vec![0], vec![3]]);
+    }
+}
