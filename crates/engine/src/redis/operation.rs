@@ -14,9 +14,10 @@ pub(super) enum Kind {
         delete_first: bool,
         want_exists: bool,
     },
-    /// DUMPs of these keys; the next place, and the bytes wanted.
+    /// DUMPs of these keys; where the chunk begins, the next place, and the bytes wanted.
     Copy {
         names: Vec<Vec<u8>>,
+        from: u64,
         next: u64,
         bytes_max: usize,
     },
