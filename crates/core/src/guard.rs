@@ -311,7 +311,8 @@ guards! {
     CheckTable,
     /// Concordia: readers wait for a writer that was refused (trap C14).
     WriterWanted,
-    /// Concordia: while the home's value is old, whoever evicts the last copy writes back (trap C1).
+    /// Concordia: while the home's value is old, whoever evicts the last copy writes back (trap
+    /// C1).
     HomeStale,
     /// Concordia: a copy that is newer than a request is none of its business (trap C7).
     CopyVersion,

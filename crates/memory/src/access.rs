@@ -1,5 +1,4 @@
-//! What programs ask of a block, and what becomes of it. Each is linearizable; none concerns two
-//! blocks.
+//! Accesses to a block, and their outcomes. Each is linearizable; none concerns two blocks.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! What a node of a shared memory is told, and what is wrong with it.
+//! The settings of a node of a shared memory, and the mistakes in them.
 
 use alloc::vec::Vec;
 use core::fmt;

@@ -116,8 +116,8 @@ mod mutants {
     use super::*;
     use concord_core::Guard;
 
-    /// Those that the explorer's small racks show. (`OneEvent` has no case yet, and `WriterWanted` is
-    /// about progress: `c14_readers_wait_for_a_refused_writer` in `concord-switch`.)
+    /// Those that the explorer's small racks show. (`OneEvent` has no case yet, and `WriterWanted`
+    /// is about progress: `c14_readers_wait_for_a_refused_writer` in `concord-switch`.)
     const ALL: [Guard; 12] = [
         Guard::EventOnce,
         Guard::UnlockOnce,

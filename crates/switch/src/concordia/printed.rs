@@ -1,5 +1,5 @@
-//! The switch as the paper prints it (§5.1.1, §5.3.2, figures 5 and 8), for one block: for the tests
-//! that show where it breaks.
+//! The switch as the paper prints it (§5.1.1, §5.3.2, figures 5 and 8), for one block: for the
+//! tests that show where it breaks.
 //!
 //! | array | what it holds | a packet does |
 //! |---|---|---|

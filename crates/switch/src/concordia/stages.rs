@@ -281,7 +281,8 @@ impl Stages {
                 },
                 Ask::Request(_) if standing == Standing::Over || !is_valid => false,
                 Ask::Request(op) if op.is_shared() => {
-                    let may = !is_write && !(is_wanted && guards.on(Guard::WriterWanted));
+                    let waits = is_wanted && guards.on(Guard::WriterWanted);
+                    let may = !is_write && !waits;
                     if may {
                         *cell |= Lock::reader(place);
                     }
