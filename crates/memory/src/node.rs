@@ -620,10 +620,11 @@ impl Machine for Node {
                     self.events[lane] = None;
                 }
             }
-            Op::Added if packet.outcome == Outcome::Full => {
-                if packet.tag.range() == u16::from(self.settings.place) {
-                    self.home.refuse(packet.tag);
-                }
+            Op::Added
+                if packet.outcome == Outcome::Full
+                    && packet.tag.range() == u16::from(self.settings.place) =>
+            {
+                self.home.refuse(packet.tag);
             }
             _ => {}
         }

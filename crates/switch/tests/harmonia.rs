@@ -433,7 +433,11 @@ fn layouts_that_cannot_be_are_refused() {
     let new = |l| match Harmonia::load(&settings(l, Guards::ALL)) {
         Err(LoadError::Config(error)) => Some(error),
         Err(
-            LoadError::NotHere(_) | LoadError::Queue(_) | LoadError::Flair(_) | LoadError::Chain(_),
+            LoadError::NotHere(_)
+            | LoadError::Queue(_)
+            | LoadError::Flair(_)
+            | LoadError::Chain(_)
+            | LoadError::Blocks(_),
         )
         | Ok(_) => None,
     };

@@ -355,7 +355,9 @@ fn bug_22_134_scrub_frees_removed_segments() {
     let mut log = LogEnd::default();
     let starts = (0..4).map(|nth| {
         let mut disk = place.start(DiskFault::default());
-        (0..20).for_each(|_| write(&mut disk, &mut log, 10));
+        for _ in 0..20 {
+            write(&mut disk, &mut log, 10);
+        }
         if nth < 3 {
             end(disk, &place);
             return None;
@@ -383,7 +385,7 @@ fn bug_22_134_scrub_frees_removed_segments() {
     let (mut batch, snapshot) = (Batch::default(), 1);
     let (position, hash, bytes) = (log.position, log.hash, b"state".as_slice());
     let part = Part { snapshot, number: 0, position, hash, is_first: true, is_last: true, bytes };
-    batch.part(&part);
+    batch.part(&part).unwrap();
     disk.write(batch).unwrap();
     wait(&mut disk).unwrap();
     // The pass in which segments went ends without a finding, and the next one comes to its end.
