@@ -70,14 +70,14 @@ fuzz-scripts: ## 10,000 scripts of the memory engine at random (SCRIPTS), and wh
 
 power: ## 20 power cuts of each kind, of each protocol with both engines (POWER_CUTS); a quarter of an hour; results/durability/
 	mkdir -p results/durability
-	CONCORD_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --locked -p concord --test durable -- t7_ --include-ignored --nocapture --test-threads=4 \
+	CONCORD_POWER_CUTS=$(POWER_CUTS) $(CARGO) test --locked -p concord --test racks -- durable::t7_ --include-ignored --nocapture --test-threads=4 \
 	  2>&1 | scripts/power-report > results/durability/power.md
 
 torture: ## the long histories over real processes; reports go to results/torture/
 	mkdir -p results/torture
 	CONCORD_TORTURE_OPS=200000 CONCORD_RESULTS=$(CURDIR)/results/torture \
 	CONCORD_COMMIT=$$(git rev-parse --short HEAD) \
-	$(CARGO) test --release --locked -p concord --test histories --test transactions -- --nocapture --test-threads=1
+	$(CARGO) test --release --locked -p concord --test racks -- histories:: transactions:: --nocapture --test-threads=1
 
 redis-suite: build ## Redis' own tests against redis-server and a rack with each engine; needs tclsh; results/redis-suite/
 	scripts/redis-suite

@@ -47,6 +47,7 @@ fn files(folder: &Path, path: &[String], found: &mut BTreeMap<Name, PathBuf>) {
 fn code(file: &Path) -> String {
     let text = fs::read_to_string(file).unwrap();
     let text = text.split("#[cfg(test)]\nmod ").next().unwrap();
+    let text = text.replace("pub(in crate::", "pub(in ");
     text.lines().map(|l| l.split("//").next().unwrap()).collect::<Vec<_>>().join("\n")
 }
 

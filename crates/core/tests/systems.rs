@@ -24,7 +24,7 @@ const REGISTRIES: [&str; 17] = [
     // What `--accel` takes.
     "concord/src/systems/store",
     "protocols/src/lib.rs",
-    "protocols/src/vr/mod.rs",
+    "protocols/src/quorum/mod.rs",
     "runtime/src/lib.rs",
     // How many operations each kind of packet has.
     "sim/src/bag/packets.rs",

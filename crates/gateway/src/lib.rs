@@ -45,75 +45,26 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
-mod access;
-mod acl;
-mod blocked;
-mod caching;
-mod channels;
-mod client;
+mod blocking;
 mod commands;
-mod config;
 mod connection;
-mod databases;
-mod dispatch;
-mod ends;
-mod errors;
-mod eval;
-mod events;
-mod exchange;
-mod footprint;
-mod functions;
 mod gateway;
-mod id;
-mod info;
-mod inputs;
-mod invalidate;
-mod keys;
-mod local;
-mod locality;
-mod long_reads;
-mod members;
 mod memory;
-mod monitor;
-mod monitors;
-mod multi;
-mod named;
-mod output;
-mod parts;
-mod pause;
-mod pausing;
 mod process;
 mod pubsub;
 mod replies;
 mod request;
-mod rules;
 mod scripts;
 mod setup;
-mod sharing;
-mod shown;
-mod slow;
-mod slowlog;
 mod state;
-mod stats;
-mod stream;
-mod subscriber;
-mod table;
-mod telling;
-mod tentative;
-mod together;
 mod tracking;
-mod traffic;
-mod unproven;
 mod users;
-mod wait;
-mod waiters;
-mod waiting;
-mod wanted;
-mod watch;
 
+pub use commands::latencies::Latencies;
 pub use connection::ConnectionId;
 pub use gateway::Gateway;
-pub use inputs::{INPUT_BYTES_MAX, LONG_INPUTS_MAX, READ_BYTES_MAX};
+pub use memory::inputs::{INPUT_BYTES_MAX, LONG_INPUTS_MAX, READ_BYTES_MAX};
+pub use memory::tentative::TENTATIVE_MIN;
 pub use memory::{
     CONNECTION_REPLIES_BYTES_MAX, OVER_LIMIT_NS, REPLIES_BYTES_MAX, REPLIES_BYTES_MIN,
     RESERVED_BYTES, STUCK_NS,
@@ -121,5 +72,3 @@ pub use memory::{
 pub use process::{CpuTime, Process};
 pub use request::{Parsed, Parser, ProtocolError, REQUEST_BYTES_MAX};
 pub use setup::{GatewayConfig, GatewayCounters, Limits};
-pub use stats::Latencies;
-pub use tentative::TENTATIVE_MIN;

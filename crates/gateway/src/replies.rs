@@ -9,12 +9,12 @@ use concord_engine::script::split_published;
 use concord_engine::{CommandTable, Published, resp};
 use concord_wire::Reason;
 
+use crate::blocking::waiters::Found;
+use crate::commands::split_reads::Ended;
 use crate::commands::{Commands, Handling};
+use crate::connection::subscriptions::{Message, Sort};
 use crate::connection::{Connection, Slot, SlotState, Target};
-use crate::parts::Ended;
 use crate::state::{BUSY, Core};
-use crate::subscriber::{Message, Sort};
-use crate::waiters::Found;
 
 /// Room that a reply's buffer may have beyond its length, in bytes.
 const SPARE_BYTES_MAX: usize = 1_024;

@@ -12,7 +12,8 @@ use concord_wire::Addr;
 use crate::connection::SLOTS_MAX;
 use crate::memory::{REPLIES_BYTES_MAX, REPLIES_BYTES_MIN, SHARE};
 
-/// Parameters that CONFIG SET was given, by their names, with their values ([`crate::config`]).
+/// Parameters that CONFIG SET was given, by their names, with their values
+/// ([`crate::commands::config`]).
 pub(crate) type Settings = BTreeMap<&'static str, String>;
 
 /// When the input of a connection waits.

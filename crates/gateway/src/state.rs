@@ -15,31 +15,31 @@ use concord_wire::{Flags, FurtherIds, Sink};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
+use crate::blocking::members::Members;
+use crate::blocking::waiters::Waiters;
+use crate::commands::errors::Errors;
+use crate::commands::key_names::Shown;
+use crate::commands::latencies::Latencies;
+use crate::commands::long_reads::LongReads;
+use crate::commands::monitors::Monitors;
+use crate::commands::slowlog::SlowLog;
 use crate::commands::{Commands, Failure};
+use crate::connection::pause::Pause;
+use crate::connection::traffic::Traffic;
 use crate::connection::{
     Connection, ConnectionId, Connections, Offer, Offered, Slot, SlotState, Subject, Target, Wait,
 };
-use crate::errors::Errors;
-use crate::events::Events;
-use crate::exchange::Exchange;
-use crate::footprint::Footprint;
-use crate::inputs::Inputs;
-use crate::long_reads::LongReads;
-use crate::members::Members;
+use crate::memory::inputs::Inputs;
+use crate::memory::tentative::{Expected, Tentative};
 use crate::memory::{FETCHED_PRESSED_MAX, Memory, is_over_limit};
-use crate::monitors::Monitors;
-use crate::named::Shown;
-use crate::pause::Pause;
 use crate::process::Process;
+use crate::pubsub::events::Events;
+use crate::pubsub::exchange::Exchange;
 use crate::scripts::Scripts;
 use crate::setup::{GatewayConfig, GatewayCounters, Settings};
-use crate::slowlog::SlowLog;
-use crate::stats::Latencies;
-use crate::tentative::{Expected, Tentative};
 use crate::tracking::Tracking;
-use crate::traffic::Traffic;
+use crate::tracking::footprint::Footprint;
 use crate::users::Users;
-use crate::waiters::Waiters;
 
 pub(crate) const TOO_LARGE: &str = "ERR value is larger than 1 MiB (Concord's limit)";
 /// What others hear while the replicas work on one operation: its first word is Redis'.

@@ -4,7 +4,7 @@
 //! Read [`Replica`] and [`sessions::Sessions`] first. What every protocol needs stands once, as
 //! parts that own their state: what was ordered (the log, its hash, numbers and time), the stream
 //! between two replicas, the client table, serving clients, leases, the format of copies.
-//! [`replica`] and [`vr`] are the machines made of them, with parts of their own.
+//! [`replica`] and [`quorum`] are the machines made of them, with parts of their own.
 //!
 //! The law of the API: [`Replica::handle`] for every packet, [`Replica::engine_ready`] when the
 //! engine may have completed something, [`Replica::flush`] at the end of a batch, and
@@ -29,6 +29,7 @@ pub mod node;
 mod ordered;
 mod parts;
 mod pending;
+pub mod quorum;
 mod relevance;
 pub mod replica;
 mod retire;
@@ -37,7 +38,6 @@ pub mod sessions;
 mod setup;
 mod shown;
 pub mod status;
-pub mod vr;
 mod waiting;
 mod watch;
 
@@ -46,8 +46,8 @@ pub use flair::HEARTBEAT_NS;
 pub use journal::{BadEntry, DiskState, SNAPSHOT_EVERY_BYTES};
 pub use limits::Limits;
 pub use node::Node;
+pub use quorum::{QuorumCounters, QuorumReplica};
 pub use replica::Replica;
 pub use retire::Retired;
 pub use setup::{Phase, ReplicaConfig, SlowReads};
 pub use status::ReplicaStatus;
-pub use vr::{Vr, VrCounters};

@@ -12,11 +12,11 @@ use concord_wire::{Addr, Sink};
 use crate::counters::ReplicaCounters;
 use crate::journal::{BadEntry, DiskState};
 use crate::log::Log;
+use crate::quorum::QuorumReplica;
 use crate::replica::Replica;
 use crate::retire::Retired;
 use crate::setup::{Phase, ReplicaConfig};
 use crate::status::ReplicaStatus;
-use crate::vr::Vr;
 
 /// A replica. The protocols have one outside; this passes on to the one inside.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub enum Node<E> {
     /// Primary-backup, chain replication and CRAQ.
     Replica(Box<Replica<E>>),
     /// Viewstamped Replication, NOPaxos and Raft.
-    Vr(Box<Vr<E>>),
+    Vr(Box<QuorumReplica<E>>),
 }
 
 macro_rules! inside {
@@ -77,7 +77,7 @@ impl<E: Engine> Node<E> {
                 Node::Replica(Box::new(Replica::new(setup, engine)))
             }
             Protocol::Vr | Protocol::NoPaxos | Protocol::Raft => {
-                Node::Vr(Box::new(Vr::new(setup, engine)))
+                Node::Vr(Box::new(QuorumReplica::new(setup, engine)))
             }
         }
     }

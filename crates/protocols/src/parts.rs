@@ -151,7 +151,8 @@ pub(crate) struct Table {
     /// Raft: the term of the last record. It stands behind the others, and nowhere where it is 0.
     #[serde(skip)]
     pub term: u32,
-    /// Raft: who votes, if that was ever changed (`vr/voters.rs`). It stands behind the term.
+    /// Raft: who votes, if that was ever changed (`quorum/raft/voters.rs`). It stands behind the
+    /// term.
     #[serde(skip)]
     pub voters: Vec<u8>,
 }

@@ -11,9 +11,9 @@ use concord_wire::rpc::READ_BIT;
 use concord_wire::vr::{VrBody, VrMessage};
 use concord_wire::{FurtherIds, Kind, Op, Packet, Repr, kind, op};
 
+use crate::quorum::QuorumReplica;
 use crate::replica::Replica;
 use crate::setup::Phase;
-use crate::vr::Vr;
 
 /// By what a packet may be of no use any more.
 enum Use {
@@ -115,7 +115,7 @@ impl<E: Engine> Replica<E> {
     }
 }
 
-impl<E: Engine> Vr<E> {
+impl<E: Engine> QuorumReplica<E> {
     pub(crate) fn relevance(&self, packet: &[u8]) -> Relevance {
         let view = self.view().0;
         match use_of(packet) {

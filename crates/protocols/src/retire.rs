@@ -1,6 +1,6 @@
 //! A replica that is told to end goes in order, so that nobody notices but by its absence.
 //!
-//! How is each protocol's own: `replica/retire.rs`, `vr/retire.rs`.
+//! How is each protocol's own: `replica/retire.rs`, `quorum/retire.rs`.
 //!
 //! It does not wait for ever: the controller may be down, and it does not take out the last one
 //! that has all the data. Then it stops answering, gives its leases back and goes all the same.

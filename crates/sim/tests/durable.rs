@@ -199,7 +199,7 @@ fn racks_that_were_wrong_once_are_not() {
 
 /// The guards of what is durable before what, one removed at a time. The others of disks are shown
 /// by tests of their machines: `t4_*` in `control/src/tests/returned.rs`,
-/// `protocols/tests/durable.rs` and `protocols/src/vr/tests/disk.rs`.
+/// `protocols/tests/durable.rs` and `protocols/src/quorum/tests/disk.rs`.
 #[cfg(feature = "mutants")]
 #[test]
 fn every_guard_of_disks_is_caught_when_removed() {

@@ -461,7 +461,7 @@ fn every_guard_of_vr_is_caught_when_removed() {
 }
 
 /// That of Figure 8 (`OwnTerm`) is shown by a script, and ReadIndex' by a test
-/// (`crates/protocols/src/vr/tests/raft.rs`).
+/// (`crates/protocols/src/quorum/tests/raft.rs`).
 #[test]
 fn every_guard_of_raft_is_caught_when_removed() {
     let alone = [
@@ -520,7 +520,7 @@ fn leases_of_quorum_protocols_are_caught_when_removed() {
 fn late_packet_and_deaf_leader_guards_are_caught() {
     // `IncarnationRaised` is caught by no draw of these: who hears of two lives with one number
     // keeps the first, so that five replicas and a late packet are needed
-    // (`protocols/src/vr/tests/incarnations.rs` removes it).
+    // (`protocols/src/quorum/tests/incarnations.rs` removes it).
     let vr: [(Guard, Draw); 2] = [
         (Guard::StreamOnce, |seed| late_questions(Protocol::Vr, seed)),
         (Guard::StepAside, |seed| deaf_leader(Protocol::Vr, seed)),

@@ -41,7 +41,9 @@ impl Drop for Directory {
 }
 
 pub fn directory(name: &str) -> Directory {
-    let path = std::env::temp_dir().join(format!("concord-up-{}-{name}", std::process::id()));
+    static DIRECTORIES: AtomicU16 = AtomicU16::new(0);
+    let id = DIRECTORIES.fetch_add(1, Ordering::Relaxed);
+    let path = std::env::temp_dir().join(format!("concord-up-{}-{id}-{name}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).unwrap();
     Directory(path)

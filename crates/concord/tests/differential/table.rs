@@ -21,7 +21,7 @@ pub type BySeen = BTreeMap<String, Seen>;
 /// What is not drawn here.
 const UNCOMPARED: &str =
     "see docs/reference/semantics.md (`crates/gateway/tests/{tracking,acl}`, results/redis-suite)";
-const AS_SUBSCRIBER: &str = "as in Redis (`crates/concord/tests/pubsub.rs`, `tests/clients`)";
+const AS_SUBSCRIBER: &str = "as in Redis (`crates/concord/tests/racks/pubsub.rs`, `tests/clients`)";
 /// What stands before the reasons in a cell.
 const REFUSED: &str = "refused";
 
@@ -71,7 +71,7 @@ times to live beside a script in `MULTI`, have 7,000 arguments at most; `SPOP` d
 members at most in a script, beside one in `MULTI`, and under VR, NOPaxos and Raft.
 
 `INFO [section ...]` has the sections of redis-server 7.0, `default`, `all` and `everything` too, and of
-their fields those that say something true here, in its form (`crates/concord/tests/redis_cli.rs`
+their fields those that say something true here, in its form (`crates/concord/tests/racks/redis_cli.rs`
 compares them). What is the gateway's: `Server`, `Clients`, `Persistence` (a gateway stores nothing; docs/operate/durability.md),
 `Replication` (to a client there is one server), `CPU` (the time of the gateway's process, in steps of
 10 ms, 0.1 s old at most), `Cluster`, `Commandstats` (calls, rejected and failed calls), `Errorstats`, `Concord` (the

@@ -5,7 +5,7 @@ use std::fmt;
 use concord_control::ControllerCounters;
 use concord_core::counters;
 use concord_gateway::GatewayCounters;
-use concord_protocols::{ReplicaCounters, VrCounters};
+use concord_protocols::{QuorumCounters, ReplicaCounters};
 use concord_switch::Counters as SwitchCounters;
 
 use crate::odd::OddCounts;
@@ -101,7 +101,7 @@ pub struct Totals {
     /// What the replicas counted.
     pub replicas: ReplicaCounters,
     /// What VR replicas counted beside.
-    pub vr: VrCounters,
+    pub vr: QuorumCounters,
     /// What the switch's program counted.
     pub switch: SwitchCounters,
     /// What the controllers counted.

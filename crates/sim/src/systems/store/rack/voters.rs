@@ -1,7 +1,7 @@
 //! Raft: an operator changes which members vote; and which configurations may count by then.
 
 use concord_core::{Duration, MS, Machine, NodeId};
-use concord_protocols::vr::ChangeRefused;
+use concord_protocols::quorum::ChangeRefused;
 
 use super::{Rack, Replicas, Role};
 use crate::world::REPLICAS;

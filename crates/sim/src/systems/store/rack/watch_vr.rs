@@ -8,7 +8,7 @@
 
 use concord_core::Position;
 use concord_protocols::Phase;
-use concord_protocols::vr::Vr;
+use concord_protocols::quorum::QuorumReplica;
 use concord_wire::record::Record;
 use concord_wire::vr::CrashVectorEntry;
 use hashbrown::HashMap;
@@ -17,7 +17,7 @@ use rustc_hash::FxBuildHasher;
 use super::{Rack, Replicas};
 use crate::world::REPLICAS;
 
-type Replica = Vr<concord_engine::Shimmed<crate::systems::store::storage::Store>>;
+type Replica = QuorumReplica<concord_engine::Shimmed<crate::systems::store::storage::Store>>;
 
 /// What was last seen of a replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,45 @@
+//! Tests over real processes: racks, their clients and what goes wrong, a file each subject.
+//!
+//! They are one program, so that it is linked once and tests of different subjects run beside each
+//! other. Those of one file: `cargo test -p concord --test racks failures::`.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod backup;
+mod blocking;
+mod clients;
+mod crowd;
+mod databases;
+mod directories;
+mod docs_errors;
+mod docs_numbers;
+mod docs_runbook;
+mod durable;
+mod events;
+mod exit_status;
+mod failures;
+mod falcon;
+mod full;
+mod functions;
+mod groups;
+mod hangs;
+mod histories;
+mod large;
+mod limits;
+mod members;
+mod operations;
+mod pubsub;
+mod redis_cli;
+mod rejoin;
+mod replicas;
+mod rolling;
+mod run_directory;
+mod scripts;
+mod torture;
+mod tracking;
+mod transactions;
+mod up;
+mod users;
+mod voters;

@@ -1,0 +1,556 @@
+//! Viewstamped Replication (Liskov, Cowling: *Viewstamped Replication Revisited*, 2012, cited as
+//! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O; and NOPaxos, which is
+//! the same with another source of the log (`sequence`, `gaps`); and Raft, the same with another
+//! way to choose who leads, and with which log (`elections`, `ballot`): there a view is a term.
+//!
+//! Read [`QuorumReplica`] first, then `input` (what comes in), `normal` (writes), `reads`, `views`
+//! (who leads), `recovery` (a replica that lost everything), `crash_vector` (why that is safe
+//! without a disk), `copy` (the state, where the log does not go back far enough), `disk` and
+//! `restore` (what is kept, and a start with it). Each imports the parts that it works with, which
+//! own their state (`group`, `change`, `ballot`, `leading`, `follower`, `inbound`, `suspicion`,
+//! `recovering`, `copying`, `sequence`, `scripts`, `withheld`, `farewell`), and no part imports any
+//! of them.
+//!
+//! The replicas choose their views by themselves. The controller founds the group and grants switch
+//! ids; the leader tells the switch that it leads, with the view as the configuration's epoch, so
+//! that a stale leader's word is ignored. A new switch is taken over by a view change: a view has
+//! one switch, and no lease of an earlier view is valid once it has begun (Harmonia §6.3, trap T2).
+
+mod copy;
+mod disk;
+mod execute;
+mod farewell;
+mod flair;
+mod follower;
+mod group;
+mod input;
+mod leading;
+mod nopaxos;
+mod normal;
+mod queue;
+mod raft;
+mod reads;
+mod restore;
+mod retire;
+mod scripts;
+mod status;
+mod suspicion;
+mod vr;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use concord_core::machine::Deadline;
+use concord_core::{
+    Duration, Epoch, Guard, Instant, Leases, MS, Now, Position, Seq, SwitchId, ViewNumber, counters,
+};
+use concord_engine::Engine;
+use concord_wire::control::{Assembly, LogEnd, Membership, Message, ReplicaAlive};
+use concord_wire::vr::{SwitchIncarnation, VrBody, VrMessage};
+use concord_wire::{Addr, Sink};
+
+use crate::counters::ReplicaCounters;
+use crate::flair::Session;
+use crate::flair_weights::Queue;
+use crate::journal::Journal;
+use crate::link::Sender;
+use crate::ordered::Ordered;
+use crate::serve::Serving;
+use crate::setup::{ALIVE_NS, InForce, RETRY_NS, ReplicaConfig};
+use crate::shown::shown;
+
+use copy::copying::Copying;
+use copy::inbound::Inbound;
+use farewell::Farewell;
+use group::Group;
+use leading::Leading;
+use nopaxos::sequence::Sequence;
+use queue::Pending;
+use raft::ballot::Ballot;
+pub use raft::voters::ChangeRefused;
+use reads::group_leases::GroupLeases;
+use reads::quorum_reads::QuorumReads;
+use scripts::decisions::Scripts;
+use scripts::withheld::Withheld;
+use suspicion::Suspicion;
+use vr::change::Change;
+pub use vr::crash_vector::{CrashVector, Heard};
+use vr::recovering::Recovery;
+
+/// How often the leader says that it is there when it sends nothing else, at most.
+/// A leader leaves its view when its disk has owed a sync for this share of
+/// [`Limits::disk_silence_ns`](crate::Limits::disk_silence_ns).
+const LEADS_SHARE: u64 = 2;
+const BEAT_NS: Duration = 50 * MS;
+
+counters! {
+    /// What a VR replica counted beside [`ReplicaCounters`].
+    pub struct QuorumCounters {
+        /// Sessions begun at a switch that checks replies.
+        sessions_begun,
+        /// Requests dropped because they are of another session than this view's.
+        other_session,
+        /// Fast reads refused because this replica has not executed so far (Harmonia §8.3).
+        refused_behind,
+        /// Slow reads that waited for the leader's lease, or for what its view began with.
+        reads_waited_leader,
+        /// Views entered, this replica's status being view-change.
+        view_changes,
+        /// Views begun by this replica as their leader.
+        views_led,
+        /// Views, and elections, that would have begun with a log that lacks what is known to be
+        /// committed: a data directory was put back, or damaged.
+        lacked_committed,
+        /// Data directories of this replica that were older than its node's.
+        older_directories,
+        /// Times that this replica would have left its view, and every view number was used: no
+        /// view changes any more, and the group is to be founded anew (`--fresh`).
+        views_exhausted,
+        /// Views left by this replica as their leader, since it heard no quorum.
+        stepped_aside,
+        /// Views left as their leader, because the engine was silent.
+        stepped_down,
+        /// Views left as their leader, because the process was told to end.
+        handed_on,
+        /// Views joined on their leader's word.
+        views_joined,
+        /// Recoveries begun.
+        recoveries,
+        /// Recoveries done: the log is complete again.
+        recovered,
+        /// COMMIT packets sent because no PREPARE carried the commit point.
+        commits_sent,
+        /// WRITE-COMPLETIONs sent once a quorum had executed.
+        completions_sent,
+        /// Records fetched from a replica with a better log, or from the leader, before a view
+        /// began.
+        records_transferred,
+        /// Streams asked for again.
+        streams_restarted,
+        /// Times that a replica lacked records which are not kept any more: it copies the state.
+        too_far_behind,
+        /// Messages dropped because their sender has died since.
+        stale_lives,
+        /// Messages dropped because they are of another view or another group.
+        other_view,
+        /// Times that the leader asked whether it still leads, for reads that waited for that
+        /// (ReadIndex).
+        reads_confirmed,
+        /// Questions to all where their logs end, for reads that waited for that (quorum reads).
+        quorum_asked,
+        /// Leases for reads that this replica granted as the leader.
+        read_leases_granted,
+        /// And did not grant, since writes would have waited for their holders.
+        read_leases_refused,
+        /// Raft: changes of who votes that this replica logged as the leader.
+        voters_changed,
+        /// Terms left as their leader, which does not vote any more.
+        voted_out,
+        /// NOPaxos: questions for a write that was missed at the leader.
+        gaps_asked,
+        /// NOPaxos: writes sent to a leader that missed them.
+        gaps_filled,
+        /// NOPaxos: views begun because a write was missed by all.
+        gaps_agreed,
+    }
+}
+
+/// VRR's status, and what comes before and after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It does not know its group.
+    Out,
+    /// "normal".
+    Normal,
+    /// "view-change": it has left its view, the next has not begun.
+    ViewChange,
+    /// The leader has said that the view has begun; its log is being fetched.
+    Starting,
+    /// "recovering": it does not know in which view the others are.
+    Recovering,
+    /// It left for good: its engine was lost, or its log diverged.
+    Left,
+}
+
+/// A replica of a VR group.
+#[derive(Clone, Debug)]
+pub struct QuorumReplica<E> {
+    setup: ReplicaConfig,
+    serving: Serving<E>,
+    ordered: Ordered,
+    journal: Journal,
+    /// What may be said once all that was promised is durable.
+    held: Vec<(Addr, Vec<u8>)>,
+    stage: Stage,
+    group: Group,
+    /// A configuration of several packets, of which some came.
+    assembly: Assembly,
+    /// Whether what is here is of an earlier group, and to be forgotten.
+    gives_up: bool,
+    /// Whether its disk is there, and nothing was ever promised by it.
+    is_new: bool,
+    crash_vector: CrashVector,
+    /// "view-number"; never falls.
+    view: ViewNumber,
+    /// The latest view in which the status was normal; the log is of that view.
+    last_normal: ViewNumber,
+    /// The switch of the view.
+    switch: SwitchIncarnation,
+    /// NOPaxos: what comes from the switch.
+    sequence: Sequence,
+    /// The own clock at the input that is being handled.
+    local_ms: u64,
+    /// "commit-number": a quorum has all up to here. At most the log's end.
+    committed: Position,
+    /// The last record handed to the engine; at most `committed`.
+    submitted: Position,
+    /// The last record executed; at most `submitted`.
+    executed: Position,
+    /// The newest sequence number executed: what a fast read may ask for at most (P1).
+    executed_seq: Seq,
+    /// Operations that wait for the engine, in order.
+    pending: VecDeque<Pending>,
+    scripts: Scripts,
+    withheld: Withheld,
+    leases: Leases,
+    /// Raft with follower leases: who may answer reads of which key groups.
+    group_leases: GroupLeases,
+    /// Raft with quorum reads: those that wait.
+    quorum_reads: QuorumReads,
+    leading: Leading,
+    /// What the leader uploads to a switch that checks replies.
+    session: Session,
+    /// What waits at the own host, for the leader's weights.
+    queue: Queue,
+    inbound: Inbound,
+    /// The stream to a new leader that lacks records of this log.
+    helper: Option<Sender>,
+    suspicion: Suspicion,
+    /// The leader's commit point as last heard in this view.
+    heard_committed: Position,
+    /// The highest commit point that any leader told this process: the log of every later leader
+    /// has all up to there.
+    told_committed: Position,
+    change: Change,
+    /// Raft: the own vote, and the own candidacy.
+    ballot: Ballot,
+    /// Raft: after how long a silence this replica misses the leader.
+    silence_ns: Duration,
+    recovery: Recovery,
+    /// The state that is being copied, since the log alone is not enough.
+    copying: Option<Copying>,
+    /// Copies begun in this life.
+    copies: u32,
+    /// The wall clock of the record at the log's base: the time of the next record, should the log
+    /// be cut there, is not below it.
+    base_now_ms: u64,
+    /// The view of that record.
+    base_term: ViewNumber,
+    /// What a rack began with ends there: no record up to there is of a view of this rack.
+    origin_end: Position,
+    /// It was told to end.
+    farewell: Option<Farewell>,
+    next_alive: Instant,
+    next_retry: Instant,
+    next_beat: Instant,
+    scratch: Vec<u8>,
+    count: ReplicaCounters,
+    vr_count: QuorumCounters,
+}
+
+impl<E: Engine> QuorumReplica<E> {
+    /// A replica that knows nobody yet.
+    pub fn new(setup: ReplicaConfig, engine: E) -> QuorumReplica<E> {
+        QuorumReplica {
+            serving: Serving::new(&setup, engine),
+            ordered: Ordered::new(&setup.limits),
+            journal: Journal::default(),
+            held: Vec::new(),
+            stage: Stage::Out,
+            group: Group::new(setup.me),
+            assembly: Assembly::new(1),
+            gives_up: false,
+            is_new: false,
+            crash_vector: CrashVector::default(),
+            view: ViewNumber(0),
+            last_normal: ViewNumber(0),
+            switch: SwitchIncarnation::default(),
+            sequence: Sequence::default(),
+            local_ms: 0,
+            committed: Position(0),
+            submitted: Position(0),
+            executed: Position(0),
+            executed_seq: Seq::NONE,
+            pending: VecDeque::new(),
+            scripts: Scripts::default(),
+            withheld: Withheld::default(),
+            leases: Leases::new(setup.lease_ns),
+            group_leases: GroupLeases::new(setup.lease_ns),
+            quorum_reads: QuorumReads::default(),
+            leading: Leading::default(),
+            session: Session::default(),
+            queue: Queue::default(),
+            inbound: Inbound::new(setup.me.incarnation),
+            helper: None,
+            suspicion: Suspicion::default(),
+            heard_committed: Position(0),
+            told_committed: Position(0),
+            change: Change::default(),
+            ballot: Ballot::new(setup.me.incarnation ^ u64::from(setup.me.node)),
+            silence_ns: setup.lease_ns,
+            recovery: Recovery::default(),
+            copying: None,
+            copies: 0,
+            base_now_ms: 0,
+            base_term: ViewNumber(0),
+            origin_end: Position(0),
+            farewell: None,
+            next_alive: Instant(0),
+            next_retry: Instant::NEVER,
+            next_beat: Instant::NEVER,
+            scratch: Vec::new(),
+            count: ReplicaCounters::default(),
+            vr_count: QuorumCounters::default(),
+            setup,
+        }
+    }
+
+    shown!(group.config);
+
+    fn message(&self, view: ViewNumber, body: VrBody) -> VrMessage {
+        VrMessage {
+            body,
+            group: self.group.id(),
+            from: self.setup.me.node,
+            view: view.0,
+            crash_vector: self.crash_vector.vector().to_vec(),
+        }
+    }
+
+    fn say(&mut self, to: usize, body: VrBody, sink: &mut impl Sink) {
+        let message = self.message(self.view, body);
+        if let Some(addr) = self.group.members().get(to).map(|m| m.addr) {
+            self.send_control(addr, &message, sink);
+        }
+    }
+
+    fn say_all(&mut self, body: VrBody, sink: &mut impl Sink) {
+        self.tell_all(&self.message(self.view, body), sink);
+    }
+
+    fn tell_all(&mut self, message: &impl Message, sink: &mut impl Sink) {
+        message.emit(&mut self.scratch);
+        for (_, member) in self.group.others() {
+            sink.send(member.addr, &self.scratch);
+        }
+    }
+
+    fn send_control(&mut self, to: Addr, message: &impl Message, sink: &mut impl Sink) {
+        message.emit(&mut self.scratch);
+        sink.send(to, &self.scratch);
+    }
+
+    /// The view that comes so many after the own one. At the end of all numbers there is none:
+    /// entering the own view again is no step ([`QuorumReplica::enter_view`]).
+    fn next_view(&self, by: usize) -> ViewNumber {
+        ViewNumber(self.view.0.saturating_add(by as u32))
+    }
+
+    /// Whether this replica leads its view, its status being normal.
+    fn is_leader(&self) -> bool {
+        self.stage == Stage::Normal && self.group.is_mine(self.view)
+    }
+
+    /// Whether a message of `view` is of the own view.
+    fn is_view(&self, view: ViewNumber) -> bool {
+        view == self.view || !self.setup.guards.on(Guard::View)
+    }
+
+    /// What holds in the group now.
+    fn in_force(&self) -> InForce {
+        let (epoch, switch) = (self.epoch(), self.switch.addr);
+        let checked = self.group.checks_replies().then_some(SwitchId(self.switch.id));
+        InForce { epoch, switch, checked, clock: self.ordered.clock }
+    }
+
+    /// What packets to clients carry as the epoch.
+    fn epoch(&self) -> Epoch {
+        Epoch(self.view.0)
+    }
+
+    /// The last record known to be committed, and its hash.
+    fn committed_end(&self) -> LogEnd {
+        self.ordered.log.end_at(self.committed.0).unwrap_or(self.ordered.log.base())
+    }
+
+    /// A leader that is silent as long as a lease lasts is suspected: whatever it was granted is
+    /// over about then. Where syncs are slow, what it promised may not be durable before, and what
+    /// it says waits for that.
+    fn suspect_ns(&self) -> Duration {
+        self.setup.lease_ns + self.journal.slow_ns(self.setup.lease_ns)
+    }
+
+    fn beat_ns(&self) -> Duration {
+        BEAT_NS.min(self.setup.lease_ns / 5)
+    }
+
+    /// Fail-stop: it answers nothing any more.
+    fn fail_stop(&mut self) {
+        self.stage = Stage::Left;
+        self.inbound.close();
+        self.helper = None;
+        self.leading.followers.clear();
+        self.leases.close();
+    }
+
+    pub(super) fn take_time(&mut self, now: Now, sink: &mut impl Sink) {
+        let t = now.instant;
+        self.local_ms = now.unix_ms;
+        self.journal.pass(t);
+        self.recovery.start(t);
+        self.suspicion.tick(t, self.suspect_ns() / 2);
+        self.tick_retiring(now, sink);
+        if t >= self.serving.work_at() && self.stage != Stage::Left {
+            self.take_done(now, sink);
+        }
+        self.watch_engine(now, sink);
+        if t >= self.next_alive {
+            self.next_alive = t.after(ALIVE_NS);
+            let alive = ReplicaAlive {
+                member: self.setup.me,
+                sent_at: t.0,
+                heard: self.heard(),
+                standing: self.standing(),
+                held: self.held(),
+                data_dir: self.journal.data_dir(),
+                unheard: Vec::new(),
+            };
+            let alive = match self.voting() {
+                Some(voting) => Membership::VoterAlive { alive, voting },
+                None => Membership::ReplicaAlive(alive),
+            };
+            self.send_control(self.setup.controller, &alive, sink);
+            self.take_switch(now, sink);
+        }
+        if matches!(self.stage, Stage::Out | Stage::Left) {
+            return;
+        }
+        if t >= self.next_retry {
+            self.next_retry = t.after(RETRY_NS);
+            self.retry(now, sink);
+        }
+        if self.stage == Stage::Normal && t >= self.leases.next_request() {
+            self.request_leases(now, sink);
+        }
+        self.tick_senders(t, sink);
+        if self.is_leader() {
+            self.tick_gap(now, sink);
+            if t >= self.holders_until() {
+                self.commit_acknowledged(now, sink);
+            }
+        }
+        if self.is_leader() {
+            self.tick_leader(now, sink);
+        } else if t >= self.next_beat && self.inbound.is_open() {
+            self.send_ack(t, sink);
+        }
+    }
+
+    /// An engine that is silent for too long is given up: what is committed piles up before it. Who
+    /// leads and cannot execute lets another one lead before that; so does one whose disk hangs,
+    /// which takes no more records once so many wait for it.
+    fn watch_engine(&mut self, now: Now, sink: &mut impl Sink) {
+        let watches = !matches!(self.stage, Stage::Out | Stage::Left);
+        let owes = watches && self.owes();
+        if self.serving.gives_up_engine(now.instant, owes, &mut self.count) {
+            self.fail_stop();
+        } else if self.is_leader() && !self.group.is_alone() && !self.may_lead() {
+            self.vr_count.stepped_down += 1;
+            if self.group.elects() {
+                return self.hand_over(now, sink);
+            }
+            self.enter_view(now, self.next_view(1), sink);
+        }
+    }
+
+    /// Whether the engine owes an answer. It was given already where a script was stopped.
+    fn owes(&self) -> bool {
+        !self.pending.is_empty() && !self.scripts.is_stopped()
+    }
+
+    /// Whether its engine and its disk answer, as those of a leader must, and it was not told to
+    /// end.
+    fn may_lead(&self) -> bool {
+        if self.farewell.is_some() {
+            return false;
+        }
+        let silence_ns = self.setup.limits.disk_silence_ns / LEADS_SHARE;
+        let is_silent = self.serving.is_engine_silent() || self.journal.is_hung(silence_ns, 0);
+        !is_silent || !self.setup.guards.on(Guard::StepDown)
+    }
+
+    /// Says again what others may have missed.
+    fn retry(&mut self, now: Now, sink: &mut impl Sink) {
+        self.ask_log_ends(now, sink);
+        match self.stage {
+            Stage::Normal if self.is_leader() => {
+                self.confirm_reads(now, sink);
+                self.say_start_view(sink);
+                self.say_aborted(sink);
+            }
+            Stage::Normal | Stage::Starting => {
+                if !self.inbound.is_streaming() {
+                    self.ask_again(sink);
+                }
+                self.keep_copying(sink);
+            }
+            Stage::ViewChange if self.group.elects() => self.retry_election(now, sink),
+            Stage::ViewChange => self.retry_view_change(now, sink),
+            Stage::Recovering => self.retry_recovery(now, sink),
+            Stage::Out | Stage::Left => {}
+        }
+        self.mind_leader(now, sink);
+    }
+
+    /// When to call [`QuorumReplica::tick`] next, or [`QuorumReplica::flush`].
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        let mut d = Deadline { at: self.next_alive, reason: "heartbeat" };
+        d = d.min(Deadline { at: self.retiring_at(), reason: "leave" });
+        if self.stage != Stage::Left {
+            d = d.min(Deadline { at: self.serving.work_at(), reason: "a script goes on" });
+        }
+        if matches!(self.stage, Stage::Out | Stage::Left) {
+            return d;
+        }
+        d = d.min(Deadline { at: self.next_retry, reason: "say again" });
+        // Without a stream nothing is acknowledged.
+        if self.is_leader() || self.inbound.is_open() {
+            d = d.min(Deadline { at: self.next_beat, reason: "beat" });
+        }
+        let at = self.serving.watch_at(self.owes());
+        d = d.min(Deadline { at, reason: "is the engine silent?" });
+        for sender in
+            self.leading.followers.iter().filter_map(|f| f.sender.as_ref()).chain(&self.helper)
+        {
+            d = d.min(Deadline { at: sender.deadline(), reason: "link time-out" });
+        }
+        if self.stage != Stage::Normal {
+            return d;
+        }
+        d = d.min(Deadline { at: self.leases.next_request(), reason: "renew leases" });
+        if self.is_leader() {
+            d = d.min(Deadline { at: self.leading.commit_due(), reason: "COMMIT" });
+            d = d.min(Deadline { at: self.gap_deadline(), reason: "a missing number" });
+            d = d.min(Deadline { at: self.leading.lag_deadline(), reason: "a follower lags" });
+            d = d.min(Deadline { at: self.leading.next_switch(), reason: "tell the switch" });
+            d = d.min(Deadline { at: self.session.next_at(), reason: "session of the switch" });
+            d = d.min(Deadline { at: self.holders_until(), reason: "a lease of a follower ends" });
+            d = d.min(Deadline { at: self.serving.expire_at(), reason: "expire keys" });
+        }
+        d
+    }
+}
+
+#[cfg(test)]
+mod tests;

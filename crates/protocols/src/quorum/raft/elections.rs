@@ -1,0 +1,454 @@
+//! Raft: who leads (Ongaro, Ousterhout: *In Search of an Understandable Consensus Algorithm*, 2014,
+//! cited as Raft §n; Ongaro's dissertation of the same year). A term is what VR calls a view; what
+//! VR does by view changes is done here by elections. All else is [`super`]'s: the log and its
+//! streams, commits, leases, copies, recovery.
+//!
+//! - A replica that misses the leader asks who would vote for it in the next term (pre-vote,
+//!   dissertation §9.6), and stays in its own: one whose link is broken disturbs nobody.
+//! - Once a quorum would, it stands in the next term. A replica has one vote a term, and gives it
+//!   to no log that ends before its own (Raft §5.4.1); the vote is on its disk before it leaves
+//!   ([`crate::quorum::disk`]).
+//! - Who hears the leader votes for nobody else, unless the leader wishes it (dissertation §4.2.3,
+//!   §3.10).
+//! - Who let others answer reads votes when nobody who has not left the earlier terms can hold a
+//!   lease that it granted (trap T2): as in VR, no lease of an earlier term is valid once a term
+//!   has begun.
+//! - The elected leader's log is that of the term as it stands; it begins with a no-op of the term,
+//!   and nothing is committed before that is (Raft §5.4.2, Figure 8).
+//! - A leader that hears no quorum steps down (check-quorum, dissertation §6.2).
+
+use concord_core::{Duration, Guard, Instant, Now, Position, ViewNumber};
+use concord_engine::Engine;
+use concord_wire::record::Record;
+use concord_wire::vr::{LastRecord, VrBody};
+use concord_wire::{Flags, Op, Repr, Sink};
+
+use crate::ordered::Room;
+use crate::quorum::copy::copying::Copying;
+use crate::quorum::vr::change::Vote;
+use crate::quorum::{QuorumReplica, Stage};
+use crate::setup::RETRY_NS;
+
+impl<E: Engine> QuorumReplica<E> {
+    /// Where the own log ends, for votes. What is here of a copy is no log
+    /// ([`crate::quorum::copy::outgoing`]), and a rack that begins with a backup has nothing of its
+    /// own terms.
+    pub(in crate::quorum) fn last_record(&self) -> LastRecord {
+        if let Some(copying) = self.copying.as_ref().filter(|_| self.has_given_up()) {
+            let floor = copying.floor;
+            return if self.setup.guards.on(Guard::CopyFloor) {
+                floor
+            } else {
+                LastRecord::default()
+            };
+        }
+        let end = self.ordered.end();
+        LastRecord { term: self.term_at(end).0, position: end.0 }
+    }
+
+    /// The term of the record at `position`; 0 if it is not known here, or of an earlier rack.
+    pub(in crate::quorum) fn term_at(&self, position: Position) -> ViewNumber {
+        if position <= self.origin_end {
+            return ViewNumber(0);
+        }
+        if position.0 == self.ordered.log.base().position {
+            return self.base_term;
+        }
+        let record = self.ordered.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
+        ViewNumber(record.map_or(0, |record| record.epoch.0))
+    }
+
+    /// Whether the last record is of the own term: then all that is here is in the log of the
+    /// term's leader (Log Matching, Raft §5.3). One that comes back to its term with its disk may
+    /// be told again where the term began; what is behind that was acknowledged, and stays.
+    pub(in crate::quorum) fn ends_in_own_term(&self) -> bool {
+        self.group.elects() && self.term_at(self.ordered.end()) == self.view
+    }
+
+    /// Raft §5.4.1: whether a log that ends so is at least as up-to-date as the own one, and has
+    /// what is known to be committed (`Guard::KnownCommitted`).
+    fn is_up_to_date(&self, last: LastRecord) -> bool {
+        let is_later = last >= self.last_record() || !self.setup.guards.on(Guard::UpToDate);
+        is_later && !self.lacks(Position(last.position), self.known_committed())
+    }
+
+    /// Whether a leader is there, and not the one who asks.
+    fn is_loyal(&self, now: Instant, asks: usize) -> bool {
+        let has_leader = matches!(self.stage, Stage::Normal | Stage::Starting)
+            && self.group.leader_of(self.view).is_some_and(|leader| leader != asks);
+        has_leader && (self.is_leader() || !self.suspicion.is_leader_silent(now, self.suspect_ns()))
+    }
+
+    /// How long a term may be without a leader: longer than the leases of the one before.
+    fn patience_ns(&mut self) -> Duration {
+        2 * self.suspect_ns() + self.drawn_ns()
+    }
+
+    /// By how much longer than others this replica bears a silence.
+    fn drawn_ns(&mut self) -> Duration {
+        let below_ns = self.suspect_ns() / 2;
+        self.ballot.draw(below_ns)
+    }
+
+    /// Whether `from` may say that `view` has begun.
+    pub(in crate::quorum) fn may_begin(&self, from: usize, view: ViewNumber) -> bool {
+        let leader = self.group.leader_of(view);
+        leader == Some(from) || (self.group.elects() && leader.is_none())
+    }
+
+    /// `leader` leads the own term: no other one gets the vote.
+    pub(in crate::quorum) fn take_leader(&mut self, leader: usize) {
+        if !self.group.elects() {
+            return;
+        }
+        self.group.elect(self.view, leader);
+        if self.ballot.voted_for().is_none() {
+            self.ballot.vote_for(leader);
+        }
+        self.ballot.stop();
+        // Two that stand at once do so again after a wait that is drawn from more.
+        self.silence_ns = self.suspect_ns() + self.drawn_ns() / 2;
+    }
+
+    /// Whether this replica may stand: what it has is a log, its engine answers, it stays.
+    fn may_stand(&self) -> bool {
+        let is_well = !self.has_given_up() && self.may_lead() && !self.recovery.is_under_way();
+        let lacks = self.lacks(self.ordered.end(), self.known_committed());
+        is_well && self.may_be_needed() && !lacks
+    }
+
+    fn misses_leader(&self, now: Instant) -> bool {
+        match self.stage {
+            Stage::Normal | Stage::Starting => {
+                !self.group.is_mine(self.view)
+                    && self.suspicion.is_leader_silent(now, self.silence_ns)
+            }
+            Stage::ViewChange => self.ballot.candidacy().is_none() && self.ballot.is_due(now),
+            Stage::Out | Stage::Recovering | Stage::Left => false,
+        }
+    }
+
+    /// Asks who would vote, while no leader is heard.
+    pub(in crate::quorum) fn mind_election(&mut self, now: Now, sink: &mut impl Sink) {
+        if !self.misses_leader(now.instant) || !self.may_stand() {
+            if self.ballot.is_asking() {
+                self.ballot.stop();
+            }
+            return;
+        }
+        self.ballot.ask(self.group.me());
+        let asked = VrBody::PreVote { last: self.last_record() };
+        let message = self.message(self.next_view(1), asked);
+        self.tell_all(&message, sink);
+        self.consider_standing(now, sink);
+    }
+
+    pub(in crate::quorum) fn on_pre_vote(
+        &mut self,
+        now: Now,
+        (from, term): (usize, ViewNumber),
+        last: LastRecord,
+        sink: &mut impl Sink,
+    ) {
+        let takes_part = !self.recovery.is_under_way()
+            || self.recovery.may_return(now.instant, self.setup.lease_ns);
+        if !takes_part {
+            return;
+        }
+        let granted =
+            term > self.view && !self.is_loyal(now.instant, from) && self.is_up_to_date(last);
+        let of = if granted { term } else { self.view };
+        let message = self.message(of, VrBody::PreVoted { granted });
+        if let Some(to) = self.group.members().get(from).map(|m| m.addr) {
+            self.send_control(to, &message, sink);
+        }
+    }
+
+    pub(in crate::quorum) fn on_pre_voted(
+        &mut self,
+        now: Now,
+        (from, term): (usize, ViewNumber),
+        granted: bool,
+        sink: &mut impl Sink,
+    ) {
+        if !self.ballot.is_asking() {
+            return;
+        }
+        if granted && term == self.next_view(1) {
+            self.ballot.note_would(from);
+            self.consider_standing(now, sink);
+        } else if !granted && term > self.view {
+            self.enter_term(now, term, sink);
+            self.ballot.wait_until(now.instant);
+        }
+    }
+
+    fn consider_standing(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.ballot.is_asking()
+            && self.ballot.would(self.counted_voters()) >= self.group.quorum()
+        {
+            self.stand(now, false, sink);
+        }
+    }
+
+    /// Stands for election in the next term.
+    pub(in crate::quorum) fn stand(&mut self, now: Now, handed: bool, sink: &mut impl Sink) {
+        if self.enter_term(now, self.next_view(1), sink) {
+            self.be_candidate(now, handed, sink);
+        }
+    }
+
+    fn be_candidate(&mut self, now: Now, handed: bool, sink: &mut impl Sink) {
+        let due = now.instant.after(self.patience_ns());
+        self.ballot.stand(self.group.me(), due, handed);
+        self.retry_election(now, sink);
+    }
+
+    /// Leaves the own term for `term`, of which no leader is known. False at the end of all terms.
+    pub(in crate::quorum) fn enter_term(
+        &mut self,
+        now: Now,
+        term: ViewNumber,
+        sink: &mut impl Sink,
+    ) -> bool {
+        if term <= self.view {
+            self.vr_count.views_exhausted += u64::from(term.0 == u32::MAX);
+            return false;
+        }
+        let led = self.is_leader();
+        self.leave_view(term);
+        self.await_leader(now);
+        self.vr_count.view_changes += 1;
+        if led || self.has_readers() {
+            self.say_all(VrBody::StartViewChange, sink);
+        }
+        true
+    }
+
+    /// The term has no leader, as far as is known here.
+    fn await_leader(&mut self, now: Now) {
+        self.stage = Stage::ViewChange;
+        let members = self.group.members().len();
+        self.change.enter(now.instant, members, self.suspect_ns());
+        let due = now.instant.after(self.patience_ns());
+        self.ballot.wait_until(due);
+        self.next_retry = now.instant.after(RETRY_NS);
+    }
+
+    /// Leader: hears no quorum (dissertation §6.2).
+    pub(in crate::quorum) fn step_down(&mut self, now: Now) {
+        self.leave_view(self.view);
+        self.await_leader(now);
+    }
+
+    /// Leader: has another one stand, the one that lacks least of the log (dissertation §3.10).
+    pub(in crate::quorum) fn hand_over(&mut self, now: Now, sink: &mut impl Sink) {
+        let live = |index: &usize| self.is_live(now.instant, *index) && self.group.is_voter(*index);
+        let others = (0..self.leading.followers.len()).filter(|i| *i != self.group.me());
+        let best = others.filter(live).max_by_key(|i| self.leading.followers[*i].acked);
+        if self.enter_term(now, self.next_view(1), sink)
+            && let Some(best) = best
+        {
+            self.say(best, VrBody::TimeoutNow, sink);
+        }
+    }
+
+    pub(in crate::quorum) fn on_timeout_now(
+        &mut self,
+        now: Now,
+        (from, term): (usize, ViewNumber),
+        sink: &mut impl Sink,
+    ) {
+        if !self.may_stand() {
+            return;
+        }
+        if term > self.view && self.group.leader_of(self.view) == Some(from) {
+            self.enter_term(now, term, sink);
+        }
+        let is_free = self.ballot.is_free_for(self.group.me()) && self.ballot.candidacy().is_none();
+        if term == self.view && self.stage == Stage::ViewChange && is_free {
+            self.be_candidate(now, true, sink);
+        }
+    }
+
+    /// `from` has left all terms before `term`. If it led one, that is over.
+    pub(in crate::quorum) fn on_term_entered(
+        &mut self,
+        now: Now,
+        (from, term): (usize, ViewNumber),
+        sink: &mut impl Sink,
+    ) {
+        let led = self.group.leader_of(self.view) == Some(from);
+        if term > self.view && led && matches!(self.stage, Stage::Normal | Stage::Starting) {
+            self.enter_term(now, term, sink);
+        }
+        let is_news =
+            term == self.view && self.stage == Stage::ViewChange && self.change.join(from);
+        if is_news && self.ballot.candidacy().is_some() {
+            // Somebody's vote, or the own one, may have waited for that.
+            self.retry_election(now, sink);
+        }
+    }
+
+    /// Whether nobody can hold a lease of this replica's any more who has not left the earlier
+    /// terms (trap T2).
+    fn has_outlived_grants(&self, now: Instant) -> bool {
+        let is_here = |node| {
+            let index = self.group.index_of(node);
+            index.is_some_and(|i| self.change.has_joined(i))
+        };
+        now >= self.leases.others_until(is_here) || !self.setup.guards.on(Guard::Lease)
+    }
+
+    /// Without a leader: says again what others may have missed.
+    pub(in crate::quorum) fn retry_election(&mut self, now: Now, sink: &mut impl Sink) {
+        if self.has_readers() {
+            self.say_all(VrBody::StartViewChange, sink);
+        }
+        let Some(handed) = self.ballot.candidacy() else { return };
+        if self.ballot.is_due(now.instant) {
+            return self.ballot.stop();
+        }
+        let me = self.group.me();
+        if !self.change.has_voted(me) && self.has_outlived_grants(now.instant) {
+            let switch = self.group.known_switch().max(self.switch);
+            self.change.vote(me, self.vote_of(self.commit_point(), switch));
+        }
+        self.say_all(VrBody::RequestVote { last: self.last_record(), handed }, sink);
+        self.consider_elected(now, sink);
+    }
+
+    fn vote_of(&self, committed: Position, switch: concord_wire::vr::SwitchIncarnation) -> Vote {
+        Vote { last_normal: self.view, end: self.ordered.log.end(), committed, switch }
+    }
+
+    pub(in crate::quorum) fn on_request_vote(
+        &mut self,
+        now: Now,
+        (from, term): (usize, ViewNumber),
+        (last, handed): (LastRecord, bool),
+        sink: &mut impl Sink,
+    ) {
+        if (self.is_loyal(now.instant, from) && !handed) || !self.takes_part(now, term) {
+            return;
+        }
+        if term > self.view {
+            self.enter_term(now, term, sink);
+        }
+        if self.stage != Stage::ViewChange {
+            return;
+        }
+        if term == self.view {
+            self.change.join(from);
+        }
+        let is_free = self.ballot.is_free_for(from) || !self.setup.guards.on(Guard::OneVote);
+        self.note_lack(Position(last.position), self.known_committed());
+        let granted = term == self.view && is_free && self.is_up_to_date(last);
+        if granted {
+            if !self.has_outlived_grants(now.instant) {
+                // It is asked again.
+                return;
+            }
+            if self.ballot.vote_for(from) {
+                let due = now.instant.after(self.patience_ns());
+                self.ballot.wait_until(due);
+            }
+        }
+        self.say_voted(from, granted, sink);
+    }
+
+    fn say_voted(&mut self, to: usize, granted: bool, sink: &mut impl Sink) {
+        let switch = self.group.known_switch().max(self.switch);
+        let committed = self.commit_point().0;
+        self.say(to, VrBody::Voted { granted, committed, switch }, sink);
+    }
+
+    /// Something of an earlier term came of `from`, which does not know of this one.
+    pub(in crate::quorum) fn tell_term(&mut self, from: usize, sink: &mut impl Sink) {
+        if self.group.elects() && self.stage == Stage::ViewChange {
+            self.say_voted(from, false, sink);
+        }
+    }
+
+    pub(in crate::quorum) fn on_voted(
+        &mut self,
+        now: Now,
+        (from, term): (usize, ViewNumber),
+        granted: bool,
+        (committed, switch): (Position, concord_wire::vr::SwitchIncarnation),
+        sink: &mut impl Sink,
+    ) {
+        if term > self.view {
+            // Without a leader, or as one that somebody does not follow any more.
+            if self.stage == Stage::ViewChange || self.is_leader() {
+                self.enter_term(now, term, sink);
+                self.ballot.wait_until(now.instant);
+            }
+            return;
+        }
+        if term < self.view || self.ballot.candidacy().is_none() {
+            return;
+        }
+        self.change.join(from);
+        if granted {
+            self.change.vote(from, self.vote_of(committed, switch));
+            self.consider_elected(now, sink);
+        } else if self.ballot.note_refused(from, self.group.voters())
+            > self.group.voter_count() - self.group.quorum()
+        {
+            // It cannot win any more.
+            self.ballot.stop();
+            let due = now.instant.after(self.drawn_ns());
+            self.ballot.wait_until(due);
+        }
+    }
+
+    fn consider_elected(&mut self, now: Now, sink: &mut impl Sink) {
+        let stands = self.stage == Stage::ViewChange && self.ballot.candidacy().is_some();
+        if stands
+            && self.may_stand()
+            && self.change.votes_of(self.counted_voters()) >= self.group.quorum()
+        {
+            self.group.elect(self.view, self.group.me());
+            self.ballot.stop();
+            self.start_view(now, sink);
+        }
+    }
+
+    /// The term's leader: its first record says nothing, and is of the term. What is before can be
+    /// committed with it, and not without (Raft §5.4.2).
+    pub(in crate::quorum) fn log_no_op(&mut self, now: Now) {
+        if self.group.elects() && self.setup.guards.on(Guard::OwnTerm) {
+            let now_ms = self.ordered.stamp(now.unix_ms, self.is_timeless(), self.setup.guards);
+            let no_op = Repr { flags: Flags::NOOP, ..Repr::new(Op::Write) };
+            self.order(Room::of_view(), now_ms, &no_op, &[]);
+        }
+    }
+
+    /// Follower: whether its log is full. In Raft a leader logs a no-op beyond what it takes of
+    /// clients: were a follower's bound the same, nobody could take what a term has to begin with.
+    pub(in crate::quorum) fn takes_no_more(&self) -> bool {
+        let has_pieces = self.copying.as_ref().is_some_and(Copying::has_pieces);
+        let mut limits = self.setup.limits.beside_pieces(has_pieces);
+        if self.group.elects() {
+            limits.log_records_max = limits.log_records_max.saturating_mul(2);
+            limits.log_bytes_max = limits.log_bytes_max.saturating_mul(2);
+        }
+        self.ordered.log.is_full(&limits)
+    }
+
+    /// Whether the leader may call the log committed up to `position`, which a quorum has: in Raft,
+    /// if that is of its term.
+    pub(in crate::quorum) fn commits(&self, position: Position) -> bool {
+        !self.group.elects()
+            || position >= self.leading.view_start()
+            || !self.setup.guards.on(Guard::OwnTerm)
+    }
+
+    /// Nobody leads, by all that was heard since this replica started with its disk.
+    pub(in crate::quorum) fn return_to_election(&mut self, now: Now) {
+        self.await_leader(now);
+        let due = now.instant.after(self.drawn_ns());
+        self.ballot.wait_until(due);
+    }
+}

@@ -1,0 +1,6 @@
+//! Raft: elections, terms, and which members vote.
+
+pub(in crate::quorum) mod ballot;
+pub(in crate::quorum) mod elections;
+pub(in crate::quorum) mod membership;
+pub(in crate::quorum) mod voters;
