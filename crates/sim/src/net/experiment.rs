@@ -217,8 +217,9 @@ struct Run {
 }
 
 /// The time that a flow takes alone on an idle network without headers of control: its last packet
-/// crosses each link of a shortest way, and the packets before it pass the slowest of them. Of ways
-/// that are equally short, at each switch the fastest link.
+/// crosses each link of a shortest way, and the packets before it pass the slowest of them. Exact
+/// if the last packet is full, else a lower bound. Of ways that are equally short, at each switch
+/// the fastest link.
 #[must_use]
 pub fn ideal_ps<B>(
     topology: &Topology,
