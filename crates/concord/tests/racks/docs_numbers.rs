@@ -69,7 +69,7 @@ fn docs_numbers_beside_a_constant_are_its_value() {
         }
     }
     // | 16 KiB of ... | `INPUT_BYTES_MAX` | ... |
-    for row in table(&page("reference/semantics.md"), "### Of a gateway") {
+    for row in table(&page("reference/semantics/limits.md"), "### Of a gateway") {
         let number = amount(row[0].trim_start_matches("at most "));
         let first = quoted(&row[1]).into_iter().next();
         if let (Some(number), Some(first)) = (number, first) {

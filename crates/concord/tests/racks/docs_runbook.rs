@@ -47,7 +47,7 @@ const VOTERS: (&str, &str, &str) = (
 
 #[test]
 fn docs_runbook_rows_are_all_tried() {
-    let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/racks");
     let known = || ROWS.iter().chain([&VOTERS]);
     for (row, file, test) in known() {
         let text = std::fs::read_to_string(tests.join(file)).unwrap();

@@ -1,5 +1,5 @@
-//! Commands that wait for an element or an entry (docs/reference/semantics.md, "Commands that
-//! wait"): each is tried as a write that is executed at most once, by whoever
+//! Commands that wait for an element or an entry (docs/reference/semantics/blocking.md, "Commands
+//! that wait"): each is tried as a write that is executed at most once, by whoever
 //! [`crate::blocking::waiters`] says.
 
 pub(crate) mod attempt;

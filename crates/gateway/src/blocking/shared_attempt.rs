@@ -1,5 +1,6 @@
-//! Several who wait for one key try in one request (docs/reference/semantics.md, "Commands that
-//! wait"): as a transaction, so that nothing comes between their tries, in the order of their line.
+//! Several who wait for one key try in one request (docs/reference/semantics/blocking.md, "Commands
+//! that wait"): as a transaction, so that nothing comes between their tries, in the order of their
+//! line.
 
 use alloc::vec::Vec;
 

@@ -1,7 +1,7 @@
 //! WAIT: a client asks how many replicas have what it wrote, and waits until they are enough. What
-//! was acknowledged is at as many as the protocol says (docs/reference/semantics.md, "Commands that
-//! wait"); so there is nothing to wait for but a change of the members, of which the controller
-//! knows.
+//! was acknowledged is at as many as the protocol says (docs/reference/semantics/blocking.md,
+//! "Commands that wait"); so there is nothing to wait for but a change of the members, of which the
+//! controller knows.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! SUBSCRIBE, PUBLISH and their kin (docs/reference/semantics.md, "Publish and subscribe").
+//! SUBSCRIBE, PUBLISH and their kin (docs/reference/semantics/pubsub.md, "Publish and subscribe").
 
 pub(crate) mod channels;
 pub(crate) mod event_delivery;

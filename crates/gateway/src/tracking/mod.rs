@@ -1,5 +1,5 @@
 //! Client-side caching: which keys clients may have cached, and who is told when one of them is
-//! written (docs/reference/semantics.md, "Client-side caching").
+//! written (docs/reference/semantics/pubsub.md, "Client-side caching").
 //!
 //! That no client keeps what it was never told of hangs on nothing but this: with each value that
 //! it reads comes a digest of the key, as of the same moment; and as long as the client may have

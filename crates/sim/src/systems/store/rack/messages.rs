@@ -1,5 +1,5 @@
 //! Messages that clients of gateways publish, and those that subscribers get
-//! (docs/reference/semantics.md, "Publish and subscribe").
+//! (docs/reference/semantics/pubsub.md, "Publish and subscribe").
 //!
 //! Each message has a number of its own, so that whoever gets it knows who published what, when,
 //! and whether that was answered. What gateways promise they promise while they hear each other:

@@ -1,4 +1,4 @@
-//! Clients of a gateway that subscribe, and one that publishes (docs/reference/semantics.md,
+//! Clients of a gateway that subscribe, and one that publishes (docs/reference/semantics/pubsub.md,
 //! "Publish and subscribe").
 //!
 //! What subscribers get is checked in [`super::messages`].
