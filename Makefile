@@ -10,6 +10,9 @@ MINUTES ?= 10
 MUTANTS ?= control client switch protocols
 MUTANTS_VERSION = 27.1.0
 CARGO_MUTANTS = target/tools/bin/cargo-mutants
+# What `make docs` builds the site with.
+MDBOOK_VERSION = 0.5.2
+MDBOOK = target/tools/bin/mdbook
 # How many seeds of each protocol `make guards` fuzzes groups with bags of packets for.
 BAG_SEEDS ?= 2500
 # Inputs of each of the two tests of `make fuzz-log`.
@@ -21,7 +24,7 @@ FALCON_INPUTS ?= 20000000
 # Scripts of `make fuzz-scripts`.
 SCRIPTS ?= 10000
 
-.PHONY: help up build test lint unit guards mutants swarm fuzz-log fuzz-falcon fuzz-scripts power torture redis-suite redis-py apps bench reproduce test-packages clean
+.PHONY: help up build test lint unit guards mutants swarm fuzz-log fuzz-falcon fuzz-scripts power torture redis-suite redis-py apps bench reproduce test-packages docs clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -95,6 +98,12 @@ reproduce: build ## the papers' figures, from the simulator: results/harmonia/, 
 	$(CONCORD) reproduce harmonia
 	$(CONCORD) reproduce flair
 	$(CONCORD) reproduce falcon
+
+docs: $(MDBOOK) ## the documentation as a site: target/site/html/index.html
+	@MDBOOK=$(CURDIR)/$(MDBOOK) scripts/docs
+
+$(MDBOOK):
+	$(CARGO) install --locked --root target/tools --version $(MDBOOK_VERSION) --no-default-features --features search mdbook
 
 test-packages:
 	@scripts/install-test-packages

@@ -113,3 +113,19 @@ fn named_documents_exist() {
     }
     assert!(wrong.is_empty(), "documents that are no links, or do not exist: {wrong:#?}");
 }
+
+/// The site's summary has each page once.
+#[test]
+fn summary_is_complete() {
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let mut pages = Vec::new();
+    files(&root().join("docs"), &["md"], &mut pages);
+    let mut missing = Vec::new();
+    for page in pages {
+        let name = page.strip_prefix(root().join("docs")).unwrap().display().to_string();
+        if name != "SUMMARY.md" && summary.matches(&format!("({name})")).count() != 1 {
+            missing.push(name);
+        }
+    }
+    assert!(missing.is_empty(), "not once in docs/SUMMARY.md: {missing:?}");
+}
