@@ -28,7 +28,7 @@ use concord_engine::copy::{
 };
 use concord_engine::several::keys;
 
-use crate::parts::is_rest;
+use crate::part_number::is_rest;
 
 /// In place of the next place of a chunk.
 const MARK: u64 = u64::MAX;

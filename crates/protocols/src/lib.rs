@@ -27,6 +27,7 @@ mod link;
 pub mod log;
 pub mod node;
 mod ordered;
+mod part_number;
 mod parts;
 mod pending;
 pub mod quorum;

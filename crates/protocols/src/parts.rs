@@ -19,6 +19,8 @@ use concord_wire::{Addr, Flags, Sink};
 use serde::{Deserialize, Serialize};
 
 use crate::early::{Here, asked, parse};
+use crate::part_number::REST;
+pub(crate) use crate::part_number::is_rest;
 use crate::sessions::{SAVED_BYTES_MAX, SavedSessions};
 
 /// The part that is asked for first: [`Table`].
@@ -28,18 +30,10 @@ pub(crate) const PART_TABLE: u64 = 0;
 pub(crate) const PART_OBJECTS: u64 = 1;
 /// The last part: [`SavedSessions`].
 pub(crate) const PART_RESULTS: u64 = PART_OBJECTS + PLACE_END;
-/// The number of a part that goes on with objects of which the one before had the first pieces is
-/// this and the cursor. It is to be had of the same source alone, and cannot be made anew.
-const REST: u64 = 1 << 63;
 
 /// The number of the part of objects that begins at a cursor.
 pub(crate) fn number_of(cursor: u64) -> u64 {
     if ticket_of_cursor(cursor) == 0 { PART_OBJECTS + cursor } else { REST | cursor }
-}
-
-/// Whether a part goes on with objects of which the one before had the first pieces.
-pub(crate) fn is_rest(number: u64) -> bool {
-    number & REST != 0
 }
 
 /// The cursor that a part of objects begins at.
