@@ -71,7 +71,7 @@ const SLOW_SHARE: u64 = 8;
 /// So many syncs one after the other an election takes, in half of the patience with it.
 const SYNCS: u64 = 3;
 const SLOW_NS_MAX: Duration = 10 * SEC;
-/// A disk is as slow as the second slowest of so many syncs: one that hung once is not slow.
+/// A disk is as slow as the second fastest of so many syncs: one that hung twice is not slow.
 const SYNCS_SEEN: usize = 4;
 
 /// How far a snapshot of the own state is.
@@ -312,13 +312,14 @@ impl Journal {
     }
 
     /// By how much longer than with a fast disk an election or a view change may take: each of its
-    /// steps waits for a sync. While one is under way it is as slow as that.
+    /// steps waits for a sync. One that is under way does not count: a disk that hangs is not slow, and
+    /// whoever is patient with it would stay so for long after.
     pub(crate) fn slow_ns(&self, lease_ns: Duration) -> Duration {
-        let mut seen_ns = self.syncs_ns;
+        let mut seen_ns: Vec<Duration> = self.syncs_ns.into_iter().flatten().collect();
         seen_ns.sort_unstable();
-        let [.., second_ns, slowest_ns] = seen_ns;
-        let sync_ns = second_ns.or(slowest_ns).unwrap_or(0).max(self.silent_ns);
-        if sync_ns * SLOW_SHARE < lease_ns { 0 } else { (sync_ns * SYNCS).min(SLOW_NS_MAX) }
+        // Of one or two the fastest, of more the second.
+        let usual_ns = seen_ns.get(usize::from(seen_ns.len() > 2)).copied().unwrap_or(0);
+        if usual_ns * SLOW_SHARE < lease_ns { 0 } else { (usual_ns * SYNCS).min(SLOW_NS_MAX) }
     }
 
     /// The process ends in order, and acknowledges nothing any more: with what has gathered nothing

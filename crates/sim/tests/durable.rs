@@ -190,6 +190,7 @@ fn racks_that_were_wrong_once_are_not() {
         ("20.11", include_str!("plans/waits-for-one-that-does-not-vote.toml")),
         ("20.11", include_str!("plans/waits-for-one-that-left.toml")),
         ("19.sim3", include_str!("plans/outlives-its-time-beside-hung-disks.toml")),
+        ("22.7a", include_str!("plans/waits-for-pieces-that-are-gone.toml")),
         ("19.24", include_str!("plans/begins-views-with-writes-to-one.toml")),
     ];
     for (bug, plan) in plans {

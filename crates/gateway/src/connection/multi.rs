@@ -160,8 +160,11 @@ impl Core {
         let state = SlotState::Watching(Box::new(watching));
         let flow = self.submit(call, Class::Read, subject, state, sink);
         let is_asked = |slot: &Slot| matches!(slot.state, SlotState::Watching(_));
-        if flow == Flow::Went && call.connection.slots.back().is_some_and(is_asked) {
-            call.connection.watch.sent(bytes);
+        match flow == Flow::Went && call.connection.slots.back().is_some_and(is_asked) {
+            true => call.connection.watch.sent(bytes),
+            // It was refused here: nobody knows what it would have compared.
+            false if flow == Flow::Went => call.connection.watch.refused(),
+            false => {}
         }
         Ok(flow)
     }

@@ -55,6 +55,11 @@ impl Watch {
         self.bytes = bytes;
     }
 
+    /// A WATCH was not sent, and answered by an error.
+    pub(crate) fn refused(&mut self) {
+        self.failed = true;
+    }
+
     pub(crate) fn is_unanswered(&self) -> bool {
         self.asked > 0
     }

@@ -49,6 +49,20 @@ fn bug_24_11_pipelined_commands_of_a_key_wait_together() {
     assert_eq!(w.ask(&["GET k"]), "$1\r\nc\r\n");
 }
 
+/// A WATCH that is not sent, since what it waited behind was not answered, fails its EXEC.
+#[test]
+fn bug_24_11_a_refused_watch_fails_its_transaction() {
+    let mut w = World::new(4);
+    assert_eq!(w.ask(&["SET k v"]), "+OK\r\n");
+    w.store.mood = Mood::Dead;
+    let replies = w.ask(&["SET k a", "WATCH k", "MULTI", "INCR n", "EXEC"]);
+    let starts: Vec<&str> = replies.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert_eq!(starts, ["-UNKNOWN", "-TIMEOUT", "+OK", "+QUEUED", "-EXECABORT"], "{replies}");
+    w.store.mood = Mood::Serves;
+    w.run_for(SEC);
+    assert_eq!(w.ask(&["GET n"]), "$-1\r\n", "{replies}");
+}
+
 /// The time counts from when commands came, but not against a rack that answers: a pipeline of a
 /// key that takes longer than that is answered.
 #[test]

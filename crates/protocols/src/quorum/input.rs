@@ -127,8 +127,12 @@ impl<E: Engine> QuorumReplica<E> {
             CopyMessage::Fetch { .. }
             | CopyMessage::Fetched { .. }
             | CopyMessage::Resume { .. }
-            | CopyMessage::Resumed { .. }
-            | CopyMessage::LogMismatch { .. } => self.count.unexpected += 1,
+            | CopyMessage::Resumed { .. } => self.count.unexpected += 1,
+            CopyMessage::LogMismatch { epoch, attempt, .. } => {
+                if epoch == self.view.0 {
+                    self.on_rest_gone(attempt, sink);
+                }
+            }
             CopyMessage::Ask { epoch, from, attempt, part, index } => {
                 let from = self.group.index_of(NodeId(from));
                 if let Some(from) = from.filter(|_| epoch == self.view.0) {

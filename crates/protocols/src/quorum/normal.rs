@@ -306,7 +306,9 @@ impl<E: Engine> QuorumReplica<E> {
             sender.on_ack(now.instant, ack, log, told, scratch, sink);
             self.count.link_resent += sender.resent - before;
         }
-        if ack.applied.0 > 0 {
+        // One of an earlier stream may be from before its copy began.
+        let is_late = follower.sender.as_ref().is_some_and(|s| s.stream != ack.stream);
+        if ack.applied.0 > 0 && !is_late {
             self.end_feed(from);
         }
         self.note_missed(now.instant);

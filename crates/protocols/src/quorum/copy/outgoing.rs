@@ -340,6 +340,13 @@ impl<E: Engine> QuorumReplica<E> {
         Ok(())
     }
 
+    /// The leader has the rest of an object no more of which pieces are here.
+    pub(in crate::quorum) fn on_rest_gone(&mut self, attempt: u64, sink: &mut impl Sink) {
+        if self.copying.as_ref().is_some_and(|own| own.attempt == attempt && own.has_pieces()) {
+            self.begin_copy_anew(sink);
+        }
+    }
+
     /// A write mixed objects that are here with others.
     pub(in crate::quorum) fn begin_copy_anew(&mut self, sink: &mut impl Sink) {
         self.count.copies_entangled += 1;
@@ -391,6 +398,13 @@ impl<E: Engine> QuorumReplica<E> {
             return;
         };
         let mut found = consider(part, outgoing_copy.part.as_ref(), &mut outgoing_copy.asked);
+        if found == Demand::Stale && is_rest(part) && outgoing_copy.part.is_none() {
+            // What it goes on with is gone, and cannot be made anew: the copy begins anew.
+            let (epoch, node) = (self.view.0, self.setup.me.node);
+            let gone = CopyMessage::LogMismatch { epoch, from: node, attempt };
+            let addr = self.group.members()[from].addr;
+            return self.send_control(addr, &gone, sink);
+        }
         let (wanted, taken) = part_of(part);
         if found == Demand::New
             && !matches!(wanted, PART_TABLE | PART_RESULTS)
