@@ -330,11 +330,11 @@ impl Core {
                 (Ended::NotExecuted, "ERR the replicas refused the command as malformed")
             }
             Outcome::TooLarge if class == Class::Write && !only_reads => {
-                let text = "ERR executed, but the reply is larger than 64 MiB (Concord's limit)";
+                let text = "ERR executed, but the reply is longer than 64 MiB (Concord's limit)";
                 (Ended::Reply, text)
             }
             Outcome::TooLarge => {
-                (Ended::Reply, "ERR the reply is larger than 64 MiB (Concord's limit)")
+                (Ended::Reply, "ERR the reply is longer than 64 MiB (Concord's limit)")
             }
         };
         (ended, Some(text))

@@ -351,6 +351,12 @@ impl Resp {
         Resp { stream: BufReader::new(stream) }
     }
 
+    /// The same, which waits so long for each reply.
+    pub fn waiting(self, limit: Duration) -> Resp {
+        self.stream.get_ref().set_read_timeout(Some(limit)).unwrap();
+        self
+    }
+
     /// The reply's first line and, for a bulk string, its bytes. An error if the connection broke.
     pub fn call(&mut self, args: &[&[u8]]) -> std::io::Result<(String, Vec<u8>)> {
         let mut request = format!("*{}\r\n", args.len()).into_bytes();

@@ -8,11 +8,14 @@ use crate::common::pages::{page, quoted, table};
 use crate::common::*;
 
 /// Rows that another test tries, or none can: how the row's first quotation begins, and why.
-const ELSEWHERE: [(&str, &str); 9] = [
+const ELSEWHERE: [(&str, &str); 12] = [
+    ("-BUSY", "after 5 s of work: crates/gateway/tests/health"),
     ("-DISKFULL", "crates/concord/tests/racks/full.rs"),
     ("-CROSSKEY", "a command that the tables do not have; -ERR unknown command is tried here"),
     ("-ERR value is larger", "crates/concord/tests/racks/large.rs"),
-    ("-ERR the reply is larger", "64 MiB: crates/gateway/tests"),
+    ("-ERR the reply is longer", "64 MiB: crates/gateway/tests"),
+    ("-ERR the reply would be longer", "crates/engine/src/memory, tests/redis_engine/long.rs"),
+    ("-ERR executed, but the reply", "crates/engine/tests/redis_engine/long.rs"),
     ("-ERR too much work", "crates/engine/src/memory"),
     ("-ERR max number of clients", "crates/gateway/tests"),
     ("POST", "tried here, without a reply"),

@@ -150,6 +150,9 @@ fn count_for(rack: &Rack, wanted: Duration, servers: u32) -> u64 {
     }
 }
 
+/// Scripts wait for each other, on a busy machine for long.
+const PATIENCE: Duration = Duration::from_secs(240);
+
 fn scripts_of_seconds_cost_no_replica(protocol: &str, seconds: u64, servers: u32) {
     let rack = start(&format!("seconds-{protocol}"), &["--protocol", protocol]);
     let count = count_for(&rack, Duration::from_secs(seconds), servers).to_string();
@@ -159,7 +162,7 @@ fn scripts_of_seconds_cost_no_replica(protocol: &str, seconds: u64, servers: u32
     let (mut sets, mut busy) = (0, 0);
     std::thread::scope(|scope| {
         let others = scope.spawn(|| {
-            let (mut client, mut replies) = (Resp::open(listen), Vec::new());
+            let (mut client, mut replies) = (Resp::open(listen).waiting(PATIENCE), Vec::new());
             while !done.load(Ordering::Relaxed) {
                 replies.push(client.call(&[b"SET", b"other", b"v"]).unwrap().0);
                 std::thread::sleep(Duration::from_millis(20));
@@ -169,7 +172,7 @@ fn scripts_of_seconds_cost_no_replica(protocol: &str, seconds: u64, servers: u32
         let ends = Ends(&done);
         let script = |key: &'static str| {
             let args = [b"EVAL", COUNTS, b"1", key.as_bytes(), count.as_bytes()];
-            let (status, reply) = Resp::open(listen).call(&args).unwrap();
+            let (status, reply) = Resp::open(listen).waiting(PATIENCE).call(&args).unwrap();
             assert_eq!(reply, b"done", "{key}: {status}");
         };
         let scripts: Vec<_> =

@@ -148,7 +148,9 @@ fn status_shows_roles_deaths_and_restarted_gateway() {
     let gateway = rack.pid("gateway-1");
     Rack::signal(gateway, "-KILL");
     Rack::signal(rack.pid("replica-2"), "-KILL");
-    until("new gateway", || rack.pid("gateway-1") != gateway);
+    // It is in no list before it was started again.
+    let is_new = |(name, pid): &(String, u32)| name == "gateway-1" && *pid != gateway;
+    until("new gateway", || rack.pids().iter().any(is_new));
     until("epoch without replica 2", || {
         let now = status();
         let role = |name: &str, node: u64| {
