@@ -312,8 +312,8 @@ impl Journal {
     }
 
     /// By how much longer than with a fast disk an election or a view change may take: each of its
-    /// steps waits for a sync. One that is under way does not count: a disk that hangs is not slow, and
-    /// whoever is patient with it would stay so for long after.
+    /// steps waits for a sync. One that is under way does not count: a disk that hangs is not slow,
+    /// and whoever is patient with it would stay so for long after.
     pub(crate) fn slow_ns(&self, lease_ns: Duration) -> Duration {
         let mut seen_ns: Vec<Duration> = self.syncs_ns.into_iter().flatten().collect();
         seen_ns.sort_unstable();
