@@ -315,10 +315,10 @@ impl Journal {
     /// steps waits for a sync. One that is under way does not count: a disk that hangs is not slow,
     /// and whoever is patient with it would stay so for long after.
     pub(crate) fn slow_ns(&self, lease_ns: Duration) -> Duration {
-        let mut seen_ns: Vec<Duration> = self.syncs_ns.into_iter().flatten().collect();
-        seen_ns.sort_unstable();
+        let mut seen_ns = self.syncs_ns;
+        seen_ns.sort_unstable_by_key(|ns| ns.unwrap_or(Duration::MAX));
         // Of one or two the fastest, of more the second.
-        let usual_ns = seen_ns.get(usize::from(seen_ns.len() > 2)).copied().unwrap_or(0);
+        let usual_ns = seen_ns[usize::from(seen_ns[2].is_some())].unwrap_or(0);
         if usual_ns * SLOW_SHARE < lease_ns { 0 } else { (usual_ns * SYNCS).min(SLOW_NS_MAX) }
     }
 

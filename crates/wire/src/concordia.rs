@@ -21,6 +21,7 @@ use alloc::vec::Vec;
 
 use concord_core::{Epoch, NodeId};
 
+use crate::byte_enum::byte_enum;
 use crate::header::{Header, Kind, set_length};
 use crate::{GroupId, WireError, u16_at, u32_at, u64_at};
 
@@ -61,34 +62,7 @@ mod at {
     pub(super) const DATA: usize = super::HEAD_BYTES;
 }
 
-/// An enum that is a byte on the wire.
-macro_rules! bytes {
-    ($(#[$doc:meta])+ $name:ident { $($(#[$about:meta])+ $variant:ident = $byte:literal,)+ }) => {
-        $(#[$doc])+
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u8)]
-        pub enum $name { $($(#[$about])+ $variant = $byte,)+ }
-
-        impl $name {
-            /// All of them, in the order of their bytes.
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
-
-            /// What a byte on the wire means.
-            ///
-            /// # Errors
-            /// [`WireError::Field`] if it means nothing.
-            #[inline]
-            pub const fn from_byte(byte: u8) -> Result<$name, WireError> {
-                match byte {
-                    $($byte => Ok($name::$variant),)+
-                    _ => Err(WireError::Field),
-                }
-            }
-        }
-    };
-}
-
-bytes! {
+byte_enum! {
     /// What a packet is.
     Op {
         /// A requester has no copy, and reads.
@@ -142,7 +116,7 @@ impl Op {
     }
 }
 
-bytes! {
+byte_enum! {
     /// What became of a request.
     Outcome {
         /// Invalidated, or granted.
@@ -156,7 +130,7 @@ bytes! {
     }
 }
 
-bytes! {
+byte_enum! {
     /// A block's global status.
     GlobalStatus {
         /// No node has a copy: the home has the newest value.
@@ -330,7 +304,7 @@ impl Repr {
     /// [`WireError`], which the caller counts.
     pub fn parse(bytes: &[u8]) -> Result<(Repr, &[u8]), WireError> {
         let (header, b) = Header::parse_kind(bytes, Kind::Concordia, HEAD_BYTES)?;
-        let op = Op::from_byte(header.op).map_err(|_| WireError::Op)?;
+        let op = Op::from_byte(header.op).ok_or(WireError::Op)?;
         let data = &b[at::DATA..];
         let offset_bytes = usize::from(u16_at(b, at::OFFSET)) * OFFSET_BYTES;
         let has_room = data.len() <= FRAGMENT_BYTES_MAX
@@ -355,10 +329,10 @@ impl Repr {
             epoch: header.epoch,
             place,
             lane,
-            outcome: Outcome::from_byte(b[at::OUTCOME])?,
+            outcome: Outcome::from_byte(b[at::OUTCOME]).ok_or(WireError::Field)?,
             is_in_switch: flags & FLAG_IN_SWITCH != 0,
             is_exclusive: flags & FLAG_EXCLUSIVE != 0,
-            status: GlobalStatus::from_byte(b[at::STATUS])?,
+            status: GlobalStatus::from_byte(b[at::STATUS]).ok_or(WireError::Field)?,
             provider: (provider != NOBODY).then_some(provider),
             offset_bytes,
             number,

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod byte_enum;
 pub mod concordia;
 pub mod control;
 pub mod craq;

@@ -23,6 +23,7 @@
 
 use concord_core::{Epoch, NodeId};
 
+use crate::byte_enum::byte_enum;
 use crate::header::{COMMON_BYTES, Header, Kind};
 use crate::{Addr, GroupId, WireError, u16_at, u32_at, u64_at};
 
@@ -60,31 +61,7 @@ mod at {
 /// The cell's content is in the packet.
 const FLAG_CONTENT: u8 = 1;
 
-/// An enum that is a byte on the wire, from 0 or 1 on.
-macro_rules! bytes {
-    ($(#[$doc:meta])+ $name:ident { $($(#[$about:meta])+ $variant:ident = $byte:literal,)+ }) => {
-        $(#[$doc])+
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u8)]
-        pub enum $name { $($(#[$about])+ $variant = $byte,)+ }
-
-        impl $name {
-            /// What a byte on the wire means.
-            ///
-            /// # Errors
-            /// [`WireError::Field`] if it means nothing.
-            #[inline]
-            pub const fn from_byte(byte: u8) -> Result<$name, WireError> {
-                match byte {
-                    $($byte => Ok($name::$variant),)+
-                    _ => Err(WireError::Field),
-                }
-            }
-        }
-    };
-}
-
-bytes! {
+byte_enum! {
     /// What a packet is.
     Op {
         /// A client reads; a member whose version is dirty sends it on to the tail.
@@ -105,7 +82,7 @@ bytes! {
     }
 }
 
-bytes! {
+byte_enum! {
     /// What a WRITE does.
     Command {
         /// Sets the value.
@@ -117,7 +94,7 @@ bytes! {
     }
 }
 
-bytes! {
+byte_enum! {
     /// When a WRITE does it.
     Condition {
         /// Always.
@@ -133,7 +110,7 @@ bytes! {
     }
 }
 
-bytes! {
+byte_enum! {
     /// What became of a request.
     Outcome {
         /// It is done: read, written.
@@ -391,7 +368,7 @@ impl Repr {
     /// [`WireError`], which the caller counts.
     pub fn parse(bytes: &[u8]) -> Result<Repr, WireError> {
         let (header, b) = Header::parse_kind(bytes, Kind::NetCraq, HEAD_BYTES)?;
-        let op = Op::from_byte(header.op).map_err(|_| WireError::Op)?;
+        let op = Op::from_byte(header.op).ok_or(WireError::Op)?;
         let words = match values_of(op) {
             0 => 0,
             values => (b.len() - HEAD_BYTES) / (8 * values),
@@ -405,9 +382,9 @@ impl Repr {
             group: header.group,
             from: header.node,
             epoch: header.epoch,
-            command: Command::from_byte(b[at::COMMAND])?,
-            condition: Condition::from_byte(b[at::CONDITION])?,
-            outcome: Outcome::from_byte(b[at::OUTCOME])?,
+            command: Command::from_byte(b[at::COMMAND]).ok_or(WireError::Field)?,
+            condition: Condition::from_byte(b[at::CONDITION]).ok_or(WireError::Field)?,
+            outcome: Outcome::from_byte(b[at::OUTCOME]).ok_or(WireError::Field)?,
             has_content: b[at::FLAGS] & FLAG_CONTENT != 0,
             client: Addr { ip: u32_at(b, at::CLIENT_IP), port: u16_at(b, at::CLIENT_PORT) },
             expected_state: (b[at::EXPECTED], b[at::EXPECTED + 1] == 1),
@@ -481,7 +458,7 @@ const fn values_of(op: Op) -> usize {
     }
 }
 
-bytes! {
+byte_enum! {
     /// The paper's KV_OP (§III.A.2).
     PrintedOp {
         /// A read request.
@@ -532,7 +509,7 @@ impl Printed {
         let field = |index: usize| b[index] << 2 | b[index + 1] >> 6;
         let value = core::array::from_fn(|index| field(4 + index));
         let key_id = u32::from_be_bytes(core::array::from_fn(field));
-        Ok(Printed { op: PrintedOp::from_byte(b[0] >> 6)?, key_id, value })
+        Ok(Printed { op: PrintedOp::from_byte(b[0] >> 6).ok_or(WireError::Field)?, key_id, value })
     }
 }
 

@@ -31,6 +31,7 @@ use alloc::vec::Vec;
 use concord_core::{Epoch, NodeId, ObjectId, RequestNumber, Seq, SessionId};
 
 use crate::Addr;
+use crate::byte_enum::byte_enum;
 use crate::header::{GroupId, Header, Kind};
 use crate::objects::{FURTHER_MAX, FurtherIds, ID_BYTES};
 use crate::{PACKET_BYTES_MAX, WireError, u16_at, u32_at, u64_at};
@@ -84,24 +85,6 @@ pub const BODY_BYTES_MAX: usize = PACKET_BYTES_MAX - HEADER_BYTES - FURTHER_MAX 
 
 /// Request numbers of reads carry this bit: they have no place in the client table.
 pub const READ_BIT: u64 = 1 << 63;
-
-macro_rules! byte_enum {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $value:literal,)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum $name { $($(#[$vdoc])* $variant = $value,)+ }
-        impl $name {
-            /// The value of a byte on the wire, if it is one.
-            #[must_use]
-            pub const fn from_byte(byte: u8) -> Option<$name> {
-                match byte { $($value => Some($name::$variant),)+ _ => None }
-            }
-            /// Every value, in wire order.
-            pub const ALL: &'static [$name] = &[$($name::$variant,)+];
-        }
-    };
-}
 
 byte_enum!(
     /// What a packet is. Up to 31 the operations are those of all stores, from 32 on Harmonia's.

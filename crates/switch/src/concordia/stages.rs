@@ -322,7 +322,7 @@ impl Stages {
     pub(super) fn peek(&self, tag: Tag) -> Option<(GlobalStatus, u64, Copyset, Lock)> {
         let (way, row) = self.find(tag)?;
         let meta = self.metas[way].peek(row);
-        let status = GlobalStatus::from_byte(meta as u8).ok()?;
+        let status = GlobalStatus::from_byte(meta as u8)?;
         let copyset = Copyset(self.copysets[way].peek(row));
         Some((status, meta >> 8, copyset, Lock(self.locks[way].peek(row))))
     }

@@ -5,14 +5,15 @@
 //! be called or go wrong. Any packet may come next, however late, or be lost, or come twice; any
 //! program may call; any lane may send again, or try again once its lock may be had.
 
-use std::collections::{HashSet, VecDeque};
-use std::hash::{Hash, Hasher};
+use std::hash::Hash as _;
 
 use concord_memory::Call;
 use concord_wire::concordia::Tag;
-use rustc_hash::{FxBuildHasher, FxHasher};
+use rustc_hash::FxHasher;
 
 use super::rack::{Rack, Shape, describe};
+use crate::systems::frame;
+pub use crate::systems::frame::Explored;
 
 /// What is explored.
 #[derive(Clone, Debug)]
@@ -37,19 +38,6 @@ pub struct Setup {
     pub states_max: usize,
 }
 
-/// What was found.
-#[derive(Clone, Debug)]
-pub struct Explored {
-    /// Different states.
-    pub states: usize,
-    /// Steps between them.
-    pub steps: usize,
-    /// Whether these are all states.
-    pub is_complete: bool,
-    /// What went wrong first, and how it came to that.
-    pub violation: Option<(String, Vec<String>)>,
-}
-
 /// What may happen next.
 #[derive(Clone, Copy, Debug)]
 enum Action {
@@ -71,8 +59,11 @@ struct State {
     resends: u8,
 }
 
-impl State {
-    fn new(setup: &Setup) -> Result<State, String> {
+impl frame::State for State {
+    type Setup = Setup;
+    type Action = Action;
+
+    fn begin(setup: &Setup) -> Result<State, String> {
         let mut rack = Rack::new(&setup.shape, &setup.blocks);
         let all: Vec<Vec<Call>> = (0..rack.nodes.len())
             .map(|place| {
@@ -89,15 +80,13 @@ impl State {
         Ok(State { rack, made, losses, doubles, resends })
     }
 
-    fn fingerprint(&self) -> u128 {
-        let of = |seed: u64| {
-            let mut hasher = FxHasher::default();
-            seed.hash(&mut hasher);
-            self.rack.hash_state(&mut hasher);
-            (&self.made, self.losses, self.doubles, self.resends).hash(&mut hasher);
-            hasher.finish()
-        };
-        u128::from(of(1)) << 64 | u128::from(of(0x9e37_79b9))
+    fn states_max(setup: &Setup) -> usize {
+        setup.states_max
+    }
+
+    fn hash_state(&self, hasher: &mut FxHasher) {
+        self.rack.hash_state(hasher);
+        (&self.made, self.losses, self.doubles, self.resends).hash(hasher);
     }
 
     fn actions(&self, setup: &Setup) -> Vec<Action> {
@@ -171,6 +160,10 @@ impl State {
         self.rack.check().map_err(|why| format!("{said}: {why}"))?;
         Ok(said)
     }
+
+    fn check(&self, setup: &Setup) -> Result<(), String> {
+        self.rack.clone().settle(&setup.calls).map_err(|why| format!("then {why}"))
+    }
 }
 
 /// Goes through all states.
@@ -179,50 +172,5 @@ impl State {
 /// If what was called before does not come to rest.
 #[must_use]
 pub fn explore(setup: &Setup) -> Explored {
-    let first = State::new(setup).expect("a state to begin with");
-    let mut seen: HashSet<u128, FxBuildHasher> = HashSet::default();
-    seen.insert(first.fingerprint());
-    // How each state was come to: the one before, and what happened.
-    let mut ways: Vec<(usize, Action)> = vec![(0, Action::Call(0))];
-    let mut frontier = VecDeque::from([(0, first)]);
-    let mut found = Explored { states: 1, steps: 0, is_complete: true, violation: None };
-    while let Some((way, state)) = frontier.pop_front() {
-        for action in state.actions(setup) {
-            let mut next = state.clone();
-            found.steps += 1;
-            let done = next.step(action, setup);
-            if done.is_ok() && !seen.insert(next.fingerprint()) {
-                continue;
-            }
-            let checked = done.and_then(|_| {
-                next.rack.clone().settle(&setup.calls).map_err(|why| format!("then {why}"))
-            });
-            if let Err(why) = checked {
-                found.is_complete = false;
-                found.violation = Some((why, trace(setup, &ways, way, action)));
-                return found;
-            }
-            found.states += 1;
-            if found.states >= setup.states_max {
-                found.is_complete = false;
-                return found;
-            }
-            ways.push((way, action));
-            frontier.push_back((ways.len() - 1, next));
-        }
-    }
-    found
-}
-
-/// What happened, and what came of it.
-fn trace(setup: &Setup, ways: &[(usize, Action)], mut way: usize, last: Action) -> Vec<String> {
-    let mut actions = vec![last];
-    while way != 0 {
-        let (before, action) = ways[way];
-        actions.push(action);
-        way = before;
-    }
-    let mut state = State::new(setup).expect("a state to begin with");
-    let said = actions.iter().rev();
-    said.map(|action| state.step(*action, setup).unwrap_or_else(|why| why)).collect()
+    frame::explore::<State>(setup).expect("a state to begin with")
 }
