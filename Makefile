@@ -2,10 +2,14 @@
 
 CARGO ?= cargo
 CONCORD = target/release/concord
+# What `make up` builds and starts: the commands of a rack, without the simulator and the benchmarks.
+RACK = target/up/concord
 # What `make up` passes on: make up ARGS="--replicas 5 --listen 127.0.0.1:7400"
 ARGS ?=
 # How long `make swarm` goes on.
 MINUTES ?= 10
+# What `make check` compares with.
+BASE ?= HEAD
 # What `make mutants` mutates, one after the other, and where it is installed.
 MUTANTS ?= control client switch protocols
 MUTANTS_VERSION = 27.1.0
@@ -24,22 +28,28 @@ FALCON_INPUTS ?= 20000000
 # Scripts of `make fuzz-scripts`.
 SCRIPTS ?= 10000
 
-.PHONY: help up build test lint unit guards mutants swarm fuzz-log fuzz-falcon fuzz-scripts power torture redis-suite redis-py apps bench reproduce test-packages docs clean
+.PHONY: help up build test check lint unit guards mutants swarm fuzz-log fuzz-falcon fuzz-scripts power torture redis-suite redis-py apps bench reproduce test-packages docs clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
-up: build ## build, and start a rack on this machine (ARGS="..." for its flags; Ctrl-C stops it)
-	@exec $(CONCORD) up $(ARGS)
+up: ## build target/up/concord, and start a rack on this machine (ARGS="..." for its flags; Ctrl-C stops it)
+	@test -x $(RACK) || echo "building $(RACK): some minutes, the first time" >&2
+	@$(CARGO) build --profile up --locked --no-default-features --bin concord
+	@exec $(RACK) up $(ARGS)
 
-build: ## build target/release/concord
+build: ## build target/release/concord, with all commands (simulator, benchmarks, figures) and link-time optimization
 	$(CARGO) build --release --locked --bin concord
 
 test: test-packages lint unit guards ## everything a commit needs; installs the Debian packages it takes
 
+check: ## formatting, clippy and unit tests of the crates that you changed since the last commit (BASE=main); some minutes
+	@BASE=$(BASE) scripts/check
+
 lint: ## formatting, clippy and rustdoc, warnings being errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy -p concord --no-default-features --bin concord --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 
 unit: ## unit tests, vectors, simulator seeds, and the tests over real processes

@@ -68,15 +68,31 @@ pub enum Command {
     /// Check a recorded history for linearizability
     Check(CheckArgs),
     /// Simulate a rack, its faults and its history from a seed, and check it
+    #[cfg(feature = "lab")]
     Sim(crate::sim::SimArgs),
     /// Fuzz groups of replicas to which any packet may arrive at any time, late and again
+    #[cfg(feature = "lab")]
     Fuzz(crate::fuzz::FuzzArgs),
     /// Hammer Redis endpoints with concurrent clients, and check what they saw
     Torture(crate::torture::TortureArgs),
     /// Run benchmarks: YCSB, scale-out, and redis-server and etcd for comparison
+    #[cfg(feature = "lab")]
     Bench(crate::bench::BenchArgs),
     /// Reproduce a paper's figures in the simulator
+    #[cfg(feature = "lab")]
     Reproduce(crate::reproduce::ReproduceArgs),
+    #[cfg(not(feature = "lab"))]
+    #[command(hide = true)]
+    Sim(LeftOut),
+    #[cfg(not(feature = "lab"))]
+    #[command(hide = true)]
+    Fuzz(LeftOut),
+    #[cfg(not(feature = "lab"))]
+    #[command(hide = true)]
+    Bench(LeftOut),
+    #[cfg(not(feature = "lab"))]
+    #[command(hide = true)]
+    Reproduce(LeftOut),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write a man page for each command
@@ -87,6 +103,15 @@ pub enum Command {
     /// Print docs/reference/reference.md
     #[command(hide = true)]
     Reference,
+}
+
+/// The flags of a command that a build without the feature `lab` leaves out: any.
+#[cfg(not(feature = "lab"))]
+#[derive(Args, Clone, Debug)]
+#[command(disable_help_flag = true)]
+pub struct LeftOut {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _flags: Vec<String>,
 }
 
 /// How lines of a log look.

@@ -3,15 +3,21 @@
 //!
 //! Every error is one line on standard error, and an exit status that is not 0.
 #![forbid(unsafe_code)]
+// What the lab's commands alone use of a rack's stays there in a build without them.
+#![cfg_attr(not(feature = "lab"), allow(dead_code, unused_imports))]
 
+#[cfg(feature = "lab")]
 mod bench;
 mod cli;
+#[cfg(feature = "lab")]
 mod fuzz;
 mod net;
 mod rack;
 mod reference;
+#[cfg(feature = "lab")]
 mod reproduce;
 mod roles;
+#[cfg(feature = "lab")]
 mod sim;
 mod status;
 mod systems;
@@ -33,6 +39,11 @@ use systems::{falcon, store};
 
 /// The exit status of a check that showed nothing; a wrong command line has it, too.
 const NOT_SHOWN: u8 = 2;
+
+/// What a build without the feature `lab` says of the commands that it leaves out.
+#[cfg(not(feature = "lab"))]
+const NO_LAB: &str = "this build has the commands of a rack alone, as `make up` builds it; `make build` \
+                      builds target/release/concord, which simulates, reproduces and measures, too";
 
 fn main() -> ExitCode {
     let done = match &Cli::parse().command {
@@ -60,10 +71,18 @@ fn main() -> ExitCode {
         Command::Backup(args) => store::backup(args),
         Command::Restore(args) => store::restore(args),
         Command::Check(args) => return check(args),
+        #[cfg(feature = "lab")]
         Command::Bench(args) => bench::run(args),
+        #[cfg(feature = "lab")]
         Command::Reproduce(args) => reproduce::run(args),
+        #[cfg(feature = "lab")]
         Command::Sim(args) => return exit_of_check(sim::run_command(args)),
+        #[cfg(feature = "lab")]
         Command::Fuzz(args) => return exit_of_check(fuzz::run_command(args)),
+        #[cfg(not(feature = "lab"))]
+        Command::Bench(_) | Command::Reproduce(_) | Command::Sim(_) | Command::Fuzz(_) => {
+            return exit_of_check(Err(Error::new(NO_LAB)));
+        }
         Command::Completions(args) => reference::completions(args),
         Command::Man(args) => reference::man(args),
         Command::Reference => reference::print(),

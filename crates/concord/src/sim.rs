@@ -17,7 +17,7 @@ use concord_sim::{
 use concord_wire::control::Protocol;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::systems::Simulated;
+use crate::systems::simulated::Simulated;
 use crate::systems::store::{Accel, Reads};
 
 /// What making a failing plan smaller may take: a minute or two. A run without progress has

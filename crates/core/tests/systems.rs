@@ -15,12 +15,13 @@ const NAMES: [&str; 9] =
 const OWN: [&str; 6] = ["harmonia", "falcon", "flair", "craq", "forward", "nopaxos"];
 
 /// Where each system has its line.
-const REGISTRIES: [&str; 17] = [
+const REGISTRIES: [&str; 18] = [
     "concord/src/bench/mod.rs",
     "concord/src/cli.rs",
     "concord/src/main.rs",
     "concord/src/reproduce/mod.rs",
     "concord/src/systems/mod.rs",
+    "concord/src/systems/simulated.rs",
     // What `--accel` takes.
     "concord/src/systems/store",
     "protocols/src/lib.rs",

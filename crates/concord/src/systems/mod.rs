@@ -1,26 +1,28 @@
 //! The systems that a rack can run, a folder or file each: a system's part of the rack file, and
-//! its place in `up`, `sim` and `status`. What belongs to no system (controller, switch, addresses,
-//! processes) is in [`crate::rack`], [`crate::up`] and [`crate::status`], which name none.
+//! its place in `up` and `status`, and what `sim` runs of it. What belongs to no system
+//! (controller, switch, addresses, processes) is in [`crate::rack`], [`crate::up`] and
+//! [`crate::status`], which name none.
 //!
 //! A further system is a file here with its [`System`], a line in [`ALL`] and one in [`Choice`].
 
 pub mod falcon;
+#[cfg(feature = "lab")]
 pub mod frame;
+#[cfg(feature = "lab")]
 pub mod netcraq;
+#[cfg(feature = "lab")]
+pub mod simulated;
 pub mod store;
 
 use std::path::Path;
-use std::process::ExitCode;
 
 use clap::ValueEnum;
-use concord_core::Guards;
 use concord_runtime::Error;
 use concord_wire::GroupId;
 use serde_json::{Map, Value};
 
 use crate::cli::UpArgs;
 use crate::rack::{Group, Kind, Rack};
-use crate::sim::SimArgs;
 use crate::status::Role;
 use crate::up::children::Children;
 use crate::up::place::Ports;
@@ -49,32 +51,6 @@ impl Choice {
         match self {
             Choice::Harmonia => &store::Store,
             Choice::Falcon => &falcon::Falcon,
-        }
-    }
-}
-
-/// A system by the word that `concord sim --system` takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Simulated {
-    /// A replicated store: Redis' protocol, with the switch's help or without
-    #[default]
-    Harmonia,
-    /// Tasks for workers, whose queue is in the switch
-    Falcon,
-    /// A store in a chain of switches
-    Netcraq,
-}
-
-impl Simulated {
-    /// Replays a seed, or runs many, without what `guards` leave out.
-    ///
-    /// # Errors
-    /// As [`System::simulate`].
-    pub fn simulate(self, args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
-        match self {
-            Simulated::Harmonia => store::Store.simulate(args, guards),
-            Simulated::Falcon => falcon::Falcon.simulate(args, guards),
-            Simulated::Netcraq => netcraq::simulate(args, guards),
         }
     }
 }
@@ -151,12 +127,6 @@ pub trait System: Sync {
 
     /// `up`: what is to be known once it has stopped.
     fn farewell(&self, rack: &Rack) -> Option<&'static str>;
-
-    /// `sim`: replays a seed, or runs many, without what `guards` leave out.
-    ///
-    /// # Errors
-    /// Flags that are not for it; a file that cannot be read, written or understood.
-    fn simulate(&self, args: &SimArgs, guards: Guards) -> Result<ExitCode, Error>;
 
     /// `status`: its roles, but controller and switches.
     ///

@@ -6,13 +6,12 @@ mod jobs;
 mod outputs;
 mod roles;
 mod section;
+#[cfg(feature = "lab")]
 mod sim;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::process::ExitCode;
 
-use concord_core::Guards;
 use concord_runtime::{Error, key_file};
 use concord_wire::falcon::CLASSES_MAX;
 use serde_json::{Map, Value, json};
@@ -20,7 +19,6 @@ use serde_json::{Map, Value, json};
 use super::System;
 use crate::cli::UpArgs;
 use crate::rack::{Group, GroupPlace, HAS_MAX, Kind, LOCALHOST, Rack};
-use crate::sim::SimArgs;
 use crate::status::{Role, latency};
 use crate::up::children::Children;
 use crate::up::is_said;
@@ -30,6 +28,8 @@ pub use args::{JobArgs, OwnerArgs, OwnerSelector, SubmitArgs, WorkerArgs};
 pub use jobs::{Client, explain, run as job, submit, task};
 pub use roles::{CLOCK, key_path, owner, reap, worker};
 pub use section::{OwnerPlace, Queue, WorkerPlace};
+#[cfg(feature = "lab")]
+pub use sim::simulate;
 
 /// The number and the name of the group that `concord up` makes.
 const NUMBER: u16 = 1;
@@ -236,10 +236,6 @@ impl System for Falcon {
             "The jobs have ended with it."
         };
         has_workers.then_some(told)
-    }
-
-    fn simulate(&self, args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
-        sim::simulate(args, guards)
     }
 
     fn roles(&self, rack: &Rack) -> Result<Vec<Role>, Error> {

@@ -6,16 +6,15 @@ mod explain;
 mod kept;
 mod roles;
 mod section;
+#[cfg(feature = "lab")]
 mod sim;
 mod voters;
 
 use std::io::Error as IoError;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::process::ExitCode;
 use std::time::Duration;
 
-use concord_core::Guards;
 use concord_runtime::Error;
 use concord_wire::GroupId;
 use serde_json::{Map, Value, json};
@@ -24,7 +23,6 @@ use super::{Choice, System};
 use crate::cli::UpArgs;
 use crate::net::{Redis, Reply};
 use crate::rack::{Group, Kind, LOCALHOST, Rack};
-use crate::sim::SimArgs;
 use crate::status::{Role, counter, latency, share};
 use crate::up::children::Children;
 use crate::up::is_said;
@@ -37,6 +35,8 @@ pub use roles::{gateway, replica};
 pub use section::{
     Accel, Durability, Engine, GatewayPlace, KeyGroups, Protocol, Reads, ReplicaPlace, Table,
 };
+#[cfg(feature = "lab")]
+pub use sim::simulate;
 pub use voters::{missing_in_file, voters};
 
 const REPLICAS: u16 = 3;
@@ -247,10 +247,6 @@ impl System for Store {
             Durability::None => "The data is gone with it.",
             Durability::Fsync | Durability::Interval => "The data is on disk.",
         })
-    }
-
-    fn simulate(&self, args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
-        sim::simulate(args, guards)
     }
 
     fn roles(&self, rack: &Rack) -> Result<Vec<Role>, Error> {

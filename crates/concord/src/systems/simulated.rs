@@ -1,0 +1,36 @@
+//! The systems that `concord sim` simulates.
+
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use concord_core::Guards;
+use concord_runtime::Error;
+
+use crate::sim::SimArgs;
+use crate::systems::{falcon, netcraq, store};
+
+/// A system by the word that `concord sim --system` takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Simulated {
+    /// A replicated store: Redis' protocol, with the switch's help or without
+    #[default]
+    Harmonia,
+    /// Tasks for workers, whose queue is in the switch
+    Falcon,
+    /// A store in a chain of switches
+    Netcraq,
+}
+
+impl Simulated {
+    /// Replays a seed, or runs many, without what `guards` leave out.
+    ///
+    /// # Errors
+    /// Flags that are not for it; a file that cannot be read, written or understood.
+    pub fn simulate(self, args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
+        match self {
+            Simulated::Harmonia => store::simulate(args, guards),
+            Simulated::Falcon => falcon::simulate(args, guards),
+            Simulated::Netcraq => netcraq::simulate(args, guards),
+        }
+    }
+}
