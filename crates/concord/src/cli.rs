@@ -264,6 +264,10 @@ pub struct UpArgs {
     /// of it, or half
     #[arg(long, value_name = "MS")]
     pub fault_disk_hold: Option<u64>,
+    /// No sync of a replica's disk ends while there is a file in this directory that is called as
+    /// the replica is (replica-2), on purpose
+    #[arg(long, value_name = "DIRECTORY")]
+    pub fault_disk_hang: Option<PathBuf>,
     /// Share of a core that each replica may use, for benchmarks (0.05 is a twentieth)
     #[arg(long, value_name = "SHARE")]
     pub cpu_share: Option<f64>,

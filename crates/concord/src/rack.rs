@@ -103,7 +103,7 @@ impl<'de> Deserialize<'de> for Bytes {
 
 /// Faults that are injected on purpose, for tests. Rates are packets of a million that pass the
 /// switch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Faults {
     /// Dropped.
@@ -115,6 +115,10 @@ pub struct Faults {
     /// A sync of a replica's disk takes this many ms, and until then its file has nothing of it, or
     /// half: `kill -9` then leaves what a power cut would.
     pub disk_hold_ms: u64,
+    /// A directory: no sync of a replica's disk ends while a file there is called as the replica's
+    /// log is, without its extension (`replica-2`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_hang: Option<PathBuf>,
     /// Every decision is drawn from it.
     pub seed: u64,
 }

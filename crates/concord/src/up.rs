@@ -184,7 +184,8 @@ fn wait_until_ready(
     }
 }
 
-/// The replicas that load their data, so that they answer nobody yet: every role's process runs.
+/// The replicas that answer nobody yet though their processes run: they load their data, or wait
+/// for a disk.
 fn loading(rack: &Rack) -> Option<String> {
     let answers = |http| http_get(http, "/status", ASK_TIMEOUT).is_ok();
     let groups = rack.groups().ok()?;
@@ -193,8 +194,10 @@ fn loading(rack: &Rack) -> Option<String> {
     let nodes: Vec<String> = silent.map(|replica| replica.node.to_string()).collect();
     match nodes.len() {
         0 => None,
-        1 => Some(format!("replica {} loads its data", nodes[0])),
-        _ => Some(format!("replicas {} load their data", nodes.join(", "))),
+        1 => Some(format!("replica {} loads its data, or waits for its disk", nodes[0])),
+        _ => {
+            Some(format!("replicas {} load their data, or wait for their disks", nodes.join(", ")))
+        }
     }
 }
 
@@ -257,8 +260,8 @@ fn supervise(
             eprintln!("concord: {}; it is tried again", failed.as_deref().unwrap_or_default());
         }
         said = failed;
-        if children.running() == 0 && !children.has_restarts() {
-            return Err(Error::new("every role has ended"));
+        if !children.has_core() {
+            return Err(Error::new("controller, switch and replicas have ended"));
         }
         let is_told = if children.has_restarts() || said.is_some() {
             let is_soon = children.has_restarts();

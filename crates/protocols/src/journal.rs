@@ -128,6 +128,8 @@ pub(crate) struct Journal {
     /// Memory for the batch that comes next.
     spare: Option<Batch>,
     snapshots: u64,
+    /// The newest snapshot that was asked for since something on the disk is damaged.
+    renewal: u64,
     /// Whose it is.
     node: NodeId,
     /// Which of them is a copy that is being installed, or the last that was.
@@ -603,8 +605,15 @@ impl Journal {
         Ok(())
     }
 
-    /// What stands on the disk is damaged: another snapshot is to take the place of all before.
+    /// What stands on the disk is damaged: another snapshot is to take the place of all before. If
+    /// the last one was such a snapshot, the next one waits for some more log: where none can be
+    /// read back, none goes, and they would fill the disk.
     pub(crate) fn renew(&mut self) {
+        if self.renewal != 0 && self.renewal == self.snapshots {
+            let every_bytes = self.kept.as_ref().map_or(0, |kept| kept.snapshot_every_bytes);
+            return self.log_bytes = self.log_bytes.max(self.due_bytes() - every_bytes / 8);
+        }
+        self.renewal = self.snapshots + 1;
         self.log_bytes = self.log_bytes.max(self.due_bytes());
     }
 
@@ -766,6 +775,29 @@ mod tests {
         journal.end_part(NOTHING, b"table", Some(0));
         journal.is_due = true;
         assert_eq!(parts(journal.poll(Position(1)).unwrap().what), [(2, PART_TABLE)]);
+    }
+
+    /// Where no snapshot could be read back, the next one began at once, until the disk was full.
+    #[test]
+    fn bug_22_140_snapshots_after_damage_are_apart() {
+        let mut journal = journal();
+        let snapshot = |journal: &mut Journal| {
+            let number = journal.part_wanted()?;
+            journal.begin_part(Position(0));
+            journal.end_snapshot();
+            (journal.is_owed, journal.log_bytes) = (false, 0);
+            Some(number)
+        };
+        journal.renew();
+        assert_eq!(snapshot(&mut journal), Some(PART_TABLE), "the first one at once");
+        journal.renew();
+        assert_eq!(journal.part_wanted(), None);
+        let (due, every) = (journal.due_bytes(), EVERY_BYTES);
+        assert_eq!(journal.log_bytes, due - every / 8, "an eighth later");
+        journal.log_bytes = due;
+        assert_eq!(snapshot(&mut journal), Some(PART_TABLE));
+        journal.renew();
+        assert!(journal.log_bytes >= journal.due_bytes(), "the last one was of the usual kind");
     }
 
     /// Where the disk stood still nothing bounded what was acknowledged and on no disk.

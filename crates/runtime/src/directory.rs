@@ -144,7 +144,11 @@ pub fn whose(path: &Path) -> Result<Option<Identity>, Error> {
         let mut bytes = Vec::new();
         let read =
             File::open(&file).and_then(|f| f.take(FIRST_FRAME_BYTES).read_to_end(&mut bytes));
-        read.cannot(format!("read {}", file.display()))?;
+        match read {
+            // The replica sets the directory aside, and says so.
+            Err(error) if error::is_bad_place(&error) => continue,
+            read => read.cannot(format!("read {}", file.display()))?,
+        };
         if let Some(identity) = identity(storage, segment, &bytes) {
             return Ok(Some(identity));
         }

@@ -285,6 +285,10 @@ impl Files {
         let sync_ns = self.sync_waiting(wait)?;
         if let Some(segment) = ended {
             self.snapshot = None;
+            // The one before need not be read any more, but it may have removed segments.
+            if let Some(found) = self.read_back.take().and_then(ReadBack::stop) {
+                self.note(found, teller)?;
+            }
             self.read_back(segment)?;
         }
         Ok(Written { batch, sync_ns, log_bytes: self.bytes })
@@ -420,8 +424,6 @@ impl Files {
     /// A snapshot is durable that begins with `segment`: it is read back, and then what is before
     /// is removed.
     fn read_back(&mut self, segment: u64) -> Result<(), Error> {
-        // The one before need not be read any more.
-        self.read_back = None;
         let of = |number: &u64| segment_path(&self.path, self.writer.identity().storage, *number);
         let size = |number: &u64| match *number == self.writer.segment() {
             true => self.end,
@@ -443,6 +445,10 @@ impl Files {
     fn settle(&mut self, teller: &Teller) -> Result<(), Error> {
         let Some(outcome) = self.read_back.as_ref().and_then(ReadBack::poll) else { return Ok(()) };
         self.read_back = None;
+        self.note(outcome, teller)
+    }
+
+    fn note(&mut self, outcome: Outcome, teller: &Teller) -> Result<(), Error> {
         match outcome {
             Outcome::Removed { segments, bytes } => {
                 self.segments.retain(|segment| !segments.contains(segment));

@@ -77,6 +77,12 @@ pub fn is_bad_place(error: &io::Error) -> bool {
     errno(error).is_some_and(|errno| errnos.contains(&errno))
 }
 
+/// Whether an error says that the process or the system has no descriptor left.
+#[must_use]
+pub fn is_without_descriptors(error: &io::Error) -> bool {
+    matches!(errno(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
 fn errno(error: &io::Error) -> Option<Errno> {
     error.raw_os_error().map(Errno::from_raw_os_error)
 }

@@ -83,6 +83,8 @@ pub struct Children {
     run_dir: PathBuf,
     /// Flags that every role gets.
     flags: Vec<String>,
+    /// What the file `pids` says.
+    pids: Option<String>,
 }
 
 impl Children {
@@ -98,7 +100,7 @@ impl Children {
         is_fresh: bool,
     ) -> Result<Children, Error> {
         let (run_dir, flags) = (args.run_dir.clone(), args.log.flags());
-        let mut children = Children { all: Vec::new(), run_dir, flags };
+        let mut children = Children { all: Vec::new(), run_dir, flags, pids: None };
         let controller = rack.controller()?;
         // What replicas have in memory is gone with the rack; what they have on disk goes on.
         let how: &[&str] = match (is_fresh, args.recover) {
@@ -193,10 +195,11 @@ impl Children {
         self.all.iter()
     }
 
-    /// How many are alive.
+    /// Whether a controller, a switch or a replica is alive: without any of them the others, which
+    /// are started again whenever they end, serve nobody.
     #[must_use]
-    pub fn running(&self) -> usize {
-        self.all.iter().filter(|role| !role.ended).count()
+    pub fn has_core(&self) -> bool {
+        self.all.iter().any(|role| !role.ended && !role.is_restarted())
     }
 
     /// Who ended since the last time: one line each.
@@ -261,16 +264,21 @@ impl Children {
     ///
     /// # Errors
     /// The system's.
-    pub fn write_pids(&self) -> Result<(), Error> {
+    pub fn write_pids(&mut self) -> Result<(), Error> {
         let path = self.run_dir.join("pids");
         let alive = self.all.iter().filter(|role| !role.ended);
         let lines: String =
             alive.map(|r| format!("{} {}\n", r.name.replace(' ', "-"), r.pid())).collect();
+        if self.pids.as_ref() == Some(&lines) {
+            return Ok(());
+        }
         // Renamed into place: scripts never see half of it.
         let temporary = self.run_dir.join("pids.new");
-        std::fs::write(&temporary, lines)
+        std::fs::write(&temporary, &lines)
             .and_then(|()| std::fs::rename(&temporary, &path))
-            .cannot(format!("write {}", path.display()))
+            .cannot(format!("write {}", path.display()))?;
+        self.pids = Some(lines);
+        Ok(())
     }
 
     /// Ends all of them and waits until they have: the gateways first, which answer what is under

@@ -134,14 +134,9 @@ impl Rack {
     }
 
     /// Starts a rack in a run directory that may have data.
-    pub fn start_at(run: Directory, more: &[&str]) -> Rack {
-        Rack::start_with(run, more, &[])
-    }
-
-    /// The same with variables of the environment.
-    pub fn start_with(mut run: Directory, more: &[&str], variables: &[(&str, &Path)]) -> Rack {
+    pub fn start_at(mut run: Directory, more: &[&str]) -> Rack {
         for _ in 0..3 {
-            match Rack::start_in(run, more, variables) {
+            match Rack::start_in(run, more) {
                 Ok(rack) => return rack,
                 Err((text, own)) if text.contains("address in use") => run = own,
                 Err((text, _)) => panic!("the rack does not get ready again: {text}"),
@@ -164,14 +159,10 @@ impl Rack {
     }
 
     fn try_start(name: &str, more: &[&str]) -> Result<Rack, String> {
-        Rack::start_in(directory(name), more, &[]).map_err(|(text, _)| text)
+        Rack::start_in(directory(name), more).map_err(|(text, _)| text)
     }
 
-    fn start_in(
-        run: Directory,
-        more: &[&str],
-        variables: &[(&str, &Path)],
-    ) -> Result<Rack, (String, Directory)> {
+    fn start_in(run: Directory, more: &[&str]) -> Result<Rack, (String, Directory)> {
         let port = free_ports();
         let listen = format!("127.0.0.1:{port}");
         // What is on disk is tested where a test says so.
@@ -188,7 +179,6 @@ impl Rack {
             .arg(&run)
             .args(durability)
             .args(more)
-            .envs(variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

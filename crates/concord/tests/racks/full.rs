@@ -220,8 +220,9 @@ fn bug_22_130_rack_on_a_full_disk_goes_on() {
 /// Writes go on though the disk of one of three hangs for ever; a PROBLEM and its log say so.
 fn goes_on_beside_a_hung_disk(name: &str, more: &[&str], hangs: impl Fn(&Rack) -> u64) {
     let (run, dir) = (directory(name), directory(&format!("{name}-hangs")));
-    let flags = [&["--durability", "fsync"], more].concat();
-    let rack = Rack::start_with(run, &flags, &[("CONCORD_FAULT_DISK_HANG", &dir)]);
+    let hang = dir.to_str().unwrap();
+    let flags = [&["--durability", "fsync", "--fault-disk-hang", hang], more].concat();
+    let rack = Rack::start_at(run, &flags);
     let mut client = rack.client();
     assert_eq!(client.say("SET before 1"), "+OK");
     let node = hangs(&rack);

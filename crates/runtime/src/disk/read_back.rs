@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -16,7 +16,7 @@ use concord_log::{Check, HEADER_BYTES};
 use rustix::fs::{Advice, fadvise};
 
 use crate::directory::{segment_path, sync};
-use crate::error::{Context, Error};
+use crate::error::{Context, Error, is_without_descriptors};
 
 /// How much is read at a time; then as much time is left to others as that took.
 const PIECE_BYTES: usize = 1 << 20;
@@ -75,15 +75,37 @@ impl ReadBack {
     pub(super) fn poll(&self) -> Option<Outcome> {
         self.outcome.try_recv().ok()
     }
-}
 
-impl Drop for ReadBack {
-    fn drop(&mut self) {
+    /// Ends it: what it had found by then. What it removed is gone, whoever asks for it or not.
+    pub(super) fn stop(mut self) -> Option<Outcome> {
+        self.join();
+        self.poll()
+    }
+
+    fn join(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
+}
+
+impl Drop for ReadBack {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// Opens a file; where the process or the system has no descriptor left, once it has: that says
+/// nothing of the disk. `None` if it was stopped before.
+fn open(path: &Path, stopped: &AtomicBool) -> Result<Option<File>, Error> {
+    while !stopped.load(Ordering::Relaxed) {
+        match File::open(path) {
+            Err(error) if is_without_descriptors(&error) => std::thread::sleep(REST_MAX),
+            file => return file.cannot(format!("open {}", path.display())).map(Some),
+        }
+    }
+    Ok(None)
 }
 
 impl Task {
@@ -92,7 +114,7 @@ impl Task {
         for (segment, end) in &self.segments {
             let path = segment_path(&self.path, self.storage, *segment);
             let what = || format!("read {}", path.display());
-            let file = File::open(&path).cannot(format!("open {}", path.display()))?;
+            let Some(file) = open(&path, stopped)? else { return Ok(false) };
             let _ = fadvise(&file, 0, None, Advice::DontNeed);
             let mut reader = BufReader::with_capacity(PIECE_BYTES, &file);
             let mut check = Check::new(self.storage, *segment);

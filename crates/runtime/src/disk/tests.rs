@@ -304,6 +304,33 @@ fn bug_22_1_segments_stay_until_the_snapshot_is_read_back() {
     assert_eq!((found.found().end, records(&found)), (log, 3));
 }
 
+/// A snapshot that was read back while the next one was written had removed its segments; nobody
+/// heard of that, the next one removed them again, and the replica left.
+#[test]
+fn bug_22_141_a_snapshot_ends_while_the_last_one_is_read_back() {
+    let place = Place::new("readbacks");
+    let hold = Some(Duration::from_millis(300));
+    let mut disk = place.start(DiskFault { hold, ..DiskFault::default() });
+    let mut log = LogEnd::default();
+    write(&mut disk, &mut log, 10);
+    let (position, hash) = (log.position, log.hash);
+    let bytes = &[7; 3_000_000];
+    for snapshot in 1..=4 {
+        let part =
+            Part { snapshot, number: 0, position, hash, is_first: true, is_last: true, bytes };
+        let mut batch = Batch::default();
+        batch.part(&part).unwrap();
+        disk.write(batch).unwrap();
+        wait(&mut disk).unwrap();
+    }
+    until_gone(&place, 4);
+    write(&mut disk, &mut log, 3);
+    end(disk, &place);
+    let found = place.open();
+    assert!(matches!(found.found().begin, Begin::At { segment: 5, .. }), "{:?}", found.found());
+    assert_eq!((found.found().end, records(&found)), (log, 3));
+}
+
 /// Damage that comes later is found and is gone with the next snapshot.
 #[test]
 fn later_damage_is_found_and_replaced() {

@@ -192,7 +192,7 @@ impl ReplicaDisk {
                  this replica leads no more, or leaves its group"
             );
             self.is_said_to_hang = true;
-        } else if self.is_said_to_hang && self.waits_since.is_none() {
+        } else if self.is_said_to_hang && !hangs && !self.is_short {
             info!("the disk answers again");
             self.is_said_to_hang = false;
         }

@@ -63,6 +63,9 @@ impl System for Store {
         set(&mut rack.engine, &args.engine);
         set(&mut rack.durability, &args.durability);
         set(&mut rack.faults.disk_hold_ms, &args.fault_disk_hold);
+        if args.fault_disk_hang.is_some() {
+            rack.faults.disk_hang.clone_from(&args.fault_disk_hang);
+        }
         set(&mut rack.requirepass, &args.requirepass);
         rack.split_reads |= args.split_reads;
         set(&mut rack.maxmemory, &args.maxmemory);
@@ -227,6 +230,10 @@ impl System for Store {
         if rack.faults.disk_hold_ms > 0 {
             let held = "*** A FAULT ON PURPOSE: disks have what was synced, and nothing else. ***";
             notes.push(held.to_string());
+        }
+        if let Some(dir) = &rack.faults.disk_hang {
+            let dir = dir.display();
+            notes.push(format!("*** A FAULT ON PURPOSE: disks hang as files in {dir} say. ***"));
         }
         notes
     }

@@ -50,8 +50,7 @@ pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
                 let said = replica_args.data_dir.clone().or_else(|| own.data_dir.clone());
                 let hold_ms = rack.faults.disk_hold_ms;
                 let hold = (hold_ms > 0).then(|| Duration::from_millis(hold_ms));
-                // For tests alone.
-                let hang = std::env::var_os("CONCORD_FAULT_DISK_HANG").map(PathBuf::from);
+                let hang = rack.faults.disk_hang.as_ref();
                 let hang = hang.map(|dir| dir.join(group.member_stem("replica", own.node)));
                 let fault = DiskFault { hold, hang, ..DiskFault::default() };
                 let acks_early = group.durability == Durability::Interval;

@@ -3,6 +3,7 @@
 //! Looked at every [`LOOK_NS`] of the safety phase. The others can go on if the network between
 //! them is as usual, the switch, the controller and a client are well, and
 //! - in VR and NOPaxos those that are well and have lost nothing are a quorum;
+//! - while the controller's disk is full, all members and the switch live, and nobody is at fault;
 //! - in the chain family somebody well has all data, and whoever is not well looks dead to the
 //!   controller, which decides, or tells it that it does not reach another member (a member that
 //!   hears nobody and is heard is not replaced: nobody knows).
@@ -14,6 +15,7 @@ use std::collections::BTreeSet;
 
 use concord_core::{Duration, MS};
 use concord_protocols::Phase;
+use concord_wire::control::{Config, Member};
 
 use super::{Rack, Replicas, Role};
 use crate::world::{CONTROLLER, REPLICAS};
@@ -77,7 +79,8 @@ impl Rack<'_> {
             return None;
         }
         self.progress.look_ns = now_ns + LOOK_NS;
-        let unwell = self.unwell().filter(|unwell| self.can_go_on(unwell));
+        let unwell =
+            self.unwell().filter(|unwell| self.can_go_on(unwell) && self.may_be_decided(unwell));
         if unwell != self.progress.unwell {
             self.progress.unwell = unwell;
             self.progress.since_ns = now_ns;
@@ -123,7 +126,7 @@ impl Rack<'_> {
             || self.plan.engine_work_ns > 0
                 && self.slots.iter().any(|slot| slot.engine_stalled_until_ns > now_ns);
         let switch = self.active_switch();
-        if self.file.is_old() || self.file.is_full(now_ns) {
+        if self.file.is_old() {
             return None;
         }
         let (fixed, other) = ([CONTROLLER, switch], self.other_controller());
@@ -193,7 +196,7 @@ impl Rack<'_> {
             return self.are_quorum(well.fold(0, |set, node| set | 1 << (node - REPLICAS)));
         }
         let Some(config) = self.config() else { return false };
-        let node_of = |member: &concord_wire::control::Member| REPLICAS + usize::from(member.node);
+        let node_of = |member: &Member| REPLICAS + usize::from(member.node);
         let looks_well_or_dead = config.members.iter().all(|member| {
             let node = node_of(member);
             is_well(&node)
@@ -211,6 +214,18 @@ impl Rack<'_> {
             is_well(&node) && self.living(member).is_some_and(caught_up)
         });
         looks_well_or_dead && has_all
+    }
+
+    /// Whether no decision of the controller is needed, or it can store one: while its disk is full
+    /// the configuration in force goes on.
+    fn may_be_decided(&self, unwell: &BTreeSet<usize>) -> bool {
+        let is_alive = |config: &Config| {
+            let switch = self.active_switch();
+            matches!(self.slots[switch].role, Role::Switch(_))
+                && config.members.iter().all(|member| self.living(member).is_some())
+        };
+        !self.file.is_full(self.world.now_ns)
+            || (unwell.is_empty() && self.config().is_some_and(is_alive))
     }
 
     /// Whether a replica hears the controller and is heard, and nothing else is wrong with it.
