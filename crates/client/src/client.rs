@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use concord_core::guard::Guard;
 use concord_core::machine::{Deadline, Relevance};
 use concord_core::{
-    Duration, Instant, MS, Machine, Nothing, Now, ObjectId, RequestNumber, Rng, SessionId,
+    Duration, Instant, MS, Machine, NodeId, Nothing, Now, ObjectId, RequestNumber, Rng, SessionId,
 };
 use concord_wire::rpc::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
 use concord_wire::{
@@ -53,10 +53,20 @@ pub struct Client {
     done: VecDeque<Done>,
     pushed: VecDeque<Option<ObjectId>>,
     buffers: Vec<Vec<u8>>,
-    /// When a replica said last that it works on one operation, and since when it does.
-    working: Option<(Instant, Instant)>,
+    /// What a replica said last of an operation that it works on.
+    working: Option<Working>,
     /// From so long on a request's command comes back with its end.
     kept_from_ns: Duration,
+}
+
+/// A replica works on one operation.
+#[derive(Clone, Copy, Debug)]
+struct Working {
+    /// Who said so, and when.
+    node: NodeId,
+    heard_at: Instant,
+    /// Since when it works.
+    since: Instant,
 }
 
 impl Machine for Client {
@@ -275,7 +285,10 @@ impl Client {
             self.timers.sample(lane, now.instant.since(sent_at));
         }
         match repr.status {
-            Status::Ok => return self.on_ok(now, &repr, packet.body(), sink),
+            Status::Ok => {
+                self.on_work_done(now.instant, &repr);
+                return self.on_ok(now, &repr, packet.body(), sink);
+            }
             Status::Malformed | Status::ManyObjects => {
                 self.finish(now, repr.request.0, Outcome::Malformed, Vec::new(), Some(&repr));
             }
@@ -316,7 +329,7 @@ impl Client {
         self.count.heard_working += 1;
         let work_ns = repr.time_ms.saturating_mul(MS);
         let since = Instant(now.instant.0.saturating_sub(work_ns));
-        self.working = Some((now.instant, since));
+        self.working = Some(Working { node: repr.node, since, heard_at: now.instant });
         // The work may be the read itself, if that was sent before it began.
         let submitted_at = self.slots.live(repr.request.0).map(|slot| slot.submitted_at);
         let came_later = submitted_at.is_some_and(|at| at > since);
@@ -326,19 +339,29 @@ impl Client {
         }
     }
 
+    /// A replica that worked has answered, or a write was executed, which stood behind the others:
+    /// the work is over, and whoever waited for it waits from now on.
+    fn on_work_done(&mut self, now: Instant, repr: &Repr) {
+        if let Some(working) = &mut self.working
+            && (repr.op == Op::WriteReply || repr.node == working.node)
+        {
+            (working.since, working.heard_at) = (now, now);
+        }
+    }
+
     /// Whether the replicas have been at work on one operation for so long that others are to hear
     /// of it, by what they said lately.
     #[must_use]
     pub fn is_busy(&self, now: Instant) -> bool {
-        self.working.is_some_and(|(heard_at, since)| {
-            let is_fresh = now.since(heard_at) <= WORKING_TIMES * self.config.retry_max_ns;
-            is_fresh && heard_at.since(since) >= self.config.busy_ns
+        self.working.is_some_and(|working| {
+            let is_fresh = now.since(working.heard_at) <= WORKING_TIMES * self.config.retry_max_ns;
+            is_fresh && working.heard_at.since(working.since) >= self.config.busy_ns
         })
     }
 
     /// What counts as the time of a submission: waiting for those who work is not waiting.
     fn waits_since(&self, submitted_at: Instant) -> Instant {
-        self.working.map_or(submitted_at, |(heard_at, _)| submitted_at.max(heard_at))
+        self.working.map_or(submitted_at, |working| submitted_at.max(working.heard_at))
     }
 
     fn on_ok(

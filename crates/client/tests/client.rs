@@ -849,5 +849,10 @@ fn bug_22_110_requests_wait_for_replicas_that_work() {
     world.loss_permille = 0;
     world.run_until_done(3, SEC);
     assert_eq!(world.done.last().map(|done| done.outcome), Some(Outcome::Reply));
+    assert!(!world.client.is_busy(world.at), "the write was executed: the work is over");
+    let third = world.write(Some(write), &command(8, b"third"));
+    world.loss_permille = 1_000;
+    say_working(&mut world, third, Op::WriteReply, 6_000);
+    assert!(world.client.is_busy(world.at));
     assert!(!world.client.is_busy(world.at.after(2 * SEC)), "nobody has said so lately");
 }

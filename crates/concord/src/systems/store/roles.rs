@@ -1,6 +1,6 @@
 //! Replicas and gateways as processes: from the rack file to the runtime.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::ValueEnum as _;
