@@ -33,6 +33,8 @@ pub struct Options {
     /// A key must be gone for operations called later than its deadline by this, in ns: the
     /// deadline is decided when the write is ordered, the delete is a write of its own (trap T12).
     pub grace_ns: u64,
+    /// From when on a smaller grace is enough.
+    pub calm: Option<Calm>,
     /// A key may vanish this much before its time to live has passed since the call, in ns:
     /// deadlines are in whole ms.
     pub early_ns: u64,
@@ -52,6 +54,17 @@ pub struct Options {
     pub judged_percent_min: usize,
 }
 
+/// A time without faults at the end of a history, in which keys are deleted soon after their time
+/// to live has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calm {
+    /// When it begins, in ns of the history's clock. Times to live that were set earlier count from
+    /// then.
+    pub from_ns: u64,
+    /// How much later a key must be gone, in ns.
+    pub grace_ns: u64,
+}
+
 /// What `concord check` and `concord torture` ask for as [`Options::judged_percent_min`].
 pub const JUDGED_PERCENT_MIN: usize = 10;
 
@@ -65,6 +78,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             grace_ns: 5_000_000_000,
+            calm: None,
             early_ns: 1_000_000,
             configs_max: 20_000_000,
             memory_bytes_max: 1 << 30,
@@ -480,6 +494,7 @@ impl<'h> Split<'h> {
             return_ns: operation.return_ns.unwrap_or(u64::MAX),
             early_ns: self.options.early_ns,
             grace_ns: self.options.grace_ns,
+            calm: self.options.calm,
         }
     }
 

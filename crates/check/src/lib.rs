@@ -83,7 +83,7 @@ mod seen;
 mod serial;
 mod start;
 
-pub use check::{JUDGED_PERCENT_MIN, Options, check, check_file, is_too_little};
+pub use check::{Calm, JUDGED_PERCENT_MIN, Options, check, check_file, is_too_little};
 pub use history::{History, HistoryError, Operation, Reply};
 pub use record::{Pending, Recorder};
 pub use report::{Expiries, GaveUp, Report, Stuck, Verdict, Violation};

@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Reply;
+use crate::check::Calm;
 use crate::command::{Bytes, Command, Condition, Ttl, integer};
 
 /// The data of one key.
@@ -53,14 +54,20 @@ pub(crate) struct Moment {
     pub(crate) return_ns: u64,
     pub(crate) early_ns: u64,
     pub(crate) grace_ns: u64,
+    pub(crate) calm: Option<Calm>,
 }
 
 impl Moment {
     pub(crate) fn expiry(&self, ttl_ms: u64) -> Expiry {
         let ttl_ns = ttl_ms.saturating_mul(1_000_000);
+        let latest_ns = self.return_ns.saturating_add(ttl_ns).saturating_add(self.grace_ns);
+        let calm_ns = self.calm.map_or(u64::MAX, |calm| {
+            let set_ns = self.return_ns.max(calm.from_ns);
+            set_ns.saturating_add(ttl_ns).saturating_add(calm.grace_ns)
+        });
         Expiry {
             earliest_ns: self.call_ns.saturating_add(ttl_ns).saturating_sub(self.early_ns),
-            latest_ns: self.return_ns.saturating_add(ttl_ns).saturating_add(self.grace_ns),
+            latest_ns: latest_ns.min(calm_ns),
         }
     }
 }

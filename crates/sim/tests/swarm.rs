@@ -99,6 +99,7 @@ fn thin(protocol: Protocol, totals: &Totals) -> Vec<&'static str> {
         ("replies of a thousand elements", totals.large.replies),
         ("times to live of a day", totals.large.lifetimes),
         ("keys due at one time", totals.large.due),
+        ("times to live judged for lateness", totals.expiries[1]),
     ];
     seen.extend(seen_by_gateways(totals));
     match protocol {

@@ -47,6 +47,7 @@ fn any_order(
             return_ns: operation.return_ns.unwrap_or(u64::MAX),
             early_ns: 0,
             grace_ns: 0,
+            calm: None,
         };
         if state.expiry.is_some_and(|e| moment.call_ns > e.latest_ns) {
             continue; // It has to expire first.

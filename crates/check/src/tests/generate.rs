@@ -179,6 +179,7 @@ pub(super) fn atomic_history(rng: &mut Rng, shape: &Shape) -> Vec<Operation> {
             return_ns: operation.return_ns.unwrap_or(u64::MAX),
             early_ns: 0,
             grace_ns: 0,
+            calm: None,
         };
         let due = |e: crate::model::Expiry| {
             e.latest_ns < point_ns || (e.earliest_ns <= point_ns && rng.chance(1, 2))

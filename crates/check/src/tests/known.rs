@@ -3,7 +3,7 @@
 use super::{bulk, exact, op, open, verdict};
 use crate::Reply::{self, Array, Error, Int, Nil, Ok};
 use crate::Verdict::{self, Violation};
-use crate::{Operation, Options, check, check_file};
+use crate::{Calm, Operation, Options, check, check_file};
 
 const MS: u64 = 1_000_000;
 
@@ -224,6 +224,21 @@ fn a_key_must_be_gone_after_its_time_and_the_grace() {
     assert!(!check(&read(MS + 19, bulk("a")), &with_grace).unwrap().is_ok());
     let early = Options { early_ns: 10, ..exact() };
     assert!(check(&read(MS - 5, Nil), &early).unwrap().is_ok());
+}
+
+#[test]
+fn a_key_must_be_gone_sooner_in_the_calm() {
+    let read =
+        |set, call| [op(1, set, set, "SET k a PX 1", Ok), op(2, call, call, "GET k", bulk("a"))];
+    let calm = Some(Calm { from_ns: 100, grace_ns: 3 });
+    let calm = Options { grace_ns: 1_000, calm, ..exact() };
+    let is_right = |history: &[Operation]| check(history, &calm).unwrap().is_ok();
+    // Set in the calm, and before.
+    assert!(is_right(&read(200, MS + 203)) && !is_right(&read(200, MS + 204)));
+    assert!(is_right(&read(5, MS + 103)) && !is_right(&read(5, MS + 104)));
+    // Never later than without one.
+    let late = Options { grace_ns: 1, ..calm };
+    assert!(!check(&read(200, MS + 202), &late).unwrap().is_ok());
 }
 
 #[test]

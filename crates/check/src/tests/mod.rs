@@ -48,6 +48,7 @@ fn op_of(source: usize, operation: &Operation) -> Op<'_> {
         return_ns: operation.return_ns.unwrap_or(u64::MAX),
         early_ns: 0,
         grace_ns: 0,
+        calm: None,
     };
     let (_, command) = parse(&operation.cmd).unwrap();
     let reply = operation.reply.as_ref().filter(|reply| **reply != Reply::Unseen);

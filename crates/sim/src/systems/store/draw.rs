@@ -100,6 +100,11 @@ const CACHES: u64 = 0xcac4_e5e5;
 const VOTERS: u64 = 0x0707_e125;
 /// And whether gateways share users.
 const USERS: u64 = 0x05e5_acac;
+/// And of how long clients go on in the end.
+const CALM: u64 = 0x0ca1_3000;
+/// How long that is, in ns, in one seed of so many.
+const CALM_NS: Duration = 1_200 * MS;
+const WITH_CALM: u64 = 8;
 /// And of links.
 const LINKS: u64 = 0x0011_4c50;
 /// One seed of so many has them.
@@ -212,6 +217,9 @@ impl Plan {
             plan.gateways.count > 0 && Rng::new(seed ^ SUBSCRIBERS).chance(1, 4);
         draw_voters(&mut plan);
         draw_work(&mut plan);
+        if plan.sizes.ttl_ms_max == 0 && Rng::new(seed ^ CALM).chance(1, WITH_CALM) {
+            plan.calm_ns = CALM_NS;
+        }
         plan
     }
 }

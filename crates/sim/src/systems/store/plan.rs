@@ -98,6 +98,9 @@ pub struct Plan {
     pub rush_ns: Duration,
     /// How long the safety phase goes on after the last fault began, at least, in ns.
     pub linger_ns: Duration,
+    /// How long clients go on once everything has healed and all are well, in ns: times to live
+    /// that end then are judged exactly.
+    pub calm_ns: Duration,
     /// One way from node to node, in ns.
     pub latency_ns: Duration,
     /// One way between two replicas, in ns.
@@ -186,6 +189,7 @@ impl Default for Plan {
             think_ns: 10 * MS,
             rush_ns: 0,
             linger_ns: 0,
+            calm_ns: 0,
             latency_ns: 50 * US,
             peer_latency_ns: 50 * US,
             loss_ppm: 0,
@@ -311,6 +315,7 @@ impl Plan {
         within("delay_ns", self.delay_ns, 0, hour_ns)?;
         within("think_ns", self.think_ns, 0, hour_ns)?;
         within("linger_ns", self.linger_ns, 0, hour_ns)?;
+        within("calm_ns", self.calm_ns, 0, hour_ns)?;
         within("rush_ns", self.rush_ns, 0, hour_ns)?;
         within("engine_ns", self.engine_ns, 0, hour_ns)?;
         within("engine_silence_ns", self.engine_silence_ns, MS, hour_ns)?;

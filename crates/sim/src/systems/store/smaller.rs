@@ -34,6 +34,7 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.replicas -= 1);
     with(|p| p.rush_ns = 0);
     with(|p| p.linger_ns = 0);
+    with(|p| p.calm_ns = 0);
     with(|p| p.loss_ppm = 0);
     with(|p| p.duplicate_ppm = 0);
     with(|p| p.reorder_ppm = 0);

@@ -32,6 +32,9 @@ pub(crate) struct Mix {
     pub long_values_percent: u64,
     pub flushes_permille: u64,
     pub sizes: Sizes,
+    /// Three of four operations are of keys that are written with a short time to live, and read
+    /// when it is over.
+    pub expires: bool,
 }
 
 /// The time to live of what has one, where a run has one only, in ms.
@@ -43,8 +46,21 @@ const LONG_BYTES: (u64, u64) = (2_000, 8_000);
 const DUE_READS: u64 = 8;
 const TTL_WRITES: u64 = 12;
 
+/// So many operations in turn write the same key with a short time to live, and reads look so many
+/// keys back.
+const BRIEF_WRITES: u64 = 4;
+const BRIEF_BACK: u64 = 60;
+/// Longest of these times to live, in ms.
+const BRIEF_MS_MAX: u64 = 60;
+
 /// The next operation. `unique` is in no other value.
 pub(crate) fn draw(rng: &mut Rng, mix: &Mix, unique: u64) -> Op {
+    let brief = unique / BRIEF_WRITES;
+    match if mix.expires { rng.below(4) } else { 0 } {
+        1 => return brief_write(brief, unique, rng.between(1, BRIEF_MS_MAX)),
+        2 | 3 => return brief_read(brief.saturating_sub(rng.below(BRIEF_BACK))),
+        _ => {}
+    }
     if rng.chance(mix.flushes_permille, 1_000) {
         return of_all_keys(Class::Write, &["FLUSHALL"]);
     }
@@ -194,6 +210,15 @@ pub(crate) fn is_read(cmd: &[Vec<u8>]) -> bool {
 pub(crate) fn due_write(n: u64, unique: u64, ttl_ms: u64) -> Op {
     let (value, ttl_ms) = (format!("v{unique}"), ttl_ms.max(1).to_string());
     op(Class::Write, &["SET", &due_name(n), &value, "PX", &ttl_ms])
+}
+
+fn brief_write(n: u64, unique: u64, ttl_ms: u64) -> Op {
+    let (key, value, ttl_ms) = (format!("brief{n}"), format!("v{unique}"), ttl_ms.to_string());
+    op(Class::Write, &["SET", &key, &value, "PX", &ttl_ms])
+}
+
+fn brief_read(n: u64) -> Op {
+    op(Class::Read, &["GET", &format!("brief{n}")])
 }
 
 fn due_name(n: u64) -> String {

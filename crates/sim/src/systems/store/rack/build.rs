@@ -72,6 +72,7 @@ impl<'a> Rack<'a> {
             transactions: Vec::new(),
             unknown_pushes: Vec::new(),
             stage: Stage::Safety,
+            calm_from_ns: None,
             healed_ns: None,
             begun: 0,
             faults_left: plan.faults.len(),

@@ -21,6 +21,8 @@ const RUSH_THINK_NS: u64 = MS;
 const DUE_NS: u64 = 1_500 * MS;
 /// Pause between operations of the liveness phase.
 const LIVENESS_THINK_NS: u64 = MS;
+/// Longest pause between operations of the calm that may follow it.
+const CALM_THINK_NS: u64 = 20 * MS;
 /// Operations that each connection must get answered after everything has healed.
 pub(super) const GOOD_MIN: u64 = 4;
 
@@ -35,6 +37,9 @@ pub(super) struct Pace {
 impl Pace {
     /// When a connection sends its next operation, after so many at once.
     pub(super) fn next_ns(&self, plan: &Plan, rng: &mut Rng, before: u64) -> u64 {
+        if self.stage == Stage::Calm {
+            return self.now_ns + rng.below(CALM_THINK_NS) * before;
+        }
         if self.stage != Stage::Safety {
             return self.now_ns + LIVENESS_THINK_NS * before;
         }
@@ -80,7 +85,7 @@ impl Rack<'_> {
             && self.due < self.plan.sizes.due_at_once
             && now_ns < DUE_NS
             && slot.rng.chance(3, 4);
-        let op = if self.stage != Stage::Safety && slot.good >= GOOD_MIN {
+        let op = if matches!(self.stage, Stage::Liveness { .. }) && slot.good >= GOOD_MIN {
             draw_read(&mut slot.rng, &mix)
         } else if is_due {
             self.due += 1;
@@ -135,6 +140,7 @@ impl Rack<'_> {
             long_values_percent: self.plan.long_values_percent,
             flushes_permille: self.plan.flushes_permille,
             sizes: self.plan.sizes,
+            expires: self.stage == Stage::Calm,
         }
     }
 

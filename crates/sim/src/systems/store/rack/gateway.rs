@@ -400,7 +400,7 @@ impl Rack<'_> {
             unique: &mut self.unique,
             client: (node * 100 + at) as u64,
             has_library: self.has_library,
-            reads_only: !is_safety && connection.good >= GOOD_MIN,
+            reads_only: matches!(stage, Stage::Liveness { .. }) && connection.good >= GOOD_MIN,
             known: &connection.known,
             watches: connection.watches,
         };

@@ -29,7 +29,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use concord_check::{
-    Decision, Operation, Options, Report, Transaction, Verdict, check_transactions, is_too_little,
+    Calm, Decision, Operation, Options, Report, Transaction, Verdict, check_transactions,
+    is_too_little,
 };
 use concord_client::Client;
 use concord_core::machine::Deadline;
@@ -57,6 +58,9 @@ use progress::Progress;
 use voters::VoterRequest;
 use watch::Watch;
 
+/// How much later than their time keys are gone where nothing is wrong: expiries are looked for
+/// now and then, and are writes.
+const CALM_GRACE_NS: u64 = 350 * MS;
 /// After that long the safety phase ends even if operations are missing: the liveness phase says
 /// why.
 const SAFETY_NS_MAX: u64 = 60 * SEC;
@@ -238,7 +242,11 @@ impl Machine for Process {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Safety,
-    Liveness { since_ns: u64 },
+    Liveness {
+        since_ns: u64,
+    },
+    /// Everybody is well, and clients go on.
+    Calm,
     Rest,
 }
 
@@ -263,6 +271,8 @@ struct Rack<'a> {
     stage: Stage,
     /// When everything healed, if it has.
     healed_ns: Option<u64>,
+    /// When everybody was well and clients went on, if they did.
+    calm_from_ns: Option<u64>,
     begun: usize,
     /// Faults of the plan that have not happened yet.
     faults_left: usize,
@@ -314,14 +324,20 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
     let without_writes_ns =
         rack.without_controller_ns() + rack.hung_disks_ns() + rack.alone_held_ns;
     let without_writes_ns = without_writes_ns + rack.plan.disks.slow_ns();
-    let grace_ns = 3 * SEC + rack.clock_error_ns() + without_writes_ns;
+    let clock_error_ns = rack.clock_error_ns(rack.world.now_ns);
+    let grace_ns = 3 * SEC + clock_error_ns + without_writes_ns;
     // Where a guard is removed the search may take for ever; a history that it leaves open says
     // nothing.
     let is_whole = rack.plan.guards == Guards::ALL;
     let time_max = (!is_whole).then_some(MUTANT_CHECK_MAX);
-    let options = Options { grace_ns, time_max, ..Options::default() };
+    let calm = rack.calm_from_ns.map(|from_ns| {
+        let slow_ns = rack.plan.disks.slow_ns() + rack.plan.engine_work_ns;
+        let clock_error_ns = rack.clock_error_ns(rack.plan.calm_ns);
+        Calm { from_ns, grace_ns: CALM_GRACE_NS + clock_error_ns + slow_ns }
+    });
+    let options = Options { grace_ns, calm, time_max, ..Options::default() };
     // Expiry is decided by the log's time.
-    let options = Options { early_ns: 20 * MS + rack.clock_error_ns(), ..options };
+    let options = Options { early_ns: 20 * MS + clock_error_ns, ..options };
     let unknown = std::mem::take(&mut rack.unknown_pushes);
     let checked = moves::check_with(&mut rack.history, unknown, &options);
     if let Ok(report) = &checked {
@@ -354,7 +370,7 @@ impl Rack<'_> {
             return Some(self.standing("no member of the newest epoch is alive"));
         }
         self.heal();
-        let wrong = self.run_liveness().or_else(|| self.run_to_rest());
+        let wrong = self.run_liveness().or_else(|| self.run_calm()).or_else(|| self.run_to_rest());
         wrong.or_else(|| self.run_cached()).or_else(|| self.run_subscribed())
     }
 
@@ -427,12 +443,12 @@ impl Rack<'_> {
         self.broken.take()
     }
 
-    /// How much more or less than the world's time the log's may have moved during the run, in ns:
-    /// by what monotonic clocks drift and by what two clocks follow others, but for no jump of a
-    /// wall clock.
-    fn clock_error_ns(&self) -> u64 {
-        let drift_ns = self.world.now_ns / 1_000_000 * self.plan.drift_ppm;
-        drift_ns + 2 * self.world.now_ns / concord_core::clock::SLEW
+    /// How much more or less than the world's time the log's may have moved in that time of it, in
+    /// ns: by what monotonic clocks drift and by what two clocks follow others, but for no jump of
+    /// a wall clock.
+    fn clock_error_ns(&self, within_ns: u64) -> u64 {
+        let drift_ns = within_ns / 1_000_000 * self.plan.drift_ppm;
+        drift_ns + 2 * within_ns / concord_core::clock::SLEW
     }
 
     /// How long nobody may have replaced who orders writes (expiries too), in ns, where the

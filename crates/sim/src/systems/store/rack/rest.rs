@@ -53,6 +53,22 @@ impl Rack<'_> {
         all_good && (!self.plan.program.has_dirty_set() || !has_short || is_fast())
     }
 
+    /// Clients go on for as long as the plan says. Some text if something is wrong.
+    pub(super) fn run_calm(&mut self) -> Option<String> {
+        if self.plan.calm_ns == 0 {
+            return None;
+        }
+        let since_ns = self.world.now_ns;
+        self.stage = Stage::Calm;
+        self.calm_from_ns = Some(since_ns);
+        while self.world.now_ns < since_ns + self.plan.calm_ns {
+            if let Some(text) = self.next_event() {
+                return Some(text);
+            }
+        }
+        None
+    }
+
     /// Until the rack is at rest and all members hold the same. Some text if that never happens.
     pub(super) fn run_to_rest(&mut self) -> Option<String> {
         self.stage = Stage::Rest;
