@@ -1,5 +1,5 @@
-//! A group of workers: whoever registers is a member, until it is silent, begins anew or says that
-//! it goes. No data is held, so nobody waits for anybody.
+//! The rules of a group of workers: a worker that registers is a member until it is silent,
+//! restarts or announces that it leaves. Workers hold no data, so that no epoch waits for a member.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use crate::group::{Left, Look, Places, Rules};
 /// Workers.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
-    /// What the switch runs for them.
+    /// The switch program that serves them.
     pub program: Program,
 }
 
@@ -21,15 +21,16 @@ impl Rules for Workers {
         (GroupKind::Workers, self.program)
     }
 
-    /// Whoever is there, as soon as there is one. That nobody is is nothing to speak of.
+    /// All registered workers, as soon as there is one. A group without workers is not a problem.
     fn founders(&self, look: &Look<'_>) -> Result<Vec<Member>, Option<Problem>> {
         let mut members = Vec::new();
         add_newcomers(look, &mut members);
         if members.is_empty() { Err(None) } else { Ok(members) }
     }
 
-    /// Who stays keeps its place in the order; who comes is behind, in the order of the nodes'
-    /// numbers. The last ones stay in the list until others come: a list without members is none.
+    /// Members that stay keep their places in the order; new ones follow, by node number. If no
+    /// member is left, the old list stays until others register, since a configuration cannot be
+    /// empty.
     fn survivors(&self, look: &Look<'_>, old: &Config) -> Places {
         let stays = |m: &&Member| look.gone(old.epoch, m).is_none();
         let mut members: Vec<Member> = old.members.iter().filter(stays).copied().collect();
@@ -61,7 +62,7 @@ impl Rules for Workers {
         None
     }
 
-    /// Those who are there; who comes later registers.
+    /// The members that are heard; others register later.
     fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem> {
         let stays = |m: &&Member| {
             let own = look.nodes.get(&m.node).filter(|n| look.is_heard(n));
@@ -72,8 +73,8 @@ impl Rules for Workers {
     }
 }
 
-/// Everybody who is there and stays, behind those who have their places. It runs with every sign of
-/// life, of hundreds of workers.
+/// Appends the workers that are heard and do not leave to those that have a place. Runs with each
+/// keepalive, for hundreds of workers.
 fn add_newcomers(look: &Look<'_>, members: &mut Vec<Member>) {
     let placed: BTreeSet<u16> = members.iter().map(|m| m.node).collect();
     let stay = look.nodes.values().filter(|n| n.standing != Standing::Leaving && look.is_heard(n));

@@ -1,4 +1,4 @@
-//! Which key is due when.
+//! The deadlines of keys with a time to live.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -13,7 +13,7 @@ use rustc_hash::FxBuildHasher;
 use crate::backend::TtlChange;
 use crate::databases::{self, ALL, DATABASES};
 
-/// A key whose deadline changed, and what it is by now.
+/// A key whose deadline changed, and its present deadline.
 pub(crate) type Changed = (Vec<u8>, Option<u64>);
 
 fn left_ms(count: u64, sum_ms: u128, now_ms: u64) -> u64 {
@@ -21,28 +21,29 @@ fn left_ms(count: u64, sum_ms: u128, now_ms: u64) -> u64 {
     u64::try_from(average).unwrap_or(u64::MAX).saturating_sub(now_ms)
 }
 
-/// Which key is due when. Invariant: every key here exists in the backend, once all steps are
-/// finished.
+/// The deadlines of keys with a time to live, in unix ms. Invariant: every key here exists in the
+/// backend, once all steps are finished.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     by_key: HashMap<Arc<[u8]>, u64, FxBuildHasher>,
     by_time: BTreeSet<(u64, Arc<[u8]>)>,
-    /// Sum of the lengths of all keys here.
+    /// The sum of the lengths of all keys here, in bytes.
     key_bytes: u64,
-    /// By database: how many there are here, and the sum of their deadlines.
+    /// By database: the number of keys here, and the sum of their deadlines.
     of: [(u64, u128); DATABASES as usize],
-    /// Keys whose deadlines changed since they were told; `None` where all are to be told.
+    /// Keys whose deadlines changed since the last [`Deadlines::take_untold`]; `None` if it has to
+    /// report all.
     untold: Option<BTreeSet<Vec<u8>>>,
-    /// While a script is executed here: what it changed, oldest first.
+    /// The changes of the script that is being executed, oldest first; `None` outside of one.
     undo: Option<Vec<Was>>,
 }
 
-/// What a script changed.
+/// A change by a script, as the state before it.
 #[derive(Debug)]
 enum Was {
-    /// A key's deadline was this one.
+    /// A key's deadline.
     Due(Vec<u8>, Option<u64>),
-    /// These were all.
+    /// All deadlines.
     All(Box<Deadlines>),
 }
 
@@ -61,7 +62,7 @@ impl Deadlines {
         self.change_told(key, change);
     }
 
-    /// A change that need not be told.
+    /// A change that [`Deadlines::take_untold`] does not report.
     pub(crate) fn change_told(&mut self, key: &[u8], change: TtlChange) {
         let before = self.of(key);
         if let Some(undo) = &mut self.undo
@@ -109,7 +110,7 @@ impl Deadlines {
         self.replace(None);
     }
 
-    /// None is left, and these are to be told; what there was can be undone.
+    /// Removes all deadlines and sets the keys to report. A script can undo this.
     fn replace(&mut self, untold: Option<BTreeSet<Vec<u8>>>) {
         let mut undo = self.undo.take();
         let before = core::mem::replace(self, Deadlines { untold, ..Deadlines::default() });
@@ -119,17 +120,17 @@ impl Deadlines {
         self.undo = undo;
     }
 
-    /// A script begins: what it changes can be undone.
+    /// Begins a script, whose changes can be undone.
     pub(crate) fn begin_undo(&mut self) {
         self.undo = Some(Vec::new());
     }
 
-    /// What the script changed stays.
+    /// Ends a script, whose changes stay.
     pub(crate) fn end_undo(&mut self) {
         self.undo = None;
     }
 
-    /// The script changed nothing.
+    /// Ends a script and reverts its changes.
     pub(crate) fn undo(&mut self) {
         for was in self.undo.take().unwrap_or_default().into_iter().rev() {
             match was {
@@ -140,8 +141,8 @@ impl Deadlines {
         }
     }
 
-    /// Those of the keys of one database go, or all ([`databases::ALL`]); `is_told`: that need not
-    /// be told.
+    /// Removes the deadlines of one database's keys, or of all ([`databases::ALL`]). With `is_told`
+    /// this is not reported.
     pub(crate) fn flush(&mut self, database: u8, is_told: bool) {
         let is_own = |key: &[u8]| database == ALL || databases::of_key(key) == database;
         let own = self.by_time.iter().filter(|(_, key)| is_own(key));
@@ -159,13 +160,14 @@ impl Deadlines {
         }
     }
 
-    /// The same, where it need not be told: all are gone there too.
+    /// Removes all deadlines without a report: the reader has removed all of its own.
     pub(crate) fn clear_told(&mut self) {
         let untold = self.untold.take();
         self.replace(untold);
     }
 
-    /// What changed since this was called last, and whether that is all there is.
+    /// The changes since the last call; the flag says that they are all deadlines that exist, as in
+    /// the first call.
     pub(crate) fn take_untold(&mut self) -> (bool, Vec<Changed>) {
         match self.untold.replace(BTreeSet::new()) {
             None => {
@@ -181,7 +183,7 @@ impl Deadlines {
         }
     }
 
-    /// How many changes are to be told; 0 where nobody asked yet.
+    /// The number of changes to report; 0 before the first [`Deadlines::take_untold`].
     pub(crate) fn untold(&self) -> usize {
         self.untold.as_ref().map_or(0, BTreeSet::len)
     }
@@ -191,7 +193,8 @@ impl Deadlines {
         self.by_time.first().map(|(deadline_ms, _)| *deadline_ms)
     }
 
-    /// Keys that are due at `now_ms`, each with its deadline, earliest first, behind `after`.
+    /// Keys that are due at `now_ms`, each with its deadline, earliest first, from the one after
+    /// `after` on.
     pub(crate) fn due(
         &self,
         now_ms: u64,
@@ -206,27 +209,28 @@ impl Deadlines {
         due.map(|(at, key)| (&**key, *at))
     }
 
-    /// How many keys have a deadline.
+    /// The number of keys that have a deadline.
     pub(crate) fn count(&self) -> u64 {
         self.by_time.len() as u64
     }
 
-    /// What these keys have left on average at `now_ms`, in ms; 0 for none.
+    /// The average time that these keys have left at `now_ms`, in ms; 0 if there are none.
     pub(crate) fn average_ms(&self, now_ms: u64) -> u64 {
         left_ms(self.count(), self.of.iter().map(|(_, sum_ms)| sum_ms).sum(), now_ms)
     }
 
-    /// By database: how many keys have a deadline, and what they have left on average, in ms.
+    /// By database: the number of keys that have a deadline, and the average time they have left,
+    /// in ms.
     pub(crate) fn of_databases(&self, now_ms: u64) -> [(u64, u64); DATABASES as usize] {
         self.of.map(|(count, sum_ms)| (count, left_ms(count, sum_ms, now_ms)))
     }
 
-    /// About 64 bytes for each place of a key, in the map and in the order by time.
+    /// An estimate: 64 bytes for each entry of a key, in the map and in the order by time.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.key_bytes + self.by_time.len() as u64 * 128
     }
 
-    /// Independent of the order of keys.
+    /// A digest that does not depend on the order of keys.
     pub(crate) fn digest(&self) -> u64 {
         let all = self.by_time.iter();
         all.fold(0, |sum, (at, key)| sum.wrapping_add(hash64(*at, key)))

@@ -2,9 +2,9 @@
 //! to live: no command on keys finds them, and no FLUSHALL. They are in the first chunk of a copy
 //! ([`mod@crate::copy`]), in front of every key, under a name that no key is stored by.
 //!
-//! A library is code, and what it registered when it was loaded. Nothing else of it is kept: a
-//! function is called in an interpreter in which its library was loaded anew, so that its local
-//! variables are the same at every replica, whenever that one started.
+//! A library is its code, and the functions that it registered when it was loaded. Nothing else is
+//! kept: for each call the library is loaded anew into an interpreter, so that its local variables
+//! are the same at every replica, whenever the replica started.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -24,28 +24,28 @@ mod metadata;
 pub(crate) use command::needs_memory;
 pub use command::{Subcommand, subcommand};
 
-/// Where a copy has the libraries: no key is stored by this name ([`crate::databases`]).
+/// The name under which a copy has the libraries; no key can have it ([`crate::databases`]).
 pub const FUNCTIONS_KEY: &[u8] = b"\xff\xfedb~functions";
-/// Most bytes of the code of all libraries.
+/// The largest total size of all libraries' code, in bytes.
 const CODE_BYTES_MAX: usize = 16 << 20;
 /// The only language of libraries.
 const ENGINE: &[u8] = b"LUA";
 
-/// Finds out what functions the code of a library registers, from its first line's end on. It must
-/// hang on nothing but the code, and must end. What it cost is added to the number: what is loaded
-/// together shares one bound.
+/// Finds out which functions a library registers, from its code after the first line. The result
+/// must depend on nothing but the code, and the function must terminate. It adds its cost to the
+/// number: libraries that are loaded together share one bound.
 pub type Loader = fn(&[u8], &mut u64) -> Result<Vec<Declared>, Vec<u8>>;
 
-/// What a function may do.
+/// The flags of a function: what it may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FunctionFlags(u8);
 
-/// The names of flags, the first one's bit being 1.
+/// The names of the flags; the first one has bit 0.
 const FLAG_NAMES: [&str; 5] =
     ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
 
 impl FunctionFlags {
-    /// With the flag of this name too, if it is one.
+    /// These flags, and the one of this name if there is one.
     #[must_use]
     pub fn with(self, name: &[u8]) -> FunctionFlags {
         let bit = FLAG_NAMES.iter().position(|own| own.as_bytes() == name);
@@ -71,7 +71,7 @@ impl FunctionFlags {
 pub struct Declared {
     /// Its name.
     pub name: Vec<u8>,
-    /// What it says of itself.
+    /// Its description, if the library gives one.
     pub description: Option<Vec<u8>>,
     /// What it may do.
     pub flags: FunctionFlags,
@@ -81,15 +81,15 @@ pub struct Declared {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Library {
     pub(crate) name: Vec<u8>,
-    /// As it was loaded, its first line included.
+    /// The text as it was loaded, its first line included.
     pub(crate) text: Vec<u8>,
-    /// By their names in lower case.
+    /// The functions by their names in lower case.
     functions: BTreeMap<Vec<u8>, Declared>,
 }
 
 impl Library {
-    /// Where the first line ends: the code begins there, so that its lines are numbered as the
-    /// text's.
+    /// The index at which the code begins: the end of the first line, so that lines of the code
+    /// have the text's numbers.
     pub(crate) fn code_at(&self) -> usize {
         metadata::first_line_end(&self.text)
     }
@@ -105,11 +105,11 @@ pub(crate) struct Functions {
     libraries: BTreeMap<Vec<u8>, Arc<Library>>,
     /// The library of each function, by the function's name in lower case.
     by_name: BTreeMap<Vec<u8>, Arc<Library>>,
-    /// Of all libraries.
+    /// The total size of all libraries' texts, in bytes.
     code_bytes: usize,
 }
 
-/// What may be done where a library of the same name is there.
+/// What to do if a library of the same name exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Collision {
     Refused,
@@ -121,7 +121,7 @@ impl Functions {
         self.libraries.is_empty()
     }
 
-    /// The function of this name, in whatever case, and its library.
+    /// The function of this name, in upper or lower case, and its library.
     pub(crate) fn find(&self, name: &[u8]) -> Option<(Arc<Library>, Declared)> {
         let name = name.to_ascii_lowercase();
         let library = self.by_name.get(&name)?;
@@ -132,18 +132,18 @@ impl Functions {
         *self = Functions::default();
     }
 
-    /// Bytes of memory, about.
+    /// An estimate of the memory that the libraries take, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         (self.code_bytes + 200 * self.by_name.len() + 400 * self.libraries.len()) as u64
     }
 
-    /// Equal if and only if the libraries are, but for one in 2^64.
+    /// A digest: equal for equal libraries, and different for others but for a chance of 2^-64.
     pub(crate) fn digest(&self) -> u64 {
         let of = |sum: u64, one: &Arc<Library>| sum.wrapping_add(hash64(7, &one.text));
         self.libraries.values().fold(0, of)
     }
 
-    /// Loads a library and answers its name.
+    /// Loads a library and returns its name.
     fn load(
         &mut self,
         loader: Loader,
@@ -186,7 +186,7 @@ impl Functions {
         self.libraries.insert(library.name.clone(), library);
     }
 
-    /// Whether there was one.
+    /// Deletes a library. Returns whether it existed.
     fn delete(&mut self, name: &[u8]) -> bool {
         let Some(library) = self.libraries.remove(name) else { return false };
         self.code_bytes -= library.text.len();
@@ -196,8 +196,8 @@ impl Functions {
         true
     }
 
-    /// Everything, for a copy: what was registered too, so that nobody has to load a library for
-    /// it.
+    /// Encodes all libraries for a copy, with the functions they registered, so that the receiver
+    /// does not have to load them.
     pub(crate) fn save(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let put = |out: &mut Vec<u8>, bytes: &[u8]| {
@@ -218,7 +218,7 @@ impl Functions {
         out
     }
 
-    /// What [`Functions::save`] wrote; `None` if it is something else.
+    /// Decodes what [`Functions::save`] wrote; `None` if the bytes are something else.
     pub(crate) fn restore(saved: &[u8]) -> Option<Functions> {
         let mut all = Functions::default();
         let mut rest = saved;

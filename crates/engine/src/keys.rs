@@ -1,15 +1,15 @@
-//! Which arguments of a command are keys.
+//! The keys among the arguments of a command.
 
 use smallvec::SmallVec;
 
 use crate::blocking;
 use crate::table::{CommandSpec, Flags};
 
-/// Places of keys among the arguments.
+/// Indices of keys among the arguments.
 pub type Places = SmallVec<[usize; 8]>;
 
-/// The places of all keys of a command whose name in capitals is `name`, in their order; empty too
-/// where keys should be counted and the number is none that can be.
+/// The indices of all keys of a command, ascending; `name` is its name in upper case. Empty also if
+/// the command counts its keys by an argument that is not a valid number of keys.
 #[must_use]
 pub fn places(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Places {
     match name {
@@ -46,15 +46,16 @@ fn counted(args: &[&[u8]], at: usize) -> Places {
     }
 }
 
-/// The first half of what stands behind STREAMS; the larger one, if the halves differ, which is an
-/// error.
+/// The first half of the arguments after STREAMS: the keys, before their ids. If their number is
+/// odd, which is an error, the middle one counts as a key.
 pub(crate) fn streams(args: &[&[u8]]) -> Places {
     let Some(at) = blocking::streams_at(args) else { return Places::new() };
     let behind = args.len() - at - 1;
     (at + 1..at + 1 + behind.div_ceil(2)).collect()
 }
 
-/// Whether a SORT looks at keys that its arguments do not name: those of its patterns.
+/// Whether a SORT reads keys that are not among its arguments: those that match its BY and GET
+/// patterns.
 #[must_use]
 pub fn sorts_by_keys(args: &[&[u8]]) -> bool {
     let is = |word: &[u8], words: [&[u8]; 2]| words.iter().any(|w| word.eq_ignore_ascii_case(w));
@@ -64,7 +65,7 @@ pub fn sorts_by_keys(args: &[&[u8]]) -> bool {
         && patterns.any(|(_, pattern)| pattern.contains(&b'*'))
 }
 
-/// The key, and where the result is stored: the last STORE counts.
+/// The key of a SORT, and the key of its result: the last STORE counts.
 pub(crate) fn sort(args: &[&[u8]]) -> Places {
     let mut places: Places = (1..args.len().min(2)).collect();
     let mut at = 2;
@@ -85,7 +86,8 @@ pub(crate) fn sort(args: &[&[u8]]) -> Places {
     places
 }
 
-/// The key, and where a GEORADIUS or GEORADIUSBYMEMBER stores: the last STORE or STOREDIST counts.
+/// The key of a GEORADIUS or GEORADIUSBYMEMBER, and the key of its result: the last STORE or
+/// STOREDIST counts.
 pub(crate) fn radius(args: &[&[u8]]) -> Places {
     let is_store = |at: &usize| {
         let is = |word: &[u8]| args[*at].eq_ignore_ascii_case(word);

@@ -1,4 +1,4 @@
-//! The first line of a library: `#!lua name=...`.
+//! The first line of a library, `#!lua name=...`, parsed as Redis does.
 
 use alloc::vec::Vec;
 
@@ -6,19 +6,19 @@ const BAD_NAME: &[u8] =
     b"ERR Library names can only contain letters, numbers, or underscores(_) and \
     must be at least one character long";
 
-/// Where the first line ends.
+/// The index of the first line's end.
 pub(super) fn first_line_end(text: &[u8]) -> usize {
     text.iter().position(|byte| *byte == b'\n').unwrap_or(text.len())
 }
 
-/// The name of the library that this text is.
+/// The library's name, from its text; an error reply if the first line is not valid.
 pub(super) fn name_of(text: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
     let Some(line) = text.strip_prefix(b"#!") else {
         return Err(b"ERR Missing library metadata".to_vec());
     };
     let end = first_line_end(text);
     let words = if end == text.len() { None } else { words(&line[..end - 2]) };
-    // The language stands at once behind the first two bytes, or is empty.
+    // The language follows `#!` without a space; with a space it is empty.
     let is_apart = line.first().is_none_or(u8::is_ascii_whitespace);
     let words = words.ok_or_else(|| b"ERR Invalid library metadata".to_vec())?;
     let mut words = words.into_iter();
@@ -45,8 +45,8 @@ pub(super) fn name_of(text: &[u8]) -> Result<Vec<u8>, Vec<u8>> {
     Ok(name)
 }
 
-/// The words of a line, which may stand in quotes; `None` if a quote has no end, or something at
-/// once behind it.
+/// The words of a line, in quotes or not; `None` if a quote is not closed, or is not followed by a
+/// space.
 fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line.trim_ascii_start();
@@ -71,7 +71,7 @@ fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(words)
 }
 
-/// Takes what stands in quotes; what is behind them.
+/// Appends the quoted text to `word`. Returns the rest after the closing quote; `None` without one.
 fn quoted<'a>(quote: u8, mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         let (&byte, behind) = rest.split_first()?;

@@ -1,13 +1,13 @@
-//! Objects that are copied in pieces ([`mod@crate::copy`]): what is left of each, as it was when
-//! its first piece was made.
+//! Objects that are being copied in pieces ([`mod@crate::copy`]): the rest of each object, as it
+//! was when its first piece was made.
 //!
-//! The rest of an object is read where it stands, piece by piece, for as long as nobody writes to
-//! it. The first write has the rest made before it: of a large object slice by slice, while the
-//! write waits ([`crate::Backend::make_ready`]). A key that is deleted or replaced leaves its
-//! value here; one that is renamed is read under its new name. What a script takes away stays with
-//! what can be undone until the script has ended: then it is here, or it is back in its key. No
-//! piece is asked for while a script runs. Where all keys go, so does what is here, and whoever
-//! copies begins again.
+//! The rest of an object is read from its key, piece by piece, as long as no command writes to the
+//! key. Before the first write, the rest is encoded into pieces: of a large object slice by slice,
+//! while the write waits ([`crate::Backend::make_ready`]). If the key is deleted or replaced, its
+//! value moves here; if it is renamed, it is read under its new name. A value that a script removes
+//! stays in the script's undo list until the script has ended: then it moves here, or back to its
+//! key. No piece is requested while a script runs. When all keys are deleted, everything here is
+//! dropped too, and the copies begin again.
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -20,43 +20,44 @@ use super::dump::{At, dump_piece};
 use super::store::{Bytes, Store, Value};
 use crate::copy::{Copied, Piece, cursor, next_ticket, place_of_cursor, ticket_of_cursor};
 
-/// Most copies at once that have objects under way. The oldest goes, and begins again.
+/// The largest number of copies with unfinished objects. Beyond it the oldest is dropped, and has
+/// to begin again.
 const BEGUN_MAX: usize = 256;
 
-/// Where the rest of an object is.
+/// The place of the rest of an object.
 #[derive(Clone, Debug)]
 enum Rest {
-    /// In its key, from there on.
+    /// Still in its key, from this position on.
     Live(At),
-    /// In what a script that is running can undo, under this number.
+    /// In the undo list of the running script, at this index.
     Undoable(usize, At),
-    /// Here: the key is gone.
+    /// Here, since the key was deleted or replaced.
     Owned(Arc<Value>, At),
-    /// It is made.
+    /// None: all of it is encoded.
     Nothing,
 }
 
-/// An object that is under way.
+/// An object of which a part was copied.
 #[derive(Clone, Debug)]
 pub(super) struct Large {
-    /// The name by which it is copied.
+    /// The key under which the object is copied.
     key: Bytes,
     /// The key that holds the value now.
     home: Bytes,
-    /// Pieces that are made already: they come first.
+    /// Encoded pieces that were not requested yet. They precede `rest`.
     made: VecDeque<Arc<Vec<u8>>>,
     rest: Rest,
 }
 
 impl Large {
-    /// The object at `key`, of which everything up to `at` was copied.
+    /// The object at `key`, of which everything before `at` was copied.
     pub(super) fn begun(key: &[u8], at: At) -> Large {
         let (key, made) = (Bytes::from(key), VecDeque::new());
         Large { home: key.clone(), key, made, rest: Rest::Live(at) }
     }
 
-    /// Makes pieces of what is left, of `value`, until there are so many bytes of them; how many
-    /// there are.
+    /// Encodes pieces of the rest of `value`, up to about `bytes_max` bytes. Returns the number of
+    /// bytes encoded.
     fn make(&mut self, value: &Value, piece_bytes: usize, bytes_max: usize) -> usize {
         let mut bytes = 0;
         while let Rest::Live(at) = &mut self.rest
@@ -74,47 +75,49 @@ impl Large {
     }
 }
 
-/// A copy that has objects under way.
+/// A copy with objects of which a part was copied.
 #[derive(Clone, Debug)]
 struct Begun {
-    /// The rest is asked for by this.
+    /// The number by which the next pieces are requested.
     ticket: u64,
-    /// Where the copy goes on behind them.
+    /// The place at which the copy continues after these objects.
     next: u64,
-    /// About how many bytes a piece has.
+    /// The approximate size of a piece, in bytes.
     bytes_max: usize,
     large: VecDeque<Large>,
 }
 
-/// All that is under way.
+/// The unfinished objects of all copies.
 #[derive(Debug, Default)]
 pub(super) struct Frozen {
     begun: Vec<Begun>,
     last_ticket: u64,
-    /// Keys that hold a value of which a rest is read there, and perhaps others.
+    /// A superset of the keys from which a rest is being read.
     homes: HashSet<Bytes, FxBuildHasher>,
 }
 
 impl Frozen {
-    /// Nobody copies any more, or all keys are gone.
+    /// Drops everything: no copy is in progress, or all keys were deleted.
     pub(super) fn clear(&mut self) {
         self.begun.clear();
         self.homes.clear();
     }
 
-    /// Keys are gone: copies that have one of them under way begin again.
+    /// Drops the copies that have an unfinished object in one of the deleted keys; they begin
+    /// again.
     pub(super) fn forget(&mut self, is_gone: impl Fn(&[u8]) -> bool) {
         let is_gone = |large: &Large| is_gone(&large.home);
         self.begun.retain(|begun| !begun.large.iter().any(is_gone));
     }
 
-    /// `large` is under way; behind it the copy goes on at `next`. The ticket.
+    /// Registers the unfinished objects of a copy, which continues at `next` after them. Returns
+    /// its ticket.
     pub(super) fn begin(&mut self, next: u64, bytes_max: usize, large: VecDeque<Large>) -> u64 {
         self.homes.extend(large.iter().map(|large| large.home.clone()));
         self.put(Begun { ticket: 0, next, bytes_max: bytes_max.max(1), large })
     }
 
-    /// The same, together with what is under way by `ticket`, if that is not 0.
+    /// Adds unfinished objects to the copy of `ticket`, or registers a new copy if there is none.
     pub(super) fn add(
         &mut self,
         ticket: u64,
@@ -130,14 +133,14 @@ impl Frozen {
         ticket
     }
 
-    /// Another ticket for what is under way by this one; 0 if nothing is.
+    /// A second ticket for a clone of the copy of `ticket`; 0 if there is none.
     pub(super) fn fork(&mut self, ticket: u64) -> u64 {
         let Some(begun) = self.begun.iter().find(|begun| begun.ticket == ticket) else { return 0 };
         let begun = begun.clone();
         self.put(begun)
     }
 
-    /// Nobody will ask for the rest by this ticket.
+    /// Drops the copy of `ticket`: its rest will not be requested.
     pub(super) fn release(&mut self, ticket: u64) {
         self.begun.retain(|begun| begun.ticket != ticket);
         if self.begun.is_empty() {
@@ -154,7 +157,7 @@ impl Frozen {
         self.last_ticket
     }
 
-    /// What is read in this key, and about how many bytes a piece of it has.
+    /// The objects whose rest is read from this key, each with the approximate size of its pieces.
     fn live(&mut self, home: &[u8]) -> impl Iterator<Item = (&mut Large, usize)> {
         self.begun.iter_mut().flat_map(move |begun| {
             let bytes_max = begun.bytes_max;
@@ -164,14 +167,14 @@ impl Frozen {
         })
     }
 
-    /// Whether a rest may be read in this key.
+    /// Whether the rest of an object may be in this key. May be true without one.
     #[inline]
     pub(super) fn concerns(&self, key: &[u8]) -> bool {
         !self.homes.is_empty() && self.homes.contains(key)
     }
 
-    /// `key` is about to be written to: what is left of its `value` is made, until there are about
-    /// so many bytes of it. Whether all is made.
+    /// Encodes the rest of `value` before a write to `key`, up to about `bytes_max` bytes. Returns
+    /// whether all of it is encoded.
     pub(super) fn make(&mut self, key: &[u8], value: &Value, bytes_max: usize) -> bool {
         let mut left = bytes_max;
         for (large, piece_bytes) in self.live(key) {
@@ -184,7 +187,7 @@ impl Frozen {
         true
     }
 
-    /// `key` is gone, and had this value.
+    /// `key` was deleted or replaced, and had this value.
     pub(super) fn own(&mut self, key: &[u8], value: Value) {
         if !self.concerns(key) {
             return;
@@ -198,7 +201,7 @@ impl Frozen {
         }
     }
 
-    /// `key` has another name now, which held nothing.
+    /// `key` was renamed to `to`, which did not exist.
     pub(super) fn renamed(&mut self, key: &[u8], to: &[u8]) {
         if !self.concerns(key) {
             return;
@@ -210,7 +213,7 @@ impl Frozen {
         }
     }
 
-    /// A script took the value of `key` away, which is kept under this number.
+    /// A script removed the value of `key`, which is at this index of its undo list.
     pub(super) fn keep(&mut self, key: &[u8], index: usize) {
         if !self.concerns(key) {
             return;
@@ -223,7 +226,7 @@ impl Frozen {
         }
     }
 
-    /// What is kept under this number.
+    /// The objects whose value is at this index of the undo list.
     fn kept(&mut self, index: usize) -> impl Iterator<Item = (&mut Large, At)> {
         let all = self.begun.iter_mut().flat_map(|begun| begun.large.iter_mut());
         all.filter_map(move |large| match large.rest {
@@ -232,7 +235,7 @@ impl Frozen {
         })
     }
 
-    /// The script is undone: that value is in `key` again.
+    /// The script is undone: the value at this index is in `key` again.
     pub(super) fn give_back(&mut self, index: usize, key: &[u8]) {
         let mut is_any = false;
         for (large, at) in self.kept(index) {
@@ -244,7 +247,7 @@ impl Frozen {
         }
     }
 
-    /// The script has ended, and that value is gone.
+    /// The script has ended, and the value at this index stays removed.
     pub(super) fn own_kept(&mut self, index: usize, value: Value) {
         let value = Arc::new(value);
         for (large, at) in self.kept(index) {
@@ -253,8 +256,7 @@ impl Frozen {
     }
 }
 
-/// The next pieces of what the cursor `from` has a ticket of; `None` if there is no such thing any
-/// more.
+/// The next pieces of the copy whose ticket is in the cursor `from`; `None` if it was dropped.
 pub(super) fn next_piece(store: &mut Store, from: u64) -> Option<Copied> {
     let ticket = ticket_of_cursor(from);
     let index = store.frozen.begun.iter().position(|begun| begun.ticket == ticket)?;

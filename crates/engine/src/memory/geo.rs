@@ -32,12 +32,12 @@ const NO_UNIT: Failure = fixed(b"ERR unsupported unit provided. please use M, KM
 const NO_MEMBER: Failure = fixed(b"ERR could not decode requested zset member");
 /// The letters of a geohash.
 const LETTERS: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
-/// Letters of a geohash; the last one says nothing.
+/// The number of letters of a geohash; the last one carries no information.
 const LETTERS_COUNT: u32 = 11;
-/// What a place costs that was found: its distance is computed to the last bit.
+/// The cost of a place that was found: its distance is computed to the last bit.
 const FOUND: u64 = 8;
 
-/// Reads a number, or fails with this text.
+/// Reads a number, or fails with the given error.
 fn double(text: &[u8], otherwise: Failure) -> Result<f64, Failure> {
     float::double(text).ok_or(otherwise)
 }
@@ -87,7 +87,7 @@ fn geoadd(call: &mut Call<'_>) -> Result<(), Failure> {
     zadd(&mut Call { store: &mut *call.store, args: &args, reply: &mut *call.reply, ..*call })
 }
 
-/// `%.17Lf` of C, without the zeros at the end.
+/// A number as C's `%.17Lf` prints it, without trailing zeros.
 fn degrees(value: f64) -> String {
     let mut text = format!("{value:.17}");
     let kept = text.trim_end_matches('0').trim_end_matches('.').len();
@@ -109,7 +109,8 @@ fn put_place(call: &mut Call<'_>, place: Place) {
     }
 }
 
-/// With four decimals, rounded after they were made whole, as in Redis: which is not quite `%.4f`.
+/// Appends a distance with four decimals. As in Redis, ten thousand times the distance is rounded
+/// to an integer, which is not quite `%.4f`.
 fn put_distance(call: &mut Call<'_>, distance: f64) {
     let parts = libm::rint(distance * 10_000.0) as u64;
     resp::bulk(call.reply, format!("{}.{:04}", parts / 10_000, parts % 10_000).as_bytes());
@@ -169,7 +170,7 @@ fn geodist(call: &mut Call<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Which command it is.
+/// The command.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Search,
@@ -179,7 +180,7 @@ enum Form {
 }
 
 impl Form {
-    /// Where the options begin.
+    /// The index of the first option among the arguments.
     fn options_at(self) -> usize {
         match self {
             Form::Search => 2,
@@ -198,19 +199,19 @@ impl Form {
     }
 }
 
-/// What is asked for.
+/// The arguments of a search.
 #[derive(Default)]
 struct Wanted<'a> {
     center: Option<Place>,
-    /// A center was named, though there may be no key to look at.
+    /// Whether a center was given; `center` stays empty if the key does not exist.
     has_center: bool,
     shape: Option<(Shape, f64)>,
     with_distance: bool,
     with_score: bool,
     with_place: bool,
-    /// Nearest first, or farthest.
+    /// Nearest first, or farthest first; `None`: in no order.
     ascending: Option<bool>,
-    /// 0: all.
+    /// The largest number of results; 0: all.
     count: usize,
     any: bool,
     store: Option<&'a [u8]>,
@@ -241,7 +242,7 @@ fn count(text: &[u8]) -> Result<usize, Failure> {
     }
 }
 
-/// The place of a member; none where there is no key.
+/// The place of a member; `None` if the key does not exist.
 fn place_of(set: Option<&Sorted>, member: &[u8]) -> Result<Option<Place>, Failure> {
     let Some(set) = set else { return Ok(None) };
     set.score(member).map(|score| Some(geohash::place(score))).ok_or(NO_MEMBER)
@@ -257,7 +258,7 @@ impl<'a> Wanted<'a> {
             }
             Form::ByMember { .. } => {
                 wanted.center = place_of(set, args[2])?;
-                // As in Redis, nobody looks at the radius where there is no key.
+                // As in Redis, the radius is not checked if the key does not exist.
                 if set.is_some() {
                     wanted.shape = Some(circle(args[3], args[4])?);
                 }
@@ -295,7 +296,7 @@ impl<'a> Wanted<'a> {
         Ok(wanted)
     }
 
-    /// Takes an option, and gives the arguments behind it.
+    /// Reads an option. Returns the arguments after it.
     fn option<'b>(
         &mut self,
         form: Form,
@@ -346,11 +347,11 @@ impl<'a> Wanted<'a> {
 struct Found {
     member: Arc<[u8]>,
     score: f64,
-    /// In units of the search.
+    /// The distance from the center, in units of the search.
     distance: f64,
 }
 
-/// What lies within the shape, cell by cell; of ANY no more than are wanted.
+/// The members within the shape, cell by cell; at most `limit` of them, unless that is 0.
 fn find(
     call: &Call<'_>,
     set: &Sorted,
@@ -391,7 +392,7 @@ fn search(call: &mut Call<'_>, form: Form) -> Result<(), Failure> {
         }
         _ => Vec::new(),
     };
-    // The first ones in no order mean little, so they are the nearest unless ANY are wanted.
+    // With a count and no order, the nearest are returned, unless ANY is given.
     let nearest = (wanted.count > 0 && !wanted.any).then_some(true);
     if let Some(ascending) = wanted.ascending.or(nearest) {
         found.sort_by(|a, b| {
