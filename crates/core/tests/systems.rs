@@ -1,42 +1,44 @@
-//! Which files name a system outside its own folders. Code that is not a system's own asks what a
-//! program or a group can do, not who it is, so that a further system is one folder in each layer
-//! and one line in each registry.
+//! The files that name a system outside its own folders, and those with a line for each protocol,
+//! are the tables of docs/guides/write-your-own.md. Other code asks what a program, a group or a
+//! protocol can do, not which one it is, so that a further system is one folder in each layer and
+//! one line in each registry.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Words that are a system's.
-const NAMES: [&str; 9] =
-    ["harmonia", "Harmonia", "HARMONIA", "falcon", "Falcon", "FALCON", "flair", "Flair", "FLAIR"];
-
-/// Folders and files of a system: they are called as it is.
-const OWN: [&str; 6] = ["harmonia", "falcon", "flair", "craq", "forward", "nopaxos"];
-
-/// Where each system has its line.
-const REGISTRIES: [&str; 18] = [
-    "concord/src/bench/mod.rs",
-    "concord/src/cli.rs",
-    "concord/src/main.rs",
-    "concord/src/reproduce/mod.rs",
-    "concord/src/systems/mod.rs",
-    "concord/src/systems/simulated.rs",
-    // What `--accel` takes.
-    "concord/src/systems/store",
-    "protocols/src/lib.rs",
-    "protocols/src/quorum/mod.rs",
-    "runtime/src/lib.rs",
-    // How many operations each kind of packet has.
-    "sim/src/bag/packets.rs",
-    "sim/src/lib.rs",
-    "sim/src/systems/mod.rs",
-    "switch/src/lib.rs",
-    "switch/src/settings.rs",
-    "wire/src/control/config.rs",
-    "wire/src/header.rs",
-    "wire/src/lib.rs",
+const NAMES: [&str; 15] = [
+    "harmonia",
+    "Harmonia",
+    "HARMONIA",
+    "falcon",
+    "Falcon",
+    "FALCON",
+    "flair",
+    "Flair",
+    "FLAIR",
+    "netcraq",
+    "NetCraq",
+    "NETCRAQ",
+    "concordia",
+    "Concordia",
+    "CONCORDIA",
 ];
+
+/// Folders and files of a system: they are called as it is. NetChain is what NetCRAQ is compared
+/// with.
+const OWN: [&str; 8] =
+    ["harmonia", "falcon", "flair", "craq", "forward", "nopaxos", "netchain", "concordia"];
+
+/// Crates that are a system's: Falcon's and Concordia's.
+const OWN_CRATES: [&str; 2] = ["scheduler", "memory"];
+
+/// A file with lines for so many protocols has one for each that concerns it.
+const PROTOCOLS_MIN: usize = 5;
+/// The protocols of `concord_wire::control::Protocol`.
+const PROTOCOLS: [&str; 6] = ["PrimaryBackup", "Chain", "Vr", "Craq", "NoPaxos", "Raft"];
 
 /// A file's code, without comments and without its tests.
 fn code(text: &str) -> String {
@@ -55,41 +57,79 @@ fn names_a_system(code: &str) -> bool {
     })
 }
 
-fn look(folder: &Path, crates: &Path, found: &mut BTreeSet<String>) {
+/// All source files below `folder` but those of tests, with their code.
+fn files(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(folder).unwrap() {
         let file = entry.unwrap().path();
-        let stem = file.file_stem().unwrap().to_str().unwrap();
-        if stem == "tests" || stem == "registry" || OWN.iter().any(|own| stem.contains(own)) {
+        if file.file_stem().is_some_and(|stem| stem == "tests") {
             continue;
         } else if file.is_dir() {
-            look(&file, crates, found);
-        } else if file.extension().is_some_and(|e| e == "rs")
-            && names_a_system(&code(&fs::read_to_string(&file).unwrap()))
-        {
-            found.insert(file.strip_prefix(crates).unwrap().to_str().unwrap().to_owned());
+            files(&file, found);
+        } else if file.extension().is_some_and(|e| e == "rs") {
+            let text = fs::read_to_string(&file).unwrap();
+            found.push((file, code(&text)));
         }
     }
 }
 
-#[test]
-fn no_further_file_names_a_system_outside_its_folders() {
+/// Every file of every crate's `src`, by its path from `crates`, with its code.
+fn all_files() -> Vec<(String, String)> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut found = BTreeSet::new();
+    let mut found = Vec::new();
     for entry in fs::read_dir(crates).unwrap() {
-        let one = entry.unwrap().path();
-        // The scheduler is Falcon's.
-        if !one.ends_with("scheduler") {
-            look(&one.join("src"), crates, &mut found);
-        }
+        files(&entry.unwrap().path().join("src"), &mut found);
     }
-    let is_known = |file: &String| {
-        REGISTRIES.iter().any(|known| file == known || file.starts_with(&format!("{known}/")))
+    assert!(found.len() > 300, "the crates have moved");
+    let name = |file: &Path| file.strip_prefix(crates).unwrap().to_str().unwrap().to_owned();
+    found.into_iter().map(|(file, code)| (name(&file), code)).collect()
+}
+
+/// Whether a file is a system's own, or the registry of all programs.
+fn is_own(file: &str) -> bool {
+    let mut parts = file.split('/').map(|part| part.trim_end_matches(".rs"));
+    let is_crate = OWN_CRATES.iter().any(|own| file.starts_with(&format!("{own}/")));
+    is_crate || parts.any(|part| part == "registry" || OWN.iter().any(|own| part.contains(own)))
+}
+
+/// The first cells of the table below a heading of the page, without their backticks.
+fn listed(heading: &str) -> BTreeSet<String> {
+    let page = "../../docs/guides/write-your-own.md";
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap();
+    let (_, below) = page.split_once(&format!("\n{heading}\n")).expect(heading);
+    let rows = below.lines().skip_while(|line| !line.starts_with('|'));
+    let rows = rows.take_while(|line| line.starts_with('|')).skip(2);
+    rows.map(|row| row.split('`').nth(1).unwrap().to_owned()).collect()
+}
+
+/// Compares the files that were found with a table, whose rows may be folders.
+fn compare(found: &[String], heading: &str) {
+    let listed = listed(heading);
+    let fits = |file: &str, row: &str| file == row || file.starts_with(&format!("{row}/"));
+    let new: Vec<&String> =
+        found.iter().filter(|file| !listed.iter().any(|row| fits(file, row))).collect();
+    let gone: Vec<&String> =
+        listed.iter().filter(|row| !found.iter().any(|file| fits(file, row))).collect();
+    let page = "docs/guides/write-your-own.md";
+    assert!(new.is_empty(), "move it to the system's folder, or list it in {page}: {new:#?}");
+    assert!(gone.is_empty(), "name none any more; take them out of {page}: {gone:#?}");
+}
+
+/// The table of the places of a system is complete, and has no other rows.
+#[test]
+fn places_of_a_system() {
+    let all = all_files().into_iter();
+    let found = all.filter(|(file, code)| !is_own(file) && names_a_system(code));
+    compare(&found.map(|(file, _)| file).collect::<Vec<_>>(), "## Places of a system");
+}
+
+/// The table of the places of a protocol is complete, and has no other rows.
+#[test]
+fn places_of_a_protocol() {
+    let named = |code: &str| {
+        let names = |protocol: &&&str| code.contains(&format!("Protocol::{protocol}"));
+        PROTOCOLS.iter().filter(names).count()
     };
-    let new: Vec<&String> = found.iter().filter(|file| !is_known(file)).collect();
-    assert!(new.is_empty(), "put it into the system's own folder: {new:#?}");
-    let is_gone = |known: &&str| {
-        !found.iter().any(|file| file == known || file.starts_with(&format!("{known}/")))
-    };
-    let gone: Vec<&str> = REGISTRIES.iter().copied().filter(|k| is_gone(k)).collect();
-    assert!(gone.is_empty(), "these name no system any more; take them off the list: {gone:#?}");
+    let all = all_files().into_iter();
+    let found = all.filter(|(_, code)| named(code) >= PROTOCOLS_MIN);
+    compare(&found.map(|(file, _)| file).collect::<Vec<_>>(), "## Places of a protocol");
 }
