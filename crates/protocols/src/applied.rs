@@ -1,6 +1,7 @@
-//! The newest write applied to each object (trap T9): it outlives the object, and is bounded.
-//! Writes are known one by one until they are known to be committed; if they are too many, any
-//! other object counts as written when the newest of the forgotten was.
+//! The newest write applied to each object (trap T9), kept after the object is deleted, in bounded
+//! memory. Writes are remembered one by one until they are known to be committed. If there are too
+//! many, the oldest are forgotten, and every object that is not remembered counts as written when
+//! the newest of those was.
 
 use alloc::collections::VecDeque;
 
@@ -9,16 +10,17 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use rustc_hash::FxBuildHasher;
 
-/// How many writes are known one by one at most: more than are on their way through the group.
+/// The largest number of writes that are remembered one by one: more than can be on their way
+/// through the group.
 const RECENT_MAX: usize = 1 << 16;
 
 /// Sequence numbers and log positions of the newest writes.
 #[derive(Clone, Debug)]
 pub struct Applied {
     recent: HashMap<u32, (Seq, Position), FxBuildHasher>,
-    /// The same writes in the order in which they came.
+    /// The same writes in the order of their arrival.
     order: VecDeque<(u32, Position)>,
-    /// The newest of the writes that were too many, and of writes of all keys (trap T13).
+    /// The newest of the forgotten writes and of the writes of all keys (trap T13).
     rest: (Seq, Position),
 }
 
@@ -45,8 +47,8 @@ impl Applied {
         *newest = (newest.0.max(seq), newest.1.max(position));
     }
 
-    /// All writes up to `committed` are committed: who reads their objects sees nothing that others
-    /// could miss.
+    /// Forgets the writes up to `committed`: a read of their objects shows nothing that a later
+    /// read could miss.
     pub fn commit(&mut self, committed: Position) {
         while self.order.front().is_some_and(|(_, position)| *position <= committed) {
             self.forget_oldest();
@@ -56,7 +58,7 @@ impl Applied {
         }
     }
 
-    /// Forgets the oldest write, and says which it was if it was the newest of its object.
+    /// Forgets the oldest write. Returns it if it was the newest of its object.
     fn forget_oldest(&mut self) -> Option<(Seq, Position)> {
         let (obj_id, position) = self.order.pop_front()?;
         match self.recent.entry(obj_id) {
@@ -79,7 +81,7 @@ impl Applied {
         self.rest = (self.rest.0.max(seq), self.rest.1.max(position));
     }
 
-    /// The newest write that may have touched `obj_id` and is not known to be committed.
+    /// The newest write that may concern `obj_id` and is not known to be committed.
     #[must_use]
     pub fn newest(&self, obj_id: ObjectId) -> (Seq, Position) {
         match self.recent.get(&obj_id.0) {

@@ -1,7 +1,7 @@
-//! Values of many packets at a replica (trap T17): bodies staged before their write is numbered,
-//! and long read replies kept until they were pulled. Both are bounded: while a transfer is under
-//! way its bytes stay, and a newcomer without room is refused. Whoever is refused comes again; what
-//! its client has given up makes room.
+//! Values of many packets at a replica (trap T17): bodies of writes, staged before the write gets
+//! its number, and long read replies, kept until their clients have pulled them. Both are bounded:
+//! a transfer in progress keeps its bytes, and a new one is refused if there is no room. A refused
+//! client tries again; transfers that their clients have given up make room.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -11,21 +11,21 @@ use concord_core::{Instant, MS, RequestNumber, SEC, SessionId};
 use concord_wire::COMMAND_BYTES_MAX;
 use concord_wire::fragment::{Assembly, FragmentHdr};
 
-/// Most bytes of staged bodies.
+/// The largest total size of staged bodies, in bytes.
 pub const STAGED_BYTES_MAX: usize = 64 << 20;
-/// Most bytes of kept read replies.
+/// The largest total size of long read replies, in bytes.
 pub const REPLY_CACHE_BYTES_MAX: usize = 64 << 20;
-/// A client sends a lost fragment again every half second at least: a body of which no fragment
-/// came for longer was given up.
+/// A partial body without a new fragment for so long was given up: a client resends a lost fragment
+/// every half second at least.
 const PARTIAL_AGE_MAX_NS: u64 = 2 * SEC;
-/// A body that is there waits for its write as long as clients try.
+/// A complete body waits for its write as long as clients retry.
 const WHOLE_AGE_MAX_NS: u64 = 6 * SEC;
-/// A reply of which nothing was pulled for longer was given up, or is asked for again.
+/// A reply of which nothing was pulled for so long was given up, or will be requested again.
 const KEPT_AGE_MAX_NS: u64 = 2 * SEC;
-/// Memory that is kept for the replies to come, and the largest of it.
+/// The number of buffers kept for later replies, and the largest buffer that is kept.
 const SPARES_MAX: usize = 4;
 const SPARE_BYTES_MAX: usize = 1 << 20;
-/// How often what was given up is looked for, while there is no room.
+/// The interval of the search for abandoned transfers while there is no room.
 const SWEEP_NS: u64 = 100 * MS;
 
 type Key = (SessionId, RequestNumber);
@@ -44,7 +44,7 @@ impl Staged {
     }
 }
 
-/// Bodies that are being put together.
+/// Bodies of writes, complete or in assembly.
 #[derive(Clone, Debug, Default)]
 pub struct Staging {
     bodies: BTreeMap<Key, Staged>,
@@ -55,9 +55,9 @@ pub struct Staging {
 /// Why a fragment was not staged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It makes no sense.
+    /// The fragment is malformed.
     Malformed,
-    /// Other bodies have all the room: come again.
+    /// Other bodies take all the room; the client tries again.
     NoRoom,
 }
 
@@ -65,7 +65,7 @@ impl Staging {
     /// Takes a fragment.
     ///
     /// # Errors
-    /// [`Refused`]: nothing was taken, and nothing that was there is lost.
+    /// [`Refused`]: the fragment was not taken, and the staged bodies are unchanged.
     pub fn add(
         &mut self,
         now: Instant,
@@ -139,14 +139,14 @@ pub struct ReplyCache {
     bytes: usize,
     last_version: u64,
     sweep_at: Instant,
-    /// Memory for the replies that come next: where many are given up at once, what each costs is
-    /// the system's zeroing of fresh pages.
+    /// Buffers for later replies. Where many replies are given up at once, most of the cost of each
+    /// is the kernel's zeroing of fresh pages.
     spares: Vec<Vec<u8>>,
 }
 
 impl ReplyCache {
-    /// None yet. Versions start where no earlier incarnation of the node had one: a late fragment
-    /// of its reply must not be taken for one of ours.
+    /// An empty cache. Its versions differ from those of every earlier incarnation of the node: a
+    /// late fragment of an old reply must not be taken for one of a new reply.
     #[must_use]
     pub fn new(incarnation: u64) -> ReplyCache {
         ReplyCache {
@@ -158,8 +158,9 @@ impl ReplyCache {
         }
     }
 
-    /// Keeps a reply and gives its version; `None` if those that are being pulled leave no room. A
-    /// request that came twice has one reply: the same one if nothing has changed, else the newer.
+    /// Keeps a reply and returns its version; `None` if replies that are being pulled leave no
+    /// room. A repeated request has one reply: the same one if nothing has changed, otherwise the
+    /// newer.
     pub fn keep(&mut self, now: Instant, key: Key, reply: &[u8]) -> Option<u64> {
         if let Some(kept) = self.replies.get_mut(&key)
             && kept.reply == reply
@@ -185,14 +186,14 @@ impl ReplyCache {
         Some(version)
     }
 
-    /// The reply of that version, if it is still there: it is being pulled.
+    /// The reply of this version, if it is still here. It counts as being pulled.
     pub fn reply(&mut self, now: Instant, key: Key, version: u64) -> Option<&[u8]> {
         let kept = self.replies.get_mut(&key).filter(|kept| kept.version == version)?;
         kept.used_at = now;
         Some(&kept.reply)
     }
 
-    /// Its client has the reply of that version, or gave it up.
+    /// Drops the reply of this version: its client has received it or given it up.
     pub fn release(&mut self, key: Key, version: u64) {
         if self.replies.get(&key).is_some_and(|kept| kept.version == version) {
             self.remove(key);

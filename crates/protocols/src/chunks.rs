@@ -1,32 +1,33 @@
-//! Encoded records in a row, packed in chunks: a record costs its own bytes and four more, is
-//! written once, and needs no allocation where chunks are used again.
+//! A sequence of encoded records, packed in chunks. A record takes its own bytes and four more, is
+//! written once, and needs no allocation as long as chunks are reused.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// How many bytes a chunk has, unless it is told.
+/// The default size of a chunk, in bytes.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
-/// What a record takes beside its own bytes.
+/// The bytes that a record takes beside its own.
 pub(crate) const INDEX_BYTES: usize = size_of::<u32>();
 
 #[derive(Clone, Debug, Default)]
 struct Chunk {
     /// The first record's position.
     first: u64,
-    /// Bytes of all records in chunks before.
+    /// The total size of all records in earlier chunks, in bytes.
     before: u64,
     bytes: Vec<u8>,
-    /// Where each record ends in `bytes`.
+    /// The end of each record in `bytes`.
     ends: Vec<u32>,
 }
 
 impl Chunk {
-    /// The position behind the last record.
+    /// The position after the last record.
     fn end(&self) -> u64 {
         self.first + self.ends.len() as u64
     }
 
-    /// Where the record at `position`, or behind the last one, begins in `bytes`.
+    /// The index in `bytes` at which the record at `position` begins, which may be the one after
+    /// the last.
     fn start(&self, position: u64) -> usize {
         match (position - self.first) as usize {
             0 => 0,
@@ -38,11 +39,11 @@ impl Chunk {
 /// Records by position, without gaps.
 #[derive(Clone, Debug)]
 pub(crate) struct Chunks {
-    /// A chunk that holds so much takes no further record.
+    /// A chunk that has this many bytes takes no further record.
     chunk_bytes: usize,
     /// In the order of positions; none is empty.
     chunks: VecDeque<Chunk>,
-    /// One that is used again.
+    /// A chunk to reuse.
     spare: Chunk,
 }
 
@@ -53,18 +54,18 @@ impl Default for Chunks {
 }
 
 impl Chunks {
-    /// No record, and chunks of so many bytes.
+    /// No records, and chunks of `chunk_bytes`.
     pub(crate) fn new(chunk_bytes: usize) -> Chunks {
         Chunks { chunk_bytes, chunks: VecDeque::new(), spare: Chunk::default() }
     }
 
-    /// No record, and chunks as they are here.
+    /// No records, and chunks of the same size.
     pub(crate) fn emptied(&self) -> Chunks {
         Chunks::new(self.chunk_bytes)
     }
 
-    /// Appends the record at `position`, which `emit` writes. It is behind the last one, if there
-    /// is any.
+    /// Appends the record at `position`, which `emit` writes. The position is the one after the
+    /// last record, if there is any.
     pub(crate) fn push<T>(&mut self, position: u64, emit: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         if self.chunks.back().is_none_or(|chunk| chunk.bytes.len() >= self.chunk_bytes) {
             let before = self.chunks.back().map_or(0, |c| c.before + c.bytes.len() as u64);
@@ -78,13 +79,14 @@ impl Chunks {
         result
     }
 
-    /// The record at `position`, if it is there.
+    /// The record at `position`, if it is here.
     pub(crate) fn record(&self, position: u64) -> Option<&[u8]> {
         let chunk = self.chunk(position)?;
         chunk.bytes.get(chunk.start(position)..chunk.start(position + 1))
     }
 
-    /// Bytes of the records from `from` on and before `to`; both are there, or behind the last one.
+    /// The total size of the records from `from` to before `to`, in bytes. Each of the two is the
+    /// position of a record here, or the one after the last.
     pub(crate) fn bytes_between(&self, from: u64, to: u64) -> usize {
         (self.bytes_before(to) - self.bytes_before(from)) as usize
     }
@@ -104,7 +106,7 @@ impl Chunks {
         }
     }
 
-    /// The records before `position` are not needed any more. Chunks that have no others go.
+    /// Forgets the records before `position`, as far as they fill whole chunks.
     pub(crate) fn forget(&mut self, position: u64) {
         while self.chunks.front().is_some_and(|chunk| chunk.end() <= position) {
             let Some(chunk) = self.chunks.pop_front() else { return };
@@ -113,7 +115,7 @@ impl Chunks {
     }
 
     fn reuse(&mut self, mut chunk: Chunk) {
-        // One that was made for a long record is larger than others need.
+        // A chunk that was made for a long record is larger than other records need.
         if chunk.bytes.capacity() <= 2 * self.chunk_bytes {
             chunk.bytes.clear();
             chunk.ends.clear();
@@ -121,7 +123,7 @@ impl Chunks {
         }
     }
 
-    /// Who asks mostly asks for one of the newest, or for the oldest.
+    /// Most callers ask for one of the newest records, or for the oldest.
     fn chunk(&self, position: u64) -> Option<&Chunk> {
         let (first, last) = (self.chunks.front()?, self.chunks.back()?);
         let chunk = if position >= last.first {

@@ -6,7 +6,7 @@ use concord_wire::Status;
 use crate::sessions::Verdict;
 
 counters! {
-    /// What a replica counted.
+    /// The counters of a replica.
     pub struct ReplicaCounters {
         /// Reads answered alone on the switch's word (fast path).
         reads_fast,
@@ -21,28 +21,28 @@ counters! {
         refused_revoked,
         /// Fast reads refused because they came from another switch than the active one.
         refused_switch,
-        /// Reads of the normal protocol passed on because this is not the one who answers them.
+        /// Reads of the normal protocol passed on because another member answers them.
         reads_misrouted,
         /// Reads dropped because this replica may not answer at the moment.
         reads_dropped,
-        /// Retries of reads that the engine is executing still, dropped; and reads beyond
-        /// what may wait for it.
+        /// Reads dropped because the engine is still executing the same request, or because too
+        /// many wait for it.
         reads_queued,
-        /// Writes dropped because too much waits for the engine.
+        /// Writes dropped because too many operations wait for the engine.
         writes_queued,
         /// Times that the engine was given up because it answered nothing for too long.
         engines_silent,
-        /// Requests whose clients heard that an engine is at work.
+        /// Requests whose clients were told that an engine is at work.
         put_off,
         /// Reads that waited until a write was committed (primary).
         reads_waited,
-        /// Reads answered alone, no write of their object being under way (CRAQ).
+        /// Reads answered alone, since no write of their object was in flight (CRAQ).
         reads_clean,
-        /// Reads of objects with a write under way (CRAQ): the tail was asked.
+        /// Reads of objects with a write in flight (CRAQ): the tail was asked.
         reads_dirty,
         /// Version queries sent to the tail (CRAQ); one covers all reads of a batch.
         version_queries,
-        /// Version queries answered, as the tail (CRAQ).
+        /// Version queries answered by this replica as the tail (CRAQ).
         version_answers,
         /// Version queries and answers dropped: another epoch, no lease, not the tail (CRAQ).
         version_refused,
@@ -60,7 +60,7 @@ counters! {
         writes_log_full,
         /// Retries answered from the client table.
         duplicates,
-        /// Clients told that an object was written which they wait for.
+        /// Clients told that an object for which they wait was written.
         waiting_told,
         /// Requests refused by the client table.
         refused_requests,
@@ -86,39 +86,41 @@ counters! {
         fragments_gone,
         /// Long read replies refused for now: others had all the room.
         replies_without_room,
-        /// Expired keys turned into numbered deletes.
+        /// Deletes of expired keys sent to the switch to be numbered.
         expiries_sent,
         /// Epochs opened.
         epochs_opened,
         /// Records fetched from a member with a longer log.
         records_fetched,
-        /// Fragments of records sent to the head that lacks them.
+        /// Fragments of records sent to a head that lacks the records.
         fragments_fetched,
-        /// Reads dropped because what was agreed is not executed here yet.
+        /// Reads dropped because the log that was agreed when the epoch opened is not executed here
+        /// yet.
         reads_not_whole,
         /// Copies of another member's state begun.
         copies_begun,
-        /// Times that a joining replica went on from records, without a copy or amid one.
+        /// Times that a joining replica continued from records, without a copy or in the middle of
+        /// one.
         copies_resumed,
-        /// Copies that came to their end.
+        /// Copies completed.
         copies_whole,
-        /// Copies begun anew, because of a write that mixed objects that were here with others.
+        /// Copies begun anew because of a write to objects of which only some were copied.
         copies_entangled,
-        /// Times that the replica left because its disk owed a sync for too long.
+        /// Times that the replica left because a sync of its disk took too long.
         disks_silent,
-        /// Times that keys were copied before their place, for a write whose effect on one hangs on
+        /// Times that keys were copied early, for a write whose effect on one key depends on
         /// others.
         keys_copied_early,
         /// Chunks of objects installed.
         chunks_installed,
         /// Parts of the state taken for joining replicas.
         parts_copied,
-        /// Snapshots of the own state given up, because a part was too long to be read again: the
-        /// log goes on, and grows.
+        /// Snapshots of this replica's state given up because a part was too long to be read again;
+        /// the log grows instead.
         snapshots_refused,
         /// Joining replicas that fell too far behind and were told to begin anew.
         feeds_dropped,
-        /// Members told that their log is not ours, or too short.
+        /// Members told that their log does not match this one, or is too short.
         members_apart,
         /// Malformed datagrams dropped.
         malformed,
@@ -128,7 +130,7 @@ counters! {
 }
 
 impl ReplicaCounters {
-    /// What the client table said of a record.
+    /// Counts the client table's verdict on a record.
     pub(crate) fn note(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Execute | Verdict::Nothing => {}

@@ -1,20 +1,20 @@
-//! Keys that are copied before their place comes, so that a copy of the state survives writes whose
-//! effect on one key hangs on others ([`concord_engine::early`]): LMOVE, RENAME, SINTERSTORE,
-//! scripts of several keys.
+//! Keys that are copied before their turn, so that a copy of the state survives writes whose effect
+//! on one key depends on others ([`concord_engine::early`]): LMOVE, RENAME, SINTERSTORE, scripts of
+//! several keys.
 //!
-//! The snapshot source copies the keys of such a write in front of it, those that it did not copy
-//! early before. An *early part* holds them, as of the position before the write. It stands between
-//! the chunks in the order of positions, so that whoever copies has those keys when it comes to the
-//! write, executes the write as a whole, and executes all later writes of these keys. Each key is
-//! copied early at most once in a copy.
+//! Before such a write, the snapshot source copies those of its keys that it has not copied early
+//! yet. An *early part* holds them, as of the position before the write. It stands between the
+//! chunks in the order of positions: the copying replica has these keys when it reaches the write,
+//! executes all of the write, and all later writes of these keys. A key is copied early at most
+//! once in a copy.
 //!
-//! Of a script it is known which keys it touches only when it ran. The source says so of each: an
-//! early part names its position. A script of which none does cannot be executed by whoever has
-//! some of the keys only; neither can one that looked at all keys. Then the copy begins anew.
+//! The keys of a script are known only after its execution. The source then names the position of
+//! the script in an early part. A replica that has only some of the keys cannot execute a script
+//! that no early part names, nor one that looked at all keys: its copy begins anew.
 //!
-//! Of a large key the chunk has the first piece, and the pieces that follow are as of the same
-//! position ([`concord_engine::copy`]): they come before any other part. A chunk whose objects are
-//! under way is finished first, too: what is copied early meanwhile waits.
+//! A chunk has the first piece of a large key; the other pieces, as of the same position, follow
+//! before any other part ([`concord_engine::copy`]). So keys that are copied early wait until the
+//! objects of the present chunk are complete.
 //!
 //! An early part is: [`MARK`], `count: u32`, as many positions of scripts, a chunk.
 
@@ -30,55 +30,56 @@ use concord_engine::several::keys;
 
 use crate::part_number::is_rest;
 
-/// In place of the next place of a chunk.
+/// Stands in an early part where a chunk has the place of the next one.
 const MARK: u64 = u64::MAX;
 /// The length of a chunk without objects.
 const EMPTY_CHUNK_BYTES: usize = 8;
-/// Scripts that touched nothing new and are named together.
+/// The largest number of scripts without new keys that one early part names.
 const SCRIPTS_MAX: usize = 1_024;
-/// Bytes of early parts that wait for a replica that copies, or for the rest of an object.
+/// The largest total size of early parts that wait for a copying replica, or for the rest of an
+/// object, in bytes.
 pub(crate) const WAITING_BYTES_MAX: usize = 64 << 20;
-/// How the number of an early part that comes next stands in the number of a part that is asked
-/// for.
+/// The bit from which on the number of a requested part holds the number of the next early part.
 const NEXT_SHIFT: u32 = 33;
 
-/// The number of an early part on the disk.
+/// The part number of every early part on the disk.
 pub(crate) const PART_EARLY: u64 = (1 << NEXT_SHIFT) - 1;
 
-/// What is asked for: the part, by whoever took so many early parts.
+/// The number in a request for `part` by a replica that has installed `taken` early parts.
 pub(crate) fn asked(part: u64, taken: u64) -> u64 {
     part | taken << NEXT_SHIFT
 }
 
-/// The part, and how many early parts whoever asks for it took.
+/// The reverse of [`asked`]: the part, and the number of early parts that the requester has
+/// installed.
 pub(crate) fn part_of(asked: u64) -> (u64, u64) {
     if is_rest(asked) { (asked, 0) } else { (asked & PART_EARLY, asked >> NEXT_SHIFT) }
 }
 
-/// What a snapshot source copied early, in front of the record behind `before`.
+/// The keys that a snapshot source copied early, before the record after `before`.
 #[derive(Clone, Debug)]
 pub(crate) struct Copied {
-    /// As of which position.
+    /// The position of the state that was copied.
     pub(crate) before: Position,
     /// The keys, as a chunk.
     pub(crate) chunk: Vec<u8>,
-    /// That record is a script, and touched nothing but these and what was copied before.
+    /// Whether the record is a script that used no other keys than these and those copied before.
     pub(crate) is_script: bool,
 }
 
 impl Copied {
-    /// Whether no key was.
+    /// Whether no key was copied.
     pub(crate) fn is_empty(&self) -> bool {
         self.chunk.len() <= EMPTY_CHUNK_BYTES
     }
 
-    /// The cursor of what is left of the keys, if anything is.
+    /// The cursor of the rest of the keys, if there is one.
     pub(crate) fn rest(&self) -> Option<u64> {
         next_place(&self.chunk).ok().filter(|next| ticket_of_cursor(*next) != 0)
     }
 
-    /// The same for another one that copies, which gets the rest by a cursor of its own: `fork`
-    /// makes it. `None` if the rest is gone.
+    /// The same keys for another copying replica, with a cursor of its own for the rest, which
+    /// `fork` makes. `None` if the rest was dropped.
     pub(crate) fn fork(&self, fork: impl FnOnce(u64) -> u64) -> Option<Copied> {
         let Some(rest) = self.rest() else { return Some(self.clone()) };
         let own = fork(rest);
@@ -87,16 +88,16 @@ impl Copied {
     }
 }
 
-/// Scripts and keys for whoever copies the state, as early parts.
+/// Collects scripts and keys into early parts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parts {
-    /// Scripts that touched nothing new.
+    /// Positions of scripts that used no new keys.
     scripts: Vec<u64>,
 }
 
 impl Parts {
-    /// Adds what was copied: the early parts that are to be written now, if any are. Whoever copies
-    /// comes to the scripts before: they are named in front.
+    /// Adds what was copied. Returns the early parts to send now; scripts are named before the
+    /// copying replica reaches them.
     pub(crate) fn add(
         &mut self,
         copied: &Copied,
@@ -136,7 +137,7 @@ fn emit(scripts: &[u64], chunk: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An early part, as it is read.
+/// An early part, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EarlyPart<'a> {
     scripts: Vec<u64>,
@@ -153,27 +154,27 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<EarlyPart<'_>> {
     Some(EarlyPart { scripts: words.map(|word| u64::from_be_bytes(*word)).collect(), chunk })
 }
 
-/// Whether it is meant to be an early part.
+/// Whether the bytes begin as an early part does.
 pub(crate) fn is_early(bytes: &[u8]) -> bool {
     bytes.starts_with(&MARK.to_be_bytes())
 }
 
-/// What a replica has that copies the state, beside the objects before a place.
+/// The keys that a copying replica has beyond the objects before its present place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Here {
     keys: BTreeSet<Vec<u8>>,
     scripts: BTreeSet<u64>,
-    /// Early parts that came.
+    /// The number of installed early parts.
     taken: u64,
 }
 
 impl Here {
-    /// The early parts that came.
+    /// The number of installed early parts.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// An early part is installed.
+    /// Notes that an early part was installed.
     pub(crate) fn take(&mut self, part: &EarlyPart<'_>) {
         let found = objects(part.chunk).unwrap_or_default();
         self.keys.extend(found.iter().map(|object| object.key.to_vec()));
@@ -181,47 +182,47 @@ impl Here {
         self.taken += 1;
     }
 
-    /// All keys are here.
+    /// Notes that all keys are here: the copy is complete.
     pub(crate) fn has_all(&mut self) {
         (self.keys, self.scripts) = (BTreeSet::new(), BTreeSet::new());
     }
 
-    /// Whether any key is here before its place came.
+    /// Whether no key is here before its turn.
     pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Whether the key is here, and so are all before place `from`.
+    /// Whether the key is here; all keys before place `from` are.
     pub(crate) fn has(&self, key: &[u8], from: u64) -> bool {
         place_of_key(key) < from || self.keys.contains(key)
     }
 
-    /// Whether the key of a command of one is here, however the command names it.
+    /// Whether the key of a command with one key is here, in whatever form the command names it.
     pub(crate) fn has_of(&self, command: &[u8], from: u64) -> bool {
         let Ok(command) = Command::parse(command) else { return false };
         keys(&command).into_iter().any(|key| self.has(key, from))
     }
 
-    /// Whether all that the script at `position` touches is here.
+    /// Whether all keys that the script at `position` uses are here.
     pub(crate) fn has_of_script(&self, position: Position) -> bool {
         self.scripts.contains(&position.0)
     }
 }
 
-/// Early parts that wait for a replica that copies, in order.
+/// Early parts that wait for a copying replica, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waiting {
     parts: VecDeque<(Position, Vec<u8>)>,
     bytes: usize,
-    /// The number of the first one; `None` if the replica did not get its first chunk here: then it
-    /// lacks what was copied early before, and that is not said again.
+    /// The number of the first one; `None` if the replica got its first chunk elsewhere: then it
+    /// lacks earlier early parts, which are not sent again.
     next: Option<u64>,
     named: Parts,
 }
 
 impl Waiting {
-    /// The replica asks for a chunk, the first of all or a later one, and has taken so many early
-    /// parts. The early part that comes before that chunk, if one does.
+    /// Handles a request for a chunk, the first one or a later one, by a replica that has installed
+    /// `taken` early parts. Returns the early part that precedes the chunk, if there is one.
     pub(crate) fn take(&mut self, is_first: bool, taken: u64) -> Option<(Position, Vec<u8>)> {
         if is_first {
             self.next.get_or_insert(taken);
@@ -237,12 +238,12 @@ impl Waiting {
         Some((position, bytes))
     }
 
-    /// Whether keys are copied early for it.
+    /// Whether keys are copied early for this replica.
     pub(crate) fn is_on(&self) -> bool {
         self.next.is_some()
     }
 
-    /// Something was copied early. False if too much waits: the copy is to begin anew.
+    /// Queues what was copied early. False if too much waits: the copy has to begin anew.
     pub(crate) fn add(&mut self, copied: &Copied) -> bool {
         let parts = self.named.add(copied);
         parts.for_each(|part| self.push(part));

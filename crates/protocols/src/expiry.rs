@@ -1,12 +1,12 @@
-//! Keys whose time has come (trap T12). Who orders writes has each deleted by a write of its own,
-//! which the switch numbers like any other: of one key each, since the switch keeps fast reads away
-//! from the objects of writes under way, and from no others.
+//! Deletion of expired keys (trap T12). The replica that orders writes deletes each expired key by
+//! a write of its own, which the switch numbers like any other: one write for each key, since the
+//! switch keeps fast reads away from the objects of writes in flight, and from no others.
 //!
-//! How many are under way is bounded by a window, which opens with each that is ordered and closes
-//! with each that is lost: a switch whose dirty set is full drops them, and clients' writes too.
-//! What is on its way is skipped when the next ones are looked for, and a key that was sent has its
-//! next turn when all others that are due have had theirs: keys whose deletion is lost again and
-//! again (a slot of the dirty set that a hot key pins) stop no other.
+//! A window bounds the number of deletes in flight. It grows with each that is ordered and shrinks
+//! with each that is lost: a switch whose dirty set is full drops them, like clients' writes. The
+//! search for due keys skips those in flight, and comes back to a key only after all other due
+//! keys: keys whose deletion is lost again and again (their slot of the dirty set is held by a hot
+//! key) do not hold up others.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -24,54 +24,57 @@ use rustc_hash::FxBuildHasher;
 use crate::counters::ReplicaCounters;
 use crate::setup::InForce;
 
-/// How often keys that are due are looked for, while nothing else makes us look.
+/// The interval of the search for due keys, if nothing else triggers it.
 const SCAN_NS: u64 = 5 * MS;
-/// How long an expiry that was not ordered is taken to be on its way.
+/// The time after which an expiry that was not ordered is sent again.
 const RETRY_NS: u64 = 150 * MS;
-/// An expiry that was sent so many before one that is ordered is lost.
+/// An expiry counts as lost once one that was sent so many later is ordered.
 const REORDERED_MAX: u64 = 16;
-/// Bounds of the window, in expiries. The upper one is what a gateway's clients have out at most:
-/// where writes wait for each other, expiries get as large a share.
+/// Bounds of the window, in expiries. The upper one is the largest number of writes that a gateway
+/// has pending, so that expiries get as large a share as a gateway where writes wait for each
+/// other.
 const WINDOW_MIN: usize = 16;
 const WINDOW_MAX: usize = 8_192;
-/// The log's time is told when the last record is so old, and again if that came to nothing.
+/// The age of the last record after which a record with the log's time is written, and the interval
+/// of its retries.
 const TELL_TIME_MS: u64 = 1_000;
 const TELL_AGAIN_NS: u64 = 250 * MS;
-/// Most expiries that are remembered, the lost ones included, and most bytes of their keys.
+/// The largest number of expiries that are remembered, with the lost ones, and the largest total
+/// size of their keys.
 const SENT_MAX: usize = 16_384;
 const SENT_BYTES_MAX: usize = 16 << 20;
 
-/// Expiries that are under way.
+/// The expiries in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Expiring {
-    /// By key; only looked up.
+    /// By key. Never iterated.
     sent: HashMap<Vec<u8>, Sent, FxBuildHasher>,
-    /// The keys of those that were not ordered yet, by the number of their request.
+    /// The keys of expiries that were not ordered yet, by the number of their request.
     unordered: BTreeMap<u64, Vec<u8>>,
-    /// Those that were ordered, until all replicas that count have them, by position.
+    /// Ordered expiries by position, until all replicas that count have them.
     ordered: VecDeque<(Position, u64, Vec<u8>)>,
-    /// How many in `unordered` are not taken for lost.
+    /// The number of expiries in `unordered` that do not count as lost.
     flying: usize,
-    /// Those with lower numbers that are in `unordered` are lost.
+    /// Expiries in `unordered` with lower numbers count as lost.
     lost_below: u64,
-    /// Bytes of the keys in `sent`.
+    /// The total size of the keys in `sent`, in bytes.
     bytes: usize,
     window: usize,
     /// The number of the last request.
     number: u64,
-    /// In which epoch (view) they were sent.
+    /// The epoch (view) in which they were sent.
     epoch: Epoch,
-    /// There were more keys than the window had room for.
+    /// Whether more keys were due than the window had room for.
     backlog: bool,
-    /// The last one that was sent, while there are keys behind it that are due.
+    /// The last expiry that was sent, while later keys are due.
     cursor: Option<(Vec<u8>, u64)>,
-    /// When to look again.
+    /// The time of the next search.
     next_at: Instant,
-    /// When the log's time may be told again.
+    /// The earliest time of the next record with the log's time.
     tell_at: Instant,
 }
 
-/// Who orders writes: where the keys are, and in whose name they are deleted.
+/// The ordering replica's parts that an expiry needs: the keys, and the session that deletes them.
 pub(crate) struct Orderer<'a, E> {
     pub(crate) engine: &'a mut E,
     pub(crate) node: NodeId,
@@ -112,7 +115,7 @@ impl Default for Expiring {
 }
 
 impl Expiring {
-    /// Whether it is time to look for keys to delete; the next time is set.
+    /// Whether it is time to search for keys to delete. Sets the next time.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.next_at;
         if is_due {
@@ -121,19 +124,19 @@ impl Expiring {
         is_due
     }
 
-    /// When to look for keys to delete.
+    /// The time of the next search for keys to delete.
     pub(crate) fn next_at(&self) -> Instant {
         self.next_at
     }
 
-    /// Whether there are more keys to delete, and room for some of them. What was ordered up to
-    /// `settled` is done.
+    /// Whether there are more keys to delete, and room for some of them. Expiries ordered up to
+    /// `settled` are complete.
     pub(crate) fn goes_on(&mut self, settled: Position) -> bool {
         self.settle(settled);
         self.backlog && self.room() > self.window / 2
     }
 
-    /// An own write was ordered at `position`.
+    /// Notes that one of these writes was ordered at `position`.
     pub(crate) fn on_ordered(&mut self, repr: &Repr, position: Position) {
         let number = repr.request.0;
         let Some(key) = self.unordered.remove(&number) else { return };
@@ -153,7 +156,8 @@ impl Expiring {
         }
     }
 
-    /// The command of an own write whose body fits no packet: its packet tells the body's hash.
+    /// The command of one of these writes whose body is too long for a packet; the packet has the
+    /// body's hash.
     pub(crate) fn body(&self, repr: &Repr, hdr: &[u8]) -> Option<Vec<u8>> {
         if !repr.flags.has(Flags::INTERNAL.with(Flags::BODY_STAGED)) {
             return None;
@@ -166,7 +170,7 @@ impl Expiring {
         (hash64(0, body) == hdr.version).then(|| body.to_vec())
     }
 
-    /// What was ordered up to `settled` is done with.
+    /// Forgets the expiries that were ordered up to `settled`.
     fn settle(&mut self, settled: Position) {
         while let Some((position, ..)) = self.ordered.front()
             && *position <= settled
@@ -178,7 +182,7 @@ impl Expiring {
         }
     }
 
-    /// What was not ordered in time is sent again.
+    /// Counts expiries that were not ordered in time as lost, so that they are sent again.
     fn give_up(&mut self, now: Instant) {
         while let Some((number, key)) = self.unordered.first_key_value() {
             let sent = self.sent.get(key).filter(|sent| sent.number == *number);
@@ -209,16 +213,16 @@ impl Expiring {
         self.window.saturating_sub(under_way).min(SENT_MAX.saturating_sub(self.sent.len()))
     }
 
-    /// Whether this very expiry is under way, or was lost a moment ago.
+    /// Whether this expiry is in flight, or was lost a moment ago.
     fn has(&self, key: &[u8], deadline_ms: u64) -> bool {
         self.sent.get(key).is_some_and(|sent| sent.deadline_ms == deadline_ms)
     }
 
-    /// Remembers an expiry, and gives its number.
+    /// Remembers an expiry. Returns its number.
     fn note(&mut self, now: Instant, key: Vec<u8>, deadline_ms: u64) -> u64 {
         self.number += 1;
         let number = self.number;
-        // Of another deadline of this key: it takes its turn, and finds that it is not due.
+        // The expiry of an earlier deadline of this key: when it is executed, the key is not due.
         if let Some(old) = self.sent.get(&key)
             && self.unordered.remove(&old.number).is_some()
         {
@@ -232,8 +236,8 @@ impl Expiring {
         number
     }
 
-    /// While keys have times to live, a record tells the log's time at least every so often: who
-    /// comes in between goes on from the last one.
+    /// Has a record carry the log's time at least once per [`TELL_TIME_MS`] while keys have times
+    /// to live: a replica that takes over continues from the last record.
     fn tell_time<E>(
         &mut self,
         now: Instant,
@@ -251,8 +255,8 @@ impl Expiring {
         }
     }
 
-    /// Who orders writes: sends expiries of keys that are due, as many as there is room for. What
-    /// was ordered up to `settled` is done; the last record is stamped with `last_ms`.
+    /// At the ordering replica: sends expiries of due keys, as many as there is room for. Expiries
+    /// ordered up to `settled` are complete; `last_ms` is the stamp of the last record.
     pub(crate) fn expire<E: Engine>(
         &mut self,
         now: Now,
@@ -302,7 +306,7 @@ impl Expiring {
             if body.len() <= BODY_BYTES_MAX {
                 repr.emit(body, by.scratch);
             } else {
-                // The body stays here: it is who orders that needs it (trap T17).
+                // The body stays here, at the replica that orders and needs it (trap T17).
                 let (version, total_bytes) = (hash64(0, body), body.len() as u32);
                 let mut hdr = Vec::new();
                 FragmentHdr { version, total_bytes, index: 0, count: 1 }.emit(&mut hdr);

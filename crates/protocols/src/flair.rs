@@ -18,31 +18,31 @@ use concord_wire::flair::{
 use crate::flair_weights::Balance;
 use crate::setup::RETRY_NS;
 
-/// Time from one heartbeat to the next. A heartbeat echoes the answer to the one before, so that
-/// what the switch holds is as old when it comes: after two that are lost, or their answers, the
-/// switch has not stepped down.
+/// The interval of heartbeats. A heartbeat echoes the answer to the one before, so that the echo is
+/// one interval old when it arrives. The switch survives the loss of two heartbeats, or of their
+/// answers.
 pub const HEARTBEAT_NS: Duration = 25 * MS;
-/// A replica keeps up that has what was committed between one and two of these ago. One with a long
-/// queue acknowledges late, and is as good as the others.
+/// A replica keeps up if it has what was committed one to two of these intervals ago. One with a
+/// long queue acknowledges late, and still keeps up.
 const KEEP_UP_NS: Duration = 125 * MS;
-/// Chunks that are under way at once.
+/// The largest number of chunks in flight.
 const CHUNKS_AT_ONCE: usize = 64;
-/// Most chunks of a switch.
+/// The largest number of chunks of a switch.
 const CHUNKS_MAX: usize = 1 << 16;
 
-/// How far the start is.
+/// The progress of a session's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     /// There is no session.
     #[default]
     None,
-    /// The switch is to forget the session before.
+    /// The switch has to end the earlier session.
     Beginning,
-    /// It is to take the key groups.
+    /// The switch has to take the key groups.
     Uploading,
-    /// It has them all.
+    /// The switch has all key groups and has to activate the session.
     Activating,
-    /// It is active.
+    /// The session is active.
     Active,
 }
 
@@ -54,29 +54,29 @@ pub(crate) struct Session {
     sid: Sid,
     /// The node of each bit.
     replicas: Vec<u16>,
-    /// What holds for every key group when it starts, and for writes of all keys.
+    /// The state of every key group at the start, and of writes of all keys.
     group: Group,
-    /// Which chunks the switch has confirmed.
+    /// By chunk: whether the switch has confirmed it.
     confirmed: Vec<bool>,
-    /// Each chunk before this one that is not confirmed is under way.
+    /// Chunks before this one that are not confirmed are in flight.
     under_way_to: usize,
-    /// The newest word of the switch's clock, in ns.
+    /// The newest time of the switch's clock that is known, in ns.
     probe: u64,
     next_at: Instant,
-    /// load_awareness: the switch shares reads by weights.
+    /// Whether the switch shares reads by weights (`load_awareness`).
     is_weighed: bool,
-    /// What weights are made of, once the session is active.
+    /// The queues and weights, once the session is active.
     balance: Option<Balance>,
-    /// The last weights, and their ordinal, until the switch has confirmed them.
+    /// The newest weights with their ordinal, until the switch has confirmed them.
     untold: Option<Weights>,
     round: u32,
     marks: Marks,
 }
 
-/// What was committed some time ago.
+/// Two earlier values of the committed position.
 #[derive(Clone, Copy, Debug, Default)]
 struct Marks {
-    /// When the newer one was taken.
+    /// The time of the newer one.
     at: Instant,
     newer: Position,
     older: Position,
@@ -103,21 +103,21 @@ impl Default for Session {
     }
 }
 
-/// Who says it: the leader, its view, and the group of the rack.
+/// The sender's part of a message: the leader, its view, its group, and what it reports of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Speaker {
     pub(crate) node: NodeId,
     pub(crate) view: Epoch,
     pub(crate) group: GroupId,
-    /// How often it weighs the group's queues, in ns.
+    /// The interval at which it computes weights, in ns.
     pub(crate) weigh_ns: Duration,
     /// The replicas that keep up with its log.
     pub(crate) caught_up: CaughtUp,
 }
 
 impl Session {
-    /// Begins session `sid` at `switch`: `replicas` are the nodes of the bits, and `group` holds
-    /// for every key group.
+    /// Begins session `sid` at `switch`. `replicas` has the node of each bit, and `group` is the
+    /// state of every key group.
     pub(crate) fn begin(
         &mut self,
         now: Instant,
@@ -138,22 +138,22 @@ impl Session {
         };
     }
 
-    /// Its leader leads no longer.
+    /// Ends the session: its leader does not lead any more.
     pub(crate) fn end(&mut self) {
         *self = Session::default();
     }
 
-    /// Whether there is one, be it active or not.
+    /// Whether a session was begun, active or not.
     pub(crate) fn is_begun(&self) -> bool {
         self.stage != Stage::None
     }
 
-    /// When [`Session::tell`] has something to say.
+    /// The next time at which [`Session::tell`] has a message to send.
     pub(crate) fn next_at(&self) -> Instant {
         self.next_at
     }
 
-    /// The switch has said what it has done.
+    /// Handles the switch's confirmation of a step.
     pub(crate) fn on_confirmed(&mut self, now: Instant, message: &SessionMessage) {
         let SessionMessage::Confirmed { switch, sid, step, probe, .. } = message else { return };
         if (SwitchId(*switch), *sid) != (self.switch, self.sid) || self.stage == Stage::None {
@@ -180,14 +180,13 @@ impl Session {
                 if are_there(&self.confirmed) {
                     self.go_on(now, Stage::Activating);
                 } else if are_there(&self.confirmed[..self.under_way_to]) {
-                    // The next ones wait for no time to pass: the switch drops all packets
-                    // meanwhile.
+                    // The next chunks are sent at once: the switch drops all packets meanwhile.
                     self.go_on(now, Stage::Uploading);
                 }
             }
             (Step::Active, Stage::Activating) => self.go_on(now, Stage::Active),
             (Step::Weighed { round }, Stage::Active) if round == self.round => self.untold = None,
-            // Of a step that is done.
+            // A confirmation of an earlier step.
             (Step::Begun { .. } | Step::Chunk { .. } | Step::Active | Step::Weighed { .. }, _) => {}
         }
     }
@@ -196,7 +195,7 @@ impl Session {
         (self.stage, self.next_at) = (stage, now);
     }
 
-    /// What a replica has that keeps up, where `committed` is by now.
+    /// The position that a replica has to have to keep up; `committed` is the present one.
     pub(crate) fn kept_up_to(&mut self, now: Instant, committed: Position) -> Position {
         if now.since(self.marks.at) >= KEEP_UP_NS {
             self.marks = Marks { at: now, newer: committed, older: self.marks.newer };
@@ -204,21 +203,21 @@ impl Session {
         self.marks.older
     }
 
-    /// The switch has answered a heartbeat.
+    /// Handles the switch's answer to a heartbeat.
     pub(crate) fn on_probe(&mut self, heard: &Heartbeat) {
         if (heard.switch, heard.sid) == (self.switch, self.sid) {
             self.probe = self.probe.max(heard.probe.0);
         }
     }
 
-    /// So many packets wait at the host of `bit`.
+    /// Notes the number of packets that wait at the host of `bit`.
     pub(crate) fn note_queue(&mut self, bit: usize, packets: u32) {
         if let Some(balance) = &mut self.balance {
             balance.note(bit, packets);
         }
     }
 
-    /// Says what is due: `send` gets each packet.
+    /// Passes each message that is due to `send`.
     pub(crate) fn tell(
         &mut self,
         now: Instant,

@@ -1,33 +1,34 @@
-//! Follower load awareness (FLAIR §4.4.2): what a leader knows of the queues of its group's hosts,
+//! Follower load awareness (FLAIR §4.4.2): a leader's knowledge of the queues at its group's hosts,
 //! and the weights by which the switch shares reads among them.
 //!
-//! The paper gives weights in proportion to the queues' lengths once a second. Here each second
-//! moves the weights by a little: all the clients of a group wait in the queue of whichever host is
-//! the slowest, even if that is slower by a hundredth, so that lengths say who has too much and not
-//! how much. Weights in proportion to them would send nearly all reads elsewhere, and back in the
-//! next second.
+//! The paper computes weights in proportion to the queues' lengths once a second. Here each second
+//! moves the weights by a little. All clients of a group end up waiting in the queue of the slowest
+//! host, even if it is slower by only 1%. So the lengths show which host has too many reads, and
+//! not by how many: weights in proportion to them would send nearly all reads elsewhere, and back
+//! in the next second.
 
 use concord_core::{Duration, Instant};
 use concord_wire::flair::{REPLICAS_MAX, Weights};
 
 /// The weight of a host whose share is even.
 const EVEN: i64 = 8_192;
-/// Bounds of a weight: a host that gets hardly any reads does not tell how many it could take.
+/// The smallest weight: a host that gets hardly any reads does not show how many it could take.
 const LEAST: i64 = EVEN / 4;
 const MOST: i64 = 2 * EVEN;
-/// Part of a weight by which a host without a queue gains, where the others have long ones.
+/// The divisor of the gain: a host without a queue, beside others with long ones, gains this
+/// fraction of its weight.
 const GAIN: i64 = 64;
-/// Part of the way back to an even share that a weight goes with each look: what was learnt is
-/// forgotten.
+/// The divisor of the decay: each time, a weight moves this fraction of the way back to an even
+/// share.
 const BACK: i64 = 256;
-/// Queues of fewer packets than that are no reason to move reads.
+/// Queues of fewer packets do not move reads.
 const SHORT: i64 = 16;
-/// Lengths are counted in such parts of a packet.
+/// Lengths are counted in units of a packet divided by this.
 const PARTS: i64 = 16;
-/// What makes a difference at the switch: one of its 256 rows.
+/// The smallest difference that changes something at the switch: one of its 256 rows.
 const ROW: i64 = EVEN / 256;
 
-/// The mean of what was noted since it was last taken.
+/// The mean of the lengths noted since it was last taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Average {
     sum: u64,
@@ -48,7 +49,7 @@ impl Average {
     }
 }
 
-/// The queue of the own host, for those that it is told to.
+/// The queue at this replica's host, for reports to the leader.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Queue {
     since_told: Average,
@@ -56,12 +57,12 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// So many packets wait behind a batch.
+    /// Notes the number of packets that wait after a batch.
     pub(crate) fn note(&mut self, packets: u32) {
         self.since_told.note(packets);
     }
 
-    /// How many waited on average since this was asked last, or the same as then if nothing was
+    /// The average number of waiting packets since the last call, or the last result if nothing was
     /// noted.
     pub(crate) fn tell(&mut self) -> u32 {
         if let Some(parts) = self.since_told.take() {
@@ -76,14 +77,14 @@ impl Queue {
 pub(crate) struct Balance {
     queues: [Average; REPLICAS_MAX],
     weights: [i64; REPLICAS_MAX],
-    /// What the switch was told last.
+    /// The weights that the switch has.
     told: [i64; REPLICAS_MAX],
     every_ns: Duration,
     next_at: Instant,
 }
 
 impl Balance {
-    /// All have an even share; from `now` on there is a look each `every_ns`.
+    /// Even shares. From `now` on the weights are computed every `every_ns`.
     pub(crate) fn new(now: Instant, every_ns: Duration) -> Balance {
         let (queues, even) = ([Average::default(); REPLICAS_MAX], [EVEN; REPLICAS_MAX]);
         Balance { queues, weights: even, told: even, every_ns, next_at: now.after(every_ns) }
@@ -96,8 +97,7 @@ impl Balance {
         }
     }
 
-    /// Other weights for the switch, if it is time for them and they are others than what it was
-    /// told.
+    /// New weights for the switch, if they are due and differ from those that it has.
     pub(crate) fn weigh(&mut self, now: Instant) -> Option<Weights> {
         if now < self.next_at {
             return None;
@@ -108,7 +108,7 @@ impl Balance {
         let mean = lengths.iter().flatten().sum::<i64>().checked_div(heard)?;
         for (weight, length) in self.weights.iter_mut().zip(lengths) {
             let Some(length) = length else { continue };
-            // From -2, of the longest queue, to 1, of none.
+            // From -2 for the longest queue to 1 for an empty one.
             let whole = mean + SHORT * PARTS;
             let lacks = (mean - length).clamp(-2 * whole, whole);
             *weight += *weight * lacks / (GAIN * whole) + (EVEN - *weight) / BACK;

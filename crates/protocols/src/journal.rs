@@ -1,9 +1,9 @@
 //! The state of this replica's disk, and the messages that wait for it (trap T7;
 //! docs/operate/durability.md has the table of which data is durable before which message).
 //!
-//! The replica puts every record into the journal as it takes it, and passes it on at once. Whoever
-//! hosts it writes what has gathered, one batch at a time, and says when that is durable. A replica
-//! without a disk has a journal that is off: everything counts as durable at once, and nothing is
+//! The replica puts every record into the journal when it accepts it, and passes it on at once. Its
+//! host writes the gathered data, one batch at a time, and reports when a batch is durable. The
+//! journal of a replica without a disk is off: everything counts as durable at once, and nothing is
 //! gathered.
 
 use alloc::collections::VecDeque;
@@ -19,74 +19,76 @@ use crate::parts::{PART_RESULTS, PART_TABLE};
 
 mod pieces;
 
-/// What the disk has makes no sense to this replica, though every byte is what was written.
+/// An entry of the log on disk is not possible for this replica, although it was read as it was
+/// written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadEntry;
 
-/// Bytes of log behind the beginning of the newest snapshot after which another one begins.
+/// The number of bytes of log since the beginning of a snapshot after which the next one begins.
 pub const SNAPSHOT_EVERY_BYTES: u64 = 128 << 20;
-/// Members' snapshots are apart by this much of the log between two, times a node's number: the
-/// golden section, so that no two of a few are close.
+/// A member's snapshots are offset by this fraction of the interval, times its node number. It is
+/// the golden ratio, so that no two of a few members are close.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-/// What has gathered for the disk by then is enough.
+/// A group of this many gathered bytes is written without waiting longer.
 const GATHERED_BYTES_MAX: usize = 4 << 20;
-/// A snapshot goes on later when more has gathered than this share of the log between two snapshots
-/// (1 MiB): what gathers in one piece is moved when it grows, and the loop waits for that.
+/// A snapshot pauses while more than this fraction of the log between two snapshots (1 MiB) has
+/// gathered: a growing buffer is copied, and the event loop waits for that.
 const GATHERED_BEFORE_PARTS: u64 = 128;
-/// Most memory that is kept for the next batch.
+/// The largest buffer that is kept for the next batch, in bytes.
 const REUSED_BYTES_MAX: usize = 8 << 20;
-/// No record is taken while so much waits for the disk: it has no room, or stands still.
+/// No record is accepted while this many bytes wait for the disk, which is full or does not answer.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// A disk, as the replica knows it.
+/// The state of a disk, as the replica knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskState {
-    /// The directory's number.
+    /// The directory's storage id.
     pub storage: u64,
-    /// The state was there at the start, or it was a new directory: nothing that was synced was
-    /// lost.
+    /// Whether nothing that was ever synced was lost: the state was complete at the start, or the
+    /// directory was new.
     pub is_intact: bool,
-    /// What stands there beside the data, of this start.
+    /// The marks of this start, beside the data.
     pub marks: Marks,
-    /// Bytes of log after which another snapshot begins.
+    /// The number of bytes of log after which the next snapshot begins.
     pub snapshot_every_bytes: u64,
-    /// Records may be missing at the end that an earlier start had acknowledged.
+    /// Whether records that an earlier start had acknowledged may be missing at the end.
     pub owed: bool,
-    /// Nothing that is acknowledged waits for the disk: it is synced now and then.
+    /// Whether acknowledgements do not wait for the disk, which is synced about once a second.
     pub acks_early: bool,
 }
 
-/// How long records gather that nobody waits for: with the sync itself, and the heartbeat that ends
-/// the wait, about a second.
+/// The time for which records gather that no acknowledgement waits for: with the sync, and the
+/// heartbeat that ends the wait, about a second.
 pub const INTERVAL_NS: Duration = 800 * MS;
-/// After so long, since the group before is still on its way to the disk, nothing more is taken
-/// until both are there: with [`INTERVAL_NS`], what may be lost was acknowledged within two
-/// seconds.
+/// Once a group has gathered for this long, because the one before is still being written, nothing
+/// more is accepted until both are durable. With [`INTERVAL_NS`], the acknowledged writes that may
+/// be lost are those of two seconds.
 const LATE_NS: Duration = 1_200 * MS;
 
-/// Most time between two looks at the disk that counts.
+/// The longest time between two checks of the disk that counts as its silence.
 const LOOK_NS_MAX: Duration = SEC;
-/// A disk is slow whose syncs take more than this share of a lease.
+/// A disk is slow if its syncs take more than this fraction of a lease.
 const SLOW_SHARE: u64 = 8;
-/// So many syncs one after the other an election takes, in half of the patience with it.
+/// The number of successive syncs of an election, which have to fit in half of its time-out.
 const SYNCS: u64 = 3;
 const SLOW_NS_MAX: Duration = 10 * SEC;
-/// A disk is as slow as the second fastest of so many syncs: one that hung twice is not slow.
+/// The number of recent syncs of which the second fastest says how slow a disk is: one that hung
+/// twice is not slow.
 const SYNCS_SEEN: usize = 4;
 
-/// How far a snapshot of the own state is.
+/// The progress of a snapshot of this replica's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Snapshot {
     number: u64,
-    /// The part that is taken next, or is being made, when nothing is left of objects.
+    /// The next part, or the one that is being made, once no object is unfinished.
     part: u64,
-    /// The cursor of what is left of objects of which pieces were written: it comes first.
+    /// The cursor of the rest of unfinished objects, which precedes the next part.
     rest: Option<u64>,
-    /// As of which position, while it is being made.
+    /// The position of the part that is being made, if one is.
     made_at: Option<Position>,
 }
 
-/// Where a configuration that was heard of is on its way to the disk.
+/// The state of a configuration that has to be durable before it takes effect.
 #[derive(Clone, Debug)]
 struct Waiting {
     config: Config,
@@ -96,84 +98,87 @@ struct Waiting {
 /// The journal of a replica.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Journal {
-    /// `None`: nothing is kept.
+    /// `None`: there is no disk.
     kept: Option<DiskState>,
-    /// The state that is here is what a rack begins with, of which nothing was heard yet.
+    /// The origin of a restored state, with which a rack begins that has no configuration yet.
     origin: Option<Origin>,
     is_dead: bool,
-    /// What has gathered.
+    /// The gathered data.
     batch: Batch,
-    /// How many batches were handed out and became durable, and how many there will be with what
-    /// has gathered.
+    /// The number of batches that were handed out to the host.
     handed_out: u64,
     durable_batches: u64,
-    /// Where the log ends with the batch that is under way.
+    /// The end of the log with the batch that is being written.
     under_way: Position,
-    /// Up to where the own log is durable.
+    /// The position up to which this replica's log is durable.
     durable: Position,
-    /// A member of the epoch waits for its disk, be it this one or another.
+    /// Whether any member of the epoch waits for its disk.
     is_group_waited_for: bool,
-    /// Up to where the log of every member before this one is, as they said (chain, CRAQ).
+    /// The position up to which the logs of all members before this one are durable, as they
+    /// reported (chain, CRAQ).
     before: Position,
-    /// Up to where the one that comes next was told that it is durable, up to where it has heard,
-    /// and when to say so again.
+    /// The durable position that was sent to the next member; then the one that it confirmed, and
+    /// the time to send it again.
     told: Position,
     confirmed: Position,
     tell_again_at: Option<Instant>,
-    /// The batch with which a copied state is complete.
+    /// The batch that completes a copied state.
     copied_in: u64,
-    /// And with which the last epoch is noted in which all that was agreed is here.
+    /// The batch that notes the last epoch in which this replica has all that was agreed.
     held_in: u64,
     waiting: Option<Waiting>,
-    /// Memory for the batch that comes next.
+    /// A buffer for the next batch.
     spare: Option<Batch>,
     snapshots: u64,
-    /// The newest snapshot that was asked for since something on the disk is damaged.
+    /// The newest snapshot that was requested because of damage on the disk.
     renewal: u64,
     /// Whose it is.
     node: NodeId,
-    /// Which of them is a copy that is being installed, or the last that was.
+    /// The number of the snapshot that is a copy from another member: the one being installed, or
+    /// the last one.
     copied_as: u64,
     snapshot: Option<Snapshot>,
-    /// What was copied early for it and is not written yet.
+    /// Keys that were copied early for the snapshot and are not written yet.
     early: Parts,
-    /// Early parts that are to be written behind what is left of objects, and their bytes.
+    /// Early parts to write after the rest of unfinished objects.
     early_waiting: VecDeque<(Position, Vec<u8>)>,
     early_waiting_bytes: usize,
-    /// Snapshots that were given up because a part was too long.
+    /// The number of snapshots given up because a part was too long.
     refused: u64,
-    /// The engine still makes a part of a snapshot that was given up.
+    /// Whether the engine is still making a part of a snapshot that was given up.
     is_owed: bool,
-    /// A snapshot was given up: the engine may hold objects of it that were under way.
+    /// Whether a snapshot was given up, of which the engine may hold unfinished objects.
     has_left_objects: bool,
-    /// Bytes of log since the beginning of the newest snapshot.
+    /// The number of bytes of log since the beginning of the newest snapshot.
     log_bytes: u64,
-    /// Bytes of snapshots in what has gathered.
+    /// The number of gathered bytes that belong to snapshots.
     part_bytes: usize,
-    /// VR: up to where the log is known to be committed, and up to where the disk is told that.
+    /// VR: the position up to which the log is known to be committed; then the one that the disk
+    /// has.
     committed: Position,
     said_committed: Position,
-    /// VR: the batch with which the newest promises are durable.
+    /// VR: the batch that makes the newest promises durable.
     promised_in: u64,
-    /// Where nothing that is acknowledged waits for the disk: since when records gather, and
-    /// whether the batch is to be written now.
+    /// If acknowledgements do not wait for the disk: since when records gather; then whether the
+    /// batch has to be written now.
     gathers_since: Option<Instant>,
     is_due: bool,
-    /// The newest batch that gathered for too long: nothing more is taken before it is durable.
+    /// The newest batch that gathered for too long: nothing more is accepted before it is durable.
     late_in: u64,
-    /// For how long the group that is under way is on its way, and when that was looked at.
+    /// The time for which the present group is being written, and the time of that measurement.
     silent_ns: Duration,
     looked_at: Option<Instant>,
-    /// How long each of the newest groups was on its way.
+    /// The time that each of the newest groups took.
     syncs_ns: [Option<Duration>; SYNCS_SEEN],
-    /// The disk has no room.
+    /// Whether the disk has no room.
     is_short: bool,
-    /// What was there was given up, and nothing was written since that a state could begin with.
+    /// Whether the earlier content was given up and nothing was written since with which a state
+    /// could begin.
     is_empty_after_reset: bool,
 }
 
 impl Journal {
-    /// Everything is kept from now on, behind `end`, up to where the disk has it.
+    /// Turns the journal on: the disk has the log up to `end`, and gets everything after it.
     pub(crate) fn keep(&mut self, node: NodeId, kept: DiskState, end: Position, log_bytes: u64) {
         self.node = node;
         let is_intact = kept.is_intact;
@@ -187,17 +192,17 @@ impl Journal {
         self.under_way = end;
         self.log_bytes = log_bytes;
         if !is_intact {
-            // What is left there of a copy that never was whole is nothing that anything follows.
+            // Nothing may follow the parts of a copy that was never completed.
             self.reset(Guards::ALL);
         }
     }
 
-    /// What was gone through is what a rack begins with.
+    /// Notes that the restored state is one with which a rack begins.
     pub(crate) fn begin_with(&mut self, origin: Origin) {
         self.origin = Some(origin);
     }
 
-    /// What the rack begins with, if it has not begun here yet.
+    /// The origin with which the rack begins, if it has not begun here yet.
     pub(crate) fn origin(&self) -> Option<Origin> {
         self.origin
     }
@@ -207,7 +212,7 @@ impl Journal {
         self.kept.as_ref().is_some_and(|kept| kept.owed)
     }
 
-    /// Whether anything is kept.
+    /// Whether there is a disk.
     pub(crate) fn is_on(&self) -> bool {
         self.kept.is_some()
     }
@@ -217,39 +222,40 @@ impl Journal {
         self.is_dead
     }
 
-    /// The disk failed: nothing becomes durable any more.
+    /// Notes that the disk failed: nothing becomes durable any more.
     pub(crate) fn die(&mut self) {
         self.is_dead = true;
         self.batch.clear();
     }
 
-    /// The directory, and the run on it, if anything is kept.
+    /// The directory and the run on it, if there is a disk.
     pub(crate) fn data_dir(&self) -> Option<DataDir> {
         self.kept.as_ref().map(|kept| DataDir { id: kept.storage, run: kept.marks.run })
     }
 
-    /// Whether all that was ever synced, or acknowledged, was there at this start, if anything is
-    /// kept.
+    /// Whether all that was ever synced or acknowledged was there at this start; `None` without a
+    /// disk.
     pub(crate) fn is_intact(&self) -> Option<bool> {
         self.kept.as_ref().map(|kept| kept.is_intact && !kept.owed)
     }
 
-    /// Whether records wait for the disk before anything is acknowledged that comes of them.
+    /// Whether acknowledgements of records wait for the disk.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.kept.as_ref().is_some_and(|kept| !kept.acks_early)
     }
 
-    /// Up to where the own log counts as durable.
+    /// The position up to which this replica's log counts as durable.
     pub(crate) fn durable(&self) -> Position {
         if self.is_waited_for() { self.durable } else { Position(u64::MAX) }
     }
 
-    /// Up to where the logs of all members before this one do, as far as is known.
+    /// The position up to which the logs of all members before this one count as durable, as far as
+    /// is known.
     pub(crate) fn before(&self) -> Position {
         if self.is_group_waited_for { self.before } else { Position(u64::MAX) }
     }
 
-    /// Whether what is executed may not be committed yet, for a disk here or at another member.
+    /// Whether executed records may be uncommitted because of a disk here or at another member.
     pub(crate) fn delays_commits(&self) -> bool {
         self.is_on() || self.is_group_waited_for
     }
@@ -270,17 +276,17 @@ impl Journal {
         self.batch.len()
     }
 
-    /// Whether the disk is late with what it was given: nothing more is taken.
+    /// Whether the disk is so late that nothing more is accepted.
     pub(crate) fn is_late(&self, guards: Guards) -> bool {
         self.is_stuffed() && guards.on(Guard::JournalRoom)
     }
 
-    /// Whether as much waits for the disk as may, or for as long.
+    /// Whether as much data waits for the disk, or for as long, as may.
     fn is_stuffed(&self) -> bool {
         self.batch.len() > WAITING_BYTES_MAX || self.durable_batches < self.late_in
     }
 
-    /// Time passed: what has gathered for long enough is to be written.
+    /// Handles the passing of time: data that has gathered for long enough has to be written.
     pub(crate) fn pass(&mut self, now: Instant) {
         self.look_at_disk(now);
         if self.batch.is_empty() {
@@ -294,38 +300,39 @@ impl Journal {
         }
     }
 
-    /// A disk without room tries again by itself, and is not silent.
+    /// Measures the disk's silence. A disk without room is retried by its thread, and does not
+    /// count as silent.
     fn look_at_disk(&mut self, now: Instant) {
         let waits = self.durable_batches < self.handed_out && !self.is_short;
         let before = self.looked_at.replace(now).filter(|_| waits);
         if !waits {
             (self.silent_ns, self.looked_at) = (0, None);
         } else if let Some(before) = before {
-            // Whoever slept did not listen meanwhile.
+            // A paused process did not notice an answer.
             self.silent_ns += now.since(before).min(LOOK_NS_MAX);
         }
     }
 
-    /// Whether the disk owes an answer for so long that the replica is of no use to its group. In a
-    /// group whose disks all hang the replicas give up one after the other, by their `rank`, and
+    /// Whether the disk has not answered for so long that the replica is useless to its group. If
+    /// the disks of a whole group hang, its replicas give up one after the other, by `rank`, and
     /// the last one stays.
     pub(crate) fn is_hung(&self, silence_max_ns: Duration, rank: u64) -> bool {
         self.silent_ns >= silence_max_ns + rank * silence_max_ns / 2
     }
 
-    /// By how much longer than with a fast disk an election or a view change may take: each of its
-    /// steps waits for a sync. One that is under way does not count: a disk that hangs is not slow,
-    /// and whoever is patient with it would stay so for long after.
+    /// The time that an election or a view change may take in addition, since each of its steps
+    /// waits for a sync. The sync in progress does not count: a disk that hangs is not slow, and
+    /// the additional time would last long after it.
     pub(crate) fn slow_ns(&self, lease_ns: Duration) -> Duration {
         let mut seen_ns = self.syncs_ns;
         seen_ns.sort_unstable_by_key(|ns| ns.unwrap_or(Duration::MAX));
-        // Of one or two the fastest, of more the second.
+        // Of one or two syncs the fastest, of more the second fastest.
         let usual_ns = seen_ns[usize::from(seen_ns[2].is_some())].unwrap_or(0);
         if usual_ns * SLOW_SHARE < lease_ns { 0 } else { (usual_ns * SYNCS).min(SLOW_NS_MAX) }
     }
 
-    /// The process ends in order, and acknowledges nothing any more: with what has gathered nothing
-    /// is owed.
+    /// Prepares for a graceful end, after which nothing is acknowledged: with the gathered data,
+    /// nothing acknowledged is missing on the disk.
     pub(crate) fn close(&mut self) {
         if self.kept.as_ref().is_some_and(|kept| kept.acks_early && !kept.owed) {
             self.marks(|marks| marks.owes = false);
@@ -338,8 +345,8 @@ impl Journal {
         !self.is_on() || self.durable_batches >= self.copied_in
     }
 
-    /// An epoch opens, in which a member waits for its disk or none does: nothing is known of those
-    /// before this one, if there are any.
+    /// Opens an epoch in which some member waits for its disk, or none does. What is durable at
+    /// members before this one is not known yet.
     pub(crate) fn open(&mut self, is_first: bool, is_group_waited_for: bool) {
         self.is_group_waited_for = is_group_waited_for;
         self.before = if is_first { Position(u64::MAX) } else { Position(0) };
@@ -347,18 +354,19 @@ impl Journal {
         self.tell_again_at = None;
     }
 
-    /// A member before this one said up to where all logs from the first on are durable.
+    /// Handles the report of the member before this one: the position up to which all logs from the
+    /// first member's on are durable.
     pub(crate) fn hear_before(&mut self, durable: Position) {
         self.before = self.before.max(durable);
     }
 
-    /// The one that comes next has heard that all logs up to here are durable up to there.
+    /// Notes that the next member has received the report up to `durable`.
     pub(crate) fn confirm(&mut self, durable: Position) {
         self.confirmed = self.confirmed.max(durable);
     }
 
-    /// What the one that comes next is to be told now, and again `again_ns` later if it does not
-    /// say that it heard.
+    /// The durable position to report to the next member now; it is repeated after `again_ns` until
+    /// it is confirmed.
     pub(crate) fn tell(&mut self, now: Instant, again_ns: u64) -> Option<Position> {
         let durable = self.durable().min(self.before());
         if !self.is_group_waited_for || durable <= self.confirmed {
@@ -374,21 +382,21 @@ impl Journal {
         Some(durable)
     }
 
-    /// When to say it again.
+    /// The time of the repetition.
     pub(crate) fn tell_at(&self) -> Instant {
         self.tell_again_at.unwrap_or(Instant::NEVER)
     }
 
-    /// A record took its place in the log.
+    /// Gathers a record that was appended to the log.
     pub(crate) fn record(&mut self, record: Option<&[u8]>) {
         let Some(record) = record.filter(|_| self.is_on() && !self.is_dead) else { return };
         self.is_empty_after_reset = false;
         self.batch.record(record);
     }
 
-    /// A record between the parts of a snapshot cannot be executed by whoever has some of the keys
-    /// only, and what it touches was not copied early: nobody could begin with that. Another one
-    /// begins when an eighth of the log has gathered that one begins after.
+    /// Gives up the present snapshot: it has a record between its parts that cannot be executed
+    /// with only some of the keys, which were not copied early. No state could begin with that.
+    /// Another snapshot begins after an eighth of the usual length of log.
     pub(crate) fn postpone_snapshot(&mut self) {
         if self.snapshot.is_none() {
             return;
@@ -398,8 +406,8 @@ impl Journal {
         self.log_bytes = self.due_bytes() - every_bytes / 8;
     }
 
-    /// Bytes of log after which the next snapshot begins: from half of what was asked for to one
-    /// and a half, so that the members of a group take theirs at different positions.
+    /// The number of bytes of log after which the next snapshot begins: from half of the setting to
+    /// one and a half, so that the members of a group make theirs at different positions.
     fn due_bytes(&self) -> u64 {
         let every_bytes = self.kept.as_ref().map_or(0, |kept| kept.snapshot_every_bytes);
         let nth = u64::from(self.node.0).wrapping_add(self.snapshots);
@@ -414,7 +422,8 @@ impl Journal {
         }
     }
 
-    /// All that was agreed in that epoch is here: what an earlier start owed, too.
+    /// Notes that this replica has all that was agreed in that epoch, with the records that an
+    /// earlier start may have lost.
     pub(crate) fn hold(&mut self, epoch: u32) {
         let is_known = |kept: &DiskState| kept.marks.held_epoch == epoch && !kept.owed;
         if self.kept.as_ref().is_some_and(|kept| !is_known(kept)) {
@@ -425,12 +434,13 @@ impl Journal {
         }
     }
 
-    /// Whether the disk has what was noted last of that ([`Journal::hold`]).
+    /// Whether the last [`Journal::hold`] is durable.
     pub(crate) fn has_held(&self) -> bool {
         !self.is_on() || self.durable_batches >= self.held_in
     }
 
-    /// Whatever an earlier start acknowledged is here, or given up.
+    /// Clears the mark of lost records: everything that an earlier start acknowledged is here, or
+    /// given up.
     fn settle_debt(&mut self) {
         if let Some(kept) = &mut self.kept {
             kept.owed = false;
@@ -438,7 +448,7 @@ impl Journal {
         }
     }
 
-    /// What is here is given up.
+    /// Gives up all content.
     pub(crate) fn reset(&mut self, guards: Guards) {
         if !self.is_on() || self.is_dead {
             return;
@@ -452,7 +462,7 @@ impl Journal {
         self.log_bytes = 0;
     }
 
-    /// VR: what is behind `end` in the log is given up.
+    /// VR: cuts the log after `end`.
     pub(crate) fn cut(&mut self, end: LogEnd, guards: Guards) {
         if self.is_on() && !self.is_dead {
             self.batch.cut(end);
@@ -460,21 +470,20 @@ impl Journal {
         }
     }
 
-    /// What comes behind `end` now is not on the disk, as what was there before.
+    /// Lowers the durable position to `end`: the disk does not have the records that will follow.
     fn lower(&mut self, end: Position, guards: Guards) {
         if guards.on(Guard::DurableCut) {
             (self.durable, self.under_way) = (self.durable.min(end), self.under_way.min(end));
         }
     }
 
-    /// VR: the log is known to be committed up to there. The disk is told with what is written
-    /// next.
+    /// VR: notes that the log is known to be committed up to `committed`. The next batch has it.
     pub(crate) fn commit(&mut self, committed: Position) {
         self.committed = committed;
     }
 
-    /// VR: what the replica promises, and relies on, is to be durable before it says anything that
-    /// comes of it: [`Journal::has_promised`].
+    /// VR: gathers the promises of the replica and what they rely on. They have to be durable
+    /// before any message that follows from them: [`Journal::has_promised`].
     pub(crate) fn promise(&mut self, view: Option<ViewMarks>, vote: u16, config: Option<&Config>) {
         let is_known = |kept: &DiskState| {
             kept.marks.view == view
@@ -486,7 +495,7 @@ impl Journal {
             return;
         }
         if view.as_ref().is_some_and(|view| view.last_normal > 0) && self.is_empty_after_reset {
-            // The log of that view is here, and has no record yet.
+            // The log of the view is here, and is empty.
             self.is_empty_after_reset = false;
             self.batch.cut(LogEnd::default());
         }
@@ -502,13 +511,13 @@ impl Journal {
         self.is_due = true;
     }
 
-    /// VR: whether all that was promised is durable.
+    /// VR: whether all promises are durable.
     pub(crate) fn has_promised(&self) -> bool {
         !self.is_on() || (self.durable_batches >= self.promised_in && !self.is_dead)
     }
 
-    /// A configuration was heard of that is to be durable before anything is made of it. Whether it
-    /// has to wait for that.
+    /// Gathers a configuration that has to be durable before it takes effect. Returns whether it
+    /// has to wait.
     pub(crate) fn wait_for(&mut self, config: &Config) -> bool {
         if !self.is_on() || self.is_dead {
             return false;
@@ -522,7 +531,8 @@ impl Journal {
         true
     }
 
-    /// What is to be written, if the batch before is durable: then call [`Journal::persisted`].
+    /// The next batch to write, if the one before is durable. Call [`Journal::persisted`] once it
+    /// is durable.
     pub(crate) fn poll(&mut self, end: Position) -> Option<Persist<Batch>> {
         let is_under_way = self.durable_batches < self.handed_out;
         let is_due = self.is_due || self.is_waited_for() || self.batch.len() > GATHERED_BYTES_MAX;
@@ -545,8 +555,8 @@ impl Journal {
         Some(Persist { number: self.handed_out, what: core::mem::replace(&mut self.batch, next) })
     }
 
-    /// What was handed out, and whose memory is of use: memory that was never touched costs the
-    /// loop more than all it puts there.
+    /// Takes a written batch back for its memory: fresh memory costs the loop more than the data
+    /// put there.
     pub(crate) fn reuse(&mut self, mut batch: Batch) {
         if batch.capacity() <= REUSED_BYTES_MAX {
             batch.clear();
@@ -554,7 +564,7 @@ impl Journal {
         }
     }
 
-    /// What was handed out is durable; the configuration that waited for that.
+    /// Notes that a batch is durable. Returns the configuration that waited for it.
     pub(crate) fn persisted(&mut self, number: u64) -> Option<Config> {
         if number != self.handed_out {
             return None;
@@ -568,7 +578,7 @@ impl Journal {
         Some(waiting.config)
     }
 
-    /// A part of a state that is being copied from another replica was installed.
+    /// Gathers a part of a copied state that was installed.
     pub(crate) fn copied(&mut self, part: &Part<'_>) {
         if !self.is_on() || self.is_dead {
             return;
@@ -578,7 +588,7 @@ impl Journal {
             self.copied_as = self.snapshots;
         }
         if self.put(&Part { snapshot: self.copied_as, ..*part }).is_err() {
-            // What is copied cannot be kept: whoever sent it has no such bound.
+            // The part is too long to be stored: the sender has no such bound.
             return self.die();
         }
         if part.is_last {
@@ -593,9 +603,9 @@ impl Journal {
         }
         if part.is_first {
             (self.log_bytes, self.is_empty_after_reset) = (0, false);
-            // Who begins with this part knows no more.
+            // A state that begins with this part knows of no later commit.
             self.said_committed = Position(part.position);
-            // What is before goes once the snapshot is whole.
+            // Earlier segments are removed once the snapshot is complete.
             if let Some(kept) = &self.kept {
                 self.batch.marks(&kept.marks);
             }
@@ -605,9 +615,9 @@ impl Journal {
         Ok(())
     }
 
-    /// What stands on the disk is damaged: another snapshot is to take the place of all before. If
-    /// the last one was such a snapshot, the next one waits for some more log: where none can be
-    /// read back, none goes, and they would fill the disk.
+    /// Requests a snapshot that replaces all earlier content, which is damaged. If the last
+    /// snapshot was such a one, the next one waits for some more log: while none can be read back,
+    /// nothing is removed, and snapshots would fill the disk.
     pub(crate) fn renew(&mut self) {
         if self.renewal != 0 && self.renewal == self.snapshots {
             let every_bytes = self.kept.as_ref().map_or(0, |kept| kept.snapshot_every_bytes);
@@ -617,7 +627,7 @@ impl Journal {
         self.log_bytes = self.log_bytes.max(self.due_bytes());
     }
 
-    /// The number of the part of a snapshot that is to be taken now, if one is.
+    /// The number of the snapshot's part to make now, if there is one.
     pub(crate) fn part_wanted(&mut self) -> Option<u64> {
         let every_bytes = self.kept.as_ref()?.snapshot_every_bytes;
         let is_enough = self.batch.len() as u64 > every_bytes / GATHERED_BEFORE_PARTS;
@@ -632,8 +642,9 @@ impl Journal {
         }
     }
 
-    /// That part is being made, as of `position`. With the first one a snapshot begins: not before,
-    /// since whoever is asked for it may not be ready, and copy another one's state first.
+    /// Notes that the part is being made, as of `position`. A snapshot begins with its first part,
+    /// and not with the request for it: a replica that is not ready may have to copy another
+    /// member's state first.
     pub(crate) fn begin_part(&mut self, position: Position) {
         let begun = self.snapshot.get_or_insert_with(|| {
             self.snapshots += 1;
@@ -642,7 +653,7 @@ impl Journal {
         begun.made_at = Some(position);
     }
 
-    /// As of which position the part `number` is being made.
+    /// The position of the part `number` that is being made.
     pub(crate) fn part_position(&mut self, number: u64) -> Option<Position> {
         if core::mem::take(&mut self.is_owed) {
             return None;
@@ -650,7 +661,7 @@ impl Journal {
         self.snapshot.filter(|s| s.wanted() == number)?.made_at
     }
 
-    /// That part is made; `next` is the cursor behind it, if there is more.
+    /// Gathers a finished part; `next` is the cursor after it, if there is more.
     pub(crate) fn end_part(&mut self, end: LogEnd, bytes: &[u8], next: Option<u64>) {
         if let Some(part) = self.early.flush() {
             self.put_early(part);
@@ -672,24 +683,24 @@ impl Journal {
             None => self.snapshot = None,
         }
         if self.put(&part).is_err() {
-            // The log is as it was, and goes on; another one is tried later.
+            // The log continues as it was; another snapshot is tried later.
             self.snapshot = Some(Snapshot { made_at: None, ..begun });
             return self.refuse_snapshot();
         }
         self.put_waiting();
     }
 
-    /// Whether a snapshot was given up since this was asked last.
+    /// Whether a snapshot was given up since the last call.
     pub(crate) fn take_left_objects(&mut self) -> bool {
         core::mem::take(&mut self.has_left_objects)
     }
 
-    /// Whether a snapshot of the own state is under way.
+    /// Whether a snapshot of this replica's state is being made.
     pub(crate) fn is_snapshotting(&self) -> bool {
         self.snapshot.is_some()
     }
 
-    /// A snapshot that is not whole is given up; another one begins.
+    /// Gives up an incomplete snapshot, so that another one begins.
     pub(crate) fn end_snapshot(&mut self) {
         self.early.clear();
         (self.early_waiting, self.early_waiting_bytes) = (VecDeque::new(), 0);
@@ -701,7 +712,7 @@ impl Journal {
     }
 }
 
-/// A part that came, for the disk.
+/// A part of a state, as the disk has it.
 pub(crate) fn part(end: LogEnd, number: u64, bytes: &[u8]) -> Part<'_> {
     Part {
         snapshot: 0,

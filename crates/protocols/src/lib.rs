@@ -1,14 +1,15 @@
-//! Primary-backup and chain replication, with and without the switch's help (Harmonia §8.2), as
-//! state machines without I/O.
+//! The replication protocols of the store, as state machines without I/O: primary-backup, chain
+//! replication and CRAQ in [`replica`]; Viewstamped Replication, NOPaxos and Raft in [`quorum`].
+//! All but CRAQ run with and without the switch's help (Harmonia §8; FLAIR).
 //!
-//! Read [`Replica`] and [`sessions::Sessions`] first. What every protocol needs stands once, as
-//! parts that own their state: what was ordered (the log, its hash, numbers and time), the stream
-//! between two replicas, the client table, serving clients, leases, the format of copies.
-//! [`replica`] and [`quorum`] are the machines made of them, with parts of their own.
+//! Read [`Replica`] and [`sessions::Sessions`] first. The parts that every protocol needs exist
+//! once, and own their state: the ordered log (with its hash, numbers and time), the stream between
+//! two replicas, the client table, the service to clients, leases, the format of copies. The
+//! machines in [`replica`] and [`quorum`] are made of them, with parts of their own.
 //!
-//! The law of the API: [`Replica::handle`] for every packet, [`Replica::engine_ready`] when the
-//! engine may have completed something, [`Replica::flush`] at the end of a batch, and
-//! [`Replica::tick`] at [`Replica::deadline`]. Everything that is to be sent goes into the sink.
+//! The law of the API: call [`Replica::handle`] for every packet, [`Replica::engine_ready`] when
+//! the engine may have completed an operation, [`Replica::flush`] at the end of a batch, and
+//! [`Replica::tick`] at [`Replica::deadline`]. All packets to send go into the sink.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

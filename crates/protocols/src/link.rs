@@ -17,63 +17,65 @@ const WINDOW_MAX: usize = 4_096;
 const HELD_MAX: usize = 4_096;
 const RTO_MIN_NS: Duration = 10 * MS;
 const RTO_MAX_NS: Duration = 1_000 * MS;
-/// A peer that is silent for longer did not only wait for its turn of the CPU.
+/// A peer that is silent for longer is not merely waiting for the CPU.
 const PAUSE_MAX_NS: Duration = 200 * MS;
-/// Packets that arrived after a missing one before it is taken for lost.
+/// The number of later packets whose arrival makes a missing packet count as lost.
 const REORDER: u64 = 3;
 
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     position: Position,
     offset: u32,
-    /// Whole records behind the first one in the same packet.
+    /// The number of whole records after the first one in the same packet.
     more: u16,
     first_sent_at: Instant,
     sent_at: Instant,
     arrived: bool,
 }
 
-/// The sending end.
+/// The sending end of a stream.
 #[derive(Clone, Debug)]
 pub struct Sender {
-    /// Who receives.
+    /// The receiver.
     pub peer: NodeId,
     addr: Addr,
     me: NodeId,
     epoch: Epoch,
-    /// Which stream of the epoch, as the peer numbered it.
+    /// The number of the stream within the epoch, which the peer chose.
     pub stream: u16,
     in_flight: VecDeque<Sent>,
-    /// Number of the oldest packet in flight, or of the next one.
+    /// The number of the oldest packet in flight, or of the next one if none is.
     oldest: u64,
-    /// The next record to send, and from where.
+    /// The next record to send, and the offset in it.
     next: (Position, u32),
-    /// How far [`Sender::pump_full`] has looked, and how many bytes it saw that were not sent yet.
+    /// The position up to which [`Sender::pump_full`] has measured; then the number of unsent bytes
+    /// up to there.
     measured: Position,
     unsent_bytes: usize,
     /// The last record that the peer applied.
     pub applied: Position,
-    /// The peer's disk has no room, or that of one after it.
+    /// Whether the disk of the peer, or of a member after it, has no room.
     pub is_short: bool,
-    /// Since when its receiver says that it is at work on one operation, or one after it.
+    /// The time since which the peer, or a member after it, reports that it is at work on one
+    /// operation.
     pub at_work_since: Option<Instant>,
     window: usize,
-    /// Smoothed round trip and its mean deviation (Jacobson 1988).
+    /// The smoothed round-trip time, and its mean deviation (Jacobson 1988).
     rtt_ns: Duration,
     deviation_ns: Duration,
-    /// Time-outs since the last sample of the round trip: the back-off.
+    /// The number of time-outs since the last sample of the round-trip time: the back-off.
     timeouts: u32,
-    /// After a time-out, what was in flight then is sent again from here...
+    /// After a time-out, the packets that were in flight are sent again, from this one ...
     recover_next: u64,
-    /// ... up to here, two packets for each that arrives, unless the first one was enough.
+    /// ... up to this one, two for each that arrives, unless the first one was enough.
     recover_end: u64,
-    /// Packets sent again.
+    /// The number of packets sent again.
     pub resent: u64,
 }
 
 impl Sender {
-    /// A stream to `peer` that starts behind `has`, the end of the peer's log. `stream` is 0, or
-    /// another number for each further stream to it within the epoch.
+    /// A stream to `peer` that starts after `has`, the end of the peer's log. `stream` is 0, or
+    /// another number for each further stream to the peer within the epoch.
     #[must_use]
     pub fn new(
         me: NodeId,
@@ -106,21 +108,21 @@ impl Sender {
         }
     }
 
-    /// The first record that the peer may not have whole.
+    /// The first record of which the peer may lack a part.
     #[must_use]
     pub fn first_needed(&self) -> Position {
         self.in_flight.front().map_or(self.next.0, |sent| sent.position)
     }
 
-    /// The peer has all up to `has` already, from elsewhere: it need not be sent.
+    /// Skips the records up to `has`, which the peer got from elsewhere.
     pub fn skip_to(&mut self, has: Position) {
         if self.in_flight.is_empty() && self.next.0 <= has {
             self.next = (Position(has.0 + 1), 0);
         }
     }
 
-    /// Sends what the window allows of the records up to `upto`, several to a packet where they are
-    /// whole, and says how many packets that took.
+    /// Sends the records up to `upto` as far as the window allows, several whole ones to a packet.
+    /// Returns the number of packets.
     pub fn pump(
         &mut self,
         now: Instant,
@@ -164,8 +166,8 @@ impl Sender {
     }
 
     /// As [`Sender::pump`], but keeps back the last packet while it has room for more records: for
-    /// the middle of a batch. Whoever receives works on the full ones meanwhile; a batch that is
-    /// sent at its end only makes the replicas work one after the other.
+    /// the middle of a batch. The receiver works on the full packets meanwhile; if the whole batch
+    /// were sent at its end, the replicas would work one after the other.
     pub fn pump_full(
         &mut self,
         now: Instant,
@@ -191,14 +193,15 @@ impl Sender {
         self.pump(now, log, full, committed, scratch, sink)
     }
 
-    /// The last record up to `upto` that ends a packet: the one behind it goes into another.
+    /// The last record up to `upto` that ends a packet: the next one begins another.
     fn full(&self, log: &Log, upto: Position) -> Position {
         let first = self.next.0;
         let (mut end, mut bytes) = (first.0 - 1, 0);
         for position in first.0..=upto.0 {
             let Some(record) = log.record(Position(position)) else { break };
             if record.len() > PIECE_BYTES_MAX {
-                // In pieces, some of which may have gone; the last one travels alone.
+                // A record in pieces, of which some may have been sent. The last piece has a packet
+                // of its own.
                 (end, bytes) = (position, 0);
                 continue;
             }
@@ -234,7 +237,7 @@ impl Sender {
         piece.len() as u32
     }
 
-    /// Takes an acknowledgement, and sends again what others overtook.
+    /// Handles an acknowledgement, and resends packets that others have overtaken.
     pub fn on_ack(
         &mut self,
         now: Instant,
@@ -264,7 +267,8 @@ impl Sender {
         if let Some(at) = oldest_sent_at {
             self.sample(now.since(at), sent_once);
         } else {
-            // The back-off is for a peer that is not there. This one is, and lacks the oldest.
+            // The back-off is meant for a silent peer. This one answers, and lacks the oldest
+            // packet.
             self.timeouts = self.timeouts.min(1);
         }
         self.after_timeout(now, before, log, committed, scratch, sink);
@@ -311,12 +315,12 @@ impl Sender {
         self.resent += 1;
     }
 
-    /// One round trip a batch: many alike would make the next batch look late. Counted from the
-    /// first sending: most packets are sent again because the peer pauses (a quota of CPU time),
-    /// not because the path loses them. Longer than a pause, nobody knows which sending arrived:
-    /// then the peer was cut off, which says nothing of the path as it is now (Karn, Partridge
-    /// 1987). The back-off stays, so that a peer that is always as slow is known by a packet that
-    /// is sent once.
+    /// Takes a sample of the round-trip time: one a batch, since many equal ones would make the
+    /// next batch look late. It counts from the first transmission: most packets are resent because
+    /// the peer pauses (a quota of CPU time), and not because the network loses them. A sample
+    /// longer than such a pause is ambiguous, as it is unknown which transmission arrived, and says
+    /// nothing of the present path (Karn and Partridge 1987). The back-off then stays, so that a
+    /// packet that is sent once measures a peer that is always slow.
     fn sample(&mut self, rtt_ns: Duration, sent_once: bool) {
         if !sent_once && rtt_ns > PAUSE_MAX_NS {
             return;
@@ -333,7 +337,7 @@ impl Sender {
         (quiet_ns << self.timeouts.min(7)).min(RTO_MAX_NS)
     }
 
-    /// When the oldest packet in flight is taken for lost.
+    /// The time at which the oldest packet in flight counts as lost.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         match self.in_flight.front() {
@@ -342,7 +346,7 @@ impl Sender {
         }
     }
 
-    /// Sends again from the oldest on, after a silence.
+    /// Resends from the oldest packet on, after a time-out.
     pub fn tick(
         &mut self,
         now: Instant,
@@ -360,8 +364,8 @@ impl Sender {
         self.recover(now, 1, log, committed, scratch, sink);
     }
 
-    /// An acknowledgement after a time-out: of more than was sent again, then the peer was slow or
-    /// missed one packet only; else all that was in flight is lost.
+    /// Handles an acknowledgement after a time-out. If it covers more than was resent, the peer was
+    /// slow or missed a single packet; otherwise everything that was in flight is lost.
     fn after_timeout(
         &mut self,
         now: Instant,
@@ -385,7 +389,7 @@ impl Sender {
         self.recover(now, 2 * arrived, log, committed, scratch, sink);
     }
 
-    /// Sends up to `budget` of the packets again that were in flight at the last time-out.
+    /// Resends up to `budget` of the packets that were in flight at the last time-out.
     fn recover(
         &mut self,
         now: Instant,
@@ -407,43 +411,44 @@ impl Sender {
     }
 }
 
-/// The number of a stream's first packet: so far from all other streams' that a late packet of one
-/// is none of another.
+/// The number of a stream's first packet, so far from other streams' numbers that a late packet of
+/// one does not fit into another.
 fn first_number(stream: u64) -> u64 {
     (stream << 40) + 1
 }
 
-/// What became of a packet.
+/// The receiver's verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is the next one: take its piece, then call [`Receiver::next_held`] until it is empty.
+    /// The packet is the next one: take its piece, then call [`Receiver::next_held`] until it
+    /// returns `None`.
     InOrder,
-    /// A packet before it is missing; it is held.
+    /// An earlier packet is missing; this one is held.
     Held,
-    /// It came before, or there is no room to hold it.
+    /// The packet is a duplicate, or there is no room to hold it.
     Dropped,
 }
 
-/// The pieces make no sense, or a record without end.
+/// The pieces do not fit together, or a record exceeds the largest length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokenStream;
 
-/// The receiving end.
+/// The receiving end of a stream.
 #[derive(Clone, Debug)]
 pub struct Receiver {
-    /// Who sends.
+    /// The sender.
     pub peer: NodeId,
-    /// Which stream of the epoch.
+    /// The number of the stream within the epoch.
     pub stream: u16,
     next: u64,
     held: BTreeMap<u64, (bool, bool, Vec<u8>)>,
     partial: Vec<u8>,
-    /// An acknowledgement is due at the end of the batch.
+    /// Whether an acknowledgement is due at the end of the batch.
     pub ack_due: bool,
 }
 
 impl Receiver {
-    /// The stream of that number from `peer`.
+    /// The receiving end of stream `stream` from `peer`.
     #[must_use]
     pub fn new(peer: NodeId, stream: u64) -> Receiver {
         Receiver {
@@ -456,11 +461,11 @@ impl Receiver {
         }
     }
 
-    /// Takes a packet of the stream, and gives the records that are whole by it to `each`, in their
-    /// order: one that was held before, too. `each` says whether it takes more.
+    /// Handles a packet of the stream. Passes the records that it completes to `each`, in order,
+    /// also those in packets that were held. `each` returns whether it accepts more.
     ///
     /// # Errors
-    /// [`BrokenStream`]: the pieces make no sense, or `each` says so of a record.
+    /// [`BrokenStream`]: the pieces do not fit together, or `each` rejects a record.
     pub fn take(
         &mut self,
         data: &Data<'_>,
@@ -476,7 +481,7 @@ impl Receiver {
         Ok(arrival)
     }
 
-    /// Takes a piece in order: several whole records, or a part of one.
+    /// Handles a piece in order: several whole records, or a part of one.
     fn take_piece(
         &mut self,
         first: bool,
@@ -501,7 +506,7 @@ impl Receiver {
         Ok(more)
     }
 
-    /// Takes a packet of the stream.
+    /// Classifies a packet of the stream, and holds it if it is early.
     pub fn offer(&mut self, data: &Data<'_>) -> Arrival {
         self.ack_due = true;
         if data.link_seq == self.next {
@@ -518,18 +523,18 @@ impl Receiver {
         }
     }
 
-    /// The next piece that was held and is now in order.
+    /// The next held piece, if it is in order now.
     pub fn next_held(&mut self) -> Option<(bool, bool, Vec<u8>)> {
         let held = self.held.remove(&self.next)?;
         self.next += 1;
         Some(held)
     }
 
-    /// Joins a piece in order to its record; gives the record's buffer once whole. Give it back by
-    /// [`Receiver::reuse`].
+    /// Appends a piece in order to its record. Returns the record's buffer once it is complete;
+    /// return it by [`Receiver::reuse`].
     ///
     /// # Errors
-    /// [`BrokenStream`]: the sender is not one of ours.
+    /// [`BrokenStream`]: no correct sender sends such pieces.
     pub fn join(
         &mut self,
         first: bool,
@@ -554,13 +559,13 @@ impl Receiver {
         self.partial = buffer;
     }
 
-    /// Whether a record's first pieces wait for the rest.
+    /// Whether some pieces of a record wait for the rest.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         !self.partial.is_empty()
     }
 
-    /// The acknowledgement of all that arrived.
+    /// The acknowledgement of everything that arrived.
     pub fn ack(&mut self, epoch: Epoch, me: NodeId, applied: Position, committed: Position) -> Ack {
         self.ack_due = false;
         let bits = self.held.keys().map(|seq| seq - self.next - 1);

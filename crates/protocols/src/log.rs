@@ -1,6 +1,5 @@
 //! The replicated log: encoded records without gaps, kept until every member of the epoch has them.
-//! Those that are dropped then stay for a while, for replicas that were away, as many as a bound of
-//! bytes allows.
+//! After that the newest stay within a bound of bytes, as the *tail*, for replicas that were away.
 
 use core::fmt;
 
@@ -12,66 +11,65 @@ use concord_wire::control::LogEnd;
 use crate::chunks::{Chunks, INDEX_BYTES};
 use crate::limits::Limits;
 
-/// Records by position. In steady state nothing is allocated, and a record stays where it was
-/// written.
+/// Records by position. In steady state nothing is allocated, and records are not moved.
 #[derive(Clone, Default)]
 pub struct Log {
-    /// The records behind `oldest`.
+    /// The records after `oldest`.
     records: Chunks,
-    /// The last position whose record is not here any more.
+    /// The last position whose record was forgotten.
     oldest: u64,
-    /// The end of what was dropped: the record before the first one that a member may lack.
+    /// The last record that every member has: the one before the first that a member may lack.
     base: LogEnd,
     /// The end of the log.
     end: LogEnd,
-    /// Of the records behind the base.
+    /// The total size of the records after the base, in bytes.
     bytes: usize,
-    /// What the records up to the base take, and may take at most.
+    /// The total size of the tail, in bytes; then its bound.
     tail_bytes: usize,
     tail_bytes_max: usize,
 }
 
 impl Log {
-    /// An empty log that goes on behind `base`.
+    /// An empty log that continues after `base`.
     #[must_use]
     pub fn starting_at(base: LogEnd) -> Log {
         Log { oldest: base.position, base, end: base, ..Log::default() }
     }
 
-    /// An empty log that keeps [`Limits::log_memory_bytes`] of what is dropped, for replicas that
-    /// were away.
+    /// An empty log with a tail of [`Limits::log_memory_bytes`].
     #[must_use]
     pub fn new(limits: &Limits) -> Log {
         let records = Chunks::new(limits.log_chunk_bytes);
         Log { records, tail_bytes_max: limits.log_memory_bytes, ..Log::default() }
     }
 
-    /// From now on so many bytes of what is dropped are kept.
+    /// Sets the bound of the tail.
     #[cfg(test)]
     pub(crate) fn keep_tail(&mut self, bytes_max: usize) {
         self.tail_bytes_max = bytes_max;
     }
 
-    /// The end of what was dropped: the record before the first one that a member may lack.
+    /// The last record that every member has: the one before the first that a member may lack.
     #[must_use]
     pub fn base(&self) -> LogEnd {
         self.base
     }
 
-    /// The last position whose record is not here any more: whoever lacks that one cannot go on
-    /// from this log.
+    /// The last position whose record was forgotten: a replica that lacks it cannot continue from
+    /// this log.
     #[must_use]
     pub fn oldest(&self) -> Position {
         Position(self.oldest)
     }
 
-    /// Bytes that are kept of what was dropped.
+    /// The total size of the tail, in bytes.
     #[must_use]
     pub fn tail_bytes(&self) -> usize {
         self.tail_bytes
     }
 
-    /// The log's end as it was at `position`, which is not below the base, if that is still known.
+    /// The log's end as it was at `position`, which is not below the base; `None` if its hash is
+    /// not known any more.
     #[must_use]
     pub fn end_at(&self, position: u64) -> Option<LogEnd> {
         if position < self.base.position {
@@ -81,7 +79,7 @@ impl Log {
         Some(LogEnd { position, hash })
     }
 
-    /// Drops all records behind `position`, which is not below the base.
+    /// Drops all records after `position`, which is not below the base.
     pub fn cut(&mut self, position: u64) {
         let Some(end) = self.end_at(position) else { return };
         self.bytes -= self.records.bytes_between(position + 1, self.end.position + 1);
@@ -89,7 +87,7 @@ impl Log {
         self.end = end;
     }
 
-    /// Puts the records of `other`, which goes on where this log ends, behind it.
+    /// Appends the records of `other`, which begins where this log ends.
     pub fn append(&mut self, other: &Log) {
         if other.base != self.end {
             return;
@@ -106,7 +104,7 @@ impl Log {
         self.end
     }
 
-    /// The running hash at `position`, if that is known.
+    /// The running hash at `position`, if it is known.
     #[must_use]
     pub fn hash_at(&self, position: Position) -> Option<u64> {
         if position.0 == self.base.position {
@@ -115,7 +113,7 @@ impl Log {
         self.record(position).map(hash_of)
     }
 
-    /// Begins anew behind `end`.
+    /// Drops everything, and continues after `end`.
     pub fn reset(&mut self, end: LogEnd) {
         let (records, tail_bytes_max) = (self.records.emptied(), self.tail_bytes_max);
         *self = Log { records, tail_bytes_max, ..Log::starting_at(end) };
@@ -135,8 +133,8 @@ impl Log {
         });
     }
 
-    /// Appends the record that `emit` writes behind what it is given, for the running hash that it
-    /// follows. It returns the record's own.
+    /// Appends the record that `emit` writes to the end of the buffer. `emit` gets the running hash
+    /// of the record before, and returns that of the new one.
     pub fn push_with(&mut self, emit: impl FnOnce(u64, &mut Vec<u8>) -> u64) {
         let (position, previous) = (self.end.position + 1, self.end.hash);
         let (hash, len) = self.records.push(position, |out| {
@@ -153,8 +151,8 @@ impl Log {
         if position.0 > self.oldest { self.records.record(position.0) } else { None }
     }
 
-    /// Drops all records up to `position`: every member has them. The newest of them stay in the
-    /// tail.
+    /// Moves the base to `position`: every member has the records up to there. The newest of them
+    /// stay in the tail.
     pub fn truncate(&mut self, position: Position) {
         let position = position.0.min(self.end.position);
         if position <= self.base.position {
@@ -183,39 +181,39 @@ impl Log {
         self.len() >= limits.log_records_max || self.bytes >= limits.log_bytes_max
     }
 
-    /// Bytes of the records that a member may lack.
+    /// The total size of the records that a member may lack, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Whether it is so long that nothing is kept for replicas that are joining.
+    /// Whether the log is so long that nothing is kept for joining replicas.
     #[must_use]
     pub fn is_half_full(&self, limits: &Limits) -> bool {
         self.len() >= limits.log_records_max / 2 || self.bytes >= limits.log_bytes_max / 2
     }
 
-    /// Whether the ordering node keeps writes of its own back. VR keeps half of it for members that
-    /// lag, always: that much is not full.
+    /// Whether the ordering node holds back writes of its own. VR always keeps half of the log for
+    /// members that lag, so half does not count.
     #[must_use]
     pub fn is_nearly_full(&self, limits: &Limits) -> bool {
         self.len() >= limits.log_records_max / 4 * 3 || self.bytes >= limits.log_bytes_max / 4 * 3
     }
 
-    /// Number of records that a member may lack.
+    /// The number of records that a member may lack.
     #[must_use]
     pub fn len(&self) -> usize {
         (self.end.position - self.base.position) as usize
     }
 
-    /// Whether none is kept.
+    /// Whether no member lacks a record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.end.position == self.base.position
     }
 }
 
-/// What is kept, and not how: two logs of the same records look alike.
+/// Shows the records and not their chunks: logs of the same records look the same.
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kept = self.oldest + 1..=self.end.position;

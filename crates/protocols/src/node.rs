@@ -1,4 +1,4 @@
-//! A replica of whichever protocol, for those who host it: the simulator and the runtime.
+//! A replica of any protocol, for its hosts: the simulator and the runtime.
 
 use alloc::boxed::Box;
 
@@ -18,7 +18,7 @@ use crate::retire::Retired;
 use crate::setup::{Phase, ReplicaConfig};
 use crate::status::ReplicaStatus;
 
-/// A replica. The protocols have one outside; this passes on to the one inside.
+/// A replica of any protocol. It passes every call on to the machine inside.
 #[derive(Clone, Debug)]
 pub enum Node<E> {
     /// Primary-backup, chain replication and CRAQ.
@@ -59,7 +59,7 @@ impl<E: Engine> Machine for Node<E> {
         inside!(self, node => node.relevance(packet))
     }
 
-    /// What is to be written to the disk, if the batch before is durable.
+    /// The next batch for the disk, if the one before is durable.
     fn poll_persist(&mut self) -> Option<Persist<Batch>> {
         inside!(self, node => node.poll_persist())
     }
@@ -70,7 +70,7 @@ impl<E: Engine> Machine for Node<E> {
 }
 
 impl<E: Engine> Node<E> {
-    /// A replica of `protocol` that knows nobody yet.
+    /// A replica of `protocol` without a configuration.
     pub fn new(protocol: Protocol, setup: ReplicaConfig, engine: E) -> Node<E> {
         match protocol {
             Protocol::PrimaryBackup | Protocol::Chain | Protocol::Craq => {
@@ -82,13 +82,13 @@ impl<E: Engine> Node<E> {
         }
     }
 
-    /// Takes what the engine has completed.
+    /// Takes the operations that the engine has completed.
     pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
         inside!(self, node => node.engine_ready(now, sink));
     }
 
-    /// So many packets wait at its host behind a batch: said before [`Machine::flush`], where the
-    /// host knows.
+    /// Notes the number of packets that wait at the host after a batch. Called before
+    /// [`Machine::flush`] by hosts that know it.
     pub fn note_queue(&mut self, packets: usize) {
         match self {
             Node::Replica(_) => {}
@@ -96,59 +96,60 @@ impl<E: Engine> Node<E> {
         }
     }
 
-    /// The next entry of the log that an earlier start of it wrote ([`Replica::restore`]).
+    /// Reads the next entry of the log that an earlier start wrote ([`Replica::restore`]).
     ///
     /// # Errors
-    /// [`BadEntry`]: it is not one of this protocol or engine.
+    /// [`BadEntry`]: the entry is not one of this protocol or engine.
     pub fn restore(&mut self, now: Now, entry: &Entry<'_>) -> Result<(), BadEntry> {
         inside!(self, node => node.restore(now, entry))
     }
 
-    /// How many operations the engine still owes of what was restored.
+    /// The number of restored operations that the engine has not completed yet.
     #[must_use]
     pub fn restoring(&self) -> usize {
         inside!(self, node => node.restoring())
     }
 
-    /// From now on everything is kept on a disk ([`Replica::keep`]).
+    /// Keeps everything on a disk from now on ([`Replica::keep`]).
     ///
     /// # Errors
-    /// [`BadEntry`]: the state is not whole.
+    /// [`BadEntry`]: the restored state is incomplete.
     pub fn keep(&mut self, now: Now, kept: DiskState, before: (u64, u64)) -> Result<(), BadEntry> {
         inside!(self, node => node.keep(now, kept, before))
     }
 
-    /// The process ends in order, and says nothing any more: what is to be written is the last.
+    /// Prepares for a graceful end: the replica sends nothing any more, and its next batch is the
+    /// last.
     pub fn close(&mut self) {
         inside!(self, node => node.close());
     }
 
-    /// What was handed out is written, and of no more use: its memory is.
+    /// Takes a written batch back, to reuse its memory.
     pub fn disk_is_done_with(&mut self, batch: Batch) {
         inside!(self, node => node.disk_is_done_with(batch));
     }
 
-    /// Whether the disk has room, as it is found now: writes are refused where it has none.
+    /// Notes whether the disk is short of room: writes are then refused.
     pub fn disk_room(&mut self, is_short: bool) {
         inside!(self, node => node.disk_room(is_short));
     }
 
-    /// What stands on the disk is damaged: another snapshot takes the place of all before.
+    /// Notes that the data on disk is damaged: a new snapshot replaces it.
     pub fn renew_snapshot(&mut self) {
         inside!(self, node => node.renew_snapshot());
     }
 
-    /// The disk failed, for good: the replica leaves.
+    /// Notes that the disk failed for good: the replica leaves.
     pub fn disk_failed(&mut self) {
         inside!(self, node => node.disk_failed());
     }
 
-    /// Tells it to end: it leaves in order.
+    /// Tells the replica to leave gracefully.
     pub fn retire(&mut self, now: Now) {
         inside!(self, node => node.retire(now));
     }
 
-    /// Whether it has left, if it was told to end: its host may end it.
+    /// Whether a replica that was told to leave has left, so that its host may end it.
     #[must_use]
     pub fn retired(&self, now: Now) -> Option<Retired> {
         inside!(self, node => node.retired(now))
@@ -164,13 +165,13 @@ impl<E: Engine> Node<E> {
         inside!(self, node => node.engine())
     }
 
-    /// Who this replica is, and in which life.
+    /// This replica's node, address and incarnation.
     #[must_use]
     pub fn member(&self) -> &Member {
         inside!(self, node => node.member())
     }
 
-    /// The newest configuration of the controller that it knows.
+    /// The newest configuration that it knows.
     #[must_use]
     pub fn config(&self) -> Option<&Config> {
         inside!(self, node => node.config())
@@ -188,31 +189,31 @@ impl<E: Engine> Node<E> {
         inside!(self, node => node.executed())
     }
 
-    /// Up to where the log is committed, as far as is known here.
+    /// The position up to which the log is committed, as far as is known here.
     #[must_use]
     pub fn committed(&self) -> Position {
         inside!(self, node => node.committed())
     }
 
-    /// Whether it holds the lease without which nobody answers a read alone (trap T2).
+    /// Whether it holds the lease that a replica needs to answer a read alone (trap T2).
     #[must_use]
     pub fn holds_lease(&self, now: Now) -> bool {
         inside!(self, node => node.holds_lease(now))
     }
 
-    /// A digest of the client table, equal on replicas that executed the same: for tests.
+    /// A digest of the client table, equal at replicas that executed the same records; for tests.
     #[must_use]
     pub fn sessions_digest(&self) -> u64 {
         inside!(self, node => node.sessions_digest())
     }
 
-    /// What every protocol counts.
+    /// The counters of every protocol.
     #[must_use]
     pub fn counters(&self) -> &ReplicaCounters {
         inside!(self, node => node.counters())
     }
 
-    /// Every counter, the protocol's own too: name, help, value.
+    /// Name, help and value of every counter, also of those of one protocol.
     pub fn each_counter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         let own = match self {
             Node::Replica(_) => None,
@@ -221,13 +222,13 @@ impl<E: Engine> Node<E> {
         self.counters().each().chain(own.into_iter().flatten())
     }
 
-    /// Where the replica stands.
+    /// The replica's phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         inside!(self, node => node.phase())
     }
 
-    /// What to show of the replica.
+    /// The state to show to people.
     #[must_use]
     pub fn status(&self, now: Now) -> ReplicaStatus {
         inside!(self, node => node.status(now))

@@ -1,5 +1,5 @@
-//! The ordered log: the log, the newest sequence number that is in it or on its way to it, and the
-//! log's time. The same in every protocol.
+//! The ordered log, the same in every protocol: the log, the newest sequence number in it or on its
+//! way to it, and the log's time.
 
 use concord_core::{Guard, Guards, LogClock, Position, Seq};
 use concord_wire::control::LogEnd;
@@ -10,58 +10,59 @@ use crate::journal::Journal;
 use crate::limits::Limits;
 use crate::log::Log;
 
-/// Room for one record in the log: nothing enters the log without. [`Ordered::room`] is the valve
-/// of every protocol; the other constructors name what enters the log although the valve is closed,
-/// and why that is bounded.
+/// Permission to append one record: nothing enters the log without it. [`Ordered::room`] is the
+/// valve of every protocol. Each of the other constructors is for records that enter although the
+/// valve is closed, and says why their number is bounded.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Room(());
 
 impl Room {
-    /// The valve was open when the write, or the packet with the record, came: at most one packet's
-    /// records, and the writes that wait for the engine, enter after it closed.
+    /// For a write, or a packet with records, that arrived while the valve was open. After it
+    /// closes, at most the records of one packet enter, and the writes that wait for the engine.
     pub(crate) const fn admitted() -> Room {
         Room(())
     }
 
-    /// A record that a new view or term has to begin with, one each.
+    /// For the record with which a new view or term begins: one for each.
     pub(crate) const fn of_view() -> Room {
         Room(())
     }
 
-    /// The record comes from this replica's own disk, or a test puts it there.
+    /// For records from this replica's own disk, and for tests.
     pub(crate) const fn restored() -> Room {
         Room(())
     }
 }
 
-/// The log, and what the next record is made from.
+/// The log, and the numbers and times for its next record.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ordered {
     pub(crate) log: Log,
-    /// The newest sequence number in the log or in the hands of who orders.
+    /// The newest sequence number in the log, or accepted by the ordering replica.
     pub(crate) last_seq: Seq,
-    /// The stamp of the last record; it falls along the log only where no key has a time to live.
+    /// The time stamp of the last record. Stamps may decrease along the log only while no key has a
+    /// time to live.
     pub(crate) last_now_ms: u64,
     /// The log's time.
     pub(crate) clock: LogClock,
 }
 
-/// How a record goes on from the log's end.
+/// The relation of a record to the log's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// The log has it, or another one in its place.
+    /// The log has this record, or another one at its position.
     Known,
-    /// It is the next one.
+    /// The record is the next one.
     Next,
-    /// Others are missing before it.
+    /// Records before it are missing.
     Gap,
-    /// It goes on from another log.
+    /// The record continues another log.
     Mismatch,
 }
 
 impl Ordered {
-    /// Nothing yet.
+    /// An empty log.
     pub(crate) fn new(limits: &Limits) -> Ordered {
         Ordered { log: Log::new(limits), ..Ordered::default() }
     }
@@ -71,7 +72,8 @@ impl Ordered {
         Position(self.log.end().position)
     }
 
-    /// Begins anew behind `end`, whose record had that number and that time. The clock stays.
+    /// Drops everything, and continues after `end`, whose record had this number and time stamp.
+    /// The clock stays.
     pub(crate) fn reset(&mut self, end: LogEnd, seq: Seq, now_ms: u64) {
         self.log.reset(end);
         (self.last_seq, self.last_now_ms) = (seq, now_ms);
@@ -101,8 +103,8 @@ impl Ordered {
         true
     }
 
-    /// The log's time, for the next record. Where no key has a time to live (`is_timeless`), and
-    /// none that was ordered may get one, it steps to the own clock: nobody can tell.
+    /// The log's time, for the next record. It steps to this node's clock if no key has a time to
+    /// live and no ordered write may set one (`is_timeless`), since no client can notice.
     pub(crate) fn stamp(&mut self, local_ms: u64, is_timeless: bool, guards: Guards) -> u64 {
         if !guards.on(Guard::LogClock) {
             return local_ms.max(self.last_now_ms);
@@ -113,8 +115,9 @@ impl Ordered {
         self.clock.read(local_ms)
     }
 
-    /// Room for the next record, unless the log is full of what members lag behind with, or the
-    /// disk is late: what is not taken now is not acknowledged, and comes again.
+    /// Permission to append the next record; `None` if the log is full of records that members
+    /// lack, or the disk is late. A write that is not accepted is not acknowledged, and its client
+    /// retries.
     pub(crate) fn room(&self, limits: &Limits, guards: Guards, journal: &Journal) -> Option<Room> {
         (!self.log.is_full(limits) && !journal.is_late(guards)).then_some(Room(()))
     }
@@ -124,7 +127,7 @@ impl Ordered {
         self.log.push_with(|previous_hash, out| record.emit(previous_hash, out));
     }
 
-    /// How a record of another node goes on from here.
+    /// The relation of another node's record to the log's end.
     pub(crate) fn fit(&self, record: &Record<'_>, bytes: &[u8]) -> Fit {
         let end = self.log.end();
         if record.position.0 <= end.position {
@@ -138,14 +141,14 @@ impl Ordered {
         }
     }
 
-    /// Takes the next record, as another node ordered it.
+    /// Appends the next record, which another node ordered.
     pub(crate) fn take(&mut self, _room: Room, record: &Record<'_>, bytes: &[u8], local_ms: u64) {
         self.put(record, bytes);
         self.last_now_ms = record.now_ms;
         self.clock.note(record.now_ms, local_ms);
     }
 
-    /// Puts a record at the end, whatever it says.
+    /// Appends a record without checks.
     pub(crate) fn put(&mut self, record: &Record<'_>, bytes: &[u8]) {
         self.log.push(bytes, record.hash);
     }

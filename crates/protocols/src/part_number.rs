@@ -1,10 +1,10 @@
-//! Numbers of the parts of a copy or snapshot that go on with objects begun before.
+//! Numbers of those parts of a copy or snapshot that continue unfinished objects.
 
-/// The number of a part that goes on with objects of which the one before had the first pieces is
-/// this and the cursor. It is to be had of the same source alone, and cannot be made anew.
+/// This bit and a cursor are the number of a part that continues the objects of which the part
+/// before had the first pieces. Only the same source has such a part, and it cannot be made again.
 pub(crate) const REST: u64 = 1 << 63;
 
-/// Whether a part goes on with objects of which the one before had the first pieces.
+/// Whether a part continues the objects of which the part before had the first pieces.
 pub(crate) fn is_rest(number: u64) -> bool {
     number & REST != 0
 }

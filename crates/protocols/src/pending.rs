@@ -1,4 +1,4 @@
-//! Requests in their turn: what stays of one in its record and in the answers to it.
+//! Pending operations: the parts of a request that its record and its answers need.
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ use concord_wire::{Addr, Flags, FurtherIds, Op, Reason, Repr, Status};
 
 use crate::sessions::{Sessions, Verdict};
 
-/// What was asked, and by whom.
+/// A request without its command: the client, the operation, the objects and the numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestHeader {
     pub(crate) flags: Flags,
@@ -26,12 +26,12 @@ pub(crate) struct RequestHeader {
     pub(crate) low_delta: u16,
     pub(crate) after_delta: u16,
     pub(crate) client: Addr,
-    /// The log's time at which it was ordered; 0 of a read.
+    /// The log's time at which the request was ordered; 0 for a read.
     pub(crate) now_ms: u64,
 }
 
 impl RequestHeader {
-    /// By a packet, ordered at `now_ms`.
+    /// The header of a request that came in a packet and was ordered at `now_ms`.
     pub(crate) fn of(repr: &Repr, now_ms: u64) -> RequestHeader {
         RequestHeader {
             flags: repr.flags,
@@ -47,7 +47,7 @@ impl RequestHeader {
         }
     }
 
-    /// By what its record says.
+    /// The header of a request, from its record.
     pub(crate) fn recorded(record: &Record<'_>) -> RequestHeader {
         RequestHeader {
             flags: record.flags,
@@ -63,7 +63,7 @@ impl RequestHeader {
         }
     }
 
-    /// Its record at `position`, before the running hash.
+    /// The request's record at `position`, without the running hash.
     pub(crate) fn record<'a>(
         &self,
         (position, epoch): (Position, Epoch),
@@ -93,10 +93,10 @@ impl RequestHeader {
         }
     }
 
-    /// The header of an answer to it, by `from`.
+    /// The header of an answer by `from`.
     pub(crate) fn header(&self, from: Repr) -> Repr {
-        // A registration's request is a position: its answer must not be taken for that of a write
-        // of that number.
+        // The request number of a registration is a position: its answer must not be taken for that
+        // of a write with the same number.
         let registers = self.flags.has(Flags::REGISTER);
         Repr {
             flags: from.flags.set(Flags::REGISTER, from.flags.has(Flags::REGISTER) || registers),
@@ -110,7 +110,7 @@ impl RequestHeader {
         }
     }
 
-    /// The header of the packet that asked for it, as the switch that orders stamped it.
+    /// The header of the request's packet, as stamped by a switch that orders.
     pub(crate) fn stamped(&self) -> Repr {
         Repr {
             flags: self.flags,
@@ -122,7 +122,7 @@ impl RequestHeader {
     }
 }
 
-/// A write in its turn: what is needed to finish and answer it.
+/// A pending write: everything that is needed to finish and answer it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingWrite {
     pub(crate) position: Position,
@@ -131,12 +131,12 @@ pub(crate) struct PendingWrite {
     pub(crate) further: FurtherIds,
     pub(crate) refused: Status,
     pub(crate) verdict: Verdict,
-    /// This node ordered it: the record is written when the engine has answered.
+    /// Whether this node orders the write, and makes its record once the engine has answered.
     pub(crate) deciding: bool,
 }
 
 impl PendingWrite {
-    /// The turn of a record that this node did not order, before the client table's verdict.
+    /// The pending write of a record that another node ordered, before the client table's verdict.
     pub(crate) fn of(record: &Record<'_>) -> PendingWrite {
         PendingWrite {
             position: record.position,
@@ -148,7 +148,7 @@ impl PendingWrite {
         }
     }
 
-    /// With what the engine executes it: the same at every replica.
+    /// The context in which the engine executes the write: the same at every replica.
     pub(crate) fn context(&self, engine: &impl Engine, guards: Guards) -> Context {
         let is_recorded = guards.on(Guard::RecordedMemory);
         let RequestHeader { now_ms, flags, .. } = self.asked;
@@ -178,8 +178,8 @@ pub(crate) struct PendingRead {
     pub(crate) asked: RequestHeader,
     last_committed: Seq,
     reason: Reason,
-    /// The writes that it may have seen: the reply waits until all up to there are committed. A
-    /// position of this epoch.
+    /// The last write that the read may have seen, a position of this epoch: the reply waits until
+    /// all writes up to there are committed.
     pub(crate) needed: Position,
     pub(crate) epoch: Epoch,
 }
@@ -209,8 +209,8 @@ impl PendingRead {
     }
 }
 
-/// The reply to a write that was executed or refused in its turn: what the client table has. `from`
-/// says who answers.
+/// The reply to an executed or refused write, as the client table has it. `from` has the fields of
+/// the answering replica.
 pub(crate) fn emit_write_reply(
     operation: &PendingWrite,
     from: Repr,
@@ -231,7 +231,7 @@ pub(crate) fn emit_write_reply(
         Verdict::Refused(status) => {
             repr.status = status;
             if operation.asked.flags.has(Flags::REGISTER) {
-                // The position to register with.
+                // The reply to a session that has to register: the position to register with.
                 reply = &position;
             }
         }
@@ -245,7 +245,7 @@ pub(crate) fn emit_write_reply(
     }
 }
 
-/// A reply that is too long for one packet: its first fragment; the client pulls the rest.
+/// Writes the first fragment of a reply that is too long for one packet; the client pulls the rest.
 pub(crate) fn emit_first_fragment(repr: &Repr, version: u64, reply: &[u8], out: &mut Vec<u8>) {
     let hdr = FragmentHdr { version, total_bytes: reply.len() as u32, index: 0, count: 1 };
     let mut body = Vec::with_capacity(BODY_BYTES_MAX);

@@ -15,17 +15,17 @@ use crate::quorum::QuorumReplica;
 use crate::replica::Replica;
 use crate::setup::Phase;
 
-/// By what a packet may be of no use any more.
+/// The condition under which a packet becomes irrelevant.
 enum Use {
-    /// Members take it in that epoch (view) alone, and epochs never fall.
+    /// Members accept the packet in this epoch (view) alone, and epochs never decrease.
     Epoch(u32),
-    /// It opens that epoch, or a later one has begun.
+    /// The packet opens this epoch, or a later one has begun.
     Config(u32),
-    /// It acknowledges records in that epoch: what it tells is kept by its maximum.
+    /// The packet acknowledges records in this epoch: receivers keep the maximum.
     Ack(u32),
     /// A client's read, and the answer to it.
     Read(Relevance),
-    /// A numbered write: numbers are taken in order.
+    /// A sequenced write: numbers are accepted in order.
     Write(Seq),
     /// There is no rule for it.
     Any,
@@ -75,7 +75,7 @@ fn use_of_view(message: &VrMessage) -> Use {
         | VrBody::LeaseGrant { .. }
         | VrBody::ReadLease { .. }
         | VrBody::Follow { .. } => Use::Epoch(message.view),
-        // They tell of lives as well (crash vectors).
+        // These also carry crash vectors.
         VrBody::Suspect
         | VrBody::LeaseRequest { .. }
         | VrBody::LogMismatch { .. }
@@ -83,7 +83,7 @@ fn use_of_view(message: &VrMessage) -> Use {
         | VrBody::Recovery
         | VrBody::RecoveryResponse { .. }
         | VrBody::VotersAre { .. }
-        // The answer to a late one tells of a later term.
+        // The answer to a late one carries a later term.
         | VrBody::PreVote { .. }
         | VrBody::PreVoted { .. }
         | VrBody::RequestVote { .. }
@@ -120,7 +120,7 @@ impl<E: Engine> QuorumReplica<E> {
         let view = self.view().0;
         match use_of(packet) {
             Use::Ack(of) if of == view && self.leads() => Relevance::AsNowButTime,
-            // A message of whatever view tells of new incarnations.
+            // A message of any view may carry new incarnations.
             Use::Epoch(of) | Use::Ack(of)
                 if of < view && self.guards().on(Guard::View) && !self.elects() =>
             {

@@ -1,39 +1,41 @@
-//! A replica that is told to end goes in order, so that nobody notices but by its absence.
+//! Graceful shutdown: a replica that is told to end hands over and leaves, so that clients notice
+//! nothing.
 //!
-//! How is each protocol's own: `replica/retire.rs`, `quorum/retire.rs`.
+//! The steps depend on the protocol: `replica/retire.rs`, `quorum/retire.rs`.
 //!
-//! It does not wait for ever: the controller may be down, and it does not take out the last one
-//! that has all the data. Then it stops answering, gives its leases back and goes all the same.
+//! The replica does not wait for ever: the controller may be down, and never removes the last
+//! member that has all the data. After [`RETIRE_NS_MAX`] it stops answering, gives its leases back
+//! and ends anyway.
 
 use concord_core::{Duration, Instant, MS};
 
 use crate::setup::RETRY_NS;
 
-/// How long a replica that was told to end waits at most until the others go on without it.
+/// The longest time that a replica waits until the others continue without it.
 pub const RETIRE_NS_MAX: Duration = 800 * MS;
-/// How often leases are given back: nobody answers that, and packets get lost.
+/// The number of times that leases are given back: no answer confirms it, and packets get lost.
 pub(crate) const RELEASES: u8 = 3;
 
-/// How it ended.
+/// The outcome of a graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retired {
-    /// The others have gone on without it, and wait for nothing of it.
+    /// The others continue without the replica, and wait for nothing from it.
     InOrder,
-    /// It is the only member: nobody can go on.
+    /// The replica was the only member: the group cannot continue.
     Alone,
-    /// It has waited for as long as it may: the controller is not reached, or nobody else has all
-    /// of the data, or no quorum goes on.
+    /// The time ran out: the controller is not reached, no other member has all the data, or no
+    /// quorum continues.
     InVain,
 }
 
-/// A replica that was told to end.
+/// The progress of a replica that was told to end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retiring {
-    /// When it stops waiting.
+    /// The end of its patience.
     pub(crate) until: Instant,
-    /// How often it has said that it holds no lease any more.
+    /// The number of times that it has given its leases back.
     pub(crate) releases: u8,
-    /// When to do the next step.
+    /// The time of the next step.
     pub(crate) next_at: Instant,
 }
 
@@ -42,7 +44,7 @@ impl Retiring {
         Retiring { until: now.after(RETIRE_NS_MAX), releases: 0, next_at: now }
     }
 
-    /// Whether the next step is due; the one behind it comes as late as what is said again.
+    /// Whether the next step is due. Sets the time of the one after it.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.next_at;
         if is_due {

@@ -1,6 +1,6 @@
-//! The service that a replica of any protocol gives its clients, once its protocol has decided that
-//! it may: it answers reads, stages the bodies of long writes and hands out long replies (trap
-//! T17), and ([`crate::expiry`]) has keys deleted whose time has come (trap T12).
+//! The service of a replica of any protocol to its clients, as far as its protocol permits: it
+//! answers reads, stages the bodies of long writes, hands out long replies (trap T17), and has
+//! expired keys deleted ([`crate::expiry`], trap T12).
 
 use alloc::vec::Vec;
 
@@ -25,22 +25,22 @@ use crate::setup::{InForce, ReplicaConfig};
 use crate::waiting::Waiting;
 use crate::watch::{EngineWatch, Reading};
 
-/// The state of a replica, as clients see it: the engine and the client table; and what is on its
-/// way from and to clients.
+/// The state that clients see, which is the engine and the client table, and the transfers from and
+/// to clients.
 #[derive(Clone, Debug)]
 pub(crate) struct Serving<E> {
     node: NodeId,
-    /// The own address.
+    /// This replica's address.
     addr: Addr,
     replies_via_switch: bool,
     guards: Guards,
     pub(crate) engine: E,
     engine_watch: EngineWatch,
-    /// When the engine's next slice begins, if it has more to do, and how long after the one
-    /// before.
+    /// The time of the engine's next slice of work, if it has more to do; then the pause between
+    /// two slices.
     work_at: Instant,
     slice_ns: Duration,
-    /// Since when it works on what it began here, slice by slice.
+    /// The time since which the engine works on an operation in slices.
     in_slices_since: Option<Instant>,
     work_ns: Duration,
     pub(crate) sessions: Sessions,
@@ -51,19 +51,19 @@ pub(crate) struct Serving<E> {
     reading: Reading,
     /// Clients that wait for a write.
     waiting: Waiting,
-    /// What the engine answers at once.
+    /// The engine's reply to an operation that it completes at once.
     pub(crate) reply: Vec<u8>,
     scratch: Vec<u8>,
 }
 
-/// What became of a read.
+/// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// It was refused, and answered so, or dropped.
+    /// It was refused with an answer, or dropped.
     Refused,
     /// It waits for the engine.
     Waits,
-    /// It is to be answered with what is in [`Serving::reply`].
+    /// Its answer is in [`Serving::reply`].
     Done,
 }
 
@@ -91,7 +91,7 @@ impl<E: Engine> Serving<E> {
         }
     }
 
-    /// Forgets the state; [`Progress::Pending`]: the engine is about to.
+    /// Forgets the state. [`Progress::Pending`] if the engine still has to finish that.
     pub(crate) fn forget(&mut self) -> Progress {
         let progress = self.engine.clear();
         self.sessions.forget();
@@ -99,43 +99,43 @@ impl<E: Engine> Serving<E> {
         progress
     }
 
-    /// Forgets what writes were on their way.
+    /// Forgets writes that have not been ordered: staged bodies and expiries.
     pub(crate) fn forget_writes(&mut self) {
         (self.staging, self.expiring) = (Staging::default(), Expiring::default());
     }
 
-    /// Where a packet to a client goes first.
+    /// The next hop of a packet to a client: the switch, or the client itself.
     pub(crate) fn to(&self, in_force: InForce, client: Addr) -> Addr {
         if self.replies_via_switch || in_force.checked.is_some() { in_force.switch } else { client }
     }
 
-    /// What the engine has completed, if it has.
+    /// An operation that the engine has completed, if there is one.
     pub(crate) fn poll(&mut self) -> Option<Completion> {
         let done = self.engine.poll();
         if done.is_some() {
             self.in_slices_since = None;
         }
-        // One that works is not silent.
+        // An engine that is at work is not silent.
         if done.is_some() || self.engine.works() {
             self.engine_watch.answered();
         }
         done
     }
 
-    /// The engine has done a slice of its work, if it has any: the others are heard before the next
-    /// one.
+    /// Schedules the engine's next slice of work, if it has more, so that packets are handled in
+    /// between.
     pub(crate) fn rest(&mut self, now: Instant) {
         self.work_at = now.after(self.slice_ns);
         self.in_slices_since = self.in_slices_since.or(Some(now)).filter(|_| self.engine.works());
     }
 
-    /// When the next slice begins.
+    /// The time of the next slice.
     pub(crate) fn work_at(&self) -> Instant {
         if self.engine.works() { self.work_at } else { Instant::NEVER }
     }
 
-    /// How long the engine has been at work on one operation, or others whose answers are waited
-    /// for since then, if that is long enough to be said.
+    /// The time for which the engine, or another member since `others`, has been at work on one
+    /// operation, if it is long enough to tell clients.
     pub(crate) fn works_for(&self, now: Instant, others: Option<Instant>) -> Option<Duration> {
         let own = [self.engine.at_work_since(), self.in_slices_since];
         let since = own.into_iter().flatten().min();
@@ -143,9 +143,9 @@ impl<E: Engine> Serving<E> {
         own_ns.max(others.map(|since| now.since(since) + self.work_ns))
     }
 
-    /// Tells the client of `repr` that there is no outcome yet, and how long the work takes so far.
-    /// A retry is not taken then: a command that was sent once waits, or gets another number later.
-    /// Whether it is one.
+    /// Tells the client of a retry that there is no outcome yet, and how long the work has taken.
+    /// The retry is then dropped: the command waits, or gets another number later. Returns whether
+    /// that was so.
     pub(crate) fn puts_off(
         &mut self,
         works_ns: Duration,
@@ -174,8 +174,8 @@ impl<E: Engine> Serving<E> {
         repr.attempt > 0
     }
 
-    /// Looks whether the engine still answers, if it `owes` something. An engine that is silent for
-    /// too long is given up: then this is true.
+    /// Checks whether the engine still answers, if it `owes` an answer. Returns true if it has been
+    /// silent for so long that it is given up.
     pub(crate) fn gives_up_engine(
         &mut self,
         now: Instant,
@@ -192,17 +192,17 @@ impl<E: Engine> Serving<E> {
         is_dead
     }
 
-    /// Whether the engine has been silent for so long that others should do what hangs on it.
+    /// Whether the engine has been silent for so long that other members should take over its work.
     pub(crate) fn is_engine_silent(&self) -> bool {
         self.engine_watch.is_silent()
     }
 
-    /// When to look at the engine next.
+    /// The time of the next check of the engine.
     pub(crate) fn watch_at(&self, owes: bool) -> Instant {
         self.engine_watch.next_at(owes)
     }
 
-    /// Has the engine read, unless it is at it already.
+    /// Starts a read, unless the engine is already executing the same one.
     pub(crate) fn read(
         &mut self,
         now: Now,
@@ -243,12 +243,13 @@ impl<E: Engine> Serving<E> {
         }
     }
 
-    /// A read waits for the engine no longer.
+    /// Forgets a read that waited for the engine.
     pub(crate) fn end_read(&mut self, operation: &PendingRead) {
         self.reading.end(operation.asked.session, operation.asked.request);
     }
 
-    /// The engine has read; `command`, if it is still known, is what.
+    /// Answers a read that the engine has completed. `command` is the read's command, if it is
+    /// still known.
     pub(crate) fn answer(
         &mut self,
         now: Now,
@@ -258,7 +259,7 @@ impl<E: Engine> Serving<E> {
         count: &mut ReplicaCounters,
         sink: &mut impl Sink,
     ) {
-        // Whoever makes a string can read it.
+        // The longest string fits into a reply.
         const _: () = assert!(concord_engine::STRING_BYTES_MAX + 32 <= REPLY_BYTES_MAX);
         const _: () = assert!(concord_engine::REPLY_BYTES_MAX == REPLY_BYTES_MAX);
         let reply = if reply.len() > REPLY_BYTES_MAX { READ_TOO_LONG } else { reply };
@@ -276,7 +277,7 @@ impl<E: Engine> Serving<E> {
         self.send_answer(operation, command, in_force, sink);
     }
 
-    /// Sends the answer to a read, which is written.
+    /// Sends the answer to a read, which is in [`Serving::reply`].
     fn send_answer(
         &mut self,
         operation: &PendingRead,
@@ -292,7 +293,7 @@ impl<E: Engine> Serving<E> {
         sink.send(self.to(in_force, operation.asked.client), &self.scratch);
     }
 
-    /// Sends the fragments of a long reply that its client asks for (trap T17).
+    /// Sends the requested fragments of a long reply (trap T17).
     pub(crate) fn pull(
         &mut self,
         now: Now,
@@ -332,7 +333,7 @@ impl<E: Engine> Serving<E> {
         Ok(())
     }
 
-    /// A fragment of a body, before its write (trap T17).
+    /// Stages a fragment of a body, which precedes its write (trap T17).
     pub(crate) fn stage(
         &mut self,
         now: Now,
@@ -344,7 +345,7 @@ impl<E: Engine> Serving<E> {
         let (hdr, payload) = FragmentHdr::parse(packet.body())?;
         let repr = packet.repr();
         let ack = Repr { op: Op::WRestAck, node: self.node, epoch: in_force.epoch, ..repr };
-        // A late fragment of what was executed takes no room; its client has the reply, or will.
+        // A late fragment of an executed write takes no room; its client gets the reply.
         let status = if self.sessions.was_executed(repr.session, repr.request) {
             Status::Ok
         } else {
@@ -370,18 +371,19 @@ impl<E: Engine> Serving<E> {
         Ok(())
     }
 
-    /// The staged body of that version of a write, if all of it is here.
+    /// The staged body of a write in this version, if it is complete.
     pub(crate) fn staged(&self, repr: &Repr, version: u64) -> Option<&[u8]> {
         self.staging.whole((repr.session, repr.request), version)
     }
 
-    /// Takes it.
+    /// Removes and returns the staged body of a write in this version, if it is complete.
     pub(crate) fn take_staged(&mut self, repr: &Repr, version: u64) -> Option<Vec<u8>> {
         self.staging.take((repr.session, repr.request), version)
     }
 
-    /// A write was answered by this replica: one that waits and found nothing, or not enough, is
-    /// remembered; by any other one, those hear of it who wait for its objects.
+    /// Handles a write that this replica has answered. If it is a command that waits and found
+    /// nothing, or too little, its client is remembered; otherwise clients that wait for its
+    /// objects are told.
     pub(crate) fn tell_waiting(
         &mut self,
         operation: &PendingWrite,
@@ -414,17 +416,17 @@ impl<E: Engine> Serving<E> {
         }
     }
 
-    /// Whether this replica asked for the write itself.
+    /// Whether the write is one of this replica's own expiries.
     pub(crate) fn is_own(&self, repr: &Repr) -> bool {
         repr.flags.has(Flags::INTERNAL) && repr.node == self.node
     }
 
-    /// The body of an own write, if no packet holds it.
+    /// The body of one of this replica's own expiries, if it is too long for a packet.
     pub(crate) fn own_body(&self, repr: &Repr, hdr: &[u8]) -> Option<Vec<u8>> {
         if self.is_own(repr) { self.expiring.body(repr, hdr) } else { None }
     }
 
-    /// A write was ordered at `position`: an own one is not asked for again.
+    /// Notes that a write was ordered at `position`, so that an own expiry is not sent again.
     pub(crate) fn on_ordered(&mut self, repr: &Repr, position: Position) {
         if self.is_own(repr) {
             self.expiring.on_ordered(repr, position);
@@ -436,23 +438,22 @@ impl<E: Engine> Serving<E> {
         self.engine.next_expiry_ms().is_none()
     }
 
-    /// Who orders writes: when to look for keys whose time has come.
+    /// At the ordering replica: the time of the next search for expired keys.
     pub(crate) fn expire_at(&self) -> Instant {
         if self.is_timeless() { Instant::NEVER } else { self.expiring.next_at() }
     }
 
-    /// Whether it is time to look for them; the next time is set.
+    /// Whether it is time to search for expired keys. Sets the next time.
     pub(crate) fn is_expiry_due(&mut self, now: Instant) -> bool {
         self.expiring.is_due(now)
     }
 
-    /// Whether there are more of them than were asked for; what was ordered up to `settled` is
-    /// done.
+    /// Whether more expired keys wait to be deleted; expiries ordered up to `settled` are complete.
     pub(crate) fn has_more_expiries(&mut self, settled: Position) -> bool {
         self.expiring.goes_on(settled)
     }
 
-    /// Who orders writes: has keys deleted whose time has come ([`Expiring::expire`]).
+    /// At the ordering replica: has expired keys deleted ([`Expiring::expire`]).
     pub(crate) fn expire(
         &mut self,
         now: Now,
@@ -474,7 +475,7 @@ impl<E: Engine> Serving<E> {
     }
 }
 
-/// A read's reply was kept for its client, a write's is in the client table.
+/// A long reply: a read's is in the reply cache, a write's in the client table.
 fn long_reply<'a>(
     now: Instant,
     kept: &'a mut ReplyCache,

@@ -1,12 +1,13 @@
 //! The client table (trap T16): a write is executed at most once.
 //!
-//! Sessions have an id unique per process start and are registered through the replicated log; each
-//! request carries the lowest unanswered one; the table keeps every result above it. It changes
-//! only by records in log order, so that every replica holds the same.
+//! A session has an id that is unique for each start of a process, and is registered through the
+//! replicated log. Each request carries the number of the session's lowest unanswered request, and
+//! the table keeps every result from there on. Only records change it, in log order, so that it is
+//! the same at every replica.
 //!
-//! A late duplicate of a registration must not bring an evicted session back, with an empty table:
-//! a registration names a log position that its client heard of, and is refused if a session that
-//! registered behind that position was evicted.
+//! A late duplicate of a registration must not bring an evicted session back with an empty table.
+//! So a registration names a log position that its client has heard of, and is refused if a session
+//! that registered after that position was evicted.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -21,17 +22,19 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use serde::{Deserialize, Serialize};
 
-/// Most sessions at once; the one longest without a write makes room.
+/// The default for the largest number of sessions; the one that has been without a write for
+/// longest makes room.
 pub const SESSIONS_MAX: usize = 1_024;
-/// Most bytes of long results that the table keeps, beside what is as long as the window. Beyond,
-/// the oldest ones of the session that has most of them are dropped: the request stays executed,
-/// whoever asks for the result again hears that its outcome is not known.
+/// The largest total size of the long results in the table, in bytes. Beyond it, the oldest of the
+/// session that has the most are dropped: the request stays executed, and a retry is answered that
+/// its outcome is unknown.
 pub const RESULTS_BYTES_MAX: usize = 128 << 20;
 const INLINE_BYTES: usize = 22;
-/// The reply to a write that was refused since a disk has no room.
+/// The reply to a write that was refused because a disk has no room.
 pub const DISK_FULL_REPLY: &[u8] =
     b"-DISKFULL the disk of a replica has no room: writes are refused until it has\r\n";
-/// Most bytes of the table when it is copied: with each result is its kind and its length.
+/// The largest size of the encoded table, in bytes: each result has its kind and its length with
+/// it.
 pub const SAVED_BYTES_MAX: usize =
     RESULTS_BYTES_MAX + SESSIONS_MAX * (64 + WINDOW_MAX as usize * (INLINE_BYTES + 6));
 
@@ -40,11 +43,11 @@ pub const SAVED_BYTES_MAX: usize =
 pub enum Verdict {
     /// Execute its command.
     Execute,
-    /// Executed before: answer with the kept result.
+    /// Executed before: answer with the stored result.
     Duplicate,
-    /// Nothing to execute; it only takes its turn.
+    /// Nothing to execute: the record only has its place in the log.
     Nothing,
-    /// Not executed; say so.
+    /// Not executed: answer with this status.
     Refused(Status),
 }
 
@@ -53,8 +56,8 @@ enum Entry {
     Empty,
     Running,
     Short(u8, [u8; INLINE_BYTES]),
-    /// With its version, if it is one of many packets: clients name it with each request for
-    /// fragments.
+    /// A long result; with its version if it takes several packets, since clients name the version
+    /// in each request for fragments.
     Long(Box<[u8]>, Option<u64>),
     /// Executed; there was no room for the result.
     Dropped,
@@ -62,16 +65,17 @@ enum Entry {
 
 #[derive(Clone, Debug)]
 struct Session {
-    /// All requests below were answered or abandoned; entry 0 belongs to it.
+    /// The lowest unanswered request, to which entry 0 belongs: all requests below were answered or
+    /// abandoned.
     low: u64,
     entries: VecDeque<Entry>,
     registered: Position,
     last_used: Position,
-    /// Bytes of its long results.
+    /// The total size of the session's long results, in bytes.
     long_bytes: usize,
 }
 
-/// The version of a result of many packets (trap T17), the same at every replica.
+/// The version of a result that takes several packets (trap T17), the same at every replica.
 fn version_of(result: &[u8]) -> Option<u64> {
     (result.len() > BODY_BYTES_MAX).then(|| concord_core::hash::hash64(0, result))
 }
@@ -80,13 +84,13 @@ fn version_of(result: &[u8]) -> Option<u64> {
 #[derive(Clone, Debug)]
 pub struct Sessions {
     by_id: HashMap<u64, Session, FxBuildHasher>,
-    /// The last registration of all sessions that were evicted.
+    /// The position of the last registration among all evicted sessions.
     evicted: Position,
     sessions_max: usize,
-    /// Bytes of all long results, and the most that they may be.
+    /// The total size of all long results, in bytes; then its bound.
     long_bytes: usize,
     long_bytes_max: usize,
-    /// Results that there was no room for.
+    /// The number of results that were dropped for lack of room.
     dropped: u64,
     guards: Guards,
 }
@@ -95,7 +99,7 @@ pub struct Sessions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedSessions {
     evicted: u64,
-    /// By rising id.
+    /// Ascending by id.
     sessions: Vec<SavedSession>,
 }
 
@@ -111,7 +115,7 @@ struct SavedSession {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum SavedEntry {
     Empty,
-    /// Executed, or about to be, with a result that the saver does not know yet.
+    /// Executed, or about to be; the saving replica does not have the result yet.
     Running,
     Result(Vec<u8>),
     /// Executed; there was no room for the result.
@@ -133,18 +137,18 @@ impl Sessions {
         }
     }
 
-    /// The same with room for so many sessions.
+    /// The same table with room for `sessions_max` sessions.
     #[must_use]
     pub fn with_room_for(self, sessions_max: usize) -> Sessions {
         Sessions { sessions_max, ..self }
     }
 
-    /// Forgets all of them.
+    /// Forgets all sessions.
     pub fn forget(&mut self) {
         *self = Sessions::new(self.guards).with_room_for(self.sessions_max);
     }
 
-    /// Forgets all of them, for good: none that registered up to `position` comes back.
+    /// Forgets all sessions, and refuses to register again those that registered up to `position`.
     pub fn give_up(&mut self, position: Position) {
         self.forget();
         self.evicted = position;
@@ -162,7 +166,7 @@ impl Sessions {
         self.by_id.is_empty()
     }
 
-    /// Decides on a record in its turn, and marks what is to be executed as running.
+    /// Decides what to do with the next record, and marks a request to execute as running.
     pub fn admit(&mut self, record: &Record<'_>) -> Verdict {
         if record.flags.has(Flags::NOOP) {
             return Verdict::Nothing;
@@ -202,7 +206,7 @@ impl Sessions {
         if record.refused != Status::Ok {
             return Verdict::Refused(record.refused);
         }
-        // Of a forged record the one before may be none.
+        // In a forged record the delta may exceed the number.
         let after = request.checked_sub(u64::from(record.after_delta));
         if record.after_delta != 0 && !after.is_some_and(|after| session.done(after)) {
             return Verdict::Refused(Status::Order);
@@ -212,18 +216,18 @@ impl Sessions {
         }
         session.entries[at as usize] = Entry::Running;
         if record.flags.has(Flags::DISK_FULL) {
-            // Whoever asks again hears the same, whatever room there is by then.
+            // A retry gets the same answer, even if there is room by then.
             self.complete(record.session, record.request, DISK_FULL_REPLY);
             return Verdict::Duplicate;
         }
         Verdict::Execute
     }
 
-    /// Keeps the result of an executed request.
+    /// Stores the result of an executed request.
     pub fn complete(&mut self, session: SessionId, request: RequestNumber, reply: &[u8]) {
         let Some(session) = self.by_id.get_mut(&session.0) else { return };
         let Some(at) = request.0.checked_sub(session.low) else { return };
-        // Nobody could fetch a longer one.
+        // A longer result could not be fetched.
         let reply = if reply.len() > REPLY_BYTES_MAX { DONE_TOO_LONG } else { reply };
         if let Some(entry) = session.entries.get_mut(at as usize) {
             let before = entry.long_bytes();
@@ -234,10 +238,10 @@ impl Sessions {
         self.drop_results();
     }
 
-    /// Keeps the long results within their bound.
+    /// Drops long results beyond their bound.
     fn drop_results(&mut self) {
         while self.long_bytes > self.long_bytes_max {
-            // Ids are unique, so that the order of the map does not matter.
+            // Ids are unique, so the order of the map does not matter.
             let most = self.by_id.iter_mut().max_by_key(|(id, s)| (s.long_bytes, **id));
             let Some((_, session)) = most else { return };
             let before = session.long_bytes;
@@ -246,13 +250,13 @@ impl Sessions {
         }
     }
 
-    /// How many results there was no room for.
+    /// The number of results that were dropped for lack of room.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The kept result of a request.
+    /// The stored result of a request.
     #[must_use]
     pub fn result(&self, session: SessionId, request: RequestNumber) -> Option<&[u8]> {
         match self.entry(session, request)? {
@@ -347,7 +351,7 @@ impl Sessions {
         }
     }
 
-    /// Learns the results of requests that were not executed here.
+    /// Takes over the results of requests that were not executed here.
     pub fn learn(&mut self, saved: &SavedSessions) {
         for from in &saved.sessions {
             let Some(session) = self.by_id.get_mut(&from.id) else { continue };
@@ -418,7 +422,8 @@ impl Session {
         }
     }
 
-    /// Drops its oldest long results until they are at most so many bytes; says how many.
+    /// Drops the session's oldest long results until they have at most `bytes_max` bytes. Returns
+    /// the number dropped.
     fn drop_results(&mut self, bytes_max: usize) -> u64 {
         let mut dropped = 0;
         for entry in &mut self.entries {
@@ -435,7 +440,7 @@ impl Session {
         dropped
     }
 
-    /// Whether `request` was executed or abandoned, or is being executed before in the same log.
+    /// Whether `request` was executed or abandoned, or an earlier record of it is being executed.
     fn done(&self, request: u64) -> bool {
         match request.checked_sub(self.low) {
             None => true,

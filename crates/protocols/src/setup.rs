@@ -6,71 +6,79 @@ use concord_wire::control::Member;
 
 use crate::limits::Limits;
 
-/// How long a silence between neighbours lasts at most, so that acknowledgements and commits
-/// travel when no records do.
+/// The longest silence between neighbours, so that acknowledgements and commits travel when no
+/// records do.
 pub(crate) const KEEPALIVE_NS: Duration = 50 * MS;
-/// How often the controller is told.
+/// The interval of keepalives to the controller.
 pub(crate) const ALIVE_NS: Duration = 100 * MS;
-/// How often what may have been lost is said again.
+/// The interval at which messages that may be lost are repeated.
 pub(crate) const RETRY_NS: Duration = 20 * MS;
 
-/// Time from one look at the queues of the group's hosts to the next.
+/// The interval at which a leader weighs the queues of its group's hosts.
 pub(crate) const WEIGH_NS: Duration = SEC;
 
-/// About how much a joining replica gets at a time: the source takes it in some 100 us.
+/// The approximate size of a part for a joining replica, in bytes: the source makes it in some 100
+/// us.
 const COPY_BYTES: usize = 128 << 10;
-/// A part of a snapshot is as much smaller: nobody waits for it, and everybody for the loop.
+/// The factor by which a snapshot's part is smaller: no one waits for it, and everyone for the
+/// event loop.
 const COPIED_PER_SNAPSHOT_BYTE: usize = 4;
-/// VR, NOPaxos: records kept for members that lag; who lacks older ones copies the state.
+/// VR, NOPaxos: the number of records kept for members that lag; a member that lacks older ones
+/// copies the state.
 const RECORDS_KEPT: usize = 32_768;
 
-/// How a leader of a quorum protocol knows that it still leads when it answers a read alone.
+/// The way in which a quorum protocol answers a read that the switch does not speed up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlowReads {
-    /// A quorum has promised to elect nobody else for a while.
+    /// The leader answers alone: a quorum has promised not to elect another for a while.
     #[default]
     LeaderLease,
-    /// It asks a quorum for each read, or batch of reads (ReadIndex, Raft §8): no clock counts.
+    /// The leader asks a quorum for each read, or batch of reads (ReadIndex, Raft §8). Safe
+    /// whatever clocks do.
     ReadIndex,
-    /// Raft without a switch's help: followers answer reads of key groups without a write under
-    /// way, by leases of the leader, which waits with each write for all who hold one. The leader
+    /// Raft without a switch's help: followers answer reads of key groups without a write in
+    /// flight, by leases from the leader, whose writes wait for all holders of a lease. The leader
     /// answers by its own lease.
     FollowerLease,
-    /// Raft without a switch's help: any replica asks a quorum where their logs end, and answers
-    /// when all up to the highest end is executed (quorum reads). No leader and no clock counts.
+    /// Raft without a switch's help: any replica asks a quorum for the ends of their logs, and
+    /// answers once it has executed up to the highest (quorum reads). Safe whatever clocks do, and
+    /// without a leader.
     Quorum,
 }
 
-/// What a replica is told at its start.
+/// The configuration of a replica at its start.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
-    /// The node, this life of it, and where it listens.
+    /// This replica's node, incarnation and address.
     pub me: Member,
-    /// Where the controller listens.
+    /// The controller's address.
     pub controller: Addr,
-    /// How long a lease lasts, in ns; the pause after a member died is about as long (trap T2).
+    /// The duration of a lease, in ns; the pause after a member's death is about as long (trap T2).
     pub lease_ns: Duration,
-    /// Replies to reads go through the switch too, as in a rack; else straight to the client.
+    /// Whether replies to reads go through the switch, as in a rack with a hardware switch, or
+    /// straight to the client.
     pub replies_via_switch: bool,
-    /// About how many bytes a chunk of objects has that is copied to a joining replica.
+    /// The approximate size of a chunk of objects for a joining replica, in bytes.
     pub copy_bytes: usize,
-    /// VR, NOPaxos: about how many executed records are kept for members that lag; who lacks older
-    /// ones copies the state.
+    /// VR, NOPaxos: the approximate number of executed records kept for members that lag; a member
+    /// that lacks older ones copies the state.
     pub records_kept: usize,
-    /// VR, Raft: how a leader knows that it still leads when it answers a read alone.
+    /// VR, Raft: the way in which reads are answered without the switch's help.
     pub reads: SlowReads,
-    /// How often a leader weighs its group's queues, for a switch that shares reads by them, in ns.
+    /// The interval at which a leader weighs its group's queues, for a switch that shares reads by
+    /// them, in ns.
     pub weigh_ns: Duration,
-    /// Replicate the ordering node's replies: for engines that are servers of their own.
+    /// Whether the ordering node's replies are replicated: for engines that are servers of their
+    /// own.
     pub replicate_replies: bool,
-    /// How much is held of what grows with load.
+    /// The bounds of the state that grows with load.
     pub limits: Limits,
-    /// Which guards are on; all of them outside tests.
+    /// The guards that are on: all of them outside tests.
     pub guards: Guards,
 }
 
 impl ReplicaConfig {
-    /// The defaults, for `me`, whose controller listens at `controller`.
+    /// The defaults, for the replica `me` and the controller at `controller`.
     #[must_use]
     pub fn new(me: Member, controller: Addr) -> ReplicaConfig {
         ReplicaConfig {
@@ -90,37 +98,38 @@ impl ReplicaConfig {
 }
 
 impl ReplicaConfig {
-    /// About how many bytes a chunk has: of a snapshot, or of a copy.
+    /// The approximate size of a chunk of a snapshot or of a copy, in bytes.
     pub(crate) fn part_bytes(&self, is_of_snapshot: bool) -> usize {
         let part_of_all = if is_of_snapshot { COPIED_PER_SNAPSHOT_BYTE } else { 1 };
-        // A chunk of nothing would be asked for again and again.
+        // An empty chunk would be requested for ever.
         (self.copy_bytes / part_of_all).max(1)
     }
 }
 
-/// What holds in the group now, as far as this replica knows.
+/// The present epoch, switch and clock of the group, as far as this replica knows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InForce {
-    /// What packets to clients carry as the epoch; the view of VR and NOPaxos.
+    /// The epoch in packets to clients; in VR and NOPaxos the view.
     pub(crate) epoch: Epoch,
     pub(crate) switch: Addr,
-    /// The switch that replies pass, if it checks them.
+    /// The switch, if it checks replies, which then have to pass it.
     pub(crate) checked: Option<SwitchId>,
     /// The log's time.
     pub(crate) clock: LogClock,
 }
 
-/// Where a replica stands.
+/// The phase of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// In no epoch: it answers nothing, and asks to be let in.
+    /// In no epoch: the replica answers nothing, and asks to be admitted.
     Out,
-    /// It copies the state from a member, to become one; it answers nothing.
+    /// The replica copies a member's state in order to become one; it answers nothing.
     Joining,
-    /// Its epoch is known; members are agreeing on their logs (trap T5).
+    /// The epoch is known, and its members are agreeing on their logs (trap T5).
     Opening,
-    /// It takes part.
+    /// The replica takes part.
     Open,
-    /// It left: its engine was lost, for good, or its log diverged, until it is out and may copy.
+    /// The replica has left: for good if its engine was lost; after a log mismatch until it is
+    /// removed and may copy.
     Left,
 }

@@ -14,13 +14,13 @@ macro_rules! shown {
             &self.serving.engine
         }
 
-        /// Who this replica is, and in which life.
+        /// This replica's node, address and incarnation.
         #[must_use]
         pub fn member(&self) -> &concord_wire::control::Member {
             &self.setup.me
         }
 
-        /// The newest configuration of the controller that it knows.
+        /// The newest configuration that it knows.
         #[must_use]
         pub fn config(&self) -> Option<&concord_wire::control::Config> {
             self.$($config).+.as_ref()
@@ -38,19 +38,20 @@ macro_rules! shown {
             self.executed
         }
 
-        /// Up to where the log is committed, as far as is known here.
+        /// The position up to which the log is committed, as far as is known here.
         #[must_use]
         pub fn committed(&self) -> concord_core::Position {
             self.committed
         }
 
-        /// A digest of the client table, equal on replicas that executed the same: for tests.
+        /// A digest of the client table, equal at replicas that executed the same records; for
+        /// tests.
         #[must_use]
         pub fn sessions_digest(&self) -> u64 {
             self.serving.sessions.digest()
         }
 
-        /// What was counted, as every protocol counts it.
+        /// The counters of every protocol.
         #[must_use]
         pub fn counters(&self) -> &$crate::counters::ReplicaCounters {
             &self.count

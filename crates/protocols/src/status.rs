@@ -4,12 +4,12 @@ use concord_core::{Epoch, NodeId, Position};
 
 use crate::setup::Phase;
 
-/// What `concord status` shows of a replica.
+/// The part of a replica's state that `concord status` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaStatus {
     /// The node.
     pub node: NodeId,
-    /// Where it stands.
+    /// Its phase.
     pub phase: Phase,
     /// Its epoch; 0 if none.
     pub epoch: Epoch,
@@ -19,20 +19,20 @@ pub struct ReplicaStatus {
     pub switch_id: u32,
     /// The end of its log.
     pub executed: Position,
-    /// Up to where it knows the log to be committed.
+    /// The position up to which it knows the log to be committed.
     pub committed: Position,
-    /// Whether all that was agreed when the epoch opened is executed here.
+    /// Whether it has executed the whole log that was agreed when the epoch opened.
     pub caught_up: bool,
-    /// How much of the state it has, in percent, if it joins.
+    /// The percentage of the state that a joining replica has.
     pub copied_percent: Option<u8>,
-    /// Whether it may answer alone.
+    /// Whether it holds the lease to answer a read alone.
     pub leased: bool,
-    /// Number of keys.
+    /// The number of keys.
     pub keys: u64,
-    /// Bytes of data.
+    /// The size of the data, in bytes.
     pub memory_bytes: u64,
-    /// Number of client sessions.
+    /// The number of client sessions.
     pub sessions: usize,
-    /// Who orders writes: how far the log's time is behind the node's clock, in ms.
+    /// At the ordering replica: the node's clock minus the log's time, in ms.
     pub log_behind_ms: i64,
 }

@@ -1,7 +1,7 @@
-//! The clients that wait for a write of an object: clients whose commands found nothing there
-//! ([`Flags::WAITS`]). The replica that answers writes knows them, in the order in which they came,
-//! and tells each once when the object was written. What it knows is soft: it is in no copy and in
-//! no log, and goes with the replica, or when there is too much of it. So clients look by
+//! The clients that wait for a write of an object, since their commands found nothing there
+//! ([`Flags::WAITS`]). The replica that answers writes remembers them in the order of their
+//! commands, and tells each once when the object is written. This is soft state, in no copy and no
+//! log: it is lost with the replica, and if there is too much of it. So clients also retry by
 //! themselves now and then.
 
 use alloc::vec::Vec;
@@ -11,8 +11,7 @@ use concord_wire::{Addr, Flags, FurtherIds};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-/// Most pairs of an object and a client that are known; half of them, the oldest, go when there are
-/// more.
+/// The largest number of pairs of an object and a client; beyond it the older half is forgotten.
 pub(crate) const WAITING_MAX: usize = 131_072;
 
 type ByObject = HashMap<ObjectId, Vec<Addr>, FxBuildHasher>;
@@ -31,7 +30,8 @@ fn objects(
     first: ObjectId,
     further: &FurtherIds,
 ) -> Option<impl Iterator<Item = ObjectId>> {
-    // One of several objects that was overtaken on its way is of all keys too, but names its own.
+    // A write of several objects that was overtaken counts as one of all keys, and still names its
+    // objects.
     let is_of_all = flags.has(Flags::WILDCARD) && first == ObjectId(0) && further.is_empty();
     (!is_of_all).then(|| [first].into_iter().chain(further.as_slice().iter().copied()))
 }
@@ -41,7 +41,7 @@ impl Waiting {
         self.newer.is_empty() && self.older.is_empty()
     }
 
-    /// A command of `client` on these objects found nothing.
+    /// Remembers that a command of `client` on these objects found nothing.
     pub(crate) fn add(&mut self, client: Addr, first: ObjectId, further: &FurtherIds) {
         for object in [first].into_iter().chain(further.as_slice().iter().copied()) {
             if self.older.get(&object).is_some_and(|known| known.contains(&client)) {
@@ -59,8 +59,8 @@ impl Waiting {
         }
     }
 
-    /// These objects were written: who waits for one of them, and for which; `None`: for anything.
-    /// They are forgotten.
+    /// Forgets and returns the clients that wait for one of these objects, which were written, each
+    /// with the object; `None` for a client that waits for any.
     pub(crate) fn take(
         &mut self,
         flags: Flags,

@@ -1,19 +1,20 @@
-//! Whether the engine still answers. One that is silent for too long while it owes an answer is
-//! given up: whoever waits for it neither answers nor takes part, and what it is sent piles up.
+//! The watchdog of the engine. An engine that owes an answer and is silent for too long is given
+//! up: a replica that waits for it neither answers nor takes part, and its packets pile up.
 
 use alloc::collections::BTreeSet;
 
 use concord_core::{Duration, Instant, RequestNumber, SessionId};
 
-/// So many looks make the longest silence.
+/// The number of checks within the longest silence.
 const LOOKS: u64 = 8;
-/// Most reads that wait for the engine; more are dropped, and their clients try another replica.
+/// The largest number of reads that wait for the engine; others are dropped, and their clients try
+/// another replica.
 pub(crate) const READS_MAX: usize = 16_384;
 
-/// How long the engine has owed an answer.
+/// The time for which the engine has owed an answer.
 ///
-/// The silence is counted look by look, each for no more than the time between two looks: a replica
-/// that slept itself did not listen meanwhile, and finds the answer when it wakes up.
+/// Each check adds at most the interval of two checks to the silence: a replica that was paused
+/// itself finds the answer when it continues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EngineWatch {
     silence_max_ns: Duration,
@@ -30,17 +31,17 @@ impl EngineWatch {
         (self.silence_max_ns / LOOKS).max(1)
     }
 
-    /// The engine has answered something.
+    /// Notes an answer of the engine.
     pub(crate) fn answered(&mut self) {
         self.silent_ns = 0;
     }
 
-    /// When to look next.
+    /// The time of the next check.
     pub(crate) fn next_at(&self, owes: bool) -> Instant {
         if owes { self.looked_at.after(self.step_ns()) } else { Instant::NEVER }
     }
 
-    /// Looks, if it is time to.
+    /// Checks, if it is time.
     pub(crate) fn look(&mut self, now: Instant, owes: bool) {
         if !owes {
             self.silent_ns = 0;
@@ -50,23 +51,24 @@ impl EngineWatch {
         }
     }
 
-    /// Whether it has been silent for too long.
+    /// Whether the engine has been silent for too long.
     pub(crate) fn is_dead(&self) -> bool {
         self.silent_ns >= self.silence_max_ns
     }
 
-    /// Whether it has been silent for half as long: others should do what hangs on this engine.
+    /// Whether the engine has been silent for half as long: other members should take over its
+    /// work.
     pub(crate) fn is_silent(&self) -> bool {
         self.silent_ns >= self.silence_max_ns / 2
     }
 }
 
-/// Reads that wait for the engine, so that a retry of one does not make it read again.
+/// Reads that wait for the engine, so that a retry is not executed again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reading(BTreeSet<(SessionId, RequestNumber)>);
 
 impl Reading {
-    /// Whether there is room for it, and it does not wait already.
+    /// Whether the read may begin: there is room, and it does not wait already.
     pub(crate) fn may_begin(&self, session: SessionId, request: RequestNumber) -> bool {
         self.0.is_empty() || (self.0.len() < READS_MAX && !self.0.contains(&(session, request)))
     }

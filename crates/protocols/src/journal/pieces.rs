@@ -1,4 +1,4 @@
-//! A snapshot's objects that come in pieces, and the keys that are copied early for it.
+//! The parts of a snapshot beside its chunks: objects in pieces, and keys that are copied early.
 
 use alloc::vec::Vec;
 
@@ -12,15 +12,15 @@ use crate::early::{Copied, PART_EARLY, WAITING_BYTES_MAX};
 use crate::parts::{PART_OBJECTS, PART_RESULTS, PART_TABLE, cursor_of_part, number_of, rest_of};
 
 impl Snapshot {
-    /// The number of the part that is taken next, or is being made.
+    /// The number of the next part, or of the one that is being made.
     pub(super) fn wanted(&self) -> u64 {
         self.rest.map_or(self.part, number_of)
     }
 
-    /// The part that was made leads to that cursor.
+    /// Notes the cursor after the part that was made.
     pub(super) fn lead_to(&mut self, next: u64) {
         self.rest = (ticket_of_cursor(next) != 0).then_some(next);
-        // What was copied early covers no place.
+        // An early part covers no place.
         if self.rest.is_none() && next != PLACE_EARLY {
             self.part = PART_OBJECTS + next;
         }
@@ -28,18 +28,18 @@ impl Snapshot {
 }
 
 impl Journal {
-    /// A part is too long to be read again.
+    /// Gives up the snapshot, since a part is too long to be read again.
     pub(super) fn refuse_snapshot(&mut self) {
         self.refused += 1;
         self.postpone_snapshot();
     }
 
-    /// Snapshots that were given up because a part of them was too long to be read again.
+    /// The number of snapshots given up because a part was too long to be read again.
     pub(crate) fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// What was copied early while objects were under way is written when nothing is left of them.
+    /// Writes the early parts that waited for unfinished objects, once these are complete.
     pub(super) fn put_waiting(&mut self) {
         while self.snapshot.is_some_and(|snapshot| snapshot.rest.is_none())
             && let Some((position, bytes)) = self.early_waiting.pop_front()
@@ -49,8 +49,7 @@ impl Journal {
         }
     }
 
-    /// Whether keys are copied early for a snapshot: it has begun with the objects, and has not all
-    /// of them.
+    /// Whether keys are copied early for a snapshot: some of its objects were copied, and not all.
     pub(crate) fn copies_early(&self) -> bool {
         self.snapshot.is_some_and(|snapshot| {
             let is_first = snapshot.part == PART_OBJECTS
@@ -60,7 +59,7 @@ impl Journal {
         })
     }
 
-    /// Keys were copied early; whether they are of use here.
+    /// Takes keys that were copied early. Returns whether a snapshot uses them.
     pub(crate) fn copied_early(&mut self, copied: &Copied) -> bool {
         if !self.copies_early() {
             return false;
@@ -70,11 +69,11 @@ impl Journal {
         self.snapshot.is_some()
     }
 
-    /// An early part: written now, or behind what is left of objects.
+    /// Writes an early part, now or after the rest of unfinished objects.
     pub(super) fn put_early(&mut self, (position, bytes): (Position, Vec<u8>)) {
         let Some(snapshot) = &mut self.snapshot else { return };
         if snapshot.part == PART_RESULTS {
-            // All objects are there.
+            // The snapshot has all objects.
             return;
         }
         if snapshot.rest.is_some() {
@@ -87,7 +86,7 @@ impl Journal {
         }
         if let Some(rest) = rest_of(&bytes) {
             snapshot.rest = Some(cursor_of_part(rest));
-            // A chunk that is being made is made anew: what is left of the keys comes before it.
+            // The chunk in progress is made again, since the rest of these keys precedes it.
             self.is_owed |= snapshot.made_at.take().is_some();
         }
         let snapshot = snapshot.number;

@@ -1,9 +1,10 @@
 //! The disk's completions, and the messages that they release (trap T7).
 //!
-//! A follower acknowledges what its disk has, and the leader counts itself by that: so what is
-//! committed is on the disks of a quorum. What a replica promises by its view, and the newest lives
-//! that it knows, stand on its disk before anything leaves it that comes of them: until then all
-//! that it says is held back. That costs a sync at a view change, and nothing in between.
+//! A follower acknowledges the records on its disk, and the leader counts itself in the same way,
+//! so that committed records are on the disks of a quorum. A replica's promises for its view, and
+//! the newest incarnations that it knows, are on its disk before any packet leaves that follows
+//! from them; until then all its packets are held back. That costs a sync at a view change, and
+//! nothing in between.
 
 use alloc::vec::Vec;
 
@@ -19,13 +20,14 @@ use super::input::is_of_client;
 use super::{QuorumReplica, Stage};
 use crate::parts::{HASH_BYTES, PART_RESULTS, PART_TABLE, is_rest};
 
-/// Most packets that are held back while a promise is on its way to the disk, which may hang.
+/// The largest number of packets that are held back while a promise is being written to the disk,
+/// which may hang.
 pub(super) const HELD_PACKETS_MAX: usize = 1_024;
 
 impl<E: Engine> QuorumReplica<E> {
-    /// Takes one datagram.
+    /// Handles a datagram.
     pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
-        // What a client says changes nothing that is promised.
+        // A client's packet changes no promise.
         if !self.journal.is_on() || (is_of_client(bytes) && self.may_speak()) {
             return self.take_packet(now, bytes, sink);
         }
@@ -34,7 +36,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.speak(held, sink);
     }
 
-    /// Time passed.
+    /// Handles the passing of time.
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         if !self.journal.is_on() {
             return self.take_time(now, sink);
@@ -44,8 +46,8 @@ impl<E: Engine> QuorumReplica<E> {
         self.speak(held, sink);
     }
 
-    /// The end of a batch of packets: what piled up goes out once. What the batch promises, by what
-    /// the engine answered too, is given to the disk before anything of it is said.
+    /// Ends a batch of packets: gathered messages are sent. Promises of the batch, also those that
+    /// follow from the engine's answers, go to the disk before any message that depends on them.
     pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
         if self.journal.is_on() {
             self.promise();
@@ -60,7 +62,8 @@ impl<E: Engine> QuorumReplica<E> {
         if !self.journal.is_on() {
             return self.mind_voters(now, sink);
         }
-        // It may enter another term, of which nobody is to hear before that is on the disk.
+        // The replica may enter another term, which has to be on the disk before anyone hears of
+        // it.
         let mut held = core::mem::take(&mut self.held);
         self.mind_voters(now, &mut held);
         self.speak(held, sink);
@@ -68,7 +71,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.take_snapshot();
     }
 
-    /// Takes what the engine has completed.
+    /// Takes the operations that the engine has completed.
     pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
         if self.may_speak() {
             return self.take_done(now, sink);
@@ -78,13 +81,14 @@ impl<E: Engine> QuorumReplica<E> {
         self.held = held;
     }
 
-    /// What is to be written to the disk, if the batch before is durable: then call
-    /// [`QuorumReplica::persisted`].
+    /// The next batch for the disk, if the one before is durable. Call [`QuorumReplica::persisted`]
+    /// once it is durable.
     pub fn poll_persist(&mut self) -> Option<Persist<Batch>> {
         self.journal.poll(self.ordered.end())
     }
 
-    /// What was handed out is durable. What comes of that is said at the end of the batch.
+    /// Notes that a batch is durable. The messages that follow are sent at the end of the batch of
+    /// packets.
     pub fn persisted(&mut self, _now: Now, number: u64, sink: &mut impl Sink) {
         let _ = self.journal.persisted(number);
         if self.may_speak() {
@@ -93,18 +97,18 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// What was handed out is written, and of no more use: its memory is.
+    /// Takes a written batch back, to reuse its memory.
     pub fn disk_is_done_with(&mut self, batch: Batch) {
         self.journal.reuse(batch);
     }
 
-    /// Whether the disk has room, as it is found now.
+    /// Notes whether the disk is short of room.
     pub fn disk_room(&mut self, is_short: bool) {
         self.journal.set_short(is_short);
     }
 
-    /// Leader: whether it refuses writes, since its own disk has no room, or so many others' that
-    /// the rest is no quorum.
+    /// Leader: whether it refuses writes, because its own disk has no room, or because the members
+    /// with room are no quorum.
     pub(super) fn refuses_writes(&self) -> bool {
         let voting = self.leading.followers.iter().enumerate();
         let voting = voting.filter(|(index, _)| self.group.is_voter(*index));
@@ -115,29 +119,30 @@ impl<E: Engine> QuorumReplica<E> {
         is_short && self.setup.guards.on(Guard::DiskRoom)
     }
 
-    /// The process ends in order: what [`QuorumReplica::poll_persist`] gives now is the last.
+    /// Prepares for a graceful end: the next [`QuorumReplica::poll_persist`] returns the last
+    /// batch.
     pub fn close(&mut self) {
         self.journal.close();
     }
 
-    /// What stands on the disk is damaged: another snapshot takes the place of all before.
+    /// Notes that the data on disk is damaged: a new snapshot replaces it.
     pub fn renew_snapshot(&mut self) {
         self.journal.renew();
     }
 
-    /// The disk failed, for good: the replica leaves.
+    /// Notes that the disk failed for good: the replica leaves.
     pub fn disk_failed(&mut self) {
         self.journal.die();
         self.held.clear();
         self.fail_stop();
     }
 
-    /// Whether all that was promised is durable.
+    /// Whether all promises are durable.
     fn may_speak(&self) -> bool {
         self.journal.has_promised() || !self.setup.guards.on(Guard::DurableView)
     }
 
-    /// Says what is held back, if all that was promised is durable by now.
+    /// Sends the packets that are held back, if all promises are durable.
     fn speak(&mut self, mut held: Vec<(Addr, Vec<u8>)>, sink: &mut impl Sink) {
         self.promise();
         if self.may_speak() {
@@ -145,30 +150,30 @@ impl<E: Engine> QuorumReplica<E> {
                 sink.send(to, &packet);
             }
         }
-        // All of it is said again by time-outs; what is oldest is of least use.
+        // Time-outs repeat all of them, and the oldest are the least useful.
         let surplus = held.len().saturating_sub(HELD_PACKETS_MAX);
         held.drain(..surplus);
         self.held = held;
     }
 
-    /// Has the disk remember what this replica promises. One that has lost what it had promised has
-    /// nothing to remember before it has recovered.
+    /// Gathers this replica's promises for the disk. A replica that has lost its promises has none
+    /// before it has recovered.
     pub(super) fn promise(&mut self) {
         if self.recovery.is_from_nothing() && self.journal.is_owed() {
-            // What is there of its promises says how new its log is, should the others be lost.
+            // The promises on its disk say how new its log is, in case the others are lost.
             return;
         }
         let config = self.group.config.as_ref().filter(|_| self.stage != Stage::Out);
         let is_here = config.is_some() && !self.recovery.is_from_nothing();
-        // NOPaxos' floor. In Raft of a copy: whether a configuration was in the log that was given
-        // up.
+        // NOPaxos: the floor. Raft, during a copy: whether the log that was given up had a
+        // configuration.
         let floor = match &self.copying {
             Some(copying) if self.group.elects() => copying.floor.position,
             _ => self.sequence.floor().to_u64(),
         };
         let view = is_here.then(|| ViewMarks {
             view: self.view.0,
-            // What is here of a copy is the log of no view.
+            // An incomplete copy is not the log of any view.
             last_normal: if self.copying.is_some() { 0 } else { self.last_normal.0 },
             switch: self.switch,
             floor,
@@ -179,19 +184,19 @@ impl<E: Engine> QuorumReplica<E> {
         self.journal.promise(view, vote, config);
     }
 
-    /// Follower: up to where the log is acknowledged.
+    /// Follower: the position up to which it acknowledges the log.
     pub(super) fn acked(&self) -> Position {
         let durable = self.setup.guards.on(Guard::DurableAck).then(|| self.journal.durable());
         self.ordered.end().min(durable.unwrap_or(Position(u64::MAX)))
     }
 
-    /// Leader: up to where it counts itself among those who have the log.
+    /// Leader: the position up to which it counts itself among the replicas that have the log.
     pub(super) fn counted(&self) -> Position {
         let durable = self.setup.guards.on(Guard::DurableCommit).then(|| self.journal.durable());
         self.ordered.end().min(durable.unwrap_or(Position(u64::MAX)))
     }
 
-    /// What is behind `position` in the log is given up.
+    /// Cuts the log after `position`.
     pub(super) fn cut_log(&mut self, position: u64) {
         if position < self.ordered.log.end().position {
             self.ordered.log.cut(position);
@@ -200,7 +205,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Takes the next part of a snapshot, if one is due, or under way.
+    /// Makes the next part of a snapshot, if one is due or in progress.
     fn take_snapshot(&mut self) {
         let is_fed = self.leading.followers.iter().any(|f| f.outgoing_copy.is_some());
         if self.journal.take_left_objects() && !is_fed {
@@ -213,13 +218,13 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// A part of the own state is made.
+    /// Takes a finished part of this replica's state.
     pub(super) fn snapshot_part(&mut self, number: u64, bytes: &[u8]) {
         let Some(position) = self.journal.part_position(number) else { return };
         let mut end = LogEnd { position: position.0, hash: 0 };
         match number {
             PART_TABLE => {
-                // The hash is in the log now: everything before was executed.
+                // The log has the hash: everything up to there was executed.
                 let Some(hash) = self.ordered.log.hash_at(position) else {
                     return self.journal.end_snapshot();
                 };
@@ -227,7 +232,8 @@ impl<E: Engine> QuorumReplica<E> {
                 let table = bytes.get(HASH_BYTES..).unwrap_or_default();
                 let bytes = [&hash.to_be_bytes()[..], table].concat();
                 self.journal.end_part(end, &bytes, Some(0));
-                // Whoever begins with this part needs all that follows it, also what stands before.
+                // A state that begins with this part needs all records after its position, also
+                // those already written.
                 for behind in position.0 + 1..=self.ordered.end().0 {
                     self.journal.record(self.ordered.log.record(Position(behind)));
                 }
@@ -243,7 +249,8 @@ impl<E: Engine> QuorumReplica<E> {
                     self.journal.end_part(end, bytes, Some(cursor));
                     self.count.snapshots_refused = self.journal.refused();
                 }
-                // What was under way is gone: all keys are, or it was too long ago.
+                // The unfinished objects were dropped: all keys were deleted, or too much time has
+                // passed.
                 Ok(_) | Err(_) => self.journal.end_snapshot(),
             },
         }

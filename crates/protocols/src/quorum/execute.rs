@@ -1,5 +1,5 @@
-//! Execution, which in VR follows the commit: every replica executes the log in order, up to what
-//! it knows to be committed, and the leader answers.
+//! Execution, which follows the commit in VR: every replica executes the log in order, as far as it
+//! knows it to be committed, and the leader answers.
 
 use concord_core::{Guard, Now, Position};
 use concord_engine::redis::STOPPED_REPLY;
@@ -18,7 +18,7 @@ use crate::quorum::scripts::withheld::Ready;
 use crate::sessions::Verdict;
 
 impl<E: Engine> QuorumReplica<E> {
-    /// Hands the engine what is committed and was not handed to it before. The client table decides
+    /// Hands the engine the committed records that it did not get yet. The client table decides
     /// here, in log order, so that all replicas decide alike (trap T16).
     pub(super) fn execute_committed(&mut self, now: Now, sink: &mut impl Sink) {
         self.search_aborted(now, sink);
@@ -26,7 +26,7 @@ impl<E: Engine> QuorumReplica<E> {
             return;
         }
         let mut reply = core::mem::take(&mut self.serving.reply);
-        // Pieces of objects are as of before the next record.
+        // The pieces of an object precede the next record.
         let has_pieces =
             |vr: &QuorumReplica<E>| vr.copying.as_ref().is_some_and(Copying::has_pieces);
         while self.submitted < self.committed && !has_pieces(self) {
@@ -52,8 +52,8 @@ impl<E: Engine> QuorumReplica<E> {
                 break;
             }
             if operation.verdict == Verdict::Execute && executable != Executable::All {
-                // What is here of its objects has a reply of its own: the whole's is learned at the
-                // end.
+                // With only some of its objects the reply would differ: the right one comes with
+                // the end of the copy.
                 operation.verdict = Verdict::Nothing;
             }
             reply.clear();
@@ -67,12 +67,13 @@ impl<E: Engine> QuorumReplica<E> {
                         continue;
                     }
                     let leads = is_script && self.is_leader();
-                    // What an earlier leader may have answered is not to be decided any more.
+                    // The outcome must not be decided again if an earlier leader may have answered.
                     let is_open =
                         position > self.scripts.settled() || !guards.on(Guard::ScriptKnown);
                     let decides = leads && is_open;
                     let mut context = operation.context(&self.serving.engine, guards);
-                    // What a view begins with an earlier leader may have executed and answered.
+                    // An earlier leader may have executed and answered the records with which a
+                    // view begins.
                     context.decide = leads && position > self.leading.view_start();
                     match self.serving.engine.submit(&context, Class::Write, &command, &mut reply) {
                         Progress::Done => {
@@ -90,7 +91,8 @@ impl<E: Engine> QuorumReplica<E> {
                 }
                 Executable::Nothing | Executable::Entangled => {
                     if replicates && self.copying.is_some() {
-                        // The objects come as they are after it, and it may be a script.
+                        // The objects will come as they are after this record, which may be a
+                        // script.
                         self.scripts.note(position, record.seq);
                     }
                     if self.pending.is_empty() {
@@ -105,7 +107,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.wake_reads(now, sink);
     }
 
-    /// A write is not executed, and its client gets `error`.
+    /// Refuses a write: it is not executed, and its client gets `error`.
     fn refuse(&mut self, operation: PendingWrite, error: &[u8], sink: &mut impl Sink) {
         let operation = self.refused(operation, error);
         if self.pending.is_empty() {
@@ -115,7 +117,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// A write that was refused is answered like a retry: from the table.
+    /// Prepares a refused write to be answered like a retry, from the client table.
     pub(super) fn refused(&mut self, operation: PendingWrite, error: &[u8]) -> PendingWrite {
         self.serving.sessions.complete(operation.asked.session, operation.asked.request, error);
         PendingWrite { verdict: Verdict::Duplicate, ..operation }
@@ -155,7 +157,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.wake_reads(now, sink);
     }
 
-    /// What has nothing to execute and waits for nothing any more.
+    /// Finishes the operations that have nothing to execute and wait for nothing.
     pub(super) fn finish_idle(&mut self, sink: &mut impl Sink) {
         while let Some(Pending::Idle(operation)) = self.pending.front() {
             let operation = *operation;
@@ -164,7 +166,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// A committed write was executed here, or had nothing to execute.
+    /// Finishes a committed write that was executed here, or had nothing to execute.
     pub(super) fn finish(&mut self, operation: &PendingWrite, reply: &[u8], sink: &mut impl Sink) {
         if operation.verdict == Verdict::Execute && !operation.asked.flags.has(Flags::INTERNAL) {
             self.serving.sessions.complete(operation.asked.session, operation.asked.request, reply);
@@ -174,7 +176,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.executed_seq = self.executed_seq.max(operation.asked.seq);
         self.count.records_applied += 1;
         if self.is_leader() {
-            // Raft's own record has no number: what was executed before it completes with it.
+            // Raft's no-op has no number: the writes executed before it complete with it.
             let has_number = operation.asked.seq.is_some();
             let seq = if has_number { operation.asked.seq } else { self.executed_seq };
             let (position, obj_id) = (operation.position, operation.asked.obj_id);
@@ -183,14 +185,15 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// The reply alone: the completion follows when a quorum has executed (Harmonia §8.3).
+    /// Sends the reply alone: the completion follows once a quorum has executed the write (Harmonia
+    /// §8.3).
     fn reply_to_write(&mut self, operation: &PendingWrite, sink: &mut impl Sink) {
         if is_unasked(operation) {
-            // A key whose time has come is gone for those who wait for it, too.
+            // An expired key is deleted also for the clients that wait for it.
             let in_force = self.in_force();
             self.serving.tell_waiting(operation, in_force, &mut self.count, sink);
         }
-        // Where the switch checks replies it is told of those too.
+        // A switch that checks replies has to see those without a client, too.
         if is_unasked(operation) && !(self.group.checks_replies() && operation.asked.seq.is_some())
         {
             return;
@@ -229,7 +232,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.send_reply(operation, sink);
     }
 
-    /// Sends the reply to a write, which is written.
+    /// Sends the encoded reply to a write.
     fn send_reply(&mut self, operation: &PendingWrite, sink: &mut impl Sink) {
         if self.group.checks_replies() {
             let checked = self.checked(operation);
@@ -239,7 +242,7 @@ impl<E: Engine> QuorumReplica<E> {
     }
 }
 
-/// Whether no client waits for the reply: the write is a replica's own, or the switch's.
+/// Whether no client waits for the reply, since the write is a replica's or the switch's own.
 fn is_unasked(operation: &PendingWrite) -> bool {
     let flags = operation.asked.flags;
     flags.has(Flags::INTERNAL) || (flags.has(Flags::NOOP) && operation.asked.session.0 == 0)

@@ -4,16 +4,16 @@ use concord_core::{Instant, ViewNumber};
 
 use crate::retire::Retiring;
 
-/// How often a follower says that it goes before it does.
+/// The number of times that a follower announces that it leaves.
 const FAREWELLS: u8 = 3;
 
 /// A replica that was told to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Farewell {
     pub(super) retiring: Retiring,
-    /// How often the leader of which view was told.
+    /// The view whose leader was told, and how often.
     told: (ViewNumber, u8),
-    /// No view began in time that another one leads.
+    /// Whether no view with another leader began in time.
     in_vain: bool,
 }
 
@@ -26,7 +26,7 @@ impl Farewell {
         self.in_vain
     }
 
-    /// Whether it waits no longer; the next step is due at once.
+    /// Whether the time is up. Makes the next step due at once.
     pub(super) fn gives_up(&mut self, now: Instant) -> bool {
         let is_over = now >= self.retiring.until;
         if is_over {
@@ -36,8 +36,8 @@ impl Farewell {
         is_over
     }
 
-    /// Follower: whether the leader of `view` is to be told once more; else the next step is due at
-    /// once.
+    /// Follower: whether to tell the leader of `view` once more. Otherwise makes the next step due
+    /// at once.
     pub(super) fn tells(&mut self, now: Instant, view: ViewNumber) -> bool {
         if self.told.0 != view {
             self.told = (view, 0);

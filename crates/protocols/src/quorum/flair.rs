@@ -1,8 +1,8 @@
-//! VR with a switch that runs FLAIR: what a replica does that its switch asks of it.
+//! VR and Raft with a switch that runs FLAIR: the replica's side.
 //!
-//! A session is a view: each view has one leader and one switch, its number is never used again,
-//! and no lease of an earlier one is valid once it has begun (traps T26, T28). A request names its
-//! session in its number, and is of no use in another one.
+//! A session is a view: each view has one leader and one switch, its number is never reused, and no
+//! lease of an earlier view is valid once it has begun (traps T26, T28). A request has its session
+//! in its number, and is irrelevant in another one.
 
 use concord_core::{Duration, Guard, Instant, MS, Now, Position, Seq, SwitchId};
 use concord_engine::Engine;
@@ -17,19 +17,19 @@ use super::{QuorumReplica, Stage};
 use crate::flair::Speaker;
 use crate::pending::PendingWrite;
 
-/// How long a session waits for followers that lag: who has not all of the log at its start gets no
-/// read of a key group before that is written.
+/// The time for which a session waits for followers that lag: a follower that lacks a part of the
+/// log at its start gets no reads of a key group before the group is written.
 const PATIENCE_NS: Duration = 100 * MS;
-/// How long for those that say nothing: the leader before is dead, as a rule.
+/// The time for which it waits for silent ones: usually that is the earlier leader, which is dead.
 const UNHEARD_NS: Duration = 20 * MS;
 
 impl<E: Engine> QuorumReplica<E> {
-    /// Whose numbers writes have: the switch's, or the session's.
+    /// The upper half of writes' numbers: the switch id, or the session.
     pub(super) fn numbering(&self) -> u32 {
         if self.group.checks_replies() { self.view.0 } else { self.switch.id }
     }
 
-    /// What only a switch that checks replies sends.
+    /// Handles packets that only a switch that checks replies sends.
     pub(super) fn of_its_switch(
         &mut self,
         now: Now,
@@ -47,7 +47,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// A request that its switch has numbered or stamped, or the switch's answer to a heartbeat.
+    /// Handles a request that the switch has numbered or stamped, or its answer to a heartbeat.
     fn on_checked(
         &mut self,
         now: Now,
@@ -79,8 +79,8 @@ impl<E: Engine> QuorumReplica<E> {
         Ok(())
     }
 
-    /// advance_then_read (§4.3.4): a follower executes what the switch says is committed, and
-    /// answers. The leader answers as it always does.
+    /// advance_then_read (§4.3.4): a follower executes as far as the switch says the log is
+    /// committed, and answers. The leader answers as usual.
     fn read_checked(
         &mut self,
         now: Now,
@@ -97,9 +97,9 @@ impl<E: Engine> QuorumReplica<E> {
         }
         let mut repr = *asked;
         if repr.flags.has(Flags::FAST) {
-            // The log is the leader's as far as it goes, and its leader said so: executed is what
-            // is in it (trap T29, by `learn_committed`). What is not here yet is heard of from the
-            // leader, so that it need not be remembered.
+            // This log is a prefix of the leader's, as the leader has said, so that its records may
+            // be executed (trap T29, in `learn_committed`). The leader reports the commit of
+            // records that are not here yet, so that it need not be remembered.
             self.learn_committed(now, log_idx.min(self.ordered.end()), sink);
             match self.refuse_checked(now, log_idx) {
                 None => {
@@ -114,7 +114,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.forward(&repr, command, sink);
     }
 
-    /// Why a follower does not answer.
+    /// The reason for which a follower does not answer.
     fn refuse_checked(&mut self, now: Now, log_idx: Position) -> Option<Reason> {
         if self.stage != Stage::Normal || !self.is_leased(now.instant) {
             self.count.refused_lease += 1;
@@ -123,7 +123,7 @@ impl<E: Engine> QuorumReplica<E> {
             self.vr_count.refused_behind += 1;
             Some(Reason::RefusedBehind)
         } else if self.scripts.newest() != Seq::NONE && self.setup.replicate_replies {
-            // The leader knows whether a quorum knows of them.
+            // The leader knows whether a quorum knows the scripts' outcomes.
             self.count.refused_newer += 1;
             Some(Reason::RefusedNewer)
         } else {
@@ -131,7 +131,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// What the switch learns from the reply to a write.
+    /// The fields for the switch in the reply to a write.
     pub(super) fn checked(&self, operation: &PendingWrite) -> Checked {
         let concerns = [Flags::WILDCARD, Flags::REGISTER, Flags::NOOP, Flags::INTERNAL];
         let flags = concerns.into_iter().filter(|flag| operation.asked.flags.has(*flag));
@@ -144,7 +144,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Leader: whose logs are its own up to `position`.
+    /// Leader: the replicas that have its log up to `position`.
     fn holders(&self, position: Position) -> Followers {
         let (me, is_checked) = (self.group.me(), self.setup.guards.on(Guard::MatchedPrefix));
         let has = |(index, acked): (usize, Position)| {
@@ -156,15 +156,15 @@ impl<E: Engine> QuorumReplica<E> {
         holders.fold(Followers::default(), |set, (index, _)| set.with(index))
     }
 
-    /// Leader: the replicas that keep up, and what each of them has. The reply to a write names the
-    /// quorum that had it first; this names the others once they have it. The position never falls,
-    /// so that the switch knows the newest.
+    /// Leader: the replicas that keep up, and the position that all of them have. The reply to a
+    /// write names the quorum that had it first; this adds the others once they have it. The
+    /// position never decreases, so that the switch knows the newest.
     fn caught_up(&mut self, now: Instant) -> CaughtUp {
         let log_idx = self.session.kept_up_to(now, self.committed);
         CaughtUp { log_idx, followers: self.holders(log_idx) }
     }
 
-    /// The switch confirms a step of the session's start.
+    /// Handles the switch's confirmation of a step of the session's start.
     fn on_session(&mut self, now: Now, bytes: &[u8]) -> Result<(), WireError> {
         let message = SessionMessage::parse(bytes)?;
         if self.is_leader() {
@@ -173,8 +173,8 @@ impl<E: Engine> QuorumReplica<E> {
         Ok(())
     }
 
-    /// So many packets wait at this replica's host behind a batch: said before the batch's end. A
-    /// follower tells its leader in acknowledgements (§4.4.2).
+    /// Notes the number of packets that wait at this replica's host after a batch, before the
+    /// batch's end. A follower reports it to its leader in acknowledgements (§4.4.2).
     pub fn note_queue(&mut self, packets: usize) {
         if !self.group.checks_replies() {
             return;
@@ -187,8 +187,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Leader: begins the view's session, once all that the view began with is executed, and keeps
-    /// it going.
+    /// Leader: begins the view's session once the log with which the view began is executed, and
+    /// keeps it alive.
     pub(super) fn mind_session(&mut self, now: Now, sink: &mut impl Sink) {
         let members = self.group.members().len();
         if !self.group.checks_replies() || self.switch.id == 0 || members > REPLICAS_MAX {

@@ -6,48 +6,49 @@ use crate::early::Waiting;
 use crate::link::Sender;
 use crate::parts::Part;
 
-/// How long a follower may lag behind before it is sent the records.
+/// The time for which a follower may lag before it is sent the records.
 const LAG_NS: Duration = 2 * MS;
 
-/// What the leader knows of a member, in its view.
+/// A member, as the leader of the view knows it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Follower {
-    /// The stream of records to it, once it has said where its log ends.
+    /// The stream of records to it, once it has reported the end of its log.
     pub(super) sender: Option<Sender>,
     /// The number of the last stream to it that was begun in this view.
     pub(super) streamed: Option<u16>,
-    /// PREPARE-OK: where its log ends.
+    /// The end of its log (PREPARE-OK).
     pub(super) acked: Position,
-    /// COMMIT-ACK: what it has executed.
+    /// The position up to which it has executed (COMMIT-ACK).
     pub(super) executed: Position,
     /// The commit point that was last sent to it.
     pub(super) told_committed: Position,
     pub(super) heard_at: Option<Instant>,
-    /// When it last asked for a part of the state. Who copies acknowledges nothing for long.
+    /// The time of its last request for a part of the state. A copying member acknowledges nothing
+    /// for long.
     pub(super) copied_at: Option<Instant>,
-    /// NOPaxos: it has not acknowledged up to there, since then.
+    /// NOPaxos: a position that it has not acknowledged, and since when.
     lag: Option<(Position, Instant)>,
-    /// NOPaxos: it is sent records up to there.
+    /// NOPaxos: the position up to which it is sent records.
     pub(super) stream_upto: Position,
-    /// It was told to end: no reads are sent to it.
+    /// Whether it was told to end: it is sent no reads.
     pub(super) retires: bool,
-    /// It copies the state.
+    /// Its copy of the state, if it is copying.
     pub(super) outgoing_copy: Option<OutgoingCopy>,
 }
 
-/// What the leader keeps for a member that copies.
+/// The leader's state of a copy by a member.
 #[derive(Clone, Debug)]
 pub(super) struct OutgoingCopy {
     pub(super) attempt: u64,
     pub(super) part: Option<Part>,
-    /// The newest part that was asked for, but for those that go on with pieces of it.
+    /// The newest part that was requested, except parts that continue its objects.
     pub(super) asked: u64,
-    /// What was copied early, and comes before the next chunk.
+    /// Early parts, which precede the next chunk.
     pub(super) early: Waiting,
 }
 
 impl Follower {
-    /// NOPaxos: the log ends at `end`; a follower that has not acknowledged in time is sent
+    /// NOPaxos: notes the log's end; a follower that does not acknowledge it in time is sent
     /// records.
     pub(super) fn note_lag(&mut self, now: Instant, end: Position) {
         match self.lag {
@@ -62,7 +63,7 @@ impl Follower {
         }
     }
 
-    /// NOPaxos: when it is sent records, should it not have acknowledged by then.
+    /// NOPaxos: the time at which it is sent records if it has not acknowledged.
     pub(super) fn lag_deadline(&self) -> Instant {
         self.lag.map_or(Instant::NEVER, |(_, since)| since.after(LAG_NS))
     }

@@ -1,5 +1,5 @@
-//! The part of a replica in its group: who the members are, who leads which view, what a quorum is,
-//! and which switch the controller told of.
+//! A replica's knowledge of its group: the members, the leader of each view, the quorum, and the
+//! switch that the controller named.
 
 use concord_core::{NodeId, ViewNumber, hash};
 use concord_wire::Addr;
@@ -10,26 +10,26 @@ use alloc::vec::Vec;
 
 use crate::quorum::raft::voters::Voters;
 
-/// Most members of a group; a larger one is not joined.
+/// The largest number of members; a replica does not join a larger group.
 pub(super) const MEMBERS_MAX: usize = 64;
 
-/// The newest configuration of the controller, and the own place in it.
+/// The newest configuration, and this replica's place in it.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     node: NodeId,
     pub(super) config: Option<Config>,
-    /// The group's name: its founders and their lives.
+    /// The group's name: a hash of its founders and their incarnations.
     id: u64,
-    /// The own index among the members.
+    /// This replica's index among the members.
     me: usize,
-    /// Raft: the latest term whose leader is known, and that one's index.
+    /// Raft: the latest term with a known leader, and the leader's index.
     elected: Option<(ViewNumber, usize)>,
-    /// Raft: which of the members vote, by the log.
+    /// Raft: the members that vote, according to the log.
     pub(super) voters: Voters,
 }
 
 impl Group {
-    /// None yet.
+    /// No group.
     pub(super) fn new(me: Member) -> Group {
         let (node, voters) = (NodeId(me.node), Voters::default());
         Group { node, config: None, id: 0, me: 0, elected: None, voters }
@@ -44,7 +44,7 @@ impl Group {
         self.voters.enter_group(self.id);
     }
 
-    /// Takes a newer configuration of the same group; gives it back if it is of another one.
+    /// Takes a newer configuration of the same group. Returns one of another group as the error.
     pub(super) fn renew(&mut self, config: Config) -> Result<(), Config> {
         if self.config.is_none() || id_of(&config.members) != self.id {
             return Err(config);
@@ -53,7 +53,7 @@ impl Group {
         Ok(())
     }
 
-    /// The group is none any more.
+    /// Forgets the group.
     pub(super) fn forget(&mut self) {
         self.config = None;
         self.elected = None;
@@ -76,7 +76,7 @@ impl Group {
         self.node
     }
 
-    /// The own index among the members.
+    /// This replica's index among the members.
     pub(super) fn me(&self) -> usize {
         self.me
     }
@@ -98,12 +98,12 @@ impl Group {
         self.members().iter().enumerate().filter(|(index, _)| *index != self.me)
     }
 
-    /// Bit i: member i votes. All do, unless Raft's log says otherwise.
+    /// The members that vote, as bits: all, unless Raft's log says otherwise.
     pub(super) fn voters(&self) -> u64 {
         self.voters.newest().map_or(self.all(), |newest| newest.voters)
     }
 
-    /// Bit i: there is a member i.
+    /// All members, as bits.
     pub(super) fn all(&self) -> u64 {
         match self.members().len() {
             MEMBERS_MAX.. => u64::MAX,
@@ -124,7 +124,7 @@ impl Group {
         self.index_of(node).is_some_and(|index| self.is_voter(index))
     }
 
-    /// How many of a quorum this replica itself is: one, or none if it does not vote.
+    /// This replica's share of a quorum: 1, or 0 if it does not vote.
     pub(super) fn own_vote(&self) -> usize {
         usize::from(self.is_voter(self.me))
     }
@@ -134,13 +134,13 @@ impl Group {
         self.voters() & !(1 << self.me) == 0
     }
 
-    /// Any two sets of so many voters share one.
+    /// The size of a quorum: any two sets of so many voters have one in common.
     pub(super) fn quorum(&self) -> usize {
         quorum_of(self.voters())
     }
 
-    /// Who leads `view`: the members take turns (VRR §4.2). In Raft whoever was elected, if that is
-    /// known.
+    /// The leader of `view`: the members take turns (VRR §4.2). In Raft the elected member, if it
+    /// is known.
     pub(super) fn leader_of(&self, view: ViewNumber) -> Option<usize> {
         if self.elects() {
             return self.elected.filter(|(term, _)| *term == view).map(|(_, leader)| leader);
@@ -148,22 +148,22 @@ impl Group {
         Some(self.operation_of(view))
     }
 
-    /// Whose turn `view` is; in Raft that of a founded group's first leader.
+    /// The member whose turn `view` is; in Raft only for the first leader of a new group.
     pub(super) fn operation_of(&self, view: ViewNumber) -> usize {
         (view.0.max(1) as usize - 1) % self.members().len().max(1)
     }
 
-    /// Raft: `leader` leads `term`.
+    /// Raft: notes that `leader` leads `term`.
     pub(super) fn elect(&mut self, term: ViewNumber, leader: usize) {
         self.elected = Some((term, leader));
     }
 
-    /// Whether the members elect a leader for each term (Raft), and take no turns.
+    /// Whether the members elect a leader for each term (Raft) instead of taking turns.
     pub(super) fn elects(&self) -> bool {
         self.protocol().elects()
     }
 
-    /// Whether this replica is the leader of `view`, should that begin.
+    /// Whether this replica leads `view`, if that begins.
     pub(super) fn is_mine(&self, view: ViewNumber) -> bool {
         self.leader_of(view) == Some(self.me)
     }
@@ -200,7 +200,7 @@ impl Group {
         self.config.as_ref().is_some_and(|c| c.kind.is_sequenced())
     }
 
-    /// The newest switch that the controller told of.
+    /// The newest switch that the controller named.
     pub(super) fn known_switch(&self) -> SwitchIncarnation {
         self.config.as_ref().map_or(SwitchIncarnation::default(), |c| SwitchIncarnation {
             id: c.switch_id,
@@ -209,14 +209,14 @@ impl Group {
         })
     }
 
-    /// What stands for a life of this group in packets that carry no vector. Views of another group
-    /// may have the same numbers.
+    /// A tag for an incarnation in this group, for packets without a crash vector: views of another
+    /// group may have the same numbers.
     pub(super) fn tag_of(&self, entry: CrashVectorEntry) -> u32 {
         entry.tag() ^ (self.id ^ (self.id >> 32)) as u32
     }
 }
 
-/// Any two sets of so many of these share one.
+/// The size of a quorum of these voters: any two sets of so many have one in common.
 pub(super) fn quorum_of(voters: u64) -> usize {
     voters.count_ones() as usize / 2 + 1
 }
