@@ -1,5 +1,5 @@
-//! The dispatch of inputs: clients' packets, the stream of records, the controller's word, and what
-//! the members say to each other.
+//! The dispatch of inputs: clients' packets, the stream of records, configurations, and messages
+//! between members.
 
 use alloc::vec::Vec;
 
@@ -20,7 +20,7 @@ use crate::quorum::vr::change::{Change, Vote};
 use crate::quorum::vr::crash_vector::Heard;
 use crate::quorum::vr::recovering::Answer;
 
-/// Whether a packet is of a client, or for one.
+/// Whether a packet comes from a client, or goes to one.
 pub(super) fn is_of_client(packet: &[u8]) -> bool {
     matches!(concord_wire::kind(packet), Ok(Kind::Store))
 }
@@ -54,7 +54,7 @@ impl<E: Engine> QuorumReplica<E> {
         match packet.op() {
             Op::Read => self.on_read(now, &packet, sink),
             Op::Write if self.group.is_sequenced() => {
-                // What the switch has numbered every replica takes, a retry too.
+                // Every replica accepts what the switch has numbered, also a retry.
                 self.puts_off(now, &packet.repr(), sink);
                 self.on_sequenced(now, &packet);
             }
@@ -97,7 +97,7 @@ impl<E: Engine> QuorumReplica<E> {
                     self.on_configure(now, config, sink);
                 }
             }
-            // A controller that lost its state.
+            // A controller that lost its state asks.
             Membership::WhoIsWho { client } => {
                 if let Some(config) = &self.group.config {
                     config.send(client, &mut self.scratch, sink);
@@ -149,7 +149,7 @@ impl<E: Engine> QuorumReplica<E> {
         Ok(())
     }
 
-    /// The controller's word: the group at first, later only another switch.
+    /// Handles a configuration: the group at first, later only another switch.
     fn on_configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
         let is_old = config.epoch <= self.group.epoch();
         if self.stage == Stage::Left || !config.kind.is_quorum() || is_old {
@@ -162,23 +162,23 @@ impl<E: Engine> QuorumReplica<E> {
             Err(config) => config,
         };
         if self.group.is_known() {
-            // The data of this group was given up. This process founds the next one, or has no
-            // place in it.
+            // The group was given up with its data. This process is a founder of the next one, or
+            // has no place in it.
             if !config.members.iter().any(own) {
                 return self.fail_stop();
             }
             self.give_up_group();
         }
         if self.gives_up && !self.begin_anew() {
-            // The configuration comes again.
+            // The controller repeats the configuration.
             return;
         }
         self.join(now, config);
         self.take_switch(now, sink);
     }
 
-    /// The controller founded another group, of which this process is a member: what is here is of
-    /// no use any more. Its engine may be busy with it.
+    /// Begins to give up the state here: the controller has founded another group with this process
+    /// as a member. The engine may still be busy.
     fn give_up_group(&mut self) {
         self.leave_view(ViewNumber(0));
         self.group.forget();
@@ -187,7 +187,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.copying = None;
     }
 
-    /// Forgets all of the group before, once nothing waits for the engine; false until then.
+    /// Forgets the earlier group once nothing waits for the engine. Returns false until then.
     fn begin_anew(&mut self) -> bool {
         if !self.pending.is_empty() {
             return false;
@@ -206,8 +206,8 @@ impl<E: Engine> QuorumReplica<E> {
         true
     }
 
-    /// The first configuration: a founder begins in the first view with an empty log, whoever is in
-    /// its node's place later has lost what that one had and promised (trap T4).
+    /// Handles the first configuration. A founder begins in the first view with an empty log; a
+    /// later process in its node's place has lost the founder's log and promises (trap T4).
     fn join(&mut self, now: Now, config: Config) {
         let me = self.setup.me;
         let found = config.members.iter().position(|m| m.node == me.node);
@@ -227,11 +227,11 @@ impl<E: Engine> QuorumReplica<E> {
         self.view = self.setup.limits.first_view;
         self.next_retry = now.instant;
         if founder {
-            // The numbers of a restored log are no later ones: under FLAIR they are views (trap
-            // T28).
+            // The first view is above the numbers in a restored log, which are views under FLAIR
+            // (trap T28).
             let used = self.ordered.last_seq.switch_id.0;
             self.view = self.view.max(ViewNumber(used.saturating_add(1)));
-            // They begin with a leader whom nobody had to vote for.
+            // The first term has a leader without an election.
             self.take_leader(self.group.operation_of(self.view));
             self.begin_normal(now.instant);
         } else {
@@ -239,8 +239,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// A switch that the view does not have yet needs a view of its own, with the same leader. A
-    /// follower that heard of it passes it on.
+    /// Begins a view with the same leader for a switch that the present view does not have. A
+    /// follower passes the switch on to its leader.
     pub(super) fn take_switch(&mut self, now: Now, sink: &mut impl Sink) {
         if self.stage != Stage::Normal || self.group.known_switch().id <= self.switch.id {
             return;
@@ -341,7 +341,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Raft: of an election.
+    /// Raft: handles a message of an election.
     fn on_election(
         &mut self,
         now: Now,
@@ -363,7 +363,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Judges a message by its crash vector, and learns from it: whether it counts.
+    /// Merges a message's crash vector. Returns whether the message counts.
     fn is_of_known_incarnation(
         &mut self,
         now: Now,
@@ -388,7 +388,8 @@ impl<E: Engine> QuorumReplica<E> {
                 self.vr_count.stale_lives += 1;
                 let asks = matches!(message.body, VrBody::Recovery | VrBody::LeaseRequest { .. });
                 if asks && self.stage == Stage::Normal {
-                    // It learns from the vector that it has to number its life higher.
+                    // The sender learns from the vector that it has to give its incarnation a
+                    // higher number.
                     self.say(from, VrBody::RecoveryResponse { leader: None }, sink);
                 }
                 false
@@ -396,7 +397,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// What members said in lives that are over is forgotten.
+    /// Forgets the messages of members' earlier incarnations.
     fn forget_incarnations(&mut self, renewed: u64) {
         if renewed == 0 || !self.setup.guards.on(Guard::CrashVector) {
             return;
@@ -406,8 +407,8 @@ impl<E: Engine> QuorumReplica<E> {
             self.suspicion.forget(index);
             self.change.forget(index);
             self.ballot.forget(index);
-            // Under NOPaxos an earlier life may have logged what this leader has not: it does not
-            // get that back by recovering.
+            // Under NOPaxos an earlier incarnation may have logged writes that this leader lacks,
+            // which recovery does not bring back.
             self.end_feed(index);
             if let Some(follower) = self.leading.followers.get_mut(index) {
                 *follower = Follower::default();

@@ -1,5 +1,5 @@
-//! The leader's state of its view: what it knows of each member, what it owes the switch and its
-//! clients, and when.
+//! The leader's state in its view: the members as it knows them, the completions and answers that
+//! it still has to send, and when.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -9,10 +9,10 @@ use concord_core::{Duration, Instant, ObjectId, Position, Seq};
 use super::follower::Follower;
 use super::group::MEMBERS_MAX;
 
-/// Most reads that wait at the leader.
+/// The largest number of reads that wait at the leader.
 const WAITING_MAX: usize = 65_536;
 
-/// What the switch is told once a quorum has executed up to `position`.
+/// A write whose completion is sent to the switch once a quorum has executed up to `position`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
     pub(super) position: Position,
@@ -23,28 +23,28 @@ pub(super) struct Completion {
 /// A leader's view.
 #[derive(Clone, Debug)]
 pub(super) struct Leading {
-    /// The members, itself too, by index; none if this replica does not lead.
+    /// All members by index, with this replica; empty if it does not lead.
     pub(super) followers: Vec<Follower>,
-    /// Where the log ended when the view began. Slow reads wait until it is executed.
+    /// The end of the log when the view began. Slow reads wait until it is executed.
     view_start: Position,
-    /// When the view began.
+    /// The time at which the view began.
     begun_at: Instant,
-    /// Executed writes of which the switch has not been told, oldest first.
+    /// Executed writes whose completions were not sent, oldest first.
     uncompleted: VecDeque<Completion>,
-    /// Slow reads that wait for the lease or for `view_start`, and when each came.
+    /// Slow reads that wait for the lease or for `view_start`, with the times of their arrival.
     waiting_reads: VecDeque<(Instant, Vec<u8>)>,
-    /// ReadIndex: when it was last asked whether this replica still leads.
+    /// ReadIndex: the time of the last round that asked whether this replica still leads.
     asked_at: Option<Instant>,
-    /// When a commit point that no PREPARE carried is sent by itself.
+    /// The time at which a commit point that no PREPARE carried is sent alone.
     commit_due: Instant,
     next_switch: Instant,
-    /// NOPaxos: up to there the followers lack bodies, and are sent records.
+    /// NOPaxos: the position up to which followers lack bodies and are sent records.
     staged_end: Position,
-    /// NOPaxos: whether the switch was last told that memory is full.
+    /// NOPaxos: whether the last message to the switch said that memory is full.
     told_full: bool,
-    /// Raft: when the voters were last changed in this term.
+    /// Raft: the time of the last change of voters in this term.
     changed_at: Option<Instant>,
-    /// Raft: the voters of which a switch that checks replies was told at the session's beginning.
+    /// Raft: the voters with which the session at a switch that checks replies began.
     session_voters: Option<u64>,
 }
 
@@ -68,7 +68,7 @@ impl Default for Leading {
 }
 
 impl Leading {
-    /// A view of so many members begins with a log that ends at `end`.
+    /// Begins a view of `members` with a log that ends at `end`.
     pub(super) fn begin(&mut self, now: Instant, members: usize, end: Position) {
         self.followers = alloc::vec![Follower::default(); members];
         self.view_start = end;
@@ -77,7 +77,7 @@ impl Leading {
         (self.changed_at, self.session_voters) = (None, None);
     }
 
-    /// It is over: clients ask another one.
+    /// Ends the view: clients' reads are dropped, and they ask another member.
     pub(super) fn end_view(&mut self) {
         self.followers.clear();
         self.uncompleted.clear();
@@ -86,17 +86,17 @@ impl Leading {
         self.commit_due = Instant::NEVER;
     }
 
-    /// The group is another one, with another log.
+    /// Forgets the positions of an earlier group's log.
     pub(super) fn forget_positions(&mut self) {
         (self.view_start, self.staged_end) = (Position(0), Position(0));
     }
 
-    /// Where the log ended when the view began.
+    /// The end of the log when the view began.
     pub(super) fn view_start(&self) -> Position {
         self.view_start
     }
 
-    /// The most that a quorum of those in `counted` has, of what each has.
+    /// The highest position that a quorum of the members in `counted` has reached.
     pub(super) fn quorum_has(
         &self,
         (quorum, counted): (usize, u64),
@@ -114,42 +114,43 @@ impl Leading {
         all[..count].get(count.saturating_sub(quorum)).copied().unwrap_or_default()
     }
 
-    /// Raft: the voters are changed.
+    /// Raft: notes a change of voters.
     pub(super) fn note_change(&mut self, now: Instant) {
         self.changed_at = Some(now);
     }
 
-    /// Raft: when they were last changed in this term.
+    /// Raft: the time of the last change of voters in this term.
     pub(super) fn changed_at(&self) -> Option<Instant> {
         self.changed_at
     }
 
-    /// Raft: a session begins, of these voters.
+    /// Raft: begins a session with these voters.
     pub(super) fn begin_session(&mut self, voters: u64) {
         self.session_voters = Some(voters);
     }
 
-    /// Raft: whether the session has begun, with others than these.
+    /// Raft: whether a session was begun with other voters than these.
     pub(super) fn has_session_of_others(&self, voters: u64) -> bool {
         self.session_voters.is_some_and(|told| told != voters)
     }
 
-    /// When the view began.
+    /// The time at which the view began.
     pub(super) fn begun_at(&self) -> Instant {
         self.begun_at
     }
 
-    /// A write was executed: the switch is to be told, once a quorum has executed it.
+    /// Queues the completion of an executed write, to send once a quorum has executed it.
     pub(super) fn push_completion(&mut self, completion: Completion) {
         self.uncompleted.push_back(completion);
     }
 
-    /// The switch has been told, or need not be.
+    /// Drops all completions: they were sent, or are not needed.
     pub(super) fn forget_completions(&mut self) {
         self.uncompleted.clear();
     }
 
-    /// The last of the writes that a quorum has executed, up to `executed`.
+    /// Removes the completions of writes up to `executed`, which a quorum has executed. Returns the
+    /// last one.
     pub(super) fn pop_completions(&mut self, executed: Position) -> Option<Completion> {
         let mut last = None;
         while let Some(first) = self.uncompleted.pop_front_if(|c| c.position <= executed) {
@@ -158,7 +159,7 @@ impl Leading {
         last
     }
 
-    /// A slow read waits that came at `at`, as the packet that it came in; whether there was room.
+    /// Queues a slow read that arrived at `at`, as its packet. Returns whether there was room.
     pub(super) fn push_read(&mut self, at: Instant, packet: impl FnOnce() -> Vec<u8>) -> bool {
         let has_room = self.waiting_reads.len() < WAITING_MAX;
         if has_room {
@@ -167,13 +168,13 @@ impl Leading {
         has_room
     }
 
-    /// The read that has waited for longest, if it came by `upto`.
+    /// Removes the oldest waiting read, if it arrived by `upto`.
     pub(super) fn pop_read(&mut self, upto: Instant) -> Option<(Instant, Vec<u8>)> {
         self.waiting_reads.pop_front_if(|(at, _)| *at <= upto)
     }
 
-    /// ReadIndex: whether to ask now who still follows: a read waits that came after that was last
-    /// asked, and the answers to that are here (`confirmed`), or lost for `again_ns`.
+    /// ReadIndex: whether to begin a round now: a read arrived after the last round began, and that
+    /// one is `confirmed`, or was unanswered for `again_ns`.
     pub(super) fn is_round_due(
         &mut self,
         now: Instant,
@@ -191,8 +192,8 @@ impl Leading {
         is_due
     }
 
-    /// Whether a commit point that some follower lacks (`is_untold`) is to be sent by itself now:
-    /// it has waited for `delay_ns`.
+    /// Whether to send the commit point alone now: some follower lacks it (`is_untold`), and it has
+    /// waited for `delay_ns`.
     pub(super) fn is_commit_due(
         &mut self,
         now: Instant,
@@ -211,22 +212,22 @@ impl Leading {
         is_due
     }
 
-    /// When that is.
+    /// The time at which the commit point is sent alone.
     pub(super) fn commit_due(&self) -> Instant {
         self.commit_due
     }
 
-    /// The switch is to be told now who leads, and who may read.
+    /// Makes the message to the switch, with the leader and the readers, due now.
     pub(super) fn hurry_switch(&mut self, now: Instant) {
         self.next_switch = now;
     }
 
-    /// When the switch is told next.
+    /// The time of the next message to the switch.
     pub(super) fn next_switch(&self) -> Instant {
         self.next_switch
     }
 
-    /// Whether the switch is to be told now, and again `every_ns`.
+    /// Whether a message to the switch is due. Sets the next time, `every_ns` later.
     pub(super) fn is_switch_due(&mut self, now: Instant, every_ns: Duration) -> bool {
         let is_due = now >= self.next_switch;
         if is_due {
@@ -235,12 +236,12 @@ impl Leading {
         is_due
     }
 
-    /// NOPaxos: followers lack the bodies of records up to `end`.
+    /// NOPaxos: notes that followers lack the bodies of records up to `end`.
     pub(super) fn stage_up_to(&mut self, end: Position) {
         self.staged_end = end;
     }
 
-    /// NOPaxos: up to where a follower is sent records, whose log ends at `end`.
+    /// NOPaxos: the position up to which a follower is sent records; this log ends at `end`.
     pub(super) fn stream_upto(&mut self, now: Instant, index: usize, end: Position) -> Position {
         let staged = self.staged_end;
         let Some(follower) = self.followers.get_mut(index) else { return end };
@@ -249,17 +250,17 @@ impl Leading {
         follower.stream_upto
     }
 
-    /// NOPaxos: when a follower that lags behind is sent records.
+    /// NOPaxos: the time at which a follower that lags is sent records.
     pub(super) fn lag_deadline(&self) -> Instant {
         self.followers.iter().map(Follower::lag_deadline).min().unwrap_or(Instant::NEVER)
     }
 
-    /// NOPaxos: whether the switch has another word of the memory.
+    /// NOPaxos: whether the switch was told that memory is full.
     pub(super) fn is_told_full(&self) -> bool {
         self.told_full
     }
 
-    /// NOPaxos: the switch is told whether memory is full.
+    /// NOPaxos: notes that the switch is told whether memory is full.
     pub(super) fn tell_full(&mut self, is_full: bool) {
         self.told_full = is_full;
     }

@@ -1,20 +1,19 @@
 //! Viewstamped Replication (Liskov, Cowling: *Viewstamped Replication Revisited*, 2012, cited as
-//! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O; and NOPaxos, which is
-//! the same with another source of the log (`sequence`, `gaps`); and Raft, the same with another
-//! way to choose who leads, and with which log (`elections`, `ballot`): there a view is a term.
+//! VRR) with Harmonia's help (Harmonia §8.3), as a state machine without I/O. NOPaxos is the same
+//! with another source of the log (`sequence`, `gaps`). Raft is the same with another way to choose
+//! the leader and its log (`elections`, `ballot`); its terms are views here.
 //!
-//! Read [`QuorumReplica`] first, then `input` (what comes in), `normal` (writes), `reads`, `views`
-//! (who leads), `recovery` (a replica that lost everything), `crash_vector` (why that is safe
-//! without a disk), `copy` (the state, where the log does not go back far enough), `disk` and
-//! `restore` (what is kept, and a start with it). Each imports the parts that it works with, which
-//! own their state (`group`, `change`, `ballot`, `leading`, `follower`, `inbound`, `suspicion`,
-//! `recovering`, `copying`, `sequence`, `scripts`, `withheld`, `farewell`), and no part imports any
-//! of them.
+//! Read [`QuorumReplica`] first, then `input` (dispatch), `normal` (writes), `reads`, `views` (view
+//! changes), `recovery` (of a replica that lost everything), `crash_vector` (why that is safe
+//! without a disk), `copy` (of the state, for a member that lacks too many records), `disk` and
+//! `restore` (durability, and restarts). Each imports the parts that it works with, which own their
+//! state (`group`, `change`, `ballot`, `leading`, `follower`, `inbound`, `suspicion`, `recovering`,
+//! `copying`, `sequence`, `scripts`, `withheld`, `farewell`). No part imports any of them.
 //!
-//! The replicas choose their views by themselves. The controller founds the group and grants switch
-//! ids; the leader tells the switch that it leads, with the view as the configuration's epoch, so
-//! that a stale leader's word is ignored. A new switch is taken over by a view change: a view has
-//! one switch, and no lease of an earlier view is valid once it has begun (Harmonia §6.3, trap T2).
+//! The replicas change views by themselves. The controller founds the group and grants switch ids.
+//! The leader tells the switch that it leads, with the view as the configuration's epoch, so that
+//! the switch ignores a stale leader. A new switch needs a view change: a view has one switch, and
+//! no lease of an earlier view is valid once it has begun (Harmonia §6.3, trap T2).
 
 mod copy;
 mod disk;
@@ -77,22 +76,22 @@ use vr::change::Change;
 pub use vr::crash_vector::{CrashVector, Heard};
 use vr::recovering::Recovery;
 
-/// How often the leader says that it is there when it sends nothing else, at most.
-/// A leader leaves its view when its disk has owed a sync for this share of
+/// The shortest interval of the leader's heartbeats, while it sends nothing else. A leader leaves
+/// its view when its disk has owed a sync for this share of
 /// [`Limits::disk_silence_ns`](crate::Limits::disk_silence_ns).
 const LEADS_SHARE: u64 = 2;
 const BEAT_NS: Duration = 50 * MS;
 
 counters! {
-    /// What a VR replica counted beside [`ReplicaCounters`].
+    /// The counters of a quorum replica beside [`ReplicaCounters`].
     pub struct QuorumCounters {
         /// Sessions begun at a switch that checks replies.
         sessions_begun,
         /// Requests dropped because they are of another session than this view's.
         other_session,
-        /// Fast reads refused because this replica has not executed so far (Harmonia §8.3).
+        /// Fast reads refused because this replica has not executed far enough (Harmonia §8.3).
         refused_behind,
-        /// Slow reads that waited for the leader's lease, or for what its view began with.
+        /// Slow reads that waited for the leader's lease, or for the log with which its view began.
         reads_waited_leader,
         /// Views entered, this replica's status being view-change.
         view_changes,
@@ -103,8 +102,8 @@ counters! {
         lacked_committed,
         /// Data directories of this replica that were older than its node's.
         older_directories,
-        /// Times that this replica would have left its view, and every view number was used: no
-        /// view changes any more, and the group is to be founded anew (`--fresh`).
+        /// Times that this replica could not leave its view, since every view number was used: no
+        /// view changes any more, and the group has to be founded anew (`--fresh`).
         views_exhausted,
         /// Views left by this replica as their leader, since it heard no quorum.
         stepped_aside,
@@ -125,9 +124,10 @@ counters! {
         /// Records fetched from a replica with a better log, or from the leader, before a view
         /// began.
         records_transferred,
-        /// Streams asked for again.
+        /// Streams requested again.
         streams_restarted,
-        /// Times that a replica lacked records which are not kept any more: it copies the state.
+        /// Times that a replica lacked records that are not kept any more, and had to copy the
+        /// state.
         too_far_behind,
         /// Messages dropped because their sender has died since.
         stale_lives,
@@ -136,15 +136,17 @@ counters! {
         /// Times that the leader asked whether it still leads, for reads that waited for that
         /// (ReadIndex).
         reads_confirmed,
-        /// Questions to all where their logs end, for reads that waited for that (quorum reads).
+        /// Rounds that asked all members for the ends of their logs, for waiting reads (quorum
+        /// reads).
         quorum_asked,
         /// Leases for reads that this replica granted as the leader.
         read_leases_granted,
-        /// And did not grant, since writes would have waited for their holders.
+        /// Leases for reads that this replica did not grant, since writes would have waited for
+        /// their holders.
         read_leases_refused,
-        /// Raft: changes of who votes that this replica logged as the leader.
+        /// Raft: changes of voters that this replica logged as the leader.
         voters_changed,
-        /// Terms left as their leader, which does not vote any more.
+        /// Raft: terms left as their leader because it does not vote any more.
         voted_out,
         /// NOPaxos: questions for a write that was missed at the leader.
         gaps_asked,
@@ -158,17 +160,17 @@ counters! {
 /// VRR's status, and what comes before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It does not know its group.
+    /// The group is not known.
     Out,
     /// "normal".
     Normal,
-    /// "view-change": it has left its view, the next has not begun.
+    /// "view-change": the replica has left its view, and the next one has not begun.
     ViewChange,
     /// The leader has said that the view has begun; its log is being fetched.
     Starting,
-    /// "recovering": it does not know in which view the others are.
+    /// "recovering": the present view of the others is not known.
     Recovering,
-    /// It left for good: its engine was lost, or its log diverged.
+    /// The replica has left for good: its engine was lost, or its log diverged.
     Left,
 }
 
@@ -179,76 +181,76 @@ pub struct QuorumReplica<E> {
     serving: Serving<E>,
     ordered: Ordered,
     journal: Journal,
-    /// What may be said once all that was promised is durable.
+    /// Packets to send once all promises are durable.
     held: Vec<(Addr, Vec<u8>)>,
     stage: Stage,
     group: Group,
-    /// A configuration of several packets, of which some came.
+    /// A configuration of several packets, in assembly.
     assembly: Assembly,
-    /// Whether what is here is of an earlier group, and to be forgotten.
+    /// Whether the state here belongs to an earlier group, and has to be forgotten.
     gives_up: bool,
-    /// Whether its disk is there, and nothing was ever promised by it.
+    /// Whether its disk is intact and has never held a promise.
     is_new: bool,
     crash_vector: CrashVector,
-    /// "view-number"; never falls.
+    /// "view-number"; never decreases.
     view: ViewNumber,
     /// The latest view in which the status was normal; the log is of that view.
     last_normal: ViewNumber,
     /// The switch of the view.
     switch: SwitchIncarnation,
-    /// NOPaxos: what comes from the switch.
+    /// NOPaxos: the sequence of writes from the switch.
     sequence: Sequence,
-    /// The own clock at the input that is being handled.
+    /// This node's clock at the input that is being handled.
     local_ms: u64,
-    /// "commit-number": a quorum has all up to here. At most the log's end.
+    /// "commit-number": a quorum has all records up to here. At most the log's end.
     committed: Position,
     /// The last record handed to the engine; at most `committed`.
     submitted: Position,
     /// The last record executed; at most `submitted`.
     executed: Position,
-    /// The newest sequence number executed: what a fast read may ask for at most (P1).
+    /// The newest sequence number executed: the highest that a fast read may name (P1).
     executed_seq: Seq,
     /// Operations that wait for the engine, in order.
     pending: VecDeque<Pending>,
     scripts: Scripts,
     withheld: Withheld,
     leases: Leases,
-    /// Raft with follower leases: who may answer reads of which key groups.
+    /// Raft with follower leases: the leases for reads of key groups.
     group_leases: GroupLeases,
-    /// Raft with quorum reads: those that wait.
+    /// Raft with quorum reads: the reads that wait.
     quorum_reads: QuorumReads,
     leading: Leading,
-    /// What the leader uploads to a switch that checks replies.
+    /// The leader's session at a switch that checks replies.
     session: Session,
-    /// What waits at the own host, for the leader's weights.
+    /// The queue at this replica's host, for the leader's weights.
     queue: Queue,
     inbound: Inbound,
     /// The stream to a new leader that lacks records of this log.
     helper: Option<Sender>,
     suspicion: Suspicion,
-    /// The leader's commit point as last heard in this view.
+    /// The newest commit point that the leader sent in this view.
     heard_committed: Position,
-    /// The highest commit point that any leader told this process: the log of every later leader
-    /// has all up to there.
+    /// The highest commit point that any leader sent to this process: the log of every later leader
+    /// reaches at least there.
     told_committed: Position,
     change: Change,
-    /// Raft: the own vote, and the own candidacy.
+    /// Raft: this replica's vote and candidacy.
     ballot: Ballot,
-    /// Raft: after how long a silence this replica misses the leader.
+    /// Raft: the silence of the leader after which this replica suspects it.
     silence_ns: Duration,
     recovery: Recovery,
-    /// The state that is being copied, since the log alone is not enough.
+    /// The copy of the state in progress, if the log does not reach far enough.
     copying: Option<Copying>,
-    /// Copies begun in this life.
+    /// The number of copies begun in this incarnation.
     copies: u32,
-    /// The wall clock of the record at the log's base: the time of the next record, should the log
-    /// be cut there, is not below it.
+    /// The time stamp of the record at the log's base: should the log be cut there, the next record
+    /// is not stamped lower.
     base_now_ms: u64,
     /// The view of that record.
     base_term: ViewNumber,
-    /// What a rack began with ends there: no record up to there is of a view of this rack.
+    /// The end of a restored origin: no record up to there belongs to a view of this rack.
     origin_end: Position,
-    /// It was told to end.
+    /// The progress of a graceful shutdown, once the replica was told to end.
     farewell: Option<Farewell>,
     next_alive: Instant,
     next_retry: Instant,
@@ -259,7 +261,7 @@ pub struct QuorumReplica<E> {
 }
 
 impl<E: Engine> QuorumReplica<E> {
-    /// A replica that knows nobody yet.
+    /// A replica without a group.
     pub fn new(setup: ReplicaConfig, engine: E) -> QuorumReplica<E> {
         QuorumReplica {
             serving: Serving::new(&setup, engine),
@@ -350,8 +352,8 @@ impl<E: Engine> QuorumReplica<E> {
         sink.send(to, &self.scratch);
     }
 
-    /// The view that comes so many after the own one. At the end of all numbers there is none:
-    /// entering the own view again is no step ([`QuorumReplica::enter_view`]).
+    /// The view `by` numbers after the present one. At the largest number that is the present one,
+    /// and entering it has no effect ([`QuorumReplica::enter_view`]).
     fn next_view(&self, by: usize) -> ViewNumber {
         ViewNumber(self.view.0.saturating_add(by as u32))
     }
@@ -361,19 +363,19 @@ impl<E: Engine> QuorumReplica<E> {
         self.stage == Stage::Normal && self.group.is_mine(self.view)
     }
 
-    /// Whether a message of `view` is of the own view.
+    /// Whether a message of `view` belongs to the present view.
     fn is_view(&self, view: ViewNumber) -> bool {
         view == self.view || !self.setup.guards.on(Guard::View)
     }
 
-    /// What holds in the group now.
+    /// The epoch, switch and clock that hold in the group now.
     fn in_force(&self) -> InForce {
         let (epoch, switch) = (self.epoch(), self.switch.addr);
         let checked = self.group.checks_replies().then_some(SwitchId(self.switch.id));
         InForce { epoch, switch, checked, clock: self.ordered.clock }
     }
 
-    /// What packets to clients carry as the epoch.
+    /// The epoch in packets to clients.
     fn epoch(&self) -> Epoch {
         Epoch(self.view.0)
     }
@@ -394,7 +396,7 @@ impl<E: Engine> QuorumReplica<E> {
         BEAT_NS.min(self.setup.lease_ns / 5)
     }
 
-    /// Fail-stop: it answers nothing any more.
+    /// Fail-stop: the replica answers nothing any more.
     fn fail_stop(&mut self) {
         self.stage = Stage::Left;
         self.inbound.close();
@@ -456,9 +458,9 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// An engine that is silent for too long is given up: what is committed piles up before it. Who
-    /// leads and cannot execute lets another one lead before that; so does one whose disk hangs,
-    /// which takes no more records once so many wait for it.
+    /// Gives up an engine that is silent for too long, since committed records pile up. A leader
+    /// that cannot execute lets another replica lead before that; so does one whose disk hangs,
+    /// which accepts no more records once too many wait.
     fn watch_engine(&mut self, now: Now, sink: &mut impl Sink) {
         let watches = !matches!(self.stage, Stage::Out | Stage::Left);
         let owes = watches && self.owes();
@@ -473,12 +475,12 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Whether the engine owes an answer. It was given already where a script was stopped.
+    /// Whether the engine owes an answer. If a script was stopped, the answer was given already.
     fn owes(&self) -> bool {
         !self.pending.is_empty() && !self.scripts.is_stopped()
     }
 
-    /// Whether its engine and its disk answer, as those of a leader must, and it was not told to
+    /// Whether the replica is fit to lead: its engine and its disk answer, and it was not told to
     /// end.
     fn may_lead(&self) -> bool {
         if self.farewell.is_some() {
@@ -489,7 +491,7 @@ impl<E: Engine> QuorumReplica<E> {
         !is_silent || !self.setup.guards.on(Guard::StepDown)
     }
 
-    /// Says again what others may have missed.
+    /// Repeats messages that others may have missed.
     fn retry(&mut self, now: Now, sink: &mut impl Sink) {
         self.ask_log_ends(now, sink);
         match self.stage {

@@ -1,10 +1,11 @@
 //! Normal operation (VRR §4.1) and the phase that Harmonia adds to it (Harmonia §8.3).
 //!
-//! The leader logs a write and streams it (PREPARE). A follower acknowledges what its log holds
-//! (PREPARE-OK) and, in the same packet, what it has executed (COMMIT-ACK). What a quorum holds is
-//! committed: the leader executes it and answers; the commit point goes out with the next PREPARE,
-//! or as a COMMIT if none comes soon. What a quorum has executed completes at the switch. Writes
-//! are pipelined: the stream's window, not the commit, bounds what is under way.
+//! The leader logs a write and streams it (PREPARE). A follower acknowledges the end of its log
+//! (PREPARE-OK) and, in the same packet, the last record it has executed (COMMIT-ACK). A write is
+//! committed once a quorum has it: the leader executes it and answers. The commit point travels
+//! with the next PREPARE, or as a COMMIT if there is none soon. Once a quorum has executed a write,
+//! it completes at the switch. Writes are pipelined: the stream's window, not the commit, bounds
+//! the writes in flight.
 //!
 //! PREPARE is a [`Data`] packet, PREPARE-OK with COMMIT-ACK an [`Ack`] (`applied`, `committed`),
 //! and COMMIT an [`Ack`] of the leader: `applied` is its log's end, `committed` the commit point,
@@ -28,17 +29,18 @@ use crate::ordered::{Fit, Room};
 use crate::pending::RequestHeader;
 use crate::setup::ALIVE_NS;
 
-/// How long a commit point waits for a PREPARE to carry it (Harmonia §8.3, footnote 3).
+/// The time for which a commit point waits for a PREPARE to carry it (Harmonia §8.3, footnote 3).
 const COMMIT_DELAY_NS: Duration = 100 * US;
-/// NOPaxos: how often the replicas synchronise while there are writes.
+/// NOPaxos: the interval at which the replicas synchronise while there are writes.
 const SYNC_NS: Duration = 1_000 * US;
-/// Most bytes of records kept for members that lag; who lacks older ones copies the state.
+/// The largest total size of records kept for members that lag, in bytes; a member that lacks older
+/// ones copies the state.
 const KEPT_BYTES_MAX: usize = 128 << 20;
 
 impl<E: Engine> QuorumReplica<E> {
-    /// Leader: numbers become positions. What cannot be ordered is dropped; the client sends it
-    /// again and gets a new number. Every numbered write becomes a record, a retry and a malformed
-    /// one too (trap T14): the client table is asked when it is executed.
+    /// Leader: gives a write its position. A write that cannot be ordered is dropped; its client
+    /// sends it again, and it gets a new number. Every sequenced write becomes a record, also a
+    /// retry or a malformed one (trap T14): the client table decides when it is executed.
     pub(super) fn on_write(&mut self, now: Now, repr: &Repr, body: &[u8]) {
         if !self.is_leader() {
             self.count.writes_not_head += 1;
@@ -50,7 +52,7 @@ impl<E: Engine> QuorumReplica<E> {
         };
         let guards = self.setup.guards;
         if self.group.has_readers() {
-            // The view takes the numbers of its own switch alone, or of its own session.
+            // The view accepts only the numbers of its own switch or session.
             let active = self.numbering();
             if !self.ordered.take_number(repr.seq, active, guards, &mut self.count) {
                 return;
@@ -60,8 +62,8 @@ impl<E: Engine> QuorumReplica<E> {
         self.order(room, now_ms, repr, body);
     }
 
-    /// Leader: whether a write is a retry, and the engine is at work on one operation, or answers
-    /// are withheld until those of others have done it. Its client hears of that.
+    /// Leader: whether a write is a retry while an engine is at work on one operation, here or at
+    /// members for which answers are withheld. Its client is told so.
     pub(super) fn puts_off(&mut self, now: Now, repr: &Repr, sink: &mut impl Sink) -> bool {
         if !self.is_leader() {
             return false;
@@ -74,26 +76,26 @@ impl<E: Engine> QuorumReplica<E> {
         self.serving.puts_off(works_ns, repr, from, &mut self.count, sink)
     }
 
-    /// Room for a record of this leader, or of the switch: the valve ([`Ordered::room`]).
+    /// Permission to append a record of this leader, or of the switch ([`Ordered::room`]).
     ///
     /// [`Ordered::room`]: crate::ordered::Ordered::room
     pub(super) fn room(&self) -> Option<Room> {
         self.ordered.room(&self.setup.limits, self.setup.guards, &self.journal)
     }
 
-    /// Whether no key has a time to live by any record of the log.
+    /// Whether no key has a time to live, and no record of the log may set one.
     pub(super) fn is_timeless(&self) -> bool {
         self.serving.is_timeless()
             && self.pending.is_empty()
             && self.executed.0 == self.ordered.log.end().position
     }
 
-    /// Logs a write at the next position, stamped with `now_ms` by who ordered it.
+    /// Logs a write at the next position, with the time stamp `now_ms` of the node that ordered it.
     pub(super) fn order(&mut self, room: Room, now_ms: u64, repr: &Repr, body: &[u8]) {
         self.order_with(room, now_ms, repr, (body, &[]));
     }
 
-    /// The same; `reply` stands in the record as it does in no client's packet.
+    /// Logs a write as [`Self::order`] does, with `reply` in its record.
     pub(super) fn order_with(
         &mut self,
         room: Room,
@@ -101,7 +103,7 @@ impl<E: Engine> QuorumReplica<E> {
         repr: &Repr,
         (body, reply): (&[u8], &[u8]),
     ) {
-        // Under NOPaxos the switch said so, in the leader's name.
+        // Under NOPaxos the switch refuses it in the leader's name.
         let is_sequenced = self.group.is_sequenced();
         let is_short = || match is_sequenced {
             true => repr.flags.has(Flags::DISK_FULL),
@@ -110,7 +112,7 @@ impl<E: Engine> QuorumReplica<E> {
         let flags = repr.flags.refused_if(is_short());
         let staged;
         let (command, refused) = match self.staged(repr, body) {
-            // Nothing of it is logged but that it was refused.
+            // Only the refusal is logged.
             _ if flags.has(Flags::DISK_FULL) => (&[][..], Status::Ok),
             Ok(None) => (body, Status::Ok),
             Ok(Some(body)) => {
@@ -141,7 +143,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.count.writes_ordered += 1;
     }
 
-    /// The staged body that the write means; `None` if its command is in the packet.
+    /// The staged body that a write names; `None` if its command is in the packet.
     fn staged(&mut self, repr: &Repr, body: &[u8]) -> Result<Option<Vec<u8>>, Status> {
         if repr.has_no_command() {
             return Ok(None);
@@ -160,7 +162,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// A fragment of a body, before its write (trap T17).
+    /// Stages a fragment of a body, which precedes its write (trap T17).
     pub(super) fn on_wrest(
         &mut self,
         now: Now,
@@ -175,7 +177,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.serving.stage(now, packet, in_force, &mut self.count, sink)
     }
 
-    /// PREPARE, or a piece of a log that is being fetched.
+    /// Handles a PREPARE, or a piece of a log that is being fetched.
     pub(super) fn on_data(&mut self, now: Now, data: &Data<'_>, sink: &mut impl Sink) {
         let of_view = data.epoch == self.epoch();
         if !of_view && !self.setup.guards.on(Guard::View) {
@@ -189,9 +191,9 @@ impl<E: Engine> QuorumReplica<E> {
         self.inbound.see(data.stream);
         let takes = self.stage == Stage::Normal || self.copying.is_some();
         let is_full = self.stage == Stage::Normal && self.takes_no_more();
-        // A log that is fetched for a view is bounded as logs are, and the view waits for the disk.
+        // A log that is fetched for a view has the usual bound, and the view waits for the disk.
         if is_full || (takes && self.journal.is_late(self.setup.guards)) {
-            // The engine, or the disk, does not get on with it: what is not taken is not
+            // The engine or the disk cannot keep up: records that are not accepted are not
             // acknowledged.
             self.count.writes_log_full += 1;
             self.learn_committed(now, data.committed, sink);
@@ -207,8 +209,7 @@ impl<E: Engine> QuorumReplica<E> {
             Ok(Arrival::Dropped) => self.count.link_dropped += 1,
             Ok(Arrival::InOrder) | Err(BrokenStream) => {}
         }
-        // A new leader's fetch is over when its view begins; a log that is given up asks for
-        // another.
+        // A new leader's fetch ends when its view begins; a log that is given up is fetched again.
         if !self.is_leader() {
             self.inbound.put_receiver(receiver);
         }
@@ -239,7 +240,7 @@ impl<E: Engine> QuorumReplica<E> {
         Ok(())
     }
 
-    /// Without [`Guard::View`] alone: a record of whatever view, put at the end.
+    /// Only without [`Guard::View`]: appends a record of any view.
     fn on_record(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
         let Ok(record) = Record::parse(bytes) else { return };
         if self.stage == Stage::Normal && record.position.0 == self.ordered.log.end().position + 1 {
@@ -249,8 +250,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// From a follower: PREPARE-OK and COMMIT-ACK. From the leader: COMMIT. From a new leader:
-    /// what it has of the log that is sent to it.
+    /// Handles an acknowledgement: from a follower PREPARE-OK and COMMIT-ACK, from the leader
+    /// COMMIT, from a new leader the received part of the log that it fetches.
     pub(super) fn on_ack(&mut self, now: Now, ack: &Ack, sink: &mut impl Sink) {
         let Some(from) = self.group.index_of(ack.from) else {
             self.count.link_dropped += 1;
@@ -283,7 +284,7 @@ impl<E: Engine> QuorumReplica<E> {
     fn on_commit(&mut self, now: Now, commit: &Ack, sink: &mut impl Sink) {
         self.hear_leader(now, commit.from);
         if self.inbound.see(commit.stream) {
-            // It does not stream to this replica any more.
+            // The leader does not stream to this replica any more.
             self.vr_count.streams_restarted += 1;
             self.follow(sink);
         }
@@ -306,7 +307,7 @@ impl<E: Engine> QuorumReplica<E> {
             sender.on_ack(now.instant, ack, log, told, scratch, sink);
             self.count.link_resent += sender.resent - before;
         }
-        // One of an earlier stream may be from before its copy began.
+        // An acknowledgement of an earlier stream may be older than the copy.
         let is_late = follower.sender.as_ref().is_some_and(|s| s.stream != ack.stream);
         if ack.applied.0 > 0 && !is_late {
             self.end_feed(from);
@@ -314,7 +315,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.note_missed(now.instant);
         self.commit_acknowledged(now, sink);
         if joins && self.group.elects() && !self.is_leased(now.instant) {
-            // It could not grant what was asked for before it had the term's first record.
+            // The leader could not grant leases before this replica had the term's first record.
             self.request_leases(now, sink);
         }
     }
@@ -334,8 +335,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// A follower hears what is committed. It is in this log too: the log is a prefix of the
-    /// leader's as soon as the status is normal.
+    /// Follower: learns that the log is committed up to `committed`. Its own log is a prefix of the
+    /// leader's as soon as its status is normal.
     pub(super) fn learn_committed(&mut self, now: Now, committed: Position, sink: &mut impl Sink) {
         self.heard_committed = self.heard_committed.max(committed);
         self.told_committed = self.told_committed.max(committed);
@@ -349,8 +350,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Log truncation. The engine's state is the checkpoint of all that was executed; some records
-    /// before it are kept for members that may ask for them.
+    /// Truncates the log. The engine's state is the checkpoint; some records before it are kept for
+    /// members that may need them.
     pub(super) fn trim(&mut self) {
         while self.ordered.log.base().position < self.executed.0
             && (self.ordered.log.len() > self.setup.records_kept
@@ -385,7 +386,7 @@ impl<E: Engine> QuorumReplica<E> {
     }
 
     fn flush_leader(&mut self, now: Now, sink: &mut impl Sink) {
-        // Alone in its group, it commits what it has.
+        // A replica alone in its group commits its log by itself.
         self.commit_acknowledged(now, sink);
         if let Some(own) = self.leading.followers.get_mut(self.group.me()) {
             own.executed = self.executed;
@@ -407,7 +408,7 @@ impl<E: Engine> QuorumReplica<E> {
             let (log, scratch) = (&self.ordered.log, &mut self.scratch);
             sender.skip_to(follower.acked);
             if sender.first_needed() <= log.oldest() {
-                // It hears by the next COMMIT that nobody streams to it, and asks again.
+                // The follower learns by the next COMMIT that it has no stream, and asks for one.
                 follower.sender = None;
                 continue;
             }
@@ -417,7 +418,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
         let untold = self.leading.followers.iter().any(|f| self.lacks_commit(f));
         let delay_ns = match self.group.is_sequenced() {
-            // Clients wait for what the followers do.
+            // Clients wait for the followers' work.
             _ if !self.withheld.is_empty() => 0,
             true => SYNC_NS,
             false => COMMIT_DELAY_NS,
@@ -450,7 +451,7 @@ impl<E: Engine> QuorumReplica<E> {
         follower.sender.is_some() && follower.told_committed < self.commit_point()
     }
 
-    /// COMMIT to who lacks the commit point, or to all.
+    /// Sends a COMMIT to the followers that lack the commit point, or to all.
     fn send_commits(&mut self, all: bool, sink: &mut impl Sink) {
         for index in (0..self.leading.followers.len()).filter(|i| *i != self.group.me()) {
             let follower = &self.leading.followers[index];
@@ -477,9 +478,10 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Harmonia §8.3: a write completes once a quorum has executed it, so that most replicas can
-    /// answer fast reads of it. One packet speaks for all numbers up to its own, which turn stray
-    /// in the dirty set (§6.2): in VR each is in the log before any higher one, or never will be.
+    /// Sends completions. Harmonia §8.3: a write completes once a quorum has executed it, so that
+    /// most replicas can answer fast reads of it. One packet completes all numbers up to its own,
+    /// which become stray in the dirty set (§6.2): in VR each is in the log before any higher one,
+    /// or never will be.
     fn send_completions(&mut self, sink: &mut impl Sink) {
         let quorum = self.setup.guards.on(Guard::CommitAck);
         let executed = if quorum {
@@ -503,7 +505,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Has keys deleted whose time has come.
+    /// Has expired keys deleted.
     fn expire(&mut self, now: Now, sink: &mut impl Sink) {
         if !self.ordered.log.is_nearly_full(&self.setup.limits) {
             let ordered = (self.executed, self.ordered.last_now_ms);
@@ -534,9 +536,9 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Whether a quorum, this replica included, was heard of lately. While it is not, nothing is
-    /// committed; and as long as the followers hear the leader, they do not suspect it. So it
-    /// leaves the view, and they go on without it.
+    /// Whether a quorum, with this replica, was heard recently. Otherwise nothing is committed, and
+    /// followers that hear the leader do not suspect it. So the leader leaves the view, and they
+    /// continue without it.
     fn hears_quorum(&self, now: Instant) -> bool {
         let lately = |at: Option<Instant>| at.is_some_and(|at| now.since(at) < self.suspect_ns());
         let others = self
@@ -560,7 +562,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Leader: whether a member was heard of lately, and stays.
+    /// Leader: whether a member was heard recently, and stays.
     pub(super) fn is_live(&self, now: Instant, member: usize) -> bool {
         let follower = self.leading.followers.get(member).filter(|f| !f.retires);
         let heard_at = follower.and_then(|f| f.heard_at);
@@ -573,19 +575,20 @@ impl<E: Engine> QuorumReplica<E> {
         (0..self.group.members().len()).filter(is_live).filter(votes)
     }
 
-    /// Leader: how many are in its view with it, and have the log that it began with, itself
-    /// included.
+    /// Leader: the number of members in its view that have the log with which it began, with the
+    /// leader.
     pub(super) fn begun(&self, now: Instant) -> usize {
         let view_start = self.leading.view_start();
         let has_begun = |i: &usize| self.leading.followers[*i].acked >= view_start;
         self.live_others(now).filter(has_begun).count() + 1
     }
 
-    /// Who leads, and who may answer fast reads: the leader, and whom it has heard of lately. The
-    /// view is the epoch, so that the switch ignores the word of a leader that was deposed.
+    /// Sends the switch the leader, and the members that may answer fast reads: the leader and
+    /// those that it has heard recently. The view is the epoch, so that the switch ignores a
+    /// deposed leader.
     ///
-    /// NOPaxos §3: all members get the writes, also those that have not come into the view yet. One
-    /// that is sent to the leader alone, and lost, is missed by all.
+    /// NOPaxos §3: all members get the writes, also those that have not entered the view yet: a
+    /// write that is sent to the leader alone and lost is missing everywhere.
     pub(super) fn tell_switch(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.switch.id == 0 {
             return;
@@ -610,14 +613,14 @@ impl<E: Engine> QuorumReplica<E> {
         self.tell_stamp(sink);
     }
 
-    /// What the switch stamps on the writes that it orders.
+    /// Sends the switch the time that it stamps on the writes that it orders.
     fn tell_stamp(&mut self, sink: &mut impl Sink) {
         if !self.group.is_sequenced() {
             return;
         }
         self.leading.tell_full(self.serving.engine.is_full());
-        // Nobody can tell where the log's time steps to the own clock before the first write of a
-        // switch, if no key has a time to live. Later one may be on its way to get one.
+        // Before the first write of a switch the log's time may step to this node's clock without
+        // effect, if no key has a time to live. Later a write that sets one may be in flight.
         let is_first = self.ordered.last_seq.switch_id.0 != self.switch.id && self.is_timeless();
         let own_ms = if is_first { self.local_ms } else { 0 };
         let stamp = Stamp {
@@ -631,7 +634,8 @@ impl<E: Engine> QuorumReplica<E> {
         sink.send(self.switch.addr, &self.scratch);
     }
 
-    /// PREPARE-OK and COMMIT-ACK, or what arrived of a log that is being fetched.
+    /// Sends PREPARE-OK and COMMIT-ACK, or acknowledges the received part of a log that is being
+    /// fetched.
     pub(super) fn send_ack(&mut self, now: Instant, sink: &mut impl Sink) {
         let normal = self.stage == Stage::Normal;
         let acked = if normal { self.acked() } else { Position(0) };

@@ -6,33 +6,33 @@ use concord_core::Position;
 
 use crate::pending::{PendingRead, PendingWrite};
 
-/// An operation that waits for the engine, or behind one that does.
+/// An operation that waits for the engine, or for an earlier operation.
 #[derive(Clone, Debug)]
 pub(super) enum Pending {
-    /// The engine executes it.
+    /// A write that the engine executes.
     Write(PendingWrite),
-    /// Nothing to execute; it only keeps its turn.
+    /// A record without anything to execute, which only has its place in the order.
     Idle(PendingWrite),
-    /// The engine reads.
+    /// A read by the engine.
     Read {
-        /// Whose read.
+        /// The read's request.
         operation: PendingRead,
-        /// What it reads, where the answer says so; else empty.
+        /// The read's command, if the answer has to name it; otherwise empty.
         command: Vec<u8>,
-        /// This replica led when it gave the read to the engine.
+        /// Whether this replica led when it gave the read to the engine.
         led: bool,
     },
-    /// The engine copies a chunk for a member.
+    /// A chunk that the engine copies for a member.
     Copy {
-        /// Which member.
+        /// The member's index.
         to: usize,
-        /// Which part.
+        /// The number of the part.
         number: u64,
-        /// As of which position.
+        /// The position of the state.
         position: Position,
     },
-    /// The engine copies keys early, as of that position.
+    /// Keys that the engine copies early, as of this position.
     Early(Position),
-    /// The engine installs a chunk, or forgets everything.
+    /// A chunk that the engine installs, or the end of all its state.
     Install,
 }

@@ -1,13 +1,12 @@
-//! A replica that starts again with what its disk has (docs/operate/durability.md).
+//! The restart of a replica from its disk (docs/operate/durability.md).
 //!
-//! It goes through its log, executes what was known to be committed, and has all that it promised
-//! before: its view, the log of its last normal view, the lives that it knew. It lives anew all the
-//! same, so that nothing that is still on its way to the process before counts for this one. First
-//! it asks as one that has lost everything ([`crate::quorum::vr::recovery`]): where a view is under
-//! way, it joins that, and needs no more than the records that it missed. Where none is, since the
-//! power of all went, nobody answers. Then it takes part in the next view, with its log, as a
-//! replica may that has lost nothing; but not before the leases are over that it may have granted
-//! (trap T2).
+//! The replica reads its log, executes the records known to be committed, and has all its promises:
+//! its view, the log of its last normal view, the incarnations that it knew. It still begins a new
+//! incarnation, so that packets to the earlier process do not count. First it asks like a replica
+//! that has lost everything ([`crate::quorum::vr::recovery`]): if a view is in progress, it joins,
+//! and needs only the records that it missed. After a power cut of all replicas there is no view,
+//! and nobody answers. It then takes part in the next view with its log, like a replica that has
+//! lost nothing; but not before the leases that it may have granted are over (trap T2).
 
 use concord_core::{Guard, NodeId, Now, Position, Seq, ViewNumber};
 use concord_engine::Engine;
@@ -25,7 +24,7 @@ use crate::parts::{PART_OBJECTS, PART_RESULTS, Table};
 use crate::quorum::copy::copying::Copying;
 use crate::quorum::raft::voters::Configuration;
 
-/// Nothing is sent while a log is gone through.
+/// The sink during a restore, in which nothing is sent.
 struct Nobody;
 
 impl Sink for Nobody {
@@ -33,8 +32,8 @@ impl Sink for Nobody {
 }
 
 impl<E: Engine> QuorumReplica<E> {
-    /// The next entry of its own log, from the beginning of the state on: before anything else is
-    /// done with a new replica.
+    /// Reads the next entry of this replica's log, from the beginning of the state on. Comes before
+    /// all other calls to a new replica.
     ///
     /// # Errors
     /// [`BadEntry`]: the log is not one of this kind of replica or engine.
@@ -44,7 +43,7 @@ impl<E: Engine> QuorumReplica<E> {
             Entry::Record(bytes) => self.restore_record(bytes),
             Entry::Committed(position) => {
                 self.heard_committed = self.heard_committed.max(Position(*position));
-                // Parts of a snapshot are as of positions before.
+                // The parts of a snapshot belong to earlier positions.
                 if self.copying.is_some() { Ok(()) } else { self.restore_committed(now) }
             }
             Entry::Origin(origin) => {
@@ -65,8 +64,7 @@ impl<E: Engine> QuorumReplica<E> {
                 self.group.voters.cut(Position(end.position));
                 if self.ordered.log.end() == *end { Ok(()) } else { Err(BadEntry) }
             }
-            // One that is not of the snapshot that the state begins with is of one that is not
-            // whole.
+            // A part of another snapshot belongs to an incomplete one: ignore it.
             Entry::Part(part) if part.is_first && self.ordered.end() == Position(0) => {
                 self.restore_table(part).ok_or(BadEntry)
             }
@@ -81,7 +79,7 @@ impl<E: Engine> QuorumReplica<E> {
         let record = Record::parse(bytes).map_err(|_| BadEntry)?;
         match self.ordered.fit(&record, bytes) {
             Fit::Next => {}
-            // It stands behind the first part of a snapshot again.
+            // The record is repeated after the first part of a snapshot.
             Fit::Known => return Ok(()),
             Fit::Gap | Fit::Mismatch => return Err(BadEntry),
         }
@@ -95,7 +93,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.restore_up_to(now, self.heard_committed.min(self.ordered.end()))
     }
 
-    /// Executes the log up to there.
+    /// Executes the log up to `committed`.
     fn restore_up_to(&mut self, now: Now, committed: Position) -> Result<(), BadEntry> {
         self.committed = self.committed.max(committed);
         self.execute_committed(now, &mut Nobody);
@@ -129,7 +127,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
         let reached = self.copying.as_ref()?.reached();
         let reached = reached.behind(next_place(part.bytes).ok()?, continues(part.bytes))?;
-        // Pieces are as of where the first one was.
+        // Pieces have the position of the first one.
         if !continues(part.bytes) {
             self.restore_up_to(now, Position(part.position)).ok()?;
             if self.submitted != Position(part.position) {
@@ -141,8 +139,8 @@ impl<E: Engine> QuorumReplica<E> {
         Some(())
     }
 
-    /// Keys that were copied early. In front of the first chunk, and behind the last one, they
-    /// bring nothing.
+    /// Installs keys that were copied early. Before the first chunk, and after the last one, they
+    /// have no effect.
     fn restore_early(&mut self, now: Now, part: &Part<'_>) -> Option<()> {
         let early = parse(part.bytes)?;
         let wanted = self.copying.as_ref()?.wanted;
@@ -162,18 +160,18 @@ impl<E: Engine> QuorumReplica<E> {
         Some(())
     }
 
-    /// How many operations the engine still owes of what was restored.
+    /// The number of restored operations that the engine has not completed yet.
     #[must_use]
     pub fn restoring(&self) -> usize {
         self.pending.len()
     }
 
-    /// All of the log was gone through, and the engine owes nothing. From now on everything is kept
-    /// on the disk that `kept` describes: `log_bytes` stand there behind the beginning of the
-    /// newest snapshot, and an earlier start may have granted leases of up to `lease_ns`.
+    /// Ends the restore: the whole log was read, and the engine owes nothing. From now on
+    /// everything is kept on the disk that `kept` describes. It has `log_bytes` since the beginning
+    /// of the newest snapshot, and an earlier start may have granted leases of up to `lease_ns`.
     ///
     /// # Errors
-    /// [`BadEntry`]: the state is not whole.
+    /// [`BadEntry`]: the restored state is incomplete.
     pub fn keep(
         &mut self,
         now: Now,
@@ -194,7 +192,7 @@ impl<E: Engine> QuorumReplica<E> {
             Some((config, _)) if !config.kind.is_quorum() => return Err(BadEntry),
             Some((config, view)) => {
                 let has_come = self.come_back(now, (config, view), lease_ns, kept.owed);
-                // The vote of that view: a node's number, which is none of 0.
+                // The vote in that view: a node's number; 0 is none.
                 if let Some(member) = self.group.index_of(NodeId(vote)).filter(|_| has_come) {
                     self.ballot.vote_for(member);
                 }
@@ -204,7 +202,7 @@ impl<E: Engine> QuorumReplica<E> {
         };
         let begins = end == Position(0) || self.journal.origin().is_some();
         self.heard_committed = Position(0);
-        // What it had promised is lost, and with that what is here is of no use.
+        // Its promises are lost, and without them its state is of no use.
         self.gives_up = !has_come_back && !begins;
         self.is_new = kept.is_intact && !has_come_back && begins;
         self.journal.keep(NodeId(self.setup.me.node), kept, end, log_bytes);
@@ -212,9 +210,8 @@ impl<E: Engine> QuorumReplica<E> {
         Ok(())
     }
 
-    /// The replica is in its group again; false if it cannot be. One that acknowledged what it may
-    /// lack (`owed`) takes part no sooner than one that lost everything; its log is as good a
-    /// beginning as any.
+    /// Returns to the group; false if that is impossible. A replica that may lack records that it
+    /// acknowledged (`owed`) has to recover like one that lost everything, and begins with its log.
     fn come_back(
         &mut self,
         now: Now,
@@ -243,7 +240,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
         let quiet_ns = if self.setup.guards.on(Guard::QuietStart) { lease_ns } else { 0 };
         self.recovery.begin_kept(quiet_ns);
-        // Raft: in a log that was given up for a copy there may have been a configuration that it
+        // Raft: the log that was given up for a copy may have had a configuration that this replica
         // helped to commit.
         let gave_up = elects && view.last_normal == 0 && view.floor > 0;
         let gave_up = gave_up && self.setup.guards.on(Guard::CopyFloor);
@@ -256,8 +253,8 @@ impl<E: Engine> QuorumReplica<E> {
         true
     }
 
-    /// Whether this replica takes part in what leads to `view`: it has all that it ever promised.
-    /// One that came back with its disk goes on from there.
+    /// Whether this replica takes part in the change to `view`: it has all its promises. One that
+    /// restarted from its disk takes part from then on.
     pub(super) fn takes_part(&mut self, now: Now, view: ViewNumber) -> bool {
         if !self.recovery.is_under_way() {
             return true;
@@ -270,8 +267,8 @@ impl<E: Engine> QuorumReplica<E> {
         returns
     }
 
-    /// Nobody has answered that leads a view: goes on to the next one, if so many are there that it
-    /// can begin.
+    /// Enters the next view if no leader has answered, and enough members are heard for it to
+    /// begin.
     pub(super) fn return_alone(&mut self, now: Now, sink: &mut impl Sink) {
         let (lease_ns, quorum) = (self.setup.lease_ns, self.group.quorum());
         let is_time = self.recovery.has_waited(now.instant, 3 * lease_ns);

@@ -1,10 +1,10 @@
-//! A replica of VR or NOPaxos that is told to end ([`crate::retire`]). Its group stays; who is not
-//! heard is outvoted. So
-//! 1. a leader hands its view on: it begins the change to the next view whose leader it hears, and
-//!    does not lead again;
-//! 2. a follower tells its leader, which has the switch send it no more reads, and answers
+//! Graceful shutdown of a replica of VR, NOPaxos or Raft ([`crate::retire`]). Its group stays the
+//! same, and outvotes a silent member. So
+//! 1. a leader hands over: it begins the change to the next view whose leader it hears, and does
+//!    not lead again;
+//! 2. a follower tells its leader, which has the switch send it no more reads, and serves
 //!    meanwhile;
-//! 3. then it answers nothing any more, and gives back its leases, so that no vote waits for their
+//! 3. then the replica stops answering, and gives its leases back, so that no vote waits for their
 //!    end (trap T2).
 
 use concord_core::{Instant, Now};
@@ -17,16 +17,16 @@ use super::{QuorumReplica, Stage};
 use crate::retire::{RELEASES, Retired};
 
 impl<E: Engine> QuorumReplica<E> {
-    /// Tells it to end: see [`crate::Replica::retire`].
+    /// Tells the replica to end: see [`crate::Replica::retire`].
     pub fn retire(&mut self, now: Now) {
         self.farewell.get_or_insert_with(|| Farewell::begin(now.instant));
     }
 
-    /// Whether it has left, if it was told to end.
+    /// Whether a replica that was told to end has left.
     #[must_use]
     pub fn retired(&self, _now: Now) -> Option<Retired> {
         let farewell = self.farewell.as_ref()?;
-        // Who recovers has promised nothing yet.
+        // A recovering replica has no promises.
         if matches!(self.stage, Stage::Out | Stage::Recovering) {
             return Some(Retired::InOrder);
         }
@@ -37,7 +37,7 @@ impl<E: Engine> QuorumReplica<E> {
         (farewell.retiring.releases >= RELEASES).then_some(how)
     }
 
-    /// When [`QuorumReplica::tick_retiring`] has to do something.
+    /// The next time at which [`QuorumReplica::tick_retiring`] has work.
     pub(super) fn retiring_at(&self) -> Instant {
         self.farewell.as_ref().map_or(Instant::NEVER, |f| f.retiring.next_at)
     }
@@ -86,7 +86,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.enter_view(now, self.next_view(by), sink);
     }
 
-    /// Member `from` goes, as which incarnation the crash vector says.
+    /// Handles the message that member `from` leaves; the crash vector has its incarnation.
     pub(super) fn on_retire(
         &mut self,
         now: Now,

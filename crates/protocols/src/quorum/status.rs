@@ -1,4 +1,4 @@
-//! The status of a replica: to drivers, to the controller, in `concord status`.
+//! The status of a replica, for its host, the controller and `concord status`.
 
 use concord_core::{Guards, Now, ViewNumber};
 use concord_engine::Engine;
@@ -11,14 +11,14 @@ use crate::setup::Phase;
 use crate::status::ReplicaStatus;
 
 impl<E: Engine> QuorumReplica<E> {
-    /// Its crash vector's entry for itself: it changes if the process has to come again as another
-    /// life.
+    /// This replica's entry in its crash vector. It changes if the process has to begin another
+    /// incarnation.
     #[must_use]
     pub fn own_entry(&self) -> CrashVectorEntry {
         self.crash_vector.mine()
     }
 
-    /// Which guards are on.
+    /// The guards that are on.
     pub(crate) fn guards(&self) -> Guards {
         self.setup.guards
     }
@@ -29,7 +29,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.view
     }
 
-    /// Whether it asks the others in which view they are.
+    /// Whether it is asking the others for their view.
     #[must_use]
     pub fn is_recovering(&self) -> bool {
         self.stage == Stage::Recovering
@@ -40,25 +40,26 @@ impl<E: Engine> QuorumReplica<E> {
         self.group.elects()
     }
 
-    /// Whether it leads its view, which has begun.
+    /// Whether it leads its view, and the view has begun.
     #[must_use]
     pub fn leads(&self) -> bool {
         self.is_leader()
     }
 
-    /// Whether it holds a lease of so many that no later view can have begun (trap T2).
+    /// Whether it holds leases from so many members that no later view can have begun (trap T2).
     #[must_use]
     pub fn holds_lease(&self, now: Now) -> bool {
         self.stage == Stage::Normal && self.has_quorum_of_leases(now.instant)
     }
 
-    /// What only VR counts.
+    /// The counters of quorum replicas alone.
     #[must_use]
     pub fn vr_counters(&self) -> &QuorumCounters {
         &self.vr_count
     }
 
-    /// What the controller is told. It decides on nobody's place by that: VR's group stays.
+    /// The standing that the controller is told. It removes no member because of it: the group
+    /// stays the same.
     pub(super) fn standing(&self) -> Standing {
         match self.stage {
             Stage::Out => match self.journal.origin() {
@@ -76,10 +77,9 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// The epoch that it promised anything in, by its disk; none if it never did. Its group stays,
-    /// and knows by itself who is ahead. The position is what the disk of this node has for good:
-    /// of a process that starts there with its log, where that ends; else what is committed, since
-    /// a view change may cut what is behind (`Guard::HeardDurable`).
+    /// The epoch in which its disk has promises, if any, and the position that this node's disk has
+    /// for good: the end of the log for a process that starts with it; otherwise the committed
+    /// position, since a view change may cut what follows (`Guard::HeardDurable`).
     pub(super) fn held(&self) -> Held {
         if !self.journal.is_on() || self.is_new || self.stage == Stage::Out {
             return Held::default();
@@ -89,25 +89,25 @@ impl<E: Engine> QuorumReplica<E> {
         Held { epoch: self.group.epoch(), position: committed.min(self.journal.durable()).0 }
     }
 
-    /// What it heard of the controller's, or of another switch from the leader.
+    /// The newest epoch and switch that it has heard of, from the controller or the leader.
     pub(super) fn heard(&self) -> Heard {
         let Some(config) = &self.group.config else { return Heard::default() };
         let switch_id = config.switch_id.max(self.switch.id);
         Heard { rack: config.rack, epoch: config.epoch, switch_id }
     }
 
-    /// Raft: who votes by the log here, if there is one: what is here of a copy is none.
+    /// Raft: the voters according to the log here; `None` during a copy, which is not a log.
     pub(super) fn voting(&self) -> Option<Voting> {
         let has_log = self.group.elects() && !self.has_given_up();
         has_log.then(|| Voting { last: self.last_record(), voters: self.group.voters() })
     }
 
-    /// Whether all that its view began with is executed here.
+    /// Whether it has executed the log with which its view began.
     pub(super) fn is_caught_up(&self) -> bool {
         self.stage == Stage::Normal && self.executed >= self.leading.view_start()
     }
 
-    /// Where the replica stands.
+    /// The replica's phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         match self.stage {
@@ -118,7 +118,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Whether it still has, or has again, what its node promised.
+    /// Whether it has all promises of its node.
     #[must_use]
     pub fn is_intact(&self) -> bool {
         !self.recovery.is_from_nothing()
@@ -126,7 +126,7 @@ impl<E: Engine> QuorumReplica<E> {
             && !matches!(self.stage, Stage::Out | Stage::Left)
     }
 
-    /// What to show of the replica; its epoch is the view.
+    /// The state to show to people. Its epoch is the view.
     #[must_use]
     pub fn status(&self, now: Now) -> ReplicaStatus {
         let role = match self.stage {

@@ -1,18 +1,19 @@
-//! Whether the view's leader is there: when this replica heard of it, and who else misses it; and
-//! since when a leader could hear the others.
+//! The failure detector: the time at which this replica last heard the view's leader, and the
+//! members that do not hear it. At a leader, the time since which it could hear the others.
 
 use alloc::vec::Vec;
 
 use concord_core::{Duration, Instant};
 
-/// What was heard, and what was not.
+/// The state of the failure detector.
 #[derive(Clone, Debug)]
 pub(super) struct Suspicion {
     heard_leader_at: Instant,
-    /// Leader: since when it could hear the others: since the view began, or it woke up.
+    /// Leader: the time since which it could hear the others: the beginning of the view, or the end
+    /// of a pause.
     listens_since: Instant,
     ticked_at: Instant,
-    /// When each member last said that it does not hear the leader.
+    /// By member: the time at which it last reported that it does not hear the leader.
     suspicions: Vec<Option<Instant>>,
 }
 
@@ -24,62 +25,62 @@ impl Default for Suspicion {
 }
 
 impl Suspicion {
-    /// A group of so many was joined.
+    /// Joins a group of `members`.
     pub(super) fn enter_group(&mut self, now: Instant, members: usize) {
         self.suspicions = alloc::vec![None; members];
         self.heard_leader_at = now;
     }
 
-    /// The leader gave a sign of life.
+    /// Notes a message of the leader.
     pub(super) fn hear_leader(&mut self, now: Instant) {
         self.heard_leader_at = now;
     }
 
-    /// The leader was heard of at `at` for the last time.
+    /// Sets the time of the leader's last message.
     pub(super) fn lose_leader(&mut self, at: Instant) {
         self.heard_leader_at = self.heard_leader_at.min(at);
     }
 
-    /// Whether the leader has been silent for so long.
+    /// Whether the leader has been silent for `silent_ns`.
     pub(super) fn is_leader_silent(&self, now: Instant, silent_ns: Duration) -> bool {
         now.since(self.heard_leader_at) >= silent_ns
     }
 
-    /// Member `from` says that it does not hear the leader.
+    /// Notes that member `from` does not hear the leader.
     pub(super) fn note(&mut self, now: Instant, from: usize) {
         self.suspicions[from] = Some(now);
     }
 
-    /// What member `from` said counts no more.
+    /// Forgets the report of member `from`.
     pub(super) fn forget(&mut self, from: usize) {
         self.suspicions[from] = None;
     }
 
-    /// Another view: what was said of the leader before counts no more.
+    /// Forgets all reports, since the view has changed.
     pub(super) fn end_view(&mut self) {
         self.suspicions.fill(None);
     }
 
-    /// How many said so within `recent_ns`.
+    /// The number of members that reported it within `recent_ns`.
     pub(super) fn count(&self, now: Instant, recent_ns: Duration) -> usize {
         let is_fresh = |at: &&Instant| now.since(**at) < recent_ns;
         self.suspicions.iter().flatten().filter(is_fresh).count()
     }
 
-    /// Time passed. More than `slept_ns` since it last did: the replica slept, and what others said
-    /// meanwhile waits to be read.
+    /// Handles the passing of time. After more than `slept_ns` this replica was paused, and
+    /// messages of that time still wait to be read.
     pub(super) fn tick(&mut self, now: Instant, slept_ns: Duration) {
         if now.since(core::mem::replace(&mut self.ticked_at, now)) > slept_ns {
             self.listens_since = now;
         }
     }
 
-    /// This replica leads from now on.
+    /// Begins to listen as the leader.
     pub(super) fn listen(&mut self, now: Instant) {
         self.listens_since = now;
     }
 
-    /// Since when it could hear the others, as their leader.
+    /// Leader: the time since which it could hear the others.
     pub(super) fn listens_since(&self) -> Instant {
         self.listens_since
     }

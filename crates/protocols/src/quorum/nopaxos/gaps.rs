@@ -1,14 +1,13 @@
 //! NOPaxos (Li et al.: *Just Say NO to Paxos Overhead*, OSDI 2016): the switch numbers the writes
-//! and sends each to all replicas, so that nobody has to stream them.
+//! and sends each to all replicas, so that the leader does not have to stream them.
 //!
-//! A view takes the numbers of one switch, its session (trap T23), one after the other: the log of
-//! a follower is that of the leader without a word between them. A number that is missed
-//! - at a follower: the leader sees that it lags behind, and streams the records;
-//! - at the leader: it asks the others; who has logged the write sends it;
-//! - at all of them: gap agreement. The leader goes on to a later view that it leads too. The votes
-//!   of a quorum say that nobody who counts has logged that number, and the view begins behind it:
-//!   its floor. So an agreement on a gap, a change of the leader and one of the switch are the same
-//!   thing.
+//! A view accepts the numbers of one switch, its session (trap T23), one after the other, so that
+//! followers get the leader's log without messages from it. If a number is missed
+//! - by a follower, the leader sees that it lags, and streams the records;
+//! - by the leader, it asks the others, and a member that has logged the write sends it;
+//! - by all, they agree on the gap: the leader begins a later view that it leads too. A quorum of
+//!   votes shows that no member of it has logged the number, and the view begins after it, at its
+//!   *floor*. So gap agreement, a change of leader and a change of switch are the same thing.
 
 use concord_core::{Guard, Instant, Now, Position, Seq, SwitchId, ViewNumber};
 use concord_engine::Engine;
@@ -22,7 +21,7 @@ use crate::quorum::nopaxos::sequence::{Gap, LACKS_MAX, after};
 use crate::quorum::{QuorumReplica, Stage};
 
 impl<E: Engine> QuorumReplica<E> {
-    /// The number up to which the view has all writes, or does without them.
+    /// The number up to which the view has all writes, or has given them up.
     fn last_sequenced(&self) -> Seq {
         self.sequence.last_sequenced(self.ordered.last_seq, self.switch.id)
     }
@@ -31,7 +30,7 @@ impl<E: Engine> QuorumReplica<E> {
         after(self.last_sequenced())
     }
 
-    /// A write with the switch's number.
+    /// Handles a write with the switch's number.
     pub(in crate::quorum) fn on_sequenced(&mut self, now: Now, packet: &Packet<'_>) {
         let repr = packet.repr();
         if repr.seq.switch_id.0 != self.switch.id || !repr.seq.is_some() {
@@ -48,13 +47,14 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Logs a write with the switch's stamp. By the log alone: every replica computes the same.
+    /// Logs a write with the switch's stamp. It depends on the log alone, so that every replica
+    /// does the same.
     fn order_stamped(&mut self, room: Room, repr: &Repr, body: &[u8]) {
         self.order(room, repr.time_ms.max(self.ordered.last_now_ms), repr, body);
     }
 
-    /// The room that the write takes, if it can be logged now. The body of a staged one is at the
-    /// leader, who streams it as a record.
+    /// Permission to log the write, if that is possible now. A staged body is at the leader, which
+    /// streams the write as a record.
     fn next(&self, repr: &Repr) -> Option<Room> {
         let staged = repr.flags.has(Flags::BODY_STAGED) && !repr.flags.has(Flags::NOOP);
         let is_next = self.stage == Stage::Normal
@@ -64,7 +64,7 @@ impl<E: Engine> QuorumReplica<E> {
         if is_next { self.room() } else { None }
     }
 
-    /// Logs the writes whose turn has come.
+    /// Logs the held writes that are next.
     pub(in crate::quorum) fn take_early(&mut self, now: Instant) {
         while let Some((seq, bytes)) = self.sequence.first() {
             let room = Packet::parse(bytes).ok().and_then(|packet| self.next(&packet.repr()));
@@ -80,17 +80,17 @@ impl<E: Engine> QuorumReplica<E> {
         self.note_missed(now);
     }
 
-    /// The disk may have caught up: logs the writes that waited for that.
+    /// Logs the writes that waited for the disk, if it has caught up.
     pub(in crate::quorum) fn take_waiting(&mut self, now: Instant) {
         if self.group.is_sequenced() && self.stage == Stage::Normal && self.sequence.waits() {
             self.take_early(now);
         }
     }
 
-    /// Leader: whether the next number is missed. It is if later ones are here, or if a follower
-    /// says that its log is longer; not while the log has no room for it, since then others have
-    /// what this leader holds back, or would not take: an agreement would only be a view change
-    /// after the other.
+    /// Leader: notes whether the next number is missing: later ones are here, or a follower's log
+    /// is longer. Not while the log has no room for it: then others have the write that this leader
+    /// holds back, or would not accept, and gap agreement would only cause one view change after
+    /// another.
     pub(in crate::quorum) fn note_missed(&mut self, now: Instant) {
         if !self.group.is_sequenced() || !self.is_leader() || self.room().is_none() {
             return self.sequence.miss_nothing();
@@ -101,27 +101,27 @@ impl<E: Engine> QuorumReplica<E> {
         self.count.seq_gaps += u64::from(is_news);
     }
 
-    /// A new view's leader: what nobody who voted has logged is given up, up to the first write
+    /// A new view's leader: gives up the numbers that no voter has logged, up to the first write
     /// that is here.
     pub(in crate::quorum) fn draw_floor(&mut self) {
         self.sequence.set_floor(Seq::NONE);
         self.sequence.draw_floor(self.last_sequenced());
     }
 
-    /// The floor of a view whose leader said so.
+    /// Sets the floor that the view's leader has sent.
     pub(in crate::quorum) fn set_floor(&mut self, floor: u32) {
         self.sequence.set_floor(Seq::new(SwitchId(self.switch.id), floor));
     }
 
-    /// When the leader has to do something about a missing number.
+    /// The time at which the leader has to act on a missing number.
     pub(in crate::quorum) fn gap_deadline(&self) -> Instant {
         if self.is_leader() { self.sequence.ask_at() } else { Instant::NEVER }
     }
 
-    /// Asks for what is missed, and gives it up in the end.
+    /// Asks for a missing number, and gives it up in the end.
     pub(in crate::quorum) fn tick_gap(&mut self, now: Now, sink: &mut impl Sink) {
         if self.begun(now.instant) < self.group.quorum() {
-            // Nobody could answer yet, nor agree.
+            // No quorum could answer or agree yet.
             return self.sequence.wait(now.instant);
         }
         if self.room().is_none() {
@@ -141,7 +141,8 @@ impl<E: Engine> QuorumReplica<E> {
         self.say_all(VrBody::Lacks { position, count }, sink);
     }
 
-    /// The leader lacks writes: who has logged them sends them as the switch did.
+    /// Handles the leader's question for missing writes: sends those in the log as the switch sent
+    /// them.
     pub(in crate::quorum) fn on_lacks(
         &mut self,
         (from, view): (usize, ViewNumber),
@@ -161,11 +162,12 @@ impl<E: Engine> QuorumReplica<E> {
                 self.send_early(position, to, sink);
                 continue;
             }
-            // It is of this view: behind the leader's log, which has all that the view began with.
+            // The record is of this view: it follows the leader's log, which has everything with
+            // which the view began.
             let record =
                 self.ordered.log.record(position).and_then(|bytes| Record::parse(bytes).ok());
             let Some(record) = record else { return };
-            // A body that was staged is at the leader alone: it has that record.
+            // A staged body is at the leader alone, which has this record.
             if record.flags.has(Flags::BODY_STAGED) && !record.flags.has(Flags::NOOP) {
                 continue;
             }
@@ -177,8 +179,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// A write that waits here for the leader's record of it, since its body was staged there, or
-    /// for one before it: as the switch sent it.
+    /// Sends a held write as the switch sent it: one that waits for the leader's record, since its
+    /// body was staged there, or for an earlier record.
     fn send_early(&mut self, position: Position, to: Addr, sink: &mut impl Sink) {
         let (end, last_sequenced) = (self.ordered.end(), self.last_sequenced());
         if let Some(bytes) = self.sequence.at(position, end, last_sequenced) {
@@ -187,8 +189,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Up to where a follower is sent records: where the log ends, or under NOPaxos only what it
-    /// did not get by itself in time.
+    /// The position up to which a follower is sent records: the end of the log, or under NOPaxos
+    /// only as far as the follower did not get them itself in time.
     pub(in crate::quorum) fn stream_upto(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! NOPaxos: the switch numbers the writes, and replicas agree on the numbers that are missed.
+//! NOPaxos: the switch numbers the writes, and replicas agree on missing numbers.
 
 pub(in crate::quorum) mod gaps;
 pub(in crate::quorum) mod sequence;

@@ -1,4 +1,4 @@
-//! NOPaxos: numbered writes as they come from the switch, and which number is missed
+//! NOPaxos: sequenced writes as they arrive from the switch, and the missing number
 //! ([`crate::quorum::nopaxos::gaps`]).
 
 use alloc::collections::BTreeMap;
@@ -6,45 +6,45 @@ use alloc::vec::Vec;
 
 use concord_core::{Duration, Instant, MS, Position, Seq, SwitchId, US};
 
-/// Most writes that wait for a missing one before them.
+/// The largest number of writes that wait for an earlier, missing one.
 const EARLY_MAX: usize = 4_096;
-/// Most missing writes that the leader asks for at once.
+/// The largest number of missing writes that the leader asks for at once.
 pub(in crate::quorum) const LACKS_MAX: u64 = 64;
-/// How long a number may be late before the leader asks for it.
+/// The time for which a number may be late before the leader asks for it.
 const REORDER_NS: Duration = 500 * US;
-/// How often it asks.
+/// The interval of its questions.
 const ASK_NS: Duration = 2 * MS;
-/// How long it is missed before the replicas agree that it is lost.
+/// The time after which the replicas agree that a missing number is lost.
 const LOST_NS: Duration = 8 * MS;
 
-/// What comes from the switch.
+/// The sequence of writes from the switch.
 #[derive(Clone, Debug, Default)]
 pub(in crate::quorum) struct Sequence {
-    /// Writes whose turn has not come, by number.
+    /// Writes that arrived early, by number.
     early: BTreeMap<Seq, Vec<u8>>,
-    /// Numbers up to there are not waited for.
+    /// Numbers up to this one are given up.
     floor: Seq,
-    /// Leader: the number that others are known to come behind, and which is not here.
+    /// Leader: a number that is missing here, although later ones exist.
     missed: Option<Missed>,
 }
 
-/// A number that the leader lacks.
+/// A missing number.
 #[derive(Clone, Copy, Debug)]
 struct Missed {
     number: Seq,
     since: Instant,
-    /// When to ask for it, or to give it up.
+    /// The time of the next question, or of giving it up.
     ask_at: Instant,
 }
 
-/// What the leader does about a number that is missed.
+/// The leader's next step for a missing number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::quorum) enum Gap {
     /// Nothing now.
     None,
-    /// It asks the others for so many writes.
+    /// Ask the others for this many writes.
     Ask(u16),
-    /// It has all agree that the write is lost.
+    /// Begin gap agreement: the write is lost.
     Lost,
 }
 
@@ -54,8 +54,8 @@ pub(in crate::quorum) fn after(last_sequenced: Seq) -> Seq {
 }
 
 impl Sequence {
-    /// The number up to which a view of switch `switch_id` has all writes, or does without them,
-    /// whose log has `last_seq`.
+    /// The number up to which a view of switch `switch_id` has all writes, or has given them up;
+    /// `last_seq` is the last in its log.
     pub(in crate::quorum) fn last_sequenced(&self, last_seq: Seq, switch_id: u32) -> Seq {
         let session = Seq::new(SwitchId(switch_id), 0);
         last_seq.max(self.floor).max(session)
@@ -65,13 +65,13 @@ impl Sequence {
         self.floor
     }
 
-    /// The floor of a view whose leader said so.
+    /// Sets the floor that the view's leader has sent.
     pub(in crate::quorum) fn set_floor(&mut self, floor: Seq) {
         self.floor = floor;
     }
 
-    /// Draws the floor of a view that begins with all up to `last_sequenced`, were there no floor:
-    /// what nobody who voted has logged is given up, up to the first write that is here.
+    /// Computes the floor of a view that begins with all writes up to `last_sequenced`: it gives up
+    /// the numbers that no voter has logged, up to the first write that is here.
     pub(in crate::quorum) fn draw_floor(&mut self, last_sequenced: Seq) {
         let first = self.early.keys().find(|seq| **seq > last_sequenced);
         let of_switch = first.filter(|seq| seq.switch_id == last_sequenced.switch_id);
@@ -79,7 +79,7 @@ impl Sequence {
         self.floor = of_switch.map_or(last_sequenced, below);
     }
 
-    /// Holds a write until its turn comes, if there is room.
+    /// Holds an early write, if there is room. Returns whether there was.
     pub(in crate::quorum) fn hold(&mut self, seq: Seq, packet: &[u8]) -> bool {
         let has_room = self.early.len() < EARLY_MAX;
         if has_room {
@@ -98,13 +98,13 @@ impl Sequence {
         self.early.first_key_value().map(|(seq, packet)| (*seq, &packet[..]))
     }
 
-    /// Takes it.
+    /// Removes and returns the held write with the lowest number.
     pub(in crate::quorum) fn pop(&mut self) -> Option<Vec<u8>> {
         self.early.pop_first().map(|(_, packet)| packet)
     }
 
-    /// The held write that will stand at `position` of a log that ends at `end` with all up to
-    /// `last_sequenced`: within a view positions rise as numbers do.
+    /// The held write that will be at `position` of a log that ends at `end` with all numbers up to
+    /// `last_sequenced`: within a view, positions increase with numbers.
     pub(in crate::quorum) fn at(
         &self,
         position: Position,
@@ -118,8 +118,8 @@ impl Sequence {
         self.early.get(&number).map(|packet| &packet[..])
     }
 
-    /// Leader: whether the number `next` is missed: later ones are here, or somebody's log is
-    /// longer (`is_behind`). True if that is news.
+    /// Leader: notes whether the number `next` is missing: later ones are here, or a follower's log
+    /// is longer (`is_behind`). Returns true if it was not known.
     pub(in crate::quorum) fn note_missed(
         &mut self,
         now: Instant,
@@ -138,24 +138,24 @@ impl Sequence {
         is_news
     }
 
-    /// Nothing is missed.
+    /// Notes that no number is missing.
     pub(in crate::quorum) fn miss_nothing(&mut self) {
         self.missed = None;
     }
 
-    /// Whatever is missed is so from now on: there is nobody to ask yet.
+    /// Starts the time of a missing number anew: there is no member to ask yet.
     pub(in crate::quorum) fn wait(&mut self, now: Instant) {
         if let Some(missed) = &mut self.missed {
             *missed = Missed { since: now, ask_at: now.after(ASK_NS), ..*missed };
         }
     }
 
-    /// When something is to be done about a missing number.
+    /// The time of the next step for a missing number.
     pub(in crate::quorum) fn ask_at(&self) -> Instant {
         self.missed.map_or(Instant::NEVER, |missed| missed.ask_at)
     }
 
-    /// What is to be done now, where `next` is the number that the log needs.
+    /// The step that is due now; `next` is the number that the log needs.
     pub(in crate::quorum) fn gap(&mut self, now: Instant, next: Seq) -> Gap {
         let Some(missed) = self.missed.as_mut().filter(|m| now >= m.ask_at) else {
             return Gap::None;
@@ -164,7 +164,7 @@ impl Sequence {
             return Gap::Lost;
         }
         missed.ask_at = now.after(ASK_NS);
-        // Within a view positions rise as numbers do.
+        // Within a view, positions increase with numbers.
         let first_here = self.early.keys().next();
         let lacked =
             first_here.map_or(1, |seq| u64::from(seq.counter).saturating_sub(next.counter.into()));

@@ -1,89 +1,90 @@
-//! Raft: what a replica promised in the election of its term, and what it heard since.
+//! Raft: a replica's vote in its term, and the state of its own candidacy.
 
 use concord_core::rng::splitmix64;
 use concord_core::{Duration, Instant};
 
-/// What a replica without a leader does about it.
+/// The state of a replica without a leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Standing {
     /// Nothing yet.
     #[default]
     Waiting,
-    /// It asks who would vote for it in the next term (dissertation §9.6).
+    /// It asks the members whether they would vote for it in the next term (dissertation §9.6).
     Asking,
     /// It is a candidate in its term.
     Candidate {
-        /// The leader of an earlier term wants this election.
+        /// Whether an earlier term's leader has asked for this election.
         handed: bool,
     },
 }
 
-/// The election of the own term's leader, and the question for the next one.
+/// The election of the present term, and the pre-vote for the next one.
 #[derive(Clone, Debug, Default)]
 pub(in crate::quorum) struct Ballot {
-    /// "votedFor": the member that has this replica's vote in the term. Never another one.
+    /// "votedFor": the member that has this replica's vote in the term. It never changes within the
+    /// term.
     voted_for: Option<usize>,
     standing: Standing,
-    /// Bit i: member i would vote for this replica in the next term.
+    /// The members that would vote for this replica in the next term, as bits.
     would: u64,
-    /// Bit i: member i does not vote for this candidate.
+    /// The members that do not vote for this candidate, as bits.
     refused: u64,
-    /// Without a leader: when to ask for the next term.
+    /// Without a leader: the time of the next pre-vote.
     due: Instant,
-    /// What time-outs are drawn from, and how many were.
+    /// The seed of time-outs, and the number drawn.
     seed: u64,
     drawn: u64,
 }
 
 impl Ballot {
-    /// No vote yet; time-outs are drawn by `seed`.
+    /// A replica that has not voted; `seed` is that of its time-outs.
     pub(in crate::quorum) fn new(seed: u64) -> Ballot {
         Ballot { seed, ..Ballot::default() }
     }
 
-    /// Another term: the vote is free.
+    /// Begins a term, in which the vote is free.
     pub(in crate::quorum) fn new_term(&mut self) {
         *self = Ballot { seed: self.seed, drawn: self.drawn, ..Ballot::default() };
     }
 
-    /// A time below `below_ns`, other than those of other replicas, so that not all stand at once
-    /// (§5.2).
+    /// Draws a time below `below_ns`, different from those of other replicas, so that not all stand
+    /// at once (§5.2).
     pub(in crate::quorum) fn draw(&mut self, below_ns: Duration) -> Duration {
         self.drawn += 1;
         splitmix64(splitmix64(self.seed) ^ self.drawn) % below_ns.max(1)
     }
 
-    /// Who has the vote.
+    /// The member that has the vote.
     pub(in crate::quorum) fn voted_for(&self) -> Option<usize> {
         self.voted_for
     }
 
-    /// Whether `member` may have it.
+    /// Whether `member` may get the vote.
     pub(in crate::quorum) fn is_free_for(&self, member: usize) -> bool {
         self.voted_for.is_none_or(|voted_for| voted_for == member)
     }
 
-    /// `member` has it; whether that is news.
+    /// Votes for `member`. Returns whether the vote is new.
     pub(in crate::quorum) fn vote_for(&mut self, member: usize) -> bool {
         self.voted_for.replace(member) != Some(member)
     }
 
-    /// There is no leader, and that is borne until then.
+    /// Waits for a leader until `due`.
     pub(in crate::quorum) fn wait_until(&mut self, due: Instant) {
         self.due = due;
     }
 
-    /// Whether it was borne for long enough.
+    /// Whether that time is over.
     pub(in crate::quorum) fn is_due(&self, now: Instant) -> bool {
         now >= self.due
     }
 
-    /// There is a leader, or the time of the candidate is over.
+    /// Ends the candidacy: there is a leader, or its time is over.
     pub(in crate::quorum) fn stop(&mut self) {
         (self.standing, self.would) = (Standing::Waiting, 0);
     }
 
-    /// Asks who would vote; `me` would.
+    /// Begins a pre-vote, with the vote of this replica, member `me`.
     pub(in crate::quorum) fn ask(&mut self, me: usize) {
         if self.standing != Standing::Asking {
             (self.standing, self.would) = (Standing::Asking, 1 << me);
@@ -94,31 +95,32 @@ impl Ballot {
         self.standing == Standing::Asking
     }
 
-    /// Member `from` would vote for this replica.
+    /// Notes that member `from` would vote for this replica.
     pub(in crate::quorum) fn note_would(&mut self, from: usize) {
         if self.is_asking() {
             self.would |= 1 << from;
         }
     }
 
-    /// How many of `voters` would.
+    /// The number of `voters` that would vote for this replica.
     pub(in crate::quorum) fn would(&self, voters: u64) -> usize {
         (self.would & voters).count_ones() as usize
     }
 
-    /// What member `from` said counts no more.
+    /// Forgets the answers of member `from`.
     pub(in crate::quorum) fn forget(&mut self, from: usize) {
         self.would &= !(1 << from);
         self.refused &= !(1 << from);
     }
 
-    /// Member `me`, this replica, is a candidate until `due`, and votes for itself.
+    /// Makes this replica, member `me`, a candidate until `due`, with its own vote.
     pub(in crate::quorum) fn stand(&mut self, me: usize, due: Instant, handed: bool) {
         self.standing = Standing::Candidate { handed };
         (self.voted_for, self.due, self.refused) = (Some(me), due, 0);
     }
 
-    /// Whether it is a candidate; and if so, whether by a leader's wish.
+    /// Whether an earlier term's leader has asked for this candidacy; `None` if this replica is not
+    /// a candidate.
     pub(in crate::quorum) fn candidacy(&self) -> Option<bool> {
         match self.standing {
             Standing::Candidate { handed } => Some(handed),
@@ -126,8 +128,8 @@ impl Ballot {
         }
     }
 
-    /// Member `from` votes for another one; how many of `voters` do not vote for this candidate by
-    /// now.
+    /// Notes that member `from` does not vote for this candidate. Returns the number of `voters`
+    /// that do not.
     pub(in crate::quorum) fn note_refused(&mut self, from: usize, voters: u64) -> usize {
         self.refused |= 1 << from;
         (self.refused & voters).count_ones() as usize

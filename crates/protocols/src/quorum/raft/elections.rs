@@ -1,20 +1,21 @@
-//! Raft: who leads (Ongaro, Ousterhout: *In Search of an Understandable Consensus Algorithm*, 2014,
-//! cited as Raft §n; Ongaro's dissertation of the same year). A term is what VR calls a view; what
-//! VR does by view changes is done here by elections. All else is [`super`]'s: the log and its
-//! streams, commits, leases, copies, recovery.
+//! Raft: elections (Ongaro, Ousterhout: *In Search of an Understandable Consensus Algorithm*, 2014,
+//! cited as Raft §n; Ongaro's dissertation of the same year). A term is a view of VR, and elections
+//! replace view changes. Everything else is shared with VR: the log and its streams, commits,
+//! leases, copies, recovery.
 //!
-//! - A replica that misses the leader asks who would vote for it in the next term (pre-vote,
-//!   dissertation §9.6), and stays in its own: one whose link is broken disturbs nobody.
-//! - Once a quorum would, it stands in the next term. A replica has one vote a term, and gives it
-//!   to no log that ends before its own (Raft §5.4.1); the vote is on its disk before it leaves
-//!   ([`crate::quorum::disk`]).
-//! - Who hears the leader votes for nobody else, unless the leader wishes it (dissertation §4.2.3,
-//!   §3.10).
-//! - Who let others answer reads votes when nobody who has not left the earlier terms can hold a
-//!   lease that it granted (trap T2): as in VR, no lease of an earlier term is valid once a term
-//!   has begun.
-//! - The elected leader's log is that of the term as it stands; it begins with a no-op of the term,
-//!   and nothing is committed before that is (Raft §5.4.2, Figure 8).
+//! - A replica that does not hear the leader asks the members whether they would vote for it in the
+//!   next term (pre-vote, dissertation §9.6), and stays in its term: a replica with a broken link
+//!   does not disturb the group.
+//! - Once a quorum would, it becomes a candidate in the next term. A replica has one vote a term,
+//!   and gives it to no candidate whose log is less up-to-date than its own (Raft §5.4.1). The vote
+//!   is on its disk before it is sent ([`crate::quorum::disk`]).
+//! - A replica that hears the leader votes for no other, unless the leader asks for the election
+//!   (dissertation §4.2.3, §3.10).
+//! - A replica that has granted leases votes only when no member that has not left the earlier
+//!   terms can hold one of them (trap T2): as in VR, no lease of an earlier term is valid once a
+//!   term has begun.
+//! - The elected leader's log is the log of the term. It continues with a no-op of the term, and
+//!   nothing is committed before that is (Raft §5.4.2, Figure 8).
 //! - A leader that hears no quorum steps down (check-quorum, dissertation §6.2).
 
 use concord_core::{Duration, Guard, Instant, Now, Position, ViewNumber};
@@ -30,9 +31,9 @@ use crate::quorum::{QuorumReplica, Stage};
 use crate::setup::RETRY_NS;
 
 impl<E: Engine> QuorumReplica<E> {
-    /// Where the own log ends, for votes. What is here of a copy is no log
-    /// ([`crate::quorum::copy::outgoing`]), and a rack that begins with a backup has nothing of its
-    /// own terms.
+    /// The last record of this replica's log, for votes. An incomplete copy is not a log
+    /// ([`crate::quorum::copy::outgoing`]), and a restored origin has no records of this rack's
+    /// terms.
     pub(in crate::quorum) fn last_record(&self) -> LastRecord {
         if let Some(copying) = self.copying.as_ref().filter(|_| self.has_given_up()) {
             let floor = copying.floor;
@@ -58,45 +59,45 @@ impl<E: Engine> QuorumReplica<E> {
         ViewNumber(record.map_or(0, |record| record.epoch.0))
     }
 
-    /// Whether the last record is of the own term: then all that is here is in the log of the
-    /// term's leader (Log Matching, Raft §5.3). One that comes back to its term with its disk may
-    /// be told again where the term began; what is behind that was acknowledged, and stays.
+    /// Whether the last record is of the present term: then this log is a prefix of the term's
+    /// leader's (Log Matching, Raft §5.3). A replica that returns to its term with its disk may be
+    /// told again where the term began; the records after that were acknowledged, and stay.
     pub(in crate::quorum) fn ends_in_own_term(&self) -> bool {
         self.group.elects() && self.term_at(self.ordered.end()) == self.view
     }
 
-    /// Raft §5.4.1: whether a log that ends so is at least as up-to-date as the own one, and has
-    /// what is known to be committed (`Guard::KnownCommitted`).
+    /// Raft §5.4.1: whether a log with this last record is at least as up-to-date as this
+    /// replica's, and reaches the position known to be committed (`Guard::KnownCommitted`).
     fn is_up_to_date(&self, last: LastRecord) -> bool {
         let is_later = last >= self.last_record() || !self.setup.guards.on(Guard::UpToDate);
         is_later && !self.lacks(Position(last.position), self.known_committed())
     }
 
-    /// Whether a leader is there, and not the one who asks.
+    /// Whether this replica hears a leader other than the asking member.
     fn is_loyal(&self, now: Instant, asks: usize) -> bool {
         let has_leader = matches!(self.stage, Stage::Normal | Stage::Starting)
             && self.group.leader_of(self.view).is_some_and(|leader| leader != asks);
         has_leader && (self.is_leader() || !self.suspicion.is_leader_silent(now, self.suspect_ns()))
     }
 
-    /// How long a term may be without a leader: longer than the leases of the one before.
+    /// The time for which a term may be without a leader: longer than the leases of the one before.
     fn patience_ns(&mut self) -> Duration {
         2 * self.suspect_ns() + self.drawn_ns()
     }
 
-    /// By how much longer than others this replica bears a silence.
+    /// The random part of this replica's time-out.
     fn drawn_ns(&mut self) -> Duration {
         let below_ns = self.suspect_ns() / 2;
         self.ballot.draw(below_ns)
     }
 
-    /// Whether `from` may say that `view` has begun.
+    /// Whether a message of `from` that `view` has begun counts.
     pub(in crate::quorum) fn may_begin(&self, from: usize, view: ViewNumber) -> bool {
         let leader = self.group.leader_of(view);
         leader == Some(from) || (self.group.elects() && leader.is_none())
     }
 
-    /// `leader` leads the own term: no other one gets the vote.
+    /// Notes the leader of the present term, which gets the vote.
     pub(in crate::quorum) fn take_leader(&mut self, leader: usize) {
         if !self.group.elects() {
             return;
@@ -106,11 +107,12 @@ impl<E: Engine> QuorumReplica<E> {
             self.ballot.vote_for(leader);
         }
         self.ballot.stop();
-        // Two that stand at once do so again after a wait that is drawn from more.
+        // Two candidates at once will wait for times drawn from a longer range.
         self.silence_ns = self.suspect_ns() + self.drawn_ns() / 2;
     }
 
-    /// Whether this replica may stand: what it has is a log, its engine answers, it stays.
+    /// Whether this replica may become a candidate: it has a log, its engine answers, and it was
+    /// not told to end.
     fn may_stand(&self) -> bool {
         let is_well = !self.has_given_up() && self.may_lead() && !self.recovery.is_under_way();
         let lacks = self.lacks(self.ordered.end(), self.known_committed());
@@ -128,7 +130,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Asks who would vote, while no leader is heard.
+    /// Runs pre-votes while no leader is heard.
     pub(in crate::quorum) fn mind_election(&mut self, now: Now, sink: &mut impl Sink) {
         if !self.misses_leader(now.instant) || !self.may_stand() {
             if self.ballot.is_asking() {
@@ -191,7 +193,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Stands for election in the next term.
+    /// Becomes a candidate in the next term.
     pub(in crate::quorum) fn stand(&mut self, now: Now, handed: bool, sink: &mut impl Sink) {
         if self.enter_term(now, self.next_view(1), sink) {
             self.be_candidate(now, handed, sink);
@@ -204,7 +206,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.retry_election(now, sink);
     }
 
-    /// Leaves the own term for `term`, of which no leader is known. False at the end of all terms.
+    /// Enters `term`, of which no leader is known. Returns false at the largest number.
     pub(in crate::quorum) fn enter_term(
         &mut self,
         now: Now,
@@ -225,7 +227,7 @@ impl<E: Engine> QuorumReplica<E> {
         true
     }
 
-    /// The term has no leader, as far as is known here.
+    /// Begins to wait for the term's leader.
     fn await_leader(&mut self, now: Now) {
         self.stage = Stage::ViewChange;
         let members = self.group.members().len();
@@ -235,13 +237,14 @@ impl<E: Engine> QuorumReplica<E> {
         self.next_retry = now.instant.after(RETRY_NS);
     }
 
-    /// Leader: hears no quorum (dissertation §6.2).
+    /// Leader: steps down because it hears no quorum (dissertation §6.2).
     pub(in crate::quorum) fn step_down(&mut self, now: Now) {
         self.leave_view(self.view);
         self.await_leader(now);
     }
 
-    /// Leader: has another one stand, the one that lacks least of the log (dissertation §3.10).
+    /// Leader: asks the member that lacks the least of the log to stand for election (dissertation
+    /// §3.10).
     pub(in crate::quorum) fn hand_over(&mut self, now: Now, sink: &mut impl Sink) {
         let live = |index: &usize| self.is_live(now.instant, *index) && self.group.is_voter(*index);
         let others = (0..self.leading.followers.len()).filter(|i| *i != self.group.me());
@@ -271,7 +274,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// `from` has left all terms before `term`. If it led one, that is over.
+    /// Notes that `from` has left all terms before `term`, also as a leader.
     pub(in crate::quorum) fn on_term_entered(
         &mut self,
         now: Now,
@@ -285,13 +288,13 @@ impl<E: Engine> QuorumReplica<E> {
         let is_news =
             term == self.view && self.stage == Stage::ViewChange && self.change.join(from);
         if is_news && self.ballot.candidacy().is_some() {
-            // Somebody's vote, or the own one, may have waited for that.
+            // A vote of this replica may have waited for that.
             self.retry_election(now, sink);
         }
     }
 
-    /// Whether nobody can hold a lease of this replica's any more who has not left the earlier
-    /// terms (trap T2).
+    /// Whether no member that has not left the earlier terms can still hold a lease that this
+    /// replica granted (trap T2).
     fn has_outlived_grants(&self, now: Instant) -> bool {
         let is_here = |node| {
             let index = self.group.index_of(node);
@@ -300,7 +303,7 @@ impl<E: Engine> QuorumReplica<E> {
         now >= self.leases.others_until(is_here) || !self.setup.guards.on(Guard::Lease)
     }
 
-    /// Without a leader: says again what others may have missed.
+    /// Without a leader: repeats messages that others may have missed.
     pub(in crate::quorum) fn retry_election(&mut self, now: Now, sink: &mut impl Sink) {
         if self.has_readers() {
             self.say_all(VrBody::StartViewChange, sink);
@@ -346,7 +349,7 @@ impl<E: Engine> QuorumReplica<E> {
         let granted = term == self.view && is_free && self.is_up_to_date(last);
         if granted {
             if !self.has_outlived_grants(now.instant) {
-                // It is asked again.
+                // The candidate asks again.
                 return;
             }
             if self.ballot.vote_for(from) {
@@ -363,7 +366,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.say(to, VrBody::Voted { granted, committed, switch }, sink);
     }
 
-    /// Something of an earlier term came of `from`, which does not know of this one.
+    /// Tells `from`, which sent a message of an earlier term, the present one.
     pub(in crate::quorum) fn tell_term(&mut self, from: usize, sink: &mut impl Sink) {
         if self.group.elects() && self.stage == Stage::ViewChange {
             self.say_voted(from, false, sink);
@@ -379,7 +382,7 @@ impl<E: Engine> QuorumReplica<E> {
         sink: &mut impl Sink,
     ) {
         if term > self.view {
-            // Without a leader, or as one that somebody does not follow any more.
+            // Only without a leader, or as a leader that a member does not follow.
             if self.stage == Stage::ViewChange || self.is_leader() {
                 self.enter_term(now, term, sink);
                 self.ballot.wait_until(now.instant);
@@ -396,7 +399,7 @@ impl<E: Engine> QuorumReplica<E> {
         } else if self.ballot.note_refused(from, self.group.voters())
             > self.group.voter_count() - self.group.quorum()
         {
-            // It cannot win any more.
+            // The candidate cannot win any more.
             self.ballot.stop();
             let due = now.instant.after(self.drawn_ns());
             self.ballot.wait_until(due);
@@ -415,8 +418,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// The term's leader: its first record says nothing, and is of the term. What is before can be
-    /// committed with it, and not without (Raft §5.4.2).
+    /// The term's leader: logs the term's no-op. Earlier records can be committed with it, and not
+    /// without (Raft §5.4.2).
     pub(in crate::quorum) fn log_no_op(&mut self, now: Now) {
         if self.group.elects() && self.setup.guards.on(Guard::OwnTerm) {
             let now_ms = self.ordered.stamp(now.unix_ms, self.is_timeless(), self.setup.guards);
@@ -425,8 +428,9 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Follower: whether its log is full. In Raft a leader logs a no-op beyond what it takes of
-    /// clients: were a follower's bound the same, nobody could take what a term has to begin with.
+    /// Follower: whether its log is full. In Raft a leader logs its no-op beyond the bound for
+    /// clients' writes: with the same bound, a follower could not accept the record with which a
+    /// term has to begin.
     pub(in crate::quorum) fn takes_no_more(&self) -> bool {
         let has_pieces = self.copying.as_ref().is_some_and(Copying::has_pieces);
         let mut limits = self.setup.limits.beside_pieces(has_pieces);
@@ -437,15 +441,15 @@ impl<E: Engine> QuorumReplica<E> {
         self.ordered.log.is_full(&limits)
     }
 
-    /// Whether the leader may call the log committed up to `position`, which a quorum has: in Raft,
-    /// if that is of its term.
+    /// Whether the leader may commit up to `position`, which a quorum has: in Raft only a record of
+    /// its own term.
     pub(in crate::quorum) fn commits(&self, position: Position) -> bool {
         !self.group.elects()
             || position >= self.leading.view_start()
             || !self.setup.guards.on(Guard::OwnTerm)
     }
 
-    /// Nobody leads, by all that was heard since this replica started with its disk.
+    /// After a restart from disk: begins elections, since no leader was heard.
     pub(in crate::quorum) fn return_to_election(&mut self, now: Now) {
         self.await_leader(now);
         let due = now.instant.after(self.drawn_ns());

@@ -1,25 +1,24 @@
-//! Raft: another member votes, or one does no more (Ongaro's dissertation §4).
+//! Raft: changes of the voters (Ongaro's dissertation §4).
 //!
-//! One voter at a time, so that any quorum by one configuration shares a member with any by the
-//! next (§4.1). A configuration is in force as soon as it is logged; the next one is logged once
-//! that is committed, and a record of the leader's own term (Ongaro's correction of 2015). Whoever
-//! is to vote has caught up before (§4.2.1). A leader that does not vote any more leads until that
-//! is committed (§4.2.2). Whoever does not vote does not stand, but for one that may still be
-//! needed: the configuration without it is not committed.
+//! One voter changes at a time, so that a quorum of one configuration shares a member with each of
+//! the next (§4.1). A configuration is in force as soon as it is logged. The next one is logged
+//! once it is committed, and a record of the leader's own term is (Ongaro's correction of 2015). A
+//! new voter has caught up before (§4.2.1). A leader that loses its vote leads until that is
+//! committed (§4.2.2). A member without a vote does not stand for election, unless it may still be
+//! needed, since the configuration without it is not committed.
 //!
-//! What leases add. A holder counts a quorum by the newest configuration in its own log, and a
+//! Leases add two rules. A holder counts a quorum by the newest configuration in its own log, and a
 //! follower's log may end long before the leader's. So
-//! - a follower needs its leader's grant among them, which the leader gives to those that have
-//!   acknowledged the newest configuration;
+//! - a follower needs its leader's grant among them, which the leader gives only to members that
+//!   have acknowledged the newest configuration;
 //! - a leader waits for a lease's length between two changes.
 //!
-//! So whoever may answer reads counts by the newest configuration of its term or by the one before,
-//! and its quorum shares a member with that of the next term's leader, whose configuration is one
-//! of these, too, since a record of the holder's term was committed before the change. Nothing of
-//! that has to be kept for the next term: no lease of this one is valid once that has begun (trap
-//! T2).
+//! So a replica that may answer reads counts by the newest configuration of its term or by the one
+//! before. Its quorum shares a member with that of the next term's leader, whose configuration is
+//! one of these two, since a record of the holder's term was committed before the change. None of
+//! this outlives the term: no lease of it is valid once the next one has begun (trap T2).
 //!
-//! What a replica without its data adds: [`crate::quorum::vr::recovery`], and the floor of a copy
+//! For replicas that lost their data see [`crate::quorum::vr::recovery`], and the floor of a copy
 //! ([`crate::quorum::copy::copying`]).
 
 use concord_core::{Guard, NodeId, Now, Position};
@@ -33,15 +32,15 @@ use crate::quorum::QuorumReplica;
 use crate::quorum::group::quorum_of;
 use crate::quorum::raft::voters::{ChangeRefused, Configuration};
 
-/// How far behind the commit point a member may be that is to vote, in records.
+/// The largest lag of a new voter behind the commit point, in records.
 const LAG_RECORDS_MAX: u64 = 256;
 
 impl<E: Engine> QuorumReplica<E> {
-    /// Leader: logs the configuration in which `node`, a member, votes, or does not. The next flush
+    /// Leader: logs the configuration in which the member `node` votes, or does not. The next flush
     /// streams it.
     ///
     /// # Errors
-    /// [`ChangeRefused`]: nothing is changed.
+    /// [`ChangeRefused`]: nothing has changed.
     pub fn change_voter(
         &mut self,
         now: Now,
@@ -70,7 +69,7 @@ impl<E: Engine> QuorumReplica<E> {
         Ok(())
     }
 
-    /// An operator's question, who votes; and of the leader, to change that before.
+    /// Handles an operator's request for the voters, or to the leader, for a change of them.
     pub(in crate::quorum) fn on_change_voter(
         &mut self,
         now: Now,
@@ -99,11 +98,11 @@ impl<E: Engine> QuorumReplica<E> {
         self.send_control(client, &Membership::VotersTold(told), sink);
     }
 
-    /// Leader: whether the configuration before, and whatever was counted by an earlier one, is
-    /// settled.
+    /// Leader: whether the last configuration is committed, and nothing is counted by an earlier
+    /// one any more.
     fn may_change(&self, now: Now) -> bool {
         let guards = self.setup.guards;
-        // A group that has just been founded has logged nothing.
+        // A new group has not logged anything.
         let has_begun = !self.leading.followers.is_empty()
             && (self.committed >= self.leading.view_start() || !guards.on(Guard::ChangeTerm));
         let is_one = self.committed >= self.group.voters.position() || !guards.on(Guard::OneChange);
@@ -112,7 +111,7 @@ impl<E: Engine> QuorumReplica<E> {
         has_begun && is_one && (is_late || !guards.on(Guard::ChangeLease))
     }
 
-    /// Leader: whether a member is there and lacks little (§4.2.1).
+    /// Leader: whether a member is heard and lags little (§4.2.1).
     fn has_caught_up(&self, now: Now, member: usize) -> bool {
         let Some(follower) = self.leading.followers.get(member) else { return false };
         let is_near = follower.acked.0 + LAG_RECORDS_MAX >= self.committed.0;
@@ -132,7 +131,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.vr_count.voters_changed += 1;
     }
 
-    /// A record has taken its place in the log: if it is one of a configuration, that is in force.
+    /// Puts the configuration in a logged record in force, if it has one.
     pub(in crate::quorum) fn note_voters(&mut self, record: &Record<'_>) {
         if let Some(configuration) = Configuration::of(record) {
             self.take_configuration(configuration);
@@ -147,30 +146,30 @@ impl<E: Engine> QuorumReplica<E> {
     }
 
     fn take_configuration(&mut self, configuration: Configuration) {
-        // While the own log is gone through the group is not known yet.
+        // During a restore the group is not known yet.
         if !self.group.is_known() || configuration.group == self.group.id() {
             self.group.voters.note(configuration);
         }
     }
 
-    /// Who is counted in quorums.
+    /// The members that count in quorums, as bits.
     pub(in crate::quorum) fn counted_voters(&self) -> u64 {
         let is_on = self.setup.guards.on(Guard::VoterCount);
         if is_on { self.group.voters() } else { self.group.all() }
     }
 
-    /// How many of whom are a quorum.
+    /// The size of a quorum, and the members that count, as bits.
     pub(in crate::quorum) fn counted_quorum(&self) -> (usize, u64) {
         (self.group.quorum(), self.counted_voters())
     }
 
-    /// Whether this replica votes, or may do so again: the configuration without it is not
+    /// Whether this replica votes, or may vote again since the configuration without it is not
     /// committed here (§4.2.2).
     pub(in crate::quorum) fn may_be_needed(&self) -> bool {
         self.group.own_vote() == 1 || self.group.voters.position() > self.committed
     }
 
-    /// Whether member `from` may have a lease: of a leader those that vote and know so.
+    /// Whether member `from` may get a lease: from a leader only voters that know that they are.
     pub(in crate::quorum) fn may_grant(&self, from: usize) -> bool {
         if !self.group.elects() || !self.is_leader() || !self.setup.guards.on(Guard::LeaderGrant) {
             return true;
@@ -179,15 +178,15 @@ impl<E: Engine> QuorumReplica<E> {
         self.group.is_voter(from) && acked >= self.group.voters.position()
     }
 
-    /// The voters, and those of the last configuration that is committed.
+    /// The voters, and those of the last committed configuration.
     pub(in crate::quorum) fn voters_that_may_count(&self) -> [u64; 2] {
         let before = self.group.voters.as_of(self.committed).map_or(self.group.all(), |c| c.voters);
         [self.group.voters(), before]
     }
 
-    /// Leader: a change is committed. One that does not vote any more has another one stand, and
-    /// goes on following the log; and a switch that checks replies hears of other voters as it does
-    /// of another leader: by a session of its own.
+    /// Leader: handles a committed change. A leader without a vote asks another member to stand,
+    /// and follows the log. A switch that checks replies learns of other voters as of another
+    /// leader, by a new session.
     pub(in crate::quorum) fn mind_voters(&mut self, now: Now, sink: &mut impl Sink) {
         if self.group.voters.are_founders() || !self.is_leader() {
             return;
@@ -204,8 +203,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Who votes by this replica's log, by the members' order, and where the log says so: for
-    /// drivers and tests. All configurations that are known here, of which the last is in force.
+    /// The known configurations in this replica's log, for hosts and tests: the position of each,
+    /// and its voters as bits. The last one is in force.
     pub fn configurations(&self) -> impl Iterator<Item = (Position, u64)> + '_ {
         let founders = (Position(0), self.group.all());
         let known = self.group.voters.iter().map(|c| (c.position, c.voters));

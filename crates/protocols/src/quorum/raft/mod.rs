@@ -1,4 +1,4 @@
-//! Raft: elections, terms, and which members vote.
+//! Raft: elections, terms and voters.
 
 pub(in crate::quorum) mod ballot;
 pub(in crate::quorum) mod elections;

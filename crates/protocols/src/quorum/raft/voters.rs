@@ -1,9 +1,8 @@
-//! Raft: which members vote, by the configurations in the log (Ongaro's dissertation §4).
+//! Raft: the voters, according to the configurations in the log (Ongaro's dissertation §4).
 //!
-//! The members of a group keep their places for good. What changes, by one member at a time, is
-//! which of them are *voters*: only these are counted in quorums. The others follow the log as the
-//! dissertation's non-voting servers do (§4.2.1). A configuration is in force as soon as its record
-//! is in the log, and as long as it is.
+//! The members of a group keep their places for good. Only the set of *voters*, which alone count
+//! in quorums, changes, by one member at a time. The others follow the log like the dissertation's
+//! non-voting servers (§4.2.1). A configuration is in force as long as its record is in the log.
 
 use alloc::vec::Vec;
 
@@ -12,40 +11,40 @@ use concord_wire::Flags;
 use concord_wire::record::Record;
 use concord_wire::vr::LastRecord;
 
-/// Why a change of the voters is not begun.
+/// The reason for which a change of the voters is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeRefused {
     /// This replica does not lead a Raft group.
     NotLeader,
     /// There is no such member.
     NotMember,
-    /// It is so already.
+    /// The member already is as requested.
     NothingToDo,
-    /// The change before is not committed, or nothing of this term is, or leases that count by an
+    /// The last change is not committed, or no record of this term is, or leases counted by an
     /// earlier configuration are not over, or the log is full.
     NotYet,
     /// The member has not caught up.
     Behind,
-    /// Too few of those who would vote are there: nothing could be committed any more.
+    /// Too few of the new voters are heard: nothing could be committed any more.
     NoQuorum,
 }
 
-/// A configuration, as its record says it.
+/// A configuration, from its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::quorum) struct Configuration {
-    /// Where its record is.
+    /// The position of its record.
     pub(in crate::quorum) position: Position,
     /// The term of the record.
     pub(in crate::quorum) term: ViewNumber,
-    /// Of which group it is: a rack may begin with the log of another one.
+    /// The group to which it belongs: a rack may begin with the log of another one.
     pub(in crate::quorum) group: u64,
-    /// Bit i: member i votes.
+    /// The voters, as bits by member.
     pub(in crate::quorum) voters: u64,
 }
 
 impl Configuration {
-    /// What `record` says, if it is one of a configuration: a no-op with a reply. No client's
-    /// packet has a reply.
+    /// The configuration in `record`, if it has one: it is a no-op with a reply, which no client's
+    /// packet has.
     pub(in crate::quorum) fn of(record: &Record<'_>) -> Option<Configuration> {
         let (group, voters) = record.reply.split_first_chunk()?;
         let is_one = record.flags.has(Flags::NOOP);
@@ -57,12 +56,12 @@ impl Configuration {
         })
     }
 
-    /// What stands in its record.
+    /// Encodes a configuration for its record.
     pub(in crate::quorum) fn emit(group: u64, voters: u64) -> [u8; 16] {
         (u128::from(group) << 64 | u128::from(voters)).to_be_bytes()
     }
 
-    /// What stands in a copied state.
+    /// Encodes a configuration for a copied state.
     pub(in crate::quorum) fn copied(&self) -> Vec<u8> {
         let mut bytes = self.position.0.to_be_bytes().to_vec();
         bytes.extend_from_slice(&self.term.0.to_be_bytes());
@@ -70,7 +69,7 @@ impl Configuration {
         bytes
     }
 
-    /// Of what stands in a copied state.
+    /// Decodes a configuration from a copied state.
     pub(in crate::quorum) fn parse_copied(bytes: &[u8]) -> Option<Configuration> {
         let (position, rest) = bytes.split_first_chunk()?;
         let (term, rest) = rest.split_first_chunk()?;
@@ -84,31 +83,30 @@ impl Configuration {
     }
 }
 
-/// The configurations of the log: the last one that is executed, if there is one, and all behind
-/// it.
+/// The configurations of the log: the last executed one, if there is one, and all after it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::quorum) struct Voters {
-    /// By position. Empty: nothing was changed, so that all members vote.
+    /// By position. Empty if nothing has changed, so that all members vote.
     history: Vec<Configuration>,
 }
 
 impl Voters {
-    /// The one in force, if it is not that of the founding.
+    /// The configuration in force, if it is not the first one.
     pub(in crate::quorum) fn newest(&self) -> Option<&Configuration> {
         self.history.last()
     }
 
-    /// Whether nothing was changed since the group was founded, as far as the log here says.
+    /// Whether the voters have not changed since the group was founded, according to the log here.
     pub(in crate::quorum) fn are_founders(&self) -> bool {
         self.history.is_empty()
     }
 
-    /// Where the record of the one in force is; 0 for that of the founding.
+    /// The position of the record of the configuration in force; 0 for the first one.
     pub(in crate::quorum) fn position(&self) -> Position {
         self.newest().map_or(Position(0), |newest| newest.position)
     }
 
-    /// The same with its term, as votes compare it.
+    /// The same position with its term, as votes compare it.
     pub(in crate::quorum) fn last_record(&self) -> LastRecord {
         let newest = self.newest();
         newest.map_or(LastRecord::default(), |c| LastRecord {
@@ -117,39 +115,41 @@ impl Voters {
         })
     }
 
-    /// The one that was in force where the log ended at `position`; that of the founding is none.
+    /// The configuration that was in force when the log ended at `position`; `None` for the first
+    /// one.
     pub(in crate::quorum) fn as_of(&self, position: Position) -> Option<&Configuration> {
         self.history.iter().rev().find(|c| c.position <= position)
     }
 
-    /// All that are known.
+    /// All known configurations.
     pub(in crate::quorum) fn iter(&self) -> impl Iterator<Item = &Configuration> {
         self.history.iter()
     }
 
-    /// Its record took its place in the log.
+    /// Notes a configuration whose record was logged.
     pub(in crate::quorum) fn note(&mut self, configuration: Configuration) {
         self.cut(Position(configuration.position.0.saturating_sub(1)));
         self.history.push(configuration);
     }
 
-    /// The log ends at `end` from now on: what was behind is rolled back.
+    /// Rolls back the configurations after `end`, where the log was cut.
     pub(in crate::quorum) fn cut(&mut self, end: Position) {
         self.history.retain(|c| c.position <= end);
     }
 
-    /// All up to `executed` is executed, and is never rolled back: of these the last one is kept.
+    /// Forgets all but the last of the configurations up to `executed`, which are never rolled
+    /// back.
     pub(in crate::quorum) fn forget_before(&mut self, executed: Position) {
         let over = self.history.iter().filter(|c| c.position <= executed).count();
         self.history.drain(..over.saturating_sub(1));
     }
 
-    /// The group is `group`: what the log says of others is none of it.
+    /// Drops the configurations of other groups than `group`.
     pub(in crate::quorum) fn enter_group(&mut self, group: u64) {
         self.history.retain(|c| c.group == group);
     }
 
-    /// The log begins anew, with that configuration.
+    /// Begins anew with the given configuration.
     pub(in crate::quorum) fn reset(&mut self, configuration: Option<Configuration>) {
         self.history = configuration.into_iter().collect();
     }

@@ -1,9 +1,10 @@
-//! Reads: alone and at once on the switch's word (fast), or by the leader (slow).
+//! Reads: answered by any replica alone, if the switch says so (fast), or by the leader (slow).
 //!
-//! Harmonia §8.3, P1: a replica that has executed less than a fast read's last-committed point
-//! would answer from the past, so it passes the read to the leader. P2 needs nothing: VR executes
-//! only what is committed; but for scripts of a server ([`crate::quorum::scripts::decide`]). The
-//! leader answers under its lease, from all that its view began with.
+//! Harmonia §8.3, P1: a replica that has not executed up to a fast read's last-committed point
+//! would answer with an old value, so it passes the read to the leader. P2 holds without a check,
+//! since VR executes only committed records, except for scripts of a server
+//! ([`crate::quorum::scripts::decide`]). The leader answers under its lease, once it has executed
+//! the log with which its view began.
 
 use alloc::vec::Vec;
 
@@ -36,7 +37,7 @@ impl<E: Engine> QuorumReplica<E> {
             return self.read_by_quorum(now, &repr, packet.body(), sink);
         }
         if self.group.checks_replies() && !forwarded {
-            // It did not come by the switch.
+            // The read did not pass the switch.
             self.count.reads_misrouted += 1;
             return;
         }
@@ -69,14 +70,13 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Whether no later view can have begun: a quorum, this replica included, is in this one.
+    /// Whether no later view can have begun, since a quorum, with this replica, is in this one.
     pub(in crate::quorum) fn is_leased(&self, now: Instant) -> bool {
         self.has_quorum_of_leases(now) || !self.setup.guards.on(Guard::Lease)
     }
 
-    /// Raft: the leader's grant is among them. It says that this replica knows the newest
-    /// configuration, or the one before, and so whom to count
-    /// ([`crate::quorum::raft::membership`]).
+    /// Raft: the leader's grant has to be among them. It shows that this replica knows the newest
+    /// configuration or the one before, and so whom to count ([`crate::quorum::raft::membership`]).
     pub(in crate::quorum) fn has_quorum_of_leases(&self, now: Instant) -> bool {
         let held = self.leases.held_of(now, |node| self.group.has_voter(node));
         held + self.group.own_vote() >= self.group.quorum() && self.has_leaders_grant(now)
@@ -90,13 +90,13 @@ impl<E: Engine> QuorumReplica<E> {
         self.leases.held_of(now, |node| Some(node) == leader) > 0
     }
 
-    /// A quorum without this replica, should it vote, has granted what was asked for then.
+    /// The time of the newest request that the rest of a quorum has granted.
     fn confirmed_at(&self) -> Option<Instant> {
         let others = self.group.quorum() - self.group.own_vote();
         self.leases.confirmed_by(others, |node| self.group.has_voter(node))
     }
 
-    /// Why a fast read may not be answered here.
+    /// The reason for which a fast read may not be answered here.
     fn refuse_fast(&mut self, now: Instant, repr: &Repr) -> Option<Reason> {
         if !self.is_leased(now) {
             self.count.refused_lease += 1;
@@ -130,9 +130,9 @@ impl<E: Engine> QuorumReplica<E> {
         sink.send(to, &self.scratch);
     }
 
-    /// The leader's answer holds every write that was acknowledged before, in this view or in an
-    /// earlier one: it has executed those of its view, and waits for those that its view began
-    /// with.
+    /// Answers a slow read. The leader's answer shows every write that was acknowledged before, in
+    /// this view or an earlier one: it has executed those of its view, and waits for those with
+    /// which the view began.
     pub(in crate::quorum) fn read_slow(
         &mut self,
         now: Now,
@@ -163,7 +163,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.read(now, repr, body, repr.reason, sink);
     }
 
-    /// Answers the reads that waited, once nothing keeps them.
+    /// Answers the waiting reads that may be answered now.
     pub(in crate::quorum) fn wake_reads(&mut self, now: Now, sink: &mut impl Sink) {
         self.wake_quorum_reads(now, sink);
         let has_begun = self.executed >= self.leading.view_start();
@@ -178,8 +178,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// The latest time at which this replica surely led, so that it may answer reads that came by
-    /// then.
+    /// The latest time at which this replica surely led: reads that arrived by then may be
+    /// answered.
     fn led_until(&self, now: Instant) -> Option<Instant> {
         match self.setup.reads {
             SlowReads::LeaderLease | SlowReads::FollowerLease => {
@@ -188,7 +188,7 @@ impl<E: Engine> QuorumReplica<E> {
             SlowReads::ReadIndex | SlowReads::Quorum if self.setup.guards.on(Guard::ReadRound) => {
                 self.confirmed_at()
             }
-            // Quorum reads ask nobody who leads; where they are not had, no clock counts either.
+            // Quorum reads need no leader; reads that the leader answers instead need no clock.
             SlowReads::ReadIndex | SlowReads::Quorum => Some(Instant::NEVER),
         }
     }
@@ -198,7 +198,7 @@ impl<E: Engine> QuorumReplica<E> {
     }
 
     /// ReadIndex (Raft §8): asks the others whether this replica still leads, once for all reads
-    /// that wait by now. What they answer is a lease as well; its time counts for nothing here.
+    /// that wait now. Their answers are leases as well, whose duration does not matter here.
     pub(in crate::quorum) fn confirm_reads(&mut self, now: Now, sink: &mut impl Sink) {
         let asks = matches!(self.setup.reads, SlowReads::ReadIndex | SlowReads::Quorum);
         if !asks || !self.is_leader() {
@@ -211,15 +211,15 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Whether reads are answered by any replica that has asked a quorum.
+    /// Whether any replica answers reads after asking a quorum.
     fn has_quorum_reads(&self) -> bool {
         let is_open = self.group.elects() && !self.group.has_readers();
         self.setup.reads == SlowReads::Quorum && is_open
     }
 
-    /// Whatever was acknowledged before the read came is in the log of a member of any quorum:
-    /// nowhere before the highest end of a quorum's logs. The answer is of no term, and no clock
-    /// counts.
+    /// Answers a read by asking a quorum. Every write that was acknowledged before the read is in
+    /// the log of some member of any quorum, and so not after the highest end of a quorum's logs.
+    /// The answer depends on no term and no clock.
     fn read_by_quorum(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
         if !self.setup.guards.on(Guard::QuorumEnd) {
             return self.read(now, repr, body, Reason::Quorum, sink);
@@ -238,7 +238,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Asks the others where their logs end, if reads wait for that.
+    /// Asks the others for the ends of their logs, if reads wait for that.
     pub(in crate::quorum) fn ask_log_ends(&mut self, now: Now, sink: &mut impl Sink) {
         if self.stage != Stage::Normal || !self.has_quorum_reads() {
             return;
@@ -263,8 +263,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// What the sender knew as the newest life of this node is `to`: it has heard the question by
-    /// then.
+    /// Handles a member's answer; `to` is the newest incarnation of this node that it knew.
     pub(in crate::quorum) fn on_log_end(
         &mut self,
         now: Now,
@@ -273,7 +272,7 @@ impl<E: Engine> QuorumReplica<E> {
         (round, end): (u64, Position),
         sink: &mut impl Sink,
     ) {
-        // The questions' numbers begin again with each process: what an earlier one was told is
+        // The numbers of questions begin anew with each process: an answer to an earlier one is
         // older than the reads here.
         let is_mine =
             to == self.crash_vector.mine() || !self.setup.guards.on(Guard::QuorumIncarnation);
@@ -285,7 +284,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// The voters, and where the log says so.
+    /// The voters, and the position of their configuration.
     fn voters_in_force(&self) -> (u64, Position) {
         (self.group.voters(), self.read_voters_at())
     }
@@ -301,7 +300,7 @@ impl<E: Engine> QuorumReplica<E> {
         {
             let Ok(packet) = Packet::parse(&bytes) else { continue };
             let repr = packet.repr();
-            // A script may have been executed here since the read came.
+            // A script may have been executed here since the read arrived.
             if self.sees_scripts() && !self.is_leader() {
                 if repr.flags.has(Flags::FORWARDED) {
                     self.count.reads_dropped += 1;
@@ -316,8 +315,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Whether an answer may show what a script of a server did: the leader knows whether a quorum
-    /// knows of it.
+    /// Whether an answer may show the effect of a server's script that a quorum may not know.
     fn sees_scripts(&self) -> bool {
         self.setup.replicate_replies && self.scripts.are_any()
     }
@@ -348,8 +346,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// The engine has read: the answer goes out, unless it may have seen a script that is not
-    /// decided.
+    /// Sends the answer to a read that the engine has executed, unless it may show an undecided
+    /// script.
     pub(in crate::quorum) fn answer_read(
         &mut self,
         now: Now,
@@ -360,7 +358,7 @@ impl<E: Engine> QuorumReplica<E> {
         if let Some(script) = self.withholds() {
             return self.withheld.push(script, Ready::Read(operation, reply.to_vec()));
         }
-        // The switch passes what its leader says unchecked: nothing is to be asked again.
+        // The switch does not check the leader's answers, so that none is asked again.
         let command = if self.is_leader() { &[] } else { command };
         let in_force = self.in_force();
         self.serving.answer(now, &operation, (reply, command), in_force, &mut self.count, sink);

@@ -1,14 +1,14 @@
-//! Follower leases over the log (FLAIR §4.5, "FLeases"): how Raft's followers answer reads without
+//! Follower leases over the log (FLAIR §4.5, "FLeases"): reads answered by Raft's followers without
 //! a switch's help.
 //!
-//! - A follower asks all for leases, as under Harmonia: while it holds those of a quorum, no later
-//!   term has begun (trap T2). The leader's grant also says up to where it has committed.
-//! - Revoked by the record of a write, granted again by the commit point:
-//!   [`crate::quorum::reads::group_leases`].
-//! - The leader commits a write once a quorum has it and each holder of a lease: none of them
-//!   answers a read of its group before it has executed it. So whatever somebody has seen, nobody's
-//!   answer is older.
-//! - Who lags gets no lease. A holder that died delays writes until its lease is over.
+//! - A follower asks all members for leases, as under Harmonia: while it holds those of a quorum,
+//!   no later term has begun (trap T2). The leader's grant also has its commit point.
+//! - The record of a write revokes the lease of its key group, and the commit point grants it
+//!   again: [`crate::quorum::reads::group_leases`].
+//! - The leader commits a write once a quorum and all holders of a lease have it, and a holder
+//!   answers no read of its group before it has executed the write. So after a client has seen a
+//!   write, no answer is older.
+//! - A follower that lags gets no lease. A holder that dies delays writes until its lease is over.
 //! - Clients choose a replica at random; a follower that may not answer passes the read to the
 //!   leader, in its term.
 
@@ -21,10 +21,10 @@ use crate::quorum::reads::group_leases::NoLease;
 use crate::quorum::{QuorumReplica, Stage};
 use crate::setup::SlowReads;
 
-/// How far behind the commit point a follower may be that gets a lease, in records: writes will
-/// wait for it.
+/// The largest lag behind the commit point with which a follower gets a lease, in records: writes
+/// will wait for it.
 const LAG_RECORDS_MAX: u64 = 256;
-/// Which part of a lease a follower may lack what a quorum has, and get a lease.
+/// The fraction of a lease for which a follower may lack records of a quorum and still get a lease.
 const PATIENCE: Duration = 8;
 
 impl<E: Engine> QuorumReplica<E> {
@@ -40,7 +40,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.group.has_readers() || self.has_follower_leases()
     }
 
-    /// The term has begun here.
+    /// Begins the leases of a term.
     pub(in crate::quorum) fn begin_leases(&mut self, now: Instant) {
         if !self.has_follower_leases() {
             return;
@@ -78,7 +78,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.say(from, VrBody::ReadLease { asked_at, to: entry, floor }, sink);
     }
 
-    /// Follower: the leader granted what incarnation `to` of this node asked for.
+    /// Follower: handles the leader's grant to incarnation `to` of this node.
     pub(in crate::quorum) fn on_read_lease(
         &mut self,
         now: Now,
@@ -96,8 +96,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Leader: up to where what a quorum has may be called committed: every holder of a lease has
-    /// it too.
+    /// Leader: the position up to which the records of a quorum may be committed: every holder of a
+    /// lease has them too.
     pub(in crate::quorum) fn await_holders(
         &mut self,
         now: Instant,
@@ -116,13 +116,13 @@ impl<E: Engine> QuorumReplica<E> {
         upto
     }
 
-    /// Follower: whether a client's read may be answered here, and if not, why.
+    /// Follower: the reason for which a client's read may not be answered here, if there is one.
     pub(in crate::quorum) fn refuse_leased(&mut self, now: Instant, read: &Repr) -> Option<Reason> {
         let log = (self.ordered.end(), self.executed);
         let is_caught_up = self.copying.is_none() && !read.flags.has(Flags::WILDCARD);
         let refused = match self.group_leases.refuse(now, read, log, self.setup.guards) {
             _ if !is_caught_up || !self.is_leased(now) => Some(NoLease::None),
-            // The leader knows whether a quorum knows of them.
+            // The leader knows whether a quorum knows the scripts' outcomes.
             None if self.setup.replicate_replies && self.scripts.are_any() => {
                 Some(NoLease::Revoked)
             }
@@ -140,12 +140,12 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// When a write that waits for a holder of a lease waits no longer.
+    /// The time at which a write stops waiting for the holder of a lease.
     pub(in crate::quorum) fn holders_until(&self) -> Instant {
         if self.is_leader() { self.group_leases.wait_until() } else { Instant::NEVER }
     }
 
-    /// Leader: member `node` holds no lease any more in that incarnation.
+    /// Leader: notes that this incarnation of member `node` holds no lease any more.
     pub(in crate::quorum) fn release_reads(&mut self, node: NodeId, incarnation: u64) {
         self.group_leases.release(node, incarnation, self.setup.guards);
     }

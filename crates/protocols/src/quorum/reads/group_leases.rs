@@ -1,9 +1,9 @@
-//! Follower leases (FLAIR §4.5, "FLeases", after Megastore): what a follower may answer by itself,
-//! and whom a leader waits for.
+//! Follower leases (FLAIR §4.5, "FLeases", after Megastore): the reads that a follower may answer
+//! alone, and the holders that a leader waits for.
 //!
-//! A follower has one lease of its leader for all key groups, bounded in time. Of which groups it
-//! is, its log says: a record revokes the lease of its group, and the commit point that covers it
-//! grants it again. Both are on the messages of the log.
+//! A follower has one lease from its leader for all key groups, bounded in time. Its log says for
+//! which groups it is valid: a record revokes the lease of its group, and the commit point that
+//! covers the record grants it again. Both travel with the log.
 
 use alloc::vec::Vec;
 use core::iter;
@@ -15,35 +15,35 @@ use concord_wire::{Flags, Repr};
 /// Key groups, a power of two (FLAIR §4.5: 4 K).
 const GROUPS: usize = 4_096;
 
-/// Leases for reads: those that this replica holds of its leader, and those that it granted as the
-/// leader.
+/// Leases for reads: those that this replica holds from its leader, and those that it granted as
+/// the leader.
 #[derive(Clone, Debug)]
 pub(in crate::quorum) struct GroupLeases {
     leases: Leases,
-    /// Whether there is a leader that could grant one.
+    /// Whether there is another leader that could grant a lease.
     has_granter: bool,
-    /// Follower: where the log has to go to make use of the lease. Up to there the leader committed
-    /// without waiting for this replica.
+    /// Follower: the position that the log has to reach before the lease counts. Up to there the
+    /// leader committed without waiting for this replica.
     log_floor: Position,
-    /// What has to be executed for any read: where the log ended when this replica came to its
-    /// term.
+    /// The position that has to be executed before any read: the end of the log when this replica
+    /// entered its term.
     executed_floor: Position,
     /// The last record of each key group after that; empty before the first one.
     last: Vec<Position>,
     /// The last record of all keys.
     last_of_all: Position,
-    /// Leader: up to where each member lags behind a quorum, and since when.
+    /// Leader: by member: a position that a quorum has and the member lacks, and since when.
     lags: Vec<Option<(Position, Instant)>>,
-    /// Leader: when the wait for a holder is over, while one delays a write.
+    /// Leader: the end of the wait for a holder that delays a write.
     wait_until: Instant,
 }
 
-/// Why a follower answers no read.
+/// The reason for which a follower may not answer a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::quorum) enum NoLease {
     /// It has no lease.
     None,
-    /// A write of the key group is in its log, and not executed.
+    /// A write of the key group is in its log and not executed.
     Revoked,
 }
 
@@ -62,7 +62,7 @@ impl GroupLeases {
         }
     }
 
-    /// A term has begun here, with a log that ends at `end`, and `leader`, if that is another one.
+    /// Begins a term with a log that ends at `end`; `leader` is the leader if it is another member.
     /// No lease of an earlier term is valid any more.
     pub(in crate::quorum) fn begin_term(
         &mut self,
@@ -76,14 +76,14 @@ impl GroupLeases {
         self.leases.open(now, leader.into_iter());
     }
 
-    /// The term is left.
+    /// Ends the term.
     pub(in crate::quorum) fn end_term(&mut self) {
         self.leases.close();
         self.has_granter = false;
         self.wait_until = Instant::NEVER;
     }
 
-    /// Follower: a record came: no read of its key groups before it is executed.
+    /// Follower: handles a record: its key groups are not read before it is executed.
     pub(in crate::quorum) fn revoke(&mut self, record: &Record<'_>) {
         if self.last.is_empty() {
             self.last = alloc::vec![Position(0); GROUPS];
@@ -96,8 +96,8 @@ impl GroupLeases {
         }
     }
 
-    /// Follower: the leader granted what was asked for at `asked_at`. It has committed up to
-    /// `floor`.
+    /// Follower: takes the leader's grant of the lease requested at `asked_at`. The leader has
+    /// committed up to `floor`.
     pub(in crate::quorum) fn on_grant(
         &mut self,
         now: Instant,
@@ -108,8 +108,8 @@ impl GroupLeases {
         self.log_floor = self.log_floor.max(floor);
     }
 
-    /// Follower: why it may not answer a read now. Its log ends at `end`, and `executed` is
-    /// executed.
+    /// Follower: the reason for which it may not answer a read now, if there is one. Its log ends
+    /// at `end`.
     pub(in crate::quorum) fn refuse(
         &self,
         now: Instant,
@@ -117,7 +117,7 @@ impl GroupLeases {
         (end, executed): (Position, Position),
         guards: Guards,
     ) -> Option<NoLease> {
-        // Of nobody a lease would need no grant.
+        // Without another leader the lease would need no grant.
         let is_held = self.has_granter && self.leases.is_held(now);
         let is_held = is_held || !guards.on(Guard::ReadLease);
         let has_log = end >= self.log_floor || !guards.on(Guard::LeaseFloor);
@@ -131,19 +131,19 @@ impl GroupLeases {
         (executed < last && guards.on(Guard::GroupRevoked)).then_some(NoLease::Revoked)
     }
 
-    /// Leader: grants incarnation `holder` of `node` a lease; no write is committed without it as
-    /// long as that lasts.
+    /// Leader: grants incarnation `holder` of `node` a lease. Meanwhile no write is committed
+    /// without the holder.
     pub(in crate::quorum) fn grant(&mut self, now: Instant, node: NodeId, holder: u64) {
         self.leases.grant(now, node, holder);
     }
 
-    /// Leader: incarnation `holder` of `node` answers nothing any more.
+    /// Leader: ends the lease of incarnation `holder` of `node`, which answers nothing any more.
     pub(in crate::quorum) fn release(&mut self, node: NodeId, holder: u64, guards: Guards) {
         self.leases.release(node, holder, guards);
     }
 
-    /// Leader: what can be committed of what a quorum has up to `committed`, since `member`, which
-    /// has acknowledged up to `acked`, holds a lease or does not.
+    /// Leader: lowers `committed`, which a quorum has, to `acked` if `member` holds a lease and has
+    /// acknowledged only up to there.
     pub(in crate::quorum) fn await_holder(
         &mut self,
         now: Instant,
@@ -162,17 +162,17 @@ impl GroupLeases {
         acked
     }
 
-    /// Leader: looks anew whom to wait for.
+    /// Leader: begins to compute the wait anew.
     pub(in crate::quorum) fn begin_wait(&mut self) {
         self.wait_until = Instant::NEVER;
     }
 
-    /// Leader: when the first lease of those that are waited for ends.
+    /// Leader: the end of the first lease among those that delay a write.
     pub(in crate::quorum) fn wait_until(&self) -> Instant {
         self.wait_until
     }
 
-    /// Leader: whether `member` has lacked for so long what a quorum has: writes would wait for it.
+    /// Leader: whether `member` has lacked records of a quorum for so long that it gets no lease.
     pub(in crate::quorum) fn lags(
         &self,
         now: Instant,

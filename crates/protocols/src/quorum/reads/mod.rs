@@ -1,4 +1,4 @@
-//! Reads: on the switch's word, by the leader, by followers with leases, and by asking a quorum.
+//! Reads: fast ones, those of the leader, those of followers with leases, and quorum reads.
 
 pub(in crate::quorum) mod answer;
 pub(in crate::quorum) mod follower_leases;

@@ -1,6 +1,6 @@
-//! Quorum reads (FLAIR §4.5: what is compared with it): reads that a replica answers without the
-//! leader's word, since it has asked a quorum where their logs end. One question is for all reads
-//! that wait by then.
+//! Quorum reads (one of FLAIR's baselines, §4.5): a replica answers a read without the leader,
+//! after asking a quorum for the ends of their logs. One question serves all reads that wait at
+//! that time.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -9,32 +9,32 @@ use concord_core::{Duration, Instant, Position};
 
 use crate::quorum::group::quorum_of;
 
-/// Most reads that wait.
+/// The largest number of waiting reads.
 const WAITING_MAX: usize = 65_536;
 
-/// Reads that wait for a quorum's answer, and then for what is to be executed.
+/// Reads that wait for a quorum's answer, and then for execution.
 #[derive(Clone, Debug, Default)]
 pub(in crate::quorum) struct QuorumReads {
-    /// The last question. It is never asked again by that number.
+    /// The number of the last question; each is new.
     round: u64,
-    /// When it was asked last, if a quorum has not answered it.
+    /// The time at which it was last sent, until a quorum has answered it.
     asked_at: Option<Instant>,
-    /// Where each member's log ends that has answered.
+    /// By member: the end of its log, if it has answered.
     ends: Vec<Option<Position>>,
-    /// Reads, and which question is asked after they came.
+    /// Reads, each with the number of the first question after its arrival.
     asking: VecDeque<(u64, Vec<u8>)>,
-    /// Reads, what has to be executed before they are answered, and where the log had the
-    /// configuration by which a quorum was counted.
+    /// Reads, each with the position to execute before its answer, and the position of the
+    /// configuration by which the quorum was counted.
     ready: VecDeque<(Position, Position, Vec<u8>)>,
 }
 
 impl QuorumReads {
-    /// Clients ask another one.
+    /// Drops all reads: their clients ask another replica.
     pub(in crate::quorum) fn forget(&mut self) {
         *self = QuorumReads { round: self.round, ..QuorumReads::default() };
     }
 
-    /// A read has come, as the packet that it came in; whether there was room.
+    /// Queues a read, as its packet. Returns whether there was room.
     pub(in crate::quorum) fn push(&mut self, packet: impl FnOnce() -> Vec<u8>) -> bool {
         let has_room = self.asking.len() + self.ready.len() < WAITING_MAX;
         if has_room {
@@ -43,8 +43,8 @@ impl QuorumReads {
         has_room
     }
 
-    /// The question that is to be asked now: a new one, of `members`, if reads wait for one; the
-    /// last one, if it was not answered for `again_ns`.
+    /// The question to send now: a new one to `members`, if reads wait for one; the last one again,
+    /// if it was unanswered for `again_ns`.
     pub(in crate::quorum) fn ask(
         &mut self,
         now: Instant,
@@ -64,8 +64,8 @@ impl QuorumReads {
         Some(self.round)
     }
 
-    /// `member`, whose log ends at `end`, answers question `round`; answers of a quorum of the
-    /// `voters` are enough, as the record at `voters_at` says who they are.
+    /// Handles the answer of `member` to question `round`: its log ends at `end`. A quorum of the
+    /// `voters`, according to the record at `voters_at`, is enough.
     pub(in crate::quorum) fn on_end(
         &mut self,
         (member, round): (usize, u64),
@@ -90,10 +90,10 @@ impl QuorumReads {
         }
     }
 
-    /// The next read that can be answered, `executed` being executed. A quorum was counted by the
-    /// newest configuration in this log, which may have been an old one; but then the log of
-    /// somebody who answered had a later one, and so has this log by now, at `voters_at`. Such a
-    /// read is asked about anew.
+    /// The next read that can be answered, with the log executed up to `executed`. Its quorum was
+    /// counted by the newest configuration in this log, which may have been outdated. But then some
+    /// answering member had a later one in its log, which by now is in this log too, at
+    /// `voters_at`. Such a read waits for another question.
     pub(in crate::quorum) fn pop(
         &mut self,
         executed: Position,

@@ -1,21 +1,22 @@
-//! Scripts that do not end, where the engine is a server of its own.
+//! Decisions on scripts that run for too long, if the engine is a server of its own.
 //!
-//! A script that runs for too long is stopped, and whether it was must be the same at all replicas.
-//! The leader decides: it tells nobody that a script is committed before it has executed it. If its
-//! engine had to stop the script, the leader has a record written (`CONCORD.VOID position`), which
-//! makes the script void for all who come to it; they hear that both are committed together. A
-//! leader whose engine is lost to a script that cannot be stopped does the same before it leaves.
+//! A script that runs for too long is stopped, and all replicas must agree on whether it was. The
+//! leader decides: it does not announce the commit of a script before it has executed it. If its
+//! engine had to stop the script, the leader logs a record (`CONCORD.VOID position`) that aborts
+//! the script at all replicas, and announces both commits together. A leader whose engine is lost
+//! to a script that cannot be stopped does the same before it leaves.
 //!
-//! A follower whose engine stops a script that its leader has executed leaves: it is slower by far.
+//! A follower whose engine stops a script that its leader has executed leaves: it is far slower.
 //!
-//! That a script ran to its end stands in no record. A leader that has executed one and dies before
-//! anybody heard of it may have a successor that makes it void. So nobody may see it before a
-//! quorum has executed it, and so knows that it was decided:
-//! - a leader withholds the answers to it, and to all that it executes behind it, until then;
-//! - a follower refuses fast reads that are older than a script that it has executed: their
-//!   last-committed point passes it when a quorum has executed it (Harmonia §8.3);
-//! - what any vote for a view knows to be committed its leader does not make void, and leaves if it
-//!   has to stop it. Any quorum of votes holds one of those who know of what was answered.
+//! No record says that a script ran to its end. If a leader executes one and dies before it has
+//! announced that, its successor may abort the script. So no client may see the script's effect
+//! before a quorum has executed it, and so knows the decision:
+//! - until then a leader withholds the answers to the script, and to everything that it executes
+//!   after it;
+//! - a follower refuses fast reads whose last-committed point is before a script that it has
+//!   executed: the point passes the script once a quorum has executed it (Harmonia §8.3);
+//! - a new leader does not abort a script that any of its votes knows to be committed, and leaves
+//!   if it has to stop it. Every quorum of votes has a member that knows the answered scripts.
 
 use concord_core::{Guard, Instant, Now, Position};
 use concord_engine::redis::STOPPED_REPLY;
@@ -30,12 +31,12 @@ use crate::quorum::scripts::withheld::Ready;
 use crate::quorum::{QuorumReplica, Stage};
 
 impl<E: Engine> QuorumReplica<E> {
-    /// Up to where others are told that the log is committed.
+    /// The commit point that is announced to others.
     pub(in crate::quorum) fn commit_point(&self) -> Position {
         self.scripts.decided(self.committed)
     }
 
-    /// The engine stopped the script of `operation`, or is lost to it.
+    /// Handles a script that the engine has stopped, or to which it is lost.
     pub(in crate::quorum) fn script_stopped(&mut self, operation: PendingWrite) {
         if self.scripts.stop(operation) {
             self.pending.push_front(Pending::Write(operation));
@@ -44,7 +45,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Learns from what is committed by now which scripts are void.
+    /// Finds the aborted scripts among the committed records.
     pub(in crate::quorum) fn search_aborted(&mut self, now: Now, sink: &mut impl Sink) {
         if !self.setup.replicate_replies {
             return;
@@ -55,7 +56,8 @@ impl<E: Engine> QuorumReplica<E> {
             let record = self.ordered.log.record(at).and_then(|bytes| Record::parse(bytes).ok());
             let Some(aborted) = record.as_ref().and_then(aborted_by) else { continue };
             if !self.scripts.learn(aborted, at, self.submitted) {
-                // It ran to its end here, or is about to: a leader of which nobody had heard.
+                // The script ran to its end here, or is about to: this replica had followed a
+                // leader without followers.
                 return self.fail_stop();
             }
         }
@@ -63,7 +65,8 @@ impl<E: Engine> QuorumReplica<E> {
         self.settle_stopped(now, sink);
     }
 
-    /// The script that was stopped here is void for all: whoever asked gets the error.
+    /// Finishes the script that was stopped here, once it is aborted for all: its client gets the
+    /// error.
     fn settle_stopped(&mut self, now: Now, sink: &mut impl Sink) {
         let Some(operation) = self.scripts.settle() else { return };
         if self.scripts.is_leaving() && !self.next_word(now.instant) {
@@ -71,31 +74,32 @@ impl<E: Engine> QuorumReplica<E> {
         }
         let is_first = |first: &mut Pending| matches!(first, Pending::Write(at) if at.position == operation.position);
         if self.pending.pop_front_if(is_first).is_none() {
-            // The engine, which is lost, had answers to give before it: the next leader answers.
+            // The lost engine still owes earlier answers: the next leader gives them.
             return;
         }
         let operation = self.refused(operation, STOPPED_REPLY);
         self.finish(&operation, &[], sink);
-        // The engine may have nothing more to answer.
+        // The engine may have no further answers.
         self.finish_idle(sink);
         self.take_done(now, sink);
     }
 
-    /// The script that an answer may have seen which is ready now, if it is withheld for that.
+    /// The script whose effect an answer may show that is ready now; `None` if the answer need not
+    /// be withheld.
     pub(in crate::quorum) fn withholds(&self) -> Option<Position> {
         self.scripts
             .unknown()
             .filter(|_| self.is_leader() && self.setup.guards.on(Guard::ScriptKnown))
     }
 
-    /// Whether an answer that would have been withheld while this replica led is not any more,
-    /// since it does not lead: it is none for a client, as those that were ready by then.
+    /// Whether to drop an answer that was to be withheld, since this replica does not lead any
+    /// more.
     pub(in crate::quorum) fn was_withheld(&self) -> bool {
         let is_unknown = self.scripts.unknown().is_some();
         is_unknown && !self.is_leader() && self.setup.guards.on(Guard::ScriptKnown)
     }
 
-    /// Leader: a quorum has executed some more: gives the answers that were withheld until then.
+    /// Leader: sends the withheld answers up to the position that a quorum has executed.
     pub(in crate::quorum) fn give_answers(&mut self, now: Now, sink: &mut impl Sink) {
         if self.scripts.unknown().is_none() && self.withheld.is_empty() {
             return;
@@ -120,7 +124,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Leader: asks for the record that makes void what was stopped.
+    /// Leader: sends the write that aborts the stopped script.
     pub(in crate::quorum) fn say_aborted(&mut self, sink: &mut impl Sink) {
         let Some(operation) = self.scripts.stopped().filter(|_| self.is_leader()) else { return };
         let digits = [operation.position.0, self.view.0.into()].map(|n| alloc::format!("{n}"));
@@ -136,7 +140,7 @@ impl<E: Engine> QuorumReplica<E> {
         sink.send(self.switch.addr, &self.scratch);
     }
 
-    /// A later leader has executed what was stopped here.
+    /// Whether a later leader has executed the script that was stopped here.
     pub(in crate::quorum) fn outlived_stop(&self) -> bool {
         let heard = self.heard_committed;
         self.stage == Stage::Normal
@@ -145,15 +149,15 @@ impl<E: Engine> QuorumReplica<E> {
             && self.scripts.stopped().is_some_and(|operation| operation.position <= heard)
     }
 
-    /// This replica leads a view, and a leader between has executed what was stopped here: by any
-    /// of the votes it is committed.
+    /// Whether this replica leads, and an earlier leader has executed the script that was stopped
+    /// here, since one of the votes knows it to be committed.
     pub(in crate::quorum) fn outlived_stop_as_leader(&self) -> bool {
         let settled = self.scripts.settled();
         self.scripts.stopped().is_some_and(|operation| operation.position <= settled)
     }
 
-    /// The engine is lost: whether to stay a while, for last words about the scripts that may have
-    /// taken it.
+    /// Whether a replica with a lost engine stays a while, to abort the scripts that may have
+    /// caused it.
     pub(in crate::quorum) fn has_last_word(&mut self, now: Instant) -> bool {
         if !self.serving.engine.is_poisoned() || !self.is_leader() {
             return false;
@@ -161,7 +165,8 @@ impl<E: Engine> QuorumReplica<E> {
         if self.scripts.is_leaving() { self.scripts.stays(now) } else { self.next_word(now) }
     }
 
-    /// Begins to say that the next script that may have taken the engine is void, if there is one.
+    /// Begins to abort the next script that may have caused the loss of the engine, if there is
+    /// one.
     fn next_word(&mut self, now: Instant) -> bool {
         let suspect = self.scripts.suspect();
         let operation = self.pending.iter().find_map(|pending| match pending {

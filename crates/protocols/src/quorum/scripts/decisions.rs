@@ -1,5 +1,5 @@
-//! Scripts that are not decided on ([`crate::quorum::scripts::decide`]): which are running, which
-//! was stopped, which are void; and of which it is known that they ran to their end.
+//! The state of undecided scripts ([`crate::quorum::scripts::decide`]): running, stopped and
+//! aborted ones, and the position up to which they are known to have run to their end.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::ops::RangeInclusive;
@@ -11,48 +11,53 @@ use concord_wire::record::Record;
 
 use crate::pending::PendingWrite;
 
-/// The internal write that makes the script at a position void.
+/// The internal write that aborts the script at a position.
 pub(in crate::quorum) const ABORT_COMMAND: &[u8] = b"CONCORD.VOID";
-/// How long a leader whose engine is lost waits for that record, and for the others to hear of it.
+/// The time for which a leader with a lost engine waits for that record, and for the others to
+/// learn of it.
 const LAST_WORD_NS: Duration = 2_000 * MS;
 const TOLD_NS: Duration = 100 * MS;
-/// Most scripts of which is known that they were void.
+/// The largest number of aborted scripts that are remembered.
 const VOIDED_MAX: usize = 1_024;
 
 /// A script that the engine executes.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     position: Position,
-    /// What becomes of it is decided here.
+    /// Whether this replica decides on its outcome.
     decides: bool,
 }
 
-/// Scripts that are not decided.
+/// The undecided scripts.
 #[derive(Clone, Debug, Default)]
 pub(in crate::quorum) struct Scripts {
-    /// Given to the engine and not executed, oldest first.
+    /// Scripts that the engine is executing, oldest first.
     running: VecDeque<Running>,
-    /// The last one that was executed here.
+    /// The last script that was executed here.
     last: Position,
-    /// The newest number of one that the engine was given.
+    /// The newest sequence number of a script that the engine got.
     newest: Seq,
-    /// Leader: up to there a quorum has executed the log in this view.
+    /// Leader: the position up to which a quorum has executed the log in this view.
     known: Position,
-    /// Leader: up to there an earlier leader may have answered, and so it can make nothing void.
+    /// Leader: the position up to which an earlier leader may have answered, so that no script
+    /// there may be aborted.
     settled: Position,
-    /// The oldest of them: it was stopped, or took the engine with it. First of what is pending.
+    /// The oldest undecided script, if it was stopped or caused the loss of the engine. It is the
+    /// first pending operation.
     stopped: Option<PendingWrite>,
-    /// Scripts that are void, not executed here yet.
+    /// Aborted scripts that are not executed here yet.
     aborted: BTreeSet<Position>,
-    /// The latest that were void here, since the same may be said again.
+    /// The latest aborted scripts, since an abort may be repeated.
     settled_aborts: BTreeSet<Position>,
-    /// Which record makes a script void, of those behind which not all is executed here.
+    /// The record that aborts each script, as long as not everything up to the record is executed
+    /// here.
     words: BTreeMap<Position, Position>,
-    /// Up to there the state is a copy of another member's, begun in that view.
+    /// The position up to which the state is a copy of another member's, and the view in which the
+    /// copy began.
     copied: (Position, ViewNumber),
-    /// Up to there the log was searched for what is void.
+    /// The position up to which the log was searched for aborts.
     searched: Position,
-    /// The engine is lost to a script: when to leave.
+    /// The time at which a replica with a lost engine leaves.
     fail_stop_at: Option<Instant>,
 }
 
@@ -62,8 +67,8 @@ impl Scripts {
         self.stopped.is_some()
     }
 
-    /// The state is a copy as of `position`; nothing is pending. Of a server's, which scripts may
-    /// have changed: in which view it was made, and its newest number.
+    /// Begins with a copied state as of `position`, without pending operations. For a server's
+    /// state, which scripts may have changed: the view in which it was made, and its newest number.
     pub(in crate::quorum) fn copied_up_to(
         position: Position,
         of_server: Option<(ViewNumber, Seq)>,
@@ -77,56 +82,57 @@ impl Scripts {
         scripts
     }
 
-    /// The state, up to `position` and number `seq`, may be that of a script.
+    /// Notes that the state, up to `position` and number `seq`, may show a script's effect.
     pub(in crate::quorum) fn note(&mut self, position: Position, seq: Seq) {
         self.last = self.last.max(position);
         self.newest = self.newest.max(seq);
     }
 
-    /// The engine was given it, and has not answered. Whether what becomes of it is decided here.
+    /// Notes a script that the engine has begun; `decides` says whether this replica decides on its
+    /// outcome.
     pub(in crate::quorum) fn started(&mut self, position: Position, seq: Seq, decides: bool) {
         self.newest = self.newest.max(seq);
         self.running.push_back(Running { position, decides });
     }
 
-    /// The view that this replica leads begins, with what is committed up to `settled` by any of
-    /// the votes: it may have been answered.
+    /// Begins a view that this replica leads. By the votes, the log is committed up to `settled`,
+    /// and may have been answered up to there.
     pub(in crate::quorum) fn begin_view(&mut self, settled: Position) {
         (self.settled, self.known) = (settled, Position(0));
     }
 
-    /// Up to there an earlier leader may have answered.
+    /// The position up to which an earlier leader may have answered.
     pub(in crate::quorum) fn settled(&self) -> Position {
         self.settled
     }
 
-    /// Leader: the script that an answer may have seen which is ready now, if no quorum is known to
-    /// have executed it: another leader could make it void.
+    /// Leader: the script whose effect an answer may show that is ready now, if no quorum is known
+    /// to have executed it: another leader could abort it.
     pub(in crate::quorum) fn unknown(&self) -> Option<Position> {
         (self.last > self.known).then_some(self.last)
     }
 
-    /// Leader: a quorum has executed the log up to `known`.
+    /// Leader: notes that a quorum has executed the log up to `known`.
     pub(in crate::quorum) fn know(&mut self, known: Position) {
         self.known = self.known.max(known);
     }
 
-    /// Up to there a quorum has executed the log.
+    /// The position up to which a quorum has executed the log.
     pub(in crate::quorum) fn known(&self) -> Position {
         self.known
     }
 
-    /// Whether the state here may be that of a script, or becomes so.
+    /// Whether the state here may show, or will show, a script's effect.
     pub(in crate::quorum) fn are_any(&self) -> bool {
         self.last > Position(0) || !self.running.is_empty()
     }
 
-    /// The newest number of a script that a read here may see.
+    /// The newest sequence number of a script whose effect a read here may show.
     pub(in crate::quorum) fn newest(&self) -> Seq {
         self.newest
     }
 
-    /// Whether the script at `position`, which is about to be executed, is void.
+    /// Whether the script at `position`, which is about to be executed, is aborted.
     pub(in crate::quorum) fn is_aborted(&mut self, position: Position) -> bool {
         let is_aborted = self.aborted.contains(&position);
         if is_aborted {
@@ -144,21 +150,21 @@ impl Scripts {
         self.running.pop_front_if(|first| first.position == position);
     }
 
-    /// The write at `position` was executed.
+    /// Notes that the write at `position` was executed.
     pub(in crate::quorum) fn finished(&mut self, position: Position) {
         if self.running.pop_front_if(|first| first.position == position).is_some() {
             self.last = position;
         }
     }
 
-    /// The oldest that was given to the engine, if it is at `position` and decided here.
+    /// Whether the oldest running script is at `position` and is decided here.
     fn decides(&self, position: Position) -> bool {
         self.running.front().is_some_and(|first| first.decides && first.position == position)
     }
 
-    /// Up to where others may be told that a log is committed whose commit point is that: to before
-    /// the first script that is not decided; and of one that is void not without the record that
-    /// says so.
+    /// The position up to which the commit of a log with this commit point may be announced: to
+    /// before the first undecided script, and past an aborted one only together with the record
+    /// that aborts it.
     pub(in crate::quorum) fn decided(&self, committed: Position) -> Position {
         let before = |position: Position| Position(position.0 - 1);
         let first = self.running.iter().find(|script| script.decides);
@@ -168,7 +174,7 @@ impl Scripts {
         })
     }
 
-    /// The engine stopped the script of `operation`. Whether that was the oldest one to decide on.
+    /// Notes that the engine stopped a script. Returns whether it was the oldest undecided one.
     pub(in crate::quorum) fn stop(&mut self, operation: PendingWrite) -> bool {
         let is_decided_here = self.decides(operation.position);
         if is_decided_here {
@@ -177,13 +183,13 @@ impl Scripts {
         is_decided_here
     }
 
-    /// The script that was stopped here, and is not decided on.
+    /// The stopped script, as long as it is undecided.
     pub(in crate::quorum) fn stopped(&self) -> Option<PendingWrite> {
         self.stopped
     }
 
-    /// The positions up to `committed` that were not searched for what is void, of a log that
-    /// begins behind `base`.
+    /// The positions up to `committed` that were not searched for aborts, in a log that begins
+    /// after `base`.
     pub(in crate::quorum) fn unsearched(
         &self,
         base: Position,
@@ -192,15 +198,15 @@ impl Scripts {
         self.searched.max(base).0 + 1..=committed.0
     }
 
-    /// They were searched, and all up to `executed` was executed here.
+    /// Notes that they were searched; everything up to `executed` is executed here.
     pub(in crate::quorum) fn searched_to(&mut self, committed: Position, executed: Position) {
         self.searched = self.searched.max(committed);
         self.words.retain(|_, word| *word > executed);
     }
 
-    /// The leader of `view` made the script at `position` void by the record at `word`, where all
-    /// up to `submitted` was given to the engine. False if it was executed here as if it were not,
-    /// or by whom the state is copied from: a leader of an earlier view.
+    /// Learns that the leader of `view` aborted the script at `position` by the record at `word`;
+    /// the engine has got everything up to `submitted`. Returns false if the script was executed
+    /// here, or by the earlier view's leader from which the state was copied.
     pub(in crate::quorum) fn learn(
         &mut self,
         (position, view): (Position, ViewNumber),
@@ -217,7 +223,7 @@ impl Scripts {
         (position <= copied && view <= copied_in) || self.settled_aborts.contains(&position)
     }
 
-    /// The script that was stopped here, if it is void for all by now: it is decided on.
+    /// Removes and returns the stopped script, if it is aborted for all: it is decided.
     pub(in crate::quorum) fn settle(&mut self) -> Option<PendingWrite> {
         let operation =
             self.stopped.take_if(|operation| self.aborted.contains(&operation.position))?;
@@ -225,40 +231,38 @@ impl Scripts {
         Some(operation)
     }
 
-    /// The engine of a leader is lost to a script that does not end.
+    /// Whether this replica's engine is lost to a script that does not end.
     pub(in crate::quorum) fn is_leaving(&self) -> bool {
         self.fail_stop_at.is_some()
     }
 
-    /// Whether it stays, for its last words about them.
+    /// Whether it stays, to abort such scripts.
     pub(in crate::quorum) fn stays(&self, now: Instant) -> bool {
         self.fail_stop_at.is_some_and(|at| now < at)
     }
 
-    /// The oldest script that may have taken the engine and is not void. It need not be the first
-    /// of what is pending, nor the oldest script: a server keeps answers back that belong to one
-    /// receive.
+    /// The oldest script that may have caused the loss of the engine and is not aborted. It may be
+    /// neither the first pending operation nor the oldest script: a server holds back answers that
+    /// belong to one receive.
     pub(in crate::quorum) fn suspect(&self) -> Option<Position> {
         let suspects = self.running.iter().filter(|script| script.decides);
         let is_aborted = |at| self.aborted.contains(&at) || self.settled_aborts.contains(&at);
         suspects.map(|script| script.position).find(|at| !is_aborted(*at))
     }
 
-    /// The next word is about the script of `operation`.
+    /// Begins to abort the script of `operation`, as one that may have caused the loss.
     pub(in crate::quorum) fn has_last_word(&mut self, now: Instant, operation: PendingWrite) {
         self.stopped = Some(operation);
         self.fail_stop_at = Some(now.after(LAST_WORD_NS));
     }
 
-    /// All is said about the scripts that may have taken the engine: the others hear of it, and
-    /// then this replica leaves.
+    /// Notes that all such scripts are aborted: once the others know it, this replica leaves.
     pub(in crate::quorum) fn has_spoken(&mut self, now: Instant) {
         self.fail_stop_at = Some(now.after(TOLD_NS));
     }
 }
 
-/// Which script a record makes void: one before it, by the word of the leader of its view; and that
-/// view.
+/// The position of the script that a record aborts, and the view of the leader that decided it.
 pub(in crate::quorum) fn aborted_by(record: &Record<'_>) -> Option<(Position, ViewNumber)> {
     if !record.flags.has(Flags::INTERNAL) {
         return None;

@@ -1,5 +1,4 @@
-//! Scripts that may not end: which ran to their end, which were stopped, and the answers that wait
-//! for it.
+//! Scripts that may not end: the decisions on them, and the answers that wait for these.
 
 pub(in crate::quorum) mod decide;
 pub(in crate::quorum) mod decisions;

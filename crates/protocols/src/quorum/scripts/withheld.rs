@@ -1,4 +1,4 @@
-//! Answers that a leader withholds until a quorum knows what became of the scripts before them
+//! Answers that a leader withholds until a quorum knows the outcome of the scripts before them
 //! ([`crate::quorum::scripts::decide`]).
 
 use alloc::collections::VecDeque;
@@ -8,25 +8,25 @@ use concord_core::Position;
 
 use crate::pending::{PendingRead, PendingWrite};
 
-/// Most answers that are withheld. More are dropped: their clients ask again.
+/// The largest number of withheld answers; others are dropped, and their clients ask again.
 const WITHHELD_MAX: usize = 65_536;
-/// Most bytes of replies to reads among them; a single one may be larger.
+/// The largest total size of replies to reads among them, in bytes; a single one may be larger.
 const WITHHELD_BYTES_MAX: usize = 64 << 20;
 
-/// An answer that is ready, and withheld.
+/// A withheld answer.
 #[derive(Clone, Debug)]
 pub(in crate::quorum) enum Ready {
-    /// To a write; the client table has the reply.
+    /// An answer to a write, whose reply is in the client table.
     Write(PendingWrite),
-    /// To a read.
+    /// An answer to a read, with its reply.
     Read(PendingRead, Vec<u8>),
 }
 
-/// Answers, in the order in which they were ready, each with the last script that it may have seen.
+/// Withheld answers in order, each with the last script whose effect it may show.
 #[derive(Clone, Debug, Default)]
 pub(in crate::quorum) struct Withheld {
     answers: VecDeque<(Position, Ready)>,
-    /// Bytes of replies to reads.
+    /// The total size of replies to reads, in bytes.
     bytes: usize,
 }
 
@@ -35,7 +35,7 @@ impl Withheld {
         self.answers.is_empty()
     }
 
-    /// An answer that may have seen the script at `script`.
+    /// Withholds an answer that may show the effect of the script at `script`.
     pub(in crate::quorum) fn push(&mut self, script: Position, answer: Ready) {
         let added = match &answer {
             Ready::Write(_) => 0,
@@ -49,8 +49,8 @@ impl Withheld {
         }
     }
 
-    /// The next answer, if a quorum has executed all scripts that it may have seen: those up to
-    /// `known`.
+    /// Removes and returns the next answer, if a quorum has executed all scripts that it may show:
+    /// those up to `known`.
     pub(in crate::quorum) fn pop(&mut self, known: Position) -> Option<Ready> {
         let (_, answer) = self.answers.pop_front_if(|(script, _)| *script <= known)?;
         if let Ready::Read(_, reply) = &answer {
@@ -59,7 +59,7 @@ impl Withheld {
         Some(answer)
     }
 
-    /// The view is over.
+    /// Drops all answers, since the view is over.
     pub(in crate::quorum) fn forget(&mut self) {
         *self = Withheld::default();
     }

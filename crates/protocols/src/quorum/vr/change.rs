@@ -1,5 +1,5 @@
-//! A view change under way (VRR §4.2): who has left the earlier views, who votes for which log, and
-//! whose log the new leader takes.
+//! A view change in progress (VRR §4.2): the members that have left the earlier views, the votes,
+//! and the log that the new leader takes.
 
 use alloc::vec::Vec;
 
@@ -7,9 +7,9 @@ use concord_core::{Duration, Instant, Position, ViewNumber};
 use concord_wire::control::LogEnd;
 use concord_wire::vr::SwitchIncarnation;
 
-/// Most doublings of the time that a view change may take, a lease's length at first. It has to be
-/// longer than a lease, and no longer than clients wait: whatever made earlier ones fail may have
-/// healed.
+/// The largest number of doublings of a view change's time-out, which is a lease's length at first.
+/// It has to be longer than a lease, and no longer than clients wait, since the cause of earlier
+/// failures may be gone.
 const PATIENCE_MAX: u32 = 2;
 
 /// A DoViewChange.
@@ -21,23 +21,23 @@ pub(in crate::quorum) struct Vote {
     pub(in crate::quorum) switch: SwitchIncarnation,
 }
 
-/// A view change under way.
+/// A view change in progress.
 #[derive(Clone, Debug, Default)]
 pub(in crate::quorum) struct Change {
-    /// Members that are in this view too, and so in no earlier one.
+    /// By member: whether it has entered this view, and so left all earlier ones.
     joined: Vec<bool>,
     votes: Vec<Option<Vote>>,
-    /// New leader: who has the best log, which is being fetched.
+    /// New leader: the member with the best log, which is being fetched.
     best: Option<usize>,
-    /// When to go on to the next view.
+    /// The time at which to enter the next view.
     give_up_at: Instant,
-    /// View changes in a row that led to nothing.
+    /// The number of successive view changes that failed.
     failed: u32,
 }
 
 impl Change {
-    /// A view was entered, of a group of so many; it is to begin in `patience_ns`, or more if
-    /// earlier ones did not.
+    /// Enters a view of a group of `members`, which has to begin within `patience_ns`, or longer
+    /// after failures.
     pub(in crate::quorum) fn enter(&mut self, now: Instant, members: usize, patience_ns: Duration) {
         let failed = self.failed + 1;
         *self = Change {
@@ -49,18 +49,18 @@ impl Change {
         };
     }
 
-    /// A view has begun.
+    /// Notes that the view has begun.
     pub(in crate::quorum) fn succeed(&mut self) {
         self.failed = 0;
         self.best = None;
     }
 
-    /// Whether it is time to go on to the next view.
+    /// Whether it is time to enter the next view.
     pub(in crate::quorum) fn is_over(&self, now: Instant) -> bool {
         now >= self.give_up_at
     }
 
-    /// Member `index` has lost what it said.
+    /// Forgets the messages of member `index`, which has lost its promises.
     pub(in crate::quorum) fn forget(&mut self, index: usize) {
         if let Some(vote) = self.votes.get_mut(index) {
             *vote = None;
@@ -71,7 +71,7 @@ impl Change {
         self.joined.get(index) == Some(&true)
     }
 
-    /// Member `index` has left all earlier views; whether that is news.
+    /// Notes that member `index` has left all earlier views. Returns whether it was not known.
     pub(in crate::quorum) fn join(&mut self, index: usize) -> bool {
         !core::mem::replace(&mut self.joined[index], true)
     }
@@ -80,12 +80,12 @@ impl Change {
         self.votes[index].is_some()
     }
 
-    /// How many have voted.
+    /// The number of votes.
     pub(in crate::quorum) fn votes(&self) -> usize {
         self.votes.iter().flatten().count()
     }
 
-    /// How many of those in `counted` have voted.
+    /// The number of votes of the members in `counted`.
     pub(in crate::quorum) fn votes_of(&self, counted: u64) -> usize {
         let voted = self.votes.iter().enumerate().filter(|(_, vote)| vote.is_some());
         voted.filter(|(index, _)| counted >> index & 1 == 1).count()
@@ -95,8 +95,9 @@ impl Change {
         self.votes[index] = Some(vote);
     }
 
-    /// Who has the best log of a quorum, and that one's vote: of the latest view, and of these the
-    /// longest, `me` of equals. `None` while there are fewer votes, or the own one is missing.
+    /// The member with the best log of a quorum, and its vote: the log of the latest view, among
+    /// these the longest, among equals that of `me`. `None` while there are too few votes, or the
+    /// one of `me` is missing.
     pub(in crate::quorum) fn elect(&self, me: usize, quorum: usize) -> Option<(usize, Vote)> {
         let own = self.votes.get(me).copied().flatten()?;
         if self.votes() < quorum {
@@ -112,7 +113,7 @@ impl Change {
         Some((best, vote))
     }
 
-    /// Whose log is being fetched.
+    /// The member whose log is being fetched.
     pub(in crate::quorum) fn best(&self) -> Option<usize> {
         self.best
     }
@@ -121,12 +122,12 @@ impl Change {
         self.best = Some(best);
     }
 
-    /// Up to where any of the votes knows the log to be committed.
+    /// The highest position that any vote knows to be committed.
     pub(in crate::quorum) fn committed(&self) -> Position {
         self.votes.iter().flatten().map(|v| v.committed).max().unwrap_or_default()
     }
 
-    /// The newest switch that any of the votes knows.
+    /// The newest switch that any vote knows.
     pub(in crate::quorum) fn switch(&self) -> SwitchIncarnation {
         self.votes.iter().flatten().map(|v| v.switch).max().unwrap_or_default()
     }

@@ -1,30 +1,30 @@
 //! Crash vectors (Michael, Ports, Sharma, Szekeres: *Recovering Shared Objects Without Stable
-//! Storage*, DISC 2017): the newest life that a replica knows of each member.
+//! Storage*, DISC 2017): the newest incarnation that a replica knows of each member.
 //!
-//! A replica without a disk forgets what it promised. Its vote for a later view may still be on its
-//! way when it has recovered in the earlier one, where it acknowledges writes that the vote does
-//! not tell of. So each message carries the sender's vector, whoever hears of a newer life drops
-//! what came of the older one, and a replica takes part again only after so many others have heard
-//! of its new life that every quorum holds one of them.
+//! A replica without a disk forgets its promises in a crash. Its vote for a later view may still be
+//! in flight when it has recovered in the earlier one, where it acknowledges writes that the vote
+//! does not cover. So each message carries the sender's vector, a receiver drops the messages of
+//! older incarnations, and a replica takes part again only after so many others know its new
+//! incarnation that every quorum has one of them.
 
 use alloc::vec::Vec;
 
 use concord_core::{Guard, Guards};
 use concord_wire::vr::CrashVectorEntry;
 
-/// What a message's vector told.
+/// The result of comparing a message's vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The sender has died since: the message counts no more.
+    /// The sender has restarted since: the message does not count.
     Stale,
-    /// Others know a higher life of this node, which may be a later one or one that was aborted
-    /// before: what this process promised counts no more.
+    /// Others know a higher incarnation of this node, a later or an earlier process: the promises
+    /// of this process do not count any more.
     Superseded,
-    /// It counts. Bit i: member i lives a newer life than was known.
+    /// The message counts. The bits are the members with a newer incarnation than was known.
     Fresh(u64),
 }
 
-/// The newest life known of each member, in the configuration's order.
+/// The newest known incarnation of each member, in the configuration's order.
 #[derive(Clone, Debug, Default)]
 pub struct CrashVector {
     known: Vec<CrashVectorEntry>,
@@ -33,7 +33,7 @@ pub struct CrashVector {
 }
 
 impl CrashVector {
-    /// What is known at the start; `known[me]` is the own life.
+    /// The vector at the start; `known[me]` is this process's incarnation.
     #[must_use]
     pub fn new(known: Vec<CrashVectorEntry>, me: usize, guards: Guards) -> CrashVector {
         CrashVector { known, me, guards }
@@ -45,20 +45,20 @@ impl CrashVector {
         &self.known
     }
 
-    /// This process' own life.
+    /// This process's incarnation.
     #[must_use]
     pub fn mine(&self) -> CrashVectorEntry {
         self.known.get(self.me).copied().unwrap_or_default()
     }
 
-    /// The newest life known of member `index`.
+    /// The newest known incarnation of member `index`.
     #[must_use]
     pub fn of(&self, index: usize) -> CrashVectorEntry {
         self.known.get(index).copied().unwrap_or_default()
     }
 
-    /// The own life gets a number above `above`, which others know of this node. False if there is
-    /// none.
+    /// Numbers this process's incarnation above `above`, which others know of this node. Returns
+    /// false if there is no higher number.
     #[must_use]
     pub fn raise_mine(&mut self, above: CrashVectorEntry) -> bool {
         let (Some(mine), Some(count)) = (self.known.get_mut(self.me), above.count.checked_add(1))
@@ -69,7 +69,7 @@ impl CrashVector {
         true
     }
 
-    /// This node lives anew, with all that it ever promised.
+    /// Begins a new incarnation of this node, which has all its promises.
     #[must_use]
     pub fn renew_mine(&mut self, incarnation: u64) -> bool {
         let is_there = self.raise_mine(self.mine());
@@ -79,7 +79,7 @@ impl CrashVector {
         is_there
     }
 
-    /// Judges a message of member `from` by its vector, and learns from it.
+    /// Compares and merges the vector of a message of member `from`.
     pub fn hear(&mut self, from: usize, theirs: &[CrashVectorEntry]) -> Heard {
         if theirs.len() != self.known.len() {
             return Heard::Stale;
@@ -103,8 +103,8 @@ impl CrashVector {
     }
 }
 
-/// Two processes of a node took the same number for their lives: the later one has an older data
-/// directory, or none, and has to learn of the other.
+/// Whether two processes of a node took the same number for their incarnations: the later one has
+/// an older data directory, or none, and has to learn of the other.
 fn is_another(one: CrashVectorEntry, other: CrashVectorEntry) -> bool {
     one.count == other.count && one.incarnation != other.incarnation
 }

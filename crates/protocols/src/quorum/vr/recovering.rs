@@ -1,4 +1,5 @@
-//! The answers that a replica which lost everything has received ([`crate::quorum::vr::recovery`]).
+//! The state of a recovery: the answers to a replica that lost everything
+//! ([`crate::quorum::vr::recovery`]).
 
 use alloc::vec::Vec;
 
@@ -6,88 +7,88 @@ use concord_core::{Duration, Instant, ViewNumber};
 use concord_wire::control::LogEnd;
 use concord_wire::vr::SwitchIncarnation;
 
-/// What a view's leader says: where its log ends, its switch, and the view's floor.
+/// The leader's part of an answer: the end of its log, its switch, and the view's floor.
 pub(in crate::quorum) type Led = (LogEnd, SwitchIncarnation, u32);
 
 /// A RecoveryResponse.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::quorum) struct Answer {
     pub(in crate::quorum) view: ViewNumber,
-    /// From the leader of that view alone.
+    /// Present if the answer is from the leader of that view.
     pub(in crate::quorum) leader: Option<Led>,
-    /// Raft, from the leader of a group whose voters were changed: the voters, and those of the
-    /// last configuration that is committed.
+    /// Raft, from the leader of a group whose voters have changed: the voters, and those of the
+    /// last committed configuration.
     pub(in crate::quorum) voters: Option<[u64; 2]>,
 }
 
-/// Whether a recovery is under way, and the answers so far.
+/// The progress of a recovery.
 #[derive(Clone, Debug, Default)]
 pub(in crate::quorum) struct Recovery {
-    /// It lost everything and has not got it back yet: it must not vote.
+    /// Whether the replica has lost its promises and not recovered them: it must not vote.
     recovering: bool,
-    /// It has lost nothing: its disk has all that it promised.
+    /// Whether the replica has lost nothing: its disk has all its promises.
     is_kept: bool,
-    /// An earlier start may have granted leases as long.
+    /// The longest lease that an earlier start may have granted.
     quiet_ns: Duration,
     answers: Vec<Option<Answer>>,
-    /// When each of the others was heard last.
+    /// By member: the time of its last message.
     heard_at: Vec<Option<Instant>>,
-    /// Since when it has granted no lease that it does not know of.
+    /// The time since which this replica knows of all leases that its node granted.
     started_at: Option<Instant>,
 }
 
 impl Recovery {
-    /// The process runs.
+    /// Notes the start of the process.
     pub(in crate::quorum) fn start(&mut self, now: Instant) {
         self.started_at.get_or_insert(now);
     }
 
-    /// A group of so many was joined.
+    /// Joins a group of `members`.
     pub(in crate::quorum) fn enter_group(&mut self, members: usize) {
         self.answers = alloc::vec![None; members];
         self.heard_at = alloc::vec![None; members];
     }
 
-    /// Everything was lost.
+    /// Begins the recovery of a replica that lost everything.
     pub(in crate::quorum) fn begin(&mut self) {
         (self.recovering, self.is_kept) = (true, false);
     }
 
-    /// The process began with all that the ones before it had promised, which may have granted
-    /// leases of up to `quiet_ns`.
+    /// Begins with all promises of earlier processes, which may have granted leases of up to
+    /// `quiet_ns`.
     pub(in crate::quorum) fn begin_kept(&mut self, quiet_ns: Duration) {
         (self.recovering, self.is_kept, self.quiet_ns) = (true, true, quiet_ns);
     }
 
-    /// Whether what was promised before is not known here.
+    /// Whether the promises of earlier processes are not known here.
     pub(in crate::quorum) fn is_from_nothing(&self) -> bool {
         self.recovering && !self.is_kept
     }
 
-    /// Whether it may go on with what its disk has.
+    /// Whether it may continue from its disk.
     pub(in crate::quorum) fn may_return(&self, now: Instant, lease_ns: Duration) -> bool {
         self.is_kept && self.has_outlived_leases(now, lease_ns)
     }
 
-    /// Whether the leases of up to `lease_ns` are over that may have been granted before.
+    /// Whether the leases of up to `lease_ns` that an earlier process may have granted are over.
     pub(in crate::quorum) fn has_outlived_leases(&self, now: Instant, lease_ns: Duration) -> bool {
         self.has_waited(now, lease_ns.max(self.quiet_ns))
     }
 
-    /// One of the others was heard.
+    /// Notes a message of member `from`.
     pub(in crate::quorum) fn hear(&mut self, now: Instant, from: usize) {
         if self.recovering {
             self.heard_at[from] = Some(now);
         }
     }
 
-    /// How many of the others were heard within `within_ns`.
+    /// The number of other members that were heard within `within_ns`.
     pub(in crate::quorum) fn hears(&self, now: Instant, within_ns: Duration) -> usize {
         let heard = self.heard_at.iter().flatten();
         heard.filter(|at| now.since(**at) <= within_ns).count()
     }
 
-    /// Everything was lost, and another one of this node may have granted leases until now.
+    /// Begins the recovery anew: another process of this node may have granted leases until now.
     pub(in crate::quorum) fn begin_again(&mut self, now: Instant) {
         self.answers.fill(None);
         self.started_at = Some(now);
@@ -97,7 +98,8 @@ impl Recovery {
         self.recovering
     }
 
-    /// The log is complete again, or of no use; whether a recovery was under way.
+    /// Ends the recovery, since the log is complete again or of no use. Returns whether one was in
+    /// progress.
     pub(in crate::quorum) fn end(&mut self) -> bool {
         core::mem::take(&mut self.recovering)
     }
@@ -106,19 +108,19 @@ impl Recovery {
         self.answers[from] = Some(answer);
     }
 
-    /// What `from` answered counts no more.
+    /// Forgets the answer of `from`.
     pub(in crate::quorum) fn forget(&mut self, from: usize) {
         self.answers[from] = None;
     }
 
-    /// No answer counts any more.
+    /// Forgets all answers.
     pub(in crate::quorum) fn forget_all(&mut self) {
         self.answers.fill(None);
     }
 
-    /// The latest view that was told of, once its leader has answered and enough others have, by
-    /// what the leader says of the voters and who has answered (bit i: member i); and what the
-    /// leader said.
+    /// The latest view in the answers and its leader's part, once that leader and enough others
+    /// have answered. `are_enough` judges the leader's voters and the members that have answered,
+    /// as bits.
     pub(in crate::quorum) fn outcome(
         &self,
         are_enough: impl Fn(Option<[u64; 2]>, u64) -> bool,
@@ -134,7 +136,7 @@ impl Recovery {
         answers().find_map(of_leader)
     }
 
-    /// Whether the process has run for so long.
+    /// Whether the process has run for `lease_ns`.
     pub(in crate::quorum) fn has_waited(&self, now: Instant, lease_ns: Duration) -> bool {
         self.started_at.is_some_and(|at| now.since(at) >= lease_ns)
     }

@@ -1,14 +1,14 @@
 //! Recovery of a replica that lost everything (VRR §4.3), made safe by crash vectors
 //! ([`crate::quorum::vr::crash_vector`]).
 //!
-//! VRR's protocol alone is not: a vote that was sent before the crash can be counted after the
-//! recovery in an earlier view (Michael et al., DISC 2017). Here a recovering replica
-//! 1. numbers its life above all that the others know of its node,
-//! 2. hears from so many replicas of normal status, all of which know of its new life by then, that
-//!    every quorum holds one of them: none can form any more that counts what its node said before,
+//! VRR's protocol alone is unsafe: a vote from before the crash can be counted after the recovery
+//! in an earlier view (Michael et al., DISC 2017). Here a recovering replica
+//! 1. numbers its incarnation above all that the others know of its node,
+//! 2. hears from so many replicas of normal status, which then know its new incarnation, that every
+//!    quorum has one of them: no quorum can count its node's earlier messages any more,
 //! 3. waits until the leases that it may have granted are over (trap T2), and
-//! 4. takes the log of the leader of the latest view that it heard of. That leader's log holds all
-//!    that this node acknowledged in that view, and, by the quorums' intersection, in earlier ones.
+//! 4. takes the log of the leader of the latest view that it heard of. That log has everything that
+//!    this node acknowledged in that view and, since quorums intersect, in earlier ones.
 //!
 //! Until then it neither votes nor acknowledges.
 
@@ -40,11 +40,10 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Others know a higher life of this node. It may be one that was aborted before this process
-    /// began, since nobody can say which of two with equal counts is the later one. What this
-    /// process promised counts no more, and what the other one promised is not known here: it
-    /// recovers, as a life above both, and tells all of it. Its log and its state are as good as
-    /// any other beginning.
+    /// Begins another incarnation, since others know a higher one of this node. That may be an
+    /// earlier process: of two with equal counts it is unknown which is the later one. The promises
+    /// of this process do not count any more, and those of the other one are not known here. So it
+    /// recovers as an incarnation above both, and keeps its log and state to begin with.
     pub(in crate::quorum) fn come_again(
         &mut self,
         now: Now,
@@ -62,7 +61,7 @@ impl<E: Engine> QuorumReplica<E> {
             return self.fail_stop();
         }
         self.leave_view(self.view);
-        // The other one may have granted leases until now.
+        // The other process may have granted leases until now.
         self.recovery.begin_again(now.instant);
         self.renew_copy();
         self.begin_recovery();
@@ -70,10 +69,10 @@ impl<E: Engine> QuorumReplica<E> {
         self.say_all(VrBody::Recovery, sink);
     }
 
-    /// The controller heard earlier of more on this node's disk than this process found there: its
-    /// directory is older, and others may know of promises that are not in it. It recovers as one
-    /// that lost everything does. While it waits for the leases that an earlier process may have
-    /// granted it hears of that, if there is a controller.
+    /// Handles the controller's message that this node's disk had more than this process found: its
+    /// directory is older, and others may know of promises that it lacks. It recovers like a
+    /// replica that lost everything. If there is a controller, this message arrives while the
+    /// replica waits for earlier leases to end.
     pub(in crate::quorum) fn on_was_durable(
         &mut self,
         now: Now,
@@ -92,14 +91,14 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// The view has lost its leader, who lives again and has forgotten it: there is nothing to wait
-    /// for.
+    /// Stops waiting for the view's leader, which has restarted and forgotten the view.
     pub(in crate::quorum) fn lose_leader(&mut self, now: Now) {
         let gone = now.instant.0.saturating_sub(self.suspect_ns());
         self.suspicion.lose_leader(concord_core::Instant(gone));
     }
 
-    /// Another has lost everything. The crash vector has told of its new life already.
+    /// Answers a member that has lost everything. Its crash vector has announced its new
+    /// incarnation already.
     pub(in crate::quorum) fn on_recovery(&mut self, from: usize, sink: &mut impl Sink) {
         if self.stage != Stage::Normal {
             return;
@@ -116,8 +115,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Leader: whether nobody can be elected any more by a configuration that this log does not
-    /// have, or has as one before the last that is committed: a quorum has a record of this term.
+    /// Leader: whether no replica can be elected any more by a configuration that is not in this
+    /// log, or precedes the last committed one: a quorum has a record of this term.
     fn knows_voters(&self) -> bool {
         let is_known = self.committed >= self.leading.view_start();
         is_known || !self.group.elects() || !self.setup.guards.on(Guard::RecoveryTerm)
@@ -135,8 +134,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Whether so many of the others have `answered` that every quorum this node was part of holds
-    /// one of them.
+    /// Whether so many others have `answered` that every quorum of which this node was part has one
+    /// of them.
     fn are_enough(&self, voters: Option<[u64; 2]>, answered: u64) -> bool {
         if !self.setup.guards.on(Guard::RecoveryQuorum) {
             return true;
@@ -144,14 +143,14 @@ impl<E: Engine> QuorumReplica<E> {
         let (me, all) = (1 << self.group.me(), self.group.all());
         let is_good = |voters: u64| {
             let least = voters.count_ones() as usize - quorum_of(voters) + 1;
-            // Whoever does not vote was part of none.
+            // A node without a vote was part of no quorum.
             voters & me == 0 || (answered & voters & !me).count_ones() as usize >= least
         };
         voters.unwrap_or([all; 2]).into_iter().all(is_good)
     }
 
-    /// Goes on once enough have answered, the leader of the latest view among them, and no lease
-    /// that this node granted in an earlier life can be held any more.
+    /// Completes the recovery once enough members have answered, with the leader of the latest
+    /// view, and no lease that an earlier incarnation granted can be held any more.
     fn consider_recovered(&mut self, now: Now, sink: &mut impl Sink) {
         let outcome = self.recovery.outcome(|voters, answered| self.are_enough(voters, answered));
         let Some((view, leader, (end, switch, floor))) = outcome else { return };
@@ -165,7 +164,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.view = view;
         self.take_leader(leader);
         if !self.recovery.is_from_nothing() {
-            // It lacks records at most.
+            // At most it lacks records.
             self.vr_count.recovered += 1;
             self.recovery.end();
         }

@@ -1,12 +1,11 @@
-//! View changes (VRR §4.2), with leases (trap T2) and without the promise that a lone replica
-//! would make by leaving its view.
+//! View changes (VRR §4.2) with leases (trap T2); a replica does not leave its view alone.
 //!
 //! - A replica that does not hear the leader asks the others (Suspect) and stays in its view. Once
-//!   a quorum says the same, they leave it (StartViewChange). A replica whose own link is broken
-//!   thus disturbs nobody.
-//! - Who has left a view votes (DoViewChange) when nobody who has not left it can hold a lease that
-//!   it granted. Any quorum of votes meets the quorum that granted a lease: so no lease of an
-//!   earlier view is valid once a view has begun.
+//!   a quorum says the same, they leave it (StartViewChange). So a replica with a broken link does
+//!   not disturb the group.
+//! - A replica that has left a view votes (DoViewChange) when no member that has not left it can
+//!   hold a lease that the replica granted. A quorum of votes shares a member with the quorum that
+//!   granted a lease, so that no lease of an earlier view is valid once a view has begun.
 //! - The leader takes the best log of a quorum: that of the latest view, and of these the longest.
 //!   It fetches what it lacks, and begins the view (StartView).
 
@@ -22,8 +21,8 @@ use crate::quorum::vr::change::Vote;
 use crate::quorum::{QuorumReplica, Stage};
 use crate::setup::RETRY_NS;
 
-/// The log's time, found at a new view to be so much later than the last record, begins anew there:
-/// what was cut off may have been of another time.
+/// If the log's time is this much later than the last record when a view begins, it begins anew at
+/// the record: records that were cut off may have had other times.
 const TIME_KEPT_MS: u64 = 10_000;
 
 impl<E: Engine> QuorumReplica<E> {
@@ -39,8 +38,9 @@ impl<E: Engine> QuorumReplica<E> {
         view: ViewNumber,
         sink: &mut impl Sink,
     ) {
-        // The sender is in the view before. If that is news, the own view is over; its leader will
-        // answer with StartView, or is the one who is missed.
+        // The sender is in the view before. If that is later than this replica's, its view is over;
+        // the leader of the sender's view will answer with StartView, or is the one that is not
+        // heard.
         let theirs = ViewNumber(view.0.saturating_sub(1));
         if theirs > self.view && self.takes_part(now, theirs) {
             self.enter_view(now, theirs, sink);
@@ -63,7 +63,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Says so, and does something about it if others say the same.
+    /// Reports a silent leader, and begins a view change if others report the same.
     pub(in crate::quorum) fn mind_leader(&mut self, now: Now, sink: &mut impl Sink) {
         if self.group.elects() {
             return self.mind_election(now, sink);
@@ -74,7 +74,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Leaves the view if a quorum, this replica included, misses its leader.
+    /// Leaves the view if a quorum, with this replica, does not hear its leader.
     fn consider_view_change(&mut self, now: Now, sink: &mut impl Sink) {
         if self.recovery.is_under_way() || !self.suspects(now.instant) {
             return;
@@ -85,7 +85,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Leaves the own view for `view`, which has not begun.
+    /// Enters `view`, which has not begun.
     pub(in crate::quorum) fn enter_view(
         &mut self,
         now: Now,
@@ -93,7 +93,7 @@ impl<E: Engine> QuorumReplica<E> {
         sink: &mut impl Sink,
     ) {
         if view <= self.view {
-            // At the end of all numbers there is no next one.
+            // After the largest number there is no view.
             self.vr_count.views_exhausted += u64::from(view.0 == u32::MAX);
             return;
         }
@@ -106,7 +106,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.vote(now, sink);
     }
 
-    /// What belongs to the own view alone ends with it.
+    /// Ends everything that belongs to the present view alone, and enters `view`.
     pub(in crate::quorum) fn leave_view(&mut self, view: ViewNumber) {
         if view == self.view {
             self.ballot.stop();
@@ -128,7 +128,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.suspicion.end_view();
     }
 
-    /// Votes if it may, and says where it is.
+    /// Votes if it may, and announces its view.
     fn vote(&mut self, now: Now, sink: &mut impl Sink) {
         let elsewhere = |node: NodeId| {
             let index = self.group.index_of(node);
@@ -187,15 +187,14 @@ impl<E: Engine> QuorumReplica<E> {
         self.note_joined(now, from, view, sink);
     }
 
-    /// `from` has left all views before `view`.
+    /// Notes that `from` has left all views before `view`.
     fn note_joined(&mut self, now: Now, from: usize, view: ViewNumber, sink: &mut impl Sink) {
         if view == self.view && self.stage == Stage::ViewChange && self.change.join(from) {
             self.vote_if_due(now, sink);
         }
     }
 
-    /// Somebody can hold no lease any more: if that was what the own vote waited for, it waits no
-    /// longer.
+    /// Votes if the vote waited for a lease that has ended.
     pub(in crate::quorum) fn vote_if_due(&mut self, now: Now, sink: &mut impl Sink) {
         if !self.change.has_voted(self.group.me()) {
             self.vote(now, sink);
@@ -223,24 +222,24 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Up to where this replica knows the log to be committed, be it in its own log or not.
+    /// The position up to which this replica knows the log to be committed, in its own log or not.
     pub(in crate::quorum) fn known_committed(&self) -> Position {
         self.told_committed.max(self.commit_point())
     }
 
-    /// Whether a log that ends at `end` lacks what is known to be `committed`. No quorum's best log
-    /// ever does while each replica has what it acknowledged: one of them has a data directory that
-    /// is older than it was. Then another one is waited for.
+    /// Whether a log that ends at `end` lacks records up to `committed`. The best log of a quorum
+    /// never does, unless some replica has an older data directory than before, and so not all that
+    /// it acknowledged. Then the view waits for another member.
     pub(in crate::quorum) fn lacks(&self, end: Position, committed: Position) -> bool {
         end < committed && self.setup.guards.on(Guard::KnownCommitted)
     }
 
-    /// Counts it, if a log that ends at `end` does.
+    /// Counts the case that a log that ends at `end` lacks such records.
     pub(in crate::quorum) fn note_lack(&mut self, end: Position, committed: Position) {
         self.vr_count.lacked_committed += u64::from(self.lacks(end, committed));
     }
 
-    /// The view's leader: begins it once a quorum has voted, itself included.
+    /// The view's leader: begins the view once a quorum has voted, with itself.
     fn elect(&mut self, now: Now, sink: &mut impl Sink) {
         let leads = self.stage == Stage::ViewChange
             && self.group.is_mine(self.view)
@@ -265,7 +264,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// The view begins, with the best log of a quorum as its own.
+    /// Begins the view, with the best log of a quorum as this replica's.
     pub(in crate::quorum) fn start_view(&mut self, now: Now, sink: &mut impl Sink) {
         let committed = self.change.committed();
         self.switch = self.change.switch().max(self.group.known_switch());
@@ -285,7 +284,7 @@ impl<E: Engine> QuorumReplica<E> {
         if self.outlived_stop_as_leader() {
             return self.fail_stop();
         }
-        // Whatever was executed before may never have completed at the switch.
+        // Writes that were executed before may never have completed at the switch.
         let (position, seq) = (self.executed, self.executed_seq);
         self.leading.push_completion(Completion { position, seq, obj_id: ObjectId(0) });
         self.next_beat = now.instant.after(self.beat_ns());
@@ -295,7 +294,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.execute_committed(now, sink);
     }
 
-    /// To the members that have not asked for the stream yet.
+    /// Sends StartView to the members that have not asked for the stream yet.
     pub(in crate::quorum) fn say_start_view(&mut self, sink: &mut impl Sink) {
         let Some(end) = self
             .ordered
@@ -335,7 +334,8 @@ impl<E: Engine> QuorumReplica<E> {
         self.catch_up(now, end, (switch, floor), sink);
     }
 
-    /// Takes over the log of the view, which has begun: at once if the own log has it all.
+    /// Takes over the log of the view, which has begun: at once if this replica's log has all of
+    /// it.
     pub(in crate::quorum) fn catch_up(
         &mut self,
         now: Now,
@@ -362,7 +362,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.follow(sink);
     }
 
-    /// The status is normal, and the log that of the view.
+    /// Sets the status to normal: the log is that of the view.
     pub(in crate::quorum) fn begin_normal(&mut self, now: Instant) {
         (self.stage, self.is_new) = (Stage::Normal, false);
         self.last_normal = self.view;
@@ -378,14 +378,14 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// The newest number and the newest time in the log, after its end was replaced.
+    /// Sets the newest number and time from the log, whose end was replaced.
     fn note_log_end(&mut self) {
         self.ordered.last_seq = self.executed_seq;
         self.ordered.last_now_ms = self.base_now_ms;
         let last = self.ordered.log.record(self.ordered.end());
         if let Some(record) = last.and_then(|bytes| Record::parse(bytes).ok()) {
             self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
-            // Of the log alone: under NOPaxos every replica computes the next one from it.
+            // From the log alone, since under NOPaxos every replica computes the next time from it.
             self.ordered.last_now_ms = record.now_ms;
         }
         let now_ms = self.ordered.clock.read(self.local_ms);
@@ -394,7 +394,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Asks the others for a lease of this view. Who answers no reads needs none.
+    /// Asks the others for a lease of this view. A replica that answers no reads needs none.
     pub(in crate::quorum) fn request_leases(&mut self, now: Now, sink: &mut impl Sink) {
         self.leases.on_requested(now.instant);
         if !self.is_leader() && !self.has_readers() {
@@ -403,9 +403,9 @@ impl<E: Engine> QuorumReplica<E> {
         self.say_all(VrBody::LeaseRequest { asked_at: now.instant.0 }, sink);
     }
 
-    /// `from` asks for a lease, in the newest incarnation that is known of it. One that is not
-    /// known yet could be taken for an earlier one, which has left the view: then this replica
-    /// would vote while the lease is held.
+    /// Grants `from` a lease, if the request is of its newest known incarnation. An unknown one
+    /// could be taken for an earlier one that has left the view: then this replica would vote while
+    /// the lease is held.
     pub(in crate::quorum) fn on_lease_request(
         &mut self,
         now: Now,
@@ -421,7 +421,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.grant_reads(now.instant, from, (entry, asked_at), sink);
     }
 
-    /// `from` grants what incarnation `to` of this node asked for.
+    /// Takes the lease that `from` grants to incarnation `to` of this node.
     pub(in crate::quorum) fn on_lease_grant(
         &mut self,
         now: Now,
