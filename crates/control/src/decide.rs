@@ -1,5 +1,5 @@
-//! Which configurations come next: of which group one asks for another, and what all of them have
-//! in common. What a kind of group decides itself is in its own file.
+//! The next configurations: the work that all kinds of groups have in common. The decisions of each
+//! kind are in its own file.
 
 use alloc::vec::Vec;
 
@@ -11,20 +11,20 @@ use crate::state::Trouble;
 use crate::switches::NextSwitch;
 use crate::{Controller, GroupState, Problem, REPLICAS_MAX, State};
 
-/// What a group asks for.
+/// A group's next step.
 enum Next {
-    /// Nothing, or nothing that could be done now.
+    /// Nothing changes, or nothing can be changed now.
     Same,
     /// It cannot begin yet.
     Waits(Problem),
-    /// It cannot go on.
+    /// It cannot continue.
     Stuck(Problem),
-    /// Another configuration: who has which place, and who has all the data.
+    /// Another configuration: the places, and the members that have all the data.
     Change(Places, Vec<u16>),
 }
 
 impl Controller {
-    /// Whether what is known asks for other configurations; if so, proposes them.
+    /// Proposes other configurations, if the present knowledge requires them.
     pub(crate) fn reconsider(&mut self, now: Now) {
         if self.proposed.is_some() {
             return;
@@ -56,13 +56,13 @@ impl Controller {
             match self.next_of(now, &self.groups[index], switch) {
                 Next::Same => {}
                 Next::Waits(problem) => self.note_wait(now, Trouble::of(id, problem)),
-                // Where all who are heard are of another rack, that is why.
+                // If all heard nodes are of another rack, that is the reason.
                 Next::Stuck(problem) => {
                     self.problem.get_or_insert(Trouble::of(id, problem));
                 }
                 Next::Change(places, caught_up) => match self.next_epoch(&self.groups[index]) {
                     Ok(_) => changes.push((index, places, caught_up)),
-                    // The others go on.
+                    // The other groups continue.
                     Err(problem) => self.problem = Some(Trouble::of(id, problem)),
                 },
             }
@@ -75,8 +75,8 @@ impl Controller {
         }
     }
 
-    /// Notes which groups' configurations are known to be the newest: all members are heard, and
-    /// none has heard of more.
+    /// Notes the groups whose configurations are known to be the newest: all members are heard, and
+    /// none has heard of a later one.
     fn confirm(&mut self, now: Instant) {
         for index in 0..self.groups.len() {
             let group = &self.groups[index];
@@ -89,7 +89,7 @@ impl Controller {
         }
     }
 
-    /// What a kind of group is shown.
+    /// The view of the controller's knowledge that a kind of group gets.
     pub(crate) fn look<'a>(&'a self, now: Instant, group: &'a Group) -> Look<'a> {
         Look {
             now,
@@ -106,7 +106,7 @@ impl Controller {
         }
     }
 
-    /// What the first group of a rack that has none yet waits for.
+    /// The reason for which the first group of a new rack waits.
     fn first_wait(&self, now: Instant) -> Trouble {
         let waits = |group: &Group| {
             let waits = group.setup.rules().founders(&self.look(now, group)).err()??;
@@ -142,8 +142,8 @@ impl Controller {
         }
     }
 
-    /// Whether its state was made anew without it, and it has data all the same: whoever has all of
-    /// it is not known.
+    /// Whether the state was rebuilt without this group, which has data all the same: the members
+    /// that have all of it are not known.
     fn is_left_out(&self, group: &Group) -> bool {
         let has_data = |n: &Node| n.rack == self.state.rack && n.epoch > 0;
         group.setup.rules().holds_data()
@@ -152,7 +152,7 @@ impl Controller {
             && group.nodes.values().any(has_data)
     }
 
-    /// A group's configuration in force, unless it begins with the next one.
+    /// A group's configuration in force, unless the group begins with the next one.
     fn founded(&self, group: &Group) -> Option<&Config> {
         self.state.config(group.id()).filter(|c| !c.members.is_empty())
     }
@@ -170,16 +170,16 @@ impl Controller {
             state.rack = self.setup.rack;
         }
         for (index, ..) in &changes {
-            // The numbers of a group that begins go on behind all that anybody has heard of.
+            // The numbers of a new group are above all that any node has heard of.
             let group = &self.groups[*index];
             if self.founded(group).is_none() {
                 state.last_switch_id = state.last_switch_id.max(group.highest.switch_id);
             }
         }
-        // A group that is founded beside a running switch, perhaps anew: the numbers, the registers
-        // and, in VR, the views that the switch may know are those of a group before, so it gets a
-        // new id. So does one whose program is another since the controller was started: a switch
-        // takes none under one id.
+        // A group that is founded (again) beside a running switch gets a new switch id: the switch
+        // may still have numbers, registers and, in VR, views of an earlier group. So does a group
+        // whose program has changed since the controller's start: a switch does not change a
+        // program under one id.
         let asks_for_id = |(index, places, _): &&(usize, Places, Vec<u16>)| {
             let group = &self.groups[*index];
             self.founded(group).is_none_or(|old| {
@@ -189,7 +189,7 @@ impl Controller {
             })
         };
         let renewed: Vec<usize> = changes.iter().filter(asks_for_id).map(|(i, ..)| *i).collect();
-        // Nobody has the last id where the state was made anew: the next configurations take it.
+        // After the state was rebuilt, no switch has the last id: the next configurations take it.
         let is_spared = !state.groups.iter().any(|g| g.config.switch_id == state.last_switch_id);
         if !renewed.is_empty() {
             self.grant(&mut state, switch)?;
@@ -235,8 +235,8 @@ impl Controller {
         last.checked_add(1).ok_or(Problem::EpochsExhausted)
     }
 
-    /// The first epoch waits. Roles that are started together come within moments, so that this is
-    /// said only once they had the time.
+    /// Notes that the first epoch waits. This is reported only after a while, since roles that are
+    /// started together register within moments.
     fn note_wait(&mut self, now: Instant, waits: Trouble) {
         let since = self.hearing.since.unwrap_or(now);
         if now.since(since) > self.setup.failure_ns {
@@ -277,7 +277,7 @@ impl Controller {
     }
 }
 
-/// Whether these are the same processes, wherever they listen.
+/// Whether these are the same processes, at whatever addresses.
 fn same_crash_vector(one: &[Member], other: &[Member]) -> bool {
     let incarnation = |m: &Member| (m.node, m.incarnation);
     one.iter().map(incarnation).eq(other.iter().map(incarnation))

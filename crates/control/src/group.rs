@@ -1,4 +1,5 @@
-//! A group of the rack: what all kinds of groups have in common, and what each kind decides itself.
+//! A group of the rack: the part that all kinds of groups have in common, and the decisions that
+//! each kind makes.
 //!
 //! A further kind is a file with its [`Rules`], and a line in [`Members`].
 
@@ -17,33 +18,33 @@ use crate::replicas::Replicas;
 use crate::workers::Workers;
 use crate::{GroupState, Problem, Storage};
 
-/// What the controller is told of a group.
+/// The configuration of a group at the controller's start.
 #[derive(Clone, Debug)]
 pub struct GroupSetup {
-    /// Its number, which no other group of the rack has.
+    /// Its number, unique within the rack.
     pub id: GroupId,
-    /// What its members are.
+    /// The kind of its members.
     pub members: Members,
 }
 
-/// What the members of a group are.
+/// The kind of a group's members.
 #[derive(Clone, Debug)]
 pub enum Members {
     /// Replicas of a store.
     Replicas(Replicas),
-    /// Workers, who take tasks.
+    /// Workers, which run tasks.
     Workers(Workers),
 }
 
 impl GroupSetup {
-    /// Replicas that are the only group of their rack.
+    /// A group of replicas, the only one of its rack.
     #[must_use]
     pub fn replicas(replicas: Vec<u16>, protocol: Protocol, program: Program) -> GroupSetup {
         let members = Members::Replicas(Replicas { replicas, protocol, program });
         GroupSetup { id: GroupId::FIRST, members }
     }
 
-    /// Workers, as the group of that number.
+    /// A group of workers with this number.
     #[must_use]
     pub fn workers(id: GroupId, program: Program) -> GroupSetup {
         GroupSetup { id, members: Members::Workers(Workers { program }) }
@@ -57,24 +58,24 @@ impl GroupSetup {
     }
 }
 
-/// What a kind of group decides itself. All that it is asked is answered from what it is shown.
+/// The decisions of a kind of group, all made from the view that it gets.
 pub(crate) trait Rules {
-    /// What a configuration says of its members, and what the switch runs for them.
+    /// The kind in a configuration, and the switch program.
     fn template(&self) -> (GroupKind, Program);
 
-    /// The members of the first configuration, or of the first after what was before was given up.
+    /// The members of the first configuration, or of the first one after the data was given up.
     ///
     /// # Errors
-    /// What it waits for; nothing, if a group without members is nothing to speak of.
+    /// The reason for which it waits; `None` if a group without members is normal.
     fn founders(&self, look: &Look<'_>) -> Result<Vec<Member>, Option<Problem>>;
 
-    /// Who of the configuration in force keeps its place, and who comes.
+    /// The places of the next configuration: the present members that stay, and new ones.
     fn survivors(&self, look: &Look<'_>, old: &Config) -> Places;
 
-    /// Whether the group can go on with these members, and which of them have all the data.
+    /// The members that have all the data, if the group can continue with these members.
     ///
     /// # Errors
-    /// Why not; nothing, if that is only not known yet.
+    /// The reason for which it cannot; `None` if it is not known yet.
     fn go_on(
         &self,
         look: &Look<'_>,
@@ -82,84 +83,85 @@ pub(crate) trait Rules {
         members: &[Member],
     ) -> Result<Vec<u16>, Option<Problem>>;
 
-    /// Whether the controller tells the switch: not where a leader of the group does.
+    /// Whether the controller configures the switch, and not a leader of the group.
     fn tells_switch(&self) -> bool;
 
-    /// Whether its members hold data, which is lost with them.
+    /// Whether its members hold data.
     fn holds_data(&self) -> bool;
 
-    /// What is to be said of the group as it is.
+    /// A problem of the group in its present state.
     fn problem(&self, look: &Look<'_>, config: &Config) -> Option<Problem>;
 
-    /// With whom to go on from `newest` where the state is made anew, if those in `gone` never come
-    /// back.
+    /// The members with which to continue from `newest` in a rebuilt state, if those in `gone`
+    /// never return.
     ///
     /// # Errors
-    /// Why that cannot be said yet.
+    /// The reason for which that is not known yet.
     fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem>;
 }
 
-/// How long a node is heard elsewhere before its group is told: two processes of one number take
-/// turns.
+/// The time for which a node is heard at another address before its group is told: two processes of
+/// one number would alternate.
 const MOVED_NS: Duration = 250 * MS;
 
-/// For how long two members that are heard do not hear each other before that is a cut.
+/// The time after which two members that are heard, and do not hear each other, count as cut off
+/// from each other.
 pub(crate) const fn cut_ns(failure_ns: Duration) -> Duration {
     failure_ns / 3
 }
 
-/// Who has which place in a configuration.
+/// The places in a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Places {
     pub members: Vec<Member>,
     pub joining: Vec<Member>,
 }
 
-/// With whom a group goes on whose state is made anew.
+/// The members with which a group continues in a rebuilt state.
 #[derive(Clone, Debug)]
 pub(crate) struct Left {
     pub members: Vec<Member>,
     pub caught_up: Vec<u16>,
-    /// What the best of them has, if nobody has all the data.
+    /// The position of the best member, if none has all the data.
     pub lost_behind: Option<Held>,
 }
 
-/// A node that was heard of.
+/// A node, as it was last heard.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub member: Member,
-    /// Its clock when it said all this.
+    /// Its clock when it sent the keepalive.
     pub sent_at: u64,
-    /// The rack that it is of; 0 if of none yet.
+    /// Its rack; 0 if it has none yet.
     pub rack: u64,
     pub epoch: u32,
     pub standing: Standing,
     pub held: Held,
-    /// This process has said that its disk has all that it ever had.
+    /// Whether this process has reported that its disk has everything that it ever had.
     pub was_kept: bool,
     /// Its data directory, if it has one.
     pub storage: Option<Storage>,
-    /// Raft: who votes by its log, if it has one.
+    /// Raft: the voters according to its log, if it has one.
     pub voting: Option<Voting>,
-    /// Members that it does not hear, and since when it says so without a break.
+    /// Members that it does not hear, with the time since which it has continuously reported so.
     pub unheard: Vec<(u16, Instant)>,
     pub heard_at: Instant,
-    /// Since when it was heard without a break, in the epoch that it has heard of.
+    /// The time since which it has been heard continuously, in its present epoch.
     pub steady_since: Instant,
 }
 
 impl Node {
-    /// The state that it has for a rack to begin with, if it waits for one.
+    /// The origin that it has, if it waits for a rack to begin with that.
     pub(crate) fn origin(&self) -> Option<u64> {
         if let Standing::Founding { origin, .. } = self.standing { Some(origin) } else { None }
     }
 
-    /// Whether it is in no epoch, and its disk has all that it ever had.
+    /// Whether it is in no epoch, and its disk has everything that it ever had.
     pub(crate) fn is_kept(&self) -> bool {
         matches!(self.standing, Standing::Returning { intact: true } | Standing::Founding { .. })
     }
 
-    /// Whether it runs on the directory that a node of its number has by `storages`.
+    /// Whether it runs on the directory that `storages` has for its node.
     pub(crate) fn is_on(&self, storages: &[Storage]) -> bool {
         let is_own = |s: &Storage| s.node == self.member.node;
         let known = storages.iter().find(|s| is_own(s));
@@ -167,21 +169,21 @@ impl Node {
     }
 }
 
-/// What nodes were heard to have on their disks: the most that any process of a node said of its
-/// directory. It is in this controller's memory alone; where the controller was started again as
-/// well, [`Guard::ColdStart`] has the group wait for all members, whose logs are compared.
+/// The positions that nodes have reported as durable: the highest that any process of a node
+/// reported for its directory. This is in the controller's memory alone; if the controller restarts
+/// as well, [`Guard::ColdStart`] makes the group wait for all members, whose logs are compared.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Durable {
     known: BTreeMap<u16, (u64, Held)>,
-    /// What counts is how much is committed, in whichever epoch: the group chooses its leaders by
-    /// itself.
+    /// Whether positions are compared alone, without epochs: in a group that chooses its leaders by
+    /// itself, the committed position counts.
     by_position: bool,
-    /// Which process of a node the operator was told of last.
+    /// By node: the incarnation that was last reported to the operator.
     told: BTreeMap<u16, u64>,
 }
 
 impl Durable {
-    /// A node says what it has. One without data says nothing of what a process before it had.
+    /// Takes a node's report. A node without data reports nothing about an earlier process.
     pub(crate) fn hear(&mut self, node: &Node) {
         let Some(storage) = node.storage.filter(|_| node.held.epoch > 0) else { return };
         let held = self.comparable(node.held);
@@ -197,18 +199,18 @@ impl Durable {
         if self.by_position { Held { epoch: 0, ..held } } else { held }
     }
 
-    /// What was heard to be on a node's disk.
+    /// The highest position that was reported for a node's disk.
     pub(crate) fn of(&self, node: u16) -> Option<Held> {
         self.known.get(&node).map(|(_, held)| *held)
     }
 
-    /// Whether it is news that this process of a node has less.
+    /// Whether it was not reported yet that this process of a node has less.
     pub(crate) fn is_news(&mut self, node: u16, incarnation: u64) -> bool {
         self.told.insert(node, incarnation) != Some(incarnation)
     }
 
-    /// Whether a node has all that was heard to be on its disk: later epochs, and of one epoch
-    /// higher positions, have all that came before.
+    /// Whether a node has everything that was reported for its disk: a later epoch, or a higher
+    /// position in one epoch, includes all earlier ones.
     fn is_there(&self, node: &Node) -> bool {
         let known = self.known.get(&node.member.node);
         let known = known.filter(|(id, _)| node.storage.is_some_and(|own| own.id == *id));
@@ -216,26 +218,27 @@ impl Durable {
     }
 }
 
-/// A group as the controller knows it beside its state.
+/// The controller's knowledge of a group, beside the persisted state.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub setup: GroupSetup,
-    /// It begins anew with whoever registers: the data of earlier members is given up.
+    /// Whether it begins anew with the nodes that register, and the data of earlier members is
+    /// given up.
     pub is_fresh: bool,
-    /// Every node of it that was heard of.
+    /// Every node of the group that was heard.
     pub nodes: BTreeMap<u16, Node>,
-    /// The highest numbers that anybody told of, of whichever rack.
+    /// The highest numbers that any node reported, of any rack.
     pub highest: Heard,
-    /// Somebody of this rack has heard of that, and the state says less.
+    /// Numbers that a node of this rack has heard of and that exceed the state's, if any.
     pub ahead: Option<Heard>,
-    /// This controller made the configuration in force, or was in contact with all its members at
-    /// once: nobody has a later one.
+    /// Whether the configuration in force is known to be the newest: this controller made it, or
+    /// heard all its members at once.
     pub is_confirmed: bool,
-    /// What each node was heard to have on its disk, and in which directory.
+    /// The positions that nodes have reported as durable, and their directories.
     pub durable: Durable,
-    /// When the first of its members was heard again, after all of them had been silent.
+    /// The time at which the first member was heard again after all had been silent.
     pub back_since: Instant,
-    /// While the state is made anew: a configuration of several parts.
+    /// While the state is rebuilt: a configuration of several packets, in assembly.
     pub assembly: Assembly,
 }
 
@@ -255,14 +258,14 @@ impl Group {
         self.setup.id
     }
 
-    /// Whether a node is to hear of the group's configuration: one that waits for a rack to begin
-    /// has its place in the one that began with its directory, and in no other.
+    /// Whether to send a node the group's configuration: a node that waits to found a rack has a
+    /// place only in the one that began with its directory.
     pub(crate) fn is_told(&self, known: Option<&GroupState>, node: &Node) -> bool {
         node.origin().is_none() || known.is_some_and(|group| node.is_on(&group.storages))
     }
 
-    /// The data directories of those who have a place in `config`: as they said, or as they had
-    /// them in the configuration `before`.
+    /// The data directories of the members and joining nodes of `config`: as reported, or as in the
+    /// configuration `before`.
     pub(crate) fn storages(&self, before: Option<&GroupState>, config: &Config) -> Vec<Storage> {
         let own = |m: &Member| {
             let said = self.nodes.get(&m.node).filter(|n| n.member == *m).and_then(|n| n.storage);
@@ -275,24 +278,24 @@ impl Group {
     }
 }
 
-/// Why a node loses its place.
+/// The reason for which a node loses its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gone {
     Silent,
     Restarted,
     Leaving,
-    /// It and another member do not hear each other.
+    /// The node and another member do not hear each other.
     Cut,
 }
 
-/// Why the data of a replica that was started again does not count.
+/// The reason for which the data of a restarted replica does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistrust {
-    /// It has another directory than before: a new one, since what it had is lost or damaged.
+    /// It has another directory than before: a new one, since the old one was lost or damaged.
     OtherDirectory,
-    /// An older one was put back in the place of the one that it had.
+    /// An older directory was put back in the place of its last one.
     OlderDirectory,
-    /// It says that something is missing.
+    /// It reports that something is missing.
     Incomplete,
 }
 
@@ -306,33 +309,33 @@ impl fmt::Display for Mistrust {
     }
 }
 
-/// What a kind is shown of its group.
+/// The controller's knowledge of a group, as its kind gets it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look<'a> {
     pub now: Instant,
     pub nodes: &'a BTreeMap<u16, Node>,
     /// The epoch of the state.
     pub epoch: u32,
-    /// Who has all the data, by the state.
+    /// The members that have all the data, according to the state.
     pub caught_up: &'a [u16],
-    /// Whose data directory is whose, by the state.
+    /// The members' data directories, according to the state.
     pub storages: &'a [Storage],
     pub durable: &'a Durable,
     pub hearing: &'a Hearing,
-    /// The state is known to be the newest.
+    /// Whether the state is known to be the newest.
     pub is_confirmed: bool,
-    /// When the first of its members was heard again, after all of them had been silent.
+    /// The time at which the first member was heard again after all had been silent.
     pub back_since: Instant,
     pub failure_ns: Duration,
     pub guards: Guards,
 }
 
 impl Look<'_> {
-    /// Why a node loses its place in that epoch, if it does.
+    /// The reason for which a node loses its place in that epoch, if it does.
     pub(crate) fn gone(&self, epoch: u32, member: &Member) -> Option<Gone> {
         let known = self.nodes.get(&member.node);
         let heard_at = known.map(|n| n.heard_at);
-        // Those whose power went together come back together, or nearly so.
+        // Nodes that lost power together return together, or nearly so.
         let back_since = if self.guards.on(Guard::Deaf) { self.back_since } else { Instant(0) };
         let silent_since = self.hearing.silent_since(heard_at, self.guards).max(back_since);
         let is_other_incarnation =
@@ -350,16 +353,16 @@ impl Look<'_> {
         }
     }
 
-    /// The new incarnation of a member that started again with everything that it had on its disk,
-    /// if that is everything that was ever committed: it is no stranger (trap T4). Whatever is
-    /// committed is on the disk of every member, so that whoever was whole is, and whoever was
-    /// whole in this epoch.
+    /// The new incarnation of a member that restarted with everything on its disk, if that includes
+    /// everything that was ever committed: it is not a stranger (trap T4). Every committed record
+    /// is on the disk of every member, so this holds for a member that was caught up before, or in
+    /// this epoch.
     pub(crate) fn returned(&self, old: &Config, member: &Member) -> Option<Member> {
         let has_heard = self.nodes.get(&member.node).is_some_and(|n| n.epoch == old.epoch);
         self.came_back(old, member).filter(|_| has_heard)
     }
 
-    /// The same of one that may not have heard of that epoch, if it is the state's.
+    /// The same for a member that may not have heard of that epoch, if it is the state's.
     pub(crate) fn came_back(&self, old: &Config, member: &Member) -> Option<Member> {
         let node = self.nodes.get(&member.node).filter(|n| self.is_heard(n))?;
         let is_intact = matches!(node.standing, Standing::Returning { intact: true })
@@ -374,7 +377,7 @@ impl Look<'_> {
         is_back.then_some(node.member)
     }
 
-    /// Whether a node was started again on the directory that it had.
+    /// Whether a node was restarted on its directory.
     pub(crate) fn has_directory(&self, node: &Node) -> bool {
         let known = self.storages.iter().find(|s| s.node == node.member.node);
         let Some((own, known)) = node.storage.zip(known) else { return false };
@@ -383,27 +386,27 @@ impl Look<'_> {
         is_same && is_newer
     }
 
-    /// Whether a node that was started again has all that it was heard to have on its disk.
+    /// Whether a restarted node has everything that was reported for its disk.
     pub(crate) fn has_durable(&self, node: &Node) -> bool {
         self.durable.is_there(node) || !self.guards.on(Guard::HeardDurable)
     }
 
-    /// A member of `config` that was started again with an older directory than it had, if there is
+    /// A member of `config` that was restarted with an older directory than it had, if there is
     /// one.
     pub(crate) fn put_back(&self, config: &Config) -> Option<u16> {
         let is_older = |m: &&Member| self.mistrust(m) == Some(Mistrust::OlderDirectory);
         config.members.iter().find(is_older).map(|m| m.node)
     }
 
-    /// Whether a member is heard, and would know of a later epoch than the state's if it had been
-    /// in one: it is the same process, or has the directory that it had.
+    /// Whether a member is heard and would know of a later epoch if it had been in one: it is the
+    /// same process, or has its directory.
     pub(crate) fn attests(&self, member: &Member) -> bool {
         let node = self.nodes.get(&member.node).filter(|n| self.is_heard(n));
         node.is_some_and(|n| n.member == *member || (self.has_directory(n) && self.has_durable(n)))
     }
 
-    /// Why a member that was started again with a data directory is a stranger all the same, if
-    /// that is why.
+    /// The reason for which a member that was restarted with a data directory is still a stranger,
+    /// if there is one.
     pub(crate) fn mistrust(&self, member: &Member) -> Option<Mistrust> {
         let node = self.nodes.get(&member.node)?;
         let known = self.storages.iter().find(|s| s.node == member.node)?;
@@ -418,8 +421,8 @@ impl Look<'_> {
         }
     }
 
-    /// Where a member listens whose place does not hang on its life: another process of its node,
-    /// heard for some time without a break, may have another address.
+    /// The address of a member whose place does not depend on its incarnation: another process of
+    /// its node, heard continuously for some time, may have another one.
     pub(crate) fn listens(&self, member: &Member) -> Addr {
         let moved = self.nodes.get(&member.node).filter(|n| {
             self.is_heard(n)
@@ -430,7 +433,7 @@ impl Look<'_> {
         moved.map_or(member.addr, |n| n.member.addr)
     }
 
-    /// Whether it was heard of lately.
+    /// Whether a node was heard recently.
     pub(crate) fn is_heard(&self, node: &Node) -> bool {
         self.now.since(node.heard_at) <= self.failure_ns
     }

@@ -1,11 +1,11 @@
 //! The messages that the controller hears, and its conclusions from silence.
 //!
-//! It decides nothing by the silence of others while it hears nobody itself, and counts theirs from
-//! when it could hear again: its link was down, or it slept; and up to when it heard anybody last.
-//! Nor does it go on without having heard from those with whom it would go on. And it decides
-//! nothing at all while members have heard of more than its state says (trap T3): then the state is
-//! not the newest, and its numbers were used. All groups have one state, so what is heard of one
-//! holds for all.
+//! While the controller hears no node, it draws no conclusion from silence: its own link may be
+//! down, or it was paused. Silence counts from the time at which it could hear again, and up to the
+//! last message of any node. It continues a group only with members that it has heard since. And it
+//! decides nothing while members have heard of higher numbers than its state has (trap T3): then
+//! the state is not the newest, and its next numbers were used. All groups share one state, so this
+//! holds for all of them.
 
 use concord_core::{Duration, Guard, Guards, Instant, MS, Now};
 use concord_wire::control::{Heard, Member};
@@ -15,37 +15,39 @@ use crate::group::{Group, Node, cut_ns};
 use crate::state::Trouble;
 use crate::{Controller, Problem, State};
 
-/// Everybody says that it lives ten times a second. Where nobody did for half of the time after
-/// which one is called silent, and for that long at least, the controller is who was cut off.
+/// The shortest time without any message after which the controller is the one that was cut off,
+/// and at least half of the time after which a node counts as silent. Every node sends ten
+/// keepalives a second.
 const DEAF_NS_MIN: Duration = 140 * MS;
-/// How long a stranger is shown.
+/// The time for which a node of another rack is reported.
 const STRANGER_NS: Duration = 2_000 * MS;
 
-/// What the controller heard, of whomever.
+/// The controller's hearing, of any node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hearing {
-    /// Since when it could hear: its start, or the end of the last time that it heard nobody.
+    /// The time since which it could hear: its start, or the end of the last time without any
+    /// message.
     pub since: Option<Instant>,
-    /// When it heard anybody last.
+    /// The time of the last message of any node.
     last: Instant,
-    /// A node of another rack, and when it was heard.
+    /// A node of another rack, with the time of its message.
     stranger: Option<(Addr, Instant)>,
 }
 
 impl Hearing {
-    /// Whether nobody is heard, so that it is the controller who is cut off, or slept.
+    /// Whether no node is heard, so that the controller itself was cut off or paused.
     pub(crate) fn is_deaf(&self, now: Instant, failure_ns: Duration, guards: Guards) -> bool {
         let patience_ns = (failure_ns / 2).max(DEAF_NS_MIN);
         self.since.is_some() && now.since(self.last) > patience_ns && guards.on(Guard::Deaf)
     }
 
-    /// Until when the silence of others counts: until anybody was heard last. Behind that nobody
-    /// knows whose it is.
+    /// The end of the time in which silence counts: the last message of any node. After it, the
+    /// cause of silence is unknown.
     pub(crate) fn heard_until(&self, now: Instant, guards: Guards) -> Instant {
         if guards.on(Guard::Deaf) { self.last } else { now }
     }
 
-    /// When a node that was heard at `heard_at`, if ever, fell silent, as far as that can be known.
+    /// The time since which a node that was heard at `heard_at`, if ever, counts as silent.
     pub(crate) fn silent_since(&self, heard_at: Option<Instant>, guards: Guards) -> Instant {
         let since = self.since.unwrap_or(Instant(0));
         match heard_at {
@@ -57,17 +59,18 @@ impl Hearing {
 }
 
 impl Group {
-    /// The state is another one: what is ahead of it is yet to be heard.
+    /// Takes another state, and forgets the numbers that were ahead of the old one.
     pub(crate) fn know(&mut self, state: &State) {
         let epoch = state.config(self.id()).map_or(0, |c| c.epoch);
         let known = |h: &Heard| h.epoch <= epoch && h.switch_id <= state.last_switch_id;
         self.ahead.take_if(|heard| known(heard));
     }
 
-    /// Somebody has heard of these numbers: if the state says less, it is not the newest.
+    /// Notes numbers that a node has heard of: if they exceed the state's, the state is not the
+    /// newest.
     pub(crate) fn note_ahead(&mut self, state: &State, heard: &Heard) {
         let config = state.config(self.id());
-        // One without members begins above all that is heard.
+        // A group without members begins above all numbers.
         let begins = config.is_some_and(|c| c.members.is_empty());
         let epoch = if begins { u32::MAX } else { config.map_or(0, |c| c.epoch) };
         if heard.epoch > epoch || heard.switch_id > state.last_switch_id {
@@ -77,8 +80,8 @@ impl Group {
         }
     }
 
-    /// A node is heard: if it is the first of the group's members after all were silent, the
-    /// silence of the others counts from now on.
+    /// Notes a message of a node: if it is the first of the group's members after all were silent,
+    /// the silence of the others counts from now on.
     pub(crate) fn note_return(
         &mut self,
         now: Instant,
@@ -95,7 +98,7 @@ impl Group {
         }
     }
 
-    /// What a node said before goes on, where it says the same again.
+    /// Carries the times of a node's earlier reports over, if it repeats them.
     pub(crate) fn go_on(&self, failure_ns: Duration, now: &mut Node) {
         let Some(before) = self.nodes.get(&now.member.node).filter(|b| b.member == now.member)
         else {
@@ -103,11 +106,10 @@ impl Group {
         };
         now.was_kept |= before.was_kept;
         if before.epoch != now.epoch {
-            // Whom it did not hear was perhaps in another epoch, and those who did not hear it
-            // were.
+            // Members that it did not hear may have been in another epoch.
             return;
         }
-        // A shorter pause than that counts for no cut by itself.
+        // A shorter pause is not a cut.
         if now.heard_at.since(before.heard_at) <= cut_ns(failure_ns) {
             now.steady_since = before.steady_since;
         }
@@ -120,8 +122,8 @@ impl Group {
 }
 
 impl Controller {
-    /// Somebody of a group says that it lives, and what it heard of. Whether it is one of this
-    /// rack; one that has its place in the configuration is, though it may not have heard of it yet
+    /// Handles the numbers in a keepalive of a group's node. Returns whether the node belongs to
+    /// this rack; a member of the configuration does, even if it has not heard of that yet
     /// (`--fresh`).
     pub(crate) fn hears(
         &mut self,
@@ -136,7 +138,7 @@ impl Controller {
         group.highest.epoch = group.highest.epoch.max(heard.epoch);
         group.highest.switch_id = group.highest.switch_id.max(heard.switch_id);
         let is_fresh = group.is_fresh;
-        // The numbers of a state that begins go on behind all that is heard.
+        // The numbers of a new state are above all that any node has heard of.
         if let Some(recovery) = &self.recovery {
             let meant = self.rack_meant(recovery).ok().flatten();
             let is_own = meant.is_none_or(|rack| heard.rack == 0 || heard.rack == rack);
@@ -146,12 +148,12 @@ impl Controller {
         if !self.setup.guards.on(Guard::StateHeard) {
             return true;
         }
-        // Its nodes may be of the rack before, if that is known.
+        // Its nodes may belong to the earlier rack, if that is known.
         let (rack, before) = (self.state.rack, self.rack_before);
         let is_own = heard.rack == rack || (is_fresh && (before == 0 || heard.rack == before));
         if rack != 0 && heard.rack != 0 && !is_own && !is_placed {
             self.count.foreign += 1;
-            // One of several, so that the problem stays the same one.
+            // Keeps reporting the same one of several.
             let known = self.hearing.stranger;
             let known = known.filter(|(_, at)| now.instant.since(*at) <= STRANGER_NS);
             self.hearing.stranger = Some((known.map_or(addr, |(addr, _)| addr), now.instant));
@@ -164,8 +166,8 @@ impl Controller {
         true
     }
 
-    /// It can hear. Looked at with every packet, since the first one after a silence comes before
-    /// the first tick.
+    /// Notes that the controller can hear. Called for every packet, since the first one after a
+    /// silence precedes the first tick.
     fn note_hearing(&mut self, now: Instant) {
         if self.hearing.is_deaf(now, self.setup.switch_failure_ns(), self.setup.guards) {
             self.count.deaf += 1;
@@ -175,13 +177,13 @@ impl Controller {
         self.hearing.last = self.hearing.last.max(now);
     }
 
-    /// Whether it decides nothing and tells nobody anything: its state is not the newest, or is yet
-    /// to be made.
+    /// Whether the controller neither decides nor sends configurations: its state is not the
+    /// newest, or is still to be rebuilt.
     pub(crate) fn is_mute(&self) -> bool {
         self.is_behind() || self.recovery.is_some()
     }
 
-    /// What is to be said of what is heard.
+    /// A problem that follows from the messages heard.
     pub(crate) fn heard_problem(&self, now: Instant) -> Option<Trouble> {
         let ahead = |group: &Group| {
             let problem = self.ahead_problem(group.id(), group.ahead?);

@@ -1,21 +1,22 @@
-//! The controller as a machine: who is who. Epochs, switch ids, failure detection.
+//! The controller of a rack, as a machine: epochs, switch ids, failure detection.
 //!
 //! Read [`Controller`] and [`State`] first. A configuration exists only after it was persisted by
-//! compare-and-swap (trap T3): `poll_persist` gives the state to write, and nobody
-//! hears of it before `persisted`. Leases are not the controller's (trap T8): the data
-//! path goes on without it.
+//! compare-and-swap (trap T3): `poll_persist` returns the state to write, and no node is told
+//! before `persisted`. The controller grants no leases (trap T8), so that the data path works
+//! without it.
 //!
-//! A replica is let in by two epochs: in the first it is among those who join, and copies the state
-//! while nobody waits for it; when it has all, the second makes it the last member. Until it said
-//! that all which was agreed is executed there, the group cannot go on with it alone.
+//! A replica is admitted in two epochs. In the first it is joining, and copies the state while no
+//! member waits for it. Once it has everything, the second makes it the last member. Until it has
+//! reported that it has executed everything that was agreed, the group cannot continue with it
+//! alone.
 //!
-//! A rack has several groups, each with a number, an epoch, members and a program of its own: a
-//! change in one opens no epoch in another. What is common to all of them is in [`Controller`]:
-//! hearing, the state, the switch and its ids. What a kind of group decides itself is in a file of
-//! its own, as `replicas` is.
+//! A rack has several groups, each with its own number, epoch, members and program: a change in one
+//! opens no epoch in another. [`Controller`] has the parts common to all: hearing, the state, the
+//! switch and its ids. The decisions of each kind of group are in a file of their own, such as
+//! `replicas`.
 //!
-//! What it decides by is what it hears, and it may be the one that hears nothing, or the one whose
-//! file is not the newest: the module `hear` says when it decides nothing.
+//! The controller decides by the messages that it hears. It may itself be cut off, or its file may
+//! not be the newest: the module `hear` says when it decides nothing.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -51,39 +52,38 @@ use switches::Switch;
 pub use workers::Workers;
 
 const TICK_NS: Duration = 50 * MS;
-/// After a state that could not be stored nothing is decided for so long.
+/// The time without decisions after a state that could not be stored.
 const STORE_AGAIN_NS: Duration = 100 * MS;
 const RETIRED_MAX: usize = 64;
-/// Most members and joining replicas.
+/// The largest number of members and joining replicas.
 const REPLICAS_MAX: usize = 64;
-/// Most switches that are known of at a time.
+/// The largest number of switches that are remembered.
 const SWITCHES_MAX: usize = 8;
 
-/// What the controller is told at its start.
+/// The configuration of the controller at its start.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
     /// The rack's groups.
     pub groups: Vec<GroupSetup>,
-    /// A node that is not heard of for so long is removed, in ns.
+    /// The silence after which a node is removed, in ns.
     pub failure_ns: Duration,
-    /// A switch that is not heard of for so long is replaced by one that stands by, in ns; at the
-    /// latest after `failure_ns`.
+    /// The silence after which a switch is replaced by a standby, in ns; at most `failure_ns`.
     pub switch_failure_ns: Duration,
-    /// Start anew with whoever registers: the data of earlier members is given up. Epochs and
-    /// switch ids go on.
+    /// Whether to begin anew with the nodes that register, and give up the data of earlier members.
+    /// Epochs and switch ids continue.
     pub fresh: bool,
-    /// Make the state anew from what the members have heard.
+    /// Set to rebuild the state from the members' knowledge.
     pub recover: Option<Recover>,
-    /// The rack's number, where this controller makes its first configuration: drawn at random.
+    /// The rack's number, drawn at random, in case this controller makes the first configuration.
     pub rack: u64,
-    /// Where the controller listens, as its peers reach it.
+    /// The address at which peers reach the controller.
     pub addr: Addr,
-    /// Which guards are on; all of them outside tests.
+    /// The guards that are on: all of them outside tests.
     pub guards: Guards,
 }
 
 impl ControllerConfig {
-    /// The defaults, for a controller of `groups` that listens at `addr`. It has no rack's number.
+    /// The defaults, for a controller of `groups` at `addr`, without a rack's number.
     #[must_use]
     pub fn new(groups: Vec<GroupSetup>, addr: Addr) -> ControllerConfig {
         ControllerConfig {
@@ -98,14 +98,14 @@ impl ControllerConfig {
         }
     }
 
-    /// Time until a silent switch is replaced.
+    /// The time after which a silent switch is replaced.
     fn switch_failure_ns(&self) -> Duration {
         self.switch_failure_ns.min(self.failure_ns)
     }
 }
 
 counters! {
-    /// What the controller counted.
+    /// The counters of the controller.
     pub struct ControllerCounters {
         /// Configurations put in force.
         epochs,
@@ -117,17 +117,17 @@ counters! {
         removed_leaving,
         /// Replicas removed because they and another member did not hear each other.
         removed_cut,
-        /// Times that nobody was heard, for so long that the controller must have been cut off.
+        /// Times that no node was heard for so long that the controller must have been cut off.
         deaf,
         /// Packets of another rack's nodes, ignored.
         foreign,
         /// Packets of a group that the rack file does not have, dropped.
         unknown_group,
-        /// Signs of life that came later than newer ones, ignored.
+        /// Keepalives ignored because they arrived after newer ones.
         stale,
-        /// Replicas that started again with all that they had on disk, and kept their places.
+        /// Replicas that restarted with everything on disk, and kept their places.
         returned,
-        /// Replicas let in, to copy the state.
+        /// Replicas admitted in order to copy the state.
         admitted,
         /// Replicas made members after they had copied the state.
         promoted,
@@ -139,7 +139,7 @@ counters! {
         standbys_taken,
         /// States refused because another controller was faster (trap T3).
         superseded,
-        /// States that the disk did not take; what they said is decided again.
+        /// States that the disk did not store; they are decided anew.
         not_stored,
         /// Malformed datagrams dropped.
         malformed,
@@ -153,25 +153,25 @@ counters! {
 pub struct Controller {
     setup: ControllerConfig,
     state: State,
-    /// Written but not yet known to be persisted.
+    /// A state that is not known to be persisted yet.
     proposed: Option<State>,
     /// Whether `proposed` was handed to the driver.
     handed_out: bool,
-    /// What was counted, and how many members were told to be mistrusted, before `proposed`.
+    /// The counters and the length of `mistrusted` before `proposed`.
     before_proposal: (ControllerCounters, usize),
-    /// The last state could not be stored: nothing is decided before then.
+    /// After a state that could not be stored: the time of the next decision.
     store_again_at: Instant,
     groups: Vec<Group>,
-    /// Every switch that was heard of, by its address; the active one among them.
+    /// Every switch that was heard, by its address, with the active one.
     switches: BTreeMap<Addr, Switch>,
     problem: Option<Trouble>,
     hearing: Hearing,
-    /// The rack whose groups begin anew; 0 if none do, or it is not known.
+    /// The earlier rack whose groups begin anew; 0 if there is none, or it is not known.
     rack_before: u64,
-    /// While the state is made anew.
+    /// The progress of rebuilding the state.
     recovery: Option<Recovery>,
     recovered: Vec<Recovered>,
-    /// Members that were removed since they were started again without what they had; told once.
+    /// Members that were removed because they restarted without their data; reported once.
     mistrusted: Vec<(GroupId, u16, Mistrust)>,
     next_tick: Instant,
     scratch: Vec<u8>,
@@ -179,13 +179,13 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that goes on from `state`, or begins.
+    /// A controller that continues from `state`, or begins without one.
     #[must_use]
     pub fn new(setup: ControllerConfig, state: Option<State>) -> Controller {
         let mut state = state.unwrap_or_default();
         let rack_before = if setup.fresh { state.rack } else { 0 };
         if setup.fresh {
-            // The next epoch of each group is the first of a new one; its number goes on.
+            // The next epoch of each group is the first of a new rack; epoch numbers continue.
             state.rack = 0;
             for group in &mut state.groups {
                 group.config.members.clear();
@@ -237,7 +237,8 @@ impl Controller {
         let group = &self.groups[index];
         let known = group.nodes.get(&member.node);
         if known.is_some_and(|n| n.member == member && sent_at < n.sent_at) {
-            // Late: it says nothing of now, nor that anything can be heard now.
+            // A late packet shows neither the sender's present state nor that the controller can
+            // hear.
             self.count.stale += 1;
             return;
         }
@@ -258,8 +259,8 @@ impl Controller {
         if let Standing::Founding { switch_id, .. } = node.standing {
             group.highest.switch_id = group.highest.switch_id.max(switch_id);
         }
-        // While the state is made anew it says nothing about who is late: its newest configuration
-        // may never have been heard of.
+        // While the state is rebuilt it does not show which packets are late: the nodes may never
+        // have heard of its newest configuration.
         if self.recovery.is_some() || !is_stray(self.state.config(id), &node) {
             if let Some(config) = self.state.config(id) {
                 group.note_return(now.instant, self.setup.failure_ns, &config.members, &node);
@@ -281,9 +282,9 @@ impl Controller {
         }
     }
 
-    /// Where a group chooses its leaders by itself: a member that was started again with an older
-    /// directory than it had is told so, and recovers as one that lost everything. In other groups
-    /// it has no place.
+    /// In a group that chooses its leaders by itself: tells a member that was restarted with an
+    /// older directory, which then recovers like one that lost everything. In other groups such a
+    /// node has no place.
     fn tell_put_back(&mut self, now: Now, (index, node): (usize, u16), sink: &mut impl Sink) {
         let group = &self.groups[index];
         let is_quorum = self.state.config(group.id()).is_some_and(|c| c.kind.is_quorum());
@@ -300,17 +301,17 @@ impl Controller {
         }
     }
 
-    /// What was handed out does not follow what is stored: another controller was faster, and
-    /// `stored` is what it wrote. This one goes on from there (trap T3).
+    /// Handles a refused compare-and-swap: another controller was faster and has written `stored`.
+    /// This one continues from there (trap T3).
     pub fn superseded(&mut self, stored: State) {
         self.count.superseded += 1;
         self.proposed = None;
-        // Whom the other one let in was perhaps heard of by that one alone: silence counts from now
-        // on.
+        // Only the other controller may have heard the nodes that it admitted: silence counts from
+        // now on.
         self.hearing.since = None;
         let before = core::mem::replace(&mut self.state, stored);
         for group in &mut self.groups {
-            // A file of yesterday does not take back what this controller gave out itself.
+            // An older file does not take back numbers that this controller itself has given out.
             if self.setup.guards.on(Guard::StateHeard) {
                 let epoch = before.config(group.id()).map_or(0, |c| c.epoch);
                 let switch_id = before.last_switch_id;
@@ -321,10 +322,9 @@ impl Controller {
         }
     }
 
-    /// What was handed out is not known to be stored. If it is certain that it is not, it is
-    /// dropped, since nobody has heard of it, and a moment later the next state is decided by what
-    /// is known then. If it may be stored, nothing is decided any more: the configurations in force
-    /// are told as before.
+    /// Handles a state that is not known to be stored. If it certainly is not, it is dropped, since
+    /// no node has heard of it, and a moment later the next state is decided anew. If it may be
+    /// stored, nothing is decided any more, and the configurations in force are repeated as before.
     pub fn not_stored(&mut self, now: Now, why: NotStored) {
         if self.proposed.is_none() {
             return;
@@ -344,32 +344,32 @@ impl Controller {
         self.store_again_at = now.instant.after(STORE_AGAIN_NS);
     }
 
-    /// Whether nodes have heard of more than the state says (trap T3): another controller may have
-    /// stored a newer one, to be handed to [`Controller::superseded`].
+    /// Whether nodes have heard of higher numbers than the state has (trap T3): another controller
+    /// may have stored a newer state, which [`Controller::superseded`] takes.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.groups.iter().any(|group| group.ahead.is_some())
     }
 
-    /// How the groups' state was made anew, once it was.
+    /// The result of rebuilding the state, by group.
     #[must_use]
     pub fn recovered(&self) -> &[Recovered] {
         &self.recovered
     }
 
-    /// Members that lost their places since this was asked last, because they were started again
-    /// without the data that they had.
+    /// Members that lost their places since the last call, because they restarted without their
+    /// data.
     pub fn take_mistrusted(&mut self) -> Vec<(GroupId, u16, Mistrust)> {
         core::mem::take(&mut self.mistrusted)
     }
 
-    /// Why it cannot do what it should, if it cannot.
+    /// The present problem, if there is one.
     #[must_use]
     pub fn problem(&self) -> Option<Problem> {
         self.problem.map(|trouble| trouble.problem)
     }
 
-    /// Which group that problem is of; `None` if there is none, or it is the rack's.
+    /// The group of the present problem; `None` if there is no problem, or it concerns the rack.
     #[must_use]
     pub fn problem_group(&self) -> Option<GroupId> {
         self.problem?.group
@@ -381,7 +381,7 @@ impl Controller {
         &self.state
     }
 
-    /// What was counted.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &ControllerCounters {
         &self.count
@@ -392,7 +392,8 @@ impl Controller {
         self.groups.iter().map(Group::id)
     }
 
-    /// Every node of a group that was heard of: who, epoch, where it stands, ns since it was heard.
+    /// Every node of a group that was heard: the node, its epoch, its standing, and the ns since it
+    /// was heard.
     pub fn nodes(
         &self,
         group: GroupId,
@@ -403,8 +404,8 @@ impl Controller {
         known.map(move |n| (n.member, n.epoch, n.standing, now.instant.since(n.heard_at)))
     }
 
-    /// Every switch that was heard of: its life, its address, whether it stands by, ns since it was
-    /// heard.
+    /// Every switch that was heard: its incarnation, its address, whether it stands by, and the ns
+    /// since it was heard.
     pub fn switches(&self, now: Now) -> impl Iterator<Item = (u64, Addr, bool, Duration)> + '_ {
         let known = self.switches.values();
         known.map(move |s| (s.incarnation, s.addr, s.standby, now.instant.since(s.heard_at)))
@@ -428,7 +429,7 @@ impl Machine for Controller {
             return;
         };
         let group = concord_wire::group(bytes);
-        // A switch that is in no group yet speaks for number 0, which the rack need not have.
+        // A switch without a group sends group number 0, which the rack may not have.
         let is_switch = matches!(message, Membership::SwitchAlive { .. });
         let own = self.groups.iter().position(|g| g.id() == group);
         let speaks_for_none = is_switch && group == GroupId::FIRST && !self.groups.is_empty();
@@ -491,8 +492,8 @@ impl Machine for Controller {
         Deadline { at: self.next_tick, reason: "failure detection" }
     }
 
-    /// The state to persist, if there is one: write it durably if and only if the stored version is
-    /// one less, then call `persisted`; else [`Controller::superseded`].
+    /// The state to persist, if there is one. Write it durably if and only if the stored version is
+    /// one less, then call `persisted`; otherwise call [`Controller::superseded`].
     fn poll_persist(&mut self) -> Option<Persist<State>> {
         if self.handed_out {
             return None;
@@ -502,7 +503,7 @@ impl Machine for Controller {
         Some(Persist { number: what.version, what })
     }
 
-    /// What was handed out is durable: now everybody may hear of it.
+    /// Notes that the state is durable, and sends its configurations.
     fn persisted(&mut self, _now: Now, version: u64, sink: &mut impl Sink) {
         let is_it = |state: &mut State| state.version <= version;
         let Some(state) = self.proposed.take_if(is_it) else { return };
@@ -514,10 +515,10 @@ impl Machine for Controller {
             if before.config(group.id()).is_some_and(|c| c.epoch == config.epoch) {
                 continue;
             }
-            // From here on whoever knows more knows of a newer state.
+            // From now on, higher numbers belong to a newer state.
             group.is_fresh = false;
-            // A group that begins has no configuration but this one. Any other is as certain as the
-            // one before.
+            // A new group has no other configuration. For others it is as certain as the one
+            // before.
             group.is_confirmed |= before.config(group.id()).is_none();
             self.count.epochs += 1;
             for part in config.parts() {
@@ -531,8 +532,8 @@ impl Machine for Controller {
     }
 }
 
-/// Whether it may be a late packet of an earlier life of a node that has its place in another:
-/// only who has heard of the configuration in force, or of a later one, has certainly begun since.
+/// Whether this may be a late packet of an earlier incarnation of a member: only a process that has
+/// heard of the configuration in force, or a later one, has certainly started since.
 fn is_stray(config: Option<&Config>, node: &Node) -> bool {
     let Some(config) = config else { return false };
     let mut places = config.members.iter().chain(&config.joining);

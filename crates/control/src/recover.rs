@@ -1,10 +1,9 @@
-//! A state made anew from what the members have heard: the file was lost, or all members of the
-//! configuration in force are.
+//! A state that is rebuilt from the members' knowledge: the file was lost, or all members of the
+//! configuration in force were.
 //!
-//! Safe by itself only if every member of the newest configuration that anybody has heard of is
-//! heard: none of them has heard of a later one, so none was opened, and nothing acknowledged
-//! there. Where one is gone for good the operator says so, and may lose what only it had
-//! acknowledged.
+//! This is safe only if every member of the newest known configuration is heard: none has heard of
+//! a later one, so that no later one was opened, and nothing was acknowledged in it. If a member is
+//! gone for good, the operator says so, and may lose writes that only it had acknowledged.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -18,21 +17,22 @@ use crate::group::Group;
 use crate::state::Trouble;
 use crate::{Controller, GroupState, Problem, State};
 
-/// Numbers that are left out, for those of a state that only a lost node has heard of (trap T3).
+/// The number of skipped epochs and switch ids, in case only a lost node has heard of some (trap
+/// T3).
 const NUMBERS_SPARED: u32 = 1_024;
 
-/// What the operator says for the recovery.
+/// The operator's part of the recovery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recover {
-    /// Replicas that are gone for good, with their data: of which group, and which.
+    /// Replicas that are gone for good with their data: the group and the node of each.
     pub gone: Vec<(GroupId, u16)>,
 }
 
-/// While the state is made anew.
+/// The progress of rebuilding the state.
 #[derive(Clone, Debug)]
 pub(crate) struct Recovery {
     gone: Vec<(GroupId, u16)>,
-    /// The newest configuration of each group that a member gave, by its rack, and who gave it.
+    /// The newest configuration of each group that a member sent, by its rack, with the sender.
     newest: BTreeMap<(u64, GroupId), (Config, Addr)>,
 }
 
@@ -42,21 +42,21 @@ impl Recovery {
     }
 }
 
-/// How a group's state was made anew; for a person to read.
+/// The result of rebuilding a group's state, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// Which group.
+    /// The group.
     pub group: GroupId,
-    /// The newest epoch that was heard of.
+    /// The newest epoch that any node has heard of.
     pub heard_epoch: u32,
-    /// The epoch to go on with.
+    /// The epoch with which it continues.
     pub epoch: u32,
     /// Its members.
     pub members: Vec<u16>,
-    /// Where no member with all the data was left: the data of the one that was, with what was
-    /// acknowledged later lost.
+    /// If no member with all the data was left: the position of the best one. Later acknowledged
+    /// writes are lost.
     pub lost_behind: Option<Held>,
-    /// Members that were said to be gone.
+    /// The members that the operator named as gone.
     pub gone: Vec<u16>,
 }
 
@@ -89,7 +89,7 @@ impl fmt::Display for Recovered {
 }
 
 impl Controller {
-    /// A member's configuration.
+    /// Handles a member's configuration.
     pub(crate) fn on_config(&mut self, config: Config, from: Addr) {
         let is_known = self.groups.iter().any(|g| g.id() == config.group);
         let Some(recovery) = self.recovery.as_mut().filter(|_| is_known) else {
@@ -117,12 +117,13 @@ impl Controller {
         }
     }
 
-    /// How long it listens before it makes a state: everybody who is there was heard by then.
+    /// The time for which it listens before it builds a state: every running node was heard by
+    /// then.
     fn listen_ns(&self) -> Duration {
         2 * self.setup.failure_ns
     }
 
-    /// Makes the state anew, once that can be done.
+    /// Rebuilds the state, once that is possible.
     pub(crate) fn try_recover(&mut self, now: Instant) {
         let listened = self.hearing.since.is_some_and(|at| now.since(at) >= self.listen_ns());
         let is_deaf = self.hearing.is_deaf(now, self.setup.switch_failure_ns(), self.setup.guards);
@@ -139,8 +140,8 @@ impl Controller {
         }
     }
 
-    /// The state that goes on with what is left of each group, above all that was heard of. A group
-    /// of which nobody has heard of a configuration begins later, as ever.
+    /// The state that continues with the rest of each group, above all known numbers. A group
+    /// without a known configuration begins later as usual.
     fn state_anew(
         &self,
         now: Instant,
@@ -197,7 +198,7 @@ impl Controller {
         }
         let (switch_id, active, switch) = newest_switch.ok_or(Problem::NothingHeard)?;
         for group in unheard {
-            // It begins, or is made anew, once somebody comes; the others go on.
+            // It begins, or is rebuilt, once a node registers; the other groups continue.
             let (kind, program) = group.setup.rules().template();
             let config = Config {
                 epoch: NUMBERS_SPARED,
@@ -220,8 +221,8 @@ impl Controller {
         Ok((state, recovered))
     }
 
-    /// The rack whose state is made anew: the state's, if any node is of that; else the only one
-    /// that nodes are of. `None` if none of them is of any.
+    /// The rack whose state is rebuilt: the state's, if any node belongs to it; otherwise the only
+    /// one to which nodes belong. `None` if no node has a rack.
     pub(crate) fn rack_meant(&self, recovery: &Recovery) -> Result<Option<u64>, Trouble> {
         let mut racks = recovery.newest.keys().map(|(rack, _)| *rack);
         if racks.clone().any(|rack| rack == self.state.rack) {
@@ -234,7 +235,7 @@ impl Controller {
         }
     }
 
-    /// The newest configuration that is known of a group: a member's, or the state's own.
+    /// The newest known configuration of a group: a member's, or the state's.
     fn newest<'a>(
         &'a self,
         group: &Group,
@@ -245,19 +246,19 @@ impl Controller {
         let heard = heard.map(|(config, _)| config);
         let own = self.state.config(group.id());
         let own = own.filter(|c| rack.is_none_or(|rack| rack == c.rack) && !c.members.is_empty());
-        // Of two of the same number the members', who have it.
+        // Of two with the same number, the members'.
         let newest = own.into_iter().chain(heard).max_by_key(|c| c.epoch);
         let own_nodes = group.nodes.values().filter(|n| rack.is_none_or(|rack| n.rack == rack));
         let told = own_nodes.map(|n| n.epoch).max().unwrap_or(0);
         match newest {
-            // Its configuration was asked for, and is yet to come.
+            // Its configuration was requested and has not arrived.
             newest if newest.map_or(0, |c| c.epoch) < told => Err(Problem::Recovering),
             newest => Ok(newest),
         }
     }
 }
 
-/// The epoch that a group goes on with.
+/// The epoch with which a group continues.
 fn anew(group: &Group, newest: &Config) -> Result<u32, Problem> {
     let highest = newest.epoch.max(group.highest.epoch);
     highest.checked_add(NUMBERS_SPARED).ok_or(Problem::EpochsExhausted)

@@ -1,4 +1,5 @@
-//! A group of replicas: who has the data, who copies it, and who loses its place.
+//! The rules of a group of replicas: which members have the data, which nodes copy it, and which
+//! lose their places.
 
 use alloc::vec::Vec;
 
@@ -8,17 +9,17 @@ use concord_wire::control::{Config, GroupKind, Member, Program, Protocol, Standi
 use crate::group::{Left, Look, Node, Places, Rules, cut_ns};
 use crate::{Problem, REPLICAS_MAX};
 
-/// Two that were heard of within that time are there, both of them.
+/// Two nodes that were heard within this time are both alive.
 const RECENT_NS: Duration = 250 * MS;
 
 /// Replicas of a store.
 #[derive(Clone, Debug)]
 pub struct Replicas {
-    /// The nodes that the first epoch waits for, in order: head first.
+    /// The nodes for which the first epoch waits, in order, the head first.
     pub replicas: Vec<u16>,
-    /// How they replicate.
+    /// The replication protocol.
     pub protocol: Protocol,
-    /// What the switch runs for them.
+    /// The switch program that serves them.
     pub program: Program,
 }
 
@@ -27,7 +28,7 @@ impl Rules for Replicas {
         (self.protocol.into(), self.program)
     }
 
-    /// Everybody who was expected, once all are there.
+    /// All expected nodes, once they have registered.
     fn founders(&self, look: &Look<'_>) -> Result<Vec<Member>, Option<Problem>> {
         let stays = |n: &&Node| n.standing != Standing::Leaving;
         let founder = |node: u16| look.nodes.get(&node).filter(stays).map(|n| n.member);
@@ -37,7 +38,7 @@ impl Rules for Replicas {
             let others = u16::try_from(missing.count()).unwrap_or(u16::MAX);
             return Err(Some(Problem::WaitsForReplicas { node, others }));
         }
-        // All begin with the same: what was restored, or nothing.
+        // All begin with the same origin, or with none.
         let origin = |node: u16| look.nodes.get(&node).and_then(Node::origin);
         let restored = expected.clone().find(|node| origin(*node).is_some());
         let differs = |one: &u16| expected.clone().find(|node| origin(*node) != origin(*one));
@@ -47,9 +48,9 @@ impl Rules for Replicas {
         Ok(expected.filter_map(founder).collect())
     }
 
-    /// In VR all have their places, for ever, and nobody comes: who is silent is outvoted, who
-    /// restarted recovers, and the founders' lives are the group's name. Whoever comes again may
-    /// listen elsewhere.
+    /// In VR, NOPaxos and Raft the members keep their places for ever, and none is added: a silent
+    /// one is outvoted, a restarted one recovers, and the founders' incarnations are the group's
+    /// name. A restarted one may have another address.
     fn survivors(&self, look: &Look<'_>, old: &Config) -> Places {
         if self.protocol.is_quorum() {
             if let Some(members) = Self::never_began(look, old) {
@@ -84,7 +85,7 @@ impl Rules for Replicas {
         };
         let copied: Vec<u16> = joining.iter().filter(|m| copied(m)).map(|m| m.node).collect();
         members.extend(joining.extract_if(.., |m| copied.contains(&m.node)));
-        // One change at a time: the last must be over before others come.
+        // One change at a time: new nodes wait until the last change is complete.
         if look.is_open_everywhere(old) {
             for node in look.nodes.values() {
                 let known = members.iter().chain(&joining).any(|m| m.node == node.member.node);
@@ -116,7 +117,7 @@ impl Rules for Replicas {
         if self.has_heard(look, old, members) { Ok(caught_up) } else { Err(None) }
     }
 
-    /// In VR the leader does.
+    /// In VR, NOPaxos and Raft the leader configures the switch.
     fn tells_switch(&self) -> bool {
         !self.protocol.is_quorum()
     }
@@ -134,7 +135,7 @@ impl Rules for Replicas {
         if let Some(node) = look.nodes.values().find(stays_out) {
             return Some(Problem::Restored { node: node.member.node });
         }
-        // One that waits outside until it hears all members again.
+        // A node that waits outside until it hears all members again.
         config.joining.iter().find_map(|joining| {
             let own = look.nodes.get(&joining.node).filter(|n| n.member == *joining)?;
             let is_there = |node: u16| look.nodes.get(&node).is_some_and(|n| look.is_heard(n));
@@ -149,19 +150,19 @@ impl Rules for Replicas {
 
     fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem> {
         let heard = |m: &Member| look.nodes.get(&m.node).filter(|n| look.is_heard(n));
-        // Another life of a node has nothing of what the one before had, but what its disk has:
-        // everything, if it was whole in that epoch, or before one that never opened.
+        // Another incarnation of a node has only the data on its disk: everything, if it was caught
+        // up in that epoch, or before one that never opened.
         let has_all = |n: &Node| {
             let own = newest.members.iter().find(|m| m.node == n.member.node);
             let is_lost = own.is_some_and(|m| look.mistrust(m).is_some());
             let came_back = || own.is_some_and(|m| look.came_back(newest, m).is_some());
             !is_lost && (keeps_all(n, newest) || came_back())
         };
-        // Whoever is heard of is not gone, though it was when the operator said so.
+        // A node that is heard is not gone, whatever the operator said.
         let is_there = |m: &Member| heard(m).is_some_and(|n| n.member == *m || has_all(n));
         let is_gone = |m: &Member| gone.contains(&m.node) && !is_there(m);
         if self.protocol.is_quorum() {
-            // The group stays. In Raft whoever lost its data does not say who votes.
+            // The group stays the same. In Raft a member that lost its data does not say who votes.
             let elects = self.protocol.elects();
             let is_same = |m: &Member, n: &Node| n.member.incarnation == m.incarnation;
             let knows = |m: &Member| heard(m).filter(|n| !elects || is_same(m, n) || is_back(n));
@@ -200,10 +201,9 @@ impl Rules for Replicas {
 }
 
 impl Replicas {
-    /// Who is there, where the power went before a group that chooses its views by itself could
-    /// begin: all are heard, and by their disks so many have promised nothing yet that the others
-    /// are no quorum. What was heard before the last of these came was perhaps said by processes
-    /// that are no more.
+    /// The running processes of a VR, NOPaxos or Raft group that lost power before it could begin:
+    /// all members are heard, and according to their disks so many have no promises that the others
+    /// are no quorum. Messages from before the last of them registered may be of earlier processes.
     fn never_began(look: &Look<'_>, old: &Config) -> Option<Vec<Member>> {
         let is_back = |n: &Node| n.is_kept() && n.held.epoch == 0 && look.has_directory(n);
         let known = || old.members.iter().filter_map(|m| look.nodes.get(&m.node));
@@ -215,9 +215,9 @@ impl Replicas {
         is_left.then(|| nodes.iter().map(|n| n.member).collect())
     }
 
-    /// Who has all the data where the newest epoch never opened, as one of its members says, which
-    /// has been there since. Its members are all here, and at least one of them had all that was
-    /// agreed in the last epoch that did open: so whoever has all of that has all that was
+    /// The members that have all the data, if the newest epoch never opened, as a member that has
+    /// run since reports. All its members are heard, and at least one had everything that was
+    /// agreed in the last opened epoch: a member that has all of that has everything that was
     /// acknowledged.
     fn before_opening(look: &Look<'_>, newest: &Config) -> Option<Vec<Member>> {
         let known =
@@ -238,12 +238,13 @@ impl Replicas {
         (is_sure && !members.is_empty()).then_some(members)
     }
 
-    /// All members started again, and so did the controller, so that nobody was there all the time
-    /// who would know of a newer epoch: the state may be of yesterday, and with it the data of
-    /// those that are back. A newer epoch may have had any one of the members alone, so that each
-    /// of them is waited for; whoever was in one says so. Where all have the directories that they
-    /// had, the state is confirmed by that. Where one comes without, it has nothing newer itself,
-    /// but would not know of a replica that was let in since: so all of the rack are waited for.
+    /// The problem of a cold start: all members and the controller restarted, so that no process
+    /// ran all the time and would know of a newer epoch. The state may be an old one, and with it
+    /// the data of the members that are back. A newer epoch may have consisted of any one member
+    /// alone, so the group waits for each, which reports if it was in one. If all have their
+    /// directories, that confirms the state. A member without its directory has no newer data, but
+    /// would not know of a replica that was admitted since, so that the group then waits for all
+    /// replicas of the rack.
     fn cold_start(&self, look: &Look<'_>, old: &Config, members: &[Member]) -> Option<Problem> {
         let was_there = |m: &Member| old.members.contains(m) || old.joining.contains(m);
         if self.protocol.is_quorum()
@@ -259,8 +260,8 @@ impl Replicas {
         Some(Problem::ColdStart { node, epoch: old.epoch })
     }
 
-    /// Whether those with whom the group would go on have been heard since the controller could
-    /// hear: all of them, or, where a majority decides, so many.
+    /// Whether the members with which the group would continue were heard since the controller
+    /// could hear: all of them, or a majority where that decides.
     fn has_heard(&self, look: &Look<'_>, old: &Config, members: &[Member]) -> bool {
         let since = look.hearing.since.unwrap_or(Instant(0)).max(look.back_since);
         let is_quorum = self.protocol.is_quorum();
@@ -277,13 +278,13 @@ impl Replicas {
         has_heard || !look.guards.on(Guard::Deaf)
     }
 
-    /// Whether those who were `heard` of a group in which a majority decides are one: then one of
-    /// them has heard of every switch that the group has accepted.
+    /// Whether the `heard` members of a group in which a majority decides are one: then some of
+    /// them have heard of every switch that the group has accepted.
     ///
-    /// In Raft a majority of those who vote by the most up-to-date log among theirs: so they could
-    /// elect whoever has that log, which therefore has all that is committed (Raft §5.4.1, Ongaro's
-    /// dissertation §4.1). What is said of other members does not count, nor is anybody waited for
-    /// who does not vote.
+    /// In Raft this is a majority of the voters according to the most up-to-date log among theirs:
+    /// they could elect the member with that log, which therefore has all committed records (Raft
+    /// §5.4.1, Ongaro's dissertation §4.1). Other members do not count, and no member without a
+    /// vote is waited for.
     fn are_quorum<'a>(&self, config: &Config, heard: impl Fn(&Member) -> Option<&'a Node>) -> bool {
         let founders = Voting { voters: u64::MAX, ..Voting::default() };
         let voting = |m: &Member| {
@@ -292,8 +293,7 @@ impl Replicas {
             match own.voting {
                 _ if !self.protocol.elects() => Some(founders),
                 Some(voting) if has_joined => Some(voting),
-                // It has heard of no configuration yet, or of one of an earlier group: its log is
-                // empty.
+                // It has no configuration yet, or one of an earlier group: its log is empty.
                 _ => (!has_joined && own.member.incarnation == m.incarnation).then_some(founders),
             }
         };
@@ -304,16 +304,16 @@ impl Replicas {
         voters.clone().filter(|place| logs[*place].is_some()).count() > voters.count() / 2
     }
 
-    /// Who of `members` goes, so that all others hear each other: who is in most cuts; of those who
-    /// itself hears fewest, since its own ear may be what is wrong; of those the last one; and
-    /// never the last one that is whole.
+    /// The member to remove so that the others hear each other: the one in most cuts; among equals
+    /// the one that hears the fewest, since its own link may be the cause; among these the last
+    /// one; and never the last one that is caught up.
     fn cut_off(look: &Look<'_>, old: &Config, members: &[Member]) -> Option<u16> {
         if !look.guards.on(Guard::CutPair) {
             return None;
         }
         let patience_ns = cut_ns(look.failure_ns);
         cut_pairs(look, old, members, patience_ns).next()?;
-        // Those that were cut in the same moment tell of it one after the other.
+        // Members that were cut off at the same moment report it one after the other.
         let pairs: Vec<(u16, u16)> = cut_pairs(look, old, members, patience_ns / 2).collect();
         let cuts = |node: u16| {
             let mut others: Vec<u16> = pairs
@@ -334,8 +334,8 @@ impl Replicas {
     }
 }
 
-/// Whether one that restarted has what it heard before: its disk has it, or it is in a view, where
-/// it has heard of the newest switch from the others.
+/// Whether a restarted member has its earlier knowledge: from its disk, or since it is in a view,
+/// where the others have told it of the newest switch.
 fn is_back(node: &Node) -> bool {
     match node.standing {
         Standing::Open { .. } => true,
@@ -345,7 +345,7 @@ fn is_back(node: &Node) -> bool {
     }
 }
 
-/// Whether it says that it is whole.
+/// Whether a node reports that it is caught up.
 fn says_caught_up(node: &Node) -> bool {
     matches!(
         node.standing,
@@ -353,13 +353,14 @@ fn says_caught_up(node: &Node) -> bool {
     )
 }
 
-/// Whether its disk has everything that was committed up to the newest epoch that anybody heard of.
+/// Whether its disk has everything that was committed up to the newest epoch that any node has
+/// heard of.
 fn keeps_all(node: &Node, newest: &Config) -> bool {
     matches!(node.standing, Standing::Returning { intact: true, .. })
         && node.held.epoch == newest.epoch
 }
 
-/// Whether a member has everything that was committed: it had, or it has said so since.
+/// Whether a member has everything that was committed: according to the state, or its report since.
 fn is_caught_up(look: &Look<'_>, old: &Config, member: &Member) -> bool {
     let said = look.nodes.get(&member.node).is_some_and(|n| {
         n.member.incarnation == member.incarnation && n.epoch == old.epoch && says_caught_up(n)
@@ -368,10 +369,10 @@ fn is_caught_up(look: &Look<'_>, old: &Config, member: &Member) -> bool {
     said || look.caught_up.contains(&member.node) || returned() || !look.guards.on(Guard::CaughtUp)
 }
 
-/// Two members of the epoch in force that are both heard here, and of which the first says that it
-/// does not hear the other. `for_ns`: for that long, without a break, and both were heard after it:
-/// neither has died. Nobody is heard by the members of an epoch that it has not heard of, so that
-/// is no cut.
+/// Pairs of members of the epoch in force that are both heard here, of which the first reports that
+/// it does not hear the other: continuously for `for_ns`, after which both were heard, so that
+/// neither has died. A member that has not heard of the epoch is heard by no other, which is not a
+/// cut.
 fn cut_pairs<'a>(
     look: &'a Look<'_>,
     config: &Config,

@@ -8,36 +8,35 @@ use concord_wire::control::Config;
 use concord_wire::{Addr, GroupId};
 use serde::{Deserialize, Serialize};
 
-/// What is persisted: the rack, its switch, and its groups. `version` rises by one with each write:
-/// the compare-and-swap, which is one for all of it.
+/// The persisted state: the rack, its switch and its groups. Each write increments `version`, which
+/// is the compare-and-swap of the whole state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Number of this state.
+    /// The number of this state.
     pub version: u64,
-    /// The rack's number: drawn once, when its first configuration was made; 0 before. In every
-    /// configuration, so that nodes and files of another rack are told apart.
+    /// The rack's number, drawn with its first configuration; 0 before. Every configuration has it,
+    /// so that nodes and files of other racks are recognised.
     pub rack: u64,
-    /// The switch's life to which the active switch id was granted.
+    /// The incarnation of the switch to which the active switch id was granted.
     pub switch_incarnation: u64,
-    /// The last switch id that was granted, to whichever group; never goes back (trap T20).
+    /// The last switch id that was granted, for any group; never decreases (trap T20).
     pub last_switch_id: u32,
-    /// Earlier lives of the switch: one that wakes up is not granted anything again.
+    /// Earlier incarnations of the switch, which are granted nothing again.
     pub retired_switches: Vec<u64>,
-    /// The groups that have a configuration, in rising order of their numbers.
+    /// The groups that have a configuration, ascending by number.
     pub groups: Vec<GroupState>,
 }
 
-/// What is persisted of a group.
+/// The persisted state of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupState {
-    /// The configuration in force. A change in another group makes no other one of it.
+    /// The configuration in force. Changes in other groups leave it unchanged.
     pub config: Config,
-    /// Of replicas: the members that have everything that was ever committed before this
-    /// configuration. Never empty once there is a configuration: no other one would be safe. Empty
-    /// in groups that hold no data.
+    /// Replicas: the members that have everything that was committed before this configuration.
+    /// Never empty once there is a configuration, since no later one would be safe. Empty in groups
+    /// without data.
     pub caught_up: Vec<u16>,
-    /// Of replicas that keep their data on disk: whose directory is whose, as of the configuration
-    /// in force.
+    /// Replicas with data on disk: the directory of each, as of the configuration in force.
     pub storages: Vec<Storage>,
 }
 
@@ -46,16 +45,16 @@ pub struct GroupState {
 pub struct Storage {
     /// The replica.
     pub node: u16,
-    /// The directory's number.
+    /// The directory's storage id.
     pub id: u64,
-    /// How often it had been started on: a lower number, or this one again, is an older directory
-    /// that was put back.
+    /// The number of starts on the directory: a lower number, or the same one again, shows that an
+    /// older directory was put back.
     pub run: u64,
 }
 
 impl State {
-    /// The compare-and-swap: whether this state may take the place of the stored one (trap T3). Of
-    /// two controllers that go on from the same state, one is refused.
+    /// The compare-and-swap: whether this state may replace the stored one (trap T3). Of two
+    /// controllers that continue from the same state, one is refused.
     #[must_use]
     pub fn follows(&self, stored: Option<&State>, guards: Guards) -> bool {
         let before = stored.map_or(0, |stored| stored.version);
@@ -63,9 +62,8 @@ impl State {
         is_next || !guards.on(Guard::EpochSwap)
     }
 
-    /// Whether a group would be in an earlier epoch. A state that is made anew begins with the
-    /// first version, so that a controller that goes on from the one that was lost may come with
-    /// the next.
+    /// Whether a group would return to an earlier epoch. A rebuilt state begins with the first
+    /// version, so that a controller that still runs on the lost state may come with the next one.
     fn goes_back_from(&self, stored: &State) -> bool {
         stored.groups.iter().map(|group| &group.config).any(|stored| {
             let own = self.config(stored.group).filter(|own| own.rack == stored.rack);
@@ -73,7 +71,7 @@ impl State {
         })
     }
 
-    /// What is known of a group that has a configuration.
+    /// The state of a group that has a configuration.
     #[must_use]
     pub fn group(&self, id: GroupId) -> Option<&GroupState> {
         self.groups.iter().find(|g| g.config.group == id)
@@ -85,7 +83,7 @@ impl State {
         self.group(id).map(|g| &g.config)
     }
 
-    /// Puts a group's configuration in the place of the one before.
+    /// Replaces a group's state.
     pub(crate) fn put(&mut self, group: GroupState) {
         let id = group.config.group;
         match self.groups.binary_search_by_key(&id, |g| g.config.group) {
@@ -95,19 +93,19 @@ impl State {
     }
 }
 
-/// Why a state is not stored.
+/// The reason for which a state was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotStored {
-    /// The disk has no room. The state before is in its place.
+    /// The disk has no room. The earlier state is still stored.
     Full,
-    /// The disk refused it. The state before is in its place.
+    /// The disk refused it. The earlier state is still stored.
     Refused,
-    /// The disk failed when the state was already in its place: after a power cut there is this
-    /// one or the one before.
+    /// The disk failed after the state was put in its place: after a power cut, this one or the
+    /// earlier one is found.
     Unknown,
 }
 
-/// Why the controller cannot do what it should; for a person to read.
+/// The reason for which the controller cannot do its work, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
     /// A switch asks for an id, and every id was granted (trap T20).
@@ -116,14 +114,14 @@ pub enum Problem {
     EpochsExhausted,
     /// No member is left that has everything that was committed.
     NobodyCaughtUp,
-    /// Nobody who is heard has all the data, and a member was started again with an older directory
-    /// than it had.
+    /// No heard member has all the data, and a member was restarted with an older directory than it
+    /// had.
     OlderDirectory {
         /// Which one.
         node: u16,
     },
-    /// All members and the controller were down, and a replica that may know of something newer is
-    /// not back.
+    /// All members and the controller were down, and a replica that may have newer data is not
+    /// back.
     ColdStart {
         /// The first one that is not heard.
         node: u16,
@@ -137,7 +135,7 @@ pub enum Problem {
         /// The highest switch id.
         heard_switch_id: u32,
     },
-    /// Nodes have heard of more than the state says.
+    /// Nodes have heard of higher numbers than the state has.
     StateOld {
         /// The state's epoch.
         epoch: u32,
@@ -158,32 +156,31 @@ pub enum Problem {
         /// The other one.
         other: u16,
     },
-    /// The state is being made anew: the controller listens.
+    /// The state is being rebuilt: the controller listens.
     Recovering,
-    /// The state cannot be made anew: nobody has heard of a configuration.
+    /// The state cannot be rebuilt: no node has heard of a configuration.
     NothingHeard,
-    /// The state cannot be made anew yet: a member of the newest configuration is not heard.
+    /// The state cannot be rebuilt yet: a member of the newest configuration is not heard.
     NotHeard {
-        /// Which one; `None`: a majority of them.
+        /// The member; `None` if a majority is not heard.
         node: Option<u16>,
         /// The newest epoch.
         epoch: u32,
     },
-    /// Nobody of this group was heard when the state was made anew, and somebody who has data of it
-    /// is now.
+    /// No node of this group was heard when the state was rebuilt, and now one with its data is.
     LeftOut,
-    /// The state cannot be made anew: nodes of two racks are heard.
+    /// The state cannot be rebuilt: nodes of two racks are heard.
     TwoRacks {
-        /// Where one listens that is of another rack than the state, or than others.
+        /// The address of one that is of another rack than the state, or than others.
         addr: Addr,
     },
-    /// The state cannot be made anew: no replica that is heard has a complete state.
+    /// The state cannot be rebuilt: no heard replica has a complete state.
     NothingLeft,
-    /// The first epoch waits for replicas that were not heard of yet.
+    /// The first epoch waits for replicas that were not heard yet.
     WaitsForReplicas {
         /// The first of them.
         node: u16,
-        /// How many there are beside it.
+        /// The number of further ones.
         others: u16,
     },
     /// The first epoch waits for a switch.
@@ -195,7 +192,7 @@ pub enum Problem {
         /// One that was not, or from another backup.
         other: u16,
     },
-    /// A replica was restored from a backup, and the rack goes on with what the others have.
+    /// A replica was restored from a backup, and the rack continues with the others' data.
     Restored {
         /// Which one.
         node: u16,
@@ -204,7 +201,7 @@ pub enum Problem {
     NotStored(NotStored),
 }
 
-/// A problem, and which group has it; `None`: the rack.
+/// A problem, and the group that has it; `None` for the rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trouble {
     pub group: Option<GroupId>,

@@ -1,5 +1,4 @@
-//! The rack's switches: which one is active, and who gets a switch id. All groups have the same
-//! switch.
+//! The rack's switches: the active one, and the grants of switch ids. All groups share one switch.
 
 use alloc::vec::Vec;
 
@@ -9,19 +8,19 @@ use concord_wire::{Addr, GroupId, Sink};
 
 use crate::{Controller, Problem, RETIRED_MAX, SWITCHES_MAX, State};
 
-/// A switch that was heard of.
+/// A switch that was heard.
 #[derive(Clone, Debug)]
 pub(crate) struct Switch {
     pub incarnation: u64,
     pub addr: Addr,
     pub sent_at: u64,
-    /// The configuration that it runs, of each group that it told of.
+    /// The epoch that it runs for each group that it reported.
     pub epochs: Vec<(GroupId, u32)>,
     pub standby: bool,
     pub heard_at: Instant,
 }
 
-/// The switch that a configuration goes on with.
+/// The switch with which a configuration continues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NextSwitch {
     pub incarnation: u64,
@@ -38,7 +37,7 @@ impl Switch {
 impl Controller {
     pub(crate) fn on_switch(&mut self, now: Now, mut switch: Switch, sink: &mut impl Sink) {
         if !self.is_mute() && self.state.retired_switches.contains(&switch.incarnation) {
-            // It was replaced while it slept, or because of a late packet.
+            // It was replaced while it was paused, or because of a late packet.
             let active = self.active_addr();
             let incarnation = switch.incarnation;
             let group = switch.epochs.first().map_or(GroupId::FIRST, |(id, _)| *id);
@@ -46,7 +45,7 @@ impl Controller {
             retired.emit_in(group, &mut self.scratch);
             return sink.send(switch.addr, &self.scratch);
         }
-        // What it said of other groups goes on.
+        // Its reports on other groups stay.
         let known = self.switches.get(&switch.addr);
         if let Some(known) = known.filter(|k| k.incarnation == switch.incarnation) {
             let told = switch.epochs.first().map(|(id, _)| *id);
@@ -63,7 +62,7 @@ impl Controller {
         }
     }
 
-    /// Where the active switch listens, as the newest configuration says.
+    /// The address of the active switch, according to the newest configuration.
     fn active_addr(&self) -> Addr {
         let active = self.state.switch_incarnation;
         let mut configs = self.state.groups.iter().map(|g| &g.config);
@@ -71,7 +70,7 @@ impl Controller {
         own.map_or(Addr::default(), |c| c.switch)
     }
 
-    /// The one that was silent for longest, of those that are not active.
+    /// Forgets the switch that has been silent for longest, among those that are not active.
     fn forget_switch(&mut self) {
         let active = self.state.switch_incarnation;
         let others = self.switches.values().filter(|s| s.incarnation != active);
@@ -80,18 +79,18 @@ impl Controller {
         }
     }
 
-    /// The switch hears of an epoch only when it is open at every member: all of them refuse the
-    /// fast reads of any other switch by then (Harmonia §6.3). Where members hold no data it waits
-    /// for none of them: what workers do for an old switch their owners sort out.
+    /// Configures the switch. It learns of an epoch only once that is open at every member: by then
+    /// all of them refuse the fast reads of any other switch (Harmonia §6.3). In groups without
+    /// data it does not wait: owners sort out what workers do for an old switch.
     ///
-    /// Not where a leader tells the switch itself, so that a view change waits for no controller.
+    /// Not in groups whose leader configures the switch, so that a view change needs no controller.
     pub(crate) fn configure_switch(&mut self, now: Instant, sink: &mut impl Sink) {
         let active = self.state.switch_incarnation;
         let mut scratch = core::mem::take(&mut self.scratch);
         for switch in self.switches.values().filter(|s| s.incarnation == active).take(1) {
             for group in &self.groups {
                 let Some(config) = self.state.config(group.id()) else { continue };
-                // A group that cannot go on has the configuration of the switch before.
+                // A group that cannot continue still has the configuration of the earlier switch.
                 let is_its = config.switch_incarnation == active;
                 let rules = group.setup.rules();
                 let waits = rules.holds_data();
@@ -108,7 +107,7 @@ impl Controller {
         self.scratch = scratch;
     }
 
-    /// A new switch id, persisted before anybody hears of it (trap T20).
+    /// Grants a new switch id, which is persisted before any node is told (trap T20).
     pub(crate) fn grant(&mut self, state: &mut State, switch: NextSwitch) -> Result<(), Problem> {
         let id = state.last_switch_id.checked_add(1).ok_or(Problem::SwitchIdsExhausted)?;
         if state.switch_incarnation != 0 && state.switch_incarnation != switch.incarnation {
@@ -123,8 +122,8 @@ impl Controller {
         Ok(())
     }
 
-    /// The switch to go on with: the active one; a new life of it, or one that was started in its
-    /// place; a standby once the active one is silent. `None` if there is none.
+    /// The switch with which to continue: the active one; a new incarnation of it, or one that was
+    /// started in its place; a standby once the active one is silent. `None` if there is none.
     pub(crate) fn next_switch(&self, now: Instant) -> Option<NextSwitch> {
         let active = self.state.switch_incarnation;
         let own = self.switches.values().find(|s| s.incarnation == active);
@@ -144,7 +143,7 @@ impl Controller {
             let Switch { incarnation, addr, standby, .. } = *other;
             return Some(NextSwitch { incarnation, addr, standby });
         }
-        // A controller that was just started knows of the active switch what it wrote.
+        // A controller that has just started knows the active switch from its state.
         let mut configs = self.state.groups.iter().map(|g| &g.config);
         let known = configs.find(|c| c.switch_incarnation == active && !c.members.is_empty())?;
         let addr = known.switch;
