@@ -18,7 +18,7 @@ use crate::table::{CommandTable, UpperName};
 /// Why a command is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// By the rules.
+    /// The rules deny it.
     Denied(Denied),
     /// SORT looks at keys that it does not name, by this option, and not all keys are allowed.
     Sort(&'static str),

@@ -13,11 +13,11 @@ use crate::{Class, Context};
 /// Redis' error for a command that needs memory where there is none.
 pub const OUT_OF_MEMORY: &[u8] = b"OOM command not allowed when used memory > 'maxmemory'.";
 
-/// One operation for the backend: executed as a whole, with nothing of another in between.
+/// One operation for the backend, executed atomically.
 ///
-/// In this order: the key is deleted if `delete_first`, or those that are `due`, the `commands`
-/// run, the key's existence is looked up if `want_exists`. None of `commands` carries a time to
-/// live, so that a server behind never expires anything by its own clock (trap T12).
+/// In this order: the key is deleted if `delete_first`, or those that are `due`; the `commands`
+/// run; the key's existence is looked up if `want_exists`. None of the `commands` carries a time to
+/// live, so that a server used as backend never expires anything by its own clock (trap T12).
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
     /// A step of class `Read` must not change anything; the backend refuses commands that could.
@@ -26,22 +26,22 @@ pub struct Step<'a> {
     pub key: Option<&'a [u8]>,
     /// The keys of `commands` if they have several.
     pub keys: &'a [&'a [u8]],
-    /// Those among `keys` whose time to live had passed: they are deleted first.
+    /// Those of `keys` whose time to live has passed: they are deleted first.
     pub due: &'a [&'a [u8]],
     /// The key's time to live had passed when the ordering node stamped this write: delete it.
     pub delete_first: bool,
-    /// What to execute: none (the position of a write is still to be recorded), one, or several
-    /// (MULTI/EXEC). The reply of the step is the replies of all of them, one behind the other,
-    /// without an array header around them; empty for none. A command that fails leaves its error
-    /// as its reply and the others still run, as in Redis. A backend that has to refuse a step of
-    /// several as a whole answers with exactly one RESP error.
+    /// The commands to execute: none (the position of a write is still recorded), one, or several
+    /// (MULTI/EXEC). The step's reply is the concatenation of their replies, without an array
+    /// header; it is empty for no commands. A command that fails has its error as its reply, and
+    /// the others still run, as in Redis. A backend that has to refuse a step of several commands
+    /// as a whole answers with exactly one RESP error.
     pub commands: &'a [Command<'a>],
     /// Report in [`Outcome::exists`] whether `key` exists after the commands.
     pub want_exists: bool,
     /// The key's time to live as unix ms; for scripts, which may ask for it. Everything else can
     /// ignore it.
     pub deadline_ms: Option<u64>,
-    /// What scripts among `commands` may touch.
+    /// The keys that scripts among `commands` may use.
     pub reach: Reach,
     /// The shim did something that belongs to the step: a script among `commands` that is stopped
     /// cannot be taken for one that has changed nothing.
@@ -64,40 +64,40 @@ pub enum Reach {
 /// A message that a script published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// By SPUBLISH.
+    /// Whether it was published by SPUBLISH.
     pub is_sharded: bool,
-    /// Where to.
+    /// The channel.
     pub channel: Vec<u8>,
     /// What.
     pub message: Vec<u8>,
 }
 
-/// What a script did that the backend does not keep.
+/// An effect of a script that is outside the backend's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// From then on this key had this deadline.
+    /// The script set the deadline of this key.
     Due {
         /// Which.
         key: Vec<u8>,
-        /// In ms since the Unix epoch; `None` for none.
+        /// In ms since the Unix epoch; `None` if it has no deadline.
         deadline_ms: Option<u64>,
     },
-    /// It deleted all keys of this database, or of all ([`crate::databases`]).
+    /// The script deleted all keys of this database, or of all ([`crate::databases`]).
     Flush(u8),
-    /// It published.
+    /// The script published a message.
     Published(Published),
-    /// While somebody copies: it touched this key for the first time, which held this.
+    /// During a copy: the script used this key for the first time, which had this value.
     Early {
         /// Which.
         key: Vec<u8>,
         /// As [`Backend::copy`] would copy it; `None` if it was not there.
         value: Option<Vec<u8>>,
     },
-    /// While somebody copies: it looked at all keys.
+    /// During a copy: the script looked at all keys.
     LookedAtAll,
 }
 
-/// What becomes of a key's time to live.
+/// The effect on a key's time to live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TtlChange {
     /// It stays as it is.
@@ -118,12 +118,12 @@ pub struct Effect {
     pub command: Vec<u8>,
 }
 
-/// What a finished step tells beside its reply.
+/// The results of a finished step beside its reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Whether the key exists now; `Some` iff the step wanted to know.
     pub exists: Option<bool>,
-    /// What the step's scripts did, in order, where the backend executes scripts itself.
+    /// The effects of the step's scripts, in order, if the backend executes scripts itself.
     pub told: Vec<Told>,
     /// On the deciding node ([`Context::decide`]): what to replicate in place of the commands.
     pub effects: Vec<Effect>,
@@ -143,18 +143,18 @@ pub enum Submitted {
 /// A finished step that was [`Submitted::Pending`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendDone {
-    /// The RESP replies of the step's commands, one behind the other.
+    /// The concatenated RESP replies of the step's commands.
     pub reply: Vec<u8>,
     /// The rest.
     pub outcome: Outcome,
-    /// Of a [`Backend::copy`]: what was copied.
+    /// The result of a [`Backend::copy`].
     pub copied: Option<Copied>,
 }
 
 /// Data without times to live. [`crate::Shimmed`] makes an [`crate::Engine`] of it.
 ///
-/// The shim never asks for the outcome of a step before it has submitted the next, except where
-/// the next one's plan hangs on the time to live that the first may change: then it waits.
+/// The shim submits the next step without waiting for the outcome of the last one, unless the next
+/// one's plan depends on a time to live that the last one may change.
 pub trait Backend {
     /// Executes `step`, or queues it. Steps take effect in the order of submission (trap T10);
     /// every step of class `Write` carries its place in the log ([`Context::position`]), one
@@ -164,14 +164,15 @@ pub trait Backend {
     /// The next finished step that was pending.
     fn poll(&mut self) -> Option<BackendDone>;
 
-    /// What commands there are, if scripts may be executed on top of this backend
-    /// ([`mod@crate::script`]).
+    /// The commands that scripts may call on top of this backend ([`mod@crate::script`]); `None` if
+    /// it cannot be used in that way.
     fn commands(&self) -> Option<&CommandTable> {
         None
     }
 
-    /// The deadlines of keys, for scripts that may touch any ([`Reach::AnyKey`]), behind what was
-    /// submitted; `is_all`: no other key has one. `None` for a key that has none any more.
+    /// Takes the deadlines of keys as of the steps submitted so far, for scripts that may use any
+    /// key ([`Reach::AnyKey`]). With `is_all` no other key has one. `None` for a key that has none
+    /// any more.
     fn tell_deadlines(&mut self, is_all: bool, deadlines: &[(&[u8], Option<u64>)]) {
         let (_, _) = (is_all, deadlines);
     }
@@ -182,7 +183,7 @@ pub trait Backend {
         None
     }
 
-    /// What a command does, where the backend knows.
+    /// The class of a command, if the backend knows it.
     fn class_of(&self, command: &Command<'_>) -> Option<Class> {
         let _ = command;
         None
@@ -212,13 +213,14 @@ pub trait Backend {
     /// [`Submitted::Done`] at once, as a part of it.
     fn begin_script(&mut self) {}
 
-    /// It has ended, with this reply; where that comes later by [`Backend::poll`] it is taken.
+    /// Ends a script, with its reply, which is taken if it comes later by [`Backend::poll`].
     fn end_script(&mut self, class: Class, reply: &mut Vec<u8>) -> Submitted {
         let (_, _) = (class, reply);
         Submitted::Done(Outcome::default())
     }
 
-    /// What a script does from now on can be undone; `alone`: it is not one of a transaction.
+    /// Begins to record changes of a script, so that they can be undone. `alone`: the script is not
+    /// part of a transaction.
     fn begin_undo(&mut self, alone: bool) {
         let _ = alone;
     }
@@ -228,7 +230,7 @@ pub trait Backend {
         let _ = stays;
     }
 
-    /// What was executed so far has cost, in the units of [`crate::script`]; the same at all
+    /// The cost of everything executed so far, in the units of [`crate::script`]; the same at all
     /// replicas.
     fn spent(&self) -> u64 {
         0
@@ -245,13 +247,13 @@ pub trait Backend {
     /// called, and nothing is submitted before its answer.
     fn copy(&mut self, from: u64, bytes_max: usize) -> Option<Copied>;
 
-    /// Copies these keys, those that are there, until there are about as many bytes as the first
-    /// number says; of what is larger the first pieces, as everywhere, whose later ones have about
-    /// as many as the second. The rest goes with that of the cursor `onto`, if that has a ticket.
-    /// Called like [`Backend::copy`], or while a script is executed.
+    /// Copies those of `keys` that exist, up to about `wanted.0` bytes; of large objects the first
+    /// pieces, whose later pieces have about `wanted.1` bytes. Their rest is joined with that of
+    /// the cursor `onto`, if it has a ticket. Called like [`Backend::copy`], or while a script is
+    /// executed.
     fn copy_keys(&mut self, keys: &[Vec<u8>], wanted: (usize, usize), onto: u64) -> Option<Copied>;
 
-    /// The same for values that the backend told of already.
+    /// The same for values that the backend has already reported.
     fn cut_early(&mut self, copied: Copied, wanted: (usize, usize), onto: u64) -> Copied {
         let (_, _) = (wanted, onto);
         copied
@@ -273,10 +275,10 @@ pub trait Backend {
     /// A copy begins: scripts say which keys they touch first from now on ([`Told::Early`]).
     fn begin_early(&mut self) {}
 
-    /// Sets the objects, whatever their keys held. Called like [`Backend::copy`].
+    /// Sets the objects, replacing those of the same keys. Called like [`Backend::copy`].
     ///
     /// # Errors
-    /// [`BadChunk`] if a value is none.
+    /// [`BadChunk`] if a value is malformed.
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk>;
 
     /// Forgets all keys and positions. Called like [`Backend::copy`].

@@ -1,6 +1,6 @@
-//! Commands that wait for an element, or for an entry of a stream. The engines execute them as
-//! Redis does within MULTI, without waiting: where there is nothing the reply is null, and whoever
-//! asked tries again when the key has changed.
+//! Commands that wait for an element, or for an entry of a stream. The engines execute them without
+//! waiting, as Redis does within MULTI: if there is nothing the reply is null, and the gateway
+//! tries again when the key has changed.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -8,7 +8,7 @@ use core::ops::Range;
 use crate::memory::float::double;
 use crate::table::UpperName;
 
-/// What a command waits for.
+/// The kind of data that a command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Awaited {
     /// An element of a list.
@@ -22,9 +22,9 @@ pub enum Awaited {
 /// The form of a command that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// Keys, and the time-out behind them: BLPOP, BZPOPMIN and their kin.
+    /// Keys, then the time-out: BLPOP, BZPOPMIN and the like.
     Pop,
-    /// From one key to another; the time-out is the last argument: BLMOVE, BRPOPLPUSH.
+    /// From one key to another, with the time-out as the last argument: BLMOVE, BRPOPLPUSH.
     Move,
     /// The time-out, the number of keys, the keys, and options: BLMPOP, BZMPOP.
     Counted,
@@ -36,9 +36,9 @@ pub enum Form {
 /// A command that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocking {
-    /// What for.
+    /// The kind of data that it waits for.
     pub awaited: Awaited,
-    /// Where its arguments stand.
+    /// The order of its arguments.
     pub form: Form,
 }
 
@@ -101,7 +101,7 @@ impl Blocking {
         (self.form == Form::Streams).then(|| args.get(group + 2).copied())?
     }
 
-    /// Where the keys stand that `args` waits for, the name being the first of them; `None` if
+    /// The indices of the keys for which the command `args` waits; index 0 is its name. `None` if
     /// there are too few arguments.
     #[must_use]
     pub fn awaited_keys(self, args: &[&[u8]]) -> Option<Range<usize>> {
@@ -124,7 +124,7 @@ impl Blocking {
         (range.start < range.end && range.end <= args.len()).then_some(range)
     }
 
-    /// How long `args` waits, in ms; 0: for ever.
+    /// The time for which the command `args` waits, in ms; 0: for ever.
     ///
     /// # Errors
     /// The text of Redis' error.
@@ -140,26 +140,26 @@ impl Blocking {
     }
 }
 
-/// Where STREAMS stands in an XREAD or XREADGROUP: a group or a consumer may have that name too.
-/// Where the arguments before it are none that can be, so that the command is an error, the first
+/// The index of STREAMS in an XREAD or XREADGROUP, in which a group or a consumer may have that
+/// name too. If the arguments before it are invalid, so that the command is an error, the first
 /// word of that name.
 pub(crate) fn streams_at(args: &[&[u8]]) -> Option<usize> {
     let any = || args.iter().position(|arg| arg.eq_ignore_ascii_case(b"STREAMS"));
     StreamOptions::of(args).streams.or_else(any)
 }
 
-/// What XREAD and XREADGROUP say before their keys.
+/// The options of XREAD and XREADGROUP before their keys.
 #[derive(Default)]
 struct StreamOptions<'a> {
     timeout: Option<&'a [u8]>,
-    /// Where BLOCK and its time-outs stand.
+    /// The indices of BLOCK and its time-outs.
     at: Vec<usize>,
-    /// Where STREAMS stands.
+    /// The index of STREAMS.
     streams: Option<usize>,
 }
 
 impl<'a> StreamOptions<'a> {
-    /// Up to what is none.
+    /// Parses options up to the first word that is none.
     fn of(args: &[&'a [u8]]) -> StreamOptions<'a> {
         let mut options = StreamOptions::default();
         let mut at = 1;
@@ -190,11 +190,11 @@ impl<'a> StreamOptions<'a> {
 /// The text of Redis' error.
 pub fn timeout_ms(text: &[u8]) -> Result<u64, &'static [u8]> {
     const MS_MAX: f64 = i64::MAX as f64;
-    /// What a wall clock may show is added to it.
+    /// The largest time-out to which a wall-clock time can be added.
     const SUM_MAX: u64 = i64::MAX as u64 - (1 << 42);
     let seconds = double(text).ok_or(&b"ERR timeout is not a float or out of range"[..])?;
     let ms = seconds * 1_000.0;
-    // What no 64 bits hold is negative in Redis 7.0, too.
+    // A number beyond 64 bits counts as negative, as in Redis 7.0.
     if ms <= -1.0 || ms >= MS_MAX {
         return Err(b"ERR timeout is negative");
     }

@@ -1,24 +1,23 @@
-//! Copying the whole state of an engine to another, bit by bit, while operations go on.
+//! Copying the whole state of an engine to another in chunks, while operations continue.
 //!
-//! Objects have an order, by [`place`]. A chunk holds all objects of a range of places, exactly as
-//! they are between two operations; the ranges of the chunks follow each other, and end at
-//! [`PLACE_END`]. So whoever installs chunks in between the same operations knows, of each
-//! operation, whether its object was copied already (then the operation is to be executed) or is
-//! yet to come (then the chunk will show what it did).
+//! Objects are ordered by [`place`]. A chunk holds all objects of a range of places, as they are
+//! between two operations; the ranges of the chunks are contiguous, and end at [`PLACE_END`]. A
+//! receiver that installs the chunks between the same operations knows of each operation whether
+//! its object was copied already (then it executes the operation) or not yet (then the chunk will
+//! have the effect).
 //!
 //! An object that is larger than a chunk is cut into pieces. The chunk that begins it, and all that
-//! follow it up to its last piece, hold what was there at one point: the object as it was when its
-//! first piece was made, whatever is written meanwhile. So whoever installs them executes nothing
-//! in between. Such a chunk leads to a *cursor* at the same place, with the number of a ticket: the
-//! source finds the rest by it. Where the source has nothing for a ticket any more, it begins at
-//! that place again.
+//! follow up to its last piece, belong to one position: they have the object as it was when its
+//! first piece was made, whatever is written meanwhile. So the receiver executes nothing in
+//! between. Such a chunk leads to a *cursor* at the same place, with the number of a ticket by
+//! which the source finds the rest. If the source has dropped the ticket, it begins at that place
+//! again.
 //!
-//! A chunk is `next: u64`, then for each object
-//! `key length: u32, value length: u32, deadline in unix ms: u64 (0: none)`, the key, the value as
-//! its backend writes it. `next` is a cursor: 33 bits of place, 30 bits of ticket (0: the place
-//! begins), and one bit that says that the chunk goes on with pieces of the one before. The two
-//! highest bits of a key's length say that the value goes on one in the chunk before, and that
-//! another piece follows.
+//! The format of a chunk is `next: u64`, then for each object `key length: u32, value length: u32,
+//! deadline in unix ms: u64 (0: none)`, the key, the value as its backend encodes it. `next` is a
+//! cursor: 33 bits of place, 30 bits of ticket (0: the place begins), and one bit that is set if
+//! the chunk continues with pieces of the one before. The two highest bits of a key's length are
+//! set if the value continues one in the chunk before, and if another piece follows.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -34,17 +33,17 @@ pub(crate) const ABSENT: u64 = u64::MAX;
 
 /// Behind the last place.
 pub const PLACE_END: u64 = 1 << 32;
-/// In place of a place, in chunks of keys that are copied early ([`mod@crate::early`]): they cover
-/// none.
+/// Stands for the next place in chunks of keys that are copied early ([`mod@crate::early`]), which
+/// cover no place.
 pub const PLACE_EARLY: u64 = PLACE_END + 1;
 
 /// The bits of a cursor that are a place.
 const PLACE_BITS: u32 = 33;
 /// The highest ticket.
 const TICKET_MAX: u64 = (1 << 30) - 1;
-/// In the first word of a chunk: it goes on with pieces of the one before.
+/// In the first word of a chunk: the chunk continues with pieces of the one before.
 const CONTINUES: u64 = 1 << 63;
-/// In the length of a key: its value goes on one in the chunk before.
+/// In the length of a key: its value continues one in the chunk before.
 const PIECE_CONTINUES: u32 = 1 << 31;
 /// In the length of a key: another piece of its value follows.
 const PIECE_MORE: u32 = 1 << 30;
@@ -55,15 +54,15 @@ const OBJECT_HEADER_BYTES: usize = 16;
 /// The bits of an object id that come first in the order of places: the memory engine's shard.
 const SHARD_BITS: u32 = 12;
 
-/// Where an object stands in the order of copying, below [`PLACE_END`]. Keys of one object id stand
-/// at one place, and are copied together.
+/// The place of an object in the order of copying, below [`PLACE_END`]. Keys with one object id
+/// have one place, and are copied together.
 #[must_use]
 pub fn place(obj_id: ObjectId) -> u64 {
     u64::from(obj_id.0.rotate_right(SHARD_BITS))
 }
 
-/// Where a key stands in the order of copying. The libraries of functions and the users are in
-/// front of every key.
+/// The place of a key in the order of copying. The libraries of functions and the users precede
+/// every key.
 #[must_use]
 pub fn place_of_key(key: &[u8]) -> u64 {
     if key == FUNCTIONS_KEY || key == USERS_KEY {
@@ -97,33 +96,33 @@ pub(crate) fn next_ticket(ticket: u64) -> u64 {
 /// Which piece of its object a value is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// It goes on the value in the chunk before.
+    /// Whether it continues the value in the chunk before.
     pub continues: bool,
     /// Another one follows.
     pub more: bool,
 }
 
-/// What a backend copied: keys and their values, as [`crate::Backend::install`] takes them, in one
-/// piece. An allocation for each takes more time than all else.
+/// Keys and values that a backend copied, as [`crate::Backend::install`] takes them, in one buffer:
+/// an allocation for each would take more time than everything else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
     bytes: Vec<u8>,
-    /// Where each key ends, and its value; which piece of its object that is.
+    /// The end of each key, the end of its value, and the piece of the object that it is.
     ends: Vec<(usize, usize, Piece)>,
     /// The cursor of what was not copied; [`PLACE_END`] when all was.
     pub next: u64,
-    /// It goes on with pieces of the chunk before.
+    /// Whether it continues with pieces of the chunk before.
     pub continues: bool,
 }
 
 impl Copied {
-    /// Nothing, up to place `next`.
+    /// No objects, up to place `next`.
     #[must_use]
     pub fn up_to(next: u64) -> Copied {
         Copied { next, ..Copied::default() }
     }
 
-    /// Nothing, up to cursor `next`, behind pieces of the chunk before.
+    /// No objects yet, up to cursor `next`, continuing the chunk before.
     pub(crate) fn going_on(next: u64) -> Copied {
         Copied { next, continues: true, ..Copied::default() }
     }
@@ -171,7 +170,7 @@ impl Copied {
         let mut chunk = Vec::with_capacity(headers + self.size_bytes());
         begin(&mut chunk, self.next | if self.continues { CONTINUES } else { 0 });
         for (key, value, piece) in self.pieces() {
-            // Of a later piece it would be that of a later time.
+            // With a later piece it would be the deadline of a later time.
             let deadline_ms = deadline_ms(key).filter(|_| !piece.continues).unwrap_or(0);
             push(&mut chunk, &Object { key, value, deadline_ms, piece });
         }
@@ -225,15 +224,15 @@ pub(crate) fn start_early(next: u64) -> Vec<u8> {
     chunk
 }
 
-/// What a chunk of keys that are copied early leads to, once that is known.
+/// Sets the cursor to which a chunk of keys that are copied early leads.
 pub(crate) fn set_next(chunk: &mut [u8], next: u64) {
     if let Some(first) = chunk.first_chunk_mut() {
         *first = next.to_be_bytes();
     }
 }
 
-/// The same chunk, with what is left of its objects under another cursor: each of those who copy
-/// has a ticket of its own.
+/// The same chunk, with another cursor for the rest of its objects: each receiver has a ticket of
+/// its own.
 #[must_use]
 pub fn with_next(chunk: &[u8], next: u64) -> Vec<u8> {
     let mut chunk = chunk.to_vec();

@@ -1,11 +1,11 @@
 //! Databases 0 to 15 in one key space.
 //!
-//! A key of database n > 0 is stored under [`MARKER`], a letter for n, and the key; a key of
-//! database 0 as it is, unless it begins with the marker: then it gets the letter of 0 in front, so
-//! that each name is that of one key. Whoever takes a command from a client puts [`localize`]d
-//! arguments in the place of its own, and [`show`]s the names in its reply; everything in between
-//! sees keys that are a little longer. Commands that name no key of their database (FLUSHDB,
-//! DBSIZE, RANDOMKEY) and scripts carry it beside their arguments ([`crate::Command::database`]).
+//! A key of database n > 0 is stored under [`MARKER`], a letter for n, and the key. A key of
+//! database 0 is stored as it is, unless it begins with the marker: then it is prefixed with the
+//! marker and the letter of 0, so that stored names are unique. The gateway replaces a client's
+//! arguments by [`localize`]d ones, and [`show`]s the names in replies; everything in between sees
+//! keys that are a little longer. Commands that name no key of their database (FLUSHDB, DBSIZE,
+//! RANDOMKEY) and scripts carry it beside their arguments ([`crate::Command::database`]).
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
@@ -13,12 +13,12 @@ use alloc::vec::Vec;
 use crate::table::{CommandSpec, UpperName};
 use crate::{Command, keys, resp, resp_scan};
 
-/// How many there are.
+/// The number of databases.
 pub const DATABASES: u8 = 16;
-/// In the place of the number of one: all of them.
+/// Stands for all databases.
 pub(crate) const ALL: u8 = u8::MAX;
-/// What the stored keys begin with of all databases but 0: no text in UTF-8 does, and no pattern of
-/// KEYS means anything by it.
+/// The beginning of stored keys of all databases but 0. It is not valid UTF-8, and has no meaning
+/// in a pattern of KEYS.
 pub const MARKER: [u8; 4] = *b"\xff\xfedb";
 /// The letter of database 0.
 const FIRST: u8 = b'a';
@@ -44,14 +44,14 @@ pub fn number(text: &[u8]) -> Result<u8, &'static str> {
     u8::try_from(number).ok().filter(|number| *number < DATABASES).ok_or(OUT_OF_RANGE)
 }
 
-/// What the stored keys of a database begin with, if it is not 0.
+/// The prefix of the stored keys of a database other than 0.
 #[must_use]
 pub fn prefix(database: u8) -> [u8; PREFIX_BYTES] {
     let [a, b, c, d] = MARKER;
     [a, b, c, d, FIRST + database]
 }
 
-/// How a key of a database is stored.
+/// The stored form of a key of a database.
 #[must_use]
 pub fn stored(database: u8, key: &[u8]) -> Cow<'_, [u8]> {
     if database == 0 && !key.starts_with(&MARKER) {
@@ -82,7 +82,7 @@ pub fn own_name(stored: &[u8]) -> &[u8] {
     stored
 }
 
-/// Whose keys a command deletes altogether, if any's: [`ALL`], or one database's.
+/// The database whose keys a command deletes altogether, if any, or [`ALL`].
 pub(crate) fn flushed(name: &UpperName, command: &Command<'_>) -> Option<u8> {
     match name.bytes() {
         b"FLUSHALL" => Some(ALL),
@@ -173,7 +173,7 @@ fn scan<'a>(database: u8, args: &[&'a [u8]], all: &mut Localized<'a>) {
     }
 }
 
-/// The patterns behind BY and GET that are of keys.
+/// The patterns of keys after BY and GET.
 fn sort<'a>(database: u8, args: &[&'a [u8]], all: &mut [Cow<'a, [u8]>]) {
     let mut at = 2;
     while at + 1 < args.len() {
@@ -192,7 +192,7 @@ fn sort<'a>(database: u8, args: &[&'a [u8]], all: &mut [Cow<'a, [u8]>]) {
     }
 }
 
-/// Where the reply to a command names keys.
+/// The parts of a command's reply that name keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Names {
     /// In errors only.
@@ -200,11 +200,11 @@ pub enum Names {
     Errors,
     /// Nowhere: a script has the names of its client.
     Scripts,
-    /// It is one (RANDOMKEY).
+    /// The whole reply is one (RANDOMKEY).
     Whole,
     /// Each element is one, of all databases (KEYS).
     Elements,
-    /// The same, behind a cursor.
+    /// An array of keys after a cursor.
     Scanned,
     /// The first element (BLPOP, LMPOP and their kin).
     First,
@@ -215,7 +215,7 @@ pub enum Names {
 }
 
 impl Names {
-    /// Of a command by its name in capitals, as the client sent it.
+    /// Those of a command, by its name in upper case.
     #[must_use]
     pub fn of(name: &[u8]) -> Names {
         match name {
@@ -279,7 +279,7 @@ fn shown_error(names: Names, database: u8, reply: Vec<u8>) -> Vec<u8> {
     let mut rest = &reply[..];
     while let Some(at) = rest.windows(PREFIX_BYTES).position(|part| part == prefix) {
         out.extend_from_slice(&rest[..at]);
-        // The byte behind a prefix is the key's own: the key may begin like a prefix.
+        // The byte after a prefix belongs to the key, which may itself begin like a prefix.
         let key = &rest[at + PREFIX_BYTES..];
         let (first, behind) = key.split_at(key.len().min(1));
         out.extend_from_slice(first);
@@ -332,7 +332,7 @@ fn write_streams(out: &mut Vec<u8>, reply: &[u8]) -> Option<()> {
             write_first(out, one)?;
             continue;
         }
-        // A map: the key, and its entries.
+        // A map of keys to their entries.
         let (entries, behind) = rest.split_at_checked(resp::value_length(rest)?)?;
         rest = behind;
         write_name(out, one)?;

@@ -1,26 +1,24 @@
-//! Keys that are copied before their place comes ([`mod@crate::copy`]): those of a write whose
-//! effect on one key hangs on others. With all its keys copied, whoever copies executes the write
-//! as a whole.
+//! Keys that are copied before their turn ([`mod@crate::copy`]): those of a write whose effect on
+//! one key depends on others. With all its keys copied, the receiver executes the whole write.
 //!
-//! The keys that a command names are copied in front of it ([`crate::Engine::copy_keys`]). What a
-//! script touches is not known before it runs: each key is copied when a script touches it for the
-//! first time. Either way a key is copied once in the course of a copy; when another copy begins,
-//! all of this begins anew. Of a large key the first piece is in the chunk, and the rest is made as
-//! that of any other ([`crate::Engine::copy`]): as it was in front of the write.
+//! The keys that a command names are copied before it ([`crate::Engine::copy_keys`]). The keys of a
+//! script are not known before it runs: each is copied when a script uses it for the first time.
+//! Either way a key is copied at most once in a copy; another copy begins anew. The chunk has the
+//! first piece of a large key, and the rest follows as usual ([`crate::Engine::copy`]), as it was
+//! before the write.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use crate::copy::{ABSENT, Copied, Object, PLACE_EARLY, Piece, push, set_next, start_early};
 
-/// What scripts touched, with the keys that had not been copied before, as they were in front of
-/// them.
+/// The keys that scripts used and that had not been copied, as they were before the scripts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Touched {
     /// Those keys, as a chunk of [`mod@crate::copy`].
     pub chunk: Vec<u8>,
-    /// A script looked at all keys, or it cannot be said at which: whoever has some of them only
-    /// cannot execute it.
+    /// Whether a script looked at all keys, or it is unknown at which: a receiver with only some of
+    /// them cannot execute it.
     pub looked_at_all: bool,
 }
 
@@ -29,7 +27,7 @@ pub struct Touched {
 pub(crate) struct Early {
     copied: BTreeSet<Vec<u8>>,
     chunk: Vec<u8>,
-    /// What is left of the objects of that.
+    /// The cursor of the rest of those objects.
     next: u64,
     looked_at_all: bool,
     /// About how many bytes a chunk has.
@@ -51,12 +49,12 @@ impl Early {
         self.piece_bytes
     }
 
-    /// How many bytes of keys that scripts touch are wanted, and how many in a piece of the rest.
+    /// The wanted size of keys that scripts use, and of a piece of the rest, in bytes.
     pub(crate) fn wanted(&self) -> (usize, usize) {
         (self.piece_bytes.saturating_sub(self.chunk.len()), self.piece_bytes)
     }
 
-    /// What is left of the objects that scripts touched since the last call of [`Early::take`].
+    /// The cursor of the rest of objects that scripts used since the last [`Early::take`].
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
@@ -66,7 +64,7 @@ impl Early {
         keys.iter().all(|key| self.copied.contains(key))
     }
 
-    /// Those of `keys` that were not copied, and are from now on.
+    /// Those of `keys` that were not copied yet; from now on they count as copied.
     pub(crate) fn take_new(&mut self, mut keys: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         keys.retain(|key| self.copied.insert(key.clone()));
         keys
@@ -90,7 +88,7 @@ impl Early {
         self.looked_at_all = true;
     }
 
-    /// What scripts touched since the last call.
+    /// The keys that scripts used since the last call.
     pub(crate) fn take(&mut self) -> Touched {
         let mut chunk = core::mem::replace(&mut self.chunk, start_early(PLACE_EARLY));
         set_next(&mut chunk, core::mem::replace(&mut self.next, PLACE_EARLY));

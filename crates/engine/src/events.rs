@@ -1,15 +1,16 @@
-//! Keyspace events (Redis 7.0 `notify.c`): what a command did to which key, for those who listen.
+//! Keyspace events (Redis 7.0 `notify.c`): the effects of commands on keys, for clients that
+//! subscribe to them.
 //!
 //! While the rack's setting names classes of events ([`Classes`], a line of the text that gateways
-//! keep for all, [`mod@crate::users`]), an engine keeps the newest events in the order of the log,
-//! each at its [`Place`]. A gateway whose clients listen reads them by a linearizable read, behind
-//! the place up to which it has them: so it hears of each write that was committed, once, in the
-//! one order that all share; of writes of other gateways, of scripts and of expiry too.
+//! share, [`mod@crate::users`]), an engine keeps the newest events in the order of the log, each at
+//! its [`Place`]. A gateway with subscribers reads them by a linearizable read, from the place up
+//! to which it has them. So it gets the events of each committed write once, in the common order,
+//! also of other gateways' writes, of scripts and of expiry.
 //!
-//! `CONCORD.EVENTS GET position index` answers what there is behind that place: position and index
-//! of the place up to which it is, whether there is more behind that, and three elements for each
-//! event: its name, the key as it is stored, and whether it is wanted by key (1), by event (2), or
-//! both (3). `CONCORD.EVENTS END` answers the same without events: the place of the newest.
+//! `CONCORD.EVENTS GET position index` answers the events after that place: position and index of
+//! the last one, whether there are more, and three elements for each event: its name, the key as it
+//! is stored, and whether it is wanted by key (1), by event (2), or both (3). `CONCORD.EVENTS END`
+//! answers the same without events: the place of the newest.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -21,17 +22,16 @@ use crate::{resp, resp_scan};
 
 /// The internal read by which gateways hear of events.
 pub const EVENTS_COMMAND: &[u8] = b"CONCORD.EVENTS";
-/// What a line of the text begins with that gateways keep for all, if it says which events are
-/// wanted.
+/// The beginning of the line with the wanted events, in the text that gateways share.
 const LINE: &[u8] = b"events ";
-/// Most events that are kept, and bytes of them.
+/// The largest number of events that are kept, and their largest total size.
 const EVENTS_MAX: usize = 1 << 16;
 const BYTES_MAX: usize = 8 << 20;
-/// What an event takes beside its key.
+/// The size of an event without its key, in bytes.
 const EVENT_BYTES: usize = 64;
-/// Most bytes of events in one answer, unless it is a single one: they fit a packet.
+/// The largest size of the events in one answer, unless it is a single one, in bytes.
 const ANSWER_BYTES_MAX: usize = 24 << 10;
-/// What an event takes in an answer beside its key.
+/// The size of an event in an answer without its key, in bytes.
 const ANSWER_EVENT_BYTES: usize = 64;
 
 /// Classes of events, and whether they are told by key, by event, or both.
@@ -43,7 +43,7 @@ impl Classes {
     pub const BY_KEY: Classes = Classes(1);
     /// Told on `__keyevent@<db>__:<event>`.
     pub const BY_EVENT: Classes = Classes(1 << 1);
-    /// Of any type: del, expire, rename_from ...
+    /// Events of keys of any type: del, expire, rename_from ...
     pub const GENERIC: Classes = Classes(1 << 2);
     /// Of strings.
     pub const STRING: Classes = Classes(1 << 3);
@@ -88,7 +88,7 @@ impl Classes {
         (b'm', Classes::MISSED),
     ];
 
-    /// What these letters say; `None` if one of them says nothing.
+    /// The classes that these letters name; `None` if one of them names none.
     #[must_use]
     pub fn parse(letters: &[u8]) -> Option<Classes> {
         letters.iter().try_fold(Classes::default(), |all, letter| {
@@ -125,7 +125,7 @@ impl Classes {
         (!letters.is_empty()).then(|| [LINE, &letters].concat())
     }
 
-    /// What that text says.
+    /// The classes that the text names.
     #[must_use]
     pub fn of_text(text: &[u8]) -> Classes {
         let mut lines = text.split(|byte| *byte == b'\n');
@@ -152,7 +152,7 @@ impl Classes {
         self.has(Classes::BY_KEY | Classes::BY_EVENT)
     }
 
-    /// How it is told.
+    /// The kinds of messages that announce it, as bits.
     fn ways(self) -> u8 {
         (self.0 & 3) as u8
     }
@@ -169,7 +169,7 @@ impl BitOr for Classes {
 /// Something that happened to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Of which class.
+    /// Its class.
     pub class: Classes,
     /// As Redis names it.
     pub name: &'static str,
@@ -245,10 +245,10 @@ pub(crate) fn known(name: &[u8]) -> Option<(Classes, &'static str)> {
     })
 }
 
-/// What a backend collects while it executes.
+/// The events that a backend collects while it executes.
 #[derive(Debug, Default)]
 pub(crate) struct Collector {
-    /// Those that are wanted; none where nobody is told.
+    /// The wanted classes; none if there are no subscribers.
     classes: Classes,
     /// Which of the step's commands is executed.
     index: usize,
@@ -282,14 +282,14 @@ impl Collector {
         }
     }
 
-    /// Apart, so that where nobody listens a write is no longer than it was.
+    /// A function of its own, so that writes without subscribers are not slower.
     #[cold]
     #[inline(never)]
     fn push(&mut self, class: Classes, name: &'static str, key: &[u8]) {
         self.events.push((self.index, Event { class, name, key: key.to_vec() }));
     }
 
-    /// What has been collected, each with the number of its command.
+    /// Removes and returns the collected events, each with the number of its command.
     pub(crate) fn take(&mut self) -> Vec<(usize, Event)> {
         core::mem::take(&mut self.events)
     }
@@ -304,18 +304,18 @@ impl Collector {
     }
 }
 
-/// Where an event stands: the position of its write in the log, and its number among the write's
+/// The place of an event: the position of its write in the log, and its number among the write's
 /// events, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Of the write.
+    /// The position of the write.
     pub position: u64,
     /// Among its events.
     pub index: u64,
 }
 
 impl Place {
-    /// Behind all events of the write there.
+    /// The place after all events of the write at `position`.
     fn behind(position: u64) -> Place {
         Place { position, index: u64::MAX >> 1 }
     }
@@ -329,11 +329,11 @@ pub(crate) struct EventBuffer {
     bytes: usize,
     /// The last write that was executed since events are wanted; 0 if that is not known.
     position: u64,
-    /// Where the last event stands.
+    /// The place of the last event.
     last: Place,
-    /// From where on they are wanted.
+    /// The position from which on they are wanted.
     since: u64,
-    /// What is executed was ordered before that, and its backend has taken its time.
+    /// Whether the operation being executed was ordered before `since`.
     is_early: bool,
     /// While a script is executed here: what it did, which may be undone.
     held: Option<VecDeque<Event>>,
@@ -366,7 +366,7 @@ impl EventBuffer {
         self.position = self.position.max(position);
     }
 
-    /// It did this.
+    /// Adds an event of the operation.
     pub(crate) fn push(&mut self, event: Event) {
         if !self.is_on() || !self.classes.has(event.class) || self.is_early || self.position == 0 {
             return;
@@ -394,7 +394,7 @@ impl EventBuffer {
         self.held = Some(VecDeque::new());
     }
 
-    /// It has ended; `stays`: what it did is told.
+    /// Ends the operation. Its events are announced if `stays`.
     pub(crate) fn release(&mut self, stays: bool) {
         let held = self.held.take().filter(|_| stays);
         held.into_iter().flatten().for_each(|event| self.push(event));
@@ -450,7 +450,7 @@ impl EventBuffer {
             // The log was begun anew, or has lost its end.
             return answer(reply, self.end(), false, &[]);
         }
-        // Who has heard nothing yet hears of what came since events are wanted.
+        // A gateway without a place gets everything since events are wanted.
         let is_first = after == Place::default();
         let after = if is_first { Place::behind(self.since) } else { after };
         let first = self.events.partition_point(|(place, ..)| *place <= after);
@@ -496,7 +496,8 @@ pub struct Heard {
     pub by_event: bool,
 }
 
-/// What CONCORD.EVENTS answered: up to which place, whether there is more, and the events.
+/// Parses an answer of CONCORD.EVENTS: the place up to which it goes, whether there is more, and
+/// the events.
 #[must_use]
 pub fn read(reply: &[u8]) -> Option<(Place, bool, Vec<Heard>)> {
     let number = |element: &[u8]| {

@@ -1,8 +1,8 @@
 //! Storage engines behind one trait, the command table, and times to live.
 //!
 //! Read [`Engine`] and [`Command`] first. An engine takes operations in order and completes them in
-//! order; the memory engine completes at once, the Redis engine when its server has answered. What
-//! would make replicas differ (time, randomness) comes in with [`Context`], which the node that
+//! order: the memory engine at once, the Redis engine when its server has answered. Time and
+//! randomness, which would make replicas differ, come in with [`Context`], which the node that
 //! orders writes fills in and replicates.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -54,7 +54,7 @@ pub const STRING_BYTES_MAX: usize = (64 << 20) - 64;
 
 /// Longest reply, in bytes.
 pub const REPLY_BYTES_MAX: usize = 64 << 20;
-/// What takes the place of a longer one: of a read, of a write that was refused for it, and of one
+/// The replies in place of a longer one: to a read, to a write that was refused for it, and to one
 /// that was executed.
 pub const READ_TOO_LONG: &[u8] = b"-ERR the reply is longer than 64 MiB (Concord's limit)\r\n";
 /// See [`READ_TOO_LONG`].
@@ -73,7 +73,7 @@ pub enum Class {
     Write,
 }
 
-/// What the node that orders writes decided once, for all replicas.
+/// The decisions of the node that orders writes, for all replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     /// Wall clock of the ordering node in ms since the Unix epoch. For a read: of the reader.
@@ -97,7 +97,7 @@ pub struct Context {
 pub enum Progress {
     /// The reply was appended.
     Done,
-    /// It will come by [`Engine::poll`], in submission order.
+    /// The reply will come by [`Engine::poll`], in the order of submission.
     Pending,
 }
 
@@ -109,16 +109,16 @@ pub struct Completion {
     /// If the deciding node's engine drew something at random or by its clock: the encoded command
     /// that does the same without, to be replicated in place of the original (with `reply`).
     pub effect: Option<Vec<u8>>,
-    /// A script ran for too long here and was stopped: it changed nothing, and nobody else may have
-    /// it run to its end.
+    /// Whether a script ran for too long here and was stopped: it changed nothing, and no other
+    /// replica may let it run to its end.
     pub stopped: bool,
-    /// While somebody copies: what the scripts of the operation touched.
+    /// During a copy: the keys that the operation's scripts used.
     pub touched: Option<Touched>,
 }
 
 /// A storage engine. One instance serves one replica.
 pub trait Engine {
-    /// Executes `command`, or hands it to the server behind. When `Done`, the RESP reply was
+    /// Executes `command`, or passes it on to the engine's server. If `Done`, the RESP reply was
     /// appended to `reply`. Malformed or failing commands are answered by a RESP error and change
     /// nothing. Operations take effect in the order of their submission (trap T10).
     fn submit(
@@ -140,8 +140,8 @@ pub trait Engine {
         false
     }
 
-    /// Since when it is at work on one operation that it was given, beside this process; `None` if
-    /// it is not, or nobody knows. One that works is not silent, however long that takes.
+    /// The time since which the engine's server has been at work on one operation; `None` if it is
+    /// not, or that is unknown. A server at work does not count as silent, however long it takes.
     fn at_work_since(&self) -> Option<Instant> {
         None
     }
@@ -149,19 +149,18 @@ pub trait Engine {
     /// Makes ready to be copied; whether [`Engine::copy`] may be called by now.
     fn prepare_copy(&mut self) -> bool;
 
-    /// Nobody copies any more.
+    /// Ends the copy: no receiver needs it any more.
     fn end_copy(&mut self);
 
-    /// Copies the objects from the cursor `from` on ([`mod@copy`]), until there are about
-    /// `bytes_max` bytes and the place changes: as they are behind all operations submitted before,
-    /// and none submitted later. Where the cursor has a ticket: the next piece of the objects that
-    /// are under way, as they were. The chunk is appended to `chunk` if `Done`; else it is the
-    /// reply of a [`Completion`].
+    /// Copies the objects from the cursor `from` on ([`mod@copy`]), up to about `bytes_max` bytes
+    /// and the end of a place, as they are after all operations submitted before. If the cursor has
+    /// a ticket: the next pieces of its unfinished objects, as they were. The chunk is appended to
+    /// `chunk` if `Done`; otherwise it is the reply of a [`Completion`].
     fn copy(&mut self, from: u64, bytes_max: usize, chunk: &mut Vec<u8>) -> Progress;
 
     /// Copies those of `keys` that were not copied since the newest copy began ([`mod@early`]), as
-    /// they are behind all operations submitted before. `None`: there are none, or nobody copies.
-    /// The chunk may be without objects.
+    /// they are after all operations submitted before. `None` if there are none, or no copy is in
+    /// progress. The chunk may have no objects.
     fn copy_keys(&mut self, keys: &[&[u8]], chunk: &mut Vec<u8>) -> Option<Progress> {
         let (_, _) = (keys, chunk);
         None
@@ -173,13 +172,12 @@ pub trait Engine {
         cursor
     }
 
-    /// Nobody will ask for what is left of the objects of a chunk, which leads to `cursor`.
+    /// Drops the rest of a chunk's objects, to which `cursor` leads: it will not be requested.
     fn release_copy(&mut self, cursor: u64) {
         let _ = cursor;
     }
 
-    /// While somebody copies: what the scripts of the operation touched that was [`Progress::Done`]
-    /// last.
+    /// During a copy: the keys that the scripts of the last [`Progress::Done`] operation used.
     fn take_touched(&mut self) -> Option<Touched> {
         None
     }
@@ -199,8 +197,8 @@ pub trait Engine {
     fn next_expiry_ms(&self) -> Option<u64>;
 
     /// Appends up to `limit` keys that are due at `now_ms`, each with its deadline, earliest first,
-    /// behind `after` if that is a key and its deadline; but those that `skip` names, which do not
-    /// count. The ordering node turns each into a numbered `CONCORD.EXPIRE key deadline` (trap
+    /// after the key and deadline in `after`, if given. Keys that `skip` names are left out and do
+    /// not count. The ordering node turns each into a sequenced `CONCORD.EXPIRE key deadline` (trap
     /// T12).
     fn due(
         &self,

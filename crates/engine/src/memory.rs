@@ -83,7 +83,8 @@ const NOT_POSITIVE: Failure = fixed(b"ERR value is out of range, must be positiv
 const OUT_OF_RANGE: Failure = fixed(b"ERR value is out of range");
 const OVERFLOW: Failure = fixed(b"ERR increment or decrement would overflow");
 const NOT_FINITE: Failure = fixed(b"ERR increment would produce NaN or Infinity");
-/// Most elements that a random choice with repetition returns (Redis has no bound).
+/// The largest number of elements that a random choice with repetition returns (Redis has no
+/// bound).
 const REPEATED_MAX: u64 = 1 << 20;
 
 type Handler = fn(&mut Call<'_>) -> Result<(), Failure>;
@@ -97,7 +98,7 @@ struct Call<'a> {
     reply: &'a mut Vec<u8>,
     resp3: bool,
     entropy: u64,
-    /// Of a command on all keys of one.
+    /// The database of a command on all keys of one.
     database: u8,
     /// The time of the record; of a read: the reader's.
     now_ms: u64,
@@ -122,7 +123,7 @@ impl Call<'_> {
         self.store.raised.raise(class, name, key);
     }
 
-    /// The same, and if nothing is left of the key it is gone.
+    /// The same, and deletes the key if it is empty.
     fn raise_taken(&mut self, class: Classes, name: &'static str, key: &[u8]) {
         self.store.raised.raise(class, name, key);
         self.store.raise_if_gone(key);
@@ -194,19 +195,22 @@ fn random_indices(rng: &mut Rng, count: i64, length: usize) -> Vec<usize> {
 #[derive(Debug)]
 pub struct Memory {
     store: Store,
-    /// By name in capitals; and whether the command's work is counted.
+    /// By name in upper case: the handler, the specification, and whether the command's work is
+    /// counted.
     handlers: HashMap<&'static [u8], (Handler, CommandSpec, bool), FxBuildHasher>,
     table: CommandTable,
     /// 0: no limit.
     memory_bytes_max: u64,
     /// The most that the data ever took.
     peak_bytes: u64,
-    /// A script is under way, or a transaction with scripts: its commands share how much they may
-    /// answer.
+    /// Whether a script or a transaction with scripts is being executed, whose commands share a
+    /// bound of replies.
     is_in_script: bool,
-    /// A script is under way: each of its commands has its own work, for which it pays.
+    /// Whether a script is being executed: each of its commands has its own bound of work, and a
+    /// cost.
     runs_script: bool,
-    /// The same, and no transaction: whoever executes it bounds what its commands answer.
+    /// Whether it is a script outside a transaction, whose interpreter bounds the replies of its
+    /// commands.
     is_alone: bool,
     /// About how many bytes of an object that is copied in pieces are made at a time.
     ready_bytes: usize,
@@ -260,15 +264,15 @@ impl Memory {
         }
     }
 
-    /// About so many bytes of an object that is copied in pieces are made at a time, before a write
-    /// to it: simulations have few, so that writes wait for several.
+    /// Sets the number of bytes of a partly copied object that are encoded at a time before a write
+    /// to it: simulations have few, so that writes wait for several steps.
     #[must_use]
     pub fn with_ready_bytes(self, ready_bytes: usize) -> Memory {
         Memory { ready_bytes, ..self }
     }
 
-    /// One command may look at so many elements, in the place of [`WORK_MAX`]; the same at all
-    /// replicas.
+    /// Sets the number of elements at which one command may look, in place of [`WORK_MAX`]; the
+    /// same at all replicas.
     #[must_use]
     pub fn with_work_max(mut self, work_max: u64) -> Memory {
         self.store = Store::new(work_max);
@@ -372,7 +376,7 @@ impl Memory {
         if name.is(b"INFO") {
             let (used, peak) = (self.store.used_bytes(), self.peak_bytes);
             let mut text = format!("used_memory:{used}\r\nused_memory_peak:{peak}\r\n");
-            // Of one database alone the shim knows enough.
+            // With one database the shim knows enough.
             let is_shared = self.store.count() != self.store.count_of(0);
             for database in (0..DATABASES).filter(|_| is_shared) {
                 let keys = self.store.count_of(database);
@@ -583,7 +587,7 @@ impl Backend for Memory {
     }
 
     fn install(&mut self, objects: &[Object<'_>]) -> Result<Submitted, BadChunk> {
-        // What is copied happened before.
+        // Events of copied data are earlier.
         let wanted = self.store.raised.wanted();
         self.store.raised.want(Classes::default());
         for object in objects {
