@@ -114,6 +114,38 @@ fn named_documents_exist() {
     assert!(wrong.is_empty(), "documents that are no links, or do not exist: {wrong:#?}");
 }
 
+/// The paths that a text stands for: `a/{b,c}.rs` is two.
+fn paths(text: &str) -> Vec<String> {
+    let Some((before, rest)) = text.split_once('{') else { return vec![text.to_owned()] };
+    let Some((inner, after)) = rest.split_once('}') else { return vec![text.to_owned()] };
+    let each = inner.split(',').map(|part| format!("{before}{part}{after}"));
+    each.flat_map(|path| paths(&path)).collect()
+}
+
+/// A file or folder of the sources that a document names in `code` is there.
+#[test]
+fn named_sources_exist() {
+    let mut all = Vec::new();
+    files(&root(), &["md"], &mut all);
+    let mut missing = Vec::new();
+    // Records of what was measured name what there was.
+    let is_record = |path: &PathBuf| path.starts_with(root().join("results"));
+    for path in all.iter().filter(|path| !is_record(path)) {
+        let text = fs::read_to_string(path).unwrap();
+        for quoted in text.split('`').skip(1).step_by(2) {
+            let is_part = |c: char| c.is_ascii_alphanumeric() || "/-_.{,}".contains(c);
+            let is_source = ["crates/", "scripts/", "vectors/", "python/"]
+                .iter()
+                .any(|folder| quoted.starts_with(folder));
+            if is_source && quoted.chars().all(is_part) {
+                let gone = paths(quoted).into_iter().filter(|path| !root().join(path).exists());
+                missing.extend(gone.map(|gone| format!("{}: {gone}", path.display())));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "sources that are not there: {missing:#?}");
+}
+
 /// The site's summary has each page once.
 #[test]
 fn summary_is_complete() {
