@@ -7,19 +7,19 @@ use alloc::vec::Vec;
 use crate::databases::DATABASES;
 use crate::resp;
 
-/// What a Redis server's own INFO tells that is passed on as it is.
+/// The fields of a Redis server's INFO that are passed on unchanged.
 const PASSED: [&str; 3] = ["used_memory_rss", "mem_fragmentation_ratio", "mem_allocator"];
 
-/// What the shim knows of the data.
+/// The shim's figures of the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
-    /// What the deadlines take, beside what the backend says that it uses.
+    /// The size of the deadlines, beside the memory that the backend reports, in bytes.
     pub(crate) deadlines_bytes: u64,
     pub(crate) memory_bytes_max: u64,
     pub(crate) expires: u64,
     pub(crate) average_ttl_ms: u64,
     pub(crate) expired: u64,
-    /// By database: how many keys have a time to live, and what they have left on average, in ms.
+    /// By database: the number of keys with a time to live, and their average rest of it, in ms.
     pub(crate) of_databases: [(u64, u64); DATABASES as usize],
 }
 

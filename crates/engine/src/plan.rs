@@ -12,7 +12,7 @@ use crate::command::{ARGS_MAX, Command, CommandBuf};
 use crate::table::UpperName;
 use crate::{Class, Context, keys, resp};
 
-/// How one command is executed.
+/// The execution plan of one command.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// The encoded commands for the backend; `None`: the command as it came.
@@ -25,7 +25,7 @@ pub(crate) struct Plan {
     pub(crate) needs_known_deadline: bool,
 }
 
-/// What to do when the replies of a plan's inner commands are there.
+/// The step after the replies of a plan's inner commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// Nothing.
@@ -54,7 +54,7 @@ pub(crate) enum After {
     Script,
 }
 
-/// What in the reply of a write shows that it was performed.
+/// The condition on a write's reply that shows that it was performed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum When {
     NotError,
@@ -65,7 +65,7 @@ pub(crate) enum When {
     NotNull,
     /// The same, of GETEX PERSIST.
     Persisted,
-    /// It is the integer 1.
+    /// The reply is the integer 1.
     One,
     Equals(Vec<u8>),
 }
@@ -89,16 +89,16 @@ impl Condition {
     }
 }
 
-/// What becomes of the key's deadline and of the reply.
+/// The outcome for the key's deadline and the reply.
 #[derive(Debug)]
 pub(crate) struct Settled {
     pub(crate) change: TtlChange,
     answer: Answer,
-    /// What happened to the key beside what the backend did ([`mod@crate::events`]).
+    /// An event of the key beside the backend's ([`mod@crate::events`]).
     pub(crate) event: Option<Happened>,
 }
 
-/// What happened to a key's time to live.
+/// A change of a key's time to live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Happened {
     Expire,
@@ -111,7 +111,7 @@ pub(crate) enum Happened {
 #[derive(Debug)]
 enum Answer {
     AsIs,
-    /// Only the first so many bytes.
+    /// The first bytes alone.
     Prefix(usize),
     Integer(i64),
     Bytes(Vec<u8>),
@@ -268,12 +268,12 @@ impl Plan {
         Plan { inner: Some(commands), after, ..Plan::pass() }
     }
 
-    /// Nothing for the backend to run; this is the reply.
+    /// A plan without commands for the backend, with this reply.
     pub(crate) fn answer(reply: &[u8]) -> Plan {
         Plan::inner(Vec::new(), After::Answer(reply.to_vec()))
     }
 
-    /// Nothing for the backend to run; the reply is an error.
+    /// A plan without commands for the backend, with an error as the reply.
     fn error(text: &[u8]) -> Plan {
         let mut bytes = Vec::new();
         resp::error(&mut bytes, text);
@@ -354,13 +354,12 @@ fn keeps_key(name: &[u8]) -> bool {
     )
 }
 
-/// What becomes of the deadlines of the keys of a write that has several; `None` if that is not
-/// known here.
+/// The effect of a write of several keys on their deadlines; `None` if it is not known here.
 pub(crate) fn after_several(name: &UpperName) -> Option<After> {
     match name.bytes() {
         b"DEL" | b"UNLINK" => Some(After::Set(When::NotError, TtlChange::Clear)),
         b"MSET" => Some(After::Set(When::Ok, TtlChange::Clear)),
-        // None of them was there.
+        // None of the keys existed.
         b"MSETNX" => Some(After::Set(When::One, TtlChange::Clear)),
         // A read that came the way of writes.
         b"MGET" | b"EXISTS" | b"TOUCH" | b"SINTER" | b"SUNION" | b"SDIFF" | b"SINTERCARD"
@@ -450,7 +449,7 @@ fn plan_exists(name: &UpperName, command: &Command<'_>, after: After) -> Plan {
     }
 }
 
-/// How a deadline was given.
+/// The form in which a deadline was given.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Unit {
     ms: i64,
@@ -524,7 +523,7 @@ impl<'a> StringOptions<'a> {
         Some(o)
     }
 
-    /// What in the reply of SET shows that it was performed.
+    /// The condition on the reply of SET that shows that it was performed.
     fn when(&self) -> When {
         match (self.get, self.if_equal) {
             (true, Some(value)) => When::Equals(value.to_vec()),

@@ -41,7 +41,7 @@ pub(crate) fn seal(out: &mut Vec<u8>) {
     out.extend_from_slice(&sum.to_le_bytes());
 }
 
-/// What was sealed, if it is whole and of no later version than `newest`.
+/// The sealed payload, if it is complete and its version is at most `newest`.
 pub(crate) fn unseal(payload: &[u8], newest: u16) -> Option<&[u8]> {
     let (sealed, sum) = payload.split_last_chunk::<8>()?;
     let (content, version) = sealed.split_last_chunk::<2>()?;
@@ -65,7 +65,7 @@ pub(crate) fn put_length(out: &mut Vec<u8>, length: u64) {
     }
 }
 
-/// What stands in front of a string.
+/// The prefix of a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
     /// So many bytes, or any number that is written as a length.

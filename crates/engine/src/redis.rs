@@ -4,22 +4,22 @@
 //! it (trap T10). A driver connects, tells [`RedisEngine::connected`] and
 //! [`RedisEngine::disconnected`], and moves bytes.
 //!
-//! **A write** at position p of the log is sent as
-//! `[DEL key] MULTI commands... SELECT 1, SET concord:applied p, SELECT 0, EXEC [EXISTS key]`: the
-//! applied number lives beside the data and changes with it, atomically (trap T11). It is in a
-//! database of its own, where no client's command reaches it and none shows it; FLUSHALL deletes
-//! it, but is followed by the SET within the same transaction. The DEL of an expired key stands
-//! outside, since it has to happen even when the server refuses the command and drops the
-//! transaction; the EXISTS too, since its answer is wanted then as well. Nothing can come between:
-//! nobody else writes to the server. Where scripts are among the commands, what they told the
-//! replica stands in a list beside the applied number, which is read and deleted within the
-//! transaction, too (`script.rs`). While keyspace events are wanted, marks stand among all that,
-//! and the write is complete when they were heard (`heard.rs`).
+//! **A write** at position p of the log is sent as `[DEL key] MULTI commands... SELECT 1, SET
+//! concord:applied p, SELECT 0, EXEC [EXISTS key]`: the applied number is stored beside the data
+//! and changes with it, atomically (trap T11). It is in a database of its own, which no client's
+//! command can reach or show; FLUSHALL deletes it, but is followed by the SET within the same
+//! transaction. The DEL of an expired key is outside the transaction, since it has to happen even
+//! if the server refuses the command and drops the transaction; so is the EXISTS, whose answer is
+//! needed then as well. Nothing can come in between, since only the replica writes to the server.
+//! If there are scripts among the commands, a list beside the applied number has their reports to
+//! the replica, and is read and deleted within the transaction, too (`script.rs`). While keyspace
+//! events are wanted, marks are sent in between, and the write is complete once they have arrived
+//! (`heard.rs`).
 //!
 //! **A reconnect** first kills the old connection (what the server has not read of it must not run
 //! later), then reads p. Writes that were applied while their replies were lost make the replica
-//! leave ([`Backend::lost`]): the reply and what the shim learns from it cannot be had again.
-//! All others, and reads, are sent again in order. So nothing is applied twice or left out.
+//! leave ([`Backend::lost`]): the reply and what the shim learns from it cannot be had again. All
+//! other writes, and reads, are sent again in order, so that nothing is applied twice or left out.
 
 mod copier;
 mod effects;

@@ -66,7 +66,7 @@ pub fn null_array(out: &mut Vec<u8>, resp3: bool) {
     out.extend_from_slice(if resp3 { b"_\r\n" } else { b"*-1\r\n" });
 }
 
-/// Appends the header of a push of so many values, which answers no command.
+/// Appends the header of a push of `count` values, which does not answer a command.
 pub fn push(out: &mut Vec<u8>, count: usize) {
     header(out, b'>', count as i64);
 }
@@ -139,7 +139,8 @@ pub fn general(value: f64, precision: usize) -> String {
     String::from(trimmed(&format!("{value:.decimals$}")))
 }
 
-/// Without the zeros that end a fraction, and without the point if nothing is behind it.
+/// The number without trailing zeros of its fraction, and without the point if the fraction is
+/// empty.
 fn trimmed(text: &str) -> &str {
     if !text.contains('.') {
         return text;
@@ -233,7 +234,7 @@ pub fn is_null(bytes: &[u8]) -> bool {
     matches!(bytes, b"$-1\r\n" | b"_\r\n" | b"*-1\r\n")
 }
 
-/// The values of the first array; `None` if it is none, or not there as a whole.
+/// The values of the first array; `None` if there is no array, or it is incomplete.
 #[must_use]
 pub fn array_items(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let head = line_length(bytes).filter(|_| bytes[0] == b'*')?;

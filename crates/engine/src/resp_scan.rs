@@ -100,7 +100,7 @@ impl Scanner {
     pub fn drop_seen(&mut self, length: usize) -> usize {
         let mut seen = self.at;
         if self.body > 0 {
-            // The CR LF behind it is looked at.
+            // The CR LF after it is checked.
             let of_body = length.saturating_sub(self.at).min(self.body - 2);
             self.body -= of_body;
             seen += of_body;
@@ -109,7 +109,7 @@ impl Scanner {
         seen
     }
 
-    /// The line at `at`, without CR LF; moves behind it.
+    /// The line at `at`, without CR LF. Moves past it.
     fn line<'a>(&mut self, frame: &'a [u8]) -> Result<Option<&'a [u8]>, ScanError> {
         let from = self.searched.max(self.at);
         let found = frame.get(from..).and_then(|rest| rest.windows(2).position(|w| w == b"\r\n"));
@@ -188,7 +188,7 @@ pub(crate) fn number(digits: &[u8]) -> Option<i64> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// How long the first frame of `bytes` is, however deep it nests (to [`DEPTH_MAX`]).
+/// The length of the first frame of `bytes`, at any depth of nesting (up to [`DEPTH_MAX`]).
 #[must_use]
 pub fn frame_length(bytes: &[u8]) -> Option<usize> {
     Scanner::new().scan(bytes).ok().flatten()

@@ -32,7 +32,8 @@ use crate::{keys, resp_scan, several};
 pub struct Script<'a> {
     /// As the client sent it: its SHA-1 names it.
     pub text: &'a [u8],
-    /// Where the code begins in it: behind a first line `#!lua ...`, whose end counts as a line.
+    /// The index at which the code begins: after a first line `#!lua ...`, whose end counts as a
+    /// line.
     pub code_at: usize,
     /// KEYS.
     pub keys: &'a [&'a [u8]],
@@ -40,31 +41,31 @@ pub struct Script<'a> {
     pub args: &'a [&'a [u8]],
     /// The reply is encoded as RESP3.
     pub resp3: bool,
-    /// What its randomness begins with.
+    /// The seed of its random numbers.
     pub seed: u64,
     /// The text is that of a library, of which this function is called.
     pub function: Option<&'a [u8]>,
 }
 
-/// What a script acts on.
+/// The commands and data that a script can use.
 pub trait Host {
     /// Executes one command, name first, and appends its reply in RESP2 or RESP3. Returns what that
     /// has cost beside its arguments and its reply: the same at all replicas.
     fn call(&mut self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>) -> u64;
 
-    /// Whether the user who runs the script may execute a command; `None` if there is none of this
-    /// name.
+    /// Whether the user who runs the script may execute a command; `None` if there is no command of
+    /// this name.
     fn may(&mut self, args: &[&[u8]]) -> Option<bool>;
 }
 
-/// How far a script got.
+/// The progress of a script.
 #[derive(Debug)]
 pub enum Ran {
-    /// It has ended, and its reply was appended.
+    /// The script has ended, and its reply was appended.
     Ended,
-    /// It has cost too much, and the error was appended: what it did is to be undone.
+    /// The script has cost too much, and the error was appended: its changes have to be undone.
     Stopped,
-    /// It goes on when it is told to.
+    /// The script is paused, and continues when told to.
     Paused(Box<dyn Paused>),
 }
 
@@ -80,12 +81,14 @@ pub type Interpreter = fn(&Script<'_>, &mut dyn Host, &mut Vec<u8>) -> Ran;
 
 /// About what a slice may cost, in units: some 10 ms.
 pub const SLICE_COST: u64 = 1_000_000;
-/// What a command is taken for that waited for a script.
+/// The cost that counts for a command that waited for a script.
 pub(crate) const WAITED_COST: u64 = 1_000;
 
-/// Most bytes of one channel or message, as for a client's PUBLISH (`VALUE_BYTES_MAX` of the wire).
+/// The largest channel or message, in bytes, as for a client's PUBLISH (`VALUE_BYTES_MAX` of the
+/// wire).
 const PUBLISHED_VALUE_BYTES_MAX: usize = 1 << 20;
-/// Most bytes that a script publishes, or a transaction with scripts: they come with its reply.
+/// The largest total size of messages of a script, or of a transaction with scripts, in bytes: they
+/// come with its reply.
 const PUBLISHED_BYTES_MAX: usize = 4 << 20;
 
 const NOT_FROM_SCRIPT: &[u8] = b"ERR This Redis command is not allowed from script";
@@ -224,7 +227,8 @@ pub fn own_reply(reply: &[u8]) -> &[u8] {
     }
 }
 
-/// What scripts published, and how long the frame is that says so in front of their reply.
+/// The messages that scripts published, and the length of the frame with them that precedes the
+/// reply.
 #[must_use]
 pub fn split_published(reply: &[u8]) -> (Vec<Published>, usize) {
     let mut published = Vec::new();
@@ -269,7 +273,7 @@ pub(crate) struct Rules {
     read_only: bool,
     /// The only key that may be touched, if the record names one.
     own_key: Option<Vec<u8>>,
-    /// Whose keys it has.
+    /// The database of its keys.
     database: u8,
     /// On whose behalf it runs, if that user may not do everything.
     acting: Option<Arc<Acting>>,
@@ -424,7 +428,7 @@ impl<B: Backend> Within<'_, B> {
         Ok(Some(all))
     }
 
-    /// What needs no data.
+    /// Answers commands that need no data.
     fn answer_here(
         &mut self,
         name: &UpperName,
@@ -479,7 +483,7 @@ impl<B: Backend> Within<'_, B> {
         Ok(true)
     }
 
-    /// What the engine's table says of a command.
+    /// The specification of a command in the engine's table.
     fn look_up(
         &self,
         name: &UpperName,
@@ -574,7 +578,7 @@ impl<B: Backend> Shimmed<B> {
         Some(reply)
     }
 
-    /// What a script does from now on can be undone.
+    /// Begins to record the script's changes, so that they can be undone.
     fn begin_undo(&mut self) {
         let alone = !self.is_in_exec;
         self.backend_mut().begin_undo(alone);
@@ -607,7 +611,7 @@ impl<B: Backend> Shimmed<B> {
         self.published.truncate(published);
     }
 
-    /// What began with [`Backend::begin_script`] has ended.
+    /// Ends what [`Backend::begin_script`] began.
     pub(crate) fn end_script(
         &mut self,
         context: &Context,

@@ -1,5 +1,5 @@
-//! Commands of several keys, as a replica sees them that has some of the keys only, since it copies
-//! the state: what a command does to each of its keys must not hang on the others.
+//! Commands of several keys at a replica that has only some of the keys, since it is copying the
+//! state: the effect of a command on each key must not depend on the others.
 
 use alloc::vec::Vec;
 
@@ -33,22 +33,22 @@ pub fn keys<'a>(command: &Command<'a>) -> Vec<&'a [u8]> {
     }
 }
 
-/// Where the keys of a command stand.
+/// The arguments of a command that are keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
-    /// From this argument on.
+    /// All from this index on.
     From(usize),
     /// The first and the second argument.
     Two,
     /// All arguments but the last one.
     ButLast,
-    /// As many as the argument there says, behind it.
+    /// As many as the argument at this index says, after it.
     Counted(usize),
     /// The same, and the first argument.
     FirstAndCounted,
-    /// The first half of what is behind STREAMS.
+    /// The first half of the arguments after STREAMS.
     Streams,
-    /// The first argument, and the one behind the last STORE.
+    /// The first argument, and the one after the last STORE.
     Sort,
     /// The same of a GEORADIUS or GEORADIUSBYMEMBER.
     Radius,
@@ -103,14 +103,14 @@ impl Where {
     }
 }
 
-/// What a write of several keys does to the time to live of one of them.
+/// The effect of a write of several keys on the time to live of one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It goes if the key does, as an EXISTS behind the command says.
+    /// Removed if the key is, according to an EXISTS after the command.
     MayGo,
-    /// It goes if the command was performed.
+    /// Removed if the command was performed.
     Goes,
-    /// It becomes that of the first key if the command was performed.
+    /// Replaced by that of the first key if the command was performed.
     IsThatOfTheFirst,
 }
 
@@ -147,20 +147,20 @@ pub fn names_keys(name: &UpperName) -> bool {
     Where::of(name).is_some()
 }
 
-/// What is left of a write where some keys are not here.
+/// The part of a write that concerns the keys that are here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Restricted {
     /// All of it.
     All,
-    /// Nothing: it concerns none of the keys that are here.
+    /// None: the write concerns no key that is here.
     Nothing,
     /// This command, which does the same to those that are here.
     Part(Vec<u8>),
-    /// What it does to one key hangs on others.
+    /// The effect on one key depends on others.
     Entangled,
 }
 
-/// What is left of `command`, a write, where only the keys are here of which `is_here` says so.
+/// The part of the write `command` that concerns the keys for which `is_here` returns true.
 #[must_use]
 pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restricted {
     if let Some(key) = command.key() {
@@ -170,7 +170,7 @@ pub fn restrict(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restr
     match name.bytes() {
         b"DEL" | b"UNLINK" => keep(command, 1, is_here),
         b"MSET" => keep(command, 2, is_here),
-        // They change nothing, or all that is here.
+        // These change nothing, or everything that is here.
         b"MGET" | b"EXISTS" | b"TOUCH" | b"SINTER" | b"SUNION" | b"SDIFF" | b"SINTERCARD"
         | b"ZINTER" | b"ZUNION" | b"ZDIFF" | b"ZINTERCARD" | b"PFCOUNT" | b"LCS" | b"XREAD" => {
             Restricted::Nothing
@@ -206,10 +206,10 @@ fn restrict_whole(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Res
     }
 }
 
-/// What is to be copied before a write, so that whoever copies the state can execute it as a whole.
+/// The keys to copy before a write, so that a receiver of the state can execute all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Needs<'a> {
-    /// Nothing: it can be executed in parts.
+    /// None: the write can be executed in parts.
     Nothing,
     /// These keys.
     Keys(Vec<&'a [u8]>),
@@ -219,7 +219,7 @@ pub enum Needs<'a> {
     All,
 }
 
-/// What is to be copied before `command`, a write.
+/// The keys to copy before the write `command`.
 #[must_use]
 pub fn needs<'a>(command: &Command<'a>) -> Needs<'a> {
     if command.key().is_some() {
@@ -277,8 +277,8 @@ fn keep(command: &Command<'_>, step: usize, is_here: &dyn Fn(&[u8]) -> bool) -> 
 /// A transaction: of each of its commands what is left.
 fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Restricted {
     if watched(command).is_some() && !keys(command).into_iter().all(is_here) {
-        // Whether it runs hangs on keys that may not be here. (Of none that is here: nothing is
-        // done to them.)
+        // Whether it runs depends on keys that may not be here. (If none is here, nothing happens
+        // to them.)
         let parts = command.args().skip(2).filter_map(|arg| Command::parse(arg).ok());
         let mut parts = parts.map(|part| restrict(&part, is_here));
         let concerns_none = parts.all(|left| left == Restricted::Nothing);
@@ -300,7 +300,7 @@ fn restrict_exec(command: &Command<'_>, is_here: &dyn Fn(&[u8]) -> bool) -> Rest
         return Restricted::All;
     }
     let left = part_of(command, &args);
-    // What is drawn hangs on the number of commands before it, and what a script may still read on
+    // Random choices depend on the number of earlier commands, and the rest of a script's bound on
     // what they read.
     let draws = |part: &Vec<u8>| {
         Command::parse(part).is_ok_and(|part| part.name().eq_ignore_ascii_case(b"SPOP"))

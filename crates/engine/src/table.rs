@@ -18,7 +18,7 @@ mod memory_specs;
 /// Longest command name, a subcommand's with its container's included.
 pub const NAME_BYTES_MAX: usize = 48;
 
-/// Most commands of a server that are loaded, subcommands included.
+/// The largest number of a server's commands that are loaded, with subcommands.
 const COMMANDS_MAX: usize = 4096;
 
 /// A command's name in capitals, on the stack. Empty if it is too long to be a command's.
@@ -117,7 +117,7 @@ impl Flags {
     pub const BLOCKING: Flags = Flags(1 << 6);
     /// Constant or logarithmic time.
     pub const FAST: Flags = Flags(1 << 12);
-    /// Where the keys stand depends on the arguments.
+    /// The indices of keys depend on the arguments.
     pub const MOVABLEKEYS: Flags = Flags(1 << 16);
 
     /// Whether all of `other` are set.
@@ -140,9 +140,9 @@ impl Flags {
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandSpec {
-    /// In lower case; that of a subcommand is `container|subcommand`.
+    /// The name in lower case; that of a subcommand is `container|subcommand`.
     pub name: Cow<'static, str>,
-    /// Number of arguments, the name included; at least so many if negative.
+    /// The number of arguments with the name; the smallest number if negative.
     pub arity: i32,
     /// What it does.
     pub flags: Flags,
@@ -159,7 +159,7 @@ pub struct CommandSpec {
 }
 
 impl CommandSpec {
-    /// Whether so many arguments (the name included) are right.
+    /// Whether this number of arguments, with the name, is valid.
     #[must_use]
     pub fn accepts(&self, argc: usize) -> bool {
         let wanted = self.arity.unsigned_abs() as usize;
@@ -179,7 +179,7 @@ impl CommandSpec {
 /// A reply that is not a command table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableError {
-    /// Where in the reply.
+    /// The offset in the reply.
     pub offset_bytes: usize,
 }
 
@@ -197,7 +197,7 @@ pub struct CommandTable {
 }
 
 impl CommandTable {
-    /// What the memory engine has.
+    /// The commands of the memory engine.
     #[must_use]
     pub fn memory() -> CommandTable {
         CommandTable::new(memory_specs::MEMORY.to_vec())

@@ -13,7 +13,7 @@ use crate::redis::is_script;
 use crate::script::hash_of;
 use crate::ttl::EXEC_COMMAND;
 
-/// In front of a hash: no text of a script that is Lua begins so.
+/// Precedes a hash: no script in Lua begins with it.
 const MARK: &[u8] = b"\xff\xfetext:";
 /// Shorter texts are not worth a reference.
 const TEXT_BYTES_MIN: usize = 128;
@@ -22,7 +22,8 @@ pub const EXPANDED_BYTES_MAX: usize = 64 << 20;
 /// The place of a script's text among its arguments.
 const TEXT_AT: usize = 1;
 
-/// What stands in the place of this text from its second time on; `None` if the text is short.
+/// The reference that replaces this text from its second occurrence on; `None` if the text is
+/// short.
 #[must_use]
 pub fn reference(text: &[u8]) -> Option<Vec<u8>> {
     (text.len() >= TEXT_BYTES_MIN).then(|| [MARK, &hash_of(text)].concat())
@@ -37,7 +38,7 @@ pub fn with_text(command: &Command<'_>, text: &[u8]) -> Vec<u8> {
     changed.set_database(command.database()).to_vec()
 }
 
-/// The text of a script; `None` if `command` is none.
+/// The text of a script; `None` if `command` is not one.
 #[must_use]
 pub fn text_of<'a>(command: &Command<'a>) -> Option<&'a [u8]> {
     if is_script(command) { command.args().nth(TEXT_AT) } else { None }

@@ -73,10 +73,10 @@ pub const INFO_COMMAND: &[u8] = b"CONCORD.INFO";
 /// Writes that change nothing within a value.
 const LEAVES_VALUES: [&[u8]; 6] = [b"DEL", b"UNLINK", b"RENAME", b"SET", b"GETDEL", EXPIRE_COMMAND];
 
-/// So many changed deadlines are told to the backend though no script asks for them.
+/// The number of changed deadlines at which the backend is told even if no script asks for them.
 const UNTOLD_MAX: usize = 4_096;
 
-/// What is left to do when a step has finished.
+/// The work that is left when a step has finished.
 #[derive(Debug)]
 struct Pending {
     /// Set iff the step may change the key's deadline: what looks at it must wait.
@@ -89,7 +89,7 @@ struct Pending {
     scripts: bool,
     work: Work,
     context: Context,
-    /// What its scripts touched, where they were executed when it was submitted.
+    /// The keys that its scripts used, if they were executed when it was submitted.
     touched: Option<Touched>,
 }
 
@@ -119,7 +119,7 @@ enum Work {
     Alone(Alone),
     /// A script that is executed here, by itself or in a transaction, slice by slice.
     Running(Option<Transaction>, Class),
-    /// Finished at once, behind others that have not: its completion waits its turn.
+    /// Finished at once, before earlier operations: its completion waits for theirs.
     Finished(Completion),
 }
 
@@ -132,9 +132,9 @@ enum Stalled {
 
 /// An [`Engine`] made of a [`Backend`] and the deadlines of its keys.
 ///
-/// Commands are pipelined to a backend that answers later. Only one whose plan needs the deadline
-/// of a key waits while an unfinished step may change that deadline, and all later ones wait
-/// behind it, so that effects keep the order of submission (trap T10).
+/// Commands are pipelined to a backend that answers later. Only a command whose plan needs the
+/// deadline of a key waits while an unfinished step may change that deadline, and all later ones
+/// wait for it, so that effects keep the order of submission (trap T10).
 #[derive(Debug)]
 pub struct Shimmed<B> {
     backend: B,
@@ -143,9 +143,9 @@ pub struct Shimmed<B> {
     functions: Functions,
     /// Users, which gateways keep here.
     users: Users,
-    /// Those before a transaction that is being started: if it is refused, nothing of it happens.
+    /// The libraries before a transaction that is being started, in case it is refused.
     functions_before: Option<Functions>,
-    /// Who loads them.
+    /// The loader of libraries.
     loader: Option<Loader>,
     /// Steps that the backend has not finished, in order.
     pending: VecDeque<Pending>,
@@ -160,36 +160,35 @@ pub struct Shimmed<B> {
     /// The same of a transaction that looks at the keys that it watches, or a FLUSHDB at the names
     /// of keys.
     watches_pending: bool,
-    /// The backend was given values that are none.
+    /// Whether the backend was given malformed values.
     broken: bool,
     /// Keys that were deleted because they were due.
     pub(crate) expired: u64,
-    /// What happened to keys, for those who listen.
+    /// Keyspace events.
     pub(crate) event_buffer: EventBuffer,
     stalled: VecDeque<Stalled>,
-    /// While somebody copies: the keys that were copied early.
+    /// During a copy: the keys that were copied early.
     early: Option<Early>,
     /// Copies that are stalled, each of which makes `early` begin anew.
     early_resets: u32,
-    /// Who executes scripts, if they do not go to the backend.
+    /// The interpreter of scripts, if they do not go to the backend.
     interpreter: Option<Interpreter>,
     /// Rules of users who run scripts here.
     pub(crate) understood: Understood,
-    /// What the script that is executed here has published.
+    /// The messages that the script being executed has published.
     pub(crate) published: Vec<Published>,
-    /// How many bytes of channels and messages.
+    /// The total size of their channels and messages, in bytes.
     pub(crate) published_bytes: usize,
-    /// It is one of a transaction, of which all say together what they published.
+    /// Whether the script is part of a transaction, whose messages are reported together.
     pub(crate) is_in_exec: bool,
-    /// It waits for its next slice.
+    /// The script that waits for its next slice.
     pub(crate) running: Option<Running>,
     /// Before the script that is executed here: messages, their bytes, and the keys that were
     /// deleted as they were due.
     pub(crate) before_script: (usize, usize, u64),
-    /// What was done since [`Engine::poll`] returned nothing the last time, in the units of
-    /// scripts.
+    /// The work since [`Engine::poll`] last returned nothing, in the units of scripts.
     worked: u64,
-    /// It returned nothing, though there was more to do.
+    /// Whether it returned nothing although there was more to do.
     rests: bool,
 }
 
@@ -259,7 +258,7 @@ impl<B: Backend> Shimmed<B> {
         }
         let is_exec = name.is(EXEC_COMMAND) && exec::has_script(command);
         if is_exec || is_script(name) && (self.interpreter.is_some() || command.key().is_none()) {
-            // It may touch any key. Behind others that do it finds what those left.
+            // It may use any key. After other such operations it finds their results.
             return !is_settled || is_exec;
         }
         let may_change_all = self.flushes_pending > 0 || self.scripts_pending > 0;
@@ -270,8 +269,8 @@ impl<B: Backend> Shimmed<B> {
         }
     }
 
-    /// Whether nothing has to be made of the keys of a write before it. Those that go as a whole
-    /// leave their values to whoever copies them.
+    /// Whether no key of a write has to be encoded before it. Keys that are deleted as a whole
+    /// leave their values to the copy.
     fn is_ready(&mut self, class: Class, name: &UpperName, command: &Command<'_>) -> bool {
         if class == Class::Read || LEAVES_VALUES.contains(&name.bytes()) {
             return true;
@@ -551,7 +550,7 @@ impl<B: Backend> Shimmed<B> {
                 self.hear(&outcome.told, false, reply, start);
             }
             Work::Scripts(answers) => {
-                // Of a write, an error is replicated in its place.
+                // A write is replicated as an error instead.
                 let is_refused = outcome.stopped && !outcome.effects.is_empty();
                 answers.settle(is_refused, reply, start);
                 self.hear(&outcome.told, true, reply, start);
@@ -592,7 +591,7 @@ impl<B: Backend> Shimmed<B> {
         if self.event_buffer.is_on() {
             match entry.work {
                 Work::Parts(_) => {}
-                // Of keys that are deleted by name, for a FLUSHDB, Redis tells nothing.
+                // Redis announces no events of keys that a FLUSHDB deletes.
                 Work::Unlinked(_) => drop(self.take_raised(&entry.context)),
                 _ => self.buffer_raised(&entry.context),
             }
@@ -790,7 +789,7 @@ impl<B: Backend> Engine for Shimmed<B> {
         }
         let waits = !self.stalled.is_empty() || self.must_wait(class, &name, command);
         if waits || !self.is_ready(class, &name, command) {
-            // What is made ready goes on with the next look.
+            // Preparing the keys continues with the next call.
             self.rests |= !waits;
             let command = command.bytes().to_vec();
             self.stalled.push_back(Stalled::Command { context: *context, class, command });

@@ -15,11 +15,11 @@ use concord_core::hash::hash64;
 use crate::table::UpperName;
 use crate::{Class, resp};
 
-/// Where a copy has the users: no key is stored by this name ([`crate::databases`]).
+/// The name under which a copy has the users; no key can have it ([`crate::databases`]).
 pub const USERS_KEY: &[u8] = b"\xff\xfedb~users";
 /// The internal command that gateways read and write them by.
 pub const USERS_COMMAND: &[u8] = b"CONCORD.USERS";
-/// Most bytes of the text.
+/// The largest size of the text, in bytes.
 pub const USERS_BYTES_MAX: usize = 512 << 10;
 
 /// The text and how often it was changed.
@@ -30,7 +30,7 @@ pub(crate) struct Users {
 }
 
 impl Users {
-    /// Nobody ever changed them.
+    /// Whether the users were never changed.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Users::default()
     }
@@ -58,7 +58,7 @@ impl Users {
         [&self.version.to_be_bytes(), &self.text[..]].concat()
     }
 
-    /// What [`Users::save`] wrote; `None` if it is something else.
+    /// Decodes what [`Users::save`] wrote; `None` if the bytes are something else.
     pub(crate) fn restore(saved: &[u8]) -> Option<Users> {
         let (version, text) = saved.split_first_chunk()?;
         Some(Users { version: u64::from_be_bytes(*version), text: text.to_vec() })

@@ -25,8 +25,8 @@ pub fn with_call<T>(
     look(&Call { command, args, keys: &keys, channels: &channels, are_patterns })
 }
 
-/// Where the keys of a command are, and what it does to them. Of one that is wrong the engine will
-/// say so.
+/// The indices of a command's keys, and the access to each. For a malformed command the engine will
+/// answer with an error.
 #[must_use]
 pub fn accesses(table: &CommandTable, args: &[&[u8]]) -> Vec<(usize, Access)> {
     let name = UpperName::of(args[0]);
@@ -73,15 +73,15 @@ fn named<'a>(table: &'a CommandTable, args: &[&[u8]]) -> Option<(&'a str, Vec<us
     is_right.then(|| (&*spec.name, at.to_vec()))
 }
 
-/// The keys behind the number in the third argument.
+/// The keys after the number in the third argument.
 fn counted(args: &[&[u8]]) -> Vec<usize> {
     let number = args.get(2).and_then(|number| resp::number(number));
     let count = number.and_then(|number| usize::try_from(number).ok()).unwrap_or(0);
     (3..args.len()).take(count).collect()
 }
 
-/// What commands do to their first and to their other keys, in words (`append=ww `), for who has
-/// nothing but strings to look at; those that only read are not there.
+/// The accesses of commands to their first and other keys, in words (`append=ww `), for code that
+/// has only strings; commands that only read are left out.
 pub(crate) fn words(all: &Catalogue, table: &CommandTable) -> Vec<u8> {
     let mut out = alloc::vec![b' '];
     let mut names: Vec<&str> = all.names().collect();
@@ -105,8 +105,8 @@ pub(crate) fn words(all: &Catalogue, table: &CommandTable) -> Vec<u8> {
     out
 }
 
-/// What a command does to its keys, in Redis' words: to the first and to the others, or what stands
-/// behind the last bar to the last one.
+/// The access of a command to its keys, in Redis' words: to the first and to the others; after the
+/// last bar, to the last one.
 const FLAGS: [(&str, &str); 17] = [
     ("msetnx setnx", "OW insert"),
     ("mset psetex restore setex", "OW update"),

@@ -4,8 +4,7 @@ use alloc::vec::Vec;
 
 use super::rules::{Call, Catalogue, Denied, SYNTAX, Selector, Wrong};
 
-/// What somebody may do: one set of rules, and perhaps further ones, any one of which has to allow
-/// a command as a whole.
+/// The rights of a user: one or more sets of rules, of which one has to allow a whole command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     /// The first set.
@@ -33,7 +32,7 @@ impl Rights {
     /// Applies a rule; `(rule ...)` adds a set.
     ///
     /// # Errors
-    /// What is wrong with it; then nothing is changed.
+    /// The reason for which the rule is invalid; then nothing has changed.
     pub fn apply(&mut self, all: &Catalogue, rule: &[u8]) -> Result<(), Wrong> {
         let [b'(', rules @ .., b')'] = rule else { return self.root.apply(all, rule) };
         let mut selector = Selector::default();
@@ -57,7 +56,7 @@ impl Rights {
     /// What [`Rights::describe`] wrote.
     ///
     /// # Errors
-    /// What is wrong with a rule.
+    /// The reason for which a rule is invalid.
     pub fn parse(all: &Catalogue, text: &[u8]) -> Result<Rights, Wrong> {
         let mut rights = Rights::default();
         for rule in merged(text.split(|byte| *byte == b' ')).map_err(|_| SYNTAX)? {
@@ -74,7 +73,7 @@ impl Rights {
     /// Whether one set of rules allows the command.
     ///
     /// # Errors
-    /// What is denied, by the set that comes nearest to allowing it.
+    /// The denied part, by the set that comes nearest to allowing the command.
     pub fn check(&self, call: &Call<'_>) -> Result<(), Denied> {
         let mut nearest = Denied::Command;
         for selector in self.all_selectors() {

@@ -9,10 +9,10 @@ use core::fmt::Write;
 use crate::glob_matches;
 use crate::table::categories::{self, CATEGORIES};
 
-/// Room for so many commands, in words of bits.
+/// The room for commands, in words of bits.
 const WORDS: usize = 7;
 
-/// What is wrong with a rule, in Redis' words.
+/// The reason for which a rule is invalid, in Redis' words.
 pub type Wrong = &'static str;
 
 const UNKNOWN: Wrong = "Unknown command or category name in ACL";
@@ -26,7 +26,7 @@ const FIRST_ARG: Wrong = "Allowing first-arg of a subcommand is not supported";
 /// All commands that rules may name, in order, so that subcommands follow their commands.
 #[derive(Debug)]
 pub struct Catalogue {
-    /// With their categories, a bit for each.
+    /// The commands with their categories, a bit for each.
     commands: Vec<(&'static str, u32)>,
 }
 
@@ -45,7 +45,7 @@ impl Catalogue {
         self.commands.binary_search_by(|(own, _)| (*own).cmp(name)).ok()
     }
 
-    /// That of a command with these arguments: of its subcommand, if it has this one.
+    /// The index of a command with these arguments, or of its subcommand, if it has this one.
     #[must_use]
     pub fn find_call(&self, args: &[&[u8]]) -> Option<usize> {
         let text = |arg: &[u8]| String::from_utf8_lossy(arg).to_ascii_lowercase();
@@ -65,7 +65,7 @@ impl Catalogue {
         })
     }
 
-    /// Those that have subcommands, each between spaces.
+    /// The commands that have subcommands, each between spaces.
     pub(crate) fn containers(&self) -> Vec<u8> {
         let has = |command: &usize| self.has_subcommands(*command);
         let names = (0..self.commands.len()).filter(has).map(|command| self.name(command));
@@ -103,17 +103,17 @@ impl Catalogue {
     }
 }
 
-/// What is done with a key.
+/// The access to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Its value is told, in part at least.
     pub reads: bool,
-    /// It is changed.
+    /// Whether it is changed.
     pub writes: bool,
 }
 
 impl Access {
-    /// It is read and written.
+    /// Reads and writes it.
     pub const BOTH: Access = Access { reads: true, writes: true };
 
     /// Reads, writes, both, or neither.
@@ -138,11 +138,11 @@ pub struct Call<'a> {
     pub command: Option<usize>,
     /// Its arguments, the name first.
     pub args: &'a [&'a [u8]],
-    /// Where its keys stand, and what is done with them.
+    /// The indices of its keys, with the access to each.
     pub keys: &'a [(usize, Access)],
-    /// Where its channels stand.
+    /// The indices of its channels.
     pub channels: &'a [usize],
-    /// They are patterns.
+    /// Whether they are patterns.
     pub are_patterns: bool,
 }
 
@@ -164,10 +164,10 @@ pub struct Selector {
     pub(super) all_channels: bool,
     /// All commands, without exception.
     pub(super) all_commands: bool,
-    /// Also those that nobody knows yet.
+    /// Whether commands of future versions are allowed.
     future: bool,
     allowed: [u64; WORDS],
-    /// Of commands that are not allowed: first arguments with which they are.
+    /// The first arguments with which commands are allowed that otherwise are not.
     first_args: BTreeMap<usize, Vec<String>>,
     keys: Vec<(Access, Vec<u8>)>,
     channels: Vec<Vec<u8>>,
@@ -208,7 +208,7 @@ impl Selector {
         }
     }
 
-    /// How many commands of a category are allowed, and are not.
+    /// The numbers of commands of a category that are allowed, and that are not.
     fn count(&self, all: &Catalogue, bit: u32) -> (usize, usize) {
         let of = (0..all.commands.len()).filter(|command| all.commands[*command].1 & bit != 0);
         let (on, off): (Vec<usize>, Vec<usize>) = of.partition(|command| self.has(*command));
@@ -403,9 +403,9 @@ impl Selector {
         out.extend_from_slice(self.commands_text(all).as_bytes());
     }
 
-    /// The same in lines of words, for who has nothing but strings to look at: which commands are
-    /// allowed (behind a `+`), or are not (behind a `-`), those with first arguments, keys and
-    /// channels. A word stands between spaces.
+    /// The same in lines of words, for code that has only strings: the commands that are allowed
+    /// (after a `+`) or not (after a `-`), those with first arguments, keys and channels. Each word
+    /// is between spaces.
     pub(super) fn lines(&self, all: &Catalogue, out: &mut Vec<u8>) {
         let sign = if self.future { b'-' } else { b'+' };
         out.extend_from_slice(&[sign, b' ']);

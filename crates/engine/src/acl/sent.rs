@@ -1,8 +1,7 @@
-//! Rules that travel with a script, or with the call of a function, of a user who may not do
-//! everything: replicas know of no users, and rules that change while a script is under way must
-//! not make them differ. They stand where the number of keys would stand, which is behind them: a
-//! replica of a version that does not know them takes them for a number of keys that is none, and
-//! refuses the script.
+//! Rules that travel with a script or a function call of a user with restricted rights: replicas do
+//! not know users, and rules that change while a script is in flight must not make replicas differ.
+//! The rules precede the number of keys: an older version takes them for an invalid number of keys,
+//! and refuses the script.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -12,11 +11,11 @@ use alloc::vec::Vec;
 use super::{Catalogue, Denied, Refused, Rights, Wrong, check, with_call};
 use crate::table::CommandTable;
 
-/// What the argument begins with.
+/// The beginning of the argument.
 pub const MARKER: &[u8] = b"\xffconcord rules ";
-/// Most bytes of rules that are sent.
+/// The largest size of rules that are sent, in bytes.
 pub const RULES_BYTES_MAX: usize = 16 << 10;
-/// So many users' rules are kept as they were understood.
+/// The number of users whose parsed rules are cached.
 const KNOWN_MAX: usize = 256;
 
 /// The arguments of a script or call without the rules, and these, if some came.
@@ -39,7 +38,7 @@ pub fn argument(rules: &[u8]) -> Vec<u8> {
 #[derive(Debug)]
 pub struct Acting {
     all: Arc<Catalogue>,
-    /// What it may do.
+    /// The rights of the script.
     pub rights: Rights,
 }
 
@@ -87,10 +86,10 @@ impl Understood {
         self.all.get_or_insert_with(Arc::default).clone()
     }
 
-    /// What these rules allow.
+    /// Parses these rules.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The reason for which they are invalid.
     pub fn of(&mut self, rules: &[u8]) -> Result<Arc<Acting>, Wrong> {
         if let Some(known) = self.known.get(rules) {
             return Ok(known.clone());
@@ -109,7 +108,7 @@ impl Understood {
     }
 }
 
-/// The error of a script whose rules are none.
+/// The error of a script with malformed rules.
 #[must_use]
 pub fn malformed(wrong: Wrong) -> Vec<u8> {
     format!("ERR the rules of the user who runs the script are malformed: {wrong}").into_bytes()

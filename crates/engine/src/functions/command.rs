@@ -10,14 +10,14 @@ use super::{
 /// A subcommand of FUNCTION.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subcommand {
-    /// What it does to libraries; `None` if a gateway answers it.
+    /// Its class; `None` if a gateway answers it.
     pub class: Option<Class>,
-    /// How many arguments it has, both names included; at least so many if negative.
+    /// The number of arguments with both names; the smallest number if negative.
     arity: i32,
 }
 
 impl Subcommand {
-    /// Whether it may have so many arguments, both names included.
+    /// Whether this number of arguments, with both names, is valid.
     #[must_use]
     pub fn accepts(self, argc: usize) -> bool {
         let wanted = self.arity.unsigned_abs() as usize;
@@ -244,7 +244,7 @@ impl Functions {
         Ok(())
     }
 
-    /// Nothing runs: what a replica is told it executes to the end.
+    /// No function is running: a replica executes each operation to its end.
     fn stats(&self, resp3: bool, reply: &mut Vec<u8>) {
         resp::map(reply, 2, resp3);
         resp::bulk(reply, b"running_script");

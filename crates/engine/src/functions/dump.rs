@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use crate::rdb::{BAD_PAYLOAD, COMPRESSED, Length, length, put_length, seal, unpack, unseal};
 
-/// In front of each library.
+/// Precedes each library.
 const LIBRARY: u8 = 245;
 /// The newest version of the form whose libraries look the same.
 const VERSION_MAX: u16 = 12;
@@ -54,8 +54,7 @@ fn size(bytes: &[u8]) -> Option<(usize, &[u8])> {
     }
 }
 
-/// A text, and what is behind it. (One that is a number, which Redis writes shorter, is no
-/// library.)
+/// A text, and the rest after it. (A number, which Redis encodes shorter, is not a library.)
 fn text(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     match length(bytes)? {
         (Length::Of(length), rest) => {

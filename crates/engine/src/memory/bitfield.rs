@@ -22,7 +22,7 @@ const BAD_TYPE: Failure = fixed(
     b"ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.",
 );
 
-/// What becomes of a number that does not fit.
+/// The treatment of a number that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Overflow {
     Wrap,

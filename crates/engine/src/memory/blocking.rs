@@ -58,7 +58,7 @@ fn zpop(call: &mut Call<'_>, highest: bool) -> Result<(), Failure> {
             continue;
         }
         let resp3 = call.resp3;
-        // A member and its score, behind the key.
+        // A member and its score, after the key.
         let mut entry = alloc::vec::Vec::new();
         call.store.write_existing(key, |set: &mut Sorted| {
             zsets::pop_entries(set, 1, highest, false, resp3, &mut entry);

@@ -1,7 +1,7 @@
-//! Values as bytes, for copying to another replica: a tag, then the elements in their order, each
-//! behind its length (`u32`). What hangs on the order of elements (SPOP and the like) does the same
-//! on the copy. A large value is made in pieces ([`super::freeze`]): each is a value with some of
-//! the elements, and what is installed one behind the other is the whole.
+//! Encoding of values for copies: a tag, then the elements in their order, each after its length
+//! (`u32`). Commands that depend on the order of elements (SPOP and the like) do the same on the
+//! copy. A large value is encoded in pieces ([`super::freeze`]): each is a value with some of the
+//! elements, and all of them installed in order make the whole value.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -40,8 +40,8 @@ pub(super) fn dump(value: &Value) -> Vec<u8> {
     out
 }
 
-/// How much of a value was made: bytes of a string, elements of a collection, blocks and then
-/// groups of a stream.
+/// The encoded part of a value: bytes of a string, elements of a collection, blocks and then groups
+/// of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct At {
     elements: usize,
@@ -49,8 +49,8 @@ pub(super) struct At {
     group: GroupAt,
 }
 
-/// Appends what comes of the value behind `at`: about `bytes_max` bytes, and at least one element.
-/// Whether there is more behind that.
+/// Appends the part of the value after `at`: about `bytes_max` bytes, and at least one element.
+/// Returns whether there is more.
 pub(super) fn dump_piece(value: &Value, at: &mut At, bytes_max: usize, out: &mut Vec<u8>) -> bool {
     let begin = out.len();
     let first = at.elements;
@@ -223,7 +223,7 @@ pub(super) fn copy(store: &mut Store, from: u64, bytes_max: usize) -> Copied {
     copied
 }
 
-/// The same, and what more there is of objects of which the first piece is in it.
+/// The same, and the objects of which it has only the first piece.
 fn copy_places(store: &Store, from: u64, bytes_max: usize) -> (Copied, VecDeque<Large>) {
     let mut large = VecDeque::new();
     let mut copied = Copied::up_to(PLACE_END);
@@ -253,8 +253,8 @@ fn copy_places(store: &Store, from: u64, bytes_max: usize) -> (Copied, VecDeque<
     (copied, large)
 }
 
-/// Those of `keys` that are there, the first of a chunk of about so many bytes: of larger ones the
-/// first pieces, with the others of what is under way by `ticket`.
+/// Copies those of `keys` that exist, in a chunk of about `bytes_max` bytes; of large ones the
+/// first pieces, whose rest is joined with that of `ticket`.
 pub(super) fn copy_keys(
     store: &mut Store,
     keys: &[Vec<u8>],
@@ -264,7 +264,7 @@ pub(super) fn copy_keys(
     let (mut copied, mut large) = (Copied::up_to(PLACE_EARLY), VecDeque::new());
     for key in keys {
         let Some(value) = store.get(key) else { continue };
-        // Of each at least something: its deadline is as of now.
+        // At least a part of each, since its deadline is the present one.
         let left = bytes_max.saturating_sub(copied.size_bytes());
         let (mut at, mut bytes) = (At::default(), Vec::new());
         let more = dump_piece(value, &mut at, left, &mut bytes);

@@ -13,7 +13,7 @@ use super::trig;
 /// Degrees to each side of the meridian, and to each side of the equator: Web Mercator ends there.
 pub(super) const LONGITUDE_MAX: f64 = 180.0;
 pub(super) const LATITUDE_MAX: f64 = 85.051_128_78;
-/// How often a score halves the longitudes and the latitudes.
+/// The number of times that a score halves the longitudes and the latitudes.
 pub(super) const STEPS: u32 = 26;
 /// In meters, the mean of those at the equator and at the poles.
 const EARTH_RADIUS: f64 = 6_372_797.560_856;
@@ -58,7 +58,7 @@ pub(super) fn cell(place: Place, latitude_max: f64, steps: u32) -> u64 {
     spread(part(place.latitude, latitude_max)) | spread(column) << 1
 }
 
-/// What a cell covers.
+/// The area of a cell.
 fn area(cell: u64, steps: u32) -> Area {
     let cells = (1u64 << steps) as f64;
     let edge = |index: f64, max: f64| -max + index / cells * (max + max);
@@ -106,12 +106,12 @@ fn meters([sin, cos, asin]: [fn(f64) -> f64; 3], from: Place, to: Place) -> f64 
     2.0 * EARTH_RADIUS * asin(libm::sqrt(u * u + cosines * v * v))
 }
 
-/// How far two latitudes are from each other.
+/// The distance of two latitudes, in meters.
 fn meters_north(from: f64, to: f64) -> f64 {
     EARTH_RADIUS * libm::fabs(to * RADIANS - from * RADIANS)
 }
 
-/// How far two places are from each other, in meters (the haversine formula on a sphere).
+/// The distance of two places, in meters (the haversine formula on a sphere).
 pub(super) fn distance(from: Place, to: Place) -> f64 {
     meters([trig::sin, trig::cos, trig::asin], from, to)
 }
@@ -123,7 +123,7 @@ fn is_beyond(from: Place, to: Place, limit: f64) -> bool {
     about > limit + DOUBT || about > limit - DOUBT && distance(from, to) > limit
 }
 
-/// What is searched, in units of the search.
+/// The shape of a search, in units of the search.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
     Circle { radius: f64 },
@@ -140,7 +140,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// How far `to` is from the center, in meters, if it is within the shape.
+    /// The distance of `to` from the center, in meters, if it is within the shape.
     pub(super) fn within(&self, to: Place) -> Option<f64> {
         let is_out = match self.shape {
             Shape::Circle { radius } => is_beyond(self.center, to, radius * self.unit),
@@ -172,7 +172,7 @@ impl Search {
         }
     }
 
-    /// How small cells may be so that nine of them cover the shape, roughly.
+    /// The number of halvings at which nine cells roughly cover the shape.
     fn steps(&self) -> u32 {
         let half = |side: f64| side / 2.0 * (side / 2.0);
         let mut range = self.unit
@@ -227,8 +227,8 @@ impl Search {
         for by in AROUND.into_iter().filter(|by| is_needed(*by)) {
             let cell = neighbor(center(steps), steps, by);
             let range = cell << shift..(cell + 1) << shift;
-            // Where a cell is a large part of the earth its neighbors on both sides may be one. (As
-            // in Redis, only the last one is compared, and not the center.)
+            // If a cell is a large part of the earth, its neighbors on both sides may be the same.
+            // (As in Redis, only the last one is compared, and not the center.)
             if ranges.len() < 2 || ranges.last() != Some(&range) {
                 ranges.push(range);
             }
@@ -237,11 +237,10 @@ impl Search {
     }
 }
 
-/// The cell so many columns and rows from this one, around the earth.
+/// The cell this number of columns and rows away, around the earth.
 fn neighbor(cell: u64, steps: u32, (columns, rows): (i32, i32)) -> u64 {
     let mask = (1u64 << steps) as u32 - 1;
-    // What lies on the outermost edge is numbered as if there were one more cell, until it is
-    // moved.
+    // A place on the outermost edge is numbered as if there were one more cell, until it is moved.
     let moved =
         |index: u32, by: i32| if by == 0 { index } else { index.wrapping_add_signed(by) & mask };
     spread(moved(gather(cell), rows)) | spread(moved(gather(cell >> 1), columns)) << 1

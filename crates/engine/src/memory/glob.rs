@@ -38,7 +38,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// Matches a class, behind its opening bracket. One without an end ends with the pattern.
+/// Matches a class, after its opening bracket. Without a closing bracket it ends with the pattern.
 fn class(pattern: &[u8], byte: u8) -> Option<usize> {
     let negated = pattern.first() == Some(&b'^');
     let mut at = usize::from(negated);

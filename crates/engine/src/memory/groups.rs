@@ -7,7 +7,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use super::store::ELEMENT_BYTES;
 use super::stream::{Id, Stream};
 
-/// What a delivery takes, in the group's list and in the consumer's.
+/// The size of a delivery in the group's list and in the consumer's, in bytes.
 const PENDING_BYTES: u64 = 2 * ELEMENT_BYTES;
 
 /// An entry that was delivered and is not acknowledged.
@@ -17,7 +17,7 @@ pub(super) struct Pending {
     pub(super) consumer: u64,
     /// When, in ms since the Unix epoch.
     pub(super) delivered_ms: i64,
-    /// How often.
+    /// The number of deliveries.
     pub(super) deliveries: i64,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Consumer {
     pub(super) name: Box<[u8]>,
     /// When it was heard of, in ms since the Unix epoch.
     pub(super) seen_ms: u64,
-    /// What was delivered to it.
+    /// The entries that were delivered to it and not acknowledged.
     pub(super) pending: BTreeSet<Id>,
 }
 
@@ -35,7 +35,8 @@ pub(super) struct Consumer {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) last_id: Id,
-    /// How many entries it has read of all that there ever were; `None`: that is not known.
+    /// The number of entries that it has read of all that were ever added; `None` if that is not
+    /// known.
     pub(super) entries_read: Option<u64>,
     pub(super) pending: BTreeMap<Id, Pending>,
     /// By number.
@@ -58,7 +59,8 @@ impl Group {
         self.by_name.get(name).copied()
     }
 
-    /// The consumer of this name, made if there is none, which was heard of now; whether it is new.
+    /// The consumer of this name, created if there is none, and marked as seen now. Returns also
+    /// whether it is new.
     pub(super) fn consumer(&mut self, name: &[u8], now_ms: u64) -> (u64, bool) {
         if let Some(number) = self.find(name) {
             if let Some(consumer) = self.consumers.get_mut(&number) {
@@ -118,7 +120,8 @@ impl Group {
     }
 }
 
-/// How far a group is that has read up to `id` of `stream` (Redis 7.0 `streamReplyWithRange`).
+/// The number of entries read by a group that has read up to `id` of `stream` (Redis 7.0
+/// `streamReplyWithRange`).
 pub(super) fn read_up_to(stream: &Stream, entries_read: Option<u64>, id: Id) -> Option<u64> {
     match entries_read {
         Some(read) if !stream.has_tombstones(id) => Some(read.wrapping_add(1)),

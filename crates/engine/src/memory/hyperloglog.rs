@@ -29,7 +29,7 @@ const REGISTER_BITS: usize = 6;
 
 const HEAD_BYTES: usize = 16;
 const DENSE_BYTES: usize = HEAD_BYTES + REGISTERS * REGISTER_BITS / 8;
-/// Where the encoding stands, and where the cached count does; its top bit says that it is none.
+/// The offset of the encoding; then that of the cached count, whose top bit marks it as invalid.
 const ENCODING: usize = 4;
 const CACHE: core::ops::Range<usize> = 8..16;
 const DENSE: u8 = 0;
@@ -41,7 +41,7 @@ const SPARSE_BYTES_MAX: usize = 3000;
 const ZEROS_MAX: usize = 64;
 const VALUES_MAX: usize = 4;
 const VALUE_MAX: u8 = 32;
-/// So many codes are looked at for neighbors that are equal.
+/// The number of codes that are searched for equal neighbors.
 const JOINED_MAX: usize = 5;
 
 type Registers = Box<[u8; REGISTERS]>;
@@ -277,8 +277,7 @@ fn cached_count(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(cache)).filter(|count| *count >> 63 == 0)
 }
 
-/// How many elements the registers stand for (Ertl's improved estimator, section 4 of arXiv
-/// 1702.01284).
+/// The estimated number of elements (Ertl's improved estimator, section 4 of arXiv 1702.01284).
 fn estimate(registers: &[u8; REGISTERS]) -> u64 {
     let mut histogram = [0u32; 64];
     registers.iter().for_each(|value| histogram[usize::from(*value & 63)] += 1);

@@ -13,7 +13,7 @@ pub(super) const HANDLERS: [(&[u8], Handler); 1] = [(b"LCS", lcs)];
 
 const NOT_STRINGS: Failure = fixed(b"ERR The specified keys must contain string values");
 const BOTH: Failure = fixed(b"ERR If you want both the length and indexes, please just use IDX.");
-/// So many pairs of bytes are compared in the time of one element.
+/// The number of pairs of bytes that are compared in the time of one element.
 const PAIRS_OF_ONE: u64 = 32;
 
 #[derive(Default)]
@@ -43,7 +43,7 @@ impl Options {
     }
 }
 
-/// Where to go from a pair of places to find the subsequence from its end.
+/// The step from a pair of places towards the beginning of the subsequence.
 const BOTH_BACK: u8 = 0;
 const FIRST_BACK: u8 = 1;
 const SECOND_BACK: u8 = 2;
@@ -66,7 +66,7 @@ impl Ways {
     }
 }
 
-/// How long the subsequence is, and the ways to it.
+/// The length of the subsequence, and the steps to it.
 fn compare(a: &[u8], b: &[u8]) -> (usize, Ways) {
     let mut ways = Ways { packed: vec![0; (a.len() * b.len()).div_ceil(4)], columns: b.len() };
     // The lengths for the row above, which those of this one replace.

@@ -26,7 +26,7 @@ impl<'a> Cursor<'a> {
         Some(taken)
     }
 
-    /// An integer of so many bytes, the lowest first.
+    /// An integer of `bytes` bytes, the lowest first.
     fn integer(&mut self, bytes: usize) -> Option<Cow<'a, [u8]>> {
         let taken = self.take(bytes)?;
         let sign = if taken.last()? & 0x80 == 0 { 0 } else { 0xff };
@@ -103,8 +103,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// How many bytes the length of an element takes behind it, by which a listpack is walked
-/// backwards.
+/// The size of the length after an element, by which a listpack is read backwards, in bytes.
 fn back_bytes(length: usize) -> usize {
     match length {
         0..=127 => 1,

@@ -1,7 +1,7 @@
 //! Strings of Redis' dumps ([`crate::rdb`]), written and read.
 //!
-//! What is read comes from outside. Each element is paid for as work before it is made, and each
-//! byte that is unpacked: a short payload may stand for gigabytes.
+//! The payload comes from a client. Each element, and each byte that is decompressed, counts as
+//! work before it is created, since a short payload may stand for gigabytes.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;

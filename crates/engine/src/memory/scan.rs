@@ -11,14 +11,14 @@ use super::{Failure, SYNTAX, fixed, glob, integer};
 use crate::resp;
 use crate::table::UpperName;
 
-/// Cursors of collections have so many bits.
+/// The number of bits of a collection's cursor.
 const CURSOR_BITS: u32 = 48;
 /// A collection up to this size is returned by one call, as Redis' packed encodings are.
 const WHOLE_MAX: usize = 512;
-/// Most calls that a scan of a larger collection takes: each looks at all elements.
+/// The largest number of calls for a scan of a larger collection: each looks at all elements.
 const CALLS_MAX: u64 = 64;
 
-/// The options behind the cursor.
+/// The options after the cursor.
 pub(super) struct ScanOptions<'a> {
     pub(super) count: usize,
     pattern: Option<&'a [u8]>,

@@ -155,7 +155,7 @@ pub(super) fn move_item(
     Ok(())
 }
 
-/// `numkeys key ...` at the argument `at`: the keys, and what stands behind them.
+/// Parses `numkeys key ...` at the argument `at`: the keys, and the arguments after them.
 fn counted<'a>(
     call: &Call<'a>,
     at: usize,
@@ -397,7 +397,7 @@ fn sources<'a>(store: &'a Store, keys: &[&[u8]]) -> Result<Vec<Source<'a>>, Fail
     keys.iter().map(source).collect()
 }
 
-/// What stands behind the keys.
+/// The options after the keys.
 struct SortedOptions {
     weights: Option<Vec<f64>>,
     aggregate: Aggregate,
@@ -455,7 +455,7 @@ fn combined_sorted(sources: &mut [Source<'_>], how: Combine, aggregate: Aggregat
         });
         return result;
     }
-    // The smallest first, as in Redis: sums of floats hang on the order.
+    // The smallest first, as in Redis, since sums of floats depend on the order.
     sources.sort_by_key(Source::len);
     if how == Combine::Union {
         for source in &*sources {
@@ -478,7 +478,7 @@ fn combined_sorted(sources: &mut [Source<'_>], how: Combine, aggregate: Aggregat
     result
 }
 
-/// The keys of ZUNION and its kin, and what stands behind them.
+/// The keys of ZUNION and the like, and the arguments after them.
 fn sorted_keys<'a>(call: &Call<'a>, at: usize) -> Result<(Args<'a>, Args<'a>), Failure> {
     let number = resp::number(call.args[at]).ok_or(NOT_AN_INTEGER)?;
     if number < 1 {

@@ -17,7 +17,7 @@ pub(super) const HANDLERS: [(&[u8], Handler); 2] =
 
 const NOT_NUMBERS: Failure = fixed(b"ERR One or more scores can't be converted into double");
 
-/// What SORT is told.
+/// The options of SORT.
 #[derive(Default)]
 struct Options<'a> {
     descending: bool,
@@ -78,7 +78,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// What a pattern names for an element: a string, or a field of a hash behind `->`.
+/// The value that a pattern names for an element: a string, or with `->` a field of a hash.
 fn look_up<'a>(store: &'a Store, pattern: &[u8], element: &'a [u8]) -> Option<&'a [u8]> {
     if pattern == b"#" {
         return Some(element);
@@ -167,8 +167,8 @@ fn sort(call: &mut Call<'_>, may_store: bool) -> Result<(), Failure> {
     let store = &*call.store;
     let value = store.get(call.args[1]);
     let has_order = options.by.is_some_and(|by| !by.contains(&b'*'));
-    // What is stored, or told to a script, must not hang on the order of a set. Otherwise any order
-    // is right.
+    // A stored result, or one for a script, must not depend on the order of a set. Otherwise any
+    // order is right.
     let sorts_set = has_order && matches!(value, Some(Value::Set(_)));
     let mut found = elements(value, has_order && options.descending)?;
     if !has_order || sorts_set {

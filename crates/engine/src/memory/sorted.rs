@@ -15,7 +15,7 @@ use rustc_hash::FxBuildHasher;
 use super::store::ELEMENT_BYTES;
 use super::undo::Notes;
 
-/// Most entries of a chunk.
+/// The largest number of entries of a chunk.
 const CHUNK_MAX: usize = 256;
 
 /// A member with its score.
@@ -142,7 +142,8 @@ impl Sorted {
         }
     }
 
-    /// How many entries from the front satisfy `before`, which holds up to some entry only.
+    /// The number of entries from the front that satisfy `before`, which holds only up to some
+    /// entry.
     pub(super) fn count_while(&self, before: impl Fn(&Scored) -> bool) -> usize {
         let at = self.chunks.partition_point(|chunk| chunk.last().is_some_and(&before));
         let full: usize = self.chunks[..at].iter().map(Vec::len).sum();

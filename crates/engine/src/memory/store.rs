@@ -27,9 +27,9 @@ use crate::events::{Classes, Collector};
 
 /// Number of shards. A SCAN call over n keys returns at least n / 4096 of them.
 pub(super) const SHARDS: usize = 4096;
-/// What a key costs beside its bytes: the same on every replica, about what it really takes.
+/// The counted size of a key beside its bytes: the same at every replica, and near the real one.
 const KEY_BYTES: u64 = 64;
-/// What an element of a collection costs beside its bytes.
+/// The counted size of an element of a collection beside its bytes.
 pub(super) const ELEMENT_BYTES: u64 = 48;
 /// Collections up to this size keep their order when an element is removed, as Redis' packed
 /// encodings do; larger ones move the last element into the gap, in constant time.
@@ -101,7 +101,7 @@ pub(super) struct Hash {
     notes: Notes<HashWas>,
 }
 
-/// What a change of a hash is undone by.
+/// The inverse of a change of a hash.
 #[derive(Debug)]
 enum HashWas {
     /// The last field is new.
@@ -110,7 +110,7 @@ enum HashWas {
         field: Box<[u8]>,
         value: Box<[u8]>,
     },
-    /// It stood at this place; `was_swapped`: the last one stands there now.
+    /// The field was at this index, where the last one is now if `was_swapped`.
     Removed {
         at: usize,
         field: Box<[u8]>,
@@ -185,7 +185,7 @@ pub(super) struct List {
     notes: Notes<ListWas>,
 }
 
-/// What a change of a list is undone by.
+/// The inverse of a change of a list.
 #[derive(Debug)]
 enum ListWas {
     Pushed {
@@ -202,7 +202,7 @@ enum ListWas {
         at: usize,
         item: Box<[u8]>,
     },
-    /// The same item stood at each of these places, in order.
+    /// The same item was at each of these indices, ascending.
     Removed {
         places: Vec<usize>,
         item: Box<[u8]>,
@@ -306,12 +306,12 @@ pub(super) struct Set {
     notes: Notes<SetWas>,
 }
 
-/// What a change of a set is undone by.
+/// The inverse of a change of a set.
 #[derive(Debug)]
 enum SetWas {
     /// The last member is new.
     Added,
-    /// It stood at this place, at which the last one stands now.
+    /// The member was at this index, where the last one is now.
     Removed { at: usize, member: Box<[u8]> },
 }
 
@@ -431,11 +431,11 @@ pub(super) struct Slot {
     value: Value,
 }
 
-/// How many keys there are.
+/// The numbers of keys.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     all: u64,
-    /// Of databases but 0.
+    /// By database, except 0.
     of: [u64; DATABASES as usize],
 }
 
@@ -469,7 +469,7 @@ pub(super) struct Store {
     /// While a script is executed: what it has done.
     undo: Option<Undo>,
     pub(super) work: Work,
-    /// What is copied in pieces.
+    /// The objects that are being copied in pieces.
     pub(super) frozen: Frozen,
     /// What happened to keys, for those who listen.
     pub(super) raised: Collector,
@@ -489,7 +489,7 @@ fn hash_of(key: &[u8]) -> u64 {
 }
 
 impl Store {
-    /// No keys; an operation may look at so many elements.
+    /// An empty store; an operation may look at `work_max` elements.
     pub(super) fn new(work_max: u64) -> Store {
         let work = Work::new(work_max);
         let (counts, raised) = (Counts::default(), Collector::default());
@@ -501,7 +501,7 @@ impl Store {
         self.counts.all
     }
 
-    /// Of one database; of a number that is none, all.
+    /// The number of keys of one database; of all for a number that is not a database.
     pub(super) fn count_of(&self, database: u8) -> u64 {
         match database {
             0 => self.counts.all - self.counts.of.iter().sum::<u64>(),
@@ -518,7 +518,7 @@ impl Store {
         self.shards[shard_of(hash)].find(hash, |slot| *slot.key == *key).map(|slot| &slot.value)
     }
 
-    /// What a key takes with its value, as [`Store::used_bytes`] counts it.
+    /// The size of a key with its value, as [`Store::used_bytes`] counts it.
     pub(super) fn size_bytes(&self, key: &[u8]) -> Option<u64> {
         self.get(key).map(|value| KEY_BYTES + key.len() as u64 + value.size_bytes())
     }
@@ -531,7 +531,7 @@ impl Store {
         }
     }
 
-    /// What is copied in pieces stays as it is.
+    /// Encodes the rest of an object that is being copied in pieces, before a write to it.
     #[inline]
     fn before_write(&mut self, key: &[u8]) {
         if self.frozen.concerns(key) {
@@ -543,8 +543,8 @@ impl Store {
         }
     }
 
-    /// What is left of these keys, of which pieces were copied, is made before a write, about so
-    /// many bytes at a time. Whether all is made.
+    /// Encodes the rest of these keys, of which pieces were copied, before a write, about
+    /// `bytes_max` bytes at a time. Returns whether all is encoded.
     pub(super) fn make_ready(&mut self, keys: &[&[u8]], bytes_max: usize) -> bool {
         let Some(key) = keys.iter().find(|key| self.frozen.concerns(key)) else { return true };
         let mut frozen = core::mem::take(&mut self.frozen);
@@ -554,7 +554,8 @@ impl Store {
         made && keys.iter().all(|other| other == key || !self.frozen.concerns(other))
     }
 
-    /// Changes the value of type `K`, made if there is none; deletes the key if it is vacant then.
+    /// Changes the value of type `K`, which is created if there is none; deletes the key if the
+    /// value is empty then.
     pub(super) fn write<K: Kind, R>(
         &mut self,
         key: &[u8],
@@ -694,7 +695,7 @@ impl Store {
         self.frozen.own(key, value);
     }
 
-    /// Gives a key's value to another one, whatever that held; false if there is none.
+    /// Moves a key's value to another key, replacing its value. Returns false if there is none.
     pub(super) fn rename(&mut self, from: &[u8], to: &[u8]) -> bool {
         let Some(value) = self.take(from) else { return false };
         self.delete(to);
@@ -715,7 +716,7 @@ impl Store {
         self.undo = Some(Undo::default());
     }
 
-    /// What the script has done stays.
+    /// Ends a script, whose changes stay.
     pub(super) fn end_undo(&mut self) {
         let Some(undo) = self.undo.take() else { return };
         let frozen = &mut self.frozen;
@@ -819,8 +820,8 @@ impl Store {
         self.shards[index].iter().map(|slot| (&*slot.key, &slot.value))
     }
 
-    /// The same in the order of keys, which is the same at every replica: a table's own order hangs
-    /// on how it came about.
+    /// The same in the order of keys, which is the same at every replica: a table's own order
+    /// depends on its history.
     pub(super) fn shard_in_order(&self, index: usize) -> Vec<(&[u8], &Value)> {
         let mut slots: Vec<(&[u8], &Value)> = self.shard(index).collect();
         slots.sort_unstable_by_key(|(key, _)| *key);

@@ -9,8 +9,8 @@ use super::groups::Group;
 use super::store::ELEMENT_BYTES;
 use super::undo::Notes;
 
-/// Most entries of a block and, roughly, most bytes: Redis' stream-node-max-entries and
-/// stream-node-max-bytes. Approximate trimming removes whole blocks.
+/// The largest number of entries of a block and, roughly, its largest size: Redis'
+/// stream-node-max-entries and stream-node-max-bytes. Approximate trimming removes whole blocks.
 pub(super) const BLOCK_ENTRIES_MAX: u32 = 100;
 const BLOCK_BYTES_MAX: u32 = 4096;
 
@@ -25,7 +25,7 @@ impl Id {
     pub(super) const ZERO: Id = Id { ms: 0, seq: 0 };
     pub(super) const MAX: Id = Id { ms: u64::MAX, seq: u64::MAX };
 
-    /// The id behind this one.
+    /// The next id.
     pub(super) fn next(self) -> Option<Id> {
         match self.seq.checked_add(1) {
             Some(seq) => Some(Id { seq, ..self }),
@@ -51,7 +51,7 @@ impl Id {
     }
 }
 
-/// Fields and values in turn, each behind its length.
+/// Fields and values in turn, each after its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry(pub(super) Box<[u8]>);
 
@@ -90,20 +90,20 @@ pub(super) struct Block {
     /// Entries that are there, and those that it ever had.
     pub(super) live: u32,
     pub(super) total: u32,
-    /// What those that it ever had take, without what is the same in all of them.
+    /// The total size of all entries that it ever had, without the parts that are the same in all.
     pub(super) bytes: u32,
 }
 
-/// How a stream is trimmed.
+/// The bound to which a stream is trimmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// At most so many entries.
+    /// A largest number of entries.
     Length(u64),
-    /// Those from this id on.
+    /// The entries from this id on.
     From(Id),
 }
 
-/// What XTRIM and XADD are told of trimming.
+/// The trimming options of XTRIM and XADD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trim {
     pub(super) keep: Keep,
@@ -126,14 +126,14 @@ impl Clone for Before {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stream {
     pub(super) entries: BTreeMap<Id, Entry>,
-    /// In the order of their ids; none without a live entry.
+    /// In the order of their ids; each has a live entry.
     pub(super) blocks: VecDeque<Block>,
     pub(super) last_id: Id,
     /// The highest id that was ever deleted (XDEL; trimming does not count).
     pub(super) max_deleted: Id,
     pub(super) entries_added: u64,
     pub(super) groups: BTreeMap<Box<[u8]>, Group>,
-    /// What the entries take.
+    /// The size of the entries, in bytes.
     pub(super) bytes: u64,
     /// Entries that were added or removed.
     notes: Notes<(Id, Option<Entry>)>,
@@ -160,7 +160,7 @@ impl Stream {
         if now_ms > self.last_id.ms { Some(Id { ms: now_ms, seq: 0 }) } else { self.last_id.next() }
     }
 
-    /// Adds an entry behind the last one.
+    /// Adds an entry after the last one.
     pub(super) fn add(&mut self, id: Id, fields: &[&[u8]]) {
         let entry = Entry::of(fields);
         let room = |block: &&mut Block| {
@@ -328,7 +328,7 @@ impl Stream {
             && from <= self.max_deleted
     }
 
-    /// How many entries there ever were up to this one, if that can be told (Redis 7.0
+    /// The number of entries ever added up to this one, if it is known (Redis 7.0
     /// `streamEstimateDistanceFromFirstEverEntry`).
     pub(super) fn distance(&self, id: Id) -> Option<u64> {
         if self.entries_added == 0 {
@@ -351,7 +351,7 @@ impl Stream {
         }
     }
 
-    /// How many entries a group has not read yet, if that can be told.
+    /// The number of entries that a group has not read yet, if it is known.
     pub(super) fn lag(&self, group: &Group) -> Option<i64> {
         if self.entries_added == 0 {
             return Some(0);

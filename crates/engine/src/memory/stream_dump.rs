@@ -8,7 +8,7 @@ use super::dump::{Elements, element};
 use super::groups::{Group, Pending};
 use super::stream::{Block, Entry, Id, Stream};
 
-/// Numbers one behind the other.
+/// A sequence of packed numbers.
 struct Packed(Vec<u8>);
 
 impl Packed {
@@ -55,7 +55,7 @@ impl Unpacked<'_> {
 /// `None` for what is not known.
 const UNKNOWN: u64 = u64::MAX;
 
-/// How much of a group was made: its consumers and deliveries up to these.
+/// The encoded part of a group: its consumers and deliveries up to these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GroupAt {
     consumer: Option<u64>,
@@ -66,8 +66,8 @@ pub(super) struct GroupAt {
 const CONSUMER_BYTES: usize = 24;
 const DELIVERY_BYTES: usize = 44;
 
-/// Some of its blocks: pieces of a stream that are decoded one behind the other ([`decode_onto`])
-/// make all of it.
+/// Encodes some of a stream's blocks: pieces that are decoded in order ([`decode_onto`]) make the
+/// whole stream.
 pub(super) fn encode_blocks(stream: &Stream, blocks: Range<usize>, out: &mut Vec<u8>) {
     let head = Packed::new().id(stream.last_id).id(stream.max_deleted).number(stream.entries_added);
     head.number(blocks.len() as u64).put(out);
@@ -81,8 +81,8 @@ pub(super) fn encode_blocks(stream: &Stream, blocks: Range<usize>, out: &mut Vec
     }
 }
 
-/// What comes of a group behind `at`: about `bytes_max` bytes, and at least one consumer or
-/// delivery. Whether there is more behind that.
+/// Encodes the part of a group after `at`: about `bytes_max` bytes, and at least one consumer or
+/// delivery. Returns whether there is more.
 pub(super) fn encode_group(
     (name, group): (&[u8], &Group),
     at: &mut GroupAt,

@@ -12,7 +12,7 @@ use crate::table::UpperName;
 
 pub(super) const HANDLERS: [(&[u8], Handler); 1] = [(b"XINFO", xinfo)];
 
-/// Most entries that XINFO STREAM FULL shows unless it is told.
+/// The default number of entries that XINFO STREAM FULL shows.
 const FULL_COUNT: usize = 10;
 
 fn xinfo(call: &mut Call<'_>) -> Result<(), Failure> {

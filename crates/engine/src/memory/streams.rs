@@ -83,7 +83,7 @@ pub(super) fn id_or_edge(text: &[u8], missing_seq: u64) -> Result<Id, Failure> {
     }
 }
 
-/// The first id of an interval; behind `(` it is not part of it.
+/// The first id of an interval; with `(` it is excluded.
 pub(super) fn start(text: &[u8]) -> Result<Id, Failure> {
     match text {
         [b'(', text @ ..] if !text.is_empty() => id(text)?.next().ok_or(BAD_START),
@@ -115,9 +115,9 @@ pub(super) fn reply_entry(reply: &mut Vec<u8>, id: Id, entry: &Entry) {
     }
 }
 
-/// What the options of XADD and XTRIM say.
+/// The options of XADD and XTRIM.
 struct AddOptions {
-    /// Where the id of XADD stands, or the end.
+    /// The index of XADD's id, or the end.
     at: usize,
     only_existing: bool,
     trim: Option<Trim>,
@@ -127,7 +127,7 @@ struct AddOptions {
 /// The id of a new entry.
 #[derive(Clone, Copy)]
 enum NewId {
-    /// By the clock.
+    /// An id from the clock.
     Auto,
     /// The next one in this ms.
     In(u64),
@@ -309,9 +309,9 @@ fn xrange(call: &mut Call<'_>, backward: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What XREAD and XREADGROUP are asked for.
+/// The options of XREAD and XREADGROUP.
 pub(super) struct ReadOptions<'a> {
-    /// Most entries of each stream.
+    /// The largest number of entries of each stream.
     pub(super) count: usize,
     /// The group and the consumer.
     pub(super) group: Option<(&'a [u8], &'a [u8])>,

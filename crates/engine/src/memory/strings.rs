@@ -210,7 +210,7 @@ pub(super) fn check_place(bit: i64) -> Option<usize> {
     usize::try_from(bit).ok().filter(|bit| bit / 8 < REDIS_BYTES_MAX)
 }
 
-/// Checks that a string of so many bytes is allowed.
+/// Checks that a string of this length is allowed.
 pub(super) fn check_length(offset: i64, bytes: usize) -> Result<usize, Failure> {
     let end = usize::try_from(offset).ok().and_then(|offset| offset.checked_add(bytes));
     end.filter(|end| *end <= STRING_BYTES_MAX).ok_or(TOO_LONG)

@@ -88,7 +88,7 @@ pub(super) fn asin(x: f64) -> f64 {
     if x == 0.0 || !(-1.0 < x && x < 1.0) {
         return near;
     }
-    // By Newton's method: from an angle that is right in nearly all bits one step is enough.
+    // Newton's method: from an angle that is right in nearly all bits, one step is enough.
     let sine = series(near, Double2(near, 0.0), 2.0);
     let cosine = series(near, Double2(1.0, 0.0), 1.0).0;
     let missing = sum(x, -sine.0).plus(Double2(-sine.1, 0.0)).0;

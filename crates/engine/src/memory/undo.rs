@@ -1,10 +1,10 @@
 //! The changes of a script, kept so that all of them can be undone: a script that is stopped has
 //! changed nothing.
 //!
-//! Nothing is copied that may be large. A value that is deleted or replaced is moved here. A
-//! collection that is changed in place notes the inverse of each change ([`Notes`]). Only strings,
-//! and a stream's groups and blocks, are copied when they are first changed. A key whose value here
-//! is the script's own needs nothing more.
+//! Large values are not copied. A value that is deleted or replaced is moved here. A collection
+//! that is changed in place records the inverse of each change ([`Notes`]). Only strings, and a
+//! stream's groups and blocks, are copied when they are first changed. A key that the script itself
+//! created needs nothing more.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -74,7 +74,7 @@ pub(super) enum Was {
     Flushed(Box<Keys>),
 }
 
-/// What a script has done so far, oldest first.
+/// The changes of a script so far, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Undo {
     was: Vec<Was>,
@@ -122,13 +122,13 @@ impl Undo {
         self.was.push(Was::Flushed(Box::new(keys)));
     }
 
-    /// What is to be undone, newest first, each with its number.
+    /// The changes to revert, newest first, each with its number.
     pub(super) fn into_undone(self) -> impl Iterator<Item = (usize, Was)> {
         self.was.into_iter().enumerate().rev()
     }
 
-    /// The keys whose values have notes, which nobody needs any more; `gone` gets the values that
-    /// are gone, each with its number.
+    /// The keys whose values have notes, which are not needed any more. `gone` gets the values that
+    /// were removed, each with its number.
     pub(super) fn into_noting(
         self,
         mut gone: impl FnMut(usize, Value),

@@ -1,17 +1,16 @@
-//! The limit of what one command may look at. While a replica executes a command it does nothing
-//! else: it says to nobody that it lives, and grants no lease. A union of a thousand large sets, or
-//! a large SORT, would keep it busy until the others take it for dead; each of them in turn, since
-//! all execute the same.
+//! The bound on the work of one command. While a replica executes a command it does nothing else:
+//! it sends no keepalive and grants no lease. A union of a thousand large sets, or a large SORT,
+//! would keep it busy until the others take it for dead; each in turn, since all execute the same.
 //!
-//! So what a command is going to look at is counted before it begins, in *elements*: about what a
-//! look-up among a million takes. The count depends on the data alone, so that all replicas refuse
-//! the same. Each command has [`WORK_MAX`] of them. A script pays for those of its commands
-//! ([`ELEMENT_COST`]), and for the bytes that they add to the data or take from it: it may do much,
-//! in slices, but no command is longer than that.
+//! So the work of a command is counted before it begins, in *elements*: one is about the time of a
+//! look-up among a million keys. The count depends on the data alone, so that all replicas refuse
+//! the same commands. Each command may use [`WORK_MAX`] elements. They count for the cost of a
+//! script ([`ELEMENT_COST`]), as do the bytes that its commands add or remove: a script may do
+//! much, in slices, but none of its commands is longer than that.
 //!
-//! Commands that look at as much as their own arguments, or once at all of one key, are not
-//! counted: whoever sent the data has paid for that. The reads of a transaction or a script end
-//! once their replies are longer than any reply may be.
+//! Commands that only look at their own arguments, or once at all of one key, are not counted:
+//! sending that data took longer. The reads of a transaction or a script end once their replies
+//! exceed the longest reply.
 
 use core::cell::Cell;
 
@@ -21,20 +20,20 @@ use crate::resp;
 
 /// Elements that one command may look at.
 pub const WORK_MAX: u64 = 2_000_000;
-/// What an element costs a script, in the units of [`crate::script`].
+/// The cost of an element for a script, in the units of [`crate::script`].
 const ELEMENT_COST: u64 = 10;
-/// So many bytes that are added to the data or taken from it cost a script one unit.
+/// The number of bytes added to the data or removed from it that cost a script one unit.
 const MOVED_BYTES_OF_ONE: u64 = 8;
 /// Bytes of replies after which no more is read: no reply is longer.
 const REPLIES_BYTES_MAX: usize = 64 << 20;
-/// So many bytes of a string are looked at in the time of one element.
+/// The number of a string's bytes that are read in the time of one element.
 pub(super) const STRING_BYTES_OF_ONE: u64 = 128;
-/// So many elements that lie one behind the other are looked at in the time of one.
+/// The number of adjacent elements that are read in the time of one.
 pub(super) const IN_A_ROW_OF_ONE: u64 = 8;
 
-/// The registers of a HyperLogLog are looked at in the time of so many elements.
+/// The time to read the registers of a HyperLogLog, in elements.
 const REGISTERS: u64 = 128;
-/// What an element of a new set costs, which is looked for, made and put into it.
+/// The work of an element of a new set, which is looked up, created and inserted.
 const MADE: u64 = 2;
 
 const TOO_MUCH: Failure = fixed(
@@ -45,7 +44,7 @@ const TOO_MUCH: Failure = fixed(
 pub(super) const TOO_LONG: Failure =
     fixed(b"ERR the reply is longer than 64 MiB (Concord's limit)");
 
-/// What the operation under way has left.
+/// The work that the present operation may still do.
 #[derive(Debug)]
 pub(super) struct Work {
     max: u64,
@@ -53,9 +52,9 @@ pub(super) struct Work {
     reply_bytes: Cell<usize>,
     /// A read was not executed, since what was read before is too long.
     was_long: Cell<bool>,
-    /// What all operations have cost, in the units of scripts.
+    /// The cost of all operations, in the units of scripts.
     spent: Cell<u64>,
-    /// What the transaction has left in which a script is executed.
+    /// The work that the transaction of a script may still do.
     beside: Cell<u64>,
 }
 
@@ -101,7 +100,7 @@ impl Work {
         Ok(())
     }
 
-    /// The data has become larger or smaller by so many bytes.
+    /// Counts bytes that were added to the data or removed from it.
     pub(super) fn moved(&self, bytes: u64) {
         self.spent.set(self.spent.get().saturating_add(bytes / MOVED_BYTES_OF_ONE));
     }
@@ -110,7 +109,7 @@ impl Work {
         self.spent.get()
     }
 
-    /// So many bytes of a reply were written.
+    /// Counts bytes of a reply.
     pub(super) fn wrote(&self, reply_bytes: usize) {
         self.reply_bytes.set(self.reply_bytes.get().saturating_add(reply_bytes));
     }
@@ -176,8 +175,8 @@ pub(super) fn is_counted(name: &[u8]) -> bool {
     COUNTED.contains(&name)
 }
 
-/// What the command `name`, in capitals, will look at beside its arguments, and beside what one
-/// pass over the data of a key takes.
+/// The work of the command `name`, in upper case, beside its arguments and one pass over the data
+/// of a key.
 pub(super) fn cost(store: &Store, name: &[u8], args: &[&[u8]]) -> u64 {
     let size = |at: usize| args.get(at).map_or(0, |key| elements(store, key));
     let behind = |at: usize| args.get(at..).unwrap_or_default();
@@ -210,7 +209,7 @@ pub(super) fn cost(store: &Store, name: &[u8], args: &[&[u8]]) -> u64 {
     }
 }
 
-/// How many elements a key has; a string by its length.
+/// The number of elements of a key; for a string by its length.
 fn elements(store: &Store, key: &[u8]) -> u64 {
     store.get(key).map_or(0, |value| match value {
         Value::String(bytes) => bytes.len() as u64 / STRING_BYTES_OF_ONE,
