@@ -44,7 +44,7 @@ use crate::state::{CommandContext, Core, Flow, TOO_LARGE, Totals};
 use crate::tracking::Tracking;
 use crate::users::Users;
 
-/// How many clients may be still to be told of something before the end of a batch.
+/// The largest number of clients with pending messages before the end of a batch.
 const TOLD_MAX: usize = 1_024;
 
 /// The gateway: see the crate's documentation for the law of its API.
@@ -52,7 +52,7 @@ const TOLD_MAX: usize = 1_024;
 pub struct Gateway {
     pub(crate) core: Core,
     pub(crate) connections: Connections,
-    /// Whose output, input or end the driver is to look at; each once.
+    /// The connections whose output, input or end the driver has to look at, each once.
     pub(crate) ready: VecDeque<ConnectionId>,
     /// Connections whose next command waits for room in the rack.
     waiting: Waiting,
@@ -289,8 +289,8 @@ impl Gateway {
         }
     }
 
-    /// What is to be written to a connection; the driver says by [`Gateway::written`] how much it
-    /// took.
+    /// The bytes to write to a connection. The driver reports by [`Gateway::written`] how many it
+    /// wrote.
     #[must_use]
     pub fn output(&self, id: ConnectionId) -> Option<&[u8]> {
         self.connections.get(&id).map(|c| c.output.unread())
@@ -303,7 +303,7 @@ impl Gateway {
         self.connections.get(&id).is_some_and(|c| c.is_given_up)
     }
 
-    /// Of whom that is: the client's address, and how many bytes it has not read.
+    /// The address of a client that was given up, and the number of bytes that it has not read.
     #[must_use]
     pub fn given_up(&self, id: ConnectionId) -> Option<(&str, usize)> {
         let connection = self.connections.get(&id).filter(|c| c.is_given_up)?;
@@ -332,8 +332,8 @@ impl Gateway {
         self.connections.get(&id).is_some_and(|c| c.has_ended)
     }
 
-    /// Whether the connection is to be closed now: its client sends no more, and what it waits for
-    /// is not the reply to a command that is under way.
+    /// Whether to close the connection now: its client sends no more, and waits for no reply to a
+    /// command in progress.
     #[must_use]
     pub fn is_over(&self, id: ConnectionId) -> bool {
         let waits = |c: &Connection| {
@@ -354,9 +354,9 @@ impl Gateway {
         self.connections.get(&id).is_some_and(|c| self.core.waits_in_crowd(c))
     }
 
-    /// How many bytes the driver should read of the connection at most, 64 KiB or less: none while
-    /// its commands wait for the rack, for each other, for the client to read its replies, or for a
-    /// place for a long command.
+    /// The largest number of bytes that the driver should read from the connection, at most 64 KiB:
+    /// 0 while its commands wait for the rack, for each other, for the client to read its replies,
+    /// or for a place for a long command.
     #[must_use]
     pub fn input_room(&self, id: ConnectionId) -> usize {
         self.connections.get(&id).map_or(0, |c| c.input_room())
@@ -368,8 +368,8 @@ impl Gateway {
         self.input_room(id) > 0
     }
 
-    /// The driver wrote so many bytes of a connection's output: commands that waited for that go
-    /// on.
+    /// Notes that the driver wrote `bytes` of a connection's output. Commands that waited for that
+    /// continue.
     pub fn written(&mut self, now: Now, id: ConnectionId, bytes: usize, sink: &mut impl Sink) {
         self.core.traffic.sample(now.instant, self.core.count.commands);
         self.core.traffic.output_bytes += bytes as u64;
@@ -399,8 +399,8 @@ impl Gateway {
         self.answer_ended();
     }
 
-    /// Registers a session with the rack, if there is none: a gateway that serves nobody yet is
-    /// ready for whoever comes, and says so.
+    /// Registers a session with the rack, if there is none, so that a gateway without clients is
+    /// ready for the first one, and reports it.
     pub fn open_session(&mut self, now: Now, sink: &mut impl Sink) {
         self.core.client.open_session(now, sink);
     }
@@ -422,7 +422,7 @@ impl Gateway {
     pub(crate) fn go_on(&mut self, now: Now, id: ConnectionId, sink: &mut impl Sink) {
         // Taken out, so that CLIENT LIST can look at the others.
         let Some(mut connection) = self.connections.remove(&id) else { return };
-        // It may have something for others.
+        // It may have messages for other connections.
         self.is_unsettled = true;
         connection.wait = Wait::Nothing;
         connection.query_bytes = connection.input.len();
@@ -497,7 +497,7 @@ impl Gateway {
         self.give_places(now);
     }
 
-    /// Places for long commands that are free go to whoever waits for one.
+    /// Gives free places for long commands to the connections that wait for one.
     fn give_places(&mut self, now: Now) {
         while let Some(id) = self.core.inputs.poll() {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
@@ -527,7 +527,7 @@ impl Gateway {
             let target = *target;
             self.core.fetched -= usize::from(granted_bytes > 0);
             let Some(connection) = self.connections.get_mut(&target.connection) else {
-                // Nobody reads it, but its place in the window must be given back.
+                // The reply has no reader, but its place in the window must be given back.
                 if self.core.client.withdraw(request, sink).is_some() {
                     self.core.targets.remove(&request.0);
                 } else {
@@ -536,7 +536,7 @@ impl Gateway {
                 continue;
             };
             connection.was_short = Some(false);
-            // What it was granted before was less.
+            // The earlier grant was smaller.
             connection.granted_bytes -= granted_bytes;
             let is_first = connection.is_next_reply(target.slot, target.part);
             let grant = self.core.memory.grants(connection, bytes as usize, is_first);
@@ -587,7 +587,7 @@ impl Gateway {
         sink: &mut impl Sink,
     ) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        // Where few are fetched at a time, who has had one waits behind the others.
+        // If few are fetched at a time, a connection that has had one waits for the others.
         let has_turn =
             was_short || !self.core.memory.is_pressed(now.instant) || !self.core.memory.is_short();
         while let Some((&(slot, part), offer)) = connection.offers.first_key_value() {
@@ -697,7 +697,7 @@ impl Gateway {
         self.core.client.set_modest(is_crowded);
     }
 
-    /// Hands out what the rack answered; then whoever waited for that goes on.
+    /// Delivers the rack's answers. Commands that waited for them continue.
     fn take_done(&mut self, now: Now, sink: &mut impl Sink) {
         while let Some(mut done) = self.core.client.poll() {
             if self.core.table_request == Some(done.request) {
@@ -796,7 +796,7 @@ impl Gateway {
         }
         let told = self.core.tracking.outbox.len() + self.core.monitors.lines.len();
         if !self.waiting.is_empty() || told > TOLD_MAX {
-            // Who waits comes before those whose commands are still to be read.
+            // Waiting commands come before those that are still to be read.
             self.settle(now, sink);
         } else if !self.core.exchange.messages.is_empty() {
             // To those who have subscribed by now, as PUBLISH has counted them.
@@ -804,8 +804,8 @@ impl Gateway {
         }
     }
 
-    /// What follows from inputs beside their replies: whoever waited for something else goes on,
-    /// and others are told.
+    /// Handles the further effects of inputs: other waiting commands continue, and messages go to
+    /// other connections.
     fn settle(&mut self, now: Now, sink: &mut impl Sink) {
         self.is_unsettled = false;
         self.wake_askers(now, sink);
@@ -856,8 +856,8 @@ impl Gateway {
     }
 }
 
-/// What was kept of a request. Most often nothing is of any: a look at an empty map takes as long
-/// as at another.
+/// Removes and returns the entry of a request. The check for an empty map is for speed: mostly
+/// there are no entries.
 pub(crate) fn taken<T>(
     of: &mut HashMap<u64, T, FxBuildHasher>,
     request: RequestNumber,

@@ -2,7 +2,7 @@
 
 use alloc::string::String;
 
-/// What the gateway's process is and has used. The driver tells it.
+/// The gateway's process and its use of resources, as the driver reports them.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
     /// Its number.
@@ -13,9 +13,9 @@ pub struct Process {
     pub executable: String,
     /// Time that all threads used, in the system and outside of it, in us.
     pub all: CpuTime,
-    /// The same of the thread that serves.
+    /// The CPU time of the thread that serves.
     pub main: CpuTime,
-    /// The same of children that ended.
+    /// The CPU time of children that have ended.
     pub children: CpuTime,
     /// Resident memory.
     pub resident_bytes: u64,

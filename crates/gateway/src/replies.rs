@@ -19,8 +19,7 @@ use crate::state::{BUSY, Core};
 /// Room that a reply's buffer may have beyond its length, in bytes.
 const SPARE_BYTES_MAX: usize = 1_024;
 
-/// What a consumer is told that waited for a stream or a group which is gone by now, in Redis'
-/// words.
+/// The error for a consumer that waited for a stream or a group that was deleted, in Redis' words.
 fn what_was_lost(reply: &[u8]) -> Option<&'static [u8]> {
     if reply.starts_with(b"-WRONGTYPE") {
         return Some(b"UNBLOCKED the stream key no longer exists");
@@ -29,8 +28,8 @@ fn what_was_lost(reply: &[u8]) -> Option<&'static [u8]> {
     reply.starts_with(b"-NOGROUP").then_some(gone)
 }
 
-/// What scripts published, which stands in front of their reply: every answer to the request has
-/// it, and one of them is taken.
+/// Removes and returns the messages that scripts published, which precede their reply. Every answer
+/// to the request has them, and one answer is used.
 fn taken_from(reply: &mut Vec<u8>) -> Vec<Message> {
     if !reply.starts_with(b">") {
         return Vec::new();
@@ -52,8 +51,8 @@ fn shrink(reply: &mut Vec<u8>) {
     }
 }
 
-/// Whether a reply concerns nobody but its command, and goes out as it came: a value, a status or a
-/// number, which is neither an error nor what a transaction or a script had to say.
+/// Whether a reply concerns only its command and is passed on unchanged: a value, a status or a
+/// number that is neither an error nor the result of a transaction or a script.
 fn is_plain(connection: &mut Connection, number: u64, done: &Done) -> bool {
     let is_one =
         done.outcome == Outcome::Reply && matches!(done.reply.first(), Some(b'$' | b'+' | b':'));
@@ -302,7 +301,7 @@ impl Core {
         }
     }
 
-    /// How it ended, and the error to answer if it did so without a reply.
+    /// The outcome, and the error to answer if there is no reply.
     fn ended(
         &mut self,
         class: Class,

@@ -19,11 +19,11 @@ pub(crate) type Settings = BTreeMap<&'static str, String>;
 /// When the input of a connection waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most unanswered commands.
+    /// The largest number of unanswered commands.
     pub commands_max: usize,
-    /// Most bytes of unwritten replies.
+    /// The largest size of unwritten replies, in bytes.
     pub output_bytes_max: usize,
-    /// Most bytes of unread replies of all connections together; no less than
+    /// The largest total size of unread replies of all connections, in bytes; at least
     /// [`REPLIES_BYTES_MIN`].
     pub replies_bytes_max: usize,
 }
@@ -35,8 +35,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Those where the unread replies of all connections may take so many bytes: one may take its
-    /// share of them.
+    /// The limits for this total size of unread replies, of which one connection may take its
+    /// share.
     #[must_use]
     pub fn of_replies(replies_bytes_max: usize) -> Limits {
         let replies_bytes_max = replies_bytes_max.max(REPLIES_BYTES_MIN);
@@ -45,7 +45,7 @@ impl Limits {
     }
 }
 
-/// What a gateway is told at its start.
+/// The configuration of a gateway at its start.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
     /// The rack's client.
@@ -55,13 +55,13 @@ pub struct GatewayConfig {
     pub splits_reads: bool,
     /// Password that clients must give by AUTH or HELLO.
     pub requirepass: Option<Vec<u8>>,
-    /// What commands there are, until the engine said so itself.
+    /// The command table that is used until the engine has sent its own.
     pub table: CommandTable,
     /// The engine is a Redis server: ask it for its own table at the start.
     pub redis: bool,
-    /// Most connections at once.
+    /// The largest number of connections.
     pub connections_max: usize,
-    /// What each connection may have under way.
+    /// The limits of each connection.
     pub limits: Limits,
     /// The other gateways of the group: their numbers and addresses.
     pub others: Vec<(u16, Addr)>,
@@ -72,7 +72,7 @@ pub struct GatewayConfig {
 }
 
 counters! {
-    /// What a gateway counted.
+    /// The counters of a gateway.
     pub struct GatewayCounters {
         /// Connections accepted.
         connections,
@@ -126,7 +126,7 @@ counters! {
         read_timeouts,
         /// Reads of one or several keys that found a value.
         keyspace_hits,
-        /// Those that found none.
+        /// Reads of one or several keys that found none.
         keyspace_misses,
         /// Commands that were refused since the replicas work on one operation.
         commands_busy,

@@ -42,7 +42,7 @@ use crate::tracking::footprint::Footprint;
 use crate::users::Users;
 
 pub(crate) const TOO_LARGE: &str = "ERR value is larger than 1 MiB (Concord's limit)";
-/// What others hear while the replicas work on one operation: its first word is Redis'.
+/// The error for other commands while the replicas work on one operation; its first word is Redis'.
 pub(crate) const BUSY: &str = "BUSY the rack has been working on one script or command for more \
                                than 5 s; this one was not executed, try again later";
 pub(crate) const TOO_LARGE_COMMAND: &str =
@@ -58,26 +58,26 @@ pub(crate) struct Core {
     pub scripts: Scripts,
     /// Publish and subscribe.
     pub exchange: Exchange,
-    /// What clients may have cached.
+    /// The keys that clients may have cached.
     pub tracking: Tracking,
     pub users: Users,
-    /// What happens to keys.
+    /// Keyspace events.
     pub events: Events,
     pub pause: Pause,
     /// Connections that are to be closed.
     pub killed: Vec<ConnectionId>,
     pub monitors: Monitors,
-    /// Who waits for an element.
+    /// Clients that wait for an element.
     pub waiters: Waiters,
-    /// Whose tries went in one request.
+    /// By request: the connections whose tries it has.
     pub together: HashMap<u64, Vec<ConnectionId>, FxBuildHasher>,
-    /// Who the replicas are, and who waits for more of them.
+    /// The replicas, and the clients that wait for more of them.
     pub members: Members,
-    /// Keys that somebody waits for, while a read looks whether they are there.
+    /// Keys for which clients wait, while a read checks whether they exist.
     pub looks: HashMap<u64, Vec<u8>, FxBuildHasher>,
-    /// What replies take.
+    /// The memory for replies.
     pub memory: Memory,
-    /// What parts of commands take.
+    /// The memory for incomplete commands.
     pub inputs: Inputs,
     /// Reads whose replies may be long.
     pub tentative: Tentative,
@@ -98,25 +98,25 @@ pub(crate) struct Core {
     pub reads: Latencies,
     pub writes: Latencies,
     pub started_at: Option<Instant>,
-    /// What INFO says of the rack.
+    /// The rack's part of INFO.
     pub rack_info: String,
     /// The limit of the data, as the rack is configured; 0 for none.
     pub memory_bytes_max: u64,
     /// Number of connections.
     pub connected: usize,
     pub traffic: Traffic,
-    /// What CONFIG SET keeps.
+    /// The values of CONFIG SET.
     pub settings: Settings,
-    /// What had been counted when CONFIG RESETSTAT came last.
+    /// The totals at the last CONFIG RESETSTAT.
     pub counted_from: Totals,
     pub process: Process,
     /// Names this start of the gateway.
     pub run_id: String,
-    /// What a replica said last of the data.
+    /// The last figures of the data from a replica.
     pub last_figures: Vec<u8>,
 }
 
-/// What INFO counts from the last CONFIG RESETSTAT on; metrics never go back.
+/// The totals that INFO counts from the last CONFIG RESETSTAT on; metrics never decrease.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub connections: u64,
@@ -135,11 +135,11 @@ pub(crate) struct CommandContext<'a> {
     pub connection: &'a mut Connection,
     /// All connections but this one.
     pub others: &'a Connections,
-    /// What becomes of the reply.
+    /// The treatment of the reply.
     pub shown: Shown,
-    /// What the command reads and writes, if somebody is to be told of it.
+    /// The keys that the command reads and writes, if clients have to be told of them.
     pub footprint: Option<Box<Footprint>>,
-    /// It was not refused.
+    /// Whether it was not refused.
     pub is_executed: bool,
 }
 
@@ -151,14 +151,14 @@ pub(crate) enum Flow {
     Waits,
 }
 
-/// Where a reply goes.
+/// The destination of a reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub slot: u64,
     pub part: u32,
 }
 
-/// What became of a command that was to be sent.
+/// The outcome of sending a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
     As(Class),
@@ -342,7 +342,7 @@ impl Core {
         if waits { self.long_reads.bytes(self.command.bytes()) } else { None }
     }
 
-    /// The reply to a request may have so many bytes; unless it has ended.
+    /// Notes the size granted to the reply of a request, unless the request has ended.
     pub(crate) fn note_granted(
         &mut self,
         now: Now,
@@ -358,8 +358,8 @@ impl Core {
         }
     }
 
-    /// What another request of the connection would have to wait for: its unanswered ones, or its
-    /// client, who does not read.
+    /// The reason for which another request of the connection would have to wait: its unanswered
+    /// ones, or its client, which does not read.
     pub(crate) fn wait_of(&mut self, connection: &Connection) -> Option<Wait> {
         if !connection.has_room_for_request() {
             self.count.slots_full += 1;

@@ -6,7 +6,7 @@ use core::ops::Range;
 use concord_core::{Duration, MS};
 use concord_engine::blocking::{Blocking, Form};
 
-/// What each of its keys takes beside its text.
+/// The size of each of its keys beside the text, in bytes.
 const KEY_BYTES: usize = 256;
 
 /// A command that waits.
@@ -15,7 +15,7 @@ pub(crate) struct Wanted {
     pub(crate) blocking: Blocking,
     args: Vec<Vec<u8>>,
     pub(crate) keys: Range<usize>,
-    /// How long it waits; `None`: for ever.
+    /// The time for which it waits; `None`: for ever.
     pub(crate) timeout_ns: Option<Duration>,
     /// The consumer group on whose behalf it reads.
     pub(crate) group: Option<Vec<u8>>,
@@ -38,7 +38,7 @@ impl Wanted {
         self.at_ends().map(|at| &self.args[at - self.keys.len()][..]).collect()
     }
 
-    /// Where `$` stands.
+    /// The indices of `$`.
     fn at_ends(&self) -> impl Iterator<Item = usize> {
         let ids = self.keys.end..self.args.len();
         let is_end = |at: &usize| self.args[*at] == b"$" && self.group.is_none();
@@ -46,7 +46,7 @@ impl Wanted {
         ids.filter(move |at| is_read && is_end(at))
     }
 
-    /// The same from these ids on.
+    /// The same command with these ids.
     pub(crate) fn behind(mut self, ids: Vec<Vec<u8>>) -> Wanted {
         let at: Vec<usize> = self.at_ends().collect();
         for (at, id) in at.into_iter().zip(ids) {

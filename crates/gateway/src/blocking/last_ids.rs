@@ -1,5 +1,5 @@
-//! XREAD BLOCK behind `$`: the ids of the last entries are read first, all at one moment, so that
-//! every try asks for what came since.
+//! XREAD BLOCK with `$`: the ids of the last entries are read first, all at one moment, so that
+//! every try asks for later entries.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ use crate::blocking::attempt::Wanted;
 use crate::connection::{Connection, SlotState, Subject, Wait};
 use crate::state::{CommandContext, Core, Flow};
 
-/// What an id is where there is no entry.
+/// The id for a stream without entries.
 const BEGIN: &[u8] = b"0-0";
 
 impl Core {

@@ -10,7 +10,7 @@ use concord_wire::control::{Assembly, Config, ConfigPart};
 use crate::blocking::waiters::End;
 use crate::connection::id::ConnectionId;
 
-/// What the controller told counts for so long.
+/// The time for which the controller's answer counts.
 const FRESH_NS: Duration = SEC;
 /// The controller is asked again after that long; twice in vain, and what was told last counts.
 const RETRY_NS: Duration = 100 * MS;
@@ -30,21 +30,21 @@ struct Question {
     attempts: u32,
 }
 
-/// What is known of the members, and who waits for more.
+/// The known members, and the clients that wait for more.
 #[derive(Debug)]
 pub(crate) struct Members {
-    /// Of the newest configuration: its rack, its epoch, and how many replicas beside the one that
-    /// answers have what was acknowledged.
+    /// The newest configuration: its rack, its epoch, and the number of replicas beside the
+    /// answering one that have every acknowledged write.
     known: Option<(u64, u32, i64)>,
     /// Until then what is known is new enough.
     fresh_until: Instant,
     question: Option<Question>,
     assembly: Assembly,
-    /// Whose command goes on when the question is answered.
+    /// The connections whose commands wait for the controller's answer.
     askers: BTreeSet<ConnectionId>,
     waiting: BTreeMap<ConnectionId, Waiter>,
     due: BTreeSet<(Instant, ConnectionId)>,
-    /// Whose waits are over: an error, or the number of replicas.
+    /// The connections whose waits are over, with an error or the number of replicas.
     ended: VecDeque<(ConnectionId, Result<i64, End>)>,
 }
 
@@ -63,8 +63,8 @@ impl Default for Members {
     }
 }
 
-/// How many replicas beside the one that answers a write have it then: all others; where a majority
-/// decides, what it takes for one.
+/// The number of replicas beside the answering one that have a write when it is answered: all
+/// others; if a majority decides, the rest of one.
 fn proven(config: &Config) -> i64 {
     let members = config.members.len();
     let others = if config.kind.is_quorum() { members / 2 } else { members.saturating_sub(1) };
@@ -72,8 +72,8 @@ fn proven(config: &Config) -> i64 {
 }
 
 impl Members {
-    /// How many replicas have what was acknowledged, beside the one that answers; 0 if nobody said
-    /// so.
+    /// The number of replicas beside the answering one that have every acknowledged write; 0 if it
+    /// is not known.
     pub(crate) fn count(&self) -> i64 {
         self.known.map_or(0, |(_, _, count)| count)
     }
@@ -83,7 +83,7 @@ impl Members {
         now < self.fresh_until
     }
 
-    /// How many wait for more.
+    /// The number of clients that wait for more replicas.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -107,7 +107,7 @@ impl Members {
         self.question = Some(Question { again_at: now.after(RETRY_NS), attempts });
     }
 
-    /// Whether the controller is to be asked now: again, or since somebody waits for a change.
+    /// Whether to ask the controller now: again, or since a client waits for a change.
     pub(crate) fn must_ask(&mut self, now: Instant) -> bool {
         let is_due = match self.question {
             Some(question) if now < question.again_at => false,
@@ -124,7 +124,7 @@ impl Members {
         is_due
     }
 
-    /// Whether the controller owes an answer.
+    /// Whether a question to the controller is unanswered.
     pub(crate) fn are_asked(&self) -> bool {
         self.question.is_some()
     }
@@ -139,7 +139,7 @@ impl Members {
         self.learnt(now);
     }
 
-    /// What is known is all that can be.
+    /// Notes that the knowledge is up to date.
     fn learnt(&mut self, now: Instant) {
         self.question = None;
         self.fresh_until = now.after(FRESH_NS);
@@ -149,7 +149,7 @@ impl Members {
         enough.into_iter().for_each(|id| self.end_with(id, Ok(count)));
     }
 
-    /// Whose commands go on now that the number is known.
+    /// Removes and returns the connections whose commands waited for the number.
     pub(crate) fn take_askers(&mut self) -> BTreeSet<ConnectionId> {
         match self.question {
             Some(_) => BTreeSet::new(),

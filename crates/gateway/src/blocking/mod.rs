@@ -1,6 +1,6 @@
-//! Commands that wait for an element or an entry (docs/reference/semantics/blocking.md, "Commands
-//! that wait"): each is tried as a write that is executed at most once, by whoever
-//! [`crate::blocking::waiters`] says.
+//! Commands that wait for an element or an entry (docs/reference/semantics/blocking.md): each try
+//! is a write that is executed at most once. [`crate::blocking::waiters`] chooses the client that
+//! tries.
 
 pub(crate) mod attempt;
 pub(crate) mod last_ids;
@@ -26,12 +26,12 @@ use crate::gateway::{Gateway, list};
 use crate::memory::tentative::Expected;
 use crate::state::{CommandContext, Core, Flow, TOO_LARGE_COMMAND};
 
-/// Most reads at once that look whether a key is there.
+/// The largest number of concurrent reads that check whether a key exists.
 const LOOKS_MAX: usize = 64;
 
 impl Core {
-    /// BLPOP and its kin: begins once everything before it is answered, and nothing behind it
-    /// begins before its reply, as in Redis.
+    /// BLPOP and the like: begins once all earlier commands are answered, and no later one begins
+    /// before its reply, as in Redis.
     pub(crate) fn block(
         &mut self,
         call: &mut CommandContext<'_>,
@@ -51,7 +51,7 @@ impl Core {
             if let Some(text) = blocking.wrong_timeout(args) {
                 return Err(String::from_utf8_lossy(text).into_owned().into());
             }
-            // What else is wrong with it the engine says.
+            // The engine reports other errors of the command.
             return Ok(self.submit(call, class, subject, SlotState::Waiting, sink));
         };
         if !self.waiters.has_room(&wanted) {
@@ -160,8 +160,8 @@ impl Core {
         connection.unblock(error);
     }
 
-    /// Time-outs; and now and then a read looks whether a key is there that somebody waits for,
-    /// since a push may be lost, with the replica that was to send it.
+    /// Handles time-outs. Now and then also reads whether an awaited key exists, since a
+    /// notification may be lost with the replica that should have sent it.
     pub(crate) fn look_after_waiters(&mut self, now: Now, sink: &mut impl Sink) {
         self.waiters.expire(now.instant);
         let Some(key) = self.waiters.next_look(now.instant) else { return };

@@ -14,7 +14,7 @@ use crate::connection::{ConnectionId, SlotState};
 use crate::gateway::{Gateway, list};
 use crate::state::Core;
 
-/// Where the one key of a pop stands.
+/// The index of a pop's only key.
 const KEY_AT: u8 = 1;
 
 impl Core {

@@ -114,7 +114,7 @@ impl Gateway {
         }
     }
 
-    /// Those go on who wanted to know who the members are.
+    /// Continues the commands that waited for the members.
     pub(crate) fn wake_askers(&mut self, now: Now, sink: &mut impl Sink) {
         for id in self.core.members.take_askers() {
             if self.connections.get(&id).is_some_and(|c| c.wait == Wait::Members) {

@@ -1,9 +1,9 @@
-//! Clients that wait for an element (BLPOP and its kin), in lines: one for each key that somebody
-//! here waits for; of a stream one for each consumer group, and one for each who reads for itself.
-//! A command that found nothing stands in the lines of its keys, and is tried again when one of
-//! them is woken: the first in the line tries, several together if they want one element each
-//! ([`crate::blocking::shared_attempt`]); if they found something those behind them do, until one
-//! finds nothing. This says who tries what, and when; the tries are the gateway's to send.
+//! Clients that wait for an element (BLPOP and the like), in lines: one for each awaited key; for a
+//! stream one for each consumer group, and one for each client that reads for itself. A command
+//! that found nothing joins the lines of its keys, and is tried again when one of them is woken.
+//! The first in the line tries, or several together if they want one element each
+//! ([`crate::blocking::shared_attempt`]); if they find something the next ones try, until one finds
+//! nothing. This module chooses the tries and their times; the gateway sends them.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -19,20 +19,22 @@ use rustc_hash::FxBuildHasher;
 use crate::blocking::attempt::Wanted;
 use crate::connection::ConnectionId;
 
-/// How often a key is looked at whose writes nobody tells of, at most; and keys are looked at.
+/// The shortest interval at which a key without notifications is checked, and at which keys are
+/// checked at all.
 const LOOK_NS: Duration = SEC;
 const LOOK_APART_NS: Duration = MS;
-/// Most bytes of all commands that wait.
+/// The largest total size of waiting commands, in bytes.
 const BYTES_MAX: usize = 64 << 20;
-/// Most tries in one request, and how many there are of a key of which nothing is known.
+/// The largest number of tries in one request, which is also the first for a new key.
 const WIDTH_MAX: usize = 16;
 const WIDTH_AT_FIRST: usize = 4;
-/// What a try takes in a request beside its text, at most.
+/// The largest size of a try in a request beside its text, in bytes.
 const TRY_BYTES: usize = 32;
-/// Tries that found more than so many bytes each are sent one by one: each reply has its own limit.
+/// Tries that found more than this each, in bytes, are sent one by one, since each reply has a
+/// limit of its own.
 const SHORT_BYTES: usize = 4 << 10;
 
-/// What a try found.
+/// The result of a try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// An element, or an error that ends it: the reply is the client's.
@@ -40,11 +42,11 @@ pub(crate) enum Found {
     Nothing,
     /// A key that is of another type.
     WrongType,
-    /// It was not executed.
+    /// The try was not executed.
     NotExecuted,
 }
 
-/// How a wait ends without an element.
+/// The reason for which a wait ends without an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Timeout,
@@ -52,7 +54,7 @@ pub(crate) enum End {
     Error,
 }
 
-/// A key that somebody waits for.
+/// A key for which clients wait.
 #[derive(Debug)]
 struct Line {
     awaited: Awaited,
@@ -61,10 +63,11 @@ struct Line {
     key: Vec<u8>,
     object: ObjectId,
     queue: VecDeque<ConnectionId>,
-    /// It may have an element: whoever is first is to try.
+    /// Whether the key may have an element, so that the first in the line has to try.
     is_woken: bool,
     is_listed: bool,
-    /// How many of those who are first try in one request: by what the last ones found.
+    /// The number of clients at the front that try in one request, by the results of the last
+    /// tries.
     width: usize,
 }
 
@@ -75,19 +78,19 @@ pub(crate) struct LineId(u64);
 struct Waiter {
     wanted: Wanted,
     resp3: bool,
-    /// Of its keys, one for each; in their order.
+    /// The lines of its keys, in their order.
     lines: Vec<LineId>,
     until: Option<Instant>,
-    /// The keys of the try that is to be sent or under way.
+    /// The keys of the try that is due or in progress.
     trying: Option<Range<usize>>,
     is_sent: bool,
-    /// That try goes on with the keys behind them.
+    /// Whether the try continues with the later keys.
     tries_all: bool,
-    /// Nothing was found yet, so that errors are those of a command that does not wait.
+    /// Whether this is the first try, whose errors are those of a command that does not wait.
     is_first: bool,
     /// One of its keys is of another type by now: each is tried by itself.
     is_apart: bool,
-    /// It ends so if the try under way finds nothing.
+    /// The end of the wait if the try in progress finds nothing.
     end: Option<End>,
 }
 
@@ -98,7 +101,7 @@ impl Waiter {
         self.wanted.blocking.form == Form::Pop && self.wanted.keys.len() == 1
     }
 
-    /// What its try takes in a request, at most.
+    /// The largest size of its try in a request, in bytes.
     fn try_bytes(&self) -> usize {
         self.wanted.text_bytes() + TRY_BYTES
     }
@@ -124,7 +127,7 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// How many wait.
+    /// The number of waiting clients.
     pub(crate) fn count(&self) -> usize {
         self.waiting.len()
     }
@@ -182,7 +185,7 @@ impl Waiters {
         let of_object = self.by_object.entry(object).or_default();
         let is_it = |id: &&LineId| {
             let line = self.lines.get(&id.0);
-            // Who reads a stream for itself gets what others get, too.
+            // A client that reads a stream for itself gets the same entries as others.
             let is_shared = awaited != Awaited::Entry || group.is_some();
             line.is_some_and(|line| {
                 is_shared
@@ -212,7 +215,7 @@ impl Waiters {
         id
     }
 
-    /// Whoever is first in the line is to try.
+    /// Makes the first in the line try.
     fn wake(&mut self, id: LineId) {
         let Some(line) = self.lines.get_mut(&id.0) else { return };
         line.is_woken = true;
@@ -231,7 +234,7 @@ impl Waiters {
         lines.into_iter().for_each(|line| self.wake(line));
     }
 
-    /// There is such a key, of which nobody may have told.
+    /// Notes that a key exists, possibly without a notification.
     pub(crate) fn there_is(&mut self, key: &[u8]) {
         self.written(Some(hash::object_id(key)));
     }
@@ -248,7 +251,8 @@ impl Waiters {
         begin..(begin + most).min(waiter.wanted.keys.len())
     }
 
-    /// Has a waiter try the keys that one request names with `first`; and then those behind them.
+    /// Makes a client try the keys from `first` on that fit into one request, and then the later
+    /// ones if `tries_all`.
     fn try_from(&mut self, id: ConnectionId, first: usize, tries_all: bool) {
         let Some(waiter) = self.waiting.get_mut(&id) else { return };
         waiter.trying = Some(Waiters::group(waiter, first));
@@ -257,7 +261,7 @@ impl Waiters {
         self.tries.push_back(id);
     }
 
-    /// Whose try is to be sent next.
+    /// The client whose try is due next.
     pub(crate) fn next_try(&mut self) -> Option<ConnectionId> {
         loop {
             self.look_at_woken();
@@ -275,8 +279,8 @@ impl Waiters {
         waiter.map_or(Vec::new(), |w| w.wanted.on(w.trying.clone().unwrap_or(0..1)))
     }
 
-    /// Whose tries go in one request with that of `id`, itself included: one key is tried, in the
-    /// order of its line, and at one moment, so that nobody overtakes those before him. They fit in
+    /// The clients whose tries go in one request with that of `id`, with itself: one key is tried
+    /// in the order of its line, at one moment, so that no client overtakes another. They fit into
     /// one packet.
     pub(crate) fn together(&self, id: ConnectionId) -> Vec<ConnectionId> {
         let alone = Vec::from([id]);
@@ -296,12 +300,12 @@ impl Waiters {
         alone.into_iter().chain(others.copied()).collect()
     }
 
-    /// The one line that somebody stands in, if it is one.
+    /// The line of a client, if it is in exactly one.
     pub(crate) fn only_line(&self, id: ConnectionId) -> Option<LineId> {
         self.waiting.get(&id).filter(|w| w.may_share()).and_then(|w| w.lines.first().copied())
     }
 
-    /// So many tries of one request found something, of so many bytes.
+    /// Notes the result of a request: of its tries, `found` found something, of `bytes` in total.
     pub(crate) fn note_found(&mut self, line: LineId, tried: usize, found: usize, bytes: usize) {
         let Some(line) = self.lines.get_mut(&line.0) else { return };
         line.width = match found {
@@ -312,8 +316,7 @@ impl Waiters {
         };
     }
 
-    /// Who is first in a line that was woken tries, unless a try of it is under way: then its end
-    /// shows.
+    /// Makes the first in each woken line try, unless its try is in progress: then its end decides.
     fn look_at_woken(&mut self) {
         while let Some(id) = self.woken.pop_front() {
             let Some(line) = self.lines.get_mut(&id.0) else { continue };
@@ -346,7 +349,7 @@ impl Waiters {
         }
     }
 
-    /// Whether its wait ends with the try under way.
+    /// Whether its wait ends with the try in progress.
     pub(crate) fn is_ending(&self, id: ConnectionId) -> bool {
         self.waiting.get(&id).is_some_and(|waiter| waiter.end.is_some())
     }
@@ -357,8 +360,8 @@ impl Waiters {
         waiter.is_some_and(|waiter| !waiter.is_first && waiter.wanted.group.is_some())
     }
 
-    /// The try under way of a waiter ended, which was the last one of its request or not; true: its
-    /// reply is the client's.
+    /// Handles the end of a client's try; `is_last` if it was the last one of its request. Returns
+    /// whether its reply is for the client.
     pub(crate) fn tried(&mut self, id: ConnectionId, found: Found, is_last: bool) -> bool {
         let Some(waiter) = self.waiting.get_mut(&id) else { return true };
         let tried = waiter.trying.take().unwrap_or_default();
@@ -367,7 +370,7 @@ impl Waiters {
         let goes_on = waiter.tries_all && tried.end < waiter.lines.len();
         match found {
             Found::Reply if !is_last => {
-                // What there was for those behind it, these tell.
+                // The next ones find out by themselves whether there is more.
                 self.forget(id);
                 return true;
             }
@@ -379,12 +382,12 @@ impl Waiters {
                 return self.end_with_reply(id, tried);
             }
             Found::WrongType if tried.len() > 1 => {
-                // It waits for those of its keys that are of the right type.
+                // It still waits for its keys of the right type.
                 waiter.is_apart = true;
                 self.try_from(id, 0, true);
             }
             Found::NotExecuted if waiter.may_share() => {
-                // Whoever is first of those who tried with it.
+                // The first of the clients that tried with it.
                 let lines = waiter.lines.clone();
                 lines.into_iter().for_each(|line| self.wake(line));
             }
@@ -407,7 +410,7 @@ impl Waiters {
         false
     }
 
-    /// A waiter has its reply: there may be more for those behind it.
+    /// Ends a wait with a reply: there may be more for the next clients.
     fn end_with_reply(&mut self, id: ConnectionId, tried: Range<usize>) -> bool {
         let lines = self.waiting.get(&id).map_or(Vec::new(), |w| w.lines[tried].to_vec());
         self.forget(id);
@@ -438,7 +441,7 @@ impl Waiters {
             if line.queue.is_empty() {
                 self.remove_line(line_id);
             } else if line.is_woken || waiter.is_sent {
-                // Of what it found nobody may have heard.
+                // The others may not know of what it found.
                 self.wake(line_id);
             }
         }
@@ -468,7 +471,8 @@ impl Waiters {
         }
     }
 
-    /// Ends a wait without an element, unless the try under way finds one; false if there is none.
+    /// Ends a wait without an element, unless the try in progress finds one. Returns false if the
+    /// client does not wait.
     pub(crate) fn end(&mut self, id: ConnectionId, end: End) -> bool {
         let Some(waiter) = self.waiting.get_mut(&id) else { return false };
         let is_woken = |line: &LineId| self.lines.get(&line.0).is_some_and(|line| line.is_woken);
@@ -491,7 +495,7 @@ impl Waiters {
         self.ended.pop_front()
     }
 
-    /// The key that is to be looked at now, since nobody may have told of its writes.
+    /// The key to check now, since there may be no notification of its writes.
     pub(crate) fn next_look(&mut self, now: Instant) -> Option<Vec<u8>> {
         if now < self.look_at() {
             return None;

@@ -1,26 +1,26 @@
 //! The gateway's memory for replies: a bound for each connection, and one for all. A reply counts
-//! from when its bytes are asked of a replica until the client has read them. Nothing is dropped
-//! and nobody is refused: a connection at its bound sends no further command, and is not read. A
-//! client that writes all of a pipeline before it reads anything would then wait for ever: it is
-//! disconnected ([`OVER_LIMIT_NS`]).
+//! from the request for its bytes until the client has read them. Nothing is dropped and no client
+//! is refused: a connection at its bound sends no further command, and is not read. A client that
+//! writes all of a pipeline before it reads anything would then wait for ever, and is disconnected
+//! ([`OVER_LIMIT_NS`]).
 //!
-//! - What all may take is shared: the less is free, the less each connection may take (as switches
-//!   share their buffers: Choudhury, Hahne 1998), so that those who do not read cannot take it all.
+//! - The total is shared: the less is free, the less each connection may take (as switches share
+//!   their buffers: Choudhury, Hahne 1998), so that clients that do not read cannot take all of it.
 //! - Replies of several packets are granted in the order of the commands, so that the one that a
-//!   client waits for is never behind later ones. Part of the memory is for these alone.
-//! - A reply of one packet is never waited for: there are as many as commands are unanswered.
+//!   client waits for never waits for later ones. A part of the memory is for these alone.
+//! - A reply of one packet never waits: there are at most as many as unanswered commands.
 //!
-//! Where clients that do not read have taken the room, what becomes free goes to the next of them.
-//! That is no reason to make others wait, so while it lasts (*pressure*) long replies are fetched
-//! few at a time ([`FETCHED_PRESSED_MAX`]), and stuck clients are given up one by one. Clients that
-//! read never bring the gateway there: their replies are unread for less than [`UNREAD_NS`].
+//! If clients that do not read have taken the room, freed memory goes to the next of them. Other
+//! clients should not wait for that, so under this *pressure* long replies are fetched few at a
+//! time ([`FETCHED_PRESSED_MAX`]), and stuck clients are given up one by one. Clients that read
+//! never cause pressure: their replies are unread for less than [`UNREAD_NS`].
 //!
-//! Clients that have not shown that they read long replies may leave a few unread, all of them
-//! together ([`crate::memory::unproven`]). A client has shown it if it asks for more when a long
-//! reply is with it, or if more was written to it than its and the gateway's kernel hold. Of those
-//! that have not, one that is newer than all that were served finds a little more room (three in a
-//! row at most); else the newest connection and the oldest take turns. So who comes does not wait
-//! for a crowd that came before.
+//! Clients that have not yet shown that they read long replies share a small window of unread ones
+//! ([`crate::memory::unproven`]). A client has shown it if it sends a command after it got a long
+//! reply, or if more was written to it than its and the gateway's kernel hold. Among the others, a
+//! client that is newer than all clients served so far finds a little more room (at most three in a
+//! row); otherwise the newest connection and the oldest take turns. So a new client does not wait
+//! for a crowd that came before it.
 
 pub(crate) mod inputs;
 pub(crate) mod output;
@@ -36,50 +36,52 @@ use concord_core::{Duration, Instant, MS, SEC};
 use crate::connection::{Connection, ConnectionId, Wait};
 use crate::memory::unproven::Unproven;
 
-/// Most bytes of replies that all connections take together, beside [`RESERVED_BYTES`] of each.
+/// The largest total size of replies of all connections, in bytes, beside [`RESERVED_BYTES`] of
+/// each.
 pub const REPLIES_BYTES_MAX: usize = 256 << 20;
 /// The least that it may be set to: what is kept for replies whose turn it is, twice.
 pub const REPLIES_BYTES_MIN: usize = 2 * FIRST_BYTES_RESERVED;
-/// Most bytes of unread replies of one connection before its commands wait; one reply may come on
-/// top.
+/// The size of a connection's unread replies at which its commands wait, in bytes; one more reply
+/// may exceed it.
 pub const CONNECTION_REPLIES_BYTES_MAX: usize = REPLIES_BYTES_MAX / SHARE;
-/// What a connection may take however little is free.
+/// The size that a connection may take even if nothing is free, in bytes.
 pub const RESERVED_BYTES: usize = 16 << 10;
 /// A connection takes at most that share of what is free.
 pub(crate) const SHARE: usize = 4;
 /// Kept for replies whose turn it is to be written.
 const FIRST_BYTES_RESERVED: usize = 64 << 20;
-/// Of these, kept for clients that have shown that they read.
+/// The part of it that is reserved for clients that have shown that they read.
 const READERS_BYTES_RESERVED: usize = 32 << 20;
 /// A client that reads nothing for that long, while others wait for the memory, is disconnected.
 pub const STUCK_NS: Duration = 10 * SEC;
-/// How often such clients are looked for. Those that are found are given up one by one until the
-/// next look: closing a socket with megabytes in it takes time.
+/// The interval of the search for such clients. They are given up one by one until the next search,
+/// since closing a socket with megabytes in it takes time.
 const LOOK_NS: Duration = SEC;
-/// A client that has reached its bound, sends further commands and reads nothing for that long is
-/// disconnected, whoever else waits or not: one that writes all of a pipeline before it reads would
-/// wait for ever.
+/// The time after which a client that has reached its bound, sends further commands and reads
+/// nothing is disconnected, whether or not others wait: one that writes all of a pipeline before it
+/// reads would wait for ever.
 pub const OVER_LIMIT_NS: Duration = 30 * SEC;
-/// The gap between two of them is as long at least; the longer one if nobody waits that reads.
+/// The shortest gap between two of them; the longer one applies if no client that reads is waiting.
 const GIVE_UP_GAP_NS: Duration = 10 * MS;
 const GIVE_UP_GAP_IDLE_NS: Duration = 200 * MS;
 /// Clients that have read nothing for that long count as ones that do not read.
 const UNREAD_NS: Duration = 200 * MS;
-/// If they hold so many bytes while there is too little room, the gateway is under pressure. It is
-/// never too little where less is held: a reply has 64 MiB at most, and as much is kept for those
-/// that are next.
+/// The divisor of the total: if such clients hold this share while there is too little room, the
+/// gateway is under pressure. With less there is always enough room: a reply has at most 64 MiB,
+/// and as much is reserved for the next ones.
 const SHORT_SHARE: usize = 2;
 /// Pressure lasts for so long after its last sign.
 const PRESSURE_NS: Duration = 3 * SEC;
-/// Most long replies that are fetched at once under pressure.
+/// The largest number of long replies that are fetched at once under pressure.
 pub(crate) const FETCHED_PRESSED_MAX: usize = 2;
-/// Clients that are newer than all that were served find so much more room, so many of them in a
-/// row.
+/// The additional room for clients that are newer than all served ones; then the largest number of
+/// such clients in a row.
 const NEWCOMERS_BYTES: usize = 2 << 20;
 const NEWCOMERS_IN_ROW_MAX: u32 = 3;
 /// So few clients that have not shown that they read are no crowd: each of them may have its share.
 const FEW: usize = 4;
-/// How soon clients that have not shown that they read are looked at again if there was no room.
+/// The time after which clients that have not shown that they read are checked again if there was
+/// no room.
 const RETRY_NS: Duration = 20 * MS;
 
 /// The replies of all connections.
@@ -87,15 +89,16 @@ const RETRY_NS: Duration = 20 * MS;
 pub(crate) struct Memory {
     /// Bytes that connections hold, or were granted.
     held_bytes: usize,
-    /// The most that was ever held.
+    /// The largest size ever held, in bytes.
     most_bytes: usize,
     /// Connections for whose next reply there was no room, first come, first served.
     short: VecDeque<ConnectionId>,
-    /// Those that have not shown that they read, and whether it is the newest one's turn, or the
-    /// oldest one's.
+    /// The waiting clients that have not shown that they read; then whether the newest one is next,
+    /// or the oldest one.
     short_new: BTreeSet<ConnectionId>,
     is_newest_next: bool,
-    /// The newest one that was ever served, and how many in a row were newer than all before them.
+    /// The newest client ever served; then the number of successive clients that were newer than
+    /// all before.
     newest_served: ConnectionId,
     newcomers_in_row: u32,
     /// When they are looked at again where there was no room.
@@ -110,14 +113,14 @@ pub(crate) struct Memory {
     pressed_until: Instant,
     /// Connections whose commands wait until their clients read. Some of them may have read by now.
     at_limit: BTreeSet<ConnectionId>,
-    /// Most bytes of all connections together.
+    /// The bound of all connections together, in bytes.
     bytes_max: usize,
-    /// Most bytes of one connection.
+    /// The bound of one connection, in bytes.
     connection_bytes_max: usize,
 }
 
 impl Memory {
-    /// Nothing is held; all connections may take so many bytes, and each of them so many.
+    /// An empty memory with these bounds for all connections and for each.
     pub(crate) fn new(bytes_max: usize, connection_bytes_max: usize) -> Memory {
         Memory {
             held_bytes: 0,
@@ -163,7 +166,7 @@ impl Memory {
         self.unproven.forget(connection);
     }
 
-    /// What is held now, and the most that ever was.
+    /// The present size and the largest ever, in bytes.
     pub(crate) fn held_and_most_bytes(&self) -> (usize, usize) {
         (self.held_bytes, self.most_bytes)
     }
@@ -176,12 +179,12 @@ impl Memory {
         self.bytes_max / SHORT_SHARE
     }
 
-    /// Those of them that still wait.
+    /// Keeps the connections at their limit that still wait.
     pub(crate) fn keep_at_limit(&mut self, still_waits: impl Fn(ConnectionId) -> bool) {
         self.at_limit.retain(|id| still_waits(*id));
     }
 
-    /// How much a connection may hold before its commands wait.
+    /// The size of a connection's replies at which its commands wait, in bytes.
     pub(crate) fn limit_bytes(&self) -> usize {
         (self.free_bytes() / SHARE).max(RESERVED_BYTES).min(self.connection_bytes_max)
     }
@@ -206,8 +209,8 @@ impl Memory {
         if bytes <= free_bytes { Grant::Yes } else { Grant::NoRoom }
     }
 
-    /// Whether it is time to look for clients that are in the way of others; `are_others_short` if
-    /// somebody waits for something else than this memory.
+    /// Whether it is time to search for clients that hold up others; `are_others_short` if a client
+    /// waits for another resource than this memory.
     pub(crate) fn must_look(&mut self, now: Instant, are_others_short: bool) -> bool {
         let must = now >= self.look_due(are_others_short);
         if must {
@@ -236,7 +239,7 @@ impl Memory {
         if is_short { self.look_at } else { Instant::NEVER }
     }
 
-    /// Whether somebody waits for room.
+    /// Whether a connection waits for room.
     pub(crate) fn is_short(&self) -> bool {
         !self.short.is_empty() || !self.short_new.is_empty()
     }
@@ -334,8 +337,8 @@ impl Memory {
         !self.short_new.is_empty()
     }
 
-    /// What a look at all connections has found: clients that are stuck, whether one of them holds
-    /// replies, and what is held by all that read nothing.
+    /// Takes the result of a search: the stuck clients, whether one of them holds replies, and the
+    /// size held by all clients that read nothing.
     pub(crate) fn looked(
         &mut self,
         now: Instant,
@@ -390,7 +393,7 @@ pub(crate) fn waits_for_client(connection: &Connection) -> bool {
     waits && !is_last && !connection.output.is_empty()
 }
 
-/// What a client holds that has read nothing for a while.
+/// The size of the unread replies of a client that has read nothing for a while; otherwise 0.
 pub(crate) fn unread_bytes(now: Instant, connection: &Connection) -> usize {
     if unread_for(now, connection) >= UNREAD_NS { connection.reply_bytes() } else { 0 }
 }

@@ -4,10 +4,10 @@ use alloc::vec::Vec;
 
 /// Replies that are as long are not to make a buffer of unread replies twice as large.
 const LONG_REPLY_BYTES: usize = 16 << 10;
-/// So much of a buffer may be of no use.
+/// The number of consumed bytes that a buffer may keep.
 const SLACK_BYTES: usize = 64 << 10;
-/// Or that share of what is unread: each byte is moved so many times at most, however little a
-/// client reads at a time.
+/// Or this divisor of the unread size, if that is more: each byte is moved at most so many times,
+/// however little a client reads at a time.
 const SLACK_SHARE: usize = 4;
 
 /// A buffer of many short replies grows by that share of it.
@@ -35,12 +35,12 @@ impl Output {
         self.len() == 0
     }
 
-    /// Where replies are written to, behind what is there.
+    /// The buffer to which replies are appended.
     pub(crate) fn end(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
 
-    /// The replies, if nobody has read any.
+    /// The replies, if none was read.
     pub(crate) fn into_vec(self) -> Vec<u8> {
         self.buffer
     }
@@ -50,12 +50,12 @@ impl Output {
         append(&mut self.buffer, reply);
     }
 
-    /// Takes back all but so many bytes of what is unread.
+    /// Cuts the unread bytes to `unread`.
     pub(crate) fn cut(&mut self, unread: usize) {
         self.buffer.truncate(self.read + unread);
     }
 
-    /// The client has read so many bytes.
+    /// Notes that the client has read `bytes`.
     pub(crate) fn took(&mut self, bytes: usize) {
         self.read = (self.read + bytes).min(self.buffer.len());
         let unread = self.len();

@@ -1,30 +1,30 @@
-//! Reads whose replies may turn out to be long. A replica executes such a read, and if there is no
-//! room for its reply it did so in vain, while others waited behind it. How many are out at a time
-//! begins small, and doubles with each window of short replies until the first one that has to wait
-//! (slow start). It halves with each that has to wait, and grows by one with each window of short
-//! ones from then on: where all replies are short there is soon no bound but the client's own.
+//! Reads whose replies may turn out to be long. A replica executes such a read in vain if there is
+//! no room for its reply, while others wait. The number of such reads in flight begins small, and
+//! doubles with each window of short replies until the first reply has to wait (slow start). It
+//! halves with each reply that has to wait, and then grows by one with each window of short ones:
+//! if all replies are short, soon only the client's own bound applies.
 //!
-//! A connection whose last reply was short is taken to ask for another such one: its reads are not
-//! counted, and wait for nobody's long replies. Under pressure ([`crate::memory`]) the first read
-//! of a connection does not wait for those of connections that are known to ask for much, either.
+//! A connection whose last reply was short is expected to get another short one: its reads are not
+//! counted, and do not wait for long replies. Under pressure ([`crate::memory`]) the first read of
+//! a connection does not wait for connections with long replies, either.
 
 /// Bounds of how many reads of unknown length are out.
 pub const TENTATIVE_MIN: usize = 16;
 const TENTATIVE_START: usize = 64;
 const TENTATIVE_MAX: usize = 16_384;
-/// How many are out while clients that do not read take the room ([`crate::memory`]): each is
-/// likely to be read in vain.
+/// The number in flight while clients that do not read take the room ([`crate::memory`]): each is
+/// likely to be executed in vain.
 const TENTATIVE_PRESSED: usize = 2;
-/// How many first ones are, beside them.
+/// The number of first reads beside them.
 const FIRST_PRESSED: usize = 4;
 
-/// What the reply to a read is taken to be, by the replies that its connection had.
+/// The expected reply to a read, by the earlier replies of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     Short,
-    /// There was none, and none is under way: nothing is known.
+    /// Unknown: there was no reply, and no read is in flight.
     First,
-    /// Long, or the first one is under way.
+    /// Long, or the first read is in flight.
     Long,
 }
 

@@ -1,11 +1,10 @@
-//! Long replies to clients that have not shown that they read any: how many bytes of them may be
-//! unread at once.
+//! The window of unread long replies of clients that have not shown that they read any.
 //!
-//! Nobody can tell a client that will not read from one that will, before the kernels at both ends
-//! are full. So what such clients have been given and not read is bounded ([`UNREAD_BYTES_MAX`]): a
-//! client that reads leaves in a moment, and thousands of those share the room, one after the
-//! other. Those that do not read leave it at a pace ([`PACE_BYTES`]): so much memory a second is
-//! what a crowd of them gets.
+//! A client that will not read cannot be told from one that will before the kernels at both ends
+//! are full. So the unread bytes of such clients are bounded ([`UNREAD_BYTES_MAX`]). A client that
+//! reads leaves the window in a moment, so that thousands of them share it one after the other.
+//! Clients that do not read leave it at a pace ([`PACE_BYTES`]), which is the memory that a crowd
+//! of them gets each second.
 
 use alloc::collections::BTreeMap;
 
@@ -13,17 +12,17 @@ use concord_core::{Duration, Instant, SEC};
 
 use crate::connection::Connection;
 
-/// Most bytes of such replies that are unread; one more reply may be on top.
+/// The largest size of such unread replies, in bytes; one more reply may exceed it.
 const UNREAD_BYTES_MAX: usize = 8 << 20;
 /// Bytes a second that leave although they are unread.
 const PACE_BYTES: u64 = 2 << 20;
-/// What one client holds leaves within that time, however much it is.
+/// The longest time for which one client's bytes stay in the window, however many they are.
 const LEAVE_MAX_NS: Duration = SEC;
 
-/// Of the clients that have not shown that they read: the replies that were fetched last.
+/// The replies last fetched for clients that have not shown that they read.
 #[derive(Debug, Default)]
 pub(crate) struct Unproven {
-    /// What each holds in bytes, by when it came.
+    /// The bytes of each, in the order of arrival.
     held: BTreeMap<u64, usize>,
     /// All of that.
     bytes: usize,
@@ -33,7 +32,7 @@ pub(crate) struct Unproven {
 }
 
 impl Unproven {
-    /// Whether another reply may be fetched, for one that finds so many bytes more than others.
+    /// Whether another reply may be fetched, for a client with `more_bytes` of additional room.
     pub(crate) fn has_room(&mut self, now: Instant, more_bytes: usize) -> bool {
         while self.leave_at() <= now
             && let Some((_, bytes)) = self.held.pop_first()

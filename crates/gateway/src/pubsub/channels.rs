@@ -14,13 +14,13 @@ use crate::pubsub::events::may_be_of_events;
 
 type Name = (Sort, Vec<u8>);
 
-/// Something that one gateway tells another. A message is one or several, one behind the other.
+/// An item that one gateway sends another. A message has one or several of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told<'a> {
-    /// So many of its clients have subscribed to this.
+    /// The number of its clients that have subscribed to this name.
     Subscribers(Sort, &'a [u8], u32),
     Published(Sort, &'a [u8], &'a [u8]),
-    /// What the rack keeps of users ([`crate::users`]).
+    /// The text of the users ([`crate::users`]).
     Users(&'a [u8]),
 }
 
@@ -50,7 +50,7 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// What `bytes` begin with, and what is behind it.
+    /// The first item of `bytes`, and the rest.
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<(Told<'a>, &'a [u8])> {
         let [what, sort, rest @ ..] = bytes else { return None };
         let sort = Sort::of_byte(*sort)?;
@@ -70,7 +70,7 @@ impl<'a> Told<'a> {
     }
 }
 
-/// How many have subscribed to each of these, in messages that are not long.
+/// Encodes the numbers of subscribers in messages of bounded length.
 pub(crate) fn messages<'a>(counts: impl Iterator<Item = (Sort, &'a [u8], u32)>) -> Vec<Vec<u8>> {
     const BYTES: usize = 32 << 10;
     let mut messages: Vec<Vec<u8>> = Vec::new();
@@ -96,17 +96,17 @@ fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 pub(crate) struct Channels {
     /// Clients here that get what is published; in the order in which they came.
     here: BTreeMap<Name, Vec<ConnectionId>>,
-    /// How many here have asked for it: what the others were told.
+    /// By name: the number of subscribers here, as the others were told.
     asked: BTreeMap<Name, u32>,
-    /// How many there are at each other gateway.
+    /// By name: the number of subscribers at each other gateway.
     there: Vec<BTreeMap<Name, u32>>,
     /// Whether one of them wants to hear of writes.
     wants_writes: bool,
-    /// How many names of those that are asked for here may be of events.
+    /// The number of names subscribed to here that may be of events.
     of_events: usize,
 }
 
-/// Who gets a message here: a client, and the pattern if it is for that.
+/// A receiver of a message: a client, with the pattern if it matched one.
 pub(crate) type Receiver<'a> = (ConnectionId, Option<&'a [u8]>);
 
 impl Channels {
@@ -127,7 +127,7 @@ impl Channels {
         self.of_events > 0
     }
 
-    /// It gets what is published from now on.
+    /// Begins a subscription: the client gets messages published from now on.
     pub(crate) fn begin(&mut self, sort: Sort, name: &[u8], id: ConnectionId) {
         self.here.entry((sort, name.to_vec())).or_default().push(id);
     }
@@ -152,12 +152,12 @@ impl Channels {
         left
     }
 
-    /// What another gateway is to know, in messages.
+    /// All that another gateway has to know, in messages.
     pub(crate) fn all(&self) -> Vec<Vec<u8>> {
         messages(self.asked.iter().map(|((sort, name), count)| (*sort, &name[..], *count)))
     }
 
-    /// Another gateway has so many.
+    /// Sets the number of another gateway's subscribers.
     pub(crate) fn set_there(&mut self, other: usize, sort: Sort, name: &[u8], count: u32) {
         let Some(there) = self.there.get_mut(other) else { return };
         match count {
@@ -179,7 +179,7 @@ impl Channels {
         self.wants_writes
     }
 
-    /// What another gateway told does not count any more.
+    /// Forgets another gateway's subscribers.
     pub(crate) fn forget_there(&mut self, other: usize) {
         if let Some(there) = self.there.get_mut(other) {
             there.clear();
@@ -187,7 +187,7 @@ impl Channels {
         self.look_for_wants();
     }
 
-    /// How many get a message at another gateway.
+    /// The number of receivers of a message at another gateway.
     pub(crate) fn receivers_there(&self, other: usize, sort: Sort, channel: &[u8]) -> u32 {
         let Some(there) = self.there.get(other).filter(|there| !there.is_empty()) else { return 0 };
         let by_name = there.get(&(sort, channel.to_vec())).copied().unwrap_or(0);
@@ -201,7 +201,7 @@ impl Channels {
                 .sum::<u32>()
     }
 
-    /// Who gets a message here, in the order of Redis: by the channel, then by patterns.
+    /// The receivers of a message here, in Redis' order: by the channel, then by patterns.
     pub(crate) fn receivers(&self, sort: Sort, channel: &[u8]) -> Vec<Receiver<'_>> {
         let mut all: Vec<Receiver<'_>> = Vec::new();
         if self.here.is_empty() {
@@ -220,14 +220,14 @@ impl Channels {
         all
     }
 
-    /// How many have subscribed to this, anywhere.
+    /// The number of subscribers to this name at all gateways.
     pub(crate) fn count(&self, sort: Sort, name: &[u8]) -> u64 {
         let key = (sort, name.to_vec());
         let tables = self.there.iter().chain([&self.asked]);
         tables.filter_map(|table| table.get(&key)).map(|count| u64::from(*count)).sum()
     }
 
-    /// Names of a sort that somebody anywhere has subscribed to, each once, in order.
+    /// The names of this sort that have subscribers at any gateway, each once, in order.
     pub(crate) fn names(&self, sort: Sort) -> Vec<&[u8]> {
         let tables = self.there.iter().chain([&self.asked]);
         let mut names: Vec<&[u8]> =
@@ -244,7 +244,7 @@ fn of_sort<T>(table: &BTreeMap<Name, T>, sort: Sort) -> impl Iterator<Item = (&[
     table.range(from..).take_while(move |((own, _), _)| *own == sort).map(|((_, n), v)| (&n[..], v))
 }
 
-/// What waits until other gateways have heard of it.
+/// A reply that waits until other gateways have acknowledged a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// A PUBLISH, in this slot of its connection.

@@ -14,7 +14,7 @@ use crate::gateway::Gateway;
 use crate::pubsub::channels::Waits;
 
 impl Gateway {
-    /// Asks the rack for events, if somebody here listens.
+    /// Asks the rack for events, if there are subscribers here.
     pub(crate) fn look_after_events(&mut self, now: Now, sink: &mut impl Sink) {
         let core = &mut self.core;
         let Some(behind) = core.events.next_question(now.instant) else { return };
@@ -51,7 +51,7 @@ impl Gateway {
     }
 }
 
-/// What is published of an event: by its key first, as in Redis.
+/// The messages of an event: the one by its key first, as in Redis.
 fn messages(event: &Heard) -> Vec<Message> {
     let (database, key) = (of_key(&event.key), own_name(&event.key));
     let channel =

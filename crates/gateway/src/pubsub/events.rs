@@ -1,12 +1,12 @@
-//! Keyspace events ([`concord_engine::events`]): when the rack is asked for them, and up to where
-//! clients here have heard.
+//! Keyspace events ([`concord_engine::events`]): the times of questions to the rack, and the place
+//! up to which clients here have the events.
 //!
 //! Replicas keep the newest events in the order of the log. A gateway asks only while the rack's
-//! setting wants some and a client here has subscribed to a channel or a pattern that may be of
-//! one: at once after a write of its own clients was answered, otherwise each 10 ms. One question
-//! is under way at a time, and each goes on behind the last answer, so that a client gets each
-//! event once. A subscription begins behind the answer to a question that was sent after it came:
-//! what was written before is not told, what is written after its reply is.
+//! setting enables some and a client here has subscribed to a channel or a pattern that may match:
+//! at once after a write of its own clients was answered, otherwise every 10 ms. One question is in
+//! flight at a time, and each continues after the last answer, so that a client gets each event
+//! once. A subscription begins after the answer to a question that was sent later: earlier writes
+//! are not announced to it, and writes after its reply are.
 
 use alloc::collections::VecDeque;
 
@@ -18,26 +18,26 @@ use crate::connection::subscriptions::Sort;
 
 /// Time between two questions where nothing says that there may be something.
 const ASK_NS: Duration = 10 * MS;
-/// And where a write was answered.
+/// The same after a write was answered.
 const ASK_SOON_NS: Duration = MS;
-/// What the names of all channels of events begin with.
+/// The beginning of the names of all channels of events.
 const PREFIX: &[u8] = b"__key";
 
-/// What is known of events here.
+/// The state of events at this gateway.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     classes: Classes,
     /// Whether a client here may listen.
     is_listened: bool,
-    /// Up to where clients here have heard; `None` while nobody listens.
+    /// The place up to which clients here have the events; `None` without subscribers.
     heard: Option<Place>,
-    /// A question that is under way, and whether it only asks for the end.
+    /// The question in flight, and whether it only asks for the end.
     question: Option<(RequestNumber, bool)>,
     /// Questions that were sent.
     asked: u64,
     asked_at: Instant,
     ask_at: Instant,
-    /// There may be something that the question under way does not find.
+    /// Whether there may be events that the question in flight does not find.
     asks_again: bool,
     /// There was more than the last answer had room for.
     has_more: bool,
@@ -58,7 +58,7 @@ impl Events {
         let (was_on, is_on) = (self.is_on(), classes.are_told());
         self.classes = classes;
         match (was_on, is_on) {
-            // Whoever listens hears all from the beginning, which is kept.
+            // Subscribers get everything from the beginning, which replicas still have.
             (false, true) if is_news && self.is_listened => {
                 self.heard.get_or_insert_default();
                 self.is_ending = false;
@@ -106,13 +106,13 @@ impl Events {
         self.is_listened && (self.is_on() || self.is_ending) || !self.waiting.is_empty()
     }
 
-    /// Whether a question is to be sent now, and behind which place; `None` for the end alone.
+    /// The place for a question that is due now, if one is; `None` inside asks for the end alone.
     pub(crate) fn next_question(&self, now: Instant) -> Option<Option<Place>> {
         let is_due = self.is_asking() && self.question.is_none() && now >= self.ask_at;
         is_due.then_some(self.heard)
     }
 
-    /// It was sent, or there was no room for it.
+    /// Notes that the question was sent, or that there was no room for it.
     pub(crate) fn sent(&mut self, now: Instant, request: Option<RequestNumber>) {
         (self.asked_at, self.asks_again) = (now, false);
         self.ask_at = now.after(ASK_NS);
@@ -126,8 +126,8 @@ impl Events {
         self.question.is_some_and(|(own, _)| own == request)
     }
 
-    /// The question was answered up to there, with more behind it or not; `None`: it was not
-    /// answered. Whether the events in the answer are to be told.
+    /// Takes the answer: the place up to which it goes, and whether there is more; `None` if there
+    /// was none. Returns whether to announce its events.
     pub(crate) fn answered(&mut self, now: Instant, up_to: Option<(Place, bool)>) -> bool {
         let Some((_, only_end)) = self.question.take() else { return false };
         let is_told = !only_end && self.heard.is_some();

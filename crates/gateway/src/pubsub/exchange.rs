@@ -14,7 +14,7 @@ use crate::pubsub::channels::{Channels, Gates, Told, Waits, messages};
 use crate::pubsub::stream::Stream;
 use crate::tracking::footprint::encode_written;
 
-/// Most bytes that wait for one other gateway before those who publish wait.
+/// The size of messages that wait for another gateway at which publishers wait, in bytes.
 const WAITING_BYTES_MAX: usize = 32 << 20;
 /// Bits of an incarnation that are random; those above are the time of its beginning, in ms.
 const RANDOM_BITS: u32 = 20;
@@ -28,11 +28,11 @@ pub(crate) struct Exchange {
     streams: Vec<Stream>,
     pub channels: Channels,
     pub gates: Gates,
-    /// What is to be given to clients here.
+    /// Messages for clients here.
     pub messages: VecDeque<Message>,
-    /// What other gateways told of writes.
+    /// Other gateways' reports of writes.
     pub written: VecDeque<Vec<u8>>,
-    /// What other gateways told of users.
+    /// Other gateways' reports of users.
     pub users: VecDeque<Vec<u8>>,
     /// A gateway was not heard of: what it had to tell of writes may be lost.
     pub has_lost_contact: bool,
@@ -43,7 +43,7 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Of the gateway `node`, this start of which is `incarnation`, with these others.
+    /// The exchange of gateway `node`, in its incarnation `incarnation`, with these others.
     pub(crate) fn new(node: u16, incarnation: u64, others: Vec<(u16, Addr)>) -> Exchange {
         Exchange {
             own: (NodeId(node), incarnation),
@@ -84,7 +84,8 @@ impl Exchange {
         self.channels.are_writes_wanted()
     }
 
-    /// How often another gateway counted as gone, or began anew, and whether it counts as there.
+    /// The number of times that another gateway counted as gone or began anew, and whether it
+    /// counts as present.
     pub(crate) fn breaks_with(&self, node: u16) -> (u64, bool) {
         let stream = self.streams.iter().find(|stream| stream.node == node);
         stream.map_or((0, true), |stream| (stream.breaks(), stream.is_up()))
@@ -95,7 +96,7 @@ impl Exchange {
         self.streams.iter().any(|stream| stream.bytes() > WAITING_BYTES_MAX)
     }
 
-    /// How many get a message, as far as is known.
+    /// The number of receivers of a message, as far as is known.
     pub(crate) fn receivers(&self, sort: Sort, channel: &[u8]) -> u64 {
         let here = self.channels.receivers(sort, channel).len() as u64;
         let there = self.streams.iter().enumerate().filter(|(_, stream)| stream.is_up());
@@ -133,7 +134,8 @@ impl Exchange {
         streams.filter_map(|(other, stream)| Some((other, stream.push(&message)?))).collect()
     }
 
-    /// Tells those who want to hear of writes; where too much is under way, later and of all keys.
+    /// Reports writes to the gateways that track them; if too much is in flight, later and as a
+    /// write of all keys.
     pub(crate) fn tell_written(&mut self, keys: &[Vec<u8>], flushes: bool) {
         if !self.is_written_asked_for() {
             return;

@@ -27,11 +27,12 @@ use crate::pubsub::channels::Waits;
 use crate::pubsub::events::may_be_of_events;
 use crate::state::{CommandContext, Core, Flow};
 
-/// What a subscriber may leave unread (Redis' `client-output-buffer-limit pubsub 32mb 8mb 60`).
+/// The largest size of a subscriber's unread messages, in bytes (Redis' `client-output-buffer-limit
+/// pubsub 32mb 8mb 60`).
 const UNREAD_BYTES_MAX: usize = 32 << 20;
 const UNREAD_BYTES_LONG_MAX: usize = 8 << 20;
 const UNREAD_NS: Duration = 60 * SEC;
-/// And where all replies together take as much as they may.
+/// The same while all replies together have reached their bound.
 const UNREAD_BYTES_SHORT_MAX: usize = 1 << 20;
 
 fn words(sort: Sort) -> (&'static str, &'static str) {
@@ -309,7 +310,7 @@ impl Core {
         Ok(())
     }
 
-    /// Who leaves too much unread is disconnected.
+    /// Disconnects a subscriber that leaves too much unread.
     pub(crate) fn give_up_if_slow(&mut self, now: Instant, connection: &mut Connection) {
         if self.is_too_slow(now, connection) {
             connection.is_given_up = true;
@@ -357,9 +358,8 @@ impl Gateway {
         self.exchange(now, sink);
     }
 
-    /// How often another gateway counted as gone, or as one that begins anew, and whether it counts
-    /// as there: what is promised while gateways hear each other is not promised of what was under
-    /// way then.
+    /// The number of times that another gateway counted as gone or began anew, and whether it
+    /// counts as present: promises between gateways do not cover messages in flight at such times.
     #[must_use]
     pub fn breaks_with(&self, node: u16) -> (u64, bool) {
         self.core.exchange.breaks_with(node)
@@ -430,7 +430,7 @@ impl Gateway {
             }
             Waits::Regained => {}
             Waits::Subscribed(id) => {
-                // What it was asked for may be over by now.
+                // The request may be obsolete by now.
                 let Some(asked) = connection.subscriber.asked.take() else { return };
                 for (sort, name) in &asked.begins {
                     self.core.exchange.channels.begin(*sort, name, id);

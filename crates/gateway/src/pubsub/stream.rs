@@ -12,12 +12,12 @@ use concord_wire::{Addr, Sink};
 
 /// After that long without a packet a gateway counts as gone.
 pub(crate) const SILENCE_NS: Duration = SEC;
-/// Time between two signs of life.
+/// The interval of keepalives.
 const ALIVE_NS: Duration = 200 * MS;
 /// Time until a packet is sent again, at first and at most.
 const RESEND_MIN_NS: Duration = 10 * MS;
 const RESEND_MAX_NS: Duration = 160 * MS;
-/// Most packets under way.
+/// The largest number of packets in flight.
 const WINDOW: u64 = 512;
 /// Longest message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
@@ -45,15 +45,15 @@ pub(crate) struct Stream {
     incarnation: u64,
     heard_at: Instant,
     is_up: bool,
-    /// How often it counted as gone, or began anew.
+    /// The number of times that it counted as gone or began anew.
     breaks: u64,
     alive_at: Instant,
-    /// What goes to it: its number, the parts that are not acknowledged, and the bytes of them.
+    /// The stream to it: its number, the unacknowledged parts, and their size in bytes.
     out: u32,
     parts: VecDeque<Part>,
     next_number: u64,
     bytes: usize,
-    /// What comes from it.
+    /// The stream from it.
     inn: u32,
     next: u64,
     held: BTreeMap<u64, (Vec<u8>, bool)>,
@@ -61,14 +61,14 @@ pub(crate) struct Stream {
     owes_ack: bool,
 }
 
-/// What a packet brought.
+/// The result of a packet.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct News {
-    /// It began anew: what it told before does not count any more.
+    /// The other gateway began anew: its earlier reports do not count any more.
     pub began_anew: bool,
-    /// What was under way to it is given up, and it is to be told all that it must know.
+    /// Messages in flight to it are given up, and it has to be told everything.
     pub is_back: bool,
-    /// It is to be told that again, behind what is under way.
+    /// It has to be told everything again, after the messages in flight.
     pub has_forgotten: bool,
     /// Whole messages, in order.
     pub messages: Vec<Vec<u8>>,
@@ -104,7 +104,7 @@ impl Stream {
         self.is_up
     }
 
-    /// How often it counted as gone, or began anew.
+    /// The number of times that it counted as gone or began anew.
     pub(crate) fn breaks(&self) -> u64 {
         self.breaks
     }
@@ -114,8 +114,8 @@ impl Stream {
         self.bytes
     }
 
-    /// Puts a message behind those before it. Where it ends in the stream; `None` if nobody is
-    /// there.
+    /// Appends a message. Returns its end in the stream; `None` if the other gateway counts as
+    /// gone.
     pub(crate) fn push(&mut self, message: &[u8]) -> Option<u64> {
         if !self.is_up {
             return None;
@@ -132,7 +132,7 @@ impl Stream {
         Some(self.next_number - 1)
     }
 
-    /// Up to where it has all that was sent.
+    /// The position up to which it has acknowledged the stream.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.parts.front().map_or(self.next_number, |part| part.number) - 1
     }
@@ -155,9 +155,10 @@ impl Stream {
             news.began_anew = true;
             self.breaks += u64::from(was_known);
         }
-        // It begins anew where it took this one for gone, which then need not have noticed: what it
-        // was told is forgotten. Where it lacks what is kept no more, since it took the one before
-        // it for its sender meanwhile, the stream begins anew too.
+        // The other gateway begins anew after it took this one for gone, which this one may not
+        // have noticed: it has forgotten all reports. The stream also begins anew if it lacks a
+        // part that is not kept any more, because it meanwhile took an earlier process for the
+        // sender.
         let lacks_some = is_new && self.had(hdr) < self.acknowledged();
         if !self.is_up || is_other && was_known || lacks_some {
             self.begin_anew();
@@ -182,7 +183,7 @@ impl Stream {
         is_same && hdr.stream < self.inn || self.is_up && hdr.incarnation < self.incarnation
     }
 
-    /// How much of what goes to it had come when it sent a packet.
+    /// The position in the stream up to which it had received when it sent a packet.
     fn had(&self, hdr: &StreamHdr) -> u64 {
         let is_it = hdr.to_incarnation == self.own.1 && hdr.ack_stream == self.out;
         if is_it { hdr.next.saturating_sub(1) } else { 0 }

@@ -1,6 +1,6 @@
-//! FUNCTION and FCALL. Libraries are the replicas'; the gateway knows none of them. So a call may
-//! touch any key and concerns all, as whatever changes or looks at libraries does: a read of them
-//! goes the way of reads behind writes of all keys.
+//! FUNCTION and FCALL. The replicas have the libraries, and the gateway does not know them. So a
+//! call may use any key and counts as one of all keys, as do commands that change or read
+//! libraries: reads of them are ordered after writes of all keys.
 
 use alloc::format;
 use alloc::sync::Arc;
@@ -17,11 +17,11 @@ use crate::commands::{Failure, Handling, no_subcommand};
 use crate::state::Core;
 use crate::users::user::User;
 
-/// What is to be done with a command.
+/// The next step for a command.
 pub(crate) enum Planned {
-    /// It is encoded, and goes to the rack: of all keys.
+    /// It is encoded, and sent to the rack as a command of all keys.
     Rack(Class),
-    /// Nothing but to answer this.
+    /// It is answered here.
     Here(Vec<u8>),
 }
 
@@ -67,9 +67,9 @@ impl Core {
     }
 }
 
-/// What SCRIPT KILL and FUNCTION KILL answer, in Redis' words: a replica stops what has changed
-/// nothing by itself, as soon as others hear that it is busy; what has changed something nobody can
-/// stop.
+/// The answer to SCRIPT KILL and FUNCTION KILL, in Redis' words: a replica stops a script that has
+/// changed nothing by itself, as soon as other clients are told that it is busy, and a script that
+/// has changed something cannot be stopped.
 pub(crate) fn nothing_to_kill(is_busy: bool) -> &'static str {
     match is_busy {
         false => "NOTBUSY No scripts in execution right now.",

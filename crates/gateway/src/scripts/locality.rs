@@ -13,7 +13,7 @@ use concord_engine::{Class, CommandSpec, CommandTable};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token<'a> {
     Name(&'a [u8]),
-    /// What stands between quotes.
+    /// A quoted string.
     Text(&'a [u8]),
     Number(&'a [u8]),
     Other(u8),
@@ -55,7 +55,7 @@ pub(crate) fn may_read(script: &[u8], table: &CommandTable) -> bool {
     })
 }
 
-/// What stands behind `redis`: a function that concerns no key, or a call on the first key.
+/// Whether the tokens after `redis` are a function without keys, or a call on the first key.
 fn is_plain(behind: &[Token<'_>], names: &[&[u8]], table: &CommandTable) -> bool {
     let [Token::Other(b'.'), Token::Name(function), rest @ ..] = behind else { return false };
     if !matches!(*function, b"call" | b"pcall") {

@@ -13,8 +13,8 @@ use concord_engine::script::hash_of;
 
 use crate::scripts::locality::touches_first_key_alone;
 
-/// Most scripts that are remembered, and their bytes together. The oldest go first, but for those
-/// that were used since.
+/// The largest number of remembered scripts, and their largest total size. The oldest go first,
+/// except those that were used since.
 const SCRIPTS_MAX: usize = 1_000;
 const BYTES_MAX: usize = 16 << 20;
 /// SHA-1 in lower-case hex: the name of a script, as Redis gives it.
@@ -30,7 +30,7 @@ fn sha_of(text: &[u8]) -> Option<Sha> {
 #[derive(Debug)]
 pub(crate) struct Remembered {
     pub(crate) text: Vec<u8>,
-    /// It touches its first key alone.
+    /// Whether it uses only its first key.
     pub(crate) is_local: bool,
     was_used: Cell<bool>,
 }
@@ -51,7 +51,7 @@ impl Scripts {
         Some(script)
     }
 
-    /// How many are remembered.
+    /// The number of remembered scripts.
     pub(crate) fn count(&self) -> usize {
         self.by_sha.len()
     }

@@ -18,11 +18,11 @@ use crate::state::{CommandContext, Core};
 use crate::tracking::ClientTracking;
 
 const SYNTAX: &str = "ERR syntax error";
-/// Most bytes of the prefixes of a client.
+/// The largest total size of a client's prefixes, in bytes.
 const PREFIXES_BYTES_MAX: usize = 64 << 10;
 
 impl Connection {
-    /// CLIENT GETREDIR: who is told instead; 0 for nobody, -1 where nothing is tracked.
+    /// CLIENT GETREDIR: the client that is told instead; 0 for none, -1 without tracking.
     pub(crate) fn redirect(&self) -> i64 {
         let Some(tracking) = &self.tracking else { return -1 };
         tracking.redirect.map_or(0, |id| id.0 as i64)

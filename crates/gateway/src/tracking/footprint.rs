@@ -1,9 +1,9 @@
-//! The keys that a command reads and writes, as far as somebody is to be told of it
-//! ([`crate::tracking`]); and how its reads are asked for together with digests.
+//! The keys that a command reads and writes, as far as clients have to be told of them
+//! ([`crate::tracking`]), and the encoding of its reads together with digests.
 //!
-//! A command whose reads are tracked goes to the rack as a transaction: digests of the keys, and
-//! the command. Where it may write too the digests come once more behind it, so that what it wrote
-//! itself is known.
+//! A command whose reads are tracked goes to the rack as a transaction: digests of the keys, then
+//! the command. If it may write too, the digests follow once more, so that its own writes are
+//! known.
 
 use alloc::vec::Vec;
 
@@ -11,10 +11,11 @@ use concord_client::Outcome;
 use concord_engine::ttl::EXEC_COMMAND;
 use concord_engine::{CommandBuf, resp, resp_scan};
 
-/// Most keys whose digests are asked for with a command; one that reads more is not to be cached.
+/// The largest number of keys whose digests are read with a command; the values of a command that
+/// reads more are not to be cached.
 pub(crate) const DIGESTS_MAX: usize = 1_024;
 
-/// What a command does, and for whom it is noted.
+/// The keys of a command, and the client for which they are tracked.
 #[derive(Debug, Default)]
 pub(crate) struct Footprint {
     /// Keys that the client may cache, each once.
@@ -31,22 +32,22 @@ pub(crate) struct Footprint {
     /// Keys that it reads while the client watches them, each once, and which WATCH that is.
     pub watched: Vec<Vec<u8>>,
     pub watch_number: u64,
-    /// How digests stand around the reply.
+    /// The places of digests around the reply.
     pub digests: Digests,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Digests {
-    /// There are none.
+    /// No digests.
     #[default]
     None,
-    /// Around the reply to one command; behind it too if so.
+    /// Before the reply to one command, and after it if `behind`.
     One { behind: bool },
-    /// Around the replies of a transaction.
+    /// The same for the replies of a transaction.
     Exec { behind: bool },
 }
 
-/// The digests of what was read, before and behind; an empty one is not known.
+/// The digests of the keys read, before and after; an empty one is unknown.
 pub(crate) type Seen = (Vec<Vec<u8>>, Vec<Vec<u8>>);
 
 impl Footprint {
@@ -117,7 +118,7 @@ impl Footprint {
         self.digests = Digests::One { behind: writes };
     }
 
-    /// Takes the digests off a reply; `None`: there are none, as nothing was executed.
+    /// Removes the digests from a reply; `None` if there are none, since nothing was executed.
     pub(crate) fn take_digests(&self, reply: &mut Vec<u8>) -> Option<Seen> {
         let (behind, is_exec) = match self.digests {
             Digests::None => return None,
@@ -163,7 +164,7 @@ pub(crate) fn add(keys: &mut Vec<Vec<u8>>, key: &[u8]) {
     }
 }
 
-/// What gateways tell each other: that all keys were written, or these.
+/// Encodes a report to other gateways: these keys were written, or all.
 pub(crate) fn encode_written(keys: &[Vec<u8>], flushes: bool) -> Vec<u8> {
     let mut out = Vec::from([u8::from(flushes)]);
     for key in keys {

@@ -22,18 +22,18 @@ use crate::tracking::footprint::{
 };
 use crate::tracking::{CHECK_KEYS, Invalidation};
 
-/// What a client in RESP2 is told through.
+/// The channel for clients with RESP2.
 const CHANNEL: &[u8] = b"__redis__:invalidate";
-/// What the digests of a command may take of its bytes.
+/// The largest size of a command's digests, in bytes.
 const DIGESTS_BYTES_MAX: usize = 64 << 10;
 
 impl Core {
-    /// Whether somebody, here or at another gateway, is to hear of writes.
+    /// Whether a client, here or at another gateway, tracks keys.
     fn is_tracked(&self) -> bool {
         self.tracking.has_clients() || self.exchange.is_written_asked_for()
     }
 
-    /// What a command reads and writes, if somebody is to be told of it.
+    /// The keys that a command reads and writes, if clients have to be told of them.
     pub(crate) fn footprint(
         &self,
         connection: &Connection,
@@ -120,7 +120,7 @@ impl Core {
         }
     }
 
-    /// What a transaction of so many bytes begins and ends with beside its commands.
+    /// The digests with which a transaction of this size begins and ends.
     pub(crate) fn questions(
         &self,
         footprint: &mut Option<Box<Footprint>>,
@@ -156,7 +156,7 @@ impl Core {
         let no_loop = connection.tracking.as_ref().is_some_and(|tracking| tracking.no_loop);
         let (known, unknown) = match seen {
             Some(seen) => sort_reads(&mut footprint, &seen, no_loop),
-            // What it read may have changed since: it is not to be cached.
+            // The values may have changed since, and are not to be cached.
             None if is_alone && outcome == Outcome::Reply && !is_error => {
                 (Vec::new(), core::mem::take(&mut footprint.reads))
             }
@@ -188,7 +188,7 @@ impl Core {
             self.tracking.written(&footprint.writes, by);
         }
         if !footprint.deletes {
-            // Who asked for its prefix may keep what it wrote, until that expires.
+            // A client that tracks its prefix may keep the value that it wrote, until that expires.
             footprint.writes.iter().for_each(|key| self.tracking.read(now, key, None, None));
         }
         self.exchange.tell_written(&footprint.writes, footprint.flushes);
@@ -210,7 +210,7 @@ impl Core {
         }
     }
 
-    /// What other gateways told of writes.
+    /// Handles other gateways' reports of writes.
     fn take_written(&mut self) {
         if core::mem::take(&mut self.exchange.has_lost_contact) {
             self.tracking.lost_contact();
@@ -277,8 +277,7 @@ impl Core {
 /// Keys with their digests.
 type Known = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Those keys that a command has read, with their digests, and those of which it is not known that
-/// they are as they were read.
+/// The keys that a command has read, with their digests, and those that may have changed since.
 fn sort_reads(
     footprint: &mut Footprint,
     (before, behind): &Seen,
@@ -291,7 +290,7 @@ fn sort_reads(
         }
         let is_written =
             before != behind || !footprint.has_script && footprint.writes.contains(key);
-        // Unless the client knows what it wrote itself.
+        // Unless the client knows its own writes.
         if before.is_empty() || behind.is_empty() || is_written && !no_loop {
             unknown.push(key.clone());
         } else {
@@ -317,7 +316,7 @@ fn keys_of_script<'a>(args: &[&'a [u8]]) -> Vec<&'a [u8]> {
     args.get(3..).and_then(|rest| rest.get(..count)).unwrap_or_default().to_vec()
 }
 
-/// Those keys of a write that it writes.
+/// The keys that a write changes.
 fn written_of<'a>(name: &[u8], keys: Vec<&'a [u8]>) -> Vec<&'a [u8]> {
     match name {
         b"SINTERSTORE" | b"SUNIONSTORE" | b"SDIFFSTORE" | b"ZUNIONSTORE" | b"ZINTERSTORE"
@@ -329,7 +328,7 @@ fn written_of<'a>(name: &[u8], keys: Vec<&'a [u8]>) -> Vec<&'a [u8]> {
     }
 }
 
-/// What a client is told, in its protocol; none if it could not know it from a reply.
+/// The message to a client, in its protocol; `None` if it could not tell it from a reply.
 fn encode(keys: Option<&[Vec<u8>]>, target: &Connection) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     if target.resp3 {

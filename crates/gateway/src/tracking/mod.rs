@@ -1,10 +1,10 @@
-//! Client-side caching: which keys clients may have cached, and who is told when one of them is
-//! written (docs/reference/semantics/pubsub.md, "Client-side caching").
+//! Client-side caching: the keys that clients may have cached, and the clients to tell when one of
+//! them is written (docs/reference/semantics/pubsub.md, "Client-side caching").
 //!
-//! That no client keeps what it was never told of hangs on nothing but this: with each value that
-//! it reads comes a digest of the key, as of the same moment; and as long as the client may have
-//! cached the key its digest is read again and again, and the client told when it is another one,
-//! or cannot be read. What gateways tell each other of writes only makes it faster.
+//! That no client keeps a stale value for long rests on this alone: each value that it reads comes
+//! with a digest of the key, as of the same moment. As long as the client may have cached the key,
+//! its digest is read again and again, and the client is told when the digest differs or cannot be
+//! read. Reports between gateways only make this faster.
 
 pub(crate) mod client_tracking;
 pub(crate) mod footprint;
@@ -24,24 +24,26 @@ use crate::tracking::footprint::Footprint;
 
 /// A key is looked at so long after the last time, or after it was read.
 pub(crate) const CHECK_NS: Duration = SEC;
-/// Time between two requests that look at keys, how many keys each has, and how many are under way.
+/// The interval of requests that check keys; then the number of keys of each, and the number in
+/// flight.
 const PACE_NS: Duration = MS;
 pub(crate) const CHECK_KEYS: usize = 8;
 const CHECKS_MAX: usize = 64;
 /// When no request can be sent.
 const RETRY_NS: Duration = 20 * MS;
-/// Most keys that may be cached (`tracking-table-max-keys`) by default, and most bytes of them.
+/// The default for the largest number of cached keys (`tracking-table-max-keys`), and their largest
+/// total size.
 const KEYS_MAX: usize = 100_000;
 const BYTES_MAX: usize = 64 << 20;
 /// A longer key is not to be cached.
 const KEY_BYTES_MAX: usize = 64 << 10;
-/// What an entry takes beside its key, in bytes.
+/// The size of an entry beside its key, in bytes.
 const ENTRY_BYTES: usize = 160;
 
-/// How one client tracks (CLIENT TRACKING ON).
+/// The options of a client's tracking (CLIENT TRACKING ON).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientTracking {
-    /// Who is told instead.
+    /// The client that is told instead.
     pub redirect: Option<ConnectionId>,
     /// BCAST: all keys that begin so.
     pub prefixes: Option<BTreeSet<Vec<u8>>>,
@@ -65,7 +67,7 @@ impl ClientTracking {
     }
 }
 
-/// What a client is to be told: these keys, or with `None` all.
+/// An invalidation for a client: of these keys, or of all with `None`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Invalidation {
     pub to: ConnectionId,
@@ -77,11 +79,11 @@ pub(crate) struct Invalidation {
 struct Entry {
     /// Which one: a key that is read again after it was written has another.
     number: u64,
-    /// What it held when it was read; not known of one that was written, until it is looked at.
+    /// The digest of the value when it was read; unknown for a written key until it is checked.
     digest: Option<Vec<u8>>,
-    /// Who has read it, and the number of the client's tracking then.
+    /// The clients that have read it, each with the number of its tracking at that time.
     clients: Vec<(ConnectionId, u64)>,
-    /// Those who have asked for its prefix are told.
+    /// Whether clients that track its prefix are told.
     is_broadcast: bool,
 }
 
@@ -90,10 +92,10 @@ pub(crate) type Numbered = (Arc<[u8]>, u64);
 /// A key that is to be looked at.
 type Due = (Instant, Arc<[u8]>, u64);
 
-/// What a client has to do with it.
+/// The tracking state of a client.
 #[derive(Debug, Default)]
 struct Client {
-    /// What it read before it ended tracking and began anew does not count.
+    /// The number of its present tracking: reads of an earlier one do not count.
     number: u64,
     no_loop: bool,
     prefixes: Option<BTreeSet<Vec<u8>>>,
@@ -115,7 +117,7 @@ pub(crate) struct Tracking {
     /// Keys that are being looked at, by request.
     pub checks: HashMap<u64, Vec<Numbered>, FxBuildHasher>,
     check_at: Instant,
-    /// Writes under way whose clients are gone, by connection and slot.
+    /// Writes in flight whose clients have disconnected, by connection and slot.
     pub orphans: BTreeMap<(ConnectionId, u64), Box<Footprint>>,
 }
 
@@ -146,7 +148,7 @@ impl Tracking {
         self.clients.insert(id, Client { number, no_loop, prefixes });
     }
 
-    /// It does not any more: nothing that it has read counts.
+    /// Ends a client's tracking: its earlier reads do not count any more.
     pub(crate) fn end(&mut self, id: ConnectionId) {
         self.clients.remove(&id);
         if self.clients.is_empty() {
@@ -175,7 +177,7 @@ impl Tracking {
         !self.clients.is_empty()
     }
 
-    /// Whether somebody has asked for a prefix of this key, as clients name it.
+    /// Whether a client tracks a prefix of this key, by the name that clients use.
     pub(crate) fn is_broadcast(&self, key: &[u8]) -> bool {
         self.prefixes().any(|prefix| key.starts_with(prefix))
     }
@@ -240,8 +242,8 @@ impl Tracking {
                 (None, Some(is)) => return entry.digest = Some(is.to_vec()),
                 (Some(_), Some(_)) | (_, None) => return,
             }
-            // It was written between two reads, of which the one that came last may be the older
-            // one.
+            // It was written between two reads, of which the one that arrived last may be the
+            // older.
             let number = entry.number;
             return self.changed(key, number);
         }
@@ -256,7 +258,7 @@ impl Tracking {
         self.make_room();
     }
 
-    /// What a key holds cannot be told any more, or is another thing than was read.
+    /// Handles a key whose value differs from the one that was read, or cannot be read.
     fn changed(&mut self, key: &[u8], number: u64) {
         if self.table.get(key).is_none_or(|entry| entry.number != number) {
             return;
@@ -351,7 +353,7 @@ impl Tracking {
         due
     }
 
-    /// They could not be looked at yet.
+    /// Takes back keys that could not be checked yet.
     pub(crate) fn put_back(&mut self, now: Instant, due: Vec<Numbered>) {
         self.check_at = now.after(RETRY_NS);
         for (key, number) in due.into_iter().rev() {
@@ -359,7 +361,7 @@ impl Tracking {
         }
     }
 
-    /// What a key holds was looked at; `None`: in vain.
+    /// Handles the check of a key; `None` if it failed.
     pub(crate) fn looked(&mut self, now: Instant, key: &[u8], number: u64, digest: Option<&[u8]>) {
         let Some((key, _)) = self.table.get_key_value(key) else { return };
         let key = key.clone();
@@ -369,7 +371,7 @@ impl Tracking {
         let is_same = match (&entry.digest, digest) {
             (_, None) => false,
             (Some(was), Some(is)) => was == is,
-            // It was written, and has gone since.
+            // It was written, and has been deleted since.
             (None, Some(is)) => is.iter().any(|digit| *digit != b'0'),
         };
         if !is_same {

@@ -20,7 +20,7 @@ const NO_KEY: &str =
 const NO_CHANNEL: &str =
     "NOPERM this user has no permissions to access one of the channels used as arguments";
 
-/// What is wrong with a command of a user, and the argument that it hangs on.
+/// The reason for which a user's command is denied, and the argument to blame.
 type Failed = (Denied, Failure);
 
 impl Core {
@@ -91,7 +91,7 @@ impl Core {
             }
         })?;
         match handling {
-            // What is explained is executed.
+            // An explained command is executed.
             Handling::Explain => match args.get(2..).filter(|inner| !inner.is_empty()) {
                 Some(inner) => self.check_user(user, Handling::Info, inner),
                 None => Ok(()),
@@ -116,7 +116,7 @@ impl Core {
     }
 }
 
-/// What ACL LOG says.
+/// The reason in ACL LOG.
 fn reason_of(denied: Denied) -> &'static str {
     match denied {
         Denied::Command => "command",
@@ -136,7 +136,7 @@ pub(crate) fn may_listen(user: &User, connection: &Connection) -> bool {
     })
 }
 
-/// What a dry run says.
+/// The result of a dry run.
 pub(crate) fn dry_run(core: &Core, user: &User, args: &[&[u8]]) -> Result<(), String> {
     let found = core.commands.find(&UpperName::of(args[0]));
     if found.is_some_and(|index| matches!(core.commands.entry(index).handling, Handling::Always(_)))

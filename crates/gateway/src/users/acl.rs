@@ -19,7 +19,7 @@ use crate::users::access::dry_run;
 use crate::users::user::User;
 use crate::users::{Change, DEFAULT, PendingChange, log_ms};
 
-/// Most bits of a password of ACL GENPASS.
+/// The largest password of ACL GENPASS, in bits.
 const PASSWORD_BITS_MAX: i64 = 4_096;
 const NO_FILE: &str = "ERR This Redis instance is not configured to use an ACL file. You may want to specify users via \
      the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a Redis configuration \

@@ -26,16 +26,16 @@ use crate::commands::Failure;
 use crate::connection::id::ConnectionId;
 use crate::users::user::{User, hex};
 
-/// Who a connection belongs to that has not said so.
+/// The user of a connection that has not logged in.
 pub(crate) const DEFAULT: &[u8] = b"default";
 /// Time between two questions whether users have changed.
 const ASK_NS: Duration = SEC;
 /// Entries of ACL LOG of the same kind are one within this time.
 const ALIKE_MS: u64 = 60_000;
-/// Most entries of ACL LOG, unless `acllog-max-len` says otherwise.
+/// The default for the largest number of entries of ACL LOG (`acllog-max-len`).
 const LOG_MAX: usize = 128;
 
-/// So many users' rules are kept as they are sent.
+/// The number of users whose encoded rules are cached.
 const SENT_RULES_MAX: usize = 256;
 
 /// All users by name.
@@ -84,7 +84,7 @@ pub(crate) struct LogEntry {
     pub client: String,
 }
 
-/// The users, and what is under way about them.
+/// The users, and the changes in progress.
 #[derive(Debug)]
 pub(crate) struct Users {
     pub catalogue: Catalogue,
@@ -98,7 +98,7 @@ pub(crate) struct Users {
     /// The rack keeps them.
     is_shared: bool,
     is_known: bool,
-    /// That they are known is news.
+    /// Whether they have just become known.
     is_news: bool,
     pub changes: VecDeque<PendingChange>,
     pub sent: Option<Sent>,
@@ -108,7 +108,7 @@ pub(crate) struct Users {
     sent_rules: BTreeMap<Vec<u8>, (Arc<User>, Vec<u8>)>,
     log: VecDeque<LogEntry>,
     pub log_max: usize,
-    /// What passwords are drawn from.
+    /// The secret from which passwords are drawn.
     secret: Vec<u8>,
     drawn: u64,
 }
@@ -139,7 +139,8 @@ impl Users {
         }
     }
 
-    /// The rack keeps them from now on: until it has said who they are, nobody is served.
+    /// Shares the users with the rack from now on: no client is served until the rack has sent
+    /// them.
     pub(crate) fn share(&mut self, secret: &[u8]) {
         (self.is_shared, self.is_known) = (true, false);
         self.secret = secret.to_vec();
@@ -253,8 +254,8 @@ impl Users {
         lines.join(&b'\n')
     }
 
-    /// What such a text says. Of a user whose line a newer gateway wrote, and which has a rule that
-    /// is not known here, nobody knows what it may do: nothing.
+    /// Parses such a text. A user whose line has a rule that is not known here, written by a newer
+    /// gateway, may do nothing.
     fn table_of(&self, text: &[u8]) -> Table {
         let mut table: Table = [(DEFAULT.to_vec(), self.initial.clone())].into_iter().collect();
         for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
@@ -268,9 +269,9 @@ impl Users {
         table
     }
 
-    /// What the rack keeps is this. False: that was known. `asked_at` is the version that was known
-    /// when the rack was asked: if it has an older one it has lost the newer (its disks are synced
-    /// each second, or it was founded anew).
+    /// Takes the rack's text. Returns false if it was known. `asked_at` is the version that was
+    /// known when the rack was asked: if the rack has an older one, it has lost the newer (its
+    /// disks are synced each second, or it was founded anew).
     pub(crate) fn install(&mut self, version: u64, text: &[u8], asked_at: u64) -> bool {
         if version <= self.version && version >= asked_at {
             return false;
@@ -281,7 +282,7 @@ impl Users {
         true
     }
 
-    /// What a change does: the text then, and the reply. Nothing is changed yet.
+    /// The result of a change: the new text and the reply. Nothing is changed yet.
     pub(crate) fn try_change(&self, change: &Change) -> Result<(Vec<u8>, Vec<u8>), Failure> {
         let (mut table, mut wanted, mut reply) = (self.table.clone(), self.wanted, Vec::new());
         let mut set = |name: &[u8], rules: &[&[u8]]| {
@@ -326,7 +327,7 @@ impl Users {
         Ok((text, reply))
     }
 
-    /// Hexadecimal digits that nobody can guess.
+    /// Random hexadecimal digits that cannot be guessed.
     pub(crate) fn draw(&mut self, digits: usize) -> String {
         let mut drawn = String::new();
         while drawn.len() < digits {
@@ -365,7 +366,7 @@ impl Users {
     }
 }
 
-/// What the rack answered, or another gateway told: version and text.
+/// The version and text in the rack's answer, or in another gateway's report.
 pub(crate) fn version_and_text(reply: &[u8]) -> Option<(u64, &[u8])> {
     let mut elements = resp_scan::elements(reply);
     let version = elements.next()?.strip_prefix(b":")?;

@@ -21,9 +21,9 @@ fn is_unknown(reply: &[u8]) -> bool {
 }
 
 impl Gateway {
-    /// The rack keeps the users, for all gateways; until it has said who they are, clients wait.
-    /// What passwords are drawn from (ACL GENPASS) must come from the driver's entropy, 32 bytes of
-    /// it.
+    /// Shares the users with the rack, for all gateways; clients wait until the rack has sent them.
+    /// `secret`, from which passwords are drawn (ACL GENPASS), must be 32 bytes of the driver's
+    /// entropy.
     pub fn share_users(&mut self, secret: &[u8]) {
         self.core.users.share(secret);
     }
@@ -52,7 +52,7 @@ impl Gateway {
         self.serve_who_waited(now, sink);
     }
 
-    /// What waits for the rack to say who the users are, goes on.
+    /// Continues the clients that waited for the users.
     fn serve_who_waited(&mut self, now: Now, sink: &mut impl Sink) {
         if !self.core.users.take_news() {
             return;
@@ -91,7 +91,7 @@ impl Gateway {
                 (text, error)
             }
         };
-        // Also where nothing changes by what is known here: somebody else may have changed them.
+        // Also if nothing changes according to this gateway: another one may have changed them.
         let version = self.core.users.version();
         if !self.core.users.is_shared() {
             self.install_users(version + 1, &text, version, Some(asked.id));
@@ -185,8 +185,7 @@ impl Gateway {
         self.core.exchange.wait(Waits::Published { id: asked.id, slot: asked.slot }, until);
     }
 
-    /// It is known for the first time who the users are: clients that came before need a password
-    /// now, or none.
+    /// Handles the first text of the users: earlier clients may need a password now, or none.
     fn open_anew(&mut self) {
         let (is_open, user) = (self.core.users.are_open(), self.core.users.default_user());
         for connection in self.connections.values_mut() {

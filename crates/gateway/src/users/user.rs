@@ -27,7 +27,7 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Who may do nothing, and cannot log in.
+    /// A user that may do nothing, and cannot log in.
     pub(crate) fn new(name: &[u8]) -> User {
         User {
             name: name.to_vec(),
@@ -39,7 +39,7 @@ impl User {
         }
     }
 
-    /// Who may do everything, with this password or without.
+    /// A user that may do everything, with this password or without one.
     pub(crate) fn all_powerful(name: &[u8], password: Option<&[u8]>) -> User {
         let mut user = User { is_on: true, rights: Rights::all(), ..User::new(name) };
         match password {
@@ -147,7 +147,7 @@ impl User {
     }
 }
 
-/// The hash that a rule adds or removes: of a password behind `sign`, otherwise as it is.
+/// The hash that a rule adds or removes: of a password after `sign`, otherwise the given one.
 fn hash_by(rule: &[u8], sign: u8) -> Result<String, Wrong> {
     let text = &rule[1..];
     if rule[0] == sign {
