@@ -105,6 +105,8 @@ const CALM: u64 = 0x0ca1_3000;
 /// How long that is, in ns, in one seed of so many.
 const CALM_NS: Duration = 1_200 * MS;
 const WITH_CALM: u64 = 8;
+/// Slots of each stage of the switch then: in a table with room no expiry waits for a slot long.
+const CALM_SLOTS: u32 = 1_024;
 /// And of links.
 const LINKS: u64 = 0x0011_4c50;
 /// One seed of so many has them.
@@ -219,6 +221,7 @@ impl Plan {
         draw_work(&mut plan);
         if plan.sizes.ttl_ms_max == 0 && Rng::new(seed ^ CALM).chance(1, WITH_CALM) {
             plan.calm_ns = CALM_NS;
+            plan.slots = plan.slots.max(CALM_SLOTS);
         }
         plan
     }
