@@ -12,6 +12,7 @@ mod cli;
 #[cfg(feature = "lab")]
 mod fuzz;
 mod net;
+mod problems;
 mod rack;
 mod reference;
 #[cfg(feature = "lab")]

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::{StatusArgs, WaitArgs};
 use crate::net::http_get;
+use crate::problems;
 use crate::rack::{Group, Kind, Rack, STORE};
 use crate::systems::{self, store};
 
@@ -221,7 +222,10 @@ fn report(
     let mut report = told.first().cloned().unwrap_or_default();
     report.insert("groups".to_string(), told.into());
     report.insert("interval_seconds".to_string(), seconds.into());
-    report.insert("wrong".to_string(), wrong(&groups, &shown).into());
+    let wrong = wrong(&groups, &shown);
+    let help: Vec<String> = wrong.iter().map(|line| problems::section(line)).collect();
+    report.insert("wrong".to_string(), wrong.into());
+    report.insert("help".to_string(), help.into());
     report.insert("roles".to_string(), shown.into());
     Ok(report.into())
 }
@@ -480,9 +484,10 @@ fn describe_all(report: &Value) -> String {
         };
         out += &format!("  {:<width$} {:<22} {line}\n", name_of(role), text(&role["addr"]));
     }
-    let wrong: Vec<_> = report["wrong"].as_array().into_iter().flatten().map(text).collect();
-    if !wrong.is_empty() {
-        out += &format!("\n  {}\n", wrong.join("\n  "));
+    let lines = |key: &str| report[key].as_array().into_iter().flatten().map(text);
+    for (i, (line, section)) in lines("wrong").zip(lines("help")).enumerate() {
+        let gap = if i == 0 { "\n" } else { "" };
+        out += &format!("{gap}  {line}\n    see {section}\n");
     }
     out
 }

@@ -232,6 +232,15 @@ mod tests {
         assert!(post.starts_with("HTTP/1.1 405"), "{post}");
     }
 
+    /// Alerts see what `/health` says.
+    #[test]
+    fn health_is_a_gauge() {
+        let mut s = snapshot();
+        assert!(s.metrics().contains("concord_replica_healthy{node=\"2\"} 1\n"));
+        s.health = Health::NotYet("joining".to_string());
+        assert!(s.metrics().contains("concord_replica_healthy{node=\"2\"} 0\n"));
+    }
+
     #[test]
     fn a_histogram_is_cumulative_in_seconds() {
         let mut s = snapshot();

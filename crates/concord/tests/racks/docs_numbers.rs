@@ -157,12 +157,12 @@ fn docs_messages_are_those_of_the_code() {
     // A name or a number is put in where the code has braces.
     let known: Vec<&str> = sources.lines().filter(|line| line.contains('"')).collect();
     let operations = page("operate/operations.md");
-    let troubles = table(&operations, "## Troubleshooting");
+    let problems = page("operate/problems.md");
+    let quotes = problems.lines().filter_map(|line| line.strip_prefix('>'));
+    let troubles = quotes.flat_map(quoted).collect::<Vec<String>>();
     let logs = table(&operations, "### Logs");
-    let first = |rows: Vec<Vec<String>>, at: usize| {
-        rows.into_iter().flat_map(move |row| quoted(&row[at])).collect::<Vec<String>>()
-    };
-    let messages: Vec<String> = [first(troubles, 0), first(logs, 1)].concat().into_iter().collect();
+    let logs = logs.into_iter().flat_map(|row| quoted(&row[1])).collect();
+    let messages: Vec<String> = [troubles, logs].concat();
     let mut missing = Vec::new();
     for message in &messages {
         for part in fixed_parts(message) {

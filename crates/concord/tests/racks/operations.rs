@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::common::pages::{page, sources};
 use crate::common::*;
 
 /// The HTTP addresses of all roles, by the name of each.
@@ -44,9 +45,11 @@ fn promtool_finds_nothing_wrong_with_the_metrics_of_any_role() {
     assert_eq!(rack.client().say("GET k"), "v");
     let addresses = http_addresses(&rack);
     assert_eq!(addresses.len(), 5, "{addresses:?}");
+    let mut all = String::new();
     for (role, addr) in addresses {
         let (status, metrics) = get(addr, "/metrics");
         assert_eq!(status, 200);
+        all += &metrics;
         let mut promtool = Command::new("promtool")
             .args(["check", "metrics"])
             .stdin(Stdio::piped())
@@ -63,6 +66,35 @@ fn promtool_finds_nothing_wrong_with_the_metrics_of_any_role() {
         assert!(metrics.contains("concord_build_info{version="));
         assert_eq!(get(addr, "/health"), (200, "ok\n".to_string()), "{role}");
     }
+    rules_name_metrics(&all);
+}
+
+/// The rules of docs/operate/alerts.md are valid for promtool, and name metrics that the roles of a
+/// store have; of workers and owners they name counters that the sources have.
+fn rules_name_metrics(metrics: &str) {
+    let page = page("operate/alerts.md");
+    let block = page.split("```yaml\n").find(|block| block.starts_with("groups:")).unwrap();
+    let rules = block.split("```").next().unwrap();
+    let place = directory("alerts");
+    let file = place.join("rules.yml");
+    std::fs::write(&file, rules).unwrap();
+    let output = Command::new("promtool").args(["check", "rules"]).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let names = rules.split(|c| !is_part(c)).filter(|word| word.starts_with("concord_"));
+    let (mut seen, sources) = (0, sources());
+    // `concord_(...)_healthy` stands for that of every role.
+    for name in names.filter(|name| *name != "concord_") {
+        seen += 1;
+        let of_tasks = name.strip_prefix("concord_worker_").or(name.strip_prefix("concord_owner_"));
+        let stem = of_tasks.map(|n| n.trim_end_matches("_total").trim_end_matches("_bucket"));
+        let is_there = match stem {
+            Some(stem) => sources.contains(stem),
+            None => metrics.contains(&format!("\n{name}{{")),
+        };
+        assert!(is_there, "no role has {name}");
+    }
+    assert!(seen > 15 && metrics.contains("\nconcord_gateway_healthy{"), "{seen}");
 }
 
 /// Whoever opens connections and says nothing keeps nobody else from a role's status.

@@ -113,6 +113,11 @@ impl Snapshot {
     pub fn metrics(&self) -> String {
         // Writing to a string cannot fail.
         let (mut out, role, node) = (String::new(), self.role, self.node);
+        let name = format!("concord_{role}_healthy");
+        let help = "Whether /health answers 200.";
+        let is_healthy = u8::from(self.health == Health::Ok);
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+        let _ = writeln!(out, "{name}{{node=\"{node}\"}} {is_healthy}");
         for (name, help, value) in &self.counters {
             let name = format!("concord_{role}_{name}_total");
             let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
