@@ -22,7 +22,7 @@ pub const OP_ANSWER: u8 = 2;
 /// Length of both in bytes.
 pub const VERSION_BYTES: usize = 32;
 
-/// Where the fields are.
+/// The offsets of the fields.
 mod at {
     pub(super) const NUMBER: usize = 16;
     pub(super) const ASKER_IP: usize = 24;
@@ -35,9 +35,9 @@ mod at {
 pub struct VersionQuery {
     /// The asker's epoch: only the tail of the same one answers (trap T25).
     pub epoch: Epoch,
-    /// Who asks.
+    /// The asking replica.
     pub from: NodeId,
-    /// Where the answer goes.
+    /// The address for the answer.
     pub asker: Addr,
     /// The question's number, echoed: its answer holds for all reads that came before it was sent.
     pub number: u64,
@@ -48,7 +48,7 @@ pub struct VersionQuery {
 pub struct VersionAnswer {
     /// The tail's epoch.
     pub epoch: Epoch,
-    /// Who answers.
+    /// The answering replica.
     pub from: NodeId,
     /// Echo of the question.
     pub number: u64,

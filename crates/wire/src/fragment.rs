@@ -19,7 +19,7 @@ use crate::{WireError, u32_at, u64_at};
 
 /// Length of the sub-header in bytes.
 pub const FRAGMENT_HEADER_BYTES: usize = 20;
-/// Where the fields are.
+/// The offsets of the fields.
 mod at {
     pub(super) const VERSION: usize = 0;
     pub(super) const TOTAL_BYTES: usize = 8;
@@ -29,7 +29,7 @@ mod at {
 
 /// Payload of every fragment but the last, in bytes.
 pub const FRAGMENT_BYTES: usize = 1_248;
-/// Most fragments that one Pull asks for.
+/// The largest number of fragments that one Pull asks for.
 pub const PULL_MAX: u32 = 64;
 
 const _: () = assert!(FRAGMENT_BYTES + FRAGMENT_HEADER_BYTES <= BODY_BYTES_MAX);
@@ -82,7 +82,7 @@ impl FragmentHdr {
         out.extend_from_slice(&message[self.range()]);
     }
 
-    /// How many fragments the whole has.
+    /// The number of fragments of the whole value.
     #[must_use]
     pub fn fragments(&self) -> u32 {
         self.total_bytes.div_ceil(FRAGMENT_BYTES as u32)
@@ -148,7 +148,7 @@ impl Assembly {
         self.have[index as usize / 64] & (1 << (index % 64)) != 0
     }
 
-    /// How many fragments the whole has.
+    /// The number of fragments of the whole value.
     #[must_use]
     pub fn fragments(&self) -> u32 {
         self.hdr.fragments()

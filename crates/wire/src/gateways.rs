@@ -27,7 +27,7 @@ use crate::{PACKET_BYTES_MAX, WireError, u32_at, u64_at};
 pub const OP_STREAM: u8 = 1;
 /// Length of the header in bytes.
 pub const HEADER_BYTES: usize = 72;
-/// Most bytes of a message in one packet.
+/// The largest part of a message in one packet, in bytes.
 pub const PART_BYTES_MAX: usize = PACKET_BYTES_MAX - HEADER_BYTES;
 
 mod at {
@@ -44,7 +44,7 @@ mod at {
 /// A packet of the stream from one gateway to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamHdr {
-    /// Who sends.
+    /// The sending gateway.
     pub from: NodeId,
     /// Its incarnation.
     pub incarnation: u64,
@@ -52,7 +52,7 @@ pub struct StreamHdr {
     pub stream: u32,
     /// The packet's number; 0 if it carries nothing.
     pub number: u64,
-    /// It ends a message.
+    /// Whether it ends a message.
     pub is_last: bool,
     /// The receiver's incarnation as the sender knows it; 0 if it does not.
     pub to_incarnation: u64,

@@ -23,7 +23,7 @@ use concord_core::{Epoch, NodeId};
 
 use crate::{MAGIC, PACKET_BYTES_MAX, VERSION, WireError, u16_at, u32_at};
 
-/// Where the fields are.
+/// The offsets of the fields.
 pub mod at {
     use super::Range;
 
@@ -45,15 +45,16 @@ pub mod at {
     pub const NODE: Range<usize> = 10..12;
     /// Epoch.
     pub const EPOCH: Range<usize> = 12..16;
-    /// Where the kind's own header begins.
+    /// The offset of the kind's own header.
     pub const END: usize = 16;
 }
 
 /// Length of what all headers have in common, in bytes.
 pub const COMMON_BYTES: usize = at::END;
-/// Length of the authentication tag behind the body that every datagram has room for, in bytes.
+/// The length of the authentication tag after the body, for which every datagram has room, in
+/// bytes.
 pub const TAG_BYTES: usize = 16;
-/// The mark of a datagram whose body a tag follows. Nobody sends one yet, and nobody takes one.
+/// The mark of a datagram whose body is followed by a tag. No node sends or accepts one yet.
 pub const MARK_TAGGED: u8 = 1;
 
 /// Which header follows the common one. Numbers that are not here are those of systems to come
@@ -196,10 +197,11 @@ pub struct Header {
     pub op: u8,
     /// Which group it concerns.
     pub group: GroupId,
-    /// The member that it is about: among members the sender, in a reply who answers, in a request
-    /// who forwarded it, in a Pull who is asked. 0 if there is none.
+    /// The member that the packet concerns: between members the sender, in a reply the responder,
+    /// in a request the member that forwarded it, in a Pull the member that is asked. 0 if there is
+    /// none.
     pub node: NodeId,
-    /// That member's epoch or view; 0 where it says nothing.
+    /// That member's epoch or view; 0 where it has no meaning.
     pub epoch: Epoch,
 }
 
@@ -266,17 +268,17 @@ impl Header {
         h
     }
 
-    /// Begins a packet in `out`; [`set_length`] follows once the rest stands behind it.
+    /// Begins a packet in `out`. Call [`set_length`] once the rest is appended.
     pub fn begin(&self, out: &mut Vec<u8>) {
         out.clear();
         out.extend_from_slice(&self.bytes(COMMON_BYTES));
     }
 }
 
-/// Says in the header of `packet` how long it is by now.
+/// Sets the length in the header of `packet` to its present one.
 ///
 /// # Panics
-/// If it does not fit a datagram beside its tag: whoever builds packets cuts them before.
+/// If it does not fit into a datagram with its tag: the caller has to cut it before.
 #[inline]
 pub fn set_length(packet: &mut [u8]) {
     assert!(packet.len() <= PACKET_BYTES_MAX, "a packet fits a datagram beside its tag");
@@ -300,7 +302,7 @@ pub fn kind(bytes: &[u8]) -> Result<Kind, WireError> {
     Kind::from_byte(head[at::KIND]).ok_or(WireError::Op)
 }
 
-/// The operation within the kind; 0, which is none, if there is no such byte.
+/// The operation within the kind; 0, which is no operation, if the packet is too short.
 #[must_use]
 #[inline]
 pub fn op(bytes: &[u8]) -> u8 {

@@ -1,10 +1,10 @@
 //! The messages between the roles, one file per header: a `Packet` view on bytes beside a `Repr`,
-//! its meaning. All integers are big-endian. All begin alike ([`header`]); what every request has
-//! is in [`rpc`], what one system adds in a file of its own. docs/reference/wire.md has all of it
-//! in tables.
+//! its meaning. All integers are big-endian. All begin with the same header ([`header`]); the
+//! fields of every request are in [`rpc`], those of one system in a file of its own.
+//! docs/reference/wire.md has all of it in tables.
 //!
-//! A datagram may be padded behind its body (trains need segments of one size), and keeps room for
-//! a tag, so every header says how long it and its body are.
+//! A datagram may be padded after its body (the segments of a GSO batch have one size), and keeps
+//! room for a tag, so every header has the length up to the end of the body.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -52,7 +52,8 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 pub const COMMAND_BYTES_MAX: usize = VALUE_BYTES_MAX + 64 * 1024;
 /// Largest reply, in bytes; more is answered by an error.
 pub const REPLY_BYTES_MAX: usize = 64 << 20;
-/// Most unanswered writes of one session: what the client table keeps for it at most (trap T16).
+/// The largest number of unanswered writes of one session, for which the client table keeps results
+/// (trap T16).
 pub const WINDOW_MAX: u64 = 8_192;
 
 /// Why bytes are not a packet: each is a counted drop.

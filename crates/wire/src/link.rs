@@ -1,5 +1,6 @@
-//! Between replicas: a stream of records without gaps (trap T15). Every packet of the stream has a
-//! number; the receiver acknowledges cumulatively and says what it holds beyond.
+//! The stream of records between replicas, without gaps (trap T15). Every packet of the stream has
+//! a number. The receiver acknowledges cumulatively, with a bit for each packet that it holds
+//! beyond.
 //!
 //! | offset | bytes | DATA (op 1) | ACK (op 2) | DURABLE (op 3) |
 //! |---|---|---|---|---|
@@ -14,8 +15,8 @@
 //! | 48 | | a piece of an encoded record | held: a bit for each packet behind `next` (8) | |
 //! | 56 | | | applied (8) | |
 //!
-//! A DATA packet whose piece is first and last may hold several records, one behind the other,
-//! where the receiver expects that.
+//! A DATA packet whose piece is first and last may have several records in a row, if the receiver
+//! expects that.
 
 use alloc::vec::Vec;
 
@@ -37,7 +38,7 @@ pub const ACK_BYTES: usize = 64;
 /// Largest piece of a record in one packet, in bytes.
 pub const PIECE_BYTES_MAX: usize = PACKET_BYTES_MAX - DATA_HEADER_BYTES;
 
-/// Where the fields are; the first five are those of both.
+/// The offsets of the fields; the first five are common to both.
 mod at {
     pub(super) const STREAM: usize = 16;
     pub(super) const PIECES: usize = 18;
@@ -62,13 +63,13 @@ const AT_WORK: u8 = 2;
 pub struct Data<'a> {
     /// The epoch of the stream; another epoch's packets are dropped.
     pub epoch: Epoch,
-    /// Who sends.
+    /// The sender.
     pub from: NodeId,
     /// Which stream of the epoch, as its receiver numbered it; 0 where there is only one.
     pub stream: u16,
     /// The packet's number in the stream, from 1.
     pub link_seq: u64,
-    /// Up to where the sender knows the log to be committed.
+    /// The position up to which the sender knows the log to be committed.
     pub committed: Position,
     /// The piece is the first of its record.
     pub first: bool,
@@ -78,12 +79,12 @@ pub struct Data<'a> {
     pub piece: &'a [u8],
 }
 
-/// What the receiver has.
+/// An acknowledgement of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
     /// The epoch of the stream.
     pub epoch: Epoch,
-    /// Who sends the acknowledgement.
+    /// The sender of the acknowledgement.
     pub from: NodeId,
     /// Which stream of the epoch.
     pub stream: u16,
@@ -93,9 +94,10 @@ pub struct Ack {
     pub held: u64,
     /// The last record that the receiver applied.
     pub applied: Position,
-    /// Up to where the receiver knows the log to be committed.
+    /// The position up to which the receiver knows the log to be committed.
     pub committed: Position,
-    /// VR, NOPaxos: which life of the sender ([`crate::vr::CrashVectorEntry::tag`]); 0 elsewhere.
+    /// VR, NOPaxos, Raft: the sender's incarnation ([`crate::vr::CrashVectorEntry::tag`]); 0
+    /// elsewhere.
     pub entry: u32,
     /// The sender's disk has no room, or that of one after it in a chain.
     pub is_short: bool,
@@ -112,9 +114,9 @@ pub struct Ack {
 pub struct Durable {
     /// The epoch.
     pub epoch: Epoch,
-    /// Who sends.
+    /// The sender.
     pub from: NodeId,
-    /// Up to where.
+    /// The position up to which all logs are durable.
     pub durable: Position,
 }
 

@@ -21,7 +21,7 @@ pub const OP_STAMP: u8 = 1;
 /// Length of the packet in bytes.
 pub const STAMP_BYTES: usize = 32;
 
-/// Where the fields are.
+/// The offsets of the fields.
 mod at {
     pub(super) const NOW_MS: usize = 16;
     pub(super) const MEMORY_FULL: usize = 24;

@@ -1,5 +1,5 @@
-//! The object ids of a request and of a record: the first has a place of its own in the header, up
-//! to seven more stand behind the header. What concerns all keys says so by a flag instead.
+//! The object ids of a request and of a record: the first has a field in the header, up to seven
+//! more follow the header. A request of all keys has a flag instead.
 
 use alloc::vec::Vec;
 
@@ -7,9 +7,10 @@ use concord_core::ObjectId;
 
 use crate::{WireError, u32_at};
 
-/// Most objects that one request names; one that concerns more concerns all keys.
+/// The largest number of objects that one request names; a request of more counts as one of all
+/// keys.
 pub const OBJECTS_MAX: usize = 8;
-/// Most object ids behind a header.
+/// The largest number of object ids after a header.
 pub const FURTHER_MAX: usize = OBJECTS_MAX - 1;
 /// Length of an object id in bytes.
 pub const ID_BYTES: usize = 4;
@@ -41,14 +42,14 @@ impl FurtherIds {
         &self.ids[..usize::from(self.count)]
     }
 
-    /// Whether there are none.
+    /// Whether there is no further id.
     #[must_use]
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// How many there are.
+    /// The number of further ids.
     #[must_use]
     #[inline]
     pub const fn len(&self) -> usize {

@@ -10,7 +10,7 @@ use crate::GroupId;
 use crate::header::{at, is_of_other_group};
 
 concord_core::counters! {
-    /// What never reached the machine.
+    /// The counters of packets that did not reach the machine.
     pub struct OfGroupCounters {
         /// Packets of another group than the node's, dropped.
         other_group,
@@ -36,7 +36,7 @@ impl<M> OfGroup<M> {
         (&mut self.machine, InGroup { group: self.group, sink })
     }
 
-    /// What never reached the machine.
+    /// The counters of packets that did not reach the machine.
     pub fn of_group_counters(&self) -> &OfGroupCounters {
         &self.count
     }

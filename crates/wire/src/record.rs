@@ -36,16 +36,16 @@ use crate::{WireError, u16_at, u32_at, u64_at};
 
 /// Length of a record before its further object ids and its command, in bytes.
 pub const RECORD_HEADER_BYTES: usize = at::END;
-/// Most bytes of a record beside its command and its reply.
+/// The largest size of a record without its command and its reply, in bytes.
 pub const RECORD_OVERHEAD_BYTES_MAX: usize = RECORD_HEADER_BYTES + FURTHER_MAX * ID_BYTES;
 
-/// Where the fields are.
+/// The offsets of the fields.
 mod at {
     use core::ops::Range;
 
     pub(super) const POSITION: usize = 0;
     pub(super) const HASH: Range<usize> = 8..16;
-    /// What is before is not hashed.
+    /// The bytes before this are not hashed.
     pub(super) const EPOCH: usize = 16;
     pub(super) const FLAGS: usize = 20;
     pub(super) const LOW_DELTA: usize = 22;
@@ -80,7 +80,7 @@ pub struct Record<'a> {
     pub low_delta: u16,
     /// The switch's number; strictly rising along the log where the switch helps.
     pub seq: Seq,
-    /// Whose write.
+    /// The session of the write.
     pub session: SessionId,
     /// Which of the session.
     pub request: RequestNumber,
@@ -95,9 +95,9 @@ pub struct Record<'a> {
     pub after_delta: u16,
     /// As in the write's header.
     pub attempt: u16,
-    /// Where the reply goes.
+    /// The client's address, for the reply.
     pub client: Addr,
-    /// Not [`Status::Ok`]: refused by the ordering node, executed by nobody.
+    /// If not [`Status::Ok`]: the ordering node refused the write, and no replica executes it.
     pub refused: Status,
     /// An encoded command; empty for what only takes its turn.
     pub command: &'a [u8],

@@ -36,7 +36,7 @@ use crate::header::{GroupId, Header, Kind};
 use crate::objects::{FURTHER_MAX, FurtherIds, ID_BYTES};
 use crate::{PACKET_BYTES_MAX, WireError, u16_at, u32_at, u64_at};
 
-/// Where the fields are that every request has.
+/// The offsets of the fields of every request.
 pub mod at {
     use core::ops::Range;
 
@@ -62,19 +62,19 @@ pub mod at {
     pub const AFTER_DELTA: Range<usize> = 46..48;
     /// The log's time.
     pub const TIME_MS: Range<usize> = 48..56;
-    /// How many object ids stand behind the header.
+    /// The number of object ids after the header.
     pub const FURTHER: usize = 56;
     /// The first object id.
     pub const OBJECT: Range<usize> = 60..64;
-    /// What the switch's program stamps.
+    /// The fields that the switch's program stamps.
     pub const OWN: Range<usize> = 64..88;
     /// A write's number.
     pub const SEQ: Range<usize> = 64..72;
     /// A fast read's last-committed point.
     pub const LAST_COMMITTED: Range<usize> = 72..80;
-    /// What a sweep looks at.
+    /// The index that a sweep looks at.
     pub const INDEX: Range<usize> = 80..84;
-    /// Where further ids and the body begin.
+    /// The offset of further ids and the body.
     pub const END: usize = 88;
 }
 
@@ -87,7 +87,7 @@ pub const BODY_BYTES_MAX: usize = PACKET_BYTES_MAX - HEADER_BYTES - FURTHER_MAX 
 pub const READ_BIT: u64 = 1 << 63;
 
 byte_enum!(
-    /// What a packet is. Up to 31 the operations are those of all stores, from 32 on Harmonia's.
+    /// The operation of a packet: up to 31 those of all stores, from 32 on Harmonia's.
     Op {
         /// A write that the switch numbers (the paper's WRITE and WFirst). The body is a command,
         /// or nothing if it was staged by [`Op::WRest`] packets before (trap T17).
@@ -104,7 +104,7 @@ byte_enum!(
         ReadReply = 6,
         /// Asks the responder for more fragments of a long reply.
         Pull = 7,
-        /// A fragment of a long reply, or a status that there is none.
+        /// A fragment of a long reply, or a status that says that it is gone.
         Fragment = 8,
         /// To a client that did not ask for it: the object that it waits for was written
         /// ([`Flags::WAITS`]); any may have been with [`Flags::WILDCARD`].
@@ -117,7 +117,7 @@ byte_enum!(
 );
 
 byte_enum!(
-    /// How a request ended, apart from the reply's own content.
+    /// The outcome of a request, apart from the reply's content.
     Status {
         /// Executed (now or before); the body is the reply.
         Ok = 0,
@@ -147,7 +147,7 @@ byte_enum!(
 );
 
 byte_enum!(
-    /// Which path a read took, and why. Filled in by whoever decided last.
+    /// The path of a read, and the reason for it. Set by the node that decided last.
     Reason {
         /// Not decided yet.
         None = 0,
@@ -173,9 +173,10 @@ byte_enum!(
         Misrouted = 10,
         /// Refused at a replica: it has not executed up to the last-committed point (§8.3, P1).
         RefusedBehind = 11,
-        /// CRAQ: no write of the object was under way here; one replica answered alone.
+        /// CRAQ: no write of the object was in flight here; one replica answered alone.
         Clean = 12,
-        /// CRAQ: a write of the object was under way here; the tail said what is committed.
+        /// CRAQ: a write of the object was in flight here; the replica asked the tail for the
+        /// committed position.
         AskedTail = 13,
         /// FLAIR: the leader answered, because a write of the key group is in flight.
         SlowUnstable = 14,
@@ -184,7 +185,7 @@ byte_enum!(
         /// FLAIR: the leader answered, because no follower that is heard is known to hold the key
         /// group.
         SlowNoHolder = 16,
-        /// Follower leases: no write of the key group was under way here; one follower answered
+        /// Follower leases: no write of the key group was in flight here; one follower answered
         /// alone.
         Leased = 17,
         /// Follower leases: passed on to the leader, because a write of the key group was in the
@@ -233,8 +234,8 @@ impl Flags {
     pub const DISK_FULL: Flags = Flags(4096);
     /// A read whose client has chosen the replica: [`Repr::node`] (follower leases).
     pub const CHOSEN: Flags = Flags(8192);
-    /// Writes that are refused by nobody for want of room: they are of no client, or of its
-    /// session.
+    /// The flags of writes that are never refused for lack of room: they are not a client's
+    /// commands, or concern its session.
     pub const OWN: [Flags; 3] = [Flags::NOOP, Flags::REGISTER, Flags::INTERNAL];
 
     /// Whether all bits of `other` are set.
@@ -272,7 +273,7 @@ impl Flags {
 /// The meaning of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// What the packet is.
+    /// The operation.
     pub op: Op,
     /// Which group of replicas it is for.
     pub group: GroupId,
@@ -288,11 +289,11 @@ pub struct Repr {
     pub last_committed: Seq,
     /// The index that an [`Op::Sweep`] looks at, in every stage.
     pub index: u32,
-    /// Whose request.
+    /// The session of the request.
     pub session: SessionId,
     /// Which request of the session.
     pub request: RequestNumber,
-    /// Where the reply goes.
+    /// The client's address, for the reply.
     pub client: Addr,
     /// From 0, counted up with each retry.
     pub attempt: u16,
@@ -304,10 +305,10 @@ pub struct Repr {
     pub time_ms: u64,
     /// The epoch of who forwarded or answered.
     pub epoch: Epoch,
-    /// Who forwarded or answered; in an [`Op::Pull`], and a read with [`Flags::CHOSEN`], who is
-    /// asked.
+    /// The member that forwarded or answered; in an [`Op::Pull`], and a read with
+    /// [`Flags::CHOSEN`], the one that is asked.
     pub node: NodeId,
-    /// How it ended.
+    /// The outcome.
     pub status: Status,
     /// Which path it took.
     pub reason: Reason,
@@ -357,7 +358,7 @@ impl Repr {
     /// Writes the packet with `body` into `out`, replacing what was there.
     ///
     /// # Panics
-    /// If the body does not fit a datagram: whoever builds packets fragments before.
+    /// If the body does not fit into a datagram: the caller has to cut it into fragments before.
     #[inline]
     pub fn emit(&self, body: &[u8], out: &mut Vec<u8>) {
         assert!(body.len() <= BODY_BYTES_MAX, "the body fits a datagram");
@@ -368,10 +369,10 @@ impl Repr {
         out.extend_from_slice(body);
     }
 
-    /// The header's bytes, for a packet with one object at most and a body of `body_bytes`.
+    /// The header's bytes, for a packet with at most one object and a body of `body_bytes`.
     ///
     /// # Panics
-    /// If there are further objects: their ids stand behind the header.
+    /// If there are further objects, whose ids follow the header.
     #[must_use]
     #[inline]
     pub fn header(&self, body_bytes: u16) -> [u8; HEADER_BYTES] {
@@ -418,8 +419,8 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Checks magic, version, kind, operation, status, reason, the count of ids and the length; a
-    /// tag and padding behind the body are left out.
+    /// Checks magic, version, kind, operation, status, reason, the count of ids and the length. A
+    /// tag and padding after the body are left out.
     ///
     /// # Errors
     /// [`WireError`], which the caller counts.
@@ -459,7 +460,7 @@ impl<'a> Packet<'a> {
         self.bytes
     }
 
-    /// What the packet is.
+    /// The operation.
     #[must_use]
     #[inline]
     pub fn op(&self) -> Op {
@@ -487,7 +488,7 @@ impl<'a> Packet<'a> {
         Seq::from_u64(u64_at(self.bytes, at::SEQ.start))
     }
 
-    /// What follows header and object ids.
+    /// The bytes after the header and object ids.
     #[must_use]
     #[inline]
     pub fn body(&self) -> &'a [u8] {
@@ -547,7 +548,7 @@ impl<'a> PacketMut<'a> {
         Ok(PacketMut { bytes: &mut bytes[..length] })
     }
 
-    /// The same packet, to read.
+    /// A read-only view on the packet.
     #[must_use]
     #[inline]
     pub fn view(&self) -> Packet<'_> {

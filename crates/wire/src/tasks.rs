@@ -1,6 +1,6 @@
-//! Messages between owners of tasks and the workers that run them (Falcon, kind 8). The paper has
-//! none of it: a task's start, its lease, its result, and that somebody knows of it. Encoded as the
-//! messages of [`crate::control`] are.
+//! Messages between owners of tasks and the workers that run them (Falcon, kind 8): a task's start,
+//! its lease, its result, and the owner's knowledge of it. The paper has none of these. They are
+//! encoded like the messages of [`crate::control`].
 
 use alloc::vec::Vec;
 
@@ -19,23 +19,23 @@ pub const RESULT_BYTES_MAX: usize = 1_024;
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Length of a fragment of these and of outputs, in bytes; the last one may be shorter.
 pub const FRAGMENT_BYTES: usize = 1_024;
-/// Most fragments that are asked for at once.
+/// The largest number of fragments that are requested at once.
 pub const FRAGMENTS_ASKED_MAX: u8 = 32;
 /// In the place of a TID: the job's own body.
 pub const JOB_BODY: u32 = u32::MAX;
 
-/// What a worker can execute: TDESC's function.
+/// The functions of workers (TDESC's function).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
     /// Nothing.
     NoOp,
-    /// It sleeps for as many microseconds as its parameters say, 8 bytes.
+    /// Sleeps for the number of microseconds in its parameters, 8 bytes.
     Sleep,
-    /// It keeps a core busy for as long.
+    /// Keeps a core busy for as long.
     Spin,
-    /// It runs the command in its job's body, with its parameters in their places.
+    /// Runs the command in its job's body, with its parameters in their places.
     Command,
-    /// It gives its parameters to a process that stays, of the command in its job's body.
+    /// Passes its parameters to a long-running process of the command in its job's body.
     Handler,
 }
 
@@ -66,7 +66,7 @@ pub struct Attempt {
     pub jid: u32,
     /// TID.
     pub tid: u32,
-    /// How often it was submitted, this time among them.
+    /// The number of its submissions, with this one.
     pub attempt: u16,
 }
 
@@ -77,18 +77,18 @@ pub struct Run {
     pub session: u64,
     /// The worker's own number of the run.
     pub run: u32,
-    /// Where the worker is.
+    /// The worker's address.
     pub worker: Addr,
 }
 
-/// How a run ended.
+/// The outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
     /// As it should.
     Done,
     /// With a failure of its own.
     Failed,
-    /// It took longer than it may.
+    /// The run exceeded its limit of time.
     TimedOut,
     /// A command's exit status, which is not 0. As in a shell, 127: there is no such command; 126:
     /// it cannot be executed.
@@ -97,8 +97,8 @@ pub enum Ended {
     Killed(u8),
 }
 
-/// What a worker fetches of a task's owner: the parameters of a task, or what its job's tasks
-/// share.
+/// The name of a body that a worker fetches from a task's owner: the parameters of a task, or the
+/// data that its job's tasks share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BodyName {
     /// UID.
@@ -158,7 +158,7 @@ pub enum TaskMessage {
         run: Run,
         /// How.
         ended: Ended,
-        /// How much it gave, in bytes.
+        /// The size of its output, in bytes.
         output_bytes: u64,
         /// The first [`RESULT_BYTES_MAX`] of it. The worker has the first [`OUTPUT_BYTES_MAX`],
         /// which the owner fetches before it says [`TaskMessage::Known`].
@@ -189,11 +189,11 @@ pub enum TaskMessage {
     Fetch {
         /// Of what.
         name: BodyName,
-        /// Where the worker is.
+        /// The worker's address.
         worker: Addr,
         /// The first fragment.
         first: u32,
-        /// How many; at most [`FRAGMENTS_ASKED_MAX`].
+        /// The number of fragments; at most [`FRAGMENTS_ASKED_MAX`].
         count: u8,
     },
     /// Owner: a fragment. What a name stands for never changes, so that fragments of one name fit
@@ -214,7 +214,7 @@ pub enum TaskMessage {
         run: Run,
         /// The first fragment.
         first: u32,
-        /// How many; at most [`FRAGMENTS_ASKED_MAX`].
+        /// The number of fragments; at most [`FRAGMENTS_ASKED_MAX`].
         count: u8,
     },
     /// Worker: a fragment of an output.

@@ -19,14 +19,14 @@ use crate::header::Kind;
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct CrashVectorEntry {
-    /// How often the node has recovered.
+    /// The number of the node's recoveries.
     pub count: u32,
     /// Drawn at the process' start.
     pub incarnation: u64,
 }
 
 impl CrashVectorEntry {
-    /// What stands for a life in an acknowledgement ([`crate::link::Ack`]).
+    /// A tag for the incarnation, for acknowledgements ([`crate::link::Ack`]).
     #[must_use]
     pub const fn tag(&self) -> u32 {
         (self.incarnation ^ (self.incarnation >> 32)) as u32 ^ self.count
@@ -40,26 +40,26 @@ impl CrashVectorEntry {
 pub struct SwitchIncarnation {
     /// The id; 0 for none.
     pub id: u32,
-    /// The life to which it was granted.
+    /// The incarnation to which it was granted.
     pub incarnation: u64,
-    /// Where the switch listens.
+    /// The switch's address.
     pub addr: Addr,
 }
 
 /// A message between VR replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VrMessage {
-    /// What it says; its variant is the operation.
+    /// The message; its variant is the operation.
     pub body: VrBody,
     /// Which group: made of its founders' lives, so that no two groups share one.
     pub group: u64,
-    /// Who sends.
+    /// The sender.
     #[serde(skip)]
     pub from: u16,
     /// The view of which the message speaks.
     #[serde(skip)]
     pub view: u32,
-    /// The sender's crash vector: the newest life that it knows of each member, in the
+    /// The sender's crash vector: the newest incarnation that it knows of each member, in the
     /// configuration's order (Michael et al., DISC 2017).
     pub crash_vector: Vec<CrashVectorEntry>,
 }
@@ -76,21 +76,21 @@ impl Message for VrMessage {
     }
 }
 
-/// What a [`VrMessage`] says. The names are those of Viewstamped Replication Revisited.
+/// The body of a [`VrMessage`]. The names are those of Viewstamped Replication Revisited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VrBody {
     /// I do not hear the leader, and would go to this view if enough others say the same.
     Suspect,
     /// I am in this view, and not in an earlier one any more.
     StartViewChange,
-    /// My vote for the view's leader: what I have. Whoever it still let answer reads in an earlier
-    /// view is here or out of time (trap T2).
+    /// The vote for the view's leader, with the sender's log end. Every replica to which the sender
+    /// granted a lease in an earlier view has entered this one, or its lease is over (trap T2).
     DoViewChange {
         /// The latest view in which the sender's status was normal.
         last_normal: u32,
-        /// Where its log ends.
+        /// The end of its log.
         end: LogEnd,
-        /// Up to where it knows the log to be committed.
+        /// The position up to which it knows the log to be committed.
         committed: u64,
         /// The newest switch that it knows of.
         switch: SwitchIncarnation,
@@ -110,40 +110,43 @@ pub enum VrBody {
     },
     /// Leader to all: the view has begun.
     StartView {
-        /// Where the view's log ended when it began.
+        /// The end of the view's log when the view began.
         end: LogEnd,
         /// The switch whose numbers the view takes.
         switch: SwitchIncarnation,
         /// NOPaxos: numbers up to there are not waited for.
         floor: u32,
     },
-    /// NOPaxos, leader to all: I lack the writes that come there in the log (gap agreement);
-    /// whoever has them sends them.
+    /// NOPaxos, leader to all: the leader lacks the writes at these positions (gap agreement); a
+    /// replica that has them sends them.
     Lacks {
         /// The first one's position.
         position: u64,
-        /// How many.
+        /// The number of writes.
         count: u16,
     },
-    /// Stream me the log from behind the first of these ends that your log has too.
+    /// Asks for a stream of the log from after the first of these ends that the receiver's log has
+    /// too.
     Follow {
         /// The receiver's number of the stream.
         stream: u16,
-        /// Where the sender's log ends.
+        /// The end of the sender's log.
         end: LogEnd,
         /// The last record that it knows to be committed, and its hash: surely in both logs.
         committed: LogEnd,
     },
-    /// My log begins behind the ends that you asked for a stream with.
+    /// The sender's log begins after the ends with which the receiver asked for a stream.
     LogMismatch {
         /// The stream that was asked for.
         stream: u16,
-        /// Where it begins; what is before is committed.
+        /// The end before its first record; everything up to there is committed.
         base: LogEnd,
     },
-    /// I have lost everything; in which view are you? The life that asks is in the crash vector.
+    /// The sender has lost everything, and asks for the view. Its incarnation is in the crash
+    /// vector.
     Recovery,
-    /// The answer, from those whose status is normal; the life that asked is in the crash vector.
+    /// The answer, from replicas whose status is normal. The asking incarnation is in the crash
+    /// vector.
     RecoveryResponse {
         /// From the view's leader alone: the end of its log, the switch, and the view's floor.
         leader: Option<(LogEnd, SwitchIncarnation, u32)>,
@@ -156,7 +159,7 @@ pub enum VrBody {
     },
     /// Raft: would you vote for me in this term? Mine is an earlier one (dissertation §9.6).
     PreVote {
-        /// Where the sender's log ends.
+        /// The end of the sender's log.
         last: LastRecord,
     },
     /// The answer, of the term that was asked for; of the sender's own term if it would not.
@@ -166,18 +169,18 @@ pub enum VrBody {
     },
     /// Raft: vote for me in this term (§5.2).
     RequestVote {
-        /// Where the sender's log ends.
+        /// The end of the sender's log.
         last: LastRecord,
-        /// The leader of an earlier term has asked for this election, or is the sender: nobody has
-        /// to be loyal to it (dissertation §3.10).
+        /// Whether the leader of an earlier term has asked for this election, or is the sender:
+        /// then replicas that hear it may vote (dissertation §3.10).
         handed: bool,
     },
-    /// The answer, of the sender's own term. Whoever it still let answer reads in an earlier term
-    /// is here or out of time (trap T2), if it votes for the one who asked.
+    /// The answer, of the sender's own term. If it votes for the receiver, every replica to which
+    /// it granted a lease in an earlier term has entered this one, or its lease is over (trap T2).
     Voted {
         /// Whether it does.
         granted: bool,
-        /// Up to where it knows the log to be committed.
+        /// The position up to which it knows the log to be committed.
         committed: u64,
         /// The newest switch that it knows of.
         switch: SwitchIncarnation,
@@ -192,7 +195,8 @@ pub enum VrBody {
         asked_at: u64,
         /// The incarnation that asked: no other one of its node can use the lease.
         to: CrashVectorEntry,
-        /// Up to where the log is committed: before yours goes so far, the lease is of no use.
+        /// The position up to which the log is committed: the lease counts once the receiver's log
+        /// reaches it.
         floor: u64,
     },
     /// Quorum reads: where does your log end?
@@ -210,13 +214,13 @@ pub enum VrBody {
     /// Raft: the answer to [`VrBody::Recovery`] from the leader of a group whose voters were
     /// changed (dissertation §4).
     VotersAre {
-        /// Where its log ends.
+        /// The end of its log.
         end: LogEnd,
         /// The term's switch.
         switch: SwitchIncarnation,
         /// Bit i: member i votes.
         voters: u64,
-        /// The same by the last configuration that is committed.
+        /// The same by the last committed configuration.
         before: u64,
     },
 }

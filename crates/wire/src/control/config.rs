@@ -10,10 +10,11 @@ use crate::Addr;
 use crate::WireError;
 use crate::header::GroupId;
 
-/// Most members of a configuration: what one packet holds, with a dozen that join beside them.
+/// The largest number of members of a configuration: one packet holds them, with a dozen joining
+/// ones.
 pub const MEMBERS_MAX: usize = 64;
 
-/// How replicas replicate.
+/// The replication protocol of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Protocol {
     /// The primary orders, all backups acknowledge to it.
@@ -22,8 +23,8 @@ pub enum Protocol {
     Chain,
     /// Viewstamped Replication: the leader of the view orders, a majority acknowledges.
     Vr,
-    /// CRAQ: as a chain, and every member answers reads; of objects with a write under way it asks
-    /// the tail first.
+    /// CRAQ: a chain in which every member answers reads, and asks the tail first for objects with
+    /// a write in flight.
     Craq,
     /// NOPaxos: the switch orders and multicasts, a majority acknowledges to the leader of the
     /// view.
@@ -55,13 +56,13 @@ impl Protocol {
     }
 }
 
-/// What the members of a group are. A byte on the wire: below 16 replicas, and how they replicate.
+/// The kind of a group's members. A byte on the wire: below 16 replicas and their protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]
 pub enum GroupKind {
     /// Replicas of a store.
     Replicas(Protocol),
-    /// Workers, who take tasks: whoever registers is a member.
+    /// Workers, which run tasks: all that register are members.
     Workers,
     /// Switches that hold the data themselves: a chain, the head first.
     Switches,
@@ -70,7 +71,7 @@ pub enum GroupKind {
 }
 
 impl GroupKind {
-    /// How its members replicate, if they are replicas.
+    /// The replication protocol, if the members are replicas.
     #[must_use]
     pub const fn protocol(self) -> Option<Protocol> {
         match self {
@@ -144,7 +145,7 @@ impl TryFrom<u8> for GroupKind {
     }
 }
 
-/// What a switch runs for a group.
+/// The program that a switch runs for a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     /// Passes writes on to who orders them, and reads to who answers them.
@@ -181,12 +182,12 @@ impl Program {
         Program::Concordia,
     ];
 
-    /// What a switch runs where nothing else is said: the tracking of writes in flight.
+    /// The default program: it tracks writes in flight.
     pub const DEFAULT: Program = Program::Harmonia;
-    /// What a group of workers has if nobody says which.
+    /// The default program of a group of workers.
     pub const OF_WORKERS: Program = Program::Falcon;
 
-    /// The program for a protocol, with Harmonia's help or without. There is none with it for CRAQ.
+    /// The program for a protocol, with Harmonia's help or without. CRAQ has only one without.
     #[must_use]
     pub const fn of(protocol: Protocol, with_help: bool) -> Program {
         match (protocol, with_help) {
@@ -252,7 +253,7 @@ impl Program {
         matches!(self, Program::Flair)
     }
 
-    /// How many members of a group it has room for, where that is fewer than the group may have.
+    /// The largest number of members that it supports, if that is fewer than a group may have.
     #[must_use]
     pub const fn members_max(self) -> Option<usize> {
         match self {
@@ -276,7 +277,7 @@ impl Program {
     }
 }
 
-/// Who is who, from an epoch number on. The first member orders writes (head, primary).
+/// The configuration of a group in an epoch. The first member orders writes (head, primary).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Part", try_from = "Part")]
 pub struct Config {
@@ -289,38 +290,38 @@ pub struct Config {
     pub rack: u64,
     /// The one switch whose numbers and fast reads are accepted (Harmonia §6.3).
     pub switch_id: u32,
-    /// The switch's life to which that id was granted.
+    /// The incarnation of the switch to which that id was granted.
     pub switch_incarnation: u64,
-    /// Where the switch listens.
+    /// The switch's address.
     pub switch: Addr,
-    /// What the members are.
+    /// The kind of its members.
     pub kind: GroupKind,
-    /// What the switch runs for them.
+    /// The switch program that serves them.
     pub program: Program,
     /// The members in order: head first, tail last. From a VR leader to the switch: itself first,
     /// and whom it hears of.
     pub members: Vec<Member>,
-    /// Who copies the state from a member, to become one: they answer nothing, and nobody waits for
-    /// them (trap T4). From a NOPaxos leader to the switch: the other members, which get its writes
-    /// too.
+    /// The joining replicas, which copy the state of a member: they answer nothing, and no member
+    /// waits for them (trap T4). From a NOPaxos leader to the switch: the other members, which get
+    /// its writes too.
     pub joining: Vec<Member>,
 }
 
 impl Config {
-    /// Who orders writes.
+    /// The member that orders writes.
     #[must_use]
     pub fn head(&self) -> Option<&Member> {
         self.members.first()
     }
 
-    /// How the members replicate, if they are replicas.
+    /// The replication protocol, if the members are replicas.
     #[must_use]
     pub const fn protocol(&self) -> Option<Protocol> {
         self.kind.protocol()
     }
 
-    /// Who answers reads of the normal protocol: the tail of a chain, else who orders. In CRAQ it
-    /// is who the others ask.
+    /// The member that answers reads of the normal protocol: the tail of a chain, otherwise the one
+    /// that orders. In CRAQ the others ask it.
     #[must_use]
     pub fn reader(&self) -> Option<&Member> {
         match self.protocol()? {
@@ -338,7 +339,7 @@ impl Config {
 pub(super) struct Part {
     /// Which part, from 0.
     part: u8,
-    /// How many there are.
+    /// The number of parts.
     parts: u8,
     epoch: u32,
     rack: u64,

@@ -1,4 +1,5 @@
-//! Copies: of single records while an epoch opens (trap T5), of the whole state to whoever joins.
+//! Copies: of single records while an epoch opens (trap T5), and of the whole state to joining
+//! replicas.
 
 use alloc::vec::Vec;
 
@@ -16,7 +17,7 @@ pub enum CopyMessage {
         /// The epoch that is to open.
         #[serde(skip)]
         epoch: u32,
-        /// Who asks.
+        /// The asking replica.
         #[serde(skip)]
         from: u16,
         /// The record that is wanted.
@@ -42,17 +43,18 @@ pub enum CopyMessage {
         /// The fragment.
         piece: Vec<u8>,
     },
-    /// Joining replica to its feeder: my state is that of this log end; send me the records behind.
+    /// Joining replica to its donor: its state is as of this log end, and it asks for the records
+    /// after it.
     Resume {
         /// The epoch.
         #[serde(skip)]
         epoch: u32,
-        /// Who asks.
+        /// The asking replica.
         #[serde(skip)]
         from: u16,
         /// Which copy of the state it is; counted up by the joining replica.
         attempt: u64,
-        /// Where its log ends.
+        /// The end of its log.
         end: LogEnd,
     },
     /// Feeder to joining replica: the records come.
@@ -60,7 +62,7 @@ pub enum CopyMessage {
         /// The epoch.
         #[serde(skip)]
         epoch: u32,
-        /// Who says so.
+        /// The sender.
         #[serde(skip)]
         from: u16,
         /// Echo of the request.
@@ -72,7 +74,7 @@ pub enum CopyMessage {
         /// The epoch.
         #[serde(skip)]
         epoch: u32,
-        /// Who says so.
+        /// The sender.
         #[serde(skip)]
         from: u16,
         /// Which copy of a joining replica; 0 for a member.
@@ -83,7 +85,7 @@ pub enum CopyMessage {
         /// The epoch.
         #[serde(skip)]
         epoch: u32,
-        /// Who asks.
+        /// The asking replica.
         #[serde(skip)]
         from: u16,
         /// Which copy.

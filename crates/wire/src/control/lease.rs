@@ -15,7 +15,7 @@ pub enum LeaseMessage {
         /// The epoch.
         #[serde(skip)]
         epoch: u32,
-        /// Who asks.
+        /// The asking replica.
         #[serde(skip)]
         from: u16,
         /// The asker's clock when it asked, echoed.
@@ -26,14 +26,14 @@ pub enum LeaseMessage {
         /// The epoch.
         #[serde(skip)]
         epoch: u32,
-        /// Who grants.
+        /// The granting replica.
         #[serde(skip)]
         from: u16,
         /// Echo of the request.
         asked_at: u64,
     },
-    /// Replica that goes to those that may have granted it a lease: this incarnation holds none any
-    /// more, and never will again. Nobody waits for its end (trap T2).
+    /// From a leaving replica to those that may have granted it a lease: this incarnation holds
+    /// none any more, and never will again, so that none waits for its end (trap T2).
     Release {
         /// Which node.
         #[serde(skip)]

@@ -14,13 +14,13 @@ use crate::header::Kind;
 /// A replica lives: who it is, and all that the controller decides by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaAlive {
-    /// Who, in which life, and where.
+    /// The node, its incarnation and its address.
     pub member: Member,
     /// Its clock when it said so, in ns: what arrives late is told apart.
     pub sent_at: u64,
-    /// What it heard of; it stands in that epoch.
+    /// The newest numbers that it has heard of; its standing is in that epoch.
     pub heard: Heard,
-    /// Where it stands in it.
+    /// Its standing in the epoch.
     pub standing: Standing,
     /// The data that it has.
     pub held: Held,
@@ -38,17 +38,17 @@ pub enum Membership {
     ReplicaAlive(ReplicaAlive),
     /// Switch to controller, periodically: I live.
     SwitchAlive {
-        /// The switch's life.
+        /// The switch's incarnation.
         incarnation: u64,
-        /// Where it listens.
+        /// Its address.
         addr: Addr,
         /// Its clock when it said so, in ns.
         sent_at: u64,
         /// The configuration it runs; 0 if none.
         epoch: u32,
-        /// What it heard of.
+        /// The newest numbers that it has heard of.
         heard: Heard,
-        /// It takes over when the active switch is silent, not before.
+        /// Whether it is a standby, which takes over only when the active switch is silent.
         standby: bool,
     },
     /// Controller to members, and to the switch once open: a configuration, or a part of it.
@@ -56,14 +56,15 @@ pub enum Membership {
     /// Gateway or client to controller: which configuration is in force? Controller to a replica,
     /// to recover: which one is yours?
     WhoIsWho {
-        /// Where the answer goes.
+        /// The address for the answer.
         client: Addr,
     },
-    /// Controller to a switch in a life whose place another has: it may come again as a new life.
+    /// Controller to an incarnation of a switch whose place another has: it may register again as a
+    /// new incarnation.
     SwitchRetired {
-        /// That life.
+        /// That incarnation.
         incarnation: u64,
-        /// Where the active switch listens.
+        /// The address of the active switch.
         switch: Addr,
     },
     /// Replica to replica: where my log ends, in this epoch (trap T5).
@@ -71,10 +72,10 @@ pub enum Membership {
         /// The epoch that is to open.
         #[serde(skip)]
         epoch: u32,
-        /// Who says so.
+        /// The sender.
         #[serde(skip)]
         from: u16,
-        /// Where its log ends.
+        /// The end of its log.
         end: LogEnd,
         /// Whether the receiver's own end is wanted in return.
         ask: bool,
@@ -87,7 +88,7 @@ pub enum Membership {
         /// The epoch.
         #[serde(skip)]
         epoch: u32,
-        /// Who says so.
+        /// The sender.
         #[serde(skip)]
         from: u16,
         /// The end of the agreed log.
@@ -101,7 +102,7 @@ pub enum Membership {
         /// The epoch.
         #[serde(skip)]
         epoch: u32,
-        /// Who says so.
+        /// The sender.
         #[serde(skip)]
         from: u16,
     },
@@ -110,7 +111,7 @@ pub enum Membership {
         /// The epoch.
         #[serde(skip)]
         epoch: u32,
-        /// Who says so.
+        /// The sender.
         #[serde(skip)]
         from: u16,
         /// Whether an answer is wanted.
@@ -121,12 +122,12 @@ pub enum Membership {
     VoterAlive {
         /// As any replica says it.
         alive: ReplicaAlive,
-        /// Whose votes count.
+        /// The voters according to its log.
         voting: Voting,
     },
     /// Operator to the replicas of a Raft group: who votes? Each answers.
     ChangeVoter {
-        /// Where the answer goes.
+        /// The address for the answer.
         client: Addr,
         /// Echoed by it.
         number: u64,
@@ -141,7 +142,7 @@ pub enum Membership {
     WasDurable {
         /// Which process.
         incarnation: u64,
-        /// What an earlier one of its node had on its disk.
+        /// The position that an earlier process of its node had reported as durable.
         held: Held,
     },
 }

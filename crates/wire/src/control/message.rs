@@ -42,7 +42,7 @@ pub trait Message: Serialize + DeserializeOwned {
         }
     }
 
-    /// Reads a message; a tag and padding behind it are left out.
+    /// Parses a message; a tag and padding after it are left out.
     ///
     /// # Errors
     /// [`WireError`], which the caller counts.

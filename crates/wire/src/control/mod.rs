@@ -1,7 +1,7 @@
-//! Rare messages: an enum for each kind, with the controller and about epochs ([`Membership`]),
-//! about leases ([`LeaseMessage`]), about copies of the state ([`CopyMessage`]), and of views
-//! ([`crate::vr`]). The operation is the variant's place in its enum, from 1. Who says it and of
-//! which epoch stand in the common header, the rest behind it, encoded by postcard ([`Message`]).
+//! Infrequent messages: an enum for each kind, with the controller and about epochs
+//! ([`Membership`]), about leases ([`LeaseMessage`]), about copies of the state ([`CopyMessage`]),
+//! and of views ([`crate::vr`]). The operation is the variant's place in its enum, from 1. The
+//! common header has the sender and the epoch; the rest follows, encoded by postcard ([`Message`]).
 
 mod config;
 mod copy;
@@ -30,25 +30,26 @@ pub struct Member {
     /// The node's number.
     #[serde(with = "postcard::fixint::be")]
     pub node: u16,
-    /// Which life of it.
+    /// Its incarnation.
     #[serde(with = "postcard::fixint::be")]
     pub incarnation: u64,
     /// Its UDP address.
     pub addr: Addr,
 }
 
-/// Where a replica stands, as it tells the controller.
+/// The standing of a replica, as it reports it to the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
     /// In no epoch; it asks to be let in.
     Out,
-    /// It joins, and lacks a part of the state.
+    /// It is joining, and lacks a part of the state.
     Copying,
-    /// It joins, and has all of the state.
+    /// It is joining, and has all of the state.
     Copied,
     /// A member; the epoch is not open here.
     Opening {
-        /// It was whole in the epoch before, and so has everything that was ever committed.
+        /// Whether it was caught up in the epoch before, and so has everything that was ever
+        /// committed.
         caught_up: bool,
     },
     /// A member; the epoch is open here.
@@ -57,7 +58,7 @@ pub enum Standing {
         /// executed here. Only a whole member can go on without the others.
         caught_up: bool,
     },
-    /// It asks to be removed: it was told to end, or it lost its engine, or its log is not the
+    /// It asks to be removed: it was told to end, it lost its engine, or its log does not match the
     /// others' (traps T4, T11).
     Leaving,
     /// In no epoch; it asks to be let in, and what it held ([`Held`]) is what its disk has.
@@ -76,8 +77,8 @@ pub enum Standing {
     },
 }
 
-/// What a node has heard of, whoever said it: a controller whose state knows less has lost its
-/// file, or has another's (trap T3).
+/// The highest numbers that a node has heard of, from any sender: a controller whose state has
+/// lower ones has lost its file, or has another's (trap T3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heard {
     /// The rack of its configuration; 0 if it has none.
@@ -93,7 +94,7 @@ pub struct Heard {
 pub struct DataDir {
     /// Its number.
     pub id: u64,
-    /// How often a replica was started on it, this time included.
+    /// The number of starts of a replica on it, with this one.
     pub run: u64,
 }
 
@@ -109,7 +110,7 @@ pub struct Held {
 /// Raft: which members vote, by the newest configuration in a replica's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Voting {
-    /// Where that log ends.
+    /// The end of that log.
     pub last: LastRecord,
     /// Bit i: the member at place i of the configuration votes.
     pub voters: u64,
@@ -120,9 +121,9 @@ pub struct Voting {
 pub struct VotersTold {
     /// Echo of the question.
     pub number: u64,
-    /// Who says so.
+    /// The sender.
     pub node: u16,
-    /// What became of the change that was asked for.
+    /// The outcome of the requested change.
     pub outcome: VoterOutcome,
     /// All members, in the configuration's order.
     pub members: Vec<u16>,
@@ -132,10 +133,10 @@ pub struct VotersTold {
     pub is_committed: bool,
 }
 
-/// What became of a change of the voters.
+/// The outcome of a change of the voters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VoterOutcome {
-    /// It is as it was asked for; nothing was asked for; or the change is in the leader's log.
+    /// The voters are as requested, nothing was requested, or the change is in the leader's log.
     Done,
     /// This replica does not lead a Raft group, and does nothing.
     NotLeader,

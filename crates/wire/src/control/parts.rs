@@ -13,14 +13,14 @@ use super::{Config, Member, Membership, Message as _};
 use crate::Addr;
 use crate::Sink;
 
-/// Most members and joining members, together, of a part: what one packet holds.
+/// The largest number of members and joining ones of a part: one packet holds them.
 pub const PLACES_OF_PART: usize = 76;
-/// Most parts of a configuration.
+/// The largest number of parts of a configuration.
 pub const PARTS_MAX: u8 = 16;
-/// Most members and joining members, together, of a configuration.
+/// The largest number of members and joining ones of a configuration.
 pub const PLACES_MAX: usize = PLACES_OF_PART * PARTS_MAX as usize;
 
-/// What one packet says of a configuration: all of it, or a part.
+/// The content of one packet of a configuration: all of it, or a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigPart {
     part: u8,
@@ -52,7 +52,7 @@ impl ConfigPart {
         (self.parts == 1).then_some(self.config)
     }
 
-    /// What all parts of a configuration have in common.
+    /// The fields that all parts of a configuration have in common.
     fn identity(&self) -> (u8, u64, Config) {
         let bare = Config { members: Vec::new(), joining: Vec::new(), ..self.config.clone() };
         (self.parts, self.hash, bare)
@@ -102,14 +102,14 @@ pub struct Assembly {
 /// A configuration of which parts are here.
 #[derive(Clone, Debug)]
 struct Begun {
-    /// What all its parts have in common.
+    /// The fields that all its parts have in common.
     identity: (u8, u64, Config),
     /// The parts' members and joining members.
     places: Vec<Option<(Vec<Member>, Vec<Member>)>>,
 }
 
 impl Assembly {
-    /// For the configurations of so many groups.
+    /// An assembly for the configurations of `groups_max` groups.
     #[must_use]
     pub const fn new(groups_max: usize) -> Assembly {
         Assembly { groups_max, begun: Vec::new() }
@@ -163,7 +163,7 @@ impl Assembly {
     }
 }
 
-/// As `Part`, and behind it the hash where there are several.
+/// Encoded as `Part`, followed by the hash if there are several.
 impl Serialize for ConfigPart {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let written = Part::written(self.config.clone(), (self.part, self.parts));
