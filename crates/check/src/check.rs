@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::command::{Command, parse};
 use crate::minimise::minimise;
-use crate::model::{Moment, PREDICTED_ERRORS};
+use crate::model::{Calm, Moment, PREDICTED_ERRORS};
 use crate::plan::{Op, Plan};
 use crate::report::{Expiries, GaveUp, Report, Verdict, Violation};
 use crate::search::{Budget, Outcome, Search};
@@ -52,17 +52,6 @@ pub struct Options {
     /// Of 100 operations at least so many have to be judged, and one at all: with fewer the verdict
     /// is [`Verdict::TooLittle`]. 0: a history of nothing is ok.
     pub judged_percent_min: usize,
-}
-
-/// A time without faults at the end of a history, in which keys are deleted soon after their time
-/// to live has passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Calm {
-    /// When it begins, in ns of the history's clock. Times to live that were set earlier count from
-    /// then.
-    pub from_ns: u64,
-    /// How much later a key must be gone, in ns.
-    pub grace_ns: u64,
 }
 
 /// What `concord check` and `concord torture` ask for as [`Options::judged_percent_min`].

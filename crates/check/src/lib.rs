@@ -83,8 +83,9 @@ mod seen;
 mod serial;
 mod start;
 
-pub use check::{Calm, JUDGED_PERCENT_MIN, Options, check, check_file, is_too_little};
+pub use check::{JUDGED_PERCENT_MIN, Options, check, check_file, is_too_little};
 pub use history::{History, HistoryError, Operation, Reply};
+pub use model::Calm;
 pub use record::{Pending, Recorder};
 pub use report::{Expiries, GaveUp, Report, Stuck, Verdict, Violation};
 pub use serial::{Access, Anomaly, Decision, Edge, Transaction, check_transactions, is_order};

@@ -11,8 +11,18 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Reply;
-use crate::check::Calm;
 use crate::command::{Bytes, Command, Condition, Ttl, integer};
+
+/// A time without faults at the end of a history, in which keys are deleted soon after their time
+/// to live has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calm {
+    /// When it begins, in ns of the history's clock. Times to live that were set earlier count from
+    /// then.
+    pub from_ns: u64,
+    /// How much later a key must be gone, in ns.
+    pub grace_ns: u64,
+}
 
 /// The data of one key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
