@@ -11,20 +11,21 @@ use concord_core::{
 use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Addr, Flags, FurtherIds, Reason, Repr, WINDOW_MAX};
 
-/// How a client behaves.
+/// The configuration of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// Its own address, for replies.
     pub addr: Addr,
-    /// Where the switch listens: every packet goes there, until the controller names another.
+    /// The switch's address, to which every packet goes until the controller names another.
     pub switch: Addr,
-    /// Whom to ask which switch is active, when requests stay unanswered.
+    /// The controller's address, for the question which switch is active if requests stay
+    /// unanswered.
     pub controller: Option<Addr>,
-    /// Most unanswered writes, 1 to [`WINDOW_MAX`].
+    /// The largest number of unanswered writes, 1 to [`WINDOW_MAX`].
     pub window: u64,
     /// The number of a session's first write: 1; simulations draw one near the end of all numbers.
     pub first_request: u64,
-    /// Most unanswered reads, at most 65,536.
+    /// The largest number of unanswered reads, at most 65,536.
     pub reads_max: usize,
     /// A reply of several packets is pulled only once [`crate::Client::grant`] says so: for who has
     /// to bound what all replies together take.
@@ -44,7 +45,8 @@ pub struct ClientConfig {
     /// After that long without a write the session is touched, so that it is not the one that makes
     /// room for another (trap T16).
     pub keepalive_ns: Duration,
-    /// Who answers reads, if clients choose among replicas (follower leases); else the switch does.
+    /// The replicas that answer reads, if clients choose among them (follower leases); otherwise
+    /// the switch chooses.
     pub readers: Vec<NodeId>,
     /// Which of its checks, and of a gateway's, are on.
     pub guards: Guards,
@@ -77,20 +79,21 @@ impl ClientConfig {
 /// Whether a command changes its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// It does not; it may be executed any number of times.
+    /// The command changes nothing, and may be executed any number of times.
     Read,
-    /// It may; it is executed at most once.
+    /// The command may change data, and is executed at most once.
     Write,
 }
 
-/// What is to be done.
+/// A request to the rack.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Read or write.
     pub class: Class,
     /// The key's hash: [`concord_core::hash::object_id`].
     pub obj_id: ObjectId,
-    /// Those of its other keys, each once; a command of more than eight keys is of all keys.
+    /// The object ids of its other keys, each once; a command of more than eight keys counts as one
+    /// of all keys.
     pub further: FurtherIds,
     /// [`Flags::WILDCARD`], [`Flags::RESP3`] and [`Flags::WAITS`]; others are ignored.
     pub flags: Flags,
@@ -121,7 +124,7 @@ impl fmt::Display for SubmitError {
     }
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// With a reply; a write was executed exactly once.
@@ -134,8 +137,8 @@ pub enum Outcome {
     /// A write that never left in a form that can be executed. It never will be; safe to submit
     /// again.
     WriteNotExecuted,
-    /// A write that was executed, or not, or will be a little later, if a packet of it is still
-    /// under way. Never silently to be submitted again.
+    /// A write that was executed, or not, or will be a little later, if one of its packets is still
+    /// in flight. It must never be resubmitted silently.
     WriteUnknown,
     /// Refused by the replicas as malformed; not executed.
     Malformed,
@@ -148,7 +151,7 @@ pub enum Outcome {
 pub struct Trace {
     /// The path of a read, and why.
     pub reason: Reason,
-    /// Who answered.
+    /// The replica that answered.
     pub node: NodeId,
     /// The last-committed point that a fast read carried.
     pub last_committed: Seq,
@@ -156,7 +159,7 @@ pub struct Trace {
     pub seq: Seq,
     /// The epoch of who answered.
     pub epoch: Epoch,
-    /// How often the request was sent; 0 if never.
+    /// The number of times that the request was sent; 0 if never.
     pub attempts: u16,
     /// From submission to outcome.
     pub latency_ns: Duration,
@@ -212,7 +215,7 @@ impl Withdrawn {
         Request { class: Class::Read, obj_id, further, flags, after: None, command }
     }
 
-    /// What it takes of memory, in bytes.
+    /// Its size in memory, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.packet.capacity()
@@ -226,7 +229,7 @@ pub struct Done {
     pub request: RequestNumber,
     /// Read or write.
     pub class: Class,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
     /// The reply; empty without one. Give it back by [`crate::Client::give_back`].
     pub reply: Vec<u8>,
@@ -237,7 +240,7 @@ pub struct Done {
 }
 
 counters! {
-    /// What a client counts.
+    /// The counters of a client.
     pub struct ClientCounters {
         /// Reads submitted.
         reads,
@@ -317,7 +320,7 @@ counters! {
         late,
         /// Replies to another session; dropped.
         foreign,
-        /// Objects that were written while somebody waits for that.
+        /// Notifications of writes to objects for which a command waits.
         pushes,
         /// Packets of an operation or status that makes no sense here; dropped.
         unexpected,

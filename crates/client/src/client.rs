@@ -24,11 +24,13 @@ use crate::transfer::Transfer;
 
 /// Buffers above that size are given back to the allocator.
 const BUFFER_BYTES_MAX: usize = 16 * 1024;
-/// Most objects whose writes were heard of and not asked for; who waits looks by itself, too.
+/// The largest number of notifications that were not fetched; waiting commands also check by
+/// themselves.
 const PUSHED_MAX: usize = 4_096;
-/// So many of the longest retries may pass until it no longer counts that replicas work.
+/// The time, in longest retry intervals, after which a replica's report that it is at work no
+/// longer counts.
 const WORKING_TIMES: Duration = 3;
-/// Most buffers that are kept for reuse.
+/// The largest number of buffers kept for reuse.
 const BUFFERS_MAX: usize = 4_096;
 
 /// A client of one rack: see the crate's documentation for the law of its API.
@@ -41,11 +43,11 @@ pub struct Client {
     pub(crate) timers: Timers,
     /// Writes that may go on; empty between inputs.
     pub(crate) ready: VecDeque<u64>,
-    /// Long values: what is under way, and what waits for its turn.
+    /// Long values: transfers in progress and waiting ones.
     pub(crate) flow: Flow,
     /// Requests sent so far: orders attempts of different requests.
     pub(crate) stamp: u64,
-    /// Where packets go.
+    /// The destination of packets.
     pub(crate) route: Route,
     pub(crate) scratch: Vec<u8>,
     pub(crate) part: Vec<u8>,
@@ -53,7 +55,7 @@ pub struct Client {
     done: VecDeque<Done>,
     pushed: VecDeque<Option<ObjectId>>,
     buffers: Vec<Vec<u8>>,
-    /// What a replica said last of an operation that it works on.
+    /// The last report of a replica that it is at work on an operation.
     working: Option<Working>,
     /// From so long on a request's command comes back with its end.
     kept_from_ns: Duration,
@@ -62,7 +64,7 @@ pub struct Client {
 /// A replica works on one operation.
 #[derive(Clone, Copy, Debug)]
 struct Working {
-    /// Who said so, and when.
+    /// The reporting replica, and the time.
     node: NodeId,
     heard_at: Instant,
     /// Since when it works.
@@ -112,7 +114,7 @@ impl Machine for Client {
         first.min(Deadline { at: self.keep_alive_at(), reason: "touch the session" })
     }
 
-    /// Whoever got a reply, or gave up, waits for no other.
+    /// A request that was answered or given up needs no other reply.
     fn relevance(&self, packet: &[u8]) -> Relevance {
         match Packet::parse(packet).map(|p| p.op()) {
             Ok(Op::ReadReply | Op::WriteReply) => Relevance::AsNow,
@@ -240,7 +242,7 @@ impl Client {
         }
     }
 
-    /// The unanswered request that a packet belongs to; counted if there is none.
+    /// The unanswered request to which a packet belongs; a packet without one is counted.
     pub(crate) fn live_of_session(&mut self, repr: &Repr) -> Option<&mut Slot> {
         let Some(slot) = self.slots.live_mut(repr.request.0) else {
             self.count.late += 1;
@@ -359,7 +361,8 @@ impl Client {
         })
     }
 
-    /// What counts as the time of a submission: waiting for those who work is not waiting.
+    /// The submission time that counts for the deadline: the time for which replicas were at work
+    /// does not.
     fn waits_since(&self, submitted_at: Instant) -> Instant {
         self.working.map_or(submitted_at, |working| submitted_at.max(working.heard_at))
     }
@@ -519,8 +522,8 @@ impl Client {
         }
     }
 
-    /// How far the next write's number is above the lowest unanswered write, plus the unanswered
-    /// reads: 0 if nothing is out.
+    /// The distance of the next write's number from the lowest unanswered write, plus the number of
+    /// unanswered reads: 0 if nothing is pending.
     #[must_use]
     pub fn unanswered(&self) -> usize {
         (self.slots.next() - self.slots.low()) as usize + self.slots.reads_out()
@@ -538,7 +541,7 @@ impl Client {
         self.session.is_ready()
     }
 
-    /// What was counted.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &ClientCounters {
         &self.count

@@ -1,13 +1,13 @@
-//! The amount of long values in flight (trap T17). A replica has room for some transfers, and each
-//! socket on the way for some packets: a few transfers go on at a time and the others wait, so that
-//! those that were begun come to their end.
+//! Flow control of long values (trap T17). A replica has room for some transfers, and each socket
+//! on the way for some packets: a few transfers run at a time and the others wait, so that
+//! transfers that were begun complete.
 //!
-//! - Large writes have their turn one after the other, in their order: from the first fragment of
-//!   the body until the write is answered.
-//! - A long reply that has no turn is given back to its replica, and asked for again in its turn.
-//! - Fragments under way are bounded by a window that grows with what arrives, is halved by what is
-//!   lost (Jacobson 1988), and shrinks while they queue on their way (Brakmo 1995): whoever waits
-//!   for a small reply stands behind them.
+//! - Large writes are admitted in their order, each from the first fragment of its body until the
+//!   write is answered.
+//! - A long reply that is not admitted is released at its replica, and requested again later.
+//! - A window bounds the fragments in flight. It grows with arrivals, is halved by losses (Jacobson
+//!   1988), and shrinks while fragments queue on their way (Brakmo 1995), since small replies wait
+//!   behind them.
 
 use alloc::collections::{BTreeSet, VecDeque};
 
@@ -15,15 +15,15 @@ use concord_core::{Duration, Instant, MS, US};
 
 use crate::slots::{Slot, Slots, State};
 
-/// Most large writes that have their turn at once.
+/// The largest number of large writes that are admitted at once.
 const LARGE_WRITES_MAX: u32 = 16;
-/// Most bytes of large writes that are taken, those that wait for their turn included.
+/// The largest total size of large writes, with those that wait, in bytes.
 const LARGE_WRITES_BYTES_MAX: usize = 64 << 20;
-/// Most long replies that are pulled at once.
+/// The largest number of long replies that are pulled at once.
 const DOWNLOADS_MAX: u32 = 16;
-/// Most bytes of long replies that are pulled at once, if it is more than one.
+/// The largest total size of long replies that are pulled at once, if there are several, in bytes.
 const DOWNLOADS_BYTES_MAX: usize = 32 << 20;
-/// Bounds of the window of fragments under way, of all requests together.
+/// Bounds of the window of fragments in flight, for all requests together.
 const PARTS_MIN: u32 = 64;
 const PARTS_START: u32 = 256;
 const PARTS_MAX: u32 = 1_024;
@@ -32,16 +32,16 @@ const PARTS_STEP: u32 = 16;
 /// By how much a round trip may be longer than the shortest one, of which it may be twice, before
 /// fragments are taken to queue.
 const QUEUE_NS: Duration = 100 * US;
-/// What is lost at once halves the window once.
+/// Losses within this time halve the window once.
 const CUT_NS: Duration = 50 * MS;
-/// Fragments that each transfer may have under way, however small the window: a window is not
-/// shared by more transfers than have that much of it.
+/// The number of fragments that each transfer may have in flight, however small the window: so many
+/// fewer transfers share a small window.
 const PARTS_EACH: u32 = 16;
-/// The window while long replies are to be in nobody's way.
+/// The window while long replies must not delay others.
 const PARTS_MODEST: u32 = 32;
 /// A fragment whose round trip takes longer is not waited for.
 const TIMED_NS_MAX: Duration = 1_000 * MS;
-/// So many measured parts in a row that were sent again were not all lost: the time-out is too
+/// The number of successive measured parts that were resent after which the time-out counts as too
 /// short.
 const TIMED_AGAIN_MAX: u8 = 4;
 
@@ -57,16 +57,16 @@ struct Timed {
 /// Whether a large write has its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It has.
+    /// The transfer is admitted.
     Admitted,
-    /// It waits; `is_new` if it did not before.
+    /// The transfer waits; `is_new` if it did not before.
     Waits { is_new: bool },
 }
 
-/// What is under way, and what waits for its turn.
+/// The transfers in progress, and those that wait.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// Fragments under way.
+    /// The number of fragments in flight.
     out: u32,
     out_max: u32,
     arrived: u32,
@@ -77,7 +77,7 @@ pub struct Flow {
     shortest_ns: Option<Duration>,
     /// The last round trip was one of fragments that queue.
     is_queueing: bool,
-    /// Long replies are to be in nobody's way.
+    /// Whether long replies must not delay others.
     pub is_modest: bool,
     /// Large writes that have their turn, and those that wait for it.
     large_writes: u32,
@@ -123,18 +123,18 @@ impl Default for Flow {
 }
 
 impl Flow {
-    /// How many fragments a transfer may have under way, `window` at most.
+    /// The number of fragments that a transfer may have in flight, at most `window`.
     pub fn window(&self, window: u32) -> u32 {
         let out_max = if self.is_modest { PARTS_MODEST } else { self.out_max };
         if self.out < out_max { window.min(out_max) } else { PARTS_EACH.min(window) }
     }
 
-    /// How many transfers of a kind share the window.
+    /// The number of transfers of a kind that share the window.
     fn transfers_max(&self, most: u32) -> u32 {
         (self.out_max / PARTS_EACH).clamp(1, most)
     }
 
-    /// Fragments are under way.
+    /// Notes that fragments were sent.
     pub fn sent(&mut self, count: u32) {
         self.out += count;
     }
@@ -155,7 +155,7 @@ impl Flow {
         }
     }
 
-    /// What a round trip says of queues on the way.
+    /// Adjusts the window by a round-trip time, which shows queues on the way.
     fn note_round_trip(&mut self, rtt_ns: Duration) {
         let known_ns = self.shortest_ns.unwrap_or(rtt_ns);
         let shortest_ns = rtt_ns.min(known_ns + known_ns / 64);
@@ -166,7 +166,7 @@ impl Flow {
         }
     }
 
-    /// Fragments were lost, or somebody had no room for them.
+    /// Notes that fragments were lost, or that a replica had no room for them.
     pub fn lost(&mut self, now: Instant) {
         if now >= self.cut_at.after(CUT_NS) {
             self.cut_at = now;
@@ -189,9 +189,9 @@ impl Flow {
         }
     }
 
-    /// The round trip of a part that has come, if it was measured. Of one that was sent again
-    /// nobody knows which sending arrived (Karn, Partridge 1987): it counts only if that is so for
-    /// several in a row.
+    /// The round-trip time of a part that has arrived, if it was measured. For a resent part it is
+    /// ambiguous which transmission arrived (Karn and Partridge 1987): it counts only after several
+    /// such parts in a row.
     pub fn timed(&mut self, now: Instant, number: u64, part: u32) -> Option<Duration> {
         let timed = self.timed.take_if(|t| (t.number, t.part) == (number, part))?;
         self.timed_again = if timed.sent_again { self.timed_again + 1 } else { 0 };
@@ -216,7 +216,7 @@ impl Flow {
         self.refused.push_back(number);
     }
 
-    /// A long reply is there for whoever grants its bytes.
+    /// Offers a long reply, which is pulled once its bytes are granted.
     pub fn offer(&mut self, number: u64, bytes: u32) {
         self.offers.push_back((number, bytes));
     }

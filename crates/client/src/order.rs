@@ -23,7 +23,7 @@ fn goes_alone(slot: &Slot) -> bool {
     slot.sends_as_first > SENDS_AS_FIRST_MAX || slot.sends > SENDS_TOGETHER_MAX
 }
 
-/// Whom of `readers` a read goes to: any, and a retry another one (trap T21).
+/// The reader to which a read goes: any, and another one for a retry (trap T21).
 fn reader(readers: &[NodeId], read: &Repr) -> Option<NodeId> {
     let drawn = splitmix64(read.session.0 ^ splitmix64(read.request.0)) >> 1;
     let at = (drawn + u64::from(read.attempt)).checked_rem(readers.len() as u64)?;
@@ -83,8 +83,8 @@ impl Client {
         self.transmit(now, number, sink);
     }
 
-    /// Sends a request: its first attempt or another one. What was held or refused behind a write
-    /// follows it.
+    /// Sends a request, for the first time or again. Writes that were held or refused because of it
+    /// follow.
     pub(crate) fn transmit(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
         let is_write = number & READ_BIT == 0;
         let (low, session) = (self.slots.low(), self.session.id());
@@ -174,7 +174,7 @@ impl Client {
             {
                 self.wait_for_order(now, number, after, tag);
             }
-            // Executed meanwhile, or sent again behind this attempt.
+            // Executed meanwhile, or sent again after this attempt.
             Some(_) | None => self.ready.push_back(number),
         }
     }
@@ -217,24 +217,24 @@ impl Client {
         }
     }
 
-    /// After a while, a refused write goes again, behind the one that it must follow.
+    /// Sends a refused write again after a while, following the one that it must follow.
     fn retry_in_order(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
         let Some(slot) = self.slots.live(number) else { return };
         let (after, stamp, tag) = (slot.after, slot.stamp, slot.tag);
         let before = self.slots.live(after);
         if self.goes_alone(after) && before.is_some_and(|before| before.stamp > stamp) {
-            // It has a timer of its own, and at its end this one goes on.
+            // It has a timer of its own, at whose end this one continues.
             self.slots.link(after, number);
             return;
         }
         let before = before.filter(|before| before.stamp < stamp);
         match before.map(|before| (before.state, before.is_refused)) {
-            // It was sent before this attempt and had not been executed then: it is lost.
+            // It was sent before this attempt and had not been executed then, so it was lost.
             Some((State::Sent, false)) => {
                 self.count.order_retries += 1;
                 self.transmit(now, after, sink);
             }
-            // What that one follows, or its body, is sent first; this one follows in its turn.
+            // Its own predecessor, or its body, is sent first; this one follows later.
             Some((State::Sent | State::Staging | State::Held | State::Waiting, _)) => {
                 self.wait_for_order(now, number, after, tag);
             }

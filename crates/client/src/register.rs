@@ -14,7 +14,7 @@ use crate::session::{Session, SessionNews, SessionRequest};
 use crate::slots::State;
 
 impl Client {
-    /// Registers a session, if there is none yet, before a write asks for it.
+    /// Registers a session, if there is none yet, before the first write needs it.
     pub fn open_session(&mut self, now: Now, sink: &mut impl Sink) {
         if self.session.is_fresh() {
             self.session.want();
@@ -79,17 +79,17 @@ impl Client {
         sink.send(controller, &self.scratch);
     }
 
-    /// The controller's answer; false if the packet is none.
+    /// Handles the controller's answer. Returns false if the packet is not one.
     pub(crate) fn on_control(&mut self, bytes: &[u8]) -> bool {
         let Ok(Membership::Configure(part)) = Membership::parse(bytes) else { return false };
-        // Where the switch is stands in each part.
+        // Each part has the switch's address.
         let config = part.common();
         self.count.switch_changed += u64::from(self.route.on_config(config));
         true
     }
 
-    /// The replicas no longer know the session: whether what was sent was executed, nobody can say.
-    /// What was not sent goes under a new one. Numbers go on rising.
+    /// Handles the expiry of the session at the replicas: the outcome of writes that were sent is
+    /// unknown. Writes that were not sent go under a new session. Numbers continue.
     pub(crate) fn expire_session(&mut self, now: Now, sink: &mut impl Sink) {
         self.count.sessions_expired += 1;
         self.session = Session::new(&mut self.rng);

@@ -5,7 +5,7 @@ use concord_core::{Instant, MS};
 use concord_wire::Addr;
 use concord_wire::control::Config;
 
-/// After so many attempts the switch is doubted.
+/// The number of attempts after which the client asks whether the switch is still active.
 pub const ATTEMPTS_UNTIL_DOUBT: u16 = 3;
 /// Shortest time between two questions which switch is active, in ns.
 const DOUBT_INTERVAL_NS: u64 = 100 * MS;
@@ -27,7 +27,7 @@ impl Route {
         Route { switch, controller, epoch: 0, next_doubt: Instant(0) }
     }
 
-    /// Where every packet goes.
+    /// The destination of every packet.
     pub fn switch(&self) -> Addr {
         self.switch
     }

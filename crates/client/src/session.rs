@@ -9,12 +9,12 @@ use crate::timers::{Lane, ROUNDS, Timers};
 /// Touches of the session have this number, and its registration at first.
 const SESSION_REQUEST: RequestNumber = RequestNumber(0);
 
-/// How far the session is.
+/// The state of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SessionState {
     /// Not registered; no write asked for it.
     Fresh,
-    /// Its registration is under way.
+    /// The registration is in progress.
     Registering,
     /// The replicated stream knows it.
     Ready,
@@ -27,7 +27,7 @@ pub struct Session {
     state: SessionState,
     /// The log position that it registers with; 0 at first.
     heard: RequestNumber,
-    /// It is wanted without a write that waits for it.
+    /// Whether the session is wanted although no write waits for it.
     is_wanted: bool,
     attempt: u16,
     round: u8,
@@ -45,20 +45,20 @@ pub struct SessionRequest {
     pub attempt: u16,
 }
 
-/// What an answer about the session means.
+/// The meaning of an answer about the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionNews {
-    /// It was registered: writes may go.
+    /// The session is registered: writes may be sent.
     Ready,
-    /// It names a later log position, and is to be registered by that.
+    /// The answer names a later log position, with which to register.
     RegisterAgain,
     /// The replicas no longer know it.
     Expired,
     /// Nothing new.
     Known,
-    /// It concerns another session.
+    /// The answer concerns another session.
     Foreign,
-    /// It makes no sense.
+    /// The answer does not fit the session's state.
     Unexpected,
 }
 
@@ -100,7 +100,7 @@ impl Session {
         self.state == SessionState::Ready
     }
 
-    /// It is to be registered, though no write waits for it.
+    /// Requests the registration although no write waits for it.
     pub fn want(&mut self) {
         self.is_wanted = true;
     }

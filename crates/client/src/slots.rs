@@ -13,13 +13,13 @@ use crate::timers::{Lane, Timer};
 use crate::transfer::Transfer;
 
 const READ_INDEX_BITS: u32 = 16;
-/// Most unanswered reads: their index has 16 bits of the request number.
+/// The largest number of unanswered reads: their index takes 16 bits of the request number.
 pub const READS_MAX: usize = 1 << READ_INDEX_BITS;
 
-/// Where a request stands.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// Nobody's, or answered.
+    /// Unused, or answered.
     #[default]
     Idle,
     /// A write that waits for the session to be registered.
@@ -66,10 +66,10 @@ pub struct Slot {
     /// The ordinal of the last attempt among the packets of the client: which of two was sent
     /// later.
     pub stamp: u64,
-    /// How often the request itself was sent. The attempt on the wire is one less.
+    /// The number of times that the request itself was sent. The attempt on the wire is one less.
     pub sends: u16,
-    /// How often it was sent while no earlier write of its connection was unanswered: what keeps it
-    /// from being executed then is not its order.
+    /// The number of times that it was sent while no earlier write of its connection was
+    /// unanswered: then it is not its order that prevents its execution.
     pub sends_as_first: u16,
     /// Changes whenever older timers lose their meaning.
     pub tag: u16,
@@ -79,7 +79,7 @@ pub struct Slot {
     /// A long reply that has its turn, and its length.
     pub is_downloading: bool,
     pub reply_bytes: u32,
-    /// How long the reply may be.
+    /// The largest reply that is granted, in bytes.
     pub granted_bytes: u32,
     pub transfer: Option<Box<Transfer>>,
 }
@@ -100,7 +100,7 @@ impl Slot {
         self.sends.saturating_sub(1)
     }
 
-    /// Whose round trips it has.
+    /// The lane whose round-trip times it has.
     pub fn lane(&self) -> Lane {
         if self.number & READ_BIT != 0 { Lane::Read } else { Lane::Write }
     }
@@ -111,7 +111,8 @@ impl Slot {
 pub struct Slots {
     writes: Vec<Slot>,
     window: u64,
-    /// The lowest unanswered write; `next` if there is none. All below are answered or abandoned.
+    /// The lowest unanswered write, or `next` if there is none. All below were answered or
+    /// abandoned.
     low: u64,
     next: u64,
     reads: Vec<Slot>,

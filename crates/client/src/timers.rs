@@ -8,14 +8,14 @@ use alloc::collections::VecDeque;
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Instant, MS};
 
-/// How often a time-out doubles before it stays.
+/// The number of times that a time-out doubles before it stays the same.
 pub const ROUNDS: u8 = 6;
 /// A time-out doubles up to so much, and up to twice the first one where that is more: who takes
 /// over from a dead switch or replica is found soon, and a rack that is slow is not asked more
 /// often.
 pub const BACKOFF_NS_MAX: Duration = 160 * MS;
-/// How long after [`concord_wire::Status::Order`] a write is tried again, if nothing happened
-/// before (trap T22).
+/// The time after which a write that was refused with [`concord_wire::Status::Order`] is sent
+/// again, if nothing else triggers it (trap T22).
 pub const ORDER_RETRY_NS: Duration = 2 * MS;
 /// The part of a timer that concerns the request itself and no fragment of it.
 pub const WHOLE: u32 = u32::MAX;
@@ -24,7 +24,7 @@ const LANES: usize = 3;
 const QUEUES: usize = LANES * ROUNDS as usize + 1;
 const ORDER_QUEUE: usize = QUEUES - 1;
 
-/// Whose round trips: a write's takes every replica, that of all else takes one.
+/// A class of round-trip times: writes pass every replica, all other packets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// Reads.
@@ -35,7 +35,7 @@ pub enum Lane {
     Part = 2,
 }
 
-/// What to look at when the time has come.
+/// A timer and its subject.
 #[derive(Clone, Copy, Debug)]
 pub struct Timer {
     pub set_at: Instant,
@@ -44,7 +44,7 @@ pub struct Timer {
     pub part: u32,
     /// The slot's tag when it was set: any other means that it is of no interest any more.
     pub tag: u16,
-    /// How many times in a row it was in vain.
+    /// The number of successive expiries without an answer.
     pub round: u8,
     /// Download: how many fragments of the block were missing.
     pub missing: u8,
@@ -93,7 +93,7 @@ impl Timers {
         self.rtt[lane as usize].sample(rtt_ns);
     }
 
-    /// How long a round waits: srtt + 4 var, doubled each time, up to [`BACKOFF_NS_MAX`].
+    /// The duration of a round: srtt + 4 var, doubled each time, up to [`BACKOFF_NS_MAX`].
     pub fn timeout_ns(&self, lane: Lane, round: u8) -> Duration {
         let rtt = self.rtt[lane as usize];
         let rto_ns = rtt.srtt_ns.saturating_add(rtt.var_ns.saturating_mul(4));

@@ -54,16 +54,16 @@ pub struct Download {
     out: u32,
 }
 
-/// What a fragment of a long reply did.
+/// The effect of a fragment of a long reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It is here before, or was not asked for.
+    /// The fragment is a duplicate, or was not requested.
     Late,
-    /// It is none of this reply, though its header says so.
+    /// The fragment does not fit this reply, although its header names it.
     Malformed,
-    /// It is one of those that were missing.
+    /// The fragment was missing.
     One,
-    /// It was the last one.
+    /// The fragment was the last one missing.
     Last,
 }
 
@@ -86,7 +86,7 @@ impl Transfer {
         matches!(self, Transfer::Offer(_))
     }
 
-    /// Fragments that are under way.
+    /// The number of fragments in flight.
     pub fn out(&self) -> u32 {
         match self {
             Transfer::Upload(upload) => upload.out,
@@ -115,7 +115,7 @@ impl Upload {
         FragmentHdr { index, ..self.hdr }
     }
 
-    /// The next fragment, which is under way from now on, if no more than `window` are then.
+    /// The next fragment to send, if then at most `window` are in flight; it counts as sent.
     pub fn next(&mut self, window: u32) -> Option<u32> {
         if self.out >= window || self.next >= self.hdr.fragments() {
             return None;
@@ -187,7 +187,7 @@ impl Download {
         (block * BLOCK).max(1)..((block + 1) * BLOCK).min(self.hdr.fragments())
     }
 
-    /// How many fragments of a block have not come.
+    /// The number of fragments of a block that have not arrived.
     pub fn missing(&self, block: u32) -> u8 {
         self.block(block).filter(|&index| !self.assembly.has(index)).count() as u8
     }

@@ -17,9 +17,9 @@ use crate::slots::{Slot, State};
 use crate::timers::{Lane, Timer};
 use crate::transfer::{Download, Offer, Taken, Transfer, Upload, block_of, claims_too_much};
 
-/// Most unacknowledged fragments of one body.
+/// The largest number of unacknowledged fragments of one body.
 const BODY_WINDOW: u32 = 32;
-/// Most fragments of one reply that were asked for and have not come.
+/// The largest number of requested fragments of one reply that have not arrived.
 const PULL_WINDOW: u32 = 64;
 /// After that many pulls in a row that brought nothing, the responder is taken for dead.
 const FRUITLESS_MAX: u8 = 4;
@@ -232,7 +232,7 @@ impl Client {
         sink.send(self.route.switch(), &self.scratch);
     }
 
-    /// A fragment of a long reply, or word that there is none.
+    /// Handles a fragment of a long reply, or the answer that it is gone.
     pub(crate) fn on_fragment(
         &mut self,
         now: Now,
@@ -364,7 +364,7 @@ impl Client {
         Some((RequestNumber(number), bytes))
     }
 
-    /// The reply to an unanswered request may have so many bytes. One that was offered is pulled.
+    /// Grants the reply of an unanswered request `bytes`. A reply that was offered is pulled.
     pub fn grant(&mut self, now: Now, request: RequestNumber, bytes: u32, sink: &mut impl Sink) {
         let number = request.0;
         let Some(slot) = self.slots.live_mut(number) else { return };
@@ -375,7 +375,7 @@ impl Client {
         }
     }
 
-    /// Whether long replies are to be in nobody's way: they are fetched with a small window.
+    /// Sets whether long replies must not delay others: they are then fetched with a small window.
     pub fn set_modest(&mut self, is_modest: bool) {
         self.flow.is_modest = is_modest;
     }

@@ -33,8 +33,8 @@ impl fmt::Display for Addr {
     }
 }
 
-/// What a machine sends into. The driver keeps the order of packets to one address, and may join
-/// them to a train; it copies the bytes, so that the machine reuses its buffer.
+/// The outlet of a machine's packets. The driver keeps the order of packets to one address, and may
+/// join them to a GSO batch. It copies the bytes, so that the machine can reuse its buffer.
 pub trait Sink {
     /// Queues one datagram.
     fn send(&mut self, to: Addr, packet: &[u8]);

@@ -1,17 +1,17 @@
-//! The time that times to live are counted in (docs/reference/semantics.md): it moves by monotonic
+//! The time by which keys expire (docs/reference/semantics/time.md): it moves with monotonic
 //! clocks, and follows wall clocks at a bounded rate.
 //!
 //! Two steps, each of which runs at most one part in [`SLEW`] faster or slower than a monotonic
 //! clock:
-//! - [`SteadyClock`], at every node: its own wall clock, without the jumps. It is what
-//!   [`crate::Now`] carries as `unix_ms`.
-//! - [`LogClock`], at every replica: the time that the log is at. Who orders writes stamps them
-//!   with it, and decides by it which keys are due. It goes on from the last record's stamp,
-//!   whoever made that one, and follows the steady clock of who stamps.
+//! - [`SteadyClock`], at every node: its wall clock without jumps, which [`crate::Now`] has as
+//!   `unix_ms`.
+//! - [`LogClock`], at every replica: the log's time. The replica that orders writes stamps them
+//!   with it, and decides by it which keys are due. It continues from the last record's stamp,
+//!   whichever node made that, and follows the ordering node's steady clock.
 
 use crate::time::{Instant, MS};
 
-/// One part in so many is what a clock that follows another one is faster or slower at most.
+/// A clock that follows another one is at most one part in this number faster or slower.
 pub const SLEW: u64 = 100;
 /// A wall clock that is found so far from where the monotonic clock would have it was set.
 const JUMP_NS: u64 = 500 * MS;
@@ -19,9 +19,9 @@ const JUMP_NS: u64 = 500 * MS;
 /// A node's wall clock, without its jumps.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SteadyClock {
-    /// What it showed, and when; `None` before it was first read.
+    /// The last reading and its time; `None` before the first.
     last: Option<(Instant, u64)>,
-    /// How far the wall clock was ahead then, in ns.
+    /// How far the wall clock was ahead at the last reading, in ns.
     ahead_ns: i64,
     jumps: u64,
 }
@@ -30,8 +30,8 @@ impl SteadyClock {
     /// One that was never read.
     pub const NEW: SteadyClock = SteadyClock { last: None, ahead_ns: 0, jumps: 0 };
 
-    /// What it shows at `instant`, in ns since the Unix epoch, when the wall clock shows `wall_ns`.
-    /// The first reading is the wall clock's.
+    /// The time at `instant`, in ns since the Unix epoch, while the wall clock shows `wall_ns`. The
+    /// first reading is the wall clock's.
     #[must_use]
     pub fn peek(&self, instant: Instant, wall_ns: u64) -> u64 {
         let Some((at, shown_ns)) = self.last else { return wall_ns };
@@ -39,8 +39,8 @@ impl SteadyClock {
         follow(shown_ns.saturating_add(elapsed_ns), wall_ns, elapsed_ns)
     }
 
-    /// The same, and goes on from there. To be called often: between two readings the wall clock is
-    /// taken to have been where it is at the second.
+    /// The same, as the new reading. To be called often: between two readings the wall clock counts
+    /// as if it had shown the later value.
     pub fn read(&mut self, instant: Instant, wall_ns: u64) -> u64 {
         let shown_ns = self.peek(instant, wall_ns);
         let ahead_ns = (wall_ns as i64).wrapping_sub(shown_ns as i64);
@@ -56,7 +56,7 @@ impl SteadyClock {
         self.ahead_ns / MS as i64
     }
 
-    /// How often the wall clock was found to have been set.
+    /// The number of times that the wall clock was found to have been set.
     #[must_use]
     pub fn jumps(&self) -> u64 {
         self.jumps
@@ -73,7 +73,7 @@ pub struct LogClock {
 }
 
 impl LogClock {
-    /// What was stamped with `stamp_ms` is here, or is stamped here.
+    /// Notes the stamp of a record that arrived or was stamped here.
     pub fn note(&mut self, stamp_ms: u64, local_ms: u64) {
         (self.stamp_ms, self.noted_ms) = (stamp_ms, local_ms);
     }

@@ -42,7 +42,7 @@ guards! {
     SeveralCopied,
     /// Every numbered write, a retry or a failing one too, completes in its turn (trap T14).
     Prefix,
-    /// Whoever answers a read alone holds a lease (trap T2).
+    /// A replica that answers a read alone holds a lease (trap T2).
     Lease,
     /// A write is executed at most once (trap T16).
     ClientTable,
@@ -64,8 +64,7 @@ guards! {
     PipelineOrder,
     /// A gateway's replies come in the order of the commands of their connection (trap T22).
     ReplyOrder,
-    /// A pop that is under way when the time of who waits is over is awaited: what it pops is the
-    /// reply.
+    /// A pop that is in flight when a client's wait ends is awaited: its element is the reply.
     LateElement,
     /// A new switch sends fast reads only after its own first completion (Harmonia §6.3).
     FirstCompletion,
@@ -77,8 +76,8 @@ guards! {
     Visibility,
     /// A write completes at the switch only once a quorum has executed it (Harmonia §8.3).
     CommitAck,
-    /// What a script of a server did is seen once a quorum knows that it ran to its end: before
-    /// that the next leader may make it void (VR).
+    /// The effect of a server's script is shown once a quorum knows that it ran to its end: before
+    /// that the next leader may abort it (VR).
     ScriptKnown,
     /// Messages of a view are taken in that view alone (VR).
     View,
@@ -93,7 +92,7 @@ guards! {
     OneVote,
     /// A replica votes for no log that ends before its own (Raft §5.4.1).
     UpToDate,
-    /// Who does not vote is counted in no quorum (Raft, dissertation §4.2.1).
+    /// A member without a vote counts in no quorum (Raft, dissertation §4.2.1).
     VoterCount,
     /// The voters are changed once the change before is committed (Raft, dissertation §4.1).
     OneChange,
@@ -106,18 +105,18 @@ guards! {
     /// A follower's lease needs its leader's grant, which those get that have the newest
     /// configuration (Raft, trap T2).
     LeaderGrant,
-    /// Where the voters were changed meanwhile, a quorum read asks anew (Raft).
+    /// A quorum read asks again if the voters have changed meanwhile (Raft).
     QuorumVoters,
     /// A leader tells one that recovers where its log ends once a record of its term is committed
     /// (Raft).
     RecoveryTerm,
-    /// One that gave its log up votes for nobody who lacks the newest configuration in it, and once
-    /// it starts again it recovers as one that lost everything (Raft).
+    /// A replica that gave its log up votes for no candidate that lacks the newest configuration in
+    /// it, and after a restart recovers like one that lost everything (Raft).
     CopyFloor,
     /// ReadIndex: a read waits until a quorum has said that its leader still leads, asked after the
     /// read came (Raft §8).
     ReadRound,
-    /// What a replica promised before it crashed counts no more once it recovers (DISC 2017).
+    /// Promises of a replica from before a crash do not count once it recovers (DISC 2017).
     CrashVector,
     /// A replica of whose node a higher incarnation is known comes again as a yet higher one (DISC
     /// 2017).
@@ -131,7 +130,7 @@ guards! {
     EpochSwap,
     /// A controller whose state knows less than the members have heard decides nothing (trap T3).
     StateHeard,
-    /// A controller that heard nobody counts silence from when it could hear again.
+    /// A controller that heard no node counts silence from the time at which it could hear again.
     Deaf,
     /// Of two members that do not hear each other the controller removes one.
     CutPair,
@@ -156,7 +155,8 @@ guards! {
     /// Whether memory is full is decided by who orders writes, and recorded: a replica that copies
     /// holds less than the members, and would execute what they refused.
     RecordedMemory,
-    /// CRAQ: a read of an object with a write under way asks the tail what is committed (§2.3).
+    /// CRAQ: a read of an object with a write in flight asks the tail for the committed position
+    /// (§2.3).
     AskTail,
     /// A read of all keys counts as newer than every write that was handed to the engine, finished
     /// or not (trap T6).
@@ -173,7 +173,7 @@ guards! {
     VersionLease,
     /// CRAQ: what is committed is said by the tail alone (trap T25).
     VersionTail,
-    /// What is acknowledged is on the disk of who commits it (trap T7).
+    /// An acknowledged write is on the disk of the replica that commits it (trap T7).
     DurableCommit,
     /// And on the disks of all members before it in the chain (trap T7).
     DurableBefore,
@@ -187,7 +187,7 @@ guards! {
     DurableCaughtUp,
     /// VR: what a replica promised by a view is on its disk before anybody hears of it.
     DurableView,
-    /// What takes the place of records that were given up is not durable as they were.
+    /// Records that replace others are not durable because those were.
     DurableCut,
     /// A member that starts again with its data directory is taken as whole if it is the directory
     /// that it had (trap T4).
@@ -203,7 +203,7 @@ guards! {
     HeardDurable,
     /// And if all that was ever synced there was found.
     Intact,
-    /// Where all members and the controller started again, the group goes on once each member is
+    /// After a restart of all members and the controller, the group continues once each member is
     /// heard.
     ColdStart,
     /// Writes are refused while disks have no room.
@@ -211,8 +211,8 @@ guards! {
     /// No record enters the log while the disk is late with those before it: what may be lost was
     /// acknowledged within two seconds, and what waits in memory is bounded.
     JournalRoom,
-    /// An epoch opens at a replica whose engine owes it nothing: what it is asked for in one epoch
-    /// is of no other one's log.
+    /// An epoch opens at a replica once its engine owes no answer: an operation of one epoch does
+    /// not belong to another one's log.
     OpensIdle,
     /// A replica that starts again opens no epoch before all leases that it may have granted are
     /// over (trap T2).
@@ -272,8 +272,8 @@ guards! {
     GroupRevoked,
     /// Quorum reads: a read waits until all is executed that a quorum had logged when it came.
     QuorumEnd,
-    /// Quorum reads: an answer counts for the life that asked, and not for the next one of its
-    /// node.
+    /// Quorum reads: an answer counts for the incarnation that asked, and not for a later one of
+    /// its node.
     QuorumIncarnation,
     /// NetCRAQ: an acknowledgement cleans the version that it names, and no other one (hole N1).
     AcknowledgedVersion,
@@ -311,10 +311,10 @@ guards! {
     CheckTable,
     /// Concordia: readers wait for a writer that was refused (trap C14).
     WriterWanted,
-    /// Concordia: while the home's value is old, whoever evicts the last copy writes back (trap
-    /// C1).
+    /// Concordia: while the home's value is old, the node that evicts the last copy writes it back
+    /// (trap C1).
     HomeStale,
-    /// Concordia: a copy that is newer than a request is none of its business (trap C7).
+    /// Concordia: a request does not affect a copy that is newer than it (trap C7).
     CopyVersion,
     /// Concordia: an eviction ends once the home has the block (trap C8).
     WrittenBack,
@@ -326,7 +326,7 @@ guards! {
     AllInvalidated,
     /// Concordia: a miss has its place in the cache before it asks for its block (trap C12).
     RoomFirst,
-    /// Concordia: a node has one event under way for a block.
+    /// Concordia: a node has one event in flight for a block.
     OneEvent,
     /// Concordia: a block that is being evicted is not written (trap C8).
     EvictedUnwritten,

@@ -20,11 +20,12 @@ id!(
     NodeId(u16)
 );
 id!(
-    /// One life of a process. Drawn at its start; a restarted node is a stranger (trap T4).
+    /// One start of a process, drawn at random. A restarted node is a stranger (trap T4).
     Incarnation(u64)
 );
 id!(
-    /// A switch's life as the controller granted it: monotone, persisted, never 0 (Harmonia §6.3).
+    /// The id of a switch's incarnation, as granted by the controller: monotone, persisted, never 0
+    /// (Harmonia §6.3).
     SwitchId(u32)
 );
 id!(
@@ -57,7 +58,7 @@ id!(
 /// Counter 0 means "none".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq {
-    /// Who numbered it.
+    /// The switch that gave the number.
     pub switch_id: SwitchId,
     /// Its ordinal among those of that switch, from 1.
     pub counter: u32,

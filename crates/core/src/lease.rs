@@ -1,7 +1,7 @@
-//! Leases among the members of an epoch (traps T2, T8): whoever answers a read alone holds one,
-//! granted by every other member, counted from when its holder asked. The controller has no part in
-//! it, so that the data path outlives the controller. Of no protocol and no store: any system whose
-//! nodes answer alone keeps a [`Leases`] and sends the requests and grants that it asks for.
+//! Leases among the members of an epoch (traps T2, T8): a replica that answers a read alone holds
+//! one, granted by every other member, which counts from the time of its request. The controller
+//! takes no part, so that the data path works without it. Independent of protocol and store: any
+//! system whose nodes answer alone has a [`Leases`] and sends its requests and grants.
 
 use alloc::vec::Vec;
 
@@ -13,7 +13,7 @@ pub struct Leases {
     duration_ns: Duration,
     /// When each other member's last grant was asked for.
     held: Vec<(NodeId, Option<Instant>)>,
-    /// What was granted to each incarnation of each node; kept across epochs.
+    /// The grants to each incarnation of each node; kept across epochs.
     granted: Vec<Grant>,
     next_request: Instant,
 }
@@ -83,8 +83,8 @@ impl Leases {
         self.granted.push(Grant { node, holder, until });
     }
 
-    /// Incarnation `holder` of `node` holds no lease any more, and never will again: nobody has to
-    /// wait for its end. Another incarnation may hold one.
+    /// Notes that incarnation `holder` of `node` holds no lease any more, and never will again, so
+    /// that no member has to wait for its end. Another incarnation may hold one.
     pub fn release(&mut self, node: NodeId, holder: u64, guards: Guards) {
         let is_its_own = |g: &Grant| g.holder == holder || !guards.on(Guard::Release);
         self.granted.retain(|g| g.node != node || !is_its_own(g));
@@ -98,8 +98,8 @@ impl Leases {
         self.held.iter().all(|(_, asked)| asked.is_some_and(|a| now < a.after(use_ns)))
     }
 
-    /// How many of the other members that count have granted what may be used at `now`. Where a
-    /// majority decides, so many are enough that any quorum holds one of them, or the holder.
+    /// The number of other members, among those that count, whose grants are valid at `now`. If a
+    /// majority decides, enough are so many that any quorum has one of them, or the holder.
     #[must_use]
     pub fn held_of(&self, now: Instant, counts: impl Fn(NodeId) -> bool) -> usize {
         let use_ns = self.duration_ns - self.duration_ns / 10;

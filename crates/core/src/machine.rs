@@ -11,12 +11,11 @@
 //! | [`Machine::persisted`] | something that it gave out is durable |
 //! | [`Machine::flush`] | a batch of any of these has ended |
 //!
-//! Its outputs are packets, written into a [`Sink`] that the driver hands in, so that the hot path
-//! allocates nothing, and what [`Machine::poll_persist`] gives. A machine may have further inputs
-//! (a client's calls, completions of an engine): they are its own methods, and the same law is for
-//! them.
+//! Its outputs are packets, written into a [`Sink`] of the driver, so that the hot path allocates
+//! nothing, and the results of [`Machine::poll_persist`]. A machine may have further inputs (a
+//! client's calls, completions of an engine), as methods of its own, for which the same law holds.
 //!
-//! No clock, socket, thread or random source of its own.
+//! A machine has no clock, socket, thread or random source of its own.
 //!
 //! ```
 //! use concord_core::machine::{Deadline, Machine};
@@ -62,12 +61,12 @@ use crate::time::{Instant, Now};
 
 /// A node without I/O.
 pub trait Machine {
-    /// What it wants kept before others may hear of it; [`Nothing`] for a machine that keeps
-    /// nothing.
+    /// The data that has to be durable before others may hear of it; [`Nothing`] for a machine
+    /// without any.
     type Persist;
 
-    /// Takes one datagram of `from`, which it may rewrite; there may be padding behind it. `now`
-    /// was sampled after the packet had come (trap T1).
+    /// Handles one datagram of `from`, which it may rewrite; there may be padding after it. `now`
+    /// was sampled after the packet had arrived (trap T1).
     fn handle(&mut self, now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink);
 
     /// Its deadline has come. To be called too early does no harm.
@@ -79,8 +78,8 @@ pub trait Machine {
     /// The end of a batch of inputs, one at least: what is said once for all of them is sent here.
     fn flush(&mut self, _now: Now, _sink: &mut impl Sink) {}
 
-    /// What is to be made durable next, in this order; asked after each [`Machine::flush`] until
-    /// there is no more. The driver may write several at once.
+    /// The next data to make durable, in order; called after each [`Machine::flush`] until there is
+    /// no more. The driver may write several at once.
     fn poll_persist(&mut self) -> Option<Persist<Self::Persist>> {
         None
     }
@@ -88,27 +87,27 @@ pub trait Machine {
     /// All that was given out up to `number` is durable, and outlives a power cut.
     fn persisted(&mut self, _now: Now, _number: u64, _sink: &mut impl Sink) {}
 
-    /// What may still come of a packet, whenever it arrives from now on: for the model checker,
-    /// which counts states that differ in irrelevant packets as one.
+    /// The possible effect of a packet that arrives from now on, for the model checker, which
+    /// counts states that differ only in irrelevant packets as one.
     fn relevance(&self, _packet: &[u8]) -> Relevance {
         Relevance::Relevant
     }
 }
 
-/// What may still come of a packet that is on its way to a machine.
+/// The possible effect of a packet that is in flight to a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Relevance {
     /// Something, as far as the machine knows.
     Relevant,
-    /// Nothing: it is of a time that is over, unless the node begins anew.
+    /// None, unless the node begins anew: the packet belongs to a time that is over.
     Stale,
-    /// Nothing, if no node has ever begun anew: it tells of incarnations, too.
+    /// None, if no node has ever begun anew: the packet also carries incarnations.
     StaleButIncarnations,
-    /// Nothing, if nothing came of it now: what it tells is kept by its maximum.
+    /// None, if it would have none now: the machine keeps the maximum of its content.
     AsNow,
-    /// Nothing, if nothing came of it now and no time passes any more: when it comes counts.
+    /// None, if it would have none now and no time passes: the time of its arrival matters.
     AsNowButTime,
-    /// Nothing, if now the machine stayed as it is, and nothing came of what it passes on.
+    /// None, if the machine would not change now, and the packets that it passes on have no effect.
     AsPassedOn,
     /// As much as of this answer, which its client would get.
     AsAnswer {
@@ -119,7 +118,7 @@ pub enum Relevance {
     },
 }
 
-/// What a machine wants kept.
+/// Data that a machine wants to be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Persist<P> {
     /// The machine's own number of it; numbers rise.
@@ -128,11 +127,11 @@ pub struct Persist<P> {
     pub what: P,
 }
 
-/// There is none: the [`Machine::Persist`] of a machine that keeps nothing.
+/// The [`Machine::Persist`] of a machine without durable data. It has no values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nothing {}
 
-/// Where a machine wants to be woken, and why: the reason is printed in traces.
+/// The time at which a machine wants to be woken, and the reason, which traces show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     /// When.

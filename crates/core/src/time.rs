@@ -33,12 +33,12 @@ impl Instant {
     }
 }
 
-/// What a node is told about time with every input: its monotonic clock, and a clock for times to
-/// live, which moves by the monotonic one and follows the wall clock ([`crate::SteadyClock`]).
+/// The time of an input: the node's monotonic clock, and a clock for times to live, which moves
+/// with the monotonic one and follows the wall clock ([`crate::SteadyClock`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// The node's monotonic clock.
     pub instant: Instant,
-    /// Milliseconds since the Unix epoch; never falls in one life of the node.
+    /// Milliseconds since the Unix epoch; never decreases in one incarnation of the node.
     pub unix_ms: u64,
 }

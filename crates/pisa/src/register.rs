@@ -9,7 +9,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// What a register cell can hold: an unsigned integer of up to 64 bits.
+/// The type of a register cell: an unsigned integer of up to 64 bits.
 pub trait Cell: Copy + Default + sealed::Sealed {
     /// Width of the cell in bits.
     const BITS: u32;
@@ -74,13 +74,13 @@ impl<T: Cell> RegisterArray<T> {
         self.cells.fill(T::default());
     }
 
-    /// How many cells.
+    /// The number of cells.
     #[must_use]
     pub fn size(&self) -> usize {
         self.cells.len()
     }
 
-    /// What the array costs, for the stage report.
+    /// The resources of the array, for the stage report.
     #[must_use]
     pub fn report(&self) -> ArrayReport {
         ArrayReport {

@@ -5,7 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// What a switch ASIC offers to a program.
+/// The resources of a switch ASIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asic {
     /// Match-action stages of one pipe.
@@ -43,7 +43,7 @@ pub struct ArrayReport {
     pub name: &'static str,
     /// Its stage, from 0.
     pub stage: u8,
-    /// How many cells.
+    /// The number of cells.
     pub cells: usize,
     /// Width of a cell in bits.
     pub cell_bits: u32,
@@ -62,7 +62,7 @@ impl ArrayReport {
 pub struct TableReport {
     /// The table's name in the program.
     pub name: &'static str,
-    /// How many rows.
+    /// The number of rows.
     pub rows: usize,
     /// Width of what a row gives in bits.
     pub bits: u32,
@@ -85,7 +85,7 @@ pub struct Report {
     pub arrays: Vec<ArrayReport>,
     /// Its larger tables. They are memory of any stages that have room, and no registers.
     pub tables: Vec<TableReport>,
-    /// Most recirculations that one packet needs.
+    /// The largest number of recirculations of a packet.
     pub recirculations_max: u32,
     /// Multicast groups.
     pub multicast_groups: usize,

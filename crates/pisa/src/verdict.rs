@@ -2,7 +2,7 @@
 
 use concord_wire::Addr;
 
-/// Most ports of a switch, [`PortId::UPLINK`] among them.
+/// The largest number of ports of a switch, with [`PortId::UPLINK`].
 pub const PORTS_MAX: usize = 128;
 
 /// A port of the switch, where a packet comes in or leaves. (A [`crate::Port`] is an array's.)
@@ -49,7 +49,7 @@ impl PortSet {
         self.0 >> port.0 & 1 == 1
     }
 
-    /// How many there are.
+    /// The number of ports in the set.
     #[must_use]
     pub const fn count(self) -> u32 {
         self.0.count_ones()
@@ -70,7 +70,7 @@ impl Iterator for PortSet {
     }
 }
 
-/// Who gets a copy of a packet.
+/// The receivers of copies of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copies {
     /// All members of one of the program's multicast groups, which the control plane fills.
@@ -79,7 +79,7 @@ pub enum Copies {
     Ports(PortSet),
 }
 
-/// What a packet keeps from one pass to the next, beside its bytes.
+/// The data that a packet carries from one pass to the next, beside its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata(pub [u64; 2]);
 
@@ -93,7 +93,7 @@ pub enum Verdict<R> {
     Drop(R),
     /// The packet leaves to an address.
     Forward {
-        /// Where to.
+        /// The receiver.
         to: Addr,
         /// Its length.
         size_bytes: usize,
@@ -112,18 +112,18 @@ pub enum Verdict<R> {
     },
     /// A copy of the packet's begin leaves, and the packet itself goes round for another pass.
     Mirror {
-        /// Where the copy goes.
+        /// The receiver of the copy.
         to: Addr,
         /// The copy's length.
         copy_bytes: usize,
-        /// What the next pass finds beside the packet.
+        /// The metadata for the next pass.
         metadata: Metadata,
         /// The packet's length.
         size_bytes: usize,
     },
     /// Another pass, later: others pass in between, and where too many wait the packet is lost.
     Recirculate {
-        /// What the next pass finds beside the packet.
+        /// The metadata for the next pass.
         metadata: Metadata,
         /// Its length.
         size_bytes: usize,
@@ -131,7 +131,7 @@ pub enum Verdict<R> {
 }
 
 impl<R> Verdict<R> {
-    /// The same for those who need not know why it drops.
+    /// The same verdict without the reason of a drop.
     #[inline]
     pub fn without_reason(self) -> Verdict<()> {
         match self {
