@@ -332,6 +332,19 @@ guards! {
     EvictedUnwritten,
     /// Concordia: a home takes a block that is newer than its own, and no older one (trap C8).
     NewerBlock,
+    /// Concordia: a home locks a block for the copy of a request that passed the switch first, and
+    /// for no other (trap C6).
+    FirstCopy,
+    /// Concordia: a home locks a block for no request that passed the switch before the block came
+    /// back from there (trap C6).
+    MovedRequest,
+    /// Concordia: a move of a block to the switch or back is executed once (trap C5).
+    MoveOnce,
+    /// Concordia: a block that moves is locked (trap C5).
+    MoveLocked,
+    /// Concordia: an unlock is executed if its event holds the lock, and the block has the version
+    /// that it found (trap C6).
+    UnlockCompared,
 }
 
 /// Bits in a word of [`Guards`].

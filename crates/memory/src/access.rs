@@ -127,6 +127,4 @@ pub enum Failure {
     Misaligned,
     /// Too many calls wait at this node: to be tried again.
     Busy,
-    /// The block's owner has no room for it.
-    Full,
 }

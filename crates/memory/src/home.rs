@@ -1,6 +1,7 @@
-//! A home: the part of the memory that a node keeps, and what it says of it (§4, §5.1.1).
+//! A home: the part of the memory that a node keeps (§4). Its coherence state is the
+//! directory's.
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
@@ -24,16 +25,13 @@ pub struct Home {
     blocks: BTreeMap<Tag, Block>,
     /// Blocks that are being written back: one of each lane of each node at most.
     parts: BTreeMap<(u8, u8), Assembly>,
-    /// Blocks for which the switch has no room.
-    refused: BTreeSet<Tag>,
 }
 
 impl Home {
     /// A range of zeroes.
     #[must_use]
     pub fn new(block_bytes: usize, guards: Guards) -> Home {
-        let (blocks, parts, refused) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-        Home { guards, block_bytes, blocks, parts, refused }
+        Home { guards, block_bytes, blocks: BTreeMap::new(), parts: BTreeMap::new() }
     }
 
     /// A block's content.
@@ -67,19 +65,8 @@ impl Home {
         true
     }
 
-    /// The switch has no room for a block.
-    pub fn refuse(&mut self, tag: Tag) {
-        self.refused.insert(tag);
-    }
-
-    /// Whether the switch had no room for a block.
-    #[must_use]
-    pub fn is_refused(&self, tag: Tag) -> bool {
-        self.refused.contains(&tag)
-    }
-
     /// What tells its states apart.
     pub fn hash_state(&self, hasher: &mut impl Hasher) {
-        (&self.blocks, &self.parts, &self.refused).hash(hasher);
+        (&self.blocks, &self.parts).hash(hasher);
     }
 }

@@ -41,6 +41,7 @@ mod access;
 mod agent;
 mod blocks;
 mod cache;
+mod directory;
 mod event;
 mod home;
 mod node;
@@ -50,6 +51,7 @@ mod tests;
 
 pub use access::{Access, Call, Done, Failure};
 pub use cache::{Line, LineState};
+pub use directory::{Move, Owner};
 pub use event::{Aim, Event, RoundTrip, Stage};
 pub use node::{CALLS_MAX, Node, NodeCounters};
 pub use settings::{NodeSettings, SettingsError};

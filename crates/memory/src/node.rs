@@ -4,26 +4,29 @@
 //! has one event under way. A node has one event under way for a block, and what its calls do takes
 //! effect before the event's unlock leaves: a block that was fetched is used, whoever waits for it.
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
 use concord_core::machine::{Deadline, Machine};
-use concord_core::{Addr, Guard, Instant, Nothing, Now, Sink};
+use concord_core::{Addr, Duration, Guard, Instant, MS, Nothing, Now, Sink};
 use concord_wire::concordia::{Copyset, GlobalStatus, NUMBER_MAX, Op, Outcome, Repr, Tag};
 
 use crate::access::{Call, Done, Failure};
 use crate::agent::{Answer, CacheAgent};
 use crate::blocks::{Assembly, parts};
 use crate::cache::{Cache, Line, LineState};
+use crate::directory::{Directory, Move, Owner, Passed};
 use crate::event::{Aim, Event, RoundTrip, Stage};
 use crate::home::Home;
 use crate::settings::{NodeSettings, SettingsError};
 
 /// Most calls that wait at a node.
 pub const CALLS_MAX: usize = 4_096;
-/// The version with which a block comes to the switch first. The home's is lower.
-const FIRST_VERSION: u64 = 1;
+/// In which hotness is measured (§5.2.2), in ns.
+const WINDOW_NS: Duration = 10 * MS;
+/// Most blocks whose hotness a node tells in a window.
+const HEATS_MAX: usize = 1_000;
 
 concord_core::counters! {
     /// What happened at a node.
@@ -42,6 +45,10 @@ concord_core::counters! {
         written_back,
         /// Copies that others' events took.
         invalidated,
+        /// Requests that this node served as the home that owns their block.
+        served,
+        /// Blocks that this home gave to the switch, or took back.
+        moved,
         /// Packets dropped because they are malformed.
         malformed,
         /// Packets dropped because they are of another epoch.
@@ -58,6 +65,11 @@ pub struct Node {
     cache: Cache,
     agent: CacheAgent,
     home: Home,
+    directory: Directory,
+    /// How many requests have reached this cache's copy of a block since the last window.
+    heat: BTreeMap<Tag, u64>,
+    /// When the window ends.
+    window_at: Instant,
     /// By lane.
     events: Vec<Option<Event>>,
     /// The number of each lane's newest event.
@@ -81,6 +93,9 @@ impl Node {
             cache: Cache::new(settings.cache_sets, settings.cache_ways),
             agent: CacheAgent::new(guards),
             home: Home::new(settings.block_bytes, guards),
+            directory: Directory::new(guards),
+            heat: BTreeMap::new(),
+            window_at: Instant::NEVER,
             events: alloc::vec![None; lanes],
             numbers: alloc::vec![0; lanes],
             calls: VecDeque::new(),
@@ -138,6 +153,31 @@ impl Node {
         self.home.data(tag)
     }
 
+    /// Status, version and copyset of a block of its range, and whether it is locked; nothing if
+    /// the switch owns it.
+    #[must_use]
+    pub fn owned(&self, tag: Tag) -> Option<(GlobalStatus, u64, Copyset, bool)> {
+        self.directory.peek(tag)
+    }
+
+    /// Whether a block of its range is on its way to another owner.
+    #[must_use]
+    pub fn is_moving(&self, tag: Tag) -> bool {
+        !matches!(self.directory.owner(tag), Owner::Home | Owner::Switch)
+    }
+
+    /// Whether a writer of a block that it owns was refused since the last one had the lock.
+    #[must_use]
+    pub fn is_wanted(&self, tag: Tag) -> bool {
+        self.directory.is_wanted(tag)
+    }
+
+    /// The move that is under way.
+    #[must_use]
+    pub fn moves(&self) -> Option<Move> {
+        self.directory.moving().map(|(moving, _)| moving)
+    }
+
     /// Its counters.
     #[must_use]
     pub fn counters(&self) -> &NodeCounters {
@@ -149,6 +189,7 @@ impl Node {
         self.cache.hash_state(hasher);
         self.agent.hash_state(hasher);
         self.home.hash_state(hasher);
+        self.directory.hash_state(hasher);
         for event in &self.events {
             match event {
                 Some(event) => event.hash_state(hasher),
@@ -328,35 +369,19 @@ impl Node {
         let round_trip = self.round_trip;
         let Some((lane, event)) = self.awaited(packet, Stage::Asking) else { return };
         match packet.outcome {
-            Outcome::Busy | Outcome::Invalid => {
+            Outcome::Busy | Outcome::Invalid | Outcome::Full => {
                 // Nodes that failed together do not ask together again.
                 let spread = (u64::from(packet.place) + event.number) % 4;
                 (event.stage, event.at) =
                     (Stage::Waiting, now.instant.after(round_trip.times(1 + spread) / 2));
                 self.counters.failed += 1;
             }
-            Outcome::Full => self.on_full(lane),
             Outcome::Done => {
                 event.invalidated =
                     event.invalidated.with(packet.provider.map_or(Copyset(0), Copyset::of));
                 self.answered(now, lane, packet, sink);
             }
         }
-    }
-
-    /// The block's owner has no room for it: who waits for it hears so.
-    fn on_full(&mut self, lane: usize) {
-        let Some(event) = self.events[lane].take() else { return };
-        if self.cache.line(event.tag).is_some_and(|line| !line.is_valid()) {
-            self.cache.remove(event.tag);
-        }
-        let done = &mut self.done;
-        self.calls.retain(|call| {
-            if call.tag == event.tag {
-                done.push_back(Done { id: call.id, result: Err(Failure::Full) });
-            }
-            call.tag != event.tag
-        });
     }
 
     fn on_data(&mut self, now: Now, packet: &Repr, data: &[u8], sink: &mut impl Sink) {
@@ -493,14 +518,15 @@ impl Node {
         };
         let is_home = packet.tag.range() == u16::from(place);
         let answer = Repr { from: node, epoch, provider: None, ..*packet };
-        if !packet.is_in_switch {
+        if !packet.is_locked {
             if is_home {
-                self.on_unowned(requester, packet, sink);
+                self.on_passed(requester, packet, sink);
             }
             return;
         }
         if packet.status == GlobalStatus::Unshared {
             if is_home {
+                self.directory.heats(packet.tag, 1);
                 send_data(requester, &answer, &self.home.data(packet.tag), sink);
             }
             return;
@@ -508,6 +534,9 @@ impl Node {
         let is_provider = packet.provider == Some(place);
         let keeps = self.event_of(packet.tag).is_some_and(|(_, e)| e.stage != Stage::Unlocking);
         let answer = Repr { provider: Some(place), ..answer };
+        if self.heat.len() < HEATS_MAX || self.heat.contains_key(&packet.tag) {
+            *self.heat.entry(packet.tag).or_default() += 1;
+        }
         match self.agent.handle(&mut self.cache, packet, is_provider, keeps) {
             Answer::Nothing => self.counters.stale += 1,
             Answer::Data(data) => send_data(requester, &answer, &data, sink),
@@ -519,20 +548,144 @@ impl Node {
         }
     }
 
-    /// A request for a block of this home that the switch does not own: it is given to the switch,
-    /// and the request is to be tried again. Nobody has a copy of it in this epoch.
-    fn on_unowned(&mut self, requester: Addr, packet: &Repr, sink: &mut impl Sink) {
-        let NodeSettings { place, node, group, epoch, .. } = self.settings;
-        let is_refused = self.home.is_refused(packet.tag);
-        if !is_refused {
-            let add = Repr { group, from: node, epoch, place, ..Repr::new(Op::Add, packet.tag) };
-            let add = Repr { version: FIRST_VERSION, ..add };
-            sink.send(self.settings.switch, &add.packet(&[]));
+    /// A request for a block of this home that the switch does not own: the home does what the
+    /// switch does for its own.
+    fn on_passed(&mut self, requester: Addr, packet: &Repr, sink: &mut impl Sink) {
+        let NodeSettings { place, node, epoch, .. } = self.settings;
+        let answer = Repr { from: node, epoch, provider: None, is_first: false, ..*packet };
+        let ack = |answer: Repr, outcome| Repr { op: Op::Ack, outcome, ..answer }.packet(&[]);
+        let (status, version, copyset) = match self.directory.request(packet) {
+            Passed::Over => {
+                self.counters.stale += 1;
+                return;
+            }
+            Passed::Failed(outcome) => return sink.send(requester, &ack(answer, outcome)),
+            Passed::Locked(status, version, copyset) => (status, version, copyset),
+        };
+        self.counters.served += 1;
+        let answer = Repr { is_locked: true, status, version, copyset, ..answer };
+        let others = copyset.without(Copyset::of(packet.place));
+        let provider = if packet.op == Op::WriteShared {
+            None
+        } else {
+            // Each copy of a request has the same provider (trap C7).
+            let name = packet.tag.0 ^ packet.number << 8 ^ u64::from(packet.place);
+            others.choose((name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32)
+        };
+        let to = match (packet.op, provider) {
+            (Op::EvictShared | Op::EvictModified, _) => Copyset::default(),
+            (Op::ReadMiss, Some(provider)) => Copyset::of(provider),
+            _ => others,
+        };
+        let is_miss = matches!(packet.op, Op::ReadMiss | Op::WriteMiss);
+        if is_miss && to.is_empty() {
+            self.directory.heats(packet.tag, 1);
+            send_data(requester, &answer, &self.home.data(packet.tag), sink);
+        } else if to.is_empty() {
+            sink.send(requester, &ack(answer, Outcome::Done));
         }
-        let outcome = if is_refused { Outcome::Full } else { Outcome::Busy };
-        let (from, provider) = (node, None);
-        let ack = Repr { op: Op::Ack, outcome, from, provider, ..*packet };
-        sink.send(requester, &ack.packet(&[]));
+        let asked = Repr { provider, ..answer };
+        for other in to {
+            match self.settings.nodes.get(usize::from(other)).copied() {
+                Some(_) if other == place => self.on_request(&asked, sink),
+                Some(addr) => sink.send(addr, &asked.packet(&[])),
+                None => {}
+            }
+        }
+    }
+
+    /// An unlock of a block of this home that the switch does not own.
+    fn on_unlock(&mut self, packet: &Repr, sink: &mut impl Sink) {
+        let NodeSettings { place, node, .. } = self.settings;
+        let requester = self.settings.nodes.get(usize::from(packet.place)).copied();
+        if packet.tag.range() == u16::from(place)
+            && let Some(requester) = requester
+            && self.directory.unlock(packet)
+        {
+            let unlocked = Repr { op: Op::Unlocked, from: node, ..*packet };
+            sink.send(requester, &unlocked.packet(&[]));
+        }
+    }
+
+    /// Begins to move a block of this home to the switch, or back; `false` if that cannot be now.
+    pub fn migrate(&mut self, now: Now, tag: Tag, sink: &mut impl Sink) -> bool {
+        let is_home = tag.range() == u16::from(self.settings.place);
+        let begins = is_home && self.directory.begin(now.instant, tag);
+        if begins {
+            self.send_move(now, sink);
+        }
+        begins
+    }
+
+    /// What is to be sent for the move that is under way, again if it was before. The driver's way
+    /// there is [`Machine::tick`].
+    pub fn send_move(&mut self, now: Now, sink: &mut impl Sink) {
+        let NodeSettings { node, place, group, epoch, switch, .. } = self.settings;
+        let Some((_, packet)) = self.directory.moving() else { return };
+        let packet = Repr { group, from: node, epoch, place, ..packet };
+        sink.send(switch, &packet.packet(&[]));
+        self.directory.sent(now.instant);
+    }
+
+    /// The switch has answered a move: it goes on, or another one begins.
+    fn on_moved(&mut self, now: Now, packet: &Repr, sink: &mut impl Sink) {
+        let heat = self.directory.heat(packet.tag);
+        if !self.directory.answered(packet) {
+            return;
+        }
+        if packet.op == Op::Added && packet.outcome == Outcome::Full {
+            self.displace(packet, heat, sink);
+        }
+        if self.directory.moving().is_some() {
+            return self.send_move(now, sink);
+        }
+        self.counters.moved += 1;
+        self.next_move(now, sink);
+    }
+
+    /// The block that is in the way of a hot one: its home takes it back, if it is colder.
+    fn displace(&mut self, packet: &Repr, heat: u64, sink: &mut impl Sink) {
+        let NodeSettings { node, place, group, epoch, .. } = self.settings;
+        let Some(range) = packet.provider else { return };
+        let tag = Tag::new(range.into(), packet.version);
+        if range == place {
+            return self.directory.displaces(tag, heat);
+        }
+        let Some(home) = self.settings.nodes.get(usize::from(range)) else { return };
+        let number = heat.min(NUMBER_MAX);
+        let told = Repr { group, from: node, epoch, place, ..Repr::new(Op::Displace, tag) };
+        sink.send(*home, &Repr { number, ..told }.packet(&[]));
+    }
+
+    fn next_move(&mut self, now: Now, sink: &mut impl Sink) {
+        if let Some(tag) = self.directory.next_move() {
+            self.migrate(now, tag, sink);
+        }
+    }
+
+    /// A window is over: homes hear how hot their blocks are.
+    fn turn_window(&mut self, now: Now, sink: &mut impl Sink) {
+        let NodeSettings { node, place, group, epoch, .. } = self.settings;
+        for (tag, count) in core::mem::take(&mut self.heat) {
+            if tag.range() == u16::from(place) {
+                self.directory.heats(tag, count);
+            } else if let Some(home) = self.settings.nodes.get(usize::from(tag.range())) {
+                let told = Repr { group, from: node, epoch, place, ..Repr::new(Op::Heat, tag) };
+                let number = count.min(NUMBER_MAX);
+                sink.send(*home, &Repr { number, ..told }.packet(&[]));
+            }
+        }
+        self.window_at = Instant::NEVER;
+        self.directory.turn_window();
+        self.next_move(now, sink);
+    }
+
+    /// A window begins, if there is anything to measure.
+    fn open_window(&mut self, now: Now) {
+        let has_any = !self.heat.is_empty() || self.directory.has_windows();
+        if self.window_at == Instant::NEVER && has_any {
+            self.window_at = now.instant.after(WINDOW_NS);
+        }
     }
 
     fn on_write_back(&mut self, packet: &Repr, data: &[u8], sink: &mut impl Sink) {
@@ -574,6 +727,12 @@ impl Node {
         self.pump(now, sink);
     }
 
+    /// When a move is sent again if nothing comes.
+    fn move_due(&self) -> Instant {
+        let again = |moving: Move| moving.at.after(self.round_trip.times(RoundTrip::UNLOCK));
+        self.moves().map_or(Instant::NEVER, again)
+    }
+
     /// When a lane's event goes on if nothing comes.
     fn due(&self, event: &Event) -> Instant {
         match event.stage {
@@ -605,6 +764,7 @@ impl Machine for Node {
             self.counters.other_epoch += 1;
             return;
         }
+        let is_home = packet.tag.range() == u16::from(self.settings.place);
         match packet.op {
             op if op.is_request() => self.on_request(&packet, sink),
             Op::Ack => self.on_ack(now, &packet, sink),
@@ -620,14 +780,13 @@ impl Machine for Node {
                     self.events[lane] = None;
                 }
             }
-            Op::Added
-                if packet.outcome == Outcome::Full
-                    && packet.tag.range() == u16::from(self.settings.place) =>
-            {
-                self.home.refuse(packet.tag);
-            }
+            Op::Unlock => self.on_unlock(&packet, sink),
+            Op::Added | Op::Removed | Op::Forgotten => self.on_moved(now, &packet, sink),
+            Op::Heat if is_home => self.directory.heats(packet.tag, packet.number),
+            Op::Displace if is_home => self.directory.displaces(packet.tag, packet.number),
             _ => {}
         }
+        self.open_window(now);
         self.pump(now, sink);
     }
 
@@ -637,6 +796,13 @@ impl Machine for Node {
             if due.is_some_and(|due| due <= now.instant) {
                 self.wake(now, lane, sink);
             }
+        }
+        if self.move_due() <= now.instant {
+            self.send_move(now, sink);
+        }
+        if self.window_at <= now.instant {
+            self.turn_window(now, sink);
+            self.open_window(now);
         }
     }
 
@@ -650,6 +816,8 @@ impl Machine for Node {
             };
             Deadline { at: self.due(event), reason }
         };
-        self.events().map(due).fold(Deadline::NONE, Deadline::min)
+        let moves = Deadline { at: self.move_due(), reason: "a move is not answered" };
+        let window = Deadline { at: self.window_at, reason: "a window ends" };
+        self.events().map(due).chain([moves, window]).fold(Deadline::NONE, Deadline::min)
     }
 }

@@ -118,7 +118,7 @@ fn c7_a_late_request_takes_no_newer_copy() {
         let asked = Repr {
             place: 2,
             number: 1,
-            is_in_switch: true,
+            is_locked: true,
             status,
             version: 1,
             ..Repr::new(Op::ReadMiss, TAG)
@@ -143,7 +143,7 @@ fn c8_a_giver_keeps_what_the_taker_may_lack() {
         let asked = Repr {
             place: 2,
             number: 1,
-            is_in_switch: true,
+            is_locked: true,
             status,
             version: 2,
             provider,
@@ -222,6 +222,157 @@ fn c12_a_miss_has_room_before_it_asks() {
     assert_eq!(asks(Guards::without(concord_core::Guard::RoomFirst)), Op::WriteMiss);
 }
 
+/// A request of node 1 for block 0, as the switch passes it on.
+fn passed(number: u64, moves: u64) -> Repr {
+    let is_first = true;
+    Repr { place: 1, number, version: moves, is_first, ..Repr::new(Op::ReadMiss, TAG) }
+}
+
+fn first(sent: &[Repr]) -> (Op, Outcome) {
+    sent.first().map(|packet| (packet.op, packet.outcome)).unwrap()
+}
+
+/// A home locks its block for the copy of a request that passed the switch first; a number that
+/// failed has failed (trap C6).
+#[test]
+fn c6_a_home_locks_for_first_copies_only() {
+    let copies = |guards| {
+        let mut home = node(0, guards);
+        let copy = Repr { is_first: false, ..passed(1, 0) };
+        let said = first(&comes(&mut home, &copy, &[]));
+        let _ = comes(&mut home, &passed(1, 0), &[]);
+        (said, home.owned(TAG).unwrap().3)
+    };
+    assert_eq!(copies(Guards::ALL), ((Op::Ack, Outcome::Busy), false));
+    #[cfg(feature = "mutants")]
+    assert!(copies(Guards::without(concord_core::Guard::FirstCopy)).1);
+}
+
+/// Block 0 of this home goes to the switch and comes back, with metadata from there.
+fn there_and_back(home: &mut Node) {
+    let mut sent = Sent::new();
+    assert!(home.migrate(Now::default(), TAG, &mut sent));
+    assert!(!home.migrate(Now::default(), Tag(1), &mut sent), "one after the other");
+    let add = Repr::parse(&sent[0].1).unwrap().0;
+    assert_eq!((add.op, add.number, add.version), (Op::Add, 1, 1));
+    let _ = comes(home, &Repr { op: Op::Added, ..add }, &[]);
+    assert_eq!(home.owned(TAG), None);
+    assert!(home.migrate(Now::default(), TAG, &mut sent));
+    let remove = Repr::parse(&sent[1].1).unwrap().0;
+    assert_eq!((remove.op, remove.number), (Op::Remove, 2));
+    let (status, copyset) = (GlobalStatus::Modified, Copyset(4));
+    let removed = Repr { op: Op::Removed, status, version: 9, copyset, ..remove };
+    let busy = Repr { outcome: Outcome::Busy, ..removed };
+    assert_eq!(comes(home, &busy, &[]), [], "it is asked again later");
+    let forget = comes(home, &removed, &[])[0];
+    assert_eq!((forget.op, forget.number), (Op::Forget, 2));
+    assert_eq!(first(&comes(home, &passed(1, 1), &[])), (Op::Ack, Outcome::Busy));
+    let _ = comes(home, &Repr { op: Op::Forgotten, ..forget }, &[]);
+    assert_eq!(home.owned(TAG), Some((status, 9, copyset, false)), "the version comes with it");
+}
+
+/// What passed the switch before the block came back locks nothing (trap C6).
+#[test]
+fn c6_a_request_of_an_earlier_ownership_locks_nothing() {
+    let late = |guards| {
+        let mut home = node(0, guards);
+        there_and_back(&mut home);
+        let late = comes(&mut home, &Repr { lane: 1, ..passed(1, 1) }, &[]);
+        (first(&late).0, home.owned(TAG).unwrap().3)
+    };
+    assert_eq!(late(Guards::ALL), (Op::Ack, false));
+    #[cfg(feature = "mutants")]
+    {
+        let without = late(Guards::without(concord_core::Guard::MovedRequest));
+        assert_eq!(without, (Op::ReadMiss, true), "the owner is asked, and nobody waits");
+    }
+    let mut home = node(0, Guards::ALL);
+    there_and_back(&mut home);
+    assert_eq!(
+        comes(&mut home, &passed(2, 2), &[])[0].op,
+        Op::ReadMiss,
+        "to place 2, which has it"
+    );
+}
+
+/// An unlock that the switch executed while it owned the block is told to be over at the home, and
+/// changes nothing (trap C6).
+#[test]
+fn c6_an_unlock_of_an_earlier_owner_changes_nothing() {
+    let late = |guards| {
+        let mut home = node(0, guards);
+        there_and_back(&mut home);
+        let unlock = Repr { place: 1, number: 1, version: 8, ..Repr::new(Op::Unlock, TAG) };
+        let unlock = Repr { is_exclusive: true, copyset: Copyset(2), ..unlock };
+        assert_eq!(comes(&mut home, &unlock, &[])[0].op, Op::Unlocked);
+        home.owned(TAG).unwrap().2
+    };
+    assert_eq!(late(Guards::ALL), Copyset(4));
+    #[cfg(feature = "mutants")]
+    assert_eq!(late(Guards::without(concord_core::Guard::UnlockCompared)), Copyset(2));
+}
+
+/// An eviction that a home refuses leaves no mark, either.
+#[test]
+fn bug_25_40_a_home_marks_no_refused_eviction() {
+    let mut home = node(0, Guards::ALL);
+    let data = comes(&mut home, &passed(1, 0), &[])[0];
+    let unlock = Repr { op: Op::Unlock, copyset: Copyset(2), ..data };
+    let _ = comes(&mut home, &Repr { status: GlobalStatus::Shared, ..unlock }, &[]);
+    let _ = comes(&mut home, &Repr { place: 2, ..passed(1, 0) }, &[]);
+    let evict = Repr { op: Op::EvictShared, ..passed(2, 0) };
+    assert_eq!(first(&comes(&mut home, &evict, &[])), (Op::Ack, Outcome::Busy));
+    assert!(home.owned(TAG).unwrap().3 && !home.is_wanted(TAG));
+}
+
+/// A home that moves a block serves no request for it (trap C5).
+#[test]
+fn c5_a_block_that_moves_is_locked() {
+    let during = |guards| {
+        let mut home = node(0, guards);
+        let mut sent = Sent::new();
+        assert!(home.migrate(Now::default(), TAG, &mut sent));
+        first(&comes(&mut home, &passed(1, 0), &[])).0
+    };
+    assert_eq!(during(Guards::ALL), Op::Ack);
+    #[cfg(feature = "mutants")]
+    assert_eq!(during(Guards::without(concord_core::Guard::MoveLocked)), Op::Data);
+}
+
+/// A block that is asked for goes to the switch at the end of a window; one that nobody asks for
+/// comes back; and one in the way of a hotter one does (§5.2.2).
+#[test]
+fn hot_blocks_go_to_the_switch_cold_ones_come_back() {
+    let (mut home, mut sent) = (node(0, Guards::ALL), Sent::new());
+    let at = |ms| Now { instant: concord_core::Instant(ms * concord_core::MS), ..Now::default() };
+    let mut deadline = |home: &mut Node, ms| {
+        sent.clear();
+        home.tick(at(ms), &mut sent);
+        sent.iter().map(|(_, bytes)| Repr::parse(bytes).unwrap().0).collect::<alloc::vec::Vec<_>>()
+    };
+    let data = comes(&mut home, &passed(1, 0), &[])[0];
+    let unlock = Repr { op: Op::Unlock, copyset: Copyset(2), ..data };
+    let _ = comes(&mut home, &Repr { status: GlobalStatus::Shared, ..unlock }, &[]);
+    let add = deadline(&mut home, 10)[0];
+    assert_eq!((add.op, add.status, add.copyset), (Op::Add, GlobalStatus::Shared, Copyset(2)));
+    // There is no room: whoever is in the way hears of it.
+    let full = Repr { op: Op::Added, outcome: Outcome::Full, provider: Some(2), ..add };
+    let displace = comes(&mut home, &Repr { version: 5, ..full }, &[])[0];
+    assert_eq!((displace.op, displace.tag, displace.number), (Op::Displace, Tag::new(2, 5), 1));
+    assert!(home.owned(TAG).is_some());
+    // Agents tell how often they were asked for it: it is tried again.
+    let _ = comes(&mut home, &Repr { number: 3, ..Repr::new(Op::Heat, TAG) }, &[]);
+    let add = deadline(&mut home, 20)[0];
+    assert_eq!((add.op, add.number), (Op::Add, 2));
+    let _ = comes(&mut home, &Repr { op: Op::Added, ..add }, &[]);
+    let colder = Repr { number: 2, ..Repr::new(Op::Displace, TAG) };
+    let _ = comes(&mut home, &colder, &[]);
+    for window in 3..10 {
+        assert_eq!(deadline(&mut home, 10 * window), [], "window {window}");
+    }
+    assert_eq!(deadline(&mut home, 110)[0].op, Op::Remove);
+}
+
 /// A grant of what the node no longer holds makes no empty copy: whatever comes from the network,
 /// a call finds a whole block.
 #[test]
@@ -234,7 +385,7 @@ fn a_grant_without_a_copy_is_none() {
     let asked = called(&mut node, write(2, 0, 7))[0];
     assert_eq!(asked.op, Op::WriteShared);
     let other = Repr { place: 2, number: 1, version: 1, ..Repr::new(Op::WriteShared, TAG) };
-    let other = Repr { is_in_switch: true, status: GlobalStatus::Shared, ..other };
+    let other = Repr { is_locked: true, status: GlobalStatus::Shared, ..other };
     assert_eq!(comes(&mut node, &other, &[])[0].op, Op::Ack);
     let granted = Repr { op: Op::Ack, copyset: Copyset(2), version: 2, ..asked };
     assert_eq!(comes(&mut node, &granted, &[]), []);
@@ -281,8 +432,9 @@ fn any_bytes_leave_a_memory_node_standing() {
                 number: rng.below(8),
                 version: rng.below(4),
                 copyset: Copyset(rng.below(8) as u32),
-                is_in_switch: rng.chance(3, 4),
+                is_locked: rng.chance(3, 4),
                 outcome: Outcome::ALL[rng.below(4) as usize],
+                is_first: rng.chance(1, 2),
                 status,
                 ..Repr::new(op, Tag::new(0, rng.below(3)))
             };

@@ -91,25 +91,34 @@ fn scenario() -> Vec<Step> {
         let unlock = unlock(place, number, 1, (shared, copyset));
         Repr { is_exclusive: false, ..unlock }
     };
-    let add = |block| Repr { tag: Tag(block), version: 1, ..packet(Op::Add, 0, 0) };
+    let add = |block, number| Repr { tag: Tag(block), version: 1, ..packet(Op::Add, 0, number) };
     vec![
         step("a block that its home owns", packet(Op::ReadMiss, 1, 1)),
-        step("the home gives it to the switch, in two passes", add(0)),
-        step("and again", add(0)),
-        step("nobody has it: to the home", packet(Op::ReadMiss, 1, 1)),
-        step("the request comes again", packet(Op::ReadMiss, 1, 1)),
+        step("it comes again: it is not the first", packet(Op::ReadMiss, 1, 1)),
+        step("the home gives it to the switch, in two passes", add(0, 1)),
+        step("and again", add(0, 1)),
+        step("the request comes again, and gets no lock", packet(Op::ReadMiss, 1, 1)),
+        step("nobody has it: to the home", packet(Op::ReadMiss, 1, 2)),
+        step("the request comes again", packet(Op::ReadMiss, 1, 2)),
         step("a writer is refused", packet(Op::WriteMiss, 2, 1)),
         step("a reader waits for it", packet(Op::ReadMiss, 0, 1)),
-        step("the first reader's unlock", read_unlock(1, 1, 0b10)),
-        step("it comes again", read_unlock(1, 1, 0b10)),
+        step("the first reader's unlock", read_unlock(1, 2, 0b10)),
+        step("it comes again", read_unlock(1, 2, 0b10)),
         step("the writer gets it: to who has it", packet(Op::WriteMiss, 2, 2)),
-        step("a late copy of the first reader's request", packet(Op::ReadMiss, 1, 1)),
+        step("a late copy of the first reader's request", packet(Op::ReadMiss, 1, 2)),
         step("the writer's unlock", unlock(2, 2, 1, (modified, 0b100))),
         step("an eviction that is not of this state", packet(Op::EvictShared, 2, 3)),
         step("the eviction", packet(Op::EvictModified, 2, 4)),
         step("its unlock", unlock(2, 4, 2, (GlobalStatus::Unshared, 0))),
-        step("another block", add(1)),
-        step("no room for a third", add(2)),
+        step("another block", add(1, 2)),
+        step("no room for a third", add(2, 3)),
+        step("its home wants the first one back", packet(Op::Remove, 0, 4)),
+        step("and asks again", packet(Op::Remove, 0, 4)),
+        step("it is locked", packet(Op::ReadMiss, 1, 3)),
+        step("its home has it", packet(Op::Forget, 0, 4)),
+        step("and says so again", packet(Op::Forget, 0, 4)),
+        step("a late copy of the ADD", add(0, 1)),
+        step("a request after that passes on", packet(Op::ReadMiss, 1, 4)),
         step("of another epoch", Repr { epoch: Epoch(2), ..packet(Op::ReadMiss, 1, 9) }),
         step("of nobody", packet(Op::ReadMiss, 3, 1)),
         step("not for a switch", packet(Op::Ack, 1, 9)),
@@ -119,7 +128,7 @@ fn scenario() -> Vec<Step> {
 /// Packets drawn from a seed.
 fn random() -> Vec<Step> {
     let mut rng = Rng::new(33);
-    let mut numbers = [0; 3];
+    let (mut numbers, mut moves) = ([0; 3], 0);
     let draw = |index: usize| {
         let place = rng.below(3) as u8;
         let number = &mut numbers[usize::from(place)];
@@ -132,11 +141,17 @@ fn random() -> Vec<Step> {
             Op::Unlock,
             Op::Unlock,
             Op::Add,
-        ][rng.below(8) as usize];
+            Op::Add,
+            Op::Remove,
+            Op::Forget,
+        ][rng.below(11) as usize];
         *number += u64::from(op.is_request() && rng.chance(3, 4));
+        moves += u64::from(matches!(op, Op::Add | Op::Remove) && rng.chance(3, 4));
         let status = GlobalStatus::ALL[rng.below(4) as usize];
         let new = (status, rng.below(8) as u32);
-        let unlock = unlock(place, *number, rng.between(1, 4), new);
+        let is_move = matches!(op, Op::Add | Op::Remove | Op::Forget);
+        let number = if is_move { moves } else { *number };
+        let unlock = unlock(place, number, rng.between(1, 4), new);
         let (tag, is_exclusive) = (Tag(rng.below(3)), rng.chance(1, 2));
         (format!("{index}"), Repr { op, tag, is_exclusive, ..unlock })
     };

@@ -6,13 +6,13 @@
 //! | 0 | 16 | what all headers have: the node that sends, and the epoch |
 //! | 16 | 1 + 1 | the requester: its place among the members, its lane |
 //! | 18 | 1 | outcome of an ACK |
-//! | 19 | 1 | flags: 1 the block is owned by the switch; 2 the event holds the write lock |
+//! | 19 | 1 | flags: 1 the block is locked for the event; 2 the event holds the write lock; 4 the switch saw no other copy |
 //! | 20 | 1 | global status |
-//! | 21 | 1 | the data provider's place; 255: nobody |
+//! | 21 | 1 | the data provider's place; 255: nobody. Of an ADDED that is full: the range of the block in the way |
 //! | 22 | 2 | of data: where it begins in the block, in units of 64 bytes |
-//! | 24 | 8 | the event's number, of the requester's lane |
+//! | 24 | 8 | the event's number, of the requester's lane; a move's, of its home; how often, of HEAT and DISPLACE |
 //! | 32 | 8 | tag: range (16 bits), block (48) |
-//! | 40 | 8 | the block's version (48 bits) |
+//! | 40 | 8 | the block's version (48 bits). Of a request that the switch passes on: the number of its home's newest move. Of an ADDED that is full: the number of the block in the way |
 //! | 48 | 4 | copyset: a bit for each place |
 //! | 52 | 4 | reserved |
 //! | 56 | 0 to 1,024 | data: DATA and WRITE_BACK |
@@ -42,8 +42,9 @@ pub const NUMBER_MAX: u64 = (1 << 48) - 1;
 /// The data provider's place where there is none.
 const NOBODY: u8 = u8::MAX;
 
-const FLAG_IN_SWITCH: u8 = 1;
+const FLAG_LOCKED: u8 = 1;
 const FLAG_EXCLUSIVE: u8 = 2;
+const FLAG_FIRST: u8 = 4;
 
 /// Where the fields are.
 mod at {
@@ -91,6 +92,19 @@ byte_enum! {
         Add = 12,
         /// The switch owns the block, or has no room.
         Added = 13,
+        /// REMOVE-FROM-SWITCH: from the home, which wants the block locked, and its metadata
+        /// (§5.2.1).
+        Remove = 14,
+        /// The block is locked: its status, version and copyset; or it is busy.
+        Removed = 15,
+        /// The home has them: the switch is to forget the block.
+        Forget = 16,
+        /// It has.
+        Forgotten = 17,
+        /// From a cache agent to the home: how many requests have reached its copy (§5.2.2).
+        Heat = 18,
+        /// From a home to another one, whose block is in the way of one of that heat.
+        Displace = 19,
     }
 }
 
@@ -107,6 +121,26 @@ impl Op {
     #[inline]
     pub const fn is_shared(self) -> bool {
         matches!(self, Op::ReadMiss)
+    }
+
+    /// Whether it gives a copy up. It may be given up itself: another event may take the copy
+    /// before.
+    #[must_use]
+    #[inline]
+    pub const fn is_eviction(self) -> bool {
+        matches!(self, Op::EvictShared | Op::EvictModified)
+    }
+
+    /// Whether a request is of a state that its block is in (table 2).
+    #[must_use]
+    #[inline]
+    pub const fn is_valid(self, has_copy: bool, status: GlobalStatus) -> bool {
+        match self {
+            Op::ReadMiss | Op::WriteMiss => !has_copy,
+            Op::WriteShared | Op::EvictShared => has_copy && status.is_shared(),
+            Op::EvictModified => has_copy && matches!(status, GlobalStatus::Modified),
+            _ => true,
+        }
     }
 
     /// Whether data stands behind it.
@@ -254,8 +288,10 @@ pub struct Repr {
     pub lane: u8,
     /// What became of the request.
     pub outcome: Outcome,
-    /// Whether the switch owns the block.
-    pub is_in_switch: bool,
+    /// Whether the owner has locked the block for the event: of a request, that it is to be served.
+    pub is_locked: bool,
+    /// Whether the switch has seen no other copy of the request: it may get a lock.
+    pub is_first: bool,
     /// Whether an UNLOCK gives the write lock back, and not the read lock.
     pub is_exclusive: bool,
     /// The block's status; in an UNLOCK the new one.
@@ -286,7 +322,8 @@ impl Repr {
             place: 0,
             lane: 0,
             outcome: Outcome::Done,
-            is_in_switch: false,
+            is_locked: false,
+            is_first: false,
             is_exclusive: false,
             status: GlobalStatus::Unshared,
             provider: None,
@@ -318,7 +355,7 @@ impl Repr {
             && (provider == NOBODY || is_place(provider));
         let (number, version) = (u64_at(b, at::NUMBER), u64_at(b, at::VERSION));
         let has_numbers = number <= NUMBER_MAX && version <= NUMBER_MAX;
-        let is_clean = flags & !(FLAG_IN_SWITCH | FLAG_EXCLUSIVE) == 0;
+        let is_clean = flags & !(FLAG_LOCKED | FLAG_EXCLUSIVE | FLAG_FIRST) == 0;
         if !has_room || !has_places || !has_numbers || !is_clean || u32_at(b, at::RESERVED) != 0 {
             return Err(WireError::Field);
         }
@@ -330,7 +367,8 @@ impl Repr {
             place,
             lane,
             outcome: Outcome::from_byte(b[at::OUTCOME]).ok_or(WireError::Field)?,
-            is_in_switch: flags & FLAG_IN_SWITCH != 0,
+            is_locked: flags & FLAG_LOCKED != 0,
+            is_first: flags & FLAG_FIRST != 0,
             is_exclusive: flags & FLAG_EXCLUSIVE != 0,
             status: GlobalStatus::from_byte(b[at::STATUS]).ok_or(WireError::Field)?,
             provider: (provider != NOBODY).then_some(provider),
@@ -354,8 +392,9 @@ impl Repr {
         b[at::PLACE] = self.place;
         b[at::LANE] = self.lane;
         b[at::OUTCOME] = self.outcome as u8;
-        b[at::FLAGS] = if self.is_in_switch { FLAG_IN_SWITCH } else { 0 }
-            | if self.is_exclusive { FLAG_EXCLUSIVE } else { 0 };
+        b[at::FLAGS] = if self.is_locked { FLAG_LOCKED } else { 0 }
+            | if self.is_exclusive { FLAG_EXCLUSIVE } else { 0 }
+            | if self.is_first { FLAG_FIRST } else { 0 };
         b[at::STATUS] = self.status as u8;
         b[at::PROVIDER] = self.provider.unwrap_or(NOBODY);
         let offset = (self.offset_bytes / OFFSET_BYTES) as u16;
@@ -405,7 +444,8 @@ mod tests {
                 place: (3 * at % NODES_MAX) as u8,
                 lane: 31 - at as u8,
                 outcome: Outcome::ALL[at % Outcome::ALL.len()],
-                is_in_switch: at % 2 == 1,
+                is_locked: at % 2 == 1,
+                is_first: at % 5 == 2,
                 is_exclusive: at % 3 == 1,
                 status: statuses[at % statuses.len()],
                 provider,
@@ -450,7 +490,7 @@ mod tests {
         for at in [at::NUMBER, at::VERSION, at::RESERVED, at::OFFSET] {
             refused(at, 1);
         }
-        for (at, byte) in [(at::OUTCOME, 4), (at::STATUS, 4), (at::FLAGS, 4)] {
+        for (at, byte) in [(at::OUTCOME, 4), (at::STATUS, 4), (at::FLAGS, 8)] {
             refused(at, byte);
         }
         assert_eq!(Repr::parse(&repr.packet(&[0])), Err(WireError::Field), "it has no data");

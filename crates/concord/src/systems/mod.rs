@@ -5,6 +5,8 @@
 //!
 //! A further system is a file here with its [`System`], a line in [`ALL`] and one in [`Choice`].
 
+#[cfg(feature = "lab")]
+pub mod concordia;
 pub mod falcon;
 #[cfg(feature = "lab")]
 pub mod frame;

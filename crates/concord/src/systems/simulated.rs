@@ -7,7 +7,7 @@ use concord_core::Guards;
 use concord_runtime::Error;
 
 use crate::sim::SimArgs;
-use crate::systems::{falcon, netcraq, store};
+use crate::systems::{concordia, falcon, netcraq, store};
 
 /// A system by the word that `concord sim --system` takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -19,6 +19,8 @@ pub enum Simulated {
     Falcon,
     /// A store in a chain of switches
     Netcraq,
+    /// A shared memory, kept coherent by the switch
+    Concordia,
 }
 
 impl Simulated {
@@ -31,6 +33,7 @@ impl Simulated {
             Simulated::Harmonia => store::simulate(args, guards),
             Simulated::Falcon => falcon::simulate(args, guards),
             Simulated::Netcraq => netcraq::simulate(args, guards),
+            Simulated::Concordia => concordia::simulate(args, guards),
         }
     }
 }

@@ -4,7 +4,7 @@ use core::fmt;
 
 use concord_pisa::ASIC;
 
-/// Most ways: two tags in each of the first three stages.
+/// Most ways: two tags in each of three stages.
 pub const WAYS_MAX: usize = 6;
 /// Most blocks of a way: status, copyset and lock of two ways fill a stage.
 pub const WAY_BLOCKS_MAX: u32 = 1 << (ASIC.stage_sram_bytes / 20).ilog2();

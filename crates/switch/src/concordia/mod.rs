@@ -22,7 +22,7 @@ use concord_core::{Epoch, Now};
 use concord_pisa::hash::{Crc32, POLYNOMIALS};
 use concord_pisa::{Copies, Metadata, Pass, PortSet, Report, Verdict};
 use concord_wire::concordia::{
-    Copyset, GlobalStatus, HEAD_BYTES, NODES_MAX, Op, Outcome, Repr, Tag,
+    Copyset, GlobalStatus, HEAD_BYTES, NODES_MAX, NUMBER_MAX, Op, Outcome, Repr, Tag,
 };
 use concord_wire::control::{Config, GroupKind};
 use concord_wire::{Addr, GroupId, Kind, WireError};
@@ -30,7 +30,7 @@ use concord_wire::{Addr, GroupId, Kind, WireError};
 use crate::program::{
     Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram, Takes,
 };
-use stages::{Ask, Phv, Stages, Standing};
+use stages::{Ask, NO_WAY, Phv, Stages, Standing};
 
 pub use layout::{BlocksError, BlocksLayout, WAY_BLOCKS_MAX, WAYS_MAX};
 
@@ -49,8 +49,10 @@ pub enum DropReason {
     OtherEpoch,
     /// It is of no member, or about a range that no member has.
     NoSuchNode,
-    /// Its requester has gone on.
+    /// Its requester, or its home, has gone on.
     Over,
+    /// An unlock of a block that has another version.
+    OtherVersion,
     /// It is not for a switch.
     Misdirected,
 }
@@ -76,12 +78,16 @@ concord_core::counters! {
         blocks_added,
         /// Blocks for which it had no room.
         blocks_refused,
+        /// Blocks that went back to their homes.
+        blocks_removed,
         /// Packets dropped because they are of another epoch.
         dropped_other_epoch,
         /// Packets dropped because they are of no member.
         dropped_no_node,
-        /// Packets dropped because their requester has gone on.
+        /// Packets dropped because their requester, or their home, has gone on.
         dropped_over,
+        /// Unlocks dropped because their block has another version.
+        dropped_other_version,
         /// Packets dropped because they are not for a switch.
         dropped_misdirected,
         /// Packets dropped because the switch serves no memory.
@@ -148,6 +154,7 @@ impl Concordia {
             DropReason::OtherEpoch => c.dropped_other_epoch += 1,
             DropReason::NoSuchNode => c.dropped_no_node += 1,
             DropReason::Over => c.dropped_over += 1,
+            DropReason::OtherVersion => c.dropped_other_version += 1,
             DropReason::Misdirected => c.dropped_misdirected += 1,
         }
         Verdict::Drop(reason)
@@ -173,33 +180,51 @@ impl Concordia {
             (Op::Unlock, None) => Ask::Unlock(packet.is_exclusive),
             (Op::Add, None) => Ask::Look,
             (Op::Add, Some([way, _])) => Ask::Insert(way as u8),
+            (Op::Remove, None) => Ask::Take,
+            (Op::Forget, None) => Ask::Forget,
             _ => return Err(DropReason::Misdirected),
         };
         let mut phv = phv(ask, &packet);
         self.stages.run(&mut phv);
-        let packet = Repr {
-            is_in_switch: phv.way.is_some(),
-            status: phv.status,
-            version: phv.version,
-            copyset: phv.copyset,
-            ..packet
-        };
+        let found =
+            Repr { status: phv.status, version: phv.version, copyset: phv.copyset, ..packet };
+        let packet = Repr { is_locked: phv.has_lock, ..found };
         match ask {
-            Ask::Request(_) | Ask::Unlock(_) if phv.way.is_none() => {
+            Ask::Request(_) | Ask::Unlock(_) if phv.standing == Standing::Over => {
+                Err(DropReason::Over)
+            }
+            Ask::Request(_) if phv.way.is_none() => {
+                self.counters.passed_to_homes += 1;
+                let is_first = phv.standing == Standing::First;
+                Ok(Leaves::To(home, Repr { is_first, version: phv.moves, ..packet }))
+            }
+            Ask::Unlock(_) if phv.way.is_none() => {
                 self.counters.passed_to_homes += 1;
                 Ok(Leaves::To(home, packet))
             }
-            Ask::Request(op) => self.on_request(op, requester, home, &phv, packet),
-            Ask::Unlock(_) => match phv.standing {
-                Standing::Over => Err(DropReason::Over),
-                standing => {
-                    let is_first = standing == Standing::First;
-                    self.counters.unlocks += u64::from(is_first);
-                    self.counters.unlocks_repeated += u64::from(!is_first);
-                    Ok(Leaves::To(requester, Repr { op: Op::Unlocked, ..packet }))
-                }
-            },
+            Ask::Request(op) => Ok(self.on_request(op, requester, home, &phv, packet)),
+            Ask::Unlock(_) if !phv.is_valid => Err(DropReason::OtherVersion),
+            Ask::Unlock(_) => {
+                let is_first = phv.standing == Standing::First;
+                self.counters.unlocks += u64::from(is_first);
+                self.counters.unlocks_repeated += u64::from(!is_first);
+                Ok(Leaves::To(requester, Repr { op: Op::Unlocked, ..packet }))
+            }
+            _ if phv.moving == Standing::Over => Err(DropReason::Over),
             Ask::Look | Ask::Insert(_) => Ok(self.on_add(ask, home, &phv, packet)),
+            Ask::Take => {
+                let outcome = match (phv.way, phv.has_lock) {
+                    (Some(_), true) => Outcome::Done,
+                    (Some(_), false) => Outcome::Busy,
+                    (None, _) => Outcome::Invalid,
+                };
+                Ok(Leaves::To(home, Repr { op: Op::Removed, outcome, ..packet }))
+            }
+            Ask::Forget => {
+                let is_first = phv.way.is_some() && phv.moving == Standing::First;
+                self.counters.blocks_removed += u64::from(is_first);
+                Ok(Leaves::To(home, Repr { op: Op::Forgotten, ..packet }))
+            }
         }
     }
 
@@ -211,16 +236,13 @@ impl Concordia {
         home: Addr,
         phv: &Phv,
         packet: Repr,
-    ) -> Result<Leaves, DropReason> {
-        if phv.standing == Standing::Over {
-            return Err(DropReason::Over);
-        }
+    ) -> Leaves {
         let answer = |outcome| Leaves::To(requester, Repr { op: Op::Ack, outcome, ..packet });
         if !phv.has_lock {
             let is_invalid = !phv.is_valid;
             self.counters.requests_invalid += u64::from(is_invalid);
             self.counters.requests_busy += u64::from(!is_invalid);
-            return Ok(answer(if is_invalid { Outcome::Invalid } else { Outcome::Busy }));
+            return answer(if is_invalid { Outcome::Invalid } else { Outcome::Busy });
         }
         self.counters.requests_locked += 1;
         let others = phv.copyset.without(Copyset::of(packet.place));
@@ -228,29 +250,31 @@ impl Concordia {
         let hash = PROVIDERS.of([low(packet.tag.0), u32::from(packet.place), low(packet.number)]);
         let provider = if op == Op::WriteShared { None } else { others.choose(hash) };
         let packet = Repr { provider, ..packet };
-        Ok(match (op, provider) {
+        match (op, provider) {
             (Op::EvictShared | Op::EvictModified, _) => answer(Outcome::Done),
             (Op::WriteShared, _) if others.is_empty() => answer(Outcome::Done),
             (Op::ReadMiss | Op::WriteMiss, None) => Leaves::To(home, packet),
             (Op::ReadMiss, Some(place)) => Leaves::Copies(Copyset::of(place), packet),
             _ => Leaves::Copies(others, packet),
-        })
+        }
     }
 
-    /// ADD-TO-SWITCH: a block that is here stays as it is (trap C5).
+    /// ADD-TO-SWITCH: a block that is here stays as it is (trap C5). Its second pass ends the move,
+    /// whether there is room or not.
     fn on_add(&mut self, ask: Ask, home: Addr, phv: &Phv, packet: Repr) -> Leaves {
-        let answer = |outcome| Leaves::To(home, Repr { op: Op::Added, outcome, ..packet });
-        match (phv.way, phv.free, ask) {
-            (Some(_), ..) => {
-                self.counters.blocks_added += u64::from(phv.inserted);
-                answer(Outcome::Done)
-            }
-            (None, Some(way), Ask::Look) => Leaves::Round(way, packet),
-            _ => {
-                self.counters.blocks_refused += 1;
-                answer(Outcome::Full)
-            }
+        if phv.way.is_some() {
+            self.counters.blocks_added += u64::from(phv.inserted);
+            return Leaves::To(home, Repr { op: Op::Added, outcome: Outcome::Done, ..packet });
         }
+        if ask == Ask::Look && phv.moving == Standing::First {
+            return Leaves::Round(phv.free.unwrap_or(NO_WAY), packet);
+        }
+        self.counters.blocks_refused += 1;
+        let in_the_way = phv.in_the_way.unwrap_or(packet.tag);
+        let version = in_the_way.0 & NUMBER_MAX;
+        let provider = Some(in_the_way.range() as u8);
+        let refused = Repr { op: Op::Added, outcome: Outcome::Full, ..packet };
+        Leaves::To(home, Repr { version, provider, ..refused })
     }
 
     /// The packet is rewritten in place.
@@ -323,6 +347,9 @@ fn phv(ask: Ask, packet: &Repr) -> Phv {
         way: None,
         free: None,
         inserted: false,
+        in_the_way: None,
+        moving: Standing::First,
+        moves: 0,
         standing: Standing::First,
         is_valid: true,
         has_lock: false,

@@ -2,10 +2,11 @@
 //!
 //! | stage | arrays | of |
 //! |---|---|---|
-//! | 0 to 2 | `tag_0` to `tag_5`, two in each | a block |
-//! | 3 | `lane`: the newest event's number, and whether it is open | a requester |
-//! | 4 to 9 | `meta_w` (version, status) and `copyset_w` of way w in stage 4 + w | a block |
-//! | 5 to 10 | `lock_w` of way w in stage 5 + w | a block |
+//! | 0 | `moves`: the newest move's number, and whether it is open | a home |
+//! | 1 to 3 | `tag_0` to `tag_5`, two in each | a block |
+//! | 4 | `lane`: the newest event's number, and whether it is open | a requester |
+//! | 5 to 10 | `meta_w` (version, status) and `copyset_w` of way w in stage 5 + w | a block |
+//! | 6 to 11 | `lock_w` of way w in stage 6 + w | a block |
 //!
 //! The paper has lock, status and copyset in one stage, and checks after that: what fails goes
 //! round to give its lock back. Here the check stands between them, and a request that fails it
@@ -22,8 +23,13 @@ use concord_wire::concordia::{Copyset, GlobalStatus, LANES_MAX, NODES_MAX, NUMBE
 use super::layout::{BlocksLayout, WAYS_MAX};
 
 /// Stages of a program with all ways.
-pub(super) const STAGES: u8 = 5 + WAYS_MAX as u8;
-const LANE_STAGE: u8 = 3;
+pub(super) const STAGES: u8 = META_STAGE + 1 + WAYS_MAX as u8;
+const MOVES_STAGE: u8 = 0;
+const TAG_STAGE: u8 = 1;
+const LANE_STAGE: u8 = 4;
+const META_STAGE: u8 = 5;
+/// The way into which a move puts its block, if there is none.
+pub(super) const NO_WAY: u8 = u8::MAX;
 
 const TAGS: [&str; WAYS_MAX] = ["tag_0", "tag_1", "tag_2", "tag_3", "tag_4", "tag_5"];
 const METAS: [&str; WAYS_MAX] = ["meta_0", "meta_1", "meta_2", "meta_3", "meta_4", "meta_5"];
@@ -52,6 +58,11 @@ impl Lock {
         1 << place
     }
 
+    /// A home that takes a block back: no lane has that number.
+    fn mover(range: u16, number: u64) -> u64 {
+        Lock::writer(1 << 13 | u32::from(range), number)
+    }
+
     /// Who holds it; zero: nobody.
     pub(super) fn holders(self) -> u64 {
         self.0 & !Lock::WANTED
@@ -71,8 +82,12 @@ pub(super) enum Ask {
     Unlock(bool),
     /// ADD-TO-SWITCH, first pass: whether the block is here, and where there is room.
     Look,
-    /// Its second pass: into that way, if it is still free.
+    /// Its second pass: into that way, if it is still free; [`NO_WAY`]: there was none.
     Insert(u8),
+    /// REMOVE-FROM-SWITCH: lock it, and say what is known of it.
+    Take,
+    /// Its home has that: the block's cells are emptied.
+    Forget,
 }
 
 /// How the number of a packet stands to its lane.
@@ -105,6 +120,12 @@ pub(super) struct Phv {
     pub(super) free: Option<u8>,
     /// Whether it has put its block there.
     pub(super) inserted: bool,
+    /// The block that is in the way if there is no room: a hash picks one.
+    pub(super) in_the_way: Option<Tag>,
+    /// How the number of a move stands to its home's newest one.
+    pub(super) moving: Standing,
+    /// The newest move of the block's home.
+    pub(super) moves: u64,
     pub(super) standing: Standing,
     /// Whether the check table passes it.
     pub(super) is_valid: bool,
@@ -126,6 +147,7 @@ impl Phv {
 #[derive(Clone, Debug)]
 pub(super) struct Stages {
     guards: Guards,
+    moves: RegisterArray<u64>,
     tags: Vec<RegisterArray<u64>>,
     lanes: RegisterArray<u64>,
     metas: Vec<RegisterArray<u64>>,
@@ -143,17 +165,20 @@ impl Stages {
         let copysets = COPYSETS[..ways].iter().zip(0..);
         Stages {
             guards,
-            tags: of(&TAGS, |way| way / 2),
+            moves: RegisterArray::new("moves", MOVES_STAGE, NODES_MAX),
+            tags: of(&TAGS, |way| TAG_STAGE + way / 2),
             lanes: RegisterArray::new("lane", LANE_STAGE, NODES_MAX * LANES_MAX),
-            metas: of(&METAS, |way| 4 + way),
-            copysets: copysets.map(|(n, way)| RegisterArray::new(n, 4 + way, cells)).collect(),
-            locks: of(&LOCKS, |way| 5 + way),
+            metas: of(&METAS, |way| META_STAGE + way),
+            copysets: copysets
+                .map(|(n, way)| RegisterArray::new(n, META_STAGE + way, cells))
+                .collect(),
+            locks: of(&LOCKS, |way| META_STAGE + 1 + way),
         }
     }
 
     pub(super) fn reset(&mut self) {
         let wide = self.tags.iter_mut().chain(&mut self.metas).chain(&mut self.locks);
-        wide.chain([&mut self.lanes]).for_each(RegisterArray::reset);
+        wide.chain([&mut self.lanes, &mut self.moves]).for_each(RegisterArray::reset);
         self.copysets.iter_mut().for_each(RegisterArray::reset);
     }
 
@@ -169,35 +194,67 @@ impl Stages {
     #[inline]
     pub(super) fn stage(&mut self, stage: u8, phv: &mut Phv) {
         match stage {
-            0..LANE_STAGE => {
-                self.tag(2 * stage, phv);
-                self.tag(2 * stage + 1, phv);
+            MOVES_STAGE => self.moves(phv),
+            TAG_STAGE..LANE_STAGE => {
+                self.tag(2 * (stage - TAG_STAGE), phv);
+                self.tag(2 * (stage - TAG_STAGE) + 1, phv);
             }
             LANE_STAGE => self.lane(phv),
             _ => match phv.way {
-                Some(way) if stage == 4 + way => self.meta(usize::from(way), phv),
-                Some(way) if stage == 5 + way => self.lock(usize::from(way), phv),
+                Some(way) if stage == META_STAGE + way => self.meta(usize::from(way), phv),
+                Some(way) if stage == META_STAGE + 1 + way => self.lock(usize::from(way), phv),
                 _ => {}
             },
         }
     }
 
-    /// Stages 0 to 2: whether the block is in this way. A tag is kept plus one, since zero marks an
+    /// Stage 0: the newest move of the block's home. A move is open until its second pass, or its
+    /// FORGET; a copy of it does nothing after that (trap C5).
+    fn moves(&mut self, phv: &mut Phv) {
+        let (ask, number) = (phv.ask, phv.number);
+        let is_once = self.guards.on(Guard::MoveOnce);
+        let access = |cell: &mut u64| {
+            let (newest, is_open) = (*cell >> 1, *cell & 1 == 1);
+            let standing = match ask {
+                Ask::Request(_) | Ask::Unlock(_) => return (Standing::First, newest),
+                Ask::Look | Ask::Take if number > newest || !is_once => Standing::First,
+                Ask::Insert(_) | Ask::Forget if !is_once => Standing::First,
+                _ if number == newest && is_open => Standing::First,
+                _ if number == newest => Standing::Again,
+                _ => Standing::Over,
+            };
+            if standing == Standing::First {
+                *cell = number << 1 | u64::from(matches!(ask, Ask::Look | Ask::Take));
+            }
+            (standing, newest)
+        };
+        let home = u32::from(phv.tag.range());
+        (phv.moving, phv.moves) = self.moves.port().access(&mut phv.pass, home, access);
+    }
+
+    /// Stages 1 to 3: whether the block is in this way. A tag is kept plus one, since zero marks an
     /// empty cell, and zero is a tag like any other (trap C14).
     fn tag(&mut self, way: u8, phv: &mut Phv) {
+        let ways = self.tags.len() as u64;
         let Some(array) = self.tags.get_mut(usize::from(way)) else { return };
         let key = phv.tag.0.wrapping_add(1);
-        let inserts = phv.ask == Ask::Insert(way) && phv.way.is_none();
+        let moves = phv.moving == Standing::First;
+        let inserts = phv.ask == Ask::Insert(way) && phv.way.is_none() && moves;
+        let forgets = phv.ask == Ask::Forget && moves;
         let row = phv.row();
         let was = array.port().access(&mut phv.pass, row, |cell| {
             let was = *cell;
             if inserts && was == 0 {
                 *cell = key;
+            } else if forgets && was == key {
+                *cell = 0;
             }
             was
         });
         if was == 0 {
             phv.free = phv.free.or(Some(way));
+        } else if phv.number % ways == u64::from(way) {
+            phv.in_the_way = Some(Tag(was.wrapping_sub(1)));
         }
         if was == key || inserts && was == 0 {
             phv.way = Some(way);
@@ -205,12 +262,13 @@ impl Stages {
         }
     }
 
-    /// Stage 3: the requester's newest event. What the switch only passes on is not noted (trap
-    /// C6).
+    /// Stage 4: the requester's newest event. What the switch passes on to a home is noted, too: a
+    /// copy that comes later is none (trap C6). Unlocks that are passed on are so as often as they
+    /// come.
     fn lane(&mut self, phv: &mut Phv) {
         let (number, guards) = (phv.number, self.guards);
         let opens = matches!(phv.ask, Ask::Request(_));
-        if phv.way.is_none() || matches!(phv.ask, Ask::Look | Ask::Insert(_)) {
+        if !matches!(phv.ask, Ask::Request(_) | Ask::Unlock(_)) {
             return;
         }
         let access = |cell: &mut u64| {
@@ -232,14 +290,16 @@ impl Stages {
         phv.standing = self.lanes.port().access(&mut phv.pass, lane, access);
     }
 
-    /// Stages 4 to 9: version, status and copyset; then the check table (table 2).
+    /// Stages 5 to 10: version, status and copyset; then the check table (table 2).
     fn meta(&mut self, way: usize, phv: &mut Phv) {
         let (row, ask) = (phv.row(), phv.ask);
         let executes = phv.standing == Standing::First;
+        let compares = self.guards.on(Guard::UnlockCompared);
         let (brought, version, copyset) = (phv.status, phv.version, phv.copyset);
         let meta = |version: u64, status: GlobalStatus| version << 8 | status as u64;
         let (meta, set) = match ask {
             Ask::Insert(_) if phv.inserted => (Some(meta(version, brought)), Some(copyset)),
+            Ask::Forget if phv.moving == Standing::First => (Some(0), Some(Copyset(0))),
             // Each event with the write lock makes a version.
             Ask::Unlock(true) if executes => {
                 (Some(meta(NUMBER_MAX.min(version + 1), brought)), Some(copyset))
@@ -247,34 +307,50 @@ impl Stages {
             Ask::Unlock(false) if executes => (Some(meta(version, brought)), None),
             _ => (None, None),
         };
-        let found = self.metas[way].port().access(&mut phv.pass, row, |cell| {
-            *cell = meta.unwrap_or(*cell);
-            *cell
+        let is_unlock = matches!(ask, Ask::Unlock(_)) && executes;
+        let (found, is_same) = self.metas[way].port().access(&mut phv.pass, row, |cell| {
+            // An unlock is of the version that its request found (trap C6).
+            let is_same = !is_unlock || *cell >> 8 == version || !compares;
+            *cell = meta.filter(|_| is_same).unwrap_or(*cell);
+            (*cell, is_same)
         });
         // Other readers may have been added since the request left (§5.1.1).
-        let joins = ask == Ask::Unlock(false) && executes;
+        let joins = ask == Ask::Unlock(false) && executes && is_same;
         let own = if joins { Copyset::of(phv.place) } else { Copyset(0) };
         phv.copyset = self.copysets[way].port().access(&mut phv.pass, row, |cell| {
-            let becomes = set.unwrap_or(Copyset(*cell)).with(own);
+            let becomes = set.filter(|_| is_same).unwrap_or(Copyset(*cell)).with(own);
             *cell = becomes.0;
             becomes
         });
         phv.status = GlobalStatus::from_byte(found as u8).unwrap_or(GlobalStatus::Unshared);
         phv.version = found >> 8;
-        phv.is_valid = !self.guards.on(Guard::CheckTable) || check(phv);
+        phv.is_valid = is_same && (!self.guards.on(Guard::CheckTable) || check(phv));
     }
 
-    /// Stages 5 to 10: the lock. An event gets it once; its copies find whether it has it.
+    /// Stages 6 to 11: the lock. An event gets it once; its copies find whether it has it.
     fn lock(&mut self, way: usize, phv: &mut Phv) {
         let (row, place, guards) = (phv.row(), phv.place, self.guards);
         let writer = Lock::writer(phv.lane_index(), phv.number);
-        let (standing, is_valid) = (phv.standing, phv.is_valid);
+        let mover = Lock::mover(phv.tag.range(), phv.number);
+        let (standing, moving, is_valid) = (phv.standing, phv.moving, phv.is_valid);
         let access = |cell: &mut u64| {
             let lock = Lock(*cell);
             let (holders, is_wanted) = (lock.holders(), lock.is_wanted());
             let is_write = holders & Lock::WRITE != 0;
             match phv.ask {
                 Ask::Insert(_) | Ask::Look => false,
+                Ask::Take if moving != Standing::First => false,
+                Ask::Take => {
+                    let may = holders == 0 || holders == mover || !guards.on(Guard::MoveLocked);
+                    *cell = if may { mover } else { lock.0 | Lock::WANTED };
+                    may
+                }
+                Ask::Forget => {
+                    if moving == Standing::First {
+                        *cell = 0;
+                    }
+                    false
+                }
                 Ask::Request(op) if standing == Standing::Again => match op.is_shared() {
                     true => !is_write && holders & Lock::reader(place) != 0,
                     false => holders == writer,
@@ -288,12 +364,14 @@ impl Stages {
                     }
                     may
                 }
-                Ask::Request(_) => {
+                Ask::Request(op) => {
                     let may = holders == 0;
-                    *cell = if may { writer } else { lock.0 | Lock::WANTED };
+                    // An eviction may not come again: nobody waits for it.
+                    let mark = if op.is_eviction() { 0 } else { Lock::WANTED };
+                    *cell = if may { writer } else { lock.0 | mark };
                     may
                 }
-                Ask::Unlock(_) if standing != Standing::First => false,
+                Ask::Unlock(_) if standing != Standing::First || !is_valid => false,
                 Ask::Unlock(true) => {
                     if holders == writer {
                         *cell = lock.0 & Lock::WANTED;
@@ -341,13 +419,19 @@ impl Stages {
 
     /// All registers, as the control plane reads them.
     pub(super) fn cells(&self) -> impl Iterator<Item = u64> + '_ {
-        let wide = self.tags.iter().chain(&self.metas).chain(&self.locks).chain([&self.lanes]);
+        let wide = self.tags.iter().chain(&self.metas).chain(&self.locks);
+        let wide = wide.chain([&self.lanes, &self.moves]);
         let copysets = self.copysets.iter().flat_map(RegisterArray::cells).map(u64::from);
         wide.flat_map(RegisterArray::cells).chain(copysets)
     }
 
     pub(super) fn report(&self) -> Vec<ArrayReport> {
-        let wide = self.tags.iter().chain([&self.lanes]).chain(&self.metas).chain(&self.locks);
+        let wide = self
+            .tags
+            .iter()
+            .chain([&self.moves, &self.lanes])
+            .chain(&self.metas)
+            .chain(&self.locks);
         let copysets = self.copysets.iter().map(RegisterArray::report);
         let mut all: Vec<_> = wide.map(RegisterArray::report).chain(copysets).collect();
         all.sort_by_key(|array| array.stage);
@@ -357,11 +441,9 @@ impl Stages {
 
 /// Table 2: whether a request is of a state that its block is in.
 fn check(phv: &Phv) -> bool {
-    let (has_copy, status) = (phv.copyset.has(phv.place), phv.status);
+    let has_copy = phv.copyset.has(phv.place);
     match phv.ask {
-        Ask::Request(Op::ReadMiss | Op::WriteMiss) => !has_copy,
-        Ask::Request(Op::WriteShared | Op::EvictShared) => has_copy && status.is_shared(),
-        Ask::Request(Op::EvictModified) => has_copy && status == GlobalStatus::Modified,
+        Ask::Request(op) => op.is_valid(has_copy, phv.status),
         _ => true,
     }
 }

@@ -22,6 +22,10 @@ pub struct Setup {
     pub shape: Shape,
     /// Blocks that the switch owns.
     pub blocks: Vec<Tag>,
+    /// Blocks that their homes own.
+    pub at_home: Vec<Tag>,
+    /// Which blocks may move to the other owner, each once; they do so in this order.
+    pub moves: Vec<Tag>,
     /// What was called before, one after the other, each until all was at rest.
     pub before: Vec<(usize, Call)>,
     /// What each node is called, one after the other.
@@ -47,6 +51,8 @@ enum Action {
     Lose(usize),
     Resend(usize, usize),
     Retry(usize, usize),
+    Move,
+    ResendMove(usize),
 }
 
 #[derive(Clone)]
@@ -54,6 +60,7 @@ struct State {
     rack: Rack,
     /// How many calls each node was given.
     made: Vec<usize>,
+    moved: usize,
     losses: u8,
     doubles: u8,
     resends: u8,
@@ -64,7 +71,7 @@ impl frame::State for State {
     type Action = Action;
 
     fn begin(setup: &Setup) -> Result<State, String> {
-        let mut rack = Rack::new(&setup.shape, &setup.blocks);
+        let mut rack = Rack::new(&setup.shape, &setup.blocks, &setup.at_home);
         let all: Vec<Vec<Call>> = (0..rack.nodes.len())
             .map(|place| {
                 setup.before.iter().filter(|(at, _)| *at == place).map(|(_, c)| c.clone()).collect()
@@ -77,7 +84,7 @@ impl frame::State for State {
         rack.done.fill(0);
         let made = vec![0; rack.nodes.len()];
         let Setup { losses, doubles, resends, .. } = *setup;
-        Ok(State { rack, made, losses, doubles, resends })
+        Ok(State { rack, made, moved: 0, losses, doubles, resends })
     }
 
     fn states_max(setup: &Setup) -> usize {
@@ -86,7 +93,7 @@ impl frame::State for State {
 
     fn hash_state(&self, hasher: &mut FxHasher) {
         self.rack.hash_state(hasher);
-        (&self.made, self.losses, self.doubles, self.resends).hash(hasher);
+        (&self.made, self.moved, self.losses, self.doubles, self.resends).hash(hasher);
     }
 
     fn actions(&self, setup: &Setup) -> Vec<Action> {
@@ -115,6 +122,14 @@ impl frame::State for State {
             } else if self.resends > 0 {
                 all.push(Action::Resend(place, lane));
             }
+        }
+        let mut nodes = self.rack.nodes.iter().enumerate();
+        if let Some((place, _)) = nodes.find(|(_, node)| node.moves().is_some()) {
+            if self.resends > 0 {
+                all.push(Action::ResendMove(place));
+            }
+        } else if self.moved < setup.moves.len() {
+            all.push(Action::Move);
         }
         all
     }
@@ -148,6 +163,17 @@ impl frame::State for State {
                 self.resends -= 1;
                 self.rack.wake(place, lane);
                 format!("node {place}, lane {lane} sends again")
+            }
+            Action::Move => {
+                let tag = setup.moves[self.moved];
+                // A locked block does not move; that it cannot now is no state of its own.
+                self.moved += usize::from(self.rack.migrate(tag));
+                format!("block {:x} begins to move", tag.0)
+            }
+            Action::ResendMove(place) => {
+                self.resends -= 1;
+                self.rack.send_move(place);
+                format!("node {place} sends its move again")
             }
             Action::Retry(place, lane) => {
                 self.rack.wake(place, lane);

@@ -1,8 +1,14 @@
 //! Concordia's shared memory: its nodes and their switch in every interleaving of a few calls
-//! ([`explore`]).
+//! ([`explore`]), and from a seed ([`Plan`], [`run`]).
 
+mod plan;
+mod programs;
 mod rack;
+mod run;
+mod trial;
 
 pub mod explore;
 
+pub use plan::{Fault, Plan};
 pub use rack::{Rack, Shape};
+pub use run::{PATIENCE_NS, Ran, Totals, run};

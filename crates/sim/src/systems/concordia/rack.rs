@@ -5,16 +5,17 @@ use std::hash::Hash as _;
 
 use concord_core::{Epoch, Guards, Incarnation, Machine as _, NodeId, Now};
 use concord_memory::{Aim, Call, Done, LineState, Node, NodeSettings, Stage};
-use concord_pisa::{Copies, Verdict};
+use concord_pisa::{Copies, Metadata, Verdict};
 use concord_switch::{
     AgentConfig, BlocksLayout, Concordia, Ingress, Load as _, PortTable, SwitchProgram as _,
 };
-use concord_wire::concordia::{GlobalStatus, Op, Repr, Tag};
+use concord_wire::concordia::{Copyset, GlobalStatus, Repr, Tag};
 use concord_wire::control::{Config, GroupKind, Member, Program};
 use concord_wire::{Addr, GroupId};
 use rustc_hash::FxHasher;
 
-const SWITCH: Addr = Addr { ip: 1, port: 1 };
+/// Where the switch is.
+pub(super) const SWITCH: Addr = Addr { ip: 1, port: 1 };
 /// Length of a block: the shortest.
 const BLOCK_BYTES: usize = 512;
 /// Most rounds in which what is left comes to rest.
@@ -51,37 +52,100 @@ pub struct Rack {
     pub done: Vec<usize>,
 }
 
-fn addr(place: u8) -> Addr {
+/// Where the node of a place is.
+pub(super) fn addr(place: u8) -> Addr {
     Addr { ip: 2, port: 10 + u16::from(place) }
 }
 
+/// The place of the node that is there.
+pub(super) fn place_of(to: Addr) -> usize {
+    usize::from(to.port - 10)
+}
+
+/// The configuration of a memory.
+pub(super) fn config(epoch: u32, nodes: u8) -> Config {
+    let member =
+        |place: u8| Member { node: 1 + u16::from(place), incarnation: 1, addr: addr(place) };
+    Config {
+        epoch,
+        group: GroupId(0),
+        rack: 1,
+        switch_id: 1,
+        switch_incarnation: 1,
+        switch: SWITCH,
+        kind: GroupKind::Memory,
+        program: Program::Concordia,
+        members: (0..nodes).map(member).collect(),
+        joining: Vec::new(),
+    }
+}
+
+/// A switch that serves a memory.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn switch(
+    layout: BlocksLayout,
+    guards: Guards,
+    config: &Config,
+) -> Result<Concordia, String> {
+    let mut told = AgentConfig::new(Incarnation(1), SWITCH, SWITCH);
+    told.sections.blocks = layout;
+    let told = AgentConfig { guards, ..told };
+    let mut switch = Concordia::load(&told.settings()).map_err(|why| why.to_string())?;
+    match switch.install(Now::default(), config) {
+        Ok(_) => Ok(switch),
+        Err(_) => Err("the switch refuses the memory".into()),
+    }
+}
+
+/// What leaves a switch after a pass.
+#[derive(Default)]
+pub(super) struct Passed {
+    /// To nodes.
+    pub(super) sent: Vec<Flight>,
+    /// Round, for another pass.
+    pub(super) round: Option<(Metadata, Vec<u8>)>,
+}
+
+/// A packet's pass, its first one if `round` is nothing.
+pub(super) fn pass(
+    switch: &mut Concordia,
+    ports: &PortTable,
+    round: Option<Metadata>,
+    bytes: &mut [u8],
+) -> Passed {
+    let first = Ingress::first(Now::default(), SWITCH, ports);
+    let ingress = match round {
+        Some(metadata) => Ingress { passes: 1, metadata, ..first },
+        None => first,
+    };
+    let mut passed = Passed::default();
+    match switch.process(&ingress, bytes) {
+        Verdict::Recirculate { metadata, size_bytes } => {
+            passed.round = Some((metadata, bytes[..size_bytes].to_vec()));
+        }
+        Verdict::Forward { to, size_bytes } => {
+            passed.sent.push((to, bytes[..size_bytes].to_vec()));
+        }
+        Verdict::Multicast { to: Copies::Ports(to), size_bytes } => {
+            let to = to.filter_map(|port| ports.addr_of(port));
+            passed.sent.extend(to.map(|to| (to, bytes[..size_bytes].to_vec())));
+        }
+        _ => {}
+    }
+    passed
+}
+
 impl Rack {
-    /// A rack at rest, with these blocks owned by the switch.
+    /// A rack at rest, with these blocks owned by the switch, and these by their homes.
     ///
     /// # Panics
     /// If there can be no such rack.
     #[must_use]
-    pub fn new(shape: &Shape, blocks: &[Tag]) -> Rack {
-        let member =
-            |place: u8| Member { node: 1 + u16::from(place), incarnation: 1, addr: addr(place) };
-        let config = Config {
-            epoch: 1,
-            group: GroupId(0),
-            rack: 1,
-            switch_id: 1,
-            switch_incarnation: 1,
-            switch: SWITCH,
-            kind: GroupKind::Memory,
-            program: Program::Concordia,
-            members: (0..shape.nodes).map(member).collect(),
-            joining: Vec::new(),
-        };
-        let mut told = AgentConfig::new(Incarnation(1), SWITCH, SWITCH);
-        told.sections.blocks = BlocksLayout { ways: 2, way_blocks: 2 };
-        let told = AgentConfig { guards: shape.guards, ..told };
-        let mut switch = Concordia::load(&told.settings()).expect("a small switch");
-        let installed = switch.install(Now::default(), &config);
-        assert!(installed.is_ok(), "it serves a memory");
+    pub fn new(shape: &Shape, blocks: &[Tag], at_home: &[Tag]) -> Rack {
+        let layout = BlocksLayout { ways: 2, way_blocks: 2 };
+        let switch = switch(layout, shape.guards, &config(1, shape.nodes)).expect("a small switch");
         let mut ports = PortTable::default();
         let addrs: Vec<Addr> = (0..shape.nodes).map(addr).collect();
         assert!(ports.fill(&addrs), "every node has a port");
@@ -103,15 +167,14 @@ impl Rack {
             Node::new(settings).expect("a small node")
         };
         let nodes: Vec<Node> = (0..shape.nodes).map(node).collect();
-        let newest = blocks.iter().map(|tag| (*tag, 0)).collect();
+        let newest = blocks.iter().chain(at_home).map(|tag| (*tag, 0)).collect();
         let done = vec![0; nodes.len()];
         let mut rack = Rack { switch, ports, nodes, flights: Vec::new(), newest, done };
         for tag in blocks {
-            let home = tag.range() as u8;
-            let add = Repr { epoch: Epoch(1), place: home, version: 1, ..Repr::new(Op::Add, *tag) };
-            rack.at_switch(&add.packet(&[]));
+            assert!(rack.migrate(*tag), "it is at its home");
+            let settled = rack.settle(&[]);
+            assert_eq!(settled, Ok(()), "the switch takes it");
         }
-        rack.flights.clear();
         rack
     }
 
@@ -124,32 +187,14 @@ impl Rack {
 
     /// A packet at the switch; one that comes round does so at once.
     fn at_switch(&mut self, packet: &[u8]) {
-        let mut bytes = packet.to_vec();
-        let mut ingress = Ingress::first(Now::default(), SWITCH, &self.ports);
-        let mut sent = Vec::new();
+        let (mut bytes, mut round, mut sent) = (packet.to_vec(), None, Vec::new());
         loop {
-            match self.switch.process(&ingress, &mut bytes) {
-                Verdict::Recirculate { metadata, size_bytes } => {
-                    bytes.truncate(size_bytes);
-                    ingress = Ingress { passes: ingress.passes + 1, metadata, ..ingress };
-                    continue;
-                }
-                Verdict::Forward { to, size_bytes } => {
-                    sent.push((to, bytes[..size_bytes].to_vec()))
-                }
-                Verdict::Multicast { to: Copies::Ports(to), size_bytes } => {
-                    let to = to.filter_map(|port| self.ports.addr_of(port));
-                    sent.extend(to.map(|to| (to, bytes[..size_bytes].to_vec())));
-                }
-                _ => {}
-            }
-            break;
+            let passed = pass(&mut self.switch, &self.ports, round, &mut bytes);
+            sent.extend(passed.sent);
+            let Some((metadata, next)) = passed.round else { break };
+            (round, bytes) = (Some(metadata), next);
         }
         self.send(sent);
-    }
-
-    fn place_of(to: Addr) -> usize {
-        usize::from(to.port - 10)
     }
 
     /// A packet comes.
@@ -161,7 +206,7 @@ impl Rack {
             self.at_switch(bytes);
             return Ok(());
         }
-        let (place, mut sent) = (Rack::place_of(*to), Vec::new());
+        let (place, mut sent) = (place_of(*to), Vec::new());
         let mut bytes = bytes.clone();
         self.nodes[place].handle(Now::default(), SWITCH, &mut bytes, &mut sent);
         self.send(sent);
@@ -180,6 +225,31 @@ impl Rack {
         let mut sent = Vec::new();
         self.nodes[place].wake(Now::default(), lane, &mut sent);
         self.send(sent);
+    }
+
+    fn home(&self, tag: Tag) -> &Node {
+        &self.nodes[usize::from(tag.range())]
+    }
+
+    /// The home of a block begins to move it to the switch or back, if it can.
+    pub fn migrate(&mut self, tag: Tag) -> bool {
+        let mut sent = Vec::new();
+        let home = &mut self.nodes[usize::from(tag.range())];
+        let begins = home.migrate(Now::default(), tag, &mut sent);
+        self.send(sent);
+        begins
+    }
+
+    /// A home sends again what its move waits for.
+    pub fn send_move(&mut self, place: usize) {
+        let mut sent = Vec::new();
+        self.nodes[place].send_move(Now::default(), &mut sent);
+        self.send(sent);
+    }
+
+    /// A block's status, version, copyset and lock, wherever they are.
+    fn block(&self, tag: Tag) -> Option<(GlobalStatus, u64, Copyset, bool)> {
+        self.switch.peek(tag).or_else(|| self.home(tag).owned(tag))
     }
 
     /// What programs have heard: `calls` are those that each node was given. A write counts from
@@ -214,9 +284,11 @@ impl Rack {
         let mut all = Vec::new();
         for (place, node) in self.nodes.iter().enumerate() {
             for (lane, event) in node.events() {
-                let block = self.switch.peek(event.tag);
-                let is_free = block.is_none_or(|(_, _, _, is_locked)| !is_locked)
-                    && (event.aim != Aim::Read || !self.switch.is_wanted(event.tag));
+                let (tag, home) = (event.tag, self.home(event.tag));
+                let is_locked = self.block(tag).is_some_and(|(_, _, _, is_locked)| is_locked);
+                let is_wanted = self.switch.is_wanted(tag) || home.is_wanted(tag);
+                let is_free =
+                    !is_locked && !home.is_moving(tag) && (event.aim != Aim::Read || !is_wanted);
                 match event.stage {
                     Stage::Waiting if is_free => all.push((place, lane, true)),
                     Stage::Waiting => {}
@@ -234,6 +306,10 @@ impl Rack {
     /// What is not so.
     pub fn check(&self) -> Result<(), String> {
         for (tag, newest) in &self.newest {
+            let (home, is_in_switch) = (self.home(*tag), self.switch.peek(*tag).is_some());
+            if !home.is_moving(*tag) && home.owned(*tag).is_some() == is_in_switch {
+                return Err(format!("block {:x} has two owners, or none", tag.0));
+            }
             let lines = self.nodes.iter().enumerate().flat_map(|(place, node)| {
                 node.lines().filter(|l| l.tag == *tag && l.is_valid()).map(move |l| (place, l))
             });
@@ -250,8 +326,7 @@ impl Rack {
                         line.data[0], tag.0
                     ));
                 }
-                let is_noted =
-                    self.switch.peek(*tag).is_some_and(|(_, _, set, _)| set.has(*place as u8));
+                let is_noted = self.block(*tag).is_some_and(|(_, _, set, _)| set.has(*place as u8));
                 let ends = |(_, event): (usize, &concord_memory::Event)| {
                     event.tag == *tag && event.stage == Stage::Unlocking
                 };
@@ -281,8 +356,12 @@ impl Rack {
                 }
                 self.check()?;
             }
-            if self.nodes.iter().all(|node| node.events().count() == 0) {
+            let is_moving = |node: &Node| node.moves().is_some();
+            if self.nodes.iter().all(|n| n.events().count() == 0 && !is_moving(n)) {
                 return self.is_settled();
+            }
+            for place in 0..self.nodes.len() {
+                self.send_move(place);
             }
             let lanes: Vec<(usize, usize)> = (self.nodes.iter().enumerate())
                 .flat_map(|(place, node)| node.events().map(move |(lane, _)| (place, lane)))
@@ -307,7 +386,7 @@ impl Rack {
             return Err(format!("a call at node {place} waits, and nothing is under way"));
         }
         for (tag, newest) in &self.newest {
-            let Some((status, _, copyset, is_locked)) = self.switch.peek(*tag) else { continue };
+            let Some((status, _, copyset, is_locked)) = self.block(*tag) else { continue };
             let block = tag.0;
             if is_locked {
                 return Err(format!("block {block:x} is locked, and nothing is under way"));
@@ -343,11 +422,8 @@ impl Rack {
 
 /// A packet, for traces.
 pub fn describe((to, bytes): &Flight) -> String {
-    let to = if *to == SWITCH {
-        "the switch".to_string()
-    } else {
-        format!("node {}", Rack::place_of(*to))
-    };
+    let to =
+        if *to == SWITCH { "the switch".to_string() } else { format!("node {}", place_of(*to)) };
     let Ok((packet, _)) = Repr::parse(bytes) else { return format!("{to}: malformed") };
     let Repr { op, outcome, place, lane, number, tag, version, status, copyset, .. } = packet;
     format!(

@@ -1,0 +1,390 @@
+//! A home's part of the coherence state: which blocks of its range it owns, their locks, statuses
+//! and copysets, and how ownership moves to the switch and back (Concordia §5.2).
+//!
+//! A home does for the blocks that it owns what the switch does for its own: lock, check, forward.
+//! All requests pass the switch, which says of each whether it is the first of its number: no other
+//! takes a lock here. It also says how many moves it has seen of this home when the request passed:
+//! what passed before its block came back is of an earlier ownership, and takes no lock (trap C6).
+//!
+//! A home has one move under way. ADD has the block locked until the switch has it. REMOVE locks
+//! the block in the switch, which says its metadata as often as it is asked; FORGET, once the home
+//! has them, clears it there (trap C5).
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
+
+use concord_core::{Guard, Guards, Instant};
+use concord_wire::concordia::{Copyset, GlobalStatus, NUMBER_MAX, Op, Outcome, Repr, Tag};
+
+/// The version with which a block begins. The home's value has a lower one.
+const FIRST_VERSION: u64 = 1;
+/// Windows without a request after which a block leaves the switch.
+const COLD_WINDOWS: u32 = 8;
+/// Most blocks that move after a window (§5.2.2).
+const MOVES_MAX: usize = 1_000;
+
+/// Which event holds a lock: place, lane, number.
+type Holder = (u8, u8, u64);
+
+/// Where the coherence state of a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// At its home.
+    Home,
+    /// At its home, locked, until the switch has it.
+    Adding,
+    /// In the switch.
+    Switch,
+    /// In the switch, which was asked to lock it and to say its metadata.
+    Removing,
+    /// At its home, locked, until the switch has forgotten it.
+    Forgetting,
+}
+
+/// The coherence state of a block.
+#[derive(Clone, Debug)]
+struct Entry {
+    owner: Owner,
+    status: GlobalStatus,
+    version: u64,
+    copyset: Copyset,
+    writer: Option<Holder>,
+    readers: Vec<Holder>,
+    /// A writer was refused since the last one had the lock: readers wait (trap C14).
+    is_wanted: bool,
+    /// The move that brought it back: what passed the switch before is of an earlier ownership.
+    since: u64,
+    /// Copies that requests reached in this window, and in the last one.
+    heat: (u64, u64),
+    /// Windows without any.
+    cold: u32,
+}
+
+impl Entry {
+    const NEW: Entry = Entry {
+        owner: Owner::Home,
+        status: GlobalStatus::Unshared,
+        version: FIRST_VERSION,
+        copyset: Copyset(0),
+        writer: None,
+        readers: Vec::new(),
+        is_wanted: false,
+        since: 0,
+        heat: (0, 0),
+        cold: 0,
+    };
+
+    fn is_locked(&self) -> bool {
+        self.writer.is_some() || !self.readers.is_empty()
+    }
+
+    fn is_held_by(&self, holder: Holder) -> bool {
+        self.writer == Some(holder) || self.readers.contains(&holder)
+    }
+}
+
+/// How a request fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passed {
+    /// Its lane has gone on.
+    Over,
+    /// It has no lock.
+    Failed(Outcome),
+    /// It has the lock: status, version and copyset.
+    Locked(GlobalStatus, u64, Copyset),
+}
+
+/// A move of a block to the switch or back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Which block.
+    pub tag: Tag,
+    /// The move's number.
+    pub number: u64,
+    /// When it was sent last.
+    pub at: Instant,
+}
+
+/// The directory of a home.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    guards: Guards,
+    entries: BTreeMap<Tag, Entry>,
+    /// The newest number of each lane that was heard here.
+    lanes: BTreeMap<(u8, u8), u64>,
+    /// The number of the newest move.
+    moves: u64,
+    moving: Option<Move>,
+    /// Blocks that are hot, or not at home.
+    warm: BTreeSet<Tag>,
+    /// Blocks that may move, the one that is to move first at the end.
+    candidates: Vec<Tag>,
+    /// Blocks that are in the way of hotter ones.
+    unwanted: Vec<Tag>,
+}
+
+impl Directory {
+    /// A home owns all blocks of its range at first.
+    #[must_use]
+    pub fn new(guards: Guards) -> Directory {
+        Directory {
+            guards,
+            entries: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            moves: 0,
+            moving: None,
+            warm: BTreeSet::new(),
+            candidates: Vec::new(),
+            unwanted: Vec::new(),
+        }
+    }
+
+    /// A request for a block that the switch does not own: lock and check.
+    pub fn request(&mut self, packet: &Repr) -> Passed {
+        let (lane, number) = ((packet.place, packet.lane), packet.number);
+        let holder = (packet.place, packet.lane, number);
+        let newest = self.lanes.entry(lane).or_default();
+        let is_once = self.guards.on(Guard::EventOnce);
+        if number < *newest && is_once {
+            return Passed::Over;
+        }
+        let is_new = number > *newest || !is_once;
+        *newest = number.max(*newest);
+        let entry = self.entries.entry(packet.tag).or_insert(Entry::NEW);
+        let locked = |entry: &Entry| Passed::Locked(entry.status, entry.version, entry.copyset);
+        if entry.is_held_by(holder) {
+            return locked(entry);
+        }
+        let is_first = packet.is_first || !self.guards.on(Guard::FirstCopy);
+        let is_current = packet.version >= entry.since || !self.guards.on(Guard::MovedRequest);
+        let is_here = match entry.owner {
+            Owner::Home => true,
+            Owner::Adding | Owner::Forgetting => !self.guards.on(Guard::MoveLocked),
+            Owner::Switch | Owner::Removing => false,
+        };
+        if !is_new || !is_first || !is_current || !is_here {
+            return Passed::Failed(Outcome::Busy);
+        }
+        let has_copy = entry.copyset.has(packet.place);
+        if self.guards.on(Guard::CheckTable) && !packet.op.is_valid(has_copy, entry.status) {
+            return Passed::Failed(Outcome::Invalid);
+        }
+        if packet.op.is_shared() {
+            let waits = entry.is_wanted && self.guards.on(Guard::WriterWanted);
+            if entry.writer.is_some() || waits {
+                return Passed::Failed(Outcome::Busy);
+            }
+            entry.readers.push(holder);
+        } else if entry.is_locked() {
+            // An eviction may not come again: nobody waits for it.
+            entry.is_wanted |= !packet.op.is_eviction();
+            return Passed::Failed(Outcome::Busy);
+        } else {
+            (entry.writer, entry.is_wanted) = (Some(holder), false);
+        }
+        locked(entry)
+    }
+
+    /// An unlock that the switch passed on; whether it is answered. It is executed if its event
+    /// holds the lock; if not, that was before: here, or in the switch while it owned the block.
+    pub fn unlock(&mut self, packet: &Repr) -> bool {
+        let holder = (packet.place, packet.lane, packet.number);
+        if self.lanes.get(&(packet.place, packet.lane)).is_some_and(|n| *n > packet.number) {
+            return false;
+        }
+        let compares = self.guards.on(Guard::UnlockCompared);
+        let entry = self.entries.entry(packet.tag).or_insert(Entry::NEW);
+        let is_held = entry.is_held_by(holder) && entry.version == packet.version;
+        if !is_held && compares {
+            return true;
+        }
+        entry.status = packet.status;
+        if packet.is_exclusive {
+            entry.copyset = packet.copyset;
+            entry.version = NUMBER_MAX.min(packet.version + 1);
+            entry.writer = None;
+        } else {
+            // Other readers may have been added since the request left (§5.1.1).
+            entry.copyset = entry.copyset.with(Copyset::of(packet.place));
+            entry.readers.retain(|reader| *reader != holder);
+        }
+        true
+    }
+
+    /// Begins to move a block to the other owner; `false` if another move is under way, or the
+    /// block is locked.
+    pub fn begin(&mut self, now: Instant, tag: Tag) -> bool {
+        let entry = self.entries.entry(tag).or_insert(Entry::NEW);
+        if self.moving.is_some() {
+            return false;
+        }
+        entry.owner = match entry.owner {
+            Owner::Home if entry.is_locked() && self.guards.on(Guard::MoveLocked) => return false,
+            Owner::Home => Owner::Adding,
+            _ => Owner::Removing,
+        };
+        self.moves += 1;
+        self.warm.insert(tag);
+        self.moving = Some(Move { tag, number: self.moves, at: now });
+        true
+    }
+
+    /// The move that is under way, and what is to be sent for it.
+    #[must_use]
+    pub fn moving(&self) -> Option<(Move, Repr)> {
+        let moving = self.moving?;
+        let entry = self.entries.get(&moving.tag)?;
+        let op = match entry.owner {
+            Owner::Adding => Op::Add,
+            Owner::Removing => Op::Remove,
+            Owner::Forgetting => Op::Forget,
+            Owner::Home | Owner::Switch => return None,
+        };
+        let Entry { status, version, copyset, .. } = *entry;
+        let packet = Repr { number: moving.number, ..Repr::new(op, moving.tag) };
+        Some((moving, Repr { status, version, copyset, ..packet }))
+    }
+
+    /// What is to be sent for the move is sent now.
+    pub fn sent(&mut self, now: Instant) {
+        if let Some(moving) = &mut self.moving {
+            moving.at = now;
+        }
+    }
+
+    /// The switch has answered a move: whether it goes on.
+    pub fn answered(&mut self, packet: &Repr) -> bool {
+        let is_its = |moving: &Move| moving.number == packet.number && moving.tag == packet.tag;
+        if !self.moving.as_ref().is_some_and(is_its) {
+            return false;
+        }
+        let Some(entry) = self.entries.get_mut(&packet.tag) else { return false };
+        match (packet.op, entry.owner, packet.outcome) {
+            (Op::Added, Owner::Adding, Outcome::Done) => {
+                (entry.owner, entry.cold, entry.is_wanted) = (Owner::Switch, 0, false);
+                self.moving = None;
+            }
+            (Op::Added, Owner::Adding, _) => {
+                // It is tried again if the block is hot in a further window.
+                (entry.owner, entry.heat.1) = (Owner::Home, 0);
+                self.moving = None;
+            }
+            (Op::Removed, Owner::Removing, Outcome::Done) => {
+                (entry.status, entry.copyset) = (packet.status, packet.copyset);
+                (entry.version, entry.since) = (packet.version, packet.number);
+                (entry.owner, entry.heat.1) = (Owner::Forgetting, 0);
+                return true;
+            }
+            (Op::Forgotten, Owner::Forgetting, _) => {
+                entry.owner = Owner::Home;
+                self.moving = None;
+            }
+            _ => return false,
+        }
+        self.moving.is_none()
+    }
+
+    /// Requests reached so many copies of a block.
+    pub fn heats(&mut self, tag: Tag, count: u64) {
+        let entry = self.entries.entry(tag).or_insert(Entry::NEW);
+        entry.heat.0 = entry.heat.0.saturating_add(count);
+        self.warm.insert(tag);
+    }
+
+    /// Another home's block of that heat has its place in the switch where this one is.
+    pub fn displaces(&mut self, tag: Tag, heat: u64) {
+        let is_colder = |entry: &Entry| entry.owner == Owner::Switch && entry.heat.1 < heat;
+        if self.entries.get(&tag).is_some_and(is_colder) && !self.unwanted.contains(&tag) {
+            self.unwanted.push(tag);
+        }
+    }
+
+    /// How hot a block was in the last window.
+    #[must_use]
+    pub fn heat(&self, tag: Tag) -> u64 {
+        self.entries.get(&tag).map_or(0, |entry| entry.heat.1)
+    }
+
+    /// A window is over: which blocks may move in the next one.
+    pub fn turn_window(&mut self) {
+        let Directory { entries, warm, candidates, .. } = self;
+        let mut ranked = Vec::new();
+        warm.retain(|tag| {
+            let Some(entry) = entries.get_mut(tag) else { return false };
+            entry.heat = (0, entry.heat.0);
+            entry.cold = if entry.heat.1 == 0 { entry.cold.saturating_add(1) } else { 0 };
+            let is_home = entry.owner == Owner::Home;
+            // Cold blocks make room once no hot one is left.
+            if is_home && entry.heat.1 > 0 || !is_home && entry.cold >= COLD_WINDOWS {
+                ranked.push((entry.heat.1, *tag));
+            }
+            !is_home || entry.heat.1 > 0
+        });
+        ranked.sort_unstable();
+        candidates.clear();
+        candidates.extend(ranked.iter().rev().take(MOVES_MAX).rev().map(|(_, tag)| *tag));
+    }
+
+    /// Whether windows are of use: a block is warm, or in the switch.
+    #[must_use]
+    pub fn has_windows(&self) -> bool {
+        !self.warm.is_empty()
+    }
+
+    /// The block that is to move next: one that is in the way of a hotter one, then the hottest
+    /// that is at home, then one that is in the switch, and cold.
+    pub fn next_move(&mut self) -> Option<Tag> {
+        if self.moving.is_some() {
+            return None;
+        }
+        while let Some(tag) = self.unwanted.pop() {
+            if self.owner(tag) == Owner::Switch {
+                return Some(tag);
+            }
+        }
+        while let Some(tag) = self.candidates.pop() {
+            let Some(entry) = self.entries.get(&tag) else { continue };
+            let may_go = match entry.owner {
+                Owner::Home => entry.heat.1 > 0 && !entry.is_locked(),
+                Owner::Switch => entry.cold >= COLD_WINDOWS,
+                Owner::Adding | Owner::Removing | Owner::Forgetting => false,
+            };
+            if may_go {
+                return Some(tag);
+            }
+        }
+        None
+    }
+
+    /// Where the coherence state of a block is.
+    #[must_use]
+    pub fn owner(&self, tag: Tag) -> Owner {
+        self.entries.get(&tag).map_or(Owner::Home, |entry| entry.owner)
+    }
+
+    /// A block's status, version, copyset, and whether it is locked; nothing if the switch owns it.
+    #[must_use]
+    pub fn peek(&self, tag: Tag) -> Option<(GlobalStatus, u64, Copyset, bool)> {
+        let new = Entry::NEW;
+        let entry = self.entries.get(&tag).unwrap_or(&new);
+        let is_here = matches!(entry.owner, Owner::Home | Owner::Adding | Owner::Forgetting);
+        is_here.then(|| (entry.status, entry.version, entry.copyset, entry.is_locked()))
+    }
+
+    /// Whether a writer of the block was refused since the last one had the lock.
+    #[must_use]
+    pub fn is_wanted(&self, tag: Tag) -> bool {
+        self.entries.get(&tag).is_some_and(|entry| entry.is_wanted)
+    }
+
+    /// What tells its states apart: heat does not.
+    pub fn hash_state(&self, hasher: &mut impl Hasher) {
+        for (tag, entry) in &self.entries {
+            (tag, entry.owner, entry.status, entry.version, entry.copyset).hash(hasher);
+            (entry.writer, &entry.readers, entry.is_wanted, entry.since).hash(hasher);
+        }
+        let moving = self.moving.map(|moving| (moving.tag, moving.number));
+        (&self.lanes, self.moves, moving).hash(hasher);
+    }
+}

@@ -1,0 +1,128 @@
+//! A shared memory, its programs, and what goes wrong: drawn from one seed.
+
+use concord_core::{Guards, MS, Rng, SEC, US};
+use concord_switch::BlocksLayout;
+use concord_wire::concordia::BLOCK_BYTES;
+
+/// Something that goes wrong, and for how long, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A node stops and goes on: its packets wait.
+    PauseNode(usize, u64),
+    /// The switch stops and goes on.
+    PauseSwitch(u64),
+    /// A node and another one do not reach each other.
+    CutPair(usize, usize, u64),
+    /// A node and the switch do not reach each other.
+    CutSwitch(usize, u64),
+}
+
+/// What is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// For everything that is drawn on the way.
+    pub seed: u64,
+    /// How many nodes.
+    pub nodes: usize,
+    /// The switch's tables.
+    pub layout: BlocksLayout,
+    /// Length of a block in bytes.
+    pub block_bytes: usize,
+    /// Sets of each cache.
+    pub cache_sets: usize,
+    /// Blocks of a set.
+    pub cache_ways: usize,
+    /// Events that a node may have under way.
+    pub lanes: usize,
+    /// Blocks that are used, over all ranges.
+    pub blocks: u64,
+    /// Programs of each node: each makes one call after the other.
+    pub programs: usize,
+    /// Calls of each program.
+    pub calls: u32,
+    /// Longest pause of a program between two calls, in ns.
+    pub think_ns: u64,
+    /// Reads of a hundred calls.
+    pub reads_percent: u64,
+    /// Shortest and longest way of a packet, in ns.
+    pub latency_ns: (u64, u64),
+    /// Longest way round of a packet that comes back to the switch for its second pass, in ns.
+    pub round_ns: u64,
+    /// Packets lost, of a million.
+    pub loss_ppm: u64,
+    /// Packets that come twice, of a million.
+    pub duplicate_ppm: u64,
+    /// Packets that come up to 20 ms late, of a million.
+    pub late_ppm: u64,
+    /// What goes wrong, and when.
+    pub faults: Vec<(u64, Fault)>,
+    /// Whether invariants are looked at after each event.
+    pub invariants: bool,
+    /// Which guards are on.
+    pub guards: Guards,
+}
+
+impl Plan {
+    /// What a seed draws.
+    #[must_use]
+    pub fn draw(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed);
+        let rng = &mut rng;
+        let nodes = rng.between(2, 6) as usize;
+        let shortest = rng.between(2, 50) * US;
+        let noise = |rng: &mut Rng, most| if rng.chance(1, 2) { rng.below(most) } else { 0 };
+        Plan {
+            seed,
+            nodes,
+            layout: BlocksLayout { ways: rng.between(1, 3) as u8, way_blocks: 1 << rng.below(3) },
+            block_bytes: BLOCK_BYTES[rng.below(4) as usize],
+            cache_sets: if rng.chance(1, 4) { 2 } else { 1 },
+            cache_ways: rng.between(1, 3) as usize,
+            lanes: rng.between(1, 4) as usize,
+            blocks: rng.between(1, 6),
+            programs: rng.between(1, 3) as usize,
+            calls: rng.between(5, 30) as u32,
+            think_ns: [0, 100 * US, 2 * MS][rng.below(3) as usize],
+            reads_percent: rng.below(80),
+            latency_ns: (shortest, shortest + rng.below(200) * US),
+            round_ns: rng.below(50) * US,
+            loss_ppm: noise(rng, 50_000),
+            duplicate_ppm: noise(rng, 50_000),
+            late_ppm: noise(rng, 30_000),
+            faults: faults(rng, nodes),
+            invariants: true,
+            guards: Guards::ALL,
+        }
+    }
+
+    /// When the last fault is over, in ns.
+    #[must_use]
+    pub fn quiet_at_ns(&self) -> u64 {
+        let over = |(at, fault): &(u64, Fault)| {
+            at + match *fault {
+                Fault::PauseNode(_, ns)
+                | Fault::PauseSwitch(ns)
+                | Fault::CutPair(_, _, ns)
+                | Fault::CutSwitch(_, ns) => ns,
+            }
+        };
+        self.faults.iter().map(over).max().unwrap_or(0)
+    }
+}
+
+fn faults(rng: &mut Rng, nodes: usize) -> Vec<(u64, Fault)> {
+    let mut all = Vec::new();
+    for _ in 0..rng.below(4) {
+        let (node, other) = (rng.below(nodes as u64) as usize, rng.below(nodes as u64) as usize);
+        let ns = rng.between(1, 50) * MS;
+        let fault = match rng.below(4) {
+            0 => Fault::PauseNode(node, ns),
+            1 => Fault::PauseSwitch(ns),
+            2 => Fault::CutPair(node, other, ns),
+            _ => Fault::CutSwitch(node, ns),
+        };
+        all.push((rng.below(SEC / 20), fault));
+    }
+    all.sort_by_key(|fault| fault.0);
+    all
+}

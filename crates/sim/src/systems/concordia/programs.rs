@@ -1,0 +1,188 @@
+//! The programs of a simulated memory: their calls, and the judgement of their outcomes.
+//!
+//! Of each block the first word is added to, compared and swapped; and its second half is written
+//! and read as a whole, the same word over and over: half a block would show.
+
+use concord_check::{Operation, Options, Reply, check};
+use concord_core::Rng;
+use concord_memory::{Access, Call};
+use concord_wire::concordia::Tag;
+
+/// A program: it makes one call after the other.
+#[derive(Debug, Default)]
+pub struct Program {
+    /// At which node.
+    pub node: usize,
+    /// How many calls it has made.
+    pub made: u32,
+    /// The call that is not answered: its number, and the command that it is.
+    pub pending: Option<Pending>,
+}
+
+/// A call that is not answered.
+#[derive(Debug)]
+pub struct Pending {
+    /// Its number.
+    pub id: u64,
+    call_ns: u64,
+    tag: Tag,
+    access: Access,
+    /// As it is called if nothing is known of its outcome.
+    cmd: Vec<Vec<u8>>,
+}
+
+/// What programs saw.
+#[derive(Debug, Default)]
+pub struct Seen {
+    history: Vec<Operation>,
+}
+
+fn text(word: u64) -> Vec<u8> {
+    (word as i64).to_string().into_bytes()
+}
+
+fn word_of(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    let count = bytes.len().min(8);
+    word[..count].copy_from_slice(&bytes[..count]);
+    u64::from_le_bytes(word)
+}
+
+fn key(tag: Tag, is_wide: bool) -> Vec<u8> {
+    format!("{:x}.{}", tag.0, if is_wide { "half" } else { "word" }).into_bytes()
+}
+
+fn cmd(parts: &[&[u8]]) -> Vec<Vec<u8>> {
+    parts.iter().map(|part| part.to_vec()).collect()
+}
+
+impl Seen {
+    /// Nothing yet: all blocks are zeroes.
+    #[must_use]
+    pub fn new(tags: &[Tag]) -> Seen {
+        let keys = tags.iter().flat_map(|tag| [key(*tag, false), key(*tag, true)]);
+        let zero = |(client, key): (u64, Vec<u8>)| Operation {
+            client: u64::MAX - client,
+            ordinal: None,
+            call_ns: 0,
+            return_ns: Some(1),
+            cmd: cmd(&[b"SET", &key, b"0"]),
+            reply: Some(Reply::Ok),
+            path: None,
+        };
+        Seen { history: (0..).zip(keys).map(zero).collect() }
+    }
+
+    /// A call of unknown outcome, or one that was answered.
+    fn add(&mut self, client: usize, call_ns: u64, cmd: Vec<Vec<u8>>, reply: Option<(u64, Reply)>) {
+        let (return_ns, reply) = reply.unzip();
+        let (client, ordinal, path) = (client as u64, None, None);
+        self.history.push(Operation { client, ordinal, call_ns, return_ns, cmd, reply, path });
+    }
+
+    /// What became of a program's call.
+    ///
+    /// # Errors
+    /// What cannot be.
+    pub fn answered(
+        &mut self,
+        client: usize,
+        now_ns: u64,
+        pending: &Pending,
+        got: &[u8],
+    ) -> Result<(), String> {
+        let key = key(pending.tag, pending.is_wide());
+        let answer = |reply| Some((now_ns, reply));
+        let (cmd, reply) = match &pending.access {
+            Access::Read { .. } => {
+                let word = word_of(got);
+                if got.chunks(8).any(|other| word_of(other) != word) {
+                    let key = String::from_utf8_lossy(&key).into_owned();
+                    return Err(format!("{key}: half of one write, and half of another"));
+                }
+                (pending.cmd.clone(), Reply::bulk(text(word)))
+            }
+            Access::Write { .. } => (pending.cmd.clone(), Reply::Ok),
+            Access::FetchAdd { add, .. } => {
+                let sum = word_of(got).wrapping_add(*add);
+                (pending.cmd.clone(), Reply::Int(sum as i64))
+            }
+            Access::CompareSwap { expected, .. } if word_of(got) == *expected => {
+                (pending.cmd.clone(), Reply::Int(1))
+            }
+            // It was a read.
+            Access::CompareSwap { .. } => (cmd(&[b"GET", &key]), Reply::bulk(text(word_of(got)))),
+        };
+        self.add(client, pending.call_ns, cmd, answer(reply));
+        Ok(())
+    }
+
+    /// Nobody knows what became of a call.
+    pub fn unknown(&mut self, client: usize, pending: &Pending) {
+        self.add(client, pending.call_ns, pending.cmd.clone(), None);
+    }
+
+    /// Whether all this is linearizable.
+    #[must_use]
+    pub fn judged(&self) -> Option<String> {
+        let options = Options { time_max: None, configs_max: 2_000_000, ..Options::default() };
+        match check(&self.history, &options) {
+            Ok(report) if report.is_ok() => None,
+            Ok(report) => Some(format!("{report}")),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+}
+
+impl Pending {
+    fn is_wide(&self) -> bool {
+        match &self.access {
+            Access::Read { offset_bytes, .. } | Access::Write { offset_bytes, .. } => {
+                *offset_bytes > 0
+            }
+            Access::FetchAdd { .. } | Access::CompareSwap { .. } => false,
+        }
+    }
+
+    /// The call, for its node.
+    #[must_use]
+    pub fn call(&self) -> Call {
+        Call { id: self.id, tag: self.tag, access: self.access.clone() }
+    }
+
+    /// What a program calls next.
+    pub fn draw(
+        rng: &mut Rng,
+        (id, now_ns): (u64, u64),
+        tag: Tag,
+        block_bytes: usize,
+        reads_percent: u64,
+    ) -> Pending {
+        let half = block_bytes / 2;
+        let is_wide = rng.chance(1, 3);
+        let name = key(tag, is_wide);
+        let offset_bytes = if is_wide { half } else { 0 };
+        let of = |access, cmd| Pending { id, call_ns: now_ns, tag, access, cmd };
+        if rng.below(100) < reads_percent {
+            let size_bytes = if is_wide { half } else { 8 };
+            return of(Access::Read { offset_bytes, size_bytes }, cmd(&[b"GET", &name]));
+        }
+        if is_wide || rng.chance(1, 3) {
+            let count = if is_wide { half / 8 } else { 1 };
+            let data = id.to_le_bytes().repeat(count);
+            return of(Access::Write { offset_bytes, data }, cmd(&[b"SET", &name, &text(id)]));
+        }
+        if rng.chance(1, 2) {
+            let add = rng.between(1, 3);
+            return of(
+                Access::FetchAdd { offset_bytes, add },
+                cmd(&[b"INCRBY", &name, &text(add)]),
+            );
+        }
+        let (expected, new) = (rng.below(4), rng.below(4));
+        of(
+            Access::CompareSwap { offset_bytes, expected, new },
+            cmd(&[b"CAS", &name, &text(expected), &text(new)]),
+        )
+    }
+}
