@@ -264,7 +264,8 @@ impl Controller {
                 Gone::Cut => count.removed_cut += 1,
             }
         }
-        let came = |m: &&Member| !old.joining.contains(m);
+        // A member of a memory that leaves is among those who join: it did not come.
+        let came = |m: &&Member| !old.joining.contains(m) && !old.members.contains(m);
         count.admitted += next.joining.iter().filter(came).count() as u64;
         for member in old.joining.iter().filter(|m| !next.joining.contains(m)) {
             let promoted = u64::from(next.members.contains(member));

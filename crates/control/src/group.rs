@@ -14,6 +14,7 @@ use concord_wire::control::{
 use concord_wire::{Addr, GroupId};
 
 use crate::hear::Hearing;
+use crate::memory::Memory;
 use crate::replicas::Replicas;
 use crate::workers::Workers;
 use crate::{GroupState, Problem, Storage};
@@ -34,6 +35,8 @@ pub enum Members {
     Replicas(Replicas),
     /// Workers, which run tasks.
     Workers(Workers),
+    /// Nodes of a shared memory.
+    Memory(Memory),
 }
 
 impl GroupSetup {
@@ -50,10 +53,17 @@ impl GroupSetup {
         GroupSetup { id, members: Members::Workers(Workers { program }) }
     }
 
+    /// Nodes of a shared memory, as the group of that number.
+    #[must_use]
+    pub fn memory(id: GroupId, program: Program) -> GroupSetup {
+        GroupSetup { id, members: Members::Memory(Memory { program }) }
+    }
+
     pub(crate) fn rules(&self) -> &dyn Rules {
         match &self.members {
             Members::Replicas(replicas) => replicas,
             Members::Workers(workers) => workers,
+            Members::Memory(memory) => memory,
         }
     }
 }

@@ -871,6 +871,7 @@ fn leaving_members_are_removed_except_the_last_caught_up() {
 mod anew;
 mod bounds;
 mod groups;
+mod memory;
 mod quorum;
 mod returned;
 mod several;

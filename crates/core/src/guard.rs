@@ -345,6 +345,20 @@ guards! {
     /// Concordia: an unlock is executed if its event holds the lock, and the block has the version
     /// that it found (trap C6).
     UnlockCompared,
+    /// Concordia: whoever answers from a cache, or as a home, holds a lease (traps T2, C9).
+    MemoryLease,
+    /// Concordia: a home is ready once the leases that it granted to nodes outside the epoch are
+    /// over (traps T2, C9).
+    MemoryOutsiders,
+    /// Concordia: packets of another epoch are dropped (trap C11).
+    CoherenceEpoch,
+    /// Concordia: a home rebuilds its range once all members have told what they have (trap C10).
+    AllReports,
+    /// Concordia: a copy on its way from a member to another one is told, too (trap C10).
+    InTransit,
+    /// Concordia: what a member that is gone may have changed is lost, and not its old value (trap
+    /// C10).
+    LostKnown,
 }
 
 /// Bits in a word of [`Guards`].

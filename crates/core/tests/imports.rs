@@ -41,7 +41,7 @@ const CIRCLES: [(&str, &str, usize, &str); 22] = [
         "at most: `Cli` and `Command`, which name every system, bench and figure, in `main`",
     ),
     ("concord", "torture::lists", 5, "`TortureArgs` and the pauses beside `torture::workload`"),
-    ("control", "hear", 4, "the list of all `Rules` in `lib`; `Hearing` without `Group`"),
+    ("control", "hear", 5, "the list of all `Rules` in `lib`; `Hearing` without `Group`"),
     ("engine", "functions", 6, "the key and the names of libraries in a file below `copy`"),
     ("engine", "memory::store", 33, "the table of commands in a file above `Memory` and its state"),
     ("engine", "redis::rights", 4, "`is_script` and `encode` in files of their own"),

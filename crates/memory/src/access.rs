@@ -127,4 +127,8 @@ pub enum Failure {
     Misaligned,
     /// Too many calls wait at this node: to be tried again.
     Busy,
+    /// This node leaves the memory: to be asked of another one.
+    NoNode,
+    /// The only copy was at a node that is gone: to be renewed first.
+    Lost,
 }

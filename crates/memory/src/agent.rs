@@ -22,10 +22,15 @@ pub enum Answer {
 
 /// A copy that was given away: kept for the event that has it until its lane has another one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Given {
-    number: u64,
-    tag: Tag,
-    data: Vec<u8>,
+pub struct Given {
+    /// The event's number.
+    pub number: u64,
+    /// Which block.
+    pub tag: Tag,
+    /// Its version.
+    pub version: u64,
+    /// Its content.
+    pub data: Vec<u8>,
 }
 
 /// The cache agent.
@@ -66,7 +71,8 @@ impl CacheAgent {
             }
             (Op::WriteMiss, Some(line)) if is_provider => {
                 let data = line.data.clone();
-                let given = Given { number: packet.number, tag: packet.tag, data: data.clone() };
+                let (number, tag, version) = (packet.number, packet.tag, packet.version);
+                let given = Given { number, tag, version, data: data.clone() };
                 self.given.insert(lane, given);
                 CacheAgent::invalidate(cache, packet.tag, keeps_place);
                 Answer::Data(data)
@@ -86,6 +92,12 @@ impl CacheAgent {
             }
             _ => Answer::Nothing,
         }
+    }
+
+    /// What it gave away, by the place and lane of who took it, once its epoch is over.
+    #[must_use]
+    pub fn into_given(self) -> BTreeMap<(u8, u8), Given> {
+        self.given
     }
 
     fn invalidate(cache: &mut Cache, tag: Tag, keeps_place: bool) {

@@ -42,6 +42,24 @@ pub enum Owner {
     Forgetting,
 }
 
+/// Why a home's value may not be the newest, once its epoch is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// It is an older one, or the switch alone knew.
+    pub is_old: bool,
+    /// Whose event had the write lock: it may have taken effect.
+    pub writer: Option<u8>,
+}
+
+impl Doubt {
+    /// Whether the home's value is the newest all the same, if nobody has a copy: nobody but a
+    /// member that stays could have written it.
+    #[must_use]
+    pub fn is_certain(&self, stays: impl Fn(u8) -> bool) -> bool {
+        !self.is_old && self.writer.is_none_or(stays)
+    }
+}
+
 /// The coherence state of a block.
 #[derive(Clone, Debug)]
 struct Entry {
@@ -140,8 +158,9 @@ impl Directory {
         }
     }
 
-    /// A request for a block that the switch does not own: lock and check.
-    pub fn request(&mut self, packet: &Repr) -> Passed {
+    /// A request for a block that the switch does not own: lock and check. Nobody locks what is
+    /// lost.
+    pub fn request(&mut self, packet: &Repr, is_lost: bool) -> Passed {
         let (lane, number) = ((packet.place, packet.lane), packet.number);
         let holder = (packet.place, packet.lane, number);
         let newest = self.lanes.entry(lane).or_default();
@@ -155,6 +174,9 @@ impl Directory {
         let locked = |entry: &Entry| Passed::Locked(entry.status, entry.version, entry.copyset);
         if entry.is_held_by(holder) {
             return locked(entry);
+        }
+        if is_lost {
+            return Passed::Failed(Outcome::Lost);
         }
         let is_first = packet.is_first || !self.guards.on(Guard::FirstCopy);
         let is_current = packet.version >= entry.since || !self.guards.on(Guard::MovedRequest);
@@ -376,6 +398,24 @@ impl Directory {
     #[must_use]
     pub fn is_wanted(&self, tag: Tag) -> bool {
         self.entries.get(&tag).is_some_and(|entry| entry.is_wanted)
+    }
+
+    /// Of which blocks the home's value may not be the newest, now that the epoch is over.
+    /// `version`: that of the home's value.
+    #[must_use]
+    pub fn doubts(&self, version: impl Fn(Tag) -> u64) -> BTreeMap<Tag, Doubt> {
+        let doubt = |(tag, entry): (&Tag, &Entry)| {
+            let is_known = matches!(entry.owner, Owner::Home | Owner::Forgetting);
+            let is_stale =
+                matches!(entry.status, GlobalStatus::Modified | GlobalStatus::SharedStale);
+            if is_known && version(*tag) >= entry.version {
+                return None;
+            }
+            let writer = entry.writer.map(|(place, ..)| place);
+            let doubt = Doubt { is_old: !is_known || is_stale, writer };
+            (doubt.is_old || writer.is_some()).then_some((*tag, doubt))
+        };
+        self.entries.iter().filter_map(doubt).collect()
     }
 
     /// What tells its states apart: heat does not.

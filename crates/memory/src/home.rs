@@ -1,7 +1,7 @@
 //! A home: the part of the memory that a node keeps (§4). Its coherence state is the
 //! directory's.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
@@ -12,39 +12,102 @@ use crate::blocks::Assembly;
 
 /// A block as the home has it. Whatever was never written back is zeroes of version 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Block {
-    version: u64,
-    data: Vec<u8>,
+pub struct Block {
+    /// The version that was written back last, in this epoch.
+    pub version: u64,
+    /// Its content.
+    pub data: Vec<u8>,
 }
 
-/// A node's range of the memory.
+/// A range of the memory, as its home has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Range {
+    /// The epoch in which it was rebuilt here.
+    pub base: u32,
+    /// The blocks that are not zeroes.
+    pub blocks: BTreeMap<Tag, Block>,
+    /// Blocks whose only copies were at nodes that are gone.
+    pub lost: BTreeSet<Tag>,
+    /// The home of before is gone: what is not in `blocks` is lost.
+    pub is_orphan: bool,
+}
+
+impl Range {
+    /// Its blocks go to the node of an epoch that opens; the epoch stays.
+    #[must_use]
+    pub(crate) fn open(&mut self) -> Range {
+        let base = self.base;
+        core::mem::replace(self, Range { base, ..Range::default() })
+    }
+
+    /// Whether a block is lost.
+    #[must_use]
+    pub fn is_lost(&self, tag: Tag) -> bool {
+        self.lost.contains(&tag) || self.is_orphan && !self.blocks.contains_key(&tag)
+    }
+}
+
+/// The part of the memory that is at home at a node.
 #[derive(Clone, Debug)]
 pub struct Home {
     guards: Guards,
     block_bytes: usize,
-    blocks: BTreeMap<Tag, Block>,
+    ranges: BTreeMap<u16, Range>,
     /// Blocks that are being written back: one of each lane of each node at most.
     parts: BTreeMap<(u8, u8), Assembly>,
 }
 
 impl Home {
-    /// A range of zeroes.
+    /// These ranges, as they are; of others zeroes.
     #[must_use]
-    pub fn new(block_bytes: usize, guards: Guards) -> Home {
-        Home { guards, block_bytes, blocks: BTreeMap::new(), parts: BTreeMap::new() }
+    pub fn new(block_bytes: usize, ranges: BTreeMap<u16, Range>, guards: Guards) -> Home {
+        Home { guards, block_bytes, ranges, parts: BTreeMap::new() }
+    }
+
+    fn block(&self, tag: Tag) -> Option<&Block> {
+        self.ranges.get(&tag.range())?.blocks.get(&tag)
+    }
+
+    /// The version of a block's value; 0 if it was not written back in this epoch.
+    #[must_use]
+    pub fn version(&self, tag: Tag) -> u64 {
+        self.block(tag).map_or(0, |block| block.version)
     }
 
     /// A block's content.
     #[must_use]
     pub fn data(&self, tag: Tag) -> Vec<u8> {
         let zeroes = || alloc::vec![0; self.block_bytes];
-        self.blocks.get(&tag).map_or_else(zeroes, |block| block.data.clone())
+        self.block(tag).map_or_else(zeroes, |block| block.data.clone())
+    }
+
+    /// Whether a block is lost.
+    #[must_use]
+    pub fn is_lost(&self, tag: Tag) -> bool {
+        self.ranges.get(&tag.range()).is_some_and(|range| range.is_lost(tag))
+    }
+
+    /// A block is zeroes from now on, if it was lost; whether it was.
+    pub fn renew(&mut self, tag: Tag) -> bool {
+        let is_lost = self.is_lost(tag);
+        if is_lost && let Some(range) = self.ranges.get_mut(&tag.range()) {
+            range.lost.remove(&tag);
+            let data = alloc::vec![0; self.block_bytes];
+            range.blocks.insert(tag, Block { version: 0, data });
+        }
+        is_lost
+    }
+
+    /// Its ranges, once its epoch is over.
+    #[must_use]
+    pub fn into_ranges(self) -> BTreeMap<u16, Range> {
+        self.ranges
     }
 
     /// A part of a block that is written back: whether the home has the whole of that version by
     /// now.
     pub fn write_back(&mut self, packet: &Repr, data: &[u8]) -> bool {
-        let version = self.blocks.get(&packet.tag).map_or(0, |block| block.version);
+        let version = self.version(packet.tag);
         if packet.version == version {
             return true;
         }
@@ -60,13 +123,14 @@ impl Home {
             return false;
         };
         let Some(data) = part.add(packet.offset_bytes, data) else { return false };
-        self.blocks.insert(packet.tag, Block { version: packet.version, data });
+        let range = self.ranges.entry(packet.tag.range()).or_default();
+        range.blocks.insert(packet.tag, Block { version: packet.version, data });
         self.parts.remove(&lane);
         true
     }
 
     /// What tells its states apart.
     pub fn hash_state(&self, hasher: &mut impl Hasher) {
-        (&self.blocks, &self.parts).hash(hasher);
+        (&self.ranges, &self.parts).hash(hasher);
     }
 }

@@ -1,13 +1,14 @@
 //! Shared memory over a rack: the nodes, each with a part of the memory and a cache. Who may have
 //! which copy is decided by the switch (Concordia, `concord_switch::concordia`).
 //!
-//! Read [`Node`] first, then [`Event`]. The law is that of every node: `handle(now, packet)`,
-//! `tick`, `deadline`, and what they send goes into the sink. What a program asks goes in by
-//! [`Node::call`], what became of it comes out of [`Node::poll_done`].
+//! Read [`Node`] first, a node of one epoch, then [`Event`]; [`MemoryNode`] takes it through
+//! epochs. The law is that of every node: `handle(now, packet)`, `tick`, `deadline`, and what they
+//! send goes into the sink. What a program asks goes in by [`Node::call`], what became of it comes
+//! out of [`Node::poll_done`].
 //!
 //! ```
 //! use concord_core::{Epoch, Guards, NodeId, Now};
-//! use concord_memory::{Access, Call, Node, NodeSettings};
+//! use concord_memory::{Access, Call, Coherence, Node, NodeSettings};
 //! use concord_wire::concordia::Tag;
 //! use concord_wire::{Addr, GroupId};
 //!
@@ -18,7 +19,9 @@
 //!     group: GroupId(0),
 //!     epoch: Epoch(1),
 //!     nodes: vec![addr(9000), addr(9001)],
+//!     homes: vec![0, 1],
 //!     switch: addr(7000),
+//!     coherence: Coherence::Concordia,
 //!     block_bytes: 512,
 //!     range_blocks: 1 << 20,
 //!     cache_sets: 1_024,
@@ -44,14 +47,19 @@ mod cache;
 mod directory;
 mod event;
 mod home;
+mod member;
 mod node;
+mod report;
 mod settings;
 #[cfg(test)]
 mod tests;
 
 pub use access::{Access, Call, Done, Failure};
 pub use cache::{Line, LineState};
-pub use directory::{Move, Owner};
+pub use directory::{Doubt, Move, Owner};
 pub use event::{Aim, Event, RoundTrip, Stage};
-pub use node::{CALLS_MAX, Node, NodeCounters};
-pub use settings::{NodeSettings, SettingsError};
+pub use home::{Block, Range};
+pub use member::{MemberCounters, MemberSettings, MemoryNode};
+pub use node::{CALLS_MAX, Node, NodeCounters, Remains};
+pub use report::{Item, Report, of_range, rebuild};
+pub use settings::{Coherence, NodeSettings, SettingsError};

@@ -16,10 +16,11 @@ use crate::access::{Call, Done, Failure};
 use crate::agent::{Answer, CacheAgent};
 use crate::blocks::{Assembly, parts};
 use crate::cache::{Cache, Line, LineState};
-use crate::directory::{Directory, Move, Owner, Passed};
+use crate::directory::{Directory, Doubt, Move, Owner, Passed};
 use crate::event::{Aim, Event, RoundTrip, Stage};
-use crate::home::Home;
-use crate::settings::{NodeSettings, SettingsError};
+use crate::home::{Home, Range};
+use crate::report::Item;
+use crate::settings::{Coherence, NodeSettings, SettingsError};
 
 /// Most calls that wait at a node.
 pub const CALLS_MAX: usize = 4_096;
@@ -58,6 +59,19 @@ concord_core::counters! {
     }
 }
 
+/// What a node has when its epoch is over.
+#[derive(Clone, Debug, Default)]
+pub struct Remains {
+    /// Copies in its cache, and on their way: what homes are told.
+    pub copies: Vec<Item>,
+    /// Blocks of which the home's value may not be the newest.
+    pub doubts: BTreeMap<Tag, Doubt>,
+    /// Its ranges.
+    pub ranges: BTreeMap<u16, Range>,
+    /// Calls that have had no effect.
+    pub calls: VecDeque<Call>,
+}
+
 /// A node of a shared memory.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -87,12 +101,23 @@ impl Node {
     /// # Errors
     /// [`SettingsError`] if there can be no such node.
     pub fn new(settings: NodeSettings) -> Result<Node, SettingsError> {
+        Node::with_ranges(settings, BTreeMap::new())
+    }
+
+    /// A node with an empty cache, and ranges as they are.
+    ///
+    /// # Errors
+    /// [`SettingsError`] if there can be no such node.
+    pub fn with_ranges(
+        settings: NodeSettings,
+        ranges: BTreeMap<u16, Range>,
+    ) -> Result<Node, SettingsError> {
         settings.check()?;
         let (guards, lanes) = (settings.guards, settings.lanes);
         Ok(Node {
             cache: Cache::new(settings.cache_sets, settings.cache_ways),
             agent: CacheAgent::new(guards),
-            home: Home::new(settings.block_bytes, guards),
+            home: Home::new(settings.block_bytes, ranges, guards),
             directory: Directory::new(guards),
             heat: BTreeMap::new(),
             window_at: Instant::NEVER,
@@ -110,9 +135,72 @@ impl Node {
         self.settings.guards.on(guard)
     }
 
+    /// Its place.
+    #[must_use]
+    pub fn place(&self) -> u8 {
+        self.settings.place
+    }
+
+    /// Whether a block is at home here.
+    #[must_use]
+    pub fn is_home(&self, tag: Tag) -> bool {
+        let home = self.settings.homes.get(usize::from(tag.range()));
+        home == Some(&self.settings.place)
+    }
+
+    /// Where the home of a block is.
+    fn home_of(&self, tag: Tag) -> Option<Addr> {
+        let place = *self.settings.homes.get(usize::from(tag.range()))?;
+        self.settings.nodes.get(usize::from(place)).copied()
+    }
+
+    /// A block of its range is zeroes from now on, if it was lost; whether it was.
+    pub fn renew(&mut self, tag: Tag) -> bool {
+        self.home.renew(tag)
+    }
+
+    /// Whether a block of its range is lost.
+    #[must_use]
+    pub fn is_lost(&self, tag: Tag) -> bool {
+        self.home.is_lost(tag)
+    }
+
+    /// The epoch is over: what remains of the node. A copy in its cache is the newest value: a
+    /// write that took effect has invalidated it before. So is one that came for an event, which
+    /// holds its block's lock, and one that was given to an event that still waits for it.
+    #[must_use]
+    pub fn dissolve(self, tells_transit: bool) -> Remains {
+        let place = self.settings.place;
+        let mut copies: Vec<Item> = Vec::new();
+        for line in self.cache.lines().filter(|line| line.is_valid()) {
+            let (tag, version, data) = (line.tag, line.version, line.data.clone());
+            copies.push(Item::Copy { tag, version, data });
+        }
+        for (lane, event) in self.events().filter(|_| tells_transit) {
+            let (tag, (_, version, _)) = (event.tag, event.found());
+            if !matches!(event.stage, Stage::Asking | Stage::Placing) || event.aim == Aim::Evict {
+                continue;
+            }
+            match event.data.clone() {
+                Some(data) => copies.push(Item::Copy { tag, version, data }),
+                None => {
+                    copies.push(Item::Taking { tag, event: (place, lane as u8, event.number) });
+                }
+            }
+        }
+        let doubts = self.directory.doubts(|tag| self.home.version(tag));
+        for ((place, lane), given) in self.agent.into_given() {
+            let (tag, version, data) = (given.tag, given.version, given.data);
+            if tells_transit {
+                copies.push(Item::Given { tag, version, to: (place, lane, given.number), data });
+            }
+        }
+        Remains { copies, doubts, ranges: self.home.into_ranges(), calls: self.calls }
+    }
+
     /// A program's call. What becomes of it comes out of [`Node::poll_done`].
     pub fn call(&mut self, now: Now, call: Call, sink: &mut impl Sink) {
-        let has_home = usize::from(call.tag.range()) < self.settings.nodes.len();
+        let has_home = self.home_of(call.tag).is_some();
         let is_block = has_home && call.tag.0 & NUMBER_MAX < self.settings.range_blocks;
         let checked = match call.access.check(self.settings.block_bytes) {
             _ if !is_block => Err(Failure::NoBlock),
@@ -321,7 +409,20 @@ impl Node {
         event.at = now.instant;
         let event = event.clone();
         let packet = self.packet(lane, event.op, &event);
-        sink.send(self.settings.switch, &packet.packet(&[]));
+        self.send_owner(&packet, sink);
+    }
+
+    /// Where requests and unlocks go: past the switch, which has each block's owner, or knows it;
+    /// in the base to the home, which tells copies of a request apart by itself.
+    fn send_owner(&self, packet: &Repr, sink: &mut impl Sink) {
+        match self.settings.coherence {
+            Coherence::Concordia => sink.send(self.settings.switch, &packet.packet(&[])),
+            Coherence::Base => {
+                let is_first = packet.op.is_request();
+                let Some(home) = self.home_of(packet.tag) else { return };
+                sink.send(home, &Repr { is_first, ..*packet }.packet(&[]));
+            }
+        }
     }
 
     fn send_unlock(&mut self, now: Now, lane: usize, sink: &mut impl Sink) {
@@ -332,8 +433,7 @@ impl Node {
         let (_, version, _) = event.found();
         let is_exclusive = !event.op.is_shared();
         let unlock = self.packet(lane, Op::Unlock, &event);
-        let unlock = Repr { status, copyset, version, is_exclusive, ..unlock };
-        sink.send(self.settings.switch, &unlock.packet(&[]));
+        self.send_owner(&Repr { status, copyset, version, is_exclusive, ..unlock }, sink);
     }
 
     fn send_write_back(&mut self, now: Now, lane: usize, sink: &mut impl Sink) {
@@ -342,10 +442,10 @@ impl Node {
         let event = event.clone();
         let (_, version, _) = event.found();
         let Some(line) = self.cache.line(event.tag) else { return };
-        let Some(home) = self.settings.nodes.get(usize::from(event.tag.range())) else { return };
+        let Some(home) = self.home_of(event.tag) else { return };
         let packet = Repr { version, ..self.packet(lane, Op::WriteBack, &event) };
         for (offset_bytes, part) in parts(&line.data) {
-            sink.send(*home, &Repr { offset_bytes, ..packet }.packet(part));
+            sink.send(home, &Repr { offset_bytes, ..packet }.packet(part));
         }
     }
 
@@ -376,12 +476,28 @@ impl Node {
                     (Stage::Waiting, now.instant.after(round_trip.times(1 + spread) / 2));
                 self.counters.failed += 1;
             }
+            Outcome::Lost => self.on_lost(lane),
             Outcome::Done => {
                 event.invalidated =
                     event.invalidated.with(packet.provider.map_or(Copyset(0), Copyset::of));
                 self.answered(now, lane, packet, sink);
             }
         }
+    }
+
+    /// The block's only copy was at a node that is gone: who waits for it hears so.
+    fn on_lost(&mut self, lane: usize) {
+        let Some(event) = self.events[lane].take() else { return };
+        if self.cache.line(event.tag).is_some_and(|line| !line.is_valid()) {
+            self.cache.remove(event.tag);
+        }
+        let done = &mut self.done;
+        self.calls.retain(|call| {
+            if call.tag == event.tag {
+                done.push_back(Done { id: call.id, result: Err(Failure::Lost) });
+            }
+            call.tag != event.tag
+        });
     }
 
     fn on_data(&mut self, now: Now, packet: &Repr, data: &[u8], sink: &mut impl Sink) {
@@ -516,7 +632,7 @@ impl Node {
         let Some(requester) = self.settings.nodes.get(usize::from(packet.place)).copied() else {
             return;
         };
-        let is_home = packet.tag.range() == u16::from(place);
+        let is_home = self.is_home(packet.tag);
         let answer = Repr { from: node, epoch, provider: None, ..*packet };
         if !packet.is_locked {
             if is_home {
@@ -554,14 +670,15 @@ impl Node {
         let NodeSettings { place, node, epoch, .. } = self.settings;
         let answer = Repr { from: node, epoch, provider: None, is_first: false, ..*packet };
         let ack = |answer: Repr, outcome| Repr { op: Op::Ack, outcome, ..answer }.packet(&[]);
-        let (status, version, copyset) = match self.directory.request(packet) {
-            Passed::Over => {
-                self.counters.stale += 1;
-                return;
-            }
-            Passed::Failed(outcome) => return sink.send(requester, &ack(answer, outcome)),
-            Passed::Locked(status, version, copyset) => (status, version, copyset),
-        };
+        let (status, version, copyset) =
+            match self.directory.request(packet, self.home.is_lost(packet.tag)) {
+                Passed::Over => {
+                    self.counters.stale += 1;
+                    return;
+                }
+                Passed::Failed(outcome) => return sink.send(requester, &ack(answer, outcome)),
+                Passed::Locked(status, version, copyset) => (status, version, copyset),
+            };
         self.counters.served += 1;
         let answer = Repr { is_locked: true, status, version, copyset, ..answer };
         let others = copyset.without(Copyset::of(packet.place));
@@ -596,9 +713,9 @@ impl Node {
 
     /// An unlock of a block of this home that the switch does not own.
     fn on_unlock(&mut self, packet: &Repr, sink: &mut impl Sink) {
-        let NodeSettings { place, node, .. } = self.settings;
+        let NodeSettings { node, .. } = self.settings;
         let requester = self.settings.nodes.get(usize::from(packet.place)).copied();
-        if packet.tag.range() == u16::from(place)
+        if self.is_home(packet.tag)
             && let Some(requester) = requester
             && self.directory.unlock(packet)
         {
@@ -609,7 +726,7 @@ impl Node {
 
     /// Begins to move a block of this home to the switch, or back; `false` if that cannot be now.
     pub fn migrate(&mut self, now: Now, tag: Tag, sink: &mut impl Sink) -> bool {
-        let is_home = tag.range() == u16::from(self.settings.place);
+        let is_home = self.is_home(tag);
         let begins = is_home && self.directory.begin(now.instant, tag);
         if begins {
             self.send_move(now, sink);
@@ -648,13 +765,13 @@ impl Node {
         let NodeSettings { node, place, group, epoch, .. } = self.settings;
         let Some(range) = packet.provider else { return };
         let tag = Tag::new(range.into(), packet.version);
-        if range == place {
+        if self.is_home(tag) {
             return self.directory.displaces(tag, heat);
         }
-        let Some(home) = self.settings.nodes.get(usize::from(range)) else { return };
+        let Some(home) = self.home_of(tag) else { return };
         let number = heat.min(NUMBER_MAX);
         let told = Repr { group, from: node, epoch, place, ..Repr::new(Op::Displace, tag) };
-        sink.send(*home, &Repr { number, ..told }.packet(&[]));
+        sink.send(home, &Repr { number, ..told }.packet(&[]));
     }
 
     fn next_move(&mut self, now: Now, sink: &mut impl Sink) {
@@ -667,12 +784,12 @@ impl Node {
     fn turn_window(&mut self, now: Now, sink: &mut impl Sink) {
         let NodeSettings { node, place, group, epoch, .. } = self.settings;
         for (tag, count) in core::mem::take(&mut self.heat) {
-            if tag.range() == u16::from(place) {
+            if self.is_home(tag) {
                 self.directory.heats(tag, count);
-            } else if let Some(home) = self.settings.nodes.get(usize::from(tag.range())) {
+            } else if let Some(home) = self.home_of(tag) {
                 let told = Repr { group, from: node, epoch, place, ..Repr::new(Op::Heat, tag) };
                 let number = count.min(NUMBER_MAX);
-                sink.send(*home, &Repr { number, ..told }.packet(&[]));
+                sink.send(home, &Repr { number, ..told }.packet(&[]));
             }
         }
         self.window_at = Instant::NEVER;
@@ -682,14 +799,15 @@ impl Node {
 
     /// A window begins, if there is anything to measure.
     fn open_window(&mut self, now: Now) {
-        let has_any = !self.heat.is_empty() || self.directory.has_windows();
+        let moves = self.settings.coherence == Coherence::Concordia;
+        let has_any = moves && (!self.heat.is_empty() || self.directory.has_windows());
         if self.window_at == Instant::NEVER && has_any {
             self.window_at = now.instant.after(WINDOW_NS);
         }
     }
 
     fn on_write_back(&mut self, packet: &Repr, data: &[u8], sink: &mut impl Sink) {
-        let is_home = packet.tag.range() == u16::from(self.settings.place);
+        let is_home = self.is_home(packet.tag);
         let evictor = self.settings.nodes.get(usize::from(packet.place)).copied();
         if let (true, Some(evictor)) = (is_home, evictor)
             && self.home.write_back(packet, data)
@@ -760,11 +878,12 @@ impl Machine for Node {
             self.counters.malformed += 1;
             return;
         };
-        if (packet.group, packet.epoch) != (self.settings.group, self.settings.epoch) {
+        let is_of_epoch = packet.epoch == self.settings.epoch || !self.has(Guard::CoherenceEpoch);
+        if packet.group != self.settings.group || !is_of_epoch {
             self.counters.other_epoch += 1;
             return;
         }
-        let is_home = packet.tag.range() == u16::from(self.settings.place);
+        let is_home = self.is_home(packet.tag);
         match packet.op {
             op if op.is_request() => self.on_request(&packet, sink),
             Op::Ack => self.on_ack(now, &packet, sink),

@@ -7,12 +7,22 @@ use concord_core::{Epoch, Guards, NodeId};
 use concord_wire::concordia::{BLOCK_BYTES, LANES_MAX, NODES_MAX};
 use concord_wire::{Addr, GroupId};
 
+/// Who keeps blocks coherent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coherence {
+    /// The switch those that are hot, and homes the others (§5).
+    #[default]
+    Concordia,
+    /// Homes alone: requests go to them at once, and the switch has no part in it (§7, the base).
+    Base,
+}
+
 /// What a node is told. An epoch is the life of all coherence state: another one is another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSettings {
     /// Its number.
     pub node: NodeId,
-    /// Its place among the nodes: its bit in copysets, and the range that it is home of.
+    /// Its place among the nodes: its bit in copysets.
     pub place: u8,
     /// Which memory.
     pub group: GroupId,
@@ -20,8 +30,12 @@ pub struct NodeSettings {
     pub epoch: Epoch,
     /// The nodes, by place.
     pub nodes: Vec<Addr>,
+    /// The places of the ranges' homes, by range.
+    pub homes: Vec<u8>,
     /// The switch.
     pub switch: Addr,
+    /// Who keeps blocks coherent; the same at all nodes.
+    pub coherence: Coherence,
     /// Length of a block in bytes.
     pub block_bytes: usize,
     /// Blocks of each range.
@@ -50,6 +64,9 @@ impl NodeSettings {
         }
         if usize::from(self.place) >= self.nodes.len() {
             return Err(SettingsError::Place(self.place));
+        }
+        if let Some(home) = self.homes.iter().find(|h| usize::from(**h) >= self.nodes.len()) {
+            return Err(SettingsError::Place(*home));
         }
         if self.cache_sets == 0 || self.cache_ways == 0 {
             return Err(SettingsError::Cache);

@@ -6,6 +6,8 @@ use concord_wire::concordia::{BLOCK_BYTES, Copyset, GlobalStatus, Op, Outcome, R
 
 use super::*;
 
+mod epochs;
+
 const SWITCH: Addr = Addr { ip: 1, port: 1 };
 /// A block of node 0's range.
 const TAG: Tag = Tag(0);
@@ -23,7 +25,9 @@ fn settings(place: u8, guards: Guards) -> NodeSettings {
         group: GroupId(0),
         epoch: Epoch(1),
         nodes: (0..3).map(addr).collect(),
+        homes: alloc::vec![0, 1, 2],
         switch: SWITCH,
+        coherence: Coherence::Concordia,
         block_bytes: 512,
         range_blocks: 16,
         cache_sets: 1,
@@ -433,7 +437,7 @@ fn any_bytes_leave_a_memory_node_standing() {
                 version: rng.below(4),
                 copyset: Copyset(rng.below(8) as u32),
                 is_locked: rng.chance(3, 4),
-                outcome: Outcome::ALL[rng.below(4) as usize],
+                outcome: Outcome::ALL[rng.below(Outcome::ALL.len() as u64) as usize],
                 is_first: rng.chance(1, 2),
                 status,
                 ..Repr::new(op, Tag::new(0, rng.below(3)))

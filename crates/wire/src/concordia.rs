@@ -13,9 +13,9 @@
 //! | 24 | 8 | the event's number, of the requester's lane; a move's, of its home; how often, of HEAT and DISPLACE |
 //! | 32 | 8 | tag: range (16 bits), block (48) |
 //! | 40 | 8 | the block's version (48 bits). Of a request that the switch passes on: the number of its home's newest move. Of an ADDED that is full: the number of the block in the way |
-//! | 48 | 4 | copyset: a bit for each place |
+//! | 48 | 4 | copyset: a bit for each place; the item's number, of TELL, MARK and TOLD |
 //! | 52 | 4 | reserved |
-//! | 56 | 0 to 1,024 | data: DATA and WRITE_BACK |
+//! | 56 | 0 to 1,024 | data: DATA, WRITE_BACK and TELL |
 
 use alloc::vec::Vec;
 
@@ -105,6 +105,14 @@ byte_enum! {
         Heat = 18,
         /// From a home to another one, whose block is in the way of one of that heat.
         Displace = 19,
+        /// While an epoch begins, from a member to a home: a part of a block that it has.
+        Tell = 20,
+        /// The same of what has no data.
+        Mark = 21,
+        /// The home has it.
+        Told = 22,
+        /// To all members: the sender has rebuilt its ranges.
+        Ready = 23,
     }
 }
 
@@ -146,7 +154,13 @@ impl Op {
     /// Whether data stands behind it.
     #[must_use]
     pub const fn has_data(self) -> bool {
-        matches!(self, Op::Data | Op::WriteBack)
+        matches!(self, Op::Data | Op::WriteBack | Op::Tell)
+    }
+
+    /// Whether members say it to each other while an epoch begins.
+    #[must_use]
+    pub const fn is_of_beginnings(self) -> bool {
+        matches!(self, Op::Tell | Op::Mark | Op::Told | Op::Ready)
     }
 }
 
@@ -161,6 +175,8 @@ byte_enum! {
         Invalid = 2,
         /// The owner has no room for the block.
         Full = 3,
+        /// The only copy was at a node that is gone.
+        Lost = 4,
     }
 }
 
@@ -269,6 +285,18 @@ impl Tag {
     pub const fn range(self) -> u16 {
         (self.0 >> 48) as u16
     }
+}
+
+/// The place of a range's home among members of these numbers: range n is at home at node n + 1, if
+/// that is a member; another one takes over the range of one that is not.
+#[must_use]
+pub fn home_place(range: u16, members: &[u16]) -> Option<u8> {
+    let range = usize::from(range);
+    if range >= NODES_MAX || members.is_empty() {
+        return None;
+    }
+    let own = members.iter().position(|node| usize::from(*node) == range + 1);
+    Some(own.unwrap_or(range % members.len()) as u8)
 }
 
 /// A packet's meaning, without its data. What an operation has no use for is zero.
@@ -454,7 +482,8 @@ mod tests {
                 copyset: Copyset(0x8000_0001),
                 ..Repr::new(*op, Tag::new(0x0102, 0x0304_0506_0708))
             };
-            let data = if op.has_data() { alloc::vec![at as u8; 64 * at] } else { Vec::new() };
+            let data =
+                if op.has_data() { alloc::vec![at as u8; 64 * (at % 16)] } else { Vec::new() };
             let offset_bytes = if op.has_data() { 1_024 } else { 0 };
             (Repr { offset_bytes, ..repr }, data)
         };
@@ -490,7 +519,7 @@ mod tests {
         for at in [at::NUMBER, at::VERSION, at::RESERVED, at::OFFSET] {
             refused(at, 1);
         }
-        for (at, byte) in [(at::OUTCOME, 4), (at::STATUS, 4), (at::FLAGS, 8)] {
+        for (at, byte) in [(at::OUTCOME, 5), (at::STATUS, 4), (at::FLAGS, 8)] {
             refused(at, byte);
         }
         assert_eq!(Repr::parse(&repr.packet(&[0])), Err(WireError::Field), "it has no data");

@@ -32,6 +32,14 @@ fn print_totals(t: &Totals) {
         "events      {} done, {} requests failed, {} packets sent again, {} of events that were over",
         t.events_done, t.failed, t.resent, t.stale
     );
+    println!(
+        "epochs      {} opened by nodes, {} nodes left, {} packets without a lease",
+        t.epochs, t.left, t.unleased
+    );
+    println!(
+        "lost        {} calls of unknown outcome, {} told of lost blocks, {} blocks renewed",
+        t.unknown, t.lost, t.renewed
+    );
     println!("copies      {} invalidated, {} blocks written back", t.invalidated, t.written_back);
     println!(
         "ownership   {} requests served by homes, {} blocks added to the switch, {} found no room, {} removed",

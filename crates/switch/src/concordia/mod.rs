@@ -22,7 +22,7 @@ use concord_core::{Epoch, Now};
 use concord_pisa::hash::{Crc32, POLYNOMIALS};
 use concord_pisa::{Copies, Metadata, Pass, PortSet, Report, Verdict};
 use concord_wire::concordia::{
-    Copyset, GlobalStatus, HEAD_BYTES, NODES_MAX, NUMBER_MAX, Op, Outcome, Repr, Tag,
+    Copyset, GlobalStatus, HEAD_BYTES, NODES_MAX, NUMBER_MAX, Op, Outcome, Repr, Tag, home_place,
 };
 use concord_wire::control::{Config, GroupKind};
 use concord_wire::{Addr, GroupId, Kind, WireError};
@@ -103,6 +103,8 @@ struct Nodes {
     group: GroupId,
     epoch: Epoch,
     addrs: Vec<Addr>,
+    /// By range.
+    homes: Vec<Addr>,
 }
 
 impl Nodes {
@@ -112,7 +114,7 @@ impl Nodes {
 
     /// The home of a block: the node whose range it is in.
     fn home(&self, tag: Tag) -> Option<Addr> {
-        self.addrs.get(usize::from(tag.range())).copied()
+        self.homes.get(usize::from(tag.range())).copied()
     }
 }
 
@@ -371,8 +373,11 @@ impl SwitchProgram for Concordia {
         if config.kind != GroupKind::Memory || !is_size || is_older {
             return Err(Refused);
         }
-        let addrs = config.members.iter().map(|member| member.addr).collect();
-        let nodes = Nodes { group: config.group, epoch: Epoch(config.epoch), addrs };
+        let addrs: Vec<Addr> = config.members.iter().map(|member| member.addr).collect();
+        let members: Vec<u16> = config.members.iter().map(|member| member.node).collect();
+        let homes = (0..NODES_MAX as u16).filter_map(|range| home_place(range, &members));
+        let homes = homes.map(|place| addrs[usize::from(place)]).collect();
+        let nodes = Nodes { group: config.group, epoch: Epoch(config.epoch), addrs, homes };
         if self.nodes.as_ref() != Some(&nodes) {
             self.stages.reset();
         }

@@ -469,7 +469,7 @@ fn epochs_of_memory_begin_with_empty_registers() {
     assert!(rig.program.peek(TAG).is_none());
     assert_eq!(rig.request(Op::ReadMiss, 1, 1), None);
     let strangers = [Repr { place: 3, ..packet(Op::ReadMiss, 3, 1) }, {
-        Repr { tag: Tag::new(3, 0), ..packet(Op::ReadMiss, 1, 1) }
+        Repr { tag: Tag::new(32, 0), ..packet(Op::ReadMiss, 1, 1) }
     }];
     for stranger in strangers {
         assert_eq!(rig.send(&Repr { epoch: Epoch(2), ..stranger }), None);

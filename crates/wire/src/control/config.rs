@@ -56,6 +56,9 @@ impl Protocol {
     }
 }
 
+/// Most nodes of a shared memory: places in its copysets.
+pub const MEMORY_NODES_MAX: usize = crate::concordia::NODES_MAX;
+
 /// The kind of a group's members. A byte on the wire: below 16 replicas and their protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "u8", try_from = "u8")]

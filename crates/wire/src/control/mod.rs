@@ -10,7 +10,7 @@ mod membership;
 mod message;
 mod parts;
 
-pub use config::{Config, GroupKind, MEMBERS_MAX, Program, Protocol};
+pub use config::{Config, GroupKind, MEMBERS_MAX, MEMORY_NODES_MAX, Program, Protocol};
 pub use copy::CopyMessage;
 pub use lease::LeaseMessage;
 pub use membership::{Membership, ReplicaAlive};

@@ -38,8 +38,21 @@ pub struct Setup {
     pub doubles: u8,
     /// How often lanes may send again.
     pub resends: u8,
+    /// Whether the epoch ends at some time, and how.
+    pub end: End,
     /// Most states.
     pub states_max: usize,
+}
+
+/// How an epoch ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It does not.
+    Never,
+    /// Each node hears of another one at some time, and all stay.
+    AllStay,
+    /// One dies at some time, and each of the others hears of that at some time.
+    Dies(usize),
 }
 
 /// What may happen next.
@@ -53,6 +66,7 @@ enum Action {
     Retry(usize, usize),
     Move,
     ResendMove(usize),
+    Stop(usize),
 }
 
 #[derive(Clone)]
@@ -100,7 +114,8 @@ impl frame::State for State {
         let mut all = Vec::new();
         for (place, calls) in setup.calls.iter().enumerate() {
             let under_way = self.made[place] - self.rack.done[place];
-            if self.made[place] < calls.len() && under_way < setup.under_way {
+            let is_up = !self.rack.stopped[place];
+            if is_up && self.made[place] < calls.len() && under_way < setup.under_way {
                 all.push(Action::Call(place));
             }
         }
@@ -123,12 +138,18 @@ impl frame::State for State {
                 all.push(Action::Resend(place, lane));
             }
         }
-        let mut nodes = self.rack.nodes.iter().enumerate();
+        let is_up = |place: &usize| !self.rack.stopped[*place];
+        if setup.end != End::Never {
+            all.extend((0..self.rack.nodes.len()).filter(is_up).map(Action::Stop));
+        }
+        let mut nodes = self.rack.nodes.iter().enumerate().filter(|(place, _)| is_up(place));
         if let Some((place, _)) = nodes.find(|(_, node)| node.moves().is_some()) {
             if self.resends > 0 {
                 all.push(Action::ResendMove(place));
             }
-        } else if self.moved < setup.moves.len() {
+        } else if self.moved < setup.moves.len()
+            && is_up(&usize::from(setup.moves[self.moved].range()))
+        {
             all.push(Action::Move);
         }
         all
@@ -175,6 +196,11 @@ impl frame::State for State {
                 self.rack.send_move(place);
                 format!("node {place} sends its move again")
             }
+            Action::Stop(place) => {
+                self.rack.stopped[place] = true;
+                let is_dead = setup.end == End::Dies(place);
+                format!("node {place} {}", if is_dead { "dies" } else { "hears of another epoch" })
+            }
             Action::Retry(place, lane) => {
                 self.rack.wake(place, lane);
                 format!("node {place}, lane {lane} tries again")
@@ -188,6 +214,13 @@ impl frame::State for State {
     }
 
     fn check(&self, setup: &Setup) -> Result<(), String> {
+        if self.rack.stopped.iter().all(|is_stopped| *is_stopped) {
+            let dead = if let End::Dies(place) = setup.end { Some(place) } else { None };
+            return self.rack.ends(dead);
+        }
+        if self.rack.stopped.contains(&true) {
+            return Ok(());
+        }
         self.rack.clone().settle(&setup.calls).map_err(|why| format!("then {why}"))
     }
 }

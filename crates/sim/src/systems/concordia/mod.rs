@@ -8,6 +8,7 @@ mod run;
 mod trial;
 
 pub mod explore;
+pub mod litmus;
 
 pub use plan::{Fault, Plan};
 pub use rack::{Rack, Shape};

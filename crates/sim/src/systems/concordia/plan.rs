@@ -1,6 +1,7 @@
 //! A shared memory, its programs, and what goes wrong: drawn from one seed.
 
 use concord_core::{Guards, MS, Rng, SEC, US};
+use concord_memory::Coherence;
 use concord_switch::BlocksLayout;
 use concord_wire::concordia::BLOCK_BYTES;
 
@@ -15,6 +16,22 @@ pub enum Fault {
     CutPair(usize, usize, u64),
     /// A node and the switch do not reach each other.
     CutSwitch(usize, u64),
+    /// A node and the controller do not reach each other: others go on without it.
+    CutController(usize, u64),
+    /// A node dies with all that it has, and is started again later.
+    KillNode(usize, u64),
+    /// A node leaves, and hands over what it has; it is started again later. If it has not left by
+    /// then it is killed.
+    Leave(usize, u64),
+    /// The switch is gone with its tables, and comes back as a new one.
+    RestartSwitch(u64),
+    /// The switch and the controller do not reach each other: the standby takes over, and the
+    /// switch goes on, and hears of it only later.
+    OtherSwitch(u64),
+    /// The controller dies, and is started again with its state.
+    RestartController(u64),
+    /// The controller stops and goes on.
+    PauseController(u64),
 }
 
 /// What is run.
@@ -34,6 +51,8 @@ pub struct Plan {
     pub cache_ways: usize,
     /// Events that a node may have under way.
     pub lanes: usize,
+    /// Who keeps blocks coherent.
+    pub coherence: Coherence,
     /// Blocks that are used, over all ranges.
     pub blocks: u64,
     /// Programs of each node: each makes one call after the other.
@@ -54,6 +73,8 @@ pub struct Plan {
     pub duplicate_ppm: u64,
     /// Packets that come up to 20 ms late, of a million.
     pub late_ppm: u64,
+    /// How long a lease is, in ns.
+    pub lease_ns: u64,
     /// What goes wrong, and when.
     pub faults: Vec<(u64, Fault)>,
     /// Whether invariants are looked at after each event.
@@ -69,6 +90,7 @@ impl Plan {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
         let nodes = rng.between(2, 6) as usize;
+        let has_epochs = rng.chance(1, 2);
         let shortest = rng.between(2, 50) * US;
         let noise = |rng: &mut Rng, most| if rng.chance(1, 2) { rng.below(most) } else { 0 };
         Plan {
@@ -82,14 +104,20 @@ impl Plan {
             blocks: rng.between(1, 6),
             programs: rng.between(1, 3) as usize,
             calls: rng.between(5, 30) as u32,
-            think_ns: [0, 100 * US, 2 * MS][rng.below(3) as usize],
+            think_ns: if has_epochs {
+                [2 * MS, 40 * MS, 150 * MS][rng.below(3) as usize]
+            } else {
+                [0, 100 * US, 2 * MS][rng.below(3) as usize]
+            },
             reads_percent: rng.below(80),
             latency_ns: (shortest, shortest + rng.below(200) * US),
             round_ns: rng.below(50) * US,
             loss_ppm: noise(rng, 50_000),
             duplicate_ppm: noise(rng, 50_000),
             late_ppm: noise(rng, 30_000),
-            faults: faults(rng, nodes),
+            lease_ns: rng.between(30, 200) * MS,
+            faults: if has_epochs { deaths(rng, nodes) } else { faults(rng, nodes) },
+            coherence: if rng.chance(1, 6) { Coherence::Base } else { Coherence::Concordia },
             invariants: true,
             guards: Guards::ALL,
         }
@@ -103,10 +131,35 @@ impl Plan {
                 Fault::PauseNode(_, ns)
                 | Fault::PauseSwitch(ns)
                 | Fault::CutPair(_, _, ns)
-                | Fault::CutSwitch(_, ns) => ns,
+                | Fault::CutSwitch(_, ns)
+                | Fault::CutController(_, ns)
+                | Fault::KillNode(_, ns)
+                | Fault::Leave(_, ns)
+                | Fault::RestartSwitch(ns)
+                | Fault::OtherSwitch(ns)
+                | Fault::RestartController(ns)
+                | Fault::PauseController(ns) => ns,
             }
         };
         self.faults.iter().map(over).max().unwrap_or(0)
+    }
+
+    /// Whether a node dies, or others may go on without one: also where its signs of life are lost.
+    /// Nothing is lost with one that leaves in time.
+    #[must_use]
+    pub fn may_lose(&self) -> bool {
+        let goes_on_without = |(_, fault): &(u64, Fault)| {
+            matches!(
+                fault,
+                Fault::KillNode(..)
+                    | Fault::Leave(..)
+                    | Fault::PauseNode(..)
+                    | Fault::CutController(..)
+                    | Fault::PauseController(_)
+                    | Fault::RestartController(_)
+            )
+        };
+        self.loss_ppm > 0 || self.faults.iter().any(goes_on_without)
     }
 }
 
@@ -122,6 +175,31 @@ fn faults(rng: &mut Rng, nodes: usize) -> Vec<(u64, Fault)> {
             _ => Fault::CutSwitch(node, ns),
         };
         all.push((rng.below(SEC / 20), fault));
+    }
+    all.sort_by_key(|fault| fault.0);
+    all
+}
+
+/// What makes further epochs, and what goes wrong beside.
+fn deaths(rng: &mut Rng, nodes: usize) -> Vec<(u64, Fault)> {
+    let mut all = Vec::new();
+    for _ in 0..rng.between(1, 5) {
+        let (node, other) = (rng.below(nodes as u64) as usize, rng.below(nodes as u64) as usize);
+        let ns = rng.between(1, 80) * 10 * MS;
+        let fault = match rng.below(14) {
+            0..3 => Fault::KillNode(node, ns),
+            3 => Fault::PauseNode(node, ns),
+            4 => Fault::PauseSwitch(ns),
+            5 => Fault::CutPair(node, other, ns),
+            6 => Fault::CutSwitch(node, ns),
+            7 => Fault::CutController(node, ns),
+            8 => Fault::RestartSwitch(ns),
+            9 => Fault::OtherSwitch(ns),
+            10 => Fault::RestartController(ns),
+            11 => Fault::PauseController(ns),
+            _ => Fault::Leave(node, ns),
+        };
+        all.push((rng.below(2 * SEC), fault));
     }
     all.sort_by_key(|fault| fault.0);
     all

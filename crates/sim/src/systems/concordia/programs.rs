@@ -8,6 +8,9 @@ use concord_core::Rng;
 use concord_memory::{Access, Call};
 use concord_wire::concordia::Tag;
 
+/// Stands for whoever renews blocks.
+const RENEWER: usize = 1 << 32;
+
 /// A program: it makes one call after the other.
 #[derive(Debug, Default)]
 pub struct Program {
@@ -24,7 +27,8 @@ pub struct Program {
 pub struct Pending {
     /// Its number.
     pub id: u64,
-    call_ns: u64,
+    /// When it was called, in ns.
+    pub call_ns: u64,
     tag: Tag,
     access: Access,
     /// As it is called if nothing is known of its outcome.
@@ -115,6 +119,13 @@ impl Seen {
         };
         self.add(client, pending.call_ns, cmd, answer(reply));
         Ok(())
+    }
+
+    /// A block that was lost is zeroes from now on.
+    pub fn renewed(&mut self, tag: Tag, now_ns: u64) {
+        for key in [key(tag, false), key(tag, true)] {
+            self.add(RENEWER, now_ns, cmd(&[b"SET", &key, b"0"]), Some((now_ns + 1, Reply::Ok)));
+        }
     }
 
     /// Nobody knows what became of a call.

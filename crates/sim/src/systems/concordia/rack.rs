@@ -3,8 +3,11 @@
 
 use std::hash::Hash as _;
 
-use concord_core::{Epoch, Guards, Incarnation, Machine as _, NodeId, Now};
-use concord_memory::{Aim, Call, Done, LineState, Node, NodeSettings, Stage};
+use concord_core::{Epoch, Guard, Guards, Incarnation, Machine as _, NodeId, Now};
+use concord_memory::{
+    Aim, Call, Coherence, Done, Item, LineState, Node, NodeSettings, Report, Stage, of_range,
+    rebuild,
+};
 use concord_pisa::{Copies, Metadata, Verdict};
 use concord_switch::{
     AgentConfig, BlocksLayout, Concordia, Ingress, Load as _, PortTable, SwitchProgram as _,
@@ -30,6 +33,8 @@ pub struct Shape {
     pub cache_ways: usize,
     /// Events that a node may have under way.
     pub lanes: usize,
+    /// Who keeps blocks coherent.
+    pub coherence: Coherence,
     /// Which guards are on.
     pub guards: Guards,
 }
@@ -50,6 +55,9 @@ pub struct Rack {
     newest: Vec<(Tag, u8)>,
     /// Calls whose outcome has come out, by node.
     pub done: Vec<usize>,
+    /// Nodes that have heard of another epoch, or are gone: they stand still.
+    pub stopped: Vec<bool>,
+    guards: Guards,
 }
 
 /// Where the node of a place is.
@@ -156,7 +164,9 @@ impl Rack {
                 group: GroupId(0),
                 epoch: Epoch(1),
                 nodes: addrs.clone(),
+                homes: (0..shape.nodes).collect(),
                 switch: SWITCH,
+                coherence: shape.coherence,
                 block_bytes: BLOCK_BYTES,
                 range_blocks: 16,
                 cache_sets: 1,
@@ -169,7 +179,9 @@ impl Rack {
         let nodes: Vec<Node> = (0..shape.nodes).map(node).collect();
         let newest = blocks.iter().chain(at_home).map(|tag| (*tag, 0)).collect();
         let done = vec![0; nodes.len()];
-        let mut rack = Rack { switch, ports, nodes, flights: Vec::new(), newest, done };
+        let stopped = vec![false; nodes.len()];
+        let (flights, guards) = (Vec::new(), shape.guards);
+        let mut rack = Rack { switch, ports, nodes, flights, newest, done, stopped, guards };
         for tag in blocks {
             assert!(rack.migrate(*tag), "it is at its home");
             let settled = rack.settle(&[]);
@@ -207,6 +219,9 @@ impl Rack {
             return Ok(());
         }
         let (place, mut sent) = (place_of(*to), Vec::new());
+        if self.stopped[place] {
+            return Ok(());
+        }
         let mut bytes = bytes.clone();
         self.nodes[place].handle(Now::default(), SWITCH, &mut bytes, &mut sent);
         self.send(sent);
@@ -282,7 +297,8 @@ impl Rack {
     /// tried again once its lock may be had.
     pub fn lanes(&self) -> Vec<(usize, usize, bool)> {
         let mut all = Vec::new();
-        for (place, node) in self.nodes.iter().enumerate() {
+        let moving = self.nodes.iter().enumerate().filter(|(place, _)| !self.stopped[*place]);
+        for (place, node) in moving {
             for (lane, event) in node.events() {
                 let (tag, home) = (event.tag, self.home(event.tag));
                 let is_locked = self.block(tag).is_some_and(|(_, _, _, is_locked)| is_locked);
@@ -381,6 +397,48 @@ impl Rack {
         Err("it does not come to rest".into())
     }
 
+    /// All nodes have heard of another epoch, and `dead` is gone: what the homes make of what they
+    /// are told. A block has its newest value, or is lost; it is not if nobody is gone, or somebody
+    /// has a copy.
+    ///
+    /// # Errors
+    /// What is not so.
+    pub fn ends(&self, dead: Option<usize>) -> Result<(), String> {
+        let stays = |place: u8| dead != Some(place.into());
+        let is_in_doubt = dead.is_some() && self.guards.on(Guard::LostKnown);
+        let left = || self.nodes.iter().enumerate().filter(|(place, _)| stays(*place as u8));
+        let report = |(place, node): (usize, &Node)| {
+            let mut remains = node.clone().dissolve(self.guards.on(Guard::InTransit));
+            let range = place as u16;
+            let own = remains.ranges.entry(range).or_default();
+            let (base, is_orphan, is_tainted) = (0, false, false);
+            let mut items = vec![Item::Claim { range, base, is_orphan, is_tainted }];
+            let doubts = remains.doubts.iter().filter(|_| is_in_doubt);
+            items.extend(of_range(range, own, doubts, &stays));
+            items.extend(remains.copies);
+            items.push(Item::End { label: 0, is_tainted });
+            Report::whole(items)
+        };
+        let reports: Vec<Report> = left().map(report).collect();
+        for (tag, newest) in &self.newest {
+            let range = rebuild(tag.range(), &reports);
+            let has_copy = |node: &Node| node.lines().any(|l| l.tag == *tag && l.is_valid());
+            let is_copied = left().any(|(_, node)| has_copy(node));
+            let value = range.blocks.get(tag).map_or(0, |block| block.data[0]);
+            if range.is_lost(*tag) {
+                if dead.is_none() || is_copied {
+                    return Err(format!("another epoch loses block {:x}", tag.0));
+                }
+            } else if value != *newest {
+                let block = tag.0;
+                return Err(format!(
+                    "another epoch begins with {value} in block {block:x}, and the newest is {newest}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn is_settled(&self) -> Result<(), String> {
         if let Some(place) = self.nodes.iter().position(|node| node.waiting() > 0) {
             return Err(format!("a call at node {place} waits, and nothing is under way"));
@@ -416,7 +474,7 @@ impl Rack {
         for node in &self.nodes {
             node.hash_state(hasher);
         }
-        (&self.flights, &self.newest, &self.done).hash(hasher);
+        (&self.flights, &self.newest, &self.done, &self.stopped).hash(hasher);
     }
 }
 

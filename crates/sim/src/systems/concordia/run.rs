@@ -1,34 +1,42 @@
-//! Runs a [`Plan`]: nodes and the switch program that ship, on virtual time, with a network that
-//! loses, doubles and reorders.
+//! Runs a [`Plan`]: the nodes, the switches and the controller that ship, on virtual time, with a
+//! network that loses, doubles and reorders, and clocks that drift.
 //!
-//! Checked: what programs saw is linearizable; one node writes a block or many read it; every call
-//! is answered 8 s after the last fault; and at rest no lock is held, copysets name the nodes that
-//! have copies, and all copies are equal.
+//! Checked: what programs saw is linearizable, and nothing that was lost is seen again; one node
+//! writes a block or many read it; every call is answered 8 s after the last fault; and at rest all
+//! nodes are in one epoch, no lock is held, copysets name the nodes that have copies, and all
+//! copies are equal.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
-use concord_core::{Epoch, Instant, MS, Machine as _, NodeId, Now, Rng, SEC};
-use concord_memory::{Done, LineState, Node, NodeSettings};
-use concord_pisa::Metadata;
-use concord_switch::{Concordia, PortTable};
+use concord_control::{Controller, ControllerConfig, GroupSetup, State};
+use concord_core::{Incarnation, Instant, MS, Machine as _, NodeId, Now, Rng, SEC};
+use concord_memory::{Done, Failure, LineState, MemberSettings, MemoryNode, Node};
+use concord_switch::{Agent, AgentConfig, Concordia, Hosted, Loop, Sections};
 use concord_wire::concordia::{GlobalStatus, Tag};
+use concord_wire::control::Program as SwitchProgram;
 use concord_wire::{Addr, GroupId};
 use rustc_hash::FxHasher;
 
 use super::plan::{Fault, Plan};
 use super::programs::{Pending, Program, Seen};
-use super::rack::{Passed, SWITCH, addr, config, pass, place_of, switch};
 use crate::engine::{EventQueue, NS, Time};
 
 /// How long after the last fault every call has to be answered, in ns.
 pub const PATIENCE_NS: u64 = 8 * SEC;
-/// How long everything may take to come to rest once the last call is answered, in ns.
+/// After the last call it is looked so often whether all has come to rest, in ns.
 const REST_NS: u64 = 2 * SEC;
 /// Most events of a run.
 const EVENTS_MAX: u64 = 5_000_000;
 /// Longest delay of a late packet, in ns.
 const LATE_NS: u64 = 20 * MS;
+/// How long a node may be silent, in ns.
+const FAILURE_NS: u64 = 300 * MS;
+/// How long after a block was found to be lost it is renewed at the latest, in ns.
+const RENEW_NS: u64 = 500 * MS;
+/// How long a program waits until its node is started again, in ns.
+const AGAIN_NS: u64 = 10 * MS;
+const SWITCHES: usize = 2;
 
 /// What happened in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +65,20 @@ pub struct Totals {
     pub refused: u64,
     /// Blocks that went back to their homes.
     pub removed: u64,
+    /// Calls of unknown outcome: their node died.
+    pub unknown: u64,
+    /// Calls that were told that their block is lost.
+    pub lost: u64,
+    /// Calls that a node did not take, since it left.
+    pub refused_calls: u64,
+    /// Nodes that left, and handed over what they had.
+    pub left: u64,
+    /// Lost blocks that were renewed.
+    pub renewed: u64,
+    /// Epochs that nodes opened.
+    pub epochs: u64,
+    /// Packets that came while their node held no lease.
+    pub unleased: u64,
     /// Events of the simulation.
     pub events: u64,
 }
@@ -76,6 +98,13 @@ impl Totals {
         self.added += other.added;
         self.refused += other.refused;
         self.removed += other.removed;
+        self.unknown += other.unknown;
+        self.lost += other.lost;
+        self.refused_calls += other.refused_calls;
+        self.left += other.left;
+        self.renewed += other.renewed;
+        self.epochs += other.epochs;
+        self.unleased += other.unleased;
         self.events += other.events;
     }
 }
@@ -92,17 +121,32 @@ pub struct Ran {
 }
 
 enum Event {
-    /// To a node, or to the switch.
     Packet(usize, Addr, Vec<u8>),
-    Round(Metadata, Vec<u8>),
-    Wake(usize),
+    Wake(usize, u64),
     Next(usize),
     Fault(usize),
+    Start(usize, u64),
+    /// A program asks for a lost block to be renewed.
+    Renew(Tag),
+}
+
+enum Role {
+    Node(Box<MemoryNode>),
+    Switch(Box<Agent>),
+    Controller(Box<Controller>),
+    Dead,
 }
 
 struct Host {
-    node: Node,
+    role: Role,
+    /// Counted up when it is started again.
+    process: u64,
     wake_at: u64,
+    /// It stands still until then.
+    paused_until: u64,
+    /// Its clock: where it began, and how much faster it is, in parts of a million.
+    offset_ns: u64,
+    drift_ppm: i64,
 }
 
 struct Memory<'a> {
@@ -110,15 +154,18 @@ struct Memory<'a> {
     rng: Rng,
     now: u64,
     queue: EventQueue<Event>,
-    switch: Concordia,
-    ports: PortTable,
+    /// The nodes, the switches, the controller.
     hosts: Vec<Host>,
+    /// What the controller has stored.
+    stored: Option<State>,
     tags: Vec<Tag>,
     programs: Vec<Program>,
-    /// Until when nodes stand still; the switch is the last one.
-    paused_until: Vec<u64>,
     /// Ways that are cut until then.
     cuts: BTreeMap<(usize, usize), u64>,
+    /// Since when a block is known to be lost.
+    lost: BTreeMap<Tag, u64>,
+    /// When a block was renewed last.
+    renewed: BTreeMap<Tag, u64>,
     seen: Seen,
     digest: FxHasher,
     violation: Option<String>,
@@ -128,56 +175,41 @@ struct Memory<'a> {
 /// Runs a plan.
 #[must_use]
 pub fn run(plan: &Plan) -> Ran {
-    let mut memory = match Memory::new(plan) {
-        Ok(memory) => memory,
-        Err(why) => return Ran { violation: Some(why), digest: 0, totals: Totals::default() },
-    };
+    let mut memory = Memory::new(plan);
     let mut end_ns = plan.quiet_at_ns() + PATIENCE_NS;
-    let mut is_over = false;
+    let mut rests_until = None;
     while memory.violation.is_none() && memory.queue.taken() < EVENTS_MAX {
         let Some((at, event)) = memory.queue.next_until(Time(end_ns * NS)) else {
             memory.now = end_ns;
-            break;
+            // A node whose signs of life were lost may be on its way out, or back.
+            if rests_until.is_none_or(|until| until <= end_ns) || memory.at_rest().is_none() {
+                break;
+            }
+            end_ns += REST_NS;
+            continue;
         };
         memory.now = at.0 / NS;
         memory.happens(event);
         if plan.invariants && memory.violation.is_none() {
             memory.violation = memory.wrong();
         }
-        if !is_over && memory.is_done() {
-            (is_over, end_ns) = (true, memory.now + REST_NS);
+        if rests_until.is_none() && memory.is_done() {
+            rests_until = Some(memory.now + PATIENCE_NS);
+            end_ns = memory.now + REST_NS;
         }
     }
     memory.ends()
 }
 
+/// Where a host is.
+fn addr(host: usize) -> Addr {
+    Addr { ip: 10, port: 1_000 + host as u16 }
+}
+
 impl<'a> Memory<'a> {
-    fn new(plan: &'a Plan) -> Result<Memory<'a>, String> {
-        let nodes = plan.nodes as u8;
-        let switch = switch(plan.layout, plan.guards, &config(1, nodes))?;
-        let addrs: Vec<Addr> = (0..nodes).map(addr).collect();
-        let mut ports = PortTable::default();
-        ports.fill(&addrs);
-        let hosts = (0..nodes).map(|place| {
-            let node = Node::new(NodeSettings {
-                node: NodeId(1 + u16::from(place)),
-                place,
-                group: GroupId(0),
-                epoch: Epoch(1),
-                nodes: addrs.clone(),
-                switch: SWITCH,
-                block_bytes: plan.block_bytes,
-                range_blocks: plan.blocks,
-                cache_sets: plan.cache_sets,
-                cache_ways: plan.cache_ways,
-                lanes: plan.lanes,
-                guards: plan.guards,
-            });
-            Ok(Host { node: node.map_err(|e| e.to_string())?, wake_at: u64::MAX })
-        });
-        let hosts = hosts.collect::<Result<Vec<Host>, String>>()?;
-        let tag =
-            |block: u64| Tag::new((block % u64::from(nodes)) as u16, block / u64::from(nodes));
+    fn new(plan: &'a Plan) -> Memory<'a> {
+        let nodes = plan.nodes as u64;
+        let tag = |block: u64| Tag::new((block % nodes) as u16, block / nodes);
         let tags: Vec<Tag> = (0..plan.blocks).map(tag).collect();
         let at = (0..plan.nodes).flat_map(|node| (0..plan.programs).map(move |_| node));
         let programs = at.map(|node| Program { node, ..Program::default() }).collect();
@@ -186,119 +218,230 @@ impl<'a> Memory<'a> {
             rng: Rng::new(plan.seed ^ 0xc0c0_4d1a),
             now: 2,
             queue: EventQueue::new(),
-            switch,
-            ports,
-            hosts,
+            hosts: Vec::new(),
+            stored: None,
             seen: Seen::new(&tags),
             tags,
             programs,
-            paused_until: vec![0; plan.nodes + 1],
             cuts: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            renewed: BTreeMap::new(),
             digest: FxHasher::default(),
             violation: None,
             totals: Totals::default(),
         };
+        for host in 0..=memory.controller() {
+            let offset_ns = memory.rng.below(1_000 * SEC);
+            let drift_ppm = memory.rng.below(200) as i64 - 100;
+            memory.hosts.push(Host {
+                role: Role::Dead,
+                process: 0,
+                wake_at: u64::MAX,
+                paused_until: 0,
+                offset_ns,
+                drift_ppm,
+            });
+            memory.start(host);
+        }
         for program in 0..memory.programs.len() {
             memory.next(program);
         }
         for (index, (at, _)) in plan.faults.iter().enumerate() {
             memory.at(*at, Event::Fault(index));
         }
-        Ok(memory)
+        memory
     }
 
     fn at(&mut self, at_ns: u64, event: Event) {
         self.queue.schedule(Time(at_ns.max(self.now) * NS), event);
     }
 
-    fn clock(&self) -> Now {
-        Now { instant: Instant(self.now), unix_ms: 0 }
+    fn controller(&self) -> usize {
+        self.plan.nodes + SWITCHES
     }
 
-    /// The switch's number among those that may pause.
-    fn switch_index(&self) -> usize {
-        self.plan.nodes
+    /// The switch that the controller has made the active one.
+    fn active(&self) -> usize {
+        let config = self.stored.as_ref().and_then(|state| state.config(GroupId::FIRST));
+        config.map_or(self.plan.nodes, |config| usize::from(config.switch.port - 1_000))
+    }
+
+    fn clock(&self, host: usize) -> Now {
+        let own = &self.hosts[host];
+        let drift = i128::from(self.now) * i128::from(own.drift_ppm) / 1_000_000;
+        let local = i128::from(own.offset_ns) + i128::from(self.now) + drift;
+        Now { instant: Instant(local as u64), unix_ms: 0 }
+    }
+
+    /// The time at which a host's clock shows `local`.
+    fn when(&self, host: usize, local: Instant) -> u64 {
+        if local == Instant::NEVER {
+            return u64::MAX;
+        }
+        let own = &self.hosts[host];
+        let since = u128::from(local.0.saturating_sub(own.offset_ns));
+        (since * 1_000_000 / (1_000_000 + i128::from(own.drift_ppm)) as u128) as u64 + 1
+    }
+
+    /// A new process of a host.
+    fn start(&mut self, host: usize) {
+        let plan = self.plan;
+        self.hosts[host].process += 1;
+        let process = self.hosts[host].process;
+        let (own, controller) = (addr(host), addr(self.controller()));
+        let incarnation = (host as u64 + 1) << 40 | process << 16;
+        let role = if host < plan.nodes {
+            let settings = MemberSettings {
+                node: NodeId(1 + host as u16),
+                incarnation,
+                addr: own,
+                controller,
+                group: GroupId::FIRST,
+                block_bytes: plan.block_bytes,
+                range_blocks: plan.blocks,
+                cache_sets: plan.cache_sets,
+                cache_ways: plan.cache_ways,
+                lanes: plan.lanes,
+                coherence: plan.coherence,
+                lease_ns: plan.lease_ns,
+                guards: plan.guards,
+            };
+            MemoryNode::new(self.clock(host), settings)
+                .map(|node| Role::Node(Box::new(node)))
+                .map_err(|why| why.to_string())
+        } else if host < self.controller() {
+            let base = AgentConfig::new(Incarnation(incarnation), own, controller);
+            let recirculation = Loop { delay_ns: plan.round_ns, ..Loop::DEFAULT };
+            let config = AgentConfig {
+                program: SwitchProgram::Concordia,
+                sections: Sections { blocks: plan.layout, ..base.sections },
+                guards: plan.guards,
+                standby: host > plan.nodes,
+                recirculation,
+                ..base
+            };
+            Agent::new(config)
+                .map(|agent| Role::Switch(Box::new(agent)))
+                .map_err(|why| why.to_string())
+        } else {
+            let memory = GroupSetup::memory(GroupId::FIRST, SwitchProgram::Concordia);
+            let config = ControllerConfig::new(vec![memory], own);
+            let config = ControllerConfig { failure_ns: FAILURE_NS, rack: 1, ..config };
+            Ok(Role::Controller(Box::new(Controller::new(config, self.stored.clone()))))
+        };
+        match role {
+            Ok(role) => self.hosts[host].role = role,
+            Err(why) => self.violation = Some(why),
+        }
+        self.hosts[host].wake_at = u64::MAX;
+        self.hosts[host].paused_until = 0;
+        self.after(host, Vec::new());
     }
 
     fn happens(&mut self, event: Event) {
-        let at = match &event {
-            Event::Packet(at, ..) | Event::Wake(at) => Some(*at),
-            Event::Round(..) => Some(self.switch_index()),
+        let host = match &event {
+            Event::Packet(host, ..) | Event::Wake(host, _) => Some(*host),
             // A program stops with its node.
             Event::Next(program) => Some(self.programs[*program].node),
-            Event::Fault(_) => None,
+            Event::Fault(_) | Event::Start(..) | Event::Renew(_) => None,
         };
-        if let Some(until) = at.map(|at| self.paused_until[at])
+        if let Some(until) = host.map(|host| self.hosts[host].paused_until)
             && self.now < until
         {
             return self.at(until, event);
         }
         match event {
-            Event::Packet(at, _, bytes) if at == self.switch_index() => self.pass(None, bytes),
-            Event::Packet(at, from, bytes) => self.packet(at, from, bytes),
-            Event::Round(metadata, bytes) => self.pass(Some(metadata), bytes),
-            Event::Wake(at) => self.wake(at),
+            Event::Packet(host, from, bytes) => self.packet(host, from, bytes),
+            Event::Wake(host, process) => self.wake(host, process),
             Event::Next(program) => self.call(program),
             Event::Fault(index) => self.fault(self.plan.faults[index].1),
+            Event::Start(host, process) => {
+                if self.hosts[host].process == process {
+                    // It was told to leave, and has not.
+                    self.die(host);
+                    self.start(host);
+                }
+            }
+            Event::Renew(tag) => self.renew(tag),
         }
     }
 
-    fn pass(&mut self, round: Option<Metadata>, mut bytes: Vec<u8>) {
-        (self.now, &bytes).hash(&mut self.digest);
-        let Passed { sent, round } = pass(&mut self.switch, &self.ports, round, &mut bytes);
-        for (to, bytes) in sent {
-            self.send(SWITCH, to, bytes);
+    fn packet(&mut self, host: usize, from: Addr, mut bytes: Vec<u8>) {
+        (self.now, host, &bytes).hash(&mut self.digest);
+        let (now, mut sent) = (self.clock(host), Vec::new());
+        match &mut self.hosts[host].role {
+            Role::Node(node) => node.handle(now, from, &mut bytes, &mut sent),
+            Role::Switch(agent) => agent.handle(now, from, &mut bytes, &mut sent),
+            Role::Controller(controller) => controller.handle(now, from, &mut bytes, &mut sent),
+            Role::Dead => {}
         }
-        if let Some((metadata, bytes)) = round
-            && !self.rng.chance(self.plan.loss_ppm / 4, 1_000_000)
-        {
-            let at = self.now + 1 + self.rng.below(self.plan.round_ns + 1);
-            self.at(at, Event::Round(metadata, bytes));
-        }
+        self.after(host, sent);
     }
 
-    fn packet(&mut self, at: usize, from: Addr, mut bytes: Vec<u8>) {
-        (self.now, at, &bytes).hash(&mut self.digest);
-        let (now, mut sent) = (self.clock(), Vec::new());
-        self.hosts[at].node.handle(now, from, &mut bytes, &mut sent);
-        self.after(at, sent);
-    }
-
-    fn wake(&mut self, at: usize) {
-        if self.now < self.hosts[at].wake_at {
+    fn wake(&mut self, host: usize, process: u64) {
+        let own = &mut self.hosts[host];
+        if own.process != process || self.now < own.wake_at {
             return;
         }
-        self.hosts[at].wake_at = u64::MAX;
-        let (now, mut sent) = (self.clock(), Vec::new());
-        self.hosts[at].node.tick(now, &mut sent);
-        self.after(at, sent);
+        own.wake_at = u64::MAX;
+        let (now, mut sent) = (self.clock(host), Vec::new());
+        match &mut self.hosts[host].role {
+            Role::Node(node) => node.tick(now, &mut sent),
+            Role::Switch(agent) => agent.tick(now, &mut sent),
+            Role::Controller(controller) => controller.tick(now, &mut sent),
+            Role::Dead => {}
+        }
+        self.after(host, sent);
     }
 
-    /// What a node sends, says and waits for.
-    fn after(&mut self, at: usize, sent: Vec<(Addr, Vec<u8>)>) {
-        for (to, bytes) in sent {
-            self.send(addr(at as u8), to, bytes);
+    /// What a host sends, stores, says and waits for.
+    fn after(&mut self, host: usize, mut sent: Vec<(Addr, Vec<u8>)>) {
+        let now = self.clock(host);
+        match &mut self.hosts[host].role {
+            Role::Node(node) => node.flush(now, &mut sent),
+            Role::Switch(agent) => agent.flush(now, &mut sent),
+            Role::Controller(controller) => {
+                controller.flush(now, &mut sent);
+                // What it wants stored is, before anybody hears of it (trap T3).
+                while let Some(persist) = controller.poll_persist() {
+                    self.stored = Some(persist.what);
+                    controller.persisted(now, persist.number, &mut sent);
+                }
+            }
+            Role::Dead => {}
         }
-        while let Some(done) = self.hosts[at].node.poll_done() {
+        for (to, bytes) in sent {
+            self.send(host, to, bytes);
+        }
+        while let Role::Node(node) = &mut self.hosts[host].role
+            && let Some(done) = node.poll_done()
+        {
             self.done(done);
         }
-        let due = self.hosts[at].node.deadline().at.0;
-        if due < self.hosts[at].wake_at {
-            self.hosts[at].wake_at = due.max(self.now);
-            let due = self.hosts[at].wake_at;
-            self.at(due, Event::Wake(at));
+        if let Role::Node(node) = &self.hosts[host].role
+            && node.has_left()
+        {
+            self.totals.left += 1;
+            self.die(host);
+        }
+        let deadline = match &self.hosts[host].role {
+            Role::Node(node) => node.deadline(),
+            Role::Switch(agent) => agent.deadline(),
+            Role::Controller(controller) => controller.deadline(),
+            Role::Dead => return,
+        };
+        let due = self.when(host, deadline.at).max(self.now + 1_000);
+        if due < self.hosts[host].wake_at {
+            self.hosts[host].wake_at = due;
+            let process = self.hosts[host].process;
+            self.at(due, Event::Wake(host, process));
         }
     }
 
-    fn index_of(&self, addr: Addr) -> usize {
-        if addr == SWITCH { self.switch_index() } else { place_of(addr) }
-    }
-
-    fn send(&mut self, from: Addr, to: Addr, bytes: Vec<u8>) {
-        let plan = self.plan;
-        let (from_index, to_index) = (self.index_of(from), self.index_of(to));
-        let way = (from_index.min(to_index), from_index.max(to_index));
-        if self.cuts.get(&way).is_some_and(|until| self.now < *until) {
+    fn send(&mut self, from: usize, to: Addr, bytes: Vec<u8>) {
+        let (plan, to) = (self.plan, usize::from(to.port.wrapping_sub(1_000)));
+        let way = (from.min(to), from.max(to));
+        if to >= self.hosts.len() || self.cuts.get(&way).is_some_and(|until| self.now < *until) {
             return;
         }
         let copies = 1 + u64::from(self.rng.chance(plan.duplicate_ppm, 1_000_000));
@@ -311,27 +454,86 @@ impl<'a> Memory<'a> {
             if self.rng.chance(plan.late_ppm, 1_000_000) {
                 at += self.rng.below(LATE_NS);
             }
-            self.at(at, Event::Packet(to_index, from, bytes.clone()));
+            self.at(at, Event::Packet(to, addr(from), bytes.clone()));
         }
     }
 
     fn fault(&mut self, fault: Fault) {
-        let switch = self.switch_index();
-        let (at, ns) = match fault {
-            Fault::PauseNode(node, ns) => (node, ns),
-            Fault::PauseSwitch(ns) => (switch, ns),
-            Fault::CutPair(a, b, ns) => return self.cut(a, b, ns),
-            Fault::CutSwitch(node, ns) => return self.cut(node, switch, ns),
-        };
-        let until = self.now + ns;
-        if let Some(paused) = self.paused_until.get_mut(at) {
-            *paused = until.max(*paused);
+        let (active, controller) = (self.active(), self.controller());
+        match fault {
+            Fault::PauseNode(node, ns) => self.pause(node, ns),
+            Fault::PauseSwitch(ns) => self.pause(active, ns),
+            Fault::PauseController(ns) => self.pause(controller, ns),
+            Fault::CutPair(a, b, ns) => self.cut(a, b, ns),
+            Fault::CutSwitch(node, ns) => self.cut(node, active, ns),
+            Fault::CutController(node, ns) => self.cut(node, controller, ns),
+            Fault::OtherSwitch(ns) => self.cut(active, controller, ns),
+            Fault::KillNode(node, ns) => self.kill(node, ns),
+            Fault::Leave(node, ns) => self.leave(node, ns),
+            Fault::RestartSwitch(ns) => self.kill(active, ns),
+            Fault::RestartController(ns) => self.kill(controller, ns),
         }
+    }
+
+    fn pause(&mut self, host: usize, ns: u64) {
+        let until = self.now + ns;
+        let paused = &mut self.hosts[host].paused_until;
+        *paused = until.max(*paused);
     }
 
     fn cut(&mut self, a: usize, b: usize, ns: u64) {
         let until = self.cuts.entry((a.min(b), a.max(b))).or_default();
         *until = (*until).max(self.now + ns);
+    }
+
+    /// A host dies, and is started again later.
+    fn kill(&mut self, host: usize, ns: u64) {
+        self.die(host);
+        let process = self.hosts[host].process;
+        self.at(self.now + ns, Event::Start(host, process));
+    }
+
+    /// A node leaves.
+    fn leave(&mut self, host: usize, ns: u64) {
+        let (now, process) = (self.clock(host), self.hosts[host].process);
+        let Role::Node(node) = &mut self.hosts[host].role else { return };
+        node.leave(now);
+        self.at(self.now + ns, Event::Start(host, process));
+        self.after(host, Vec::new());
+    }
+
+    /// A block that is lost begins anew, with zeroes.
+    fn renew(&mut self, tag: Tag) {
+        for host in 0..self.plan.nodes {
+            let now = self.clock(host);
+            let is_up = self.hosts[host].paused_until <= self.now;
+            if let Role::Node(node) = &mut self.hosts[host].role
+                && is_up
+                && node.renew(now, tag)
+            {
+                self.lost.remove(&tag);
+                self.renewed.insert(tag, self.now);
+                self.totals.renewed += 1;
+                self.seen.renewed(tag, self.now);
+            }
+        }
+    }
+
+    /// A host's process ends. What its programs called is of unknown outcome.
+    fn die(&mut self, host: usize) {
+        if let Role::Node(_) = self.hosts[host].role {
+            self.count(host);
+        }
+        self.hosts[host].role = Role::Dead;
+        for program in 0..self.programs.len() {
+            if self.programs[program].node == host
+                && let Some(pending) = self.programs[program].pending.take()
+            {
+                self.totals.unknown += 1;
+                self.seen.unknown(program, &pending);
+                self.next(program);
+            }
+        }
     }
 
     /// A program's next call comes soon.
@@ -345,6 +547,9 @@ impl<'a> Memory<'a> {
         if made >= self.plan.calls {
             return;
         }
+        if matches!(self.hosts[node].role, Role::Dead) {
+            return self.at(self.now + AGAIN_NS, Event::Next(program));
+        }
         let id = (program as u64) << 16 | u64::from(made + 1);
         let tag = self.tags[self.rng.below(self.tags.len() as u64) as usize];
         let (bytes, reads) = (self.plan.block_bytes, self.plan.reads_percent);
@@ -352,8 +557,10 @@ impl<'a> Memory<'a> {
         let call = pending.call();
         let own = &mut self.programs[program];
         (own.made, own.pending) = (made + 1, Some(pending));
-        let (now, mut sent) = (self.clock(), Vec::new());
-        self.hosts[node].node.call(now, call, &mut sent);
+        let (now, mut sent) = (self.clock(node), Vec::new());
+        if let Role::Node(own) = &mut self.hosts[node].role {
+            own.call(now, call, &mut sent);
+        }
         self.after(node, sent);
     }
 
@@ -363,12 +570,32 @@ impl<'a> Memory<'a> {
         let Some(pending) = own.pending.take_if(|pending| pending.id == id) else {
             return self.wrong_if(Err(format!("call {id} is answered, and nobody waits for it")));
         };
+        let tag = pending.call().tag;
         let judged = match result {
+            Ok(_) if self.lost.get(&tag).is_some_and(|since| *since < pending.call_ns) => {
+                Err(format!("block {:x} was lost, and is seen again", tag.0))
+            }
             Ok(got) => {
                 self.totals.answered += 1;
                 self.seen.answered(program, self.now, &pending, &got)
             }
-            Err(why) => Err(format!("a program is told {why:?}")),
+            Err(Failure::Lost) if self.plan.may_lose() => {
+                self.totals.lost += 1;
+                // What was called before the block was renewed says nothing of the new one.
+                if self.renewed.get(&tag).is_none_or(|at| *at < pending.call_ns) {
+                    self.lost.entry(tag).or_insert(self.now);
+                }
+                if self.rng.chance(1, 4) {
+                    let at = self.now + self.rng.below(RENEW_NS);
+                    self.at(at, Event::Renew(tag));
+                }
+                Ok(())
+            }
+            Err(Failure::NoNode) => {
+                self.totals.refused_calls += 1;
+                Ok(())
+            }
+            Err(why) => Err(format!("a program is told {why:?} of block {:x}", tag.0)),
         };
         self.wrong_if(judged);
         self.next(program);
@@ -385,17 +612,35 @@ impl<'a> Memory<'a> {
         self.programs.iter().all(is_over) && self.plan.quiet_at_ns() <= self.now
     }
 
-    /// One owner; one writer or many readers, all of the same.
+    /// The nodes of the newest epoch that is open, by place.
+    fn open(&self) -> Vec<(&MemoryNode, &Node)> {
+        let nodes = self.hosts.iter().filter_map(|host| match &host.role {
+            Role::Node(own) => Some((&**own, own.node()?)),
+            _ => None,
+        });
+        let nodes: Vec<_> = nodes.collect();
+        let newest = nodes.iter().map(|(own, _)| own.epoch()).max().unwrap_or(0);
+        let mut open: Vec<_> = nodes.into_iter().filter(|(own, _)| own.epoch() == newest).collect();
+        open.sort_by_key(|(_, node)| node.place());
+        open
+    }
+
+    /// The program of the active switch.
+    fn switch(&self) -> Option<&Concordia> {
+        let Role::Switch(agent) = &self.hosts[self.active()].role else { return None };
+        match agent.program() {
+            Hosted::Concordia(program) => Some(program),
+            _ => None,
+        }
+    }
+
+    /// One writer or many readers, all of the same.
     fn wrong(&self) -> Option<String> {
+        let open = self.open();
         for tag in &self.tags {
-            let home = &self.hosts[usize::from(tag.range())].node;
-            let is_in_switch = self.switch.peek(*tag).is_some();
-            if !home.is_moving(*tag) && home.owned(*tag).is_some() == is_in_switch {
-                return Some(format!("block {:x} has two owners, or none", tag.0));
-            }
-            let lines = self.hosts.iter().enumerate().flat_map(|(place, host)| {
-                let own = host.node.lines().filter(|l| l.tag == *tag && l.is_valid());
-                own.map(move |line| (place, line))
+            let lines = open.iter().flat_map(|(_, node)| {
+                let own = node.lines().filter(|l| l.tag == *tag && l.is_valid());
+                own.map(move |line| (node.place(), line))
             });
             let holders: Vec<_> = lines.collect();
             let Some((_, first)) = holders.first() else { continue };
@@ -411,24 +656,35 @@ impl<'a> Memory<'a> {
         None
     }
 
-    fn ends(mut self) -> Ran {
+    /// Counts what a node did in the epoch that is open.
+    fn count(&mut self, host: usize) {
+        let Role::Node(own) = &self.hosts[host].role else { return };
         let totals = &mut self.totals;
-        totals.events = self.queue.taken();
-        for host in &self.hosts {
-            let c = host.node.counters();
-            totals.hits += c.hits;
-            totals.events_done += c.events;
-            totals.failed += c.failed;
-            totals.resent += c.resent;
-            totals.invalidated += c.invalidated;
-            totals.written_back += c.written_back;
-            totals.stale += c.stale;
+        totals.epochs += own.counters().epochs_opened;
+        totals.unleased += own.counters().unleased;
+        let Some(node) = own.node() else { return };
+        let c = node.counters();
+        totals.hits += c.hits;
+        totals.events_done += c.events;
+        totals.failed += c.failed;
+        totals.resent += c.resent;
+        totals.invalidated += c.invalidated;
+        totals.written_back += c.written_back;
+        totals.stale += c.stale;
+    }
+
+    fn ends(mut self) -> Ran {
+        for host in 0..self.plan.nodes {
+            self.count(host);
         }
-        let c = self.switch.counters();
-        totals.at_homes += c.passed_to_homes;
-        totals.added += c.blocks_added;
-        totals.refused += c.blocks_refused;
-        totals.removed += c.blocks_removed;
+        self.totals.events = self.queue.taken();
+        if let Some(c) = self.switch().map(Concordia::counters).copied() {
+            let totals = &mut self.totals;
+            totals.at_homes += c.passed_to_homes;
+            totals.added += c.blocks_added;
+            totals.refused += c.blocks_refused;
+            totals.removed += c.blocks_removed;
+        }
         let waiting = self.programs.iter().filter(|own| own.pending.is_some()).count();
         if self.violation.is_none() && !self.is_done() {
             let after = PATIENCE_NS / SEC;
@@ -450,33 +706,39 @@ impl<'a> Memory<'a> {
     /// What is under way, for a person.
     fn under_way(&self) -> String {
         let mut all = Vec::new();
-        for (place, host) in self.hosts.iter().enumerate() {
-            for (lane, event) in host.node.events() {
+        for (index, host) in self.hosts.iter().enumerate() {
+            let Role::Node(own) = &host.role else { continue };
+            let Some(node) = own.node() else {
+                all.push(format!("node {index} is in no open epoch, at {}", own.epoch()));
+                continue;
+            };
+            all.push(format!("node {index} at {}", own.epoch()));
+            for (lane, event) in node.events() {
                 let (op, stage, block) = (event.op, event.stage, event.tag.0);
-                all.push(format!("{place}.{lane}#{} {op:?} {stage:?} {block:x}", event.number));
+                all.push(format!("{index}.{lane}#{} {op:?} {stage:?} {block:x}", event.number));
             }
-            if let Some(moving) = host.node.moves() {
-                all.push(format!("{place} moves {:x}", moving.tag.0));
+            if let Some(moving) = node.moves() {
+                all.push(format!("{index} moves {:x}", moving.tag.0));
             }
-        }
-        for tag in &self.tags {
-            let own = self.hosts[usize::from(tag.range())].node.owned(*tag);
-            all.push(format!("block {:x}: {own:?}, {:?}", tag.0, self.switch.peek(*tag)));
         }
         all.join("; ")
     }
 
-    /// At rest no lock is held, copysets name who has copies, and copies are equal.
+    /// At rest all nodes are in one epoch, no lock is held, copysets name the nodes that have
+    /// copies, and copies are equal.
     fn at_rest(&self) -> Option<String> {
-        let busy = self.hosts.iter().position(|host| host.node.events().next().is_some());
-        let moving = self.hosts.iter().position(|host| host.node.moves().is_some());
-        if let Some(place) = busy.or(moving) {
-            return Some(format!("an event of node {place} does not end"));
+        let open = self.open();
+        if open.len() < self.plan.nodes {
+            return Some(format!("at rest a node is in no open epoch: {}", self.under_way()));
+        }
+        let is_busy = |node: &Node| node.events().next().is_some() || node.moves().is_some();
+        if open.iter().any(|(_, node)| is_busy(node)) {
+            return Some(format!("an event does not end: {}", self.under_way()));
         }
         for tag in &self.tags {
-            let node = &self.hosts[usize::from(tag.range())].node;
-            let (own, block) = (node.owned(*tag), tag.0);
-            let in_switch = self.switch.peek(*tag);
+            let home = open.iter().find(|(_, node)| node.is_home(*tag)).map(|(_, node)| node)?;
+            let (own, block) = (home.owned(*tag), tag.0);
+            let in_switch = self.switch().and_then(|switch| switch.peek(*tag));
             if own.is_some() == in_switch.is_some() {
                 return Some(format!("at rest block {block:x} has two owners, or none"));
             }
@@ -484,16 +746,17 @@ impl<'a> Memory<'a> {
             if is_locked {
                 return Some(format!("at rest block {block:x} is locked"));
             }
-            let home = self.hosts[usize::from(tag.range())].node.home_data(*tag);
-            for (place, host) in self.hosts.iter().enumerate() {
-                let line = host.node.lines().find(|line| line.tag == *tag && line.is_valid());
-                if line.is_some() != copyset.has(place as u8) {
+            let value = home.home_data(*tag);
+            for (_, node) in &open {
+                let line = node.lines().find(|line| line.tag == *tag && line.is_valid());
+                if line.is_some() != copyset.has(node.place()) {
                     return Some(format!(
-                        "at rest block {block:x}: {copyset:?}, and node {place} has a copy: {}",
+                        "at rest block {block:x}: {copyset:?}, and place {} has a copy: {}",
+                        node.place(),
                         line.is_some()
                     ));
                 }
-                if status == GlobalStatus::Shared && line.is_some_and(|line| line.data != home) {
+                if status == GlobalStatus::Shared && line.is_some_and(|line| line.data != value) {
                     return Some(format!("at rest block {block:x}: its home has an old value"));
                 }
             }

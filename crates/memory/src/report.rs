@@ -1,0 +1,375 @@
+//! Reports: members tell homes what they have as an epoch begins, and homes rebuild their ranges.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use concord_core::{Addr, Sink};
+use concord_wire::concordia::{Copyset, Op, Repr, Tag};
+
+use crate::blocks::{Assembly, parts};
+use crate::directory::Doubt;
+use crate::home::{Block, Range};
+
+/// Items that are told to a home at a time.
+const WINDOW: u32 = 16;
+
+/// Something that a member tells a home.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// A copy in its cache, or on its way into it.
+    Copy {
+        /// Which block.
+        tag: Tag,
+        /// The copy's version.
+        version: u64,
+        /// Its content.
+        data: Vec<u8>,
+    },
+    /// A copy that it gave to an event: place, lane, number.
+    Given {
+        /// Which block.
+        tag: Tag,
+        /// The copy's version.
+        version: u64,
+        /// To which event.
+        to: (u8, u8, u64),
+        /// Its content.
+        data: Vec<u8>,
+    },
+    /// An event of its own that waits for a copy.
+    Taking {
+        /// Which block.
+        tag: Tag,
+        /// Which event.
+        event: (u8, u8, u64),
+    },
+    /// It was the home of a range.
+    Claim {
+        /// Which range.
+        range: u16,
+        /// The epoch in which it was rebuilt there.
+        base: u32,
+        /// What the home does not know of it is lost.
+        is_orphan: bool,
+        /// It was told to another home since, and this member was ready for the epoch: others may
+        /// have opened it.
+        is_tainted: bool,
+    },
+    /// The value that it has as a home.
+    Known {
+        /// Which block.
+        tag: Tag,
+        /// Its content.
+        data: Vec<u8>,
+    },
+    /// A member that is gone may have had a newer value.
+    Doubtful {
+        /// Which block.
+        tag: Tag,
+    },
+    /// A block that is lost.
+    Lost {
+        /// Which block.
+        tag: Tag,
+    },
+    /// That was all.
+    End {
+        /// The last epoch that it opened: its copies are of that.
+        label: u32,
+        /// It was ready in a later epoch, which others may have opened.
+        is_tainted: bool,
+    },
+}
+
+/// What the home of a range tells of it, beside that it was its home. `doubts`: blocks of which its
+/// value may not be the newest; `stays`: whether who was at that place then tells what it has.
+pub fn of_range<'a>(
+    range: u16,
+    own: &'a Range,
+    doubts: impl Iterator<Item = (&'a Tag, &'a Doubt)> + 'a,
+    stays: &'a dyn Fn(u8) -> bool,
+) -> impl Iterator<Item = Item> + 'a {
+    let doubts =
+        doubts.filter(move |(tag, doubt)| tag.range() == range && !doubt.is_certain(stays));
+    let doubtful = doubts.map(|(tag, _)| Item::Doubtful { tag: *tag });
+    let lost = own.lost.iter().map(|tag| Item::Lost { tag: *tag });
+    let known = own.blocks.iter();
+    let known = known.map(|(tag, block)| Item::Known { tag: *tag, data: block.data.clone() });
+    doubtful.chain(lost).chain(known)
+}
+
+/// What kinds of items are on the wire, where a packet has its data provider.
+mod kind {
+    pub(super) const COPY: u8 = 0;
+    pub(super) const GIVEN: u8 = 1;
+    pub(super) const TAKING: u8 = 2;
+    pub(super) const CLAIM: u8 = 3;
+    pub(super) const KNOWN: u8 = 4;
+    pub(super) const DOUBTFUL: u8 = 5;
+    pub(super) const LOST: u8 = 6;
+    pub(super) const END: u8 = 7;
+}
+
+impl Item {
+    /// Which block it is about; the first of a range, of none in particular.
+    #[must_use]
+    pub fn tag(&self) -> Tag {
+        match self {
+            Item::Copy { tag, .. }
+            | Item::Given { tag, .. }
+            | Item::Taking { tag, .. }
+            | Item::Known { tag, .. }
+            | Item::Doubtful { tag }
+            | Item::Lost { tag } => *tag,
+            Item::Claim { range, .. } => Tag::new(*range, 0),
+            Item::End { .. } => Tag(0),
+        }
+    }
+
+    /// Its packet, and its data.
+    fn packet(&self, base: &dyn Fn(Op) -> Repr) -> (Repr, &[u8]) {
+        let head = |op, kind| Repr { tag: self.tag(), provider: Some(kind), ..base(op) };
+        let mark = |kind| head(Op::Mark, kind);
+        match self {
+            Item::Copy { version, data, .. } => {
+                (Repr { version: *version, ..head(Op::Tell, kind::COPY) }, data)
+            }
+            Item::Given { version, to: (place, lane, number), data, .. } => {
+                let (place, lane, number, version) = (*place, *lane, *number, *version);
+                (Repr { version, place, lane, number, ..head(Op::Tell, kind::GIVEN) }, data)
+            }
+            Item::Taking { event: (place, lane, number), .. } => {
+                let (place, lane, number) = (*place, *lane, *number);
+                (Repr { place, lane, number, ..mark(kind::TAKING) }, &[])
+            }
+            Item::Claim { base, is_orphan, is_tainted, .. } => {
+                let (version, is_locked, is_exclusive) =
+                    (u64::from(*base), *is_orphan, *is_tainted);
+                (Repr { version, is_locked, is_exclusive, ..mark(kind::CLAIM) }, &[])
+            }
+            Item::Known { data, .. } => (head(Op::Tell, kind::KNOWN), data),
+            Item::Doubtful { .. } => (mark(kind::DOUBTFUL), &[]),
+            Item::Lost { .. } => (mark(kind::LOST), &[]),
+            Item::End { label, is_tainted } => {
+                let (version, is_exclusive) = (u64::from(*label), *is_tainted);
+                (Repr { version, is_exclusive, ..mark(kind::END) }, &[])
+            }
+        }
+    }
+
+    /// What a packet says, with all its data.
+    fn of(packet: &Repr, data: Vec<u8>) -> Option<Item> {
+        let Repr { tag, version, .. } = *packet;
+        let event = (packet.place, packet.lane, packet.number);
+        let is_tainted = packet.is_exclusive;
+        Some(match packet.provider? {
+            kind::COPY => Item::Copy { tag, version, data },
+            kind::GIVEN => Item::Given { tag, version, to: event, data },
+            kind::TAKING => Item::Taking { tag, event },
+            kind::CLAIM => {
+                let (range, is_orphan) = (tag.range(), packet.is_locked);
+                Item::Claim { range, base: version as u32, is_orphan, is_tainted }
+            }
+            kind::KNOWN => Item::Known { tag, data },
+            kind::DOUBTFUL => Item::Doubtful { tag },
+            kind::LOST => Item::Lost { tag },
+            kind::END => Item::End { label: version as u32, is_tainted },
+            _ => return None,
+        })
+    }
+}
+
+/// What is told to one home.
+#[derive(Clone, Debug, Default)]
+pub struct Telling {
+    /// All of it, in order.
+    pub items: Vec<Item>,
+    /// What was acknowledged beyond the first that was not.
+    acknowledged: BTreeSet<u32>,
+    /// The first that was not acknowledged.
+    first: u32,
+    /// The first that was never sent.
+    unsent: u32,
+}
+
+impl Telling {
+    /// Sends what has come into the window; `again`: also what is in it, and not acknowledged.
+    pub fn send(&mut self, to: Addr, again: bool, base: &dyn Fn(Op) -> Repr, sink: &mut impl Sink) {
+        let begin = if again { self.first } else { self.first.max(self.unsent) };
+        let end = (self.first + WINDOW).min(self.items.len() as u32);
+        for index in begin..end {
+            if self.acknowledged.contains(&index) {
+                continue;
+            }
+            let (packet, data) = self.items[index as usize].packet(base);
+            let packet = Repr { copyset: Copyset(index), ..packet };
+            if data.is_empty() {
+                sink.send(to, &packet.packet(&[]));
+            }
+            for (offset_bytes, part) in parts(data) {
+                sink.send(to, &Repr { offset_bytes, ..packet }.packet(part));
+            }
+        }
+        self.unsent = self.unsent.max(end);
+    }
+
+    /// The home has that item.
+    pub fn acknowledged(&mut self, index: u32) {
+        if (self.first..self.unsent).contains(&index) {
+            self.acknowledged.insert(index);
+        }
+        while self.acknowledged.remove(&self.first) {
+            self.first += 1;
+        }
+    }
+}
+
+/// What a member has told.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    items: BTreeMap<u32, Item>,
+    parts: BTreeMap<u32, Assembly>,
+    end: Option<(u32, u32, bool)>,
+}
+
+impl Report {
+    /// All at once: what a member tells itself.
+    #[must_use]
+    pub fn whole(items: Vec<Item>) -> Report {
+        let mut report = Report::default();
+        for (index, item) in (0..).zip(items) {
+            report.take(index, item);
+        }
+        report
+    }
+
+    fn take(&mut self, index: u32, item: Item) {
+        match item {
+            Item::End { label, is_tainted } => self.end = Some((index, label, is_tainted)),
+            item => drop(self.items.insert(index, item)),
+        }
+    }
+
+    /// A packet of it: whether its item is here now.
+    pub fn hear(&mut self, packet: &Repr, data: &[u8], block_bytes: usize) -> bool {
+        let index = packet.copyset.0;
+        if self.items.contains_key(&index) || self.end.is_some_and(|end| end.0 == index) {
+            return true;
+        }
+        let whole = if packet.op == Op::Tell {
+            let new = || Assembly::new(u64::from(index), block_bytes);
+            let assembly = self.parts.entry(index).or_insert_with(new);
+            let Some(whole) = assembly.add(packet.offset_bytes, data) else { return false };
+            self.parts.remove(&index);
+            whole
+        } else {
+            Vec::new()
+        };
+        let Some(item) = Item::of(packet, whole) else { return false };
+        self.take(index, item);
+        true
+    }
+
+    /// Whether all of it is here.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.end.is_some_and(|(count, ..)| self.items.len() == count as usize)
+    }
+
+    /// Whether it has opened no epoch before.
+    #[must_use]
+    pub fn is_newcomers(&self) -> bool {
+        self.label().0 == 0
+    }
+
+    fn label(&self) -> (u32, bool) {
+        self.end.map_or((0, true), |(_, label, is_tainted)| (label, is_tainted))
+    }
+
+    /// Whether it was the home of a range.
+    fn claim(&self, range: u16) -> Option<Claim> {
+        self.items.values().find_map(|item| match *item {
+            Item::Claim { range: of, base, is_orphan, is_tainted } if of == range => {
+                Some(Claim { base, is_orphan, is_tainted })
+            }
+            _ => None,
+        })
+    }
+}
+
+/// Whose range it was.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    /// The epoch in which it was rebuilt there.
+    base: u32,
+    /// What is not known of it is lost.
+    is_orphan: bool,
+    is_tainted: bool,
+}
+
+/// A range as it is after all members have told what they have.
+///
+/// What a member has is of the last epoch that it opened. A later one has made it stale if anybody
+/// opened it, though all who did may be gone. But nobody opens an epoch before all of its members
+/// are ready: as long as one who opened the newest epoch that is known here was ready in no later
+/// one, there is none.
+#[must_use]
+pub fn rebuild(range: u16, reports: &[Report]) -> Range {
+    let newest = reports.iter().map(|report| report.label().0).max().unwrap_or(0);
+    let is_last = reports.iter().any(|report| report.label() == (newest, false));
+    let is_of_last = |report: &Report| is_last && report.label().0 == newest;
+    let claims = reports.iter().filter_map(|report| {
+        let claim = report.claim(range)?;
+        (!claim.is_tainted || is_of_last(report)).then_some((claim, report))
+    });
+    let claim = claims.max_by_key(|(claim, _)| claim.base);
+    // Copies are of the epoch in which the home was rebuilt last: earlier ones are in its values.
+    let counts = |report: &&Report| match claim {
+        Some((claim, _)) => report.label().0 == claim.base,
+        None => is_of_last(report),
+    };
+    let in_range = |item: &&Item| item.tag().range() == range;
+    let told: Vec<&Item> =
+        reports.iter().filter(counts).flat_map(|r| r.items.values()).filter(in_range).collect();
+    let taking: BTreeSet<(Tag, (u8, u8, u64))> = told
+        .iter()
+        .filter_map(|item| match item {
+            Item::Taking { tag, event } => Some((*tag, *event)),
+            _ => None,
+        })
+        .collect();
+    let mut newest: BTreeMap<Tag, (u64, &Vec<u8>)> = BTreeMap::new();
+    for item in told {
+        let (tag, version, data) = match item {
+            Item::Copy { tag, version, data } => (*tag, *version, data),
+            // It is the newest as long as its event is under way.
+            Item::Given { tag, version, to, data } if taking.contains(&(*tag, *to)) => {
+                (*tag, *version, data)
+            }
+            _ => continue,
+        };
+        if newest.get(&tag).is_none_or(|(known, _)| *known < version) {
+            newest.insert(tag, (version, data));
+        }
+    }
+    let is_orphan = claim.is_none_or(|(claim, _)| claim.is_orphan);
+    let mut rebuilt = Range { is_orphan, ..Range::default() };
+    let home = claim.into_iter().flat_map(|(_, report)| report.items.values());
+    for item in home.filter(in_range) {
+        match item {
+            Item::Known { tag, data } => {
+                rebuilt.blocks.insert(*tag, Block { version: 0, data: data.clone() });
+            }
+            Item::Lost { tag } | Item::Doubtful { tag } => {
+                rebuilt.lost.insert(*tag);
+            }
+            _ => {}
+        }
+    }
+    for (tag, (_, data)) in newest {
+        rebuilt.lost.remove(&tag);
+        rebuilt.blocks.insert(tag, Block { version: 0, data: data.clone() });
+    }
+    rebuilt.blocks.retain(|tag, _| !rebuilt.lost.contains(tag));
+    rebuilt
+}

@@ -1,0 +1,210 @@
+//! Litmus tests of the memory's order (Alglave, Maranget, Tautschnig 2014): a few threads write and
+//! read a few words, and what they read has to be explained by one order of all accesses.
+//!
+//! The nodes and the switch run as they ship; what comes next is drawn: any packet, however late, a
+//! loss now and then, any thread's next access. Each thread waits for an access before its next.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use concord_core::{Guards, Rng};
+use concord_memory::{Access, Call, Coherence};
+use concord_wire::concordia::Tag;
+
+use super::rack::{Rack, Shape};
+
+/// An access of a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Writes a one into the variable.
+    Write(u8),
+    /// Reads it.
+    Read(u8),
+}
+
+/// A litmus test.
+#[derive(Clone, Copy, Debug)]
+pub struct Litmus {
+    /// Its name in the literature.
+    pub name: &'static str,
+    /// What its threads do, each at a node of its own. All variables are zero at first.
+    pub threads: &'static [&'static [Step]],
+    /// What no order explains, as the readers' values in the order of the threads.
+    pub forbidden: &'static [u8],
+}
+
+const X: u8 = 0;
+const Y: u8 = 1;
+
+/// Those of the issue: what store buffers, delayed or reordered invalidations and writes that are
+/// not seen by all at once would show.
+pub const LITMUS: [Litmus; 6] = [
+    Litmus {
+        name: "SB",
+        threads: &[&[Step::Write(X), Step::Read(Y)], &[Step::Write(Y), Step::Read(X)]],
+        forbidden: &[0, 0],
+    },
+    Litmus {
+        name: "MP",
+        threads: &[&[Step::Write(X), Step::Write(Y)], &[Step::Read(Y), Step::Read(X)]],
+        forbidden: &[1, 0],
+    },
+    Litmus {
+        name: "LB",
+        threads: &[&[Step::Read(X), Step::Write(Y)], &[Step::Read(Y), Step::Write(X)]],
+        forbidden: &[1, 1],
+    },
+    Litmus {
+        name: "WRC",
+        threads: &[
+            &[Step::Write(X)],
+            &[Step::Read(X), Step::Write(Y)],
+            &[Step::Read(Y), Step::Read(X)],
+        ],
+        forbidden: &[1, 1, 0],
+    },
+    Litmus {
+        name: "IRIW",
+        threads: &[
+            &[Step::Write(X)],
+            &[Step::Write(Y)],
+            &[Step::Read(X), Step::Read(Y)],
+            &[Step::Read(Y), Step::Read(X)],
+        ],
+        forbidden: &[1, 0, 1, 0],
+    },
+    Litmus {
+        name: "CoRR",
+        threads: &[&[Step::Write(X)], &[Step::Read(X), Step::Read(X)]],
+        forbidden: &[1, 0],
+    },
+];
+
+/// Where the variables are: two blocks of two homes.
+const BLOCKS: [Tag; 2] = [Tag(0), Tag(1 << 48)];
+/// Packets lost, of a hundred.
+const LOST_PERCENT: u64 = 2;
+/// Most steps of a run.
+const STEPS_MAX: usize = 20_000;
+
+/// The values of the reads in the order of the threads, and how often they were seen.
+pub type Outcomes = BTreeMap<Vec<u8>, u64>;
+
+impl Litmus {
+    /// What one order of all accesses explains: all orders are gone through.
+    #[must_use]
+    pub fn allowed(&self) -> BTreeSet<Vec<u8>> {
+        let mut all = BTreeSet::new();
+        let reads = self.threads.iter().map(|_| Vec::new()).collect();
+        self.explain(&mut vec![0; self.threads.len()], [0, 0], reads, &mut all);
+        all
+    }
+
+    fn explain(
+        &self,
+        at: &mut Vec<usize>,
+        values: [u8; 2],
+        reads: Vec<Vec<u8>>,
+        all: &mut BTreeSet<Vec<u8>>,
+    ) {
+        let mut is_over = true;
+        for thread in 0..self.threads.len() {
+            let Some(step) = self.threads[thread].get(at[thread]) else { continue };
+            is_over = false;
+            let (mut values, mut reads) = (values, reads.clone());
+            match *step {
+                Step::Write(variable) => values[usize::from(variable)] = 1,
+                Step::Read(variable) => reads[thread].push(values[usize::from(variable)]),
+            }
+            at[thread] += 1;
+            self.explain(at, values, reads, all);
+            at[thread] -= 1;
+        }
+        if is_over {
+            all.insert(reads.concat());
+        }
+    }
+
+    /// Runs it so often, from a seed.
+    ///
+    /// # Panics
+    /// If a run does not end.
+    #[must_use]
+    pub fn run(&self, runs: u64, seed: u64, coherence: Coherence, guards: Guards) -> Outcomes {
+        let mut rng = Rng::new(seed);
+        let shape = Shape { nodes: 4, cache_ways: 2, lanes: 2, coherence, guards };
+        // The switch owns the first so many of the blocks, homes the others.
+        let counts: &[usize] = if coherence == Coherence::Base { &[0] } else { &[0, 1, 2] };
+        let rack = |count: &usize| Rack::new(&shape, &BLOCKS[..*count], &BLOCKS[*count..]);
+        let racks: Vec<Rack> = counts.iter().map(rack).collect();
+        let mut seen = Outcomes::new();
+        for _ in 0..runs {
+            let mut rack = racks[rng.below(racks.len() as u64) as usize].clone();
+            // Some nodes have copies.
+            for (node, tag) in (0..4).flat_map(|node| BLOCKS.map(|tag| (node, tag))) {
+                if rng.chance(1, 3) {
+                    rack.call(node, call(tag, Step::Read(0)));
+                    rack.settle(&[]).expect("a read at rest");
+                    while rack.nodes[node].poll_done().is_some() {}
+                }
+            }
+            *seen.entry(self.once(&mut rng, rack)).or_default() += 1;
+        }
+        seen
+    }
+
+    fn once(&self, rng: &mut Rng, mut rack: Rack) -> Vec<u8> {
+        let first = rng.below(4) as usize;
+        let node_of = |thread: usize| (first + thread) % 4;
+        let mut made = vec![0; self.threads.len()];
+        let mut reads: Vec<Vec<u8>> = vec![Vec::new(); self.threads.len()];
+        let mut is_waiting = vec![false; self.threads.len()];
+        for _ in 0..STEPS_MAX {
+            for (thread, steps) in self.threads.iter().enumerate() {
+                while let Some(done) = rack.nodes[node_of(thread)].poll_done() {
+                    let read = done.result.expect("no access is refused");
+                    if matches!(steps[made[thread] - 1], Step::Read(_)) {
+                        reads[thread].push(read[0]);
+                    }
+                    is_waiting[thread] = false;
+                }
+            }
+            let may_call = |thread: &usize| {
+                !is_waiting[*thread] && made[*thread] < self.threads[*thread].len()
+            };
+            let callers: Vec<usize> = (0..self.threads.len()).filter(may_call).collect();
+            let (calls, flights) = (callers.len() as u64, rack.flights.len() as u64);
+            if calls + flights == 0 {
+                if !is_waiting.contains(&true) {
+                    return reads.concat();
+                }
+                // Something was lost, or failed.
+                for (node, lane, _) in rack.lanes() {
+                    rack.wake(node, lane);
+                }
+                continue;
+            }
+            let drawn = rng.below(calls + flights);
+            if drawn < calls {
+                let thread = callers[drawn as usize];
+                let step = self.threads[thread][made[thread]];
+                (made[thread], is_waiting[thread]) = (made[thread] + 1, true);
+                let (Step::Write(variable) | Step::Read(variable)) = step;
+                rack.call(node_of(thread), call(BLOCKS[usize::from(variable)], step));
+                continue;
+            }
+            let flight = rack.flights.remove((drawn - calls) as usize);
+            if rng.below(100) >= LOST_PERCENT {
+                rack.comes(&flight).expect("nothing is checked here");
+            }
+        }
+        panic!("{}: a run does not end", self.name)
+    }
+}
+
+fn call(tag: Tag, step: Step) -> Call {
+    let access = match step {
+        Step::Write(_) => Access::Write { offset_bytes: 0, data: vec![1] },
+        Step::Read(_) => Access::Read { offset_bytes: 0, size_bytes: 1 },
+    };
+    Call { id: 0, tag, access }
+}
