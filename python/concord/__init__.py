@@ -34,10 +34,11 @@ try:
 except ImportError:
     _pickler = pickle
 
-__all__ = ["Executor", "TaskError", "OUTPUT_BYTES_MAX"]
+__all__ = ["Executor", "TaskError", "CALL_BYTES_MAX", "OUTPUT_BYTES_MAX"]
 
-#: Longest result, pickled and in base64, in bytes.
-OUTPUT_BYTES_MAX = 1 << 20
+#: Longest result, and longest call, pickled and in base64, in bytes.
+OUTPUT_BYTES_MAX = 16 << 20
+CALL_BYTES_MAX = 1 << 20
 #: Most tasks of a job, and most bytes of their parameters.
 _TASKS_MAX = 1_000
 _BYTES_MAX = 4 << 20
@@ -97,6 +98,10 @@ class _Away(ConnectionError):
     """The owner does not answer, or ends: with a journal it goes on with its jobs when it is started again."""
 
 
+class _Other(RuntimeError):
+    """The owner was started again without the jobs that it had: it has others of the same numbers."""
+
+
 class _Owner:
     """The owner's HTTP interface, over one connection."""
 
@@ -105,12 +110,14 @@ class _Owner:
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._timeout = timeout
         self._connection = None
+        #: What was asked for without an answer may have been done.
+        self.is_unsure = False
 
     def ask(self, method, path, body=None):
         """The answer; a ``RuntimeError`` with the owner's line if it refuses."""
         data = None if body is None else json.dumps(body).encode()
         if self._connection is not None and self._connection.sock is not None:
-            # What can be read before anything was asked is the end: the owner keeps 64 connections.
+            # What can be read before anything was asked is the end: the owner has ended, or had no room.
             # No select: it takes no descriptor above 1,023.
             end = select.poll()
             end.register(self._connection.sock, select.POLLIN)
@@ -127,6 +134,7 @@ class _Owner:
                 break
             except (http.client.HTTPException, OSError) as error:
                 self.close()
+                self.is_unsure = self.is_unsure or not isinstance(error, ConnectionRefusedError)
                 # A connection that was kept may have been closed meanwhile. A job has a key: sent twice it is one.
                 if fresh or attempt == 2:
                     raise _Away(f"no answer of the owner at {self._address}: {error}") from error
@@ -136,7 +144,10 @@ class _Owner:
             answer = {"error": text.decode("utf-8", "replace").strip()}
         if response.status == 503:
             self.close()
+            self.is_unsure = True
             raise _Away(answer.get("error", "HTTP status 503"))
+        if response.status == 410:
+            raise _Other(answer.get("error", "HTTP status 410"))
         if response.status >= 300:
             raise RuntimeError(answer.get("error", f"HTTP status {response.status}"))
         return answer
@@ -242,9 +253,10 @@ class Executor(concurrent.futures.Executor):
         self._changed = threading.Condition()
         self._is_over = False
         self._cancels = False
-        # Says at once if nobody is there.
+        # Says at once if nobody is there. Whose the numbers of jobs are: without a journal another one's when the
+        # owner is started again.
         owner = self._owner()
-        owner.ask("GET", "/jobs")
+        self._incarnation = owner.ask("GET", "/owner")["owner"]
         owner.close()
         self._submitter = threading.Thread(target=self._submit_all, name="concord", daemon=True)
         self._submitter.start()
@@ -252,8 +264,10 @@ class Executor(concurrent.futures.Executor):
     def _cancel(self, job, task):
         """Whether a task that waits was cancelled."""
         owner = self._owner()
+        number, incarnation = job
         try:
-            return owner.ask("DELETE", f"/jobs/{job}/tasks/{task}?waiting=1")["cancelled"] > 0
+            path = f"/jobs/{number}/tasks/{task}?waiting=1&owner={incarnation}"
+            return owner.ask("DELETE", path)["cancelled"] > 0
         except (RuntimeError, _Away):
             return False
         finally:
@@ -262,8 +276,8 @@ class Executor(concurrent.futures.Executor):
     def submit(self, fn, /, *args, **kwargs):
         _check(fn)
         call = base64.b64encode(_pickler.dumps((fn, args, kwargs))).decode()
-        if len(call) > OUTPUT_BYTES_MAX:
-            raise ValueError(f"the call is {len(call)} bytes long, of at most {OUTPUT_BYTES_MAX}")
+        if len(call) > CALL_BYTES_MAX:
+            raise ValueError(f"the call is {len(call)} bytes long, of at most {CALL_BYTES_MAX}")
         future = _Future()
         with self._changed:
             if self._is_over:
@@ -296,8 +310,9 @@ class Executor(concurrent.futures.Executor):
             future.set_running_or_notify_cancel()
         if jobs:
             owner = self._owner()
-            for job in jobs:
-                owner.ask("DELETE", f"/jobs/{job}")
+            for number, incarnation in jobs:
+                with contextlib.suppress(_Other):  # It is over.
+                    owner.ask("DELETE", f"/jobs/{number}?owner={incarnation}")
             owner.close()
         if wait:
             self._submitter.join()
@@ -324,7 +339,7 @@ class Executor(concurrent.futures.Executor):
             futures = [future for future, _ in batch]
             try:
                 job = {**self._job, "lines": [c for _, c in batch], "key": uuid.uuid4().hex}
-                job = owner.ask_again("POST", "/jobs", job)["job"]
+                job = self._submit(owner, job)
             except Exception as error:  # Whatever it is, it is the futures'.
                 _fail(futures, error)
                 continue
@@ -336,7 +351,7 @@ class Executor(concurrent.futures.Executor):
             if cancels:
                 # It was on its way when all was cancelled.
                 with contextlib.suppress(Exception):  # Who watches it hears of it.
-                    owner.ask("DELETE", f"/jobs/{job}")
+                    owner.ask("DELETE", f"/jobs/{job[0]}?owner={job[1]}")
             watcher = threading.Thread(target=self._watch, args=(job, futures), daemon=True)
             watcher.start()
             watchers = [w for w in watchers if w.is_alive()] + [watcher]
@@ -344,12 +359,30 @@ class Executor(concurrent.futures.Executor):
         for watcher in watchers:
             watcher.join()
 
+    def _submit(self, owner, job):
+        """The job's number, and whose that is. A job that is sent again is one, and is never run twice if it says so."""
+        until, owner.is_unsure = time.monotonic() + _AWAY_S, False
+        while True:
+            try:
+                return owner.ask("POST", f"/jobs?owner={self._incarnation}", job)["job"], self._incarnation
+            except _Other:
+                if job["once"] and owner.is_unsure:
+                    why = "its owner ended without an answer, and was started again without a journal: it may have been run"
+                    raise TaskError("unknown", why) from None
+                # If the one before had taken it, it ended with that one.
+                self._incarnation = owner.ask_again("GET", "/owner")["owner"]
+            except _Away:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_AGAIN_S)
+
     def _watch(self, job, futures):
         """Tells the futures of a job how its tasks ended, as they end."""
         owner, start = self._owner(), 0
+        number, incarnation = job
         try:
             while True:
-                path = f"/jobs/{job}/results?from={start}&wait_ms={_WAIT_MS}"
+                path = f"/jobs/{number}/results?from={start}&wait_ms={_WAIT_MS}&owner={incarnation}"
                 told = owner.ask_again("GET", path)
                 for task in told["results"]:
                     # An owner that was started again tells in the order of its journal.
@@ -362,6 +395,8 @@ class Executor(concurrent.futures.Executor):
                 if told["is_last"]:
                     break
             _fail(futures, TaskError("lost", "the owner knows nothing of it"))
+        except _Other as error:
+            _fail(futures, TaskError("lost", str(error)))
         except Exception as error:
             _fail(futures, error)
         finally:
@@ -373,7 +408,8 @@ class Executor(concurrent.futures.Executor):
 
 def _fail(futures, error):
     for future in futures:
-        if not future.done():
+        # It may be cancelled this moment, and others are to be told.
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
             future.set_exception(error)
 
 

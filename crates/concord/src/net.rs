@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// Longest answer that is read, in bytes.
-const ANSWER_BYTES_MAX: u64 = 16 << 20;
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// The body of `GET path`.
 ///

@@ -56,12 +56,21 @@ pub(crate) struct Bodies<K> {
     /// Counts uses: what was used longest ago goes first.
     clock: u64,
     kept_bytes: usize,
+    /// Longest one.
+    length_max: usize,
 }
 
 impl<K> Default for Bodies<K> {
     fn default() -> Bodies<K> {
+        Bodies::of_length(BODY_BYTES_MAX)
+    }
+}
+
+impl<K> Bodies<K> {
+    /// Those of up to that length.
+    pub(crate) fn of_length(length_max: usize) -> Bodies<K> {
         let (partial, by_use) = (BTreeSet::new(), BTreeSet::new());
-        Bodies { all: BTreeMap::new(), partial, by_use, clock: 0, kept_bytes: 0 }
+        Bodies { all: BTreeMap::new(), partial, by_use, clock: 0, kept_bytes: 0, length_max }
     }
 }
 
@@ -178,7 +187,7 @@ impl<K: Ord + Copy> Bodies<K> {
         };
         let count = total.div_ceil(FRAGMENT_BYTES).max(1);
         let at = index * FRAGMENT_BYTES;
-        let fits = total <= BODY_BYTES_MAX
+        let fits = total <= self.length_max
             && total_bytes.is_none_or(|known| known == total)
             && index < count
             && fragment.len() == (total - at).min(FRAGMENT_BYTES);

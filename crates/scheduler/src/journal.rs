@@ -190,6 +190,8 @@ pub(crate) enum Entry {
     Attempts { jid: u32, up_to: u16 },
     /// An owner of that session began.
     Session { uid: u64 },
+    /// Whose the numbers of its jobs are.
+    Incarnation { number: u64 },
 }
 
 /// How a task ended, as it was found.
@@ -252,6 +254,9 @@ pub struct Found {
     pub length: usize,
     /// How much was cut off.
     pub cut: usize,
+    /// Whose the numbers of its jobs are: the same for all processes that go on with it, however
+    /// often it is written anew. 0: nobody said.
+    pub incarnation: u64,
     next_jid: u32,
     /// The last owners that went on with it, by their sessions.
     pub(crate) sessions: Vec<u64>,
@@ -497,6 +502,9 @@ impl Journal {
         found.next_jid = found.next_jid();
         found.jobs.retain(|jid, job| !job.is_over() || kept.contains(jid));
         journal.push(Entry::Began { next_jid: found.next_jid });
+        if found.incarnation != 0 {
+            journal.push(Entry::Incarnation { number: found.incarnation });
+        }
         for uid in &found.sessions {
             journal.push(Entry::Session { uid: *uid });
         }
@@ -619,6 +627,7 @@ impl Found {
                     self.sessions.remove(0);
                 }
             }
+            Entry::Incarnation { number } => self.incarnation = number,
             Entry::Took(written) => {
                 let (jid, unix_ms) = (written.jid, written.unix_ms);
                 if jid == u32::MAX {

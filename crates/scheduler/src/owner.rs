@@ -26,7 +26,7 @@ mod suspects;
 mod withheld;
 
 use lines::{Line, Place, Places};
-use outputs::{EndedRun, Outputs, kept_bytes};
+use outputs::{EndedRun, Outputs};
 use resume::NOBODY;
 use suspects::Suspicion;
 
@@ -235,8 +235,9 @@ struct Item {
     /// How many workers went silent while they ran it.
     lost: u16,
     suspicion: Suspicion,
-    /// The highest attempt whose failure was counted: a result comes more than once.
-    failed: u16,
+    /// The highest attempt that is known to be over: it failed, or was given back. What its run
+    /// said before may come later, and more than once.
+    over_to: u16,
     trace: Trace,
 }
 
@@ -271,6 +272,17 @@ struct OpenJob {
     withheld: VecDeque<u32>,
     /// Attempts of its tasks have no number above this one before the journal has a higher one.
     attempts_up_to: u16,
+}
+
+/// What a worker says of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// That it goes on.
+    Runs,
+    /// It asks whether it may begin.
+    Claims,
+    /// That it ended, and has the output.
+    Ended,
 }
 
 /// Which task: JID and TID.
@@ -410,7 +422,7 @@ impl Owner {
             retries_left: job.retries,
             lost: 0,
             suspicion: Suspicion::default(),
-            failed: 0,
+            over_to: 0,
             trace: Trace { taken_at: now.instant, ..Trace::default() },
         };
         let items: Vec<Item> = job.tasks.iter().copied().map(item).collect();
@@ -762,12 +774,12 @@ impl Owner {
         let is_own = of.uid == self.config.session.0 || is_before;
         match message {
             TaskMessage::Claim { asked_at, .. } => {
-                let granted = is_own && !is_before && self.holds(now, of, run, true);
+                let granted = is_own && !is_before && self.holds(now, of, run, Told::Claims);
                 let answer = TaskMessage::Claimed { of, run, asked_at, granted };
                 self.say(run.worker, &answer, sink);
             }
             TaskMessage::Running { asked_at, .. } => {
-                let answer = if is_own && self.holds(now, of, run, false) {
+                let answer = if is_own && self.holds(now, of, run, Told::Runs) {
                     TaskMessage::Extended { of, run, asked_at }
                 } else {
                     self.counters.runs_cancelled += 1;
@@ -776,12 +788,13 @@ impl Owner {
                 self.say(run.worker, &answer, sink);
             }
             TaskMessage::Result { ended, output, output_bytes, .. } => {
-                let told = EndedRun { of, run, ended, output_bytes };
+                let kept_bytes = self.kept_bytes((of.jid, of.tid), output_bytes);
+                let told = EndedRun { of, run, ended, output_bytes, kept_bytes };
                 if is_before {
                     // It is the run that goes on, if none is known.
-                    self.holds(now, of, run, false);
+                    self.holds(now, of, run, Told::Runs);
                 }
-                let is_part = output.len() < kept_bytes(output_bytes);
+                let is_part = output.len() < kept_bytes;
                 if is_own && is_part && self.waits_for_output(now, told, sink) {
                     return;
                 }
@@ -809,7 +822,7 @@ impl Owner {
 
     /// Whether this run is the one that goes on. If so, its lease is extended. The first that is
     /// heard of is; of a task that is never run twice, the first that asks before it starts.
-    fn holds(&mut self, now: Instant, of: Attempt, run: Run, claims: bool) -> bool {
+    fn holds(&mut self, now: Instant, of: Attempt, run: Run, told: Told) -> bool {
         let lease_ns = self.config.lease_ns;
         let until = now.after(lease_ns + lease_ns / LEASE_MARGIN);
         let name = (of.jid, of.tid);
@@ -821,7 +834,12 @@ impl Owner {
             At::Held(holder, _) => holder == run,
             At::Over => false,
             At::Withheld => is_before && !once,
-            At::Ready | At::Later(_) | At::Submitted(_) | At::Queued(..) => claims || !once,
+            At::Ready | At::Later(_) | At::Submitted(_) | At::Queued(..) => match told {
+                // What a run that is over said before may come later: nobody would run the task.
+                Told::Runs => !once && of.attempt > item.over_to,
+                Told::Claims => of.attempt > item.over_to,
+                Told::Ended => true,
+            },
         };
         if may {
             let was = core::mem::replace(&mut item.at, At::Held(run, until));
@@ -887,10 +905,10 @@ impl Owner {
         }
         // It comes until it is known; and another run may go on.
         let is_other = matches!(item.at, At::Held(holder, _) if holder != run);
-        if item.failed >= of.attempt || is_other {
+        if item.over_to >= of.attempt || is_other {
             return;
         }
-        item.failed = of.attempt;
+        item.over_to = of.attempt;
         self.counters.failures += 1;
         let Some((item, _)) = self.item(name) else { return };
         if once || item.retries_left == 0 {
@@ -920,6 +938,7 @@ impl Owner {
             return;
         }
         let was = item.at;
+        item.over_to = item.over_to.max(of.attempt);
         count(&mut item.trace.again.returned);
         self.let_go(name, was);
         // Who is near may not be of the class that it needs.

@@ -14,7 +14,7 @@ use concord_wire::control::{
 };
 use concord_wire::falcon::{Reply, Task, TaskFlags};
 use concord_wire::tasks::{
-    Attempt, BodyName, Ended, JOB_BODY, OUTPUT_BYTES_MAX, RESULT_BYTES_MAX, Run, TaskMessage,
+    Attempt, BodyName, Ended, JOB_BODY, RESULT_BYTES_MAX, Run, TaskMessage, output_bytes_max,
 };
 use concord_wire::{GroupId, Kind};
 
@@ -150,7 +150,7 @@ pub enum Order {
 /// What a run gave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Output<'a> {
-    /// The first of it; of more than [`OUTPUT_BYTES_MAX`] the rest is cut.
+    /// The first of it; of more than [`output_bytes_max`] the rest is cut.
     pub bytes: &'a [u8],
     /// How much it was in all.
     pub total_bytes: u64,
@@ -861,9 +861,10 @@ impl Worker {
     }
 
     fn report_end(&mut self, now: Instant, work: &Work, ended: Ended, output: Output<'_>) {
-        let kept = &output.bytes[..output.bytes.len().min(OUTPUT_BYTES_MAX)];
+        let most = output_bytes_max(work.task.function);
+        let kept = &output.bytes[..output.bytes.len().min(most)];
         // Whoever reads the length knows by it how much there is to fetch.
-        let is_whole = kept.len() < OUTPUT_BYTES_MAX;
+        let is_whole = kept.len() < most;
         let output_bytes = if is_whole { kept.len() as u64 } else { output.total_bytes };
         let output = kept[..kept.len().min(RESULT_BYTES_MAX)].to_vec();
         let long = if kept.len() > RESULT_BYTES_MAX { kept.to_vec() } else { Vec::new() };

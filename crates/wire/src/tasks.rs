@@ -12,6 +12,15 @@ use crate::header::Kind;
 
 /// Longest output of a task, in bytes; of a longer one the rest is cut.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// The same of a handler's answers, which are what their callers asked for, and of no use if cut.
+pub const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// How much of what a function gives is kept at most.
+#[must_use]
+pub const fn output_bytes_max(function: u16) -> usize {
+    if function == Function::Handler.number() { ANSWER_BYTES_MAX } else { OUTPUT_BYTES_MAX }
+}
+
 /// Longest output that a result carries, in bytes. An owner fetches a longer one in fragments (trap
 /// T17).
 pub const RESULT_BYTES_MAX: usize = 1_024;

@@ -97,9 +97,11 @@ def main(address, token, directory):
         assert 1 <= len(pids) <= 8, pids
         assert expect(ValueError, executor.submit(boom, 7)) == "no 7"
         assert len(executor.submit(long, 700_000).result(timeout=30)) == 700_000
-        assert "of at most" in expect(ValueError, executor.submit(long, 900_000))
+        some = [executor.submit(long, size) for size in (1_500_000, 4_000_000, 12_000_000)]
+        assert [len(future.result(timeout=60)) for future in some] == [1_500_000, 4_000_000, 12_000_000]
+        assert "of at most" in expect(ValueError, executor.submit(long, 13_000_000))
         assert executor.submit(once_more, os.path.join(directory, "died")).result(timeout=30) == "2"
-    with concord.Executor(address, token, limit=0.2, path=path) as executor:
+    with concord.Executor(address, token, limit=1.0, path=path) as executor:
         told = expect(concord.TaskError, executor.submit(time.sleep, 20))
         assert "limit" in told, told
         executor.submit(square, 3).result(timeout=30)

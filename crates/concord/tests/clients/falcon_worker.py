@@ -1,6 +1,7 @@
 """A worker's interpreter, without a rack: tasks on its standard input, answers on its standard output."""
 
 import base64
+import concurrent.futures
 import os
 import pickle
 import subprocess
@@ -51,3 +52,20 @@ def main(directory):
     handlers = [concord.handler_of(None, [directory]) for _ in range(2)]
     assert handlers[0] != handlers[1], "two executors have no interpreter in common"
     assert call(handlers[0], falcon_own_module.own) == (0, 7)
+    one_late_future()
+
+
+class _Late(concurrent.futures.Future):
+    """One that is cancelled in the moment in which it is looked at."""
+
+    def done(self):
+        return False
+
+
+def one_late_future():
+    """A future that is cancelled this moment keeps no other from its end (bug 21.88)."""
+    late, other = _Late(), concurrent.futures.Future()
+    late.cancel()
+    late.set_running_or_notify_cancel()
+    concord._fail([late, other], concord.TaskError("lost", "why"))
+    assert isinstance(other.exception(timeout=1), concord.TaskError)

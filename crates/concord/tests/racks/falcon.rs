@@ -13,21 +13,21 @@ use serde_json::Value;
 /// As an answer of the owner has them.
 type Task = Value;
 
-struct Jobs {
-    rack: Rack,
+pub(crate) struct Jobs {
+    pub(crate) rack: Rack,
 }
 
 impl Jobs {
-    fn start(name: &str, more: &[&str]) -> Jobs {
+    pub(crate) fn start(name: &str, more: &[&str]) -> Jobs {
         Jobs { rack: Rack::start(name, &[&["--system", "falcon"][..], more].concat()) }
     }
 
     /// `concord <command> --config <this rack> ...`
-    fn say(&self, command: &str, args: &[&str]) -> Output {
+    pub(crate) fn say(&self, command: &str, args: &[&str]) -> Output {
         concord(&[&[command, "--config", &self.rack.file()][..], args].concat())
     }
 
-    fn text(&self, command: &str, args: &[&str]) -> String {
+    pub(crate) fn text(&self, command: &str, args: &[&str]) -> String {
         let output = self.say(command, args);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{command} {args:?}: {errors}");
@@ -40,18 +40,18 @@ impl Jobs {
     }
 
     /// Submits a job, and gives its number.
-    fn submit(&self, args: &[&str]) -> String {
+    pub(crate) fn submit(&self, args: &[&str]) -> String {
         let text = self.text("submit", args);
         let number = text.strip_prefix("job ").and_then(|rest| rest.split(':').next());
         number.unwrap_or_else(|| panic!("{text}")).to_string()
     }
 
-    fn show(&self, job: &str) -> Value {
+    pub(crate) fn show(&self, job: &str) -> Value {
         serde_json::from_str(&self.text("job", &["show", "--json", job])).unwrap()
     }
 
     /// How its tasks ended, by their numbers: each once.
-    fn results(&self, job: &str) -> BTreeMap<u64, Task> {
+    pub(crate) fn results(&self, job: &str) -> BTreeMap<u64, Task> {
         let text = self.text("job", &["results", "--wait", "--json", job]);
         let mut all = BTreeMap::new();
         for line in text.lines() {
@@ -63,7 +63,7 @@ impl Jobs {
     }
 
     /// Asks the owner as any HTTP client does.
-    fn http(&self, head: &str, body: &str) -> String {
+    pub(crate) fn http(&self, head: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(self.rack.listen).unwrap();
         let length = body.len();
         let request = format!(
@@ -82,13 +82,13 @@ impl Jobs {
         serde_json::from_str(text.split("\r\n\r\n").nth(1).unwrap()).unwrap()
     }
 
-    fn token(&self) -> String {
+    pub(crate) fn token(&self) -> String {
         self.text("job", &["token"]).trim().to_string()
     }
 }
 
 /// Whether a process has these words in its command line.
-fn runs(words: &str) -> bool {
+pub(crate) fn runs(words: &str) -> bool {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = all.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
     let mut lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
@@ -247,7 +247,7 @@ fn a_switch_dies_and_no_task_is_lost() {
 }
 
 /// The lines that commands wrote into a file.
-fn lines(path: &std::path::Path) -> Vec<String> {
+pub(crate) fn lines(path: &std::path::Path) -> Vec<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().map(str::to_string).collect()
 }
@@ -606,7 +606,7 @@ fn owner_again(jobs: &Jobs) -> std::process::Child {
 }
 
 /// A process that is killed when the test ends, however it does.
-struct Killed(std::process::Child);
+pub(crate) struct Killed(pub(crate) std::process::Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {

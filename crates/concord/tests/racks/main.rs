@@ -21,6 +21,7 @@ mod events;
 mod exit_status;
 mod failures;
 mod falcon;
+mod falcon_clients;
 mod full;
 mod functions;
 mod groups;

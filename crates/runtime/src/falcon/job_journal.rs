@@ -75,6 +75,9 @@ impl JobJournal {
         }
         let mut found = reader.finish().map_err(damaged)?.unwrap_or_default();
         let number = unique()?;
+        if found.incarnation == 0 {
+            found.incarnation = unique()?;
+        }
         let temporary = beside(path, ".new");
         let mut write = || -> std::io::Result<File> {
             // What is left of an older one may have another mode.
@@ -206,6 +209,7 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         let path = directory.join("jobs");
         let (file, journal, found) = JobJournal::open(&path).unwrap();
+        let incarnation = found.incarnation;
         let mut thread = file.start().unwrap();
         assert!(found.jobs.is_empty());
         let line = JobJournal::open(&path).map(|_| ()).unwrap_err().to_string();
@@ -240,7 +244,8 @@ mod tests {
         std::fs::write(&path, &bytes).unwrap();
         let (file, _, found) = JobJournal::open(&path).unwrap();
         assert_eq!((found.jobs.len(), found.jobs[&jid].note.as_slice()), (1, &b"note"[..]));
-        assert_eq!(found.next_jid(), jid + 1);
+        assert_eq!((found.next_jid(), found.incarnation), (jid + 1, incarnation));
+        assert_ne!(incarnation, 0, "the numbers of its jobs are its own (bug 21.80)");
         drop(file);
         // Also where an older one was everybody's to read (bug 21.59).
         let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());

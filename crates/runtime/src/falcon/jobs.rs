@@ -94,7 +94,7 @@ pub struct Executors {
 
 impl Executors {
     /// The class of that name.
-    fn class(&self, name: &str) -> Result<u8, String> {
+    pub(super) fn class(&self, name: &str) -> Result<u8, String> {
         let found = (1..).zip(&self.classes).find(|(_, own)| *own == name);
         found.map(|(class, _)| class).ok_or_else(|| match self.classes.join(", ") {
             none if none.is_empty() => {
@@ -147,7 +147,7 @@ pub(super) struct Read {
 }
 
 /// Characters of a key at most.
-const KEY_CHARS_MAX: usize = 64;
+pub(super) const KEY_CHARS_MAX: usize = 64;
 
 /// What a journal has of a job beside its tasks.
 #[derive(Debug, Default, Serialize, Deserialize)]

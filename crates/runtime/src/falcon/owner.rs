@@ -15,7 +15,7 @@ use concord_gateway::Latencies;
 use concord_scheduler::{Book, JobRecord, JournaledOwner, Outcome, OwnerConfig};
 use concord_wire::{Addr, GroupId, OfGroup};
 use serde_json::{Value, json};
-use tracing::{info, warn};
+use tracing::info;
 
 use super::job_journal::{JobJournal, JournalThread};
 use super::jobs;
@@ -33,9 +33,11 @@ use crate::roles::{Place, unique};
 use crate::udp::Outbox;
 
 mod dependents;
+mod known;
 mod retries;
 
 use dependents::Dependents;
+use known::Known;
 use retries::Specs;
 
 const ASKED: Token = Token(ROLE_TOKEN_MIN);
@@ -61,6 +63,9 @@ const LOOKED_MAX: usize = 100_000;
 const ATTACHED_NS: u64 = 10 * SEC;
 const ATTACHED_SILENT_NS: u64 = 60 * SEC;
 const READER_GONE: &str = "whoever submitted it attached asked for no results for too long";
+/// What a client hears whose job was another incarnation's.
+const OTHER_OWNER: &str =
+    "the owner was started again without a journal, and its jobs ended with it";
 const ASKED_TO: &str = "somebody asked for that";
 /// Most keys of jobs that are kept, as a multiple of the jobs that are.
 const KEYS_PER_JOB_MAX: usize = 2;
@@ -142,6 +147,9 @@ enum Ending {
 struct OwnerRole {
     node: u16,
     owner: OfGroup<JournaledOwner>,
+    /// Whose the numbers of its jobs are: another one's for each process without a journal, and the
+    /// journal's with one. A client that names it is never told of another one's job.
+    incarnation: String,
     journal: Option<JournalThread>,
     book: Book,
     executors: Executors,
@@ -185,58 +193,35 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
         ..OwnerConfig::new(session, place.addr, setup.switch)
     };
     let now = crate::clock::now();
-    let (mut book, mut attached, mut keys) = (Book::new(), BTreeMap::new(), BTreeMap::new());
-    let (mut dependents, mut specs) = (Dependents::default(), Specs::default());
-    let (owner, journal) = match &setup.journal {
-        None => (JournaledOwner::new(config), None),
+    let (owner, journal, known, incarnation) = match &setup.journal {
+        None => (JournaledOwner::new(config), None, Known::default(), unique()?),
         Some(path) => {
             let (file, journal, mut found) = JobJournal::open(path)?;
-            for job in found.jobs.values_mut().filter(|job| !job.is_over()) {
-                let is_gone = jobs::find_class(job, &setup.executors)
-                    .map_err(|why| Error::new(format!("the journal {}: {why}", path.display())))?;
-                jobs::Note::of(job).complete(job);
-                if let Some(needs) = is_gone {
-                    warn!(job = job.jid, needs, "no worker has what a job needs: its tasks wait");
-                }
-            }
-            for job in found.jobs.values() {
-                let is_attached = jobs::found(&mut book, now, job);
-                if is_attached && !job.is_over() {
-                    attached.insert(job.jid, Reader::seen(now.instant));
-                }
-                let note = jobs::Note::of(job);
-                if !note.key.is_empty() {
-                    keys.insert(note.key, job.jid);
-                }
-                if !job.is_over() {
-                    dependents.add(job.jid, note.after);
-                }
-                specs.keep(job.jid, &job.job);
-                if job.is_over() {
-                    specs.over(job.jid, book.job(job.jid));
-                }
-            }
+            let known = Known::found(&mut found, &setup.executors, now)
+                .map_err(|why| Error::new(format!("the journal {}: {why}", path.display())))?;
             let open = found.jobs.values().filter(|job| !job.is_over()).count();
             info!(path = %path.display(), jobs = found.jobs.len(), open, "journal");
             let thread = file.start()?;
             driver.poller().add(&thread, JOURNAL, Interest::READ)?;
-            (JournaledOwner::resume(config, now, journal, &found), Some(thread))
+            let owner = JournaledOwner::resume(config, now, journal, &found);
+            (owner, Some(thread), known, found.incarnation)
         }
     };
     let mut role = OwnerRole {
         node: place.node,
         owner: OfGroup::new(setup.group, owner),
+        incarnation: format!("{incarnation:016x}"),
         journal,
-        book,
+        book: known.book,
         executors: setup.executors.clone(),
         reader,
         api,
         waiting: Vec::new(),
         taking: Vec::new(),
-        attached,
-        keys,
-        dependents,
-        specs,
+        attached: known.attached,
+        keys: known.keys,
+        dependents: known.dependents,
+        specs: known.specs,
         to_start: Latencies::default(),
         to_result: Latencies::default(),
         logged: 0,
@@ -248,10 +233,14 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
     Ok(())
 }
 
-/// A number of a query such as `from=7&max=10`.
+/// A value of a query such as `from=7&key=abc`.
+fn value<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// A number of one.
 fn number(query: &str, name: &str) -> Result<Option<u64>, Answer> {
-    let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
-    let Some(value) = value else { return Ok(None) };
+    let Some(value) = value(query, name) else { return Ok(None) };
     let wrong = || Answer::refused(400, &format!("{name}={value}: not a number"));
     value.parse().map(Some).map_err(|_| wrong())
 }
@@ -274,6 +263,9 @@ impl OwnerRole {
     fn serve(&mut self, now: Now, ask: Ask, out: &mut Outbox) {
         let path = ask.path.clone();
         let parts: Vec<&str> = path.split('/').skip(1).collect();
+        if value(&ask.query, "owner").is_some_and(|other| other != self.incarnation) {
+            return ask.answer(Answer::refused(410, OTHER_OWNER));
+        }
         let answer = match (ask.method.as_str(), &parts[..]) {
             ("POST" | "DELETE", _) if self.ending != Ending::No => {
                 Err(Answer::refused(503, self.ends()))
@@ -291,6 +283,7 @@ impl OwnerRole {
                 }
                 Err(refused) => Err(refused),
             },
+            ("GET", ["owner"]) => Ok(Answer::ok(&json!({ "owner": self.incarnation }))),
             ("GET", ["workers"]) => {
                 let held = self.owner.owner().held_by();
                 let worker = |(at, running): (&Addr, &usize)| json!({ "worker": at.to_string(), "running": running });
@@ -347,7 +340,7 @@ impl OwnerRole {
             _ => Err(Answer::refused(
                 404,
                 "there is POST and GET /jobs, GET and DELETE /jobs/N, GET /jobs/N/results, /jobs/N/dead, \
-                 POST /jobs/N/retry, GET and DELETE /jobs/N/tasks/N, and GET /workers",
+                 POST /jobs/N/retry, GET and DELETE /jobs/N/tasks/N, GET /workers and /owner",
             )),
         };
         ask.answer(answer.unwrap_or_else(|refused| refused));
@@ -588,9 +581,10 @@ impl OwnerRole {
                 self.to_start.add(trace.started_at.since(trace.taken_at));
                 self.to_result.add(trace.over_at.since(trace.taken_at));
             }
-            let jid = told.jid;
-            self.dependents.note(&told);
+            let (jid, tid) = (told.jid, told.tid);
+            let is_done = matches!(told.outcome, Outcome::Done(_));
             self.book.note(told);
+            self.dependents.note((jid, tid), is_done, self.book.job(jid));
             if self.book.job(jid).is_none() {
                 self.attached.remove(&jid);
             }
@@ -739,6 +733,7 @@ mod tests {
         let role = OwnerRole {
             node: 1,
             owner: OfGroup::new(GroupId::FIRST, owner),
+            incarnation: "1".to_string(),
             journal: None,
             book: Book::new(),
             executors: Executors::default(),
@@ -828,6 +823,38 @@ mod tests {
         });
         let of = |jid: u32| format!("{{\"job\":{jid},\"tasks\":1}}\n");
         assert_eq!(jobs, [of(1), of(1), of(2)]);
+    }
+
+    /// A process without a journal counts jobs from 1, as the one before did: who names that one is
+    /// told of no other's job, cancels none, and has no job taken twice.
+    #[test]
+    fn bug_21_80_a_job_of_another_incarnation_is_nobody_elses() {
+        let (mut role, mut out) = role();
+        let now = crate::clock::now();
+        let mut status = |method: &str, path: &str, query: &str, body: &'static str| {
+            let (mut ask, mut answered) = Ask::of(method, path, body);
+            ask.query = query.to_string();
+            role.serve(now, ask, &mut out);
+            sync(&mut role, &mut out);
+            let answer = answered.try_recv().unwrap();
+            (answer.status, answer.body)
+        };
+        let job = r#"{"function": "no-op", "once": true, "key": "a"}"#;
+        let own = status("GET", "/owner", "", "").1;
+        assert_eq!(own, "{\"owner\":\"1\"}\n");
+        assert_eq!(status("POST", "/jobs", "owner=2", job).0, 410);
+        assert_eq!(status("POST", "/jobs", "owner=1", job).0, 201);
+        for (method, path) in [
+            ("GET", "/jobs/1"),
+            ("GET", "/jobs/1/results"),
+            ("DELETE", "/jobs/1/tasks/0"),
+            ("DELETE", "/jobs/1"),
+            ("POST", "/jobs/1/retry"),
+        ] {
+            assert_eq!(status(method, path, "from=0&owner=2", "").0, 410, "{method} {path}");
+        }
+        assert_eq!(status("GET", "/jobs/1", "owner=1", "").0, 200);
+        assert_eq!(status("DELETE", "/jobs/1", "owner=1", "").0, 200);
     }
 
     /// A program that is stopped, or busy, for a while is not gone: its last request was answered.

@@ -9,9 +9,11 @@ use alloc::vec::Vec;
 
 use concord_core::{Addr, Instant, Sink};
 use concord_wire::GroupId;
-use concord_wire::tasks::{Attempt, BodyName, Ended, JOB_BODY, OUTPUT_BYTES_MAX, Run, TaskMessage};
+use concord_wire::tasks::{
+    ANSWER_BYTES_MAX, Attempt, BodyName, Ended, JOB_BODY, Run, TaskMessage, output_bytes_max,
+};
 
-use super::{At, Owner};
+use super::{At, Name, Owner, Told};
 use crate::bodies::{Bodies, fragments};
 
 /// A run that ended, and whose output is on its way.
@@ -20,8 +22,9 @@ pub(super) struct EndedRun {
     pub(super) of: Attempt,
     pub(super) run: Run,
     pub(super) ended: Ended,
-    /// How much it gave; of that its worker has [`kept_bytes`].
+    /// How much it gave, and how much of that its worker has.
     pub(super) output_bytes: u64,
+    pub(super) kept_bytes: usize,
 }
 
 /// Most bytes of outputs that are wanted at a time; the others stay at their workers until there is
@@ -29,7 +32,7 @@ pub(super) struct EndedRun {
 const WANTED_BYTES_MAX: usize = 64 << 20;
 
 /// All of them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Outputs {
     all: BTreeMap<Run, EndedRun>,
     bodies: Bodies<Run>,
@@ -37,9 +40,11 @@ pub(super) struct Outputs {
     bytes: usize,
 }
 
-/// How much of an output of that length its worker has.
-pub(super) fn kept_bytes(output_bytes: u64) -> usize {
-    output_bytes.min(OUTPUT_BYTES_MAX as u64) as usize
+impl Default for Outputs {
+    fn default() -> Outputs {
+        let bodies = Bodies::of_length(ANSWER_BYTES_MAX);
+        Outputs { all: BTreeMap::new(), bodies, bytes: 0 }
+    }
 }
 
 impl Outputs {
@@ -56,7 +61,7 @@ impl Outputs {
     pub(super) fn want(&mut self, ended: EndedRun) {
         if let Entry::Vacant(vacant) = self.all.entry(ended.run) {
             vacant.insert(ended);
-            self.bytes += kept_bytes(ended.output_bytes);
+            self.bytes += ended.kept_bytes;
         }
         self.bodies.want(ended.run, ended.run.worker);
     }
@@ -66,7 +71,7 @@ impl Outputs {
         let bytes = &mut self.bytes;
         self.all.retain(|_, ended| {
             let stays = is_wanted(ended);
-            *bytes -= if stays { 0 } else { kept_bytes(ended.output_bytes) };
+            *bytes -= if stays { 0 } else { ended.kept_bytes };
             stays
         });
         let all = &self.all;
@@ -82,7 +87,7 @@ impl Outputs {
         index: u32,
         fragment: &[u8],
     ) -> Option<Vec<u8>> {
-        let kept = kept_bytes(self.all.get(&run)?.output_bytes);
+        let kept = self.all.get(&run)?.kept_bytes;
         if kept != total_bytes as usize || !self.bodies.take(now, run, total_bytes, index, fragment)
         {
             return None;
@@ -117,6 +122,12 @@ impl Outputs {
 }
 
 impl Owner {
+    /// How much of an output of that length its worker has.
+    pub(super) fn kept_bytes(&mut self, name: Name, output_bytes: u64) -> usize {
+        let function = self.item(name).map_or(0, |(item, _)| item.spec.function);
+        output_bytes.min(output_bytes_max(function) as u64) as usize
+    }
+
     /// Whether a result whose output is longer than what came with it has to wait for that: it is
     /// the last of its task. The run holds its task meanwhile, also where another one does that has
     /// not ended.
@@ -129,10 +140,10 @@ impl Owner {
         let EndedRun { of, run, ended, .. } = told;
         let name = (of.jid, of.tid);
         let Some((item, once)) = self.item(name) else { return false };
-        let (at, failed) = (item.at, item.failed);
+        let (at, over_to) = (item.at, item.over_to);
         let is_other = matches!(at, At::Held(holder, _) if holder != run);
         let is_last = once || item.retries_left == 0;
-        let ends = ended == Ended::Done || (is_last && !is_other && failed < of.attempt);
+        let ends = ended == Ended::Done || (is_last && !is_other && over_to < of.attempt);
         if at == At::Over || !ends {
             return false;
         }
@@ -148,7 +159,7 @@ impl Owner {
             }
             self.let_go(name, at);
         }
-        self.holds(now, of, run, true);
+        self.holds(now, of, run, Told::Ended);
         if self.outputs.of(run).is_none() && (self.is_held_back || self.outputs.is_full()) {
             // Its worker hears that its owner lives, and tells it again in a while.
             let later = TaskMessage::FetchOutput { run, first: 0, count: 0 };
@@ -169,7 +180,7 @@ impl Owner {
     ) {
         self.counters.output_fragments += 1;
         let Some(EndedRun { of, ended, output_bytes, .. }) = self.outputs.of(run) else { return };
-        if !self.holds(now, of, run, false) {
+        if !self.holds(now, of, run, Told::Runs) {
             return;
         }
         if let Some(output) = self.outputs.take(now, run, total_bytes, index, bytes) {

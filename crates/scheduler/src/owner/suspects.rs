@@ -14,6 +14,7 @@ use concord_core::{Duration, Instant, SEC};
 use concord_wire::tasks::Run;
 
 use super::lines::{Line, Place};
+use super::resume::NOBODY;
 use super::{At, Name, Owner};
 
 /// How long a suspect runs until others need not wait for it, in ns.
@@ -78,7 +79,8 @@ impl Owner {
 
     /// A worker went silent with a task: whether that is given up.
     pub(super) fn is_given_up(&mut self, now: Instant, name: Name, run: Run) -> bool {
-        if now < self.late_until {
+        // That nobody was heard of after this owner's own start says nothing of a worker.
+        if now < self.late_until || run == NOBODY {
             return false;
         }
         let Some((item, _)) = self.item(name) else { return false };
@@ -194,5 +196,26 @@ impl Owner {
         if let Some((item, _)) = self.item(name) {
             item.suspicion = Suspicion::default();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner::{Job, OwnerConfig, TaskSpec};
+    use concord_core::{Addr, MS, Now, SessionId};
+
+    /// A run of the process before that nobody tells of is not a worker that went silent.
+    #[test]
+    fn bug_21_82_an_owner_that_starts_again_is_no_dead_worker() {
+        let own = Addr { ip: 1, port: 1 };
+        let mut owner = Owner::new(OwnerConfig::new(SessionId(1), own, own));
+        let job = Job { tasks: alloc::vec![TaskSpec::default()], ..Job::default() };
+        owner.submit(Now::default(), job);
+        let (name, at) = ((1, 0), Instant(0).after(MS));
+        let run = |session| Run { session, run: 1, worker: own };
+        assert!(!owner.is_given_up(at, name, run(7)));
+        assert!(!owner.is_given_up(at, name, NOBODY), "it is the second one");
+        assert!(owner.is_given_up(at, name, run(8)));
     }
 }

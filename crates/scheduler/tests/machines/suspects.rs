@@ -215,3 +215,36 @@ fn a_worker_that_ends_gives_back_what_it_runs() {
     owner.handle(at(2), WORKER, &mut bytes, &mut sent);
     assert_eq!(attempts(&submissions(&sent)), [2], "at once");
 }
+
+/// What an attempt said before it was over, and comes after that, is no run that goes on: nobody
+/// would run the task, and its worker would count as silent.
+#[test]
+fn bug_21_83_late_word_of_a_run_that_is_over() {
+    let said = |once: bool, over: &dyn Fn(Attempt, Run) -> TaskMessage| {
+        let mut owner = owner(Guards::ALL);
+        let retries = if once { 0 } else { 1 };
+        owner.submit(at(0), Job { retries, ..job(1, once) });
+        submitted(&mut owner, 0);
+        let (of, run) = (attempt(1), of_worker(1, 0));
+        let before = match once {
+            false => TaskMessage::Running { of, run, asked_at: 0 },
+            true => TaskMessage::Claim { of, run, asked_at: 0 },
+        };
+        say(&mut owner, 1, &before);
+        say(&mut owner, 2, &over(of, run));
+        let late = say(&mut owner, 2, &before);
+        let again = until(&mut owner, &mut 2, 40);
+        (late, attempts(&again), owner.explain(1, 0).map(|told| told.0))
+    };
+    let (of, run) = (attempt(1), of_worker(1, 0));
+    let ended = Ended::Exited(1);
+    let failed = |of, run| TaskMessage::Result { of, run, ended, output_bytes: 0, output: vec![] };
+    let back = |of, run| TaskMessage::Returned { of, run };
+    let granted = false;
+    let refused = TaskMessage::Claimed { of, run, asked_at: 0, granted };
+    for (once, over) in [(false, &failed as &dyn Fn(_, _) -> _), (false, &back), (true, &back)] {
+        let (late, again, stands) = said(once, over);
+        assert_eq!(late, if once { refused.clone() } else { TaskMessage::Cancel { of, run } });
+        assert!(!again.is_empty() && stands != Some("runs"), "once {once}: {stands:?}");
+    }
+}

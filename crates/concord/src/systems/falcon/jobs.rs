@@ -31,6 +31,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 pub struct Client {
     listen: SocketAddr,
     token: String,
+    /// Whose jobs it asks for. Another process without a journal has others of the same numbers.
+    incarnation: Option<String>,
 }
 
 /// What came of a request.
@@ -38,8 +40,11 @@ pub struct Client {
 enum Asking {
     Answered(Value),
     Refused(Error),
-    /// Nobody was there, or whoever was is about to end.
-    Away(Error),
+    /// Nobody was there, or whoever was is about to end; and whether it may have taken what was
+    /// asked for.
+    Away(Error, bool),
+    /// It was started again without the jobs that it had.
+    Other(Error),
 }
 
 impl Client {
@@ -57,7 +62,7 @@ impl Client {
         let (group, own) = pick_member("owner", &groups, |g| g.owners, |o| o.node, wanted)
             .map_err(in_file(&asked.config))?;
         let token = key_file::token(key_file::read(key_path(&asked.config, &group)?)?);
-        Ok(Client { listen: own.reached(), token })
+        Ok(Client { listen: own.reached(), token, incarnation: None })
     }
 
     /// What whoever asks has to show.
@@ -73,7 +78,7 @@ impl Client {
     pub fn ask(&self, method: &str, path: &str, body: &[u8]) -> Result<Value, Error> {
         match self.ask_once(method, path, body) {
             Asking::Answered(answer) => Ok(answer),
-            Asking::Refused(error) | Asking::Away(error) => Err(error),
+            Asking::Refused(error) | Asking::Away(error, _) | Asking::Other(error) => Err(error),
         }
     }
 
@@ -83,20 +88,63 @@ impl Client {
         loop {
             match self.ask_once(method, path, body) {
                 Asking::Answered(answer) => return Ok(answer),
-                Asking::Away(_) if began.elapsed() < AWAY_MAX => std::thread::sleep(AGAIN),
-                Asking::Refused(error) | Asking::Away(error) => return Err(error),
+                Asking::Away(..) if began.elapsed() < AWAY_MAX => std::thread::sleep(AGAIN),
+                Asking::Refused(error) | Asking::Away(error, _) | Asking::Other(error) => {
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// The same, which asks for the jobs of the process that is there now.
+    fn named(&self) -> Result<Client, Error> {
+        let own = Client { incarnation: None, ..self.clone() };
+        let told = own.ask_again("GET", "/owner", &[])?;
+        Ok(Client { incarnation: told["owner"].as_str().map(str::to_string), ..own })
+    }
+
+    /// Submits a job, again if the owner is away for a while: it is one all the same, and is never
+    /// run twice if it says so. Gives the client that asks for it from then on, and what it was
+    /// answered.
+    fn submit(&self, job: &Value) -> Result<(Client, Value), Error> {
+        let (began, text) = (Instant::now(), job.to_string());
+        let (mut own, mut may_run) = (self.named()?, false);
+        loop {
+            match own.ask_once("POST", "/jobs", text.as_bytes()) {
+                Asking::Answered(answer) => return Ok((own, answer)),
+                Asking::Away(_, may_be_taken) if began.elapsed() < AWAY_MAX => {
+                    may_run |= may_be_taken;
+                    std::thread::sleep(AGAIN);
+                }
+                Asking::Other(_) if may_run && job["once"] == true => {
+                    return Err(Error::new(
+                        "the owner ended without an answer, and was started again without a journal: the job may have \
+                         been run, and is not submitted again",
+                    ));
+                }
+                // If the one before had taken it, it ended with that one.
+                Asking::Other(_) if began.elapsed() < AWAY_MAX => own = self.named()?,
+                Asking::Refused(error) | Asking::Away(error, _) | Asking::Other(error) => {
+                    return Err(error);
+                }
             }
         }
     }
 
     fn ask_once(&self, method: &str, path: &str, body: &[u8]) -> Asking {
         let listen = self.listen;
-        let (status, answer) = match http(listen, method, path, &self.token, body, ASK_TIMEOUT) {
+        let path = match &self.incarnation {
+            Some(own) => format!("{path}{}owner={own}", if path.contains('?') { '&' } else { '?' }),
+            None => path.to_string(),
+        };
+        let (status, answer) = match http(listen, method, &path, &self.token, body, ASK_TIMEOUT) {
             Ok(answered) => answered,
             Err(e) => {
-                return Asking::Away(Error::new(format!(
+                let why = format!(
                     "no answer of the owner at {listen}: {e}; `concord status` says how it is"
-                )));
+                );
+                let was_sent = e.kind() != std::io::ErrorKind::ConnectionRefused;
+                return Asking::Away(Error::new(why), was_sent);
             }
         };
         let answer: Value = serde_json::from_slice(&answer).unwrap_or(Value::Null);
@@ -108,7 +156,8 @@ impl Client {
         };
         match status {
             200..300 => Asking::Answered(answer),
-            503 => Asking::Away(error()),
+            503 => Asking::Away(error(), true),
+            410 if self.incarnation.is_some() => Asking::Other(error()),
             _ => Asking::Refused(error()),
         }
     }
@@ -128,11 +177,13 @@ impl Client {
         waits: bool,
         mut each: impl FnMut(&Value) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        let is_named = self.incarnation.is_some() || !waits;
+        let own = if is_named { self.clone() } else { self.named()? };
         let mut from = 0;
         loop {
             let wait_ms = if waits { WAIT_MS } else { 0 };
             let path = format!("/jobs/{job}/{what}?from={from}&wait_ms={wait_ms}");
-            let page = if waits { self.ask_again("GET", &path, &[])? } else { self.get(&path)? };
+            let page = if waits { own.ask_again("GET", &path, &[])? } else { own.get(&path)? };
             let results = page["results"].as_array().map_or(&[][..], Vec::as_slice);
             results.iter().try_for_each(&mut each)?;
             let next = page["next"].as_u64().unwrap_or(from);
@@ -363,12 +414,12 @@ fn job(args: &SubmitArgs) -> Result<Value, Error> {
 pub fn submit(args: &SubmitArgs) -> Result<ExitCode, Error> {
     let job = job(args)?;
     let owner = Client::of(&args.asked)?;
-    let text = job.to_string();
     let mut log = args.joblog.as_deref().map(JobLog::create).transpose()?;
-    let taken = if args.wait {
-        owner.ask_again("POST", "/jobs", text.as_bytes())?
+    let (owner, taken) = if args.wait {
+        owner.submit(&job)?
     } else {
-        owner.ask("POST", "/jobs", text.as_bytes())?
+        let taken = owner.ask("POST", "/jobs", job.to_string().as_bytes())?;
+        (owner, taken)
     };
     let number = taken["job"].to_string();
     let prints = args.outputs || args.keep_order;

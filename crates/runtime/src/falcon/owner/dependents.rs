@@ -20,8 +20,10 @@ const AFTER_MAX: usize = 64;
 pub(super) struct Dependents {
     /// By the job that waits.
     waiting: BTreeMap<u32, Vec<After>>,
-    /// By the job that is waited for, those that wait.
-    on: BTreeMap<u32, Vec<u32>>,
+    /// By the job that is waited for, those that wait for it as a whole.
+    on: BTreeMap<u32, BTreeSet<u32>>,
+    /// The same of those whose tasks wait for its tasks: each has as many, so that these are few.
+    each_on: BTreeMap<u32, BTreeSet<u32>>,
     /// Those to be looked at.
     changed: BTreeSet<u32>,
     /// Tasks that are over of jobs whose tasks others' tasks wait for: the job that waits, the
@@ -39,39 +41,54 @@ enum Verdict {
 }
 
 impl Dependents {
+    fn of(&mut self, after: After) -> &mut BTreeMap<u32, BTreeSet<u32>> {
+        match after.when {
+            When::Each => &mut self.each_on,
+            When::Ok | When::Any | When::NotOk => &mut self.on,
+        }
+    }
+
     /// A job was taken, or found in a journal.
     pub(super) fn add(&mut self, jid: u32, after: Vec<After>) {
         if after.is_empty() {
             return;
         }
-        for After { job, .. } in &after {
-            self.on.entry(*job).or_default().push(jid);
+        for own in &after {
+            self.of(*own).entry(own.job).or_default().insert(jid);
         }
         self.waiting.insert(jid, after);
         self.changed.insert(jid);
     }
 
-    /// A task is over.
-    pub(super) fn note(&mut self, told: &TaskOutcome) {
-        // Its own job may be over by that, and waits for nothing any more.
-        let Some(dependents) = self.on.get(&told.jid) else { return };
-        let is_done = matches!(told.outcome, Outcome::Done(_));
-        for jid in dependents {
-            let is_each = |after: &After| after.job == told.jid && after.when == When::Each;
-            if self.waiting.get(jid).is_some_and(|after| after.iter().any(is_each)) {
-                self.over.push((*jid, told.tid, is_done));
-            } else {
-                self.changed.insert(*jid);
-            }
+    /// A task is over, and its job is so by that. Those that wait for the job are looked at only
+    /// where that can say something new: a job may have 100,000 tasks and 10,000 that wait for it.
+    pub(super) fn note(&mut self, (jid, tid): (u32, u32), is_done: bool, job: Option<&JobRecord>) {
+        if let Some(dependents) = self.each_on.get(&jid) {
+            self.over.extend(dependents.iter().map(|own| (*own, tid, is_done)));
+        }
+        let is_over = job.is_none_or(|job| job.over_at.is_some());
+        let is_first = job.is_some_and(|job| job.counts.over() - job.counts.done == 1) && !is_done;
+        if is_over || is_first {
+            self.changed.extend(self.on.get(&jid).into_iter().flatten());
+        }
+        if is_over {
+            // It waits for nothing any more, nor do the tasks that waited for its own.
+            self.forget(jid);
+            let dependents = self.each_on.get(&jid).into_iter().flatten();
+            // Those that are looked at next see to what was over before they came.
+            let known: Vec<u32> =
+                dependents.filter(|j| !self.changed.contains(j)).copied().collect();
+            known.into_iter().for_each(|own| self.forget(own));
         }
     }
 
     fn forget(&mut self, jid: u32) {
-        for After { job, .. } in self.waiting.remove(&jid).unwrap_or_default() {
-            if let Some(dependents) = self.on.get_mut(&job) {
-                dependents.retain(|own| *own != jid);
+        for after in self.waiting.remove(&jid).unwrap_or_default() {
+            let of = self.of(after);
+            if let Some(dependents) = of.get_mut(&after.job) {
+                dependents.remove(&jid);
                 if dependents.is_empty() {
-                    self.on.remove(&job);
+                    of.remove(&after.job);
                 }
             }
         }
@@ -168,6 +185,9 @@ impl OwnerRole {
         };
         let told = |told: &TaskOutcome| (told.tid, matches!(told.outcome, Outcome::Done(_)));
         let over: Vec<(u32, bool)> = job.outcomes().iter().map(told).collect();
+        if job.over_at.is_some() {
+            self.dependents.forget(jid);
+        }
         for (tid, is_done) in over {
             self.follow_task(now, (jid, tid), is_done, out);
         }
@@ -186,7 +206,7 @@ impl OwnerRole {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     use crate::falcon::owner::tests::{role, sync};
@@ -194,7 +214,7 @@ mod tests {
     use serde_json::{Value, json};
 
     /// A request's status and answer.
-    fn ask(
+    pub(in super::super) fn ask(
         role: &mut OwnerRole,
         out: &mut Outbox,
         method: &'static str,
@@ -257,6 +277,35 @@ mod tests {
         assert_eq!(stands(role, 4, 0), WAITS, "the first is not over");
         ask(role, out, "DELETE", "/jobs/1", &Value::Null);
         assert_ne!(stands(role, 4, 0), WAITS);
+    }
+
+    /// However many jobs wait for a job, its outcomes are looked at by them only where one decides.
+    #[test]
+    fn bug_21_86_outcomes_that_decide_nothing_are_not_looked_at() {
+        let mut book = concord_scheduler::Book::new();
+        book.open(JobRecord::new(1, String::new(), 5, Now::default()));
+        let mut dependents = Dependents::default();
+        for jid in 2..=1_001 {
+            let when = [When::Ok, When::Any, When::NotOk][jid as usize % 3];
+            dependents.add(jid, vec![After { job: 1, when }]);
+        }
+        dependents.add(1_002, vec![After { job: 1, when: When::Each }]);
+        dependents.changed.clear();
+        let mut looked = |tid: u32, outcome: Outcome| {
+            let is_done = matches!(outcome, Outcome::Done(_));
+            let trace = Default::default();
+            book.note(TaskOutcome { jid: 1, tid, attempts: 1, outcome, output_bytes: 0, trace });
+            dependents.note((1, tid), is_done, book.job(1));
+            (std::mem::take(&mut dependents.changed).len(), dependents.over.len())
+        };
+        let done = || Outcome::Done(vec![]);
+        assert_eq!([looked(0, done()), looked(1, done())], [(0, 1), (0, 2)]);
+        let lost = [looked(2, Outcome::Lost), looked(3, Outcome::Lost)];
+        assert_eq!(lost, [(1_000, 3), (0, 4)], "the first that is not done says all");
+        assert_eq!(looked(4, done()), (1_000, 5));
+        (2..=1_001).for_each(|jid| dependents.forget(jid));
+        assert!(dependents.waiting.is_empty() && dependents.on.is_empty());
+        assert!(dependents.each_on.is_empty());
     }
 
     /// What was not done is tried again as a job of its own, whose tasks have their numbers.

@@ -7,7 +7,7 @@ use concord_core::Now;
 use concord_scheduler::{Job, JobRecord, Outcome};
 use concord_wire::tasks::{BODY_BYTES_MAX, Function};
 
-use super::{OwnerRole, Taking, number};
+use super::{OwnerRole, Taking, number, value};
 use crate::falcon::jobs;
 use crate::falcon::worker::CommandBody;
 use crate::http::api::Answer;
@@ -39,6 +39,11 @@ impl Specs {
     /// What is kept of a job. `None`: it has too many tasks.
     pub(super) fn of(job: &Job) -> Option<Job> {
         (job.tasks.len() <= TASKS_MAX).then(|| job.clone())
+    }
+
+    #[cfg(test)]
+    pub(super) fn job(&self, jid: u32) -> Option<&Job> {
+        self.all.get(&jid)
     }
 
     #[cfg(test)]
@@ -138,14 +143,22 @@ impl OwnerRole {
             );
             return Err(refused(410, &why));
         };
-        let (job, numbers) = part(job, record, &tids).map_err(|why| refused(413, &why))?;
+        let (mut job, numbers) = part(job, record, &tids).map_err(|why| refused(413, &why))?;
+        // Another process may have had it, with another rack file.
+        if !record.needs.is_empty() {
+            job.needs = self.executors.class(&record.needs).map_err(|why| refused(409, &why))?;
+        }
+        let key = value(query, "key").unwrap_or_default();
+        if key.len() > jobs::KEY_CHARS_MAX {
+            return Err(refused(400, "the key is too long"));
+        }
         let read = jobs::Read {
             job,
             title: record.title.clone(),
             first: record.first,
             needs: record.needs.clone(),
             attached: false,
-            key: String::new(),
+            key: key.to_string(),
             numbers,
             after: Vec::new(),
         };
@@ -168,5 +181,29 @@ impl OwnerRole {
         let is_cancelled = owner.cancel_task(now, jid, tid, is_waiting, &mut sink);
         self.note();
         Ok(Taking::Task(jid, tid, is_cancelled))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::falcon::owner::dependents::tests::ask;
+    use crate::falcon::owner::tests::role;
+    use serde_json::{Value, json};
+
+    /// A second click, and an answer that was lost, are one job.
+    #[test]
+    fn bug_21_89_trying_again_twice_with_a_key_is_one_job() {
+        let (mut role, mut out) = role();
+        let mut ask = |method, path, body: &Value| ask(&mut role, &mut out, method, path, body);
+        ask("POST", "/jobs", &json!({ "function": "no-op" }));
+        ask("DELETE", "/jobs/1", &Value::Null);
+        let mut again = |path| ask("POST", path, &Value::Null);
+        let told = |job: u32| (201, json!({ "job": job, "tasks": 1 }));
+        assert_eq!(again("/jobs/1/retry?cancelled=1&key=a"), told(2));
+        assert_eq!(again("/jobs/1/retry?cancelled=1&key=a"), told(2));
+        assert_eq!(again("/jobs/1/retry?cancelled=1&key=b"), told(3));
+        assert_eq!(again("/jobs/1/retry?cancelled=1"), told(4));
+        let long = format!("/jobs/1/retry?cancelled=1&key={}", "x".repeat(65));
+        assert_eq!(again(long.leak()).0, 400);
     }
 }

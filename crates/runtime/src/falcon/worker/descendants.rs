@@ -4,11 +4,13 @@
 //! The worker is a subreaper: a process whose parent ended becomes the worker's own child. Each
 //! command finds a mark in its environment, and what it starts inherits it. So a child of the
 //! worker that is no command is of the run that its mark names, and is killed if that is over. One
-//! that has no mark any more is killed once no run goes on that may have started it.
+//! that has no mark any more is killed once no run goes on that may have started it, unless somebody
+//! else may have: whoever had children before it became a worker, as `agent & exec concord worker`
+//! has, and the first process of a container inherit what commands never started.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -45,7 +47,17 @@ pub(super) struct Descendants {
     going: BTreeSet<u64>,
     /// Processes without a mark: the number of the next command when they were seen first.
     strays: BTreeMap<u32, u64>,
+    /// Only commands can have started those.
+    owns_strays: bool,
     sweep_at: Instant,
+    /// Those that were killed and are there still, and how long until it is looked again, in ns.
+    killed: BTreeSet<u32>,
+    pause_ns: u64,
+}
+
+/// Whether a process that begins to be a worker may take a child without a mark for a command's.
+fn owns_strays(own: u32, children: &[u32]) -> bool {
+    own != 1 && children.is_empty()
 }
 
 /// Whose a process is.
@@ -63,6 +75,7 @@ impl Descendants {
     /// Makes this process a subreaper, and starts a reaper if there is a program for one.
     pub(super) fn shared(program: Option<Vec<String>>) -> Result<SharedDescendants, Error> {
         let mark = format!("{:016x}", unique()?);
+        let owns_strays = owns_strays(std::process::id(), &children());
         let start = |program| -> Result<Reaper, Error> {
             rustix::process::set_child_subreaper(Some(getpid())).cannot("become a subreaper")?;
             Reaper::start(program, &mark)
@@ -74,8 +87,17 @@ impl Descendants {
             commands: BTreeMap::new(),
             going: BTreeSet::new(),
             strays: BTreeMap::new(),
+            owns_strays,
             sweep_at: Instant::NEVER,
+            killed: BTreeSet::new(),
+            pause_ns: AGAIN_NS,
         })))
+    }
+
+    /// As when it was not alone before: for tests, which are threads of one process.
+    #[cfg(test)]
+    pub(super) fn own_strays(&mut self, owns: bool) {
+        self.owns_strays = owns;
     }
 
     /// Marks a command that is about to be started; its number.
@@ -87,7 +109,7 @@ impl Descendants {
     }
 
     /// It was started.
-    pub(super) fn began(&mut self, pid: u32, number: u64) -> Result<(), Error> {
+    fn began(&mut self, pid: u32, number: u64) -> Result<(), Error> {
         self.commands.insert(pid, number);
         self.going.insert(number);
         self.sweep_at = self.sweep_at.min(crate::clock::now().instant.after(LOOK_NS));
@@ -117,32 +139,61 @@ impl Descendants {
         let is_other = |pid: &u32| !self.commands.contains_key(pid) && reaper != Some(*pid);
         let others: Vec<u32> = children().into_iter().filter(is_other).collect();
         self.strays.retain(|pid, _| others.contains(pid));
-        let mut is_left = false;
+        let mut left = BTreeSet::new();
         for pid in others {
             let is_over = match whose(pid, &self.mark) {
                 Whose::Own(number) => !self.going.contains(&number),
                 Whose::Foreign => continue,
                 Whose::Unsaid => {
                     let next = *self.strays.entry(pid).or_insert(self.next);
-                    self.going.first().is_none_or(|oldest| *oldest >= next)
+                    self.owns_strays && self.going.first().is_none_or(|oldest| *oldest >= next)
                 }
             };
             if is_over {
                 end(pid);
             }
             let own = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            let is_gone =
-                own.is_none_or(|own| !matches!(waitpid(Some(own), WaitOptions::NOHANG), Ok(None)));
-            is_left |= is_over && !is_gone;
-            // What it started is the worker's child from now on.
-            is_left |= is_over && is_gone;
+            if let Some(own) = own {
+                // One that is gone has no zombie.
+                let _ = waitpid(Some(own), WaitOptions::NOHANG);
+            }
+            // Where it is gone, what it started is the worker's child from now on.
+            if is_over {
+                left.insert(pid);
+            }
         }
-        self.sweep_at = match (is_left, self.commands.is_empty()) {
-            (true, _) => now.after(AGAIN_NS),
-            (false, false) => now.after(LOOK_NS),
-            (false, true) => Instant::NEVER,
-        };
+        self.look_again(now, left);
     }
+
+    /// Those of commands that are over were killed. What cannot be killed, since it is another
+    /// user's or waits for a disk, is tried less and less often.
+    fn look_again(&mut self, now: Instant, killed: BTreeSet<u32>) {
+        let is_same = killed == self.killed;
+        self.pause_ns = if is_same { (2 * self.pause_ns).min(LOOK_NS) } else { AGAIN_NS };
+        self.sweep_at = match (killed.is_empty(), self.commands.is_empty()) {
+            (false, _) => now.after(self.pause_ns),
+            (true, false) => now.after(LOOK_NS),
+            (true, true) => Instant::NEVER,
+        };
+        self.killed = killed;
+    }
+}
+
+/// Has a command watched that was just started, and sees to what it leaves. Where it cannot be
+/// watched whoever started it kills it, and it is as if it had not begun.
+pub(super) fn watched<T>(
+    descendants: &SharedDescendants,
+    child: &mut Child,
+    number: u64,
+    watch: impl FnOnce(&mut Child) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let began = descendants.borrow_mut().began(child.id(), number);
+    let watched = began.and_then(|()| watch(child));
+    if watched.is_err() {
+        // It was not waited for: the number is still its own.
+        let _ = descendants.borrow_mut().ended(child.id());
+    }
+    watched
 }
 
 /// The processes whose parent this one is.
@@ -207,6 +258,45 @@ pub(super) fn kill_marked(mark: &str) {
 mod tests {
     use super::*;
     use std::os::unix::process::{CommandExt, ExitStatusExt};
+
+    /// A command that cannot be watched leaves nothing: no group to be killed, which may be
+    /// another one's by then, and no number by which strays stay.
+    #[test]
+    fn bug_21_84_a_command_that_cannot_be_watched_leaves_nothing() {
+        let program = ["sh", "-c", "cat > /dev/null"].map(str::to_string).to_vec();
+        let shared = Descendants::shared(None).unwrap();
+        let mark = shared.borrow().mark.clone();
+        shared.borrow_mut().reaper = Some(Reaper::start(program, &mark).unwrap());
+        let mut child = Command::new("sleep").arg("60").env(MARK, "x").spawn().unwrap();
+        let refused = |_: &mut Child| Err::<(), Error>(Error::new("no descriptor"));
+        assert!(watched(&shared, &mut child, 1, refused).is_err());
+        let own = shared.borrow();
+        let groups = own.reaper.as_ref().map(Reaper::groups);
+        assert_eq!((groups, own.commands.len(), own.going.len()), (Some(0), 0, 0));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Who had children before it was a worker, or is a container's first process, kills nothing
+    /// that no mark says is a command's.
+    #[test]
+    fn bug_21_81_what_was_there_before_the_worker_stays() {
+        assert!(owns_strays(7, &[]) && !owns_strays(7, &[9]) && !owns_strays(1, &[]));
+    }
+
+    /// What cannot be killed is looked for less and less often; what is new, at once.
+    #[test]
+    fn bug_21_87_what_cannot_be_killed_is_looked_for_less_often() {
+        let shared = Descendants::shared(None).unwrap();
+        let mut own = shared.borrow_mut();
+        let mut pause = |pids: &[u32]| {
+            own.look_again(Instant(0), pids.iter().copied().collect());
+            own.sweep_at.0 / MS
+        };
+        let pauses: Vec<u64> = (0..10).map(|_| pause(&[7])).collect();
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 640, 1_000, 1_000]);
+        assert_eq!([pause(&[7, 8]), pause(&[7, 8])], [5, 10]);
+    }
 
     /// After its worker a command's descendants are found by their mark.
     #[test]

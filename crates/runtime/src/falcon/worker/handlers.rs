@@ -15,10 +15,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use concord_core::{Instant, MS, SEC};
-use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX};
+use concord_wire::tasks::{ANSWER_BYTES_MAX, Attempt, Ended};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use super::descendants::SharedDescendants;
+use super::descendants::{SharedDescendants, watched};
 use super::processes::{
     CommandBody, Finished, cannot_execute, command_of, how_it_ended, spawn_watched,
 };
@@ -73,7 +73,7 @@ impl Given {
         }
         let Some(length) = self.output_length() else { return Some(bytes.len()) };
         let wanted = (length - self.output_bytes).min(rest.len() as u64) as usize;
-        let room = OUTPUT_BYTES_MAX - self.output.len();
+        let room = ANSWER_BYTES_MAX - self.output.len();
         self.output.extend_from_slice(&rest[..wanted.min(room)]);
         self.output_bytes += wanted as u64;
         Some(header.len() + wanted)
@@ -233,8 +233,10 @@ impl Handlers {
         let mut command = command_of(&body.argv, body)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mark = self.descendants.borrow_mut().mark(&mut command);
-        let watch = |child: &mut Child| self.watch(child, mark);
-        let (child, (end, hears, says)) = spawn_watched(command, watch)?;
+        let descendants = Rc::clone(&self.descendants);
+        let (child, (end, hears, says)) = spawn_watched(command, |child| {
+            watched(&descendants, child, mark, |child| self.watch(child))
+        })?;
         let (body, key) = (Arc::clone(body), self.next_token);
         let (given, is_killed, used) = (None, false, self.uses);
         let (kill_at, idle_since) = (None, crate::clock::now().instant);
@@ -245,14 +247,9 @@ impl Handlers {
         Ok(key)
     }
 
-    /// Has the poller watch its end and what it says, and the reaper know of it.
-    fn watch(
-        &mut self,
-        child: &mut Child,
-        mark: u64,
-    ) -> Result<(OwnedFd, ChildStdin, ChildStdout), Error> {
+    /// Has the poller watch its end and what it says.
+    fn watch(&mut self, child: &mut Child) -> Result<(OwnedFd, ChildStdin, ChildStdout), Error> {
         let what = "watch a handler";
-        self.descendants.borrow_mut().began(child.id(), mark)?;
         let gone = || Error::new(what);
         let hears = child.stdin.take().ok_or_else(gone)?;
         let says = child.stdout.take().ok_or_else(gone)?;
@@ -487,10 +484,10 @@ mod tests {
         assert_eq!((second.run, second.ended), (2, Ended::Exited(4)));
         assert!(second.output.starts_with(pid.as_bytes()), "the same process");
         // Longer than a pipe holds, both ways, and than what is kept.
-        let long = vec![b'a'; OUTPUT_BYTES_MAX + 7];
+        let long = vec![b'a'; ANSWER_BYTES_MAX + 7];
         let third = ran(&mut h, 3, &body, &long);
         assert_eq!((third.ended, third.output_bytes), (Ended::Done, long.len() as u64));
-        assert!(third.output == long[..OUTPUT_BYTES_MAX]);
+        assert!(third.output == long[..ANSWER_BYTES_MAX]);
         assert_eq!((h.len(), ran(&mut h, 4, &body, b"").ended), (1, Ended::Done));
     }
 

@@ -73,7 +73,9 @@ pub struct WorkerSetup {
     pub lease_ns: u64,
     /// The rack's secret: it runs what was tagged with it, and nothing else.
     pub key: Key,
-    /// It executes commands; and the command line that runs [`reap`] on its standard input.
+    /// It executes commands; and the command line that runs [`reap`] on its standard input. The
+    /// process is the worker's alone then: children that it starts otherwise later may be taken for
+    /// what commands left behind, and are waited for.
     pub exec: Option<Vec<String>>,
     /// What it executes beside what each worker does.
     pub functions: Functions,

@@ -15,7 +15,7 @@ use concord_wire::tasks::{Attempt, Ended, OUTPUT_BYTES_MAX};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-use super::descendants::SharedDescendants;
+use super::descendants::{SharedDescendants, watched};
 use super::reaper::kill;
 use crate::driver::ROLE_TOKEN_MIN;
 use crate::error::{Context, Error};
@@ -191,7 +191,10 @@ impl Processes {
             .env("CONCORD_TASK", body.number(of.tid).to_string())
             .env("CONCORD_ATTEMPT", of.attempt.to_string());
         let mark = self.descendants.borrow_mut().mark(&mut command);
-        let (child, end) = spawn_watched(command, |child| self.watch(child, mark, &read))?;
+        let descendants = Rc::clone(&self.descendants);
+        let (child, end) = spawn_watched(command, |child| {
+            watched(&descendants, child, mark, |child| self.watch(child, &read))
+        })?;
         let process = Process {
             run,
             child,
@@ -209,9 +212,8 @@ impl Processes {
         Ok(())
     }
 
-    /// Has the poller watch its end and its output, and the reaper know of it.
-    fn watch(&mut self, child: &Child, mark: u64, read: &PipeReader) -> Result<OwnedFd, Error> {
-        self.descendants.borrow_mut().began(child.id(), mark)?;
+    /// Has the poller watch its end and its output.
+    fn watch(&mut self, child: &Child, read: &PipeReader) -> Result<OwnedFd, Error> {
         let what = "watch a command";
         rustix::io::ioctl_fionbio(read, true).cannot(what)?;
         let end = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).cannot(what)?;
@@ -619,6 +621,8 @@ mod tests {
     fn bug_21_71_what_left_its_session_ends_with_its_command() {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
         let (poller, mut processes) = processes();
+        // Other tests have children.
+        processes.descendants.borrow_mut().own_strays(true);
         let of = Attempt::default();
         let is_alive = |pid: u32| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -37,6 +37,11 @@ impl Reaper {
         self.child.id()
     }
 
+    #[cfg(test)]
+    pub(super) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
     /// A command began: its process group is to be killed if the worker is gone.
     pub(super) fn began(&mut self, group: u32) -> Result<(), Error> {
         self.groups.insert(group);
@@ -131,7 +136,9 @@ mod tests {
     fn who_is_left_at_the_end_is_killed_with_all_that_it_started() {
         let start = || {
             let mut command = Command::new("sh");
-            command.args(["-c", "sleep 60 & sleep 60"]).process_group(0).spawn().unwrap()
+            // Marked, so that no other test takes it for a stray.
+            command.args(["-c", "sleep 60 & sleep 60"]).env("CONCORD_RUN", "x");
+            command.process_group(0).spawn().unwrap()
         };
         let (mut ended, mut left) = (start(), start());
         let lines = format!("+{}\n+{}\n-{}\nx\n+1\n\n", ended.id(), left.id(), ended.id());

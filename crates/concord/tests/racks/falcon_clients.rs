@@ -1,0 +1,135 @@
+//! Falcon's clients where an owner is another one, where they are stopped, and where their results
+//! are long; and workers that others share their process with, or that are drained.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+
+use crate::common::*;
+use crate::falcon::{Jobs, Killed, runs};
+
+/// A program in Python that has an executor of a rack.
+fn python(jobs: &Jobs, program: &str) -> Child {
+    let package = format!("{}/../../python", env!("CARGO_MANIFEST_DIR"));
+    Command::new("/usr/bin/python3")
+        .args(["-c", program])
+        .env("PYTHONPATH", package)
+        .env("CONCORD_OWNER", jobs.rack.listen.to_string())
+        .env("CONCORD_TOKEN", jobs.token())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// The next line that it prints.
+fn line(of: &mut Child) -> String {
+    let mut text = String::new();
+    let mut byte = [0];
+    while of.stdout.as_mut().unwrap().read(&mut byte).unwrap() == 1 && byte != *b"\n" {
+        text.push(char::from(byte[0]));
+    }
+    text
+}
+
+/// An owner without a journal that is started again counts jobs from 1: whoever waited for its job
+/// 1 is not told of another one's, and cancels none.
+#[test]
+fn bug_21_80_another_owners_job_is_not_taken_for_ones_own() {
+    let jobs = Jobs::start("falcon-other-owner", &[RESTARTS, "--slots", "4"]);
+    let file = jobs.rack.file();
+    let mut executor = Killed(python(
+        &jobs,
+        "import concord, time\n\
+         with concord.Executor(path=[__import__('os').environ['PYTHONPATH']]) as executor:\n\
+         \x20 future = executor.submit(time.sleep, 60)\n\
+         \x20 while not future._place: time.sleep(0.01)\n\
+         \x20 print('ready', flush=True)\n\
+         \x20 print(repr(future.exception(60)), flush=True)\n",
+    ));
+    assert_eq!(line(&mut executor.0), "ready");
+    let starts = |args: &[&str]| {
+        let mut command = Command::new(CONCORD);
+        command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Killed(command.spawn().unwrap())
+    };
+    let submits = |more: &[&str]| {
+        let mut own = starts(&[&["submit", "--config", &file, "--wait"][..], more].concat());
+        assert!(line(&mut own.0).starts_with("job "));
+        own
+    };
+    let mut waits = submits(&["--", "sleep", "47.71"]);
+    let mut cancels = submits(&["--", "sleep", "47.71"]);
+    let both = jobs.submit(&["--array", "0-1", "--", "sh", "-c", "[ {} = 0 ] || sleep 47.71"]);
+    let mut reads = starts(&["job", "--config", &file, "results", "--wait", &both]);
+    assert!(line(&mut reads.0).starts_with("task 0: done"));
+    let all = [&executor, &waits, &cancels].map(|own| own.0.id());
+    all.iter().for_each(|pid| Rack::signal(*pid, "-STOP"));
+    let owner = jobs.rack.pid("tasks-owner-1");
+    Rack::signal(owner, "-9");
+    until("owner", || jobs.say("job", &["ls"]).status.success());
+    for job in ["1", "2", "3"] {
+        assert_eq!(jobs.submit(&["--sleep", "5s"]), job);
+    }
+    Rack::signal(all[2], "-INT");
+    all.iter().for_each(|pid| Rack::signal(*pid, "-CONT"));
+    let ended = |own: &mut Killed| {
+        let status = own.0.wait().unwrap();
+        let mut text = String::new();
+        BufReader::new(own.0.stderr.take().unwrap()).read_to_string(&mut text).unwrap();
+        (status.code(), text)
+    };
+    let (status, text) = ended(&mut waits);
+    assert_ne!(status, Some(0), "{text}");
+    assert!(text.contains("started again without a journal"), "{text}");
+    let (_, text) = ended(&mut cancels);
+    assert!(text.contains("started again without a journal"), "{text}");
+    let (status, text) = ended(&mut reads);
+    assert_ne!(status, Some(0), "{text}");
+    assert!(text.contains("started again without a journal"), "{text}");
+    let told = line(&mut executor.0);
+    assert!(told.contains("lost") && told.contains("without a journal"), "{told}");
+    for job in ["1", "2", "3"] {
+        assert_eq!(jobs.results(job)[&0]["how"], "done", "nobody cancelled it");
+    }
+    until("end of what nobody owns", || !runs("sleep 47.71"));
+}
+
+/// What the program that became a worker had started before is nobody's command.
+#[test]
+fn bug_21_81_what_was_started_before_the_worker_goes_on() {
+    let jobs = Jobs::start("falcon-before", &["--workers", "1"]);
+    Rack::signal(jobs.rack.pid("tasks-worker-1"), "-9");
+    let program = "setsid sleep 47.81 & echo $!; exec \"$0\" worker --config \"$1\"";
+    let worker = Command::new("sh")
+        .args(["-c", program, CONCORD, &jobs.rack.file()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut worker = Killed(worker);
+    let mut text = String::new();
+    BufReader::new(worker.0.stdout.as_mut().unwrap()).read_line(&mut text).unwrap();
+    let agent: u32 = text.trim().parse().unwrap();
+    for _ in 0..3 {
+        let done = jobs.text("submit", &["--array", "0-9", "--wait", "--", "true"]);
+        assert!(done.contains("10 done"), "{done}");
+    }
+    assert!(runs("sleep 47.81"), "it was killed");
+    Rack::signal(worker.0.id(), "-TERM");
+    worker.0.wait().unwrap();
+    assert!(runs("sleep 47.81"), "it was killed at the worker's end");
+    Rack::signal(agent, "-KILL");
+}
+
+/// The page of jobs: a task has one row, however many looks overlap, and a second click on "try
+/// again" has the first one's key.
+#[test]
+fn bug_21_89_the_page_shows_each_task_once() {
+    let own = env!("CARGO_MANIFEST_DIR");
+    let program = format!("{own}/tests/clients/jobs_page.js");
+    let page = format!("{own}/../runtime/src/http/jobs.html");
+    match Command::new("node").args([program, page]).output() {
+        Ok(told) => assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr)),
+        Err(error) => eprintln!("not tried without node: {error}"),
+    }
+}
