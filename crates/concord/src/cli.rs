@@ -51,6 +51,8 @@ pub enum Command {
     Submit(falcon::SubmitArgs),
     /// List, show and cancel jobs
     Job(falcon::JobArgs),
+    /// Have a worker take no more tasks, and end when what it runs has ended
+    Drain(falcon::DrainArgs),
     /// Show the state of a running rack
     Status(StatusArgs),
     /// Wait until nothing is wrong with a running rack

@@ -60,10 +60,11 @@ fn main() -> ExitCode {
             Some(task) => falcon::explain(&args.config, task),
             None => store::explain(args),
         },
-        Command::Worker(args) => falcon::worker(args),
+        Command::Worker(args) => return exit(falcon::worker(args)),
         Command::Owner(args) => falcon::owner(args),
         Command::Submit(args) => return exit(falcon::submit(args)),
         Command::Job(args) => falcon::job(args),
+        Command::Drain(args) => falcon::drain(args),
         Command::Reap => {
             falcon::reap();
             Ok(())

@@ -100,6 +100,11 @@ pub trait Role {
     /// Writes into the log what has changed since it was asked last.
     fn log(&mut self, now: Now);
 
+    /// It ends by itself: nothing is left to do. Asked in every event-loop iteration.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// The process was told to end. True once nothing is left to do; asked in every event-loop
     /// iteration.
     fn stop(&mut self, _now: Now, _why: Stop) -> bool {
@@ -314,6 +319,9 @@ impl Driver {
             self.outbox.flush();
             if let Some(share) = &mut self.share {
                 share.pay();
+            }
+            if role.is_over() {
+                return Ok(());
             }
             if stop.is_some_and(|(why, by)| by <= now.instant || role.stop(now, why)) {
                 return Ok(());

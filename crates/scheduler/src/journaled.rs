@@ -12,7 +12,7 @@ use concord_wire::tasks::TaskMessage;
 
 use crate::journal::{Entry, Found, Journal, WrittenJob, WrittenOutcome};
 use crate::outcome::TaskOutcome;
-use crate::owner::{Job, Owner, OwnerConfig};
+use crate::owner::{Drained, Job, Owner, OwnerConfig};
 
 /// With so many bytes of outputs that are not durable, further ones stay at the workers.
 const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
@@ -181,7 +181,8 @@ impl JournaledOwner {
             Ok(
                 TaskMessage::Extended { .. }
                 | TaskMessage::Fragment { .. }
-                | TaskMessage::FetchOutput { .. },
+                | TaskMessage::FetchOutput { .. }
+                | TaskMessage::Drain { .. },
             ) => None,
             Ok(TaskMessage::Claimed { of, granted: true, .. }) => {
                 self.begun.get(&(of.jid, of.tid)).copied()
@@ -242,6 +243,16 @@ impl JournaledOwner {
     /// As [`Owner::release_task`].
     pub fn release_task(&mut self, now: Now, jid: u32, tid: u32, sink: &mut impl Sink) {
         self.input(now, sink, |owner, sink| owner.release_task(now, jid, tid, sink));
+    }
+
+    /// As [`Owner::drain`].
+    pub fn drain(&mut self, now: Now, worker: Addr, within_ms: Option<u64>, sink: &mut impl Sink) {
+        self.input(now, sink, |owner, sink| owner.drain(now.instant, worker, within_ms, sink));
+    }
+
+    /// As [`Owner::poll_drained`].
+    pub fn poll_drained(&mut self) -> Option<(Addr, Drained)> {
+        self.owner.poll_drained()
     }
 
     /// As [`Owner::hold_outputs`]; so they are while the disk is far behind.

@@ -43,6 +43,6 @@ pub use book::{Book, Counts, JobRecord};
 pub use journal::{Found, FoundJob, FoundOutcome, Journal, JournalReader};
 pub use journaled::JournaledOwner;
 pub use outcome::{Outcome, TaskOutcome};
-pub use owner::{Job, Owner, OwnerConfig, OwnerCounters, TASKS_OPEN_MAX, TaskSpec};
+pub use owner::{Drained, Job, Owner, OwnerConfig, OwnerCounters, TASKS_OPEN_MAX, TaskSpec};
 pub use trace::{Again, Trace};
 pub use worker::{Order, Output, SLOTS_MAX, Worker, WorkerConfig, WorkerCounters};

@@ -18,6 +18,7 @@ use crate::outcome::{Outcome, TaskOutcome};
 use crate::tags::Tags;
 use crate::trace::Trace;
 
+mod drains;
 mod lines;
 mod outputs;
 mod queue;
@@ -25,6 +26,8 @@ mod resume;
 mod suspects;
 mod withheld;
 
+pub use drains::Drained;
+use drains::Drains;
 use lines::{Line, Place, Places};
 use outputs::{EndedRun, Outputs};
 use resume::NOBODY;
@@ -344,6 +347,8 @@ pub struct Owner {
     submit_at: Instant,
     /// Workers that went silent with suspects: when, and how many they ran beside the first one.
     silent: BTreeMap<u64, (Instant, usize)>,
+    /// Workers that are to be told to end.
+    drains: Drains,
     tags: Option<Tags>,
     counters: OwnerCounters,
     buffer: Vec<u8>,
@@ -388,6 +393,7 @@ impl Owner {
             before: Vec::new(),
             submit_at: Instant(0),
             silent: BTreeMap::new(),
+            drains: Drains::default(),
             tags: config.key.map(Tags::new),
             counters: OwnerCounters::default(),
             buffer: Vec::new(),
@@ -637,6 +643,7 @@ impl Machine for Owner {
             }
         }
         self.ask_who(now, sink);
+        self.ask_drains(now, sink);
         self.fetch(now, sink);
         self.pump(now, sink);
     }
@@ -671,6 +678,7 @@ impl Machine for Owner {
             next = next.min(at(*until, "a wait for a node"));
         }
         next = next.min(at(self.outputs.deadline(), "fragments of an output"));
+        next = next.min(at(self.drains.deadline(), "a worker that is to end"));
         if !self.known.is_empty() {
             next = next.min(at(self.known_at, "results that are known"));
         }
@@ -758,11 +766,16 @@ impl Owner {
             TaskMessage::OutputFragment { run, total_bytes, index, bytes } => {
                 return self.on_output(now, *run, (*total_bytes, *index), bytes);
             }
+            TaskMessage::Draining { worker, session, is_draining, tasks } => {
+                let tasks = is_draining.then_some(*tasks);
+                return self.on_draining(now, (*worker, *session), tasks, sink);
+            }
             TaskMessage::Fragment { .. }
             | TaskMessage::Claimed { .. }
             | TaskMessage::Extended { .. }
             | TaskMessage::Known { .. }
             | TaskMessage::FetchOutput { .. }
+            | TaskMessage::Drain { .. }
             | TaskMessage::Cancel { .. } => {
                 self.counters.unexpected += 1;
                 return;
@@ -816,6 +829,8 @@ impl Owner {
             | TaskMessage::Fetch { .. }
             | TaskMessage::FetchOutput { .. }
             | TaskMessage::OutputFragment { .. }
+            | TaskMessage::Drain { .. }
+            | TaskMessage::Draining { .. }
             | TaskMessage::Fragment { .. } => {}
         }
     }

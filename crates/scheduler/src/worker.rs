@@ -282,6 +282,8 @@ pub struct Worker {
     begun_order: VecDeque<Attempt>,
     /// It takes no more tasks.
     is_retiring: bool,
+    /// An owner told it to end, and when what it runs then goes back.
+    drain_until: Option<Instant>,
     counters: WorkerCounters,
     buffer: Vec<u8>,
 }
@@ -314,6 +316,7 @@ impl Worker {
             begun: BTreeSet::new(),
             begun_order: VecDeque::new(),
             is_retiring: false,
+            drain_until: None,
             counters: WorkerCounters::default(),
             buffer: Vec::new(),
             config,
@@ -401,6 +404,12 @@ impl Worker {
     /// It is told to end: it takes no more tasks.
     pub fn retire(&mut self) {
         self.is_retiring = true;
+    }
+
+    /// An owner told it to end: until when what it runs may go on.
+    #[must_use]
+    pub fn drain_until(&self) -> Option<Instant> {
+        self.drain_until
     }
 
     /// Whether it runs nothing, and everybody knows what there is to know.
@@ -805,13 +814,40 @@ impl Worker {
                     self.on_fetch_output(now, run, first, count, sink);
                 }
             }
+            TaskMessage::Drain { owner, session, within_ms } => {
+                self.on_drain(now, owner, session, within_ms, sink);
+            }
             TaskMessage::Claim { .. }
             | TaskMessage::Running { .. }
             | TaskMessage::Result { .. }
             | TaskMessage::Returned { .. }
             | TaskMessage::Fetch { .. }
+            | TaskMessage::Draining { .. }
             | TaskMessage::OutputFragment { .. } => self.counters.unexpected += 1,
         }
+    }
+
+    /// An owner has it end, if it means this process: else it is told which one this is.
+    fn on_drain(
+        &mut self,
+        now: Instant,
+        owner: Addr,
+        session: u64,
+        within_ms: Option<u64>,
+        sink: &mut impl Sink,
+    ) {
+        let own = self.config.session.0;
+        let is_draining = session == own;
+        if is_draining {
+            self.is_retiring = true;
+            let until = within_ms.map_or(Instant::NEVER, |ms| now.after(ms.saturating_mul(MS)));
+            self.drain_until = Some(until);
+        }
+        let has_task = |slot: &&Slot| matches!(slot, Slot::Claiming { .. } | Slot::Running(_));
+        let tasks = self.slots.iter().filter(has_task).count() as u32;
+        let worker = self.config.addr;
+        let answer = TaskMessage::Draining { worker, session: own, is_draining, tasks };
+        self.say(owner, &answer, sink);
     }
 
     /// Whether a run was ordered and its driver has not begun it: then it never does. What is to be

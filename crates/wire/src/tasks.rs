@@ -169,8 +169,8 @@ pub enum TaskMessage {
         ended: Ended,
         /// The size of its output, in bytes.
         output_bytes: u64,
-        /// The first [`RESULT_BYTES_MAX`] of it. The worker has the first [`OUTPUT_BYTES_MAX`],
-        /// which the owner fetches before it says [`TaskMessage::Known`].
+        /// The first [`RESULT_BYTES_MAX`] of it. The worker has [`output_bytes_max`] at most, which
+        /// the owner fetches before it says [`TaskMessage::Known`].
         output: Vec<u8>,
     },
     /// Worker: it was assigned to me, did not start, and never will.
@@ -237,6 +237,26 @@ pub enum TaskMessage {
         /// [`FRAGMENT_BYTES`] of it; the last one's are fewer.
         bytes: Vec<u8>,
     },
+    /// Owner: take no more tasks, and end when what you run has ended.
+    Drain {
+        /// Where to say whether you do.
+        owner: Addr,
+        /// Which process of the worker; 0: say which one you are. So what comes late ends no other.
+        session: u64,
+        /// What runs for longer is killed, and begun again elsewhere, in ms; `None`: nothing is.
+        within_ms: Option<u64>,
+    },
+    /// Worker: that is my session.
+    Draining {
+        /// Where the worker is.
+        worker: Addr,
+        /// Its session.
+        session: u64,
+        /// Whether it takes no more tasks.
+        is_draining: bool,
+        /// How many it has.
+        tasks: u32,
+    },
 }
 
 impl Message for TaskMessage {
@@ -274,6 +294,8 @@ mod tests {
             TaskMessage::Fragment { name, total_bytes: 4_099, index: 4, bytes: b"end".to_vec() },
             TaskMessage::FetchOutput { run, first: 3, count: 2 },
             TaskMessage::OutputFragment { run, total_bytes: 5, index: 0, bytes: b"out..".to_vec() },
+            TaskMessage::Drain { owner: worker, session: 0xb0b, within_ms: Some(7_000) },
+            TaskMessage::Draining { worker, session: 0xb0b, is_draining: true, tasks: 3 },
         ];
         let mut packets = vec![vec![]; messages.len()];
         for (message, packet) in messages.iter().zip(&mut packets) {

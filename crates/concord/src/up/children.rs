@@ -12,7 +12,7 @@ use concord_runtime::{Context, Error};
 
 use crate::cli::UpArgs;
 use crate::rack::{Group, Rack};
-use crate::systems;
+use crate::systems::{self, falcon};
 
 /// How long a role may take to end before it is killed.
 const STOP_MAX: Duration = Duration::from_secs(3);
@@ -46,6 +46,8 @@ pub struct Role {
     args: Vec<String>,
     child: Child,
     ended: bool,
+    /// It ended since somebody had it drained: it is not started again.
+    is_drained: bool,
     began: Instant,
     /// The pause before it is started again, and when that is, if it is.
     pause: Duration,
@@ -183,6 +185,7 @@ impl Children {
             args,
             child,
             ended: false,
+            is_drained: false,
             began,
             pause,
             start_at,
@@ -208,6 +211,15 @@ impl Children {
         for role in self.all.iter_mut().filter(|role| !role.ended) {
             if let Ok(Some(status)) = role.child.try_wait() {
                 role.ended = true;
+                role.is_drained = status.code() == Some(i32::from(falcon::DRAINED));
+                if role.is_drained {
+                    lines.push(format!(
+                        "{} (pid {}) was drained, and has ended",
+                        role.name,
+                        role.pid()
+                    ));
+                    continue;
+                }
                 let last =
                     last_line(&role.log).map_or_else(String::new, |line| format!(": {line}"));
                 let (name, pid, how) = (&role.name, role.pid(), how_it_ended(status));
@@ -222,7 +234,7 @@ impl Children {
     pub fn plan_restarts(&mut self, gateways_only: bool) -> Vec<String> {
         let mut lines = Vec::new();
         for role in self.all.iter_mut().filter(|role| role.ended && role.start_at.is_none()) {
-            if !role.is_restarted() || (gateways_only && !role.is_gateway()) {
+            if role.is_drained || !role.is_restarted() || (gateways_only && !role.is_gateway()) {
                 continue;
             }
             role.pause = next_pause(role.began.elapsed(), role.pause);

@@ -133,3 +133,37 @@ fn bug_21_89_the_page_shows_each_task_once() {
         Err(error) => eprintln!("not tried without node: {error}"),
     }
 }
+
+/// A worker that is drained, over HTTP or by its command, takes no more tasks, ends what it runs,
+/// ends, and is not started again; the other one does the rest.
+#[test]
+fn a_drained_worker_ends_what_it_runs() {
+    let jobs = Jobs::start("falcon-drained", &[RESTARTS, "--slots", "2"]);
+    let at = jobs.rack.run.join("ran");
+    let script = format!("echo {{}} >> {}; sleep 1.5", at.display());
+    let four = jobs.submit(&["--array", "0-3", "--once", "--", "sh", "-c", &script]);
+    until("all four", || crate::falcon::lines(&at).len() == 4);
+    let pid = jobs.rack.pid("tasks-worker-2");
+    let token = jobs.token();
+    let told = jobs.http(
+        &format!("POST /workers/2/drain?within_ms=60000 HTTP/1.1\r\nAuthorization: Bearer {token}"),
+        "",
+    );
+    assert!(told.contains("\"tasks\":2,\"worker\":2"), "{told}");
+    let more = jobs.submit(&["--array", "0-5", "--once", "--", "true"]);
+    assert!(jobs.results(&four).values().all(|told| told["how"] == "done"));
+    assert_eq!(jobs.results(&more).len(), 6);
+    until("its end", || !std::path::Path::new(&format!("/proc/{pid}")).exists());
+    assert!(!jobs.say("drain", &["2"]).status.success(), "nobody is there");
+    assert!(!jobs.say("drain", &["9"]).status.success());
+    // What does not end in time is begun again elsewhere: here once the other one is drained, too.
+    let slow = jobs.submit(&["--", "sleep", "47.91"]);
+    until("its start", || runs("sleep 47.91"));
+    let text = jobs.text("drain", &["1", "--within", "300ms"]);
+    assert!(text.contains("the 1 that it has"), "{text}");
+    until("its end", || !runs("sleep 47.91"));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let pids = std::fs::read_to_string(jobs.rack.run.join("pids")).unwrap();
+    assert!(!pids.contains("worker"), "{pids}");
+    assert_eq!(jobs.show(&slow)["waiting"], 1);
+}

@@ -7,6 +7,7 @@ use concord_core::{Instant, MS, Now};
 use concord_scheduler::{
     Book, FoundJob, Job, JobRecord, Outcome, TASKS_OPEN_MAX, TaskOutcome, TaskSpec, Trace,
 };
+use concord_wire::Addr;
 use concord_wire::falcon::{CLASSES_MAX, PRIORITIES_MAX, Parameters};
 use concord_wire::tasks::{BODY_BYTES_MAX, Ended, Function};
 use serde::{Deserialize, Serialize};
@@ -88,8 +89,8 @@ pub(super) struct After {
 pub struct Executors {
     /// The names of their classes: the first is class 1.
     pub classes: Vec<String>,
-    /// The workers' nodes.
-    pub nodes: Vec<u16>,
+    /// The workers of the rack file: their nodes, and where they are.
+    pub workers: BTreeMap<u16, Addr>,
 }
 
 impl Executors {
@@ -105,9 +106,9 @@ impl Executors {
     }
 
     fn node(&self, node: u16) -> Result<u16, String> {
-        let nodes: Vec<String> = self.nodes.iter().map(u16::to_string).collect();
+        let nodes: Vec<String> = self.workers.keys().map(u16::to_string).collect();
         let why = || format!("there is no worker {node}: there are {}", nodes.join(", "));
-        self.nodes.contains(&node).then_some(node).ok_or_else(why)
+        self.workers.contains_key(&node).then_some(node).ok_or_else(why)
     }
 }
 
@@ -631,7 +632,10 @@ mod tests {
 
     /// Two workers, one of them with a GPU.
     fn read(body: &[u8]) -> Result<Read, String> {
-        let executors = Executors { classes: vec!["gpu".into()], nodes: vec![1, 2] };
+        let executors = Executors {
+            classes: vec!["gpu".into()],
+            workers: [1, 2].map(|n| (n, Addr::default())).into(),
+        };
         super::read(body, &executors)
     }
 
@@ -686,7 +690,7 @@ mod tests {
     fn bug_21_35_a_job_of_a_journal_needs_a_class_by_its_name() {
         let classes = |names: &[&str]| {
             let classes = names.iter().map(ToString::to_string).collect();
-            Executors { classes, nodes: vec![1] }
+            Executors { classes, workers: [(1, Addr::default())].into() }
         };
         let text = br#"{"function": "no-op", "needs": "gpu"}"#;
         let taken = super::read(text, &classes(&["gpu"])).unwrap();

@@ -35,10 +35,12 @@ use crate::udp::Outbox;
 mod dependents;
 mod known;
 mod retries;
+mod workers;
 
 use dependents::Dependents;
 use known::Known;
 use retries::Specs;
+use workers::Draining;
 
 const ASKED: Token = Token(ROLE_TOKEN_MIN);
 const JOURNAL: Token = Token(ROLE_TOKEN_MIN + 1);
@@ -158,6 +160,7 @@ struct OwnerRole {
     waiting: Vec<Waiting>,
     /// Requests whose effect is not durable yet.
     taking: Vec<(Ask, Taking)>,
+    draining: Vec<Draining>,
     /// Jobs that end if nobody asks for their results, and when somebody did last.
     attached: BTreeMap<u32, Reader>,
     /// Jobs by the keys with which they were submitted.
@@ -218,6 +221,7 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
         api,
         waiting: Vec::new(),
         taking: Vec::new(),
+        draining: Vec::new(),
         attached: known.attached,
         keys: known.keys,
         dependents: known.dependents,
@@ -284,11 +288,8 @@ impl OwnerRole {
                 Err(refused) => Err(refused),
             },
             ("GET", ["owner"]) => Ok(Answer::ok(&json!({ "owner": self.incarnation }))),
-            ("GET", ["workers"]) => {
-                let held = self.owner.owner().held_by();
-                let worker = |(at, running): (&Addr, &usize)| json!({ "worker": at.to_string(), "running": running });
-                Ok(Answer::ok(&json!(held.iter().map(worker).collect::<Vec<_>>())))
-            }
+            ("GET", ["workers"]) => Ok(self.workers()),
+            ("POST", ["workers", node, "drain"]) => return self.drain(now, node, ask, out),
             ("GET", ["jobs"]) => {
                 let last = self.book.jobs().rev().take(PAGE_MAX);
                 let running = self.owner.owner().running();
@@ -340,7 +341,8 @@ impl OwnerRole {
             _ => Err(Answer::refused(
                 404,
                 "there is POST and GET /jobs, GET and DELETE /jobs/N, GET /jobs/N/results, /jobs/N/dead, \
-                 POST /jobs/N/retry, GET and DELETE /jobs/N/tasks/N, GET /workers and /owner",
+                 POST /jobs/N/retry, GET and DELETE /jobs/N/tasks/N, GET /workers and /owner, \
+                 POST /workers/N/drain",
             )),
         };
         ask.answer(answer.unwrap_or_else(|refused| refused));
@@ -640,6 +642,7 @@ impl Role for OwnerRole {
         self.note();
         self.follow(now, out);
         self.answer_taken();
+        self.answer_drained();
         // It knows of no job any more then: what was asked for before is durable.
         if self.ending == Ending::Told && self.taking.is_empty() {
             let (owner, mut sink) = self.owner.input(out);
@@ -741,6 +744,7 @@ mod tests {
             api: api::serve(([127, 0, 0, 1], 0).into(), "token").unwrap(),
             waiting: Vec::new(),
             taking: Vec::new(),
+            draining: Vec::new(),
             attached: BTreeMap::new(),
             keys: BTreeMap::new(),
             dependents: Dependents::default(),

@@ -78,6 +78,14 @@ fn message(rng: &mut Rng) -> Vec<u8> {
         8 => TaskMessage::Extended { of, run, asked_at },
         9 => TaskMessage::Known { of, run },
         10 => TaskMessage::FetchOutput { run, first: index, count },
+        // One that is to end takes no tasks any more: seldom.
+        11 if rng.chance(1, 200) => {
+            TaskMessage::Drain { owner: OWNER, session: run.session, within_ms: Some(asked_at) }
+        }
+        11 if rng.chance(1, 2) => {
+            let (session, is_draining) = (run.session, rng.chance(1, 2));
+            TaskMessage::Draining { worker: WORKER, session, is_draining, tasks: index }
+        }
         _ => TaskMessage::Cancel { of, run },
     };
     let mut bytes = Vec::new();

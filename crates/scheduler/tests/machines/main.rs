@@ -1,6 +1,7 @@
 //! Owners and workers, a message at a time.
 #![allow(clippy::unwrap_used)]
 
+mod drains;
 mod journal;
 mod outputs;
 mod queues;

@@ -59,6 +59,26 @@ pub struct OwnerArgs {
     pub journal: Option<PathBuf>,
 }
 
+/// `concord drain`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  concord drain 2                                 worker 2 ends when what it runs has ended
+  concord drain 2 --within 10m                    after 10 minutes what still runs is killed, and begun again elsewhere
+
+A worker that concord up started is not started again. Whoever starts it otherwise sees that it ends with 4.")]
+pub struct DrainArgs {
+    /// Where
+    #[command(flatten)]
+    pub asked: OwnerSelector,
+    /// The worker's number in the rack file
+    #[arg(value_name = "WORKER")]
+    pub worker: u16,
+    /// How long what it runs may take; without it, as long as it does
+    #[arg(long, value_name = "TIME")]
+    pub within: Option<String>,
+}
+
 /// Which owner is asked.
 #[derive(Args, Clone, Debug)]
 pub struct OwnerSelector {

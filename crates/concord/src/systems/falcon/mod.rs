@@ -2,6 +2,7 @@
 //! them.
 
 mod args;
+mod drain;
 mod jobs;
 mod outputs;
 mod roles;
@@ -24,9 +25,10 @@ use crate::up::children::Children;
 use crate::up::is_said;
 use crate::up::place::{Ports, port_after, wanted};
 
-pub use args::{JobArgs, OwnerArgs, OwnerSelector, SubmitArgs, WorkerArgs};
+pub use args::{DrainArgs, JobArgs, OwnerArgs, OwnerSelector, SubmitArgs, WorkerArgs};
+pub use drain::drain;
 pub use jobs::{Client, explain, run as job, submit, task};
-pub use roles::{CLOCK, key_path, owner, reap, worker};
+pub use roles::{CLOCK, DRAINED, key_path, owner, reap, worker};
 pub use section::{OwnerPlace, Queue, WorkerPlace};
 #[cfg(feature = "lab")]
 pub use sim::simulate;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::stdin;
 use std::num::NonZero;
 use std::path::Path;
+use std::process::ExitCode;
 
 use concord_runtime::driver::DriverOptions;
 use concord_runtime::falcon::owner::{Executors, OwnerSetup};
@@ -22,6 +23,9 @@ use crate::rack::{Group, Mistake, Rack, in_file, mistake_in, pick_member, wire};
 /// The function that gives its worker's clock, CLOCK_BOOTTIME in ns as 8 bytes, big-endian: for
 /// benches.
 pub const CLOCK: u16 = Functions::FIRST;
+
+/// The exit status of a worker that an owner had drained: it is not to be started again.
+pub const DRAINED: u8 = 4;
 
 /// The file with the rack's secret, which workers and owners need.
 ///
@@ -65,11 +69,11 @@ fn queues(group: &Group<'_>, own: &WorkerPlace, has: &[String]) -> Result<u32, E
     Ok(queues)
 }
 
-/// `concord worker`.
+/// `concord worker`. One that an owner had drained ends with [`DRAINED`].
 ///
 /// # Errors
 /// One line for a person.
-pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
+pub fn worker(args: &WorkerArgs) -> Result<ExitCode, Error> {
     let WorkerArgs { role, group, slots, allow_exec, has, prefetch, drain } = args;
     let drain_us = microseconds("--drain", drain)?;
     role.log.init()?;
@@ -100,7 +104,8 @@ pub fn worker(args: &WorkerArgs) -> Result<(), Error> {
         functions: Functions::default()
             .quick(CLOCK, |_| Ok(clock::now().instant.0.to_be_bytes().to_vec())),
     };
-    worker_role::run(&place, &setup)
+    let is_drained = worker_role::run(&place, &setup)?;
+    Ok(if is_drained { ExitCode::from(DRAINED) } else { ExitCode::SUCCESS })
 }
 
 /// `concord owner`.
@@ -126,7 +131,7 @@ pub fn owner(args: &OwnerArgs) -> Result<(), Error> {
         key: key_file::read(key_path(&role.config, &group)?)?,
         executors: Executors {
             classes: classes(&group),
-            nodes: group.workers.iter().map(|worker| worker.node).collect(),
+            workers: group.workers.iter().map(|own| (own.node, wire(own.addr))).collect(),
         },
         journal: journal.clone().or_else(|| own.journal.clone()),
     };

@@ -78,7 +78,7 @@ mod tests {
     fn bug_21_85_a_job_of_a_journal_is_tried_again_as_it_was() {
         let of = |classes: &[&str]| {
             let classes = classes.iter().map(ToString::to_string).collect();
-            Executors { classes, nodes: vec![] }
+            Executors { classes, ..Executors::default() }
         };
         let (mut role, mut out) = role();
         role.executors = of(&["gpu"]);

@@ -113,13 +113,17 @@ struct WorkerRole {
     drain_ns: u64,
     /// It was told to end: then what runs goes back to its owners.
     give_back_at: Option<Instant>,
+    /// By whoever started it.
+    is_told: bool,
+    /// An owner told it that, and until when what runs may go on.
+    drain_until: Option<Instant>,
 }
 
-/// Runs a worker until it is told to end.
+/// Runs a worker until it is told to end; whether an owner told it.
 ///
 /// # Errors
 /// One line for a person.
-pub fn run(place: &Place, setup: &WorkerSetup) -> Result<(), Error> {
+pub fn run(place: &Place, setup: &WorkerSetup) -> Result<bool, Error> {
     let _span = logging::span("worker", place.node).entered();
     raise_descriptors();
     let mut driver = place.driver()?;
@@ -164,12 +168,15 @@ pub fn run(place: &Place, setup: &WorkerSetup) -> Result<(), Error> {
         logged: (0, 0),
         drain_ns: setup.drain_ns,
         give_back_at: None,
+        is_told: false,
+        drain_until: None,
     };
     let exec = setup.exec.is_some();
     info!(addr = %place.addr, slots = setup.slots, exec, "started");
     driver.run(&mut role)?;
-    info!("stopped");
-    Ok(())
+    let is_drained = role.is_over();
+    info!(is_drained, "stopped");
+    Ok(is_drained)
 }
 
 /// Raises the limit of descriptors as far as it may: the usual one of 1,024 is less than a worker's
@@ -363,6 +370,14 @@ impl Role for WorkerRole {
         while let Some(run) = self.busy.woken(now.instant) {
             self.done(run);
         }
+        let told = self.worker.drain_until();
+        if told != self.drain_until {
+            self.drain_until = told;
+            info!("an owner has it drained: it takes no more tasks");
+            if !self.is_told {
+                self.give_back_at = told;
+            }
+        }
         if self.give_back_at.is_some_and(|at| at <= now.instant) {
             self.give_back_at = Some(Instant::NEVER);
             // What it orders to be killed is, before anybody hears of it.
@@ -419,9 +434,16 @@ impl Role for WorkerRole {
     /// begun again elsewhere.
     fn stop(&mut self, now: Now, why: Stop) -> bool {
         self.worker.retire();
-        let at = now.instant.after(self.drain_ns);
-        self.give_back_at.get_or_insert(at);
+        if !self.is_told {
+            self.is_told = true;
+            let at = now.instant.after(self.drain_ns);
+            self.give_back_at = Some(self.give_back_at.map_or(at, |drained| drained.min(at)));
+        }
         self.worker.is_idle() || why == Stop::Rack
+    }
+
+    fn is_over(&self) -> bool {
+        self.drain_until.is_some() && self.worker.is_idle()
     }
 
     fn stop_ns(&self, why: Stop) -> u64 {
@@ -452,6 +474,7 @@ impl Role for WorkerRole {
         s.tell("switch_id", heard.switch_id);
         s.tell("member", heard.epoch > 0);
         s.tell("exec", self.processes.is_some());
+        s.tell("draining", self.is_told || self.drain_until.is_some());
         if heard.epoch == 0 {
             s.health = Health::NotYet("the controller has not made it a member yet".to_string());
         }

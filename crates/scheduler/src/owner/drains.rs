@@ -1,0 +1,110 @@
+//! Workers that are to end: they take no more tasks, and end when what they run has ended.
+//!
+//! A worker is asked for its session first, and told then: a packet that comes late, or twice, ends
+//! no process that was started since.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use concord_core::{Addr, Duration, Instant, MS, SEC, Sink};
+use concord_wire::tasks::TaskMessage;
+
+use super::Owner;
+
+/// How long a worker is asked, and how often, in ns.
+const ASKED_NS: Duration = 2 * SEC;
+const AGAIN_NS: Duration = 50 * MS;
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// It takes no more tasks, and has so many.
+    Takes(u32),
+    /// It does not answer.
+    Silent,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// 0: it did not say.
+    session: u64,
+    within_ms: Option<u64>,
+    next_at: Instant,
+    until: Instant,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Drains {
+    asked: BTreeMap<Addr, Asked>,
+    told: VecDeque<(Addr, Drained)>,
+}
+
+impl Drains {
+    pub(super) fn deadline(&self) -> Instant {
+        let times = self.asked.values().map(|asked| asked.next_at.min(asked.until));
+        times.min().unwrap_or(Instant::NEVER)
+    }
+}
+
+impl Owner {
+    /// A worker is to take no more tasks, and to end when what it runs has ended, or is killed after
+    /// `within_ms`. What came of it [`Owner::poll_drained`] says.
+    pub fn drain(
+        &mut self,
+        now: Instant,
+        worker: Addr,
+        within_ms: Option<u64>,
+        sink: &mut impl Sink,
+    ) {
+        let until = now.after(ASKED_NS);
+        self.drains.asked.insert(worker, Asked { session: 0, within_ms, next_at: now, until });
+        self.ask_drains(now, sink);
+    }
+
+    /// The next worker that was told to end, or that did not answer.
+    pub fn poll_drained(&mut self) -> Option<(Addr, Drained)> {
+        self.drains.told.pop_front()
+    }
+
+    pub(super) fn ask_drains(&mut self, now: Instant, sink: &mut impl Sink) {
+        if self.drains.deadline() > now {
+            return;
+        }
+        let late = |(at, asked): (&Addr, &Asked)| (asked.until <= now).then_some(*at);
+        let late: Vec<Addr> = self.drains.asked.iter().filter_map(late).collect();
+        for worker in late {
+            self.drains.asked.remove(&worker);
+            self.drains.told.push_back((worker, Drained::Silent));
+        }
+        let owner = self.config.addr;
+        let mut messages = Vec::new();
+        for (worker, asked) in &mut self.drains.asked {
+            if asked.next_at <= now {
+                asked.next_at = now.after(AGAIN_NS);
+                let Asked { session, within_ms, .. } = *asked;
+                messages.push((*worker, TaskMessage::Drain { owner, session, within_ms }));
+            }
+        }
+        for (worker, message) in messages {
+            self.say(worker, &message, sink);
+        }
+    }
+
+    pub(super) fn on_draining(
+        &mut self,
+        now: Instant,
+        (worker, session): (Addr, u64),
+        tasks: Option<u32>,
+        sink: &mut impl Sink,
+    ) {
+        let Some(asked) = self.drains.asked.get_mut(&worker) else { return };
+        if let Some(tasks) = tasks.filter(|_| asked.session == session) {
+            self.drains.asked.remove(&worker);
+            self.drains.told.push_back((worker, Drained::Takes(tasks)));
+        } else if asked.session != session {
+            (asked.session, asked.next_at) = (session, now);
+            self.ask_drains(now, sink);
+        }
+    }
+}
