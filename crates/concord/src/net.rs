@@ -4,6 +4,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+/// Longest line of an answer's head, in bytes.
+const HEAD_LINE_BYTES_MAX: u64 = 8 << 10;
 /// Longest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
@@ -61,6 +63,71 @@ pub fn http(
     match (end, status) {
         (Some(end), Some(status)) => Ok((status, answer.split_off(end + 4))),
         _ => sent.and(read).and(Err(io::Error::other("no HTTP"))),
+    }
+}
+
+/// A connection that is kept from one request to the next one, so that whoever is asked knows that
+/// somebody is there.
+#[derive(Debug, Default)]
+pub struct Kept {
+    stream: Option<BufReader<TcpStream>>,
+}
+
+impl Kept {
+    /// As [`http`] with GET and without a body.
+    ///
+    /// # Errors
+    /// The system's; or an answer that is no HTTP.
+    pub fn get(
+        &mut self,
+        addr: SocketAddr,
+        path: &str,
+        token: &str,
+        timeout: Duration,
+    ) -> io::Result<(u16, Vec<u8>)> {
+        let head =
+            format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\nAuthorization: Bearer {token}\r\n\r\n");
+        if let Some(stream) = self.stream.take()
+            && let Ok(answer) = self.ask(stream, &head)
+        {
+            return Ok(answer);
+        }
+        // The other end may have closed it meanwhile; a GET may be sent twice.
+        let stream = TcpStream::connect_timeout(&addr, timeout)?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        self.ask(BufReader::new(stream), &head)
+    }
+
+    fn ask(&mut self, mut stream: BufReader<TcpStream>, head: &str) -> io::Result<(u16, Vec<u8>)> {
+        stream.get_mut().write_all(head.as_bytes())?;
+        let malformed = || io::Error::other("no HTTP");
+        let (mut status, mut length, mut is_kept) = (None, None, true);
+        loop {
+            let mut line = String::new();
+            stream.by_ref().take(HEAD_LINE_BYTES_MAX).read_line(&mut line)?;
+            let line = line.strip_suffix("\r\n").ok_or_else(malformed)?;
+            if status.is_none() {
+                status = line.get(9..12).and_then(|digits| digits.parse::<u16>().ok());
+                status.ok_or_else(malformed)?;
+            } else if line.is_empty() {
+                break;
+            } else if let Some((name, value)) = line.split_once(':') {
+                match &name.to_ascii_lowercase()[..] {
+                    "content-length" => length = value.trim().parse::<u64>().ok(),
+                    "connection" => is_kept = !value.trim().eq_ignore_ascii_case("close"),
+                    _ => {}
+                }
+            }
+        }
+        let length = length.filter(|length| *length <= ANSWER_BYTES_MAX).ok_or_else(malformed)?;
+        let mut body = Vec::new();
+        stream.by_ref().take(length).read_to_end(&mut body)?;
+        if body.len() as u64 != length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.stream = Some(stream).filter(|_| is_kept);
+        Ok((status.ok_or_else(malformed)?, body))
     }
 }
 
@@ -180,6 +247,37 @@ impl Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Two answers come over one connection, and a third over another one when that was closed.
+    #[test]
+    fn bug_21_90_a_connection_is_kept_between_requests() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let mut paths = vec![];
+            for answers in [2, 1] {
+                let mut stream = BufReader::new(listener.accept().unwrap().0);
+                for _ in 0..answers {
+                    let mut line = String::new();
+                    stream.read_line(&mut line).unwrap();
+                    paths.push(line.split(' ').nth(1).unwrap().to_string());
+                    while line != "\r\n" {
+                        line.clear();
+                        stream.read_line(&mut line).unwrap();
+                    }
+                    let answer = "HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\n\r\nnone";
+                    stream.get_mut().write_all(answer.as_bytes()).unwrap();
+                }
+            }
+            paths
+        });
+        let mut kept = Kept::default();
+        for path in ["/a", "/b", "/c"] {
+            let told = kept.get(addr, path, "token", Duration::from_secs(10)).unwrap();
+            assert_eq!(told, (404, b"none".to_vec()));
+        }
+        assert_eq!(server.join().unwrap(), ["/a", "/b", "/c"]);
+    }
 
     fn parse(bytes: &[u8]) -> io::Result<Reply> {
         read_reply(&mut BufReader::new(bytes), 0)

@@ -9,7 +9,7 @@
 //! ones, each of bounded size, and a listener that the system refuses a descriptor tries again.
 
 pub mod api;
-mod listener;
+pub(crate) mod listener;
 mod snapshot;
 
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::error::{Context, Error};
-use listener::Site;
+use listener::{HEAD_MAX, Site};
 
 pub use snapshot::{Health, Snapshot};
 
@@ -40,6 +40,7 @@ const SITE: Site = Site {
     what: "HTTP",
     told_by: "the rack file",
     connections_max: CONNECTIONS_MAX,
+    head_max: HEAD_MAX,
 };
 
 /// The loop's end: readable when a snapshot is wanted.

@@ -26,6 +26,7 @@ use crate::driver::{Persisted, ROLE_TOKEN_MIN, Role, Stop};
 use crate::error::Error;
 use crate::http::Snapshot;
 use crate::http::api::{self, Answer, Api, Ask};
+use crate::http::listener::Connection;
 use crate::key_file;
 use crate::logging;
 use crate::poller::{Event, Interest, Token};
@@ -61,7 +62,8 @@ const LOOKED_MAX: usize = 100_000;
 
 /// How long nobody may ask for the results of an attached job before it is cancelled, in ns: where
 /// its reader's last connection broke, and where that was answered. A program may be stopped, or
-/// busy, for longer than it takes to start an owner again.
+/// busy, for longer than it takes to start an owner again; while its connection stands, for as long
+/// as it wants, unless so much waits for readers that others would have to wait.
 const ATTACHED_NS: u64 = 10 * SEC;
 const ATTACHED_SILENT_NS: u64 = 60 * SEC;
 const READER_GONE: &str = "whoever submitted it attached asked for no results for too long";
@@ -74,21 +76,31 @@ const KEYS_PER_JOB_MAX: usize = 2;
 const KEYS_MIN: usize = 1_024;
 
 /// The reader of an attached job.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Reader {
     /// When it asked, or was answered, last.
     asked_at: Instant,
-    /// Its connection broke while it waited.
+    /// Its connection broke while it waited, or it was looked at since.
     is_broken: bool,
+    /// Where it asked last.
+    connection: Option<Connection>,
 }
 
 impl Reader {
     fn seen(now: Instant) -> Reader {
-        Reader { asked_at: now, is_broken: false }
+        Reader { asked_at: now, is_broken: false, connection: None }
+    }
+
+    fn asked(now: Instant, ask: &Ask) -> Reader {
+        Reader { connection: Some(ask.connection.clone()), ..Reader::seen(now) }
+    }
+
+    fn is_there(&self) -> bool {
+        self.connection.as_ref().is_some_and(Connection::is_open)
     }
 
     /// When it is given up.
-    fn until(self) -> Instant {
+    fn until(&self) -> Instant {
         self.asked_at.after(if self.is_broken { ATTACHED_NS } else { ATTACHED_SILENT_NS })
     }
 }
@@ -304,7 +316,7 @@ impl OwnerRole {
                 Ok((jid, from, until)) => {
                     let peeks = ask.query.split('&').any(|pair| pair == "peek=1");
                     if let Some(reader) = self.attached.get_mut(&jid).filter(|_| !peeks) {
-                        *reader = Reader::seen(now.instant);
+                        *reader = Reader::asked(now.instant, &ask);
                         // What it has of the pages before, it need not be told again.
                         self.book.read(jid, from);
                     }
@@ -451,6 +463,12 @@ impl OwnerRole {
         let late = self.attached.iter().filter(|(jid, reader)| is_late(reader) && !asks(jid));
         let late: Vec<u32> = late.map(|(jid, _)| *jid).collect();
         for jid in late {
+            let is_full = self.book.is_full();
+            if let Some(reader) = self.attached.get_mut(&jid).filter(|r| !is_full && r.is_there()) {
+                // It is stopped, or busy: it is looked at again in a while.
+                *reader = Reader { asked_at: now.instant, is_broken: true, ..reader.clone() };
+                continue;
+            }
             self.attached.remove(&jid);
             self.book.detach(jid);
             if self.book.job(jid).is_none_or(|job| job.over_at.is_some()) {
@@ -541,7 +559,7 @@ impl OwnerRole {
             let Waiting { jid, from, until, peeks, .. } = waiting;
             if waiting.ask.is_given_up() {
                 if let Some(reader) = self.attached.get_mut(&jid).filter(|_| !peeks) {
-                    *reader = Reader { asked_at: now.instant, is_broken: true };
+                    *reader = Reader { is_broken: true, ..Reader::seen(now.instant) };
                 }
                 continue;
             }
@@ -555,7 +573,7 @@ impl OwnerRole {
                 continue;
             }
             if let Some(reader) = self.attached.get_mut(&jid).filter(|_| !peeks) {
-                *reader = Reader::seen(now.instant);
+                *reader = Reader::asked(now.instant, &waiting.ask);
             }
             let mut bytes = 0;
             let page = job.outcomes().iter().skip(from).take(PAGE_MAX).take_while(|told| {
@@ -724,7 +742,7 @@ mod tests {
     use super::*;
     use crate::udp::Socket;
     use concord_core::Machine as _;
-    use concord_scheduler::{Found, Journal};
+    use concord_scheduler::{Found, Journal, TaskOutcome};
 
     /// An owner with a journal whose disk the test is.
     pub(super) fn role() -> (OwnerRole, Outbox) {
@@ -893,6 +911,43 @@ mod tests {
         let job = role.book.job(1).unwrap();
         assert_eq!(job.cancelled_why, READER_GONE);
         assert_eq!(jobs::result(job, job.outcome(0).unwrap())["why"], READER_GONE);
+    }
+
+    /// A program that is stopped for long has its connection all the same: its job goes on, unless
+    /// others would have to wait for it.
+    #[test]
+    fn bug_21_90_a_stopped_readers_job_waits_for_it() {
+        let (mut role, mut out) = role();
+        let now = crate::clock::now();
+        let later = |s: u64| Now { instant: now.instant.after(s * SEC), ..now };
+        let mut connections = vec![];
+        for _ in 0..2 {
+            let job = r#"{"function": "no-op", "array": [0, 1], "attached": true}"#;
+            let (ask, _answered) = Ask::of("POST", "/jobs", job);
+            role.serve(now, ask, &mut out);
+        }
+        sync(&mut role, &mut out);
+        for path in ["/jobs/1/results", "/jobs/2/results"] {
+            let (ask, _answered) = Ask::of("GET", path, "");
+            connections.push(ask.connection.clone());
+            role.serve(now, ask, &mut out);
+            role.answer_waiting(now);
+        }
+        let open = |role: &OwnerRole| role.owner.owner().open();
+        for s in (10..3_600).step_by(10) {
+            role.attend(later(s), &mut out).unwrap();
+        }
+        assert_eq!(open(&role), 4);
+        connections[0].close();
+        role.attend(later(3_611), &mut out).unwrap();
+        assert_eq!(open(&role), 2, "it is gone");
+        let trace = concord_scheduler::Trace::default();
+        let outcome = Outcome::Done(vec![7; 200 << 20]);
+        let told = (2, 0, 1, outcome, 200 << 20, trace);
+        let (jid, tid, attempts, outcome, output_bytes, trace) = told;
+        role.book.note(TaskOutcome { jid, tid, attempts, outcome, output_bytes, trace });
+        role.attend(later(3_622), &mut out).unwrap();
+        assert_eq!(open(&role), 0, "others would have to wait");
     }
 
     /// An owner that ends does not refuse a job that it has written.

@@ -16,7 +16,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::{mpsc, oneshot};
 
-use super::listener::{self, Site};
+use super::listener::{self, Connection, HEAD_MAX, Site};
 use crate::error::{Context, Error};
 
 /// Longest body of a request, in bytes.
@@ -35,6 +35,7 @@ const SITE: Site = Site {
     what: "jobs",
     told_by: "`listen` in the rack file",
     connections_max: CONNECTIONS_MAX,
+    head_max: HEAD_MAX,
 };
 
 /// A request.
@@ -48,6 +49,8 @@ pub struct Ask {
     pub query: String,
     /// The body.
     pub body: Bytes,
+    /// Where it came.
+    pub(crate) connection: Connection,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -98,7 +101,8 @@ impl Ask {
     ) -> (Ask, oneshot::Receiver<Answer>) {
         let (answer, answered) = oneshot::channel();
         let (method, path, query) = (method.to_string(), path.to_string(), String::new());
-        (Ask { method, path, query, body: Bytes::from_static(body.as_bytes()), answer }, answered)
+        let (body, connection) = (Bytes::from_static(body.as_bytes()), Connection::default());
+        (Ask { method, path, query, body, connection, answer }, answered)
     }
 }
 
@@ -186,6 +190,9 @@ async fn ask(request: Request<Incoming>, door: &Door) -> Result<Answer, Answer> 
         return Err(Answer::refused(401, why));
     }
     let (head, body) = request.into_parts();
+    let connection = head.extensions.get::<Connection>().cloned().unwrap_or_default();
+    // Whoever has the token is not let go for being silent.
+    connection.keep();
     let body = tokio::time::timeout(BODY_MAX, Limited::new(body, BODY_BYTES_MAX).collect()).await;
     let body = match body {
         Ok(Ok(body)) => body.to_bytes(),
@@ -201,6 +208,7 @@ async fn ask(request: Request<Incoming>, door: &Door) -> Result<Answer, Answer> 
         path: head.uri.path().to_string(),
         query: head.uri.query().unwrap_or("").to_string(),
         body,
+        connection,
         answer,
     };
     let silent = || Answer::refused(503, "the role does not answer");

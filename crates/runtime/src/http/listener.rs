@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -13,13 +14,19 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
 use crate::error::{Context, Error};
 
-/// A request's head must come in this time.
-const HEAD_MAX: Duration = Duration::from_secs(5);
+/// A request's head must come in this time, but on a connection that is kept.
+pub(super) const HEAD_MAX: Duration = Duration::from_secs(5);
+/// After so much silence the system asks whether the other host is there, this often, so many
+/// times.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_COUNT: u32 = 3;
 /// Longest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// How long the listener waits after the system refused it a connection.
@@ -37,6 +44,52 @@ pub(super) struct Site {
     /// Most connections at a time; one more ends the oldest of those that wait for no answer, or is
     /// refused.
     pub connections_max: usize,
+    /// [`HEAD_MAX`], but in tests.
+    pub head_max: Duration,
+}
+
+/// What is known of a connection; whoever answers finds it among a request's extensions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Connection(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Requests that are not answered.
+    asking: AtomicUsize,
+    /// Requests that there were.
+    asked: AtomicUsize,
+    is_closed: AtomicBool,
+    is_kept: AtomicBool,
+}
+
+impl Connection {
+    #[cfg(test)]
+    pub(crate) fn close(&self) {
+        self.0.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    fn is_asking(&self) -> bool {
+        self.0.asking.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether it is not closed. One of a program that is stopped is not.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.0.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// It stays open however long nothing is asked for: whoever is there may ask.
+    pub(super) fn keep(&self) {
+        self.0.is_kept.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Says that a connection is closed, however that comes.
+struct Closes(Connection);
+
+impl Drop for Closes {
+    fn drop(&mut self) {
+        self.0.0.is_closed.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Answers requests on `addr` until the process ends.
@@ -87,53 +140,69 @@ where
             open.retain(|connection| !connection.task.is_finished());
         }
         if open.len() >= connections_max {
-            let idle = open.iter().position(|connection| !connection.is_asking());
+            let idle = open.iter().position(|open| !open.connection.is_asking());
             // Who waits for an answer was there first.
             let Some(oldest) = idle.and_then(|at| open.remove(at)) else { continue };
             oldest.task.abort();
         }
-        let asking = Arc::new(AtomicUsize::new(0));
-        let task = tokio::spawn(connection(stream, answer.clone(), Arc::clone(&asking)));
-        open.push_back(Open { task: task.abort_handle(), asking });
+        let connection = Connection::default();
+        let task =
+            tokio::spawn(serve_one(stream, site.head_max, answer.clone(), connection.clone()));
+        open.push_back(Open { task: task.abort_handle(), connection });
     }
 }
 
-/// A connection.
+/// A connection, and who serves it.
 struct Open {
     task: AbortHandle,
-    /// Requests that are not answered.
-    asking: Arc<AtomicUsize>,
+    connection: Connection,
 }
 
-impl Open {
-    fn is_asking(&self) -> bool {
-        self.asking.load(Ordering::Relaxed) > 0
-    }
+/// A host that vanished is noticed all the same.
+fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT)?;
+    sockopt::set_socket_keepalive(stream, true)
 }
 
-async fn connection<S, A>(stream: TcpStream, answer: S, asking: Arc<AtomicUsize>)
+async fn serve_one<S, A>(stream: TcpStream, head_max: Duration, answer: S, connection: Connection)
 where
     S: Fn(Request<Incoming>) -> A,
     A: Future<Output = Response<Full<Bytes>>>,
 {
     // Without it answers are slower, not wrong.
     let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request| {
-        let (answer, asking) = (answer(request), Arc::clone(&asking));
+    let _ = keep_alive(&stream);
+    let _closes = Closes(connection.clone());
+    let own = connection.clone();
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(own.clone());
+        let (answer, own) = (answer(request), own.clone());
         async move {
-            asking.fetch_add(1, Ordering::Relaxed);
+            own.0.asking.fetch_add(1, Ordering::Relaxed);
+            own.0.asked.fetch_add(1, Ordering::Relaxed);
             let answered = answer.await;
-            asking.fetch_sub(1, Ordering::Relaxed);
+            own.0.asking.fetch_sub(1, Ordering::Relaxed);
             Ok::<_, Infallible>(answered)
         }
     });
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
+        .header_read_timeout(None)
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
+    let mut served = pin!(served);
+    let mut before = 0;
     // The client may be gone, or have sent what is no HTTP; that is its affair.
-    let _ = served.await;
+    while tokio::time::timeout(head_max, served.as_mut()).await.is_err() {
+        let is_kept = connection.0.is_kept.load(Ordering::Relaxed);
+        let asked = connection.0.asked.load(Ordering::Relaxed);
+        if asked == before && !is_kept && !connection.is_asking() {
+            return;
+        }
+        before = asked;
+    }
 }
 
 #[cfg(test)]
@@ -145,7 +214,13 @@ mod tests {
     #[test]
     fn bug_21_68_one_more_connection_ends_no_request() {
         let addr = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let site = Site { thread: "few", what: "few", told_by: "a test", connections_max: 2 };
+        let site = Site {
+            thread: "few",
+            what: "few",
+            told_by: "a test",
+            connections_max: 2,
+            head_max: HEAD_MAX,
+        };
         let answer = |_| async {
             tokio::time::sleep(Duration::from_millis(500)).await;
             Response::new(Full::new(Bytes::from_static(b"answer")))
@@ -173,5 +248,39 @@ mod tests {
         let idle = connect();
         assert_eq!([ask(), ask()].map(is_answered), [true, true]);
         assert!(!is_answered(idle));
+    }
+
+    /// Whoever says nothing is let go; a connection that is kept is open for as long as somebody has
+    /// its other end, also a program that is stopped.
+    #[test]
+    fn bug_21_90_a_connection_that_is_kept_stays_open() {
+        let addr = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let head_max = Duration::from_millis(100);
+        let site =
+            Site { thread: "kept", what: "kept", told_by: "a test", connections_max: 9, head_max };
+        let (seen, connections) = std::sync::mpsc::channel();
+        let answer = move |request: Request<Incoming>| {
+            let own = request.extensions().get::<Connection>().unwrap().clone();
+            if request.uri().path() == "/keep" {
+                own.keep();
+            }
+            seen.send(own).unwrap();
+            async { Response::new(Full::new(Bytes::from_static(b"answer"))) }
+        };
+        serve(addr, site, answer).unwrap();
+        let ask = |path: &str| {
+            let mut stream = std::net::TcpStream::connect(addr).unwrap();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            (stream, connections.recv().unwrap())
+        };
+        let (kept, idle) = (ask("/keep"), ask("/"));
+        std::thread::sleep(Duration::from_millis(400));
+        assert_eq!([kept.1.is_open(), idle.1.is_open()], [true, false]);
+        drop(kept.0);
+        let began = std::time::Instant::now();
+        while kept.1.is_open() {
+            assert!(began.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }

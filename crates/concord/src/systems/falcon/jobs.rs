@@ -1,5 +1,6 @@
 //! `concord submit`, `concord job` and `concord explain TASK`: what a person asks an owner.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, IsTerminal as _, Read as _, Write as _};
 use std::net::SocketAddr;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use super::args::{JobArgs, JobCommand, OwnerSelector, SubmitArgs};
 use super::outputs::{JobLog, LOG_HEADER, Printer, bytes_of, log_line};
 use super::roles::key_path;
-use crate::net::http;
+use crate::net::{Kept, http};
 use crate::rack::{Rack, in_file, pick_member};
 use crate::status::print;
 
@@ -27,12 +28,21 @@ const AGAIN: Duration = Duration::from_millis(200);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Who asks an owner.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Client {
     listen: SocketAddr,
     token: String,
+    /// What it waits on for results.
+    kept: RefCell<Kept>,
     /// Whose jobs it asks for. Another process without a journal has others of the same numbers.
     incarnation: Option<String>,
+}
+
+impl Clone for Client {
+    /// With a connection of its own.
+    fn clone(&self) -> Client {
+        Client::at(self.listen, self.token.clone(), self.incarnation.clone())
+    }
 }
 
 /// What came of a request.
@@ -62,7 +72,11 @@ impl Client {
         let (group, own) = pick_member("owner", &groups, |g| g.owners, |o| o.node, wanted)
             .map_err(in_file(&asked.config))?;
         let token = key_file::token(key_file::read(key_path(&asked.config, &group)?)?);
-        Ok(Client { listen: own.reached(), token, incarnation: None })
+        Ok(Client::at(own.reached(), token, None))
+    }
+
+    fn at(listen: SocketAddr, token: String, incarnation: Option<String>) -> Client {
+        Client { listen, token, kept: RefCell::default(), incarnation }
     }
 
     /// What whoever asks has to show.
@@ -98,7 +112,7 @@ impl Client {
 
     /// The same, which asks for the jobs of the process that is there now.
     fn named(&self) -> Result<Client, Error> {
-        let own = Client { incarnation: None, ..self.clone() };
+        let own = Client::at(self.listen, self.token.clone(), None);
         let told = own.ask_again("GET", "/owner", &[])?;
         Ok(Client { incarnation: told["owner"].as_str().map(str::to_string), ..own })
     }
@@ -137,7 +151,11 @@ impl Client {
             Some(own) => format!("{path}{}owner={own}", if path.contains('?') { '&' } else { '?' }),
             None => path.to_string(),
         };
-        let (status, answer) = match http(listen, method, &path, &self.token, body, ASK_TIMEOUT) {
+        let asked = match method {
+            "GET" => self.kept.borrow_mut().get(listen, &path, &self.token, ASK_TIMEOUT),
+            _ => http(listen, method, &path, &self.token, body, ASK_TIMEOUT),
+        };
+        let (status, answer) = match asked {
             Ok(answered) => answered,
             Err(e) => {
                 let why = format!(
