@@ -16,11 +16,14 @@ const JOBS_KEPT_MAX: usize = 1 << 14;
 /// Most bytes of outputs that are kept. Those of jobs that were over first are dropped first; what
 /// comes with nothing older left to drop is dropped, too. A task whose output was dropped has one
 /// of a length, and without a byte.
-pub(crate) const OUTPUT_BYTES_KEPT_MAX: usize = 256 << 20;
+pub const OUTPUT_BYTES_KEPT_MAX: usize = 256 << 20;
 
 /// With so many bytes of outputs that the readers of attached jobs have not read, further ones stay
-/// at the workers.
-const UNREAD_BYTES_MAX: usize = OUTPUT_BYTES_KEPT_MAX / 2;
+/// at the workers: three eighths of the room. A quarter is for those that are on their way from
+/// workers, and one of the longest beside them, a quarter for those that are not durable.
+const fn unread_bytes_max(room_bytes: usize) -> usize {
+    room_bytes / 8 * 3
+}
 
 /// How the tasks of a job ended: how many each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,14 +188,18 @@ impl JobRecord {
 }
 
 /// All jobs that are known.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Book {
+    /// Most bytes of outputs.
+    room_bytes: usize,
     jobs: BTreeMap<u32, JobRecord>,
     /// Those that are over, in the order in which they were.
     over: VecDeque<u32>,
     tasks_over: usize,
     /// Of these, those whose outputs were not dropped.
     with_outputs: VecDeque<u32>,
+    /// Jobs that go on and have outputs, and no reader.
+    unattached: BTreeSet<u32>,
     /// Jobs with a reader.
     attached: BTreeSet<u32>,
     output_bytes: usize,
@@ -203,11 +210,35 @@ pub struct Book {
     outputs_dropped: u64,
 }
 
+impl Default for Book {
+    fn default() -> Book {
+        Book::with_room(OUTPUT_BYTES_KEPT_MAX)
+    }
+}
+
 impl Book {
     /// A book of no jobs.
     #[must_use]
     pub fn new() -> Book {
         Book::default()
+    }
+
+    /// One that keeps so many bytes of outputs.
+    #[must_use]
+    pub fn with_room(room_bytes: usize) -> Book {
+        Book {
+            room_bytes,
+            jobs: BTreeMap::new(),
+            over: VecDeque::new(),
+            tasks_over: 0,
+            with_outputs: VecDeque::new(),
+            unattached: BTreeSet::new(),
+            attached: BTreeSet::new(),
+            output_bytes: 0,
+            unread_bytes: 0,
+            forgotten: 0,
+            outputs_dropped: 0,
+        }
     }
 
     /// A job was taken.
@@ -236,19 +267,39 @@ impl Book {
         *read_to = count.max(*read_to);
     }
 
+    /// Nobody knows how much the reader of an attached job has, since another process told it: all
+    /// that is kept of it counts as unread until it asks.
+    pub fn unread(&mut self, jid: u32) {
+        let Some(job) = self.jobs.get_mut(&jid) else { return };
+        let Some(read_to) = &mut job.read_to else { return };
+        let from = job.dropped_to.min(*read_to);
+        let again = job.outcomes.iter().take(*read_to).skip(from);
+        self.unread_bytes += again.map(|told| told.outcome.output().len()).sum::<usize>();
+        *read_to = from;
+    }
+
     /// An attached job has no reader any more.
     pub fn detach(&mut self, jid: u32) {
         self.read(jid, usize::MAX);
         if let Some(job) = self.jobs.get_mut(&jid) {
             job.read_to = None;
+            if job.over_at.is_none() && job.output_bytes > 0 {
+                self.unattached.insert(jid);
+            }
         }
         self.attached.remove(&jid);
+    }
+
+    /// Whether a job has a reader.
+    #[must_use]
+    pub fn is_attached(&self, jid: u32) -> bool {
+        self.attached.contains(&jid)
     }
 
     /// Whether so much waits for readers that no more outputs are to be taken from workers.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.unread_bytes > UNREAD_BYTES_MAX
+        self.unread_bytes > unread_bytes_max(self.room_bytes)
     }
 
     /// Why the tasks of a job that are not over will be cancelled.
@@ -263,17 +314,21 @@ impl Book {
     /// A task is over.
     pub fn note(&mut self, mut ended: TaskOutcome) {
         let output_bytes = ended.outcome.output().len();
-        self.make_room(output_bytes);
+        let is_attached = self.attached.contains(&ended.jid);
+        self.make_room(output_bytes, is_attached);
         let Some(job) = self.jobs.get_mut(&ended.jid) else { return };
         let Some(place) = job.places.get_mut(ended.tid as usize) else { return };
         if let Outcome::Done(output) | Outcome::Failed(_, output) = &mut ended.outcome {
-            if self.output_bytes + output_bytes > OUTPUT_BYTES_KEPT_MAX {
+            if self.output_bytes + output_bytes > self.room_bytes {
                 self.outputs_dropped += 1;
                 *output = Vec::new();
             }
             job.output_bytes += output.len();
             self.output_bytes += output.len();
             self.unread_bytes += if job.read_to.is_some() { output.len() } else { 0 };
+            if job.read_to.is_none() && !output.is_empty() {
+                self.unattached.insert(job.jid);
+            }
         }
         job.counts.count(&ended.outcome);
         let over_at = ended.trace.over_at;
@@ -281,6 +336,7 @@ impl Book {
         *place = job.outcomes.len() as u32;
         if job.counts.over() == job.tasks {
             job.over_at = Some(over_at);
+            self.unattached.remove(&job.jid);
             self.tasks_over += job.tasks as usize;
             self.over.push_back(job.jid);
             self.with_outputs.push_back(job.jid);
@@ -289,9 +345,10 @@ impl Book {
     }
 
     /// Drops what may be dropped, the oldest first, until an output of that length has room: what
-    /// its reader has read of attached jobs, and all outputs of others that are over.
-    fn make_room(&mut self, bytes: usize) {
-        if self.output_bytes + bytes <= OUTPUT_BYTES_KEPT_MAX {
+    /// its reader has read of attached jobs, and all outputs of others that are over. For an output
+    /// that somebody waits for, those of jobs that go on without a reader are dropped, too.
+    fn make_room(&mut self, bytes: usize, is_attached: bool) {
+        if self.output_bytes + bytes <= self.room_bytes {
             return;
         }
         for jid in &self.attached {
@@ -301,16 +358,28 @@ impl Book {
             }
         }
         for _ in 0..self.with_outputs.len() {
-            if self.output_bytes + bytes <= OUTPUT_BYTES_KEPT_MAX {
+            if self.output_bytes + bytes <= self.room_bytes {
                 return;
             }
-            let Some(jid) = self.with_outputs.pop_front() else { return };
+            let Some(jid) = self.with_outputs.pop_front() else { break };
             let Some(job) = self.jobs.get_mut(&jid) else { continue };
             if job.read_to.is_some_and(|read_to| read_to < job.outcomes.len()) {
                 self.with_outputs.push_back(jid);
                 continue;
             }
             let (dropped, count) = job.drop_outputs(usize::MAX);
+            self.output_bytes -= dropped;
+            self.outputs_dropped += count;
+        }
+        while is_attached
+            && self.output_bytes + bytes > self.room_bytes
+            && let Some(jid) = self.unattached.first().copied()
+        {
+            let Some(job) = self.jobs.get_mut(&jid).filter(|job| job.output_bytes > 0) else {
+                self.unattached.remove(&jid);
+                continue;
+            };
+            let (dropped, count) = job.drop_outputs(job.dropped_to + 1);
             self.output_bytes -= dropped;
             self.outputs_dropped += count;
         }
@@ -448,6 +517,46 @@ mod tests {
         assert_eq!((book.unread_bytes, book.forgotten()), (0, (0, 0)));
         book.detach(1);
         assert!(book.attached.is_empty());
+    }
+
+    /// A job without a reader that takes all the room takes none of what a reader waits for.
+    #[test]
+    fn bug_21_91_outputs_without_a_reader_go_first() {
+        let mut book = Book::with_room(1_000);
+        open(&mut book, 1, 30);
+        open(&mut book, 2, 3);
+        for tid in 0..20 {
+            book.note(ended(1, tid, Outcome::Done(vec![1; 100])));
+        }
+        book.attach(2);
+        book.note(ended(2, 0, Outcome::Done(vec![2; 100])));
+        let lengths = |book: &Book, jid| -> Vec<usize> {
+            let all = book.job(jid).unwrap().outcomes().iter();
+            all.map(|told| told.outcome.output().len()).collect()
+        };
+        assert_eq!((lengths(&book, 2), lengths(&book, 1)[..2] == [0, 100]), (vec![100], true));
+        assert_eq!((book.output_bytes, book.forgotten()), (1_000, (0, 11)));
+        // Its reader is gone: then it is one without.
+        book.detach(2);
+        assert_eq!(book.unattached.iter().copied().collect::<Vec<_>>(), [1, 2]);
+    }
+
+    /// After another process nobody knows what a reader has: nothing of it is dropped before it
+    /// says.
+    #[test]
+    fn bug_21_92_a_reader_that_finds_its_job_again_loses_nothing() {
+        let mut book = Book::with_room(1_000);
+        open(&mut book, 1, 30);
+        book.attach(1);
+        for tid in 0..8 {
+            book.read(1, tid as usize);
+            book.note(ended(1, tid, Outcome::Done(vec![1; 100])));
+        }
+        assert!(!book.is_full());
+        book.unread(1);
+        assert!(book.is_full() && book.unread_bytes == 800);
+        book.read(1, 5);
+        assert!(!book.is_full() && book.unread_bytes == 300);
     }
 
     /// Where outputs have no reader and no room, what was dropped holds no memory.

@@ -14,9 +14,6 @@ use crate::journal::{Entry, Found, Journal, WrittenJob, WrittenOutcome};
 use crate::outcome::TaskOutcome;
 use crate::owner::{Drained, Job, Owner, OwnerConfig};
 
-/// With so many bytes of outputs that are not durable, further ones stay at the workers.
-const UNWRITTEN_BYTES_MAX: usize = 64 << 20;
-
 /// What waits for a frame of the journal to be durable.
 #[derive(Clone, Copy, Debug)]
 struct Writing {
@@ -49,6 +46,7 @@ pub struct JournaledOwner {
     unwritten: VecDeque<TaskOutcome>,
     /// Bytes of their outputs.
     unwritten_bytes: usize,
+    room_bytes: usize,
     /// Those that are.
     told: VecDeque<TaskOutcome>,
     writing: Option<Writing>,
@@ -90,6 +88,7 @@ impl JournaledOwner {
     fn with(config: OwnerConfig, journal: Option<Journal>) -> JournaledOwner {
         JournaledOwner {
             guards: config.guards,
+            room_bytes: config.room_bytes,
             owner: Owner::new(config),
             journal,
             held: Vec::new(),
@@ -257,7 +256,9 @@ impl JournaledOwner {
 
     /// As [`Owner::hold_outputs`]; so they are while the disk is far behind.
     pub fn hold_outputs(&mut self, is_held_back: bool) {
-        self.owner.hold_outputs(is_held_back || self.unwritten_bytes > UNWRITTEN_BYTES_MAX);
+        // With so many bytes that are not durable further ones stay at the workers.
+        let is_far_behind = self.unwritten_bytes > self.room_bytes / 4;
+        self.owner.hold_outputs(is_held_back || is_far_behind);
     }
 
     /// It ends. Without a journal its workers are told to stop what runs; with one the next process

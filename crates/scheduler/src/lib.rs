@@ -39,7 +39,7 @@ mod tags;
 mod trace;
 mod worker;
 
-pub use book::{Book, Counts, JobRecord};
+pub use book::{Book, Counts, JobRecord, OUTPUT_BYTES_KEPT_MAX};
 pub use journal::{Found, FoundJob, FoundOutcome, Journal, JournalReader};
 pub use journaled::JournaledOwner;
 pub use outcome::{Outcome, TaskOutcome};

@@ -10,15 +10,17 @@ use concord_core::{
     SwitchId,
 };
 use concord_wire::control::{Membership, Message as _};
-use concord_wire::falcon::{Answer, Parameters, Submission};
+use concord_wire::falcon::{Answer, Submission};
 use concord_wire::tasks::{Attempt, BODY_BYTES_MAX, Ended, Run, TaskMessage};
 use concord_wire::{GroupId, Kind};
 
+use crate::book::OUTPUT_BYTES_KEPT_MAX;
 use crate::outcome::{Outcome, TaskOutcome};
 use crate::tags::Tags;
 use crate::trace::Trace;
 
 mod drains;
+mod job;
 mod lines;
 mod outputs;
 mod queue;
@@ -28,6 +30,7 @@ mod withheld;
 
 pub use drains::Drained;
 use drains::Drains;
+pub use job::{Job, TaskSpec};
 use lines::{Line, Place, Places};
 use outputs::{EndedRun, Outputs};
 use resume::NOBODY;
@@ -88,6 +91,9 @@ pub struct OwnerConfig {
     /// How long a worker may wait until it hears that a result is known, in ns: far shorter than it
     /// waits before it tells the result again. What is known meanwhile is told in one train.
     pub known_ns: Duration,
+    /// Most bytes of outputs of which its driver keeps a [`crate::Book`]. A quarter of it is wanted
+    /// at a time, and as much may wait to be durable.
+    pub room_bytes: usize,
 }
 
 impl OwnerConfig {
@@ -111,50 +117,9 @@ impl OwnerConfig {
             ask_ns: 2 * MS,
             pause_ns_max: 100 * MS,
             known_ns: MS,
+            room_bytes: OUTPUT_BYTES_KEPT_MAX,
         }
     }
-}
-
-/// A task to be done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TaskSpec {
-    /// What is to be executed.
-    pub function: u16,
-    /// With what.
-    pub parameters: Parameters,
-}
-
-/// Tasks that belong together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Job {
-    /// Its tasks; TID is the place in the list.
-    pub tasks: Vec<TaskSpec>,
-    /// What they share and executors fetch, if anything.
-    pub body: Option<Arc<[u8]>>,
-    /// Parameters that are too long for the queue, by TID: executors fetch them in place of the
-    /// task's own.
-    pub long: BTreeMap<u32, Arc<[u8]>>,
-    /// No task of it is ever run twice.
-    pub once: bool,
-    /// How often a task that failed is tried again.
-    pub retries: u16,
-    /// How long a task that failed waits until it is tried again, in ns: twice as long after each
-    /// further time. 0: a few ms.
-    pub retry_ns: Duration,
-    /// Most of its tasks that are submitted and not over; 0: all of them.
-    pub running_max: u32,
-    /// None of its tasks is submitted before [`Owner::release`] says so.
-    pub is_held: bool,
-    /// How long a task may take, in ms; 0: for ever.
-    pub limit_ms: u32,
-    /// 3 is the most urgent.
-    pub priority: u8,
-    /// The class of executors that it needs; 0: any.
-    pub needs: u8,
-    /// The node near which its tasks are to run, if they need not wait for it.
-    pub near: Option<u16>,
-    /// How long after it was taken its tasks wait for that node, in ns.
-    pub locality_wait_ns: Duration,
 }
 
 concord_core::counters! {
@@ -387,7 +352,7 @@ impl Owner {
             known_at: Instant(0),
             begun: Vec::new(),
             raised: Vec::new(),
-            outputs: Outputs::default(),
+            outputs: Outputs::new(config.room_bytes / 4),
             is_held_back: false,
             late_until: Instant(0),
             before: Vec::new(),
@@ -808,7 +773,8 @@ impl Owner {
                     self.holds(now, of, run, Told::Runs);
                 }
                 let is_part = output.len() < kept_bytes;
-                if is_own && is_part && self.waits_for_output(now, told, sink) {
+                let is_held_back = self.is_held_back && !output.is_empty();
+                if is_own && (is_part || is_held_back) && self.waits_for_output(now, told, sink) {
                     return;
                 }
                 if is_own {

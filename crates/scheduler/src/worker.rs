@@ -32,7 +32,7 @@ pub const SLOTS_MAX: usize = 1 << 12;
 const TASKS_HELD_MAX: usize = 1 << 14;
 /// Most results that nobody has acknowledged; above it no new task is asked for.
 const REPORTS_MAX: usize = 1 << 14;
-/// And most bytes of long outputs that no owner has yet; what runs by then may add to them.
+/// And most bytes of outputs that no owner has yet; what runs by then may add to them.
 const REPORT_BYTES_MAX: usize = 64 << 20;
 /// How often it says that it lives, in ns.
 const ALIVE_NS: Duration = 100 * MS;
@@ -83,6 +83,8 @@ pub struct WorkerConfig {
     pub claim_ns: Duration,
     /// How long a task may run without its owner being heard, in ns: as the owner has it.
     pub lease_ns: Duration,
+    /// With so many bytes of outputs that their owners do not have, it takes no more tasks.
+    pub report_bytes_max: usize,
 }
 
 impl WorkerConfig {
@@ -105,6 +107,7 @@ impl WorkerConfig {
             answer_ns: 2 * MS,
             claim_ns: 50 * MS,
             lease_ns: SEC,
+            report_bytes_max: REPORT_BYTES_MAX,
         }
     }
 }
@@ -244,6 +247,16 @@ struct Report {
     long: Vec<u8>,
     next_at: Instant,
     tries: u32,
+}
+
+impl Report {
+    /// Bytes of its output.
+    fn bytes(&self) -> usize {
+        match &self.message {
+            TaskMessage::Result { output, .. } => output.len().max(self.long.len()),
+            _ => 0,
+        }
+    }
 }
 
 /// A worker.
@@ -792,7 +805,7 @@ impl Worker {
                 if run.session == self.config.session.0
                     && let Some(report) = self.reports.remove(&run.run)
                 {
-                    self.report_bytes -= report.long.len();
+                    self.report_bytes -= report.bytes();
                     self.report_times.remove(&(report.next_at, run.run));
                 }
             }
@@ -918,9 +931,10 @@ impl Worker {
         count: u8,
         sink: &mut impl Sink,
     ) {
-        let Some(report) = self.reports.get_mut(&run.run).filter(|r| !r.long.is_empty()) else {
+        let Some(report) = self.reports.get_mut(&run.run) else { return };
+        if report.long.is_empty() && count > 0 {
             return;
-        };
+        }
         let was = report.next_at;
         (report.tries, report.next_at) = (1, was.max(now.after(FETCHED_NS)));
         self.report_times.remove(&(was, run.run));
@@ -935,8 +949,8 @@ impl Worker {
 
     /// What an owner has to know is told until it says that it knows.
     fn report(&mut self, now: Instant, work: &Work, message: TaskMessage, long: Vec<u8>) {
-        self.report_bytes += long.len();
         let report = Report { owner: work.owner, message, long, next_at: now, tries: 0 };
+        self.report_bytes += report.bytes();
         self.reports.insert(work.run, report);
         self.report_times.insert((now, work.run));
     }
@@ -949,7 +963,7 @@ impl Worker {
             let Some(report) = self.reports.get_mut(&run) else { continue };
             if report.tries >= TRIES_MAX {
                 self.counters.reports_given_up += 1;
-                self.report_bytes -= report.long.len();
+                self.report_bytes -= report.bytes();
                 self.reports.remove(&run);
                 continue;
             }

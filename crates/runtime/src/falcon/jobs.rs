@@ -227,6 +227,7 @@ pub(super) fn found(book: &mut Book, now: Now, found: &FoundJob) -> bool {
             trace: Trace { taken_at: instant, over_at, ..Trace::default() },
         });
     }
+    book.unread(found.jid);
     is_attached
 }
 

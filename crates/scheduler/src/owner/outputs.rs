@@ -27,10 +27,6 @@ pub(super) struct EndedRun {
     pub(super) kept_bytes: usize,
 }
 
-/// Most bytes of outputs that are wanted at a time; the others stay at their workers until there is
-/// room.
-const WANTED_BYTES_MAX: usize = 64 << 20;
-
 /// All of them.
 #[derive(Clone, Debug)]
 pub(super) struct Outputs {
@@ -38,16 +34,17 @@ pub(super) struct Outputs {
     bodies: Bodies<Run>,
     /// How long they are.
     bytes: usize,
-}
-
-impl Default for Outputs {
-    fn default() -> Outputs {
-        let bodies = Bodies::of_length(ANSWER_BYTES_MAX);
-        Outputs { all: BTreeMap::new(), bodies, bytes: 0 }
-    }
+    /// Most bytes that are wanted at a time, but for the last one; the others stay at their workers
+    /// until there is room.
+    bytes_max: usize,
 }
 
 impl Outputs {
+    pub(super) fn new(bytes_max: usize) -> Outputs {
+        let bodies = Bodies::of_length(ANSWER_BYTES_MAX);
+        Outputs { all: BTreeMap::new(), bodies, bytes: 0, bytes_max }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -101,7 +98,7 @@ impl Outputs {
 
     /// Whether another one has to wait.
     fn is_full(&self) -> bool {
-        self.bytes > WANTED_BYTES_MAX
+        self.bytes >= self.bytes_max
     }
 
     pub(super) fn deadline(&self) -> Instant {
@@ -128,8 +125,8 @@ impl Owner {
         output_bytes.min(output_bytes_max(function) as u64) as usize
     }
 
-    /// Whether a result whose output is longer than what came with it has to wait for that: it is
-    /// the last of its task. The run holds its task meanwhile, also where another one does that has
+    /// Whether a result whose output is longer than what came with it has to wait for that, or one
+    /// with any output until there is room: it is the last of its task. The run holds its task meanwhile, also where another one does that has
     /// not ended.
     pub(super) fn waits_for_output(
         &mut self,

@@ -7,7 +7,7 @@ use concord_wire::falcon::{Answer, Asker, Assigned, CLASSES_MAX, Reply, Request,
 use concord_wire::tasks::{Attempt, TaskMessage};
 
 use super::slots::{InUse, Running, Slot};
-use super::{REPORT_BYTES_MAX, REPORTS_MAX, Work, Worker};
+use super::{REPORTS_MAX, Work, Worker};
 
 /// The answer to a claim is waited for longer by these doublings at most.
 const CLAIM_DOUBLINGS_MAX: u16 = 3;
@@ -15,7 +15,8 @@ const CLAIM_DOUBLINGS_MAX: u16 = 3;
 /// With the switch.
 impl Worker {
     pub(super) fn may_ask(&self) -> bool {
-        let has_room = self.reports.len() < REPORTS_MAX && self.report_bytes < REPORT_BYTES_MAX;
+        let has_room =
+            self.reports.len() < REPORTS_MAX && self.report_bytes < self.config.report_bytes_max;
         !self.is_retiring && has_room
     }
 

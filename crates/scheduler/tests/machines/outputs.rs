@@ -164,3 +164,44 @@ fn bug_21_50_outputs_stay_at_their_worker_without_room() {
     let told = owner.poll_outcome().map(|told| told.outcome);
     assert!(told == Some(Outcome::Done(output)) && worker.is_idle());
 }
+
+/// While its driver has no room for outputs an owner takes none, however short: the run holds its
+/// task, its worker tells it again in a while, and what gave nothing is over at once.
+#[test]
+fn outputs_wait_for_room_however_short() {
+    let mut owner = owner(Guards::ALL);
+    owner.submit(at(0), job(2, false));
+    submitted(&mut owner, 0);
+    owner.hold_outputs(true);
+    let result = |tid: u32, output: &[u8]| TaskMessage::Result {
+        of: Attempt { tid, ..attempt(1) },
+        run: run(tid),
+        ended: Ended::Done,
+        output_bytes: output.len() as u64,
+        output: output.to_vec(),
+    };
+    let later = TaskMessage::FetchOutput { run: run(0), first: 0, count: 0 };
+    assert_eq!(told(&mut owner, 1, &result(0, b"x")), [later]);
+    assert_eq!(owner.poll_outcome(), None);
+    told(&mut owner, 1, &result(1, b""));
+    assert_eq!(owner.poll_outcome().map(|told| told.tid), Some(1));
+    owner.hold_outputs(false);
+    told(&mut owner, 2, &result(0, b"x"));
+    assert_eq!(owner.poll_outcome().map(|told| told.outcome), Some(Outcome::Done(b"x".to_vec())));
+    // Its worker keeps it for as long as it is told to wait.
+    let mut worker = worker(Guards::ALL);
+    assign(&mut worker, 0, plain(), 1);
+    let mut sent = Sent::new();
+    worker.finished(at(1), 1, Ended::Done, Output::from(&b"x"[..]), &mut sent);
+    let mut own = messages(&sent);
+    let mut times = 0;
+    for ms in 1..20_000 {
+        for message in std::mem::take(&mut own) {
+            let TaskMessage::Result { run, .. } = message else { continue };
+            times += 1;
+            heard(&mut worker, ms, &TaskMessage::FetchOutput { run, first: 0, count: 0 });
+        }
+        own = ticked(&mut worker, ms + 1);
+    }
+    assert!((100..=200).contains(&times) && !worker.is_idle(), "{times}");
+}

@@ -80,8 +80,49 @@ pub struct Plan {
     pub sync_ns_max: u64,
     /// How many attempts are begun before their journal has a higher number.
     pub attempts_noted: u16,
+    /// What tasks give.
+    pub outputs: Outputs,
+    /// Most bytes of these that an owner keeps.
+    pub room_bytes: usize,
+    /// Jobs whose outcomes somebody reads, each so often, in ns; `None`: nobody does.
+    pub readers: Vec<Option<u64>>,
     /// Which guards are on.
     pub guards: Guards,
+}
+
+/// What tasks give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outputs {
+    /// Few bytes, but for each fifth task, which gives 80 KB.
+    Few,
+    /// As much as fits a result.
+    Small,
+    /// Up to 40 KB.
+    Long,
+}
+
+impl Outputs {
+    /// What a task gives.
+    #[must_use]
+    pub fn of(self, tid: u32) -> Vec<u8> {
+        let times = match self {
+            Outputs::Few if tid.is_multiple_of(5) => 20_000,
+            Outputs::Few => 1,
+            Outputs::Small => 250,
+            Outputs::Long => 1 + tid as usize * 7_919 % 10_000,
+        };
+        tid.to_be_bytes().repeat(times)
+    }
+
+    /// Longest one, in bytes.
+    #[must_use]
+    pub fn longest_bytes(self) -> usize {
+        match self {
+            Outputs::Few => 80_000,
+            Outputs::Small => 1_000,
+            Outputs::Long => 40_000,
+        }
+    }
 }
 
 impl Plan {
@@ -110,6 +151,7 @@ impl Plan {
         let cancels: Vec<(u64, usize)> = cancels.map(|(index, job)| (job.0, index)).collect();
         let later = |(at, index)| (at + rng.below(SEC / 4), index);
         let cancels = cancels.into_iter().map(later).collect();
+        let (outputs, room_bytes, readers) = read(seed, jobs.len());
         let shortest = rng.between(2, 100) * US;
         let noise = |rng: &mut Rng, most| if rng.chance(1, 2) { rng.below(most) } else { 0 };
         Plan {
@@ -137,6 +179,9 @@ impl Plan {
             attempts_noted: *[1, 2, 100]
                 .get(Rng::new(seed ^ 0xa77e_d15c).below(3) as usize)
                 .unwrap_or(&100),
+            outputs,
+            room_bytes,
+            readers,
             guards: Guards::ALL,
         }
     }
@@ -219,6 +264,20 @@ fn fetched(seed: u64, jobs: &mut [(u64, usize, Job)]) {
             }
         }
     }
+}
+
+/// What tasks give, how much of that an owner keeps, and who reads it: half of the jobs have a
+/// reader. What is kept is less than what all jobs give, and 16 times the longest output.
+fn read(seed: u64, jobs: usize) -> (Outputs, usize, Vec<Option<u64>>) {
+    let mut rng = Rng::new(seed ^ 0x0bad_4ead);
+    let outputs = match rng.below(3) {
+        0 => Outputs::Few,
+        1 => Outputs::Small,
+        _ => Outputs::Long,
+    };
+    let room_bytes = rng.between(16, 64) as usize * outputs.longest_bytes();
+    let reader = |rng: &mut Rng| rng.chance(1, 2).then(|| rng.between(1, 40) * MS);
+    (outputs, room_bytes, (0..jobs).map(|_| reader(&mut rng)).collect())
 }
 
 /// How soon tasks are submitted: a quarter of the jobs has a pause before retries, a quarter few

@@ -1,6 +1,7 @@
 //! A run of a plan: the owners, workers and switches that ship, on virtual time.
 //!
-//! Checked: each task has one outcome; a task that is never to be run twice is begun once at most,
+//! Checked: whoever reads a job's outcomes has each once, with its whole output, also if its owner
+//! was started again meanwhile; each task has one outcome; a task that is never to be run twice is begun once at most,
 //! and nobody ends one whose outcome was told; what a task gave is what one of its runs gave; and
 //! every task is over 8 s after the last fault.
 
@@ -10,7 +11,7 @@ use std::hash::{Hash, Hasher};
 use concord_control::{Controller, ControllerConfig, GroupSetup, State};
 use concord_core::{Incarnation, Instant, Key, MS, Machine as _, Now, Rng, SEC, SessionId};
 use concord_scheduler::{
-    Found, Journal, JournaledOwner, Order, Outcome, Output, OwnerConfig, Worker, WorkerConfig,
+    Book, Found, Journal, JournaledOwner, Order, Outcome, Output, OwnerConfig, Worker, WorkerConfig,
 };
 use concord_switch::{Agent, AgentConfig, Sections};
 use concord_wire::control::Program;
@@ -21,6 +22,10 @@ use rustc_hash::FxHasher;
 
 use super::plan::{Fault, Plan};
 use crate::engine::{EventQueue, NS, Time};
+
+mod readers;
+
+use readers::Reader;
 
 /// How long after the last fault every task has to be over, in ns.
 pub const PATIENCE_NS: u64 = 8 * SEC;
@@ -137,6 +142,8 @@ struct Node {
     /// An owner's journal: what is durable of it, and what is on its way to the disk.
     disk: Vec<u8>,
     writing: Option<Vec<u8>>,
+    /// What it tells whoever asks for its jobs.
+    book: Book,
 }
 
 enum Event {
@@ -146,18 +153,13 @@ enum Event {
     Fault(usize),
     Job(usize),
     Cancel(usize),
+    Read(usize),
     Resume(usize),
     Start(usize, u64),
     Synced(usize, u64, u64),
 }
 
 type TaskName = (u64, u32, u32);
-
-/// What a task gives: of some, more than a result carries.
-fn output(tid: u32) -> Vec<u8> {
-    let times = if tid.is_multiple_of(5) { 20_000 } else { 1 };
-    tid.to_be_bytes().repeat(times)
-}
 
 struct Rack<'a> {
     plan: &'a Plan,
@@ -178,6 +180,8 @@ struct Rack<'a> {
     expected: usize,
     /// The owner's session and JID of each job that was taken.
     taken: BTreeMap<usize, (u64, u32)>,
+    /// Whoever reads a job's outcomes.
+    readers: BTreeMap<usize, Reader>,
     /// Jobs that were submitted, and perhaps are not written down yet.
     taking: Vec<usize>,
     /// Sessions of owners that are gone, and since when.
@@ -197,7 +201,8 @@ pub fn run(plan: &Plan) -> Ran {
         let Some((at, event)) = rack.queue.next_until(Time(end_ns * NS)) else { break };
         rack.now = at.0 / NS;
         rack.happens(event);
-        if rack.expected == rack.outcomes.len() && rack.now > plan.quiet_at_ns() {
+        let is_over = rack.expected == rack.outcomes.len() && rack.readers.is_empty();
+        if is_over && rack.now > plan.quiet_at_ns() {
             break;
         }
     }
@@ -220,6 +225,7 @@ impl<'a> Rack<'a> {
             outcomes: BTreeMap::new(),
             expected: 0,
             taken: BTreeMap::new(),
+            readers: BTreeMap::new(),
             taking: Vec::new(),
             gone: BTreeMap::new(),
             digest: FxHasher::default(),
@@ -245,6 +251,7 @@ impl<'a> Rack<'a> {
                 ends_at_once: Vec::new(),
                 disk: Vec::new(),
                 writing: None,
+                book: Book::with_room(self.plan.room_bytes),
             });
             self.start(node);
         }
@@ -317,10 +324,13 @@ impl<'a> Rack<'a> {
                 (plan.guards, plan.lease_ns, plan.attempts_noted);
             let controller = Some(controller);
             let key = Some(Key::from_bytes(KEY));
-            let config =
-                OwnerConfig { guards, lease_ns, attempts_noted, controller, key, ..config };
+            let room_bytes = plan.room_bytes;
+            let config = OwnerConfig { room_bytes, guards, lease_ns, attempts_noted, ..config };
+            let config = OwnerConfig { controller, key, ..config };
+            self.nodes[node].book = Book::with_room(room_bytes);
             Role::Owner(Box::new(if plan.journal {
                 let (journal, found) = self.recover(node);
+                self.found(node, &found);
                 JournaledOwner::resume(config, self.clock(node), journal, &found)
             } else {
                 JournaledOwner::new(config)
@@ -330,7 +340,8 @@ impl<'a> Rack<'a> {
             let (guards, lease_ns, wait_ns) = (plan.guards, plan.lease_ns, plan.wait_ns);
             let (queues, prefetch) = (plan.queues[node - plan.owners], plan.prefetch);
             let controller = Some((node as u16, controller));
-            let config = WorkerConfig { controller, queues, prefetch, ..config };
+            let report_bytes_max = plan.room_bytes / 4;
+            let config = WorkerConfig { controller, queues, prefetch, report_bytes_max, ..config };
             Role::Worker(Box::new(Worker::new(WorkerConfig {
                 guards,
                 lease_ns,
@@ -392,6 +403,7 @@ impl<'a> Rack<'a> {
             Event::Fault(index) => self.fault(self.plan.faults[index].1),
             Event::Job(index) => self.job(index),
             Event::Cancel(index) => self.cancel(index),
+            Event::Read(index) => self.read(index),
             Event::Resume(node) => self.resume(node),
             Event::Start(node, incarnation) => {
                 if self.nodes[node].incarnation == incarnation {
@@ -451,8 +463,11 @@ impl<'a> Rack<'a> {
             && let Some(told) = owner.poll_outcome()
         {
             let session = self.name_of(self.session(node));
-            self.told((session, told.jid, told.tid), told.outcome);
+            let (name, outcome) = ((session, told.jid, told.tid), told.outcome.clone());
+            self.nodes[node].book.note(told);
+            self.told(name, outcome);
         }
+        self.hold(node);
         self.persist(node);
         let deadline = match &self.nodes[node].role {
             Role::Controller(controller) => controller.deadline(),
@@ -558,6 +573,7 @@ impl<'a> Rack<'a> {
         let mut sent = Vec::new();
         owner.tick(now, &mut sent);
         self.taken.insert(index, (session, jid));
+        self.attach(index, jid);
         self.taking.push(index);
         self.take(*node);
         for tid in 0..job.tasks.len() as u32 {
@@ -665,6 +681,7 @@ impl Rack<'_> {
                 self.expected += self.plan.jobs[index].2.tasks.len();
             } else {
                 self.taken.remove(&index);
+                self.readers.remove(&index);
                 self.attempts.retain(|task, _| (task.0, task.1) != (name, jid));
                 self.once.retain(|task, _| (task.0, task.1) != (name, jid));
             }
@@ -795,7 +812,7 @@ impl Rack<'_> {
         let now = self.clock(node);
         let mut sent = Vec::new();
         if let Role::Worker(worker) = &mut self.nodes[node].role {
-            let output = output(of.tid);
+            let output = self.plan.outputs.of(of.tid);
             worker.finished(now, run, ended, Output::from(&output[..]), &mut sent);
         }
         self.send_all(node, sent);
@@ -805,7 +822,7 @@ impl Rack<'_> {
         match &outcome {
             Outcome::Done(output) => {
                 self.totals.done += 1;
-                if *output != self::output(task.2) {
+                if *output != self.plan.outputs.of(task.2) {
                     let bytes = output.len();
                     self.wrong(format!("task {task:?} gave {bytes} bytes that are not its own"));
                 }
@@ -834,6 +851,9 @@ impl Rack<'_> {
         if missing > 0 {
             let why = format!("{missing} of {} tasks are not over at {end_ns} ns", self.expected);
             self.wrong(why);
+        }
+        if let Some(index) = self.readers.keys().next() {
+            self.wrong(format!("the reader of job {index} has not read all at {end_ns} ns"));
         }
         for node in &self.nodes {
             match &node.role {

@@ -17,6 +17,7 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
         });
     }
     all.with(|p| p.journal = false)
+        .with(|p| p.readers.iter_mut().for_each(|reader| *reader = None))
         .with(|p| p.loss_ppm = 0)
         .with(|p| p.duplicate_ppm = 0)
         .with(|p| p.late_ppm = 0)
