@@ -66,14 +66,14 @@ pub fn http(
     }
 }
 
-/// A connection that is kept from one request to the next one, so that whoever is asked knows that
-/// somebody is there.
+/// A connection that stays open from one request to the next, so that the server knows that its
+/// client is there.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct PersistentConnection {
     stream: Option<BufReader<TcpStream>>,
 }
 
-impl Kept {
+impl PersistentConnection {
     /// As [`http`] with GET and without a body.
     ///
     /// # Errors
@@ -271,7 +271,7 @@ mod tests {
             }
             paths
         });
-        let mut kept = Kept::default();
+        let mut kept = PersistentConnection::default();
         for path in ["/a", "/b", "/c"] {
             let told = kept.get(addr, path, "token", Duration::from_secs(10)).unwrap();
             assert_eq!(told, (404, b"none".to_vec()));

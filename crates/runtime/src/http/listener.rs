@@ -250,8 +250,8 @@ mod tests {
         assert!(!is_answered(idle));
     }
 
-    /// Whoever says nothing is let go; a connection that is kept is open for as long as somebody has
-    /// its other end, also a program that is stopped.
+    /// A client that sends nothing is disconnected. A kept connection stays open as long as its
+    /// other end is, also for a program that is stopped.
     #[test]
     fn bug_21_90_a_connection_that_is_kept_stays_open() {
         let addr = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -25,7 +25,7 @@ pub enum Drained {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct DrainRequest {
     /// 0: it did not say.
     session: u64,
     within_ms: Option<u64>,
@@ -36,7 +36,7 @@ struct Asked {
 /// All of them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Drains {
-    asked: BTreeMap<Addr, Asked>,
+    asked: BTreeMap<Addr, DrainRequest>,
     told: VecDeque<(Addr, Drained)>,
 }
 
@@ -48,8 +48,8 @@ impl Drains {
 }
 
 impl Owner {
-    /// A worker is to take no more tasks, and to end when what it runs has ended, or is killed after
-    /// `within_ms`. What came of it [`Owner::poll_drained`] says.
+    /// Drains a worker: it takes no more tasks, and ends when its runs have ended, or were killed
+    /// after `within_ms`. [`Owner::poll_drained`] has the outcome.
     pub fn drain(
         &mut self,
         now: Instant,
@@ -58,7 +58,9 @@ impl Owner {
         sink: &mut impl Sink,
     ) {
         let until = now.after(ASKED_NS);
-        self.drains.asked.insert(worker, Asked { session: 0, within_ms, next_at: now, until });
+        self.drains
+            .asked
+            .insert(worker, DrainRequest { session: 0, within_ms, next_at: now, until });
         self.ask_drains(now, sink);
     }
 
@@ -71,7 +73,7 @@ impl Owner {
         if self.drains.deadline() > now {
             return;
         }
-        let late = |(at, asked): (&Addr, &Asked)| (asked.until <= now).then_some(*at);
+        let late = |(at, asked): (&Addr, &DrainRequest)| (asked.until <= now).then_some(*at);
         let late: Vec<Addr> = self.drains.asked.iter().filter_map(late).collect();
         for worker in late {
             self.drains.asked.remove(&worker);
@@ -82,7 +84,7 @@ impl Owner {
         for (worker, asked) in &mut self.drains.asked {
             if asked.next_at <= now {
                 asked.next_at = now.after(AGAIN_NS);
-                let Asked { session, within_ms, .. } = *asked;
+                let DrainRequest { session, within_ms, .. } = *asked;
                 messages.push((*worker, TaskMessage::Drain { owner, session, within_ms }));
             }
         }

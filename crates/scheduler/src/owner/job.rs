@@ -1,4 +1,4 @@
-//! What is submitted.
+//! A job as it is submitted.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;

@@ -125,9 +125,9 @@ impl Owner {
         output_bytes.min(output_bytes_max(function) as u64) as usize
     }
 
-    /// Whether a result whose output is longer than what came with it has to wait for that, or one
-    /// with any output until there is room: it is the last of its task. The run holds its task meanwhile, also where another one does that has
-    /// not ended.
+    /// Whether a result has to wait: for the rest of its output, or with any output until there is
+    /// room. It is the last result of its task. The run holds its task meanwhile, even if another
+    /// run that has not ended does too.
     pub(super) fn waits_for_output(
         &mut self,
         now: Instant,

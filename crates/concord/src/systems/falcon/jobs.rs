@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::args::{JobArgs, JobCommand, OwnerSelector, SubmitArgs};
 use super::outputs::{JobLog, LOG_HEADER, Printer, bytes_of, log_line};
 use super::roles::key_path;
-use crate::net::{Kept, http};
+use crate::net::{PersistentConnection, http};
 use crate::rack::{Rack, in_file, pick_member};
 use crate::status::print;
 
@@ -33,7 +33,7 @@ pub struct Client {
     listen: SocketAddr,
     token: String,
     /// What it waits on for results.
-    kept: RefCell<Kept>,
+    kept: RefCell<PersistentConnection>,
     /// Whose jobs it asks for. Another process without a journal has others of the same numbers.
     incarnation: Option<String>,
 }

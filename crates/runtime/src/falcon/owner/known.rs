@@ -1,4 +1,4 @@
-//! What an owner knows of jobs when it begins: those of its journal.
+//! The jobs that an owner knows when it begins: those of its journal.
 
 use std::collections::BTreeMap;
 

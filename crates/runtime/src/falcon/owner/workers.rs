@@ -34,8 +34,8 @@ impl OwnerRole {
         Answer::ok(&Value::Array(all.iter().map(told).collect()))
     }
 
-    /// A worker is to take no more tasks, and to end when what it runs has ended, or is killed after
-    /// `within_ms`. It is answered when the worker knows.
+    /// Drains a worker: it takes no more tasks, and ends when its runs have ended, or were killed
+    /// after `within_ms`. The request is answered when the worker knows.
     pub(super) fn drain(&mut self, now: Now, node: &str, ask: Ask, out: &mut Outbox) {
         let workers = &self.executors.workers;
         let found = node.parse().ok().and_then(|node| Some((node, *workers.get(&node)?)));

@@ -3,10 +3,10 @@
 //!
 //! The worker is a subreaper: a process whose parent ended becomes the worker's own child. Each
 //! command finds a mark in its environment, and what it starts inherits it. So a child of the
-//! worker that is no command is of the run that its mark names, and is killed if that is over. One
-//! that has no mark any more is killed once no run goes on that may have started it, unless somebody
-//! else may have: whoever had children before it became a worker, as `agent & exec concord worker`
-//! has, and the first process of a container inherit what commands never started.
+//! worker that is no command is of the run that its mark names, and is killed if that is over. A
+//! child without a mark is killed once no run goes on that may have started it, unless another
+//! process may have: a program that had children before it became a worker, as in `agent & exec
+//! concord worker`, and the first process of a container inherit children that no command started.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

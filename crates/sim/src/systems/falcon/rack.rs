@@ -1,9 +1,9 @@
 //! A run of a plan: the owners, workers and switches that ship, on virtual time.
 //!
-//! Checked: whoever reads a job's outcomes has each once, with its whole output, also if its owner
-//! was started again meanwhile; each task has one outcome; a task that is never to be run twice is begun once at most,
-//! and nobody ends one whose outcome was told; what a task gave is what one of its runs gave; and
-//! every task is over 8 s after the last fault.
+//! Checked: a reader of a job's outcomes gets each once, with its whole output, also if the job's
+//! owner was restarted meanwhile; each task has one outcome; a task that must not run twice is
+//! begun at most once, and none ends after its outcome was reported; the output of a task is that
+//! of one of its runs; and every task is over 8 s after the last fault.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};

@@ -38,8 +38,8 @@ impl Rack<'_> {
         self.at(self.now + read_ns, Event::Read(index));
     }
 
-    /// What an owner found in its journal goes into its book, as its driver has it: nobody knows how
-    /// much readers have.
+    /// Enters the content of an owner's journal into its book, as its driver does: it is not known
+    /// how much readers have.
     pub(super) fn found(&mut self, node: usize, found: &Found) {
         for job in found.jobs.values() {
             let reads = |(_, reader): (&usize, &super::Reader)| reader.job.1 == job.jid;
