@@ -40,7 +40,7 @@ fn get(addr: SocketAddr, path: &str) -> (u16, String) {
 /// Debian's promtool finds nothing to say about the metrics of any role.
 #[test]
 fn promtool_finds_nothing_wrong_with_the_metrics_of_any_role() {
-    let rack = Rack::start("metrics", &["--replicas", "2"]);
+    let rack = Rack::start("metrics", &["--replicas", "2", "--durability", "fsync"]);
     assert_eq!(rack.client().say("SET k v"), "+OK");
     assert_eq!(rack.client().say("GET k"), "v");
     let addresses = http_addresses(&rack);
