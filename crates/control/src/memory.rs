@@ -4,6 +4,7 @@
 
 use alloc::vec::Vec;
 
+use concord_core::Guard;
 use concord_wire::control::{Config, GroupKind, MEMORY_NODES_MAX, Member, Program, Standing};
 
 use crate::Problem;
@@ -34,6 +35,13 @@ impl Rules for Memory {
     /// Once they all have opened an epoch it has told everything.
     fn survivors(&self, look: &Look<'_>, old: &Config) -> Places {
         let gone = |m: &Member| look.gone(old.epoch, m);
+        // Members who are only silent may go on, with leases of each other, unless one of those
+        // whose leases they need grants none any more (trap C9).
+        let grants_none = |m: &Member| gone(m) != Some(Gone::Silent);
+        let may_go_on = old.members.iter().any(grants_none);
+        if !may_go_on && look.guards.on(Guard::MemorySurvivor) {
+            return Places { members: old.members.clone(), joining: old.joining.clone() };
+        }
         let stays = |m: &&Member| gone(m).is_none();
         let is_told = look.is_open_everywhere(old);
         let mut members: Vec<Member> = old.members.iter().filter(stays).copied().collect();

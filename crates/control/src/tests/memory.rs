@@ -37,6 +37,33 @@ fn a_memory_goes_on_without_a_silent_node() {
     assert_eq!((persist(&mut c, 3_010), nodes(&c)), (Some(3), vec![1, 3, 2]));
 }
 
+/// Members that nobody hears may be alive, and have leases of each other: others do not go on
+/// without any of them, until one is back, as itself or as another process (trap C9).
+#[test]
+fn c9_nobody_goes_on_while_all_members_are_silent() {
+    let alone = |guards| {
+        let groups = vec![GroupSetup::memory(GROUP, Program::Concordia)];
+        let mut c = Controller::new(ControllerConfig { groups, guards, ..setup() }, None);
+        say(&mut c, 0, &alive(1, 10, 0));
+        say(&mut c, 0, &switch(77, 0));
+        assert_eq!((persist(&mut c, 0), nodes(&c)), (Some(1), vec![1]));
+        for ms in (0..3_000).step_by(50) {
+            say(&mut c, ms, &stands(2, 10, 1, Standing::Out));
+            say(&mut c, ms, &switch(77, 1));
+            c.tick(at(ms), &mut vec![]);
+            persist(&mut c, ms);
+        }
+        c
+    };
+    let mut c = alone(Guards::ALL);
+    assert_eq!(nodes(&c), [1]);
+    // It was started again: what it had is gone, and so are its leases.
+    say(&mut c, 3_000, &stands(1, 11, 1, Standing::Out));
+    assert_eq!((persist(&mut c, 3_000), nodes(&c)), (Some(2), vec![1, 2]));
+    #[cfg(feature = "mutants")]
+    assert_eq!(nodes(&alone(Guards::without(Guard::MemorySurvivor))), [2], "and 1 goes on alone");
+}
+
 /// The members wait for what it tells; once they have all opened an epoch they have it.
 #[test]
 fn whoever_leaves_a_memory_is_waited_for_until_it_is_open() {
