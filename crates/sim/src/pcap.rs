@@ -22,24 +22,40 @@ const BEGIN_S: u64 = 1_700_000_000;
 /// # Errors
 /// What `out` says.
 pub fn write_pcap(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
+    write_head(out)?;
+    let mut flights: Vec<&Flight> = recording.flights.iter().collect();
+    flights.sort_by_key(|flight| flight.sent_ns);
+    for flight in flights {
+        let packet = ip_packet(flight);
+        write_packet(out, flight.sent_ns, &packet, packet.len() as u32)?;
+    }
+    out.flush()
+}
+
+/// Begins a capture.
+pub(crate) fn write_head(out: &mut impl Write) -> io::Result<()> {
     out.write_all(&MAGIC_NS.to_le_bytes())?;
     out.write_all(&2u16.to_le_bytes())?;
     out.write_all(&4u16.to_le_bytes())?;
     for word in [0, 0, SNAP_BYTES, LINK_TYPE_RAW] {
         out.write_all(&word.to_le_bytes())?;
     }
-    let mut flights: Vec<&Flight> = recording.flights.iter().collect();
-    flights.sort_by_key(|flight| flight.sent_ns);
-    for flight in flights {
-        let packet = ip_packet(flight);
-        let seconds = BEGIN_S + flight.sent_ns / concord_core::SEC;
-        let nanos = flight.sent_ns % concord_core::SEC;
-        for word in [seconds as u32, nanos as u32, packet.len() as u32, packet.len() as u32] {
-            out.write_all(&word.to_le_bytes())?;
-        }
-        out.write_all(&packet)?;
+    Ok(())
+}
+
+/// Writes the first bytes of a packet that has `length` bytes.
+pub(crate) fn write_packet(
+    out: &mut impl Write,
+    at_ns: u64,
+    packet: &[u8],
+    length: u32,
+) -> io::Result<()> {
+    let seconds = BEGIN_S + at_ns / concord_core::SEC;
+    let nanos = at_ns % concord_core::SEC;
+    for word in [seconds as u32, nanos as u32, packet.len() as u32, length] {
+        out.write_all(&word.to_le_bytes())?;
     }
-    out.flush()
+    out.write_all(packet)
 }
 
 fn ip_packet(flight: &Flight) -> Vec<u8> {
@@ -66,7 +82,7 @@ fn ip_packet(flight: &Flight) -> Vec<u8> {
 }
 
 /// RFC 1071, over an even number of bytes.
-fn internet_checksum(bytes: &[u8]) -> u16 {
+pub(crate) fn internet_checksum(bytes: &[u8]) -> u16 {
     let words = bytes.as_chunks::<2>().0.iter().map(|w| u32::from(u16::from_be_bytes(*w)));
     let sum: u32 = words.sum();
     let folded = (sum & 0xffff) + (sum >> 16);

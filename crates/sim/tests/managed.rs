@@ -202,7 +202,7 @@ fn the_mean_queue_is_the_waits_over_time() {
     let mut topology = Topology::new(2);
     topology.connect(NodeIndex(0), NodeIndex(1), LINK);
     let mut network = managed(&topology, QueueSpec::default());
-    network.watch(0);
+    network.watch(0, |_| None);
     let mut queue = Queue::new();
     for _ in 0..4 {
         network.send(&mut queue, packet(0, 1, 1));

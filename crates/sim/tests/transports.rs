@@ -3,9 +3,9 @@
 
 use concord_sim::engine::{MS, NS, SEC, Time, US};
 use concord_sim::net::{
-    Dctcp, Experiment, FlowSpec, HostIndex, LinkSpec, Marking, NewReno, NodeIndex, Outcome,
-    PlannedFlow, PortReport, QueueSpec, Routing, Tcp, TcpConfig, Topology, Transport, Windowed,
-    WindowedConfig,
+    After, Dcpim, DcpimConfig, Dctcp, Experiment, FlowSpec, HostIndex, Hpcc, HpccConfig, LeafSpine,
+    LinkSpec, Marking, NewReno, NodeIndex, Outcome, PlannedFlow, PortReport, QueueSpec, Routing,
+    Slowdowns, Tcp, TcpConfig, Topology, Transport, Windowed, WindowedConfig, workload,
 };
 
 /// Bandwidth between the switches; hosts have ten times as much.
@@ -35,9 +35,12 @@ fn dumbbell(
         routing: Routing::Ecmp,
         queues: QueueSpec { marking: marking.map(Marking::at), ..QueueSpec::default() },
         flows: (0..pairs).map(flow).collect(),
+        triggers: Vec::new(),
         warm_up: Time(2 * SEC),
+        measure_until: Time(8 * SEC),
         until: Time(8 * SEC),
         watch: None,
+        capture: Vec::new(),
         seed: 1,
     }
 }
@@ -179,12 +182,63 @@ fn a_flow_begins_after_the_one_before_it() {
     for flow in &mut experiment.flows {
         flow.spec.bytes = 50_000;
     }
-    experiment.flows[1].after = Some(0);
+    experiment.flows[1].after = Some(After::Flow(0));
     experiment.flows[1].at = Time(3 * US);
     let outcome = experiment.run(&mut Tcp::new(TcpConfig::default(), NewReno)).unwrap();
     let (first, second) = (outcome.flows[0], outcome.flows[1]);
     assert_eq!(second.began.unwrap().0, first.ended.unwrap().0 + 3 * US);
     assert_eq!(outcome.unfinished(), 0);
+}
+
+/// HPCC §5.2: the busiest link is used at eta, 95%, with almost nothing queued, whatever maxStage;
+/// the first round trip's burst has drained long before. Flows of equal paths get equal shares.
+#[test]
+fn hpcc_uses_95_percent_with_almost_no_queue() {
+    for (pairs, stages_max) in [(1, 5), (2, 0), (2, 5), (8, 0), (8, 5)] {
+        let gbps_100 = 100 * BITS_PER_S;
+        let mut experiment = dumbbell(pairs, US, 0, None);
+        let (host, between) = (link(gbps_100, US, u64::MAX), link(gbps_100, US, 32_000_000));
+        experiment.topology = Topology::dumbbell(pairs, host, between, 0);
+        (experiment.warm_up, experiment.measure_until) = (Time(4 * MS), Time(8 * MS));
+        experiment.until = Time(8 * MS);
+        for flow in &mut experiment.flows {
+            flow.at = Time(flow.at.0 / 100);
+        }
+        let round_trip_ps = experiment.topology.round_trip_ps_max(1_090, 102);
+        let config = HpccConfig { stages_max, round_trip_ps, ..HpccConfig::default() };
+        let mut hpcc = Hpcc::new(config);
+        let outcome = experiment.run(&mut hpcc).unwrap();
+        let is_bottleneck = |p: &&PortReport| p.from.0 == 2 * pairs && p.to.0 == 2 * pairs + 1;
+        let port = outcome.ports.iter().find(is_bottleneck).unwrap();
+        let (used, mean) = (port.use_share(), port.waiting_bytes_mean());
+        let what = format!("N={pairs} maxStage={stages_max}: {used:.4} used, {mean:.0} B wait");
+        println!("{what}, at most {}", port.queue.waiting_bytes_max);
+        assert!((0.93..=0.98).contains(&used), "{what}");
+        assert!(mean < 5.0 * 1_090.0, "{what}");
+        assert_eq!(outcome.network.dropped_port, 0, "{what}");
+        let shares: Vec<u64> = outcome.flows.iter().map(|flow| flow.received_bytes).collect();
+        let (least, most) = (*shares.iter().min().unwrap(), *shares.iter().max().unwrap());
+        assert!(least * 10 >= most * 8, "{what}: {shares:?}");
+    }
+}
+
+/// Everything that is lost is sent again, in incasts through buffers of some packets.
+#[test]
+fn hpcc_repairs_losses() {
+    let mut experiment = dumbbell(16, US, 20_000, None);
+    experiment.warm_up = Time(0);
+    experiment.until = Time(60 * SEC);
+    for (index, flow) in experiment.flows.iter_mut().enumerate() {
+        (flow.spec.bytes, flow.at) = (50_000 * (index as u64 + 1) + 7, Time(0));
+    }
+    let round_trip_ps = experiment.topology.round_trip_ps_max(1_090, 102);
+    let mut hpcc = Hpcc::new(HpccConfig { round_trip_ps, ..HpccConfig::default() });
+    let outcome = experiment.run(&mut hpcc).unwrap();
+    assert!(outcome.network.dropped_port > 0);
+    assert_eq!(outcome.unfinished(), 0, "{:?}", outcome.transport);
+    for (flow, planned) in outcome.flows.iter().zip(&experiment.flows) {
+        assert_eq!(flow.received_bytes, planned.spec.bytes);
+    }
 }
 
 /// The plain window runs behind the same trait.
@@ -201,4 +255,74 @@ fn windowed_is_a_transport_like_others() {
     assert_eq!((outcome.unfinished(), windowed.unfinished()), (0, 0));
     assert_eq!(windowed.wire_bytes(3_001).all, 4_500);
     assert_eq!(outcome.ports[0].from, NodeIndex(0));
+}
+
+/// A leaf-spine of 2 racks of 8 hosts, 100 Gb/s, with links as in dcPIM's simulator.
+fn small_leaf_spine() -> Topology {
+    let host_link = link(1_000_000_000 * 100, 200 * NS, 500_000);
+    let spine_link = link(1_000_000_000 * 400, 200 * NS, 500_000);
+    let (tors, hosts_per_tor, spines, pipeline_ps) = (2, 8, 2, 450 * NS);
+    Topology::leaf_spine(&LeafSpine {
+        tors,
+        hosts_per_tor,
+        spines,
+        host_link,
+        spine_link,
+        pipeline_ps,
+    })
+}
+
+fn dcpim_config(topology: &Topology) -> DcpimConfig {
+    DcpimConfig {
+        control_round_trip_ps: topology.round_trip_ps_max(40, 40),
+        window_bytes: topology.round_trip_ps_max(1_500, 40) / 80,
+        ..DcpimConfig::default()
+    }
+}
+
+/// dcPIM carries a load of 0.6 of web search, whose long flows are matched, without a loss; and a
+/// short flow's time hardly depends on it.
+#[test]
+fn dcpim_matches_long_flows() {
+    let topology = small_leaf_spine();
+    let config = dcpim_config(&topology);
+    let mut rng = concord_core::Rng::new(1);
+    let sizes = workload::Sizes::imc10();
+    let flows =
+        workload::poisson(16, 100_000_000_000, &sizes, 0.6, Time(2 * MS), &mut rng).unwrap();
+    let mut experiment = dumbbell(2, US, 0, None);
+    (experiment.topology, experiment.routing) = (topology, Routing::Spray);
+    (experiment.flows, experiment.warm_up) = (flows, Time(MS / 2));
+    (experiment.measure_until, experiment.until) = (Time(2 * MS), Time(20 * MS));
+    let mut dcpim = Dcpim::new(config, 1);
+    let outcome = experiment.run(&mut dcpim).unwrap();
+    println!("{:?}", outcome.transport);
+    assert_eq!((outcome.unfinished(), outcome.network.dropped_port), (0, 0));
+    for (flow, planned) in outcome.flows.iter().zip(&experiment.flows) {
+        assert_eq!(flow.received_bytes, planned.spec.bytes);
+    }
+    let short = Slowdowns::of(&experiment, &outcome, 0..=10_000);
+    let long = Slowdowns::of(&experiment, &outcome, 200_000..=u64::MAX);
+    println!("short {short:?}\nlong {long:?}");
+    assert!(short.p50 < 1.5 && short.p99 < 5.0, "{short:?}");
+    assert!(long.p50 < 10.0, "{long:?}");
+    // Equal runs are equal.
+    let again = experiment.run(&mut Dcpim::new(config, 1)).unwrap();
+    assert_eq!(again.digest, outcome.digest);
+}
+
+/// What an incast of short flows loses is matched, and arrives once.
+#[test]
+fn dcpim_repairs_losses() {
+    let topology = Topology::single_rack(17, link(10 * BITS_PER_S, US, 20_000), 0);
+    let mut config = dcpim_config(&topology);
+    config.window_bytes = 60_000;
+    let mut rng = concord_core::Rng::new(1);
+    let mut experiment = dumbbell(2, US, 0, None);
+    experiment.topology = topology;
+    experiment.flows = workload::incast(17, 16, 50_000, &mut rng).unwrap();
+    (experiment.warm_up, experiment.until) = (Time(0), Time(SEC));
+    let outcome = experiment.run(&mut Dcpim::new(config, 1)).unwrap();
+    assert!(outcome.network.dropped_port > 0, "{:?}", outcome.network);
+    assert_eq!(outcome.unfinished(), 0, "{:?}", outcome.transport);
 }

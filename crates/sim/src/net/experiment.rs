@@ -3,7 +3,7 @@
 use concord_core::Rng;
 use concord_core::rng::splitmix64;
 
-use super::managed::{QueueCounters, QueueSpec, Visit};
+use super::managed::{Captured, QueueCounters, QueueSpec, Visit};
 use super::network::{NetCounters, Network};
 use super::topology::{HostIndex, NodeIndex, Routing, Topology, TopologyError};
 use super::transport::{FlowSpec, Transport, TransportEvent, Wire, WireBytes, step};
@@ -14,10 +14,37 @@ use crate::engine::{EventQueue, SEC, Time};
 pub struct PlannedFlow {
     /// From where to where, how much.
     pub spec: FlowSpec,
-    /// When it begins; with `after`, how long after that one's end.
+    /// When it begins; with `after`, how long after that.
     pub at: Time,
-    /// The flow that has to end first: an earlier one of the list.
-    pub after: Option<u32>,
+    /// What has to happen first.
+    pub after: Option<After>,
+}
+
+/// What a flow waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// The end of that flow.
+    Flow(u32),
+    /// That trigger.
+    Trigger(u32),
+}
+
+/// Begins flows when others have ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trigger {
+    /// Which of the flows that wait for it begin, and when.
+    pub kind: TriggerKind,
+    /// The flows whose ends activate it.
+    pub causes: Vec<u32>,
+}
+
+/// The effect of a trigger's activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TriggerKind {
+    /// All flows that wait begin after that many activations.
+    After(u32),
+    /// Each activation begins the next flow that waits.
+    Each,
 }
 
 /// A run.
@@ -31,12 +58,18 @@ pub struct Experiment {
     pub queues: QueueSpec,
     /// The flows; their indices are the transport's.
     pub flows: Vec<PlannedFlow>,
+    /// The triggers that flows wait for.
+    pub triggers: Vec<Trigger>,
     /// Statistics of ports begin here.
     pub warm_up: Time,
+    /// They end here, or with the run.
+    pub measure_until: Time,
     /// The run ends here, even if flows are unfinished.
     pub until: Time,
     /// The flow whose packets' stays at ports are recorded.
     pub watch: Option<u32>,
+    /// The ports whose packets are captured.
+    pub capture: Vec<u32>,
     /// Everything random is drawn from it.
     pub seed: u64,
 }
@@ -50,6 +83,8 @@ pub struct FlowReport {
     pub ended: Option<Time>,
     /// How long it takes on an idle network: see [`ideal_ps`].
     pub ideal_ps: u64,
+    /// Payload that its receiver has.
+    pub received_bytes: u64,
 }
 
 impl FlowReport {
@@ -104,6 +139,12 @@ pub struct Outcome {
     pub transport: Vec<(&'static str, u64)>,
     /// Stays at ports of the watched flow's packets.
     pub visits: Vec<Visit>,
+    /// Packets of the captured ports.
+    pub captured: Vec<Captured>,
+    /// Packets of those ports that were one too many.
+    pub not_captured: u64,
+    /// Payload that arrived between the warm-up and [`Experiment::measure_until`].
+    pub arrived_bytes: u64,
     /// Events of the engine.
     pub events: u64,
     /// When the run ended.
@@ -132,39 +173,31 @@ impl Experiment {
     /// # Errors
     /// The topology cannot be used.
     pub fn run<T: Transport>(&self, transport: &mut T) -> Result<Outcome, TopologyError> {
-        let mut rng = Rng::new(self.seed);
-        let mut network = Network::new(&self.topology, self.routing, rng.next_u64())?;
-        network.manage(self.queues);
-        if let Some(flow) = self.watch {
-            network.watch(flow);
-        }
+        let mut network = self.network(transport)?;
         let mut queue = EventQueue::new();
         let ideals = Ideals::new(&self.topology, &network);
         let mut flows = Vec::with_capacity(self.flows.len());
-        let mut followers: Vec<Vec<u32>> = vec![Vec::new(); self.flows.len()];
         for (flow, planned) in self.flows.iter().enumerate() {
             let number = transport.add_flow(planned.spec);
             assert!(number as usize == flow, "flows are numbered in the order of addition");
             let size = transport.wire_bytes(planned.spec.bytes);
             let ideal_ps = ideals.of(&network, planned.spec.from, planned.spec.to, size);
-            flows.push(FlowReport { began: None, ended: None, ideal_ps });
-            match planned.after {
-                Some(before) => followers[before as usize].push(number),
-                None => queue.schedule(planned.at, TransportEvent::Start { flow: number }),
-            }
+            flows.push(FlowReport { ideal_ps, ..FlowReport::default() });
         }
+        let mut starts = Starts::new(&self.flows, &self.triggers);
+        starts.schedule_next(&self.flows, &mut queue);
         let mut run = Run { flows, unfinished: self.flows.len(), digest: self.seed };
+        let mut measure = Measure::default();
         let mut finished = Vec::new();
-        let mut is_warm = self.warm_up == Time(0);
         while run.unfinished > 0
             && let Some((now, event)) = queue.next_until(self.until)
         {
-            if !is_warm && now >= self.warm_up {
-                network.begin_statistics(self.warm_up);
-                is_warm = true;
-            }
+            measure.look(self, now, &mut network, transport);
             if let TransportEvent::Start { flow } = event {
                 run.flows[flow as usize].began = Some(now);
+                if self.flows[flow as usize].after.is_none() {
+                    starts.schedule_next(&self.flows, &mut queue);
+                }
             }
             let mut wire =
                 Wire { queue: &mut queue, network: &mut network, finished: &mut finished };
@@ -174,36 +207,61 @@ impl Experiment {
             for flow in finished.drain(..) {
                 run.unfinished -= 1;
                 run.flows[flow as usize].ended = Some(now);
-                for &next in &followers[flow as usize] {
+                for next in starts.after(flow) {
                     let at = now.after(self.flows[next as usize].at.0);
                     queue.schedule(at, TransportEvent::Start { flow: next });
                 }
             }
         }
-        Ok(self.outcome(run, &queue, &network, transport))
+        let ended = if run.unfinished > 0 && !queue.is_empty() { self.until } else { queue.now() };
+        measure.end(self, ended, &mut network, transport);
+        Ok(self.outcome(run, measure, (ended, queue.taken()), &network, transport))
+    }
+
+    fn network<T: Transport>(&self, transport: &T) -> Result<Network<T::Header>, TopologyError> {
+        let mut rng = Rng::new(self.seed);
+        let mut network = Network::new(&self.topology, self.routing, rng.next_u64())?;
+        network.manage(self.queues);
+        if let Some(telemetry) = transport.telemetry() {
+            network.set_telemetry(telemetry);
+        }
+        if let Some(flow) = self.watch {
+            network.watch(flow, T::number);
+        }
+        if !self.capture.is_empty() {
+            network.capture(&self.capture, T::number);
+        }
+        Ok(network)
     }
 
     fn outcome<T: Transport>(
         &self,
-        run: Run,
-        queue: &EventQueue<TransportEvent<T::Header>>,
+        mut run: Run,
+        measure: Measure,
+        (ended, events): (Time, u64),
         network: &Network<T::Header>,
         transport: &T,
     ) -> Outcome {
-        let ended = if run.unfinished > 0 && !queue.is_empty() { self.until } else { queue.now() };
-        let (counters, covered_ps) = network.queue_counters(ended);
+        for (flow, report) in run.flows.iter_mut().enumerate() {
+            report.received_bytes = transport.received_bytes(flow as u32);
+        }
+        let (counters, covered_ps) = measure.counters.unwrap_or_default();
         let port = |(port, queue): (usize, QueueCounters)| {
             let (from, to) = network.port_ends(port as u32);
             let bits_per_s = self.topology.links()[port / 2].2.bits_per_s;
             PortReport { from, to, bits_per_s, queue, covered_ps }
         };
+        let (captured, not_captured) = network.captured();
         Outcome {
             flows: run.flows,
             ports: counters.into_iter().enumerate().map(port).collect(),
             network: network.counters(),
             transport: transport.counters(),
             visits: network.visits().to_vec(),
-            events: queue.taken(),
+            captured: captured.to_vec(),
+            not_captured,
+            arrived_bytes: measure.arrived_bytes,
+            events,
             ended,
             digest: run.digest,
         }
@@ -214,6 +272,146 @@ struct Run {
     flows: Vec<FlowReport>,
     unfinished: usize,
     digest: u64,
+}
+
+/// The statistics between the warm-up and [`Experiment::measure_until`].
+#[derive(Default)]
+struct Measure {
+    is_warm: bool,
+    received_before: u64,
+    arrived_bytes: u64,
+    counters: Option<(Vec<QueueCounters>, u64)>,
+}
+
+impl Measure {
+    /// An event happens: statistics begin or end first, if it is time.
+    fn look<T: Transport>(
+        &mut self,
+        experiment: &Experiment,
+        now: Time,
+        network: &mut Network<T::Header>,
+        transport: &T,
+    ) {
+        if !self.is_warm && now >= experiment.warm_up {
+            self.is_warm = true;
+            if experiment.warm_up > Time(0) {
+                network.begin_statistics(experiment.warm_up);
+                self.received_before = received(experiment, transport);
+            }
+        }
+        if self.counters.is_none() && now > experiment.measure_until {
+            self.end(experiment, experiment.measure_until, network, transport);
+        }
+    }
+
+    fn end<T: Transport>(
+        &mut self,
+        experiment: &Experiment,
+        now: Time,
+        network: &mut Network<T::Header>,
+        transport: &T,
+    ) {
+        if self.counters.is_some() {
+            return;
+        }
+        let now = now.min(experiment.measure_until);
+        if !self.is_warm {
+            // The run ended before: nothing was measured.
+            network.begin_statistics(now);
+            self.received_before = received(experiment, transport);
+        }
+        self.counters = Some(network.queue_counters(now));
+        self.arrived_bytes = received(experiment, transport) - self.received_before;
+    }
+}
+
+fn received<T: Transport>(experiment: &Experiment, transport: &T) -> u64 {
+    (0..experiment.flows.len() as u32).map(|flow| transport.received_bytes(flow)).sum()
+}
+
+/// The flows that have not begun: one start at a time is scheduled, so that a million flows need no
+/// million events.
+struct Starts {
+    /// Those that wait for nothing, by time, the next one last.
+    timed: Vec<u32>,
+    /// Flow, and one that waits for its end; ascending.
+    followers: Vec<(u32, u32)>,
+    /// Flow, and a trigger that its end activates; ascending.
+    causes: Vec<(u32, u32)>,
+    triggers: Vec<Armed>,
+}
+
+/// A trigger during a run.
+struct Armed {
+    kind: TriggerKind,
+    activations: u32,
+    /// Flows that wait for it, the next one last.
+    waiting: Vec<u32>,
+}
+
+impl Starts {
+    fn new(flows: &[PlannedFlow], triggers: &[Trigger]) -> Starts {
+        let armed =
+            |trigger: &Trigger| Armed { kind: trigger.kind, activations: 0, waiting: Vec::new() };
+        let mut starts = Starts {
+            timed: Vec::new(),
+            followers: Vec::new(),
+            causes: Vec::new(),
+            triggers: triggers.iter().map(armed).collect(),
+        };
+        for (number, trigger) in triggers.iter().enumerate() {
+            starts.causes.extend(trigger.causes.iter().map(|&flow| (flow, number as u32)));
+        }
+        for (flow, planned) in flows.iter().enumerate().rev() {
+            let flow = flow as u32;
+            match planned.after {
+                None => starts.timed.push(flow),
+                Some(After::Flow(before)) => starts.followers.push((before, flow)),
+                Some(After::Trigger(trigger)) => {
+                    starts.triggers[trigger as usize].waiting.push(flow);
+                }
+            }
+        }
+        starts.timed.sort_by_key(|&flow| std::cmp::Reverse((flows[flow as usize].at, flow)));
+        starts.followers.sort_unstable();
+        starts.causes.sort_unstable();
+        starts
+    }
+
+    fn schedule_next<H>(
+        &mut self,
+        flows: &[PlannedFlow],
+        queue: &mut EventQueue<TransportEvent<H>>,
+    ) {
+        if let Some(flow) = self.timed.pop() {
+            let at = flows[flow as usize].at.max(queue.now());
+            queue.schedule(at, TransportEvent::Start { flow });
+        }
+    }
+
+    /// A flow has ended: those that begin now.
+    fn after(&mut self, flow: u32) -> Vec<u32> {
+        let mut next: Vec<u32> = of(&self.followers, flow).collect();
+        let activated: Vec<u32> = of(&self.causes, flow).collect();
+        for trigger in activated {
+            let armed = &mut self.triggers[trigger as usize];
+            armed.activations += 1;
+            match armed.kind {
+                TriggerKind::Each => next.extend(armed.waiting.pop()),
+                TriggerKind::After(needed) if armed.activations >= needed => {
+                    next.extend(armed.waiting.drain(..).rev());
+                }
+                TriggerKind::After(_) => {}
+            }
+        }
+        next
+    }
+}
+
+/// The second numbers of the pairs that begin with `first`.
+fn of(pairs: &[(u32, u32)], first: u32) -> impl Iterator<Item = u32> {
+    let from = pairs.partition_point(|pair| pair.0 < first);
+    pairs[from..].iter().take_while(move |pair| pair.0 == first).map(|pair| pair.1)
 }
 
 /// The time that a flow takes alone on an idle network without headers of control: its last packet
@@ -245,17 +443,19 @@ impl<'a> Ideals<'a> {
 
     fn of<B>(&self, network: &Network<B>, from: HostIndex, to: HostIndex, size: WireBytes) -> u64 {
         let send_ps = |bytes: u64, bits_per_s: u64| {
-            (u128::from(bytes) * 8 * u128::from(SEC) / u128::from(bits_per_s.max(1))) as u64
+            let ps = u128::from(bytes) * 8 * u128::from(SEC) / u128::from(bits_per_s.max(1));
+            u64::try_from(ps).unwrap_or(u64::MAX)
         };
         let links = self.topology.links();
         let rate = |port: u32| links[port as usize / 2].2.bits_per_s;
-        let (mut total, mut slowest) = (0, u64::MAX);
+        let (mut total, mut slowest) = (0u64, u64::MAX);
         let mut port = self.host_ports[from.0 as usize];
         for _ in 0..self.topology.switches() + 1 {
             let link = links[port as usize / 2].2;
             let (_, node) = network.port_ends(port);
             slowest = slowest.min(link.bits_per_s);
-            total += send_ps(u64::from(size.last), link.bits_per_s) + link.propagation_ps;
+            let last_ps = send_ps(u64::from(size.last), link.bits_per_s);
+            total = total.saturating_add(last_ps).saturating_add(link.propagation_ps);
             total += self.topology.pipeline_ps(node);
             if node == NodeIndex::from(to) {
                 break;
@@ -268,6 +468,6 @@ impl<'a> Ideals<'a> {
             let Some(next) = ports.max_by_key(|&port| (rate(port), u32::MAX - port)) else { break };
             port = next;
         }
-        total + send_ps(size.all - u64::from(size.last), slowest)
+        total.saturating_add(send_ps(size.all - u64::from(size.last), slowest))
     }
 }

@@ -12,6 +12,7 @@ use concord_core::Rng;
 
 use super::packet::{Ecn, Packet};
 use super::port::CLASSES;
+use super::topology::HostIndex;
 
 /// Denominator of the shares in a [`QueueSpec`].
 pub const SHARES: u32 = 256;
@@ -78,6 +79,8 @@ pub struct Hop {
     pub at_ps: u64,
     /// Bandwidth of the link.
     pub bits_per_s: u64,
+    /// The port is a host's own.
+    pub is_host: bool,
 }
 
 /// What a managed port saw since its statistics began.
@@ -110,6 +113,8 @@ struct Held<B> {
 pub struct Visit {
     /// The port.
     pub port: u32,
+    /// Its number in the flow; nothing if it carries no data.
+    pub number: Option<u32>,
     /// Size of the packet.
     pub size_bytes: u32,
     /// When it came to the port.
@@ -120,8 +125,35 @@ pub struct Visit {
     pub arrives_ps: u64,
 }
 
-/// Most visits that are kept.
+/// Most visits that are kept: the last ones.
 pub const VISITS_MAX: usize = 1 << 20;
+
+/// A packet that left a port of which captures are wanted
+/// ([`Network::capture`](super::Network::capture)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// The port.
+    pub port: u32,
+    /// When its first bit left.
+    pub at_ps: u64,
+    /// Its sender.
+    pub from: HostIndex,
+    /// Its receiver.
+    pub to: HostIndex,
+    /// Size of the packet.
+    pub size_bytes: u32,
+    /// Its flow label.
+    pub flow_label: u32,
+    /// Its number in the flow; nothing if it carries no data.
+    pub number: Option<u32>,
+    /// Its priority.
+    pub class: u8,
+    /// Its mark.
+    pub ecn: Ecn,
+}
+
+/// Most packets that are captured in a run.
+pub const CAPTURED_MAX: usize = 1 << 22;
 
 /// A packet that waits at no input: its own host sends it, or a switch's program.
 pub(super) const NO_INPUT: u32 = u32::MAX;
@@ -167,6 +199,7 @@ pub(super) enum Queued {
 }
 
 pub(super) struct Managed<B> {
+    hosts: u32,
     pub(super) ports: Vec<ManagedPort<B>>,
     pub(super) nodes: Vec<ManagedNode>,
     pub(super) rng: Rng,
@@ -176,6 +209,13 @@ pub(super) struct Managed<B> {
     /// The flow label whose packets are recorded in `visits`.
     pub(super) watched: Option<u32>,
     pub(super) visits: Vec<Visit>,
+    /// The ports whose packets are captured, ascending.
+    pub(super) capture: Vec<u32>,
+    pub(super) captured: Vec<Captured>,
+    /// Packets that were one too many.
+    pub(super) not_captured: u64,
+    /// Reads a data packet's number.
+    pub(super) number: fn(&B) -> Option<u32>,
 }
 
 impl<B> ManagedPort<B> {
@@ -207,9 +247,14 @@ impl<B> ManagedPort<B> {
 }
 
 impl<B> Managed<B> {
-    pub(super) fn new(ports: Vec<ManagedPort<B>>, nodes: usize, rng: Rng) -> Managed<B> {
+    pub(super) fn new(
+        ports: Vec<ManagedPort<B>>,
+        (hosts, nodes): (u32, usize),
+        rng: Rng,
+    ) -> Managed<B> {
         let node = || ManagedNode { spec: QueueSpec::default(), held_bytes: 0, is_up: true };
         Managed {
+            hosts,
             ports,
             nodes: (0..nodes).map(|_| node()).collect(),
             rng,
@@ -218,6 +263,10 @@ impl<B> Managed<B> {
             statistics_from: 0,
             watched: None,
             visits: Vec::new(),
+            capture: Vec::new(),
+            captured: Vec::new(),
+            not_captured: 0,
+            number: |_| None,
         }
     }
 
@@ -355,6 +404,7 @@ impl<B> Managed<B> {
             sent_bytes: out.sent_bytes,
             at_ps: now,
             bits_per_s: out.bits_per_s,
+            is_host: out.node < self.hosts,
         };
         let node = out.node as usize;
         self.nodes[node].held_bytes -= bytes;
@@ -362,11 +412,37 @@ impl<B> Managed<B> {
         if let Some(telemetry) = self.telemetry {
             telemetry(&mut packet.body, &hop);
         }
-        if self.watched == Some(packet.flow_label) && self.visits.len() < VISITS_MAX {
+        if self.watched == Some(packet.flow_label) {
+            if self.visits.len() == VISITS_MAX {
+                self.visits.drain(..VISITS_MAX / 2);
+            }
             let (size_bytes, arrives_ps) = (packet.size_bytes, done + flight_ps);
-            self.visits.push(Visit { port, size_bytes, came_ps, left_ps: now, arrives_ps });
+            let number = (self.number)(&packet.body);
+            let visit = Visit { port, number, size_bytes, came_ps, left_ps: now, arrives_ps };
+            self.visits.push(visit);
+        }
+        if !self.capture.is_empty() && self.capture.binary_search(&port).is_ok() {
+            self.capture(now, port, &packet);
         }
         (Some((packet, done + flight_ps)), is_more.then_some(done))
+    }
+
+    fn capture(&mut self, now: u64, port: u32, packet: &Packet<B>) {
+        if self.captured.len() >= CAPTURED_MAX {
+            self.not_captured += 1;
+            return;
+        }
+        self.captured.push(Captured {
+            port,
+            at_ps: now,
+            from: packet.from,
+            to: packet.to,
+            size_bytes: packet.size_bytes,
+            flow_label: packet.flow_label,
+            number: (self.number)(&packet.body),
+            class: packet.class,
+            ecn: packet.ecn,
+        });
     }
 
     /// The link of a port goes down or comes back; what waits is lost, and what is on the wire.

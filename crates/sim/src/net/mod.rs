@@ -5,34 +5,51 @@
 //! [`Network`] is the part to read first: a driver gives it packets with [`Network::send`] and its
 //! events with [`Network::handle`], and gets back the packets that reached their host.
 //! [`Permutation`] is a small complete driver, [`Experiment`] the one for any flows and any
-//! [`Transport`].
+//! [`Transport`]. [`scenario`] reads one from a file.
 
+mod dcpim;
 mod dctcp;
 mod disk;
 mod experiment;
 mod host;
+mod hpcc;
+pub mod import;
 mod managed;
+mod matching;
 mod network;
 mod newreno;
+mod numbers;
 mod packet;
+mod pcap;
 mod permutation;
 mod port;
+pub mod scenario;
+mod slowdown;
 mod tcp;
 mod topology;
 mod transport;
+mod turns;
 mod windowed;
 pub mod workload;
 
+pub use dcpim::{Dcpim, DcpimConfig, DcpimHeader};
 pub use dctcp::Dctcp;
 pub use disk::{Disk, DiskFull, DiskSpec};
-pub use experiment::{Experiment, FlowReport, Outcome, PlannedFlow, PortReport, ideal_ps};
+pub use experiment::{
+    After, Experiment, FlowReport, Outcome, PlannedFlow, PortReport, Trigger, TriggerKind, ideal_ps,
+};
 pub use host::{HostSpec, KINDS};
-pub use managed::{Hop, Marking, QueueCounters, QueueSpec, SHARES, VISITS_MAX, Visit};
+pub use hpcc::{Hpcc, HpccConfig, HpccHeader};
+pub use managed::{
+    CAPTURED_MAX, Captured, Hop, Marking, QueueCounters, QueueSpec, SHARES, VISITS_MAX, Visit,
+};
 pub use network::{Delivery, NetCounters, NetEvent, Network};
 pub use newreno::NewReno;
 pub use packet::{Ecn, Packet};
+pub use pcap::write_captured;
 pub use permutation::{Permutation, PermutationReport};
 pub use port::{CLASSES, PortCounters};
+pub use slowdown::{IDEAL_TIME, Slowdowns};
 pub use tcp::{Acked, Congestion, Tcp, TcpConfig, TcpHeader, Window};
 pub use topology::{HostIndex, LeafSpine, LinkSpec, NodeIndex, Routing, Topology, TopologyError};
 pub use transport::{FlowSpec, Transport, TransportEvent, Wire, WireBytes, step};

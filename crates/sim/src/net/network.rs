@@ -5,7 +5,7 @@ use concord_core::rng::splitmix64;
 
 use super::host::{Host, HostSpec, KINDS, Served};
 use super::managed::{
-    Hop, Managed, ManagedPort, NO_INPUT, QueueCounters, QueueSpec, Queued, Visit,
+    Captured, Hop, Managed, ManagedPort, NO_INPUT, QueueCounters, QueueSpec, Queued, Visit,
 };
 use super::packet::Packet;
 use super::port::{Accepted, CLASSES, Port, PortCounters, Waiting};
@@ -145,7 +145,7 @@ impl<B> Network<B> {
             }
         }
         let nodes = (hosts + self.topology.switches()) as usize;
-        let mut managed = Managed::new(ports, nodes, self.rng.fork());
+        let mut managed = Managed::new(ports, (hosts, nodes), self.rng.fork());
         for node in &mut managed.nodes[hosts as usize..] {
             node.spec = spec;
         }
@@ -164,9 +164,26 @@ impl<B> Network<B> {
         self.managed_mut().telemetry = Some(telemetry);
     }
 
-    /// Records the stays of packets with that flow label.
-    pub fn watch(&mut self, flow_label: u32) {
-        self.managed_mut().watched = Some(flow_label);
+    /// Records the stays of packets with that flow label; `number` reads a data packet's number.
+    pub fn watch(&mut self, flow_label: u32, number: fn(&B) -> Option<u32>) {
+        let managed = self.managed_mut();
+        (managed.watched, managed.number) = (Some(flow_label), number);
+    }
+
+    /// Captures the packets that leave these ports; `number` reads a data packet's number.
+    pub fn capture(&mut self, ports: &[u32], number: fn(&B) -> Option<u32>) {
+        let managed = self.managed_mut();
+        managed.capture = ports.to_vec();
+        managed.capture.sort_unstable();
+        managed.number = number;
+    }
+
+    /// What was captured so far, at most [`CAPTURED_MAX`](super::CAPTURED_MAX), and how many
+    /// packets were left out.
+    #[must_use]
+    pub fn captured(&self) -> (&[Captured], u64) {
+        let managed = self.managed.as_ref();
+        managed.map_or((&[], 0), |managed| (&managed.captured, managed.not_captured))
     }
 
     /// The stays recorded so far, in the order of departure; at most
@@ -263,6 +280,12 @@ impl<B> Network<B> {
     #[must_use]
     pub fn host_port(&self, host: HostIndex) -> u32 {
         self.routes.host_ports[host.0 as usize]
+    }
+
+    /// Bandwidth of a host's link.
+    #[must_use]
+    pub fn host_bits_per_s(&self, host: HostIndex) -> u64 {
+        self.topology.links()[self.host_port(host) as usize / 2].2.bits_per_s
     }
 
     /// The ports by which a switch sends to a host, on shortest ways.

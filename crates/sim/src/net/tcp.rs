@@ -485,6 +485,16 @@ impl<C: Congestion> Transport for Tcp<C> {
         }
     }
 
+    fn received_bytes(&self, flow: u32) -> u64 {
+        let f = &self.flows[flow as usize];
+        let packets = u64::from(f.receiver.next) + f.receiver.ahead.len() as u64;
+        (packets * u64::from(self.config.payload_bytes)).min(f.spec.bytes)
+    }
+
+    fn number(header: &TcpHeader) -> Option<u32> {
+        (!header.is_ack).then_some(header.number)
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let c = &self.counters;
         vec![

@@ -3,6 +3,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use crate::engine::SEC;
+
+/// Most links of a topology that is read from a file: a port takes about half a KiB of memory.
+pub(super) const LINKS_MAX: u64 = 1 << 18;
+
 /// A host: `0..hosts`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostIndex(pub u32);
@@ -209,6 +214,91 @@ impl Topology {
         &self.links
     }
 
+    /// Whether every host has one link, and reaches every other host.
+    ///
+    /// # Errors
+    /// The first host of which that is not so, or a link that ends at no node.
+    pub fn check(&self) -> Result<(), TopologyError> {
+        let (edges, hosts) = (edges_of(self)?, self.hosts as usize);
+        let degrees = edges.iter().take(hosts).map(Vec::len).enumerate();
+        if let Some((host, links)) = degrees.into_iter().find(|&(_, links)| links != 1) {
+            return Err(TopologyError::Links { host: HostIndex(host as u32), links });
+        }
+        if hosts == 0 {
+            return Ok(());
+        }
+        // Links have two directions: who is reached from one host reaches it, too.
+        let distance = distances(&edges, hosts, 0);
+        match (0..hosts).find(|&host| distance[host] == FAR) {
+            Some(to) => {
+                Err(TopologyError::Unreachable { from: HostIndex(0), to: HostIndex(to as u32) })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// For each host the links of the longest of the shortest ways from it to another host. The
+    /// topology passes [`Topology::check`].
+    #[must_use]
+    pub fn links_between_max(&self) -> u32 {
+        let Ok(edges) = edges_of(self) else { return 0 };
+        let hosts = self.hosts as usize;
+        // Hosts of one switch are equally far from all others.
+        let mut seen = std::collections::BTreeSet::new();
+        let mut most = 0;
+        for host in 0..hosts {
+            if !edges[host].first().is_some_and(|edge| seen.insert(edge.to)) {
+                continue;
+            }
+            let distance = distances(&edges, hosts, host);
+            let far = distance[..hosts].iter().filter(|&&links| links != FAR).max();
+            most = most.max(far.copied().unwrap_or(0));
+        }
+        most
+    }
+
+    /// The longest round trip between two hosts on an idle network: a packet one way, an answer
+    /// back, each stored and forwarded on a shortest way. The topology passes [`Topology::check`].
+    #[must_use]
+    pub fn round_trip_ps_max(&self, packet_bytes: u32, answer_bytes: u32) -> u64 {
+        let Ok(edges) = edges_of(self) else { return 0 };
+        let hosts = self.hosts as usize;
+        let hop_ps = |from: usize, edge: &Edge| {
+            let link = self.links[edge.port as usize / 2].2;
+            let bytes = u128::from(packet_bytes) + u128::from(answer_bytes);
+            let send_ps = bytes * 8 * u128::from(SEC) / u128::from(link.bits_per_s.max(1));
+            let switches = [from, edge.to].map(|node| self.pipeline_ps(NodeIndex(node as u32)));
+            let rest = 2 * link.propagation_ps + switches[0] + switches[1];
+            u64::try_from(send_ps).unwrap_or(u64::MAX).saturating_add(rest)
+        };
+        let mut seen = std::collections::BTreeSet::new();
+        let mut most = 0;
+        for host in 0..hosts {
+            // Hosts of one switch whose links are equal are equally far from all others.
+            let Some(edge) = edges[host].first() else { continue };
+            if !seen.insert((edge.to, hop_ps(host, edge))) {
+                continue;
+            }
+            let distance = distances(&edges, hosts, host);
+            let mut nodes: Vec<usize> = (0..edges.len()).filter(|&n| distance[n] != FAR).collect();
+            nodes.sort_by_key(|&node| distance[node]);
+            let mut round_trip_ps = vec![0u64; edges.len()];
+            for node in nodes {
+                if node < hosts && node != host {
+                    continue;
+                }
+                for edge in
+                    edges[node].iter().filter(|edge| distance[edge.to] == distance[node] + 1)
+                {
+                    let there = round_trip_ps[node].saturating_add(hop_ps(node, edge));
+                    round_trip_ps[edge.to] = round_trip_ps[edge.to].max(there);
+                }
+            }
+            most = most.max(round_trip_ps[..hosts].iter().copied().max().unwrap_or(0));
+        }
+        most
+    }
+
     /// What a packet waits for in a node before it can be sent on.
     pub(super) fn pipeline_ps(&self, node: NodeIndex) -> u64 {
         let switch = node.0.checked_sub(self.hosts);
@@ -257,17 +347,7 @@ impl Routes {
     ) -> Result<Routes, TopologyError> {
         let hosts = topology.hosts() as usize;
         let nodes = hosts + topology.switches() as usize;
-        let mut edges: Vec<Vec<Edge>> = (0..nodes).map(|_| Vec::new()).collect();
-        for (link, &(a, b, _)) in topology.links.iter().enumerate() {
-            for (from, to, port) in [(a, b, 2 * link as u32), (b, a, 2 * link as u32 + 1)] {
-                if to.0 as usize >= nodes {
-                    return Err(TopologyError::NoSuchNode(to));
-                }
-                let at = edges.get_mut(from.0 as usize);
-                let at = at.ok_or(TopologyError::NoSuchNode(from))?;
-                at.push(Edge { port, to: to.0 as usize });
-            }
-        }
+        let mut edges = edges_of(topology)?;
         let host_edges: Vec<_> =
             edges.iter().take(hosts).map(|e| e.first().map(|e| e.port)).collect();
         for (host, edges) in edges.iter().enumerate().take(hosts) {
@@ -334,6 +414,23 @@ impl Routes {
     pub(super) fn choices(&self, switch: usize, host: HostIndex) -> &[u32] {
         self.ports(self.table[switch * self.hosts + host.0 as usize])
     }
+}
+
+/// The ports of each node.
+fn edges_of(topology: &Topology) -> Result<Vec<Vec<Edge>>, TopologyError> {
+    let nodes = topology.hosts as usize + topology.pipelines_ps.len();
+    let mut edges: Vec<Vec<Edge>> = (0..nodes).map(|_| Vec::new()).collect();
+    for (link, &(a, b, _)) in topology.links.iter().enumerate() {
+        for (from, to, port) in [(a, b, 2 * link as u32), (b, a, 2 * link as u32 + 1)] {
+            if to.0 as usize >= nodes {
+                return Err(TopologyError::NoSuchNode(to));
+            }
+            let at = edges.get_mut(from.0 as usize);
+            let at = at.ok_or(TopologyError::NoSuchNode(from))?;
+            at.push(Edge { port, to: to.0 as usize });
+        }
+    }
+    Ok(edges)
 }
 
 /// Links from each node to `host`; hosts forward nothing.

@@ -1,5 +1,6 @@
 //! The trait of transports, and what a driver gives them: a clock, the network, timers.
 
+use super::managed::Hop;
 use super::network::{NetEvent, Network};
 use super::packet::Packet;
 use super::topology::HostIndex;
@@ -38,6 +39,17 @@ pub trait Transport {
     /// Bytes on the wire of a flow of that many bytes of payload, headers included, and those of
     /// its last packet. For the ideal time of a flow.
     fn wire_bytes(&self, bytes: u64) -> WireBytes;
+
+    /// Payload of a flow that its receiver has, each byte once, in any order.
+    fn received_bytes(&self, flow: u32) -> u64;
+
+    /// The number of a data packet in its flow; nothing for other packets.
+    fn number(header: &Self::Header) -> Option<u32>;
+
+    /// What reads the telemetry of managed ports into its packets, if it uses any.
+    fn telemetry(&self) -> Option<fn(&mut Self::Header, &Hop)> {
+        None
+    }
 
     /// What it did that a user should know, in the order of printing.
     fn counters(&self) -> Vec<(&'static str, u64)>;

@@ -2,6 +2,7 @@
 //! everything unacknowledged sent again after a time without progress. No congestion control: the
 //! load for measuring the simulator, and the simplest example of a transport on it.
 
+use super::numbers::Numbers;
 use super::packet::{Ecn, Packet};
 use super::topology::HostIndex;
 use super::transport::{FlowSpec, Transport, Wire, WireBytes};
@@ -44,32 +45,11 @@ pub struct WindowedCounters {
     pub timeouts: u64,
 }
 
-/// A set of packet numbers.
-struct Numbers(Vec<u64>);
-
-impl Numbers {
-    fn new(count: u32) -> Numbers {
-        Numbers(vec![0; (count as usize).div_ceil(64)])
-    }
-
-    fn has(&self, number: u32) -> bool {
-        self.0[number as usize / 64] >> (number % 64) & 1 != 0
-    }
-
-    /// Whether it is new.
-    fn insert(&mut self, number: u32) -> bool {
-        let word = &mut self.0[number as usize / 64];
-        let bit = 1 << (number % 64);
-        let new = *word & bit == 0;
-        *word |= bit;
-        new
-    }
-}
-
 struct Flow {
     from: HostIndex,
     to: HostIndex,
     packets: u32,
+    bytes: u64,
     began: Time,
     // The sender's part.
     /// Numbers below were sent at least once.
@@ -173,6 +153,7 @@ impl Transport for Windowed {
             from: flow.from,
             to: flow.to,
             packets,
+            bytes: flow.bytes,
             began: Time(0),
             fresh: 0,
             again: 0,
@@ -254,6 +235,16 @@ impl Transport for Windowed {
         let packets = bytes.div_ceil(u64::from(self.config.data_bytes)).max(1);
         let last = self.config.data_bytes;
         WireBytes { all: packets * u64::from(last), last }
+    }
+
+    fn received_bytes(&self, flow: u32) -> u64 {
+        let f = &self.flows[flow as usize];
+        let packets = u64::from(f.packets - f.missing);
+        if f.missing == 0 { f.bytes } else { packets * u64::from(self.config.data_bytes) }
+    }
+
+    fn number(header: &Segment) -> Option<u32> {
+        (header.number & ACK == 0).then_some(header.number)
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

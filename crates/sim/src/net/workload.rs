@@ -5,7 +5,7 @@ use std::fmt;
 
 use concord_core::Rng;
 
-use super::experiment::PlannedFlow;
+use super::experiment::{After, PlannedFlow};
 use super::topology::HostIndex;
 use super::transport::FlowSpec;
 use crate::engine::{SEC, Time};
@@ -203,6 +203,33 @@ impl Sizes {
         1.0
     }
 
+    /// From a text with a point a line, as HPCC's generator and others have it: bytes first, the
+    /// share of flows that are not longer last, to 1 or to 100; `#` begins a comment.
+    ///
+    /// # Errors
+    /// One line that says which line is wrong, and why.
+    pub fn parse(text: &str) -> Result<Sizes, String> {
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for (place, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default();
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (Some(first), Some(last)) = (words.first(), words.last()) else { continue };
+            match (first.parse(), last.parse()) {
+                (Ok(bytes), Ok(share)) if words.len() > 1 => points.push((bytes, share)),
+                _ => return Err(format!("line {}: write `bytes share`", place + 1)),
+            }
+        }
+        let most = points.last().map_or(0.0, |point| point.1);
+        if most == 100.0 {
+            points.iter_mut().for_each(|point| point.1 /= 100.0);
+        }
+        // A first point of 0 bytes is common, and means that there are none.
+        if let Some(first) = points.first_mut() {
+            first.0 = first.0.max(1.0);
+        }
+        Sizes::from_points(&points).map_err(|e| e.to_string())
+    }
+
     /// Draws a size.
     pub fn draw(&self, rng: &mut Rng) -> u64 {
         let at = rng.unit();
@@ -227,6 +254,33 @@ fn flow(from: u32, to: u32, bytes: u64, at: Time) -> PlannedFlow {
     PlannedFlow { spec, at, after: None }
 }
 
+/// Flows that [`poisson`] draws in the mean.
+///
+/// # Errors
+/// The load is not above 0 and at most 1, or there are more than [`FLOWS_MAX`].
+pub fn poisson_flows(
+    hosts: u32,
+    host_bits_per_s: u64,
+    sizes: &Sizes,
+    load: f64,
+    until: Time,
+) -> Result<f64, WorkloadError> {
+    if !(load > 0.0 && load <= 1.0) {
+        return Err(WorkloadError::Load(load));
+    }
+    let expected = until.0 as f64 / gap_ps(hosts, host_bits_per_s, sizes, load);
+    if expected > FLOWS_MAX as f64 {
+        return Err(WorkloadError::Flows(expected as u64));
+    }
+    Ok(expected)
+}
+
+/// The mean time between two flows.
+fn gap_ps(hosts: u32, host_bits_per_s: u64, sizes: &Sizes, load: f64) -> f64 {
+    let bits_per_s = load * f64::from(hosts) * host_bits_per_s as f64;
+    sizes.mean_bytes() * 8.0 / bits_per_s * SEC as f64
+}
+
 /// Poisson arrivals, each from a host to another, both uniform: payload of `load` times what all
 /// hosts' links carry, in the mean, until `until`.
 ///
@@ -241,15 +295,8 @@ pub fn poisson(
     rng: &mut Rng,
 ) -> Result<Vec<PlannedFlow>, WorkloadError> {
     need(2, hosts)?;
-    if !(load > 0.0 && load <= 1.0) {
-        return Err(WorkloadError::Load(load));
-    }
-    let bits_per_s = load * f64::from(hosts) * host_bits_per_s as f64;
-    let gap_ps = sizes.mean_bytes() * 8.0 / bits_per_s * SEC as f64;
-    let expected = until.0 as f64 / gap_ps;
-    if expected > FLOWS_MAX as f64 {
-        return Err(WorkloadError::Flows(expected as u64));
-    }
+    poisson_flows(hosts, host_bits_per_s, sizes, load, until)?;
+    let gap_ps = gap_ps(hosts, host_bits_per_s, sizes, load);
     let (mut flows, mut at) = (Vec::new(), 0.0);
     loop {
         at += -(1.0 - rng.unit()).ln() * gap_ps;
@@ -332,7 +379,7 @@ pub fn ring_all_reduce(hosts: u32, bytes: u64) -> Result<Vec<PlannedFlow>, Workl
     for step in 0..steps {
         for host in 0..hosts {
             let before = (host + hosts - 1) % hosts;
-            let after = step.checked_sub(1).map(|last| last * hosts + before);
+            let after = step.checked_sub(1).map(|last| After::Flow(last * hosts + before));
             flows.push(PlannedFlow { after, ..flow(host, (host + 1) % hosts, part, Time(0)) });
         }
     }
@@ -438,12 +485,14 @@ mod tests {
         for flows in [&incast, &permutation, &all, &ring] {
             for (place, flow) in flows.iter().enumerate() {
                 assert!(flow.spec.from != flow.spec.to && flow.spec.bytes > 0);
-                assert!(flow.after.is_none_or(|before| (before as usize) < place));
+                let Some(After::Flow(before)) = flow.after else { continue };
+                assert!((before as usize) < place);
             }
         }
         // A step waits for the predecessor's part.
         for flow in &ring[4..] {
-            assert_eq!(ring[flow.after.unwrap() as usize].spec.to, flow.spec.from);
+            let Some(After::Flow(before)) = flow.after else { panic!("{flow:?}") };
+            assert_eq!(ring[before as usize].spec.to, flow.spec.from);
         }
     }
 }

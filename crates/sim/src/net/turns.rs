@@ -1,0 +1,89 @@
+//! The flows of a host take turns at its link: a packet is put on it when the one before it has
+//! left, so that a flow that begins waits for one packet of each other flow, and not for their
+//! windows.
+
+use std::collections::VecDeque;
+
+use super::topology::HostIndex;
+use super::transport::Wire;
+use crate::engine::{SEC, Time};
+
+/// The host's link.
+#[derive(Clone, Debug, Default)]
+struct Link {
+    /// 0 until it is known.
+    bits_per_s: u64,
+    free_at: Time,
+    is_timer_set: bool,
+    /// Flows with a packet to send, the next one first.
+    waiting: VecDeque<u32>,
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// That flow's, which sends a packet, and calls [`Turns::sent`].
+    Of(u32),
+    /// Nobody's: nothing waits, or the link is busy.
+    None,
+}
+
+/// The links of all hosts.
+#[derive(Clone, Debug)]
+pub(super) struct Turns {
+    /// The token of the timer of a link that becomes free; its flow is the host.
+    token: u32,
+    links: Vec<Link>,
+}
+
+impl Turns {
+    pub(super) fn new(token: u32) -> Turns {
+        Turns { token, links: Vec::new() }
+    }
+
+    fn link(&mut self, host: HostIndex) -> &mut Link {
+        let place = host.0 as usize;
+        if place >= self.links.len() {
+            self.links.resize_with(place + 1, Link::default);
+        }
+        &mut self.links[place]
+    }
+
+    /// A flow has a packet to send.
+    pub(super) fn add(&mut self, host: HostIndex, flow: u32) {
+        self.link(host).waiting.push_back(flow);
+    }
+
+    /// The timer of the host's link came.
+    pub(super) fn is_free(&mut self, host: HostIndex) {
+        self.link(host).is_timer_set = false;
+    }
+
+    /// Whose turn it is now; if the link is busy, a timer tells when it is free.
+    pub(super) fn next<H>(&mut self, wire: &mut Wire<'_, H>, host: HostIndex) -> Turn {
+        let token = self.token;
+        let link = self.link(host);
+        if link.waiting.is_empty() {
+            return Turn::None;
+        }
+        if link.free_at > wire.now() {
+            if !link.is_timer_set {
+                link.is_timer_set = true;
+                wire.timer(link.free_at, host.0, token);
+            }
+            return Turn::None;
+        }
+        link.waiting.pop_front().map_or(Turn::None, Turn::Of)
+    }
+
+    /// The flow whose turn it was has sent a packet.
+    pub(super) fn sent<H>(&mut self, wire: &mut Wire<'_, H>, host: HostIndex, size_bytes: u32) {
+        // Rounded down as ports round, so that the link never idles.
+        let link = self.link(host);
+        if link.bits_per_s == 0 {
+            link.bits_per_s = wire.network.host_bits_per_s(host).max(1);
+        }
+        let ps = u128::from(size_bytes) * 8 * u128::from(SEC) / u128::from(link.bits_per_s);
+        link.free_at = wire.now().after(ps as u64);
+    }
+}
