@@ -112,6 +112,7 @@ fn simulate(trace: &[Line], queue_bytes_max: u64) -> Result<Vec<Option<u64>>, Bo
             class,
             kind: 0,
             ecn: Ecn::Not,
+            path: 0,
             body: index,
         };
         network.send(&mut queue, packet);

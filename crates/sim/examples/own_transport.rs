@@ -81,8 +81,8 @@ impl DelayBased {
 }
 
 fn packet(from: HostIndex, to: HostIndex, size_bytes: u32, body: Header) -> Packet<Header> {
-    let (flow_label, class, kind, ecn) = (body.flow, 1, 0, Ecn::Not);
-    Packet { from, to, size_bytes, flow_label, class, kind, ecn, body }
+    let (flow_label, class, kind, ecn, path) = (body.flow, 1, 0, Ecn::Not, 0);
+    Packet { from, to, size_bytes, flow_label, class, kind, ecn, path, body }
 }
 
 impl Transport for DelayBased {

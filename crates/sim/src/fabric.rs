@@ -66,6 +66,7 @@ impl Fabric {
             class: 0,
             kind: 0,
             ecn: Ecn::Not,
+            path: 0,
             body: carried,
         };
         self.queue.schedule(Time(at_ns * NS), Step::Leave(packet));

@@ -31,6 +31,7 @@ fn packet(from: u32, to: u32, class: u8, body: u64) -> Packet<u64> {
         class,
         kind: 0,
         ecn: Ecn::Not,
+        path: 0,
         body,
     }
 }

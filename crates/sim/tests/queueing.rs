@@ -76,6 +76,7 @@ fn run(network: &mut Network<u64>, sources: &[Source], packets: usize, seed: u64
                     class,
                     kind: 0,
                     ecn: Ecn::Not,
+                    path: 0,
                     body: now.0,
                 };
                 network.send(&mut queue, packet);

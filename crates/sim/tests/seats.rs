@@ -118,7 +118,17 @@ impl Chain {
     fn packet(from: u32, to: u32, body: Vec<u8>) -> Packet<Vec<u8>> {
         let size_bytes = body.len() as u32 + 42;
         let (from, to) = (HostIndex(from), HostIndex(to));
-        Packet { to, from, size_bytes, flow_label: 0, class: 0, kind: 0, ecn: Ecn::Not, body }
+        Packet {
+            to,
+            from,
+            size_bytes,
+            flow_label: 0,
+            class: 0,
+            kind: 0,
+            ecn: Ecn::Not,
+            path: 0,
+            body,
+        }
     }
 
     /// A host asks the switch at the far end of the row, or that of another group on the way.

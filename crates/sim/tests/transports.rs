@@ -3,9 +3,10 @@
 
 use concord_sim::engine::{MS, NS, SEC, Time, US};
 use concord_sim::net::{
-    After, Dcpim, DcpimConfig, Dctcp, Experiment, FlowSpec, HostIndex, Hpcc, HpccConfig, LeafSpine,
-    LinkSpec, Marking, NewReno, NodeIndex, Outcome, PlannedFlow, PortReport, QueueSpec, Routing,
-    Slowdowns, Tcp, TcpConfig, Topology, Transport, Windowed, WindowedConfig, workload,
+    After, Dcpim, DcpimConfig, Dctcp, Experiment, Fastpass, FastpassConfig, FlowSpec, HostIndex,
+    Hpcc, HpccConfig, LeafSpine, LinkSpec, Marking, NewReno, NodeIndex, Outcome, PlannedFlow,
+    PortReport, QueueSpec, Routing, Slowdowns, Tcp, TcpConfig, Topology, Transport, Windowed,
+    WindowedConfig, workload,
 };
 
 /// Bandwidth between the switches; hosts have ten times as much.
@@ -325,4 +326,42 @@ fn dcpim_repairs_losses() {
     let outcome = experiment.run(&mut Dcpim::new(config, 1)).unwrap();
     assert!(outcome.network.dropped_port > 0, "{:?}", outcome.network);
     assert_eq!(outcome.unfinished(), 0, "{:?}", outcome.transport);
+}
+
+/// Fastpass: no packet waits in a switch, a message begins within the admission time or is
+/// rejected, and what is accepted ends then: its ideal time after its first timeslot.
+#[test]
+fn fastpass_messages_never_wait_in_a_switch() {
+    let link = link(100 * BITS_PER_S, 200 * NS, 500_000);
+    let (host_link, spine_link, pipeline_ps) = (link, link, 450 * NS);
+    let leaf_spine =
+        LeafSpine { tors: 2, hosts_per_tor: 8, spines: 8, host_link, spine_link, pipeline_ps };
+    for (topology, load) in [
+        (Topology::leaf_spine(&leaf_spine), 0.3),
+        (Topology::leaf_spine(&leaf_spine), 0.9),
+        (Topology::fat_tree(4, link, pipeline_ps), 0.3),
+    ] {
+        let mut rng = concord_core::Rng::new(1);
+        let sizes = workload::Sizes::fixed(90 * 1_460);
+        let gbps_100 = 100 * BITS_PER_S;
+        let mut experiment = dumbbell(2, US, 0, None);
+        experiment.flows =
+            workload::poisson(16, gbps_100, &sizes, load, Time(2 * MS), &mut rng).unwrap();
+        experiment.topology = topology;
+        (experiment.warm_up, experiment.measure_until) = (Time(0), Time(SEC));
+        experiment.until = Time(SEC);
+        let config = FastpassConfig { admission_ps: 60 * US, ..FastpassConfig::default() };
+        let outcome = experiment.run(&mut Fastpass::new(config)).unwrap();
+        let rejected = outcome.rejected.unwrap();
+        println!("load {load}: {} messages, {:?}", outcome.flows.len(), outcome.transport);
+        assert_eq!(outcome.unfinished() as u64, rejected);
+        assert_eq!(rejected > 0, load > 0.8, "load {load}: {rejected}");
+        for port in outcome.ports.iter().filter(|port| port.from.0 >= 16) {
+            assert_eq!(port.queue.waiting_bytes_max, 0, "load {load}: {port:?}");
+        }
+        for flow in outcome.flows.iter().filter(|flow| flow.ended.is_some()) {
+            let most = flow.ideal_ps + config.arbiter_round_trip_ps + config.admission_ps + US;
+            assert!(flow.completion_ps().unwrap() <= most, "{flow:?}");
+        }
+    }
 }

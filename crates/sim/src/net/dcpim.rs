@@ -466,7 +466,17 @@ fn packet(
     class: u8,
     body: DcpimHeader,
 ) -> Packet<DcpimHeader> {
-    Packet { to, from, size_bytes, flow_label: body.flow, class, kind: 0, ecn: Ecn::Not, body }
+    Packet {
+        to,
+        from,
+        size_bytes,
+        flow_label: body.flow,
+        class,
+        kind: 0,
+        ecn: Ecn::Not,
+        path: 0,
+        body,
+    }
 }
 
 impl Transport for Dcpim {

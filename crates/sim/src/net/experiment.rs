@@ -137,6 +137,8 @@ pub struct Outcome {
     pub network: NetCounters,
     /// The transport's.
     pub transport: Vec<(&'static str, u64)>,
+    /// Messages that the transport refused, if it refuses any.
+    pub rejected: Option<u64>,
     /// Stays at ports of the watched flow's packets.
     pub visits: Vec<Visit>,
     /// Packets of the captured ports.
@@ -257,6 +259,7 @@ impl Experiment {
             ports: counters.into_iter().enumerate().map(port).collect(),
             network: network.counters(),
             transport: transport.counters(),
+            rejected: transport.rejected(),
             visits: network.visits().to_vec(),
             captured: captured.to_vec(),
             not_captured,

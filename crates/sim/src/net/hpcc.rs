@@ -391,7 +391,17 @@ fn packet(
     class: u8,
     body: HpccHeader,
 ) -> Packet<HpccHeader> {
-    Packet { to, from, size_bytes, flow_label: body.flow, class, kind: 0, ecn: Ecn::Not, body }
+    Packet {
+        to,
+        from,
+        size_bytes,
+        flow_label: body.flow,
+        class,
+        kind: 0,
+        ecn: Ecn::Not,
+        path: 0,
+        body,
+    }
 }
 
 /// A switch writes its port's state into a data packet (§3.1).

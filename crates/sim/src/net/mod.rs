@@ -7,10 +7,12 @@
 //! [`Permutation`] is a small complete driver, [`Experiment`] the one for any flows and any
 //! [`Transport`]. [`scenario`] reads one from a file.
 
+mod arbiter;
 mod dcpim;
 mod dctcp;
 mod disk;
 mod experiment;
+mod fastpass;
 mod host;
 mod hpcc;
 pub mod import;
@@ -38,6 +40,7 @@ pub use disk::{Disk, DiskFull, DiskSpec};
 pub use experiment::{
     After, Experiment, FlowReport, Outcome, PlannedFlow, PortReport, Trigger, TriggerKind, ideal_ps,
 };
+pub use fastpass::{Fastpass, FastpassConfig, FastpassHeader};
 pub use host::{HostSpec, KINDS};
 pub use hpcc::{Hpcc, HpccConfig, HpccHeader};
 pub use managed::{

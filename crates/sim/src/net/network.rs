@@ -84,6 +84,8 @@ pub struct Network<B> {
     hosts: u32,
     routes: Routes,
     routing: Routing,
+    /// For each switch the links to the nearest host.
+    levels: Vec<u8>,
     ports: Vec<Port>,
     waiting: Vec<Waiting<B>>,
     stations: Vec<Host<B>>,
@@ -117,6 +119,7 @@ impl<B> Network<B> {
         let mut rng = Rng::new(seed);
         Ok(Network {
             hosts: topology.hosts(),
+            levels: topology.levels(),
             routes,
             routing,
             waiting: ports.iter().map(|_| Waiting::new()).collect(),
@@ -280,6 +283,59 @@ impl<B> Network<B> {
     #[must_use]
     pub fn host_port(&self, host: HostIndex) -> u32 {
         self.routes.host_ports[host.0 as usize]
+    }
+
+    /// The place among the choices of a switch that a path takes: each tier has a digit of it, so
+    /// that in a folded Clos network each path is another one.
+    fn choice_of_path(&self, switch: usize, choices: usize, path: u8) -> usize {
+        let mut rest = usize::from(path - 1);
+        for _ in 1..self.levels[switch] {
+            rest /= choices;
+        }
+        rest % choices
+    }
+
+    /// The number of paths between two hosts that [`Packet::path`] can tell apart, from 1 to 255.
+    #[must_use]
+    pub fn paths(&self, from: HostIndex, to: HostIndex) -> u8 {
+        let mut paths: usize = 1;
+        for port in self.ports_of_path(from, to, 1) {
+            let (node, _) = self.port_ends(port);
+            if node.0 >= self.hosts {
+                paths = paths.saturating_mul(self.ports_towards(node, to).len());
+            }
+        }
+        paths.clamp(1, 255) as u8
+    }
+
+    /// The ports that a packet of that path passes, its host's first.
+    #[must_use]
+    pub fn ports_of_path(&self, from: HostIndex, to: HostIndex, path: u8) -> Vec<u32> {
+        let mut ports = vec![self.host_port(from)];
+        let mut node = self.port_ends(ports[0]).1;
+        while node.0 >= self.hosts && ports.len() <= self.levels.len() {
+            let switch = (node.0 - self.hosts) as usize;
+            let choices = self.routes.choices(switch, to);
+            if choices.is_empty() {
+                break;
+            }
+            let port = choices[self.choice_of_path(switch, choices.len(), path.max(1))];
+            ports.push(port);
+            node = self.port_ends(port).1;
+        }
+        ports
+    }
+
+    /// The time of that many bytes on a port's link.
+    #[must_use]
+    pub fn send_ps(&self, port: u32, bytes: u32) -> u64 {
+        self.ports[port as usize].send_ps(bytes)
+    }
+
+    /// What follows a packet's last bit: propagation, and the pipeline at the other end.
+    #[must_use]
+    pub fn flight_ps(&self, port: u32) -> u64 {
+        self.ports[port as usize].flight_ps()
     }
 
     /// Bandwidth of a host's link.
@@ -479,6 +535,9 @@ impl<B> Network<B> {
             return NO_ROUTE;
         }
         let count = choices.len() as u64;
+        if packet.path != 0 {
+            return choices[self.choice_of_path(switch, choices.len(), packet.path)];
+        }
         let choice = match self.routing {
             Routing::Spray => self.rng.below(count),
             Routing::Ecmp => {

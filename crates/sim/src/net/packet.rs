@@ -32,6 +32,9 @@ pub struct Packet<B> {
     pub kind: u8,
     /// Set by the sender, and by managed ports ([`Network::manage`](super::Network::manage)).
     pub ecn: Ecn,
+    /// The path that it takes, from 1 ([`Network::paths`](super::Network::paths)); 0: switches
+    /// choose.
+    pub path: u8,
     /// The driver's.
     pub body: B,
 }

@@ -433,7 +433,7 @@ fn packet(
     class: u8,
     body: TcpHeader,
 ) -> Packet<TcpHeader> {
-    Packet { to, from, size_bytes, flow_label: body.flow, class, kind: 0, ecn, body }
+    Packet { to, from, size_bytes, flow_label: body.flow, class, kind: 0, ecn, path: 0, body }
 }
 
 impl<C: Congestion> Transport for Tcp<C> {

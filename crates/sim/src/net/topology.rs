@@ -257,6 +257,24 @@ impl Topology {
         most
     }
 
+    /// For each switch the links to the nearest host, at most 255.
+    pub(super) fn levels(&self) -> Vec<u8> {
+        let Ok(edges) = edges_of(self) else { return Vec::new() };
+        let hosts = self.hosts as usize;
+        let mut levels = vec![u8::MAX; edges.len()];
+        levels[..hosts].fill(0);
+        let mut reached: VecDeque<usize> = (0..hosts).collect();
+        while let Some(node) = reached.pop_front() {
+            for edge in edges[node].iter().filter(|edge| edge.to >= hosts) {
+                if levels[edge.to] == u8::MAX && levels[node] < u8::MAX - 1 {
+                    levels[edge.to] = levels[node] + 1;
+                    reached.push_back(edge.to);
+                }
+            }
+        }
+        levels.split_off(hosts)
+    }
+
     /// The longest round trip between two hosts on an idle network: a packet one way, an answer
     /// back, each stored and forwarded on a shortest way. The topology passes [`Topology::check`].
     #[must_use]

@@ -51,6 +51,11 @@ pub trait Transport {
         None
     }
 
+    /// Messages that it refused, if it refuses any.
+    fn rejected(&self) -> Option<u64> {
+        None
+    }
+
     /// What it did that a user should know, in the order of printing.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }

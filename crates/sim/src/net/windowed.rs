@@ -133,6 +133,7 @@ impl Windowed {
                 class: 0,
                 kind: 0,
                 ecn: Ecn::Not,
+                path: 0,
                 body: Segment { flow, number },
             };
             wire.send(packet);

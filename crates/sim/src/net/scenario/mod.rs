@@ -21,6 +21,7 @@ pub use wiring::{HOSTS_MAX, Names};
 use super::dcpim::Dcpim;
 use super::dctcp::Dctcp;
 use super::experiment::{Experiment, Outcome, PlannedFlow};
+use super::fastpass::Fastpass;
 use super::hpcc::{self, Hpcc};
 use super::managed::QueueSpec;
 use super::newreno::NewReno;
@@ -274,6 +275,7 @@ impl Scenario {
                 experiment.run(&mut Tcp::new(settings.dctcp, dctcp))
             }
             TransportKind::Hpcc => experiment.run(&mut Hpcc::new(settings.hpcc)),
+            TransportKind::Fastpass => experiment.run(&mut Fastpass::new(settings.fastpass)),
             TransportKind::Dcpim => {
                 experiment.run(&mut Dcpim::new(settings.dcpim, splitmix64(point.seed)))
             }

@@ -3,6 +3,7 @@
 use super::section::{ScenarioError, Section, hint, wrong};
 use crate::engine::MS;
 use crate::net::dcpim::{CHANNELS_MAX, DcpimConfig};
+use crate::net::fastpass::FastpassConfig;
 use crate::net::hpcc::HpccConfig;
 use crate::net::tcp::TcpConfig;
 use crate::net::topology::Topology;
@@ -21,16 +22,19 @@ pub enum TransportKind {
     Hpcc,
     /// [`Dcpim`](crate::net::Dcpim).
     Dcpim,
+    /// [`Fastpass`](crate::net::Fastpass).
+    Fastpass,
 }
 
 impl TransportKind {
     /// All of them.
-    pub const ALL: [TransportKind; 5] = [
+    pub const ALL: [TransportKind; 6] = [
         TransportKind::Windowed,
         TransportKind::NewReno,
         TransportKind::Dctcp,
         TransportKind::Hpcc,
         TransportKind::Dcpim,
+        TransportKind::Fastpass,
     ];
 
     /// Its name in files, flags and tables.
@@ -42,6 +46,7 @@ impl TransportKind {
             TransportKind::Dctcp => "dctcp",
             TransportKind::Hpcc => "hpcc",
             TransportKind::Dcpim => "dcpim",
+            TransportKind::Fastpass => "fastpass",
         }
     }
 
@@ -58,7 +63,7 @@ impl TransportKind {
     /// Whether it takes reordered packets for lost ones.
     #[must_use]
     pub fn needs_order(self) -> bool {
-        !matches!(self, TransportKind::Windowed | TransportKind::Dcpim)
+        !matches!(self, Self::Windowed | Self::Dcpim | Self::Fastpass)
     }
 }
 
@@ -72,6 +77,7 @@ pub(super) struct Settings {
     pub(super) gain_shift: u32,
     pub(super) hpcc: HpccConfig,
     pub(super) dcpim: DcpimConfig,
+    pub(super) fastpass: FastpassConfig,
 }
 
 impl Settings {
@@ -90,9 +96,10 @@ impl Settings {
         dctcp.finish()?;
         let hpcc = hpcc(section.section("hpcc")?, topology)?;
         let dcpim = dcpim(section.section("dcpim")?, topology, host_bits_per_s)?;
+        let fastpass = fastpass(section.section("fastpass")?, topology)?;
         section.finish()?;
         let (newreno, dctcp) = (newreno_config, dctcp_config);
-        Ok(Settings { windowed, newreno, dctcp, gain_shift, hpcc, dcpim })
+        Ok(Settings { windowed, newreno, dctcp, gain_shift, hpcc, dcpim, fastpass })
     }
 }
 
@@ -105,6 +112,7 @@ impl Settings {
             TransportKind::Dctcp => self.dctcp.payload_bytes,
             TransportKind::Hpcc => self.hpcc.payload_bytes,
             TransportKind::Dcpim => self.dcpim.payload_bytes,
+            TransportKind::Fastpass => self.fastpass.payload_bytes,
         }
     }
 }
@@ -197,6 +205,26 @@ fn dcpim(
             class(section.whole("short_class", 0..=7)?, d.classes[1]),
             class(section.whole("long_class", 0..=7)?, d.classes[2]),
         ],
+    };
+    section.finish()?;
+    Ok(config)
+}
+
+fn fastpass(
+    mut section: Section<'_>,
+    topology: &Topology,
+) -> Result<FastpassConfig, ScenarioError> {
+    let d = FastpassConfig::default();
+    let arbiter_round_trip_ps = match section.time("arbiter_round_trip_ns")? {
+        Some(ps) => ps,
+        None => topology.round_trip_ps_max(64, 64),
+    };
+    let config = FastpassConfig {
+        payload_bytes: section.whole_u32("payload_bytes", 64..=65_536)?.unwrap_or(d.payload_bytes),
+        header_bytes: section.whole_u32("header_bytes", 0..=1_024)?.unwrap_or(d.header_bytes),
+        arbiter_round_trip_ps,
+        admission_ps: section.time("admission_us")?.unwrap_or(d.admission_ps),
+        class: section.whole("class", 0..=7)?.map_or(d.class, |class| class as u8),
     };
     section.finish()?;
     Ok(config)
