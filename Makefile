@@ -25,10 +25,12 @@ LOG_INPUTS ?= 10000000
 POWER_CUTS ?= 20
 # Inputs of each format of `make fuzz-falcon`.
 FALCON_INPUTS ?= 20000000
+# Files of each kind of `make fuzz-net`.
+NET_INPUTS ?= 10000000
 # Scripts of `make fuzz-scripts`.
 SCRIPTS ?= 10000
 
-.PHONY: help up build test check lint unit guards mutants swarm fuzz-log fuzz-falcon fuzz-scripts power torture redis-suite redis-py apps bench reproduce test-packages docs clean
+.PHONY: help up build test check lint unit guards mutants swarm fuzz-log fuzz-falcon fuzz-net fuzz-scripts power torture redis-suite redis-py apps bench reproduce test-packages docs clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -77,6 +79,9 @@ fuzz-log: ## 20 million inputs for the log's recovery (LOG_INPUTS); some minutes
 fuzz-falcon: ## 20 million inputs for each of Falcon's formats, at the switch, an owner and a worker, and of journals (FALCON_INPUTS); some minutes
 	CONCORD_FALCON_INPUTS=$(FALCON_INPUTS) $(CARGO) test --release --locked -p concord-switch --test falcon_any -- --nocapture
 	CONCORD_FALCON_INPUTS=$(FALCON_INPUTS) $(CARGO) test --release --locked -p concord-scheduler --test any -- --nocapture
+
+fuzz-net: ## 20 million files for the readers of `concord net` (NET_INPUTS); some minutes
+	CONCORD_NET_INPUTS=$(NET_INPUTS) $(CARGO) test --release --locked -p concord-sim --lib any_text -- --nocapture
 
 fuzz-scripts: ## 10,000 scripts of the memory engine at random (SCRIPTS), and which kept an iteration longest; half an hour
 	CONCORD_SCRIPTS=$(SCRIPTS) $(CARGO) test --release --locked -p concord-lua --test fuzz -- --nocapture

@@ -80,6 +80,9 @@ pub enum Command {
     /// Run benchmarks: YCSB, scale-out, and redis-server and etcd for comparison
     #[cfg(feature = "lab")]
     Bench(crate::bench::BenchArgs),
+    /// Simulate a network packet by packet: topologies, workloads and transports from a file
+    #[cfg(feature = "lab")]
+    Net(crate::network::NetArgs),
     /// Reproduce a paper's figures in the simulator
     #[cfg(feature = "lab")]
     Reproduce(crate::reproduce::ReproduceArgs),
@@ -92,6 +95,9 @@ pub enum Command {
     #[cfg(not(feature = "lab"))]
     #[command(hide = true)]
     Bench(LeftOut),
+    #[cfg(not(feature = "lab"))]
+    #[command(hide = true)]
+    Net(LeftOut),
     #[cfg(not(feature = "lab"))]
     #[command(hide = true)]
     Reproduce(LeftOut),

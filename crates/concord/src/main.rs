@@ -12,6 +12,8 @@ mod cli;
 #[cfg(feature = "lab")]
 mod fuzz;
 mod net;
+#[cfg(feature = "lab")]
+mod network;
 mod problems;
 mod rack;
 mod reference;
@@ -76,13 +78,19 @@ fn main() -> ExitCode {
         #[cfg(feature = "lab")]
         Command::Bench(args) => bench::run(args),
         #[cfg(feature = "lab")]
+        Command::Net(args) => network::run(args),
+        #[cfg(feature = "lab")]
         Command::Reproduce(args) => reproduce::run(args),
         #[cfg(feature = "lab")]
         Command::Sim(args) => return exit_of_check(sim::run_command(args)),
         #[cfg(feature = "lab")]
         Command::Fuzz(args) => return exit_of_check(fuzz::run_command(args)),
         #[cfg(not(feature = "lab"))]
-        Command::Bench(_) | Command::Reproduce(_) | Command::Sim(_) | Command::Fuzz(_) => {
+        Command::Bench(_)
+        | Command::Net(_)
+        | Command::Reproduce(_)
+        | Command::Sim(_)
+        | Command::Fuzz(_) => {
             return exit_of_check(Err(Error::new(NO_LAB)));
         }
         Command::Completions(args) => reference::completions(args),

@@ -90,6 +90,7 @@ impl Table {
 pub struct Results {
     dir: PathBuf,
     is_quiet: bool,
+    about: Vec<String>,
 }
 
 impl Results {
@@ -108,7 +109,7 @@ impl Results {
     pub fn below(out: &Path, name: &str) -> Result<Results, Error> {
         let dir = out.join(name);
         std::fs::create_dir_all(&dir).cannot(format!("make the directory {}", dir.display()))?;
-        Ok(Results { dir, is_quiet: false })
+        Ok(Results { dir, is_quiet: false, about: Vec::new() })
     }
 
     /// Without a line for every file.
@@ -117,7 +118,26 @@ impl Results {
         Results { is_quiet: true, ..self }
     }
 
-    fn say(&self, path: &Path) {
+    /// With these lines at the head of each CSV file, and as the description of each plot.
+    #[must_use]
+    pub fn about(self, about: Vec<String>) -> Results {
+        Results { about, ..self }
+    }
+
+    /// Those lines.
+    #[must_use]
+    pub fn about_text(&self) -> String {
+        self.about.iter().map(|line| format!("# {line}")).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The path of a file among them.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Says that a file was written.
+    pub fn say(&self, path: &Path) {
         if !self.is_quiet {
             println!("wrote {}", path.display());
         }
@@ -129,6 +149,9 @@ impl Results {
     /// The system's.
     pub fn csv(&self, name: &str, table: &Table) -> Result<(), Error> {
         let mut text = provenance();
+        for line in &self.about {
+            let _ = writeln!(text, "# {line}");
+        }
         let _ = writeln!(text, "{}", table.columns.join(","));
         for row in &table.rows {
             let _ = writeln!(text, "{}", row.join(","));
@@ -146,9 +169,23 @@ impl Results {
     pub fn plot(&self, name: &str, plot: &Plot) -> Result<(), Error> {
         let path = self.dir.join(format!("{name}.svg"));
         plot.draw(&path).map_err(|e| Error::new(format!("cannot draw {}: {e}", path.display())))?;
+        if !self.about.is_empty() {
+            describe(&path, &self.about).cannot(format!("write {}", path.display()))?;
+        }
         self.say(&path);
         Ok(())
     }
+}
+
+/// Adds a description to an SVG.
+fn describe(path: &Path, about: &[String]) -> std::io::Result<()> {
+    let svg = std::fs::read_to_string(path)?;
+    let text = about.join("\n").replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let described = match svg.find("<svg").and_then(|at| Some(at + svg[at..].find('>')? + 1)) {
+        Some(at) => format!("{}\n<desc>{text}</desc>{}", &svg[..at], &svg[at..]),
+        None => svg,
+    };
+    std::fs::write(path, described)
 }
 
 /// The first line that a command prints.

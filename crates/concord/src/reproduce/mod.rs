@@ -19,6 +19,7 @@ use concord_runtime::{Context, Error};
 
 use crate::bench::{Plot, Results, Table};
 use figure::{Drawn, Figure};
+pub use runner::Runner;
 use runner::Seen;
 
 /// `concord reproduce`.

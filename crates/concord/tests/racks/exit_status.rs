@@ -9,7 +9,7 @@ use crate::common::{Rack, concord, directory, until};
 
 /// What ends with which status, without a rack. `DEAD` is an address where nobody listens, `DIR` an
 /// empty directory.
-const WITHOUT_RACK: [(&str, i32); 24] = [
+const WITHOUT_RACK: [(&str, i32); 26] = [
     ("sim --protocol chain --seeds 1 --first-seed 1", 0),
     ("sim --plan DIR/none.toml", 2),
     ("fuzz --protocol vr --seeds 1 --first-seed 1", 0),
@@ -30,6 +30,8 @@ const WITHOUT_RACK: [(&str, i32); 24] = [
     ("backup --config DIR/none.toml DIR/backup", 1),
     ("restore DIR/none --config DIR/none.toml", 1),
     ("job --config DIR/none.toml ls", 1),
+    ("net DIR/net.toml --out DIR", 0),
+    ("net DIR/none.toml", 1),
     ("up --config DIR/none.toml", 1),
     ("replica --config DIR/none.toml --node 1", 1),
     ("--version", 0),
@@ -77,6 +79,10 @@ const RIGHT: &str = r#"{"client":1,"call":1,"return":2,"cmd":["SET","k","v"],"re
 {"client":1,"call":3,"return":4,"cmd":["GET","k"],"reply":{"kind":"bulk","value":"v"}}
 "#;
 
+const NET: &str = "[topology]\nkind = \"dumbbell\"\npairs = 1\nhost_gbps = 1\nbetween_gbps = 1\n\
+                   propagation_ns = 1\n[workload]\nkind = \"permutation\"\nbytes = 1000\n\
+                   [run]\ntransports = [\"newreno\"]\n";
+
 /// Tries a command; a line if its status is another one.
 fn tried(line: &str, status: i32, names: &[(&str, &str)]) -> Option<String> {
     let put = |word: &str| {
@@ -103,6 +109,7 @@ fn bug_24_12_exit_statuses_are_the_documented_ones() {
     write("right.jsonl", RIGHT);
     write("wrong.jsonl", &RIGHT.replace("\"value\":\"v\"", "\"value\":\"w\""));
     write("empty.jsonl", "");
+    write("net.toml", NET);
     let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let path = dir.display().to_string();
     let names = [("DIR", path.as_str()), ("DEAD", dead.as_str())];
