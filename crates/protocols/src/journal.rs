@@ -61,8 +61,9 @@ pub struct DiskState {
 /// heartbeat that ends the wait, about a second.
 pub const INTERVAL_NS: Duration = 800 * MS;
 /// Once a group has gathered for this long, because the one before is still being written, nothing
-/// more is accepted until both are durable. With [`INTERVAL_NS`], the acknowledged writes that may
-/// be lost are those of two seconds.
+/// more is accepted until both are durable; nor once the first of the latter waits for
+/// [`INTERVAL_NS`] longer than this. So the acknowledged writes that may be lost are those of two
+/// seconds.
 const LATE_NS: Duration = 1_200 * MS;
 
 /// The longest time between two checks of the disk that counts as its silence.
@@ -163,7 +164,9 @@ pub(crate) struct Journal {
     /// batch has to be written now.
     gathers_since: Option<Instant>,
     is_due: bool,
-    /// The newest batch that gathered for too long: nothing more is accepted before it is durable.
+    /// The same of the batch that is being written.
+    written_since: Option<Instant>,
+    /// The newest batch that was not durable for too long: nothing more is accepted before it is durable.
     late_in: u64,
     /// The time for which the present group is being written, and the time of that measurement.
     silent_ns: Duration,
@@ -289,6 +292,10 @@ impl Journal {
     /// Handles the passing of time: data that has gathered for long enough has to be written.
     pub(crate) fn pass(&mut self, now: Instant) {
         self.look_at_disk(now);
+        let is_late = |since: Instant| now.since(since) >= INTERVAL_NS + LATE_NS;
+        if !self.is_waited_for() && self.written_since.is_some_and(is_late) {
+            self.late_in = self.late_in.max(self.handed_out);
+        }
         if self.batch.is_empty() {
             self.gathers_since = None;
         } else {
@@ -539,7 +546,8 @@ impl Journal {
         if is_under_way || self.batch.is_empty() || self.is_dead || !is_due {
             return None;
         }
-        (self.is_due, self.gathers_since) = (false, None);
+        self.is_due = false;
+        self.written_since = self.gathers_since.take();
         if self.committed > self.said_committed {
             self.said_committed = self.committed;
             self.batch.committed(self.committed.0);
@@ -570,6 +578,7 @@ impl Journal {
             return None;
         }
         self.durable_batches = number;
+        self.written_since = None;
         self.syncs_ns.rotate_left(1);
         self.syncs_ns[SYNCS_SEEN - 1] = Some(self.silent_ns);
         (self.silent_ns, self.looked_at) = (0, None);
@@ -822,9 +831,9 @@ mod tests {
         let first = journal.poll(Position(2)).unwrap();
         journal.record(Some(b"a record"));
         journal.pass(at(900));
-        journal.pass(at(2_099));
+        journal.pass(at(1_999));
         assert!(!journal.is_stuffed() && journal.poll(Position(3)).is_none());
-        journal.pass(at(2_100));
+        journal.pass(at(2_000));
         assert!(journal.is_stuffed(), "nothing more is taken");
         journal.persisted(first.number);
         let second = journal.poll(Position(3)).unwrap();
@@ -832,6 +841,27 @@ mod tests {
         assert!(journal.is_stuffed(), "before that is durable, too");
         journal.persisted(second.number);
         assert!(!journal.is_stuffed());
+    }
+
+    /// A write now and then beside a hung disk: the group that is being written counts from its
+    /// first record, whatever comes behind it.
+    #[test]
+    fn bug_22_146_the_group_that_is_written_counts_too() {
+        let mut journal = journal();
+        journal.open(true, false);
+        let at = |ms: u64| Instant(ms * MS);
+        journal.record(Some(b"first"));
+        journal.pass(at(1_000));
+        journal.pass(at(1_800));
+        let handed_out = journal.poll(Position(1)).unwrap().number;
+        journal.pass(at(2_999));
+        assert!(!journal.is_late(Guards::ALL));
+        journal.pass(at(3_000));
+        assert!(journal.is_late(Guards::ALL));
+        journal.persisted(handed_out);
+        assert!(!journal.is_late(Guards::ALL));
+        journal.pass(at(9_000));
+        assert!(!journal.is_late(Guards::ALL));
     }
 
     /// A disk had no limit: as long as it hung, nothing was committed behind it.
