@@ -302,6 +302,16 @@ guards! {
     TailAnswers,
     /// NetCRAQ: a cell is its own name's, and no other one's (hole N8).
     CellName,
+    /// NetCRAQ: a switch answers only before the end of the leases that all other members granted
+    /// it (holes N5, traps T2 and T31).
+    ChainLease,
+    /// NetCRAQ: an epoch opens only when no switch outside of it can hold a lease (trap T2).
+    ChainOutsiders,
+    /// NetCRAQ: an epoch opens only when each member holds what its predecessor holds (hole N6,
+    /// trap T5).
+    ChainAgreement,
+    /// NetCRAQ: a switch that lost its place is a stranger: what it holds is of no chain (trap T4).
+    ChainStranger,
     /// Concordia: an event gets a lock once; its copies, and those of events before it, get none
     /// (traps C2 and C4).
     EventOnce,

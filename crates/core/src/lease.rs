@@ -98,6 +98,15 @@ impl Leases {
         self.held.iter().all(|(_, asked)| asked.is_some_and(|a| now < a.after(use_ns)))
     }
 
+    /// Until when this replica may answer alone, as far as it knows: [`Instant::NEVER`] if it is
+    /// the only member. For a data plane, which compares it with a packet's time.
+    #[must_use]
+    pub fn held_until(&self) -> Instant {
+        let use_ns = self.duration_ns - self.duration_ns / 10;
+        let of = |asked: &Option<Instant>| asked.map_or(Instant(0), |a| a.after(use_ns));
+        self.held.iter().map(|(_, asked)| of(asked)).min().unwrap_or(Instant::NEVER)
+    }
+
     /// The number of other members, among those that count, whose grants are valid at `now`. If a
     /// majority decides, enough are so many that any quorum has one of them, or the holder.
     #[must_use]
@@ -143,6 +152,7 @@ mod tests {
         l.on_grant(Instant(20), NodeId(3), Instant(5));
         assert!(l.is_held(Instant(94)));
         assert!(!l.is_held(Instant(95)));
+        assert_eq!(l.held_until(), Instant(95));
         l.on_grant(Instant(95), NodeId(9), Instant(50));
         assert!(!l.is_held(Instant(95)));
     }
@@ -189,5 +199,6 @@ mod tests {
         let mut l = Leases::new(100);
         l.open(Instant(0), core::iter::empty());
         assert!(l.is_held(Instant(1_000)));
+        assert_eq!(l.held_until(), Instant::NEVER);
     }
 }

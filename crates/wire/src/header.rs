@@ -82,6 +82,8 @@ pub enum Kind {
     FlairSession = 9,
     /// [`crate::gateways`]: between the gateways of a group.
     Gateways = 10,
+    /// [`crate::control::ChainMessage`]: between the control planes of a chain's switches.
+    Chain = 11,
     /// [`crate::rpc`]: between clients, the switch and the
     /// replicas.
     Store = 16,
@@ -110,6 +112,7 @@ impl Kind {
         Kind::Tasks,
         Kind::FlairSession,
         Kind::Gateways,
+        Kind::Chain,
         Kind::Store,
         Kind::Flair,
         Kind::NetCraq,
@@ -133,6 +136,7 @@ impl Kind {
             8 => Kind::Tasks,
             9 => Kind::FlairSession,
             10 => Kind::Gateways,
+            11 => Kind::Chain,
             16 => Kind::Store,
             17 => Kind::Flair,
             18 => Kind::NetCraq,
@@ -152,7 +156,8 @@ impl Kind {
             | Kind::Copy
             | Kind::Vr
             | Kind::NoPaxos
-            | Kind::FlairSession => true,
+            | Kind::FlairSession
+            | Kind::Chain => true,
             Kind::Gateways
             | Kind::Link
             | Kind::Craq

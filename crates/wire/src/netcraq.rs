@@ -11,11 +11,11 @@
 //! | 24 | 4 + 2 | the client: address, port |
 //! | 30 | 2 | length and kind of the value that a WRITE expects |
 //! | 32 | 8 | stamp: a session's generation (24 bits), its request (24), its slot (16) |
-//! | 40 | 8 | state: version (48 bits), length (7), number (1), present (1), reserved (6), dirty (1) |
+//! | 40 | 8 | state: version (54 bits), length (7), number (1), present (1), dirty (1) |
 //! | 48 | 8 | the version that a WRITE expects; otherwise the version that the outcome is of |
 //! | 56 | 8 | what INCR adds; otherwise the number that it gave |
 //! | 64 | 32 | name, with zeroes behind it |
-//! | 96 | 16, 32 or 64 | value: READ, READ_REPLY, WRITE, UPDATE, RESEND |
+//! | 96 | 16, 32 or 64 | value: READ, READ_REPLY, WRITE, UPDATE, RESEND, COPY |
 //! | | as many | the value that a WRITE expects |
 //!
 //! All values of a chain have the same size, so that packets are rewritten in place. As the paper
@@ -37,6 +37,11 @@ pub const NAME_BYTES_MAX: usize = 8 * NAME_WORDS;
 pub const HEAD_BYTES: usize = 96;
 /// Length of the longest packet in bytes.
 pub const BYTES_MAX: usize = HEAD_BYTES + 16 * WORDS_MAX;
+/// Versions that a key can have in one chain. A chain that is founded anew has others, by its
+/// number, so that none comes back.
+pub const VERSIONS_OF_A_CHAIN: u64 = 1 << 40;
+/// The highest number of a chain.
+pub const CHAIN_NUMBER_MAX: u32 = (State::VERSION_MAX >> 40) as u32;
 /// Length of the paper's header in bytes: 2 + 32 + 128 bits.
 pub const PRINTED_BYTES: usize = 21;
 
@@ -79,6 +84,9 @@ byte_enum! {
         /// From a member's control plane into its own pipeline: the version that is not
         /// acknowledged is sent again.
         Resend = 7,
+        /// From a switch's control plane to another switch, which answers with an UPDATE: what have
+        /// you in that cell (with the cell's content), or of that session (without)?
+        Copy = 8,
     }
 }
 
@@ -168,16 +176,17 @@ pub struct State(pub u64);
 
 impl State {
     /// The highest version.
-    pub const VERSION_MAX: u64 = (1 << 48) - 1;
+    pub const VERSION_MAX: u64 = (1 << (64 - State::VERSION_AT)) - 1;
     const DIRTY: u64 = 1;
-    const PRESENT: u64 = 1 << 7;
-    const NUMBER: u64 = 1 << 8;
-    const LENGTH_AT: u32 = 9;
+    const PRESENT: u64 = 1 << 1;
+    const NUMBER: u64 = 1 << 2;
+    const LENGTH_AT: u32 = 3;
+    const VERSION_AT: u32 = 10;
 
     /// A clean version without a value: a key that was deleted.
     #[must_use]
     pub const fn deleted(version: u64) -> State {
-        State(version << 16)
+        State(version << State::VERSION_AT)
     }
 
     /// A clean version with a value of so many bytes.
@@ -185,14 +194,14 @@ impl State {
     pub const fn present(version: u64, length_bytes: u8, is_number: bool) -> State {
         let length = (length_bytes as u64 & 0x7f) << State::LENGTH_AT;
         let number = if is_number { State::NUMBER } else { 0 };
-        State(version << 16 | length | number | State::PRESENT)
+        State(version << State::VERSION_AT | length | number | State::PRESENT)
     }
 
     /// The version.
     #[must_use]
     #[inline]
     pub const fn version(self) -> u64 {
-        self.0 >> 16
+        self.0 >> State::VERSION_AT
     }
 
     /// The value's length in bytes.
@@ -241,7 +250,7 @@ impl State {
     #[must_use]
     #[inline]
     pub const fn as_version(self, version: u64) -> State {
-        State(self.0 & 0xffff | version << 16)
+        State(self.0 & ((1 << State::VERSION_AT) - 1) | version << State::VERSION_AT)
     }
 }
 
@@ -452,7 +461,7 @@ impl Repr {
 /// How many values a packet has room for.
 const fn values_of(op: Op) -> usize {
     match op {
-        Op::Read | Op::ReadReply | Op::Update | Op::Resend => 1,
+        Op::Read | Op::ReadReply | Op::Update | Op::Resend | Op::Copy => 1,
         Op::Write => 2,
         Op::Acknowledgement | Op::WriteReply => 0,
     }
@@ -547,7 +556,7 @@ mod tests {
         repr
     }
 
-    const OPS: [Op; 7] = [
+    const OPS: [Op; 8] = [
         Op::Read,
         Op::ReadReply,
         Op::Write,
@@ -555,6 +564,7 @@ mod tests {
         Op::Acknowledgement,
         Op::WriteReply,
         Op::Resend,
+        Op::Copy,
     ];
 
     #[test]

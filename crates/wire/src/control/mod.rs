@@ -1,8 +1,10 @@
 //! Infrequent messages: an enum for each kind, with the controller and about epochs
 //! ([`Membership`]), about leases ([`LeaseMessage`]), about copies of the state ([`CopyMessage`]),
-//! and of views ([`crate::vr`]). The operation is the variant's place in its enum, from 1. The
-//! common header has the sender and the epoch; the rest follows, encoded by postcard ([`Message`]).
+//! among the switches of a chain ([`ChainMessage`]), and of views ([`crate::vr`]). The operation is
+//! the variant's place in its enum, from 1. The common header has the sender and the epoch; the
+//! rest follows, encoded by postcard ([`Message`]).
 
+mod chain;
 mod config;
 mod copy;
 mod lease;
@@ -10,6 +12,7 @@ mod membership;
 mod message;
 mod parts;
 
+pub use chain::{BLOCKS, ChainMessage, Digest};
 pub use config::{Config, GroupKind, MEMBERS_MAX, MEMORY_NODES_MAX, Program, Protocol};
 pub use copy::CopyMessage;
 pub use lease::LeaseMessage;

@@ -93,6 +93,17 @@ fn leases() -> Vec<LeaseMessage> {
     ]
 }
 
+fn chains() -> Vec<ChainMessage> {
+    let (epoch, from) = (3, 2);
+    let (cells, sessions) = (vec![[1; 8], [2; 8]], vec![[0xff; 8]]);
+    vec![
+        ChainMessage::AskBlocks { epoch, from },
+        ChainMessage::Blocks { epoch, from, cells, sessions },
+        ChainMessage::AskOpen { epoch, from },
+        ChainMessage::Open { epoch, from },
+    ]
+}
+
 fn longest_piece() -> CopyMessage {
     CopyMessage::Piece {
         epoch: u32::MAX,
@@ -213,6 +224,7 @@ fn messages_survive_the_wire_and_golden_bytes_hold() {
     crate::golden("lease.hex", &survive(&leases()));
     crate::golden("copy.hex", &survive(&copies()));
     crate::golden("vr.hex", &survive(&views()));
+    crate::golden("chain.hex", &survive(&chains()));
 }
 
 #[test]
@@ -255,6 +267,10 @@ fn the_longest_messages_fit_a_datagram_beside_a_tag() {
     longest_piece().emit(&mut out);
     assert!(!out.is_empty() && out.len() + crate::header::TAG_BYTES <= DATAGRAM_BYTES_MAX);
     assert_eq!(CopyMessage::parse(&out), Ok(longest_piece()));
+    let (cells, sessions) = (vec![[0xff; 8]; BLOCKS], vec![[0xff; 8]; BLOCKS]);
+    let blocks = ChainMessage::Blocks { epoch: u32::MAX, from: u16::MAX, cells, sessions };
+    blocks.emit(&mut out);
+    assert_eq!(ChainMessage::parse(&out), Ok(blocks));
     let largest = Membership::Configure(config(MEMBERS_MAX as u16, 12).into());
     largest.emit(&mut out);
     assert_eq!(Membership::parse(&out), Ok(largest));
