@@ -47,12 +47,16 @@ impl Controller {
             return;
         }
         self.confirm(now);
-        let Some(switch) = self.next_switch(now) else {
-            return self.note_wait(now, Problem::WaitsForSwitch.into());
-        };
+        let active = self.next_switch(now);
         let mut changes = Vec::new();
         for index in 0..self.groups.len() {
             let id = self.groups[index].id();
+            let needs_switch = self.groups[index].setup.rules().needs_switch();
+            let switch = if needs_switch { active } else { Some(NextSwitch::NONE) };
+            let Some(switch) = switch else {
+                self.note_wait(now, Problem::WaitsForSwitch.into());
+                continue;
+            };
             match self.next_of(now, &self.groups[index], switch) {
                 Next::Same => {}
                 Next::Waits(problem) => self.note_wait(now, Trouble::of(id, problem)),
@@ -70,7 +74,7 @@ impl Controller {
         if changes.is_empty() {
             return;
         }
-        if let Err(problem) = self.propose(now, switch, changes) {
+        if let Err(problem) = self.propose(now, active.unwrap_or(NextSwitch::NONE), changes) {
             self.problem = Some(problem);
         }
     }
@@ -101,7 +105,7 @@ impl Controller {
             hearing: &self.hearing,
             is_confirmed: group.is_confirmed,
             back_since: group.back_since,
-            failure_ns: self.setup.failure_ns,
+            failure_ns: group.failure_ns(self.setup.failure_ns),
             guards: self.setup.guards,
         }
     }
@@ -131,7 +135,8 @@ impl Controller {
             };
         };
         let places = rules.survivors(&look, old);
-        let same_switch = switch.incarnation == old.switch_incarnation && switch.addr == old.switch;
+        let same_switch = !rules.needs_switch()
+            || switch.incarnation == old.switch_incarnation && switch.addr == old.switch;
         if places.members == old.members && places.joining == old.joining && same_switch {
             return Next::Same;
         }
@@ -157,11 +162,11 @@ impl Controller {
         self.state.config(group.id()).filter(|c| !c.members.is_empty())
     }
 
-    /// Proposes the groups' next configurations, in one state.
+    /// Proposes the groups' next configurations, in one state, with the rack's switch.
     fn propose(
         &mut self,
         now: Instant,
-        switch: NextSwitch,
+        active: NextSwitch,
         changes: Vec<(usize, Places, Vec<u16>)>,
     ) -> Result<(), Trouble> {
         let mut state = self.state.clone();
@@ -183,23 +188,33 @@ impl Controller {
         let asks_for_id = |(index, places, _): &&(usize, Places, Vec<u16>)| {
             let group = &self.groups[*index];
             self.founded(group).is_none_or(|old| {
-                old.switch_incarnation != switch.incarnation
+                let rules = group.setup.rules();
+                (rules.needs_switch() && old.switch_incarnation != active.incarnation)
                     || (old.kind.is_quorum() && !same_crash_vector(&old.members, &places.members))
-                    || (old.kind, old.program) != group.setup.rules().template()
+                    || (old.kind, old.program) != rules.template()
             })
         };
         let renewed: Vec<usize> = changes.iter().filter(asks_for_id).map(|(i, ..)| *i).collect();
         // After the state was rebuilt, no switch has the last id: the next configurations take it.
         let is_spared = !state.groups.iter().any(|g| g.config.switch_id == state.last_switch_id);
         if !renewed.is_empty() {
+            let takes = |index: &usize| self.groups[*index].setup.rules().needs_switch();
+            let switch = if renewed.iter().any(takes) { Some(active) } else { None };
             self.grant(&mut state, switch)?;
         }
         for (index, places, caught_up) in changes {
             let group = &self.groups[index];
             let epoch = self.next_epoch(group).map_err(|p| Trouble::of(group.id(), p))?;
-            let known = self.founded(group).filter(|_| !is_spared && !renewed.contains(&index));
+            // A chain has its number for ever: with another one it would begin anew.
+            let keeps = !is_spared || !group.setup.rules().needs_switch();
+            let known = self.founded(group).filter(|_| keeps && !renewed.contains(&index));
             let switch_id = known.map_or(state.last_switch_id, |c| c.switch_id);
+            if !group.setup.rules().takes_number(switch_id) {
+                return Err(Trouble::of(group.id(), Problem::SwitchIdsExhausted));
+            }
             let (kind, program) = group.setup.rules().template();
+            let needs_switch = group.setup.rules().needs_switch();
+            let switch = if needs_switch { active } else { NextSwitch::NONE };
             let group = group.id();
             self.count_changes(now, index, &places);
             let config = Config {

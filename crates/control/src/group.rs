@@ -13,6 +13,7 @@ use concord_wire::control::{
 };
 use concord_wire::{Addr, GroupId};
 
+use crate::chain::Chain;
 use crate::hear::Hearing;
 use crate::memory::Memory;
 use crate::replicas::Replicas;
@@ -37,6 +38,8 @@ pub enum Members {
     Workers(Workers),
     /// Nodes of a shared memory.
     Memory(Memory),
+    /// Switches that hold the data themselves.
+    Switches(Chain),
 }
 
 impl GroupSetup {
@@ -59,11 +62,18 @@ impl GroupSetup {
         GroupSetup { id, members: Members::Memory(Memory { program }) }
     }
 
+    /// A chain of switches, as the group of that number.
+    #[must_use]
+    pub fn chain(id: GroupId, chain: Chain) -> GroupSetup {
+        GroupSetup { id, members: Members::Switches(chain) }
+    }
+
     pub(crate) fn rules(&self) -> &dyn Rules {
         match &self.members {
             Members::Replicas(replicas) => replicas,
             Members::Workers(workers) => workers,
             Members::Memory(memory) => memory,
+            Members::Switches(chain) => chain,
         }
     }
 }
@@ -92,6 +102,21 @@ pub(crate) trait Rules {
         old: &Config,
         members: &[Member],
     ) -> Result<Vec<u16>, Option<Problem>>;
+
+    /// Whether it goes on with the rack's switch alone: a new one there is a new epoch here.
+    fn needs_switch(&self) -> bool {
+        true
+    }
+
+    /// Whether a group of these members can have that switch id.
+    fn takes_number(&self, _switch_id: u32) -> bool {
+        true
+    }
+
+    /// After which silence a member is removed, where that is not what the rack has.
+    fn failure_ns(&self) -> Option<Duration> {
+        None
+    }
 
     /// Whether the controller configures the switch, and not a leader of the group.
     fn tells_switch(&self) -> bool;
@@ -266,6 +291,11 @@ impl Group {
 
     pub(crate) fn id(&self) -> GroupId {
         self.setup.id
+    }
+
+    /// After which silence its members are removed, in ns.
+    pub(crate) fn failure_ns(&self, of_rack_ns: Duration) -> Duration {
+        self.setup.rules().failure_ns().unwrap_or(of_rack_ns)
     }
 
     /// Whether to send a node the group's configuration: a node that waits to found a rack has a

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod chain;
 mod decide;
 mod group;
 mod hear;
@@ -41,6 +42,7 @@ use concord_wire::control::{
 };
 use concord_wire::{Addr, GroupId, Kind, Sink};
 
+pub use chain::{CHAIN_MAX, Chain};
 use group::{Group, Node};
 pub use group::{GroupSetup, Members, Mistrust};
 use hear::Hearing;
@@ -265,9 +267,10 @@ impl Controller {
         // have heard of its newest configuration.
         if self.recovery.is_some() || !is_stray(self.state.config(id), &node) {
             if let Some(config) = self.state.config(id) {
-                group.note_return(now.instant, self.setup.failure_ns, &config.members, &node);
+                let failure_ns = group.failure_ns(self.setup.failure_ns);
+                group.note_return(now.instant, failure_ns, &config.members, &node);
             }
-            group.go_on(self.setup.failure_ns, &mut node);
+            group.go_on(group.failure_ns(self.setup.failure_ns), &mut node);
             group.durable.hear(&node);
             group.nodes.insert(node.member.node, node);
             self.reconsider(now);

@@ -183,7 +183,9 @@ impl Controller {
             state.rack = newest.rack;
             state.last_switch_id = state.last_switch_id.max(newest.switch_id);
             let switch = (newest.switch_id, newest.switch_incarnation, newest.switch);
-            newest_switch = newest_switch.max(Some(switch));
+            if group.setup.rules().needs_switch() {
+                newest_switch = newest_switch.max(Some(switch));
+            }
             let (kind, program) = group.setup.rules().template();
             let config = Config {
                 epoch,
@@ -196,7 +198,11 @@ impl Controller {
             let storages = group.storages(self.state.group(group.id()), &config);
             state.put(GroupState { config, caught_up: left.caught_up, storages });
         }
-        let (switch_id, active, switch) = newest_switch.ok_or(Problem::NothingHeard)?;
+        if recovered.is_empty() {
+            return Err(Problem::NothingHeard.into());
+        }
+        // Chains alone are of no switch.
+        let (switch_id, active, switch) = newest_switch.unwrap_or_default();
         for group in unheard {
             // It begins, or is rebuilt, once a node registers; the other groups continue.
             let (kind, program) = group.setup.rules().template();

@@ -69,21 +69,11 @@ impl Rules for Replicas {
         if members.is_empty() {
             return Places { members, joining };
         }
-        if let Some(node) = Self::cut_off(look, old, &members) {
+        if let Some(node) = cut_off(look, old, &members) {
             members.retain(|m| m.node != node);
         }
-        let cut_counts = look.guards.on(Guard::CutPair);
-        let hears_all =
-            |n: &Node| !n.unheard.iter().any(|(node, _)| members.iter().any(|m| m.node == *node));
-        let copied = |m: &Member| {
-            let said = look.nodes.get(&m.node);
-            said.is_some_and(|n| {
-                n.epoch == old.epoch
-                    && n.standing == Standing::Copied
-                    && (hears_all(n) || !cut_counts)
-            })
-        };
-        let copied: Vec<u16> = joining.iter().filter(|m| copied(m)).map(|m| m.node).collect();
+        let copied = joining.iter().filter(|m| has_copied(look, old, &members, m));
+        let copied: Vec<u16> = copied.map(|m| m.node).collect();
         members.extend(joining.extract_if(.., |m| copied.contains(&m.node)));
         // One change at a time: new nodes wait until the last change is complete.
         if look.is_open_everywhere(old) {
@@ -303,35 +293,48 @@ impl Replicas {
         let voters = (0..logs.len()).filter(is_voter);
         voters.clone().filter(|place| logs[*place].is_some()).count() > voters.count() / 2
     }
+}
 
-    /// The member to remove so that the others hear each other: the one in most cuts; among equals
-    /// the one that hears the fewest, since its own link may be the cause; among these the last
-    /// one; and never the last one that is caught up.
-    fn cut_off(look: &Look<'_>, old: &Config, members: &[Member]) -> Option<u16> {
-        if !look.guards.on(Guard::CutPair) {
-            return None;
-        }
-        let patience_ns = cut_ns(look.failure_ns);
-        cut_pairs(look, old, members, patience_ns).next()?;
-        // Members that were cut off at the same moment report it one after the other.
-        let pairs: Vec<(u16, u16)> = cut_pairs(look, old, members, patience_ns / 2).collect();
-        let cuts = |node: u16| {
-            let mut others: Vec<u16> = pairs
-                .iter()
-                .filter(|(a, b)| *a == node || *b == node)
-                .map(|(a, b)| if *a == node { *b } else { *a })
-                .collect();
-            others.sort_unstable();
-            others.dedup();
-            others.len()
-        };
-        let spares_caught_up = |m: &&Member| {
-            members.iter().any(|other| other.node != m.node && is_caught_up(look, old, other))
-        };
-        let candidates = members.iter().filter(|m| cuts(m.node) > 0).filter(spares_caught_up);
-        let misses = |node: u16| pairs.iter().filter(|(own, _)| *own == node).count();
-        candidates.max_by_key(|m| (cuts(m.node), misses(m.node))).map(|m| m.node)
+/// The member to remove so that the others hear each other: the one in most cuts; among equals the
+/// one that hears the fewest, since its own link may be the cause; among these the last one; and
+/// never the last one that is caught up.
+pub(crate) fn cut_off(look: &Look<'_>, old: &Config, members: &[Member]) -> Option<u16> {
+    if !look.guards.on(Guard::CutPair) {
+        return None;
     }
+    let patience_ns = cut_ns(look.failure_ns);
+    cut_pairs(look, old, members, patience_ns).next()?;
+    // Those that were cut in the same moment tell of it one after the other.
+    let pairs: Vec<(u16, u16)> = cut_pairs(look, old, members, patience_ns / 2).collect();
+    let cuts = |node: u16| {
+        let mut others: Vec<u16> = pairs
+            .iter()
+            .filter(|(a, b)| *a == node || *b == node)
+            .map(|(a, b)| if *a == node { *b } else { *a })
+            .collect();
+        others.sort_unstable();
+        others.dedup();
+        others.len()
+    };
+    let spares_caught_up = |m: &&Member| {
+        members.iter().any(|other| other.node != m.node && is_caught_up(look, old, other))
+    };
+    let candidates = members.iter().filter(|m| cuts(m.node) > 0).filter(spares_caught_up);
+    let misses = |node: u16| pairs.iter().filter(|(own, _)| *own == node).count();
+    candidates.max_by_key(|m| (cuts(m.node), misses(m.node))).map(|m| m.node)
+}
+
+/// Whether a switch or replica that joins has said that it has copied the state, and hears those
+/// with whom it would go on.
+pub(crate) fn has_copied(look: &Look<'_>, old: &Config, members: &[Member], m: &Member) -> bool {
+    let hears_all =
+        |n: &Node| !n.unheard.iter().any(|(node, _)| members.iter().any(|m| m.node == *node));
+    let said = look.nodes.get(&m.node);
+    said.is_some_and(|n| {
+        n.epoch == old.epoch
+            && n.standing == Standing::Copied
+            && (hears_all(n) || !look.guards.on(Guard::CutPair))
+    })
 }
 
 /// Whether a restarted member has its earlier knowledge: from its disk, or since it is in a view,
@@ -346,7 +349,7 @@ fn is_back(node: &Node) -> bool {
 }
 
 /// Whether a node reports that it is caught up.
-fn says_caught_up(node: &Node) -> bool {
+pub(crate) fn says_caught_up(node: &Node) -> bool {
     matches!(
         node.standing,
         Standing::Open { caught_up: true } | Standing::Opening { caught_up: true }
@@ -361,7 +364,7 @@ fn keeps_all(node: &Node, newest: &Config) -> bool {
 }
 
 /// Whether a member has everything that was committed: according to the state, or its report since.
-fn is_caught_up(look: &Look<'_>, old: &Config, member: &Member) -> bool {
+pub(crate) fn is_caught_up(look: &Look<'_>, old: &Config, member: &Member) -> bool {
     let said = look.nodes.get(&member.node).is_some_and(|n| {
         n.member.incarnation == member.incarnation && n.epoch == old.epoch && says_caught_up(n)
     });

@@ -183,6 +183,15 @@ pub enum Problem {
         /// The number of further ones.
         others: u16,
     },
+    /// The first epoch of a chain waits for switches that were not heard of yet.
+    WaitsForSwitches {
+        /// The first of them.
+        node: u16,
+        /// How many there are beside it.
+        others: u16,
+    },
+    /// No switch of a chain is left that holds its keys.
+    ChainLost,
     /// The first epoch waits for a switch.
     WaitsForSwitch,
     /// The first epoch waits: replicas were not restored from one backup.
@@ -307,6 +316,24 @@ impl fmt::Display for Problem {
                     "the first epoch waits for replica {node} and {others} more, which were not heard \
                      of yet: start them"
                 );
+            }
+            Problem::WaitsForSwitches { node, others: 0 } => {
+                return write!(
+                    f,
+                    "the first epoch of the chain waits for switch {node}, which was not heard of yet: \
+                     start it, or take it out of the rack file and start the controller again"
+                );
+            }
+            Problem::WaitsForSwitches { node, others } => {
+                return write!(
+                    f,
+                    "the first epoch of the chain waits for switch {node} and {others} more, which were \
+                     not heard of yet: start them"
+                );
+            }
+            Problem::ChainLost => {
+                "no switch of the chain is left that holds its keys: if none comes back that still runs, start \
+                 the controller with --fresh, which begins an empty chain (what the chain held is lost)"
             }
             Problem::OriginsDiffer { one, other } => {
                 return write!(

@@ -28,6 +28,12 @@ pub(crate) struct NextSwitch {
     pub standby: bool,
 }
 
+impl NextSwitch {
+    /// A group that is of no switch of the rack.
+    pub(crate) const NONE: NextSwitch =
+        NextSwitch { incarnation: 0, addr: Addr { ip: 0, port: 0 }, standby: false };
+}
+
 impl Switch {
     pub(crate) fn epoch(&self, group: GroupId) -> u32 {
         self.epochs.iter().find(|(id, _)| *id == group).map_or(0, |(_, epoch)| *epoch)
@@ -107,17 +113,23 @@ impl Controller {
         self.scratch = scratch;
     }
 
-    /// Grants a new switch id, which is persisted before any node is told (trap T20).
-    pub(crate) fn grant(&mut self, state: &mut State, switch: NextSwitch) -> Result<(), Problem> {
+    /// Grants a new switch id, which is persisted before any node is told (trap T20). Without a
+    /// switch it is the number of a chain alone, and the rack's switch goes on with its own.
+    pub(crate) fn grant(
+        &mut self,
+        state: &mut State,
+        switch: Option<NextSwitch>,
+    ) -> Result<(), Problem> {
         let id = state.last_switch_id.checked_add(1).ok_or(Problem::SwitchIdsExhausted)?;
+        state.last_switch_id = id;
+        self.count.switch_ids_granted += 1;
+        let Some(switch) = switch else { return Ok(()) };
         if state.switch_incarnation != 0 && state.switch_incarnation != switch.incarnation {
             state.retired_switches.push(state.switch_incarnation);
             let excess = state.retired_switches.len().saturating_sub(RETIRED_MAX);
             state.retired_switches.drain(..excess);
         }
         state.switch_incarnation = switch.incarnation;
-        state.last_switch_id = id;
-        self.count.switch_ids_granted += 1;
         self.count.standbys_taken += u64::from(switch.standby);
         Ok(())
     }

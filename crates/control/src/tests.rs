@@ -870,6 +870,7 @@ fn leaving_members_are_removed_except_the_last_caught_up() {
 
 mod anew;
 mod bounds;
+mod chain;
 mod groups;
 mod memory;
 mod quorum;
