@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 
 use crate::fabric::{Arrival, Fabric, FabricCounters};
 use crate::faults::{FaultCounters, FaultRates, Faults};
+use crate::netcraq::{ChainMember, ChainSeat};
 use crate::program::{
     Count, Gauge, Host, Injection, LoadError, RECIRCULATIONS_MAX, Settings, Takes, Wants,
 };
@@ -45,6 +46,10 @@ pub struct AgentConfig {
     pub program: Program,
     /// What programs are told of themselves.
     pub sections: Sections,
+    /// The chain that the switch itself is to be a member of, and whether it is there for nothing
+    /// else: then it is no switch of the rack, and a configuration that names another one does not
+    /// concern it.
+    pub chain: Option<(ChainSeat, bool)>,
     /// Which guards are on: all, but in tests that remove one.
     pub guards: Guards,
     /// Faults on purpose; none by default.
@@ -69,6 +74,7 @@ impl AgentConfig {
             controller,
             program: Program::DEFAULT,
             sections: Sections::DEFAULT,
+            chain: None,
             guards: Guards::ALL,
             faults: FaultRates { seed: 0, drop_ppm: 0, duplicate_ppm: 0, reorder_ppm: 0 },
             alive_interval_ns: 100 * MS,
@@ -80,7 +86,14 @@ impl AgentConfig {
     /// What programs are told of it.
     #[must_use]
     pub const fn settings(&self) -> Settings {
-        Settings { addr: self.addr, guards: self.guards, sections: self.sections }
+        Settings { addr: self.addr, guards: self.guards, sections: self.sections, member: None }
+    }
+
+    /// What the program of its chain is told.
+    const fn chain_settings(&self, seat: ChainSeat) -> Settings {
+        let (incarnation, controller) = (self.incarnation.0, self.controller);
+        let member = ChainMember { seat, incarnation, controller };
+        Settings { member: Some(member), ..self.settings() }
     }
 }
 
@@ -151,6 +164,9 @@ struct Seat<H> {
     recirculations_max: u8,
     /// Whether it has a configuration.
     is_installed: bool,
+    /// The switch itself is a member of this group: the program registers, and takes the group's
+    /// configurations.
+    is_member: bool,
     /// Who gets ports.
     members: Vec<Addr>,
     /// Never falls: a configuration of a lower epoch is ignored.
@@ -174,6 +190,7 @@ impl<H: Host> Seat<H> {
             recirculations_max: recirculations_max(&program),
             program,
             is_installed: false,
+            is_member: false,
             members: Vec::new(),
             epoch: Epoch(0),
             switch_id: SwitchId(0),
@@ -200,7 +217,7 @@ impl<H: Host> Seat<H> {
     }
 
     fn is_unused(&self) -> bool {
-        self.epoch == Epoch(0) && !self.is_installed
+        self.epoch == Epoch(0) && !self.is_installed && !self.is_member
     }
 
     /// A switch id is granted once (trap T20): a known one means something only as long as the
@@ -250,9 +267,18 @@ impl<H: Host> SwitchAgent<H> {
     /// # Errors
     /// [`LoadError`] if its program cannot be loaded.
     pub fn new(config: AgentConfig) -> Result<SwitchAgent<H>, LoadError> {
-        let program = H::host(config.program, &config.settings())?;
+        let mut seats = Vec::new();
+        if !matches!(config.chain, Some((_, true))) {
+            let program = H::host(config.program, &config.settings())?;
+            seats.push(Seat::new(GroupId(0), program));
+        }
+        if let Some((chain, _)) = config.chain {
+            let program = H::host(Program::NetCraq, &config.chain_settings(chain))?;
+            let seat = Seat::new(chain.group, program);
+            seats.push(Seat { is_member: true, is_installed: true, ..seat });
+        }
         Ok(SwitchAgent {
-            seats: alloc::vec![Seat::new(GroupId(0), program)],
+            seats,
             fabric: Fabric::new(
                 Recirculation::new(config.recirculation),
                 Faults::new(config.faults),
@@ -347,7 +373,9 @@ impl<H: Host> Machine for SwitchAgent<H> {
     #[inline]
     fn handle(&mut self, now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
         let kind = match kind(packet) {
-            Ok(Kind::Membership) => return self.on_membership(now, packet, sink),
+            Ok(Kind::Membership) if !self.is_of_chain(packet) => {
+                return self.on_membership(now, packet, sink);
+            }
             Ok(kind) => kind,
             Err(error) => return self.seats[0].program.malformed(error),
         };
@@ -369,7 +397,10 @@ impl<H: Host> Machine for SwitchAgent<H> {
                 }
             }
             Takes::Control => match seat.program.control(now, packet) {
-                Ok(injection) => self.inject(at, now, injection, sink),
+                Ok(injection) => {
+                    self.inject(at, now, injection, sink);
+                    self.seats[at].program.speak(sink);
+                }
                 Err(_) => self.counters.control_malformed += 1,
             },
             Takes::Nothing => self.counters.misdirected += 1,
@@ -392,6 +423,7 @@ impl<H: Host> Machine for SwitchAgent<H> {
                 }
                 self.inject(seat, now, injection, sink);
             }
+            self.seats[seat].program.speak(sink);
         }
         self.come_round(now, sink);
         self.fabric.faults.flush(now.instant, sink);
@@ -427,6 +459,13 @@ impl<H: Host> Machine for SwitchAgent<H> {
 
 /// The way of a packet through the switch.
 impl<H: Host> SwitchAgent<H> {
+    /// Whether a packet is of a group of which the switch itself is a member.
+    #[inline]
+    fn is_of_chain(&self, packet: &[u8]) -> bool {
+        let group = header::group(packet);
+        self.seats.iter().any(|seat| seat.is_member && seat.group == group)
+    }
+
     /// To whose program a packet goes: to that of its group.
     #[inline]
     fn seat_for(&self, packet: &[u8]) -> Option<usize> {
@@ -659,7 +698,7 @@ impl<H: Host> SwitchAgent<H> {
     fn stand_down(&mut self, active: Addr) {
         self.counters.deposed += 1;
         self.standby = active != self.config.addr;
-        for seat in &mut self.seats {
+        for seat in self.seats.iter_mut().filter(|seat| !seat.is_member) {
             seat.program.uninstall();
             seat.is_installed = false;
             seat.members.clear();
@@ -670,7 +709,7 @@ impl<H: Host> SwitchAgent<H> {
 
     /// A sign of life for each group: the header says which.
     fn send_alive(&mut self, now: Instant, sink: &mut impl Sink) {
-        for seat in &self.seats {
+        for seat in self.seats.iter().filter(|seat| !seat.is_member) {
             let alive = Membership::SwitchAlive {
                 incarnation: self.incarnation.0,
                 addr: self.config.addr,

@@ -54,7 +54,7 @@ pub use flair::{Flair, KeyGroupSettings};
 pub use harmonia::{
     ConfigError, Harmonia, Layout, RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX, TableSettings,
 };
-pub use netcraq::{ChainLayout, NetCraq};
+pub use netcraq::{ChainLayout, ChainMember, ChainSeat, NetCraq};
 pub use ports::PortTable;
 pub use program::{Host, Ingress, Load, SwitchProgram};
 pub use recirculation::Loop;

@@ -180,6 +180,10 @@ pub trait SwitchProgram {
         Err(WireError::Op)
     }
 
+    /// Sends what its control plane has to say to other nodes. It follows each message to the
+    /// control plane, and each [`SwitchProgram::upkeep`].
+    fn speak(&mut self, _sink: &mut impl Sink) {}
+
     /// Reads registers, sets the timers that follow from them, and says what it wants of the
     /// controller. The later it is called, the later all that is: in user space it follows every
     /// pass, elsewhere the driver calls it once a millisecond.

@@ -116,6 +116,10 @@ macro_rules! hosted {
                     match self { $($host::$name(p) => p.control(now, packet),)+ }
                 }
 
+                fn speak(&mut self, sink: &mut impl Sink) {
+                    match self { $($host::$name(p) => p.speak(sink),)+ }
+                }
+
                 #[inline]
                 fn look(&mut self, now: Instant) -> Wants {
                     match self { $($host::$name(p) => p.look(now),)+ }
@@ -175,6 +179,12 @@ hosted! {
 }
 
 impl Hosted {
+    /// NetCRAQ's store, if it is that.
+    #[must_use]
+    pub fn chain(&self) -> Option<&NetCraq> {
+        if let Hosted::NetCraq(chain) = self { Some(chain) } else { None }
+    }
+
     /// What it has in common with the other programs for replicas; empty, if it is for others.
     #[must_use]
     pub fn store(&self) -> &Store {

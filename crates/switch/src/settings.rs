@@ -11,7 +11,7 @@ use crate::concordia::{BlocksError, BlocksLayout};
 use crate::falcon::{QueueError, QueueLayout};
 use crate::flair::{FlairError, KeyGroupSettings};
 use crate::harmonia::{ConfigError, TableSettings};
-use crate::netcraq::{ChainError, ChainLayout};
+use crate::netcraq::{ChainError, ChainLayout, ChainMember};
 
 /// What a program is told. Each takes what it needs.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,8 @@ pub struct Settings {
     pub guards: Guards,
     /// The systems' own.
     pub sections: Sections,
+    /// The place in a chain that the switch itself is there for, if it is a program of that chain.
+    pub member: Option<ChainMember>,
 }
 
 /// The settings of each system's programs.

@@ -1,5 +1,4 @@
-//! `concord sim --system netcraq`: chains of switches that hold the data. Racks of them cannot be
-//! started yet.
+//! `concord sim --system netcraq`: chains of switches that hold the data.
 
 use std::process::ExitCode;
 
@@ -29,12 +28,15 @@ pub fn simulate(args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
 
 fn print_totals(t: &Totals) {
     println!(
-        "calls       {} answered, {} of unknown outcome; {} reads of clean versions before the tail, {} at the tail",
+        "calls       {} answered, {} of unknown outcome; {} reads of clean versions, {} that went to the tail",
         t.answered, t.unknown, t.reads_clean, t.reads_to_tail
     );
     println!(
         "writes      {} numbered, {} found another under way, {} came again; {} versions sent again",
         t.writes, t.busy, t.repeated, t.resent
     );
-    println!("members     {} taken out", t.taken_out);
+    println!(
+        "members     {} taken out, {} joined ({} cells and sessions copied); {} packets without a lease",
+        t.taken_out, t.joined, t.copied, t.no_lease
+    );
 }

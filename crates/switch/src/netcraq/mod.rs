@@ -12,8 +12,12 @@
 //!
 //! Numbered steps: **1** which epoch, **2** which member may do it, **3** registers (`stages`),
 //! **4** what leaves.
+//!
+//! Who is a member, which epoch is open, and until when a switch may answer is its control plane's
+//! ([`member`]).
 
 mod layout;
+mod member;
 pub mod printed;
 mod stages;
 #[cfg(test)]
@@ -29,15 +33,17 @@ use concord_wire::control::{Config, GroupKind};
 use concord_wire::netcraq::{
     Command, Condition, Name, Op, Outcome, Repr, Stamp, State, WORDS_MAX, Words,
 };
-use concord_wire::{Addr, GroupId, Kind, WireError};
+use concord_wire::{Addr, GroupId, Kind, Sink, WireError};
 
 use crate::program::{
     Copied, Count, Gauge, Ingress, Injection, Load, LoadError, Refused, Settings, SwitchProgram,
     Takes, Wants,
 };
+use member::Member;
 use stages::{Ask, Phv, Stages};
 
 pub use layout::{CELLS_MAX, ChainError, ChainLayout, VALUE_BYTES};
+pub use member::{ChainMember, ChainSeat};
 
 /// The multicast group of all other members.
 const OTHERS: u16 = 0;
@@ -55,6 +61,8 @@ pub enum DropReason {
     OtherEpoch,
     /// It is for another member.
     Misdirected,
+    /// The switch holds no lease at the packet's time, or its epoch is not open.
+    NoLease,
     /// Its values are of another size than this chain's.
     OtherSize,
     /// It does not say where its answer goes.
@@ -101,6 +109,11 @@ concord_core::counters! {
         dropped_other_epoch,
         /// Packets dropped because they are for another member.
         dropped_misdirected,
+        /// Packets dropped because the switch may not answer: it holds no lease, or its epoch is
+        /// not open.
+        dropped_no_lease,
+        /// What other switches copied from here: cells, and sessions' requests.
+        copied,
         /// Packets dropped because their values are of another size.
         dropped_other_size,
         /// Packets dropped because they do not say where their answer goes.
@@ -122,8 +135,17 @@ struct Place {
     group: GroupId,
     epoch: Epoch,
     node: NodeId,
+    /// Which member, from the head on; of a switch that joins, behind the last one.
     index: usize,
     members: Vec<Addr>,
+    joining: Vec<Addr>,
+    /// Whether the epoch is open here.
+    is_open: bool,
+    /// A register: packets that come earlier may be answered, as far as leases go.
+    answers_until: Instant,
+    /// Versions are above the first, and at most the second: those of a chain that was founded anew
+    /// never come back.
+    versions: (u64, u64),
 }
 
 impl Place {
@@ -133,6 +155,14 @@ impl Place {
 
     fn is_tail(&self) -> bool {
         self.index + 1 == self.members.len()
+    }
+
+    fn is_joining(&self) -> bool {
+        self.index >= self.members.len()
+    }
+
+    fn knows(&self, addr: Addr) -> bool {
+        self.members.iter().chain(&self.joining).any(|known| *known == addr)
     }
 
     fn tail(&self) -> Addr {
@@ -150,12 +180,36 @@ pub struct NetCraq {
     /// The highest epoch of which it was told.
     epoch_max: u32,
     stages: Stages,
-    /// The control plane's: the states that its last sweep saw dirty, by cell.
+    sweep: Sweep,
+    /// The control plane of a switch that registers with a controller; without it the chain is as
+    /// [`SwitchProgram::install`] says, and nobody needs a lease.
+    member: Option<Member>,
+    counters: NetCraqCounters,
+}
+
+/// The control plane's sweeps over all cells.
+#[derive(Clone, Debug, Default)]
+struct Sweep {
+    /// The states that the last one saw dirty, by cell.
     seen: Vec<(u32, State)>,
     /// What is to be sent again.
     due: Vec<(u32, State)>,
-    sweep_at: Instant,
-    counters: NetCraqCounters,
+    at: Instant,
+}
+
+impl Sweep {
+    /// A new epoch: what was sent in the one before may be lost with it.
+    fn begin(&mut self, now: Instant) {
+        *self = Sweep { at: now, ..Sweep::default() };
+    }
+}
+
+/// What the control plane of a member reaches of its switch.
+struct Plane<'a> {
+    layout: &'a ChainLayout,
+    stages: &'a mut Stages,
+    place: &'a mut Option<Place>,
+    sweep: &'a mut Sweep,
 }
 
 impl Load for NetCraq {
@@ -169,9 +223,8 @@ impl Load for NetCraq {
             place: None,
             epoch_max: 0,
             stages: Stages::new(&layout, settings.guards),
-            seen: Vec::new(),
-            due: Vec::new(),
-            sweep_at: Instant(0),
+            sweep: Sweep::default(),
+            member: settings.member.map(|told| Member::new(told, settings)),
             counters: NetCraqCounters::default(),
         })
     }
@@ -199,6 +252,7 @@ impl NetCraq {
             DropReason::Unconfigured => c.dropped_unconfigured += 1,
             DropReason::OtherEpoch => c.dropped_other_epoch += 1,
             DropReason::Misdirected => c.dropped_misdirected += 1,
+            DropReason::NoLease => c.dropped_no_lease += 1,
             DropReason::OtherSize => c.dropped_other_size += 1,
             DropReason::NoAddress => c.dropped_no_address += 1,
             DropReason::Settled => c.settled += 1,
@@ -227,12 +281,23 @@ impl NetCraq {
         if packet.words != 0 && packet.words != self.layout.words() {
             return Err(DropReason::OtherSize);
         }
+        // Traps T2 and T31: whether it may answer alone, by the packet's time.
+        let has_lease = ingress.at < place.answers_until || !self.guards.on(Guard::ChainLease);
+        let answers = place.is_open && has_lease;
         match (packet.op, is_round) {
+            (Op::Read, false) | (Op::Write, _) if !answers => Err(DropReason::NoLease),
             (Op::Read, false) => self.on_read(place, packet),
             (Op::Write, false) => self.on_write(place, packet),
             (Op::Write, true) => self.on_second_pass(place, State(ingress.metadata.0[0]), packet),
-            (Op::Update, false) if !is_of_client => self.on_update(place, packet),
+            (Op::Update, false) if !is_of_client => self.on_update(place, answers, packet),
             (Op::Acknowledgement, true) => Ok(Leaves::Others(packet)),
+            (Op::Acknowledgement, false) if !is_of_client && place.is_joining() => {
+                // It has a version that is not here.
+                if let Some(member) = &mut self.member {
+                    member.want_cell(packet.cell);
+                }
+                Err(DropReason::Consumed)
+            }
             (Op::Acknowledgement, false) if !is_of_client => {
                 let ask = Ask::Clean;
                 let mut phv = self.phv(place, ask, &packet);
@@ -242,7 +307,14 @@ impl NetCraq {
                 c.acknowledgements_old += u64::from(!phv.has_state);
                 Err(DropReason::Consumed)
             }
-            (Op::Resend, false) if ingress.sender == self.own => self.on_resend(place, packet),
+            (Op::Resend, false) if ingress.sender == self.own => {
+                if answers {
+                    self.on_resend(place, packet)
+                } else {
+                    Err(DropReason::NoLease)
+                }
+            }
+            (Op::Copy, false) if !is_of_client => self.on_copy(place, packet),
             _ => Err(DropReason::Misdirected),
         }
     }
@@ -251,7 +323,7 @@ impl NetCraq {
         Phv {
             pass: concord_pisa::Pass::begin(),
             ask,
-            is_tail: place.is_tail(),
+            is_tail: place.is_tail() || place.is_joining(),
             cell: packet.cell,
             state: packet.state,
             has_state: false,
@@ -343,16 +415,16 @@ impl NetCraq {
             return Ok(Leaves::Answer(answer(packet, Outcome::Busy)));
         }
         let seen = phv.state;
-        if seen.version() == State::VERSION_MAX {
+        if seen.version() >= place.versions.1 {
             return Ok(Leaves::Answer(answer(packet, Outcome::NoCell)));
         }
-        let (outcome, state) = self.decide(&packet, &mut phv);
+        let (outcome, state) = self.decide(place.versions.0, &packet, &mut phv);
         let (number, value) = (phv.number, phv.value);
         Ok(Leaves::Round(Repr { outcome, state, number, value, ..packet }, seen))
     }
 
     /// What becomes of a write: the new state, with content and number in `phv`.
-    fn decide(&self, packet: &Repr, phv: &mut Phv) -> (Outcome, State) {
+    fn decide(&self, base: u64, packet: &Repr, phv: &mut Phv) -> (Outcome, State) {
         let seen = phv.state;
         let has_name = phv.name == packet.name || !self.guards.on(Guard::CellName);
         let is_present = seen.is_present() && has_name;
@@ -376,7 +448,7 @@ impl NetCraq {
             Condition::Equal if !is_equal => return refused(Outcome::Refused),
             Condition::Present | Condition::Version | Condition::Equal => {}
         }
-        let next = version + 1;
+        let next = version.max(base) + 1;
         match packet.command {
             Command::Set => {
                 let is_number = packet.state.is_number();
@@ -461,12 +533,21 @@ impl NetCraq {
         Ok(self.onward(place, Repr { has_content: is_done, ..packet }))
     }
 
-    /// A numbered write at the next member, and so on to the tail.
-    fn on_update(&mut self, place: &Place, packet: Repr) -> Result<Leaves, DropReason> {
+    /// A numbered write at the next member, and so on to the tail, which commits it only while it
+    /// may answer; and what another switch has, while an epoch opens or a switch joins.
+    fn on_update(
+        &mut self,
+        place: &Place,
+        answers: bool,
+        packet: Repr,
+    ) -> Result<Leaves, DropReason> {
         let is_known = packet.cell < self.layout.cells
             && u32::from(packet.stamp.slot()) < self.layout.sessions;
         if place.is_head() || !is_known {
             return Err(DropReason::Misdirected);
+        }
+        if place.is_tail() && place.is_open && !answers {
+            return Err(DropReason::NoLease);
         }
         let ask = if packet.has_content { Ask::Apply } else { Ask::Record };
         let mut phv = self.phv(place, ask, &packet);
@@ -476,6 +557,9 @@ impl NetCraq {
             c.updates_taken += 1
         } else {
             c.updates_old += 1
+        }
+        if !place.is_open && packet.client == Addr::default() {
+            return Err(DropReason::Consumed);
         }
         if !place.is_tail() {
             return Ok(NetCraq::to_member(place, self.next(place), packet));
@@ -496,6 +580,36 @@ impl NetCraq {
         })
     }
 
+    /// Another switch copies: what there is in a cell, or of a session, is read in one pass, and
+    /// goes to it as an UPDATE.
+    fn on_copy(&mut self, place: &Place, packet: Repr) -> Result<Leaves, DropReason> {
+        let is_known = packet.cell < self.layout.cells
+            && u32::from(packet.stamp.slot()) < self.layout.sessions;
+        if place.is_joining() || !place.knows(packet.client) || !is_known {
+            return Err(DropReason::Misdirected);
+        }
+        let mut phv = self.phv(place, Ask::Look, &packet);
+        self.stages.run(&mut phv);
+        self.counters.copied += 1;
+        let update = Repr { op: Op::Update, client: Addr::default(), ..packet };
+        let update = if packet.has_content {
+            NetCraq::content(update, &phv, phv.writer)
+        } else {
+            let (stamp, outcome, basis) = (phv.session, phv.outcome, phv.basis);
+            Repr { stamp, outcome, basis, number: phv.number, ..update }
+        };
+        Ok(NetCraq::to_member(place, packet.client, update))
+    }
+
+    /// What a pass has found in a cell, as the outcome of the request that wrote it.
+    fn content(packet: Repr, phv: &Phv, stamp: Stamp) -> Repr {
+        let (state, basis) = (phv.state.clean(), phv.state.version());
+        let (name, value) = (phv.name, phv.value);
+        let number = if state.is_number() { value.0[0] } else { 0 };
+        let (has_content, outcome) = (true, Outcome::Done);
+        Repr { state, basis, name, value, number, stamp, has_content, outcome, ..packet }
+    }
+
     /// A version that was not acknowledged for long: it goes down the chain again, with the request
     /// that it is of. A tail that has inherited it acknowledges it.
     fn on_resend(&mut self, place: &Place, packet: Repr) -> Result<Leaves, DropReason> {
@@ -507,13 +621,9 @@ impl NetCraq {
             return Err(DropReason::Settled);
         }
         self.counters.resent += 1;
-        let (state, basis) = (phv.state.clean(), phv.state.version());
-        let (name, value) = (phv.name, phv.value);
-        let number = if state.is_number() { value.0[0] } else { 0 };
         let is_told = self.guards.on(Guard::ResentRequest);
         let stamp = if is_told { phv.writer } else { Stamp(0) };
-        let content =
-            Repr { state, basis, name, value, number, stamp, has_content: true, ..packet };
+        let content = NetCraq::content(packet, &phv, stamp);
         if is_tail {
             let (from, epoch) = (place.node, place.epoch);
             let op = Op::Acknowledgement;
@@ -582,13 +692,27 @@ impl NetCraq {
     }
 
     /// A sweep over all cells: what was dirty in the last one, with the same version, is due.
-    fn sweep(&mut self, now: Instant) {
-        self.sweep_at = now.after(self.layout.patience_ns);
+    fn look_for_dirty(&mut self, now: Instant) {
+        self.sweep.at = now.after(self.layout.patience_ns);
         let states = (0..self.layout.cells).map(|cell| (cell, self.stages.peek_state(cell)));
         let dirty: Vec<(u32, State)> = states.filter(|(_, state)| state.is_dirty()).collect();
-        let again = dirty.iter().filter(|seen| self.seen.binary_search(seen).is_ok());
-        self.due = again.copied().take(RESENT_MAX).collect();
-        self.seen = dirty;
+        let again = dirty.iter().filter(|seen| self.sweep.seen.binary_search(seen).is_ok());
+        self.sweep.due = again.copied().take(RESENT_MAX).collect();
+        self.sweep.seen = dirty;
+    }
+
+    /// Its control plane, and what that reaches.
+    fn control_plane(&mut self) -> Option<(&mut Member, Plane<'_>)> {
+        let NetCraq { member, layout, stages, place, sweep, .. } = self;
+        Some((member.as_mut()?, Plane { layout, stages, place, sweep }))
+    }
+
+    /// Where it stands as a member of a chain that a controller configures: the epoch, its place
+    /// from the head on, whether the epoch is open here.
+    #[must_use]
+    pub fn standing(&self) -> Option<(u32, usize, bool)> {
+        let place = self.place.as_ref().filter(|place| !place.is_joining())?;
+        Some((place.epoch.0, place.index, place.is_open))
     }
 }
 
@@ -606,7 +730,11 @@ impl SwitchProgram for NetCraq {
 
     #[inline]
     fn takes(&self, kind: Kind) -> Takes {
-        if kind == Kind::NetCraq { Takes::Data } else { Takes::Nothing }
+        match kind {
+            Kind::NetCraq => Takes::Data,
+            Kind::Membership | Kind::Lease | Kind::Chain if self.member.is_some() => Takes::Control,
+            _ => Takes::Nothing,
+        }
     }
 
     /// The chain's members are switches, and this is one of them by its address. Registers outlive
@@ -625,20 +753,20 @@ impl SwitchProgram for NetCraq {
             node: NodeId(config.members[index].node),
             index,
             members,
+            joining: Vec::new(),
+            is_open: true,
+            answers_until: Instant::NEVER,
+            versions: (0, State::VERSION_MAX),
         });
-        // What was sent in the epoch before may be lost with it: all that is dirty is due at the
-        // second sweep.
-        self.seen.clear();
-        self.due.clear();
-        self.sweep_at = now.instant;
+        // All that is dirty is due at the second sweep.
+        self.sweep.begin(now.instant);
         Ok(None)
     }
 
     fn uninstall(&mut self) {
         self.place = None;
         self.stages.reset();
-        self.seen.clear();
-        self.due.clear();
+        self.sweep = Sweep::default();
     }
 
     fn process(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Verdict<DropReason> {
@@ -657,7 +785,8 @@ impl SwitchProgram for NetCraq {
 
     fn member(&self, group: u16, index: usize) -> Option<Addr> {
         let place = self.place.as_ref().filter(|_| group == OTHERS)?;
-        place.members.iter().filter(|addr| **addr != self.own).nth(index).copied()
+        let all = place.members.iter().chain(&place.joining);
+        all.filter(|addr| **addr != self.own).nth(index).copied()
     }
 
     fn rewrites_copies(&self) -> bool {
@@ -667,7 +796,7 @@ impl SwitchProgram for NetCraq {
     /// The copy for the client is the answer; the others' are acknowledgements.
     fn egress(&mut self, copy: &Copied, bytes: &mut [u8]) {
         let Ok(packet) = Repr::parse(bytes) else { return };
-        let is_member = self.place.as_ref().is_some_and(|place| place.members.contains(&copy.to));
+        let is_member = self.place.as_ref().is_some_and(|place| place.knows(copy.to));
         if packet.op == Op::Acknowledgement && !is_member {
             let _ = Repr { op: Op::WriteReply, ..packet }.write(bytes);
         }
@@ -681,21 +810,45 @@ impl SwitchProgram for NetCraq {
         Wants::Nothing
     }
 
-    fn upkeep(&mut self, now: Instant) -> Option<Injection> {
-        self.place.as_ref()?;
-        if self.due.is_empty() && now >= self.sweep_at {
-            self.sweep(now);
+    fn control(&mut self, now: Now, packet: &[u8]) -> Result<Option<Injection>, WireError> {
+        let (member, mut plane) = self.control_plane().ok_or(WireError::Op)?;
+        member.on_message(now.instant, packet, &mut plane)?;
+        Ok(None)
+    }
+
+    fn speak(&mut self, sink: &mut impl Sink) {
+        if let Some(member) = &mut self.member {
+            member.speak(sink);
         }
-        let (cell, state) = self.due.pop()?;
+    }
+
+    fn upkeep(&mut self, now: Instant) -> Option<Injection> {
+        if let Some((member, mut plane)) = self.control_plane() {
+            member.tick(now, &mut plane);
+        }
+        self.place.as_ref().filter(|place| place.is_open)?;
+        if self.sweep.due.is_empty() && now >= self.sweep.at {
+            self.look_for_dirty(now);
+        }
+        let (cell, state) = self.sweep.due.pop()?;
         Some(self.injection(cell, state))
     }
 
     fn deadline(&self) -> Deadline {
-        match (&self.place, self.due.is_empty()) {
-            (None, _) => Deadline::NONE,
-            (Some(_), true) => Deadline { at: self.sweep_at, reason: "versions not acknowledged" },
-            (Some(_), false) => Deadline { at: Instant(0), reason: "versions to send again" },
-        }
+        let sweep = match (&self.place, self.sweep.due.is_empty()) {
+            (Some(place), true) if place.is_open => {
+                Deadline { at: self.sweep.at, reason: "versions not acknowledged" }
+            }
+            (Some(place), false) if place.is_open => {
+                Deadline { at: Instant(0), reason: "versions to send again" }
+            }
+            _ => Deadline::NONE,
+        };
+        self.member.as_ref().map_or(sweep, |member| sweep.min(member.deadline()))
+    }
+
+    fn is_ready(&self) -> bool {
+        self.place.as_ref().is_some_and(|place| place.is_open)
     }
 
     fn gauges(&self) -> Vec<Gauge> {

@@ -63,6 +63,8 @@ impl Ask {
 pub(super) struct Phv {
     pub(super) pass: Pass,
     pub(super) ask: Ask,
+    /// What it brings is committed once it is here: at the tail, and at a switch that copies from
+    /// it.
     pub(super) is_tail: bool,
     pub(super) cell: u32,
     /// The state that it brings, or found.
@@ -269,6 +271,18 @@ impl Stages {
         let name = Name(core::array::from_fn(|word| self.names[word].peek(cell)));
         let word = |word: usize| self.words.get(word).map_or(0, |array| array.peek(cell));
         (name, Words(core::array::from_fn(word)))
+    }
+
+    /// What a cell holds, acknowledged or not: equal at two switches that hold the same.
+    pub(super) fn words_of_cell(&self, cell: u32) -> impl Iterator<Item = u64> + '_ {
+        let content = self.names.iter().chain([&self.writer]).chain(&self.words);
+        let state = self.peek_state(cell).clean().0;
+        core::iter::once(state).chain(content.map(move |array| array.peek(cell)))
+    }
+
+    /// What is known of a session's last request.
+    pub(super) fn words_of_session(&self, slot: u32) -> impl Iterator<Item = u64> + '_ {
+        [&self.session, &self.result, &self.number].into_iter().map(move |array| array.peek(slot))
     }
 
     /// All registers, as the control plane reads them.

@@ -7,11 +7,36 @@ use concord_switch::netcraq::VALUE_BYTES;
 /// Something that goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A member stops for so long, in ns, and goes on: its packets wait.
+    /// A switch stops for so long, in ns, and goes on: its packets wait.
     Pause(usize, u64),
-    /// A member dies. The others hear of it at one moment, in an epoch of their own: as by a
-    /// control plane that is always right (that of racks is not built yet).
-    TakeOut(usize),
+    /// A switch ends, and comes back after so long, in ns, as another incarnation that holds
+    /// nothing; `None`: never. Not if it is the last one that has all that was committed.
+    Crash(usize, Option<u64>),
+    /// No packet passes there for so long, in ns.
+    Cut(Cut, u64),
+    /// The controller ends, and goes on from its state after so long, in ns.
+    Controller(u64),
+}
+
+/// Between whom no packet passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// A switch and the controller.
+    Controller(usize),
+    /// A switch, and all other switches and the controller: clients reach it alone.
+    AllButClients(usize),
+    /// Two switches.
+    Pair(usize, usize),
+}
+
+impl Cut {
+    /// The switches that are cut off from others.
+    pub(super) fn switches(self) -> Vec<usize> {
+        match self {
+            Cut::Controller(switch) | Cut::AllButClients(switch) => vec![switch],
+            Cut::Pair(one, other) => vec![one, other],
+        }
+    }
 }
 
 /// What is run.
@@ -19,10 +44,20 @@ pub enum Fault {
 pub struct Plan {
     /// For everything that is drawn on the way.
     pub seed: u64,
-    /// How many switches.
+    /// How many switches the chain has.
     pub members: usize,
+    /// How many more there are.
+    pub spares: usize,
     /// Their store.
     pub layout: ChainLayout,
+    /// How long a lease is, in ns.
+    pub lease_ns: u64,
+    /// A switch that is silent for so long is removed, in ns.
+    pub failure_ns: u64,
+    /// Time from one of its signs of life to the next, in ns.
+    pub alive_ns: u64,
+    /// How long the controller's disk takes, in ns.
+    pub persist_ns: u64,
     /// Clients, each with a session.
     pub clients: usize,
     /// Keys: more than there are cells, so that some share one.
@@ -35,14 +70,16 @@ pub struct Plan {
     pub reads_percent: u64,
     /// Shortest and longest way of a packet, in ns.
     pub latency_ns: (u64, u64),
-    /// Longest way round of a packet that comes back for its second pass, in ns.
+    /// How long a packet goes round until its second pass, in ns.
     pub round_ns: u64,
     /// Packets lost, of a million.
     pub loss_ppm: u64,
     /// Packets that come twice, of a million.
     pub duplicate_ppm: u64,
-    /// Packets that come up to 20 ms late, of a million.
+    /// Packets that come up to `late_ns` late, of a million.
     pub late_ppm: u64,
+    /// How late packets come, at most, in ns.
+    pub late_ns: u64,
     /// A client asks again after so long, in ns, the next time after twice as long.
     pub patience_ns: u64,
     /// After so many attempts it gives up: what became of its call is unknown.
@@ -62,6 +99,7 @@ impl Plan {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
         let members = rng.between(1, 8) as usize;
+        let spares = rng.below(3) as usize;
         let clients = rng.between(1, 6) as usize;
         let cells = 1 << rng.below(3);
         let layout = ChainLayout {
@@ -72,39 +110,53 @@ impl Plan {
         };
         let shortest = rng.between(1, 50) * US;
         let noise = |rng: &mut Rng, most| if rng.chance(1, 2) { rng.below(most) } else { 0 };
+        let alive_ns = rng.between(6, 20) * MS;
         Plan {
             seed,
             members,
+            spares,
             layout,
+            lease_ns: rng.between(10, 250) * MS,
+            failure_ns: alive_ns * rng.between(3, 5),
+            alive_ns,
+            persist_ns: rng.below(5 * MS),
             clients,
             keys: rng.between(1, 2 * u64::from(cells)) as u32,
             calls: rng.between(5, 40) as u32,
-            think_ns: [0, 100 * US, 2 * MS][rng.below(3) as usize],
+            think_ns: [100 * US, 2 * MS, 10 * MS, 20 * MS][rng.below(4) as usize],
             reads_percent: rng.below(80),
             latency_ns: (shortest, shortest + rng.below(200) * US),
             round_ns: rng.below(50) * US,
             loss_ppm: noise(rng, 50_000),
             duplicate_ppm: noise(rng, 50_000),
             late_ppm: noise(rng, 30_000),
+            late_ns: [20 * MS, 20 * MS, 300 * MS][rng.below(3) as usize],
             patience_ns: rng.between(1, 5) * MS,
-            attempts: if rng.chance(1, 4) { rng.between(1, 3) as u32 } else { 30 },
-            faults: faults(rng, members),
+            attempts: if rng.chance(1, 4) { rng.between(1, 3) as u32 } else { 40 },
+            faults: faults(rng, members + spares),
             invariants: true,
             guards: Guards::ALL,
         }
     }
 }
 
-fn faults(rng: &mut Rng, members: usize) -> Vec<(u64, Fault)> {
+fn faults(rng: &mut Rng, switches: usize) -> Vec<(u64, Fault)> {
     let mut all = Vec::new();
-    for _ in 0..rng.below(4) {
-        let member = rng.below(members as u64) as usize;
-        let fault = if rng.chance(1, 2) {
-            Fault::Pause(member, rng.between(1, 50) * MS)
-        } else {
-            Fault::TakeOut(member)
+    for _ in 0..rng.below(7) {
+        let switch = rng.below(switches as u64) as usize;
+        let long = |rng: &mut Rng| [10 * MS, 60 * MS, 300 * MS][rng.below(3) as usize];
+        let ns = long(rng);
+        let ns = 1 + rng.below(ns);
+        let fault = match rng.below(10) {
+            0 | 1 => Fault::Pause(switch, ns),
+            2 | 3 => Fault::Crash(switch, Some(ns)),
+            4 => Fault::Crash(switch, None),
+            5 | 6 => Fault::Cut(Cut::AllButClients(switch), ns),
+            7 => Fault::Cut(Cut::Controller(switch), ns),
+            8 => Fault::Cut(Cut::Pair(switch, rng.below(switches as u64) as usize), ns),
+            _ => Fault::Controller(ns),
         };
-        all.push((rng.below(SEC / 20), fault));
+        all.push((rng.below(SEC / 5), fault));
     }
     all.sort_by_key(|fault| fault.0);
     all

@@ -1,29 +1,32 @@
-//! Runs a [`Plan`]: switches with the program that ships, clients that ask again, a network that
+//! Runs a [`Plan`]: switches and a controller as they ship, clients that ask again, a network that
 //! loses, doubles and reorders. What clients saw has to be linearizable; invariants are looked at
 //! after each event.
 
 use std::hash::{Hash, Hasher};
 
 use concord_check::{Operation, Options, Reply, check};
-use concord_core::{Instant, MS, Now, Rng, SEC};
-use concord_pisa::Metadata;
-use concord_switch::{NetCraq, SwitchProgram as _};
-use concord_wire::Addr;
-use concord_wire::netcraq::{Command, Condition, Name, Op, Outcome, Repr, Stamp, State, Words};
+use concord_core::machine::Persist;
+use concord_core::{Instant, MS, Machine as _, Now, Rng, SEC};
+use concord_wire::netcraq::{Outcome, Repr, Stamp};
+use concord_wire::{Addr, GroupId};
 use rustc_hash::FxHasher;
 
-use super::plan::{Fault, Plan};
-use super::shipped::{Passed, addr_of, client_at, client_of, config, member_at, pass, switch};
+use super::calls::{draw, reply_to};
+use super::nodes::{
+    CONTROLLER, Controlling, Sent, Switch, agent, at_rest, controller, node_of, wrong,
+};
+use super::plan::{Cut, Fault, Plan};
+use super::shipped::{addr_of, client_at, client_of, member_at};
 use crate::engine::{EventQueue, NS, Time};
 
-/// How long everything may take to come to rest once the last call is over, in ns.
-const REST_NS: u64 = 2 * SEC;
+/// How long everything may take to come to rest once the last call and fault is over, in ns.
+const REST_NS: u64 = 3 * SEC;
 /// Longest run of calls, in ns.
-const CALLS_NS: u64 = 60 * SEC;
+const CALLS_NS: u64 = 120 * SEC;
 /// Most events of a run.
 const EVENTS_MAX: u64 = 5_000_000;
-/// Longest delay of a late packet, in ns.
-const LATE_NS: u64 = 20 * MS;
+/// Time from one look to the next whether it has come to rest, in ns.
+const LOOK_NS: u64 = 20 * MS;
 /// Most that the time between two attempts doubles.
 const BACKOFF_MAX: u32 = 5;
 
@@ -34,7 +37,7 @@ pub struct Totals {
     pub answered: u64,
     /// Calls whose outcome is unknown.
     pub unknown: u64,
-    /// Answers of clean versions by members other than the tail.
+    /// Answers of clean versions by members, the tail among them.
     pub reads_clean: u64,
     /// Reads that went to the tail.
     pub reads_to_tail: u64,
@@ -46,8 +49,14 @@ pub struct Totals {
     pub repeated: u64,
     /// Versions that were sent again.
     pub resent: u64,
+    /// Packets that found a switch without a lease.
+    pub no_lease: u64,
+    /// Cells and sessions that were copied.
+    pub copied: u64,
     /// Members that were taken out.
     pub taken_out: u64,
+    /// Switches that joined, and became members.
+    pub joined: u64,
     /// Events.
     pub events: u64,
 }
@@ -63,7 +72,10 @@ impl Totals {
         self.busy += other.busy;
         self.repeated += other.repeated;
         self.resent += other.resent;
+        self.no_lease += other.no_lease;
+        self.copied += other.copied;
         self.taken_out += other.taken_out;
+        self.joined += other.joined;
         self.events += other.events;
     }
 }
@@ -93,19 +105,19 @@ struct Client {
 }
 
 enum Event {
+    /// What was sent to a switch that has started again meanwhile comes to the new one.
     Packet(usize, Addr, Vec<u8>),
-    Round(usize, Metadata, Vec<u8>),
+    Wake(usize),
+    ToController(Addr, Vec<u8>),
+    WakeController,
+    /// A run of the controller has its state on disk.
+    Stored(u64, Persist<concord_control::State>),
     Answer(usize, Vec<u8>),
     Next(usize),
     Again(usize, Stamp, u32),
-    Upkeep(usize),
     Fault(usize),
-}
-
-struct Member {
-    program: Option<NetCraq>,
-    paused_until: u64,
-    wake_at: u64,
+    Return(usize),
+    ReturnController,
 }
 
 struct Rack<'a> {
@@ -113,8 +125,17 @@ struct Rack<'a> {
     rng: Rng,
     now: u64,
     queue: EventQueue<Event>,
-    members: Vec<Member>,
-    epoch: u32,
+    switches: Vec<Switch>,
+    controlling: Controlling,
+    cuts: Vec<(Cut, u64)>,
+    /// When the last fault is over.
+    quiet_at: u64,
+    /// Until when each switch may be taken for silent, since it stood still or was cut off.
+    silent_until: Vec<u64>,
+    /// Until when a switch that has ended may be taken for one that is there.
+    crash_known_at: u64,
+    /// When the controller is back.
+    controller_back_at: u64,
     clients: Vec<Client>,
     history: Vec<Operation>,
     digest: FxHasher,
@@ -129,16 +150,24 @@ pub fn run(plan: &Plan) -> Ran {
         Ok(rack) => rack,
         Err(why) => return Ran { violation: Some(why), digest: 0, totals: Totals::default() },
     };
-    let mut end_ns = CALLS_NS;
+    // Once the calls are over it comes to rest, sooner or later.
+    let (mut end_ns, mut look_at, mut is_over) = (CALLS_NS, 0, false);
     while rack.violation.is_none() && rack.queue.taken() < EVENTS_MAX {
         let Some((at, event)) = rack.queue.next_until(Time(end_ns * NS)) else { break };
         rack.now = at.0 / NS;
+        let is_clients = matches!(event, Event::Next(_) | Event::Again(..) | Event::Answer(..));
         rack.happens(event);
-        if plan.invariants && rack.violation.is_none() {
+        if plan.invariants && !is_clients && rack.violation.is_none() {
             rack.violation = rack.wrong();
         }
-        if end_ns == CALLS_NS && rack.is_done() {
-            end_ns = rack.now + REST_NS;
+        if !is_over && rack.is_done() {
+            (is_over, end_ns, look_at) = (true, rack.now + REST_NS, rack.now);
+        }
+        if is_over && rack.now >= look_at {
+            if rack.at_rest().is_none() {
+                break;
+            }
+            look_at = rack.now + LOOK_NS;
         }
     }
     rack.ends()
@@ -146,26 +175,42 @@ pub fn run(plan: &Plan) -> Ran {
 
 impl<'a> Rack<'a> {
     fn new(plan: &'a Plan) -> Result<Rack<'a>, String> {
-        let members = (0..plan.members).map(|index| {
-            let program = switch(index, plan.layout, plan.guards).map_err(|e| e.to_string())?;
-            Ok(Member { program: Some(program), paused_until: 0, wake_at: u64::MAX })
+        let mut rng = Rng::new(plan.seed ^ 0x0ce7_c4a9);
+        let switches = (0..plan.members + plan.spares).map(|index| {
+            let (agent, clock_ns) = (Some(agent(plan, index, 1)?), rng.below(10 * SEC));
+            Ok(Switch { agent, incarnation: 1, clock_ns, paused_until: 0, wake_at: u64::MAX })
         });
-        let members = members.collect::<Result<Vec<Member>, String>>()?;
+        let switches = switches.collect::<Result<Vec<Switch>, String>>()?;
         let clients = (0..plan.clients).map(|_| Client { requests: 0, pending: None });
+        let controller = Some(controller(plan, None));
         let mut rack = Rack {
             plan,
-            rng: Rng::new(plan.seed ^ 0x0ce7_c4a9),
+            rng,
             now: 0,
             queue: EventQueue::new(),
-            members,
-            epoch: 0,
+            switches,
+            controlling: Controlling {
+                controller,
+                stored: None,
+                proposed: None,
+                wake_at: u64::MAX,
+                run: 1,
+            },
+            cuts: Vec::new(),
+            quiet_at: 0,
+            silent_until: vec![0; plan.members + plan.spares],
+            crash_known_at: 0,
+            controller_back_at: 0,
             clients: clients.collect(),
             history: Vec::new(),
             digest: FxHasher::default(),
             totals: Totals::default(),
             violation: None,
         };
-        rack.install()?;
+        for switch in 0..rack.switches.len() {
+            rack.wake(switch);
+        }
+        rack.wake_controller();
         for client in 0..plan.clients {
             rack.at(rack.now, Event::Next(client));
         }
@@ -179,130 +224,267 @@ impl<'a> Rack<'a> {
         self.queue.schedule(Time(at_ns.max(self.now) * NS), event);
     }
 
-    fn live(&self) -> Vec<usize> {
-        (0..self.members.len()).filter(|index| self.members[*index].program.is_some()).collect()
-    }
-
-    /// The next epoch, at all that are left.
-    fn install(&mut self) -> Result<(), String> {
-        self.epoch += 1;
-        let live = self.live();
-        let config = config(self.epoch, &live);
-        let now = Now { instant: Instant(self.now), unix_ms: 0 };
-        for index in live {
-            if let Some(program) = &mut self.members[index].program {
-                program.install(now, &config).map_err(|_| "it refuses its chain")?;
-            }
-            self.wake(index);
-        }
-        Ok(())
-    }
-
     fn happens(&mut self, event: Event) {
-        let member = match &event {
-            Event::Packet(member, ..) | Event::Round(member, ..) | Event::Upkeep(member) => {
-                Some(*member)
-            }
-            Event::Answer(..) | Event::Next(_) | Event::Again(..) | Event::Fault(_) => None,
+        let switch = match &event {
+            Event::Packet(switch, ..) | Event::Wake(switch) => Some(*switch),
+            _ => None,
         };
-        if let Some(until) = member.map(|member| self.members[member].paused_until)
+        if let Some(until) = switch.map(|switch| self.switches[switch].paused_until)
             && self.now < until
         {
             return self.at(until, event);
         }
         match event {
-            Event::Packet(member, from, bytes) => self.pass(member, from, None, bytes),
-            Event::Round(member, metadata, bytes) => {
-                self.pass(member, addr_of(member), Some(metadata), bytes);
+            Event::Packet(switch, from, bytes) => self.packet(switch, from, bytes),
+            Event::Wake(switch) => self.tick(switch),
+            Event::ToController(from, mut bytes) => {
+                let now = self.wall();
+                let mut sent = Sent::new();
+                if let Some(controller) = &mut self.controlling.controller {
+                    controller.handle(now, from, &mut bytes, &mut sent);
+                }
+                self.controlled(sent);
             }
+            Event::WakeController => {
+                self.controlling.wake_at = u64::MAX;
+                let now = self.wall();
+                let mut sent = Sent::new();
+                if let Some(controller) = &mut self.controlling.controller {
+                    controller.tick(now, &mut sent);
+                }
+                self.controlled(sent);
+            }
+            Event::Stored(run, state) => self.stored(run, state),
             Event::Answer(client, bytes) => self.answered(client, &bytes),
             Event::Next(client) => self.call(client),
             Event::Again(client, stamp, attempt) => self.again(client, stamp, attempt),
-            Event::Upkeep(member) => self.upkeep(member),
             Event::Fault(index) => self.fault(self.plan.faults[index].1),
+            Event::Return(switch) => self.returns(switch),
+            Event::ReturnController => {
+                let stored = self.controlling.stored.as_ref();
+                self.controlling.controller = Some(controller(self.plan, stored));
+                self.controlling.run += 1;
+                self.wake_controller();
+            }
         }
     }
 
-    fn pass(&mut self, member: usize, from: Addr, round: Option<Metadata>, mut bytes: Vec<u8>) {
-        (self.now, member, &bytes).hash(&mut self.digest);
-        let now = Instant(self.now);
-        let Some(program) = &mut self.members[member].program else { return };
-        let passed = pass(program, now, from, round, &mut bytes);
-        self.leaves(member, passed);
-        self.wake(member);
+    fn packet(&mut self, switch: usize, from: Addr, mut bytes: Vec<u8>) {
+        (self.now, switch, &bytes).hash(&mut self.digest);
+        let own = &mut self.switches[switch];
+        let now = own.now(self.now);
+        let Some(agent) = &mut own.agent else { return };
+        let mut sent = Sent::new();
+        agent.handle(now, from, &mut bytes, &mut sent);
+        self.sends(addr_of(switch), sent);
+        self.wake(switch);
     }
 
-    fn leaves(&mut self, member: usize, passed: Passed) {
-        for (to, bytes) in passed.sent {
-            self.send(addr_of(member), to, &bytes);
+    fn tick(&mut self, switch: usize) {
+        let own = &mut self.switches[switch];
+        own.wake_at = u64::MAX;
+        let now = own.now(self.now);
+        let Some(agent) = &mut own.agent else { return };
+        let mut sent = Sent::new();
+        agent.tick(now, &mut sent);
+        self.sends(addr_of(switch), sent);
+        self.wake(switch);
+    }
+
+    fn wake(&mut self, switch: usize) {
+        let own = &mut self.switches[switch];
+        let at = own.deadline();
+        if at != u64::MAX && at.max(self.now) < own.wake_at {
+            own.wake_at = at.max(self.now);
+            let at = own.wake_at;
+            self.at(at, Event::Wake(switch));
         }
-        if let Some((metadata, bytes)) = passed.round
-            && !self.rng.chance(self.plan.loss_ppm / 4, 1_000_000)
+    }
+
+    fn wall(&self) -> Now {
+        Now { instant: Instant(self.now), unix_ms: self.now / MS }
+    }
+
+    /// After an event of the controller.
+    fn controlled(&mut self, sent: Sent) {
+        self.sends(CONTROLLER, sent);
+        let run = self.controlling.run;
+        if let Some(controller) = &mut self.controlling.controller
+            && let Some(state) = controller.poll_persist()
         {
-            let at = self.now + 1 + self.rng.below(self.plan.round_ns + 1);
-            self.at(at, Event::Round(member, metadata, bytes));
+            self.controlling.proposed = Some(state.what.clone());
+            let at = self.now + self.rng.below(self.plan.persist_ns + 1);
+            self.at(at, Event::Stored(run, state));
         }
+        self.wake_controller();
+    }
+
+    fn wake_controller(&mut self) {
+        let Some(controller) = &self.controlling.controller else { return };
+        let at = controller.deadline().at.0.max(self.now);
+        if at < self.controlling.wake_at {
+            self.controlling.wake_at = at;
+            self.at(at, Event::WakeController);
+        }
+    }
+
+    fn stored(&mut self, run: u64, Persist { number, what }: Persist<concord_control::State>) {
+        // A controller that has ended meanwhile has not written it.
+        if run != self.controlling.run {
+            return;
+        }
+        let now = self.wall();
+        let mut sent = Sent::new();
+        if let Some(controller) = &mut self.controlling.controller {
+            self.controlling.stored = Some(what);
+            controller.persisted(now, number, &mut sent);
+        }
+        self.controlled(sent);
+    }
+
+    fn sends(&mut self, from: Addr, sent: Sent) {
+        for (to, bytes) in sent {
+            self.send(from, to, &bytes);
+        }
+    }
+
+    /// Whether no packet passes between the two.
+    fn is_cut(&self, one: Addr, other: Addr) -> bool {
+        let is = |addr: Addr, switch: usize| member_at(addr) == Some(switch);
+        let is_between = |own: usize, is_other: &dyn Fn(Addr) -> bool| {
+            (is(one, own) && is_other(other)) || (is(other, own) && is_other(one))
+        };
+        let mut cuts = self.cuts.iter().filter(|(_, until)| self.now < *until);
+        cuts.any(|(cut, _)| match *cut {
+            Cut::Controller(own) => is_between(own, &|addr| addr == CONTROLLER),
+            Cut::AllButClients(own) => is_between(own, &|addr| client_at(addr).is_none()),
+            Cut::Pair(own, other) => is_between(own, &|addr| is(addr, other)),
+        })
     }
 
     fn send(&mut self, from: Addr, to: Addr, bytes: &[u8]) {
         let plan = self.plan;
         let copies = 1 + u64::from(self.rng.chance(plan.duplicate_ppm, 1_000_000));
         for _ in 0..copies {
-            if self.rng.chance(plan.loss_ppm, 1_000_000) {
+            if self.rng.chance(plan.loss_ppm, 1_000_000) || self.is_cut(from, to) {
                 continue;
             }
             let (shortest, longest) = plan.latency_ns;
             let mut at = self.now + self.rng.between(shortest, longest);
             if self.rng.chance(plan.late_ppm, 1_000_000) {
-                at += self.rng.below(LATE_NS);
+                at += self.rng.below(plan.late_ns);
             }
             let bytes = bytes.to_vec();
-            if let Some(member) = member_at(to).filter(|member| *member < self.members.len()) {
-                self.at(at, Event::Packet(member, from, bytes));
+            if to == CONTROLLER {
+                self.at(at, Event::ToController(from, bytes));
+            } else if let Some(switch) = member_at(to).filter(|at| *at < self.switches.len()) {
+                self.at(at, Event::Packet(switch, from, bytes));
             } else if let Some(client) = client_at(to) {
                 self.at(at, Event::Answer(client, bytes));
             }
         }
     }
 
-    fn wake(&mut self, member: usize) {
-        let own = &mut self.members[member];
-        let Some(program) = &own.program else { return };
-        let at = program.deadline().at.0;
-        if at != u64::MAX && at < own.wake_at {
-            own.wake_at = at.max(self.now);
-            let at = own.wake_at;
-            self.at(at, Event::Upkeep(member));
-        }
-    }
-
-    fn upkeep(&mut self, member: usize) {
-        self.members[member].wake_at = u64::MAX;
-        let now = Instant(self.now);
-        while let Some(program) = &mut self.members[member].program
-            && let Some(mut injection) = program.upkeep(now)
-        {
-            let passed = pass(program, now, addr_of(member), None, injection.packet());
-            self.leaves(member, passed);
-        }
-        self.wake(member);
-    }
-
     fn fault(&mut self, fault: Fault) {
+        let mut ends_at = self.now;
         match fault {
-            Fault::Pause(member, ns) if member < self.members.len() => {
-                self.members[member].paused_until = self.now + ns;
+            Fault::Pause(switch, ns) if self.may_be_silent(&[switch], ns) => {
+                let until = &mut self.switches[switch].paused_until;
+                *until = (*until).max(self.now + ns);
+                ends_at = *until;
             }
-            Fault::TakeOut(member) if self.live().contains(&member) && self.live().len() > 1 => {
-                self.count(member);
-                self.members[member].program = None;
-                self.totals.taken_out += 1;
-                if let Err(why) = self.install() {
-                    self.violation = Some(why);
+            Fault::Crash(switch, back) if self.may_crash(switch, back.is_some()) => {
+                self.count(switch);
+                self.switches[switch].agent = None;
+                self.crash_known_at = self.known_at(self.now);
+                if let Some(ns) = back {
+                    ends_at = self.now + ns;
+                    self.at(ends_at, Event::Return(switch));
                 }
             }
-            Fault::Pause(..) | Fault::TakeOut(_) => {}
+            Fault::Cut(cut, ns) if self.may_be_silent(&cut.switches(), ns) => {
+                ends_at = self.now + ns;
+                self.cuts.push((cut, ends_at));
+            }
+            Fault::Controller(ns) if self.controlling.controller.is_some() => {
+                self.count_controller();
+                self.controlling.controller = None;
+                ends_at = self.now + ns;
+                self.controller_back_at = ends_at;
+                // What it would have noticed by then it notices later.
+                let (now, known_at) = (self.now, self.known_at(ends_at));
+                let all = self.silent_until.iter_mut().chain([&mut self.crash_known_at]);
+                all.filter(|at| **at > now).for_each(|at| *at = known_at.max(*at));
+                self.at(ends_at, Event::ReturnController);
+            }
+            Fault::Pause(..) | Fault::Cut(..) | Fault::Crash(..) | Fault::Controller(_) => {}
         }
+        self.quiet_at = self.quiet_at.max(ends_at);
+    }
+
+    /// When everybody knows that a switch is silent from a time on, or is not any more.
+    fn known_at(&self, from: u64) -> u64 {
+        let plan = self.plan;
+        from.max(self.controller_back_at) + plan.failure_ns + 3 * plan.alive_ns + plan.late_ns
+    }
+
+    /// Whether somebody is left who has all that was committed, and whom nobody takes for silent:
+    /// what is lost with the last one is nobody's fault. Nor does a chain begin without those that
+    /// found it.
+    fn may_crash(&self, switch: usize, returns: bool) -> bool {
+        let is_founded = self.controlling.stored.is_some();
+        let runs = self.switches.get(switch).is_some_and(|own| own.agent.is_some());
+        runs && (is_founded || returns) && self.is_left_without(&[switch])
+    }
+
+    /// Switches fall silent. While another one that has ended may be taken for one that is there,
+    /// the last one that has all that was committed may not: it would lose its place to that one.
+    fn may_be_silent(&mut self, silent: &[usize], ns: u64) -> bool {
+        if silent.iter().any(|switch| *switch >= self.switches.len()) {
+            return false;
+        }
+        if self.now < self.crash_known_at && !self.is_left_without(silent) {
+            return false;
+        }
+        let until = self.known_at(self.now + ns);
+        for switch in silent {
+            self.silent_until[*switch] = self.silent_until[*switch].max(until);
+        }
+        true
+    }
+
+    fn is_left_without(&self, without: &[usize]) -> bool {
+        let states = [self.controlling.stored.as_ref(), self.controlling.proposed.as_ref()];
+        states.into_iter().flatten().all(|state| self.is_left_in(state, without))
+    }
+
+    fn is_left_in(&self, state: &concord_control::State, without: &[usize]) -> bool {
+        let Some(group) = state.group(GroupId::FIRST) else { return true };
+        let is_left = |index: usize, other: &Switch| {
+            let node = node_of(index);
+            let mut members = group.config.members.iter();
+            let is_same = members.any(|m| m.node == node && m.incarnation == other.incarnation);
+            let is_heard = self.now >= self.silent_until[index];
+            !without.contains(&index)
+                && is_heard
+                && other.agent.is_some()
+                && is_same
+                && group.caught_up.contains(&node)
+        };
+        self.switches.iter().enumerate().any(|(index, other)| is_left(index, other))
+    }
+
+    fn returns(&mut self, switch: usize) {
+        let own = &mut self.switches[switch];
+        own.incarnation += 1;
+        // It may be another host's clock.
+        own.clock_ns = self.rng.below(10 * SEC);
+        (own.paused_until, own.wake_at) = (0, u64::MAX);
+        match agent(self.plan, switch, own.incarnation) {
+            Ok(agent) => own.agent = Some(agent),
+            Err(why) => self.violation = Some(why),
+        }
+        self.wake(switch);
     }
 
     /// A client makes its next call.
@@ -313,75 +495,16 @@ impl<'a> Rack<'a> {
         self.clients[client].requests += 1;
         let request = self.clients[client].requests;
         let stamp = Stamp::new(client as u16, 1, request);
-        let (packet, cmd) = self.draw(client, request);
+        let (packet, cmd) = draw(&mut self.rng, self.plan, (client, request));
         let packet = Repr { stamp, client: client_of(client), ..packet };
         let pending = Pending { packet, cmd, call_ns: self.now, attempt: 0 };
         self.clients[client].pending = Some(pending);
         self.again(client, stamp, 0);
     }
 
-    /// A key and its cell: some keys share one.
-    fn key(&mut self) -> (Vec<u8>, Name, u32) {
-        let number = self.rng.below(u64::from(self.plan.keys)) as u32;
-        let text = format!("k{number}").into_bytes();
-        let name = Name::new(&text).unwrap_or_default();
-        (text, name, number & (self.plan.layout.cells - 1))
-    }
-
-    /// What a client calls: the packet, and the command for the history.
-    fn draw(&mut self, client: usize, request: u32) -> (Repr, Vec<Vec<u8>>) {
-        let (key, name, cell) = self.key();
-        let words = self.plan.layout.words();
-        let read = Repr { name, ..Repr::new(Op::Read, cell, words) };
-        let cmd = |parts: &[&[u8]]| parts.iter().map(|part| part.to_vec()).collect::<Vec<_>>();
-        if self.rng.below(100) < self.plan.reads_percent {
-            return (read, cmd(&[b"GET", &key]));
-        }
-        let write = Repr { op: Op::Write, ..read };
-        let value = self.value(client, request);
-        let expected = self.value(client, request);
-        let set = with_value(write, &value);
-        let expecting = |packet: Repr| {
-            let state = state_of(&expected);
-            Repr {
-                condition: Condition::Equal,
-                expected: words_of(&expected),
-                expected_state: (state.length_bytes(), state.is_number()),
-                ..packet
-            }
-        };
-        let del = Repr { command: Command::Del, ..write };
-        match self.rng.below(8) {
-            0 | 1 => (set, cmd(&[b"SET", &key, &value])),
-            2 => {
-                (Repr { condition: Condition::Absent, ..set }, cmd(&[b"SET", &key, &value, b"NX"]))
-            }
-            3 => {
-                (Repr { condition: Condition::Present, ..set }, cmd(&[b"SET", &key, &value, b"XX"]))
-            }
-            4 => (expecting(set), cmd(&[b"SET", &key, &value, b"IFEQ", &expected])),
-            5 => (expecting(del), cmd(&[b"CAD", &key, &expected])),
-            6 => (del, cmd(&[b"DEL", &key])),
-            _ => {
-                let incr = Repr { command: Command::Incr, number: 1, ..write };
-                (incr, cmd(&[b"INCR", &key]))
-            }
-        }
-    }
-
-    /// A small number, which others may write too, or a long text, of which every word says whose
-    /// it is.
-    fn value(&mut self, client: usize, request: u32) -> Vec<u8> {
-        if self.rng.chance(1, 2) {
-            return self.rng.below(6).to_string().into_bytes();
-        }
-        let part = format!("{client:03}-{request:03}.");
-        part.repeat(usize::from(self.plan.layout.words())).into_bytes()
-    }
-
     /// It asks, once more if it was not answered.
     fn again(&mut self, client: usize, stamp: Stamp, attempt: u32) {
-        let (plan, live) = (self.plan, self.live());
+        let (plan, switches) = (self.plan, self.switches.len() as u64);
         let Some(pending) = &mut self.clients[client].pending else { return };
         if pending.packet.stamp != stamp || pending.attempt != attempt {
             return;
@@ -391,8 +514,8 @@ impl<'a> Rack<'a> {
         }
         pending.attempt += 1;
         let bytes = pending.packet.packet();
-        // Another member with each attempt (trap T21).
-        let to = live[self.rng.below(live.len() as u64) as usize];
+        // Another switch with each attempt (trap T21).
+        let to = self.rng.below(switches) as usize;
         self.send(client_of(client), addr_of(to), &bytes);
         let wait_ns = plan.patience_ns << attempt.min(BACKOFF_MAX);
         let at = self.now + wait_ns + self.rng.below(wait_ns);
@@ -443,62 +566,54 @@ impl<'a> Rack<'a> {
     fn is_done(&self) -> bool {
         let is_over =
             |client: &Client| client.pending.is_none() && client.requests >= self.plan.calls;
-        self.clients.iter().all(is_over) && self.plan.faults.iter().all(|(at, _)| *at <= self.now)
+        self.clients.iter().all(is_over)
+            && self.plan.faults.iter().all(|(at, _)| *at < self.now)
+            && self.quiet_at <= self.now
     }
 
-    /// Versions never rise along the chain; clean means that the tail has it; members that have one
-    /// version have the same.
+    fn config(&self) -> Option<&concord_wire::control::Config> {
+        self.controlling.stored.as_ref()?.config(GroupId::FIRST)
+    }
+
     fn wrong(&self) -> Option<String> {
-        let live = self.live();
-        let programs: Vec<&NetCraq> =
-            live.iter().filter_map(|index| self.members[*index].program.as_ref()).collect();
-        let tail = programs.last()?;
-        for cell in 0..self.plan.layout.cells {
-            let committed = tail.peek(cell).0;
-            let mut before: Option<(State, Name, Words)> = None;
-            for (place, program) in programs.iter().enumerate() {
-                let seen = program.peek(cell);
-                let state = seen.0;
-                if !state.is_dirty() && state.version() > committed.version() {
-                    return Some(format!(
-                        "cell {cell}: member {} takes {state:?} as clean, the tail has {committed:?}",
-                        live[place]
-                    ));
-                }
-                let Some((other, name, value)) = before.replace(seen) else { continue };
-                if state.version() > other.version() {
-                    return Some(format!("cell {cell}: {state:?} stands behind {other:?}"));
-                }
-                let is_same = (state.clean(), seen.1, seen.2) == (other.clean(), name, value);
-                if state.version() == other.version() && !is_same {
-                    return Some(format!(
-                        "cell {cell}: two contents of version {}",
-                        state.version()
-                    ));
-                }
-            }
-        }
-        None
+        wrong(&self.switches, self.plan.layout.cells, self.config()?)
     }
 
-    fn count(&mut self, member: usize) {
-        let Some(program) = &self.members[member].program else { return };
-        let (c, is_tail) = (*program.counters(), self.live().last() == Some(&member));
-        self.totals.reads_clean += if is_tail { 0 } else { c.reads_clean };
-        self.totals.reads_to_tail += c.reads_to_tail;
-        self.totals.writes += c.writes_numbered;
-        self.totals.busy += c.writes_busy;
-        self.totals.repeated += c.writes_repeated;
-        self.totals.resent += c.resent;
+    fn at_rest(&self) -> Option<String> {
+        let Some(config) = self.config() else { return Some("there is no chain".into()) };
+        at_rest(&self.switches, self.plan, config)
+    }
+
+    fn count(&mut self, switch: usize) {
+        let Some(program) = self.switches[switch].chain() else { return };
+        let (c, totals) = (*program.counters(), &mut self.totals);
+        totals.reads_clean += c.reads_clean;
+        totals.reads_to_tail += c.reads_to_tail;
+        totals.writes += c.writes_numbered;
+        totals.busy += c.writes_busy;
+        totals.repeated += c.writes_repeated;
+        totals.resent += c.resent;
+        totals.no_lease += c.dropped_no_lease;
+        totals.copied += c.copied;
+    }
+
+    fn count_controller(&mut self) {
+        let Some(controller) = &self.controlling.controller else { return };
+        let c = controller.counters();
+        self.totals.taken_out +=
+            c.removed_silent + c.removed_restarted + c.removed_leaving + c.removed_cut;
+        self.totals.joined += c.promoted;
     }
 
     fn ends(mut self) -> Ran {
-        for member in 0..self.members.len() {
-            self.count(member);
+        for switch in 0..self.switches.len() {
+            self.count(switch);
         }
+        self.count_controller();
         self.totals.events = self.queue.taken();
         if self.violation.is_none() && !self.is_done() {
-            self.violation = Some("the clients are not done".into());
+            let rest = self.at_rest().unwrap_or_default();
+            self.violation = Some(format!("the clients are not done; {rest}"));
         }
         // Calls that are over, and one that may be under way.
         for client in 0..self.clients.len() {
@@ -506,29 +621,9 @@ impl<'a> Rack<'a> {
                 self.record(client, pending, None);
             }
         }
-        self.violation = self.violation.take().or_else(|| self.at_rest()).or_else(|| self.judged());
+        let broken = self.violation.take();
+        self.violation = broken.or_else(|| self.judged()).or_else(|| self.at_rest());
         Ran { violation: self.violation, digest: self.digest.finish(), totals: self.totals }
-    }
-
-    /// At rest all keys are clean, and the same everywhere.
-    fn at_rest(&self) -> Option<String> {
-        let live = self.live();
-        let head = self.members[*live.first()?].program.as_ref()?;
-        for member in live {
-            let program = self.members[member].program.as_ref()?;
-            for cell in 0..self.plan.layout.cells {
-                let (own, first) = (program.peek(cell), head.peek(cell));
-                if own.0.is_dirty() {
-                    return Some(format!("at rest cell {cell} of member {member} is dirty"));
-                }
-                if own != first {
-                    return Some(format!(
-                        "at rest cell {cell}: {own:?} at member {member}, {first:?}"
-                    ));
-                }
-            }
-        }
-        None
     }
 
     /// What the clients saw.
@@ -539,58 +634,5 @@ impl<'a> Rack<'a> {
             Ok(report) => Some(format!("{report}")),
             Err(error) => Some(error.to_string()),
         }
-    }
-}
-
-fn is_number(value: &[u8]) -> Option<i64> {
-    let number: i64 = str::from_utf8(value).ok()?.parse().ok()?;
-    (number.to_string().as_bytes() == value).then_some(number)
-}
-
-fn state_of(value: &[u8]) -> State {
-    match is_number(value) {
-        Some(_) => State::present(0, 8, true),
-        None => State::present(0, value.len() as u8, false),
-    }
-}
-
-fn words_of(value: &[u8]) -> Words {
-    match is_number(value) {
-        Some(number) => {
-            let mut words = Words::default();
-            words.0[0] = number as u64;
-            words
-        }
-        None => Words::new(value).unwrap_or_default(),
-    }
-}
-
-fn with_value(packet: Repr, value: &[u8]) -> Repr {
-    Repr { state: state_of(value), value: words_of(value), ..packet }
-}
-
-/// What a client hears, as Redis would say it.
-fn reply_to(cmd: &[Vec<u8>], packet: &Repr) -> Reply {
-    let name = cmd.first().map_or(&b""[..], |name| &name[..]);
-    let refused = |why: &str| Reply::Error(why.into());
-    match (name, packet.outcome) {
-        (_, Outcome::NoCell) => refused("NOCELL there is no such cell or session"),
-        (b"GET", Outcome::Done) if packet.state.is_number() => {
-            Reply::bulk((packet.value.0[0] as i64).to_string())
-        }
-        (b"GET", Outcome::Done) => {
-            let length = usize::from(packet.state.length_bytes());
-            Reply::bulk(&packet.value.bytes()[..length])
-        }
-        // The cell is another name's: there is no key of this one.
-        (b"GET", _) => Reply::Nil,
-        (_, Outcome::Taken) => refused("TAKEN the key's cell is another key's"),
-        (b"SET", Outcome::Done) => Reply::Ok,
-        (b"SET", _) => Reply::Nil,
-        (b"INCR", Outcome::Done) => Reply::Int(packet.number as i64),
-        (b"INCR", _) => refused("ERR value is not an integer or out of range"),
-        (b"CAD", Outcome::Absent) => Reply::Int(-1),
-        (b"DEL" | b"CAD", Outcome::Done) => Reply::Int(1),
-        (_, _) => Reply::Int(0),
     }
 }

@@ -1,0 +1,197 @@
+//! The machines of a rack of switches, as they ship: each switch's agent, and the controller; what
+//! is so after each event, and at rest.
+
+use concord_control::{Chain, Controller, ControllerConfig, GroupSetup, State as Stored};
+use concord_core::machine::Deadline;
+use concord_core::{Incarnation, Instant, Now};
+use concord_switch::recirculation::Loop;
+use concord_switch::{Agent, AgentConfig, ChainSeat, NetCraq};
+use concord_wire::control::{Config, Member};
+use concord_wire::netcraq::{Name, State, Words};
+use concord_wire::{Addr, GroupId};
+
+use super::plan::Plan;
+use super::shipped::addr_of;
+
+/// Where the controller listens.
+pub(super) const CONTROLLER: Addr = Addr { ip: 40, port: 1 };
+/// Most packets that go round at a time.
+const ROUND_MAX: usize = 128;
+/// The rack's number.
+const RACK: u64 = 0x7ac4;
+
+/// Packets that a machine sends.
+pub(super) type Sent = Vec<(Addr, Vec<u8>)>;
+
+/// A switch.
+pub(super) struct Switch {
+    pub(super) agent: Option<Agent>,
+    pub(super) incarnation: u64,
+    /// Its clock is ahead of the rack's time by so much: no two have the same.
+    pub(super) clock_ns: u64,
+    pub(super) paused_until: u64,
+    /// When it is woken next; `u64::MAX`: not at all.
+    pub(super) wake_at: u64,
+}
+
+impl Switch {
+    /// Its own time.
+    pub(super) fn now(&self, at_ns: u64) -> Now {
+        Now { instant: Instant(at_ns + self.clock_ns), unix_ms: at_ns / 1_000_000 }
+    }
+
+    /// When it is to be woken, by the rack's time.
+    pub(super) fn deadline(&self) -> u64 {
+        let deadline = self.agent.as_ref().map_or(Deadline::NONE, concord_core::Machine::deadline);
+        if deadline.at == Instant::NEVER {
+            u64::MAX
+        } else {
+            deadline.at.0.saturating_sub(self.clock_ns)
+        }
+    }
+
+    /// Its program.
+    pub(super) fn chain(&self) -> Option<&NetCraq> {
+        self.agent.as_ref()?.program().chain()
+    }
+}
+
+/// The controller, and its disk.
+pub(super) struct Controlling {
+    pub(super) controller: Option<Controller>,
+    pub(super) stored: Option<Stored>,
+    /// What was to be stored last.
+    pub(super) proposed: Option<Stored>,
+    pub(super) wake_at: u64,
+    /// How often it has begun.
+    pub(super) run: u64,
+}
+
+/// A switch that knows nobody but its controller.
+///
+/// # Errors
+/// If there can be no such store.
+pub(super) fn agent(plan: &Plan, index: usize, incarnation: u64) -> Result<Agent, String> {
+    let told = AgentConfig::new(Incarnation(incarnation), addr_of(index), CONTROLLER);
+    let seat = ChainSeat {
+        lease_ns: plan.lease_ns,
+        alive_interval_ns: plan.alive_ns,
+        ..ChainSeat::new(GroupId::FIRST, node_of(index))
+    };
+    let mut told = AgentConfig {
+        chain: Some((seat, true)),
+        guards: plan.guards,
+        recirculation: Loop { delay_ns: plan.round_ns, packets_max: ROUND_MAX },
+        ..told
+    };
+    told.sections.chain = plan.layout;
+    Agent::new(told).map_err(|error| error.to_string())
+}
+
+/// A controller that goes on from what is stored.
+pub(super) fn controller(plan: &Plan, stored: Option<&Stored>) -> Controller {
+    let switches: Vec<u16> = (0..plan.members + plan.spares).map(node_of).collect();
+    let chain = Chain { length: plan.members, failure_ns: plan.failure_ns, ..Chain::new(switches) };
+    let groups = vec![GroupSetup::chain(GroupId::FIRST, chain)];
+    let told = ControllerConfig::new(groups, CONTROLLER);
+    let told =
+        ControllerConfig { failure_ns: plan.failure_ns, rack: RACK, guards: plan.guards, ..told };
+    Controller::new(told, stored.cloned())
+}
+
+/// A switch's number in the chain.
+pub(super) fn node_of(index: usize) -> u16 {
+    1 + index as u16
+}
+
+/// What a member of the configuration in force holds.
+struct Held<'a> {
+    node: u16,
+    program: &'a NetCraq,
+    is_open: bool,
+}
+
+/// The members of a configuration that run, the head first, and whether the last of them is the
+/// tail. What has started again is none.
+fn running<'a>(switches: &'a [Switch], config: &Config) -> (Vec<Held<'a>>, bool) {
+    let of = |member: &Member| {
+        let switch = switches.get(usize::from(member.node) - 1)?;
+        let program = switch.chain().filter(|_| switch.incarnation == member.incarnation)?;
+        let is_open =
+            program.standing().is_some_and(|(epoch, _, open)| open && epoch == config.epoch);
+        Some(Held { node: member.node, program, is_open })
+    };
+    let all: Vec<Option<Held<'a>>> = config.members.iter().map(of).collect();
+    let has_tail = all.last().is_some_and(Option::is_some);
+    (all.into_iter().flatten().collect(), has_tail)
+}
+
+/// Versions never rise along the chain; clean means that the tail has it; members that have one
+/// version have the same.
+pub(super) fn wrong(switches: &[Switch], cells: u32, config: &Config) -> Option<String> {
+    let (members, has_tail) = running(switches, config);
+    let tail = members.last()?;
+    for cell in 0..cells {
+        let committed = tail.program.peek(cell).0;
+        let mut before: Option<(State, Name, Words)> = None;
+        for member in &members {
+            let seen = member.program.peek(cell);
+            let (state, node) = (seen.0, member.node);
+            let is_ahead = !state.is_dirty() && state.version() > committed.version();
+            // Before an epoch is open its tail may lack what is committed.
+            if is_ahead && has_tail && tail.is_open {
+                return Some(format!(
+                    "cell {cell}: member {node} takes {state:?} as clean, the tail has {committed:?}"
+                ));
+            }
+            let Some((other, name, value)) = before.replace(seen) else { continue };
+            if state.version() > other.version() {
+                return Some(format!("cell {cell}: {state:?} of {node} is after {other:?}"));
+            }
+            let is_same = (state.clean(), seen.1, seen.2) == (other.clean(), name, value);
+            if state.version() == other.version() && !is_same {
+                return Some(format!("cell {cell}: two contents of version {}", state.version()));
+            }
+        }
+    }
+    None
+}
+
+/// At rest as many switches are members as can be, the epoch is open at all of them, and all keys
+/// are clean, and the same everywhere.
+pub(super) fn at_rest(switches: &[Switch], plan: &Plan, config: &Config) -> Option<String> {
+    let alive = switches.iter().filter(|switch| switch.agent.is_some()).count();
+    let (members, _) = running(switches, config);
+    let (told, length) = (config.members.len(), alive.min(plan.members));
+    if (told, members.len()) != (length, length) {
+        let joining = config.joining.len();
+        return Some(format!(
+            "at rest epoch {} has {told} members, of which {} run, and {joining} join, of {length}",
+            config.epoch,
+            members.len()
+        ));
+    }
+    if let Some(member) = members.iter().find(|member| !member.is_open) {
+        let standing = member.program.standing();
+        return Some(format!(
+            "at rest epoch {} is not open at {}: {standing:?}",
+            config.epoch, member.node
+        ));
+    }
+    let head = members.first()?;
+    for member in &members {
+        for cell in 0..plan.layout.cells {
+            let (own, first) = (member.program.peek(cell), head.program.peek(cell));
+            if own.0.is_dirty() {
+                return Some(format!("at rest cell {cell} of member {} is dirty", member.node));
+            }
+            if own != first {
+                return Some(format!(
+                    "at rest cell {cell}: {own:?} at member {}, {first:?}",
+                    member.node
+                ));
+            }
+        }
+    }
+    None
+}

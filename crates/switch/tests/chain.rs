@@ -1,0 +1,398 @@
+//! Switches as members of a chain: epochs, leases, copies, and what a chain has to do with the rest
+//! of the switch. Packets arrive at once, in order, unless they are cut off.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::VecDeque;
+
+use concord_core::{Guards, Incarnation, Instant, MS, Machine, Now, SEC};
+use concord_switch::{Agent, AgentConfig, ChainLayout, ChainSeat, Loop};
+use concord_wire::control::{
+    Config, GroupKind, Member, Membership, Message as _, Program, ReplicaAlive, Standing,
+};
+use concord_wire::netcraq::{Name, Op, Outcome, Repr, Stamp, State, Words};
+use concord_wire::{Addr, GroupId, Kind};
+
+const CHAIN: GroupId = GroupId(3);
+const CLIENT: Addr = Addr { ip: 9, port: 9_000 };
+const CONTROLLER: Addr = Addr { ip: 8, port: 1 };
+const LEASE_NS: u64 = 100 * MS;
+
+fn addr(node: u16) -> Addr {
+    Addr { ip: 1, port: 7_000 + node }
+}
+
+const LAYOUT: ChainLayout =
+    ChainLayout { cells: 128, sessions: 128, value_bytes: 16, patience_ns: 20 * MS };
+
+fn switch(node: u16, incarnation: u64, layout: ChainLayout, is_alone: bool) -> Agent {
+    switch_with(Guards::ALL, node, incarnation, layout, is_alone)
+}
+
+fn switch_with(
+    guards: Guards,
+    node: u16,
+    incarnation: u64,
+    layout: ChainLayout,
+    is_alone: bool,
+) -> Agent {
+    let seat = ChainSeat { lease_ns: LEASE_NS, ..ChainSeat::new(CHAIN, node) };
+    let told = AgentConfig::new(Incarnation(incarnation), addr(node), CONTROLLER);
+    let mut told =
+        AgentConfig { chain: Some((seat, is_alone)), recirculation: Loop::AT_ONCE, ..told };
+    (told.sections.chain, told.guards) = (layout, guards);
+    Agent::new(told).unwrap()
+}
+
+/// Switches 1 to 3, of which some are cut off from each other and from the controller.
+struct Rig {
+    agents: Vec<Agent>,
+    incarnations: Vec<u64>,
+    now_ns: u64,
+    cut: Vec<u16>,
+    epoch: u32,
+    founded: u32,
+    /// What clients heard, and the last that each switch said to the controller.
+    answers: Vec<Repr>,
+    said: Vec<Option<ReplicaAlive>>,
+    requests: u32,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig::with(Guards::ALL)
+    }
+
+    fn with(guards: Guards) -> Rig {
+        let agents = (1..=3).map(|node| switch_with(guards, node, 1, LAYOUT, true)).collect();
+        Rig {
+            agents,
+            incarnations: vec![1; 3],
+            now_ns: SEC,
+            cut: vec![],
+            epoch: 0,
+            founded: 1,
+            answers: vec![],
+            said: vec![None, None, None],
+            requests: 0,
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { instant: Instant(self.now_ns), unix_ms: 0 }
+    }
+
+    fn is_cut(&self, one: Addr, other: Addr) -> bool {
+        let is_off = |at: Addr| self.cut.iter().any(|node| addr(*node) == at);
+        (is_off(one) || is_off(other)) && one != CLIENT && other != CLIENT
+    }
+
+    /// Delivers a packet and what comes of it.
+    fn deliver(&mut self, from: Addr, to: Addr, bytes: Vec<u8>) {
+        let mut way = VecDeque::from([(from, to, bytes)]);
+        while let Some((from, to, mut bytes)) = way.pop_front() {
+            if self.is_cut(from, to) {
+                continue;
+            }
+            if to == CLIENT {
+                self.answers.push(Repr::parse(&bytes).unwrap());
+            } else if to == CONTROLLER {
+                self.hears(&bytes);
+            } else {
+                let index = usize::from(to.port - 7_001);
+                let (now, mut sent) = (self.now(), Vec::new());
+                self.agents[index].handle(now, from, &mut bytes, &mut sent);
+                self.agents[index].tick(now, &mut sent);
+                way.extend(sent.into_iter().map(|(next, bytes)| (to, next, bytes)));
+            }
+        }
+    }
+
+    fn hears(&mut self, bytes: &[u8]) {
+        if let Ok(Membership::ReplicaAlive(alive)) = Membership::parse(bytes) {
+            let index = usize::from(alive.member.node - 1);
+            self.said[index] = Some(alive);
+        }
+    }
+
+    fn standing(&self, node: u16) -> Standing {
+        self.said[usize::from(node - 1)].as_ref().unwrap().standing
+    }
+
+    /// So much time goes by, and everybody does what is due.
+    fn passes(&mut self, ns: u64) {
+        for _ in 0..ns / MS {
+            self.now_ns += MS;
+            for index in 0..self.agents.len() {
+                let (now, mut sent) = (self.now(), Vec::new());
+                self.agents[index].tick(now, &mut sent);
+                let from = addr(index as u16 + 1);
+                sent.into_iter().for_each(|(to, bytes)| self.deliver(from, to, bytes));
+            }
+        }
+    }
+
+    /// The next epoch, told to those who are not cut off.
+    fn configure(&mut self, members: &[u16], joining: &[u16]) {
+        self.epoch += 1;
+        let member = |node: &u16| Member {
+            node: *node,
+            incarnation: self.incarnations[usize::from(*node - 1)],
+            addr: addr(*node),
+        };
+        let config = Config {
+            epoch: self.epoch,
+            group: CHAIN,
+            rack: 1,
+            switch_id: self.founded,
+            switch_incarnation: 0,
+            switch: Addr::default(),
+            kind: GroupKind::Switches,
+            program: Program::NetCraq,
+            members: members.iter().map(member).collect(),
+            joining: joining.iter().map(member).collect(),
+        };
+        let mut bytes = Vec::new();
+        Membership::Configure(config.into()).emit_in(CHAIN, &mut bytes);
+        (1..=3).for_each(|node| self.deliver(CONTROLLER, addr(node), bytes.clone()));
+    }
+
+    fn asks(&mut self, node: u16, packet: Repr) -> Option<Repr> {
+        self.answers.clear();
+        let packet = Repr { group: CHAIN, client: CLIENT, ..packet };
+        self.deliver(CLIENT, addr(node), packet.packet());
+        self.answers.first().copied()
+    }
+
+    fn set(&mut self, node: u16, cell: u32, text: &[u8]) -> Option<(Outcome, u64)> {
+        self.requests += 1;
+        let (state, value) =
+            (State::present(0, text.len() as u8, false), Words::new(text).unwrap());
+        let name = Name::new(&[b'k', b'a' + (cell % 26) as u8]).unwrap();
+        let stamp = Stamp::new(5, 1, self.requests);
+        let packet = Repr { state, value, name, stamp, ..Repr::new(Op::Write, cell, 2) };
+        self.asks(node, packet).map(|answer| (answer.outcome, answer.basis))
+    }
+
+    fn get(&mut self, node: u16, cell: u32) -> Option<Vec<u8>> {
+        let name = Name::new(&[b'k', b'a' + (cell % 26) as u8]).unwrap();
+        let answer = self.asks(node, Repr { name, ..Repr::new(Op::Read, cell, 2) })?;
+        let length = usize::from(answer.state.length_bytes());
+        Some(answer.value.bytes()[..length].to_vec())
+    }
+
+    /// A chain of 1, 2 and 3 that is open.
+    fn open() -> Rig {
+        Rig::open_with(Guards::ALL)
+    }
+
+    fn open_with(guards: Guards) -> Rig {
+        let mut rig = Rig::with(guards);
+        rig.configure(&[1, 2, 3], &[]);
+        rig.passes(10 * MS);
+        assert!((1..=3).all(|node| rig.standing(node) == Standing::Open { caught_up: true }));
+        rig
+    }
+}
+
+/// A switch that only clients reach answers no longer than its leases last, and until then nobody
+/// else answers in the next epoch (traps T2 and T31, hole N5).
+#[test]
+fn t2_a_switch_answers_as_long_as_it_holds_all_leases() {
+    let mut rig = Rig::open();
+    assert_eq!(rig.set(1, 0, b"old"), Some((Outcome::Done, 1)));
+    assert_eq!(rig.get(2, 0).unwrap(), b"old");
+    rig.cut = vec![2];
+    rig.configure(&[1, 3], &[]);
+    let mut alone_ns = 0;
+    while rig.get(2, 0).is_some() {
+        assert_eq!(rig.set(1, 0, b"new"), None, "while 2 may answer nothing is written");
+        assert_eq!(rig.get(3, 0), None);
+        rig.passes(MS);
+        alone_ns += MS;
+    }
+    assert!(alone_ns <= LEASE_NS, "{alone_ns}");
+    rig.passes(LEASE_NS);
+    assert_eq!(rig.set(1, 0, b"new").map(|(outcome, _)| outcome), Some(Outcome::Done));
+    assert_eq!((rig.get(3, 0).unwrap(), rig.get(2, 0)), (b"new".to_vec(), None));
+}
+
+/// The controller may be away for minutes (trap T8).
+#[test]
+fn t8_leases_of_a_chain_go_on_without_its_controller() {
+    let mut rig = Rig::open();
+    rig.passes(10 * SEC);
+    assert_eq!(rig.set(3, 0, b"on"), Some((Outcome::Done, 1)));
+    for node in 1..=3 {
+        assert_eq!(rig.get(node, 0).unwrap(), b"on");
+    }
+}
+
+/// A newcomer copies cells and sessions while writes go on, and what was written meanwhile; then it
+/// is the tail, and has all that was committed (hole N6).
+#[test]
+fn n6_a_newcomer_has_all_that_was_committed_meanwhile() {
+    let mut rig = Rig::new();
+    rig.configure(&[1, 2], &[]);
+    rig.passes(10 * MS);
+    for cell in 0..100 {
+        assert_eq!(rig.set(1, cell, b"before"), Some((Outcome::Done, 1)));
+    }
+    rig.configure(&[1, 2], &[3]);
+    rig.passes(2 * MS);
+    for cell in 50..110 {
+        rig.set(1, cell, b"meanwhile").unwrap();
+        rig.passes(MS);
+    }
+    assert_eq!(rig.standing(3), Standing::Copied);
+    assert_eq!(rig.get(3, 0), None, "it answers nothing");
+    // A write that it has not heard of, and the end of both others.
+    rig.cut = vec![3];
+    rig.set(1, 7, b"unheard").unwrap();
+    rig.cut = vec![];
+    rig.configure(&[1, 2, 3], &[]);
+    rig.passes(20 * MS);
+    assert_eq!(rig.standing(3), Standing::Open { caught_up: true });
+    rig.cut = vec![1, 2];
+    rig.configure(&[3], &[]);
+    rig.passes(2 * LEASE_NS);
+    assert_eq!(rig.get(3, 0).unwrap(), b"before");
+    assert_eq!(rig.get(3, 7).unwrap(), b"unheard");
+    assert_eq!(rig.get(3, 80).unwrap(), b"meanwhile");
+    // The session's last request is there too: it is not executed again.
+    rig.requests -= 1;
+    assert_eq!(rig.set(3, 7, b"unheard"), Some((Outcome::Done, 2)));
+}
+
+/// Who was removed, or has started again, holds nothing that counts (trap T4).
+#[test]
+fn t4_a_switch_that_lost_its_place_begins_with_nothing() {
+    let mut rig = Rig::open();
+    rig.set(1, 0, b"x").unwrap();
+    rig.configure(&[1, 2], &[]);
+    assert_eq!(rig.agents[2].program().chain().unwrap().peek(0).0, State(0));
+    rig.passes(60 * MS);
+    assert_eq!(rig.standing(3), Standing::Out);
+    // Another incarnation is told of an epoch in which the one before was a member.
+    rig.agents[1] = switch(2, 2, LAYOUT, true);
+    rig.configure(&[1, 2], &[]);
+    rig.passes(2 * LEASE_NS);
+    assert_eq!((rig.standing(2), rig.get(2, 0)), (Standing::Out, None));
+    assert_eq!(rig.get(1, 0), None, "nor does the other one go on without it");
+}
+
+/// Registers outlive epochs; a chain that is founded anew begins with nothing, and above all
+/// versions that there were.
+#[test]
+fn n8_no_version_comes_back_in_a_chain_that_is_founded_anew() {
+    let mut rig = Rig::open();
+    assert_eq!(rig.set(1, 0, b"x"), Some((Outcome::Done, 1)));
+    rig.configure(&[2, 3, 1], &[]);
+    rig.passes(10 * MS);
+    assert_eq!(rig.set(1, 0, b"y"), Some((Outcome::Done, 2)));
+    rig.founded = 2;
+    rig.configure(&[1, 2, 3], &[]);
+    rig.passes(10 * MS);
+    assert_eq!(rig.get(1, 0).unwrap(), b"");
+    assert_eq!(rig.set(1, 0, b"z"), Some((Outcome::Done, (1 << 40) + 1)));
+}
+
+/// A switch with other sizes can copy nothing, and says that it goes.
+#[test]
+fn a_switch_of_other_sizes_gets_no_place() {
+    let mut rig = Rig::new();
+    rig.agents[2] = switch(3, 1, ChainLayout { cells: 32, ..LAYOUT }, true);
+    rig.configure(&[1, 2], &[]);
+    rig.configure(&[1, 2], &[3]);
+    rig.passes(60 * MS);
+    assert_eq!(rig.standing(3), Standing::Leaving);
+    rig.configure(&[1, 2], &[]);
+    rig.passes(60 * MS);
+    assert_eq!(rig.standing(3), Standing::Leaving, "nor does it ask again");
+}
+
+/// A switch of the rack and of a chain: another switch takes its place in the rack, and the chain
+/// goes on. It registers for both.
+#[test]
+fn a_chain_stays_where_another_switch_takes_the_rack() {
+    let mut rig = Rig::new();
+    rig.agents[0] = switch(1, 1, LAYOUT, false);
+    rig.configure(&[1, 2, 3], &[]);
+    rig.passes(10 * MS);
+    rig.set(1, 0, b"x").unwrap();
+    let deposes = Config {
+        epoch: 9,
+        group: GroupId(0),
+        rack: 1,
+        switch_id: 2,
+        switch_incarnation: 7,
+        switch: addr(9),
+        kind: concord_wire::control::Protocol::Chain.into(),
+        program: Program::Harmonia,
+        members: vec![Member { node: 1, incarnation: 1, addr: addr(5) }],
+        joining: vec![],
+    };
+    let mut bytes = Vec::new();
+    Membership::Configure(deposes.into()).emit(&mut bytes);
+    rig.deliver(CONTROLLER, addr(1), bytes);
+    assert_eq!(rig.agents[0].counters().deposed, 1);
+    assert_eq!(rig.get(1, 0).unwrap(), b"x");
+    let (mut sent, now) = (Vec::new(), Now { instant: Instant(rig.now_ns + SEC), unix_ms: 0 });
+    rig.agents[0].tick(now, &mut sent);
+    let says = sent.iter().filter(|(to, _)| *to == CONTROLLER);
+    let says: Vec<_> = says.map(|(_, b)| (concord_wire::kind(b), concord_wire::group(b))).collect();
+    assert_eq!(says.len(), 2);
+    assert!(says.iter().all(|(kind, _)| *kind == Ok(Kind::Membership)));
+    assert_eq!((says[0].1, says[1].1), (GroupId(0), CHAIN));
+}
+
+/// What goes wrong where one of the checks is left out.
+#[cfg(feature = "mutants")]
+mod guards {
+    use concord_core::Guard;
+
+    use super::*;
+
+    /// Without the wait for outsiders' leases the next epoch writes what a removed switch does not
+    /// know, and that still answers; without the lease it answers for ever.
+    #[test]
+    fn a_removed_switch_answers_an_old_value() {
+        for guard in [Guard::ChainOutsiders, Guard::ChainLease] {
+            let mut rig = Rig::open_with(Guards::without(guard));
+            assert_eq!(rig.set(1, 0, b"old"), Some((Outcome::Done, 1)));
+            rig.cut = vec![2];
+            rig.configure(&[1, 3], &[]);
+            rig.passes(if guard == Guard::ChainOutsiders { 5 * MS } else { 2 * LEASE_NS });
+            assert_eq!(rig.set(1, 0, b"new").map(|(outcome, _)| outcome), Some(Outcome::Done));
+            assert_eq!(rig.get(2, 0).unwrap(), b"old", "without {guard:?}");
+        }
+    }
+
+    /// Without the agreement a tail lacks what was committed while it copied.
+    #[test]
+    fn a_new_tail_lacks_an_acknowledged_write() {
+        let mut rig = Rig::with(Guards::without(Guard::ChainAgreement));
+        rig.configure(&[1, 2], &[]);
+        rig.passes(10 * MS);
+        rig.configure(&[1, 2], &[3]);
+        rig.passes(50 * MS);
+        rig.cut = vec![3];
+        rig.set(1, 7, b"unheard").unwrap();
+        rig.cut = vec![];
+        rig.configure(&[1, 2, 3], &[]);
+        rig.passes(20 * MS);
+        assert_eq!((rig.get(1, 7).unwrap(), rig.get(3, 7).unwrap()), (b"unheard".to_vec(), vec![]));
+    }
+
+    /// Without `ChainStranger` a removed head brings back what was never committed.
+    #[test]
+    fn a_removed_switch_keeps_what_it_had() {
+        let mut rig = Rig::open_with(Guards::without(Guard::ChainStranger));
+        rig.cut = vec![1];
+        assert_eq!(rig.set(1, 0, b"nobody's"), None);
+        rig.configure(&[2, 3], &[]);
+        rig.cut = vec![];
+        rig.configure(&[2, 3], &[1]);
+        let (state, ..) = rig.agents[0].program().chain().unwrap().peek(0);
+        assert_eq!(state.version(), 1, "a version that the chain gives to another write");
+    }
+}
