@@ -53,8 +53,10 @@ pub(crate) fn rest_of(bytes: &[u8]) -> Option<u64> {
 /// What a question for a part is to its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Demand {
-    /// A later part was asked for since, or it goes on with another one.
+    /// A later part was asked for since.
     Stale,
+    /// It goes on with a part that is not the newest any more: it is to be had of nobody.
+    Gone,
     /// It is the newest one, and was made or is being made.
     Begun,
     /// It is to be made.
@@ -70,7 +72,7 @@ pub(crate) fn consider(part: u64, own: Option<&Part>, newest: &mut u64) -> Deman
         return match is_begun {
             true => Demand::Begun,
             false if leads => Demand::New,
-            false => Demand::Stale,
+            false => Demand::Gone,
         };
     }
     let last = own.map(|own| if is_rest(own.number) { *newest } else { own.number });
@@ -222,6 +224,21 @@ impl Part {
     }
 }
 
+/// Tells whoever asked for part `number`, which goes on with pieces of an object, that it is gone:
+/// an empty part. Its copy begins anew, unless it has that part by now.
+pub(crate) fn say_gone(
+    (epoch, attempt): (u32, u64),
+    number: u64,
+    addr: Addr,
+    scratch: &mut Vec<u8>,
+    sink: &mut impl Sink,
+) {
+    let (position, total_bytes, index) = (0, 0, 0);
+    let (part, piece) = (number, Vec::new());
+    CopyMessage::Piece { epoch, attempt, part, position, total_bytes, index, piece }.emit(scratch);
+    sink.send(addr, scratch);
+}
+
 /// Longest part that is taken, in bytes: an object is never cut.
 const PART_BYTES_MAX: usize = 1 << 30;
 // Whatever is in the client table, a replica can join.
@@ -281,6 +298,8 @@ pub(crate) enum Piece {
     LastAsked,
     /// One of many, or of no use.
     OfMany,
+    /// The part is gone at its source, and cannot be made anew.
+    Gone,
 }
 
 /// Puts a fragment to the others of its `part`, or begins another; `asked` is the first one of the
@@ -291,6 +310,9 @@ pub(crate) fn take_piece(
     hdr: FragmentHdr,
     piece: &[u8],
 ) -> Piece {
+    if hdr.total_bytes == 0 {
+        return Piece::Gone;
+    }
     if hdr.index >= hdr.fragments() || hdr.total_bytes as usize > PART_BYTES_MAX {
         return Piece::OfMany;
     }
@@ -370,7 +392,7 @@ mod tests {
                 match take_piece(&mut copied, asked, hdr, &piece) {
                     Piece::Last => break 'copy,
                     Piece::LastAsked => asked = copied.as_ref().map_or(0, first_missing),
-                    Piece::OfMany => {}
+                    Piece::OfMany | Piece::Gone => {}
                 }
             }
         }

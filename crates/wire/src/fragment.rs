@@ -124,6 +124,7 @@ impl Assembly {
         if hdr.version != self.hdr.version
             || hdr.total_bytes != self.hdr.total_bytes
             || payload.len() != range.len()
+            || hdr.index >= hdr.fragments()
         {
             return false;
         }
@@ -200,6 +201,13 @@ mod tests {
         assert!(!a.add(&hdr(2), b"short"));
         assert!(a.is_complete() && a.has(1));
         assert_eq!(a.into_bytes(), message);
+    }
+
+    /// An empty whole has no fragment: one that says that it is its first is refused.
+    #[test]
+    fn bug_22_151_empty_whole_has_no_fragment() {
+        let empty = FragmentHdr { version: 9, total_bytes: 0, index: 0, count: 1 };
+        assert!(!Assembly::new(empty).add(&empty, &[]));
     }
 
     #[test]

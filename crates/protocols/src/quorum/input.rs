@@ -127,12 +127,8 @@ impl<E: Engine> QuorumReplica<E> {
             CopyMessage::Fetch { .. }
             | CopyMessage::Fetched { .. }
             | CopyMessage::Resume { .. }
-            | CopyMessage::Resumed { .. } => self.count.unexpected += 1,
-            CopyMessage::LogMismatch { epoch, attempt, .. } => {
-                if epoch == self.view.0 {
-                    self.on_rest_gone(attempt, sink);
-                }
-            }
+            | CopyMessage::Resumed { .. }
+            | CopyMessage::LogMismatch { .. } => self.count.unexpected += 1,
             CopyMessage::Ask { epoch, from, attempt, part, index } => {
                 let from = self.group.index_of(NodeId(from));
                 if let Some(from) = from.filter(|_| epoch == self.view.0) {

@@ -14,7 +14,7 @@ use super::queue::Pending;
 use super::source::PartAnswer;
 use crate::early::part_of;
 use crate::link::Sender;
-use crate::parts::{PART_RESULTS, PART_TABLE, Table, cursor_of_part, is_rest};
+use crate::parts::{PART_RESULTS, PART_TABLE, Table, cursor_of_part, is_rest, say_gone};
 use crate::setup::Phase;
 
 impl<E: Engine> Replica<E> {
@@ -83,6 +83,9 @@ impl<E: Engine> Replica<E> {
         match self.source.on_ask((from, addr), attempt, part, self.committed) {
             PartAnswer::Nothing => {}
             PartAnswer::Dropped => self.repeat_log_mismatch(from, sink),
+            PartAnswer::Gone => {
+                say_gone((epoch.0, attempt), part, addr, &mut self.scratch, sink);
+            }
             PartAnswer::Serve { is_made } => {
                 if !is_made {
                     self.take_part(epoch, from, part);

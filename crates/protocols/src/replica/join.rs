@@ -165,6 +165,12 @@ impl<E: Engine> Replica<E> {
             Piece::Last => self.try_install(now, sink),
             Piece::LastAsked => self.keep_joining(now, sink),
             Piece::OfMany => {}
+            // Of parts that can be made anew nobody says so.
+            Piece::Gone if self.copy.has_pieces() => {
+                self.invalidate_copy();
+                self.next_retry = now.instant;
+            }
+            Piece::Gone => {}
         }
     }
 

@@ -77,6 +77,8 @@ pub(super) enum PartAnswer {
     Nothing,
     /// The replica has not heard that it is to begin anew.
     Dropped,
+    /// The replica has pieces of an object of which there is no more here.
+    Gone,
     /// The part is made, if it is not, and sent.
     Serve { is_made: bool },
 }
@@ -143,8 +145,10 @@ impl SnapshotSource {
         committed: Position,
     ) -> PartAnswer {
         if !self.knows(peer.0) {
-            if part != PART_TABLE {
-                return PartAnswer::Nothing;
+            match part {
+                PART_TABLE => {}
+                part if is_rest(part) => return PartAnswer::Gone,
+                _ => return PartAnswer::Nothing,
             }
             self.source.push(OutgoingCopy::begun(peer, attempt));
         }
@@ -164,6 +168,7 @@ impl SnapshotSource {
         }
         match consider(part, copy_out.part.as_ref(), &mut copy_out.asked) {
             Demand::Stale => return PartAnswer::Nothing,
+            Demand::Gone => return PartAnswer::Gone,
             Demand::Begun => return PartAnswer::Serve { is_made: true },
             Demand::New => {}
         }
@@ -384,6 +389,8 @@ mod tests {
             "there is no such copy"
         );
         assert!(!source.knows(JOINER.0));
+        let rest = crate::parts::number_of(5 | 1 << 33);
+        assert_eq!(asks(&mut source, 1, rest), PartAnswer::Gone, "it is to be had of nobody");
         assert_eq!(asks(&mut source, 1, PART_TABLE), PartAnswer::Serve { is_made: false });
         assert_eq!(
             asks(&mut source, 1, PART_OBJECTS),

@@ -28,7 +28,7 @@ use crate::journal::part;
 use crate::link::BrokenStream;
 use crate::parts::{
     Demand, Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, Piece, Table, consider,
-    cursor_of_part, first_missing, is_rest, take_piece,
+    cursor_of_part, first_missing, is_rest, say_gone, take_piece,
 };
 use crate::quorum::copy::copying::{Copying, PART_NONE};
 use crate::quorum::follower::OutgoingCopy;
@@ -196,6 +196,9 @@ impl<E: Engine> QuorumReplica<E> {
             Piece::Last => self.try_install(now, sink),
             Piece::LastAsked => self.ask_part(sink),
             Piece::OfMany => {}
+            // Of parts that can be made anew nobody says so.
+            Piece::Gone if copying.has_pieces() => self.begin_copy_anew(sink),
+            Piece::Gone => {}
         }
     }
 
@@ -340,14 +343,7 @@ impl<E: Engine> QuorumReplica<E> {
         Ok(())
     }
 
-    /// The leader has the rest of an object no more of which pieces are here.
-    pub(in crate::quorum) fn on_rest_gone(&mut self, attempt: u64, sink: &mut impl Sink) {
-        if self.copying.as_ref().is_some_and(|own| own.attempt == attempt && own.has_pieces()) {
-            self.begin_copy_anew(sink);
-        }
-    }
-
-    /// A write mixed objects that are here with others.
+    /// A write mixed objects that are here with others, or the rest of one is gone.
     pub(in crate::quorum) fn begin_copy_anew(&mut self, sink: &mut impl Sink) {
         self.count.copies_entangled += 1;
         let target = self.copying.as_ref().map(|copying| copying.target);
@@ -398,13 +394,6 @@ impl<E: Engine> QuorumReplica<E> {
             return;
         };
         let mut found = consider(part, outgoing_copy.part.as_ref(), &mut outgoing_copy.asked);
-        if found == Demand::Stale && is_rest(part) && outgoing_copy.part.is_none() {
-            // What it goes on with is gone, and cannot be made anew: the copy begins anew.
-            let (epoch, node) = (self.view.0, self.setup.me.node);
-            let gone = CopyMessage::LogMismatch { epoch, from: node, attempt };
-            let addr = self.group.members()[from].addr;
-            return self.send_control(addr, &gone, sink);
-        }
         let (wanted, taken) = part_of(part);
         if found == Demand::New
             && !matches!(wanted, PART_TABLE | PART_RESULTS)
@@ -420,6 +409,11 @@ impl<E: Engine> QuorumReplica<E> {
         };
         match found {
             Demand::Stale => return,
+            Demand::Gone => {
+                let addr = self.group.members()[from].addr;
+                let of = (self.view.0, attempt);
+                return say_gone(of, part, addr, &mut self.scratch, sink);
+            }
             Demand::Begun if !outgoing_copy.part.as_ref().is_some_and(is_early) => {}
             Demand::Begun | Demand::New => self.take_part(from, part),
         }

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::early::Waiting;
-use crate::parts::{PART_OBJECTS, Part};
+use concord_wire::control::CopyMessage;
+use concord_wire::fragment::FragmentHdr;
+
+use crate::parts::{PART_OBJECTS, Part, Reached, number_of};
 use crate::quorum::follower::OutgoingCopy;
 
 const PROTOCOLS: [Protocol; 2] = [Protocol::Vr, Protocol::NoPaxos];
@@ -279,5 +282,49 @@ fn bug_19_22_a_part_goes_out_when_the_engine_has_made_it() {
         let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
         node.chunk_made(2, (PART_OBJECTS, position), vec![0; 16], &mut sent);
         assert_eq!(sent.len(), usize::from(is_sent), "{position:?} {view_start:?}");
+    }
+}
+
+/// A part from before the view is made anew: whoever took it as it was before asks for the rest of
+/// an object that this leader knows by another ticket. It hears that this is gone, and begins anew.
+#[test]
+fn bug_22_150_rest_of_a_part_made_anew_is_gone() {
+    let rest = |ticket: u64| 5 | ticket << 33;
+    let mut g = Group::founded(3, Guards::ALL);
+    g.fill(0, 5);
+    g.pass(20);
+    let (view, now) = (g.nodes[0].view.0, g.now.instant);
+    let attempt = u64::from(g.nodes[0].group.tag_of(g.nodes[0].crash_vector.of(2))) << 32 | 1;
+    let node = &mut g.nodes[0];
+    let bytes = Some(rest(2).to_be_bytes().to_vec());
+    let part = Part { number: PART_OBJECTS, position: node.executed, bytes };
+    node.leading.followers[2].outgoing_copy = Some(OutgoingCopy {
+        attempt,
+        part: Some(part),
+        asked: PART_OBJECTS,
+        early: Waiting::default(),
+    });
+    let mut sent: Vec<(Addr, Vec<u8>)> = vec![];
+    node.on_copy_ask(now, 2, attempt, (number_of(rest(1)), 0), &mut sent);
+    let said = sent.iter().map(|(_, bytes)| CopyMessage::parse(bytes)).collect::<Vec<_>>();
+    assert!(matches!(
+        said[..],
+        [Ok(CopyMessage::Piece { epoch, total_bytes: 0, part, .. })]
+            if epoch == view && part == number_of(rest(1))
+    ));
+    // A replica with pieces takes it for what it is; one without takes no notice.
+    for has_pieces in [false, true] {
+        let node = &mut g.nodes[2];
+        node.copy_state(LogEnd::default(), &mut sent);
+        let attempt = node.copying.as_ref().unwrap().attempt;
+        if has_pieces {
+            let reached = Reached { from: 5, rest: Some(rest(1)) };
+            node.copying.as_mut().unwrap().has_objects(reached);
+        }
+        let number = node.copying.as_ref().unwrap().wanted_number();
+        let hdr = FragmentHdr { version: 0, total_bytes: 0, index: 0, count: 1 };
+        node.on_copy_piece(g.now, (attempt, number), hdr, &[], &mut sent);
+        let begun = node.copying.as_ref().unwrap().attempt > attempt;
+        assert_eq!(begun, has_pieces);
     }
 }
