@@ -245,8 +245,12 @@ fn goes_on_beside_a_hung_disk(name: &str, more: &[&str], hangs: impl Fn(&Rack) -
     } else {
         until("another leader", || hangs(&rack) != node);
     }
-    // The role ends when its thread of the disk does.
     std::fs::remove_file(dir.join(format!("replica-{node}"))).unwrap();
+    if more.is_empty() {
+        // Once its disk answers it copies what it missed.
+        until("an epoch with it", || rack.members().contains(&node));
+        assert_eq!(client.say("SET again 1"), "+OK");
+    }
 }
 
 #[test]

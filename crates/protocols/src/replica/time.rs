@@ -27,7 +27,8 @@ impl<E: Engine> Replica<E> {
     }
 
     /// A replica whose disk does not answer any more keeps its group from committing anything: it
-    /// leaves, if others are there.
+    /// leaves, if others are there. The configuration without it waits until the disk answers
+    /// ([`crate::journal`]): then it copies what it missed, as whoever was out does.
     fn watch_disk(&mut self) {
         let is_member = matches!(self.phase, Phase::Open | Phase::Opening);
         if !is_member || self.role.is_alone() {
@@ -38,7 +39,7 @@ impl<E: Engine> Replica<E> {
         let rank = members.iter().take_while(|member| member.node != me.0).count() as u64;
         if self.journal.is_hung(self.setup.limits.disk_silence_ns, rank) {
             self.count.disks_silent += 1;
-            self.disk_failed();
+            self.fail_stop();
         }
     }
 

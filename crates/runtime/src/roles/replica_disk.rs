@@ -204,7 +204,7 @@ impl ReplicaDisk {
         error!(
             directory = self.directory,
             seconds,
-            "the disk does not answer: the replica leaves; start it again once the disk answers"
+            "the disk does not answer: the replica leaves, and comes back once the disk answers"
         );
     }
 
