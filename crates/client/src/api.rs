@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use concord_core::{
     Duration, Epoch, Guards, MS, NodeId, ObjectId, RequestNumber, SEC, Seq, counters,
 };
-use concord_wire::rpc::HEADER_BYTES;
+use concord_wire::rpc::{BODY_BYTES_MAX, HEADER_BYTES};
 use concord_wire::{Addr, Flags, FurtherIds, Reason, Repr, WINDOW_MAX};
 
 /// The configuration of a client.
@@ -83,6 +83,35 @@ pub enum Class {
     Read,
     /// The command may change data, and is executed at most once.
     Write,
+}
+
+/// How large a command is. Writes of each size have room of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Size {
+    /// It fits a packet.
+    Small,
+    /// Up to a MiB and what is around it.
+    Large,
+    /// More.
+    Huge,
+}
+
+/// Longest command, in bytes, that is not huge.
+const LARGE_BYTES_MAX: usize = (1 << 20) + (64 << 10);
+
+impl Size {
+    /// All of them, the smallest first.
+    pub const ALL: [Size; 3] = [Size::Small, Size::Large, Size::Huge];
+
+    /// That of an encoded command of so many bytes.
+    #[must_use]
+    pub fn of(command_bytes: usize) -> Size {
+        match command_bytes {
+            ..=BODY_BYTES_MAX => Size::Small,
+            ..=LARGE_BYTES_MAX => Size::Large,
+            _ => Size::Huge,
+        }
+    }
 }
 
 /// A request to the rack.

@@ -14,7 +14,9 @@ use concord_wire::{
     Addr, COMMAND_BYTES_MAX, Flags, Op, Packet, Reason, Repr, Sink, Status, WINDOW_MAX, WireError,
 };
 
-use crate::api::{Class, ClientConfig, ClientCounters, Done, Outcome, Request, SubmitError, Trace};
+use crate::api::{
+    Class, ClientConfig, ClientCounters, Done, Outcome, Request, Size, SubmitError, Trace,
+};
 use crate::flow::Flow;
 use crate::route::Route;
 use crate::session::Session;
@@ -178,7 +180,7 @@ impl Client {
             self.count.too_large += 1;
             return Err(SubmitError::TooLarge);
         }
-        if !self.has_room(request.class) {
+        if !self.has_room(request.class, Size::of(request.command.len())) {
             self.count.full += 1;
             return Err(SubmitError::Full);
         }
@@ -196,9 +198,7 @@ impl Client {
             granted_bytes: if self.config.grants_replies { 0 } else { u32::MAX },
             ..Slot::default()
         };
-        if slot.is_large() {
-            self.flow.take_large(&slot);
-        }
+        self.flow.take_write(&slot);
         match request.class {
             Class::Read => {
                 self.count.reads += 1;
@@ -410,7 +410,7 @@ impl Client {
 
     fn write_deadline(&self) -> Option<Instant> {
         let lowest = self.slots.live(self.slots.low())?;
-        Some(self.waits_since(lowest.submitted_at).after(self.config.write_deadline_ns))
+        Some(self.waits_since(lowest.since()).after(self.config.write_deadline_ns))
     }
 
     fn read_deadline(&self, submitted_at: Instant) -> Instant {
@@ -513,12 +513,12 @@ impl Client {
         }
     }
 
-    /// Whether another request of that class would be taken now.
+    /// Whether another request of that class and size would be taken now.
     #[must_use]
-    pub fn has_room(&self, class: Class) -> bool {
+    pub fn has_room(&self, class: Class, size: Size) -> bool {
         match class {
             Class::Read => self.slots.has_room_for_read(),
-            Class::Write => self.slots.has_room_for_write() && self.flow.has_room_for_large(),
+            Class::Write => self.slots.has_room_for_write() && self.flow.has_room_for_write(size),
         }
     }
 

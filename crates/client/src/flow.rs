@@ -13,11 +13,13 @@ use alloc::collections::{BTreeSet, VecDeque};
 
 use concord_core::{Duration, Instant, MS, US};
 
+use crate::api::Size;
 use crate::slots::{Slot, Slots, State};
 
 /// The largest number of large writes that are admitted at once.
 const LARGE_WRITES_MAX: u32 = 16;
-/// The largest total size of large writes, with those that wait, in bytes.
+/// The largest total size of large writes, with those that wait, in bytes; and the same of huge
+/// ones, which take nobody else's room.
 const LARGE_WRITES_BYTES_MAX: usize = 64 << 20;
 /// The largest number of long replies that are pulled at once.
 const DOWNLOADS_MAX: u32 = 16;
@@ -82,8 +84,9 @@ pub struct Flow {
     /// Large writes that have their turn, and those that wait for it.
     large_writes: u32,
     waiting_writes: BTreeSet<u64>,
-    /// Bytes of all large writes.
+    /// Bytes of all large writes, and of all huge ones.
     large_bytes: usize,
+    huge_bytes: usize,
     /// Long replies that have their turn.
     downloads: u32,
     download_bytes: usize,
@@ -112,6 +115,7 @@ impl Default for Flow {
             large_writes: 0,
             waiting_writes: BTreeSet::new(),
             large_bytes: 0,
+            huge_bytes: 0,
             downloads: 0,
             download_bytes: 0,
             parked: VecDeque::new(),
@@ -221,14 +225,29 @@ impl Flow {
         self.offers.push_back((number, bytes));
     }
 
-    /// Whether another large write would be taken.
-    pub fn has_room_for_large(&self) -> bool {
-        self.large_bytes < LARGE_WRITES_BYTES_MAX
+    /// Whether another write of that size would be taken.
+    pub fn has_room_for_write(&self, size: Size) -> bool {
+        match size {
+            Size::Small => true,
+            Size::Large => self.large_bytes < LARGE_WRITES_BYTES_MAX,
+            Size::Huge => self.huge_bytes < LARGE_WRITES_BYTES_MAX,
+        }
     }
 
-    /// A large write was taken.
-    pub fn take_large(&mut self, slot: &Slot) {
-        self.large_bytes += slot.packet.len();
+    /// The bytes of all writes of that size.
+    fn bytes_of(&mut self, size: Size) -> Option<&mut usize> {
+        match size {
+            Size::Small => None,
+            Size::Large => Some(&mut self.large_bytes),
+            Size::Huge => Some(&mut self.huge_bytes),
+        }
+    }
+
+    /// A write was taken.
+    pub fn take_write(&mut self, slot: &Slot) {
+        if let Some(bytes) = self.bytes_of(slot.size()) {
+            *bytes += slot.packet.len();
+        }
     }
 
     /// Takes a turn for a large write, or lets it wait. In their order: one that waits for another
@@ -255,7 +274,9 @@ impl Flow {
         if !slot.is_large() {
             return;
         }
-        self.large_bytes = self.large_bytes.saturating_sub(slot.packet.len());
+        if let Some(bytes) = self.bytes_of(slot.size()) {
+            *bytes = bytes.saturating_sub(slot.packet.len());
+        }
         self.waiting_writes.remove(&slot.number);
         if core::mem::take(&mut slot.is_admitted) {
             self.large_writes -= 1;
@@ -493,22 +514,25 @@ mod tests {
         assert_eq!(admit(&mut slots[17], &mut ready), Admission::Waits { is_new: false });
     }
 
+    /// Large writes have bytes of their own, huge ones others, and small ones take none.
     #[test]
     fn the_bytes_of_large_writes_are_bounded_and_come_back() {
-        let (mut flow, mut ready) = (Flow::default(), VecDeque::new());
-        let packet = vec![0; 32 << 20];
-        let mut slots =
-            [1, 2].map(|number| Slot { number, packet: packet.clone(), ..Slot::default() });
-        slots.iter().for_each(|slot| {
-            assert!(flow.has_room_for_large());
-            flow.take_large(slot);
-        });
-        assert!(!flow.has_room_for_large());
-        flow.release(&mut slots[0], &mut ready);
-        assert!(flow.has_room_for_large());
-        flow.take_large(&slots[0]);
-        flow.release(&mut Slot::default(), &mut ready);
-        assert!(!flow.has_room_for_large(), "a small one has taken nothing");
+        for (size, bytes) in [(Size::Large, 1 << 20), (Size::Huge, 32 << 20)] {
+            let (mut flow, mut ready) = (Flow::default(), VecDeque::new());
+            let mut slot = Slot { packet: vec![0; bytes], ..Slot::default() };
+            assert_eq!(slot.size(), size);
+            for _ in 0..LARGE_WRITES_BYTES_MAX / bytes {
+                assert!(flow.has_room_for_write(size));
+                flow.take_write(&slot);
+            }
+            let free = [Size::Small, Size::Large, Size::Huge].map(|s| flow.has_room_for_write(s));
+            assert_eq!(free, [true, size == Size::Huge, size == Size::Large]);
+            flow.release(&mut slot, &mut ready);
+            assert!(flow.has_room_for_write(size));
+            flow.take_write(&slot);
+            flow.release(&mut Slot::default(), &mut ready);
+            assert!(!flow.has_room_for_write(size), "a small one has taken nothing");
+        }
     }
 
     /// Long replies are pulled a few at a time by number and by bytes.

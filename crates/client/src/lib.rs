@@ -61,6 +61,7 @@ mod transfer;
 mod values;
 
 pub use api::{
-    Class, ClientConfig, ClientCounters, Done, Outcome, Request, SubmitError, Trace, Withdrawn,
+    Class, ClientConfig, ClientCounters, Done, Outcome, Request, Size, SubmitError, Trace,
+    Withdrawn,
 };
 pub use client::Client;

@@ -6,13 +6,16 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use concord_core::{Instant, ObjectId, SessionId};
-use concord_wire::rpc::{BODY_BYTES_MAX, HEADER_BYTES, READ_BIT};
+use concord_wire::rpc::{HEADER_BYTES, READ_BIT};
 use concord_wire::{Flags, FurtherIds};
 
+use crate::api::Size;
 use crate::timers::{Lane, Timer};
 use crate::transfer::Transfer;
 
 const READ_INDEX_BITS: u32 = 16;
+/// How much longer a write may take for each byte of its body: it comes at 4 MB/s at least.
+const BODY_NS_OF_BYTE: u64 = 250;
 /// The largest number of unanswered reads: their index takes 16 bits of the request number.
 pub const READS_MAX: usize = 1 << READ_INDEX_BITS;
 
@@ -61,6 +64,8 @@ pub struct Slot {
     /// The whole body was acknowledged.
     pub is_staged: bool,
     pub submitted_at: Instant,
+    /// When its body came further, no later than its length allows ([`Slot::since`]).
+    pub body_at: Instant,
     pub first_sent_at: Instant,
     pub sent_at: Instant,
     /// The ordinal of the last attempt among the packets of the client: which of two was sent
@@ -90,9 +95,25 @@ impl Slot {
         self.packet.get(HEADER_BYTES..).unwrap_or(&[])
     }
 
+    /// How large the command is.
+    pub fn size(&self) -> Size {
+        Size::of(self.packet.len().saturating_sub(HEADER_BYTES))
+    }
+
     /// Whether the command does not fit one datagram.
     pub fn is_large(&self) -> bool {
-        self.packet.len() > HEADER_BYTES + BODY_BYTES_MAX
+        self.size() != Size::Small
+    }
+
+    /// A fragment of its body arrived for the first time.
+    pub fn note_body(&mut self, now: Instant) {
+        let for_ns = self.packet.len() as u64 * BODY_NS_OF_BYTE;
+        self.body_at = now.min(self.submitted_at.after(for_ns));
+    }
+
+    /// From when on its deadline counts: a body that arrives piece by piece takes its time.
+    pub fn since(&self) -> Instant {
+        self.submitted_at.max(self.body_at)
     }
 
     /// The number of the last attempt on the wire.
@@ -282,6 +303,9 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
+    use concord_core::SEC;
+    use concord_wire::rpc::BODY_BYTES_MAX;
+
     use super::*;
     use crate::timers::WHOLE;
 
@@ -370,5 +394,20 @@ mod tests {
             let slot = Slot { packet, ..Slot::default() };
             assert_eq!((slot.is_large(), slot.command().len()), (is_large, bytes));
         }
+    }
+
+    /// A body has its time from when it last came on, as long as it comes at 4 MB/s or faster.
+    #[test]
+    fn bug_22_155_a_body_that_comes_on_has_its_time() {
+        let mut slot =
+            Slot { submitted_at: Instant(7), packet: alloc::vec![0; 4_000_000], ..sent() };
+        assert_eq!(slot.since(), Instant(7));
+        for (came_ns, since_ns) in [(500, 500), (SEC, SEC), (9 * SEC, SEC + 7)] {
+            slot.note_body(Instant(came_ns));
+            assert_eq!(slot.since(), Instant(since_ns), "{came_ns}");
+        }
+        let mut short = Slot { submitted_at: Instant(7), packet: alloc::vec![0; 8], ..sent() };
+        short.note_body(Instant(SEC));
+        assert_eq!(short.since(), Instant(7 + 8 * BODY_NS_OF_BYTE));
     }
 }

@@ -109,6 +109,7 @@ impl Client {
             self.count.late += 1;
             return Ok(());
         };
+        slot.note_body(now.instant);
         self.flow.arrived();
         self.sample_part(now.instant, number, hdr.index);
         if !is_whole {

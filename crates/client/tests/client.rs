@@ -8,7 +8,7 @@ mod rack;
 
 use std::collections::BTreeMap;
 
-use concord_client::{Class, Outcome, SubmitError};
+use concord_client::{Class, Outcome, Size, SubmitError};
 use concord_core::{MS, RequestNumber, SEC, SessionId};
 use concord_wire::fragment::{FRAGMENT_BYTES, FragmentHdr};
 use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
@@ -452,7 +452,8 @@ fn the_window_and_the_reads_are_bounded() {
         for _ in 0..3 {
             world.read(&command(8, b"r"));
         }
-        assert!(!world.client.has_room(Class::Read) && !world.client.has_room(Class::Write));
+        let has_room = |class| world.client.has_room(class, Size::Small);
+        assert!(!has_room(Class::Read) && !has_room(Class::Write));
         let full = Err(SubmitError::Full);
         assert_eq!(world.submit(Class::Write, None, b"wwww"), full);
         assert_eq!(world.submit(Class::Read, None, b"rrrr"), full);
@@ -620,7 +621,7 @@ fn bug_15_4_large_writes_bounded_before_acceptance() {
     let mut world = World::new(12, |_| {});
     let body = command(8, &vec![1; 1 << 20]);
     let mut taken = 0;
-    while world.client.has_room(Class::Write) {
+    while world.client.has_room(Class::Write, Size::Large) {
         world.write(None, &body);
         taken += 1;
     }
@@ -628,7 +629,21 @@ fn bug_15_4_large_writes_bounded_before_acceptance() {
     assert_eq!(world.submit(Class::Write, None, &body), Err(SubmitError::Full));
     world.run_until_done(64, 5 * SEC);
     assert!(world.done.iter().all(|d| d.outcome == Outcome::Reply));
-    assert!(world.client.has_room(Class::Write));
+    assert!(world.client.has_room(Class::Write, Size::Large));
+}
+
+/// While a write of 64 MiB arrived no other one of its gateway was taken, whatever its size.
+#[test]
+fn bug_22_156_a_huge_write_takes_nobodys_room() {
+    let mut world = World::new(12, |_| {});
+    let huge = command(8, &vec![1; 64 << 20]);
+    world.write(None, &huge);
+    assert_eq!(world.submit(Class::Write, None, &huge), Err(SubmitError::Full));
+    let others = [world.write(None, &command(8, &vec![2; 100_000])), world.write(None, &huge[..9])];
+    world.run_for(50 * MS);
+    assert_eq!(others.map(|write| world.outcome(write)), [Some(Outcome::Reply); 2]);
+    world.run_until_done(3, 30 * SEC);
+    assert!(world.done.iter().all(|d| d.outcome == Outcome::Reply));
 }
 
 /// A write that was never sent is not of unknown outcome.

@@ -20,7 +20,7 @@ use sha1::Digest;
 
 use crate::acl::sent::{self, Acting};
 use crate::backend::{Backend, OUT_OF_MEMORY, Published, Submitted};
-use crate::command::{ARGS_MAX, Command, CommandBuf};
+use crate::command::{ARGS_MAX, Command, CommandBuf, TOO_MANY_ARGS};
 use crate::databases::{self, Localized, Names, localize, may_change, of_key, own_name, show};
 use crate::table::{CommandSpec, Flags, UpperName};
 use crate::ttl::{Shimmed, is_call, step_of};
@@ -499,7 +499,7 @@ impl<B: Backend> Within<'_, B> {
             return Err(WRONG_ARITY.to_vec());
         }
         if args.len() > ARGS_MAX {
-            return Err(b"ERR too many arguments (Concord's limit is 65535)".to_vec());
+            return Err(TOO_MANY_ARGS.into());
         }
         let class = spec.class().ok_or(UNKNOWN)?;
         if spec.flags.has(Flags::NOSCRIPT) {

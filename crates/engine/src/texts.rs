@@ -18,7 +18,7 @@ const MARK: &[u8] = b"\xff\xfetext:";
 /// Shorter texts are not worth a reference.
 const TEXT_BYTES_MIN: usize = 128;
 /// Longest transaction with all texts in their places, in bytes.
-pub const EXPANDED_BYTES_MAX: usize = 64 << 20;
+pub const EXPANDED_BYTES_MAX: usize = 256 << 20;
 /// The place of a script's text among its arguments.
 const TEXT_AT: usize = 1;
 
@@ -116,7 +116,7 @@ mod tests {
         let long = alloc::vec![b'x'; 1 << 20];
         let refers = script(&reference(&long).unwrap(), b"b");
         let mut parts = alloc::vec![script(&long, b"a")];
-        parts.extend((0..70).map(|_| refers.clone()));
+        parts.extend((0..270).map(|_| refers.clone()));
         assert_eq!(expanded(&Command::parse(&exec(&parts)).unwrap()), None);
     }
 }

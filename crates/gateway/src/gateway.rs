@@ -5,14 +5,14 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use concord_client::{Class, Client, Request};
+use concord_client::{Class, Client, Request, Size};
 use concord_core::machine::Deadline;
 use concord_core::rng::splitmix64;
 use concord_core::{Instant, Machine, Nothing, Now, ObjectId, RequestNumber, Rng};
 use concord_engine::CommandBuf;
 use concord_wire::gateways::OP_STREAM;
 use concord_wire::rpc::BODY_BYTES_MAX;
-use concord_wire::{Addr, Flags, FurtherIds, Kind, Sink, header};
+use concord_wire::{Addr, Flags, FurtherIds, Kind, Sink, VALUE_BYTES_MAX, header};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
@@ -26,7 +26,6 @@ use crate::commands::latencies::Latencies;
 use crate::commands::long_reads::LongReads;
 use crate::commands::monitors::Monitors;
 use crate::commands::slowlog::SlowLog;
-use crate::connection::multi;
 use crate::connection::pause::Pause;
 use crate::connection::room::Waiting;
 use crate::connection::traffic::Traffic;
@@ -150,6 +149,7 @@ impl Gateway {
             long_reads: LongReads::default(),
             fetched: 0,
             failed_at: None,
+            value_bytes_max: VALUE_BYTES_MAX,
             client: Client::new(setup.client.clone(), rng),
             commands: Commands::new(&setup.table, setup.redis),
             wants_table: setup.redis,
@@ -264,7 +264,7 @@ impl Gateway {
             Wait::Blocked | Wait::Subscribed | Wait::Users => list(&mut self.ready, connection),
             Wait::Order(..)
             | Wait::Slots
-            | Wait::Room(_)
+            | Wait::Room(..)
             | Wait::Output
             | Wait::Quiet
             | Wait::Paused
@@ -407,7 +407,9 @@ impl Gateway {
 
     fn must_ask_table(&self) -> bool {
         let core = &self.core;
-        core.wants_table && core.table_request.is_none() && core.client.has_room(Class::Read)
+        core.wants_table
+            && core.table_request.is_none()
+            && core.client.has_room(Class::Read, Size::Small)
     }
 
     fn ask_table(&mut self, now: Now, sink: &mut impl Sink) {
@@ -428,6 +430,7 @@ impl Gateway {
         connection.query_bytes = connection.input.len();
         let input = core::mem::take(&mut connection.input);
         let mut parser = core::mem::take(&mut connection.parser);
+        parser.value_bytes_max = self.core.value_bytes_max;
         let mut at = 0;
         while may_go_on(&mut self.core, &mut connection) {
             match parser.parse(&input[at..], connection.authenticated) {
@@ -436,7 +439,7 @@ impl Gateway {
                 Parsed::TooLarge => {
                     parser.next();
                     self.core.count.requests_too_large += 1;
-                    multi::abort(&mut connection.multi);
+                    connection.abort_multi();
                     connection.refuse(TOO_LARGE);
                 }
                 Parsed::Error(error) => {
@@ -475,9 +478,10 @@ impl Gateway {
             connection.input.shrink_to(INPUT_BYTES_MAX);
         }
         match connection.wait {
-            Wait::Room(class) => {
+            Wait::Room(class, size) => {
                 let is_first = connection.has_nothing_unanswered();
-                self.waiting.push(id, class, connection.expected(), is_first);
+                let expected = connection.expected();
+                self.waiting.push(id, (class, size), expected, is_first);
             }
             Wait::Nothing
             | Wait::Order(..)
@@ -598,7 +602,7 @@ impl Gateway {
                 Grant::Yes
                     if is_read
                         && !(has_turn
-                            && self.core.client.has_room(Class::Read)
+                            && self.core.client.has_room(Class::Read, Size::Small)
                             && self.core.may_fetch(now.instant)
                             && self.core.memory.may_take(now.instant, connection)) =>
                 {
@@ -769,7 +773,7 @@ impl Gateway {
                 Wait::Blocked => connection.is_unblocked(),
                 Wait::Quiet | Wait::Users => connection.slots.is_empty(),
                 Wait::Nothing
-                | Wait::Room(_)
+                | Wait::Room(..)
                 | Wait::Output
                 | Wait::Subscribed
                 | Wait::Paused
@@ -811,15 +815,17 @@ impl Gateway {
         self.wake_askers(now, sink);
         self.try_blocked(now, sink);
         self.exchange(now, sink);
-        while self.core.client.has_room(Class::Read)
+        while self.core.client.has_room(Class::Read, Size::Small)
             && let Some(id) = self.waiting.next_read(&self.core.tentative)
         {
             self.go_on(now, id, sink);
         }
-        while self.core.client.has_room(Class::Write)
-            && let Some(id) = self.waiting.next_write()
-        {
-            self.go_on(now, id, sink);
+        for size in Size::ALL {
+            while self.core.client.has_room(Class::Write, size)
+                && let Some(id) = self.waiting.next_write(size)
+            {
+                self.go_on(now, id, sink);
+            }
         }
         self.invalidate(now);
         self.show(now);

@@ -4,7 +4,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use concord_wire::VALUE_BYTES_MAX;
+use concord_wire::{COMMAND_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Redis' limits: most arguments, longest bulk string, longest inline line in bytes.
 const ARGS_MAX: i64 = 1024 * 1024;
@@ -13,9 +13,9 @@ const INLINE_BYTES_MAX: usize = 64 * 1024;
 /// Redis' limits for who has not given the password yet.
 const UNAUTHENTICATED_ARGS_MAX: i64 = 10;
 const UNAUTHENTICATED_BULK_BYTES_MAX: i64 = 16 * 1024;
-/// Largest request that is kept, in bytes: room for an MSET of many values. What is larger is read
-/// to its end and refused.
-pub const REQUEST_BYTES_MAX: usize = 64 << 20;
+/// Largest request that is kept, in bytes: the largest command, and ten bytes more for the length
+/// of each of a million arguments. What is larger is read to its end and refused.
+pub const REQUEST_BYTES_MAX: usize = COMMAND_BYTES_MAX + 10 * ARGS_MAX as usize;
 /// The first two bytes of a TLS client: a handshake record of version 3.x (RFC 8446 §5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
 const TLS_MAJOR: u8 = 3;
@@ -81,8 +81,10 @@ impl ProtocolError {
 /// Finds requests in a connection's input. It keeps its place in a request that has not come as a
 /// whole, so that every byte is looked at once, and allocates nothing per request: arguments are
 /// ranges of the input.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Parser {
+    /// Longest argument, in bytes; one that is longer is read to its end and refused.
+    pub value_bytes_max: usize,
     /// Arguments still to come of a request that has begun; `None` between requests.
     missing: Option<usize>,
     /// Where parsing goes on, from the start of the request.
@@ -94,6 +96,21 @@ pub struct Parser {
     is_dropping: bool,
     /// Bytes still to be dropped of the present argument; only while dropping.
     skip_bytes: usize,
+}
+
+impl Default for Parser {
+    fn default() -> Parser {
+        Parser {
+            value_bytes_max: VALUE_BYTES_MAX,
+            missing: None,
+            at: 0,
+            args: Vec::new(),
+            words: Vec::new(),
+            is_inline: false,
+            is_dropping: false,
+            skip_bytes: 0,
+        }
+    }
 }
 
 /// A line's number and where the next line starts; `None` if the line is not whole.
@@ -168,7 +185,7 @@ impl Parser {
                 return Parsed::Error(ProtocolError::UnauthenticatedBulk);
             }
             let end = start + length as usize + 2;
-            let is_large = length as usize > VALUE_BYTES_MAX || end > REQUEST_BYTES_MAX;
+            let is_large = length as usize > self.value_bytes_max || end > REQUEST_BYTES_MAX;
             if self.is_dropping || is_large {
                 self.is_dropping = true;
                 self.skip_bytes = length as usize + 2;
@@ -381,7 +398,7 @@ mod tests {
     #[test]
     fn oversized_request_is_dropped_and_next_found() {
         let value = vec![b'v'; VALUE_BYTES_MAX + 1];
-        let mut input = b"*4\r\n$4\r\nMSET\r\n$1\r\nk\r\n$1048577\r\n".to_vec();
+        let mut input = b"*4\r\n$4\r\nMSET\r\n$1\r\nk\r\n$67108801\r\n".to_vec();
         input.extend_from_slice(&value);
         input.extend_from_slice(b"\r\n$1\r\nx\r\nPING\r\n");
         for cuts in [vec![], vec![40, 500, 600_000], (0..60).collect()] {

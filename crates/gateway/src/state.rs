@@ -5,11 +5,11 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use concord_client::{Class, Client, Request, SubmitError, Withdrawn};
+use concord_client::{Class, Client, Request, Size, SubmitError, Withdrawn};
 use concord_core::guard::Guard;
 use concord_core::{Instant, Now, ObjectId, RequestNumber, hash};
 use concord_engine::CommandBuf;
-use concord_engine::command::ARGS_MAX;
+use concord_engine::command::{ARGS_MAX, TOO_MANY_ARGS};
 use concord_wire::rpc::BODY_BYTES_MAX;
 use concord_wire::{Flags, FurtherIds, Sink};
 use hashbrown::HashMap;
@@ -41,12 +41,18 @@ use crate::tracking::Tracking;
 use crate::tracking::footprint::Footprint;
 use crate::users::Users;
 
-pub(crate) const TOO_LARGE: &str = "ERR value is larger than 1 MiB (Concord's limit)";
+pub(crate) const TOO_LARGE: &str =
+    "ERR value is larger than proto-max-bulk-len (at most 64 MiB, Concord's limit)";
 /// The error for other commands while the replicas work on one operation; its first word is Redis'.
 pub(crate) const BUSY: &str = "BUSY the rack has been working on one script or command for more \
                                than 5 s; this one was not executed, try again later";
+/// Longest name, key, script or message, and longest argument of what the gateway does itself: it
+/// may keep many of them.
+pub(crate) const NAME_BYTES_MAX: usize = 1 << 20;
+pub(crate) const TOO_LARGE_NAME: &str =
+    "ERR a key, name, message or script is larger than 1 MiB (Concord's limit)";
 pub(crate) const TOO_LARGE_COMMAND: &str =
-    "ERR the command is larger than 1 MiB + 64 KiB (Concord's limit)";
+    "ERR the command is larger than 64 MiB (Concord's limit)";
 
 /// All of a gateway but its connections.
 #[derive(Debug)]
@@ -105,6 +111,8 @@ pub(crate) struct Core {
     /// Number of connections.
     pub connected: usize,
     pub traffic: Traffic,
+    /// The longest argument, as CONFIG SET proto-max-bulk-len says.
+    pub value_bytes_max: usize,
     /// The values of CONFIG SET.
     pub settings: Settings,
     /// The totals at the last CONFIG RESETSTAT.
@@ -183,7 +191,7 @@ impl Core {
     /// Encodes a command with its key at `key` (0: none); gives what it concerns.
     pub(crate) fn encode(&mut self, key: u8, args: &[&[u8]]) -> Result<Subject, Failure> {
         if args.len() > ARGS_MAX {
-            return Err("ERR too many arguments (Concord's limit is 65535)".into());
+            return Err(TOO_MANY_ARGS.into());
         }
         let Some(object) = args.get(key as usize) else { return Err("ERR syntax error".into()) };
         self.command.encode(key, args.iter().copied());
@@ -269,7 +277,7 @@ impl Core {
         let long_bytes = self.waits_untried(connection, expected);
         if long_bytes.is_none() && !self.tentative.has_room(expected) {
             self.count.window_full += 1;
-            connection.wait = Wait::Room(class);
+            connection.wait = Wait::Room(class, Size::of(self.command.bytes().len()));
             return Sent::Waits;
         }
         let mut flags = Flags(0);
@@ -324,7 +332,7 @@ impl Core {
             }
             Err(SubmitError::Full) => {
                 self.count.window_full += 1;
-                connection.wait = Wait::Room(class);
+                connection.wait = Wait::Room(class, Size::of(self.command.bytes().len()));
                 Sent::Waits
             }
             Err(SubmitError::TooLarge) => Sent::Refused(TOO_LARGE_COMMAND),

@@ -227,6 +227,7 @@ fn transactions_on_one_key_are_one_write() {
     let reply = world.ask(&["MULTI", "MULTI", "WATCH k", "DEL k", "MSET k 5", "EXEC"]);
     assert!(reply.ends_with("+QUEUED\r\n+QUEUED\r\n*2\r\n:1\r\n+OK\r\n"), "{reply}");
     assert_eq!(world.executed(), ["CONCORD.EXEC "], "nothing else was executed");
+    assert_eq!(world.ask(&["CONFIG SET proto-max-bulk-len 1mb"]), "+OK\r\n");
     let large = vec![b'v'; (1 << 20) + 1];
     world.input(1, b"MULTI\r\n");
     world.input(1, &request(&[b"SET", b"k", &large]));
@@ -443,9 +444,13 @@ fn what_is_not_supported_says_so() {
     assert!(world.executed().is_empty());
 }
 
+const TOO_LARGE: &str =
+    "-ERR value is larger than proto-max-bulk-len (at most 64 MiB, Concord's limit)";
+
 #[test]
 fn a_large_value_is_refused_and_the_connection_goes_on() {
     let mut world = World::new(8);
+    assert_eq!(world.ask(&["CONFIG SET proto-max-bulk-len 1mb"]), "+OK\r\n");
     for extra in [0, 1] {
         let value = vec![b'v'; (1 << 20) + extra];
         let mut input = request(&[b"SET", b"k", &value]);
@@ -453,7 +458,7 @@ fn a_large_value_is_refused_and_the_connection_goes_on() {
         for piece in input.chunks(65_536) {
             world.input(1, piece);
         }
-        let set = ["+OK", "-ERR value is larger than 1 MiB (Concord's limit)"][extra];
+        let set = ["+OK", TOO_LARGE][extra];
         assert_eq!(world.replies(1), format!("{set}\r\n:1048576\r\n"));
     }
     world.input(1, b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");

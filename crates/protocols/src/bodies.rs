@@ -12,7 +12,11 @@ use concord_wire::COMMAND_BYTES_MAX;
 use concord_wire::fragment::{Assembly, FragmentHdr};
 
 /// The largest total size of staged bodies, in bytes.
-pub const STAGED_BYTES_MAX: usize = 64 << 20;
+pub const STAGED_BYTES_MAX: usize = 192 << 20;
+/// Those above [`SHORT_BYTES_MAX`] leave the rest of that to others.
+const LONG_STAGED_BYTES_MAX: usize = 128 << 20;
+const SHORT_BYTES_MAX: usize = (1 << 20) + (64 << 10);
+const _: () = assert!(LONG_STAGED_BYTES_MAX >= COMMAND_BYTES_MAX);
 /// The largest total size of long read replies, in bytes.
 pub const REPLY_CACHE_BYTES_MAX: usize = 64 << 20;
 /// A partial body without a new fragment for so long was given up: a client resends a lost fragment
@@ -116,12 +120,16 @@ impl Staging {
     }
 
     fn has_room(&mut self, now: Instant, bytes: usize) -> bool {
-        if self.bytes + bytes > STAGED_BYTES_MAX && now >= self.sweep_at {
+        let most = match bytes {
+            ..=SHORT_BYTES_MAX => STAGED_BYTES_MAX,
+            _ => LONG_STAGED_BYTES_MAX,
+        };
+        if self.bytes + bytes > most && now >= self.sweep_at {
             self.sweep_at = now.after(SWEEP_NS);
             self.bodies.retain(|_, staged| !staged.is_given_up(now));
             self.bytes = self.bodies.values().map(|s| s.body.total_bytes() as usize).sum();
         }
-        self.bytes + bytes <= STAGED_BYTES_MAX
+        self.bytes + bytes <= most
     }
 }
 
@@ -234,9 +242,24 @@ mod tests {
         assert_eq!(s.take(key(1), 5), None);
         assert_eq!(s.take(key(1), 6), Some(b"abc".to_vec()));
         assert_eq!(s.take(key(1), 6), None);
-        let huge = FragmentHdr { total_bytes: u32::MAX >> 8, ..BODY };
+        let huge = FragmentHdr { total_bytes: COMMAND_BYTES_MAX as u32 + 1, ..BODY };
         let refused = s.add(Instant(201), key(2), &huge, &[0; FRAGMENT_BYTES]);
         assert_eq!(refused, Err(Refused::Malformed));
+    }
+
+    /// Bodies of many MiB leave room for shorter ones.
+    #[test]
+    fn bug_22_156_huge_bodies_leave_room() {
+        let mut s = Staging::default();
+        let mut add = |n, total_bytes: usize| {
+            let hdr = FragmentHdr { total_bytes: total_bytes as u32, ..BODY };
+            s.add(Instant(0), key(n), &hdr, &[0; FRAGMENT_BYTES])
+        };
+        let huge = LONG_STAGED_BYTES_MAX / 2;
+        assert_eq!([1, 2, 3].map(|n| add(n, huge).is_ok()), [true, true, false]);
+        let room = (STAGED_BYTES_MAX - 2 * huge) / SHORT_BYTES_MAX;
+        assert!((0..room as u64).all(|n| add(10 + n, SHORT_BYTES_MAX).is_ok()));
+        assert_eq!(add(9, SHORT_BYTES_MAX), Err(Refused::NoRoom));
     }
 
     /// A body under way is not given up for another but an abandoned one is.

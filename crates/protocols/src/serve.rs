@@ -13,7 +13,8 @@ use concord_engine::{Class, Command, Completion, Context, Engine, Progress, READ
 use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
 use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
 use concord_wire::{
-    Addr, Checked, Flags, Op, Packet, REPLY_BYTES_MAX, Repr, Sink, Status, WireError, checked_reply,
+    Addr, Checked, Flags, Op, Packet, REPLY_BYTES_MAX, Repr, Sink, Status, VALUE_BYTES_MAX,
+    WireError, checked_reply,
 };
 
 use crate::bodies::{Refused, ReplyCache, Staging};
@@ -261,6 +262,7 @@ impl<E: Engine> Serving<E> {
     ) {
         // The longest string fits into a reply.
         const _: () = assert!(concord_engine::STRING_BYTES_MAX + 32 <= REPLY_BYTES_MAX);
+        const _: () = assert!(concord_engine::STRING_BYTES_MAX == VALUE_BYTES_MAX);
         const _: () = assert!(concord_engine::REPLY_BYTES_MAX == REPLY_BYTES_MAX);
         let reply = if reply.len() > REPLY_BYTES_MAX { READ_TOO_LONG } else { reply };
         let mut repr = operation.reply(in_force.epoch, self.node);

@@ -15,7 +15,7 @@
 use alloc::vec::Vec;
 
 use crate::rpc::BODY_BYTES_MAX;
-use crate::{WireError, u32_at, u64_at};
+use crate::{COMMAND_BYTES_MAX, REPLY_BYTES_MAX, WireError, u32_at, u64_at};
 
 /// Length of the sub-header in bytes.
 pub const FRAGMENT_HEADER_BYTES: usize = 20;
@@ -32,7 +32,11 @@ pub const FRAGMENT_BYTES: usize = 1_248;
 /// The largest number of fragments that one Pull asks for.
 pub const PULL_MAX: u32 = 64;
 
+/// Longest whole in bytes: a command or a reply.
+const WHOLE_BYTES_MAX: usize = COMMAND_BYTES_MAX;
+
 const _: () = assert!(FRAGMENT_BYTES + FRAGMENT_HEADER_BYTES <= BODY_BYTES_MAX);
+const _: () = assert!(WHOLE_BYTES_MAX >= REPLY_BYTES_MAX);
 
 /// The sub-header. Fragments are assembled only if responder, version and total are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +65,8 @@ impl FragmentHdr {
             index: u32_at(head, at::INDEX),
             count: u32_at(head, at::COUNT),
         };
-        if hdr.total_bytes as usize > crate::REPLY_BYTES_MAX || hdr.index >= hdr.fragments().max(1)
-        {
+        let is_whole_too_long = hdr.total_bytes as usize > WHOLE_BYTES_MAX;
+        if is_whole_too_long || hdr.index >= hdr.fragments().max(1) {
             return Err(WireError::Field);
         }
         Ok((hdr, rest))
@@ -201,6 +205,16 @@ mod tests {
         assert!(!a.add(&hdr(2), b"short"));
         assert!(a.is_complete() && a.has(1));
         assert_eq!(a.into_bytes(), message);
+    }
+
+    /// The longest command comes in fragments, which is longer than any reply.
+    #[test]
+    fn bug_22_152_the_longest_command_has_fragments() {
+        for (bytes, is_right) in [(COMMAND_BYTES_MAX, true), (COMMAND_BYTES_MAX + 1, false)] {
+            let mut body = Vec::new();
+            FragmentHdr { total_bytes: bytes as u32, ..hdr(0) }.emit(&mut body);
+            assert_eq!(FragmentHdr::parse(&body).is_ok(), is_right);
+        }
     }
 
     /// An empty whole has no fragment: one that says that it is its first is refused.

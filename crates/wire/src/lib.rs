@@ -47,9 +47,9 @@ pub const DATAGRAM_BYTES_MAX: usize = 1_400;
 /// Largest packet that a role sends, without the tag that may follow it, in bytes.
 pub const PACKET_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - header::TAG_BYTES;
 /// Largest value or reply, in bytes; a larger one is refused with a clear error.
-pub const VALUE_BYTES_MAX: usize = 1 << 20;
+pub const VALUE_BYTES_MAX: usize = (64 << 20) - 64;
 /// Largest encoded command, in bytes: a value, its key and what is around them.
-pub const COMMAND_BYTES_MAX: usize = VALUE_BYTES_MAX + 64 * 1024;
+pub const COMMAND_BYTES_MAX: usize = (64 << 20) + 64 * 1024;
 /// Largest reply, in bytes; more is answered by an error.
 pub const REPLY_BYTES_MAX: usize = 64 << 20;
 /// The largest number of unanswered writes of one session, for which the client table keeps results

@@ -28,6 +28,7 @@ mod groups;
 mod hangs;
 mod histories;
 mod large;
+mod large_commands;
 mod limits;
 mod members;
 mod operations;

@@ -9,7 +9,7 @@ use super::exec::parts_of;
 use super::{REPLY_COMMAND, Shimmed, Work, step_of};
 use crate::acl::sent;
 use crate::backend::Backend;
-use crate::command::{ARGS_MAX, Command, CommandBuf};
+use crate::command::{ARGS_MAX, Command, CommandBuf, TOO_MANY_ARGS};
 use crate::functions::{Declared, Functions, Library, Loader, needs_memory};
 use crate::plan::After;
 use crate::script::FULL;
@@ -131,7 +131,7 @@ impl<B: Backend> Shimmed<B> {
         command: &Command<'_>,
     ) -> Result<(Vec<u8>, Vec<u8>), Vec<u8>> {
         if command.argc() >= ARGS_MAX {
-            return Err(b"ERR too many arguments (Concord's limit is 65535)".to_vec());
+            return Err(TOO_MANY_ARGS.into());
         }
         let rules = command.args().nth(2).filter(|arg| arg.starts_with(sent::MARKER));
         let (args, _) = sent::split(command.args().collect());

@@ -12,7 +12,7 @@ pub(crate) mod waiters;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use concord_client::{Class, Done, Request, SubmitError};
+use concord_client::{Class, Done, Request, Size, SubmitError};
 use concord_core::{Now, hash};
 use concord_engine::blocking::Blocking;
 use concord_engine::{Command, resp, several};
@@ -165,7 +165,7 @@ impl Core {
     pub(crate) fn look_after_waiters(&mut self, now: Now, sink: &mut impl Sink) {
         self.waiters.expire(now.instant);
         let Some(key) = self.waiters.next_look(now.instant) else { return };
-        if self.looks.len() >= LOOKS_MAX || !self.client.has_room(Class::Read) {
+        if self.looks.len() >= LOOKS_MAX || !self.client.has_room(Class::Read, Size::Small) {
             return;
         }
         let command = self.command.encode(1, [&b"EXISTS"[..], &key]);
@@ -195,7 +195,7 @@ impl Gateway {
                     self.go_on(now, id, sink);
                 }
             }
-            if !self.core.client.has_room(Class::Write) {
+            if !self.core.client.has_room(Class::Write, Size::Large) {
                 return;
             }
             let Some((ids, subject)) = self.core.encode_try() else { return };

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use concord_engine::events::Classes;
 use concord_engine::resp;
 use concord_engine::table::UpperName;
+use concord_wire::VALUE_BYTES_MAX;
 
 use crate::commands::slowlog::{ENTRIES_MAX, SLOWER_THAN, THRESHOLD};
 use crate::commands::{Failure, no_subcommand};
@@ -97,6 +98,7 @@ const WRONG_CLASS: &str = "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.
 const MISSES: &str = "Concord does not tell that a read found no key (m): reads are shared among replicas, and in no log";
 /// Kept in [`crate::tracking`].
 const TRACKED_KEYS: &str = "tracking-table-max-keys";
+const VALUE_BYTES: &str = "proto-max-bulk-len";
 
 const PARAMETERS: [Parameter; 57] = [
     renamed("hash-max-listpack-entries", "hash-max-ziplist-entries", "512", COUNT),
@@ -152,7 +154,7 @@ const PARAMETERS: [Parameter; 57] = [
     is("maxmemory-policy", "noeviction", Value::One(&POLICIES)),
     kept(EVENTS, "", Value::Events),
     is("port", "", Value::Number(0, 65_535)),
-    is("proto-max-bulk-len", "1048576", Value::Bytes(1 << 20)),
+    kept(VALUE_BYTES, "67108800", Value::Bytes(1 << 20)),
     is("protected-mode", "no", Value::Bool),
     is("save", "", Value::Text),
     kept(TIMEOUT, "0", SMALL),
@@ -241,6 +243,7 @@ impl Core {
                 let initial = || String::from_utf8_lossy(initial).into_owned();
                 self.settings.get(REQUIREPASS).cloned().unwrap_or_else(initial)
             }
+            VALUE_BYTES => self.value_bytes_max.to_string(),
             TRACKED_KEYS => self.tracking.keys_max().to_string(),
             EVENTS => self.events.classes().show(),
             name => self.settings.get(name).map_or(parameter.default, String::as_str).to_string(),
@@ -301,6 +304,10 @@ impl Core {
                 ACL_LOG_MAX => {
                     self.users.set_log_max(value.parse().unwrap_or(0));
                     self.settings.insert(ACL_LOG_MAX, value);
+                }
+                VALUE_BYTES => {
+                    let asked = value.parse().unwrap_or(VALUE_BYTES_MAX);
+                    self.value_bytes_max = asked.min(VALUE_BYTES_MAX);
                 }
                 TRACKED_KEYS => self.tracking.set_keys_max(value.parse().unwrap_or(0)),
                 name @ (SLOWER_THAN | ENTRIES_MAX | THRESHOLD) => {

@@ -8,7 +8,6 @@ use core::ops::Range;
 
 use concord_client::Class;
 use concord_core::hash;
-use concord_engine::command::ARGS_MAX;
 use concord_engine::table::UpperName;
 use concord_engine::{CommandSpec, resp, several};
 use concord_wire::Sink;
@@ -20,7 +19,7 @@ use crate::commands::{
 };
 use crate::connection::{Connection, Multi, Replies, Slot, SlotState, Subject, Wait};
 use crate::scripts::functions::Planned;
-use crate::state::{CommandContext, Core, Flow, Place, Sent};
+use crate::state::{CommandContext, Core, Flow, NAME_BYTES_MAX, Place, Sent, TOO_LARGE_NAME};
 use crate::{
     commands::command, commands::config, commands::monitor, commands::slow, connection::client,
     connection::local, scripts::eval, users::acl,
@@ -31,6 +30,9 @@ pub(crate) type Handler = fn(&mut Core, &mut CommandContext<'_>, &[&[u8]]) -> Re
 
 /// Most arguments that stand on the stack.
 const ARGS_INLINE: usize = 16;
+/// A read of more arguments is not split into reads of one key: each time it has to wait, all are
+/// looked at anew.
+const SPLIT_ARGS_MAX: usize = 65_535;
 /// Longest name of a subcommand that is shown.
 const SUB_BYTES_MAX: usize = 32;
 /// What begins a request of HTTP or its second line: a page in somebody's browser that was made to
@@ -97,9 +99,7 @@ impl Core {
             }
             self.count.commands_refused += 1;
             self.errors.note(failure.as_bytes());
-            if let Some(multi) = &mut call.connection.multi {
-                multi.failed = true;
-            }
+            call.connection.abort_multi();
             call.connection.refuse(&failure);
         }
         if !is_refused {
@@ -137,6 +137,9 @@ impl Core {
         let entry = self.commands.entry(index);
         if !entry.accepts(args.len()) {
             return Err(entry.wrong_arity());
+        }
+        if args.iter().any(|arg| arg.len() > NAME_BYTES_MAX) {
+            self.must_be_short(handling, name, args)?;
         }
         // What was sent in part goes on, whatever the rules are by now.
         if !call.connection.is_splitting {
@@ -186,7 +189,8 @@ impl Core {
             }
             // What is cached is read as one.
             Handling::Several(&Several { split: Some(split), .. })
-                if call.footprint.as_ref().is_none_or(|footprint| !footprint.asks())
+                if args.len() <= SPLIT_ARGS_MAX
+                    && call.footprint.as_ref().is_none_or(|footprint| !footprint.asks())
                     && self.setup.splits_reads
                     && (args.len() > 2 || call.connection.is_splitting) =>
             {
@@ -252,6 +256,37 @@ impl Core {
             Handling::Watch => self.watch(call, args, sink),
             Handling::Refused(refusal) => Err(refusal.text(&self.commands.entry(index).name)),
         }
+    }
+
+    /// Only values may be longer than [`NAME_BYTES_MAX`]: what a command that goes to the rack has
+    /// beside keys and scripts.
+    #[cold]
+    fn must_be_short(
+        &self,
+        handling: Handling,
+        name: &UpperName,
+        args: &[&[u8]],
+    ) -> Result<(), Failure> {
+        let is_short = |at: usize| args.get(at).is_none_or(|arg| arg.len() <= NAME_BYTES_MAX);
+        let of_spec = || {
+            let spec = self.setup.table.find(name.bytes());
+            spec.map_or(Keys::None, |spec| keys(spec, name.bytes(), args))
+        };
+        let are_short = match handling {
+            Handling::OneKey(_, key) => is_short(0) && is_short(key.into()),
+            Handling::Several(several) => (1..args.len()).step_by(several.step).all(is_short),
+            Handling::Script { .. } | Handling::Call { .. } => {
+                let keys = args.get(2).and_then(|count| resp::number(count)).unwrap_or(0);
+                (0..2).chain(3..3 + keys.clamp(0, args.len() as i64) as usize).all(is_short)
+            }
+            Handling::Blocks(_) | Handling::Keys(_) => match of_spec() {
+                Keys::One(key) => is_short(0) && is_short(key.into()),
+                Keys::Several(at) | Keys::AndOthers(at) => at.into_iter().all(is_short),
+                Keys::BadNumber | Keys::None | Keys::Unsupported => false,
+            },
+            _ => false,
+        };
+        if are_short { Ok(()) } else { Err(TOO_LARGE_NAME.into()) }
     }
 
     /// Class and subject of a command on one key or on all; it is encoded into `self.command`.
@@ -361,9 +396,6 @@ impl Core {
     ) -> Result<Flow, Failure> {
         let rest = &args[1..];
         let count = rest.len();
-        if count > ARGS_MAX {
-            return Err("ERR too many keys (Concord's limit is 65535)".into());
-        }
         if !call.connection.is_splitting {
             let parts = Box::new(Parts::new(split.combine, count));
             let slot = Slot::waiting(Class::Read, Subject::AllKeys, call.connection.resp3);

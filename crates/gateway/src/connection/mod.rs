@@ -18,7 +18,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use concord_client::{Class, Withdrawn};
+use concord_client::{Class, Size, Withdrawn};
 use concord_core::{Instant, ObjectId, RequestNumber, hash};
 use concord_engine::resp;
 use concord_wire::{FurtherIds, OBJECTS_MAX};
@@ -218,6 +218,10 @@ pub(crate) enum InputPlace {
     Waits,
     /// Since when its client owes the rest of a command.
     Has(Instant),
+    /// It has a place, and waits for one of those for very long commands.
+    WaitsForMore,
+    /// The same as `Has`, of one of those.
+    HasMore(Instant),
 }
 
 /// The sections of INFO that are wanted, a bit for each ([`crate::commands::info`]).
@@ -250,7 +254,7 @@ pub(crate) enum Wait {
     /// Fewer unanswered commands.
     Slots,
     /// Room among the rack's unanswered requests.
-    Room(Class),
+    Room(Class, Size),
     /// The client, which does not read its replies.
     Output,
     /// An element that the command before it waits for.
@@ -301,6 +305,13 @@ pub(crate) struct Multi {
     pub shown: Vec<Vec<u8>>,
     /// A command was refused: EXEC aborts.
     pub failed: bool,
+}
+
+impl Multi {
+    /// It is never executed: nothing of it is kept.
+    fn abort(&mut self) {
+        *self = Multi { database: self.database, failed: true, ..Multi::default() };
+    }
 }
 
 #[derive(Debug)]
@@ -635,6 +646,14 @@ impl Connection {
     pub(crate) fn end_multi(&mut self) {
         if let Some(multi) = self.multi.take() {
             self.database = multi.database;
+        }
+    }
+
+    /// A request was refused before it was a command: an open transaction must not be executed. Its
+    /// commands make room for others'.
+    pub(crate) fn abort_multi(&mut self) {
+        if let Some(multi) = &mut self.multi {
+            multi.abort();
         }
     }
 

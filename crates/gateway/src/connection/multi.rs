@@ -24,6 +24,15 @@ use crate::state::{CommandContext, Core, Flow};
 const NO_SCRIPT: &str = "NOSCRIPT";
 /// Most commands of a transaction.
 const COMMANDS_MAX: usize = 10_000;
+/// Most bytes of all transactions that are larger than [`SHARE_BYTES`] and wait for their EXEC; and
+/// what a connection may have beside that.
+const QUEUED_BYTES_MAX: usize = 256 << 20;
+const SHARE_BYTES: usize = 1 << 20;
+const TOO_LARGE_TRANSACTION: &str = "ERR the transaction is larger than 64 MiB (Concord's limit)";
+const TOO_MANY_COMMANDS: &str =
+    "ERR the transaction has more than 10000 commands (Concord's limit)";
+const NO_ROOM: &str = "ERR large transactions of all clients take 256 MiB at this gateway \
+                       (Concord's limit); try again when others have ended";
 /// Most keys of a transaction that are told apart; with more it is of all keys.
 const KEYS_MAX: usize = 16;
 
@@ -179,18 +188,35 @@ impl Core {
     ) -> Result<Flow, Failure> {
         let encoded = self.command.bytes();
         let Some(multi) = &mut call.connection.multi else { return Ok(Flow::Went) };
+        if multi.failed {
+            // It is never executed: nothing of it is kept.
+            call.connection.answer(|out| resp::simple(out, "QUEUED"));
+            return Ok(Flow::Went);
+        }
         multi.full_bytes += encoded.len();
         if multi.full_bytes > EXPANDED_BYTES_MAX {
             return Err(
-                "ERR the scripts of the transaction are larger than 64 MiB (Concord's limit)"
+                "ERR the scripts of the transaction are larger than 256 MiB (Concord's limit)"
                     .into(),
             );
         }
         let shared = share(&mut multi.texts, encoded);
         let encoded = shared.as_deref().unwrap_or(encoded);
+        let before = multi.bytes;
         multi.bytes += encoded.len() + 4;
-        if multi.commands.len() >= COMMANDS_MAX || multi.bytes > COMMAND_BYTES_MAX - 64 {
-            return Err("ERR the transaction is larger than 1 MiB (Concord's limit)".into());
+        // Looked at once in a while: each other connection is.
+        if before / SHARE_BYTES != multi.bytes / SHARE_BYTES {
+            let others = call.others.values().filter_map(|other| other.multi.as_ref());
+            let large = others.map(|other| other.bytes).filter(|bytes| *bytes >= SHARE_BYTES);
+            if large.sum::<usize>() + multi.bytes > QUEUED_BYTES_MAX {
+                return Err(NO_ROOM.into());
+            }
+        }
+        if multi.commands.len() >= COMMANDS_MAX {
+            return Err(TOO_MANY_COMMANDS.into());
+        }
+        if multi.bytes > COMMAND_BYTES_MAX - 64 {
+            return Err(TOO_LARGE_TRANSACTION.into());
         }
         multi.writes |= class == Class::Write;
         let keys = Command::parse(encoded).map(|command| several::keys(&command));
@@ -264,7 +290,7 @@ impl Core {
         let watched = call.connection.watch.encoded();
         if multi.bytes + watched.as_ref().map_or(0, Vec::len) > COMMAND_BYTES_MAX - 64 {
             call.connection.watch.end();
-            return Err("ERR the transaction is larger than 1 MiB (Concord's limit)".into());
+            return Err(TOO_LARGE_TRANSACTION.into());
         }
         if keys.is_empty() && !of_all_keys && watched.is_none() {
             call.connection.database = database;
@@ -338,9 +364,16 @@ fn is_never(args: &[&[u8]]) -> bool {
     matches!(name.bytes(), b"SAVE" | b"SHUTDOWN" | b"PSYNC" | b"SYNC")
 }
 
-/// A request was refused before it was a command: an open transaction must not be executed.
-pub(crate) fn abort(multi: &mut Option<Box<Multi>>) {
-    if let Some(multi) = multi {
-        multi.failed = true;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bug_22_154_failed_transaction_keeps_nothing() {
+        let commands = alloc::vec![alloc::vec![0; 1 << 20]; 3];
+        let mut multi = Multi { commands, bytes: 3 << 20, database: 7, ..Multi::default() };
+        multi.abort();
+        assert!(multi.failed && multi.commands.is_empty());
+        assert_eq!((multi.bytes, multi.database), (0, 7));
     }
 }

@@ -3,7 +3,7 @@
 
 use alloc::collections::VecDeque;
 
-use concord_client::Class;
+use concord_client::{Class, Size};
 
 use crate::connection::ConnectionId;
 use crate::memory::tentative::{Expected, Tentative};
@@ -18,7 +18,8 @@ pub(crate) struct Waiting {
     reads: [Reads; TURNS.len()],
     /// Whose turn it is among them, so that none starves.
     call: usize,
-    writes: VecDeque<ConnectionId>,
+    /// By their size: what is small does not wait for what is large.
+    writes: [VecDeque<ConnectionId>; Size::ALL.len()],
 }
 
 #[derive(Debug, Default)]
@@ -45,7 +46,7 @@ impl Waiting {
     pub(crate) fn push(
         &mut self,
         id: ConnectionId,
-        class: Class,
+        (class, size): (Class, Size),
         expected: Expected,
         is_first: bool,
     ) {
@@ -57,7 +58,7 @@ impl Waiting {
         let queue = match class {
             Class::Read if is_first => &mut reads.first,
             Class::Read => &mut reads.more,
-            Class::Write => &mut self.writes,
+            Class::Write => &mut self.writes[size as usize],
         };
         queue.push_back(id);
     }
@@ -65,7 +66,7 @@ impl Waiting {
     /// Whether nobody waits.
     pub(crate) fn is_empty(&self) -> bool {
         let none = |reads: &Reads| reads.first.is_empty() && reads.more.is_empty();
-        self.writes.is_empty() && self.reads.iter().all(none)
+        self.writes.iter().all(VecDeque::is_empty) && self.reads.iter().all(none)
     }
 
     /// The connection that may send the next read.
@@ -82,9 +83,9 @@ impl Waiting {
         None
     }
 
-    /// The connection that may send the next write.
-    pub(crate) fn next_write(&mut self) -> Option<ConnectionId> {
-        self.writes.pop_front()
+    /// The connection that may send the next write of that size.
+    pub(crate) fn next_write(&mut self, size: Size) -> Option<ConnectionId> {
+        self.writes[size as usize].pop_front()
     }
 }
 
@@ -103,7 +104,7 @@ mod tests {
     fn waiting_and_pipelined_reads_alternate() {
         let mut waiting = Waiting::default();
         let mut push = |id, class, is_first| {
-            waiting.push(ConnectionId(id), class, Expected::Long, is_first);
+            waiting.push(ConnectionId(id), (class, Size::Small), Expected::Long, is_first);
         };
         for id in 1..=3 {
             push(id, Class::Read, false);
@@ -111,15 +112,19 @@ mod tests {
         push(9, Class::Read, true);
         push(5, Class::Write, true);
         assert_eq!(all(&mut waiting, &Tentative::default()), [9, 1, 2, 3]);
-        assert_eq!((waiting.next_write(), waiting.next_write()), (Some(ConnectionId(5)), None));
+        let huge = (Class::Write, Size::Huge);
+        waiting.push(ConnectionId(6), huge, Expected::Short, true);
+        let mut next = |size| waiting.next_write(size).map(|id| id.0);
+        assert_eq!([Size::Small, Size::Small, Size::Large].map(&mut next), [Some(5), None, None]);
+        assert_eq!((next(Size::Huge), waiting.is_empty()), (Some(6), true));
     }
 
     #[test]
     fn under_pressure_only_those_wait_that_ask_for_much() {
         let mut waiting = Waiting::default();
         for (id, expected) in (1..).zip(TURNS) {
-            waiting.push(ConnectionId(id), Class::Read, expected, true);
-            waiting.push(ConnectionId(id + 3), Class::Read, expected, true);
+            waiting.push(ConnectionId(id), (Class::Read, Size::Small), expected, true);
+            waiting.push(ConnectionId(id + 3), (Class::Read, Size::Small), expected, true);
         }
         let mut tentative = Tentative::default();
         tentative.is_pressed = true;

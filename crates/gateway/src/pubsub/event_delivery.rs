@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::vec::Vec;
 
-use concord_client::{Class, Done, Outcome, Request};
+use concord_client::{Class, Done, Outcome, Request, Size};
 use concord_core::{Now, ObjectId};
 use concord_engine::databases::{of_key, own_name};
 use concord_engine::events::{EVENTS_COMMAND, Heard, read};
@@ -18,7 +18,7 @@ impl Gateway {
     pub(crate) fn look_after_events(&mut self, now: Now, sink: &mut impl Sink) {
         let core = &mut self.core;
         let Some(behind) = core.events.next_question(now.instant) else { return };
-        if !core.client.has_room(Class::Read) {
+        if !core.client.has_room(Class::Read, Size::Small) {
             return core.events.sent(now.instant, None);
         }
         let command = match behind {

@@ -5,7 +5,7 @@ use alloc::format;
 use alloc::sync::Arc;
 
 use concord_core::hash;
-use concord_engine::command::ARGS_MAX;
+use concord_engine::command::{ARGS_MAX, TOO_MANY_ARGS};
 use concord_engine::resp;
 use concord_engine::table::UpperName;
 
@@ -38,7 +38,7 @@ impl Core {
         };
         let only = keys.split_first().filter(|(first, more)| more.iter().all(|key| key == *first));
         if args.len() + usize::from(!user.may_all()) > ARGS_MAX {
-            return Err("ERR too many arguments (Concord's limit is 65535)".into());
+            return Err(TOO_MANY_ARGS.into());
         }
         let sha;
         let name_of_script = if by_sha {

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use concord_client::Class;
 use concord_core::Instant;
-use concord_engine::command::ARGS_MAX;
+use concord_engine::command::{ARGS_MAX, TOO_MANY_ARGS};
 use concord_engine::functions::subcommand;
 use concord_engine::table::UpperName;
 use concord_engine::{Class as EngineClass, resp};
@@ -36,7 +36,7 @@ impl Core {
         args: &[&[u8]],
     ) -> Result<Planned, Failure> {
         if args.len() + usize::from(!user.may_all()) > ARGS_MAX {
-            return Err("ERR too many arguments (Concord's limit is 65535)".into());
+            return Err(TOO_MANY_ARGS.into());
         }
         let is_busy = self.client.is_busy(now);
         let class = match handling {

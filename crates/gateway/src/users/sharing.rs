@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use concord_client::{Class, Done, Outcome, Request};
+use concord_client::{Class, Done, Outcome, Request, Size};
 use concord_core::{Now, ObjectId};
 use concord_engine::resp;
 use concord_engine::users::USERS_COMMAND;
@@ -35,7 +35,9 @@ impl Gateway {
                 self.install_users(u64::from_be_bytes(*version), text, 0, None);
             }
         }
-        if self.core.users.must_ask(now.instant) && self.core.client.has_room(Class::Read) {
+        if self.core.users.must_ask(now.instant)
+            && self.core.client.has_room(Class::Read, Size::Small)
+        {
             let known = self.core.users.version();
             let version = alloc::format!("{known}");
             let args = [USERS_COMMAND, b"GET", version.as_bytes()];
@@ -44,7 +46,7 @@ impl Gateway {
         }
         while self.core.users.are_known()
             && self.core.users.sent.is_none()
-            && self.core.client.has_room(Class::Write)
+            && self.core.client.has_room(Class::Write, Size::Large)
             && let Some(asked) = self.core.users.changes.pop_front()
         {
             self.change(now, asked, sink);
@@ -218,10 +220,8 @@ impl Gateway {
             if !may_listen(&user, connection) {
                 ended.push(connection.id);
             }
-            if let Some(multi) = &mut connection.multi
-                && !user.may_all()
-            {
-                multi.failed = true;
+            if !user.may_all() {
+                connection.abort_multi();
             }
             connection.user = user;
         }

@@ -3,7 +3,6 @@
 
 use concord_core::{Duration, MS, Rng, SEC, US};
 use concord_protocols::SlowReads;
-use concord_wire::VALUE_BYTES_MAX;
 use concord_wire::control::{Program, Protocol};
 
 use crate::odd::up_to;
@@ -72,6 +71,8 @@ const DRAWS_DEAF_LONG: bool = true;
 const NUMBERS_LEFT: u64 = 5_000;
 /// Most bytes of records that are kept for replicas that were away.
 const LOG_MEMORY_DRAWN_MAX: u64 = 1 << 20;
+/// Longest values that are drawn, in bytes.
+const VALUE_DRAWN_MAX: u64 = 1 << 20;
 /// What the seed of their draw is other than that of the rest.
 const NUMBERS: u64 = 0x0e2d_0f5e;
 /// What the seed of the draw of the log's memory is other than that of the rest.
@@ -432,7 +433,7 @@ fn draw_heavy(plan: &mut Plan, rng: &mut Rng) {
         match rng.below(4) {
             0 => plan.sizes.key_bytes_max = up_to(rng, KEY_BYTES_DRAWN_MAX) as usize,
             1 => {
-                let most = VALUE_BYTES_MAX as u64;
+                let most = VALUE_DRAWN_MAX;
                 let drawn = if rng.chance(1, 2) { most } else { up_to(rng, most) };
                 plan.sizes.value_bytes_max = drawn as usize;
                 plan.long_values_percent = plan.long_values_percent.max(10);
