@@ -101,16 +101,24 @@ pub(crate) fn plain_text(error: &mlua::Error) -> String {
 /// # Errors
 /// It is too long, or the script has cost too much.
 pub(crate) fn count_value(meter: &Meter, value: &Value, out: &[u8]) -> mlua::Result<()> {
+    spend_value(meter, value)?;
+    match out.len() > MEMORY_BYTES_MAX {
+        true => Err(mlua::Error::MemoryError("not enough memory".into())),
+        false => Ok(()),
+    }
+}
+
+/// Counts a value that is written, by its kind and length.
+///
+/// # Errors
+/// The script has cost too much.
+pub(crate) fn spend_value(meter: &Meter, value: &Value) -> mlua::Result<()> {
     meter.spend(match value {
         Value::Table(table) => TABLE_COST + slots(table) / SLOTS_OF_ONE,
         Value::Integer(_) | Value::Number(_) => NUMBER_COST,
         Value::String(text) => VALUE_COST + text.as_bytes().len() as u64 / BYTES_OF_ONE,
         _ => VALUE_COST,
-    })?;
-    match out.len() > MEMORY_BYTES_MAX {
-        true => Err(mlua::Error::MemoryError("not enough memory".into())),
-        false => Ok(()),
-    }
+    })
 }
 
 /// Counts the texts among the arguments of a native, which reads all of each.

@@ -1,11 +1,11 @@
 //! Replies of commands as Lua values, and what a script returns as a reply (Redis 7.0
 //! `script_lua.c`).
 
-use concord_engine::resp;
+use concord_engine::{REPLY_BYTES_MAX, resp};
 use mlua::{Lua, Table, Value};
 
 use crate::meter::Meter;
-use crate::natives::count_value;
+use crate::natives::spend_value;
 
 /// Deeper values are no replies.
 const DEPTH_MAX: usize = 128;
@@ -96,10 +96,10 @@ fn truncated(number: f64) -> i64 {
 }
 
 /// Appends what a script returned. `script3`: the script asked for RESP3; `client3`: so did its
-/// client.
+/// client. Of what is longer than a reply may be only so much is appended that this is seen.
 ///
 /// # Errors
-/// It is too long.
+/// The script has cost too much.
 pub(crate) fn emit(
     meter: &Meter,
     value: &Value,
@@ -107,19 +107,24 @@ pub(crate) fn emit(
     client3: bool,
     out: &mut Vec<u8>,
 ) -> mlua::Result<()> {
-    Emitter { meter, script3, client3 }.value(value, 0, out)
+    Emitter { meter, start: out.len(), script3, client3 }.value(value, 0, out)
 }
 
 #[derive(Clone, Copy)]
 struct Emitter<'a> {
     meter: &'a Meter,
+    /// Where the reply begins.
+    start: usize,
     script3: bool,
     client3: bool,
 }
 
 impl Emitter<'_> {
     fn value(self, value: &Value, depth: usize, out: &mut Vec<u8>) -> mlua::Result<()> {
-        count_value(self.meter, value, out)?;
+        spend_value(self.meter, value)?;
+        if out.len() - self.start > REPLY_BYTES_MAX {
+            return Ok(());
+        }
         if depth >= DEPTH_MAX {
             resp::error(out, b"ERR reached lua stack limit");
             return Ok(());

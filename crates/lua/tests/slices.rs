@@ -3,9 +3,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // Tests outside test functions, for clippy.
 
+#[path = "scripts/long.rs"]
+mod long;
+
 use std::time::{Duration, Instant};
 
 use concord_engine::{Class, Command, CommandBuf, Context, Engine, Memory, Progress, Shimmed};
+use long::LONG;
 
 struct Run {
     engine: Shimmed<Memory>,
@@ -68,45 +72,6 @@ impl Run {
         String::from_utf8_lossy(&self.command(1, &args)).into_owned()
     }
 }
-
-/// Each kept a replica's loop for seconds (48.1), or is of that kind.
-const LONG: [&str; 35] = [
-    "local s = ('x'):rep(2^20) for i = 1, 1000 do local t = s:upper() end return 1",
-    "local s = ('x'):rep(2^20) for i = 1, 1000 do local t = s:lower() end return 1",
-    "local s = ('x'):rep(2^20) for i = 1, 1000 do local t = s:reverse() end return 1",
-    "local s = (' '):rep(2^20) .. '1' for i = 1, 5000 do local t = tonumber(s) end return 1",
-    "local s = '1' .. (' '):rep(2^20) for i = 1, 5000 do local t = s + 1 end return 1",
-    "local s = ('1'):rep(2^20) for i = 1, 5000 do local t = tonumber(s) end return 1",
-    "local s = ('1'):rep(2^20) for i = 1, 5000 do local t = tonumber(s, 10) end return 1",
-    "local t = {} for i = 1, 100000 do t[i] = i end for i = 1, 20 do local s = cjson.encode(t) end return 1",
-    "local t = {} for i = 1, 50000 do t[i] = i + 0.5 end for i = 1, 20 do local s = cjson.encode(t) end return 1",
-    "local t = {} for i = 1, 50000 do t[i] = i end local s = cjson.encode(t) for i = 1, 20 do cjson.decode(s) end return 1",
-    "local t = {} for i = 1, 50000 do t[i] = i end for i = 1, 20 do cmsgpack.unpack(cmsgpack.pack(t)) end return 1",
-    "local t = {} for i = 1, 30000 do t[i] = ('x'):rep(1000) .. i end return #t",
-    "local t = {} for i = 1, 30000 do t[i] = ('x'):rep(1000) .. i .. 'abcdefghijklmnopqrstuvwxyz012345' end return #t",
-    "local s = ('x'):rep(2^20) for i = 1, 5000 do s:find('y', 1, true) end return 1",
-    "local s = ('ab'):rep(2^19) for i = 1, 500 do s:find(('ab'):rep(1000) .. 'c', 1, true) end return 1",
-    "local a = ('x'):rep(2^22) .. 'a' local b = ('x'):rep(2^22) .. 'b' local n = 0 for i = 1, 5000 do if a < b then n = n + 1 end end return n",
-    "local t = {} for i = 1, 5000 do t[i] = ('x'):rep(1000) end for i = 1, 200 do table.concat(t) end return 1",
-    "local t = {} for i = 1, 500000 do t[i] = (i * 7919) % 500009 end table.sort(t) return t[1]",
-    "local t = {} for i = 1, 500000 do t[i] = (i * 7919) % 500009 end table.sort(t, function(a, b) return a > b end) return t[1]",
-    "local t = {} for i = 1, 3000 do t[i] = ('x'):rep(1000) .. (i * 7919) % 3001 end table.sort(t) return #t",
-    "local t = {} for i = 1, 300000 do t[i] = 1 end for i = 1, 300000 do t[i] = nil end for i = 1, 20000 do next(t) end return 1",
-    "local t = {} for i = 1, 100000 do t['k' .. i] = 1 end for k in pairs(t) do t[k] = nil end for i = 1, 20000 do next(t) end return 1",
-    "local t = {} for i = 1, 100000 do t['k' .. i] = 1 end for k in pairs(t) do t[k] = nil end for i = 1, 20000 do cjson.encode(t) end return 1",
-    "local s = ('x'):rep(2^20) for i = 1, 1000 do struct.unpack('s', s .. '\\0') end return 1",
-    "local s = ('1'):rep(2^20) for i = 1, 1000 do bit.tobit(s) end return 1",
-    "local s = ('x'):rep(2^20) for i = 1, 1000 do redis.sha1hex(s) end return 1",
-    "local s = ('x'):rep(2^20) for i = 1, 1000 do redis.error_reply(s) end return 1",
-    "local s = ('\"'):rep(2^20) for i = 1, 300 do string.format('%q', s) end return 1",
-    "local t = {} for i = 1, 400000 do t[i] = {} end for i = 1, 400000 do t[i] = {} end return #t",
-    "local s = 'x = 1 ' s = s:rep(100000) for i = 1, 100 do loadstring(s) end return 1",
-    "local t = {} for i = 1, 200000 do t[i] = i end for i = 1, 2000 do table.insert(t, 1, i) end return #t",
-    "local t = {} for i = 1, 262144 do t['k' .. i] = 1 end for i = 1, 20000 do t['k' .. i] = nil t['n' .. i] = 1 end return 1",
-    "local t = {} local k = {} for i = 1, 65536 do k[i] = {} t[k[i]] = 1 end for i = 1, 2000 do t[k[i]] = nil t[k] = 1 t[k[i + 1]] = nil t['n' .. i] = 1 end return 1",
-    "redis.call('SET', 'big', ('x'):rep(2^20)) for i = 1, 3000 do redis.call('APPEND', 'big2', 'x') redis.call('SETRANGE', 'big3', 30000000, 'x') redis.call('DEL', 'big3') end return 1",
-    "for i = 1, 58000 do redis.call('SET', 'key:' .. i, i) end return redis.call('DBSIZE')",
-];
 
 /// Not a test of speed: it says what each costs, for whoever sets what natives cost.
 #[test]
@@ -327,4 +292,26 @@ fn bug_24_4_what_redis_server_completes_ends() {
     ] {
         assert_eq!(run.eval(script), wanted, "{script}");
     }
+}
+
+/// A script holds 32 MiB, and its reply is as long as any other: one that returns a value many
+/// times gets it, up to what a reply may have, and changes nothing where it is longer.
+#[test]
+fn bug_22_170_a_reply_of_a_script_is_as_long_as_any() {
+    let mut run = Run::new();
+    assert_eq!(run.eval("redis.call('SET', 'k', ('x'):rep(2^23)) return 1"), ":1\r\n");
+    let times = |n: u32| {
+        format!(
+            "redis.call('INCR', 'n') local s, t = redis.call('GET', 'k'), {{}} \
+             for i = 1, {n} do t[i] = s end return t"
+        )
+    };
+    let reply = run.eval(&times(7));
+    assert!(reply.starts_with("*7\r\n$8388608\r\n") && reply.len() > 7 << 23, "{}", reply.len());
+    let refused =
+        "-ERR the reply would be longer than 64 MiB (Concord's limit): nothing was changed\r\n";
+    for n in [8, 9, 30] {
+        assert_eq!(run.eval(&times(n)), refused, "{n}");
+    }
+    assert_eq!(run.eval("return redis.call('GET', 'n')"), "$1\r\n1\r\n");
 }

@@ -2,6 +2,7 @@
 //! answers reads, stages the bodies of long writes, hands out long replies (trap T17), and has
 //! expired keys deleted ([`crate::expiry`], trap T12).
 
+use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
 use concord_core::rng::splitmix64;
@@ -474,6 +475,18 @@ impl<E: Engine> Serving<E> {
             count,
         };
         self.expiring.expire(now, ordered, by, sink);
+    }
+}
+
+/// Of what executes nothing.
+pub(crate) const NO_REPLY: Cow<'static, [u8]> = Cow::Borrowed(&[]);
+
+/// The engine's reply to a write. One of many packets is given away, so that the client table need
+/// not copy it, and its buffer begins anew.
+pub(crate) fn handed_over(reply: &mut Vec<u8>) -> Cow<'_, [u8]> {
+    match reply.len() > BODY_BYTES_MAX {
+        true => Cow::Owned(core::mem::take(reply)),
+        false => Cow::Borrowed(reply),
     }
 }
 

@@ -9,9 +9,11 @@
 //! So a registration names a log position that its client has heard of, and is refused if a session
 //! that registered after that position was evicted.
 
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::cell::Cell;
 
 use concord_core::{Guard, Guards, Position, RequestNumber, SessionId};
 use concord_engine::DONE_TOO_LONG;
@@ -56,9 +58,9 @@ enum Entry {
     Empty,
     Running,
     Short(u8, [u8; INLINE_BYTES]),
-    /// A long result; with its version if it takes several packets, since clients name the version
-    /// in each request for fragments.
-    Long(Box<[u8]>, Option<u64>),
+    /// A long result; once it was asked for with its version, if it takes several packets, since
+    /// clients name the version in each request for fragments.
+    Long(Box<[u8]>, Cell<Option<u64>>),
     /// Executed; there was no room for the result.
     Dropped,
 }
@@ -224,11 +226,17 @@ impl Sessions {
     }
 
     /// Stores the result of an executed request.
-    pub fn complete(&mut self, session: SessionId, request: RequestNumber, reply: &[u8]) {
+    pub fn complete<'a>(
+        &mut self,
+        session: SessionId,
+        request: RequestNumber,
+        reply: impl Into<Cow<'a, [u8]>>,
+    ) {
+        let reply = reply.into();
         let Some(session) = self.by_id.get_mut(&session.0) else { return };
         let Some(at) = request.0.checked_sub(session.low) else { return };
-        // A longer result could not be fetched.
-        let reply = if reply.len() > REPLY_BYTES_MAX { DONE_TOO_LONG } else { reply };
+        // Nobody could fetch a longer one.
+        let reply = if reply.len() > REPLY_BYTES_MAX { DONE_TOO_LONG.into() } else { reply };
         if let Some(entry) = session.entries.get_mut(at as usize) {
             let before = entry.long_bytes();
             *entry = Entry::result(reply);
@@ -267,11 +275,16 @@ impl Sessions {
     }
 
     /// The kept result of a request, if it is one of many packets, and its version. That takes no
-    /// longer for a longer result: a client asks once for every few fragments.
+    /// longer for a longer result, but for the first time: a client asks once for every few
+    /// fragments, and only one replica.
     #[must_use]
     pub fn long_result(&self, session: SessionId, request: RequestNumber) -> Option<(&[u8], u64)> {
         match self.entry(session, request)? {
-            Entry::Long(bytes, version) => Some((bytes, (*version)?)),
+            Entry::Long(bytes, version) => {
+                let known = version.get().or_else(|| version_of(bytes));
+                version.set(known);
+                Some((bytes, known?))
+            }
             Entry::Empty | Entry::Running | Entry::Short(..) | Entry::Dropped => None,
         }
     }
@@ -372,12 +385,12 @@ impl Sessions {
 }
 
 impl Entry {
-    fn result(reply: &[u8]) -> Entry {
+    fn result(reply: Cow<'_, [u8]>) -> Entry {
         if reply.len() > INLINE_BYTES {
-            return Entry::Long(reply.into(), version_of(reply));
+            return Entry::Long(reply.into_owned().into(), Cell::new(None));
         }
         let mut short = [0; INLINE_BYTES];
-        short[..reply.len()].copy_from_slice(reply);
+        short[..reply.len()].copy_from_slice(&reply);
         Entry::Short(reply.len() as u8, short)
     }
 
@@ -405,7 +418,7 @@ impl SavedEntry {
             SavedEntry::Empty => Entry::Empty,
             SavedEntry::Running => Entry::Running,
             SavedEntry::Dropped => Entry::Dropped,
-            SavedEntry::Result(reply) => Entry::result(reply),
+            SavedEntry::Result(reply) => Entry::result(reply.into()),
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Execution, which follows the commit in VR: every replica executes the log in order, as far as it
 //! knows it to be committed, and the leader answers.
 
+use alloc::borrow::Cow;
+
 use concord_core::{Guard, Now, Position};
 use concord_engine::redis::STOPPED_REPLY;
 use concord_engine::{Class, Command, Engine, Progress};
@@ -15,6 +17,7 @@ use crate::pending::{PendingWrite, emit_write_reply};
 use crate::quorum::copy::copying::Copying;
 use crate::quorum::scripts::decisions::aborted_by;
 use crate::quorum::scripts::withheld::Ready;
+use crate::serve::{NO_REPLY, handed_over};
 use crate::sessions::Verdict;
 
 impl<E: Engine> QuorumReplica<E> {
@@ -79,7 +82,7 @@ impl<E: Engine> QuorumReplica<E> {
                         Progress::Done => {
                             let touched = self.serving.engine.take_touched();
                             self.scripts_touched(position, touched);
-                            self.finish(&operation, &reply, sink);
+                            self.finish(&operation, handed_over(&mut reply), sink);
                         }
                         Progress::Pending => {
                             self.pending.push_back(Pending::Write(operation));
@@ -96,7 +99,7 @@ impl<E: Engine> QuorumReplica<E> {
                         self.scripts.note(position, record.seq);
                     }
                     if self.pending.is_empty() {
-                        self.finish(&operation, &[], sink);
+                        self.finish(&operation, NO_REPLY, sink);
                     } else {
                         self.pending.push_back(Pending::Idle(operation));
                     }
@@ -111,7 +114,7 @@ impl<E: Engine> QuorumReplica<E> {
     fn refuse(&mut self, operation: PendingWrite, error: &[u8], sink: &mut impl Sink) {
         let operation = self.refused(operation, error);
         if self.pending.is_empty() {
-            self.finish(&operation, &[], sink);
+            self.finish(&operation, NO_REPLY, sink);
         } else {
             self.pending.push_back(Pending::Idle(operation));
         }
@@ -134,7 +137,7 @@ impl<E: Engine> QuorumReplica<E> {
                 }
                 Some(Pending::Write(operation)) => {
                     self.scripts_touched(operation.position, done.touched);
-                    self.finish(&operation, &done.reply, sink);
+                    self.finish(&operation, done.reply.into(), sink);
                 }
                 Some(Pending::Early(before)) => self.copied_early(before, done.reply, false),
                 Some(Pending::Read { operation, command, led }) => {
@@ -162,12 +165,17 @@ impl<E: Engine> QuorumReplica<E> {
         while let Some(Pending::Idle(operation)) = self.pending.front() {
             let operation = *operation;
             self.pending.pop_front();
-            self.finish(&operation, &[], sink);
+            self.finish(&operation, NO_REPLY, sink);
         }
     }
 
     /// Finishes a committed write that was executed here, or had nothing to execute.
-    pub(super) fn finish(&mut self, operation: &PendingWrite, reply: &[u8], sink: &mut impl Sink) {
+    pub(super) fn finish(
+        &mut self,
+        operation: &PendingWrite,
+        reply: Cow<'_, [u8]>,
+        sink: &mut impl Sink,
+    ) {
         if operation.verdict == Verdict::Execute && !operation.asked.flags.has(Flags::INTERNAL) {
             self.serving.sessions.complete(operation.asked.session, operation.asked.request, reply);
         }

@@ -3,6 +3,7 @@
 //! Harmonia §8 responsibility 1: only in sequence order. Trap T14: every numbered write, a retry or
 //! a refused one too, takes its turn as a record, so that the last-committed point is a prefix.
 
+use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
 use concord_core::{Guard, Now, ObjectId, Position, Seq};
@@ -18,6 +19,7 @@ use super::queue::Pending;
 use crate::ordered::Room;
 use crate::parts::{Executable, PART_TABLE};
 use crate::pending::{PendingWrite, RequestHeader, emit_write_reply};
+use crate::serve::{NO_REPLY, handed_over};
 use crate::sessions::Verdict;
 use crate::setup::Phase;
 
@@ -191,7 +193,7 @@ impl<E: Engine> Replica<E> {
 
     fn idle(&mut self, operation: PendingWrite, sink: &mut impl Sink) {
         if self.queue.is_empty() {
-            self.finish(operation, &[], &[], sink);
+            self.finish(operation, &[], NO_REPLY, sink);
         } else {
             self.queue.push(Pending::Idle(operation));
         }
@@ -217,7 +219,7 @@ impl<E: Engine> Replica<E> {
             Progress::Done => {
                 let touched = self.serving.engine.take_touched();
                 self.scripts_touched(operation.position, command, touched);
-                self.finish(operation, command, &reply, sink);
+                self.finish(operation, command, handed_over(&mut reply), sink);
             }
             Progress::Pending => {
                 let kept = if operation.deciding { command.to_vec() } else { Vec::new() };
@@ -252,7 +254,7 @@ impl<E: Engine> Replica<E> {
             match self.queue.pop() {
                 Some(Pending::Write(operation, command)) => {
                     self.script_ran(&operation, &command, done.touched.clone());
-                    self.engine_wrote(operation, &command, &done, sink);
+                    self.engine_wrote(operation, &command, done, sink);
                 }
                 Some(Pending::Read(operation)) => {
                     self.answer_read(now, &operation, &done.reply, sink)
@@ -311,7 +313,7 @@ impl<E: Engine> Replica<E> {
     fn finish_idle(&mut self, sink: &mut impl Sink) {
         while let Some(pending) = self.queue.pop_idle() {
             match pending {
-                Pending::Idle(operation) => self.finish(operation, &[], &[], sink),
+                Pending::Idle(operation) => self.finish(operation, &[], NO_REPLY, sink),
                 Pending::Table(node, table) => self.part_taken(node, PART_TABLE, table),
                 Pending::Write(..)
                 | Pending::Read(_)
@@ -326,14 +328,14 @@ impl<E: Engine> Replica<E> {
         &mut self,
         operation: PendingWrite,
         command: &[u8],
-        done: &Completion,
+        done: Completion,
         sink: &mut impl Sink,
     ) {
         if operation.deciding {
             let is_own = done.effect.is_none() && done.reply.len() > REPLICATED_BYTES_MAX;
-            let kept = if is_own { LONG_REPLY } else { &done.reply[..] };
+            let kept = is_own.then_some(LONG_REPLY);
             let command = done.effect.as_deref().unwrap_or(command);
-            return self.finish_with(operation, command, (&done.reply, kept), sink);
+            return self.finish_with(operation, command, (done.reply.into(), kept), sink);
         }
         // Trap T11: what failed here and not at the ordering node, or the other way round (out of
         // memory, say), has diverged. The client gets the ordering node's reply.
@@ -345,27 +347,27 @@ impl<E: Engine> Replica<E> {
         let failed = |reply| matches!(own_reply(reply).first(), Some(b'-' | b'!'));
         // What is here of its objects was changed, while the state is copied.
         if operation.verdict == Verdict::Nothing {
-            return self.finish(operation, &[], &[], sink);
+            return self.finish(operation, &[], NO_REPLY, sink);
         }
         // Stopped here, and run to its end by the ordering node.
         if done.stopped {
             return self.fail_stop();
         }
         if record.reply.is_empty() {
-            return self.finish(operation, &[], &done.reply, sink);
+            return self.finish(operation, &[], done.reply.into(), sink);
         }
         if record.reply == LONG_REPLY {
             // It was no error, and here is as good a reply.
             return match failed(&done.reply) {
                 true => self.fail_stop(),
-                false => self.finish(operation, &[], &done.reply, sink),
+                false => self.finish(operation, &[], done.reply.into(), sink),
             };
         }
         if failed(record.reply) != failed(&done.reply) {
             return self.fail_stop();
         }
         let reply = record.reply.to_vec();
-        self.finish(operation, &[], &reply, sink);
+        self.finish(operation, &[], reply.into(), sink);
     }
 
     /// A write was executed here (or had nothing to execute): it is logged, kept, passed on, and
@@ -374,22 +376,22 @@ impl<E: Engine> Replica<E> {
         &mut self,
         operation: PendingWrite,
         command: &[u8],
-        reply: &[u8],
+        reply: Cow<'_, [u8]>,
         sink: &mut impl Sink,
     ) {
-        self.finish_with(operation, command, (reply, reply), sink);
+        self.finish_with(operation, command, (reply, None), sink);
     }
 
-    /// The same; `kept` stands in the record as its reply, where replies do.
+    /// The same; `kept` stands in the record in the reply's place, where replies do.
     fn finish_with(
         &mut self,
         operation: PendingWrite,
         command: &[u8],
-        (reply, kept): (&[u8], &[u8]),
+        (reply, kept): (Cow<'_, [u8]>, Option<&[u8]>),
         sink: &mut impl Sink,
     ) {
         if operation.deciding {
-            let kept: &[u8] = if self.setup.replicate_replies { kept } else { &[] };
+            let kept = if self.setup.replicate_replies { kept.unwrap_or(&reply) } else { &[] };
             self.append(&operation, command, kept);
         }
         if operation.verdict == Verdict::Execute && !operation.asked.flags.has(Flags::INTERNAL) {

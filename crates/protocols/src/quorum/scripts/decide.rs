@@ -29,6 +29,7 @@ use crate::quorum::queue::Pending;
 use crate::quorum::scripts::decisions::{ABORT_COMMAND, aborted_by};
 use crate::quorum::scripts::withheld::Ready;
 use crate::quorum::{QuorumReplica, Stage};
+use crate::serve::NO_REPLY;
 
 impl<E: Engine> QuorumReplica<E> {
     /// The commit point that is announced to others.
@@ -78,7 +79,7 @@ impl<E: Engine> QuorumReplica<E> {
             return;
         }
         let operation = self.refused(operation, STOPPED_REPLY);
-        self.finish(&operation, &[], sink);
+        self.finish(&operation, NO_REPLY, sink);
         // The engine may have no further answers.
         self.finish_idle(sink);
         self.take_done(now, sink);
