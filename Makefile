@@ -27,10 +27,11 @@ POWER_CUTS ?= 20
 FALCON_INPUTS ?= 20000000
 # Files of each kind of `make fuzz-net`.
 NET_INPUTS ?= 10000000
-# Scripts of `make fuzz-scripts`.
+# Scripts of `make fuzz-scripts`: in the engine alone, and at racks, where each takes longer.
 SCRIPTS ?= 10000
+RACK_SCRIPTS ?= 10000
 
-.PHONY: help up build test check lint unit guards mutants swarm fuzz-log fuzz-falcon fuzz-net fuzz-scripts power torture redis-suite redis-py apps bench reproduce test-packages docs clean
+.PHONY: help up build test check lint unit guards mutants swarm fuzz-log fuzz-falcon fuzz-net fuzz-scripts replies rack-program power torture redis-suite redis-py apps bench reproduce test-packages docs clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -83,8 +84,19 @@ fuzz-falcon: ## 20 million inputs for each of Falcon's formats, at the switch, a
 fuzz-net: ## 20 million files for the readers of `concord net` (NET_INPUTS); some minutes
 	CONCORD_NET_INPUTS=$(NET_INPUTS) $(CARGO) test --release --locked -p concord-sim --lib any_text -- --nocapture
 
-fuzz-scripts: ## 10,000 scripts of the memory engine at random (SCRIPTS), and which kept an iteration longest; half an hour
+fuzz-scripts: rack-program ## 10,000 scripts at random (SCRIPTS) in the memory engine, RACK_SCRIPTS at racks of both engines: the longest iterations; an hour
 	CONCORD_SCRIPTS=$(SCRIPTS) $(CARGO) test --release --locked -p concord-lua --test fuzz -- --nocapture
+	mkdir -p results/fuzz
+	CONCORD_SCRIPTS=$(RACK_SCRIPTS) CONCORD_PROGRAM=$(CURDIR)/$(RACK) CONCORD_RESULTS=$(CURDIR)/results/fuzz \
+	$(CARGO) test --locked -p concord --test racks -- loops:: --include-ignored --nocapture --test-threads=1
+
+replies: rack-program ## writes with replies of 1 to 63 MiB beside GET, three protocols with both engines; ten minutes; results/replies/
+	mkdir -p results/replies
+	CONCORD_PROGRAM=$(CURDIR)/$(RACK) CONCORD_RESULTS=$(CURDIR)/results/replies \
+	$(CARGO) test --locked -p concord --test racks -- replies:: --include-ignored --nocapture --test-threads=1
+
+rack-program:
+	@$(CARGO) build --profile up --locked --no-default-features --bin concord
 
 power: ## 20 power cuts of each kind, of each protocol with both engines (POWER_CUTS); a quarter of an hour; results/durability/
 	mkdir -p results/durability

@@ -10,10 +10,26 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-pub const CONCORD: &str = env!("CARGO_BIN_EXE_concord");
+/// The program under test: the one that was built with the tests, or `CONCORD_PROGRAM`, which may
+/// be optimized further.
+#[derive(Clone, Copy)]
+pub struct Program;
+
+pub const CONCORD: Program = Program;
+
+impl AsRef<std::ffi::OsStr> for Program {
+    fn as_ref(&self) -> &std::ffi::OsStr {
+        static PATH: LazyLock<std::ffi::OsString> = LazyLock::new(|| {
+            let other = std::env::var_os("CONCORD_PROGRAM");
+            other.unwrap_or_else(|| env!("CARGO_BIN_EXE_concord").into())
+        });
+        &PATH
+    }
+}
 
 /// A directory of a test's own, gone with it, but where what is in it may tell why the test failed.
 pub struct Directory(PathBuf);

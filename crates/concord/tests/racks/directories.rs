@@ -120,8 +120,9 @@ fn a_chain_loses_nothing_by_what_happens_to_directories() {
     // One may not be written: the replica's own user is not root, who may do all.
     std::fs::set_permissions(rack.file(), std::fs::Permissions::from_mode(0o644)).unwrap();
     let mut replica = Command::new("setpriv");
-    replica.args(["--reuid=65534", "--regid=65534", "--clear-groups", CONCORD, "replica"]);
-    replica.args(["--config", &rack.file(), "--node", "1", "--data-dir"]).arg(data(&rack, 1));
+    replica.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(CONCORD);
+    replica.args(["replica", "--config", &rack.file(), "--node", "1"]);
+    replica.arg("--data-dir").arg(data(&rack, 1));
     let output = replica.stdin(Stdio::null()).output().unwrap();
     let line = String::from_utf8(output.stderr).unwrap();
     let says = line.contains("Permission denied") && line.contains("replica-1");

@@ -138,7 +138,7 @@ impl Spread {
             }
             let log = std::fs::File::create(rack.run.join(format!("{host}.log"))).unwrap();
             let mut command = Command::new("ip");
-            command.args(["netns", "exec", &rack.hosts.of(host), CONCORD]).args(args);
+            command.args(["netns", "exec", &rack.hosts.of(host)]).arg(CONCORD).args(args);
             let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
             rack.roles.push(child.unwrap());
         }
