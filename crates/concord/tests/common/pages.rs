@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The root of the workspace.
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -34,6 +34,26 @@ pub fn pages() -> Vec<(String, String)> {
     paths.sort();
     let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
     paths.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+/// Every page of the docs, those of who changes the code too, with their names.
+pub fn all_pages() -> Vec<(String, String)> {
+    let mut paths = vec![root().join("README.md"), root().join("CONTRIBUTING.md")];
+    below(&root().join("docs"), "md", &mut paths);
+    let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    paths.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+/// All sources, tests and scripts as one text.
+pub fn everything() -> String {
+    let mut paths = Vec::new();
+    for (folder, extension) in
+        [("crates", "rs"), ("crates", "c"), ("scripts", "py"), ("python", "py")]
+    {
+        below(&root().join(folder), extension, &mut paths);
+    }
+    let texts = paths.iter().map(|path| std::fs::read_to_string(path).unwrap());
+    texts.collect::<Vec<String>>().join("\n")
 }
 
 /// The rows of the table below a heading, cell by cell; the heading's own line is not in it.

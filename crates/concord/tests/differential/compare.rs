@@ -138,7 +138,10 @@ pub fn refusal(form: &str, words: &Words, reply: &[u8]) -> Option<String> {
         ("this form of 'client", "this form"),
         ("this form of 'latency", "this form"),
         ("does not support modules", "there are no modules"),
-        ("it concerns several keys", "this form names several keys"),
+        (
+            "it concerns several keys",
+            "a form whose keys cannot be told, which Redis calls a syntax error",
+        ),
         ("CROSSKEY", "several keys that differ"),
         ("consumer groups store", "consumer groups store the server's clock"),
         ("Concord is configured", "configuration is a file's and flags'"),

@@ -21,7 +21,8 @@ pub type BySeen = BTreeMap<String, Seen>;
 /// What is not drawn here.
 const UNCOMPARED: &str =
     "see docs/reference/semantics.md (`crates/gateway/tests/{tracking,acl}`, results/redis-suite)";
-const AS_SUBSCRIBER: &str = "as in Redis (`crates/concord/tests/racks/pubsub.rs`, `tests/clients`)";
+const AS_SUBSCRIBER: &str =
+    "as in Redis (`crates/concord/tests/racks/pubsub.rs`, `crates/concord/tests/clients`)";
 /// What stands before the reasons in a cell.
 const REFUSED: &str = "refused";
 

@@ -691,6 +691,20 @@ fn journaled_jobs_outlive_their_owner() {
     assert_eq!(next.parse::<u32>().unwrap(), once.parse::<u32>().unwrap() + 1);
 }
 
+/// Without a journal jobs end with their owner, and the next one numbers its own from 1.
+#[test]
+fn bug_24_14_job_numbers_begin_anew_without_a_journal() {
+    let jobs = Jobs::start("falcon-numbers", &[RESTARTS, "--slots", "1"]);
+    let numbers = [jobs.submit(&["--no-op", "--wait"]), jobs.submit(&["--no-op", "--wait"])];
+    assert_eq!(numbers, ["1", "2"]);
+    Rack::signal(jobs.rack.pid("tasks-owner-1"), "-9");
+    until("no job of before", || {
+        let listed = jobs.say("job", &["ls", "--json"]);
+        listed.status.success() && !String::from_utf8_lossy(&listed.stdout).contains("\"job\"")
+    });
+    assert_eq!(jobs.submit(&["--no-op", "--wait"]), "1");
+}
+
 /// A job ends with its submitter unless it is detached and one may wait for another.
 #[test]
 fn job_ends_with_its_submitter_unless_detached() {
