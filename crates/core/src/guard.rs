@@ -360,6 +360,9 @@ guards! {
     /// Concordia: a home is ready once the leases that it granted to nodes outside the epoch are
     /// over (traps T2, C9).
     MemoryOutsiders,
+    /// Concordia: a memory does not go on while all its members are silent: they may be alive, with
+    /// leases of each other (trap C9).
+    MemorySurvivor,
     /// Concordia: packets of another epoch are dropped (trap C11).
     CoherenceEpoch,
     /// Concordia: a home rebuilds its range once all members have told what they have (trap C10).
