@@ -48,7 +48,7 @@ pub fn all_pages() -> Vec<(String, String)> {
 pub fn everything() -> String {
     let mut paths = Vec::new();
     for (folder, extension) in
-        [("crates", "rs"), ("crates", "c"), ("scripts", "py"), ("python", "py")]
+        [("crates", "rs"), ("crates", "py"), ("scripts", "py"), ("python", "py")]
     {
         below(&root().join(folder), extension, &mut paths);
     }
