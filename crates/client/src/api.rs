@@ -106,11 +106,10 @@ impl Size {
     /// That of an encoded command of so many bytes.
     #[must_use]
     pub fn of(command_bytes: usize) -> Size {
-        match command_bytes {
-            ..=BODY_BYTES_MAX => Size::Small,
-            ..=LARGE_BYTES_MAX => Size::Large,
-            _ => Size::Huge,
+        if command_bytes <= BODY_BYTES_MAX {
+            return Size::Small;
         }
+        if command_bytes <= LARGE_BYTES_MAX { Size::Large } else { Size::Huge }
     }
 }
 
