@@ -226,13 +226,17 @@ impl Sessions {
     }
 
     /// Stores the result of an executed request.
-    pub fn complete<'a>(
+    pub fn complete(&mut self, session: SessionId, request: RequestNumber, reply: &[u8]) {
+        self.complete_with(session, request, reply.into());
+    }
+
+    /// The same, with a result that is given away where it is long.
+    pub fn complete_with(
         &mut self,
         session: SessionId,
         request: RequestNumber,
-        reply: impl Into<Cow<'a, [u8]>>,
+        reply: Cow<'_, [u8]>,
     ) {
-        let reply = reply.into();
         let Some(session) = self.by_id.get_mut(&session.0) else { return };
         let Some(at) = request.0.checked_sub(session.low) else { return };
         // Nobody could fetch a longer one.

@@ -177,7 +177,8 @@ impl<E: Engine> QuorumReplica<E> {
         sink: &mut impl Sink,
     ) {
         if operation.verdict == Verdict::Execute && !operation.asked.flags.has(Flags::INTERNAL) {
-            self.serving.sessions.complete(operation.asked.session, operation.asked.request, reply);
+            let (session, request) = (operation.asked.session, operation.asked.request);
+            self.serving.sessions.complete_with(session, request, reply);
         }
         self.scripts.finished(operation.position);
         self.executed = operation.position;

@@ -395,7 +395,8 @@ impl<E: Engine> Replica<E> {
             self.append(&operation, command, kept);
         }
         if operation.verdict == Verdict::Execute && !operation.asked.flags.has(Flags::INTERNAL) {
-            self.serving.sessions.complete(operation.asked.session, operation.asked.request, reply);
+            let (session, request) = (operation.asked.session, operation.asked.request);
+            self.serving.sessions.complete_with(session, request, reply);
         }
         self.executed = operation.position;
         self.count.records_applied += 1;
