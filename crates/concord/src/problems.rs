@@ -4,7 +4,7 @@
 pub const PAGE: &str = "docs/operate/problems.md";
 
 /// A part of a line, and the anchor of the section about it. The first row that fits counts.
-const SECTIONS: [(&str, &str); 40] = [
+const SECTIONS: [(&str, &str); 42] = [
     ("its event loop is busy", "event-loop-busy"),
     ("which is of another rack, or has another place", "another-process-answers"),
     ("is no role of a rack", "another-process-answers"),
@@ -22,7 +22,9 @@ const SECTIONS: [(&str, &str); 40] = [
     (", not open", "not-open"),
     ("the rack file does not have it", "not-in-the-rack-file"),
     ("by the rack file", "another-protocol"),
+    ("the first epoch of the chain waits for", "first-epoch"),
     ("the first epoch waits for", "first-epoch"),
+    ("no switch of the chain is left", "chain-lost"),
     ("was restored from a backup", "restored-replicas"),
     ("is of another rack than the state file", "another-rack"),
     ("controller: the disk of its state has no room", "controllers-disk"),
@@ -133,6 +135,9 @@ mod tests {
             Problem::WaitsForReplicas { node, others: 0 },
             Problem::WaitsForReplicas { node, others: 2 },
             Problem::WaitsForSwitch,
+            Problem::WaitsForSwitches { node, others: 0 },
+            Problem::WaitsForSwitches { node, others: 2 },
+            Problem::ChainLost,
             Problem::OriginsDiffer { one: 1, other: 2 },
             Problem::Restored { node },
             Problem::NotStored(NotStored::Full),
@@ -161,6 +166,8 @@ mod tests {
                 | Problem::NothingLeft
                 | Problem::WaitsForReplicas { .. }
                 | Problem::WaitsForSwitch
+                | Problem::WaitsForSwitches { .. }
+                | Problem::ChainLost
                 | Problem::OriginsDiffer { .. }
                 | Problem::Restored { .. }
                 | Problem::NotStored(_) => {}

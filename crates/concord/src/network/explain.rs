@@ -4,9 +4,9 @@
 //! sent, until it was sent for the last time, and what each port on its way took.
 
 use concord_runtime::Error;
-use concord_sim::engine::US;
+use concord_sim::engine::{Time, US};
 use concord_sim::net::scenario::{Options, Point, Scenario};
-use concord_sim::net::{FlowSpec, Outcome, Time, Visit};
+use concord_sim::net::{FlowSpec, Outcome, Visit};
 
 /// The stays of the packet that ended a flow, from its sender on.
 fn way(outcome: &Outcome, spec: FlowSpec, ended: Time) -> Vec<Visit> {

@@ -100,7 +100,9 @@ fn bug_21_81_what_was_started_before_the_worker_goes_on() {
     Rack::signal(jobs.rack.pid("tasks-worker-1"), "-9");
     let program = "setsid sleep 47.81 & echo $!; exec \"$0\" worker --config \"$1\"";
     let worker = Command::new("sh")
-        .args(["-c", program, CONCORD, &jobs.rack.file()])
+        .args(["-c", program])
+        .arg(CONCORD)
+        .arg(jobs.rack.file())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
