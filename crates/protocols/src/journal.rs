@@ -166,7 +166,7 @@ pub(crate) struct Journal {
     is_due: bool,
     /// The same of the batch that is being written.
     written_since: Option<Instant>,
-    /// The newest batch that was not durable for too long: nothing more is accepted before it is durable.
+    /// The newest batch that was not durable for too long: nothing more is accepted before it is.
     late_in: u64,
     /// The time for which the present group is being written, and the time of that measurement.
     silent_ns: Duration,

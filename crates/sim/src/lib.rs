@@ -16,6 +16,7 @@ pub mod engine;
 pub mod explore;
 pub mod net;
 
+mod capture;
 mod clock;
 mod describe;
 mod diagram;

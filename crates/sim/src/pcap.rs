@@ -1,21 +1,17 @@
 //! A recording as a capture file: every packet as IPv4 and UDP, at its virtual time.
 //!
-//! The classic pcap format with nanoseconds (magic 0xa1b23c4d), link type 101: raw IP. A lost
-//! packet has a time to live of 1, all others 64: `ip.ttl == 1` shows what got lost.
+//! The file's format is that of `capture`. A lost packet has a time to live of 1, all others 64:
+//! `ip.ttl == 1` shows what got lost.
 
 use std::io::{self, Write};
 
+use crate::capture::{internet_checksum, write_head, write_packet};
 use crate::record::{Fate, Flight, Recording};
 use crate::world::addr;
 
-const MAGIC_NS: u32 = 0xa1b2_3c4d;
-const LINK_TYPE_RAW: u32 = 101;
-const SNAP_BYTES: u32 = 65_535;
 const IP_HEADER_BYTES: usize = 20;
 const UDP_HEADER_BYTES: usize = 8;
 const UDP: u8 = 17;
-/// When a run begins, in s since the Unix epoch.
-const BEGIN_S: u64 = 1_700_000_000;
 
 /// Writes every packet of `recording`, in the order of sending.
 ///
@@ -30,32 +26,6 @@ pub fn write_pcap(recording: &Recording, out: &mut impl Write) -> io::Result<()>
         write_packet(out, flight.sent_ns, &packet, packet.len() as u32)?;
     }
     out.flush()
-}
-
-/// Begins a capture.
-pub(crate) fn write_head(out: &mut impl Write) -> io::Result<()> {
-    out.write_all(&MAGIC_NS.to_le_bytes())?;
-    out.write_all(&2u16.to_le_bytes())?;
-    out.write_all(&4u16.to_le_bytes())?;
-    for word in [0, 0, SNAP_BYTES, LINK_TYPE_RAW] {
-        out.write_all(&word.to_le_bytes())?;
-    }
-    Ok(())
-}
-
-/// Writes the first bytes of a packet that has `length` bytes.
-pub(crate) fn write_packet(
-    out: &mut impl Write,
-    at_ns: u64,
-    packet: &[u8],
-    length: u32,
-) -> io::Result<()> {
-    let seconds = BEGIN_S + at_ns / concord_core::SEC;
-    let nanos = at_ns % concord_core::SEC;
-    for word in [seconds as u32, nanos as u32, packet.len() as u32, length] {
-        out.write_all(&word.to_le_bytes())?;
-    }
-    out.write_all(packet)
 }
 
 fn ip_packet(flight: &Flight) -> Vec<u8> {
@@ -79,14 +49,6 @@ fn ip_packet(flight: &Flight) -> Vec<u8> {
     p.extend_from_slice(&[0, 0]);
     p.extend_from_slice(&flight.bytes);
     p
-}
-
-/// RFC 1071, over an even number of bytes.
-pub(crate) fn internet_checksum(bytes: &[u8]) -> u16 {
-    let words = bytes.as_chunks::<2>().0.iter().map(|w| u32::from(u16::from_be_bytes(*w)));
-    let sum: u32 = words.sum();
-    let folded = (sum & 0xffff) + (sum >> 16);
-    !((folded & 0xffff) + (folded >> 16)) as u16
 }
 
 #[cfg(test)]

@@ -10,9 +10,9 @@
 
 use super::managed::Hop;
 use super::packet::{Ecn, Packet};
+use super::round_robin::RoundRobin;
 use super::topology::HostIndex;
 use super::transport::{FlowSpec, Transport, Wire, WireBytes};
-use super::turns::{Turn, Turns};
 use crate::engine::{MS, Time, US};
 
 /// Ports of switches on a path whose state a packet holds: a fat tree has five.
@@ -239,7 +239,7 @@ struct Flow {
 pub struct Hpcc {
     config: HpccConfig,
     flows: Vec<Flow>,
-    turns: Turns,
+    turns: RoundRobin,
     counters: Counters,
 }
 
@@ -247,7 +247,7 @@ impl Hpcc {
     /// Without flows.
     #[must_use]
     pub fn new(config: HpccConfig) -> Hpcc {
-        let (flows, turns) = (Vec::new(), Turns::new(LINK_FREE));
+        let (flows, turns) = (Vec::new(), RoundRobin::new(LINK_FREE));
         Hpcc { config, flows, turns, counters: Counters::default() }
     }
 
@@ -290,7 +290,7 @@ impl Hpcc {
 
     /// The host's link sends what is next.
     fn send(&mut self, wire: &mut Wire<'_, HpccHeader>, host: HostIndex) {
-        while let Turn::Of(flow) = self.turns.next(wire, host) {
+        while let Some(flow) = self.turns.next(wire, host) {
             self.flows[flow as usize].is_queued = false;
             // The window may have become smaller meanwhile.
             if !self.may_send(flow) {

@@ -25,12 +25,12 @@ mod packet;
 mod pcap;
 mod permutation;
 mod port;
+mod round_robin;
 pub mod scenario;
 mod slowdown;
 mod tcp;
 mod topology;
 mod transport;
-mod turns;
 mod windowed;
 pub mod workload;
 

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use super::managed::Captured;
 use super::packet::Ecn;
+use crate::capture::{internet_checksum, write_head, write_packet};
 use crate::engine::NS;
-use crate::pcap::{internet_checksum, write_head, write_packet};
 
 const UDP: u8 = 17;
 /// Bytes of a packet in the file: headers, flow, number, port.

@@ -19,26 +19,17 @@ struct Link {
     waiting: VecDeque<u32>,
 }
 
-/// Whose turn it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// That flow's, which sends a packet, and calls [`Turns::sent`].
-    Of(u32),
-    /// Nobody's: nothing waits, or the link is busy.
-    None,
-}
-
 /// The links of all hosts.
 #[derive(Clone, Debug)]
-pub(super) struct Turns {
+pub(super) struct RoundRobin {
     /// The token of the timer of a link that becomes free; its flow is the host.
     token: u32,
     links: Vec<Link>,
 }
 
-impl Turns {
-    pub(super) fn new(token: u32) -> Turns {
-        Turns { token, links: Vec::new() }
+impl RoundRobin {
+    pub(super) fn new(token: u32) -> RoundRobin {
+        RoundRobin { token, links: Vec::new() }
     }
 
     fn link(&mut self, host: HostIndex) -> &mut Link {
@@ -59,21 +50,22 @@ impl Turns {
         self.link(host).is_timer_set = false;
     }
 
-    /// Whose turn it is now; if the link is busy, a timer tells when it is free.
-    pub(super) fn next<H>(&mut self, wire: &mut Wire<'_, H>, host: HostIndex) -> Turn {
+    /// The flow that sends a packet now, and calls [`RoundRobin::sent`]. `None` if nothing waits, or
+    /// the link is busy: then a timer tells when it is free.
+    pub(super) fn next<H>(&mut self, wire: &mut Wire<'_, H>, host: HostIndex) -> Option<u32> {
         let token = self.token;
         let link = self.link(host);
         if link.waiting.is_empty() {
-            return Turn::None;
+            return None;
         }
         if link.free_at > wire.now() {
             if !link.is_timer_set {
                 link.is_timer_set = true;
                 wire.timer(link.free_at, host.0, token);
             }
-            return Turn::None;
+            return None;
         }
-        link.waiting.pop_front().map_or(Turn::None, Turn::Of)
+        link.waiting.pop_front()
     }
 
     /// The flow whose turn it was has sent a packet.
