@@ -50,8 +50,8 @@ impl RoundRobin {
         self.link(host).is_timer_set = false;
     }
 
-    /// The flow that sends a packet now, and calls [`RoundRobin::sent`]. `None` if nothing waits, or
-    /// the link is busy: then a timer tells when it is free.
+    /// The flow that sends a packet now, and calls [`RoundRobin::sent`]. `None` if nothing waits,
+    /// or the link is busy: then a timer tells when it is free.
     pub(super) fn next<H>(&mut self, wire: &mut Wire<'_, H>, host: HostIndex) -> Option<u32> {
         let token = self.token;
         let link = self.link(host);
