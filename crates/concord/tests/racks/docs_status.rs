@@ -110,7 +110,7 @@ fn docs_defaults_are_those_of_the_commands() {
     };
     let up = help("up");
     for (page_name, stated, flag, default) in [
-        ("start/store.md", "on 127.0.0.1:7379", "--listen", "127.0.0.1:7379"),
+        ("start/store.md", "redis-cli -p 7379", "--listen", "127.0.0.1:7379"),
         ("start/store.md", "three replicas", "--replicas", "3"),
         ("start/store.md", "run/rack.toml", "--run-dir", "run"),
         ("operate/durability.md", "`fsync`, the default", "--durability", "fsync"),

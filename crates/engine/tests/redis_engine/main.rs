@@ -321,7 +321,7 @@ fn what_would_part_the_replicas_is_refused() {
         "SUBSCRIBE k",
         "SHUTDOWN NOSAVE",
         "EVALSHA 0123 1 k",
-        "SPOP k 100000",
+        "SPOP k 2000000",
         "DEBUG SLEEP 1",
         "CONFIG SET maxmemory 1",
     ] {
