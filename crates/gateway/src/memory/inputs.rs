@@ -13,7 +13,7 @@ use crate::memory::STUCK_NS;
 
 /// Most bytes of commands that are read of a connection without a place, in advance or in part.
 pub const INPUT_BYTES_MAX: usize = 16 << 10;
-/// Most connections that have a place: each takes up to [`LONG_BYTES_MAX`].
+/// Most connections that have a place: each takes up to 2 MiB.
 pub const LONG_INPUTS_MAX: usize = 128;
 /// Most bytes that are read at once of a connection with a place.
 pub const READ_BYTES_MAX: usize = 64 << 10;

@@ -35,7 +35,7 @@ pub struct Job {
     pub retry_ns: Duration,
     /// Most of its tasks that are submitted and not over; 0: all of them.
     pub running_max: u32,
-    /// None of its tasks is submitted before [`Owner::release`] says so.
+    /// None of its tasks is submitted before [`Owner::release`](super::Owner::release) says so.
     pub is_held: bool,
     /// How long a task may take, in ms; 0: for ever.
     pub limit_ms: u32,

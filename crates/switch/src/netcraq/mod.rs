@@ -14,7 +14,7 @@
 //! **4** what leaves.
 //!
 //! Who is a member, which epoch is open, and until when a switch may answer is its control plane's
-//! ([`member`]).
+//! (`member.rs`).
 
 mod layout;
 mod member;
