@@ -234,7 +234,9 @@ fn nothing_is_lost_where_all_leave_in_time() {
         let switches = (1..3).map(|n| (n * 2_000 * MS + 900 * MS, Fault::RestartSwitch(300 * MS)));
         let faults = leaves.chain(switches).collect();
         let loss_ppm = plan.loss_ppm.min(5_000);
-        let plan = Plan { faults, calls: 60, think_ns: 150 * MS, loss_ppm, ..plan };
+        // Leases are shorter than the time between two changes.
+        let lease_ns = plan.lease_ns.min(200 * MS);
+        let plan = Plan { faults, calls: 60, think_ns: 150 * MS, loss_ppm, lease_ns, ..plan };
         let ran = run(&plan);
         assert_eq!(ran.violation, None, "seed {seed}");
         assert_eq!((ran.totals.lost, ran.totals.unknown), (0, 0), "seed {seed}: {:?}", ran.totals);

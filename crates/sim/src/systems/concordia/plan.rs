@@ -115,7 +115,8 @@ impl Plan {
             loss_ppm: noise(rng, 50_000),
             duplicate_ppm: noise(rng, 50_000),
             late_ppm: noise(rng, 30_000),
-            lease_ns: rng.between(30, 200) * MS,
+            // Long ones show who goes on without those that hold them.
+            lease_ns: rng.between(30, 200) * MS * if has_epochs && seed % 2 == 1 { 4 } else { 1 },
             faults: if has_epochs { deaths(rng, nodes) } else { faults(rng, nodes) },
             coherence: if rng.chance(1, 6) { Coherence::Base } else { Coherence::Concordia },
             invariants: true,
