@@ -371,6 +371,17 @@ pub(crate) struct Look<'a> {
 }
 
 impl Look<'_> {
+    /// The members with which a group continues in a rebuilt state whose nodes register by
+    /// themselves: those that are heard, but for those in `gone`.
+    pub(crate) fn left_of_heard(&self, newest: &Config, gone: &[u16]) -> Left {
+        let stays = |m: &&Member| {
+            let own = self.nodes.get(&m.node).filter(|n| self.is_heard(n));
+            !gone.contains(&m.node) && own.is_some_and(|n| n.member == **m)
+        };
+        let members = newest.members.iter().filter(stays).copied().collect();
+        Left { members, caught_up: Vec::new(), lost_behind: None }
+    }
+
     /// The reason for which a node loses its place in that epoch, if it does.
     pub(crate) fn gone(&self, epoch: u32, member: &Member) -> Option<Gone> {
         let known = self.nodes.get(&member.node);

@@ -64,12 +64,7 @@ impl Rules for Workers {
 
     /// The members that are heard; others register later.
     fn left(&self, look: &Look<'_>, newest: &Config, gone: &[u16]) -> Result<Left, Problem> {
-        let stays = |m: &&Member| {
-            let own = look.nodes.get(&m.node).filter(|n| look.is_heard(n));
-            !gone.contains(&m.node) && own.is_some_and(|n| n.member == **m)
-        };
-        let members = newest.members.iter().filter(stays).copied().collect();
-        Ok(Left { members, caught_up: Vec::new(), lost_behind: None })
+        Ok(look.left_of_heard(newest, gone))
     }
 }
 

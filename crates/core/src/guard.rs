@@ -363,6 +363,9 @@ guards! {
     /// Concordia: a memory does not go on while all its members are silent: they may be alive, with
     /// leases of each other (trap C9).
     MemorySurvivor,
+    /// Concordia: what a member has counts only if nobody can have opened a later epoch: some
+    /// member of each was not ready for it (trap C10).
+    UnopenedEpoch,
     /// Concordia: packets of another epoch are dropped (trap C11).
     CoherenceEpoch,
     /// Concordia: a home rebuilds its range once all members have told what they have (trap C10).

@@ -109,10 +109,14 @@ pub struct MemoryNode {
     remains: Remains,
     /// The ranges that are at home here.
     ranges: BTreeMap<u16, Range>,
-    /// Ranges whose home is another one, in an epoch in which this node was ready.
+    /// Ranges whose home is another one, in an epoch for which this node was ready, or in which it
+    /// was no member.
     told_away: BTreeSet<u16>,
-    /// It was ready in an epoch that it did not open: others may have opened it.
-    was_ready: bool,
+    /// The first epoch in which it was a member.
+    since: Option<u32>,
+    /// The first epoch after the last one that it opened for which it was ready, or in which it was
+    /// no member and only told what it has: others may have opened that one, or a later one.
+    ready_from: Option<u32>,
     /// While an epoch begins: what is told to each member, what each tells, and who is ready.
     telling: Vec<Telling>,
     reports: Vec<Report>,
@@ -151,7 +155,8 @@ impl MemoryNode {
             remains: Remains::default(),
             ranges: BTreeMap::new(),
             told_away: BTreeSet::new(),
-            was_ready: false,
+            since: None,
+            ready_from: None,
             telling: Vec::new(),
             reports: Vec::new(),
             ready: BTreeSet::new(),
@@ -336,7 +341,7 @@ impl MemoryNode {
         self.remains = Remains::default();
         self.ranges.clear();
         self.told_away.clear();
-        self.was_ready = false;
+        (self.since, self.ready_from) = (None, None);
         self.settings.incarnation += 1;
     }
 
@@ -355,14 +360,26 @@ impl MemoryNode {
             let new = (0..NODES_MAX as u16).filter(is_here);
             self.ranges = new.map(|range| (range, Range::default())).collect();
         }
+        if own.is_some() {
+            self.since.get_or_insert(config.epoch);
+        }
         let items = self.items(&config);
         for item in items {
             if let Some(place) = home_place(item.tag().range(), &members) {
                 self.telling[usize::from(place)].items.push(item);
             }
         }
-        let end = Item::End { label: self.remains.label, is_tainted: self.was_ready };
-        self.telling.iter_mut().for_each(|telling| telling.items.push(end.clone()));
+        let ready = self.ready_from.map(|from| Item::Ready { from });
+        let since = self.since.unwrap_or(config.epoch);
+        let end = Item::End { label: self.remains.label, since };
+        for telling in &mut self.telling {
+            telling.items.extend(ready.clone().into_iter().chain([end.clone()]));
+        }
+        if own.is_none() {
+            // The members wait for what it tells, and not for it.
+            self.ready_from.get_or_insert(config.epoch);
+            self.told_away.extend(self.ranges.keys());
+        }
         if let Some(own) = own.map(usize::from) {
             let told = core::mem::take(&mut self.telling[own].items);
             self.reports[own] = Report::whole(told);
@@ -471,7 +488,9 @@ impl MemoryNode {
         let mut ranges = BTreeMap::new();
         for range in 0..NODES_MAX as u16 {
             if home_place(range, &members) == Some(own) {
-                let mut rebuilt = crate::report::rebuild(range, &self.reports);
+                let is_checked = self.has(Guard::UnopenedEpoch);
+                let mut rebuilt =
+                    crate::report::rebuild(range, config.epoch, &self.reports, is_checked);
                 rebuilt.base = config.epoch;
                 self.counters.blocks_lost += rebuilt.lost.len() as u64;
                 ranges.insert(range, rebuilt);
@@ -486,7 +505,8 @@ impl MemoryNode {
         ranges.extend(away);
         self.ranges = ranges;
         self.remains.node.doubts.retain(|tag, _| self.told_away.contains(&tag.range()));
-        (self.is_rebuilt, self.was_ready) = (true, true);
+        self.is_rebuilt = true;
+        self.ready_from.get_or_insert(config.epoch);
     }
 
     /// Opens the epoch, if all homes are ready.
@@ -510,7 +530,8 @@ impl MemoryNode {
         self.node = Some(node);
         self.remains =
             Remains { label: config.epoch, members: config.members, ..Remains::default() };
-        (self.was_ready, self.reports, self.telling) = (false, Vec::new(), Vec::new());
+        (self.reports, self.telling) = (Vec::new(), Vec::new());
+        self.ready_from = None;
         self.told_away.clear();
         self.retry_at = Instant::NEVER;
         self.counters.epochs_opened += 1;

@@ -51,8 +51,8 @@ pub enum Item {
         base: u32,
         /// What the home does not know of it is lost.
         is_orphan: bool,
-        /// It was told to another home since, and this member was ready for the epoch: others may
-        /// have opened it.
+        /// It was told to another home since, and others may have opened that epoch, as far as this
+        /// member knows.
         is_tainted: bool,
     },
     /// The value that it has as a home.
@@ -72,12 +72,18 @@ pub enum Item {
         /// Which block.
         tag: Tag,
     },
+    /// It was ready for an epoch that it did not open, or only told in it what it has.
+    Ready {
+        /// The first such epoch after the last one that it opened: others may have opened that one,
+        /// or a later one.
+        from: u32,
+    },
     /// That was all.
     End {
         /// The last epoch that it opened: its copies are of that.
         label: u32,
-        /// It was ready in a later epoch, which others may have opened.
-        is_tainted: bool,
+        /// The first epoch in which it was a member.
+        since: u32,
     },
 }
 
@@ -108,6 +114,7 @@ mod kind {
     pub(super) const DOUBTFUL: u8 = 5;
     pub(super) const LOST: u8 = 6;
     pub(super) const END: u8 = 7;
+    pub(super) const READY: u8 = 8;
 }
 
 impl Item {
@@ -122,7 +129,7 @@ impl Item {
             | Item::Doubtful { tag }
             | Item::Lost { tag } => *tag,
             Item::Claim { range, .. } => Tag::new(*range, 0),
-            Item::End { .. } => Tag(0),
+            Item::Ready { .. } | Item::End { .. } => Tag(0),
         }
     }
 
@@ -150,9 +157,10 @@ impl Item {
             Item::Known { data, .. } => (head(Op::Tell, kind::KNOWN), data),
             Item::Doubtful { .. } => (mark(kind::DOUBTFUL), &[]),
             Item::Lost { .. } => (mark(kind::LOST), &[]),
-            Item::End { label, is_tainted } => {
-                let (version, is_exclusive) = (u64::from(*label), *is_tainted);
-                (Repr { version, is_exclusive, ..mark(kind::END) }, &[])
+            Item::Ready { from } => (Repr { number: (*from).into(), ..mark(kind::READY) }, &[]),
+            Item::End { label, since } => {
+                let (version, number) = (u64::from(*label), u64::from(*since));
+                (Repr { version, number, ..mark(kind::END) }, &[])
             }
         }
     }
@@ -173,7 +181,8 @@ impl Item {
             kind::KNOWN => Item::Known { tag, data },
             kind::DOUBTFUL => Item::Doubtful { tag },
             kind::LOST => Item::Lost { tag },
-            kind::END => Item::End { label: version as u32, is_tainted },
+            kind::READY => Item::Ready { from: packet.number as u32 },
+            kind::END => Item::End { label: version as u32, since: packet.number as u32 },
             _ => return None,
         })
     }
@@ -229,7 +238,16 @@ impl Telling {
 pub struct Report {
     items: BTreeMap<u32, Item>,
     parts: BTreeMap<u32, Assembly>,
-    end: Option<(u32, u32, bool)>,
+    end: Option<End>,
+}
+
+/// The end of a report.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    /// How many items there are before it.
+    index: u32,
+    label: u32,
+    since: u32,
 }
 
 impl Report {
@@ -245,7 +263,7 @@ impl Report {
 
     fn take(&mut self, index: u32, item: Item) {
         match item {
-            Item::End { label, is_tainted } => self.end = Some((index, label, is_tainted)),
+            Item::End { label, since } => self.end = Some(End { index, label, since }),
             item => drop(self.items.insert(index, item)),
         }
     }
@@ -253,7 +271,7 @@ impl Report {
     /// A packet of it: whether its item is here now.
     pub fn hear(&mut self, packet: &Repr, data: &[u8], block_bytes: usize) -> bool {
         let index = packet.copyset.0;
-        if self.items.contains_key(&index) || self.end.is_some_and(|end| end.0 == index) {
+        if self.items.contains_key(&index) || self.end.is_some_and(|end| end.index == index) {
             return true;
         }
         let whole = if packet.op == Op::Tell {
@@ -273,17 +291,33 @@ impl Report {
     /// Whether all of it is here.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.end.is_some_and(|(count, ..)| self.items.len() == count as usize)
+        self.end.is_some_and(|end| self.items.len() == end.index as usize)
     }
 
     /// Whether it has opened no epoch before.
     #[must_use]
     pub fn is_newcomers(&self) -> bool {
-        self.label().0 == 0
+        self.label() == 0
     }
 
-    fn label(&self) -> (u32, bool) {
-        self.end.map_or((0, true), |(_, label, is_tainted)| (label, is_tainted))
+    /// The last epoch that it opened.
+    fn label(&self) -> u32 {
+        self.end.map_or(0, |end| end.label)
+    }
+
+    /// The first epoch after that one for which it was ready.
+    fn ready_from(&self) -> Option<u32> {
+        self.items.values().find_map(|item| match item {
+            Item::Ready { from } => Some(*from),
+            _ => None,
+        })
+    }
+
+    /// Whether others may have opened a later epoch than the last that it opened, as far as it
+    /// knows: no member opens one before all are ready.
+    fn may_be_opened(&self, epoch: u32) -> bool {
+        let was_member = self.end.is_some_and(|end| epoch >= end.since);
+        !was_member || self.ready_from().is_some_and(|from| epoch >= from)
     }
 
     /// Whether it was the home of a range.
@@ -307,17 +341,26 @@ struct Claim {
     is_tainted: bool,
 }
 
+/// Whether an epoch between two may have been opened: none of those who report shows that it was
+/// not. If there is one, then so is the first of them, or the first for which somebody was ready.
+fn is_one_opened_after(newest: u32, epoch: u32, reports: &[Report]) -> bool {
+    let first = newest.saturating_add(1);
+    let ready = reports.iter().filter_map(Report::ready_from);
+    let may_be = |at: &u32| reports.iter().all(|report| report.may_be_opened(*at));
+    ready.chain([first]).filter(|at| (first..epoch).contains(at)).any(|at| may_be(&at))
+}
+
 /// A range as it is after all members have told what they have.
 ///
 /// What a member has is of the last epoch that it opened. A later one has made it stale if anybody
 /// opened it, though all who did may be gone. But nobody opens an epoch before all of its members
-/// are ready: as long as one who opened the newest epoch that is known here was ready in no later
-/// one, there is none.
+/// are ready: one who was a member and not ready shows that it was not opened. `is_checked`: this
+/// is looked at ([`concord_core::Guard::UnopenedEpoch`]). `epoch` is the one that begins.
 #[must_use]
-pub fn rebuild(range: u16, reports: &[Report]) -> Range {
-    let newest = reports.iter().map(|report| report.label().0).max().unwrap_or(0);
-    let is_last = reports.iter().any(|report| report.label() == (newest, false));
-    let is_of_last = |report: &Report| is_last && report.label().0 == newest;
+pub fn rebuild(range: u16, epoch: u32, reports: &[Report], is_checked: bool) -> Range {
+    let newest = reports.iter().map(Report::label).max().unwrap_or(0);
+    let is_last = !is_checked || !is_one_opened_after(newest, epoch, reports);
+    let is_of_last = |report: &Report| is_last && report.label() == newest;
     let claims = reports.iter().filter_map(|report| {
         let claim = report.claim(range)?;
         (!claim.is_tainted || is_of_last(report)).then_some((claim, report))
@@ -325,7 +368,7 @@ pub fn rebuild(range: u16, reports: &[Report]) -> Range {
     let claim = claims.max_by_key(|(claim, _)| claim.base);
     // Copies are of the epoch in which the home was rebuilt last: earlier ones are in its values.
     let counts = |report: &&Report| match claim {
-        Some((claim, _)) => report.label().0 == claim.base,
+        Some((claim, _)) => report.label() == claim.base,
         None => is_of_last(report),
     };
     let in_range = |item: &&Item| item.tag().range() == range;
@@ -372,4 +415,59 @@ pub fn rebuild(range: u16, reports: &[Report]) -> Range {
     }
     rebuilt.blocks.retain(|tag, _| !rebuilt.lost.contains(tag));
     rebuilt
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    const TAG: Tag = Tag(7);
+
+    /// Of a member that was the home of range 0 up to epoch `label`.
+    fn home(label: u32, since: u32, ready_from: Option<u32>) -> Report {
+        let is_tainted = ready_from.is_some();
+        let mut items = vec![
+            Item::Claim { range: 0, base: label, is_orphan: false, is_tainted },
+            Item::Known { tag: TAG, data: vec![1] },
+        ];
+        items.extend(ready_from.map(|from| Item::Ready { from }));
+        items.push(Item::End { label, since });
+        Report::whole(items)
+    }
+
+    /// Of a process that has opened nothing.
+    fn newcomer(since: u32, ready_from: Option<u32>) -> Report {
+        let ready = ready_from.map(|from| Item::Ready { from });
+        Report::whole(ready.into_iter().chain([Item::End { label: 0, since }]).collect())
+    }
+
+    fn is_kept(epoch: u32, reports: &[Report]) -> bool {
+        let range = rebuild(0, epoch, reports, true);
+        assert_eq!(range.is_orphan, !range.blocks.contains_key(&TAG));
+        assert!(rebuild(0, epoch, reports, false).blocks.contains_key(&TAG), "without the guard");
+        !range.is_orphan
+    }
+
+    /// The home was ready for epoch 3. Who was a member of it and not ready shows that nobody
+    /// opened it; who came later does not.
+    #[test]
+    fn c10_one_that_was_not_ready_shows_that_nobody_opened() {
+        assert!(!is_kept(4, &[home(2, 1, Some(3))]));
+        assert!(is_kept(4, &[home(2, 1, Some(3)), newcomer(3, None)]));
+        assert!(!is_kept(4, &[home(2, 1, Some(3)), newcomer(4, None)]));
+        assert!(!is_kept(4, &[home(2, 1, Some(3)), newcomer(3, Some(3))]));
+        // Of several epochs each has to be shown.
+        assert!(is_kept(6, &[home(2, 1, Some(4)), newcomer(4, None)]), "nor was the home for 3");
+        assert!(!is_kept(6, &[home(2, 1, Some(3)), newcomer(4, None)]));
+        assert!(is_kept(6, &[home(2, 1, Some(3)), newcomer(3, Some(4)), newcomer(4, None)]));
+    }
+
+    /// A memory begins: who came first was ready for an epoch that the second one held up.
+    #[test]
+    fn c10_newcomers_one_after_the_other_keep_the_beginning() {
+        assert!(is_kept(3, &[home(0, 1, Some(2)), newcomer(2, None), newcomer(3, None)]));
+        assert!(!is_kept(3, &[home(0, 1, Some(1)), newcomer(2, None), newcomer(3, None)]));
+    }
 }

@@ -234,9 +234,7 @@ fn nothing_is_lost_where_all_leave_in_time() {
         let switches = (1..3).map(|n| (n * 2_000 * MS + 900 * MS, Fault::RestartSwitch(300 * MS)));
         let faults = leaves.chain(switches).collect();
         let loss_ppm = plan.loss_ppm.min(5_000);
-        // Leases are shorter than the time between two changes.
-        let lease_ns = plan.lease_ns.min(200 * MS);
-        let plan = Plan { faults, calls: 60, think_ns: 150 * MS, loss_ppm, lease_ns, ..plan };
+        let plan = Plan { faults, calls: 60, think_ns: 150 * MS, loss_ppm, ..plan };
         let ran = run(&plan);
         assert_eq!(ran.violation, None, "seed {seed}");
         assert_eq!((ran.totals.lost, ran.totals.unknown), (0, 0), "seed {seed}: {:?}", ran.totals);
@@ -338,7 +336,9 @@ mod mutants {
     }
 
     /// Those of epochs and leases, which seeds show. (`MemorySurvivor` is rare, one seed of 4,000:
-    /// `c9_nobody_goes_on_while_all_members_are_silent` in `concord-control`.)
+    /// `c9_nobody_goes_on_while_all_members_are_silent` in `concord-control`. `UnopenedEpoch` takes
+    /// a node that leaves unheard while all others die:
+    /// `c10_without_the_guard_an_old_value_comes_back` in `concord-memory`.)
     const EPOCHS: [Guard; 6] = [
         Guard::MemoryLease,
         Guard::MemoryOutsiders,

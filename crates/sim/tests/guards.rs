@@ -169,6 +169,8 @@ fn ordered(seed: u64) -> Plan {
         think_ns: plan.think_ns.min(MS),
         table_stages: 1,
         slots: 1 << (seed % 4),
+        // What expires waits for a slot of a small table.
+        calm_ns: 0,
         faults: Vec::new(),
         ..plan
     }

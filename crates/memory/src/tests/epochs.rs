@@ -4,6 +4,8 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+#[cfg(feature = "mutants")]
+use concord_core::Guard;
 use concord_core::{Instant, MS};
 use concord_wire::Kind;
 use concord_wire::concordia::home_place;
@@ -405,6 +407,58 @@ fn bug_25_41_an_epoch_that_nobody_opened_takes_no_range_away() {
     assert_eq!(rig.read(4, A), Some(Ok(7)));
     assert_eq!(rig.read(4, Tag::new(1, 1)), Some(Ok(8)));
     assert_eq!(rig.read(4, Tag::new(1, 2)), Some(Ok(0)));
+}
+
+/// Node 4 has just begun, and is not ready: nobody opens epoch 2, and nothing is lost as 1 leaves.
+#[test]
+fn bug_25_44_one_that_is_not_ready_shows_that_nobody_opened() {
+    let mut rig = Rig::new(Guards::ALL);
+    let moved = Tag::new(3, 1);
+    rig.write(2, A, 7);
+    rig.write(2, moved, 8);
+    rig.start(4);
+    rig.epoch(&[1, 2, 3, 4], &[]);
+    rig.runs(10);
+    assert!((1..=4).all(|node| !rig.is_open(node)));
+    let now = at(rig.ms);
+    rig.nodes.get_mut(&1).unwrap().leave(now);
+    rig.epoch(&[2, 3, 4], &[1]);
+    rig.runs(3 * LEASE_MS);
+    assert_eq!([A, moved].map(|tag| rig.read(4, tag)), [7, 8].map(|value| Some(Ok(value))));
+}
+
+/// Node 2 leaves, and has told the others all, who write, and die before it hears of them: what it
+/// tells a third time is old. Whether node 4 takes it.
+fn old_report_counts(guards: Guards) -> bool {
+    let mut rig = Rig::new(guards);
+    rig.write(2, A, 7);
+    let now = at(rig.ms);
+    rig.nodes.get_mut(&2).unwrap().leave(now);
+    rig.loses = |to, packet| packet.op == Op::Ready && *to == place(2);
+    rig.epoch(&[1, 3], &[2]);
+    rig.runs(2 * LEASE_MS);
+    assert!(!rig.nodes[&2].has_left());
+    rig.write(1, A, 9);
+    [1, 3].into_iter().for_each(|node| rig.kill(node));
+    rig.start(4);
+    rig.epoch(&[4], &[2]);
+    rig.runs(2 * LEASE_MS);
+    match rig.read(4, A) {
+        Some(Err(Failure::Lost)) => false,
+        Some(Ok(7)) => true,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn c10_what_a_node_tells_that_others_went_on_without_is_old() {
+    assert!(!old_report_counts(Guards::ALL));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn c10_without_the_guard_an_old_value_comes_back() {
+    assert!(old_report_counts(Guards::without(Guard::UnopenedEpoch)));
 }
 
 /// A member that has much to tell sends each item about once, if nothing is lost.

@@ -31,6 +31,17 @@ pub trait Trial: Clone + Send + Sync {
     fn smaller(&self) -> Vec<Self>;
 }
 
+/// How a run of a system ended.
+#[derive(Clone, Debug)]
+pub struct Ran<T> {
+    /// What went wrong first.
+    pub violation: Option<String>,
+    /// The same for the same plan.
+    pub digest: u64,
+    /// What happened.
+    pub totals: T,
+}
+
 /// What runs count, and its sum.
 pub trait Tally: Default + Send {
     /// Adds another run's.

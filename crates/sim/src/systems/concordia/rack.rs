@@ -416,12 +416,12 @@ impl Rack {
             let doubts = remains.doubts.iter().filter(|_| is_in_doubt);
             items.extend(of_range(range, own, doubts, &stays));
             items.extend(remains.copies);
-            items.push(Item::End { label: 0, is_tainted });
+            items.push(Item::End { label: 0, since: 1 });
             Report::whole(items)
         };
         let reports: Vec<Report> = left().map(report).collect();
         for (tag, newest) in &self.newest {
-            let range = rebuild(tag.range(), &reports);
+            let range = rebuild(tag.range(), 1, &reports, true);
             let has_copy = |node: &Node| node.lines().any(|l| l.tag == *tag && l.is_valid());
             let is_copied = left().any(|(_, node)| has_copy(node));
             let value = range.blocks.get(tag).map_or(0, |block| block.data[0]);

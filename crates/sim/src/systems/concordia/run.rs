@@ -38,87 +38,54 @@ const RENEW_NS: u64 = 500 * MS;
 const AGAIN_NS: u64 = 10 * MS;
 const SWITCHES: usize = 2;
 
-/// What happened in a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Calls that were answered.
-    pub answered: u64,
-    /// Accesses that a cache served.
-    pub hits: u64,
-    /// Coherence events.
-    pub events_done: u64,
-    /// Requests that failed, and were tried again.
-    pub failed: u64,
-    /// What was sent again.
-    pub resent: u64,
-    /// Copies that others' events took.
-    pub invalidated: u64,
-    /// Blocks written back.
-    pub written_back: u64,
-    /// Packets of events that were over.
-    pub stale: u64,
-    /// Requests that homes served: the switch did not own their blocks.
-    pub at_homes: u64,
-    /// Blocks that the switch took over.
-    pub added: u64,
-    /// Blocks for which it had no room.
-    pub refused: u64,
-    /// Blocks that went back to their homes.
-    pub removed: u64,
-    /// Calls of unknown outcome: their node died.
-    pub unknown: u64,
-    /// Calls that were told that their block is lost.
-    pub lost: u64,
-    /// Calls that a node did not take, since it left.
-    pub refused_calls: u64,
-    /// Nodes that left, and handed over what they had.
-    pub left: u64,
-    /// Lost blocks that were renewed.
-    pub renewed: u64,
-    /// Epochs that nodes opened.
-    pub epochs: u64,
-    /// Packets that came while their node held no lease.
-    pub unleased: u64,
-    /// Events of the simulation.
-    pub events: u64,
-}
-
-impl Totals {
-    /// Adds another run's.
-    pub fn add(&mut self, other: &Totals) {
-        self.answered += other.answered;
-        self.hits += other.hits;
-        self.events_done += other.events_done;
-        self.failed += other.failed;
-        self.resent += other.resent;
-        self.invalidated += other.invalidated;
-        self.written_back += other.written_back;
-        self.stale += other.stale;
-        self.at_homes += other.at_homes;
-        self.added += other.added;
-        self.refused += other.refused;
-        self.removed += other.removed;
-        self.unknown += other.unknown;
-        self.lost += other.lost;
-        self.refused_calls += other.refused_calls;
-        self.left += other.left;
-        self.renewed += other.renewed;
-        self.epochs += other.epochs;
-        self.unleased += other.unleased;
-        self.events += other.events;
+concord_core::counters! {
+    /// What happened in a run.
+    pub struct Totals {
+        /// Calls that were answered.
+        answered,
+        /// Accesses that a cache served.
+        hits,
+        /// Coherence events.
+        events_done,
+        /// Requests that failed, and were tried again.
+        failed,
+        /// What was sent again.
+        resent,
+        /// Copies that others' events took.
+        invalidated,
+        /// Blocks written back.
+        written_back,
+        /// Packets of events that were over.
+        stale,
+        /// Requests that homes served: the switch did not own their blocks.
+        at_homes,
+        /// Blocks that the switch took over.
+        added,
+        /// Blocks for which it had no room.
+        refused,
+        /// Blocks that went back to their homes.
+        removed,
+        /// Calls of unknown outcome: their node died.
+        unknown,
+        /// Calls that were told that their block is lost.
+        lost,
+        /// Calls that a node did not take, since it left.
+        refused_calls,
+        /// Nodes that left, and handed over what they had.
+        left,
+        /// Lost blocks that were renewed.
+        renewed,
+        /// Epochs that nodes opened.
+        epochs,
+        /// Packets that came while their node held no lease.
+        unleased,
+        /// Events of the simulation.
+        events,
     }
 }
 
 /// How a run ended.
-#[derive(Clone, Debug)]
-pub struct Ran {
-    /// What went wrong first.
-    pub violation: Option<String>,
-    /// The same for the same plan.
-    pub digest: u64,
-    /// What happened.
-    pub totals: Totals,
-}
+pub type Ran = crate::systems::Ran<Totals>;
 
 enum Event {
     Packet(usize, Addr, Vec<u8>),

@@ -37,84 +37,52 @@ const SWITCHES: usize = 2;
 /// Owners tag their tasks with it.
 const KEY: [u8; 16] = *b"the rack's key..";
 
-/// What happened in a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Tasks that were over.
-    pub tasks: u64,
-    /// Of these, done.
-    pub done: u64,
-    /// Failed, or their workers were lost too often.
-    pub failed: u64,
-    /// Perhaps run, never to be run again.
-    pub unknown: u64,
-    /// Cancelled.
-    pub cancelled_tasks: u64,
-    /// Tasks whose owner died.
-    pub orphans: u64,
-    /// Tasks that outlived their owner.
-    pub resumed: u64,
-    /// Runs begun.
-    pub runs: u64,
-    /// Tasks submitted again because nobody said that it runs them.
-    pub unheard: u64,
-    /// Tasks submitted again because the switch was another one.
-    pub forgotten: u64,
-    /// Tasks that found the queue full.
-    pub refused: u64,
-    /// Leases that were over.
-    pub leases_over: u64,
-    /// Runs that were cancelled.
-    pub cancelled: u64,
-    /// Assignments of a switch whose time was over.
-    pub other_switch: u64,
-    /// Claims refused.
-    pub claims_refused: u64,
-    /// Tasks that waited long enough for the node near which they were to run.
-    pub moved: u64,
-    /// Tasks given back: their executors had one, or were not of their class.
-    pub returned: u64,
-    /// Tasks that came while all executors ran one.
-    pub prefetched: u64,
-    /// Events.
-    pub events: u64,
-}
-
-impl Totals {
-    /// Adds another run's.
-    pub fn add(&mut self, other: &Totals) {
-        self.events += other.events;
-        self.tasks += other.tasks;
-        self.done += other.done;
-        self.failed += other.failed;
-        self.unknown += other.unknown;
-        self.cancelled_tasks += other.cancelled_tasks;
-        self.orphans += other.orphans;
-        self.resumed += other.resumed;
-        self.runs += other.runs;
-        self.unheard += other.unheard;
-        self.forgotten += other.forgotten;
-        self.refused += other.refused;
-        self.leases_over += other.leases_over;
-        self.cancelled += other.cancelled;
-        self.other_switch += other.other_switch;
-        self.claims_refused += other.claims_refused;
-        self.moved += other.moved;
-        self.returned += other.returned;
-        self.prefetched += other.prefetched;
+concord_core::counters! {
+    /// What happened in a run.
+    pub struct Totals {
+        /// Tasks that were over.
+        tasks,
+        /// Of these, done.
+        done,
+        /// Failed, or their workers were lost too often.
+        failed,
+        /// Perhaps run, never to be run again.
+        unknown,
+        /// Cancelled.
+        cancelled_tasks,
+        /// Tasks whose owner died.
+        orphans,
+        /// Tasks that outlived their owner.
+        resumed,
+        /// Runs begun.
+        runs,
+        /// Tasks submitted again because nobody said that it runs them.
+        unheard,
+        /// Tasks submitted again because the switch was another one.
+        forgotten,
+        /// Tasks that found the queue full.
+        refused,
+        /// Leases that were over.
+        leases_over,
+        /// Runs that were cancelled.
+        cancelled,
+        /// Assignments of a switch whose time was over.
+        other_switch,
+        /// Claims refused.
+        claims_refused,
+        /// Tasks that waited long enough for the node near which they were to run.
+        moved,
+        /// Tasks given back: their executors had one, or were not of their class.
+        returned,
+        /// Tasks that came while all executors ran one.
+        prefetched,
+        /// Events.
+        events,
     }
 }
 
 /// How a run ended.
-#[derive(Clone, Debug)]
-pub struct Ran {
-    /// What went wrong first.
-    pub violation: Option<String>,
-    /// The same for the same plan.
-    pub digest: u64,
-    /// What happened.
-    pub totals: Totals,
-}
+pub type Ran = crate::systems::Ran<Totals>;
 
 enum Role {
     Controller(Box<Controller>),

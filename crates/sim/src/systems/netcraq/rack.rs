@@ -30,66 +30,40 @@ const LOOK_NS: u64 = 20 * MS;
 /// Most that the time between two attempts doubles.
 const BACKOFF_MAX: u32 = 5;
 
-/// What happened in a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    /// Calls that were answered.
-    pub answered: u64,
-    /// Calls whose outcome is unknown.
-    pub unknown: u64,
-    /// Answers of clean versions by members, the tail among them.
-    pub reads_clean: u64,
-    /// Reads that went to the tail.
-    pub reads_to_tail: u64,
-    /// Writes that the head numbered.
-    pub writes: u64,
-    /// Writes that found another one under way.
-    pub busy: u64,
-    /// Writes that came again.
-    pub repeated: u64,
-    /// Versions that were sent again.
-    pub resent: u64,
-    /// Packets that found a switch without a lease.
-    pub no_lease: u64,
-    /// Cells and sessions that were copied.
-    pub copied: u64,
-    /// Members that were taken out.
-    pub taken_out: u64,
-    /// Switches that joined, and became members.
-    pub joined: u64,
-    /// Events.
-    pub events: u64,
-}
-
-impl Totals {
-    /// Adds another run's.
-    pub fn add(&mut self, other: &Totals) {
-        self.answered += other.answered;
-        self.unknown += other.unknown;
-        self.reads_clean += other.reads_clean;
-        self.reads_to_tail += other.reads_to_tail;
-        self.writes += other.writes;
-        self.busy += other.busy;
-        self.repeated += other.repeated;
-        self.resent += other.resent;
-        self.no_lease += other.no_lease;
-        self.copied += other.copied;
-        self.taken_out += other.taken_out;
-        self.joined += other.joined;
-        self.events += other.events;
+concord_core::counters! {
+    /// What happened in a run.
+    pub struct Totals {
+        /// Calls that were answered.
+        answered,
+        /// Calls whose outcome is unknown.
+        unknown,
+        /// Answers of clean versions by members, the tail among them.
+        reads_clean,
+        /// Reads that went to the tail.
+        reads_to_tail,
+        /// Writes that the head numbered.
+        writes,
+        /// Writes that found another one under way.
+        busy,
+        /// Writes that came again.
+        repeated,
+        /// Versions that were sent again.
+        resent,
+        /// Packets that found a switch without a lease.
+        no_lease,
+        /// Cells and sessions that were copied.
+        copied,
+        /// Members that were taken out.
+        taken_out,
+        /// Switches that joined, and became members.
+        joined,
+        /// Events.
+        events,
     }
 }
 
 /// How a run ended.
-#[derive(Clone, Debug)]
-pub struct Ran {
-    /// What went wrong first.
-    pub violation: Option<String>,
-    /// The same for the same plan.
-    pub digest: u64,
-    /// What happened.
-    pub totals: Totals,
-}
+pub type Ran = crate::systems::Ran<Totals>;
 
 /// A call that is not answered.
 struct Pending {
