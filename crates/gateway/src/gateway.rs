@@ -107,15 +107,21 @@ impl Machine for Gateway {
         let at = self.core.memory.deadline(self.core.inputs.are_short());
         let look =
             Deadline { at, reason: "clients that do not read, or owe the rest of a command" };
-        let at = self.core.waiters.deadline().min(self.core.members.deadline());
-        let at = at.min(self.core.exchange.deadline()).min(self.core.tracking.deadline());
-        let at = at.min(self.core.users.deadline()).min(self.core.pause.deadline());
-        let at = at.min(self.core.events.deadline());
-        let waits = Deadline {
-            at,
-            reason: "commands that wait, other gateways, users, events, and keys that may be cached",
-        };
-        self.core.client.deadline().min(look).min(waits)
+        let core = &self.core;
+        // With all requests under way an answer comes first.
+        let may_ask = core.client.has_room(Class::Read, Size::Small);
+        let users_at = if may_ask { core.users.deadline() } else { Instant::NEVER };
+        let parts = [
+            (core.waiters.deadline(), "commands that wait"),
+            (core.members.deadline(), "who the members are"),
+            (core.exchange.deadline(), "other gateways"),
+            (core.tracking.deadline(), "keys that clients cache"),
+            (users_at, "users"),
+            (core.pause.deadline(), "a pause of clients"),
+            (core.events.deadline(), "events of keys"),
+        ];
+        let parts = parts.into_iter().map(|(at, reason)| Deadline { at, reason });
+        parts.fold(core.client.deadline().min(look), Deadline::min)
     }
 
     fn flush(&mut self, now: Now, sink: &mut impl Sink) {

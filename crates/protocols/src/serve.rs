@@ -199,9 +199,11 @@ impl<E: Engine> Serving<E> {
         self.engine_watch.is_silent()
     }
 
-    /// The time of the next check of the engine.
+    /// The time of the next check of the engine. One that is at work is not silent
+    /// ([`Serving::gives_up_engine`]), and is not checked.
     pub(crate) fn watch_at(&self, owes: bool) -> Instant {
-        self.engine_watch.next_at(owes)
+        let works = self.engine.at_work_since().is_some();
+        self.engine_watch.next_at(owes && !works)
     }
 
     /// Starts a read, unless the engine is already executing the same one.

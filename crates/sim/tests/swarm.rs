@@ -406,3 +406,14 @@ fn bug_15_sim4_deaf_to_a_dead_replica_is_not_cut_off() {
         assert_eq!(run(&Plan::draw_aimed(638, aim)).violation, None, "{protocol:?}");
     }
 }
+
+/// docs/internals/bugs.md, 22.157: a replica whose engine was at work looked for its silence at
+/// once, again and again, and so did a gateway that wished to ask for users while all of its
+/// requests were under way: each took a whole core.
+#[test]
+fn bug_22_157_who_waits_for_others_sleeps() {
+    let aim = Aim { protocol: Some(Protocol::Chain), ..Aim::default() };
+    for seed in [0xa_ae69, 0xa_ae8f] {
+        assert_eq!(run(&Plan::draw_aimed(seed, aim)).violation, None, "{seed:#x}");
+    }
+}

@@ -10,7 +10,12 @@ pub(crate) mod frame;
 pub mod netcraq;
 pub(crate) mod store;
 
+use concord_core::Instant;
+use concord_core::machine::Deadline;
 pub(crate) use flair::{KEY_GROUPS, describe, sort};
+
+/// How often in a row a node may wish to be woken at once: scripts go on in that many slices.
+const OVERDUE_MAX: u32 = 20_000;
 
 /// A run of a system, all of it: from equal plans come equal runs.
 pub trait Trial: Clone + Send + Sync {
@@ -40,6 +45,20 @@ pub struct Ran<T> {
     pub digest: u64,
     /// What happened.
     pub totals: T,
+}
+
+/// How often in a row a node's deadline was over when the node had just been woken for it. A machine
+/// that does nothing about its deadline takes its host's whole core.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Overdue(u32);
+
+impl Overdue {
+    /// Counts, once a node was woken at `now` and is to be woken next at `deadline`. What is wrong,
+    /// if it was so too often.
+    pub(crate) fn woken(&mut self, now: Instant, deadline: Deadline) -> Option<String> {
+        self.0 = if deadline.at > now { 0 } else { self.0 + 1 };
+        (self.0 > OVERDUE_MAX).then(|| format!("never sleeps: {}", deadline.reason))
+    }
 }
 
 /// What runs count, and its sum.

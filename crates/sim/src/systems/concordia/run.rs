@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
 use concord_control::{Controller, ControllerConfig, GroupSetup, State};
+use concord_core::machine::Deadline;
 use concord_core::{Incarnation, Instant, MS, Machine as _, NodeId, Now, Rng, SEC};
 use concord_memory::{Done, Failure, LineState, MemberSettings, MemoryNode, Node};
 use concord_switch::{Agent, AgentConfig, Concordia, Hosted, Loop, Sections};
@@ -21,6 +22,7 @@ use rustc_hash::FxHasher;
 use super::plan::{Fault, Plan};
 use super::programs::{Pending, Program, Seen};
 use crate::engine::{EventQueue, NS, Time};
+use crate::systems::Overdue;
 
 /// How long after the last fault every call has to be answered, in ns.
 pub const PATIENCE_NS: u64 = 8 * SEC;
@@ -104,11 +106,23 @@ enum Role {
     Dead,
 }
 
+impl Role {
+    fn deadline(&self) -> Deadline {
+        match self {
+            Role::Node(node) => node.deadline(),
+            Role::Switch(agent) => agent.deadline(),
+            Role::Controller(controller) => controller.deadline(),
+            Role::Dead => Deadline::NONE,
+        }
+    }
+}
+
 struct Host {
     role: Role,
     /// Counted up when it is started again.
     process: u64,
     wake_at: u64,
+    overdue: Overdue,
     /// It stands still until then.
     paused_until: u64,
     /// Its clock: where it began, and how much faster it is, in parts of a million.
@@ -204,6 +218,7 @@ impl<'a> Memory<'a> {
                 role: Role::Dead,
                 process: 0,
                 wake_at: u64::MAX,
+                overdue: Overdue::default(),
                 paused_until: 0,
                 offset_ns,
                 drift_ppm,
@@ -359,6 +374,10 @@ impl<'a> Memory<'a> {
             Role::Dead => {}
         }
         self.after(host, sent);
+        let deadline = self.hosts[host].role.deadline();
+        if let Some(why) = self.hosts[host].overdue.woken(now.instant, deadline) {
+            self.violation.get_or_insert(format!("host {host} {why}"));
+        }
     }
 
     /// What a host sends, stores, says and waits for.
@@ -391,12 +410,10 @@ impl<'a> Memory<'a> {
             self.totals.left += 1;
             self.die(host);
         }
-        let deadline = match &self.hosts[host].role {
-            Role::Node(node) => node.deadline(),
-            Role::Switch(agent) => agent.deadline(),
-            Role::Controller(controller) => controller.deadline(),
-            Role::Dead => return,
-        };
+        let deadline = self.hosts[host].role.deadline();
+        if matches!(self.hosts[host].role, Role::Dead) {
+            return;
+        }
         let due = self.when(host, deadline.at).max(self.now + 1_000);
         if due < self.hosts[host].wake_at {
             self.hosts[host].wake_at = due;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
 use concord_control::{Controller, ControllerConfig, GroupSetup, State};
+use concord_core::machine::Deadline;
 use concord_core::{Incarnation, Instant, Key, MS, Machine as _, Now, Rng, SEC, SessionId};
 use concord_scheduler::{
     Book, Found, Journal, JournaledOwner, Order, Outcome, Output, OwnerConfig, Worker, WorkerConfig,
@@ -22,6 +23,7 @@ use rustc_hash::FxHasher;
 
 use super::plan::{Fault, Plan};
 use crate::engine::{EventQueue, NS, Time};
+use crate::systems::Overdue;
 
 mod readers;
 
@@ -92,6 +94,18 @@ enum Role {
     Dead,
 }
 
+impl Role {
+    fn deadline(&self) -> Deadline {
+        match self {
+            Role::Controller(controller) => controller.deadline(),
+            Role::Owner(owner) => owner.deadline(),
+            Role::Worker(worker) => worker.deadline(),
+            Role::Switch(agent) => agent.deadline(),
+            Role::Dead => Deadline::NONE,
+        }
+    }
+}
+
 struct Node {
     role: Role,
     /// Counted up when it is started again: what was scheduled for an earlier one is void.
@@ -100,6 +114,7 @@ struct Node {
     paused_until: u64,
     held: Vec<(Addr, Vec<u8>)>,
     wake_at: u64,
+    overdue: Overdue,
     /// Its clock: where it began, and how much faster it is, in parts of a million.
     offset_ns: u64,
     drift_ppm: i64,
@@ -213,6 +228,7 @@ impl<'a> Rack<'a> {
                 paused_until: 0,
                 held: Vec::new(),
                 wake_at: u64::MAX,
+                overdue: Overdue::default(),
                 offset_ns,
                 drift_ppm,
                 runs: BTreeMap::new(),
@@ -409,6 +425,10 @@ impl<'a> Rack<'a> {
         }
         self.send_all(node, sent);
         self.after(node);
+        let deadline = self.nodes[node].role.deadline();
+        if let Some(why) = self.nodes[node].overdue.woken(now.instant, deadline) {
+            self.wrong(format!("node {node} {why}"));
+        }
     }
 
     /// A node took a step: what it wants done, what it tells, when it wakes.
@@ -437,13 +457,10 @@ impl<'a> Rack<'a> {
         }
         self.hold(node);
         self.persist(node);
-        let deadline = match &self.nodes[node].role {
-            Role::Controller(controller) => controller.deadline(),
-            Role::Owner(owner) => owner.deadline(),
-            Role::Worker(worker) => worker.deadline(),
-            Role::Switch(agent) => agent.deadline(),
-            Role::Dead => return,
-        };
+        let deadline = self.nodes[node].role.deadline();
+        if matches!(self.nodes[node].role, Role::Dead) {
+            return;
+        }
         let at = self.when(node, deadline.at).max(self.now + 1_000);
         if at < self.nodes[node].wake_at {
             self.nodes[node].wake_at = at;

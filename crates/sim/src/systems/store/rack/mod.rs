@@ -41,6 +41,7 @@ use concord_wire::GroupId;
 use concord_wire::control::{Config, Member};
 
 use crate::record::{Recorder, Recording};
+use crate::systems::Overdue;
 use crate::systems::store::build::Blueprint;
 use crate::systems::store::fault::{Fault, Node};
 use crate::systems::store::plan::Plan;
@@ -104,6 +105,8 @@ pub(crate) struct Slot {
     batch: Option<(usize, Now)>,
     /// It wanted to be woken while it was paused or busy.
     tick_due: bool,
+    /// How often in a row its next deadline was over when it had just been woken.
+    overdue: Overdue,
     /// Every packet takes that much longer, until then.
     slow: (u64, u64),
     /// Completions of the storage engine that are under way as events.
@@ -130,6 +133,7 @@ impl Slot {
             serve_scheduled: false,
             batch: None,
             tick_due: false,
+            overdue: Overdue::default(),
             slow: (0, 0),
             completions_scheduled: 0,
             engine_stalled_until_ns: 0,

@@ -164,6 +164,7 @@ impl Rack<'_> {
         self.world.note(2, node, &[]);
         role::wake(&mut self.slots[node].role, now, &mut self.outgoing);
         self.after(node, 0);
+        self.count_overdue(node, now);
     }
 
     fn engine_completes(&mut self, node: usize) {
@@ -233,6 +234,16 @@ impl Rack<'_> {
             let at_ns = self.world.clocks[node].when(deadline.at);
             // At least a µs on, so that a deadline that is not met cannot stop time.
             self.wake_at(node, at_ns.max(self.world.now_ns + US));
+        }
+    }
+
+    /// Looks whether a node that was woken is woken again at once, for ever.
+    fn count_overdue(&mut self, node: usize, woken: Now) {
+        let slot = &mut self.slots[node];
+        let why = slot.overdue.woken(woken.instant, slot.role.deadline());
+        if let Some(why) = why.filter(|_| self.plan.invariants && self.broken.is_none()) {
+            let why = format!("{} {why}", self.name_of(node));
+            self.broken = Some(self.standing(&why));
         }
     }
 
