@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Words that are a system's.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 18] = [
     "harmonia",
     "Harmonia",
     "HARMONIA",
@@ -25,12 +25,24 @@ const NAMES: [&str; 15] = [
     "concordia",
     "Concordia",
     "CONCORDIA",
+    "harmony",
+    "Harmony",
+    "HARMONY",
 ];
 
 /// Folders and files of a system: they are called as it is. NetChain is what NetCRAQ is compared
 /// with.
-const OWN: [&str; 8] =
-    ["harmonia", "falcon", "flair", "craq", "forward", "nopaxos", "netchain", "concordia"];
+const OWN: [&str; 9] = [
+    "harmonia",
+    "falcon",
+    "flair",
+    "craq",
+    "forward",
+    "nopaxos",
+    "netchain",
+    "concordia",
+    "harmony",
+];
 
 /// Crates that are a system's: Falcon's and Concordia's.
 const OWN_CRATES: [&str; 2] = ["scheduler", "memory"];

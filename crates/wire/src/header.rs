@@ -97,6 +97,8 @@ pub enum Kind {
     Falcon = 32,
     /// [`crate::concordia`]: between the nodes of a shared memory, and with their switch.
     Concordia = 33,
+    /// [`crate::harmony`]: between hosts that reserve virtual links, and the switches on their way.
+    Harmony = 34,
 }
 
 impl Kind {
@@ -119,6 +121,7 @@ impl Kind {
         Kind::NetChain,
         Kind::Falcon,
         Kind::Concordia,
+        Kind::Harmony,
     ];
 
     /// The kind of a byte on the wire, if it is one.
@@ -143,6 +146,7 @@ impl Kind {
             19 => Kind::NetChain,
             32 => Kind::Falcon,
             33 => Kind::Concordia,
+            34 => Kind::Harmony,
             _ => return None,
         })
     }
@@ -167,7 +171,8 @@ impl Kind {
             | Kind::NetCraq
             | Kind::NetChain
             | Kind::Falcon
-            | Kind::Concordia => false,
+            | Kind::Concordia
+            | Kind::Harmony => false,
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod falcon;
 pub mod flair;
 pub mod fragment;
 pub mod gateways;
+pub mod harmony;
 pub mod header;
 pub mod link;
 pub mod netchain;

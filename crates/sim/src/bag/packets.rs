@@ -177,7 +177,7 @@ fn sort_of(bytes: &[u8]) -> u8 {
         Ok(Kind::Gateways) => (240, 8),
         Ok(Kind::NetCraq) => (248, 7),
         // Systems whose packets no rack of the bag has share the last sort.
-        Ok(Kind::NetChain | Kind::Concordia | Kind::Chain) => (255, 1),
+        Ok(Kind::NetChain | Kind::Concordia | Kind::Harmony | Kind::Chain) => (255, 1),
     };
     begin + op(bytes) % most
 }
