@@ -375,6 +375,29 @@ guards! {
     /// Concordia: what a member that is gone may have changed is lost, and not its old value (trap
     /// C10).
     LostKnown,
+    /// Harmony: an `rsvp` opens a slot at the sender once (trap H4).
+    GrantOnce,
+    /// Harmony: a sender that is late leaves out the phases that it missed (trap H3).
+    NoCatchUp,
+    /// Harmony: a slot is given back a packet's time after its last packet (trap H1).
+    LastPacketHolds,
+    /// Harmony: nothing is sent on a reservation whose time is over (trap H12).
+    ReservationEnds,
+    /// Harmony: once a message was sent to one incarnation of its receiver, no other one gets it
+    /// (trap H5).
+    ReceiverBound,
+    /// Harmony: a request of a message that is over opens nothing (trap H5).
+    MessageOnce,
+    /// Harmony: a request of an earlier incarnation of its sender opens nothing (trap H5).
+    OlderSender,
+    /// Harmony: a host that has begun anew waits until the reservations that it forgot are over
+    /// (trap H5).
+    HostRestart,
+    /// Harmony: what closes a grant names it: one before it, or of another incarnation, closes
+    /// nothing (trap H4).
+    GrantNamed,
+    /// Harmony: a rejected further slot does not reject its message (trap H9).
+    ExtraRejected,
 }
 
 /// Bits in a word of [`Guards`].

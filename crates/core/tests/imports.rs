@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The crates whose files are looked at: all.
-const CRATES: [&str; 17] = [
+const CRATES: [&str; 18] = [
     "check",
     "client",
     "concord",
@@ -24,6 +24,7 @@ const CRATES: [&str; 17] = [
     "scheduler",
     "sim",
     "switch",
+    "transport",
     "wire",
 ];
 

@@ -44,8 +44,8 @@ const OWN: [&str; 9] = [
     "harmony",
 ];
 
-/// Crates that are a system's: Falcon's and Concordia's.
-const OWN_CRATES: [&str; 2] = ["scheduler", "memory"];
+/// Crates that are a system's: Falcon's, Concordia's and Harmony's.
+const OWN_CRATES: [&str; 3] = ["scheduler", "memory", "transport"];
 
 /// A file with lines for so many protocols has one for each that concerns it.
 const PROTOCOLS_MIN: usize = 5;
