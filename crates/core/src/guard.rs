@@ -398,6 +398,20 @@ guards! {
     GrantNamed,
     /// Harmony: a rejected further slot does not reject its message (trap H9).
     ExtraRejected,
+    /// Harmony: a doubled or late `rsvp` reserves nothing (trap H4).
+    RsvpOnce,
+    /// Harmony: a virtual link is freed by the reservation that owns it, and by no other (trap H4).
+    OwnerFrees,
+    /// Harmony: a receiver's slot reserves nothing at a switch that has not yet forgotten the
+    /// slot's reservation before (trap H4).
+    SlotFreed,
+    /// Harmony: a reservation ends by its time if nothing else ends it (trap H4).
+    ReservationExpires,
+    /// Harmony: a switch that has begun anew reserves nothing until what it forgot is over (trap
+    /// H5).
+    SwitchRestart,
+    /// Harmony: data without a reservation goes on as best effort (trap H4).
+    DataReserved,
 }
 
 /// Bits in a word of [`Guards`].

@@ -31,6 +31,7 @@ pub mod faults;
 pub mod flair;
 pub mod forward;
 pub mod harmonia;
+pub mod harmony;
 pub mod hosted;
 pub mod netchain;
 pub mod netcraq;
@@ -54,6 +55,7 @@ pub use flair::{Flair, KeyGroupSettings};
 pub use harmonia::{
     ConfigError, Harmonia, Layout, RUN_BITS_MAX, SLOTS_MAX, TABLE_STAGES_MAX, TableSettings,
 };
+pub use harmony::{Harmony, LinkTables, LinksLayout};
 pub use netcraq::{ChainLayout, ChainMember, ChainSeat, NetCraq};
 pub use ports::PortTable;
 pub use program::{Host, Ingress, Load, SwitchProgram};

@@ -8,6 +8,7 @@ use crate::falcon::Falcon;
 use crate::flair::Flair;
 use crate::forward::Forward;
 use crate::harmonia::{Harmonia, View};
+use crate::harmony::Harmony;
 use crate::netcraq::NetCraq;
 use crate::nopaxos::NoPaxos;
 use crate::nopaxos_harmonia::NoPaxosHarmonia;
@@ -175,6 +176,8 @@ hosted! {
         NetCraq(NetCraq),
         /// Concordia.
         Concordia(Concordia),
+        /// Harmony.
+        Harmony(Harmony),
     }
 }
 
@@ -194,7 +197,9 @@ impl Hosted {
             Hosted::Craq(p) => p.store(),
             Hosted::NoPaxos(p) => p.store(),
             Hosted::NoPaxosHarmonia(p) => p.harmonia().store(),
-            Hosted::Falcon(_) | Hosted::NetCraq(_) | Hosted::Concordia(_) => &Store::EMPTY,
+            Hosted::Falcon(_) | Hosted::NetCraq(_) | Hosted::Concordia(_) | Hosted::Harmony(_) => {
+                &Store::EMPTY
+            }
             Hosted::Flair(p) => p.store(),
         }
     }
@@ -211,7 +216,8 @@ impl Hosted {
             | Hosted::Falcon(_)
             | Hosted::Flair(_)
             | Hosted::NetCraq(_)
-            | Hosted::Concordia(_) => None,
+            | Hosted::Concordia(_)
+            | Hosted::Harmony(_) => None,
         }
     }
 

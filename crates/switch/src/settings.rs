@@ -11,6 +11,7 @@ use crate::concordia::{BlocksError, BlocksLayout};
 use crate::falcon::{QueueError, QueueLayout};
 use crate::flair::{FlairError, KeyGroupSettings};
 use crate::harmonia::{ConfigError, TableSettings};
+use crate::harmony::{LinksError, LinksLayout};
 use crate::netcraq::{ChainError, ChainLayout, ChainMember};
 
 /// What a program is told. Each takes what it needs.
@@ -39,6 +40,8 @@ pub struct Sections {
     pub chain: ChainLayout,
     /// The blocks that Concordia's switch can own.
     pub blocks: BlocksLayout,
+    /// The hosts and virtual links of Harmony's switch.
+    pub links: LinksLayout,
 }
 
 impl Sections {
@@ -49,6 +52,7 @@ impl Sections {
         key_groups: KeyGroupSettings::DEFAULT,
         chain: ChainLayout::DEFAULT,
         blocks: BlocksLayout::DEFAULT,
+        links: LinksLayout::DEFAULT,
     };
 }
 
@@ -65,6 +69,8 @@ pub enum LoadError {
     Chain(ChainError),
     /// The memory's blocks that it was told cannot be.
     Blocks(BlocksError),
+    /// The virtual links that it was told cannot be.
+    Links(LinksError),
     /// This switch does not have it.
     NotHere(Program),
 }
@@ -95,6 +101,7 @@ impl fmt::Display for LoadError {
             LoadError::Flair(error) => error.fmt(f),
             LoadError::Chain(error) => error.fmt(f),
             LoadError::Blocks(error) => error.fmt(f),
+            LoadError::Links(error) => error.fmt(f),
             LoadError::NotHere(program) => {
                 write!(f, "this switch has no program {}", program.name())
             }

@@ -437,7 +437,8 @@ fn layouts_that_cannot_be_are_refused() {
             | LoadError::Queue(_)
             | LoadError::Flair(_)
             | LoadError::Chain(_)
-            | LoadError::Blocks(_),
+            | LoadError::Blocks(_)
+            | LoadError::Links(_),
         )
         | Ok(_) => None,
     };

@@ -66,6 +66,7 @@ impl Scenario {
             Program::Flair => panic!("its vectors are in flair_vectors.rs"),
             Program::NetCraq => panic!("its vectors are in netcraq_vectors.rs"),
             Program::Concordia => panic!("its vectors are in concordia_vectors.rs"),
+            Program::Harmony => panic!("its vectors are in harmony_vectors.rs"),
         }
     }
 

@@ -60,6 +60,12 @@ impl Host {
         &self.settings
     }
 
+    /// The number of the newest message that was submitted; 0 if there was none.
+    #[must_use]
+    pub fn numbers(&self) -> u64 {
+        self.sender.numbers()
+    }
+
     /// Whether no message is under way and no slot is held.
     #[must_use]
     pub fn is_idle(&self) -> bool {

@@ -10,8 +10,8 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
-use concord_core::{Guard, Instant, Sink, US};
-use concord_wire::harmony::{Op, Reason, Repr};
+use concord_core::{Guard, Instant, Sink};
+use concord_wire::harmony::{Op, Reason, Repr, SPAN_SHIFT};
 
 use crate::message::Pieces;
 use crate::outcome::{Delivered, Outcome};
@@ -185,7 +185,7 @@ impl Receiver {
             Op::Data => self.on_data(settings, packet, data, sink),
             Op::Complete => self.on_complete(settings, now, packet),
             Op::Reject => self.on_reject(settings, now, packet, sink),
-            Op::Rsvp | Op::Failure => {}
+            Op::Rsvp | Op::Failure | Op::Sweep => {}
         }
         self.serve(settings, now, sink);
     }
@@ -403,7 +403,7 @@ impl Receiver {
             grant: self.grants[index],
             slot: index as u8,
             bytes: quota_bytes,
-            span: (life_ns / US) as u32,
+            span: (life_ns >> SPAN_SHIFT) as u32,
             ..Repr::new(Op::Rsvp, key.0, settings.place, key.1)
         };
         Receiver::send(settings, incarnation, &rsvp, sink);

@@ -10,8 +10,8 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use concord_core::machine::Deadline;
-use concord_core::{Addr, Duration, Guard, Instant, Sink, US};
-use concord_wire::harmony::{Op, Path, Reason, Repr, SLOTS_MAX};
+use concord_core::{Addr, Duration, Guard, Instant, Sink};
+use concord_wire::harmony::{Op, Path, Reason, Repr, SLOTS_MAX, SPAN_SHIFT};
 
 use crate::outcome::{Completion, Outcome, SubmitError};
 use crate::settings::{HostSettings, OPEN_MAX, WINDOW};
@@ -148,6 +148,11 @@ impl Sender {
         self.completions.pop_front()
     }
 
+    /// How many messages were submitted: the newest one's number.
+    pub(crate) fn numbers(&self) -> u64 {
+        self.next_number - 1
+    }
+
     /// Whether no message is open and no slot is held.
     pub(crate) fn is_idle(&self) -> bool {
         self.submissions.is_empty() && self.open.is_empty() && self.slots_held() == 0
@@ -252,7 +257,7 @@ impl Sender {
         self.counters.slots_opened += 1;
         message.receiver_incarnation = Some(rsvp.receiver_incarnation);
         // The switches count the life from when the `rsvp` passed them: a little earlier.
-        let life_ns = u64::from(rsvp.span) * US;
+        let life_ns = u64::from(rsvp.span) << SPAN_SHIFT;
         let until = now.after(life_ns.saturating_sub(settings.round_ns));
         *slot = Some(Sending { number: rsvp.number, rsvp: *rsvp, left_bytes: rsvp.bytes, until });
     }

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use concord_core::{Duration, Guards, NodeId, US};
-use concord_wire::harmony::{FRAGMENT_BYTES_MAX, HOSTS_MAX, SLOTS_MAX};
+use concord_wire::harmony::{FRAGMENT_BYTES_MAX, HOSTS_MAX, SLOTS_MAX, SPAN_SHIFT};
 use concord_wire::{Addr, GroupId};
 
 /// Most open messages of a sender.
@@ -100,7 +100,7 @@ impl HostSettings {
         if self.incarnation == 0 || self.phase_ns == 0 || self.message_bytes_max == 0 {
             return Err(SettingsError::Zero);
         }
-        if self.quota_bytes_max() == 0 || self.life_ns / US > u64::from(u32::MAX) {
+        if self.quota_bytes_max() == 0 || self.life_ns >> SPAN_SHIFT >= 1 << 31 {
             return Err(SettingsError::Lifetime { life_ns: self.life_ns });
         }
         Ok(())
@@ -204,7 +204,7 @@ impl fmt::Display for SettingsError {
             SettingsError::Lifetime { life_ns } => write!(
                 f,
                 "a reservation lives {life_ns} ns: give it two round trips, three cycles of all slots, and at most \
-                 71 minutes"
+                 36 minutes"
             ),
         }
     }

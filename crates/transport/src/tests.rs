@@ -378,7 +378,7 @@ fn silent_grant_expires_and_its_message_fails() {
     let mut receiver = host(1, 1, Guards::ALL);
     let granted = comes(&mut receiver, 0, &request(1, 100), &[])[0];
     let until = receiver.deadline().at.0;
-    assert!(until > u64::from(granted.span) * US, "later than the switches forget it");
+    assert!(until > u64::from(granted.span) << 10, "later than the switches forget it");
     assert_eq!(ticks(&mut receiver, until - 1), []);
     let told = ticks(&mut receiver, until);
     assert_eq!((told[0].op, told[0].reason), (Op::Failure, Reason::Lost));

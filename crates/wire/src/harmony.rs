@@ -12,7 +12,7 @@
 //! | 41 | 1 | the reason of a `reject` or a `failure` |
 //! | 42 | 1 + 1 | hops of the path; how many of them are still ahead, of a packet on its way back |
 //! | 44 | 4 | `request`: size of the message; `rsvp`: bytes that may be sent; `data`: offset in the message; `complete` from the sender: bytes of the message sent so far |
-//! | 48 | 4 | `request`: how many numbers below it the oldest open message is; `rsvp`: life of the reservation in us |
+//! | 48 | 4 | `request`: how many numbers below it the oldest open message is; `rsvp`: life of the reservation in units of 1,024 ns |
 //! | 52 | 1 | flags: 1 best effort: a switch found no reservation; 2 it goes to the message's sender |
 //! | 53 | 3 | reserved |
 //! | 56 | 6 each | five hops, the receiver's switch first: switch (2), its port towards the receiver (1), reserved (1), virtual link (2) |
@@ -40,6 +40,8 @@ pub const HOPS_MAX: usize = 5;
 pub const HEAD_BYTES: usize = 88;
 /// Most data of a packet in bytes.
 pub const FRAGMENT_BYTES_MAX: usize = 1_280;
+/// The unit of a reservation's life is 2^10 ns: a switch shifts, and does not divide.
+pub const SPAN_SHIFT: u32 = 10;
 /// Bytes of a hop.
 const HOP_BYTES: usize = 6;
 
@@ -83,6 +85,8 @@ byte_enum! {
         Failure = 5,
         /// A part of a message.
         Data = 6,
+        /// From a switch's control plane to its own pipeline: whether a reservation's time is over.
+        Sweep = 7,
     }
 }
 
@@ -133,6 +137,12 @@ impl Path {
         &self.hops[..usize::from(self.count)]
     }
 
+    /// Whether there is no room for another switch.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.count as usize == HOPS_MAX
+    }
+
     /// Adds a switch; whether there was room.
     pub fn push(&mut self, hop: Hop) -> bool {
         let Some(free) = self.hops.get_mut(usize::from(self.count)) else { return false };
@@ -174,7 +184,7 @@ pub struct Repr {
     /// Size, quota, offset, or how much was sent, in bytes.
     pub bytes: u32,
     /// Of a `request`, how many numbers below it the oldest open message is; of an `rsvp`, the life
-    /// of the reservation in us.
+    /// of the reservation in units of 1,024 ns.
     pub span: u32,
     /// Whether a switch found no reservation for it.
     pub is_best_effort: bool,
@@ -220,7 +230,7 @@ impl Repr {
         match self.op {
             Op::Data if self.is_best_effort => 3,
             Op::Data | Op::Rsvp | Op::Complete => 1,
-            Op::Request | Op::Reject | Op::Failure => 2,
+            Op::Request | Op::Reject | Op::Failure | Op::Sweep => 2,
         }
     }
 
@@ -344,7 +354,7 @@ mod tests {
     fn samples() -> Vec<(Repr, Vec<u8>)> {
         let numbered = |(index, op): (usize, &Op)| {
             let mut path = Path::default();
-            for hop in 0..index as u16 {
+            for hop in 0..index.min(5) as u16 {
                 let added = path.push(Hop { switch: 9 + hop, back: 1 + hop as u8, link: 0x0102 });
                 assert_eq!(added, usize::from(hop) < HOPS_MAX);
             }
@@ -439,7 +449,7 @@ mod tests {
     fn harmony_classes_of_priority() {
         let class = |op| Repr::new(op, 0, 1, 1).class();
         let classes: Vec<u8> = Op::ALL.iter().map(|op| class(*op)).collect();
-        assert_eq!(classes, [2, 1, 2, 1, 2, 1]);
+        assert_eq!(classes, [2, 1, 2, 1, 2, 1, 2]);
         let data = Repr { is_best_effort: true, ..Repr::new(Op::Data, 0, 1, 1) };
         assert_eq!(data.class(), 3);
         assert!(data.is_source_routed() && !Repr::new(Op::Rsvp, 0, 1, 1).is_source_routed());

@@ -71,6 +71,8 @@ pub enum GroupKind {
     Switches,
     /// Nodes of a shared memory, each with a part of it and a cache.
     Memory,
+    /// Hosts whose messages reserve their way.
+    Hosts,
 }
 
 impl GroupKind {
@@ -79,7 +81,7 @@ impl GroupKind {
     pub const fn protocol(self) -> Option<Protocol> {
         match self {
             GroupKind::Replicas(protocol) => Some(protocol),
-            GroupKind::Workers | GroupKind::Switches | GroupKind::Memory => None,
+            GroupKind::Workers | GroupKind::Switches | GroupKind::Memory | GroupKind::Hosts => None,
         }
     }
 
@@ -103,6 +105,7 @@ impl GroupKind {
             GroupKind::Workers => "workers",
             GroupKind::Switches => "switches",
             GroupKind::Memory => "memory",
+            GroupKind::Hosts => "hosts",
         }
     }
 }
@@ -125,6 +128,7 @@ impl From<GroupKind> for u8 {
             GroupKind::Workers => 16,
             GroupKind::Switches => 17,
             GroupKind::Memory => 18,
+            GroupKind::Hosts => 19,
         }
     }
 }
@@ -143,6 +147,7 @@ impl TryFrom<u8> for GroupKind {
             16 => GroupKind::Workers,
             17 => GroupKind::Switches,
             18 => GroupKind::Memory,
+            19 => GroupKind::Hosts,
             _ => return Err(WireError::Field),
         })
     }
@@ -169,11 +174,13 @@ pub enum Program {
     NetCraq,
     /// Concordia's locks, statuses and copysets, for the nodes of a shared memory.
     Concordia,
+    /// Harmony's reservations of virtual links, for hosts.
+    Harmony,
 }
 
 impl Program {
     /// Every program that a switch can run.
-    pub const ALL: [Program; 9] = [
+    pub const ALL: [Program; 10] = [
         Program::Forward,
         Program::Harmonia,
         Program::Craq,
@@ -183,6 +190,7 @@ impl Program {
         Program::Flair,
         Program::NetCraq,
         Program::Concordia,
+        Program::Harmony,
     ];
 
     /// The default program: it tracks writes in flight.
@@ -223,6 +231,7 @@ impl Program {
             Program::Flair => "flair",
             Program::NetCraq => "netcraq",
             Program::Concordia => "concordia",
+            Program::Harmony => "harmony",
         }
     }
 
@@ -246,6 +255,7 @@ impl Program {
             GroupKind::Workers => matches!(self, Program::Forward | Program::Falcon),
             GroupKind::Switches => matches!(self, Program::NetCraq),
             GroupKind::Memory => matches!(self, Program::Concordia),
+            GroupKind::Hosts => matches!(self, Program::Harmony),
         }
     }
 
@@ -268,7 +278,8 @@ impl Program {
             | Program::Craq
             | Program::NoPaxos
             | Program::NoPaxosHarmonia
-            | Program::Falcon => None,
+            | Program::Falcon
+            | Program::Harmony => None,
         }
     }
 
@@ -466,14 +477,17 @@ mod tests {
             }
         }
         let others = (6..=255).filter_map(|byte| GroupKind::try_from(byte).ok());
-        let kinds = [GroupKind::Workers, GroupKind::Switches, GroupKind::Memory];
+        let kinds = [GroupKind::Workers, GroupKind::Switches, GroupKind::Memory, GroupKind::Hosts];
         assert_eq!(
             (others.collect::<Vec<_>>(), kinds.map(u8::from)),
-            (kinds.to_vec(), [16, 17, 18])
+            (kinds.to_vec(), [16, 17, 18, 19])
         );
         let names = Program::ALL.map(Program::name);
         let stores = ["forward", "harmonia", "craq", "nopaxos", "nopaxos+harmonia"];
-        assert_eq!(names, [&stores[..], &["falcon", "flair", "netcraq", "concordia"]].concat()[..]);
+        assert_eq!(
+            names,
+            [&stores[..], &["falcon", "flair", "netcraq", "concordia", "harmony"]].concat()[..]
+        );
         let for_workers = Program::ALL.into_iter().filter(|p| p.serves(GroupKind::Workers));
         assert_eq!(for_workers.collect::<Vec<_>>(), [Program::Forward, Program::Falcon]);
         assert!(PROTOCOLS.iter().all(|protocol| !Program::Falcon.serves(*protocol)));
