@@ -11,24 +11,24 @@ use concord_wire::{COMMAND_BYTES_MAX, REPLY_BYTES_MAX};
 use crate::frame::{self, BODY_BYTES_MAX, HEADER_BYTES, Kind, padded};
 use crate::marks::{Marks, Origin};
 
-/// A frame of records is ended when it has as many bytes: one that is damaged names its place
-/// better.
+/// A frame of records is closed once it has this many bytes: the smaller the frames, the more
+/// exactly damage is located.
 const RECORDS_BYTES: usize = 256 << 10;
-/// Length of what stands before a part's bytes.
+/// Length in bytes of the fields before the bytes of a part.
 const PART_HEADER_BYTES: usize = 33;
 
-/// Longest bytes of a part: what is read again.
+/// The largest length in bytes of a part that a reader accepts.
 pub const PART_BYTES_MAX: usize = BODY_BYTES_MAX - PART_HEADER_BYTES;
-// A frame of records ends with the one that fills it.
+// A frame of records may exceed its limit by the one record that closes it.
 const _: () = assert!(
     RECORDS_BYTES + RECORD_OVERHEAD_BYTES_MAX + COMMAND_BYTES_MAX + REPLY_BYTES_MAX
         < BODY_BYTES_MAX
 );
 
-/// A part that would be too long to be read again: nothing of it was put into the batch.
+/// The part is longer than a reader accepts. Nothing of it was added to the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong {
-    /// Its bytes.
+    /// The length of the part in bytes.
     pub bytes: usize,
 }
 
@@ -44,22 +44,22 @@ impl core::error::Error for TooLong {}
 const FIRST: u8 = 1;
 const LAST: u8 = 2;
 
-/// A part of the state, as of a position of the log.
+/// A part of a snapshot, as of a position of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<'a> {
-    /// Which snapshot it is of.
+    /// The number of its snapshot.
     pub snapshot: u64,
-    /// Which part of it.
+    /// Its number within the snapshot, from 0.
     pub number: u64,
-    /// As of which position.
+    /// The position of the log as of which it was copied.
     pub position: u64,
-    /// The first part: the running hash at its position. The log goes on from there.
+    /// In the first part, the running hash at `position`. The log continues from there.
     pub hash: u64,
-    /// It is the first part.
+    /// Whether it is the first part.
     pub is_first: bool,
-    /// It is the last part.
+    /// Whether it is the last part.
     pub is_last: bool,
-    /// What the engine, or the client table, was copied to.
+    /// Its contents: a piece of the copied engine or client table.
     pub bytes: &'a [u8],
 }
 
@@ -83,56 +83,57 @@ impl<'a> Part<'a> {
     }
 }
 
-/// What [`Batch::committed`] wrote.
+/// Parses the body that [`Batch::committed`] wrote.
 pub(crate) fn position(body: &[u8]) -> Option<u64> {
     body.try_into().ok().map(u64::from_be_bytes)
 }
 
-/// What [`Batch::cut`] wrote.
+/// Parses the body that [`Batch::cut`] wrote.
 pub(crate) fn log_end(body: &[u8]) -> Option<LogEnd> {
     let (place, hash) = body.split_first_chunk::<8>()?;
     Some(LogEnd { position: u64::from_be_bytes(*place), hash: position(hash)? })
 }
 
-/// Entries that are to become durable together, in their order, in frames that have no place yet.
+/// Entries that are to become durable together, in order, in frames that have no place yet.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    /// Where the frame of records begins that takes more of them.
+    /// The offset of the frame of records that is still open, if one is.
     records: Option<usize>,
-    /// The snapshot that begins with it.
+    /// The number of the snapshot whose first part is in the batch.
     begins: Option<u64>,
-    /// It has the last part of that snapshot.
+    /// The number of the snapshot whose last part is in the batch.
     ends: Option<u64>,
 }
 
 impl Batch {
-    /// Bytes of memory that it has.
+    /// The bytes of memory that are allocated for it.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Whether nothing is in it.
+    /// Whether the batch is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Bytes in it.
+    /// The length of its frames in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The snapshot that begins in it, if one does: then it is to begin a segment, so that all
-    /// before can go once the snapshot is whole.
+    /// The number of the snapshot whose first part is in the batch, if there is one. Such a batch
+    /// starts a new segment, so that all earlier segments can be removed once the snapshot is
+    /// complete.
     #[must_use]
     pub fn begins_snapshot(&self) -> Option<u64> {
         self.begins
     }
 
-    /// The snapshot that is whole with it, if one is.
+    /// The number of the snapshot whose last part is in the batch, if there is one.
     #[must_use]
     pub fn ends_snapshot(&self) -> Option<u64> {
         self.ends
@@ -155,15 +156,15 @@ impl Batch {
         frame::begin(Kind::Records, body_bytes, &mut self.bytes[start..]);
     }
 
-    /// Adds what is to be remembered beside the data.
+    /// Adds the marks that are kept beside the data.
     pub fn marks(&mut self, marks: &Marks) {
         self.put(Kind::Marks, &[], &marks.to_bytes());
     }
 
-    /// Adds a part of the state.
+    /// Adds a part of a snapshot.
     ///
     /// # Errors
-    /// [`TooLong`]: the batch is as it was.
+    /// [`TooLong`] if the part exceeds [`PART_BYTES_MAX`]. The batch is then unchanged.
     pub fn part(&mut self, part: &Part<'_>) -> Result<(), TooLong> {
         if part.bytes.len() > PART_BYTES_MAX {
             return Err(TooLong { bytes: part.bytes.len() });
@@ -184,23 +185,23 @@ impl Batch {
         Ok(())
     }
 
-    /// What was written before is given up: nothing is here.
+    /// Discards everything that was written before: the directory holds no state from here on.
     pub fn reset(&mut self) {
         self.put(Kind::Reset, &[], &[]);
     }
 
-    /// The log is known to be committed up to `position`.
+    /// Notes that the log is known to be committed up to `position`.
     pub fn committed(&mut self, position: u64) {
         self.put(Kind::Committed, &[], &position.to_be_bytes());
     }
 
-    /// A rack begins with the state up to here.
+    /// Notes that a new rack begins with the state up to here.
     pub fn origin(&mut self, origin: &Origin) {
         self.put(Kind::Origin, &[], &origin.to_bytes());
     }
 
-    /// The log ends at `end` again. Behind what was given up, and at no record: an empty state is
-    /// there, and counts.
+    /// Truncates the log to `end`. After a [`Batch::reset`], with an `end` before the first record,
+    /// it says that the directory holds an empty state, which counts as a state.
     pub fn cut(&mut self, end: LogEnd) {
         self.put(Kind::Cut, &end.position.to_be_bytes(), &end.hash.to_be_bytes());
     }
@@ -215,19 +216,19 @@ impl Batch {
         self.close();
     }
 
-    /// Ends the last frame: the next one begins at a multiple of what frames are aligned to.
+    /// Closes the last frame, so that the next one begins at a multiple of [`ALIGN`].
     fn close(&mut self) {
         self.records = None;
         self.bytes.resize(padded(self.bytes.len()), 0);
     }
 
-    /// The frames, for the writer to seal.
+    /// The frames, for [`crate::Writer::seal`].
     pub fn bytes(&mut self) -> &mut [u8] {
         self.close();
         &mut self.bytes
     }
 
-    /// Forgets all, and keeps the memory.
+    /// Empties the batch, and keeps its memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         (self.records, self.begins, self.ends) = (None, None, None);

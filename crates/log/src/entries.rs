@@ -1,4 +1,4 @@
-//! The entries of a segment, for whoever reads it again.
+//! Reads the entries of a segment again.
 
 use concord_wire::control::LogEnd;
 use concord_wire::record::Record;
@@ -7,26 +7,26 @@ use crate::batch::{self, Part};
 use crate::frame::{self, Kind, Place};
 use crate::marks::{Identity, Marks, Origin, SegmentHdr};
 
-/// What was put into a batch.
+/// An entry of a batch, as it is read again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// An encoded record.
     Record(&'a [u8]),
-    /// What is remembered beside the data.
+    /// The marks that are kept beside the data.
     Marks(Marks),
-    /// A part of the state.
+    /// A part of a snapshot.
     Part(Part<'a>),
-    /// What is before was given up.
+    /// Everything before is discarded.
     Reset,
-    /// Up to that position the log was known to be committed.
+    /// The log was known to be committed up to this position.
     Committed(u64),
-    /// The log ended there again: what was behind was given up.
+    /// The log was truncated to this end: what came after it is discarded.
     Cut(LogEnd),
-    /// A rack begins with the state up to here, and with no session of before.
+    /// A new rack begins with the state up to here, and without the sessions of the rack before.
     Origin(Origin),
 }
 
-/// Whose a segment is, as its first frame says; `None` if that is not there, or not valid.
+/// The identity in the first frame of a segment, or `None` if that frame is missing or invalid.
 #[must_use]
 pub fn identity(storage: u64, segment: u64, bytes: &[u8]) -> Option<Identity> {
     let frame = frame::parse(bytes, Place { storage, segment, offset: 0 })?;
@@ -35,8 +35,8 @@ pub fn identity(storage: u64, segment: u64, bytes: &[u8]) -> Option<Identity> {
 }
 
 /// The entries of a segment of the directory `storage` from the offset `from` on, each with the
-/// offset of its frame, up to the first frame that is not valid. What can be trusted
-/// [`crate::Recovery`] says.
+/// offset of its frame, up to the first invalid frame. [`crate::Recovery`] says which of them can
+/// be trusted.
 pub fn entries(
     storage: u64,
     segment: u64,

@@ -1,4 +1,4 @@
-//! A frame: what is written, behind a header that says what it is and where it belongs.
+//! The frame: a header that says what follows and where it belongs, and a body.
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
@@ -11,23 +11,23 @@
 //! | 24 | 8 | hash of the body |
 //! | 32 | | the body, and zeros up to a multiple of 8 |
 //!
-//! All integers are big-endian. The check takes the directory's number, the segment's and the
-//! offset in it: a frame is valid in its place alone, so that bytes of another file, or of an
-//! earlier one on the same blocks of the disk, are none.
+//! All integers are big-endian. The check covers the numbers of the directory and the segment and
+//! the offset within it: a frame is valid only in its place, so that bytes of another file, or of
+//! an earlier file on the same blocks of the disk, are not taken for a frame.
 
 use concord_core::hash::hash64;
 
-/// Length of a frame's header in bytes.
+/// The length of a frame's header in bytes.
 pub const HEADER_BYTES: usize = 32;
-/// Longest body in bytes. None that is longer is ever written ([`crate::Batch::part`]): it could
-/// not be read.
+/// The largest body in bytes. [`crate::Batch::part`] writes none that is longer, since it could not
+/// be read again.
 pub const BODY_BYTES_MAX: usize = (1 << 30) + (1 << 16);
-/// Frames begin at multiples of this.
+/// The alignment of frames in bytes.
 pub(crate) const ALIGN: usize = 8;
 
 const LAST: u8 = 1;
 
-/// Where the fields are.
+/// The offsets of the header's fields in bytes.
 mod at {
     pub(super) const LENGTH: usize = 4;
     pub(super) const GROUP: usize = 8;
@@ -37,25 +37,25 @@ mod at {
     pub(super) const HASH: usize = 24;
 }
 
-/// What a frame holds.
+/// The kind of a frame's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// What the segment is: its first frame.
+    /// The identity of the segment: its first frame.
     Segment = 1,
-    /// Records, one behind the other.
+    /// Records, one after the other.
     Records = 2,
-    /// What else is to be remembered.
+    /// Marks that are kept beside the data.
     Marks = 3,
-    /// A part of the state.
+    /// A part of a snapshot.
     Part = 4,
-    /// What is before is given up: nothing is here.
+    /// Everything before is discarded.
     Reset = 5,
-    /// Up to where the log is known to be committed.
+    /// The position up to which the log is known to be committed.
     Committed = 6,
-    /// The log ends there again: what was behind is given up.
+    /// The log is truncated to this end.
     Cut = 7,
-    /// A rack begins with the state up to here.
+    /// A new rack begins with the state up to here.
     Origin = 8,
 }
 
@@ -76,7 +76,7 @@ impl Kind {
     }
 }
 
-/// Where a frame is.
+/// The place of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) storage: u64,
@@ -103,13 +103,13 @@ pub(crate) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Its bytes in the file.
+    /// Its size in the file in bytes, padding included.
     pub(crate) fn size_bytes(&self) -> usize {
         padded(HEADER_BYTES + self.body.len())
     }
 }
 
-/// The next multiple of [`ALIGN`].
+/// `bytes` rounded up to a multiple of [`ALIGN`].
 pub(crate) fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGN)
 }
@@ -126,19 +126,19 @@ fn half(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(half)
 }
 
-/// The length that a header says its body has.
+/// The length of the body according to its header, in bytes.
 pub(crate) fn body_bytes(header: &[u8]) -> usize {
     half(header, at::LENGTH) as usize
 }
 
-/// Writes what is known of a header before its frame has a place: kind and length.
+/// Writes the kind and the length into a header whose frame has no place yet.
 pub(crate) fn begin(kind: Kind, body_bytes: usize, header: &mut [u8]) {
     header[..HEADER_BYTES].fill(0);
     header[at::LENGTH..at::GROUP].copy_from_slice(&(body_bytes as u32).to_be_bytes());
     header[at::KIND] = kind as u8;
 }
 
-/// Makes a frame valid in its place: `frame` begins with its header, as [`begin`] left it.
+/// Completes a frame for its place. `frame` begins with the header that [`begin`] wrote.
 pub(crate) fn seal(frame: &mut [u8], place: Place, group: u64, is_last: bool) {
     let body_end = HEADER_BYTES + body_bytes(frame);
     let hash = hash64(0, &frame[HEADER_BYTES..body_end]);
@@ -149,12 +149,13 @@ pub(crate) fn seal(frame: &mut [u8], place: Place, group: u64, is_last: bool) {
     frame[..at::LENGTH].copy_from_slice(&check.to_be_bytes());
 }
 
-/// The frame at `place` of a segment that holds `bytes`; `None` if there is no valid one.
+/// The valid frame at `place`, an offset into `bytes`, the contents of a segment; `None` if there
+/// is none.
 pub(crate) fn parse(bytes: &[u8], place: Place) -> Option<Frame<'_>> {
     parse_at(bytes.get(usize::try_from(place.offset).ok()?..)?, place)
 }
 
-/// The frame that `bytes` begin with, if it is a valid one of `place`.
+/// The frame at the start of `bytes`, if it is valid at `place`.
 pub(crate) fn parse_at(bytes: &[u8], place: Place) -> Option<Frame<'_>> {
     let header = bytes.get(..HEADER_BYTES)?;
     let check = hash64(place.seed(), &header[at::LENGTH..]) as u32;

@@ -1,19 +1,22 @@
-//! The log that a replica keeps on its disk: its format, and what is made of it after a crash. No
-//! I/O: whoever has a disk, real or simulated, writes the bytes that are made here and gives back
-//! those that it finds.
+//! The log that a replica keeps on its disk: its format, and how it is recovered after a crash. It
+//! does no I/O: the caller, with a real or a simulated disk, writes the bytes that this crate
+//! makes, and passes in those that it reads.
 //!
-//! Read [`Batch`], [`Writer`] and [`Recovery`] first. A replica puts what is to be durable into a
-//! batch; the writer seals the batch, which becomes a *group* of frames in the newest segment; the
-//! group is synced as one before the next is written. At a start, [`Recovery`] is shown every
-//! segment, and says what can be trusted: all groups up to an incomplete last one, which is cut, or
-//! nothing at all where something is missing before the end, which is never cut. [`entries`] then
-//! gives what the segments hold.
+//! Read [`Batch`], [`Writer`] and [`Recovery`] first. A replica puts what is to become durable into
+//! a batch. The writer seals the batch, which becomes a *group* of frames in the newest segment.
+//! The group is synced as one before the next is written. At a start, [`Recovery`] is shown every
+//! segment, and says what can be trusted: all groups up to an incomplete last one, which is cut
+//! off, or nothing at all if something is missing before the end, which is never cut off.
+//! [`entries`] then gives what the segments hold.
 //!
 //! A snapshot is part of the log: parts of the state, each as of a position, between the records,
-//! as a joining replica gets them. Once a snapshot is whole and durable, all segments before its
-//! first one are of no use.
+//! A snapshot is stored in the log: its parts, each as of a position, stand between the records, in
+//! the order in which a joining replica receives them. Once a snapshot is complete and durable, the
+//! segments before its first part are no longer needed.
 //!
 //! docs/operate/durability.md: the format, what is durable before what, and what is promised.
+//! docs/operate/durability.md gives the format, the order in which things become durable, and the
+//! guarantees.
 //!
 //! ```
 //! use concord_log::{Batch, Identity, Recovery, Writer};

@@ -1,4 +1,4 @@
-//! Whose a directory is, and what is to be remembered beside the data.
+//! The identity of a directory, and the marks that a replica keeps beside its data.
 
 use alloc::vec::Vec;
 
@@ -6,12 +6,12 @@ use concord_wire::control::{Config, LogEnd};
 use concord_wire::vr::{CrashVectorEntry, SwitchIncarnation};
 use serde::{Deserialize, Serialize};
 
-/// The format that is written and read.
+/// The version of the format that is written, and the only one that is read.
 const FORMAT: u8 = 1;
-/// Bytes of `view`, `owes` and `vote` where these are not there.
+/// The bytes of `view`, `owes` and `vote` in their default values.
 const ADDED_BYTES: usize = 3;
 
-/// Which engine a state is of: another one cannot read the parts of its snapshot.
+/// The kind of engine that made a state. Another kind cannot read the parts of its snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EngineKind {
@@ -22,7 +22,7 @@ pub enum EngineKind {
 }
 
 impl EngineKind {
-    /// As the rack file calls it.
+    /// Its name in the rack file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -36,25 +36,26 @@ impl EngineKind {
     }
 }
 
-/// Whose a directory is: the same in the first frame of each of its segments.
+/// The identity of a directory, the same in the first frame of each of its segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The directory's number, drawn when it was made.
+    /// The directory's number, drawn at random when it was created.
     pub storage: u64,
-    /// The node whose data it has.
+    /// The node that owns the data.
     pub node: u16,
-    /// The engine of the state. `None`: an earlier version wrote it, which did not say.
+    /// The engine that made the state. `None` if an earlier version wrote the segment, which did
+    /// not say.
     #[serde(skip)]
     pub engine: Option<EngineKind>,
 }
 
-/// What a segment's first frame says.
+/// The body of a segment's first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SegmentHdr {
     format: u8,
     pub(crate) identity: Identity,
     pub(crate) segment: u64,
-    /// [`Identity::engine`]; 0 is not written.
+    /// [`Identity::engine`]. It is left out if it is 0.
     engine: u8,
 }
 
@@ -84,35 +85,36 @@ impl SegmentHdr {
     }
 }
 
-/// What is remembered beside the data; the last of a log counts.
+/// The marks that are kept beside the data. The last ones of a log are in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Marks {
-    /// How often a process has started on this directory, this time included.
+    /// The number of processes that have started on this directory, this one included.
     pub run: u64,
-    /// The longest lease that any of them may have granted, in ns.
+    /// The longest lease in ns that any of these processes may have granted.
     pub lease_ns: u64,
-    /// The last epoch in which the replica had all that was agreed; 0 if what is here is not that.
+    /// The last epoch in which the replica had all that was agreed, or 0 if the directory does not
+    /// hold that state.
     pub held_epoch: u32,
-    /// The newest configuration that it heard of.
+    /// The newest configuration that the replica has heard of.
     pub config: Option<Config>,
-    /// What a replica promised whose group chooses its views by itself.
+    /// The promises of a replica whose group chooses its views by itself.
     pub view: Option<ViewMarks>,
-    /// Records may be missing at the end that the replica has acknowledged: it syncs now and then,
-    /// and has not been ended in order.
+    /// Whether records that the replica has acknowledged may be missing at the end: it syncs only
+    /// from time to time, and was not shut down in order.
     pub owes: bool,
-    /// Raft: the node that has this replica's vote in the term that `view` says; 0 if none has.
+    /// Raft: the node that has this replica's vote in the term `view`, or 0 if none has it.
     pub vote: u16,
 }
 
-/// The state that a new rack begins with: of a backup, or of what was left. It stands behind that
-/// state, which is the same at all replicas of the rack.
+/// The state with which a new rack begins, from a backup or from what an earlier rack left. The
+/// entry follows that state, which is the same at all replicas of the rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Its number, drawn when it was made: replicas that begin together have the same.
+    /// Its number, drawn at random when it was made. Replicas that begin together have the same.
     pub id: u64,
-    /// Where the log ends with it.
+    /// The end of the log with that state.
     pub end: LogEnd,
-    /// The highest switch id that the rack before may have used; the new one goes on above it.
+    /// The highest switch id that the earlier rack may have used. The new rack uses higher ones.
     pub switch_id: u32,
 }
 
@@ -126,23 +128,23 @@ impl Origin {
     }
 }
 
-/// What a replica of VR or NOPaxos promised, and what it relies on.
+/// The promises of a replica of VR or NOPaxos, and what it relies on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ViewMarks {
-    /// The view that it is in, or on its way to: it takes part in none before.
+    /// The view that it is in or is changing to. It takes part in no earlier one.
     pub view: u32,
-    /// The latest view in which its status was normal; the log is of that view.
+    /// The latest view in which its status was normal. The log is of that view.
     pub last_normal: u32,
     /// The switch of that view.
     pub switch: SwitchIncarnation,
-    /// NOPaxos: numbers up to there are not waited for.
+    /// NOPaxos: the replica does not wait for messages up to this sequence number.
     pub floor: u64,
-    /// The newest life that it knows of each member, its own too.
+    /// The newest incarnation that it knows of each member, itself included.
     pub crash_vector: Vec<CrashVectorEntry>,
 }
 
 impl Marks {
-    /// What stands at the end and is not there is not written.
+    /// Encodes the marks. Trailing fields with their default values are left out.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = postcard::to_allocvec(self).unwrap_or_default();
         if self.vote == 0 {
@@ -154,7 +156,7 @@ impl Marks {
         bytes
     }
 
-    /// A directory of an earlier version has no view, either.
+    /// Parses the marks. An earlier version wrote none of the trailing fields, not even `view`.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Marks> {
         let mut padded = bytes.to_vec();
         padded.extend_from_slice(&[0; ADDED_BYTES]);

@@ -1,10 +1,10 @@
 //! Recovery: the part of a log that can be trusted after a crash.
 //!
-//! A group is written when the one before is durable. So a crash leaves all groups but the last as
-//! they were, and of the last one any part. What is wrong at the end, with nothing of a later group
-//! behind it, is that: it is cut. (A disk that lost the end of what it had synced looks the same,
-//! and is trusted.) What is wrong before is damage: it is never cut, since what stood there was
-//! perhaps acknowledged.
+//! A group is written only after the one before is durable. So a crash leaves all groups but the
+//! last as they were, and any part of the last one. An invalid place at the end, with nothing of a
+//! later group after it, is therefore an incomplete last group: it is cut off. (A disk that lost
+//! the end of what it had synced looks the same, and is trusted.) An invalid place before that is
+//! damage: it is never cut off, since what stood there may have been acknowledged.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -16,29 +16,29 @@ use crate::batch::{self, Part};
 use crate::frame::{self, ALIGN, Frame, Kind, Place};
 use crate::marks::{EngineKind, Identity, Marks, Origin, SegmentHdr};
 
-/// Where the state begins that can be made from the log.
+/// The place in the log at which its state begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Begin {
-    /// With an empty state, at the first segment.
+    /// An empty state, at the first segment.
     #[default]
     Start,
-    /// With the snapshot whose first part is there, or with an empty state where all before was
-    /// given up.
+    /// The snapshot whose first part is there, or an empty state after everything before was
+    /// discarded.
     At {
         /// The segment.
         segment: u64,
         /// The offset of the frame.
         offset: u64,
-        /// The snapshot's number; 0 of an empty state.
+        /// The snapshot's number, or 0 for an empty state.
         snapshot: u64,
     },
-    /// Nothing is there: what was is given up, and the copy of another's state never came to its
-    /// end.
+    /// The log holds no state: the old one was discarded, and the copy of another replica's state
+    /// was never completed.
     Nothing,
 }
 
-/// Where an incomplete last group begins: all from there on is to be cut, before anything else is
-/// written. Where nothing of the segment is left, it is to be removed.
+/// The beginning of an incomplete last group. The caller cuts off everything from there on before
+/// it writes anything else, and removes the segment if nothing of it is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The segment.
@@ -47,33 +47,33 @@ pub struct Cut {
     pub offset: u64,
 }
 
-/// What is wrong with a log.
+/// The kinds of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// A frame is not valid, and later groups are.
+    /// A frame is invalid, and later groups exist.
     Frame,
-    /// A segment is not there, and later ones are.
+    /// A segment is missing, and later ones exist.
     Missing,
-    /// A group is not there, and later ones are.
+    /// A group is missing, and later ones exist.
     Group,
-    /// The frame is valid, and what it holds makes no sense.
+    /// The frame is valid, but its contents make no sense.
     Content,
-    /// A record does not go on from the one before.
+    /// A record does not continue from the one before.
     Record,
-    /// It is of another directory.
+    /// A segment belongs to another directory.
     Stranger,
-    /// The disk could not read it.
+    /// The disk could not read the place.
     Unreadable,
 }
 
-/// Where a log is damaged, before its end.
+/// The place of damage before the end of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The segment.
     pub segment: u64,
     /// The offset.
     pub offset: u64,
-    /// What is wrong.
+    /// The kind of damage.
     pub what: What,
 }
 
@@ -92,22 +92,22 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What can be trusted.
+/// The part of a log that can be trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Whose data it is; `None` if nothing was ever written durably.
+    /// The node that owns the data, or `None` if nothing was ever written durably.
     pub node: Option<u16>,
-    /// The engine of the state, if a segment says it.
+    /// The engine that made the state, if a segment says it.
     pub engine: Option<EngineKind>,
-    /// What is remembered beside the data.
+    /// The marks that are kept beside the data.
     pub marks: Marks,
-    /// Where the state begins.
+    /// The place at which the state begins.
     pub begin: Begin,
-    /// Where the log ends; of no meaning where nothing is there.
+    /// The end of the log. It has no meaning with [`Begin::Nothing`].
     pub end: LogEnd,
-    /// What is to be cut.
+    /// The incomplete end that is to be cut off.
     pub cut: Option<Cut>,
-    /// Segments behind the cut: nothing durable is in them.
+    /// The segments after the cut, which hold nothing durable.
     pub empty: Vec<u64>,
     /// The number of the next segment.
     pub next_segment: u64,
@@ -115,7 +115,7 @@ pub struct Found {
     pub next_group: u64,
 }
 
-/// A snapshot of which some parts were seen.
+/// A snapshot of which some parts have been seen.
 #[derive(Clone, Copy, Debug)]
 struct Taking {
     snapshot: u64,
@@ -123,7 +123,7 @@ struct Taking {
     offset: u64,
 }
 
-/// Looks at every segment, in the order of their numbers.
+/// Examines every segment of a directory, in the order of their numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
     storage: u64,
@@ -131,33 +131,34 @@ pub struct Recovery {
     engine: Option<EngineKind>,
     first_segment: u64,
     last_segment: u64,
-    /// The last complete group.
+    /// The number of the last complete group.
     group: u64,
-    /// Which group comes next is not known: what was before is gone, or damaged.
+    /// Whether the number of the next group is unknown, because what came before is gone or
+    /// damaged.
     is_adrift: bool,
     cut: Option<Cut>,
     empty: Vec<u64>,
     damage: Option<Damage>,
-    /// The last place that could not be read.
+    /// The last place that the disk could not read.
     unreadable: Option<Cut>,
     marks: Marks,
     begin: Begin,
-    /// The end of the log; `None` before it is known where it begins.
+    /// The end of the log, or `None` until its beginning is known.
     end: Option<LogEnd>,
-    /// Where all that was before was given up on purpose.
+    /// The place at which everything before was discarded on purpose.
     reset: Option<Cut>,
     taking: Option<Taking>,
 }
 
 impl Recovery {
-    /// Of the directory of that number: it stands in the names of its files too, so that the first
-    /// frame of the only one can be called damaged.
+    /// Recovery of the directory with the number `storage`. The number is also in the names of its
+    /// files, so that a damaged first frame is recognised even in a directory's only segment.
     #[must_use]
     pub fn new(storage: u64) -> Recovery {
         Recovery { storage, ..Recovery::default() }
     }
 
-    /// Looks at the segment `number`, which holds `bytes`.
+    /// Examines the segment `number`, whose contents are `bytes`.
     pub fn segment(&mut self, number: u64, bytes: &[u8]) {
         if self.last_segment == 0 {
             self.first_segment = number;
@@ -182,8 +183,8 @@ impl Recovery {
         self.scan(number, bytes);
     }
 
-    /// A place of the segment `number` could not be read, and is zeros in what is looked at. It is
-    /// never taken for the incomplete end of a log: what stood there was perhaps acknowledged.
+    /// Notes that a place of `segment` could not be read, and is zeros in the bytes that follow. It
+    /// is never taken for the incomplete end of a log: what stood there may have been acknowledged.
     pub fn unreadable(&mut self, segment: u64, offset: u64) {
         self.unreadable = Some(Cut { segment, offset });
     }
@@ -220,7 +221,8 @@ impl Recovery {
         self.cut = Some(Cut { segment: number, offset: group_offset });
     }
 
-    /// Whether a valid frame of a later group than `group` is there, at `from` or behind.
+    /// Whether `bytes` hold a valid frame of a later group than `group`, at the offset `from` or
+    /// after it.
     fn has_valid(&self, segment: u64, bytes: &[u8], from: u64, group: u64) -> bool {
         (from..bytes.len() as u64).step_by(ALIGN).any(|offset| {
             let place = Place { storage: self.storage, segment, offset };
@@ -228,7 +230,8 @@ impl Recovery {
         })
     }
 
-    /// What is before can be trusted no more; a snapshot that begins behind it can.
+    /// Notes damage: nothing before it can be trusted any more, but a snapshot that begins after it
+    /// can.
     fn note(&mut self, damage: Damage) {
         self.damage.get_or_insert(damage);
         (self.end, self.begin, self.taking) = (None, Begin::Nothing, None);
@@ -241,7 +244,7 @@ impl Recovery {
             Kind::Segment => {
                 let hdr = SegmentHdr::parse(frame.body).ok_or(What::Content)?;
                 let node = *self.node.get_or_insert(hdr.identity.node);
-                // Segments of an earlier version do not say it.
+                // Segments of an earlier version do not name it.
                 let said = hdr.identity.engine;
                 let engine = said.and(self.engine).or(said);
                 self.engine = self.engine.or(said);
@@ -288,7 +291,7 @@ impl Recovery {
 
     fn take_records(&mut self, mut body: &[u8]) -> Result<(), What> {
         let Some(mut end) = self.end.or_else(|| self.begin_empty(body)) else {
-            // Of a state whose beginning is gone.
+            // It belongs to a state whose beginning is gone.
             return Ok(());
         };
         while !body.is_empty() {
@@ -306,8 +309,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// Behind what was given up a state may begin that is empty: with the first record of all, or
-    /// because it is said that the log ends before that ([`Kind::Cut`]).
+    /// After everything was discarded, an empty state may begin: with the very first record, or
+    /// with an entry that says that the log ends before that record ([`Kind::Cut`]).
     fn begin_empty(&mut self, body: &[u8]) -> Option<LogEnd> {
         let (bytes, _) = Record::split_first(body)?;
         let is_first = Record::parse(bytes).is_ok_and(|record| record.position.0 == 1);
@@ -325,7 +328,8 @@ impl Recovery {
         let snapshot = part.snapshot;
         if part.is_first {
             self.taking = Some(Taking { snapshot, segment, offset });
-            // Records behind its position that stand before it stand behind it again.
+            // Records after the snapshot's position that stand before its part are written again
+            // after it.
             self.end = Some(LogEnd { position: part.position, hash: part.hash });
         }
         let Some(taking) = self.taking.filter(|t| t.snapshot == snapshot) else { return };
@@ -336,10 +340,10 @@ impl Recovery {
         }
     }
 
-    /// What can be trusted.
+    /// The part of the log that can be trusted.
     ///
     /// # Errors
-    /// [`Damage`]: something is missing before the end.
+    /// [`Damage`] if something is missing before the end.
     pub fn finish(self) -> Result<Found, Damage> {
         if let Some(damage) = self.damage {
             return Err(damage);

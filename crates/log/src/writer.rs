@@ -1,19 +1,19 @@
-//! The position of the next group.
+//! Places groups in segments.
 
 use alloc::vec::Vec;
 
 use crate::frame::{self, HEADER_BYTES, Kind, Place, padded};
 use crate::marks::{Identity, SegmentHdr};
 
-/// A segment with as many bytes takes no further group.
+/// A segment with this many bytes or more takes no further group.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
-/// Gives groups their places: whoever has the disk writes them there, one after the other, and
-/// syncs each before the next.
+/// Assigns places to groups. The caller writes them there one after the other, and syncs each
+/// before the next.
 #[derive(Clone, Debug)]
 pub struct Writer {
     identity: Identity,
-    /// The segment that takes groups.
+    /// The number of the segment that takes groups.
     segment: u64,
     offset: u64,
     /// The number of the next group.
@@ -28,31 +28,31 @@ impl Writer {
         Writer { identity, segment: segment.saturating_sub(1), offset: 0, group }
     }
 
-    /// The segment that takes groups.
+    /// The number of the segment that takes groups.
     #[must_use]
     pub fn segment(&self) -> u64 {
         self.segment
     }
 
-    /// Whose directory it writes.
+    /// The identity of the directory that it writes.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Bytes of the segment.
+    /// The bytes of the current segment.
     #[must_use]
     pub fn segment_bytes(&self) -> u64 {
         self.offset
     }
 
-    /// Whether the segment takes no further group.
+    /// Whether the current segment takes no further group.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.offset >= SEGMENT_BYTES
     }
 
-    /// Goes on in the next segment: `out` gets the group that it begins with.
+    /// Begins the next segment. `out` receives the group that it begins with.
     pub fn begin_segment(&mut self, out: &mut Vec<u8>) {
         self.segment += 1;
         self.offset = 0;
