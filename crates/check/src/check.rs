@@ -1,4 +1,4 @@
-//! From a history to a verdict: keys apart, each searched by itself.
+//! From a history to a verdict: the history is split by key, and each key is searched by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::BufRead;
@@ -15,49 +15,52 @@ use crate::search::{Budget, Outcome, Search};
 use crate::start::{Tries, changes, latest_start, until};
 use crate::{History, HistoryError, Operation, Reply};
 
-/// Configurations that a search visits without getting further before a proof is tried, and after.
+/// The number of configurations that a search visits without progress before a proof of a violation
+/// is tried, and again between such tries.
 const STALL_BEFORE_PROOF: usize = 1 << 16;
 const STALL_MAX: usize = 1 << 20;
-/// Violations that are minimised; further ones are reported as found.
+/// The number of violations that are minimised. Further ones are reported as they are found.
 const MINIMISED_MAX: usize = 3;
 
-/// Most counts of keys in a history that are checked: each takes a search of every key.
+/// The largest number of key counts (DBSIZE) of a history that are checked: each takes a search of
+/// every key.
 const COUNTS_MAX: usize = 256;
-/// For each of these searches.
+/// The budget of each of these searches.
 const COUNT_BUDGET: Budget =
     Budget { configs_max: 100_000, memory_bytes_max: 1 << 28, time_max: None };
 
-/// How exactly expiry is known, and where the search stops.
+/// The precision of expiry, and the limits of the search.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// A key must be gone for operations called later than its deadline by this, in ns: the
-    /// deadline is decided when the write is ordered, the delete is a write of its own (trap T12).
+    /// The time in ns after its deadline by which a key must be gone for operations called later:
+    /// the deadline is decided when the write is ordered, and the deletion is a write of its own
+    /// (trap T12).
     pub grace_ns: u64,
-    /// From when on a smaller grace is enough.
+    /// A period at the end of the history in which a smaller grace is enough.
     pub calm: Option<Calm>,
-    /// A key may vanish this much before its time to live has passed since the call, in ns:
+    /// The time in ns by which a key may vanish before its time to live has passed since the call:
     /// deadlines are in whole ms.
     pub early_ns: u64,
-    /// Most configurations visited for one key.
+    /// The largest number of configurations visited for one key.
     pub configs_max: usize,
-    /// Most memory that the search of one key takes, in bytes, roughly.
+    /// The approximate limit of the memory in bytes that the search of one key takes.
     pub memory_bytes_max: usize,
-    /// Longest search of one key. `None`: no limit, and the verdict depends on nothing but the
-    /// history.
+    /// The longest search of one key. With `None` there is no limit, and the verdict depends on
+    /// nothing but the history.
     pub time_max: Option<Duration>,
-    /// Threads; each searches one key at a time.
+    /// The number of threads, each of which searches one key at a time.
     pub threads: usize,
-    /// Look for a small counterexample when there is a violation.
+    /// Whether to look for a small counterexample of a violation.
     pub minimise: bool,
-    /// Of 100 operations at least so many have to be judged, and one at all: with fewer the verdict
-    /// is [`Verdict::TooLittle`]. 0: a history of nothing is ok.
+    /// The percentage of operations that must be judged, and at least one of them. With fewer the
+    /// verdict is [`Verdict::TooLittle`]. With 0, an empty history is ok.
     pub judged_percent_min: usize,
 }
 
-/// What `concord check` and `concord torture` ask for as [`Options::judged_percent_min`].
+/// The value of [`Options::judged_percent_min`] for `concord check` and `concord torture`.
 pub const JUDGED_PERCENT_MIN: usize = 10;
 
-/// Whether so few of the operations were judged that nothing follows from it.
+/// Whether too few of the operations were judged to conclude anything.
 #[must_use]
 pub fn is_too_little(judged: usize, issued: usize) -> bool {
     judged == 0 || judged.saturating_mul(100) < issued.saturating_mul(JUDGED_PERCENT_MIN)
@@ -91,8 +94,8 @@ pub fn check_file(reader: impl BufRead, options: &Options) -> Result<Report, His
 /// every key.
 ///
 /// # Errors
-/// The first operation that has no model, or whose times or reply are impossible; its `line` is
-/// its place in the slice, from 1.
+/// The first operation that has no model, or whose times or reply are impossible. Its `line` is its
+/// position in the slice, from 1.
 pub fn check(operations: &[Operation], options: &Options) -> Result<Report, HistoryError> {
     let started = Instant::now();
     let split = Split::new(operations, options)?;
@@ -142,7 +145,7 @@ pub fn check(operations: &[Operation], options: &Options) -> Result<Report, Hist
     Ok(report)
 }
 
-/// The answer for one key.
+/// The result of the search of one key.
 struct Answer {
     configurations: usize,
     expiries: Expiries,
@@ -150,8 +153,9 @@ struct Answer {
     gave_up: Option<GaveUp>,
 }
 
-/// How many times to live were set in the operations of a key, and how many could be judged: the
-/// next that looked at the key was called when it had to be gone, and no write had come between.
+/// Counts the times to live that the operations of a key set, and those that could be judged: the
+/// next operation that looked at the key was called when the key had to be gone, and no write had
+/// come in between.
 fn expiries(ops: &[Op<'_>]) -> Expiries {
     let mut expiries = Expiries::default();
     if !ops.iter().any(Op::has_lifetime) {
@@ -191,7 +195,7 @@ fn check_key(key: &[u8], split: &Split<'_>, operations: &[Operation], options: &
     let mut search = Search::new(&plan, budget);
     let mut outcome = search.run(STALL_BEFORE_PROOF);
     if outcome == Outcome::Stuck {
-        // Likely a violation, and most are proven by the last operations alone.
+        // A violation is likely, and most are proven by the last operations alone.
         let end_ns = plan.done[search.furthest_prefix()].until_ns;
         let near = until(&split.ops(key), end_ns);
         if latest_start(&near, &mut Tries::new()).is_some() {
@@ -214,7 +218,7 @@ fn check_key(key: &[u8], split: &Split<'_>, operations: &[Operation], options: &
     answer
 }
 
-/// Runs `work` for `0..count` on so many threads; the answers come in any order.
+/// Runs `work` for `0..count` on `threads` threads. The results come in any order.
 fn in_parallel<T: Send>(
     threads: usize,
     count: usize,
@@ -242,12 +246,13 @@ fn in_parallel<T: Send>(
     answers.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which keys a KEYS or a call of SCAN named.
+/// The keys that a KEYS or a call of SCAN named.
 struct Named<'h> {
     keys: BTreeSet<&'h [u8]>,
-    /// A key that it does not name did not exist: a part of a scan says nothing of others.
+    /// Whether a key that it does not name did not exist. A part of a scan says nothing of other
+    /// keys.
     is_whole: bool,
-    /// A key that KEYS named twice. SCAN may.
+    /// A key that KEYS named twice. SCAN may do so.
     twice: Option<&'h [u8]>,
 }
 
@@ -273,7 +278,7 @@ impl<'h> Named<'h> {
     }
 }
 
-/// What KEYS named twice.
+/// Reports keys that KEYS named twice.
 fn named_twice(split: &Split<'_>, operations: &[Operation], report: &mut Report) {
     for (source, named) in &split.named {
         let Some(key) = named.twice else { continue };
@@ -281,8 +286,9 @@ fn named_twice(split: &Split<'_>, operations: &[Operation], report: &mut Report)
     }
 }
 
-/// Counts of keys that no moment between their call and return explains. Each key may have existed
-/// then or not, whatever the others did: a sum between the least and the most is taken for right.
+/// Reports counts of keys that no moment between their call and return explains. Each key may have
+/// existed then or not, independently of the others: any sum between the least and the most is
+/// accepted.
 fn wrong_counts(split: &Split<'_>, operations: &[Operation], report: &mut Report) {
     for (at, source) in split.sizes.iter().enumerate() {
         let operation = &operations[*source as usize];
@@ -314,8 +320,8 @@ fn wrong_counts(split: &Split<'_>, operations: &[Operation], report: &mut Report
     }
 }
 
-/// Whether so many keys may have existed for an operation of that time: as many may have, and all
-/// others may not have. `None`: not found out.
+/// Whether `count` keys may have existed for an operation of that time: at least that many may
+/// have, and all the others may not have. `None` if it could not be decided.
 fn may_be_count(split: &Split<'_>, source: u32, count: i64) -> Option<bool> {
     let Ok(count) = usize::try_from(count) else { return Some(false) };
     let Some(others) = split.keys.len().checked_sub(count) else { return Some(false) };
@@ -344,8 +350,8 @@ fn may_be_count(split: &Split<'_>, source: u32, count: i64) -> Option<bool> {
     }
 }
 
-/// Whether `key` may have existed, or not, for an operation of that time. `None`: not found out in
-/// bounded effort.
+/// Whether `key` may have existed (`exists`) or been missing for an operation of that time. `None`
+/// if it could not be decided within the budget.
 fn may_exist(split: &Split<'_>, key: &[u8], source: u32, exists: bool) -> Option<bool> {
     let seen = split.exists(source, exists);
     let plan = Plan::new(split.ops(key).into_iter().chain([seen])).ok()?;
@@ -361,13 +367,13 @@ fn may_exist(split: &Split<'_>, key: &[u8], source: u32, exists: bool) -> Option
 struct Split<'h> {
     operations: &'h [Operation],
     options: Options,
-    /// Indices into the history.
+    /// For each key, indices into the history.
     keys: BTreeMap<&'h [u8], Vec<u32>>,
-    /// FLUSHALL, KEYS and the like: part of every key's history.
+    /// FLUSHALL, KEYS and the like, which are part of every key's history.
     all_keys: Vec<u32>,
-    /// What each KEYS or SCAN named.
+    /// The keys that each KEYS or SCAN named.
     named: BTreeMap<u32, Named<'h>>,
-    /// DBSIZE.
+    /// Operations that count keys: DBSIZE.
     sizes: Vec<u32>,
     unknown: usize,
     refused: usize,
@@ -413,7 +419,7 @@ impl<'h> Split<'h> {
                     };
                     let named = Named::new(&operation.cmd, reply)
                         .ok_or_else(|| fail("a reply that names no keys".into()))?;
-                    // A key that nobody wrote has no order with it.
+                    // A key that no operation wrote is not ordered relative to it.
                     for key in &named.keys {
                         split.keys.entry(key).or_default();
                     }
@@ -426,7 +432,7 @@ impl<'h> Split<'h> {
         Ok(split)
     }
 
-    /// The operations on `key`, those on every key included.
+    /// The operations on `key`, including those on all keys.
     fn ops(&self, key: &[u8]) -> Vec<Op<'h>> {
         let own = self.keys.get(key).map_or(&[][..], Vec::as_slice);
         let own = own.iter().filter_map(|source| self.op(*source));
@@ -436,7 +442,7 @@ impl<'h> Split<'h> {
         ops
     }
 
-    /// Notes for each operation of a pipeline which earlier ones it must not overtake.
+    /// Notes for each operation of a pipeline the earlier ones that it must not overtake.
     fn keep_order(&self, ops: &mut [Op<'h>]) {
         let place = |(index, op): (usize, &Op<'_>)| {
             let Operation { client, ordinal, .. } = &self.operations[op.source as usize];
@@ -460,7 +466,7 @@ impl<'h> Split<'h> {
         }
     }
 
-    /// What an operation on all keys has to do with `key`.
+    /// The effect on `key` of an operation on all keys, if it has one.
     fn op_of_all(&self, source: u32, key: &[u8]) -> Option<Op<'h>> {
         match self.named.get(&source) {
             None => self.op(source),
@@ -490,7 +496,7 @@ impl<'h> Split<'h> {
     fn op(&self, source: u32) -> Option<Op<'h>> {
         let operation = &self.operations[source as usize];
         let (_, command): (_, Command) = parse(&operation.cmd).ok()?;
-        // What was executed whatever it answered is as good as an open operation that was seen.
+        // An executed operation of unseen reply counts as an open operation that was seen.
         let reply = operation.reply.as_ref().filter(|reply| **reply != Reply::Unseen);
         Some(Op::new(source, command, self.moment(source), reply))
     }

@@ -1,13 +1,14 @@
 //! The commands that have a model, parsed from their arguments.
 //!
-//! Written apart from the engines' command table on purpose: a mistake there must not hide here.
+//! Written independently of the engines' command table on purpose: a mistake there must not hide
+//! here.
 
 use std::rc::Rc;
 
 /// Bytes shared by commands and states.
 pub(crate) type Bytes = Rc<[u8]>;
 
-/// When a SET sets.
+/// The condition of a SET.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Condition {
     Always,
@@ -16,12 +17,12 @@ pub(crate) enum Condition {
     IfEqual(Bytes),
 }
 
-/// What a SET does to the time to live.
+/// The effect of a SET on the time to live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ttl {
     Clear,
     Keep,
-    /// In ms.
+    /// Sets it to this many ms.
     Set(u64),
 }
 
@@ -42,18 +43,20 @@ pub(crate) enum Command {
     GetDel,
     Append(Bytes),
     IncrBy(i64),
-    /// DEL, UNLINK of one key.
+    /// DEL or UNLINK of one key.
     Del,
-    /// FLUSHALL, FLUSHDB, as this key sees it.
+    /// FLUSHALL or FLUSHDB, as one key sees it.
     Flush,
-    /// CAS key expected value: 1 and set (the time to live stays), 0, or -1 if there is no key.
+    /// CAS key expected value. It replies 1 if it set the value (the time to live stays), 0 if it
+    /// did not, -1 if there is no key.
     Cas {
         expected: Bytes,
         value: Bytes,
     },
-    /// CAD key expected: 1 and deleted, 0, or -1 if there is no key.
+    /// CAD key expected. It replies 1 if it deleted the key, 0 if it did not, -1 if there is no
+    /// key.
     Cad(Bytes),
-    /// EXPIRE, PEXPIRE, in ms.
+    /// EXPIRE or PEXPIRE, in ms.
     Expire(i64),
     Persist,
     Push {
@@ -72,26 +75,26 @@ pub(crate) enum Command {
     Hset(Vec<(Bytes, Bytes)>),
     Hget(Bytes),
     Hdel(Vec<Bytes>),
-    /// EXEC: all of them at one moment.
+    /// EXEC: all commands at one moment.
     Exec(Vec<Command>),
     Scard,
     Smembers,
     Hlen,
     Hgetall,
-    /// ZADD of one member without options; scores are whole numbers.
+    /// ZADD of one member without options. Scores are whole numbers.
     Zadd(i64, Bytes),
-    /// ZPOPMIN, ZPOPMAX of one.
+    /// ZPOPMIN or ZPOPMAX of one member.
     Zpop {
         least: bool,
     },
     Zcard,
-    /// KEYS *, SCAN: which keys there are.
+    /// KEYS * or SCAN: the keys that exist.
     Keys,
     Dbsize,
 }
 
 impl Command {
-    /// Whether it never changes anything.
+    /// Whether the command never changes anything.
     pub(crate) fn is_read(&self) -> bool {
         match self {
             Command::Get
@@ -133,10 +136,10 @@ impl Command {
     }
 }
 
-/// Longest name of a command that has a model, in bytes.
+/// The longest name in bytes of a command that has a model.
 const NAME_BYTES_MAX: usize = 16;
 
-/// Parses arguments, the name first: the key (`None`: every key) and what is done to it.
+/// Parses arguments, the name first, into the key (`None` for all keys) and the command on it.
 pub(crate) fn parse(args: &[Vec<u8>]) -> Result<(Option<&[u8]>, Command), String> {
     let Some((name, rest)) = args.split_first() else {
         return Err("a command without arguments".into());
@@ -185,7 +188,7 @@ pub(crate) fn parse(args: &[Vec<u8>]) -> Result<(Option<&[u8]>, Command), String
     Ok((Some(key), command.ok_or_else(arity)?))
 }
 
-/// Commands on one key, each behind the number of its arguments.
+/// Parses the commands of an EXEC, all on one key, each preceded by the number of its arguments.
 fn exec(mut rest: &[Vec<u8>]) -> Result<(Option<&[u8]>, Command), String> {
     let (mut key, mut commands) = (None, Vec::new());
     while let Some((length, others)) = rest.split_first() {
@@ -205,7 +208,7 @@ fn exec(mut rest: &[Vec<u8>]) -> Result<(Option<&[u8]>, Command), String> {
     }
 }
 
-/// A read of all keys.
+/// Parses a read of all keys.
 fn all_keys(name: &str, rest: &[Vec<u8>]) -> Result<Option<Command>, String> {
     match (name, rest) {
         ("DBSIZE", []) => Ok(Some(Command::Dbsize)),
@@ -304,7 +307,7 @@ fn set(value: &[u8], options: &[Vec<u8>]) -> Result<Command, String> {
     Ok(Command::Set { value: value.into(), condition, get, ttl })
 }
 
-/// A time to live in ms from one in units of `unit_ms`.
+/// Parses a time to live given in units of `unit_ms`, and returns it in ms.
 fn lifetime(text: &[u8], unit_ms: u64) -> Result<u64, String> {
     match u64::try_from(number(text)?) {
         Ok(value) if value > 0 => Ok(value.saturating_mul(unit_ms)),
@@ -320,7 +323,7 @@ fn number(text: &[u8]) -> Result<i64, String> {
     integer(text).ok_or_else(|| "not an integer where one is needed".into())
 }
 
-/// An integer as Redis reads one (`string2ll`): no sign but a minus, no leading zeros, no blanks.
+/// Parses an integer as Redis does (`string2ll`): no sign but a minus, no leading zeros, no blanks.
 pub(crate) fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let is_canonical = matches!(digits, [b'1'..=b'9', ..]) || text == b"0";

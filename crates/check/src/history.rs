@@ -1,11 +1,11 @@
-//! Recorded operations, and how a file of them reads (JSON Lines).
+//! Recorded operations, and their file format (JSON Lines).
 
 use std::fmt;
 use std::io::{self, BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// A reply as a client saw it, whatever the protocol version.
+/// A reply as a client saw it, in either protocol version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", content = "value", rename_all = "lowercase")]
 pub enum Reply {
@@ -17,13 +17,13 @@ pub enum Reply {
     Int(i64),
     /// A string of bytes.
     Bulk(#[serde(with = "json_bytes")] Vec<u8>),
-    /// It was executed, and what it answered is not known: the reply of a command over several keys
-    /// says it of all of them together.
+    /// The operation was executed, and its own reply is not known: a command over several keys has
+    /// one reply for all of them.
     Unseen,
-    /// A list of replies; sets and maps of RESP3 are written flat.
+    /// A list of replies. Sets and maps of RESP3 are flattened into one.
     Array(Vec<Reply>),
-    /// An error that says that nothing was executed. Errors after which the outcome is unknown are
-    /// recorded as operations without a return.
+    /// An error that says that nothing was executed. An operation whose error leaves the outcome
+    /// unknown is recorded without a return.
     Error(String),
 }
 
@@ -58,24 +58,24 @@ impl fmt::Display for Reply {
 /// One call of one client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
-    /// Who called; only for the report.
+    /// The calling client, shown in reports only.
     pub client: u64,
-    /// Its ordinal among the client's, if it was sent before the replies to earlier ones had come
-    /// (a pipeline). Those of one client on one key take effect in this order; reads among each
-    /// other do not.
+    /// The operation's ordinal among the client's, if it was sent before the replies to earlier
+    /// ones had come (a pipeline). Writes of one client on one key take effect in this order, and
+    /// reads keep their order relative to writes, not to each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordinal: Option<u64>,
-    /// When the call began, in ns of the recorder's clock: before anything was sent.
+    /// The time of the call in ns of the recorder's clock, taken before anything was sent.
     #[serde(rename = "call")]
     pub call_ns: u64,
-    /// When the reply was there; `None` if the outcome is unknown: the operation may take effect
-    /// once, at any time after the call, or never.
+    /// The time at which the reply had arrived. `None` if the outcome is unknown: the operation may
+    /// take effect once, at any time after the call, or never.
     #[serde(rename = "return", deserialize_with = "Option::deserialize")]
     pub return_ns: Option<u64>,
     /// The command with its arguments, the name first.
     #[serde(with = "json_args")]
     pub cmd: Vec<Vec<u8>>,
-    /// The reply; `None` exactly if `return_ns` is.
+    /// The reply. `None` if and only if `return_ns` is `None`.
     #[serde(default)]
     pub reply: Option<Reply>,
     /// The path that it took ("fast, replica 2"), shown in reports.
@@ -114,10 +114,10 @@ impl fmt::Display for Millis {
     }
 }
 
-/// Most bytes of one argument that a report shows.
+/// The number of bytes of an argument that a report shows.
 const SHOWN_BYTES_MAX: usize = 64;
 
-/// Bytes as a person reads them: escaped, and cut when long.
+/// Bytes made readable: escaped, and cut if they are long.
 pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
@@ -136,13 +136,13 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Why a history cannot be checked at all.
+/// The reason that a history cannot be checked at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryError {
-    /// The line of the file, or the operation of the slice, counted from 1; 0 if no line is at
-    /// fault.
+    /// The line of the file, or the position of the operation in the slice, from 1; 0 if no line is
+    /// at fault.
     pub line: usize,
-    /// What is wrong and what to do.
+    /// What is wrong, and what to do about it.
     pub message: String,
 }
 
@@ -157,10 +157,10 @@ impl fmt::Display for HistoryError {
 
 impl std::error::Error for HistoryError {}
 
-/// Operations in any order.
+/// A list of operations, in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// The operations; the n-th (from 1) is line n of the file that [`History::write`] writes.
+    /// The operations. The n-th (from 1) is line n of the file that [`History::write`] writes.
     pub operations: Vec<Operation>,
 }
 
@@ -182,7 +182,7 @@ impl History {
                 Err(error) => return Err(fail(format!("cannot read: {error}"))),
             }
             let operation = serde_json::from_slice(&bytes).map_err(|error| {
-                // serde_json counts lines within the line; only the column helps.
+                // serde_json's line number counts within this line, so only its column helps.
                 let text = error.to_string();
                 let what = text.split(" at line ").next().unwrap_or_default().to_owned();
                 fail(format!("not an operation: {what} (column {})", error.column()))
@@ -194,7 +194,7 @@ impl History {
     /// Writes JSON Lines that [`History::read`] reads back.
     ///
     /// # Errors
-    /// What the writer says.
+    /// An error of the writer.
     pub fn write(&self, mut writer: impl Write) -> io::Result<()> {
         for operation in &self.operations {
             serde_json::to_writer(&mut writer, operation)?;
@@ -204,7 +204,7 @@ impl History {
     }
 }
 
-/// Bytes in JSON: a string where they are UTF-8, else `{"hex": "00ff"}`.
+/// Bytes in JSON: a string if they are UTF-8, otherwise `{"hex": "00ff"}`.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum JsonBytes<'a> {

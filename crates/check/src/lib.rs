@@ -1,8 +1,8 @@
-//! Is a recorded history linearizable?
+//! Checks whether a recorded history is linearizable.
 //!
-//! Read [`check`] and [`Operation`] first. The law: the verdict [`Verdict::Ok`] is only given when
-//! an order was found for every key, [`Verdict::Violation`] only when every order of some key was
-//! ruled out; a search that ran out of its budget is [`Verdict::Unknown`], never ok.
+//! Read [`check`] and [`Operation`] first. The law: the verdict [`Verdict::Ok`] is given only if an
+//! order was found for every key, and [`Verdict::Violation`] only if every order of some key was
+//! ruled out. A search that ran out of its budget is [`Verdict::Unknown`], never ok.
 //!
 //! ```
 //! use concord_check::{Operation, Options, Reply, check};

@@ -1,8 +1,8 @@
-//! In which order the elements of a list were pushed.
+//! The order in which the elements of a list were pushed.
 //!
-//! A list that was seen says in which order those of its elements came that were pushed on one
-//! side, and each by one operation only: whoever looks for an order of pushes that were under way
-//! together, and whose replies are not known, need not try all.
+//! A reply that shows a list shows the order in which those of its elements were pushed that came
+//! from one side, and each from one operation only. A search need not try all orders of concurrent
+//! pushes of unseen replies, only those that agree.
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -11,11 +11,12 @@ use crate::Reply;
 use crate::command::Command;
 use crate::plan::Op;
 
-/// An operation that pushed an element (its place), and whether on the left; `None` if several did.
+/// For each element, the operation (by position) that pushed it, and whether on the left; `None` if
+/// several operations did.
 type Pushes<'a> = HashMap<&'a [u8], Option<(usize, bool)>, FxBuildHasher>;
 
-/// Notes for each push of `done` which earlier ones it must not overtake, by the lists that were
-/// seen.
+/// Notes for each push of `done` the earlier ones that it must not overtake, according to the lists
+/// that replies show.
 pub(crate) fn keep_order_of_pushes(done: &mut [Op<'_>], open: &[Op<'_>]) {
     for (later, earlier) in shown(done, open) {
         let source = done[earlier].source;
@@ -23,7 +24,7 @@ pub(crate) fn keep_order_of_pushes(done: &mut [Op<'_>], open: &[Op<'_>]) {
     }
 }
 
-/// Pushes, by place, and one each that came before it.
+/// Pairs of pushes by position: a push, and one that came before it.
 fn shown(done: &[Op<'_>], open: &[Op<'_>]) -> Vec<(usize, usize)> {
     let mut order = Vec::new();
     let is_look = |op: &Op<'_>| matches!(op.command, Command::Lrange(..));
@@ -52,7 +53,7 @@ fn shown(done: &[Op<'_>], open: &[Op<'_>]) -> Vec<(usize, usize)> {
     order
 }
 
-/// Who pushed each element, if that was one completed operation.
+/// For each element, the one completed operation that pushed it, if there is just one.
 fn pushes<'a>(done: &'a [Op<'_>], open: &'a [Op<'_>]) -> Pushes<'a> {
     let mut pushes = Pushes::default();
     for (at, op) in done.iter().enumerate() {
@@ -70,7 +71,7 @@ fn add<'a>(command: &'a Command, at: Option<usize>, pushes: &mut Pushes<'a>) {
                 pushes.entry(value).and_modify(|known| *known = None).or_insert(own);
             }
         }
-        // What is within a transaction has no place of its own.
+        // An operation within a transaction has no position of its own.
         Command::Exec(commands) => commands.iter().for_each(|part| add(part, None, pushes)),
         _ => {}
     }

@@ -1,31 +1,27 @@
-//! A small counterexample.
+//! Makes a small counterexample.
 //!
-//! Dropping operations at will would be wrong: without the write of it, any read of a value is a
-//! violation. What is done here only ever makes a history easier to order, so that what is left is
-//! wrong by itself:
+//! Dropping operations at will would be wrong: without its write, any read of a value is a
+//! violation. Each step here only makes a history easier to order, so that the rest is wrong by
+//! itself:
 //!
 //! - what was called after the point that no order gets past goes, and so does what came before a
-//!   state that is known for certain (see [`crate::start`]);
-//! - an operation that changed nothing goes;
-//! - a write is made one of unknown outcome.
-//!
-//! What is left completed is the counterexample; the writes of the values that it saw are named
-//! beside it.
+//! - operations called after the point that no order gets past are dropped, and so is what came
+//! before a state that is known for certain (see [`crate::start`]);
 
 use crate::plan::Op;
 use crate::report::Violation;
 use crate::start::{Tries, changes, latest_start, until};
 use crate::{Operation, Reply};
 
-/// How many operations are tried one by one.
+/// The largest number of operations that are tried one by one.
 const OPERATIONS_MAX: usize = 2_000;
 
 /// Fills in the counterexample of `violation`, unless none smaller than the history is found in
 /// bounded time.
 pub(crate) fn minimise(violation: &mut Violation, ops: &[Op<'_>], operations: &[Operation]) {
     let mut tries = Tries::new();
-    // No order gets past the first of the stuck operations to return, but why may take the replies
-    // of the others.
+    // No order gets past the return of the first of the stuck operations, but explaining why may
+    // take the replies of the others.
     let ends = violation.stuck.iter().filter_map(|stuck| stuck.operation.return_ns);
     let (Some(first_ns), Some(last_ns)) = (ends.clone().min(), ends.max()) else { return };
     let found = [first_ns, last_ns, u64::MAX].into_iter().find_map(|end_ns| {
@@ -47,7 +43,7 @@ pub(crate) fn minimise(violation: &mut Violation, ops: &[Op<'_>], operations: &[
         all.iter().filter(|op| wrote_what_was_seen(op, &ops, operations)).map(operation).collect();
 }
 
-/// Whether a write that is not among `shown` has an argument that one of them saw.
+/// Whether `op` is a write, not among `shown`, with an argument that one of `shown` saw.
 fn wrote_what_was_seen(op: &Op<'_>, shown: &[Op<'_>], operations: &[Operation]) -> bool {
     let args = operations[op.source as usize].cmd.get(2..).unwrap_or_default();
     let saw =
@@ -55,8 +51,8 @@ fn wrote_what_was_seen(op: &Op<'_>, shown: &[Op<'_>], operations: &[Operation]) 
     changes(op) && shown.iter().all(|other| other.source != op.source) && shown.iter().any(saw)
 }
 
-/// Makes operations say less, as many at a time as still leaves a violation; all but `first`,
-/// which stands for all that came before it.
+/// Makes the outcomes of operations unknown, as many at a time as still leaves a violation.
+/// `first`, which stands for everything before it, is kept.
 fn relax<'h>(mut ops: Vec<Op<'h>>, first: Option<u32>, tries: &mut Tries) -> Vec<Op<'h>> {
     let mut chunk = ops.len().div_ceil(2);
     loop {

@@ -1,9 +1,9 @@
-//! The sequential behaviour of one key: the specification that histories are held against.
+//! The sequential behaviour of one key: the specification against which histories are checked.
 //!
-//! [`step`] takes a state, a command and the reply that a client saw, and says what state follows,
-//! or that no sequential store would have answered so. Except for expiry it is deterministic: a key
-//! with a time to live may vanish between any two commands once it is due; the search offers that
-//! as a step of its own.
+//! [`step`] takes a state, a command and the reply that a client saw, and returns the state that
+//! follows, or none if no sequential store would have answered so. Except for expiry it is
+//! deterministic: a key with a time to live may vanish between any two commands once it is due. The
+//! search takes that as a step of its own.
 
 mod sorted;
 
@@ -13,14 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::Reply;
 use crate::command::{Bytes, Command, Condition, Ttl, integer};
 
-/// A time without faults at the end of a history, in which keys are deleted soon after their time
+/// A period without faults at the end of a history, in which keys are deleted soon after their time
 /// to live has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calm {
-    /// When it begins, in ns of the history's clock. Times to live that were set earlier count from
-    /// then.
+    /// The time at which it begins, in ns of the history's clock. Times to live that were set
+    /// earlier count from then.
     pub from_ns: u64,
-    /// How much later a key must be gone, in ns.
+    /// The time in ns after its deadline by which a key must be gone.
     pub grace_ns: u64,
 }
 
@@ -30,22 +30,22 @@ pub(crate) enum Value {
     #[default]
     Missing,
     Str(Bytes),
-    /// Never empty, head first.
+    /// A list, never empty, head first.
     List(Vec<Bytes>),
-    /// Never empty.
+    /// A set, never empty.
     Set(BTreeSet<Bytes>),
-    /// Never empty.
+    /// A hash, never empty: fields and values.
     Hash(BTreeMap<Bytes, Bytes>),
-    /// Never empty: scores, which are whole numbers here, and members.
+    /// A sorted set, never empty: scores, which are whole numbers here, and members.
     Sorted(BTreeSet<(i64, Bytes)>),
 }
 
-/// When a key with a time to live vanishes: some time in between.
+/// The interval of time in which a key with a time to live vanishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Expiry {
-    /// Not before; ns of the recorder's clock.
+    /// The earliest time, in ns of the recorder's clock.
     pub(crate) earliest_ns: u64,
-    /// What is called later must find it gone.
+    /// The latest time. An operation that is called later must find the key gone.
     pub(crate) latest_ns: u64,
 }
 
@@ -56,11 +56,11 @@ pub(crate) struct State {
     pub(crate) expiry: Option<Expiry>,
 }
 
-/// When a command was called and answered, and how exactly expiry is known.
+/// The times of a command's call and return, and the precision of expiry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     pub(crate) call_ns: u64,
-    /// `u64::MAX` if it never was.
+    /// The time of the return, or `u64::MAX` if it never returned.
     pub(crate) return_ns: u64,
     pub(crate) early_ns: u64,
     pub(crate) grace_ns: u64,
@@ -82,14 +82,14 @@ impl Moment {
     }
 }
 
-/// What is known about the reply.
+/// What is known about the reply of a command.
 #[derive(Clone, Copy)]
 pub(crate) enum Want<'a> {
-    /// It was this.
+    /// The reply was this.
     Reply(&'a Reply),
-    /// Nothing: the outcome is unknown.
+    /// The outcome is unknown.
     Anything,
-    /// The question is what the model would answer (for reports).
+    /// The model is asked for its reply, for a report.
     Tell(&'a Cell<Option<Reply>>),
 }
 
@@ -107,13 +107,13 @@ enum Got<'a> {
     Int(i64),
     Bulk(&'a [u8]),
     Array(&'a [Bytes]),
-    /// The same, last element first.
+    /// A list, last element first.
     Reversed(&'a [Bytes]),
-    /// In any order.
+    /// Members in any order.
     Members(&'a BTreeSet<Bytes>),
-    /// Each field with its value behind it, in any order.
+    /// Fields, each followed by its value, in any order.
     Pairs(&'a BTreeMap<Bytes, Bytes>),
-    /// A member and its score, or nothing.
+    /// A member and its score, if there is one.
     Ranked(Option<&'a (i64, Bytes)>),
     Error(&'static str),
 }
@@ -122,8 +122,8 @@ const WRONG_TYPE: &str = "WRONGTYPE";
 const NOT_INTEGER: &str = "ERR value is not an integer";
 const OVERFLOW: &str = "ERR increment or decrement would overflow";
 
-/// Errors that the model predicts, by prefix. Any other error means that the command was refused
-/// and nothing was executed.
+/// The prefixes of errors that the model predicts. Any other error means that the command was
+/// refused and nothing was executed.
 pub(crate) const PREDICTED_ERRORS: [&str; 3] = [WRONG_TYPE, NOT_INTEGER, OVERFLOW];
 
 fn bulk_of(reply: &Reply) -> Option<&[u8]> {
@@ -200,7 +200,7 @@ impl Got<'_> {
 }
 
 impl Want<'_> {
-    /// `Some` if the model's reply is what was seen.
+    /// `Some` if the model's reply agrees with the one that was seen.
     fn check(&self, got: &Got<'_>) -> Option<()> {
         match self {
             Want::Reply(reply) => got.is(reply).then_some(()),
@@ -221,7 +221,7 @@ impl Want<'_> {
     }
 }
 
-/// The key holds another type than the command is for.
+/// The key holds a type that the command is not for.
 struct WrongType;
 
 type Stepped = Result<Option<Next>, WrongType>;
@@ -231,7 +231,7 @@ impl State {
         Some(Next::State(State { value, expiry }))
     }
 
-    /// `value` in place of what was there; the time to live stays.
+    /// The state with `value` in place of the old one; the time to live stays.
     fn put(&self, value: Value) -> Option<Next> {
         State::with(value, self.expiry)
     }
@@ -260,7 +260,7 @@ impl State {
         }
     }
 
-    /// Roughly what it takes in memory.
+    /// The approximate memory of the state in bytes.
     pub(crate) fn size_bytes(&self) -> usize {
         // The bytes of list, set and hash elements are shared with the commands.
         let data = match &self.value {
@@ -275,8 +275,8 @@ impl State {
     }
 }
 
-/// One command on one state: the state that follows, or `None` if the model would have answered
-/// otherwise.
+/// Executes one command on one state. Returns the state that follows, or `None` if the model would
+/// have answered otherwise.
 pub(crate) fn step(
     state: &State,
     command: &Command,
@@ -312,7 +312,7 @@ pub(crate) fn step(
         Command::Zadd(..) | Command::Zpop { .. } | Command::Zcard => {
             sorted::sorted_step(state, command, want)
         }
-        // What one key has to do with them is whether it exists: see `check`.
+        // One key's part in them is whether it exists: see `check`.
         Command::Keys | Command::Dbsize => Ok(want.same(&Got::Nil)),
         Command::Exec(commands) => Ok(exec_step(state, commands, want, moment)),
     };
@@ -456,7 +456,7 @@ fn list_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
     })
 }
 
-/// Each once: a command may name an element twice.
+/// The distinct elements: a command may name one twice.
 fn distinct<'a>(elements: impl Iterator<Item = &'a Bytes>) -> BTreeSet<&'a Bytes> {
     elements.collect()
 }
@@ -535,7 +535,7 @@ fn hash_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
     })
 }
 
-/// All commands at one moment, each with its part of the reply.
+/// Executes all commands at one moment, each with its part of the reply.
 fn exec_step(state: &State, commands: &[Command], want: Want<'_>, moment: &Moment) -> Option<Next> {
     let items = match want {
         Want::Reply(Reply::Array(items)) if items.len() == commands.len() => Some(items),
@@ -544,7 +544,7 @@ fn exec_step(state: &State, commands: &[Command], want: Want<'_>, moment: &Momen
     };
     let (mut now, mut told) = (state.clone(), Vec::new());
     for (at, command) in commands.iter().enumerate() {
-        // One of them may be refused as it would be alone (a full memory).
+        // A single one may be refused as it would be outside of a transaction (full memory).
         let is_refused = |items: &Vec<Reply>| matches!(&items[at], Reply::Error(text) if !PREDICTED_ERRORS.iter().any(|prefix| text.starts_with(prefix)));
         if items.is_some_and(is_refused) {
             continue;
@@ -566,11 +566,11 @@ fn exec_step(state: &State, commands: &[Command], want: Want<'_>, moment: &Momen
     Some(if now == *state { Next::Same } else { Next::State(now) })
 }
 
-/// Whether this reply to this command says that nothing was changed, whatever the state was.
+/// Whether this reply to this command shows that nothing was changed, whatever the state was.
 pub(crate) fn is_inert(command: &Command, reply: &Reply) -> bool {
     let nothing_set = match command {
         Command::Set { condition: Condition::Always, .. } => false,
-        // With GET the old value comes back in either case.
+        // With GET the old value is returned in either case.
         Command::Set { get: false, .. } | Command::Pop { .. } | Command::GetDel => {
             *reply == Reply::Nil
         }

@@ -1,4 +1,4 @@
-//! One key's operations, laid out for the search.
+//! The operations of one key, laid out for the search.
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -9,26 +9,26 @@ use crate::lists::keep_order_of_pushes;
 use crate::model::{Moment, is_inert};
 use crate::seen::{forget_unseen, settle_seen};
 
-/// Most pending operations, summed over all returns, that a plan may list.
+/// The largest number of pending operations, summed over all returns, that a plan may list.
 const PENDING_MAX: usize = 1 << 26;
-/// An operation on this key.
+/// An operation on one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Op<'h> {
-    /// Its place in the history.
+    /// Its index in the history.
     pub(crate) source: u32,
     pub(crate) command: Command,
     pub(crate) moment: Moment,
-    /// When it had taken effect, ns: its return, or that of a reply that saw it; `u64::MAX` if
-    /// that is unknown.
+    /// The time in ns by which it had taken effect: its return, or the return of an operation that
+    /// saw its effect; `u64::MAX` if that is unknown.
     pub(crate) until_ns: u64,
-    /// `None` if the outcome is unknown.
+    /// The reply, or `None` if the outcome is unknown.
     pub(crate) reply: Option<&'h Reply>,
-    /// Its reply says that it changed nothing.
+    /// Whether its reply shows that it changed nothing.
     pub(crate) inert: bool,
-    /// What it leaves does not depend on what it finds.
+    /// Whether the state that it leaves does not depend on the one that it finds.
     pub(crate) overwrites: bool,
-    /// Completed operations that it must not overtake, since its client sent them before it or a
-    /// list shows it, by `source`.
+    /// The completed operations, by `source`, that it must not overtake, since its client sent them
+    /// before it or a list shows that they came before it.
     pub(crate) after: Vec<u32>,
 }
 
@@ -49,39 +49,41 @@ impl<'h> Op<'h> {
         Op { source, command, until_ns, moment, reply, inert, overwrites, after: Vec::new() }
     }
 
-    /// The same operation with its outcome taken away: anything that it could explain before, it
-    /// still can.
+    /// The same operation with its outcome made unknown: everything that it could explain before,
+    /// it still can.
     pub(crate) fn opened(&self) -> Op<'h> {
         let moment = Moment { return_ns: u64::MAX, ..self.moment };
         Op::new(self.source, self.command.clone(), moment, None)
     }
 }
 
-/// The operations of one key, and which of them were pending when.
+/// The operations of one key, with those that were pending at each return.
 pub(crate) struct Plan<'h> {
-    /// Completed, or seen and so as good as completed, by `until_ns`.
+    /// Operations that completed, or were seen and count as completed, by `until_ns`.
     pub(crate) done: Vec<Op<'h>>,
-    /// Of unknown outcome, by call.
+    /// Operations of unknown outcome, by call.
     pub(crate) open: Vec<Op<'h>>,
-    /// The bit of each completed operation: unique among those pending at one time.
+    /// For each completed operation, its bit, which is unique among those pending at one time.
     pub(crate) slot: Vec<u16>,
     pub(crate) pending_words: usize,
     pub(crate) open_words: usize,
-    /// What each completed operation must not overtake; empty if no client sent ahead.
+    /// For each completed operation, those that it must not overtake; empty if no client pipelined.
     after: Vec<Vec<u32>>,
-    /// Open operations that do the same: it does not matter which of them took effect.
+    /// Classes of open operations with the same effect: it does not matter which of a class took
+    /// effect.
     pub(crate) classes: Vec<Vec<u32>>,
-    /// An open operation compares or counts the value of a string.
+    /// Whether an open operation compares or counts the value of a string.
     pub(crate) open_looks_at_strings: bool,
     pending_from: Vec<u32>,
     pending: Vec<u32>,
 }
 
 impl<'h> Plan<'h> {
-    /// Lays out the operations, in any order. Reads of unknown outcome say nothing and are dropped.
+    /// Lays out the operations, which may be in any order. Reads of unknown outcome say nothing and
+    /// are dropped.
     ///
     /// # Errors
-    /// More concurrency than can be searched.
+    /// There is more concurrency than can be searched.
     pub(crate) fn new(ops: impl IntoIterator<Item = Op<'h>>) -> Result<Plan<'h>, &'static str> {
         let says_something = |op: &Op<'_>| op.reply.is_some() || !op.command.is_read();
         let mut ops: Vec<Op<'h>> = ops.into_iter().filter(says_something).collect();
@@ -187,7 +189,7 @@ impl<'h> Plan<'h> {
     }
 }
 
-/// What each of `done` must not overtake, by place.
+/// For each of `done`, by position, the operations that it must not overtake.
 fn order_of(done: &[Op<'_>]) -> Vec<Vec<u32>> {
     if done.iter().all(|op| op.after.is_empty()) {
         return Vec::new();
@@ -204,7 +206,7 @@ impl Op<'_> {
         lifetime_ms(&self.command).is_some()
     }
 
-    /// The time to live that it may set, in ms; the last, if it sets several.
+    /// The time to live in ms that it may set, the last one if it sets several.
     pub(crate) fn lifetime_ms(&self) -> Option<u64> {
         lifetime_ms(&self.command)
     }

@@ -1,12 +1,12 @@
-//! Recording a history while it happens.
+//! Records a history while it happens.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::{History, Operation, Reply};
 
-/// Collects operations of many threads. Its clock is monotone and the same for all of them, which
-/// is what makes "returned before the other was called" meaningful.
+/// Collects operations of many threads. They share one monotone clock, which is what makes
+/// "returned before the other was called" meaningful.
 #[derive(Debug)]
 pub struct Recorder {
     start: Instant,
@@ -26,7 +26,7 @@ impl Recorder {
         Recorder { start: Instant::now(), operations: Mutex::new(Vec::new()) }
     }
 
-    /// Time since the recorder was made, in ns.
+    /// The time since the recorder was made, in ns.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
@@ -46,24 +46,24 @@ impl Recorder {
         Pending { recorder: self, operation: Some(operation) }
     }
 
-    /// Appends an operation that was timed elsewhere (the simulator's virtual time).
+    /// Appends an operation that was timed elsewhere (in the simulator's virtual time).
     pub fn push(&self, operation: Operation) {
         self.lock().push(operation);
     }
 
-    /// How many operations have ended.
+    /// The number of operations that have ended.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Whether none has ended.
+    /// Whether no operation has ended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// Looks at what has ended so far, in no order.
+    /// Calls `at` with the operations that have ended so far, in no particular order.
     pub fn look<T>(&self, at: impl FnOnce(&[Operation]) -> T) -> T {
         at(&self.lock())
     }
@@ -76,14 +76,14 @@ impl Recorder {
         History { operations }
     }
 
-    // A thread that panicked while it appended left whole operations behind.
+    // A thread that panicked while it appended left only complete operations behind.
     fn lock(&self) -> MutexGuard<'_, Vec<Operation>> {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An operation whose reply is awaited. Dropped without a reply (the thread died, the connection
-/// broke) it counts as of unknown outcome.
+/// An operation whose reply is awaited. If it is dropped without a reply (the thread died, the
+/// connection broke), its outcome counts as unknown.
 #[derive(Debug)]
 pub struct Pending<'a> {
     recorder: &'a Recorder,
@@ -96,7 +96,7 @@ impl Pending<'_> {
         self.returned_by(reply, None);
     }
 
-    /// The reply has come, with the path that it says it took.
+    /// The reply has come, with the path that it says it took; the return time is taken here.
     pub fn returned_by(mut self, reply: Reply, path: Option<String>) {
         let return_ns = Some(self.recorder.now_ns());
         if let Some(operation) = self.operation.take() {
@@ -104,7 +104,7 @@ impl Pending<'_> {
         }
     }
 
-    /// Nobody knows whether it took effect or ever will.
+    /// It is not known whether the operation took effect or ever will.
     pub fn unknown(self) {}
 }
 

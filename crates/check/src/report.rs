@@ -1,4 +1,4 @@
-//! The verdict, and why.
+//! The verdict on a history, and the reasons for it.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,38 +11,39 @@ use crate::model::{State, Value, Want, step};
 use crate::plan::Plan;
 use crate::search::Furthest;
 
-/// How many of the last operations in order a violation shows.
+/// The number of last operations in order that a violation shows.
 const ORDER_SHOWN: usize = 8;
-/// How many operations of any other list are shown.
+/// The number of operations of any other list that are shown.
 const LIST_SHOWN: usize = 24;
 
-/// What was found about a history.
+/// The verdict on a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// There is an order for every key.
+    /// Every key has an order.
     Ok,
-    /// There is a key without one.
+    /// Some key has none.
     Violation,
     /// No violation was found, but a search gave up.
     Unknown,
-    /// No violation was found, but most operations said nothing: see
+    /// No violation was found, but too few operations were judged: see
     /// [`crate::Options::judged_percent_min`].
     #[serde(rename = "too little was judged")]
     TooLittle,
 }
 
-/// Times to live.
+/// Counts of times to live.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Expiries {
-    /// That operations with a reply set.
+    /// Those set by operations with a reply.
     pub set: usize,
-    /// Of these, after which the next that looked at the key was called when it had to be gone.
+    /// Those of them that were judged: the next operation that looked at the key was called when
+    /// the key had to be gone.
     pub judged: usize,
 }
 
 impl Expiries {
-    /// Adds another key's.
+    /// Adds the counts of another key.
     pub fn add(&mut self, other: Expiries) {
         self.set += other.set;
         self.judged += other.judged;
@@ -55,31 +56,32 @@ pub struct Violation {
     /// The key.
     #[serde(with = "json_bytes")]
     pub key: Vec<u8>,
-    /// Completed operations on the key.
+    /// The number of completed operations on the key.
     pub operations: usize,
-    /// Operations of unknown outcome on the key that could matter.
+    /// The number of operations of unknown outcome on the key that could matter.
     pub unknown: usize,
-    /// How many completed operations could be put in order.
+    /// The number of completed operations that could be put in order.
     pub ordered: usize,
     /// The last of them, in that order.
     pub last_ordered: Vec<Operation>,
     /// The state of the key after them.
     pub state: String,
-    /// One of these had to come next, but each was answered as no store in that state would.
+    /// The operations of which one had to come next, though each was answered as no store in that
+    /// state would.
     pub stuck: Vec<Stuck>,
-    /// A part of the history that has no order either, whatever became of all other writes after
-    /// the first of it; by call. Empty if none was found in bounded time.
+    /// A part of the history that has no order either, whatever the outcome of all other writes
+    /// after its first operation; by call. Empty if none was found in bounded time.
     pub counterexample: Vec<Operation>,
     /// The other writes of values that the counterexample's operations saw.
     pub writers: Vec<Operation>,
 }
 
-/// An operation that could not be next.
+/// An operation that could not come next.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stuck {
-    /// It.
+    /// The operation.
     pub operation: Operation,
-    /// What the reply would be in that state.
+    /// The reply that the model gives in that state.
     pub model: String,
 }
 
@@ -89,36 +91,36 @@ pub struct GaveUp {
     /// The key.
     #[serde(with = "json_bytes")]
     pub key: Vec<u8>,
-    /// What ran out.
+    /// The resource or limit that ran out.
     pub why: String,
-    /// Where the search was stuck: a violation that is not proven.
+    /// The place where the search was stuck: a violation that is not proven.
     pub suspect: Option<Violation>,
 }
 
-/// What was found, for people (`Display`) and for programs ([`Report::to_json`]).
+/// The result of a check, for people (`Display`) and for programs ([`Report::to_json`]).
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The verdict.
     pub verdict: Verdict,
-    /// Operations in the history.
+    /// The number of operations in the history.
     pub operations: usize,
-    /// Keys that they name.
+    /// The number of keys that they name.
     pub keys: usize,
-    /// Operations of unknown outcome.
+    /// The number of operations of unknown outcome.
     pub unknown: usize,
-    /// Operations that were answered by an error that says that nothing was executed.
+    /// The number of operations whose reply is an error that says that nothing was executed.
     pub refused: usize,
-    /// Operations whose replies were held against the model: all others.
+    /// The number of operations whose replies were compared with the model: all others.
     pub judged: usize,
-    /// Times to live, and how many of them could be judged.
+    /// The times to live that were set, and how many of them could be judged.
     pub expiries: Expiries,
-    /// Configurations visited, over all keys.
+    /// The configurations visited, over all keys.
     pub configurations: usize,
-    /// How long the check took.
+    /// The duration of the check in ms.
     pub elapsed_ms: u64,
-    /// Keys without an order, by key.
+    /// The keys without an order, by key.
     pub violations: Vec<Violation>,
-    /// Keys whose search gave up, by key.
+    /// The keys whose search gave up, by key.
     pub gave_up: Vec<GaveUp>,
 }
 
@@ -129,7 +131,7 @@ impl Report {
         self.verdict == Verdict::Ok
     }
 
-    /// Whether so few of the operations were judged that nothing follows from it.
+    /// Whether too few of the operations were judged to conclude anything.
     #[must_use]
     pub fn is_too_little(&self) -> bool {
         crate::is_too_little(self.judged, self.operations)
@@ -143,7 +145,8 @@ impl Report {
 }
 
 impl Violation {
-    /// A count of keys that is below the least or above the most that there can have been.
+    /// A violation by a count of keys that is below the least or above the most that there can have
+    /// been.
     pub(crate) fn of_count(operation: Operation, least: i64, most: i64) -> Violation {
         Violation {
             key: operation.cmd.first().cloned().unwrap_or_default(),
@@ -158,7 +161,7 @@ impl Violation {
         }
     }
 
-    /// A reply of KEYS in which a key is twice.
+    /// A violation by a reply of KEYS that names a key twice.
     pub(crate) fn of_keys(operation: Operation, key: &[u8]) -> Violation {
         let mut violation = Violation::of_count(operation, 0, 0);
         violation.stuck[0].model = format!("each key once, and not {} twice", Shown(key));
@@ -211,7 +214,7 @@ fn describe(state: &State) -> String {
     let text = |bytes: &[u8]| Shown(bytes).to_string();
     let value = match &state.value {
         Value::Missing => "missing".to_owned(),
-        // What the plan puts in place of a value that nobody saw.
+        // The value that the plan substitutes for values that no operation saw.
         Value::Str(value) if !value.is_empty() && value.iter().all(|b| *b == 0xff) => {
             format!("{} bytes that some write of unknown outcome left", value.len())
         }

@@ -1,4 +1,4 @@
-//! Is there an order? The search for one key.
+//! The search for an order of the operations of one key.
 //!
 //! Wing and Gong's search ("Testing and verifying concurrent objects", 1993) with Lowe's
 //! memoisation ("Testing for linearizability", 2017), made fit for long histories with operations
@@ -34,20 +34,21 @@ type StateId = u32;
 const MISSING: StateId = 0;
 /// No operation, no configuration.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Time and memory are looked at once in so many steps.
+/// Time and memory are checked once in this many steps.
 const BUDGET_STEPS: u32 = 1024;
-/// Most states that open operations may lead to from one configuration.
+/// The largest number of states to which open operations may lead from one configuration.
 const LINKS_MAX: usize = 1 << 16;
-/// How far before the point where a pass got stuck the next one makes more effort.
+/// The next pass makes more effort from this many operations before the place where a pass got
+/// stuck.
 const DEEPER_BEFORE: usize = 128;
-/// Over how many completed operations the use of open ones is limited.
+/// The number of completed operations over which the use of open ones is limited.
 const EFFORT_WINDOW: usize = 64;
-/// From this many open operations on, the next step is as many as there are.
+/// From this many open operations on, the limit grows to all of them at once.
 const EFFORT_STEPS: u16 = 4;
-/// Configurations that a pass with limits visits without getting further, at first.
+/// The number of configurations that a limited pass visits without progress, at first.
 const STALL_MIN: usize = 1 << 14;
 
-/// Where the search of one key stops.
+/// The limits of the search of one key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     pub(crate) configs_max: usize,
@@ -64,22 +65,22 @@ pub(crate) enum Outcome {
     Violation,
     /// Not found with limited effort, not ruled out.
     Stuck,
-    /// Out of budget.
+    /// The budget ran out: of what.
     GaveUp(&'static str),
 }
 
-/// The furthest that an order was found for.
+/// The longest order that was found.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Furthest {
-    /// What was linearized, in order: indices of completed operations.
+    /// The linearized operations in order, as indices of completed operations.
     pub(crate) order: Vec<u32>,
-    /// The state there.
+    /// The state after them.
     pub(crate) state: State,
-    /// Completed operations that could not be next, though they must be or may be.
+    /// The completed operations of which one should have come next, but none could.
     pub(crate) stuck: Vec<u32>,
 }
 
-/// States by number, each once.
+/// The states by number, without duplicates.
 struct States {
     states: Vec<State>,
     hashes: Vec<u64>,
@@ -116,17 +117,17 @@ impl States {
     }
 }
 
-/// Visited configurations: what is linearized, the state, the open operations used.
+/// The visited configurations: the linearized operations, the state, the open operations used.
 ///
 /// A configuration is a row of words: the prefix and the state, the bitmap of pending operations,
-/// the bitmap of open operations used. Rows that differ in the last part only are chained.
+/// the bitmap of open operations used. Rows that differ only in the last part are chained.
 struct Visited {
     stride: usize,
-    /// Words without the open operations.
+    /// The number of words before those of the open operations.
     base: usize,
     words: Vec<u64>,
     chain: Vec<u32>,
-    /// The configuration before, and the operation that led here.
+    /// For each configuration, the one before it and the operation that led from there.
     came_from: Vec<(u32, u32)>,
     table: HashTable<u32>,
 }
@@ -174,7 +175,7 @@ impl Visited {
         &self.row(config)[self.base..]
     }
 
-    /// Adds a configuration unless one that dominates it was here before.
+    /// Adds a configuration unless one that dominates it was visited before.
     fn insert(&mut self, row: &[u64], from: u32, via: u32) -> Option<u32> {
         let hash = hash_words(&row[..self.base]);
         let found = self.table.find(hash, |id| self.row(*id)[..self.base] == row[..self.base]);
@@ -205,11 +206,11 @@ impl Visited {
     }
 }
 
-/// A choice that is tried after the direct ones: open operations, then one completed.
+/// A choice that is tried after the direct ones: open operations, then a completed one.
 struct Detour {
     via: u32,
     state: StateId,
-    /// Open operations used then: a row of [`Search::detour_open`].
+    /// The open operations used then, as a row of [`Search::detour_open`].
     open: u32,
 }
 
@@ -221,7 +222,7 @@ enum Stage {
     Spent,
 }
 
-/// A configuration on the current path, and which of its choices are left.
+/// A configuration on the current path, with the choices that are left.
 struct Frame {
     config: u32,
     stage: Stage,
@@ -229,11 +230,11 @@ struct Frame {
     detours_from: u32,
 }
 
-/// A state reached from a configuration by open operations and expiry only.
+/// A state reached from a configuration by open operations and expiry alone.
 struct Link {
     state: StateId,
     before: u32,
-    /// The open operation taken last; `NONE` for an expiry.
+    /// The open operation taken last, or `NONE` for an expiry.
     via: u32,
     depth: u16,
     /// The next link with the same state.
@@ -248,15 +249,15 @@ pub(crate) struct Search<'p, 'h> {
     frames: Vec<Frame>,
     detours: Vec<Detour>,
     detour_open: Vec<u64>,
-    /// How many open operations in a row may be taken while the n-th completed operation is the
-    /// first missing, and how many in [`EFFORT_WINDOW`] completed ones.
+    /// For each completed operation, while it is the first missing one: the number of open
+    /// operations that may be taken in a row, and in [`EFFORT_WINDOW`] completed ones.
     effort: Vec<u16>,
-    /// How many configurations a pass may visit without getting further.
+    /// The number of configurations that a pass may visit without progress.
     stall_max: usize,
-    /// A limit kept the pass from a choice: that it found no order proves nothing.
+    /// Whether a limit kept the pass from a choice, so that finding no order proves nothing.
     cut_off: bool,
     furthest: u32,
-    /// Its prefix, and how many operations it has beyond that.
+    /// The prefix of the furthest configuration, and the number of operations it has beyond that.
     furthest_prefix: usize,
     furthest_beyond: u32,
     row: Vec<u64>,
@@ -302,11 +303,11 @@ impl<'p, 'h> Search<'p, 'h> {
         }
     }
 
-    /// Searches as long as more effort where it is stuck may help. Such passes are stingy with
-    /// open operations and stop when they get no further: they find an order of nearly every
-    /// history that has one, where a generous search would patch up one wrong guess with the next.
-    /// What they do not find decides nothing. `stall_limit`: configurations that a pass may visit
-    /// without getting further, at last.
+    /// Searches as long as more effort at the place where it is stuck may help. Such passes use
+    /// open operations sparingly and stop when they make no progress: they find an order of nearly
+    /// every history that has one, whereas a generous search would patch up one wrong guess with
+    /// the next. If they find none, that decides nothing. `stall_limit` is the number of
+    /// configurations that the last passes may visit without progress.
     pub(crate) fn run(&mut self, stall_limit: usize) -> Outcome {
         if self.plan.done.is_empty() {
             return Outcome::Linearizable;
@@ -346,7 +347,7 @@ impl<'p, 'h> Search<'p, 'h> {
         }
     }
 
-    /// One depth-first search with the present limits.
+    /// One depth-first search with the current limits.
     fn pass(&mut self) -> Outcome {
         self.visited = Visited::new(self.plan);
         self.frames.clear();
@@ -407,9 +408,9 @@ impl<'p, 'h> Search<'p, 'h> {
         self.frames.push(Frame { config, stage: Stage::Fresh, cursor: 0, detours_from });
     }
 
-    /// The next choice at the frame, which goes back on the stack unless nothing is left: the
-    /// completed operation, the state after it, and the row of open operations used (`NONE`: those
-    /// used before).
+    /// The next choice at the frame, which goes back on the stack unless no choice is left: the
+    /// completed operation, the state after it, and the row of open operations used (`NONE` for the
+    /// same as before).
     fn next_choice(&mut self, mut frame: Frame) -> Option<(u32, StateId, u32)> {
         let config = frame.config;
         let prefix = self.visited.prefix(config);
@@ -463,7 +464,7 @@ impl<'p, 'h> Search<'p, 'h> {
         has_bit(self.visited.pending(config), self.plan.slot[op as usize] as usize)
     }
 
-    /// Whether a pending operation is missing, and nothing that it must not overtake is.
+    /// Whether a pending operation is not linearized yet, and all that it must not overtake are.
     fn may_be_next(&self, config: u32, op: u32) -> bool {
         let prefix = self.visited.prefix(config);
         let is_in = |before: &u32| (*before as usize) < prefix || self.is_done(config, *before);
@@ -473,7 +474,7 @@ impl<'p, 'h> Search<'p, 'h> {
     /// The state after a completed operation, if it may come next in `state` with its reply.
     fn apply(&mut self, state: StateId, op: &Op<'_>) -> Option<StateId> {
         let before = &self.states.states[state as usize];
-        // A key whose time is up for certain is gone, before anything else.
+        // A key whose time to live has certainly passed is gone before anything else.
         let overdue = before.expiry.is_some_and(|e| op.moment.call_ns > e.latest_ns);
         let state = if overdue { MISSING } else { state };
         let want = op.reply.map_or(Want::Anything, Want::Reply);
@@ -483,7 +484,7 @@ impl<'p, 'h> Search<'p, 'h> {
         }
     }
 
-    /// The configuration after `via`, if it is worth a visit.
+    /// The configuration after `via`, if it is worth visiting.
     fn advance(&mut self, from: u32, via: u32, state: StateId, open: u32) -> Option<u32> {
         let plan = self.plan;
         let mut row = std::mem::take(&mut self.row);
@@ -519,7 +520,8 @@ impl<'p, 'h> Search<'p, 'h> {
         Some(config)
     }
 
-    /// Every way on from `config` that begins with open operations or an expiry, shortest first.
+    /// Finds every continuation from `config` that begins with open operations or an expiry,
+    /// shortest first.
     fn find_detours(&mut self, config: u32) {
         let plan = self.plan;
         let prefix = self.visited.prefix(config);
@@ -576,7 +578,8 @@ impl<'p, 'h> Search<'p, 'h> {
         self.link_open.extend_from_slice(open);
     }
 
-    /// The open operations that may be taken after link `at`: of equal ones only the first unused.
+    /// The open operations that may be taken after link `at`; of a class of equal ones only the
+    /// first unused.
     fn next_open(&self, at: usize, class: &[u32], now_ns: u64) -> Option<u32> {
         let width = self.plan.open_words;
         let used = &self.link_open[at * width..][..width];
@@ -588,8 +591,8 @@ impl<'p, 'h> Search<'p, 'h> {
         self.states.states[state as usize].expiry.is_some_and(|e| e.earliest_ns <= now_ns)
     }
 
-    /// Whether a longer chain could lead anywhere new. After the first link an open operation that
-    /// overwrites whatever is there leads where it leads without the link.
+    /// Whether a longer chain could reach a new state. After the first link, an open operation that
+    /// overwrites everything reaches the state that it reaches without the link.
     fn can_extend(&self, at: usize, now_ns: u64) -> bool {
         let useful = |class: &Vec<u32>| {
             self.next_open(at, class, now_ns)
@@ -608,7 +611,7 @@ impl<'p, 'h> Search<'p, 'h> {
         if self.may_expire(state, now_ns) {
             self.add_link(next(MISSING, NONE), &used);
         }
-        // The latest first: what takes effect late is rare.
+        // The latest first: an operation that takes effect late is rare.
         for class in plan.classes.iter().rev() {
             let Some(via) = self.next_open(at, class, now_ns) else { continue };
             if depth > 0 && plan.open[via as usize].overwrites {
@@ -624,8 +627,8 @@ impl<'p, 'h> Search<'p, 'h> {
         }
     }
 
-    /// Whether a string that an open APPEND made longer can still become what a waiting operation
-    /// saw. Where no open operation looks at the string, growing it any further is of no use else.
+    /// Whether a string that an open APPEND extended can still become what a waiting operation saw.
+    /// If no open operation looks at the string, there is no other use in extending it.
     fn may_help(&self, before: StateId, after: StateId, via: u32, waiting: &[u32]) -> bool {
         let plan = self.plan;
         let states = &self.states.states;
@@ -642,7 +645,7 @@ impl<'p, 'h> Search<'p, 'h> {
         waiting.iter().any(|op| {
             let done = &plan.done[*op as usize];
             match (&done.command, done.reply) {
-                // Whatever it answered, it may add to the string what is seen later.
+                // Whatever its reply was, it may append to the string what is seen later.
                 (_, None) => true,
                 (Command::Strlen | Command::Append(_), Some(Reply::Int(seen))) => {
                     *seen >= grown.len() as i64
@@ -653,13 +656,13 @@ impl<'p, 'h> Search<'p, 'h> {
                 )
                 | (Command::Set { condition: Condition::IfEqual(_), .. }, _) => true,
                 (_, Some(Reply::Bulk(seen))) => seen.starts_with(grown),
-                // They see only whether there is a string.
+                // These see only whether there is a string.
                 _ => false,
             }
         })
     }
 
-    /// The completed operations that are worth taking after link `at`.
+    /// Adds the completed operations that are worth taking after link `at`.
     fn add_detours(&mut self, at: usize, waiting: &[u32], direct: &[Option<StateId>]) {
         let plan = self.plan;
         let width = plan.open_words;
@@ -683,7 +686,7 @@ impl<'p, 'h> Search<'p, 'h> {
         }
     }
 
-    /// The longest order that was found, and what could not follow it.
+    /// The longest order that was found, and the operations that could not follow it.
     pub(crate) fn furthest(&self) -> Furthest {
         let mut order = Vec::new();
         let mut at = self.furthest;
@@ -707,12 +710,12 @@ impl<'p, 'h> Search<'p, 'h> {
         }
     }
 
-    /// How many completed operations, by return, the last pass got past.
+    /// The number of completed operations, by return, that the last pass got past.
     pub(crate) fn furthest_prefix(&self) -> usize {
         self.furthest_prefix
     }
 
-    /// Configurations visited in the last pass.
+    /// The number of configurations visited in the last pass.
     pub(crate) fn configs(&self) -> usize {
         self.visited.chain.len()
     }

@@ -1,12 +1,12 @@
-//! Which writes of unknown outcome were seen.
+//! The writes of unknown outcome whose effects were seen.
 //!
-//! Open operations are what makes a search explode: each may come in anywhere. Workloads that write
-//! values of their own give most of them away:
+//! Open operations are what makes a search explode: each may take effect anywhere. Workloads that
+//! write unique values give most of them away:
 //!
-//! - A reply that cannot have been made without the value of one certain open write proves that the
-//!   write took effect before that reply's return: it is as good as completed ([`settle_seen`]).
-//! - Values that nobody saw differ in nothing but their length; they get the same value, so that
-//!   only their number matters ([`forget_unseen`]).
+//! - A reply that is impossible without the value of one particular open write proves that the
+//!   write took effect before that reply's return: it counts as completed ([`settle_seen`]).
+//! - Values that no operation saw differ in nothing but their length. They are replaced by the same
+//!   value, so that only their number matters ([`forget_unseen`]).
 
 use hashbrown::{HashMap, HashSet};
 use rustc_hash::FxBuildHasher;
@@ -15,31 +15,32 @@ use crate::Reply;
 use crate::command::{Bytes, Command, Condition, integer};
 use crate::plan::Op;
 
-/// Longest reply that is taken apart.
+/// The longest reply in bytes that is taken apart.
 const PARTS_BYTES_MAX: usize = 4096;
-/// Longest integer in decimal, with its sign.
+/// The longest integer in decimal, with its sign, in bytes.
 const INTEGER_BYTES_MAX: usize = 20;
-/// Most bytes that are searched for values nobody saw.
+/// The number of bytes that are searched for unseen values.
 const SCAN_BYTES_MAX: usize = 1 << 28;
 
-/// Who writes a value: the one open operation, or `None` if a completed one or several do.
+/// For each value, the one open operation that writes it, or `None` if a completed one or several
+/// do.
 type Writers = HashMap<Bytes, Option<u32>, FxBuildHasher>;
 
 fn add_writer(writers: &mut Writers, value: &Bytes, writer: Option<u32>) {
     writers.entry(value.clone()).and_modify(|known| *known = None).or_insert(writer);
 }
 
-/// The values that a key's writes may leave, and who writes them.
+/// The values that writes may leave in a key, with their writers.
 #[derive(Default)]
 struct Dictionary {
-    /// A string begins with one of these.
+    /// The values with which a string may begin.
     whole: Writers,
-    /// And goes on with some of these.
+    /// The values that may be appended to it.
     appended: Writers,
     whole_lengths: Vec<usize>,
     appended_lengths: Vec<usize>,
     elements: Writers,
-    /// A string may begin with any integer.
+    /// Whether a string may begin with any integer.
     counts: bool,
 }
 
@@ -83,7 +84,7 @@ impl Dictionary {
         }
     }
 
-    /// The open operations without which `command` could not have been answered so.
+    /// Finds the open operations without which `command` could not have had this reply.
     fn writers_for(&self, command: &Command, reply: &Reply, found: &mut Vec<u32>) {
         match (command, reply) {
             (
@@ -101,7 +102,7 @@ impl Dictionary {
         }
     }
 
-    /// The open operations without which nobody could have seen the string `seen`.
+    /// Finds the open operations without which the string `seen` could not have been seen.
     fn writers_of(&self, seen: &[u8], found: &mut Vec<u32>) {
         if self.appended.is_empty() {
             let number = self.counts && integer(seen).is_some();
@@ -113,7 +114,8 @@ impl Dictionary {
         if seen.len() > PARTS_BYTES_MAX {
             return;
         }
-        // In how many ways it is made up to each place (0, 1, 2: several), by whom, from where.
+        // For each offset: the number of ways to compose the string up to it (2 for several), the
+        // writer of the last piece, and that piece's offset.
         let mut ways: Vec<(u8, Option<u32>, usize)> = vec![(0, None, 0); seen.len() + 1];
         ways[0].0 = 1;
         for from in 0..seen.len() {
@@ -165,7 +167,7 @@ impl Dictionary {
     }
 }
 
-/// Gives every open write that was seen for certain a time by which it took effect: the first
+/// Gives every open write that was certainly seen the time by which it took effect: the first
 /// return of an operation that saw it.
 pub(crate) fn settle_seen(ops: &mut [Op<'_>]) {
     if ops.iter().all(|op| op.reply.is_some()) {
@@ -183,14 +185,14 @@ pub(crate) fn settle_seen(ops: &mut [Op<'_>]) {
         }
     }
     for (op, until_ns) in ops.iter_mut().zip(until_ns) {
-        // Seen before it was called: a violation, which the search will find.
+        // If it was seen before it was called, that is a violation, which the search will find.
         if until_ns >= op.moment.call_ns {
             op.until_ns = until_ns;
         }
     }
 }
 
-/// Gives open writes of values that no reply and no other command mentions one value.
+/// Replaces the values of open writes that no reply and no other command mentions by one value.
 pub(crate) fn forget_unseen(done: &[Op<'_>], open: &mut [Op<'_>]) {
     let values: Vec<Option<Bytes>> = open.iter().map(|op| written(&op.command)).collect();
     if values.iter().all(Option::is_none) {
@@ -223,7 +225,7 @@ pub(crate) fn forget_unseen(done: &[Op<'_>], open: &mut [Op<'_>]) {
             let pushed = matches!(open[index].command, Command::Push { .. });
             let length = if lengths_matter && !pushed { value.len() } else { 1 };
             let stand_in: Bytes = vec![0xff; length].into();
-            // Neither it nor anything appended to it may be read as a number.
+            // Neither the value nor anything appended to it may be read as a number.
             let never_a_number = value.iter().any(|b| !b.is_ascii_digit() && *b != b'-');
             if never_a_number && !twice && !seen(value) && !seen(&stand_in) {
                 unseen.push((index, stand_in));
@@ -235,7 +237,7 @@ pub(crate) fn forget_unseen(done: &[Op<'_>], open: &mut [Op<'_>]) {
     }
 }
 
-/// Whether it is such a command, or an EXEC with one.
+/// Whether the command is such a command, or an EXEC with one.
 fn contains(command: &Command, is_such: fn(&Command) -> bool) -> bool {
     match command {
         Command::Exec(commands) => commands.iter().any(is_such),
@@ -243,7 +245,7 @@ fn contains(command: &Command, is_such: fn(&Command) -> bool) -> bool {
     }
 }
 
-/// Every byte string in a reply or a completed command, and those that open commands compare.
+/// Every byte string in a reply or a completed command, and those that open commands compare with.
 fn mentioned<'a>(done: &'a [Op<'_>], open: &'a [Op<'_>]) -> HashSet<&'a [u8], FxBuildHasher> {
     let mut mentioned: Vec<&[u8]> = Vec::new();
     for op in done {

@@ -1,24 +1,24 @@
-//! Is a history of transactions over several keys strictly serializable?
+//! Checks whether a history of transactions over several keys is strictly serializable.
 //!
-//! In the manner of Elle (Kingsbury and Alvaro, VLDB 2020) and Cobra (Tan and others, OSDI 2020):
-//! what transactions read tells which must come before which, and so does real time; if these
-//! dependencies have a cycle there is no order. Values are unique for each key, so that a read
-//! names whose write it saw.
+//! The method is that of Elle (Kingsbury and Alvaro, VLDB 2020) and Cobra (Tan and others, OSDI
+//! 2020): the values that transactions read show which of them came before which, and so does real
+//! time. If these dependencies have a cycle, there is no order. Values are unique for each key, so
+//! that a read identifies the write that it saw.
 //!
 //! 1. **Known dependencies.** A list that is only appended to shows the order of all appends that
-//!    were ever seen. Of a register it is known whose write was read.
-//! 2. **Saturation.** Of two writes of a register one comes first, with all who read it: a
-//!    constraint with two sides (the polygraph of Papadimitriou, 1979). Where one side would close
-//!    a cycle the other holds, which may decide further ones; this is repeated until nothing
+//!    were ever seen. For a read of a register the write that it saw is known.
+//! 2. **Saturation.** Of two writes of a register one comes first, with all its readers: a
+//!    constraint with two sides (the polygraph of Papadimitriou, 1979). If one side would close a
+//!    cycle, the other holds, which may decide further ones. This is repeated until nothing
 //!    changes.
-//! 3. **Search.** What is still open is searched: orders of all transactions that keep to the
-//!    dependencies are tried one transaction at a time, and wrong turns are undone and remembered,
-//!    within a budget.
+//! 3. **Search.** The rest is searched: orders of all transactions that respect the dependencies
+//!    are tried one transaction at a time, with backtracking, and dead ends are remembered, within
+//!    a budget.
 //! 4. **Replay.** The order that was found is executed on plain lists and registers. A history is
 //!    accepted only if each transaction reads there what it read.
 //!
-//! So nothing is accepted without an order, and nothing is a violation unless all orders were ruled
-//! out. What the budget does not suffice for is [`Decision::Open`], never accepted.
+//! So a history is accepted only with an order, and is a violation only if all orders were ruled
+//! out. If the budget does not suffice, the result is [`Decision::Open`], which is never accepted.
 //!
 //! Dependencies (Adya): ww, a write after the one before it; wr, a read after the write that it
 //! saw; rw, a write after a read that did not see it; and real time.
@@ -31,7 +31,7 @@ use std::fmt;
 
 use graph::Graph;
 
-/// What a transaction did to a key, in its order.
+/// What a transaction did to a key. The first number is the key, the second the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Appended a value to a list.
@@ -40,84 +40,86 @@ pub enum Access {
     List(u64, Vec<u64>),
     /// Wrote a register.
     Write(u64, u64),
-    /// Read a register; `None`: it was not there.
+    /// Read a register; `None` if it had no value.
     Read(u64, Option<u64>),
 }
 
-/// One that was executed, or of which nobody knows. What surely was not executed is left out.
+/// A transaction that was executed, or may have been. One that was certainly not executed is left
+/// out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transaction {
-    /// When it was sent, in ns.
+    /// The time in ns at which it was sent.
     pub call_ns: u64,
-    /// When its reply came; `None`: nobody knows whether it was executed, and it read nothing.
+    /// The time in ns of its reply. `None` if it is not known whether it was executed; it then read
+    /// nothing.
     pub return_ns: Option<u64>,
-    /// What it did.
+    /// Its accesses, in order.
     pub accesses: Vec<Access>,
 }
 
-/// Why one transaction comes before another.
+/// The reason that one transaction comes before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
-    /// The other wrote this key after it.
+    /// The other overwrote this key after it.
     WriteWrite(u64),
-    /// The other saw what it wrote.
+    /// The other saw its write of this key.
     WriteRead(u64),
-    /// The other wrote what it did not see.
+    /// The other wrote a value of this key that it did not see.
     ReadWrite(u64),
     /// It had returned before the other was called.
     RealTime,
 }
 
-/// Why there is no order.
+/// A proof that there is no order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Anomaly {
-    /// A value was read that nobody wrote, or that was not executed.
+    /// A read value was written by no transaction that was executed.
     Unwritten {
-        /// Who read it.
+        /// The reading transaction.
         reader: usize,
         /// The key.
         key: u64,
         /// The value.
         value: u64,
     },
-    /// A transaction does not see what it wrote itself, or sees two states of a key.
+    /// A transaction does not see its own write, or sees two states of a key.
     Internal {
-        /// Which one.
+        /// The reading transaction.
         reader: usize,
         /// The key.
         key: u64,
     },
-    /// What another transaction had written so far was read, before all of it was there.
+    /// A read saw the first writes of another transaction without its last ones.
     Intermediate {
-        /// Who read it.
+        /// The reading transaction.
         reader: usize,
         /// The key.
         key: u64,
     },
-    /// Two reads of a list of which neither is the beginning of the other, or a value that is in it
+    /// Two reads of a list of which neither is a prefix of the other, or a list that has a value
     /// twice.
     Order {
-        /// Who read it.
+        /// The reading transaction.
         reader: usize,
         /// The key.
         key: u64,
     },
-    /// Each comes before the next, and the last before the first.
+    /// Each transaction comes before the next, and the last before the first.
     Cycle(Vec<(usize, Edge)>),
     /// Every order was tried.
     NoOrder {
-        /// None of these could be next where the longest order ended.
+        /// The candidates for the next place where the longest order ended.
         stuck: Vec<usize>,
     },
 }
 
-/// What was decided of a history that shows no anomaly.
+/// The decision on a history that shows no anomaly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Decision {
-    /// There is an order: this, of all transactions that were executed. It was replayed.
+    /// This is an order of all transactions that were executed. It was replayed.
     Ordered(Vec<usize>),
-    /// Neither an order nor a proof that there is none was found; what ran out.
+    /// Neither an order nor a proof that there is none was found, because this ran out.
     Open(&'static str),
 }
 
@@ -130,7 +132,7 @@ impl Decision {
 }
 
 impl Anomaly {
-    /// The transactions that show it.
+    /// The transactions that the anomaly involves.
     #[must_use]
     pub fn transactions(&self) -> Vec<usize> {
         match self {
@@ -182,11 +184,10 @@ impl fmt::Display for Anomaly {
     }
 }
 
-/// Whether there is an order of all transactions in which each sees what those before it wrote, and
-/// which keeps to real time.
+/// Decides whether there is an order of all transactions in which each sees what those before it
+/// wrote, and which respects real time.
 ///
-/// # Errors
-/// An [`Anomaly`] that shows that there is none.
+/// An [`Anomaly`], which proves that there is none.
 pub fn check_transactions(all: &[Transaction]) -> Result<Decision, Anomaly> {
     let views = views(all)?;
     if are_values_repeated(&views) {
@@ -200,29 +201,30 @@ pub fn check_transactions(all: &[Transaction]) -> Result<Decision, Anomaly> {
     decide::decide(all, &executed, &registers, &mut graph)
 }
 
-/// Whether `order` is an order of all transactions that were executed: each once, in real time, and
-/// each reads what those before it left. Transactions of unknown outcome may be in it or not.
+/// Whether `order` is an order of all transactions that were executed: each occurs once, real time
+/// is respected, and each reads what those before it left. Transactions of unknown outcome may be
+/// in it or not.
 #[must_use]
 pub fn is_order(all: &[Transaction], order: &[usize]) -> bool {
     decide::replays(all, order)
 }
 
-/// What a transaction has to do with one key.
+/// The accesses of a transaction to one key.
 #[derive(Clone, Debug, Default)]
 struct View {
-    /// The list as others left it, if it was read.
+    /// The list as others left it, if the transaction read it.
     list: Option<Vec<u64>>,
-    /// All of it, with what was appended before it was read.
+    /// The whole list as it was read, with the transaction's own earlier appends.
     seen: Vec<u64>,
     appended: Vec<u64>,
-    /// The register as others left it, if it was read.
+    /// The register as others left it, if the transaction read it.
     register: Option<Option<u64>>,
     written: Vec<u64>,
 }
 
 type Views = Vec<BTreeMap<u64, View>>;
 
-/// What each transaction saw of others, once it is known to have seen its own.
+/// The values of others that each transaction saw, after checking that it saw its own.
 fn views(all: &[Transaction]) -> Result<Views, Anomaly> {
     let mut views = Views::new();
     for (reader, transaction) in all.iter().enumerate() {
@@ -264,7 +266,7 @@ fn views(all: &[Transaction]) -> Result<Views, Anomaly> {
     Ok(views)
 }
 
-/// Whose writes of a key are known: by value.
+/// The transaction that wrote each value of a key.
 fn writers<'a>(views: &'a Views, of: impl Fn(&'a View) -> &'a [u64]) -> HashMap<(u64, u64), usize> {
     let mut writers = HashMap::new();
     for (writer, own) in views.iter().enumerate() {
@@ -275,7 +277,8 @@ fn writers<'a>(views: &'a Views, of: impl Fn(&'a View) -> &'a [u64]) -> HashMap<
     writers
 }
 
-/// Which transactions were surely executed: their replies came, or somebody saw what they wrote.
+/// The transactions that were certainly executed: they have a reply, or another transaction saw
+/// what they wrote.
 fn executed(all: &[Transaction], views: &Views) -> Vec<bool> {
     let mut executed: Vec<bool> = all.iter().map(|own| own.return_ns.is_some()).collect();
     let (appended, written) =
@@ -288,7 +291,7 @@ fn executed(all: &[Transaction], views: &Views) -> Vec<bool> {
     executed
 }
 
-/// The dependencies of lists.
+/// Adds the dependencies of lists.
 fn lists(executed: &[bool], views: &Views, graph: &mut Graph) -> Result<(), Anomaly> {
     let writers = writers(views, |view| &view.appended);
     let mut orders: BTreeMap<u64, (usize, &[u64])> = BTreeMap::new();
@@ -300,7 +303,7 @@ fn lists(executed: &[bool], views: &Views, graph: &mut Graph) -> Result<(), Anom
             }
         }
     }
-    // What was executed and nobody saw comes after all that somebody saw.
+    // An executed append that no transaction saw comes after all that were seen.
     let seen: HashSet<(u64, u64)> =
         orders.iter().flat_map(|(key, (_, order))| order.iter().map(|v| (*key, *v))).collect();
     let mut unseen: BTreeMap<u64, BTreeSet<usize>> = BTreeMap::new();
@@ -338,7 +341,8 @@ fn lists(executed: &[bool], views: &Views, graph: &mut Graph) -> Result<(), Anom
             if !order.starts_with(&view.seen) {
                 return Err(Anomaly::Order { reader, key: *key });
             }
-            // What it appended itself is not in it any more: it read it before it had appended it.
+            // The reader's own append is not part of this list: it read the list before it
+            // appended.
             if list.iter().any(|value| writers[&(*key, *value)] == reader) {
                 return Err(Anomaly::Internal { reader, key: *key });
             }
@@ -361,7 +365,7 @@ fn lists(executed: &[bool], views: &Views, graph: &mut Graph) -> Result<(), Anom
     Ok(())
 }
 
-/// Whether a value was written twice to one key: a read of it does not name its writer then.
+/// Whether a value was written twice to one key, so that a read of it does not identify its writer.
 fn are_values_repeated(views: &Views) -> bool {
     let mut all = HashSet::new();
     let mut values = views.iter().flatten().flat_map(|(key, view)| {
@@ -372,7 +376,7 @@ fn are_values_repeated(views: &Views) -> bool {
 }
 
 /// Whether the elements of a list are those of one transaction after another, each with all that it
-/// appended. What the reader itself appended last may be a part.
+/// appended. The reader's own appends at the end may be incomplete.
 fn are_in_blocks(
     order: &[u64],
     reader: usize,
@@ -393,11 +397,11 @@ fn are_in_blocks(
     true
 }
 
-/// Whose write of a register a transaction saw.
+/// A read of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Saw {
     key: usize,
-    /// `None`: that of nobody.
+    /// The transaction whose write it saw, or `None` if it saw that there was none.
     writer: Option<usize>,
 }
 
@@ -405,13 +409,13 @@ pub(crate) struct Saw {
 #[derive(Debug, Default)]
 pub(crate) struct Registers {
     names: Vec<u64>,
-    /// What each transaction read that others had written.
+    /// The values of others that each transaction read.
     reads: Vec<Vec<Saw>>,
-    /// Which registers each transaction wrote, if it was executed.
+    /// The registers that each executed transaction wrote.
     writes: Vec<Vec<usize>>,
 }
 
-/// The dependencies of registers that are known at once.
+/// Adds the dependencies of registers that follow at once.
 fn registers(executed: &[bool], views: &Views, graph: &mut Graph) -> Result<Registers, Anomaly> {
     let writers = writers(views, |view| &view.written);
     let mut all = Registers::default();
@@ -452,7 +456,8 @@ fn registers(executed: &[bool], views: &Views, graph: &mut Graph) -> Result<Regi
     Ok(all)
 }
 
-/// Who had returned before whom. A chain of moments, so that there are few edges.
+/// Adds the order of real time: which transactions had returned before which were called. A chain
+/// of moments keeps the number of edges small.
 fn real_time(all: &[Transaction], graph: &mut Graph) {
     let mut returns: Vec<(u64, usize)> =
         all.iter().enumerate().filter_map(|(at, t)| Some((t.return_ns?, at))).collect();

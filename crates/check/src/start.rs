@@ -1,14 +1,14 @@
-//! Cutting a history down to the part that has no order.
+//! Cuts a history down to the part that has no order.
 //!
-//! To rule out every order of a long history with many open operations takes for ever; to rule out
+//! Ruling out every order of a long history with many open operations takes forever; ruling out
 //! every order of its last few operations does not. Two cuts never turn a history that has an order
 //! into one that has none:
 //!
-//! - [`until`] a moment: what was called later goes; what had not returned by then may have taken
-//!   effect or not.
-//! - from a start on ([`latest_start`]): an operation that leaves a state known from its reply
-//!   alone, while no other completed write was under way. It stands for all that came before it,
-//!   open operations excepted.
+//! - [`until`] a moment: operations called later are dropped, and those that had not returned by
+//!   then become operations of unknown outcome.
+//! - from a start on ([`latest_start`]): the start is an operation whose reply alone shows the
+//!   state that it leaves, while no other completed write was in progress. It stands for everything
+//!   that came before it, except open operations.
 
 use std::time::{Duration, Instant};
 
@@ -17,19 +17,19 @@ use crate::command::{Command, Condition, Ttl};
 use crate::plan::{Op, Plan};
 use crate::search::{Budget, Outcome, Search};
 
-/// Budget of one try.
+/// The budget of one try.
 const TRY: Budget = Budget {
     configs_max: 200_000,
     memory_bytes_max: 1 << 28,
     time_max: Some(Duration::from_millis(500)),
 };
-/// Most tries, and the longest that they take together.
+/// The largest number of tries, and the longest time that they take together.
 const TRIES_MAX: usize = 2_000;
 const TIME_MAX: Duration = Duration::from_secs(5);
-/// How many starting points are tried.
+/// The number of starting points that are tried.
 const STARTS_MAX: usize = 16;
 
-/// Tries that are left.
+/// The tries that are left.
 pub(crate) struct Tries {
     left: usize,
     started: Instant,
@@ -60,7 +60,7 @@ pub(crate) fn changes(op: &Op<'_>) -> bool {
     !op.inert && !op.command.is_read()
 }
 
-/// What was called by `end_ns`, by call.
+/// The operations called by `end_ns`, in the order of their calls.
 pub(crate) fn until<'h>(ops: &[Op<'h>], end_ns: u64) -> Vec<Op<'h>> {
     let mut kept: Vec<Op<'h>> = ops
         .iter()
@@ -71,7 +71,8 @@ pub(crate) fn until<'h>(ops: &[Op<'h>], end_ns: u64) -> Vec<Op<'h>> {
     kept
 }
 
-/// The operation that stands for `op` and all before it, if `op`'s reply alone says what it left.
+/// The operation that stands for `op` and everything before it, if `op`'s reply alone shows the
+/// state that it left.
 fn standing_for<'h>(op: &Op<'h>, lifetimes: bool) -> Option<Op<'h>> {
     let value_of = |text: &[u8], ttl: Ttl| Command::Set {
         value: text.into(),
@@ -103,11 +104,11 @@ fn standing_for<'h>(op: &Op<'h>, lifetimes: bool) -> Option<Op<'h>> {
     Some(Op::new(op.source, command, op.moment, Some(&Reply::Ok)))
 }
 
-/// What is left of an operation where all before `start` goes.
+/// What is left of an operation when everything before `start` is dropped.
 ///
-/// One that was executed, whatever it answered, while the start was under way may have come before
-/// it, and what undid it as well: it may take effect now, and need not. One that had returned
-/// before is a part of what the start stands for.
+/// An executed operation of unseen reply that was in progress at the same time as the start may
+/// have come before it, and so may what undid it: it may take effect now, but need not. One that
+/// had returned before is part of what the start stands for.
 fn after_start<'h>(op: &Op<'h>, start: &Op<'h>) -> Option<Op<'h>> {
     if op.source == start.source {
         return None;
@@ -120,8 +121,8 @@ fn after_start<'h>(op: &Op<'h>, start: &Op<'h>) -> Option<Op<'h>> {
     (op.reply.is_none() && is_under_way).then(|| op.opened())
 }
 
-/// The latest start from which on there is no order, and what there is from it on, by call. `ops`
-/// are by call.
+/// The latest start from which on there is no order, with the operations from it on, in the order
+/// of their calls. `ops` are in that order too.
 pub(crate) fn latest_start<'h>(ops: &[Op<'h>], tries: &mut Tries) -> Option<(u32, Vec<Op<'h>>)> {
     let lifetimes = ops.iter().any(Op::has_lifetime);
     let is_write = |op: &Op<'_>| op.reply.is_some() && changes(op);

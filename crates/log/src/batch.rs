@@ -216,7 +216,7 @@ impl Batch {
         self.close();
     }
 
-    /// Closes the last frame, so that the next one begins at a multiple of [`ALIGN`].
+    /// Closes the last frame, so that the next one begins at a multiple of [`frame::ALIGN`].
     fn close(&mut self) {
         self.records = None;
         self.bytes.resize(padded(self.bytes.len()), 0);

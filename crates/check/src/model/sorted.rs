@@ -1,4 +1,4 @@
-//! Sorted sets.
+//! The model of sorted sets.
 
 use std::collections::BTreeSet;
 

@@ -1,18 +1,19 @@
-//! The order of writes of a register: what follows from what is known, and what has to be tried.
+//! The order of the writes of a register: what follows from the dependencies, and what has to be
+//! tried.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::{Access, Anomaly, Decision, Edge, Graph, Registers, Transaction};
 
-/// Most words of 64 bits that the transitive closure takes; beyond, only the search decides.
+/// The largest transitive closure, in words of 64 bits. For larger graphs only the search decides.
 const CLOSURE_WORDS_MAX: usize = 1 << 25;
-/// Most steps of the search.
+/// The largest number of steps of the search.
 const STEPS_MAX: usize = 2_000_000;
-/// Most words that remembered dead ends take.
+/// The largest number of words of the remembered dead ends.
 const DEAD_ENDS_WORDS_MAX: usize = 1 << 25;
-/// Most transactions that are named where the search is stuck.
+/// The largest number of transactions that are named when the search is stuck.
 const STUCK_MAX: usize = 16;
-/// The value that a register has at first.
+/// The writer of a register's initial value.
 const NOBODY: usize = usize::MAX;
 
 /// Decides whether the transactions have an order that keeps to the graph.
@@ -27,18 +28,18 @@ pub(super) fn decide(
     saturate(registers, &groups, graph)?;
     match Search::new(all, executed, registers, graph).run() {
         Found::Order(order) if replays(all, &order) => Ok(Decision::Ordered(order)),
-        // It would be a mistake of this checker; never a pass.
+        // This would be a mistake of this checker, so it never counts as a pass.
         Found::Order(_) => Ok(Decision::Open("explanations: the order found does not replay")),
         Found::Nothing(stuck) => Err(Anomaly::NoOrder { stuck }),
         Found::GaveUp(why) => Ok(Decision::Open(why)),
     }
 }
 
-/// Who wrote each register, and who read each write.
+/// The writers of each register, and the readers of each write.
 struct Groups {
-    /// By register: writers that were executed, each with those others that read it.
+    /// For each register, its executed writers, each with the others that read its value.
     writers: Vec<Vec<(usize, Vec<usize>)>>,
-    /// By register: who saw that nobody had written it.
+    /// For each register, the transactions that saw its initial value.
     first: Vec<Vec<usize>>,
 }
 
@@ -64,7 +65,7 @@ impl Groups {
         Groups { writers, first }
     }
 
-    /// Who saw nothing comes before all writers.
+    /// Readers of the initial value come before all writers.
     fn begin(&self, registers: &Registers, graph: &mut Graph) {
         for (key, readers) in self.first.iter().enumerate() {
             for reader in readers {
@@ -76,10 +77,10 @@ impl Groups {
     }
 }
 
-/// Adds what follows from the graph until nothing more does.
+/// Adds the edges that follow from the graph until there are no more.
 ///
 /// # Errors
-/// A cycle.
+/// A cycle, as an [`Anomaly`].
 fn saturate(registers: &Registers, groups: &Groups, graph: &mut Graph) -> Result<(), Anomaly> {
     loop {
         if let Some(cycle) = graph.cycle() {
@@ -108,8 +109,8 @@ fn saturate(registers: &Registers, groups: &Groups, graph: &mut Graph) -> Result
 
 type Group = (usize, Vec<usize>);
 
-/// Where `one` cannot come before `other` with all who read it, `other` comes before `one` with all
-/// who read that.
+/// If `one` with all its readers cannot come before `other`, then `other` with all its readers
+/// comes before `one`.
 fn put_in_order(
     reach: &Reach,
     (one, other): (&Group, &Group),
@@ -132,14 +133,14 @@ fn put_in_order(
     }
 }
 
-/// What comes before what, by any number of edges.
+/// The transitive closure of a graph: which node comes before which.
 struct Reach {
     width: usize,
     words: Vec<u64>,
 }
 
 impl Reach {
-    /// Of a graph without cycles; `None` if it is too large.
+    /// The closure of a graph without cycles; `None` if it is too large.
     fn new(graph: &Graph) -> Option<Reach> {
         let width = graph.transactions.div_ceil(64);
         let length = width.checked_mul(graph.edges.len())?;
@@ -173,52 +174,53 @@ impl Reach {
 
 enum Found {
     Order(Vec<usize>),
-    /// Every order was ruled out: what could not be next where the longest ended.
+    /// Every order was ruled out: the candidates for the next place where the longest ended.
     Nothing(Vec<usize>),
     GaveUp(&'static str),
 }
 
-/// A step of the search: what may be next, and what was taken to come here.
+/// A step of the search: the candidates that are left, and what was taken to get here.
 struct Frame {
     choices: Vec<usize>,
     cursor: usize,
 }
 
-/// What taking a transaction changed.
+/// The changes made by taking a transaction.
 struct Taken {
     transaction: usize,
-    /// It, and the moments that passed with it.
+    /// The transaction, and the moments that passed with it.
     nodes: Vec<usize>,
-    /// Registers that it wrote, and who had written them before.
+    /// The registers that it wrote, each with its writer before.
     before: Vec<(usize, usize)>,
 }
 
 /// A search for an order, one transaction after another.
 ///
-/// - A transaction may be next if all that the graph puts before it was taken, each register that
-///   it read is as it saw it, and whoever else has to see what it overwrites has.
-/// - One that fits and wrote no register is taken at once, without an alternative: any order that
-///   takes it later also works with it taken now.
-/// - What was taken, and who wrote each register last, says all about what may follow: such a
-///   configuration that came to nothing is not visited again. They are compared in full.
+/// - A transaction may be next if everything that the graph puts before it was taken, each register
+///   that it read is as it saw it, and all others that have to see what it overwrites have done so.
+/// - A candidate that fits and wrote no register is taken at once, without an alternative: any
+///   order that takes it later also works with it taken now.
+/// - The set of taken transactions and the last writer of each register determine what may follow:
+///   such a configuration is not visited again once it led nowhere. Configurations are compared in
+///   full.
 struct Search<'a> {
     registers: &'a Registers,
     graph: &'a Graph,
     executed: &'a [bool],
-    /// What each node still waits for.
+    /// For each node, the number of nodes that it still waits for.
     waits: Vec<usize>,
-    /// Those that wait for nothing, by return.
+    /// The nodes that wait for none, by return.
     ready: BTreeSet<(u64, usize)>,
     returns: Vec<u64>,
-    /// Those that were executed, by call; the place of each.
+    /// The executed transactions by call.
     by_call: Vec<usize>,
     places: Vec<usize>,
     is_done: Vec<bool>,
     done: usize,
-    /// All before this place are done.
+    /// All of `by_call` before this index are taken.
     prefix: usize,
     last_writer: Vec<usize>,
-    /// How many others have yet to see each write.
+    /// For each write, the number of readers that have yet to see it.
     unread: HashMap<(usize, usize), usize>,
     taken: Vec<Taken>,
     dead_ends: HashSet<Box<[usize]>>,
@@ -275,7 +277,7 @@ impl<'a> Search<'a> {
         while self.done < self.by_call.len() {
             let Some(frame) = frames.last_mut() else { return Found::Nothing(stuck) };
             let Some(next) = frame.choices.get(frame.cursor).copied() else {
-                // Nothing leads on from here.
+                // This configuration is a dead end.
                 if self.dead_words > DEAD_ENDS_WORDS_MAX {
                     return Found::GaveUp("memory for dead ends of the search of an order");
                 }
@@ -312,7 +314,7 @@ impl<'a> Search<'a> {
         self.ready.iter().map(|(_, at)| *at).take(STUCK_MAX).collect()
     }
 
-    /// What may be next, the first to return first.
+    /// The candidates for the next place, the first to return first.
     fn choices(&self) -> Vec<usize> {
         let mut choices = Vec::new();
         for (_, at) in self.ready.iter().filter(|(_, at)| self.fits(*at)) {
@@ -390,7 +392,7 @@ impl<'a> Search<'a> {
         self.ready.insert((self.returns[transaction], transaction));
     }
 
-    /// What was taken, and who wrote each register last.
+    /// The configuration: the set of taken transactions, and the last writer of each register.
     fn key(&self) -> Box<[usize]> {
         let mut key = vec![self.prefix];
         let mut left = self.done - self.prefix;
@@ -408,8 +410,9 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether each transaction reads, in this order, what those before it left, whatever else was
-/// found out; and whether the order keeps to real time and has each that returned once.
+/// Whether each transaction, executed in this order, reads what those before it left, independently
+/// of everything else that was derived; and whether the order respects real time and contains each
+/// transaction that returned exactly once.
 pub(super) fn replays(all: &[Transaction], order: &[usize]) -> bool {
     let mut is_in = vec![false; all.len()];
     let mut called_ns = 0;
@@ -420,7 +423,7 @@ pub(super) fn replays(all: &[Transaction], order: &[usize]) -> bool {
         if std::mem::replace(&mut is_in[*at], true) {
             return false;
         }
-        // One before it was called after it had returned.
+        // A transaction before it was called after this one had returned.
         if own.return_ns.is_some_and(|return_ns| return_ns < called_ns) {
             return false;
         }

@@ -1,10 +1,11 @@
-//! The graph of transactions, of which comes before which, and its cycles.
+//! The graph of transactions (an edge says that one comes before another), and its cycles.
 
 use std::collections::HashMap;
 
 use super::Edge;
 
-/// Transactions, then moments of real time, and what comes before what.
+/// The nodes are the transactions, followed by moments of real time. Edges say what comes before
+/// what.
 pub(super) struct Graph {
     pub(super) transactions: usize,
     pub(super) edges: Vec<Vec<(usize, Edge)>>,
@@ -15,7 +16,7 @@ impl Graph {
         Graph { transactions, edges: vec![Vec::new(); transactions] }
     }
 
-    /// Adds moments, and says which is the first.
+    /// Adds `count` moments, and returns the number of the first.
     pub(super) fn moments(&mut self, count: usize) -> usize {
         let first = self.edges.len();
         self.edges.resize(first + count, Vec::new());
@@ -55,7 +56,7 @@ impl Graph {
         None
     }
 
-    /// The cycle that comes back to `start`, without its moments.
+    /// The cycle that returns to `start`, without the moments in it.
     fn back(&self, start: usize, from: &HashMap<usize, (usize, Edge)>) -> Vec<(usize, Edge)> {
         let (mut cycle, mut at) = (Vec::new(), start);
         loop {
