@@ -63,7 +63,7 @@ guards: ## every state of small racks; each removed guard is caught; a release b
 	CONCORD_BAG_SEEDS=$(BAG_SEEDS) \
 	$(CARGO) test --profile guards --locked -p concord-sim --features mutants --test bag -- --nocapture
 	$(CARGO) test --profile guards --locked -p concord-sim --features mutants --test swarm -- digests_of
-	$(CARGO) test --profile guards --locked -p concord-switch -p concord-protocols -p concord-scheduler -p concord-memory -p concord-transport --features mutants
+	$(CARGO) test --profile guards --locked -p concord-switch -p concord-protocols -p concord-scheduler -p concord-memory -p concord-transport -p concord-client --features mutants
 
 mutants: $(CARGO_MUTANTS) ## mutants of each crate, judged by its own tests (MUTANTS="control"); an hour or two
 	@for crate in $(MUTANTS); do scripts/mutants $$crate || exit 1; done

@@ -50,6 +50,7 @@ extern crate alloc;
 
 mod api;
 mod client;
+pub mod coord;
 mod flow;
 mod order;
 mod register;

@@ -310,6 +310,15 @@ guards! {
     /// NetCRAQ: an epoch opens only when each member holds what its predecessor holds (hole N6,
     /// trap T5).
     ChainAgreement,
+    /// NetCRAQ: a cell takes another name only if the head gave it to the name in this epoch, and
+    /// its version is what it was then: no name has two cells (hole N8).
+    NameGiven,
+    /// NetCRAQ: a name whose cell is another's by now gets a cell only once every member knows that
+    /// (hole N8).
+    NameDisplaced,
+    /// NetCRAQ: a session is the client's whose drawn number the chain has committed for it: what a
+    /// head has given, and its successor again, is one client's (hole N7).
+    SessionDrawn,
     /// NetCRAQ: a switch that lost its place is a stranger: what it holds is of no chain (trap T4).
     ChainStranger,
     /// Concordia: an event gets a lock once; its copies, and those of events before it, get none

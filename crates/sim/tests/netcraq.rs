@@ -5,12 +5,13 @@
 
 use std::time::Instant;
 
-use concord_core::{Guards, MS};
+use concord_core::{Guards, MS, SEC};
 use concord_sim::netcraq::explore::{Call, Chain, Explored, Flight, Setup, explore};
 use concord_sim::netcraq::netchain::{self, NetChainChain};
 use concord_sim::netcraq::printed::{Does, PrintedChain};
 use concord_sim::netcraq::shipped::{Does as D, ShippedChain};
-use concord_sim::netcraq::{Fault, Plan, Totals, run as run_plan};
+use concord_sim::netcraq::{Cut, Fault, Plan, Totals, run as run_plan};
+use concord_switch::ChainLayout;
 use concord_switch::netchain::SeqWidth;
 use concord_switch::netcraq::printed::{Copied, PrintedForm, PrintedSwitch, Role, Sent};
 use concord_wire::netcraq::{Printed, PrintedOp};
@@ -335,7 +336,70 @@ fn chains_from_seeds_are_linearizable_and_come_to_rest() {
         assert!(count > 100, "{t:?}");
     }
     assert!(t.repeated > 100 && t.resent > 100 && t.no_lease > 100 && t.copied > 100, "{t:?}");
-    assert!(t.taken_out > 100 && t.joined > 100, "{t:?}");
+    assert!(t.taken_out > 100 && t.joined > 100 && t.taken > 100, "{t:?}");
+}
+
+/// A chain with the times and sizes that it has by default, whose clients write without a pause.
+fn under_load(members: usize, calls: u32, faults: Vec<(u64, Fault)>) -> Plan {
+    Plan {
+        members,
+        spares: 0,
+        layout: ChainLayout::DEFAULT,
+        lease_ns: 250 * MS,
+        failure_ns: 300 * MS,
+        alive_ns: 50 * MS,
+        persist_ns: 5 * MS,
+        clients: 8,
+        keys: 4_096,
+        calls,
+        think_ns: 0,
+        reads_percent: 20,
+        latency_ns: (20_000, 60_000),
+        round_ns: 10_000,
+        loss_ppm: 0,
+        duplicate_ppm: 0,
+        late_ppm: 0,
+        late_ns: 0,
+        patience_ns: MS,
+        attempts: 40,
+        faults,
+        invariants: false,
+        ..Plan::draw(9)
+    }
+}
+
+/// Head, middle or tail killed, paused for longer than it may be silent, cut from all but clients:
+/// writes go on within 0.75 s, of which 0.3 are for its silence.
+#[test]
+fn a_chain_writes_on_within_three_quarters_of_a_second() {
+    for switch in 0..3 {
+        let cut = Cut::AllButClients(switch);
+        let faults =
+            [Fault::Crash(switch, None), Fault::Pause(switch, 5 * SEC), Fault::Cut(cut, 5 * SEC)];
+        for fault in faults {
+            let ran = run_plan(&under_load(3, 4_000, vec![(200 * MS, fault)]));
+            assert_eq!(ran.violation, None, "{fault:?}: {:?}", ran.totals);
+            let longest = ran.pauses.iter().map(|(_, ns)| *ns).max().unwrap();
+            println!("{fault:?}: {} ms of {:?}", longest / MS, ran.pauses);
+            assert!(longest > 200 * MS && longest <= 750 * MS, "{fault:?}: {longest}");
+        }
+    }
+}
+
+/// A switch that comes back copies 4,096 keys, and is a member within a second. Writes stand still
+/// meanwhile for what it copies once more as its epoch opens, and for the clients' patience, which
+/// has doubled by then.
+#[test]
+fn a_switch_that_returns_is_a_member_within_a_second() {
+    let plan = under_load(4, 6_000, vec![(100 * MS, Fault::Crash(2, Some(SEC)))]);
+    let ran = run_plan(&plan);
+    assert_eq!(ran.violation, None, "{:?}", ran.totals);
+    println!("{:?}, pauses {:?}, {:?}", ran.returns_ns, ran.pauses, ran.totals);
+    assert_eq!(ran.returns_ns.len(), 1);
+    assert!(ran.returns_ns[0] <= SEC, "{:?}", ran.returns_ns);
+    let of_join = ran.pauses.iter().filter(|(at, _)| *at > 1_000 * MS).map(|(_, ns)| *ns);
+    assert!(of_join.max().unwrap_or(0) <= 150 * MS, "{:?}", ran.pauses);
+    assert!(ran.totals.copied >= 3_500, "{:?}", ran.totals);
 }
 
 #[test]
@@ -391,8 +455,17 @@ mod guards {
         Guard::CellName,
     ];
 
-    /// What seeds do not see, or rarely: the explorer, and tests of `concord-switch`, show it.
-    const RARE: [Guard; 2] = [Guard::AcknowledgedVersion, Guard::ResentRequest];
+    /// Of members that come and go: what seeds see. `ChainEpoch` is not among them: what a removed
+    /// head sent comes to switches that are newer, or heads themselves, unless several die within
+    /// moments. `switch::n5_an_update_of_an_earlier_epoch_is_not_acknowledged` shows it.
+    const OF_MEMBERS: [Guard; 6] = [
+        Guard::ChainLease,
+        Guard::ChainOutsiders,
+        Guard::ChainAgreement,
+        Guard::ChainStranger,
+        Guard::NameGiven,
+        Guard::NameDisplaced,
+    ];
 
     /// How many seeds from `first` on until one fails; the invariants are off: a client has to see
     /// it, or the end.
@@ -406,8 +479,9 @@ mod guards {
     #[test]
     fn every_guard_of_netcraq_is_caught_by_seeds() {
         let mut missed = Vec::new();
-        let of_a_chain = OF_A_CHAIN.into_iter().filter(|guard| !RARE.contains(guard));
-        for guard in of_a_chain.chain([Guard::ChainLease]) {
+        // That a retry comes after a resend and a death is rare: the explorer has it in six steps.
+        let of_a_chain = OF_A_CHAIN.into_iter().filter(|guard| *guard != Guard::ResentRequest);
+        for guard in of_a_chain.chain(OF_MEMBERS) {
             match seeds_until(1_000_000, Guards::without(guard)) {
                 Some((seeds, why)) => {
                     println!("without {guard:?}: {seeds} seeds: {}", why.lines().next().unwrap());

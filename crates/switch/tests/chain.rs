@@ -2,14 +2,15 @@
 //! of the switch. Packets arrive at once, in order, unless they are cut off.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use concord_core::{Guards, Incarnation, Instant, MS, Machine, Now, SEC};
+use concord_core::{Epoch, Guards, Incarnation, Instant, MS, Machine, Now, SEC};
 use concord_switch::{Agent, AgentConfig, ChainLayout, ChainSeat, Loop};
 use concord_wire::control::{
-    Config, GroupKind, Member, Membership, Message as _, Program, ReplicaAlive, Standing,
+    ChainMessage, Config, Finding, GroupKind, Member, Membership, Message as _, Program,
+    ReplicaAlive, Standing,
 };
-use concord_wire::netcraq::{Name, Op, Outcome, Repr, Stamp, State, Words};
+use concord_wire::netcraq::{Command, Name, Op, Outcome, Repr, Stamp, State, Words};
 use concord_wire::{Addr, GroupId, Kind};
 
 const CHAIN: GroupId = GroupId(3);
@@ -43,6 +44,10 @@ fn switch_with(
     Agent::new(told).unwrap()
 }
 
+fn name(key: u32) -> Name {
+    Name::new(format!("key-{key}").as_bytes()).unwrap()
+}
+
 /// Switches 1 to 3, of which some are cut off from each other and from the controller.
 struct Rig {
     agents: Vec<Agent>,
@@ -53,6 +58,10 @@ struct Rig {
     founded: u32,
     /// What clients heard, and the last that each switch said to the controller.
     answers: Vec<Repr>,
+    /// What clients were told of names, and what they know of keys: the cell, and the epoch and
+    /// version of then.
+    found: Vec<(u32, Finding)>,
+    cells: BTreeMap<u32, (u32, Epoch, u64)>,
     said: Vec<Option<ReplicaAlive>>,
     requests: u32,
 }
@@ -72,6 +81,8 @@ impl Rig {
             epoch: 0,
             founded: 1,
             answers: vec![],
+            found: vec![],
+            cells: BTreeMap::new(),
             said: vec![None, None, None],
             requests: 0,
         }
@@ -94,7 +105,12 @@ impl Rig {
                 continue;
             }
             if to == CLIENT {
-                self.answers.push(Repr::parse(&bytes).unwrap());
+                match ChainMessage::parse(&bytes) {
+                    Ok(ChainMessage::Found { epoch, finding, .. }) => {
+                        self.found.push((epoch, finding));
+                    }
+                    _ => self.answers.push(Repr::parse(&bytes).unwrap()),
+                }
             } else if to == CONTROLLER {
                 self.hears(&bytes);
             } else {
@@ -163,21 +179,66 @@ impl Rig {
         self.answers.first().copied()
     }
 
-    fn set(&mut self, node: u16, cell: u32, text: &[u8]) -> Option<(Outcome, u64)> {
-        self.requests += 1;
-        let (state, value) =
-            (State::present(0, text.len() as u8, false), Words::new(text).unwrap());
-        let name = Name::new(&[b'k', b'a' + (cell % 26) as u8]).unwrap();
-        let stamp = Stamp::new(5, 1, self.requests);
-        let packet = Repr { state, value, name, stamp, ..Repr::new(Op::Write, cell, 2) };
-        self.asks(node, packet).map(|answer| (answer.outcome, answer.basis))
+    /// Which cell a key has, as the client knows or is told.
+    fn find(&mut self, node: u16, key: u32, gives: bool) -> Option<Finding> {
+        if let Some((cell, _, version)) = self.cells.get(&key).copied() {
+            return Some(Finding::At { cell, version });
+        }
+        self.found.clear();
+        let find = ChainMessage::Find {
+            epoch: 0,
+            from: 0,
+            client: CLIENT,
+            number: 1,
+            name: name(key),
+            gives,
+        };
+        let mut bytes = Vec::new();
+        find.emit_in(CHAIN, &mut bytes);
+        self.deliver(CLIENT, addr(node), bytes);
+        let (epoch, finding) = self.found.first().copied()?;
+        if let Finding::At { cell, version } = finding {
+            self.cells.insert(key, (cell, Epoch(epoch), version));
+        }
+        Some(finding)
     }
 
-    fn get(&mut self, node: u16, cell: u32) -> Option<Vec<u8>> {
-        let name = Name::new(&[b'k', b'a' + (cell % 26) as u8]).unwrap();
-        let answer = self.asks(node, Repr { name, ..Repr::new(Op::Read, cell, 2) })?;
+    fn set(&mut self, node: u16, key: u32, text: &[u8]) -> Option<(Outcome, u64)> {
+        let Finding::At { cell, version } = self.find(node, key, true)? else { return None };
+        self.requests += 1;
+        let (state, value) =
+            (State::present(version, text.len() as u8, false), Words::new(text).unwrap());
+        let stamp = Stamp::new(5, 1, self.requests);
+        let packet = Repr { state, value, name: name(key), stamp, ..Repr::new(Op::Write, cell, 2) };
+        let packet = Repr { is_given: true, epoch: self.cells[&key].1, ..packet };
+        let answer = self.asks(node, packet)?;
+        if answer.outcome == Outcome::Taken {
+            self.cells.remove(&key);
+            return self.set(node, key, text);
+        }
+        Some((answer.outcome, answer.basis))
+    }
+
+    /// The value; empty, if there is none.
+    fn get(&mut self, node: u16, key: u32) -> Option<Vec<u8>> {
+        let Finding::At { cell, .. } = self.find(node, key, false)? else { return Some(vec![]) };
+        let answer = self.asks(node, Repr { name: name(key), ..Repr::new(Op::Read, cell, 2) })?;
+        if answer.outcome == Outcome::Taken {
+            self.cells.remove(&key);
+            return self.get(node, key);
+        }
         let length = usize::from(answer.state.length_bytes());
         Some(answer.value.bytes()[..length].to_vec())
+    }
+
+    fn del(&mut self, node: u16, key: u32) -> Option<Outcome> {
+        let Finding::At { cell, .. } = self.find(node, key, false)? else {
+            return Some(Outcome::Absent);
+        };
+        self.requests += 1;
+        let (stamp, command) = (Stamp::new(5, 1, self.requests), Command::Del);
+        let packet = Repr { name: name(key), stamp, command, ..Repr::new(Op::Write, cell, 2) };
+        self.asks(node, packet).map(|answer| answer.outcome)
     }
 
     /// A chain of 1, 2 and 3 that is open.
@@ -294,6 +355,51 @@ fn n8_no_version_comes_back_in_a_chain_that_is_founded_anew() {
     rig.passes(10 * MS);
     assert_eq!(rig.get(1, 0).unwrap(), b"");
     assert_eq!(rig.set(1, 0, b"z"), Some((Outcome::Done, (1 << 40) + 1)));
+}
+
+/// No two names share a cell, whoever asks and wherever; a cell whose key was deleted is another's
+/// once no other is left, and the name that had it gets another one (hole N8).
+#[test]
+fn n8_every_name_has_a_cell_of_its_own() {
+    let mut rig = Rig::open();
+    for key in 0..LAYOUT.cells {
+        assert_eq!(rig.set(1 + (key % 3) as u16, key, b"x"), Some((Outcome::Done, 1)));
+    }
+    let mut cells: Vec<u32> = rig.cells.values().map(|(cell, ..)| *cell).collect();
+    cells.sort_unstable();
+    assert_eq!(cells, (0..LAYOUT.cells).collect::<Vec<_>>());
+    assert_eq!(rig.find(2, 999, true), Some(Finding::Full));
+    assert_eq!(rig.find(2, 999, false), Some(Finding::Absent));
+    assert_eq!(rig.del(3, 7), Some(Outcome::Done));
+    let of_seven = rig.cells[&7];
+    assert_eq!(rig.set(1, 999, b"new"), Some((Outcome::Done, 3)));
+    assert_eq!(rig.cells[&999].0, of_seven.0);
+    // An old mapping writes nobody's key, and reads none: its client asks again.
+    assert_eq!(rig.set(1, 7, b"old"), None, "no cell is left");
+    assert_eq!((rig.get(2, 7), rig.get(3, 999)), (Some(vec![]), Some(b"new".to_vec())));
+    assert_eq!(rig.del(1, 999), Some(Outcome::Done));
+    rig.cells.remove(&7);
+    assert_eq!(rig.set(2, 7, b"again"), Some((Outcome::Done, 5)));
+    assert_eq!((rig.get(3, 7), rig.get(1, 999)), (Some(b"again".to_vec()), Some(vec![])));
+}
+
+/// What a head gave is not to be had in the epoch after that: its successor may have given the name
+/// another cell, or the cell another name (hole N8).
+#[test]
+fn n8_a_cell_that_an_earlier_epoch_gave_is_not_taken() {
+    let mut rig = Rig::open();
+    let given = rig.find(1, 1, true);
+    assert_eq!(given, rig.find(2, 1, true), "the same as long as it may be taken");
+    let delayed = rig.cells.remove(&1).unwrap();
+    rig.configure(&[2, 3], &[]);
+    rig.passes(2 * LEASE_NS);
+    assert_eq!(rig.find(2, 2, true), given, "the cell was not taken, and is another name's");
+    assert_eq!(rig.set(2, 1, b"one").map(|(outcome, _)| outcome), Some(Outcome::Done));
+    let before = rig.cells.insert(1, delayed).unwrap();
+    assert_eq!(rig.set(3, 1, b"uno").map(|(outcome, _)| outcome), Some(Outcome::Done));
+    assert_eq!(rig.cells[&1].0, before.0, "it was told, and asked again");
+    assert_eq!(rig.set(2, 2, b"two").map(|(outcome, _)| outcome), Some(Outcome::Done));
+    assert_eq!((rig.get(2, 1), rig.get(3, 2)), (Some(b"uno".to_vec()), Some(b"two".to_vec())));
 }
 
 /// A switch with other sizes can copy nothing, and says that it goes.

@@ -7,13 +7,13 @@
 //! | 16 | 4 | cell |
 //! | 20 | 1 + 1 | command and condition of a WRITE |
 //! | 22 | 1 | outcome |
-//! | 23 | 1 | flags: 1 the cell's content is in the packet |
+//! | 23 | 1 | flags: 1 the cell's content is in the packet, 2 the cell was given to the name |
 //! | 24 | 4 + 2 | the client: address, port |
 //! | 30 | 2 | length and kind of the value that a WRITE expects |
 //! | 32 | 8 | stamp: a session's generation (24 bits), its request (24), its slot (16) |
 //! | 40 | 8 | state: version (54 bits), length (7), number (1), present (1), dirty (1) |
 //! | 48 | 8 | the version that a WRITE expects; otherwise the version that the outcome is of |
-//! | 56 | 8 | what INCR adds; otherwise the number that it gave |
+//! | 56 | 8 | what INCR adds, or OPEN and READ have drawn; otherwise the number that came of it |
 //! | 64 | 32 | name, with zeroes behind it |
 //! | 96 | 16, 32 or 64 | value: READ, READ_REPLY, WRITE, UPDATE, RESEND, COPY |
 //! | | as many | the value that a WRITE expects |
@@ -22,6 +22,7 @@
 //! prints it, the header is [`Printed`]: 162 bits, which are 21 bytes.
 
 use concord_core::{Epoch, NodeId};
+use serde::{Deserialize, Serialize};
 
 use crate::byte_enum::byte_enum;
 use crate::header::{COMMON_BYTES, Header, Kind};
@@ -65,6 +66,8 @@ mod at {
 
 /// The cell's content is in the packet.
 const FLAG_CONTENT: u8 = 1;
+/// The head gave the cell to the name.
+const FLAG_GIVEN: u8 = 2;
 
 byte_enum! {
     /// What a packet is.
@@ -99,6 +102,9 @@ byte_enum! {
         Del = 1,
         /// Adds to a number; a missing key counts as 0.
         Incr = 2,
+        /// Begins a session, and changes no key: the outcome is always "refused", and its number is
+        /// the one in the request, which the client drew.
+        Open = 3,
     }
 }
 
@@ -161,6 +167,12 @@ impl Stamp {
     #[inline]
     pub const fn slot(self) -> u16 {
         self.0 as u16
+    }
+
+    /// Which session of the slot.
+    #[must_use]
+    pub const fn generation(self) -> u32 {
+        (self.0 >> 40) as u32
     }
 
     /// Its number within the session.
@@ -255,7 +267,9 @@ impl State {
 }
 
 /// A name, with zeroes behind it: empty is no name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Name(pub [u64; NAME_WORDS]);
 
 impl Name {
@@ -268,6 +282,22 @@ impl Name {
         let mut padded = [0; NAME_BYTES_MAX];
         padded[..bytes.len()].copy_from_slice(bytes);
         Some(Name(core::array::from_fn(|word| u64_at(&padded, 8 * word))))
+    }
+
+    /// The bytes, with the zeroes behind them.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; NAME_BYTES_MAX] {
+        let mut bytes = [0; NAME_BYTES_MAX];
+        for (out, word) in bytes.chunks_exact_mut(8).zip(self.0) {
+            out.copy_from_slice(&word.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// How many of them are the name's.
+    #[must_use]
+    pub fn length_bytes(&self) -> usize {
+        self.bytes().iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES_MAX)
     }
 }
 
@@ -316,6 +346,9 @@ pub struct Repr {
     pub outcome: Outcome,
     /// Whether an UPDATE has the cell's content; without it, it is about the session alone.
     pub has_content: bool,
+    /// Whether the head gave a WRITE's cell to its name, in the epoch of the packet, when the cell
+    /// had the version in `state`.
+    pub is_given: bool,
     /// Who is answered; the unspecified address: nobody.
     pub client: Addr,
     /// Length in bytes of the value that a WRITE expects, and whether it is a number.
@@ -352,6 +385,7 @@ impl Repr {
             condition: Condition::Always,
             outcome: Outcome::Done,
             has_content: false,
+            is_given: false,
             client: Addr { ip: 0, port: 0 },
             expected_state: (0, false),
             stamp: Stamp(0),
@@ -384,7 +418,7 @@ impl Repr {
         };
         let has_size = b.len() == HEAD_BYTES + 8 * words * values_of(op);
         let is_size = matches!((values_of(op), words), (0, 0) | (1.., 2 | 4 | 8));
-        if !has_size || !is_size || b[at::FLAGS] & !FLAG_CONTENT != 0 {
+        if !has_size || !is_size || b[at::FLAGS] & !(FLAG_CONTENT | FLAG_GIVEN) != 0 {
             return Err(WireError::Field);
         }
         let mut repr = Repr {
@@ -395,6 +429,7 @@ impl Repr {
             condition: Condition::from_byte(b[at::CONDITION]).ok_or(WireError::Field)?,
             outcome: Outcome::from_byte(b[at::OUTCOME]).ok_or(WireError::Field)?,
             has_content: b[at::FLAGS] & FLAG_CONTENT != 0,
+            is_given: b[at::FLAGS] & FLAG_GIVEN != 0,
             client: Addr { ip: u32_at(b, at::CLIENT_IP), port: u16_at(b, at::CLIENT_PORT) },
             expected_state: (b[at::EXPECTED], b[at::EXPECTED + 1] == 1),
             stamp: Stamp(u64_at(b, at::STAMP)),
@@ -429,7 +464,8 @@ impl Repr {
         let mut put = |at: usize, field: &[u8]| b[at..at + field.len()].copy_from_slice(field);
         put(at::CELL, &self.cell.to_be_bytes());
         put(at::COMMAND, &[self.command as u8, self.condition as u8, self.outcome as u8]);
-        put(at::FLAGS, &[if self.has_content { FLAG_CONTENT } else { 0 }]);
+        let (content, given) = (u8::from(self.has_content), u8::from(self.is_given));
+        put(at::FLAGS, &[(content * FLAG_CONTENT) | (given * FLAG_GIVEN)]);
         put(at::CLIENT_IP, &self.client.ip.to_be_bytes());
         put(at::CLIENT_PORT, &self.client.port.to_be_bytes());
         put(at::EXPECTED, &[self.expected_state.0, u8::from(self.expected_state.1)]);
@@ -538,6 +574,7 @@ mod tests {
             condition: Condition::Equal,
             outcome: Outcome::Refused,
             has_content: true,
+            is_given: words == 4,
             client: Addr { ip: 0x0a00_0001, port: 9_000 },
             expected_state: (5, true),
             stamp: Stamp::new(11, 3, 400),

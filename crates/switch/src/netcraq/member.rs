@@ -29,6 +29,7 @@ use concord_wire::netcraq::{CHAIN_NUMBER_MAX, Op, Repr, Stamp, VERSIONS_OF_A_CHA
 use concord_wire::{Addr, GroupId, Kind, Sink, WireError};
 
 use super::layout::ChainLayout;
+use super::names::{Names, names_after};
 use super::stages::Stages;
 use super::{Place, Plane};
 use crate::program::Settings;
@@ -128,6 +129,10 @@ pub(super) struct Member {
     rounds: u32,
     /// When each other switch of the epoch was heard last.
     heard_at: BTreeMap<u16, Instant>,
+    /// The head's.
+    names: Names,
+    /// The head's: the slot of the session that is given next.
+    next_slot: u32,
     alive_at: Instant,
     /// When the next batch of what is wanted is asked for.
     copy_at: Instant,
@@ -157,6 +162,9 @@ impl Member {
             wanted: VecDeque::new(),
             rounds: 0,
             heard_at: BTreeMap::new(),
+            names: Names::new(settings.guards, settings.sections.chain.cells),
+            // Heads begin at different ones, so that a new one seldom gives what is in use.
+            next_slot: told.incarnation as u32,
             alive_at: Instant(0),
             copy_at: Instant(0),
             ask_at: Instant::NEVER,
@@ -265,6 +273,7 @@ impl Member {
         self.heard = Heard { rack: config.rack, epoch: config.epoch, switch_id: config.switch_id };
         self.leases.close();
         self.wanted.clear();
+        self.names.begin();
         (self.rounds, self.is_asking) = (0, false);
         (self.copy_at, self.ask_at, self.alive_at) = (now, now, now);
         let index = config.members.iter().position(|member| self.is_own(member));
@@ -294,6 +303,7 @@ impl Member {
             is_open: false,
             answers_until: Instant(0),
             versions: versions_of(config.switch_id),
+            gives_names: true,
         });
         if self.stage == Stage::Out {
             (self.caught_up, self.leaving) = (false, false);
@@ -333,6 +343,9 @@ impl Member {
 
     fn on_chain(&mut self, now: Instant, message: ChainMessage, plane: &mut Plane<'_>) {
         let (NodeId(from), Epoch(epoch)) = message.sender();
+        if let Some(client) = client_of(&message) {
+            return self.on_question(now, client, message, plane);
+        }
         if epoch != self.epoch() || self.addr_of(from).is_none() {
             return;
         }
@@ -358,8 +371,86 @@ impl Member {
                     self.open(now, plane);
                 }
             }
-            ChainMessage::AskBlocks { .. } | ChainMessage::AskOpen { .. } => {}
+            ChainMessage::AskBlocks { .. }
+            | ChainMessage::AskOpen { .. }
+            | ChainMessage::Find { .. }
+            | ChainMessage::Found { .. }
+            | ChainMessage::AskSession { .. }
+            | ChainMessage::Session { .. }
+            | ChainMessage::List { .. }
+            | ChainMessage::Listed { .. } => {}
         }
+    }
+
+    /// A client asks which cell is a name's, and the like. The head answers while it holds all
+    /// leases: then no other switch has given cells meanwhile, and what it has not got is not
+    /// there.
+    fn on_question(
+        &mut self,
+        now: Instant,
+        client: Addr,
+        mut message: ChainMessage,
+        plane: &mut Plane<'_>,
+    ) {
+        let (NodeId(asked_by), Epoch(of)) = message.sender();
+        let is_other_epoch = asked_by != 0 && of != self.epoch();
+        if self.stage != Stage::Open || is_other_epoch || client == Addr::default() {
+            return;
+        }
+        let (epoch, from) = (self.epoch(), self.told.seat.node);
+        let Some(head) = self.members().first().copied() else { return };
+        if !self.is_own(&head) {
+            // At most one hop.
+            if asked_by == 0 {
+                message.set_sender(NodeId(from), Epoch(epoch));
+                self.send(head.node, &message);
+            }
+            return;
+        }
+        if now >= self.leases.held_until() && self.guards.on(Guard::ChainLease) {
+            return;
+        }
+        let answer = match message {
+            ChainMessage::Find { number, name, gives, .. } => {
+                let finding = self.names.find(plane.stages, name, gives);
+                finding.map(|finding| ChainMessage::Found { epoch, from, number, finding })
+            }
+            ChainMessage::AskSession { number, .. } => {
+                let given = self.give_session(plane);
+                given.map(|(slot, generation)| ChainMessage::Session {
+                    epoch,
+                    from,
+                    number,
+                    slot,
+                    generation,
+                })
+            }
+            ChainMessage::List { number, after, .. } => {
+                let names = names_after(plane.stages, plane.layout.cells, after);
+                Some(ChainMessage::Listed { epoch, from, number, names })
+            }
+            _ => None,
+        };
+        if let Some(answer) = answer {
+            answer.emit_in(self.told.seat.group, &mut self.scratch);
+            self.outbox.push((client, self.scratch.clone()));
+        }
+    }
+
+    /// A session that may be begun: the slots take turns, so that one is another's only once as
+    /// many others were given as there are. Nothing of it is replicated: it is its client's once
+    /// the chain has committed its OPEN.
+    fn give_session(&mut self, plane: &Plane<'_>) -> Option<(u16, u32)> {
+        let sessions = plane.layout.sessions;
+        for _ in 0..sessions {
+            let slot = self.next_slot & (sessions - 1);
+            self.next_slot = self.next_slot.wrapping_add(1);
+            let generation = plane.stages.peek_session(slot).generation() + 1;
+            if generation <= Stamp::NUMBER_MAX {
+                return Some((slot as u16, generation));
+            }
+        }
+        None
     }
 
     /// What the source holds: where it differs from what is here, it is copied.
@@ -570,6 +661,16 @@ impl Member {
             Stage::Open => Deadline { at: self.leases.next_request(), reason: "a lease" },
         };
         next.min(Deadline { at: self.alive_at, reason: "sign of life" })
+    }
+}
+
+/// Who is answered, if it is a client's question.
+fn client_of(message: &ChainMessage) -> Option<Addr> {
+    match message {
+        ChainMessage::Find { client, .. }
+        | ChainMessage::AskSession { client, .. }
+        | ChainMessage::List { client, .. } => Some(*client),
+        _ => None,
     }
 }
 

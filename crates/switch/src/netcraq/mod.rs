@@ -14,10 +14,11 @@
 //! **4** what leaves.
 //!
 //! Who is a member, which epoch is open, and until when a switch may answer is its control plane's
-//! (`member.rs`).
+//! (`member.rs`). The head's also says which cell is a name's (`names.rs`).
 
 mod layout;
 mod member;
+mod names;
 pub mod printed;
 mod stages;
 #[cfg(test)]
@@ -146,6 +147,8 @@ struct Place {
     /// Versions are above the first, and at most the second: those of a chain that was founded anew
     /// never come back.
     versions: (u64, u64),
+    /// Whether the head gives names their cells ([`names`]); otherwise the sender knows them.
+    gives_names: bool,
 }
 
 impl Place {
@@ -373,6 +376,7 @@ impl NetCraq {
         let outcome = match (phv.state.is_present(), is_here) {
             (true, true) => Outcome::Done,
             (true, false) => Outcome::Taken,
+            (false, false) if place.gives_names => Outcome::Taken,
             (false, _) => Outcome::Absent,
         };
         let has_content = outcome == Outcome::Done;
@@ -386,6 +390,12 @@ impl NetCraq {
 
     /// Lines 15 to 26, at the head alone: it reads everything, and decides.
     fn on_write(&mut self, place: &Place, packet: Repr) -> Result<Leaves, DropReason> {
+        // A member that sends a client's packet on has compared the epoch.
+        let is_of_epoch = packet.from != NodeId(0) || packet.epoch == place.epoch;
+        // Any cell does for a session: the request goes twice through the pipeline, as any other.
+        let opens = packet.command == Command::Open;
+        let cell = if opens { packet.cell & (self.layout.cells - 1) } else { packet.cell };
+        let packet = Repr { cell, is_given: packet.is_given && is_of_epoch, ..packet };
         if !place.is_head() && self.guards.on(Guard::HeadOrders) {
             if packet.from != NodeId(0) {
                 return Err(DropReason::Misdirected);
@@ -418,20 +428,27 @@ impl NetCraq {
         if seen.version() >= place.versions.1 {
             return Ok(Leaves::Answer(answer(packet, Outcome::NoCell)));
         }
-        let (outcome, state) = self.decide(place.versions.0, &packet, &mut phv);
+        let (outcome, state) = self.decide(place, &packet, &mut phv);
         let (number, value) = (phv.number, phv.value);
-        Ok(Leaves::Round(Repr { outcome, state, number, value, ..packet }, seen))
+        let is_given = false;
+        Ok(Leaves::Round(Repr { outcome, state, number, value, is_given, ..packet }, seen))
     }
 
     /// What becomes of a write: the new state, with content and number in `phv`.
-    fn decide(&self, base: u64, packet: &Repr, phv: &mut Phv) -> (Outcome, State) {
+    fn decide(&self, place: &Place, packet: &Repr, phv: &mut Phv) -> (Outcome, State) {
         let seen = phv.state;
         let has_name = phv.name == packet.name || !self.guards.on(Guard::CellName);
         let is_present = seen.is_present() && has_name;
         let (found, version) = (phv.value, seen.version());
         phv.number = 0;
         let refused = |outcome| (outcome, seen);
-        if seen.is_present() && !has_name {
+        if packet.command == Command::Open {
+            phv.number = packet.number;
+            return refused(Outcome::Refused);
+        }
+        let is_given = packet.is_given && packet.state.version() == version;
+        let may_take = is_given || !place.gives_names || !self.guards.on(Guard::NameGiven);
+        if !has_name && (seen.is_present() || !may_take) {
             return refused(Outcome::Taken);
         }
         let (length, is_number) = packet.expected_state;
@@ -448,7 +465,7 @@ impl NetCraq {
             Condition::Equal if !is_equal => return refused(Outcome::Refused),
             Condition::Present | Condition::Version | Condition::Equal => {}
         }
-        let next = version.max(base) + 1;
+        let next = version.max(place.versions.0) + 1;
         match packet.command {
             Command::Set => {
                 let is_number = packet.state.is_number();
@@ -457,6 +474,7 @@ impl NetCraq {
                 let state = State::present(next, packet.state.length_bytes(), is_number);
                 (Outcome::Done, state)
             }
+            Command::Open => refused(Outcome::Refused),
             Command::Del if !is_present => refused(Outcome::Absent),
             Command::Del => {
                 phv.value = Words::default();
@@ -714,11 +732,17 @@ impl NetCraq {
         let place = self.place.as_ref().filter(|place| !place.is_joining())?;
         Some((place.epoch.0, place.index, place.is_open))
     }
+
+    /// How many members the chain has, if this switch is in it.
+    #[must_use]
+    pub fn length(&self) -> Option<usize> {
+        self.place.as_ref().map(|place| place.members.len())
+    }
 }
 
 /// The answer to a write.
 fn answer(packet: Repr, outcome: Outcome) -> Repr {
-    Repr { op: Op::WriteReply, words: 0, outcome, ..packet }
+    Repr { op: Op::WriteReply, words: 0, outcome, is_given: false, ..packet }
 }
 
 fn answered(place: &Place, packet: Repr) -> Repr {
@@ -757,6 +781,7 @@ impl SwitchProgram for NetCraq {
             is_open: true,
             answers_until: Instant::NEVER,
             versions: (0, State::VERSION_MAX),
+            gives_names: false,
         });
         // All that is dirty is due at the second sweep.
         self.sweep.begin(now.instant);

@@ -266,6 +266,11 @@ impl Stages {
         State(self.state.peek(cell))
     }
 
+    /// A slot's last request, as the control plane reads it.
+    pub(super) fn peek_session(&self, slot: u32) -> Stamp {
+        Stamp(self.session.peek(slot))
+    }
+
     /// A cell's name and value, as the control plane reads them.
     pub(super) fn peek(&self, cell: u32) -> (Name, Words) {
         let name = Name(core::array::from_fn(|word| self.names[word].peek(cell)));

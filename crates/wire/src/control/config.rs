@@ -197,6 +197,8 @@ impl Program {
     pub const DEFAULT: Program = Program::Harmonia;
     /// The default program of a group of workers.
     pub const OF_WORKERS: Program = Program::Falcon;
+    /// The program of a chain of switches that hold the data.
+    pub const OF_SWITCHES: Program = Program::NetCraq;
 
     /// The program for a protocol, with Harmonia's help or without. CRAQ has only one without.
     #[must_use]

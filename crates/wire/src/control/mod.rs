@@ -12,7 +12,7 @@ mod membership;
 mod message;
 mod parts;
 
-pub use chain::{BLOCKS, ChainMessage, Digest};
+pub use chain::{BLOCKS, ChainMessage, Digest, Finding, NAMES_MAX};
 pub use config::{Config, GroupKind, MEMBERS_MAX, MEMORY_NODES_MAX, Program, Protocol};
 pub use copy::CopyMessage;
 pub use lease::LeaseMessage;

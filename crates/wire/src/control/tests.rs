@@ -95,12 +95,25 @@ fn leases() -> Vec<LeaseMessage> {
 
 fn chains() -> Vec<ChainMessage> {
     let (epoch, from) = (3, 2);
+    let client = Addr { ip: 0x0a00_0001, port: 9_000 };
+    let name = crate::netcraq::Name::new(b"lock/leader").unwrap();
     let (cells, sessions) = (vec![[1; 8], [2; 8]], vec![[0xff; 8]]);
     vec![
         ChainMessage::AskBlocks { epoch, from },
         ChainMessage::Blocks { epoch, from, cells, sessions },
         ChainMessage::AskOpen { epoch, from },
         ChainMessage::Open { epoch, from },
+        ChainMessage::Find { epoch, from, client, number: 77, name, gives: true },
+        ChainMessage::Found {
+            epoch,
+            from,
+            number: 77,
+            finding: Finding::At { cell: 9, version: 4 },
+        },
+        ChainMessage::AskSession { epoch, from, client, number: 78 },
+        ChainMessage::Session { epoch, from, number: 78, slot: 5, generation: 7 },
+        ChainMessage::List { epoch, from, client, number: 79, after: name },
+        ChainMessage::Listed { epoch, from, number: 79, names: vec![name, name] },
     ]
 }
 

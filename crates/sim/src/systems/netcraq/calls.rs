@@ -39,7 +39,7 @@ pub(super) fn reply_to(cmd: &[Vec<u8>], packet: &Repr) -> Reply {
     let name = cmd.first().map_or(&b""[..], |name| &name[..]);
     let refused = |why: &str| Reply::Error(why.into());
     match (name, packet.outcome) {
-        (_, Outcome::NoCell) => refused("NOCELL there is no such cell or session"),
+        (_, Outcome::NoCell) => refused("NOCELL no cell is left, or there is no such session"),
         (b"GET", Outcome::Done) if packet.state.is_number() => {
             Reply::bulk((packet.value.0[0] as i64).to_string())
         }
@@ -47,9 +47,7 @@ pub(super) fn reply_to(cmd: &[Vec<u8>], packet: &Repr) -> Reply {
             let length = usize::from(packet.state.length_bytes());
             Reply::bulk(&packet.value.bytes()[..length])
         }
-        // The cell is another name's: there is no key of this one.
         (b"GET", _) => Reply::Nil,
-        (_, Outcome::Taken) => refused("TAKEN the key's cell is another key's"),
         (b"SET", Outcome::Done) => Reply::Ok,
         (b"SET", _) => Reply::Nil,
         (b"INCR", Outcome::Done) => Reply::Int(packet.number as i64),
@@ -60,23 +58,22 @@ pub(super) fn reply_to(cmd: &[Vec<u8>], packet: &Repr) -> Reply {
     }
 }
 
-/// A key and its cell: some keys share one.
-fn key(rng: &mut Rng, plan: &Plan) -> (Vec<u8>, Name, u32) {
-    let number = rng.below(u64::from(plan.keys)) as u32;
-    let text = format!("k{number}").into_bytes();
+/// A key.
+fn key(rng: &mut Rng, plan: &Plan) -> (Vec<u8>, Name) {
+    let text = format!("k{}", rng.below(u64::from(plan.keys))).into_bytes();
     let name = Name::new(&text).unwrap_or_default();
-    (text, name, number & (plan.layout.cells - 1))
+    (text, name)
 }
 
-/// What a client calls: the packet, and the command for the history.
+/// What a client calls: the packet, whose cell it has yet to find, and the command for the history.
 pub(super) fn draw(
     rng: &mut Rng,
     plan: &Plan,
     (client, request): (usize, u32),
 ) -> (Repr, Vec<Vec<u8>>) {
-    let (key, name, cell) = key(rng, plan);
+    let (key, name) = key(rng, plan);
     let words = plan.layout.words();
-    let read = Repr { name, ..Repr::new(Op::Read, cell, words) };
+    let read = Repr { name, ..Repr::new(Op::Read, 0, words) };
     let cmd = |parts: &[&[u8]]| parts.iter().map(|part| part.to_vec()).collect::<Vec<_>>();
     if rng.below(100) < plan.reads_percent {
         return (read, cmd(&[b"GET", &key]));
@@ -115,6 +112,7 @@ fn value(rng: &mut Rng, plan: &Plan, (client, request): (usize, u32)) -> Vec<u8>
     if rng.chance(1, 2) {
         return rng.below(6).to_string().into_bytes();
     }
-    let part = format!("{client:03}-{request:03}.");
+    // Eight bytes, as a word has.
+    let part = format!("{client:02}-{request:04}.");
     part.repeat(usize::from(plan.layout.words())).into_bytes()
 }

@@ -126,11 +126,19 @@ fn running<'a>(switches: &'a [Switch], config: &Config) -> (Vec<Held<'a>>, bool)
     (all.into_iter().flatten().collect(), has_tail)
 }
 
-/// Versions never rise along the chain; clean means that the tail has it; members that have one
-/// version have the same.
+/// No member has one name in two cells. Versions never rise along the chain; clean means that the
+/// tail has it; members that have one version have the same.
 pub(super) fn wrong(switches: &[Switch], cells: u32, config: &Config) -> Option<String> {
     let (members, has_tail) = running(switches, config);
     let tail = members.last()?;
+    for member in &members {
+        let mut names: Vec<Name> = (0..cells).map(|cell| member.program.peek(cell).1).collect();
+        names.retain(|name| *name != Name::default());
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Some(format!("member {} has {:?} in two cells", member.node, twice[0]));
+        }
+    }
     for cell in 0..cells {
         let committed = tail.program.peek(cell).0;
         let mut before: Option<(State, Name, Words)> = None;

@@ -5,9 +5,11 @@
 use std::hash::{Hash, Hasher};
 
 use concord_check::{Operation, Options, Reply, check};
+use concord_client::coord::{Coord, CoordConfig, Ended};
 use concord_core::machine::Persist;
 use concord_core::{Instant, MS, Machine as _, Now, Rng, SEC};
-use concord_wire::netcraq::{Outcome, Repr, Stamp};
+use concord_switch::NetCraq;
+use concord_wire::netcraq::{Op, Outcome, Repr};
 use concord_wire::{Addr, GroupId};
 use rustc_hash::FxHasher;
 
@@ -27,8 +29,6 @@ const CALLS_NS: u64 = 120 * SEC;
 const EVENTS_MAX: u64 = 5_000_000;
 /// Time from one look to the next whether it has come to rest, in ns.
 const LOOK_NS: u64 = 20 * MS;
-/// Most that the time between two attempts doubles.
-const BACKOFF_MAX: u32 = 5;
 
 concord_core::counters! {
     /// What happened in a run.
@@ -57,25 +57,41 @@ concord_core::counters! {
         taken_out,
         /// Switches that joined, and became members.
         joined,
+        /// Requests that found another name in their cell, or none.
+        taken,
         /// Events.
         events,
     }
 }
 
 /// How a run ended.
-pub type Ran = crate::systems::Ran<Totals>;
-
-/// A call that is not answered.
-struct Pending {
-    packet: Repr,
-    cmd: Vec<Vec<u8>>,
-    call_ns: u64,
-    attempt: u32,
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// What went wrong first.
+    pub violation: Option<String>,
+    /// The same for the same plan.
+    pub digest: u64,
+    /// What happened.
+    pub totals: Totals,
+    /// When no write was acknowledged for [`PAUSE_NS`] and longer: since when, and for how long, in
+    /// ns. Without an answer no client writes on, so that with few clients it is longer than the
+    /// chain stood still.
+    pub pauses: Vec<(u64, u64)>,
+    /// How long each switch that started again took to be a member of an open epoch, in ns.
+    pub returns_ns: Vec<u64>,
 }
 
+/// Shorter pauses of writes are not noted, in ns.
+pub const PAUSE_NS: u64 = 5 * MS;
+
+/// A client, as it ships, and its calls so far.
 struct Client {
-    requests: u32,
-    pending: Option<Pending>,
+    coord: Coord,
+    calls: u32,
+    /// The call that is under way, and since when.
+    pending: Option<(Vec<Vec<u8>>, u64)>,
+    /// When it is woken next; `u64::MAX`: not at all.
+    wake_at: u64,
 }
 
 enum Event {
@@ -88,7 +104,7 @@ enum Event {
     Stored(u64, Persist<concord_control::State>),
     Answer(usize, Vec<u8>),
     Next(usize),
-    Again(usize, Stamp, u32),
+    WakeClient(usize),
     Fault(usize),
     Return(usize),
     ReturnController,
@@ -115,6 +131,12 @@ struct Rack<'a> {
     digest: FxHasher,
     totals: Totals,
     violation: Option<String>,
+    /// When a write was acknowledged last.
+    written_at: u64,
+    pauses: Vec<(u64, u64)>,
+    /// When each switch started again, until it is a member of an open epoch.
+    returned_at: Vec<Option<u64>>,
+    returns_ns: Vec<u64>,
 }
 
 /// Runs a plan.
@@ -122,14 +144,17 @@ struct Rack<'a> {
 pub fn run(plan: &Plan) -> Ran {
     let mut rack = match Rack::new(plan) {
         Ok(rack) => rack,
-        Err(why) => return Ran { violation: Some(why), digest: 0, totals: Totals::default() },
+        Err(why) => {
+            let (totals, pauses, returns_ns) = (Totals::default(), Vec::new(), Vec::new());
+            return Ran { violation: Some(why), digest: 0, totals, pauses, returns_ns };
+        }
     };
     // Once the calls are over it comes to rest, sooner or later.
     let (mut end_ns, mut look_at, mut is_over) = (CALLS_NS, 0, false);
     while rack.violation.is_none() && rack.queue.taken() < EVENTS_MAX {
         let Some((at, event)) = rack.queue.next_until(Time(end_ns * NS)) else { break };
         rack.now = at.0 / NS;
-        let is_clients = matches!(event, Event::Next(_) | Event::Again(..) | Event::Answer(..));
+        let is_clients = matches!(event, Event::Next(_) | Event::WakeClient(_) | Event::Answer(..));
         rack.happens(event);
         if plan.invariants && !is_clients && rack.violation.is_none() {
             rack.violation = rack.wrong();
@@ -147,6 +172,20 @@ pub fn run(plan: &Plan) -> Ran {
     rack.ends()
 }
 
+/// A client, to whom the switches are in an order of its own.
+fn client(plan: &Plan, index: usize, rng: &mut Rng) -> Client {
+    let switches: Vec<Addr> = (0..plan.members + plan.spares).map(addr_of).collect();
+    let config = CoordConfig {
+        guards: plan.guards,
+        words: plan.layout.words(),
+        patience_ns: plan.patience_ns,
+        attempts: plan.attempts,
+        ..CoordConfig::new(client_of(index), GroupId::FIRST, switches)
+    };
+    let coord = Coord::new(config, Rng::new(rng.below(u64::MAX)));
+    Client { coord, calls: 0, pending: None, wake_at: u64::MAX }
+}
+
 impl<'a> Rack<'a> {
     fn new(plan: &'a Plan) -> Result<Rack<'a>, String> {
         let mut rng = Rng::new(plan.seed ^ 0x0ce7_c4a9);
@@ -155,7 +194,8 @@ impl<'a> Rack<'a> {
             Ok(Switch { agent, incarnation: 1, clock_ns, paused_until: 0, wake_at: u64::MAX })
         });
         let switches = switches.collect::<Result<Vec<Switch>, String>>()?;
-        let clients = (0..plan.clients).map(|_| Client { requests: 0, pending: None });
+        let clients: Vec<Client> =
+            (0..plan.clients).map(|index| client(plan, index, &mut rng)).collect();
         let controller = Some(controller(plan, None));
         let mut rack = Rack {
             plan,
@@ -175,11 +215,15 @@ impl<'a> Rack<'a> {
             silent_until: vec![0; plan.members + plan.spares],
             crash_known_at: 0,
             controller_back_at: 0,
-            clients: clients.collect(),
+            clients,
             history: Vec::new(),
             digest: FxHasher::default(),
             totals: Totals::default(),
             violation: None,
+            written_at: 0,
+            pauses: Vec::new(),
+            returned_at: vec![None; plan.members + plan.spares],
+            returns_ns: Vec::new(),
         };
         for switch in 0..rack.switches.len() {
             rack.wake(switch);
@@ -231,7 +275,15 @@ impl<'a> Rack<'a> {
             Event::Stored(run, state) => self.stored(run, state),
             Event::Answer(client, bytes) => self.answered(client, &bytes),
             Event::Next(client) => self.call(client),
-            Event::Again(client, stamp, attempt) => self.again(client, stamp, attempt),
+            Event::WakeClient(client) => {
+                // Another one took its place.
+                if self.now < self.clients[client].wake_at {
+                    return;
+                }
+                self.clients[client].wake_at = u64::MAX;
+                let now = self.wall();
+                self.client(client, |coord, sent| coord.tick(now, sent));
+            }
             Event::Fault(index) => self.fault(self.plan.faults[index].1),
             Event::Return(switch) => self.returns(switch),
             Event::ReturnController => {
@@ -256,6 +308,10 @@ impl<'a> Rack<'a> {
 
     fn tick(&mut self, switch: usize) {
         let own = &mut self.switches[switch];
+        // Another one took its place.
+        if self.now < own.wake_at {
+            return;
+        }
         own.wake_at = u64::MAX;
         let now = own.now(self.now);
         let Some(agent) = &mut own.agent else { return };
@@ -266,6 +322,12 @@ impl<'a> Rack<'a> {
     }
 
     fn wake(&mut self, switch: usize) {
+        if let Some(at) = self.returned_at[switch]
+            && self.switches[switch].chain().and_then(NetCraq::standing).is_some_and(|s| s.2)
+        {
+            self.returns_ns.push(self.now - at);
+            self.returned_at[switch] = None;
+        }
         let own = &mut self.switches[switch];
         let at = own.deadline();
         if at != u64::MAX && at.max(self.now) < own.wake_at {
@@ -451,6 +513,7 @@ impl<'a> Rack<'a> {
     fn returns(&mut self, switch: usize) {
         let own = &mut self.switches[switch];
         own.incarnation += 1;
+        self.returned_at[switch] = Some(self.now);
         // It may be another host's clock.
         own.clock_ns = self.rng.below(10 * SEC);
         (own.paused_until, own.wake_at) = (0, u64::MAX);
@@ -463,83 +526,93 @@ impl<'a> Rack<'a> {
 
     /// A client makes its next call.
     fn call(&mut self, client: usize) {
-        if self.clients[client].requests >= self.plan.calls {
+        if self.clients[client].calls >= self.plan.calls {
             return;
         }
-        self.clients[client].requests += 1;
-        let request = self.clients[client].requests;
-        let stamp = Stamp::new(client as u16, 1, request);
-        let (packet, cmd) = draw(&mut self.rng, self.plan, (client, request));
-        let packet = Repr { stamp, client: client_of(client), ..packet };
-        let pending = Pending { packet, cmd, call_ns: self.now, attempt: 0 };
-        self.clients[client].pending = Some(pending);
-        self.again(client, stamp, 0);
+        self.clients[client].calls += 1;
+        let (packet, cmd) = draw(&mut self.rng, self.plan, (client, self.clients[client].calls));
+        self.clients[client].pending = Some((cmd, self.now));
+        let now = self.wall();
+        // Clients go from one to the other, and see what is older.
+        let first = self.rng.below(self.switches.len() as u64) as usize;
+        let mut refused = None;
+        self.client(client, |coord, sent| {
+            coord.prefer(now.instant, first);
+            refused = coord.submit(now, packet, sent).err();
+        });
+        if let Some(why) = refused {
+            self.violation = Some(format!("client {client} cannot call: {why:?}"));
+        }
     }
 
-    /// It asks, once more if it was not answered.
-    fn again(&mut self, client: usize, stamp: Stamp, attempt: u32) {
-        let (plan, switches) = (self.plan, self.switches.len() as u64);
-        let Some(pending) = &mut self.clients[client].pending else { return };
-        if pending.packet.stamp != stamp || pending.attempt != attempt {
-            return;
+    /// A client does something, and what comes of it.
+    fn client(&mut self, client: usize, does: impl FnOnce(&mut Coord, &mut Sent)) {
+        let own = &mut self.clients[client];
+        let mut sent = Sent::new();
+        does(&mut own.coord, &mut sent);
+        let (ended, at) = (own.coord.poll(), own.coord.deadline().at.0);
+        if at < own.wake_at {
+            own.wake_at = at;
+            self.at(at, Event::WakeClient(client));
         }
-        if attempt >= plan.attempts {
-            return self.gives_up(client);
+        self.sends(client_of(client), sent);
+        if let Some(ended) = ended {
+            self.ended(client, ended);
         }
-        pending.attempt += 1;
-        let bytes = pending.packet.packet();
-        // Another switch with each attempt (trap T21).
-        let to = self.rng.below(switches) as usize;
-        self.send(client_of(client), addr_of(to), &bytes);
-        let wait_ns = plan.patience_ns << attempt.min(BACKOFF_MAX);
-        let at = self.now + wait_ns + self.rng.below(wait_ns);
-        self.at(at, Event::Again(client, stamp, attempt + 1));
     }
 
-    fn gives_up(&mut self, client: usize) {
-        if let Some(pending) = self.clients[client].pending.take() {
-            self.totals.unknown += 1;
-            self.record(client, pending, None);
-        }
-        self.next(client);
-    }
-
-    fn next(&mut self, client: usize) {
+    fn ended(&mut self, client: usize, ended: Ended) {
+        let Some((cmd, call_ns)) = self.clients[client].pending.take() else { return };
+        let reply = match ended {
+            Ended::Unknown | Ended::Names(_) => {
+                self.totals.unknown += 1;
+                None
+            }
+            Ended::Answer(answer) => {
+                self.totals.answered += 1;
+                if answer.op == Op::WriteReply && answer.outcome == Outcome::Done {
+                    self.note_write();
+                }
+                Some(reply_to(&cmd, &answer))
+            }
+        };
+        self.record(client, cmd, call_ns, reply);
         let at = self.now + self.rng.below(self.plan.think_ns + 1);
         self.at(at, Event::Next(client));
     }
 
-    fn answered(&mut self, client: usize, bytes: &[u8]) {
-        let Ok(packet) = Repr::parse(bytes) else { return };
-        let Some(own) = self.clients.get_mut(client) else { return };
-        let is_awaited = own.pending.as_ref().is_some_and(|p| p.packet.stamp == packet.stamp);
-        // Busy: the next attempt comes by itself. Stale: of an earlier attempt, or the session is
-        // another's.
-        if !is_awaited || matches!(packet.outcome, Outcome::Busy | Outcome::Stale) {
-            return;
+    fn note_write(&mut self) {
+        let pause_ns = self.now - self.written_at;
+        if self.written_at != 0 && pause_ns >= PAUSE_NS {
+            self.pauses.push((self.written_at, pause_ns));
         }
-        let Some(pending) = own.pending.take() else { return };
-        let reply = reply_to(&pending.cmd, &packet);
-        self.totals.answered += 1;
-        self.record(client, pending, Some(reply));
-        self.next(client);
+        self.written_at = self.now;
     }
 
-    fn record(&mut self, client: usize, pending: Pending, reply: Option<Reply>) {
+    fn answered(&mut self, client: usize, bytes: &[u8]) {
+        if client >= self.clients.len() {
+            return;
+        }
+        let is_taken = Repr::parse(bytes).is_ok_and(|answer| answer.outcome == Outcome::Taken);
+        self.totals.taken += u64::from(is_taken);
+        let now = self.wall();
+        self.client(client, |coord, sent| coord.handle(now, bytes, sent));
+    }
+
+    fn record(&mut self, client: usize, cmd: Vec<Vec<u8>>, call_ns: u64, reply: Option<Reply>) {
         self.history.push(Operation {
             client: client as u64,
             ordinal: None,
-            call_ns: pending.call_ns,
+            call_ns,
             return_ns: reply.as_ref().map(|_| self.now),
-            cmd: pending.cmd,
+            cmd,
             reply,
             path: None,
         });
     }
 
     fn is_done(&self) -> bool {
-        let is_over =
-            |client: &Client| client.pending.is_none() && client.requests >= self.plan.calls;
+        let is_over = |client: &Client| client.pending.is_none() && client.calls >= self.plan.calls;
         self.clients.iter().all(is_over)
             && self.plan.faults.iter().all(|(at, _)| *at < self.now)
             && self.quiet_at <= self.now
@@ -591,13 +664,19 @@ impl<'a> Rack<'a> {
         }
         // Calls that are over, and one that may be under way.
         for client in 0..self.clients.len() {
-            if let Some(pending) = self.clients[client].pending.take() {
-                self.record(client, pending, None);
+            if let Some((cmd, call_ns)) = self.clients[client].pending.take() {
+                self.record(client, cmd, call_ns, None);
             }
         }
         let broken = self.violation.take();
         self.violation = broken.or_else(|| self.judged()).or_else(|| self.at_rest());
-        Ran { violation: self.violation, digest: self.digest.finish(), totals: self.totals }
+        Ran {
+            violation: self.violation,
+            digest: self.digest.finish(),
+            totals: self.totals,
+            pauses: self.pauses,
+            returns_ns: self.returns_ns,
+        }
     }
 
     /// What the clients saw.
