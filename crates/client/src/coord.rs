@@ -338,19 +338,16 @@ impl Coord {
             return self.on_message(now.instant, pending, message, sink);
         }
         let Ok(answer) = Repr::parse(packet) else { return };
-        match answer.op {
-            Op::ReadReply if !pending.writes() && !pending.lists => {
-                if answer.number == self.question {
-                    self.on_answer(now.instant, pending, answer);
-                }
+        let is_own = match answer.op {
+            Op::ReadReply => !pending.writes() && !pending.lists && answer.number == self.question,
+            Op::WriteReply if pending.writes() && self.session.is_none() => {
+                return self.on_opened(now.instant, answer, sink);
             }
-            Op::WriteReply if pending.writes() && self.session.is_some() => {
-                if answer.stamp == pending.packet.stamp {
-                    self.on_answer(now.instant, pending, answer);
-                }
-            }
-            Op::WriteReply if pending.writes() => self.on_opened(now.instant, answer, sink),
-            _ => {}
+            Op::WriteReply => pending.writes() && answer.stamp == pending.packet.stamp,
+            _ => false,
+        };
+        if is_own {
+            self.on_answer(now.instant, pending, answer);
         }
     }
 
@@ -415,10 +412,10 @@ impl Coord {
                     self.ask(now, sink);
                 }
             }
-            ChainMessage::Listed { number, names, .. } => {
-                if pending.lists && number == self.question {
-                    self.ends(Ended::Names(names));
-                }
+            ChainMessage::Listed { number, names, .. }
+                if pending.lists && number == self.question =>
+            {
+                self.ends(Ended::Names(names));
             }
             _ => {}
         }

@@ -24,6 +24,7 @@ mod stages;
 #[cfg(test)]
 mod tests;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
@@ -186,7 +187,7 @@ pub struct NetCraq {
     sweep: Sweep,
     /// The control plane of a switch that registers with a controller; without it the chain is as
     /// [`SwitchProgram::install`] says, and nobody needs a lease.
-    member: Option<Member>,
+    member: Option<Box<Member>>,
     counters: NetCraqCounters,
 }
 
@@ -227,7 +228,7 @@ impl Load for NetCraq {
             epoch_max: 0,
             stages: Stages::new(&layout, settings.guards),
             sweep: Sweep::default(),
-            member: settings.member.map(|told| Member::new(told, settings)),
+            member: settings.member.map(|told| Box::new(Member::new(told, settings))),
             counters: NetCraqCounters::default(),
         })
     }
@@ -722,7 +723,7 @@ impl NetCraq {
     /// Its control plane, and what that reaches.
     fn control_plane(&mut self) -> Option<(&mut Member, Plane<'_>)> {
         let NetCraq { member, layout, stages, place, sweep, .. } = self;
-        Some((member.as_mut()?, Plane { layout, stages, place, sweep }))
+        Some((member.as_deref_mut()?, Plane { layout, stages, place, sweep }))
     }
 
     /// Where it stands as a member of a chain that a controller configures: the epoch, its place
