@@ -10,8 +10,8 @@ use concord_wire::control::Program;
 
 use crate::rack::{Bytes, GATEWAYS_MAX, REPLICAS_MAX, STANDBYS_MAX, WORKERS_MAX};
 use crate::systems;
-use crate::systems::falcon;
 use crate::systems::store::{Accel, Durability, Engine, Protocol, Reads};
+use crate::systems::{falcon, netcraq};
 
 /// A Redis-compatible, linearizable, replicated store whose reads scale with its replicas.
 #[derive(Debug, Parser)]
@@ -53,6 +53,8 @@ pub enum Command {
     Job(falcon::JobArgs),
     /// Have a worker take no more tasks, and end when what it runs has ended
     Drain(falcon::DrainArgs),
+    /// Read and write the keys of a chain of switches; hold a lock of it
+    Coord(netcraq::CoordArgs),
     /// Show the state of a running rack
     Status(StatusArgs),
     /// Wait until nothing is wrong with a running rack
@@ -180,6 +182,7 @@ Examples:
   concord up --durability interval                on disk each second: a power cut may take the last one
   concord up --durability none                    nothing is on disk: for caches and benchmarks
   concord up --system falcon --standbys 1         workers for tasks: concord submit
+  concord up --system netcraq --switches 4        keys and locks in a chain of switches: concord coord
   concord up --config my-rack.toml
 
 The data is kept in data/ below the run directory: concord up serves it again.")]
@@ -226,6 +229,9 @@ pub struct UpArgs {
     /// the next at once: for short ones [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=64))]
     pub prefetch: Option<u8>,
+    /// Number of switches of the chain, 1 to 8, with --system netcraq [default: 3]
+    #[arg(long, value_name = "N")]
+    pub switches: Option<u16>,
     /// With --system falcon: jobs are written down in the run directory, and outlive their owner
     #[arg(long)]
     pub journal: bool,
@@ -437,8 +443,11 @@ pub struct SwitchArgs {
     /// Take over when the active switch is silent, not before: a `[[standby]]` of the rack file
     #[arg(long)]
     pub standby: bool,
-    /// Which `[[standby]]`; not needed where there is only one
-    #[arg(long, value_name = "N", requires = "standby")]
+    /// Be a switch of a chain: one of this group's `[[group.switch]]`
+    #[arg(long, value_name = "NAME", conflicts_with = "standby")]
+    pub group: Option<String>,
+    /// Which `[[standby]]` or `[[group.switch]]`; not needed where there is only one
+    #[arg(long, value_name = "N")]
     pub node: Option<u16>,
     /// Print what its programs need of a switch ASIC, and exit
     #[arg(long)]

@@ -38,7 +38,7 @@ use concord_check::Verdict;
 use concord_runtime::{Context, Error};
 
 use cli::{CheckArgs, Cli, Command};
-use systems::{falcon, store};
+use systems::{falcon, netcraq, store};
 
 /// The exit status of a check that showed nothing; a wrong command line has it, too.
 const NOT_SHOWN: u8 = 2;
@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         Command::Submit(args) => return exit(falcon::submit(args)),
         Command::Job(args) => falcon::job(args),
         Command::Drain(args) => falcon::drain(args),
+        Command::Coord(args) => return netcraq::coord(args),
         Command::Reap => {
             falcon::reap();
             Ok(())

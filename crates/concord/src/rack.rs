@@ -25,10 +25,10 @@ pub use groups::{Group, GroupPlace, HAS_MAX, Kind, STORE, pick_member};
 use mistakes::no_port;
 pub use mistakes::{Misfit, Mistake};
 
-use crate::systems::Queue;
 use crate::systems::store::{
     Accel, Durability, Engine, GatewayPlace, KeyGroups, Protocol, Reads, ReplicaPlace, Table,
 };
+use crate::systems::{Cells, Queue};
 
 /// The version of the rack file's format.
 pub const VERSION: u32 = 1;
@@ -296,6 +296,9 @@ pub struct Rack {
     /// The queue of tasks.
     #[serde(skip_serializing_if = "Queue::is_default")]
     pub queue: Queue,
+    /// The keys of a chain of switches.
+    #[serde(skip_serializing_if = "Cells::is_default")]
+    pub chain: Cells,
     /// Injected faults.
     pub faults: Faults,
     /// The controller.
@@ -342,6 +345,7 @@ impl Default for Rack {
             table: Table::default(),
             key_groups: KeyGroups::default(),
             queue: Queue::default(),
+            chain: Cells::default(),
             faults: Faults::default(),
             controller: None,
             switch: None,
@@ -380,7 +384,8 @@ impl Rack {
     pub fn sections(&self) -> Sections {
         let (table, queue) = (self.table.settings(), self.queue.layout());
         let key_groups = self.key_groups.settings();
-        Sections { table, queue, key_groups, ..Sections::DEFAULT }
+        let chain = self.chain.layout();
+        Sections { table, queue, key_groups, chain, ..Sections::DEFAULT }
     }
 
     /// What the switch runs for the group that the top level describes.
@@ -472,9 +477,9 @@ pub fn line_of(path: &Path, place: &str) -> String {
     format!("{}{line}", path.display())
 }
 
-/// A section's header; those of workers and owners are always within a group.
+/// A section's header; those of workers, owners and a chain's switches are always within a group.
 fn section_of(role: &str) -> String {
-    let is_grouped = ["worker", "owner"].contains(&role);
+    let is_grouped = ["worker", "owner", "switch"].contains(&role);
     format!("[[{}{role}]]", if is_grouped { "group." } else { "" })
 }
 

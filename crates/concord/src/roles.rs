@@ -11,12 +11,12 @@ use concord_runtime::roles::{
 };
 use concord_runtime::{Context as _, Error};
 use concord_switch::pisa::{ASIC, Report};
-use concord_switch::{AgentConfig, Host as _, Hosted, Sections, SwitchProgram as _};
+use concord_switch::{AgentConfig, ChainSeat, Host as _, Hosted, Sections, SwitchProgram as _};
 use concord_wire::control::Program;
 use concord_wire::{Addr, GroupId};
 
 use crate::cli::{ControllerArgs, LogCommand, LogCommandArgs, SwitchArgs};
-use crate::rack::{Group, Rack, in_file, pick, wire};
+use crate::rack::{Group, Rack, in_file, pick, pick_member, wire};
 
 /// Nobody's address.
 const NOBODY: Addr = Addr { ip: 0, port: 0 };
@@ -84,7 +84,19 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
     let config = args.config.as_deref();
     let config = config.ok_or_else(|| Error::new("say --config with the rack file"))?;
     let rack = Rack::read_whole(config)?;
-    let (node, addr, http) = if args.standby {
+    let groups = rack.groups()?;
+    let seat = match &args.group {
+        Some(name) => {
+            let wanted = (Some(&name[..]), args.node);
+            let (group, own) = pick_member("switch", &groups, |g| g.switches, |s| s.node, wanted)
+                .map_err(in_file(config))?;
+            Some((own, ChainSeat::new(group.id, own.node)))
+        }
+        None => None,
+    };
+    let (node, addr, http) = if let Some((own, _)) = seat {
+        (own.node, own.addr, own.http)
+    } else if args.standby {
         let own = pick("standby", &rack.standby, |s| s.node, args.node);
         let own = own.map_err(in_file(config))?;
         (own.node, own.addr, own.http)
@@ -94,7 +106,6 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
     };
     let options = DriverOptions { supervised: args.supervised, cpu_share: None };
     let place = Place { node, addr: wire(addr), http, options };
-    let groups = rack.groups()?;
     let setup = SwitchSetup {
         controller: wire(rack.controller()?.addr),
         program: groups.first().map_or(Program::Forward, |group| group.program),
@@ -102,6 +113,7 @@ pub fn switch(args: &SwitchArgs) -> Result<(), Error> {
         sections: rack.sections(),
         faults: rack.faults.rates(),
         standby: args.standby,
+        chain: seat.map(|(_, seat)| seat),
     };
     switch_role::run(&place, &setup)
 }

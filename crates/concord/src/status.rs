@@ -369,8 +369,10 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
         let outside = |node: &u16| !members.iter().any(|m| m.as_u64() == Some((*node).into()));
         let replicas = group.replicas.iter().map(|r| r.node).filter(outside);
         let workers = group.workers.iter().map(|w| w.node).filter(outside);
+        let switches = group.switches.iter().map(|s| s.node).filter(outside);
         let replicas = replicas.map(|node| group.member_name("replica", node));
         let names = replicas.chain(workers.map(|node| group.member_name("worker", node)));
+        let names = names.chain(switches.map(|node| group.member_name("switch", node)));
         let fixed = keeps_its_members(group, members);
         wrong.extend(names.map(|name| match &fixed {
             Some(fixed) => format!("{name} is not a member, and will not be one: {fixed}"),
@@ -503,6 +505,22 @@ fn describe(role: &Value) -> String {
     }
 }
 
+/// A switch's place in its chain.
+fn where_in_chain(chain: &Value) -> String {
+    let number = |name: &str| chain[name].as_u64();
+    let (Some(index), Some(length)) = (number("index"), number("length")) else {
+        return "no member".to_string();
+    };
+    let which = match (index, index + 1 == length) {
+        (0, true) => "alone".to_string(),
+        (0, false) => format!("head of {length}"),
+        (_, true) => format!("tail of {length}"),
+        (_, false) => format!("{} of {length}", index + 1),
+    };
+    let how = if chain["open"] == true { "open" } else { "not open" };
+    format!("{which}, epoch {}, {how}", chain["epoch"])
+}
+
 /// Its groups' programs.
 fn describe_switch(status: &Value) -> String {
     let programs = status["programs"].as_array().into_iter().flatten();
@@ -518,6 +536,9 @@ fn describe_switch(status: &Value) -> String {
             if program["ready"] == true { "ready" } else { "not ready" },
         );
         let gauge = |name: &str| program["gauges"][name].as_f64();
+        if let Some(keys) = gauge("chain_keys") {
+            return format!("{of}{}, {keys} keys", where_in_chain(&status["chain"]));
+        }
         if let (Some(taken), Some(all)) = (gauge("dirty_set_occupied"), gauge("dirty_set_slots")) {
             line += &format!(", dirty set {taken} of {all} slots");
         }

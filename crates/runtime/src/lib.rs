@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 pub mod clock;
+pub mod coord;
 pub mod cpu_share;
 pub mod directory;
 pub mod disk;

@@ -72,7 +72,10 @@ impl Rack {
     /// The section that is missing.
     pub fn check_whole(&self) -> Result<(), Mistake> {
         let has_member = self.group.iter().any(|group| {
-            !(group.replica.is_empty() && group.worker.is_empty() && group.owner.is_empty())
+            !(group.replica.is_empty()
+                && group.worker.is_empty()
+                && group.owner.is_empty()
+                && group.switch.is_empty())
         });
         let has_role = self.controller.is_some()
             || self.switch.is_some()
@@ -88,7 +91,7 @@ impl Rack {
         };
         if self.controller.is_none() {
             return Err(lacks("[controller]"));
-        } else if self.switch.is_none() {
+        } else if self.needs_switch() && self.switch.is_none() {
             return Err(lacks("[switch]"));
         } else if self.has_store() && self.replica.is_empty() {
             return Err(lacks("[[replica]]"));
@@ -97,6 +100,7 @@ impl Rack {
             let (role, is_empty) = match group.kind {
                 Kind::Replicas => ("replica", group.replica.is_empty()),
                 Kind::Workers => ("worker", group.worker.is_empty()),
+                Kind::Switches => ("switch", group.switch.is_empty()),
             };
             if is_empty {
                 let line = format!("group {} has no [[group.{role}]]", group.name);
@@ -174,6 +178,8 @@ impl Rack {
         })?;
         let queue = self.queue.layout().check();
         queue.map_err(|e| Mistake::at("queue", format!("queue: {e}")))?;
+        let chain = self.chain.layout().check();
+        chain.map_err(|e| Mistake::at("chain", format!("chain: {e}")))?;
         self.check_room()
     }
 
@@ -303,7 +309,9 @@ impl Rack {
     /// more than an ASIC has.
     fn check_room(&self) -> Result<(), Mistake> {
         let groups = self.resolved()?;
-        let programs: Vec<Program> = groups.iter().map(|group| group.program).collect();
+        // Each switch of a chain is a switch of its own.
+        let shared = groups.iter().filter(|group| group.kind != Kind::Switches);
+        let programs: Vec<Program> = shared.map(|group| group.program).collect();
         if programs.len() < 2 {
             return Ok(());
         }
@@ -414,6 +422,9 @@ impl Rack {
             }
             for (at, o) in group.owners.iter().enumerate() {
                 add("owner", at, o.node, o.addr, o.http, Some(o.listen));
+            }
+            for (at, s) in group.switches.iter().enumerate() {
+                add("switch", at, s.node, s.addr, s.http, None);
             }
         }
         all

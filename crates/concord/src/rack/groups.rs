@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use concord_control::GroupSetup;
+use concord_control::{CHAIN_MAX, Chain, GroupSetup};
 use concord_core::MS;
 use concord_runtime::Error;
 use concord_switch::agent::SEATS_MAX;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::mistakes::Mistake;
 use super::{Bytes, REPLICAS_MAX, Rack};
 use crate::systems::store::{Durability, Engine, GatewayPlace, Protocol, ReplicaPlace};
-use crate::systems::{OwnerPlace, WorkerPlace};
+use crate::systems::{ChainPlace, OwnerPlace, WorkerPlace};
 
 /// The name of the group that the top level describes.
 pub const STORE: &str = "store";
@@ -36,6 +36,8 @@ pub enum Kind {
     Replicas,
     /// Workers, which run tasks.
     Workers,
+    /// Switches that hold small keys themselves.
+    Switches,
 }
 
 impl Kind {
@@ -45,6 +47,7 @@ impl Kind {
         match self {
             Kind::Replicas => "replicas",
             Kind::Workers => "workers",
+            Kind::Switches => "switches",
         }
     }
 }
@@ -95,6 +98,9 @@ pub struct GroupPlace {
     /// The owners of its tasks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub owner: Vec<OwnerPlace>,
+    /// Its switches, the head of the chain first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub switch: Vec<ChainPlace>,
 }
 
 /// A group of the rack, wherever the file describes it.
@@ -122,6 +128,8 @@ pub struct Group<'a> {
     pub workers: &'a [WorkerPlace],
     /// The owners of its tasks.
     pub owners: &'a [OwnerPlace],
+    /// Its switches.
+    pub switches: &'a [ChainPlace],
     /// The file with their secret.
     pub key_file: Option<&'a Path>,
     /// How long a task may run without its owner being heard of.
@@ -169,6 +177,10 @@ impl Group<'_> {
                 GroupSetup::replicas(nodes, self.protocol.wire(), self.program)
             }
             Kind::Workers => GroupSetup::workers(self.id, self.program),
+            Kind::Switches => {
+                let nodes = self.switches.iter().map(|switch| switch.node).collect();
+                GroupSetup::chain(self.id, Chain::new(nodes))
+            }
         };
         GroupSetup { id: self.id, ..setup }
     }
@@ -186,6 +198,7 @@ impl Group<'_> {
             let whom = match self.kind {
                 Kind::Replicas => format!("protocol {}", self.protocol.name()),
                 Kind::Workers => "workers".to_string(),
+                Kind::Switches => "switches".to_string(),
             };
             let line = format!("{of}the program {own} does not fit {whom}; those that do: {fit}");
             return Err(Mistake::among(&["program", "accel", "protocol"], line));
@@ -199,6 +212,11 @@ impl Group<'_> {
         if self.replicas.len() > usize::from(REPLICAS_MAX) {
             return Err(Mistake::at("replica", format!("{of}at most {REPLICAS_MAX} replicas")));
         }
+        if self.switches.len() > CHAIN_MAX {
+            let own = self.switches.len();
+            let line = format!("{of}a chain has 1 to {CHAIN_MAX} switches, not {own}");
+            return Err(Mistake::at("switch", line));
+        }
         Ok(())
     }
 
@@ -206,6 +224,7 @@ impl Group<'_> {
         match self.kind {
             Kind::Replicas => self.protocol.wire().into(),
             Kind::Workers => GroupKind::Workers,
+            Kind::Switches => GroupKind::Switches,
         }
     }
 }
@@ -242,6 +261,7 @@ impl GroupPlace {
             })?,
             (None, Kind::Replicas) => rack.accel.program(protocol),
             (None, Kind::Workers) => Program::OF_WORKERS,
+            (None, Kind::Switches) => Program::OF_SWITCHES,
         };
         Ok(Group {
             id: GroupId(self.number),
@@ -255,6 +275,7 @@ impl GroupPlace {
             replicas: &self.replica,
             workers: &self.worker,
             owners: &self.owner,
+            switches: &self.switch,
             key_file: self.key_file.as_deref(),
             task_lease_ms: self.lease_ms.unwrap_or(TASK_LEASE_MS),
         })
@@ -293,12 +314,16 @@ impl GroupPlace {
             (self.key_file.is_some(), "key_file"),
             (self.lease_ms.is_some(), "lease_ms"),
         ];
-        let (foreign, theirs) = match self.kind {
-            Kind::Workers => (&of_replicas[..], Kind::Replicas),
-            Kind::Replicas => (&of_workers[..], Kind::Workers),
-        };
-        foreign.iter().find(|(is_there, _)| *is_there).map_or(Ok(()), |(_, key)| {
-            let is_section = ["replica", "worker", "owner"].contains(key);
+        let of_switches = [(!self.switch.is_empty(), "switch")];
+        let all = [
+            (Kind::Replicas, &of_replicas[..]),
+            (Kind::Workers, &of_workers[..]),
+            (Kind::Switches, &of_switches[..]),
+        ];
+        let foreign = all.into_iter().filter(|(kind, _)| *kind != self.kind);
+        let mut foreign = foreign.flat_map(|(kind, keys)| keys.iter().map(move |key| (kind, key)));
+        foreign.find(|(_, (is_there, _))| *is_there).map_or(Ok(()), |(theirs, (_, key))| {
+            let is_section = ["replica", "worker", "owner", "switch"].contains(key);
             let what = if is_section { format!("[[group.{key}]]") } else { key.to_string() };
             let line = format!("group {name}: {what} is for kind = \"{}\"", theirs.name());
             Err(Mistake::at(*key, line))
@@ -311,6 +336,11 @@ impl Rack {
     /// `[[group]]`.
     pub fn has_store(&self) -> bool {
         !self.replica.is_empty() || self.group.is_empty()
+    }
+
+    /// Whether any group is served by the rack's own switch: a chain's are none of that kind.
+    pub fn needs_switch(&self) -> bool {
+        self.has_store() || self.group.iter().any(|group| group.kind != Kind::Switches)
     }
 
     /// The group that the top level describes.
@@ -327,6 +357,7 @@ impl Rack {
             replicas: &self.replica,
             workers: &[],
             owners: &[],
+            switches: &[],
             key_file: None,
             task_lease_ms: TASK_LEASE_MS,
         }

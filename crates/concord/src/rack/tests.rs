@@ -61,7 +61,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("system = \"falcon\"", ":1: unknown key `system`: it is a flag of `concord up`, --system"),
     (
         "[package]\nname = \"rack\"",
-        ":1: unknown section `package`, expected one of `table`, `key_groups`, `queue`, `faults`, `controller`, `switch`, `standby`, `replica`, `gateway`, `group`",
+        ":1: unknown section `package`, expected one of `table`, `key_groups`, `queue`, `chain`, `faults`, `controller`, `switch`, `standby`, `replica`, `gateway`, `group`",
     ),
     ("[switch.port]\nnumber = 7", ":1: unknown section `port`: there is none here"),
     (
@@ -410,7 +410,7 @@ fn groups_that_do_not_fit_are_refused_in_a_line() {
     assert!(but("[[group.worker]]", "[[group.wroker]]").ends_with("known one is `worker`"));
     assert!(
         but("kind = \"workers\"", "kind = \"worker\"")
-            .ends_with("expected `replicas` or `workers`")
+            .ends_with("expected one of `replicas`, `workers`, `switches`")
     );
     assert!(but("number = 4", "number = 3").contains("group tasks: another one has number 3"));
     assert!(but("number = 4", "number = 0").contains("0 is the store's"));
@@ -429,6 +429,31 @@ fn groups_that_do_not_fit_are_refused_in_a_line() {
     let line = refused(&format!("{replica}{group}"));
     assert!(line.contains("do not fit on one switch") && line.contains("[table]"), "{line}");
     assert!(Rack::parse(&format!("{replica}[table]\nslots = 131072")).is_ok());
+}
+
+#[test]
+fn chains_that_cannot_be_are_refused_in_a_line() {
+    let group = "[[group]]\nname = \"c\"\nnumber = 1\nkind = \"switches\"\n";
+    let switch = |n: u16| format!("[[group.switch]]\nnode = {n}\naddr = \"127.0.0.1:{n}\"\n");
+    let all = |most: u16| (1..=most).map(switch).collect::<String>();
+    let line = refused(&format!("{group}{}", all(9)));
+    assert!(line.ends_with("group c: a chain has 1 to 8 switches, not 9"), "{line}");
+    for (cells, wanted) in [("keys = 1000", "powers of two"), ("value_bytes = 24", "16, 32 or 64")]
+    {
+        let line = refused(&format!("[chain]\n{cells}\n{group}{}", all(2)));
+        assert!(line.contains(wanted), "{line}");
+    }
+    let line = refused(&format!("{group}{}", all(2)).replace("switches", "workers"));
+    assert!(line.contains("[[group.switch]] is for kind = \"switches\""), "{line}");
+    // A chain needs no switch of the rack.
+    let controller = "[controller]\naddr = \"127.0.0.1:9\"\nstate = \"state\"\n";
+    let whole = Rack::parse(&format!("{controller}{group}{}", all(8))).unwrap();
+    assert!(whole.check_whole().is_ok());
+    let store =
+        format!("{controller}[[replica]]\nnode = 1\naddr = \"127.0.0.1:10\"\n{group}{}", all(1));
+    assert!(Rack::parse(&store).unwrap().check_whole().is_err());
+    let none = Rack::parse(&format!("{controller}{group}")).unwrap().check_whole().unwrap_err();
+    assert!(none.to_string().contains("group c has no [[group.switch]]"), "{none}");
 }
 
 #[test]

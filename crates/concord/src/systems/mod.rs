@@ -10,7 +10,6 @@ pub mod concordia;
 pub mod falcon;
 #[cfg(feature = "lab")]
 pub mod frame;
-#[cfg(feature = "lab")]
 pub mod netcraq;
 #[cfg(feature = "lab")]
 pub mod simulated;
@@ -31,10 +30,11 @@ use crate::up::place::Ports;
 
 // What `up` finds, and their sections of the rack file.
 pub use falcon::{OwnerPlace, Queue, WorkerPlace};
+pub use netcraq::{Cells, ChainPlace};
 pub use store::Earlier;
 
 /// All of them.
-const ALL: [&dyn System; 2] = [&store::Store, &falcon::Falcon];
+const ALL: [&dyn System; 3] = [&store::Store, &falcon::Falcon, &netcraq::NetCraq];
 
 /// A system by the word that `--system` takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -44,6 +44,8 @@ pub enum Choice {
     Harmonia,
     /// Tasks for workers, whose queue is in the switch
     Falcon,
+    /// Small keys, locks and counters in a chain of switches
+    Netcraq,
 }
 
 impl Choice {
@@ -53,6 +55,7 @@ impl Choice {
         match self {
             Choice::Harmonia => &store::Store,
             Choice::Falcon => &falcon::Falcon,
+            Choice::Netcraq => &netcraq::NetCraq,
         }
     }
 }
@@ -167,5 +170,6 @@ pub fn of(kind: Kind) -> &'static dyn System {
     match kind {
         Kind::Replicas => &store::Store,
         Kind::Workers => &falcon::Falcon,
+        Kind::Switches => &netcraq::NetCraq,
     }
 }

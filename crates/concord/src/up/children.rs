@@ -18,8 +18,8 @@ use crate::systems::{self, falcon};
 const STOP_MAX: Duration = Duration::from_secs(3);
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Roles that are started again when they end: what they have is elsewhere, or was in their memory
-/// alone. A controller, a switch and a replica say with what they begin, and whether that is right
-/// after they ended only a person, or the controller, knows.
+/// alone. So is a chain's switch. A controller, a switch of the rack and a replica say with what
+/// they begin, and whether that is right after they ended only a person, or the controller, knows.
 const RESTARTED: [&str; 3] = ["worker", "owner", "gateway"];
 /// How long after its end a role is started again: twice as long each time that it ran for less
 /// than [`STEADY`], so that one that cannot start does not spin.
@@ -73,8 +73,15 @@ impl Role {
         self.args.first().is_some_and(|role| role == "gateway")
     }
 
+    /// A chain's switch: it begins with nothing, and copies what the others hold.
+    fn is_of_chain(&self) -> bool {
+        self.args.first().is_some_and(|role| role == "switch")
+            && self.args.iter().any(|arg| arg == "--group")
+    }
+
     fn is_restarted(&self) -> bool {
-        self.args.first().is_some_and(|role| RESTARTED.contains(&&role[..]))
+        let is_listed = self.args.first().is_some_and(|role| RESTARTED.contains(&&role[..]));
+        is_listed || self.is_of_chain()
     }
 }
 
@@ -111,8 +118,10 @@ impl Children {
             (false, false) => &[],
         };
         children.add("controller", None, how, file, (controller.addr, controller.http))?;
-        let switch = rack.switch()?;
-        children.add("switch", None, &[], file, (switch.addr, switch.http))?;
+        if rack.needs_switch() {
+            let switch = rack.switch()?;
+            children.add("switch", None, &[], file, (switch.addr, switch.http))?;
+        }
         for standby in &rack.standby {
             let (node, more) = (Some(standby.node), ["--standby"]);
             children.add("standby", node, &more, file, (standby.addr, standby.http))?;

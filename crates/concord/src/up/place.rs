@@ -132,7 +132,8 @@ fn place_roles(rack: &mut Rack, args: &UpArgs, ports: &mut Ports) -> Result<(), 
         let state = args.run_dir.join("controller.state");
         rack.controller = Some(ControllerPlace { addr: ports.udp()?, http: ports.http()?, state });
     }
-    if rack.switch.is_none() {
+    // With --replicas there is a store, placed below.
+    if rack.switch.is_none() && (rack.needs_switch() || args.replicas.is_some()) {
         rack.switch = Some(SwitchPlace { addr: ports.udp()?, http: ports.http()? });
     }
     for node in 1..=wanted("standby", rack.standby.len(), args.standbys, STANDBYS)? {

@@ -10,6 +10,7 @@ mod common;
 mod backup;
 mod blocking;
 mod clients;
+mod coord;
 mod crowd;
 mod databases;
 mod directories;

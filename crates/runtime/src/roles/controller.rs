@@ -111,6 +111,7 @@ fn first(controller: &Controller) -> Option<&Config> {
 fn log_changes(controller: &Controller, now: Now, old: Option<&Config>, new: &Config) {
     let (epoch, group) = (new.epoch, new.group.0);
     let is_worker = new.kind == GroupKind::Workers;
+    let is_chain = new.kind == GroupKind::Switches;
     let nothing = (&[][..], &[][..]);
     let (members, joining) = old.map_or(nothing, |c| (&c.members[..], &c.joining[..]));
     let has = |places: &[Member], m: &Member| places.contains(m);
@@ -125,11 +126,19 @@ fn log_changes(controller: &Controller, now: Now, old: Option<&Config>, new: &Co
                 warn!(epoch, group, worker = node, silent_ms, other_incarnation, "worker removed");
                 continue;
             }
+            if is_chain {
+                warn!(epoch, group, switch = node, silent_ms, other_incarnation, "switch removed");
+                continue;
+            }
             let replica = node;
             warn!(epoch, group, replica, silent_ms, standing, other_incarnation, "replica removed");
         }
     }
     for come in new.joining.iter().filter(|m| !has(joining, m)) {
+        if is_chain {
+            info!(epoch, group, switch = come.node, addr = %come.addr, "switch joins");
+            continue;
+        }
         info!(epoch, group, replica = come.node, addr = %come.addr, "replica joins");
     }
     for come in new.members.iter().filter(|m| !has(members, m)) {
@@ -137,9 +146,14 @@ fn log_changes(controller: &Controller, now: Now, old: Option<&Config>, new: &Co
             info!(epoch, group, worker = come.node, addr = %come.addr, "worker is a member");
             continue;
         }
+        if is_chain {
+            info!(epoch, group, switch = come.node, addr = %come.addr, "switch is a member");
+            continue;
+        }
         info!(epoch, group, replica = come.node, addr = %come.addr, "replica is a member");
     }
-    if old.is_none_or(|c| (c.switch_id, c.switch) != (new.switch_id, new.switch)) {
+    let is_new = old.is_none_or(|c| (c.switch_id, c.switch) != (new.switch_id, new.switch));
+    if is_new && !is_chain {
         info!(epoch, group, switch_id = new.switch_id, addr = %new.switch, "switch is active");
     }
     info!(epoch, group, members = %nodes(&new.members), joining = %nodes(&new.joining), "new epoch");

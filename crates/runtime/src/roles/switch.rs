@@ -2,7 +2,9 @@
 
 use concord_core::{Incarnation, Nothing, Now};
 use concord_switch::agent::ProgramStatus;
-use concord_switch::{Agent, AgentConfig, FaultRates, Host as _, Loop, Sections};
+use concord_switch::{
+    Agent, AgentConfig, ChainSeat, FaultRates, Host as _, Hosted, Loop, Sections,
+};
 use concord_wire::control::Program;
 use concord_wire::{Addr, GroupId};
 use serde_json::{Value, json};
@@ -29,6 +31,8 @@ pub struct SwitchSetup {
     pub faults: FaultRates,
     /// It takes over when the active switch is silent, not at once.
     pub standby: bool,
+    /// The chain that it is there for, and for nothing else: then it is no switch of the rack.
+    pub chain: Option<ChainSeat>,
 }
 
 #[derive(Debug)]
@@ -54,6 +58,7 @@ pub fn run(place: &Place, setup: &SwitchSetup) -> Result<(), Error> {
     config.sections = setup.sections;
     config.faults = setup.faults;
     config.standby = setup.standby;
+    config.chain = setup.chain.map(|seat| (seat, true));
     let agent = Agent::new(config).cannot("make the switch's registers")?;
     let (node, names) = (place.node, setup.names.clone());
     let mut role = Switch { node, names, agent, logged: (0, 0, false) };
@@ -122,6 +127,14 @@ impl Role for Switch {
                 s.gauge_as(&part, gauge.name, gauge.help, gauge.value as f64);
             }
         }
+        let chain = self.agent.programs().find_map(Hosted::chain);
+        let standing = chain.and_then(|chain| chain.standing().zip(chain.length()));
+        s.tell("member", standing.is_some_and(|((_, _, is_open), _)| is_open));
+        if let Some(((epoch, index, is_open), length)) = standing {
+            let place =
+                json!({ "epoch": epoch, "index": index, "length": length, "open": is_open });
+            s.tell("chain", place);
+        }
         let told: Vec<Value> = status.programs.iter().map(|program| self.told(program)).collect();
         s.tell("programs", told);
         s.tell("stands_by", status.stands_by);
@@ -137,8 +150,11 @@ impl Role for Switch {
             } else {
                 String::new()
             };
-            s.health =
-                Health::NotYet(format!("{of}no write was completed through this switch yet"));
+            s.health = Health::NotYet(match (chain.is_some(), standing) {
+                (false, _) => format!("{of}no write was completed through this switch yet"),
+                (true, None) => format!("{of}the controller has not made it a member"),
+                (true, Some(_)) => format!("{of}a member of the chain, not open yet"),
+            });
         }
         s
     }

@@ -215,7 +215,7 @@ impl Client {
 }
 
 /// `2s`, `1.5s`, `500ms`, `100us`, `1m`, `1h`: in microseconds.
-pub(super) fn microseconds(flag: &str, text: &str) -> Result<u64, Error> {
+pub fn microseconds(flag: &str, text: &str) -> Result<u64, Error> {
     in_microseconds(text).ok_or_else(|| {
         Error::new(format!(
             "{flag} {text:?} is not a time; write it like 100us, 500ms, 1.5s, 2m or 1h"

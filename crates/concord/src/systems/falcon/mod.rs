@@ -27,7 +27,7 @@ use crate::up::place::{Ports, port_after, wanted};
 
 pub use args::{DrainArgs, JobArgs, OwnerArgs, OwnerSelector, SubmitArgs, WorkerArgs};
 pub use drain::drain;
-pub use jobs::{Client, explain, run as job, submit, task};
+pub use jobs::{Client, explain, microseconds, run as job, submit, task};
 pub use roles::{CLOCK, DRAINED, key_path, owner, reap, worker};
 pub use section::{OwnerPlace, Queue, WorkerPlace};
 #[cfg(feature = "lab")]
@@ -74,6 +74,7 @@ impl System for Falcon {
                 key_file: None,
                 worker: Vec::new(),
                 owner: Vec::new(),
+                switch: Vec::new(),
             });
         }
     }

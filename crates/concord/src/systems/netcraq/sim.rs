@@ -35,6 +35,7 @@ fn print_totals(t: &Totals) {
         "writes      {} numbered, {} found another under way, {} came again; {} versions sent again",
         t.writes, t.busy, t.repeated, t.resent
     );
+    println!("names       {} requests found another name in their cell, or none", t.taken);
     println!(
         "members     {} taken out, {} joined ({} cells and sessions copied); {} packets without a lease",
         t.taken_out, t.joined, t.copied, t.no_lease

@@ -1,0 +1,277 @@
+//! `concord coord`: reads and writes keys of a chain.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use concord_client::coord::{self, Ended};
+use concord_runtime::Error;
+use concord_runtime::coord::{CoordClient, CoordPlace, is_there, value_of};
+use concord_wire::netcraq::{Condition, NAME_BYTES_MAX, Name, Outcome, Repr, State, Words};
+
+use super::args::{CoordArgs, CoordCommand};
+use super::lock;
+use crate::rack::{Kind, Rack, in_file, wire};
+use crate::status::print;
+use crate::systems::falcon::microseconds;
+
+/// There is no such key, or a condition does not hold.
+const REFUSED: u8 = 1;
+/// What was said cannot be.
+const MISTAKE: u8 = 2;
+/// Nobody answered.
+const UNKNOWN: u8 = 3;
+
+/// How a command ended, if it did not do what it was to do.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// There is no such key, or a condition does not hold.
+    Refused(String),
+    /// Nobody answered; what that means.
+    Unknown(&'static str),
+    /// A mistake, or the system's error.
+    Mistake(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed::Mistake(error)
+    }
+}
+
+/// A read that nobody answered.
+pub(super) const NO_ANSWER: Failed = Failed::Unknown("no switch answered in time");
+/// A write that nobody answered.
+const MAYBE: Failed =
+    Failed::Unknown("no switch answered in time: it may have been done, or be done yet");
+
+/// `concord coord`: the exit status, with a line on standard error if it is not 0.
+pub fn run(args: &CoordArgs) -> ExitCode {
+    let (status, line) = match done(args) {
+        Ok(code) => return code,
+        Err(Failed::Refused(line)) => (REFUSED, line),
+        Err(Failed::Unknown(line)) => (UNKNOWN, line.to_string()),
+        Err(Failed::Mistake(error)) => (MISTAKE, error.to_string()),
+    };
+    eprintln!("concord: {line}");
+    ExitCode::from(status)
+}
+
+/// A chain as a command reaches it.
+pub(super) struct Chain {
+    pub(super) client: CoordClient,
+    /// Longest value in bytes.
+    value_bytes: usize,
+    keys: u32,
+}
+
+fn done(args: &CoordArgs) -> Result<ExitCode, Failed> {
+    let mut chain = chain(args)?;
+    let chain = &mut chain;
+    match &args.command {
+        CoordCommand::Get { name, with_version } => {
+            let answer = chain.client.read(named(name)?)?.ok_or(NO_ANSWER)?;
+            if !is_there(&answer) {
+                return Err(Failed::Refused(format!("there is no key {name}")));
+            }
+            say(&answer, *with_version)?;
+        }
+        CoordCommand::Put { name, value, if_version, if_absent } => {
+            let condition = match (if_version, if_absent) {
+                (Some(_), _) => Condition::Version,
+                (None, true) => Condition::Absent,
+                (None, false) => Condition::Always,
+            };
+            let (state, words) = chain.value(value)?;
+            let call = coord::set(named(name)?, condition, state, words);
+            let answer = chain.write(name, Repr { basis: if_version.unwrap_or(0), ..call })?;
+            print(&format!("{}\n", answer.basis))?;
+        }
+        CoordCommand::Del { name, if_version } => {
+            let condition = if_version.map_or(Condition::Always, |_| Condition::Version);
+            let call = coord::del(named(name)?, condition);
+            chain.write(name, Repr { basis: if_version.unwrap_or(0), ..call })?;
+        }
+        CoordCommand::Cas { name, old, new } => {
+            let (expected_state, expected) = chain.value(old)?;
+            let (state, words) = chain.value(new)?;
+            let call = coord::set(named(name)?, Condition::Equal, state, words);
+            let expected_state = (expected_state.length_bytes(), expected_state.is_number());
+            let answer = chain.write(name, Repr { expected, expected_state, ..call })?;
+            print(&format!("{}\n", answer.basis))?;
+        }
+        CoordCommand::Incr { name, by } => {
+            let answer = chain.write(name, coord::incr(named(name)?, *by))?;
+            print(&format!("{}\n", answer.number as i64))?;
+        }
+        CoordCommand::Ls { prefix } => {
+            let names = chain.client.names()?.ok_or(NO_ANSWER)?;
+            let bytes = names.iter().map(|name| name.bytes()[..name.length_bytes()].to_vec());
+            let own = bytes.filter(|name| name.starts_with(prefix.as_bytes()));
+            let lines: String =
+                own.map(|name| String::from_utf8_lossy(&name).into_owned() + "\n").collect();
+            print(&lines)?;
+        }
+        CoordCommand::Watch { name, count, every } => {
+            watch(chain, name, *count, time("--every", every)?)?;
+        }
+        CoordCommand::Lock { name, ttl, wait, command } => {
+            let (ttl, wait) = (time("--ttl", ttl)?, time("--wait", wait)?);
+            return lock::run(chain, name, ttl, wait, command);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A time of a flag.
+fn time(flag: &str, text: &str) -> Result<Duration, Error> {
+    microseconds(flag, text).map(Duration::from_micros)
+}
+
+/// The chain that is meant.
+fn chain(args: &CoordArgs) -> Result<Chain, Error> {
+    let rack = Rack::read_whole(&args.config)?;
+    let groups = rack.groups()?;
+    let chains: Vec<_> = groups.iter().filter(|group| group.kind == Kind::Switches).collect();
+    let names = || chains.iter().map(|group| group.name).collect::<Vec<_>>().join(", ");
+    let named = |name: &String| {
+        let found = chains.iter().find(|group| group.name == name);
+        found.ok_or_else(|| Error::new(format!("there is no chain {name}; there are: {}", names())))
+    };
+    let group = match (&args.group, &chains[..]) {
+        (Some(name), _) => named(name),
+        (None, [one]) => Ok(one),
+        (None, []) => Err(Error::new("the rack has no chain: `concord up --system netcraq`")),
+        (None, _) => Err(Error::new(format!("which chain? Say --group with one of {}", names()))),
+    };
+    let group = group.map_err(in_file(&args.config))?;
+    let mut switches: Vec<_> = group.switches.iter().collect();
+    if let Some(nearest) = args.nearest {
+        let at = switches.iter().position(|switch| switch.node == nearest);
+        let none = || Error::new(format!("--nearest {nearest}: there is no such switch"));
+        let own = switches.remove(at.ok_or_else(none)?);
+        switches.insert(0, own);
+    }
+    let layout = rack.chain.layout();
+    let client = CoordClient::new(&CoordPlace {
+        group: group.id,
+        switches: switches.into_iter().map(|switch| wire(switch.addr)).collect(),
+        words: layout.words(),
+        patience: time("--timeout", &args.timeout)?,
+    })?;
+    Ok(Chain { client, value_bytes: layout.value_bytes.into(), keys: layout.cells })
+}
+
+/// The name of a key.
+pub(super) fn named(name: &str) -> Result<Name, Error> {
+    Name::new(name.as_bytes()).ok_or_else(|| {
+        let bytes = name.len();
+        Error::new(format!("a key has 1 to {NAME_BYTES_MAX} bytes, none of them 0, not {bytes}"))
+    })
+}
+
+/// The number that a text is: written as numbers are printed.
+fn number_of(text: &str) -> Option<i64> {
+    text.parse::<i64>().ok().filter(|number| number.to_string() == text)
+}
+
+impl Chain {
+    /// A value as a cell has it.
+    pub(super) fn value(&self, text: &str) -> Result<(State, Words), Error> {
+        if let Some(number) = number_of(text) {
+            let mut words = Words::default();
+            words.0[0] = number as u64;
+            return Ok((State::present(0, 8, true), words));
+        }
+        let fits = Words::new(text.as_bytes()).filter(|_| text.len() <= self.value_bytes);
+        let words = fits.ok_or_else(|| {
+            let (own, most) = (text.len(), self.value_bytes);
+            Error::new(format!(
+                "the value has {own} bytes; values of this chain have {most} at most"
+            ))
+        })?;
+        Ok((State::present(0, text.len() as u8, false), words))
+    }
+
+    /// Longest value in bytes.
+    pub(super) fn value_bytes(&self) -> usize {
+        self.value_bytes
+    }
+
+    /// A write that is to be done.
+    fn write(&mut self, name: &str, call: Repr) -> Result<Repr, Failed> {
+        let Ended::Answer(answer) = self.client.call(call)? else { return Err(MAYBE) };
+        let line = match answer.outcome {
+            Outcome::Done => return Ok(answer),
+            Outcome::Absent => format!("there is no key {name}"),
+            Outcome::Refused if call.condition == Condition::Absent => {
+                format!("there is a key {name} already")
+            }
+            Outcome::Refused if call.condition == Condition::Version => {
+                format!("{name} has version {}", answer.basis)
+            }
+            Outcome::Refused => format!("{name} has another value"),
+            Outcome::NotNumber => {
+                format!("{name} is not a number, or the sum is beyond 64 bits")
+            }
+            Outcome::NoCell => {
+                format!("no cell is left for {name}: the chain has {} keys", self.keys)
+            }
+            Outcome::Busy | Outcome::Taken | Outcome::Stale => return Err(MAYBE),
+        };
+        Err(Failed::Refused(line))
+    }
+}
+
+fn say(answer: &Repr, with_version: bool) -> Result<(), Error> {
+    let value = value_of(answer);
+    let value = String::from_utf8_lossy(&value);
+    print(&match with_version {
+        true => format!("{} {value}\n", answer.basis),
+        false => format!("{value}\n"),
+    })
+}
+
+/// Prints what a key has, whenever that has changed.
+fn watch(chain: &mut Chain, name: &str, count: Option<u64>, every: Duration) -> Result<(), Failed> {
+    let key = named(name)?;
+    let mut before: Option<(bool, u64)> = None;
+    let mut lines = 0;
+    while count.is_none_or(|count| lines < count) {
+        // Nobody answers for a moment: it goes on looking.
+        if let Some(answer) = chain.client.read(key)? {
+            let seen = (is_there(&answer), answer.basis * u64::from(is_there(&answer)));
+            if before.replace(seen) != Some(seen) {
+                lines += 1;
+                match seen.0 {
+                    true => say(&answer, true)?,
+                    false => print("- there is no such key\n")?,
+                }
+                continue;
+            }
+        }
+        std::thread::sleep(every);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_what_is_printed_as_numbers() {
+        assert_eq!((number_of("-5"), number_of("0")), (Some(-5), Some(0)));
+        for text in ["05", "+5", "", "-0", "5 ", "9223372036854775808"] {
+            assert_eq!(number_of(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn names_have_1_to_32_bytes() {
+        assert!(named("a").is_ok() && named(&"x".repeat(32)).is_ok());
+        for name in ["", &"x".repeat(33), "a\0b"] {
+            let line = named(name).unwrap_err().to_string();
+            assert!(line.starts_with("a key has 1 to 32 bytes"), "{line}");
+        }
+    }
+}
