@@ -1,8 +1,41 @@
 //! Accesses to a block, and their outcomes. Each is linearizable; none concerns two blocks.
 
 use alloc::vec::Vec;
+use core::hash::{Hash, Hasher};
 
 use concord_wire::concordia::Tag;
+
+/// What a program does with a whole block, in one access: nobody else's comes between.
+#[derive(Clone, Copy, Debug)]
+pub enum Work {
+    /// Gives what it makes of the block and of its argument; a copy to read is enough.
+    View(fn(block: &[u8], argument: &[u8]) -> Vec<u8>),
+    /// The same, and changes the block.
+    Update(fn(block: &mut [u8], argument: &[u8]) -> Vec<u8>),
+}
+
+/// [`Work`] by its name: two of one name are the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Function {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub work: Work,
+}
+
+impl PartialEq for Function {
+    fn eq(&self, other: &Function) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Function {}
+
+impl Hash for Function {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.name.hash(hasher);
+    }
+}
 
 /// What is done with a block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,13 +70,24 @@ pub enum Access {
         /// The value that it gets.
         new: u64,
     },
+    /// Does what a program wants with the whole block, and gives what it gives.
+    Apply {
+        /// What is done.
+        function: Function,
+        /// Its argument.
+        argument: Vec<u8>,
+    },
 }
 
 impl Access {
     /// Whether a copy to read is enough.
     #[must_use]
     pub fn is_read(&self) -> bool {
-        matches!(self, Access::Read { .. })
+        match self {
+            Access::Read { .. } => true,
+            Access::Apply { function, .. } => matches!(function.work, Work::View(_)),
+            Access::Write { .. } | Access::FetchAdd { .. } | Access::CompareSwap { .. } => false,
+        }
     }
 
     /// Whether it lies within a block, and its word where words are.
@@ -57,6 +101,7 @@ impl Access {
             Access::FetchAdd { offset_bytes, .. } | Access::CompareSwap { offset_bytes, .. } => {
                 (*offset_bytes, 8, true)
             }
+            Access::Apply { .. } => (0, block_bytes, false),
         };
         if is_word && !offset.is_multiple_of(8) {
             return Err(Failure::Misaligned);
@@ -92,6 +137,10 @@ impl Access {
                 }
                 was.to_le_bytes().to_vec()
             }
+            Access::Apply { function, argument } => match function.work {
+                Work::View(view) => view(block, argument),
+                Work::Update(update) => update(block, argument),
+            },
         }
     }
 }

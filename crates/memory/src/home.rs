@@ -98,6 +98,36 @@ impl Home {
         is_lost
     }
 
+    /// All blocks that are lost are zeroes from now on; how many these are in ranges of so many
+    /// blocks.
+    pub fn renew_all(&mut self, range_blocks: u64) -> u64 {
+        let lost = self.lost(range_blocks);
+        for range in self.ranges.values_mut() {
+            range.lost.clear();
+            range.is_orphan = false;
+        }
+        lost
+    }
+
+    /// How many blocks are lost, in ranges of so many.
+    #[must_use]
+    pub fn lost(&self, range_blocks: u64) -> u64 {
+        let of_range = |range: &Range| {
+            let kept = range.blocks.keys().filter(|tag| !range.lost.contains(tag)).count();
+            match range.is_orphan {
+                true => range_blocks.saturating_sub(kept as u64),
+                false => range.lost.len() as u64,
+            }
+        };
+        self.ranges.values().map(of_range).sum()
+    }
+
+    /// How many blocks it has that are not zeroes.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.ranges.values().map(|range| range.blocks.len()).sum()
+    }
+
     /// Its ranges, once its epoch is over.
     #[must_use]
     pub fn into_ranges(self) -> BTreeMap<u16, Range> {

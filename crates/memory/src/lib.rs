@@ -51,11 +51,13 @@ mod member;
 mod node;
 mod report;
 mod settings;
+mod store;
 #[cfg(test)]
 mod tests;
 
-pub use access::{Access, Call, Done, Failure};
+pub use access::{Access, Call, Done, Failure, Function, Work};
 pub use cache::{Line, LineState};
+pub use concord_wire::concordia::LANES_MAX;
 pub use directory::{Doubt, Move, Owner};
 pub use event::{Aim, Event, RoundTrip, Stage};
 pub use home::{Block, Range};
@@ -63,3 +65,4 @@ pub use member::{MemberCounters, MemberSettings, MemoryNode};
 pub use node::{CALLS_MAX, Node, NodeCounters, Remains};
 pub use report::{Item, Report, of_range, rebuild};
 pub use settings::{Coherence, NodeSettings, SettingsError};
+pub use store::{Store, StoreCounters, WAIT_NS, place_of_key};

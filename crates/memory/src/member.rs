@@ -30,7 +30,7 @@ use concord_wire::{GroupId, Kind};
 
 use crate::access::{Call, Done, Failure};
 use crate::home::Range;
-use crate::node::{CALLS_MAX, Node};
+use crate::node::{CALLS_MAX, Node, NodeCounters};
 use crate::report::{Item, Report, Telling};
 use crate::settings::{Coherence, NodeSettings, SettingsError};
 
@@ -137,6 +137,8 @@ pub struct MemoryNode {
     calls: VecDeque<Call>,
     done: VecDeque<Done>,
     counters: MemberCounters,
+    /// What its nodes of earlier epochs counted.
+    past: NodeCounters,
     buffer: Vec<u8>,
 }
 
@@ -171,6 +173,7 @@ impl MemoryNode {
             calls: VecDeque::new(),
             done: VecDeque::new(),
             counters: MemberCounters::default(),
+            past: NodeCounters::default(),
             buffer: Vec::new(),
             settings,
         })
@@ -217,6 +220,43 @@ impl MemoryNode {
         &self.counters
     }
 
+    /// What happened in all its epochs.
+    #[must_use]
+    pub fn node_counters(&self) -> NodeCounters {
+        let mut all = self.past;
+        if let Some(node) = &self.node {
+            all.add(node.counters());
+        }
+        all
+    }
+
+    /// What it was told.
+    #[must_use]
+    pub fn settings(&self) -> &MemberSettings {
+        &self.settings
+    }
+
+    /// The members of its epoch, by place.
+    pub fn members(&self) -> impl Iterator<Item = Place> + '_ {
+        self.config.iter().flat_map(|config| &config.members).copied()
+    }
+
+    /// Whether no other node is a member, or leaves: there is nobody to hand anything over to.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        let own = self.settings.node.0;
+        self.config.as_ref().is_none_or(|c| MemoryNode::tellers(c).all(|m| m.node == own))
+    }
+
+    /// Takes a call back; whether it could be: then it has had no effect, and will have none.
+    pub fn cancel(&mut self, id: u64) -> bool {
+        let at = self.calls.iter().position(|call| call.id == id);
+        match at {
+            Some(at) => self.calls.remove(at).is_some(),
+            None => self.node.as_mut().is_some_and(|node| node.cancel(id)),
+        }
+    }
+
     /// Whether it may answer alone (hole C9).
     #[must_use]
     pub fn is_leased(&self, now: Now) -> bool {
@@ -227,6 +267,15 @@ impl MemoryNode {
     /// was. A home answers alone: without a lease it does not.
     pub fn renew(&mut self, now: Now, tag: Tag) -> bool {
         self.is_leased(now) && self.node.as_mut().is_some_and(|node| node.renew(tag))
+    }
+
+    /// All lost blocks of the ranges that are at home here are zeroes from now on; how many.
+    /// `None`: no epoch is open, or it holds no lease.
+    pub fn renew_all(&mut self, now: Now) -> Option<u64> {
+        if !self.is_leased(now) {
+            return None;
+        }
+        self.node.as_mut().map(Node::renew_all)
     }
 
     /// It leaves the memory: it asks to be a member no more, and tells the others what it has. What
@@ -315,6 +364,7 @@ impl MemoryNode {
         self.leases.close();
         self.retry_at = Instant::NEVER;
         let Some(mut node) = self.node.take() else { return };
+        self.past.add(node.counters());
         while let Some(done) = node.poll_done() {
             self.done.push_back(done);
         }

@@ -159,6 +159,35 @@ impl Node {
         self.home.renew(tag)
     }
 
+    /// All blocks of its ranges that are lost are zeroes from now on; how many.
+    pub fn renew_all(&mut self) -> u64 {
+        self.home.renew_all(self.settings.range_blocks)
+    }
+
+    /// How many blocks of its ranges are lost.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.home.lost(self.settings.range_blocks)
+    }
+
+    /// How many blocks of its ranges are not zeroes.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.home.kept()
+    }
+
+    /// Takes a call back; whether it could be: then it has had no effect, and will have none.
+    pub fn cancel(&mut self, id: u64) -> bool {
+        let at = self.calls.iter().position(|call| call.id == id);
+        at.is_some_and(|at| self.calls.remove(at).is_some())
+    }
+
+    /// Who owns a block of its ranges, and how hot the block was in the last window.
+    #[must_use]
+    pub fn ownership(&self, tag: Tag) -> (Owner, u64) {
+        (self.directory.owner(tag), self.directory.heat(tag))
+    }
+
     /// Whether a block of its range is lost.
     #[must_use]
     pub fn is_lost(&self, tag: Tag) -> bool {

@@ -106,7 +106,7 @@ impl Seen {
                 }
                 (pending.cmd.clone(), Reply::bulk(text(word)))
             }
-            Access::Write { .. } => (pending.cmd.clone(), Reply::Ok),
+            Access::Write { .. } | Access::Apply { .. } => (pending.cmd.clone(), Reply::Ok),
             Access::FetchAdd { add, .. } => {
                 let sum = word_of(got).wrapping_add(*add);
                 (pending.cmd.clone(), Reply::Int(sum as i64))
@@ -151,7 +151,7 @@ impl Pending {
             Access::Read { offset_bytes, .. } | Access::Write { offset_bytes, .. } => {
                 *offset_bytes > 0
             }
-            Access::FetchAdd { .. } | Access::CompareSwap { .. } => false,
+            Access::FetchAdd { .. } | Access::CompareSwap { .. } | Access::Apply { .. } => false,
         }
     }
 
