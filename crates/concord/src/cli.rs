@@ -11,7 +11,7 @@ use concord_wire::control::Program;
 use crate::rack::{Bytes, GATEWAYS_MAX, REPLICAS_MAX, STANDBYS_MAX, WORKERS_MAX};
 use crate::systems;
 use crate::systems::store::{Accel, Durability, Engine, Protocol, Reads};
-use crate::systems::{falcon, netcraq};
+use crate::systems::{concordia, falcon, netcraq};
 
 /// A Redis-compatible, linearizable, replicated store whose reads scale with its replicas.
 #[derive(Debug, Parser)]
@@ -45,6 +45,8 @@ pub enum Command {
     Worker(falcon::WorkerArgs),
     /// Run one owner of tasks of a rack, which jobs are submitted to
     Owner(falcon::OwnerArgs),
+    /// Run one node of a shared memory, which Redis clients connect to
+    Node(concordia::NodeArgs),
     /// Run the controller of a rack
     Controller(ControllerArgs),
     /// Submit a job: tasks that the rack's workers execute
@@ -55,6 +57,8 @@ pub enum Command {
     Drain(falcon::DrainArgs),
     /// Read and write the keys of a chain of switches; hold a lock of it
     Coord(netcraq::CoordArgs),
+    /// Look at a shared memory: where a key is and why, and what was lost
+    Memory(concordia::MemoryArgs),
     /// Show the state of a running rack
     Status(StatusArgs),
     /// Wait until nothing is wrong with a running rack
@@ -183,6 +187,7 @@ Examples:
   concord up --durability none                    nothing is on disk: for caches and benchmarks
   concord up --system falcon --standbys 1         workers for tasks: concord submit
   concord up --system netcraq --switches 4        keys and locks in a chain of switches: concord coord
+  concord up --system concordia --nodes 4         a shared memory: redis-cli -p 7390 to 7393
   concord up --config my-rack.toml
 
 The data is kept in data/ below the run directory: concord up serves it again.")]
@@ -213,7 +218,8 @@ pub struct UpArgs {
     #[arg(long, value_enum)]
     pub durability: Option<Durability>,
     /// Where the first gateway serves Redis clients; the others take the ports above [default:
-    /// 127.0.0.1:7379]. Without gateways: where jobs are submitted [default: 127.0.0.1:7380]
+    /// 127.0.0.1:7379]. Without gateways: where jobs are submitted [default: 127.0.0.1:7380], or
+    /// where the first node of a shared memory serves them [default: 127.0.0.1:7390]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<SocketAddr>,
     /// Number of gateways [default: 1]
@@ -235,6 +241,15 @@ pub struct UpArgs {
     /// With --system falcon: jobs are written down in the run directory, and outlive their owner
     #[arg(long)]
     pub journal: bool,
+    /// Number of nodes, 1 to 32, with --system concordia [default: 4]
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<u16>,
+    /// Length of a shared memory's blocks: 512, 1024, 2048 or 4096 [default: 1024]
+    #[arg(long, value_name = "BYTES")]
+    pub block_bytes: Option<u32>,
+    /// Who keeps a shared memory coherent [default: concordia]
+    #[arg(long, value_enum)]
+    pub coherence: Option<systems::Coherence>,
     /// Number of standby switches, which take over when the active one dies [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=i64::from(STANDBYS_MAX)))]
     pub standbys: Option<u16>,
@@ -244,7 +259,8 @@ pub struct UpArgs {
     /// With --no-restart: start a gateway again when it dies all the same
     #[arg(long)]
     pub restart_gateways: bool,
-    /// Leave workers, owners and gateways that end as they are, instead of starting them again
+    /// Leave workers, owners, gateways and memory nodes that end as they are, instead of starting
+    /// them again
     #[arg(long)]
     pub no_restart: bool,
     /// Rebuild a lost state file of the controller from what the replicas know

@@ -38,7 +38,7 @@ use concord_check::Verdict;
 use concord_runtime::{Context, Error};
 
 use cli::{CheckArgs, Cli, Command};
-use systems::{falcon, netcraq, store};
+use systems::{concordia, falcon, netcraq, store};
 
 /// The exit status of a check that showed nothing; a wrong command line has it, too.
 const NOT_SHOWN: u8 = 2;
@@ -64,6 +64,8 @@ fn main() -> ExitCode {
         },
         Command::Worker(args) => return exit(falcon::worker(args)),
         Command::Owner(args) => falcon::owner(args),
+        Command::Node(args) => concordia::node(args),
+        Command::Memory(args) => concordia::memory(args),
         Command::Submit(args) => return exit(falcon::submit(args)),
         Command::Job(args) => falcon::job(args),
         Command::Drain(args) => falcon::drain(args),

@@ -477,9 +477,11 @@ pub fn line_of(path: &Path, place: &str) -> String {
     format!("{}{line}", path.display())
 }
 
-/// A section's header; those of workers, owners and a chain's switches are always within a group.
+/// A section's header; those of workers, owners, memory nodes and a chain's switches are always
+/// within a group.
 fn section_of(role: &str) -> String {
-    let is_grouped = ["worker", "owner", "switch"].contains(&role);
+    let role = if role == "node" { "memory" } else { role };
+    let is_grouped = ["worker", "owner", "memory", "switch"].contains(&role);
     format!("[[{}{role}]]", if is_grouped { "group." } else { "" })
 }
 

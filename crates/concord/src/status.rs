@@ -371,8 +371,11 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
         let workers = group.workers.iter().map(|w| w.node).filter(outside);
         let switches = group.switches.iter().map(|s| s.node).filter(outside);
         let replicas = replicas.map(|node| group.member_name("replica", node));
-        let names = replicas.chain(workers.map(|node| group.member_name("worker", node)));
-        let names = names.chain(switches.map(|node| group.member_name("switch", node)));
+        let nodes = group.nodes.iter().map(|n| n.node).filter(outside);
+        let nodes = nodes.map(|node| group.member_name("node", node));
+        let workers = workers.map(|node| group.member_name("worker", node));
+        let switches = switches.map(|node| group.member_name("switch", node));
+        let names = replicas.chain(workers).chain(nodes).chain(switches);
         let fixed = keeps_its_members(group, members);
         wrong.extend(names.map(|name| match &fixed {
             Some(fixed) => format!("{name} is not a member, and will not be one: {fixed}"),

@@ -18,6 +18,7 @@ pub mod http;
 pub mod key_file;
 pub mod logging;
 pub mod manifest;
+pub mod memory;
 pub mod origin;
 pub mod poller;
 mod process;

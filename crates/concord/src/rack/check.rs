@@ -72,10 +72,10 @@ impl Rack {
     /// The section that is missing.
     pub fn check_whole(&self) -> Result<(), Mistake> {
         let has_member = self.group.iter().any(|group| {
-            !(group.replica.is_empty()
-                && group.worker.is_empty()
-                && group.owner.is_empty()
-                && group.switch.is_empty())
+            let stores_and_tasks =
+                [group.replica.is_empty(), group.worker.is_empty(), group.owner.is_empty()];
+            let others = [group.switch.is_empty(), group.memory.is_empty()];
+            stores_and_tasks.contains(&false) || others.contains(&false)
         });
         let has_role = self.controller.is_some()
             || self.switch.is_some()
@@ -101,6 +101,7 @@ impl Rack {
                 Kind::Replicas => ("replica", group.replica.is_empty()),
                 Kind::Workers => ("worker", group.worker.is_empty()),
                 Kind::Switches => ("switch", group.switch.is_empty()),
+                Kind::Memory => ("memory", group.memory.is_empty()),
             };
             if is_empty {
                 let line = format!("group {} has no [[group.{role}]]", group.name);
@@ -411,7 +412,8 @@ impl Rack {
             let within = within.map_or_else(String::new, |at| format!("group.{at}."));
             let mut add = |role: &str, at: usize, node, addr, http, listen| {
                 let name = group.member_name(role, node);
-                let section = format!("{within}{role}.{at}");
+                let key = if role == "node" { "memory" } else { role };
+                let section = format!("{within}{key}.{at}");
                 all.push((Place { name, section, addr, http, listen }, node));
             };
             for (at, r) in group.replicas.iter().enumerate() {
@@ -425,6 +427,9 @@ impl Rack {
             }
             for (at, s) in group.switches.iter().enumerate() {
                 add("switch", at, s.node, s.addr, s.http, None);
+            }
+            for (at, n) in group.nodes.iter().enumerate() {
+                add("node", at, n.node, n.addr, n.http, Some(n.listen));
             }
         }
         all

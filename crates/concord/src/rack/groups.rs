@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::mistakes::Mistake;
 use super::{Bytes, REPLICAS_MAX, Rack};
 use crate::systems::store::{Durability, Engine, GatewayPlace, Protocol, ReplicaPlace};
-use crate::systems::{ChainPlace, OwnerPlace, WorkerPlace};
+use crate::systems::{
+    ChainPlace, Coherence, MemoryPlace, OwnerPlace, Shape, WorkerPlace, check_memory,
+};
 
 /// The name of the group that the top level describes.
 pub const STORE: &str = "store";
@@ -38,6 +40,8 @@ pub enum Kind {
     Workers,
     /// Switches that hold small keys themselves.
     Switches,
+    /// Nodes of a shared memory.
+    Memory,
 }
 
 impl Kind {
@@ -48,6 +52,7 @@ impl Kind {
             Kind::Replicas => "replicas",
             Kind::Workers => "workers",
             Kind::Switches => "switches",
+            Kind::Memory => "memory",
         }
     }
 }
@@ -101,6 +106,23 @@ pub struct GroupPlace {
     /// Its switches, the head of the chain first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub switch: Vec<ChainPlace>,
+    /// Memory: length of a block in bytes, 512, 1024, 2048 or 4096; 1024 if left out. Key and value
+    /// fit a block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_bytes: Option<u32>,
+    /// Memory: blocks of each of its 32 ranges; 65536 if left out. A block takes memory once it was
+    /// written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range_blocks: Option<u64>,
+    /// Memory: blocks that each node's cache holds; 16384 if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_blocks: Option<u32>,
+    /// Memory: who keeps it coherent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub coherence: Option<Coherence>,
+    /// Its memory nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<MemoryPlace>,
 }
 
 /// A group of the rack, wherever the file describes it.
@@ -134,6 +156,10 @@ pub struct Group<'a> {
     pub key_file: Option<&'a Path>,
     /// How long a task may run without its owner being heard of.
     pub task_lease_ms: u64,
+    /// Its memory nodes.
+    pub nodes: &'a [MemoryPlace],
+    /// What the memory is like.
+    pub memory: Shape,
 }
 
 /// How long a task may run without its owner being heard of, in ms.
@@ -181,6 +207,7 @@ impl Group<'_> {
                 let nodes = self.switches.iter().map(|switch| switch.node).collect();
                 GroupSetup::chain(self.id, Chain::new(nodes))
             }
+            Kind::Memory => GroupSetup::memory(self.id, self.program),
         };
         GroupSetup { id: self.id, ..setup }
     }
@@ -199,6 +226,7 @@ impl Group<'_> {
                 Kind::Replicas => format!("protocol {}", self.protocol.name()),
                 Kind::Workers => "workers".to_string(),
                 Kind::Switches => "switches".to_string(),
+                Kind::Memory => "memory".to_string(),
             };
             let line = format!("{of}the program {own} does not fit {whom}; those that do: {fit}");
             return Err(Mistake::among(&["program", "accel", "protocol"], line));
@@ -225,11 +253,38 @@ impl Group<'_> {
             Kind::Replicas => self.protocol.wire().into(),
             Kind::Workers => GroupKind::Workers,
             Kind::Switches => GroupKind::Switches,
+            Kind::Memory => GroupKind::Memory,
         }
     }
 }
 
 impl GroupPlace {
+    /// A group of which nothing else is said.
+    #[must_use]
+    pub fn new(name: &str, number: u16, kind: Kind) -> GroupPlace {
+        GroupPlace {
+            name: name.to_string(),
+            number,
+            kind,
+            program: None,
+            protocol: None,
+            engine: None,
+            durability: None,
+            maxmemory: None,
+            replica: Vec::new(),
+            lease_ms: None,
+            key_file: None,
+            worker: Vec::new(),
+            owner: Vec::new(),
+            switch: Vec::new(),
+            block_bytes: None,
+            range_blocks: None,
+            cache_blocks: None,
+            coherence: None,
+            memory: Vec::new(),
+        }
+    }
+
     /// Whether each worker runs tasks, and how many different things they have.
     fn check_workers(&self) -> Result<(), Mistake> {
         let name = &self.name;
@@ -262,6 +317,7 @@ impl GroupPlace {
             (None, Kind::Replicas) => rack.accel.program(protocol),
             (None, Kind::Workers) => Program::OF_WORKERS,
             (None, Kind::Switches) => Program::OF_SWITCHES,
+            (None, Kind::Memory) => Program::OF_MEMORY,
         };
         Ok(Group {
             id: GroupId(self.number),
@@ -278,6 +334,8 @@ impl GroupPlace {
             switches: &self.switch,
             key_file: self.key_file.as_deref(),
             task_lease_ms: self.lease_ms.unwrap_or(TASK_LEASE_MS),
+            nodes: &self.memory,
+            memory: Shape::of(self),
         })
     }
 
@@ -301,6 +359,7 @@ impl GroupPlace {
             return Err(Mistake::at("lease_ms", line));
         }
         self.check_workers()?;
+        check_memory(self)?;
         let of_replicas = [
             (self.protocol.is_some(), "protocol"),
             (self.engine.is_some(), "engine"),
@@ -315,15 +374,24 @@ impl GroupPlace {
             (self.lease_ms.is_some(), "lease_ms"),
         ];
         let of_switches = [(!self.switch.is_empty(), "switch")];
+        let of_memory = [
+            (self.block_bytes.is_some(), "block_bytes"),
+            (self.range_blocks.is_some(), "range_blocks"),
+            (self.cache_blocks.is_some(), "cache_blocks"),
+            (self.coherence.is_some(), "coherence"),
+            (!self.memory.is_empty(), "memory"),
+        ];
         let all = [
             (Kind::Replicas, &of_replicas[..]),
-            (Kind::Workers, &of_workers[..]),
-            (Kind::Switches, &of_switches[..]),
+            (Kind::Workers, &of_workers),
+            (Kind::Switches, &of_switches),
+            (Kind::Memory, &of_memory),
         ];
-        let foreign = all.into_iter().filter(|(kind, _)| *kind != self.kind);
-        let mut foreign = foreign.flat_map(|(kind, keys)| keys.iter().map(move |key| (kind, key)));
-        foreign.find(|(_, (is_there, _))| *is_there).map_or(Ok(()), |(theirs, (_, key))| {
-            let is_section = ["replica", "worker", "owner", "switch"].contains(key);
+        let others = all.into_iter().filter(|(kind, _)| *kind != self.kind);
+        let said = others.flat_map(|(kind, keys)| keys.iter().map(move |key| (kind, key)));
+        let mut foreign = said.filter(|(_, (is_there, _))| *is_there);
+        foreign.next().map_or(Ok(()), |(theirs, (_, key))| {
+            let is_section = ["replica", "worker", "owner", "switch", "memory"].contains(key);
             let what = if is_section { format!("[[group.{key}]]") } else { key.to_string() };
             let line = format!("group {name}: {what} is for kind = \"{}\"", theirs.name());
             Err(Mistake::at(*key, line))
@@ -360,6 +428,8 @@ impl Rack {
             switches: &[],
             key_file: None,
             task_lease_ms: TASK_LEASE_MS,
+            nodes: &[],
+            memory: Shape::DEFAULT,
         }
     }
 

@@ -158,6 +158,18 @@ const MISTAKES: &[(&str, &str)] = &[
         ":1: maxmemory is 512 bytes; it must be at least 1mb, or 0 for no limit: the units are kb, mb and gb",
     ),
     (
+        "[[group]]\nname = \"b\"\nnumber = 1\nkind = \"memory\"\nblock_bytes = 3000",
+        ":5: group b: block_bytes is 3000; it must be one of 512, 1024, 2048, 4096",
+    ),
+    (
+        "[[group]]\nname = \"b\"\nnumber = 1\nkind = \"memory\"\nrange_blocks = 0",
+        ":5: group b: range_blocks is 0; it must be from 1 to 4294967296",
+    ),
+    (
+        "[[group]]\nname = \"b\"\nnumber = 1\nkind = \"workers\"\ncache_blocks = 8",
+        ":5: group b: cache_blocks is for kind = \"memory\"",
+    ),
+    (
         "[[group]]\nname = \"b\"\nnumber = 1\nkind = \"workers\"\nlease_ms = 3600001",
         ":5: lease_ms is 3600001; it must be at most 3600000",
     ),
@@ -410,7 +422,7 @@ fn groups_that_do_not_fit_are_refused_in_a_line() {
     assert!(but("[[group.worker]]", "[[group.wroker]]").ends_with("known one is `worker`"));
     assert!(
         but("kind = \"workers\"", "kind = \"worker\"")
-            .ends_with("expected one of `replicas`, `workers`, `switches`")
+            .ends_with("expected one of `replicas`, `workers`, `switches`, `memory`")
     );
     assert!(but("number = 4", "number = 3").contains("group tasks: another one has number 3"));
     assert!(but("number = 4", "number = 0").contains("0 is the store's"));

@@ -5,7 +5,6 @@
 //!
 //! A further system is a file here with its [`System`], a line in [`ALL`] and one in [`Choice`].
 
-#[cfg(feature = "lab")]
 pub mod concordia;
 pub mod falcon;
 #[cfg(feature = "lab")]
@@ -29,12 +28,14 @@ use crate::up::children::Children;
 use crate::up::place::Ports;
 
 // What `up` finds, and their sections of the rack file.
+pub use concordia::{Coherence, MemoryPlace, Shape, check as check_memory};
 pub use falcon::{OwnerPlace, Queue, WorkerPlace};
 pub use netcraq::{Cells, ChainPlace};
 pub use store::Earlier;
 
 /// All of them.
-const ALL: [&dyn System; 3] = [&store::Store, &falcon::Falcon, &netcraq::NetCraq];
+const ALL: [&dyn System; 4] =
+    [&store::Store, &falcon::Falcon, &netcraq::NetCraq, &concordia::Concordia];
 
 /// A system by the word that `--system` takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -46,6 +47,8 @@ pub enum Choice {
     Falcon,
     /// Small keys, locks and counters in a chain of switches
     Netcraq,
+    /// A shared memory, kept coherent by the switch, with a store at each of its nodes
+    Concordia,
 }
 
 impl Choice {
@@ -56,6 +59,7 @@ impl Choice {
             Choice::Harmonia => &store::Store,
             Choice::Falcon => &falcon::Falcon,
             Choice::Netcraq => &netcraq::NetCraq,
+            Choice::Concordia => &concordia::Concordia,
         }
     }
 }
@@ -171,5 +175,6 @@ pub fn of(kind: Kind) -> &'static dyn System {
         Kind::Replicas => &store::Store,
         Kind::Workers => &falcon::Falcon,
         Kind::Switches => &netcraq::NetCraq,
+        Kind::Memory => &concordia::Concordia,
     }
 }

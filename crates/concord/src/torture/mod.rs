@@ -79,6 +79,9 @@ pub struct TortureArgs {
     /// them by BLPOP, BRPOP and BLMOVE, and die now and then; check that each goes to one
     #[arg(long, value_name = "N", conflicts_with = "accounts", value_parser = clap::value_parser!(u64).range(1..=queues::QUEUES_MAX))]
     pub queues: Option<u64>,
+    /// Strings and counters alone, by the commands that the nodes of a shared memory have
+    #[arg(long, conflicts_with_all = ["accounts", "queues"])]
+    pub strings: bool,
     /// Writes among 100 operations
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(0..=100))]
     pub writes_percent: u64,
@@ -287,7 +290,8 @@ fn prepare(args: &TortureArgs) -> Result<bool, Error> {
 fn hammer(shared: &Shared<'_>, index: u64) {
     let args = shared.args;
     let mut rng = Rng::new(args.seed.wrapping_mul(1_000_003) ^ index);
-    let mut workload = Workload::new(&args.prefix, args.keys, args.writes_percent, shared.cas);
+    let mut workload = Workload::new(&args.prefix, args.keys, args.writes_percent, shared.cas)
+        .of_strings(args.strings);
     let mut client = index;
     let mut target = index as usize;
     let mut link: Option<Link> = None;

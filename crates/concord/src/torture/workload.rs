@@ -19,6 +19,8 @@ pub struct Workload {
     keys: u64,
     writes_percent: u64,
     cas: bool,
+    /// Strings and counters alone, and of their commands those that a shared memory has.
+    strings: bool,
     /// The last value that this client saw or wrote, for compare-and-set that sometimes succeeds.
     last_value: Vec<u8>,
 }
@@ -36,7 +38,14 @@ impl Workload {
     /// A workload over `keys` keys.
     pub fn new(prefix: &str, keys: u64, writes_percent: u64, cas: bool) -> Workload {
         let last_value = b"none".to_vec();
-        Workload { prefix: prefix.into(), keys, writes_percent, cas, last_value }
+        let strings = false;
+        Workload { prefix: prefix.into(), keys, writes_percent, cas, strings, last_value }
+    }
+
+    /// The same with strings and counters alone.
+    #[must_use]
+    pub fn of_strings(self, strings: bool) -> Workload {
+        Workload { strings, ..self }
     }
 
     /// The next command; `unique` makes its value differ from every other.
@@ -45,12 +54,40 @@ impl Workload {
         let key = key(&self.prefix, number);
         let value = format!("v{unique}").into_bytes();
         let write = rng.chance(self.writes_percent, 100);
+        if self.strings {
+            return self.plain(rng, &key, value, write);
+        }
         // Now and then a command of another type: it must be refused and change nothing.
         let kind = if rng.chance(1, 200) { rng.below(3) } else { number % 3 };
         match kind {
             0 => self.string(rng, &key, value, write),
             1 => counter(rng, &key, write),
             _ => list(rng, &key, &value, write),
+        }
+    }
+
+    /// A command of a shared memory. Every other key is a counter; now and then one is taken for a
+    /// string.
+    fn plain(&mut self, rng: &mut Rng, key: &[u8], value: Vec<u8>, write: bool) -> Operation {
+        let is_counter = key.last().is_some_and(|digit| digit % 2 == 1) != rng.chance(1, 200);
+        if !write {
+            return command(&[if rng.chance(1, 8) { b"EXISTS" } else { b"GET" }, key]);
+        }
+        if is_counter {
+            return match rng.below(16) {
+                0 => command(&[b"DEL", key]),
+                1 | 2 => command(&[b"DECR", key]),
+                3 | 4 => command(&[b"INCRBY", key, b"7"]),
+                _ => command(&[b"INCR", key]),
+            };
+        }
+        let old = std::mem::replace(&mut self.last_value, value.clone());
+        match rng.below(8) {
+            0 => command(&[b"SET", key, &value, b"NX"]),
+            1 => command(&[b"SET", key, &value, b"XX"]),
+            2 => command(&[b"DEL", key]),
+            3 | 4 if self.cas => command(&[b"CAS", key, &old, &value]),
+            _ => command(&[b"SET", key, &value]),
         }
     }
 

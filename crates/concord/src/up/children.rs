@@ -20,7 +20,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Roles that are started again when they end: what they have is elsewhere, or was in their memory
 /// alone. So is a chain's switch. A controller, a switch of the rack and a replica say with what
 /// they begin, and whether that is right after they ended only a person, or the controller, knows.
-const RESTARTED: [&str; 3] = ["worker", "owner", "gateway"];
+const RESTARTED: [&str; 4] = ["worker", "owner", "gateway", "node"];
 /// How long after its end a role is started again: twice as long each time that it ran for less
 /// than [`STEADY`], so that one that cannot start does not spin.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);

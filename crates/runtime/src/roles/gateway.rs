@@ -199,7 +199,7 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
 
 /// As the standard library does it, but for the backlog: a client that finds it full tries again
 /// after a second.
-fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
+pub(crate) fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.bind(&addr.into())?;
@@ -210,7 +210,7 @@ fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// As many connections as there may be descriptors: one too many would be accepted by nobody, and
 /// wake the loop for ever.
-fn connections_max() -> usize {
+pub(crate) fn connections_max() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let wanted = CONNECTIONS_MAX + DESCRIPTORS_KEPT;
     let maximum = limit.maximum.map_or(wanted, |max| max.min(wanted));

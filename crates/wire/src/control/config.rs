@@ -199,6 +199,8 @@ impl Program {
     pub const OF_WORKERS: Program = Program::Falcon;
     /// The program of a chain of switches that hold the data.
     pub const OF_SWITCHES: Program = Program::NetCraq;
+    /// The default program of a group of memory nodes.
+    pub const OF_MEMORY: Program = Program::Concordia;
 
     /// The program for a protocol, with Harmonia's help or without. CRAQ has only one without.
     #[must_use]

@@ -60,22 +60,7 @@ impl System for Falcon {
 
     fn add(&self, rack: &mut Rack) {
         if groups(rack).next().is_none() {
-            rack.group.push(GroupPlace {
-                name: NAME.to_string(),
-                number: NUMBER,
-                kind: Kind::Workers,
-                program: None,
-                protocol: None,
-                engine: None,
-                durability: None,
-                maxmemory: None,
-                replica: Vec::new(),
-                lease_ms: None,
-                key_file: None,
-                worker: Vec::new(),
-                owner: Vec::new(),
-                switch: Vec::new(),
-            });
+            rack.group.push(GroupPlace::new(NAME, NUMBER, Kind::Workers));
         }
     }
 

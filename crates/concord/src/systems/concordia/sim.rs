@@ -1,4 +1,4 @@
-//! `concord sim --system concordia`: shared memories. Racks of them cannot be started yet.
+//! `concord sim --system concordia`: shared memories.
 
 use std::process::ExitCode;
 
