@@ -36,6 +36,7 @@ mod large_commands;
 mod limits;
 mod loops;
 mod members;
+mod memory;
 mod operations;
 mod pubsub;
 mod redis_cli;
