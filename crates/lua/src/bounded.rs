@@ -12,16 +12,17 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use mlua::ffi::{
-    LUA_GCSTEP, LUA_MULTRET, LUA_TBOOLEAN, LUA_TFUNCTION, LUA_TNIL, LUA_TNUMBER, LUA_TSTRING,
-    LUA_TTABLE, lua_CFunction, lua_call, lua_gc, lua_gettop, lua_insert, lua_lessthan,
-    lua_newuserdata, lua_next, lua_objlen, lua_pop, lua_pushboolean, lua_pushcclosure,
-    lua_pushinteger, lua_pushlightuserdata, lua_pushnil, lua_pushvalue, lua_rawset, lua_settop,
-    lua_toboolean, lua_tocfunction, lua_tointeger, lua_touserdata, lua_type, lua_upvalueindex,
-    luaL_checktype, luaL_error,
+    LUA_GCSTEP, LUA_MULTRET, LUA_OK, LUA_TBOOLEAN, LUA_TFUNCTION, LUA_TNIL, LUA_TNUMBER,
+    LUA_TSTRING, LUA_TTABLE, lua_CFunction, lua_call, lua_gc, lua_gettop, lua_insert, lua_lessthan,
+    lua_newuserdata, lua_next, lua_objlen, lua_pcall, lua_pop, lua_pushboolean, lua_pushcclosure,
+    lua_pushcfunction, lua_pushinteger, lua_pushlightuserdata, lua_pushnil, lua_pushvalue,
+    lua_rawget, lua_rawset, lua_remove, lua_replace, lua_settop, lua_toboolean, lua_tocfunction,
+    lua_tointeger, lua_touserdata, lua_type, lua_upvalueindex, luaL_checkany, luaL_checktype,
+    luaL_error,
 };
 use mlua::{Function, Lua, Table, lua_State};
 
-use crate::internals::{Walk, cost_of_next};
+use crate::internals::{Walk, cost_of_next, keys_at_argument};
 use crate::meter::{Counts, Meter};
 
 /// What a call of one of Lua's own functions costs beside its bytes.
@@ -184,6 +185,55 @@ unsafe extern "C-unwind" fn charged(state: *mut lua_State) -> c_int {
     }
 }
 
+/// Lua's `pcall` and `xpcall`, which say first how it went. Lua's own put that in front of what was
+/// returned, and there need be no room for one more: up to 7,000 values are. (Lua has a few places
+/// to spare behind all others, so that nothing is overwritten; but its own checks see it.)
+pub(crate) fn protected(lua: &Lua, handles: bool) -> mlua::Result<Function> {
+    let function = if handles { xpcall } else { pcall };
+    // SAFETY: it is called protected, and there is room for a value.
+    unsafe { lua.exec_raw((), |state| lua_pushcfunction(state, function)) }
+}
+
+unsafe extern "C-unwind" fn pcall(state: *mut lua_State) -> c_int {
+    // SAFETY: called by the interpreter as one of its functions. Two slots beyond the arguments are
+    // used, of the 20 that a function always has.
+    unsafe {
+        luaL_checkany(state, 1);
+        lua_pushboolean(state, 1);
+        lua_insert(state, 1);
+        let failed = lua_pcall(state, lua_gettop(state) - 2, LUA_MULTRET, 0);
+        tell(state, failed)
+    }
+}
+
+unsafe extern "C-unwind" fn xpcall(state: *mut lua_State) -> c_int {
+    // SAFETY: as above. The handler is the second value while the function, the third, is called.
+    unsafe {
+        luaL_checkany(state, 2);
+        lua_settop(state, 2);
+        lua_insert(state, 1);
+        lua_pushboolean(state, 1);
+        lua_insert(state, 1);
+        let failed = lua_pcall(state, 0, LUA_MULTRET, 2);
+        lua_remove(state, 2);
+        tell(state, failed)
+    }
+}
+
+/// # Safety
+/// The first value says that all went well; if it has failed, the second one is the error, and the
+/// last.
+unsafe fn tell(state: *mut lua_State, failed: c_int) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe {
+        if failed != LUA_OK {
+            lua_pushboolean(state, 0);
+            lua_replace(state, 1);
+        }
+        lua_gettop(state)
+    }
+}
+
 /// A step of Lua's collector; whether it has collected all.
 pub(crate) fn collect_step(lua: &Lua) -> mlua::Result<bool> {
     // SAFETY: it is called protected, and there is room for one value.
@@ -229,6 +279,56 @@ unsafe extern "C-unwind" fn next_counted(state: *mut lua_State) -> c_int {
                 state,
                 c"a table whose keys are tables or functions has no order".as_ptr(),
             ),
+        }
+    }
+}
+
+/// Lua's `rawget`, or `rawset`.
+pub(crate) fn raw(lua: &Lua, meter: &Meter, sets: bool) -> mlua::Result<Function> {
+    let counts: *const Counts = meter.counts();
+    // SAFETY: it is called protected, and there is room for a value.
+    unsafe {
+        lua.exec_raw((), |state| {
+            lua_pushlightuserdata(state, counts.cast_mut().cast());
+            lua_pushcclosure(state, if sets { rawset } else { rawget }, 1);
+        })
+    }
+}
+
+unsafe extern "C-unwind" fn rawget(state: *mut lua_State) -> c_int {
+    // SAFETY: called by the interpreter as one of its functions, with an upvalue. Nothing here has
+    // a destructor, so that an error may leave it.
+    unsafe {
+        luaL_checktype(state, 1, LUA_TTABLE);
+        luaL_checkany(state, 2);
+        lua_settop(state, 2);
+        count_key(state);
+        lua_rawget(state, 1);
+        1
+    }
+}
+
+unsafe extern "C-unwind" fn rawset(state: *mut lua_State) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        luaL_checktype(state, 1, LUA_TTABLE);
+        luaL_checkany(state, 2);
+        luaL_checkany(state, 3);
+        lua_settop(state, 3);
+        count_key(state);
+        lua_rawset(state, 1);
+        1
+    }
+}
+
+/// # Safety
+/// The arguments are a table and a key, and the upvalue is the counts.
+unsafe fn count_key(state: *mut lua_State) {
+    // SAFETY: as the caller says.
+    unsafe {
+        let keys = keys_at_argument(state);
+        if keys > 0 {
+            counts_of(state, 1).add_searched(keys);
         }
     }
 }

@@ -41,9 +41,14 @@ pub(crate) fn count_by(meter: &Meter) -> Counting<'_> {
     Counting { _meter: meter, before }
 }
 
-fn add(cost: u64) {
+/// What is counted by on this thread; it is used at once, and not kept.
+pub(crate) fn counts<'a>() -> Option<&'a Counts> {
     // SAFETY: who set it borrows the meter for as long as it is set.
-    if let Some(counts) = unsafe { COUNTS.get().as_ref() } {
+    unsafe { COUNTS.get().as_ref() }
+}
+
+fn add(cost: u64) {
+    if let Some(counts) = counts() {
         counts.add(cost);
     }
 }

@@ -1,6 +1,6 @@
 //! Sizes that Lua 5.1 does not tell of its values, and that cost time nevertheless: how many places
-//! a table has, empty ones too, and how many strings share a place of the table in which it finds
-//! strings again.
+//! a table has, empty ones too, how many strings share a place of the table in which it finds
+//! strings again, and what an instruction acts on.
 //!
 //! The structures are those of the Lua that is built in (5.1.5, 64 bits): `lobject.h`, `lstate.h`.
 //! They are only read.
@@ -71,6 +71,15 @@ struct State {
     top: *const TValue,
     base: *const TValue,
     global: *const StringTable,
+    call: *const Call,
+    saved_pc: *const u32,
+}
+
+/// A function that is executed.
+#[repr(C)]
+struct Call {
+    base: *const TValue,
+    function: *const TValue,
 }
 
 impl TableHead {
@@ -176,6 +185,152 @@ pub(crate) unsafe fn cost_of_next(state: *mut lua_State, walk: &mut Walk) -> u64
         let at = rest.clone().find(|at| !table.is_empty(*at)).unwrap_or(slots);
         *walk = Walk { table: head, slots, at: at.min(slots - 1) };
         (looked + (at - rest.start) as u64) / SLOTS_OF_ONE
+    }
+}
+
+/// An instruction that is about to be executed.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Next {
+    Cheap,
+    /// It passes so many values on.
+    Values(u64),
+    /// It looks for a key among so many at the same place.
+    Searched(u64),
+    /// It puts so many bytes of strings together, and so many numbers.
+    Joined {
+        numbers: u64,
+        bytes: u64,
+    },
+}
+
+const STRING: c_int = 4;
+const TABLE: c_int = 5;
+
+/// Lua's instructions (`lopcodes.h`) that may take longer than the others.
+const CONCAT: u32 = 21;
+const CALL: u32 = 28;
+const TAIL_CALL: u32 = 29;
+const RETURN: u32 = 30;
+const SET_LIST: u32 = 34;
+const VARARG: u32 = 37;
+
+/// Instructions that look for a key in a table.
+const GET_TABLE: u32 = 6;
+const SET_TABLE: u32 = 9;
+const SELF: u32 = 11;
+/// In the place of a register: it is a constant.
+const IS_CONSTANT: u32 = 256;
+
+#[repr(C)]
+struct Closure {
+    header: Header,
+    gclist: *const Header,
+    env: *const TableHead,
+    prototype: *const Prototype,
+}
+
+#[repr(C)]
+struct Prototype {
+    header: Header,
+    constants: *const TValue,
+}
+
+/// So many keys may be at one place for nothing, and smaller tables are not looked at.
+const CHAIN_FREE: u64 = 16;
+const CHAIN_TABLE_MIN: u8 = 6;
+/// How many keys a table has at the place of this one, if they are many: keys are found by a hash
+/// that anybody can compute, so that a script may have all its keys at one place.
+///
+/// # Safety
+/// The key is a value of Lua's that is there.
+unsafe fn keys_at(table: &TableHead, key: &TValue) -> u64 {
+    let size = table.header.lsizenode;
+    if size < CHAIN_TABLE_MIN || table.index(key).is_some() {
+        return 0;
+    }
+    let places = 1_u32 << size;
+    // SAFETY: as the caller says; Lua's own keys are there as long as its table.
+    unsafe {
+        let at = match key.tt {
+            STRING => (*(key.value as *const StringHead)).hash & (places - 1),
+            NUMBER if f64::from_bits(key.value) == 0.0 => 0,
+            NUMBER => (key.value as u32).wrapping_add((key.value >> 32) as u32) % (places - 1),
+            _ => return 0,
+        };
+        let (mut node, mut count) = (table.node.add(at as usize), 0);
+        while !node.is_null() {
+            count += 1;
+            node = (*node).next;
+        }
+        if count > CHAIN_FREE { count } else { 0 }
+    }
+}
+
+/// The same of a function whose first arguments are a table and a key.
+///
+/// # Safety
+/// It is called within a function of the interpreter's, whose arguments are those.
+pub(crate) unsafe fn keys_at_argument(state: *mut lua_State) -> u64 {
+    // SAFETY: as the caller says.
+    unsafe {
+        let base = (*state.cast::<State>()).base;
+        keys_at(&*((*base).value as *const TableHead), &*base.add(1))
+    }
+}
+
+/// What comes next.
+///
+/// # Safety
+/// A function of Lua's is executed, and Lua has called a hook before an instruction of it.
+#[inline]
+pub(crate) unsafe fn next_instruction(state: *mut lua_State) -> Next {
+    // SAFETY: as the caller says; Lua's compiler has made the instruction, so that the values which
+    // it names are there. The values up to `top` are those that the instruction before has left.
+    unsafe {
+        let state = &*state.cast::<State>();
+        let code = *state.saved_pc.sub(1);
+        let (a, b, c) = (code >> 6 & 0xff, code >> 23, code >> 14 & 0x1ff);
+        let value = |at: u32| match at & IS_CONSTANT {
+            0 => &*state.base.add(at as usize),
+            _ => {
+                let closure = &*((*(*state.call).function).value as *const Closure);
+                &*(*closure.prototype).constants.add((at & !IS_CONSTANT) as usize)
+            }
+        };
+        let searched = |table: u32, key: u32| match &*state.base.add(table as usize) {
+            table if table.tt == TABLE => {
+                match keys_at(&*(table.value as *const TableHead), value(key)) {
+                    0 => Next::Cheap,
+                    keys => Next::Searched(keys),
+                }
+            }
+            _ => Next::Cheap,
+        };
+        match code & 0x3f {
+            GET_TABLE | SELF => searched(b, c),
+            SET_TABLE => searched(a, b),
+            CONCAT => {
+                let (mut numbers, mut bytes) = (0, 0);
+                for at in b..=c {
+                    let value = &*state.base.add(at as usize);
+                    match value.tt {
+                        NUMBER => numbers += 1,
+                        STRING => bytes += (*(value.value as *const StringHead)).len as u64,
+                        _ => {}
+                    }
+                }
+                Next::Joined { numbers, bytes }
+            }
+            CALL | TAIL_CALL | RETURN | SET_LIST if b == 0 => {
+                let values = state.top.offset_from(state.base.add(a as usize));
+                Next::Values(values.max(0) as u64)
+            }
+            VARARG if b == 0 => {
+                let call = &*state.call;
+                Next::Values(call.base.offset_from(call.function).max(0) as u64)
+            }
+            _ => Next::Cheap,
+        }
     }
 }
 

@@ -36,6 +36,8 @@ mod replies;
 mod sandbox;
 #[allow(unsafe_code)]
 mod slices;
+#[allow(unsafe_code)]
+mod steps;
 mod strings;
 mod structs;
 

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use concord_engine::script::{Host, SLICE_COST};
 
 use crate::slices::Outside;
-use crate::{COST_MAX, STOPPED};
+use crate::{COST_MAX, COST_STEP, STOPPED};
 
 /// So many bytes that a native reads or makes cost one unit.
 const BYTES_OF_ONE: u64 = 16;
@@ -19,6 +19,11 @@ pub(crate) const DIGITS_OF_ONE: u64 = 4;
 
 /// So much of what may differ between replicas counts as one.
 const UNSURE_OF_ONE: u64 = 20;
+
+/// The square of so many keys at one place of a table counts as one; and what it takes to pass by
+/// one of them, in units.
+const SEARCHED_OF_ONE: u64 = 16;
+const PASSED_COST: u64 = 2;
 
 /// See the module's docs. Whoever has one counts for the same script.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +36,8 @@ pub(crate) struct Counts {
     /// What may cost another replica a little more or less.
     unsure: Cell<u64>,
     cost_max: Cell<u64>,
+    /// Instructions that are not counted yet.
+    steps: Cell<u32>,
     /// What the slice has left, and whether there are slices.
     left: Cell<u64>,
     is_sliced: Cell<bool>,
@@ -50,6 +57,7 @@ impl Default for Counts {
             cost: Cell::new(0),
             unsure: Cell::new(0),
             cost_max: Cell::new(COST_MAX),
+            steps: Cell::new(0),
             left: Cell::new(SLICE_COST),
             is_sliced: Cell::new(false),
             outside: Outside::default(),
@@ -69,6 +77,20 @@ impl Counts {
         self.work(cost);
     }
 
+    /// An instruction of Lua's; whether there are so many that they are to be counted.
+    #[inline]
+    pub(crate) fn step(&self) -> bool {
+        let steps = self.steps.get() + 1;
+        let is_enough = steps >= COST_STEP;
+        self.steps.set(if is_enough { 0 } else { steps });
+        is_enough
+    }
+
+    /// The first instruction of a script comes next.
+    pub(crate) fn first_step(&self) {
+        self.steps.set(0);
+    }
+
     /// The script has been at work for this long, which it need not pay for.
     #[inline]
     pub(crate) fn work(&self, cost: u64) {
@@ -84,6 +106,16 @@ impl Counts {
     pub(crate) fn add_unsure(&self, cost: u64) {
         self.unsure.set(self.unsure.get().saturating_add(cost / UNSURE_OF_ONE));
         self.work(cost);
+    }
+
+    /// A key was looked for among so many at the same place of a table. With objects among them
+    /// these hang on addresses. What it costs grows with the square: a table that grows passes by
+    /// all of them for each of them, within one instruction.
+    #[cold]
+    pub(crate) fn add_searched(&self, keys: u64) {
+        let cost = keys.saturating_mul(keys) / SEARCHED_OF_ONE;
+        self.unsure.set(self.unsure.get().saturating_add(cost / UNSURE_OF_ONE));
+        self.work(keys.saturating_mul(PASSED_COST));
     }
 
     #[cold]

@@ -184,6 +184,10 @@ pub(crate) fn make(lua: &Lua, shared: &Rc<Shared>, rest: &Function) -> mlua::Res
     bounded::functions(lua, &native, FEW_ARGS, &front)?;
     native.raw_set("next", bounded::next(lua, &shared.meter, true)?)?;
     native.raw_set("any_next", bounded::next(lua, &shared.meter, false)?)?;
+    native.raw_set("rawget", bounded::raw(lua, &shared.meter, false)?)?;
+    native.raw_set("rawset", bounded::raw(lua, &shared.meter, true)?)?;
+    native.raw_set("pcall", bounded::protected(lua, false)?)?;
+    native.raw_set("xpcall", bounded::protected(lua, true)?)?;
     native.raw_set("less", bounded::less(lua, &shared.meter)?)?;
     let slots_of = lua.create_function(|_, table: Table| Ok(slots(&table)))?;
     native.raw_set("slots", slots_of)?;

@@ -3,9 +3,9 @@
 -- each interpreter; answers what scripts see, what runs one, what loads a library, and what says whether nothing is left of those
 -- that ran.
 local native, globals = ...
-local error, ipairs, rawget, select, tonumber, type, unpack = error, ipairs, rawget, select, tonumber, type, unpack
-local raw_next, raw_pairs, raw_pcall, raw_xpcall = native.any_next, pairs, pcall, xpcall
-local raw_rawset, raw_setmetatable, raw_tostring = rawset, setmetatable, tostring
+local error, ipairs, rawget, select, tonumber, type, unpack = error, ipairs, native.rawget, select, tonumber, type, unpack
+local raw_next, raw_pairs, raw_pcall, raw_xpcall = native.any_next, pairs, native.pcall, native.xpcall
+local raw_rawset, raw_setmetatable, raw_tostring = native.rawset, setmetatable, tostring
 local position, is_over = native.position, native.is_over
 local STOPPED = native.stopped
 
@@ -160,7 +160,8 @@ globals.load = function(f, name)
 end
 
 -- Natives get all their arguments at once, and Rust has room for 8,000 values that are no numbers (bounded.rs).
-local raw_unpack, UNPACKED_MAX = unpack, 7000
+-- Lua gives them all at once, so that many are paid for before.
+local raw_unpack, UNPACKED_MAX, UNPACKED_FREE, UNPACKED_OF_ONE = unpack, 7000, 100, 4
 globals.unpack = function(t, first, last)
   if type(t) ~= 'table' then return raw_unpack(t, first, last) end
   local from, to = tonumber(first or 1), tonumber(last or #t)
@@ -169,6 +170,7 @@ globals.unpack = function(t, first, last)
     for i = from, to do if type(rawget(t, i)) ~= 'number' then count = count + 1 end end
     if count > UNPACKED_MAX then fail('too many results to unpack') end
   end
+  if from and to and to - from > UNPACKED_FREE and to - from < 8000 then native.charge(math.floor((to - from) / UNPACKED_OF_ONE)) end
   return raw_unpack(t, first, last)
 end
 math.random, math.randomseed = native.random, native.randomseed

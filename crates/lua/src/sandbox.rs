@@ -16,7 +16,7 @@ use crate::meter::Meter;
 use crate::random::Random;
 use crate::{
     ALLOCATED_BYTES_MAX, ALLOCATED_BYTES_OF_ONE, COLLECTED_BYTES_OF_ONE, COST_STEP, GARBAGE_BYTES,
-    MEMORY_BYTES_MAX, STOPPED, bounded, cjson, functions, natives, replies,
+    MEMORY_BYTES_MAX, STOPPED, bounded, cjson, functions, natives, replies, steps,
 };
 
 /// So many bytes in large blocks are collected in the time of one in small ones.
@@ -262,10 +262,10 @@ impl Interpreter {
     fn count_instructions(&self) -> mlua::Result<()> {
         let own = Rc::clone(&self.shared);
         let triggers = HookTriggers::new().every_nth_instruction(COST_STEP);
-        self.lua.set_global_hook(triggers, move |lua, _| {
-            own.meter.add(COST_STEP.into());
-            own.go_on(lua).map(|()| VmState::Continue)
-        })
+        self.lua
+            .set_global_hook(triggers, move |lua, _| own.go_on(lua).map(|()| VmState::Continue))?;
+        self.shared.meter.counts().first_step();
+        steps::count(&self.lua)
     }
 
     /// Whether it is what it was before any script, but for garbage.

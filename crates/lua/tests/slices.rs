@@ -92,6 +92,58 @@ fn bug_24_1_long_scripts_end_or_are_stopped_in_slices() {
     }
 }
 
+/// An instruction that acts on much is counted by that, also where nothing is allocated: these were
+/// executed as if they cost nothing.
+#[test]
+fn bug_22_175_an_instruction_costs_what_it_acts_on() {
+    const COUNT: u64 = 300;
+    for (script, least) in [
+        // Bytes of the two strings, and what is made of them.
+        ("local s = ('x'):rep(2^20) for i = 1, 300 do x = s .. 'y' end", 32_000),
+        ("for i = 1, 300 do x = 'f' .. i % 3 end", 30),
+        ("for i = 1, 300 do x = 0.1 .. '' .. i % 3 end", 60),
+        ("local t = {} for i = 1, 6000 do t[i] = i end for i = 1, 300 do f(unpack(t)) end", 3_000),
+        ("local t = {} for i = 1, 6000 do t[i] = i end for i = 1, 300 do x = unpack(t) end", 1_500),
+        (
+            "local t = {} for i = 1, 6000 do t[i] = i end \
+             (function(...) for i = 1, 300 do f(...) end end)(unpack(t))",
+            1_500,
+        ),
+    ] {
+        let script = format!("local x, f = 0, function() end {script} return 1");
+        // A slice has a million units: with so many slices, each of them costs what it does.
+        let mut run = Run::new();
+        let twice = script.replace("300 do", "30000 do");
+        let reply = run.eval(&twice);
+        let calls = run.calls;
+        let cost = (calls - 1).saturating_mul(1_000_000);
+        let wanted = (least * COUNT * 100).min(140_000_000);
+        assert!(cost >= wanted / 10 * 9, "{calls} calls, {wanted} units: {reply} <- {twice}");
+    }
+}
+
+/// Lua's own had no room for one value more, which its checks see (in builds with debug
+/// assertions).
+#[test]
+fn bug_22_177_pcall_returns_as_many_values_as_there_are() {
+    let mut run = Run::new();
+    let script = "local t, sum = {}, 0 for i = 1, 300 do t[i] = i end \
+        local function count(ok, ...) assert(ok == true) return select('#', ...) end \
+        for i = 0, 300 do \
+            sum = sum + count(pcall(unpack, t, 1, i)) \
+            sum = sum + count(xpcall(function() return unpack(t, 1, i) end, error)) end \
+        local a, b, c = pcall(error, {1}) assert(a == false and type(b) == 'table' and c == nil) \
+        a, b, c = xpcall(function() error('x', 0) end, function(e) return e .. 'y', 1 end) \
+        assert(a == false and b == 'xy' and c == nil) \
+        a, b = pcall(function(...) return select('#', ...) end, nil, nil) assert(a and b == 2) \
+        return sum";
+    assert_eq!(run.eval(script), format!(":{}\r\n", 300 * 301));
+    assert_eq!(
+        run.eval("return {pcall()}"),
+        "*2\r\n$-1\r\n$31\r\nattempt to call a boolean value\r\n"
+    );
+}
+
 /// Values of each type, small and large, some with a time to live.
 fn fill(run: &mut Run) {
     run.eval(

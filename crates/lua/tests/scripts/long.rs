@@ -1,7 +1,7 @@
 //! Scripts that once kept a replica's loop for seconds.
 
 /// Each kept a replica's loop for seconds (48.1), or is of that kind.
-pub const LONG: [&str; 35] = [
+pub const LONG: [&str; 46] = [
     "local s = ('x'):rep(2^20) for i = 1, 1000 do local t = s:upper() end return 1",
     "local s = ('x'):rep(2^20) for i = 1, 1000 do local t = s:lower() end return 1",
     "local s = ('x'):rep(2^20) for i = 1, 1000 do local t = s:reverse() end return 1",
@@ -37,4 +37,15 @@ pub const LONG: [&str; 35] = [
     "local t = {} local k = {} for i = 1, 65536 do k[i] = {} t[k[i]] = 1 end for i = 1, 2000 do t[k[i]] = nil t[k] = 1 t[k[i + 1]] = nil t['n' .. i] = 1 end return 1",
     "redis.call('SET', 'big', ('x'):rep(2^20)) for i = 1, 3000 do redis.call('APPEND', 'big2', 'x') redis.call('SETRANGE', 'big3', 30000000, 'x') redis.call('DEL', 'big3') end return 1",
     "for i = 1, 58000 do redis.call('SET', 'key:' .. i, i) end return redis.call('DBSIZE')",
+    "local t = {} for i = 1, 20480 do t['f' .. i] = i end for j = 1, 512 do for i = 1, 20480 do t['f' .. i] = i end end return 1",
+    "local t = {} for i = 1, 3000 do t['f' .. i] = i end for j = 1, 1000000 do local s = j % 3000 + 0.123456789 .. '' end return 1",
+    "local s = ('x'):rep(2^20) local n = 0 for i = 1, 1000000 do if s .. 'y' == s then n = n + 1 end end return n",
+    "local function f(...) local n = 0 for i = 1, 1000000 do n = n + select('#', ...) end return n end local t = {} for i = 1, 7000 do t[i] = i end return f(unpack(t))",
+    "local function f(...) return ... end local t = {} for i = 1, 7000 do t[i] = i end for i = 1, 1000000 do local a = f(unpack(t)) end return 1",
+    "local t = {} for i = 1, 6900 do t[i] = i end for i = 1, 1000000 do pcall(unpack, t) end return 1",
+    "local t = {} for i = 1, 6900 do t[i] = i end local f = function() return unpack(t) end for i = 1, 1000000 do xpcall(f, f) end return 1",
+    "local t = {} for i = 1, 6900 do t[i] = i end for i = 1, 1000000 do local u = {unpack(t)} end return 1",
+    "local t = {} for i = 1, 255 do t[i] = 3 end local x = 1e300 for i = 1, 10000000 do x = (x % 3) ^ 0.7 + 1e300 end return 1",
+    "local a = {} for i = 1, 30000 do a[i] = struct.unpack('<d', struct.pack('<I4I4', 2000000 - i, 1072693248 + i)) end local t = {} for i = 1, 30000 do t[a[i]] = i end for j = 1, 100000 do t[a[j % 30000 + 1]] = j end return 1",
+    "local a = {} for i = 1, 30000 do a[i] = struct.unpack('<d', struct.pack('<I4I4', 2000000 - i, 1072693248 + i)) end local t = {} for i = 1, 30000 do rawset(t, a[i], i) end for j = 1, 100000 do rawget(t, a[j % 30000 + 1]) end return 1",
 ];
