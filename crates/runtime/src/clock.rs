@@ -15,13 +15,13 @@ fn ns(t: Timespec) -> u64 {
 }
 
 thread_local! {
-    /// A role is one thread.
+    /// This thread's clock. Each role runs in one thread.
     static STEADY: Cell<SteadyClock> = const { Cell::new(SteadyClock::NEW) };
 }
 
-/// The clocks as they are now. A driver calls this after an input was received, never before (trap
-/// T1); CLOCK_BOOTTIME runs through a suspend. The time for times to live moves by it, too, and
-/// follows the wall clock ([`SteadyClock`]).
+/// The current clocks. A driver calls this after it received an input, never before (trap T1).
+/// CLOCK_BOOTTIME runs on while the host is suspended. The clock for times to live advances with
+/// it, and follows the wall clock ([`SteadyClock`]).
 #[must_use]
 pub fn now() -> Now {
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
@@ -32,19 +32,19 @@ pub fn now() -> Now {
     Now { instant, unix_ms }
 }
 
-/// A clock that costs next to nothing to read and moves by some milliseconds at a time, in ns.
+/// A clock that is cheap to read and advances by some milliseconds at a time, in ns.
 #[must_use]
 pub fn coarse() -> u64 {
     ns(clock_gettime(ClockId::MonotonicCoarse))
 }
 
-/// How the wall clock and [`now`] differed at the last look, in this thread.
+/// The difference between the wall clock and [`now`] at the last call of [`now`] in this thread.
 #[must_use]
 pub fn steady() -> SteadyClock {
     STEADY.get()
 }
 
-/// CPU time that the calling thread has used since it began, in ns, its system calls included.
+/// The CPU time that the calling thread has used since it began, system calls included, in ns.
 #[must_use]
 pub fn thread_cpu_ns() -> u64 {
     ns(clock_gettime(ClockId::ThreadCPUTime))

@@ -1,5 +1,6 @@
-//! A cap on a replica's CPU time, for benches of scale-out on few cores: a token bucket charged by
-//! the thread's own CPU time. Quotas of the system stall for tens of ms at a time, this does not.
+//! A cap on a replica's CPU time, for benches of scale-out on few cores: a token bucket charged
+//! with the thread's own CPU time. The system's own quotas stall a thread for tens of ms at a time;
+//! this does not.
 
 use std::time::Duration;
 
@@ -7,9 +8,9 @@ use concord_core::Instant;
 
 use crate::clock;
 
-/// How much unused time may be saved up, in ns of CPU time.
+/// The largest unused CPU time that may be saved up, in ns.
 const BUCKET_NS: f64 = 5_000_000.0;
-/// Shortest sleep in ns: below, the wake-up itself would be the load.
+/// The shortest sleep in ns. For shorter ones the wake-up itself would be the load.
 const SLEEP_NS_MIN: f64 = 1_000_000.0;
 
 /// The bucket.
@@ -33,7 +34,8 @@ impl CpuShare {
         }
     }
 
-    /// Takes what the thread used since the last call and gives how long it must sleep.
+    /// Charges the CPU time that the thread used since the last call, and returns how long it must
+    /// sleep.
     fn charge(&mut self, now: Instant, cpu_ns: u64) -> Option<Duration> {
         let earned = now.since(self.filled_at) as f64 * self.share;
         let used = cpu_ns.saturating_sub(self.charged_ns) as f64;

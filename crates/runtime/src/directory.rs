@@ -1,8 +1,8 @@
-//! A replica's data directory: its lock, its segments, and what can be trusted of them.
+//! A replica's data directory: its lock, its segments, and the part of them that can be trusted.
 //!
-//! A segment's name is the directory's number, drawn when it was made, and its own: a file of
-//! another directory is known by its name. Nothing is ever written over: a start cuts an incomplete
-//! last group, and goes on in a new segment.
+//! A segment's file name has the directory's number, drawn when it was made, and the segment's own:
+//! a file of another directory is recognised by its name. Files are never overwritten: a start cuts
+//! off an incomplete last group, and continues in a new segment.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -21,36 +21,37 @@ use crate::error::{self, Context, Error};
 use crate::manifest;
 use crate::origin::NOBODY;
 
-/// How much is read at a time around what the disk cannot read.
+/// The bytes read at a time around a place that the disk cannot read.
 const BLOCK_BYTES: usize = 4_096;
 const LOCK: &str = "lock";
 const EXTENSION: &str = "log";
-/// Where a file system keeps what it finds: its root may be a data directory.
+/// The folder in which file systems keep recovered files. A data directory may be a file system's
+/// root.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// More than a segment's first frame has.
+/// An upper bound of the bytes of a segment's first frame.
 const FIRST_FRAME_BYTES: u64 = 256;
 
-/// A directory that was looked through, locked by this process for as long as it lives.
+/// A directory that was examined. This process holds its lock for as long as the value exists.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
     lock: File,
     storage: u64,
     found: Found,
-    /// The segments that are there, in the order of their numbers.
+    /// The existing segments, in the order of their numbers.
     segments: Vec<u64>,
     bytes: u64,
-    /// Whose state is written from now on.
+    /// The engine whose state is written from now on.
     engine: Option<EngineKind>,
 }
 
-/// A directory that cannot be gone on with.
+/// The reason that a directory cannot be used.
 #[derive(Debug)]
 pub enum Broken {
-    /// A file is damaged, or missing, before the end of the log.
+    /// A file is damaged or missing before the end of the log.
     Damaged(Error),
-    /// Another reason: it is in use, or another node's, or the system refuses.
+    /// Another reason: the directory is in use or another node's, or the system refuses.
     Refused(Error),
 }
 
@@ -68,10 +69,10 @@ impl From<Broken> for Error {
     }
 }
 
-/// Locks a directory that is there, for as long as the file is open.
+/// Locks an existing directory. The lock is held as long as the file is open.
 ///
 /// # Errors
-/// If a replica keeps its data there, or the system refuses.
+/// The directory is in use by a replica, or the system refuses.
 pub fn lock(path: &Path) -> Result<File, Error> {
     let lock_path = path.join(LOCK);
     let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
@@ -81,7 +82,8 @@ pub fn lock(path: &Path) -> Result<File, Error> {
     Ok(lock)
 }
 
-/// The segments of a directory, by their names, and whose they are.
+/// The directory's number and those of its segments, by the names of its files; `None` if it has no
+/// segments.
 pub(crate) fn list(path: &Path) -> Result<Option<(u64, Vec<u64>)>, Broken> {
     let mut found: Option<(u64, Vec<u64>)> = None;
     for entry in std::fs::read_dir(path).cannot(format!("read {}", path.display()))? {
@@ -103,7 +105,7 @@ pub(crate) fn list(path: &Path) -> Result<Option<(u64, Vec<u64>)>, Broken> {
     Ok(found)
 }
 
-/// Whether a directory has what no replica leaves there.
+/// Whether a directory holds files that no replica leaves there.
 fn holds_other_files(path: &Path) -> Result<bool, Error> {
     for entry in std::fs::read_dir(path).cannot(format!("read {}", path.display()))? {
         let name = entry.cannot(format!("read {}", path.display()))?.file_name();
@@ -114,7 +116,7 @@ fn holds_other_files(path: &Path) -> Result<bool, Error> {
     Ok(false)
 }
 
-/// `0123456789abcdef-00000001.log`
+/// Parses the name of a segment, such as `0123456789abcdef-00000001.log`, into the two numbers.
 fn parse_name(name: &str) -> Option<(u64, u64)> {
     let (storage, rest) = name.split_once('-')?;
     let segment = rest.strip_suffix(EXTENSION)?.strip_suffix('.')?;
@@ -128,8 +130,8 @@ pub(crate) fn is_segment(name: &str) -> bool {
     parse_name(name).is_some()
 }
 
-/// Whose data a directory has, as the first frame of its newest segment that has one says; `None`
-/// if there is no segment of a log. No more than that is read, and nothing is locked.
+/// The identity of a directory, from the first frame of its newest segment that has a valid one;
+/// `None` if there are no segments. Nothing else is read, and nothing is locked.
 ///
 /// # Errors
 /// The system's, and where there are segments of two directories.
@@ -145,7 +147,7 @@ pub fn whose(path: &Path) -> Result<Option<Identity>, Error> {
         let read =
             File::open(&file).and_then(|f| f.take(FIRST_FRAME_BYTES).read_to_end(&mut bytes));
         match read {
-            // The replica sets the directory aside, and says so.
+            // The replica sets the directory aside, and reports it.
             Err(error) if error::is_bad_place(&error) => continue,
             read => read.cannot(format!("read {}", file.display()))?,
         };
@@ -156,13 +158,13 @@ pub fn whose(path: &Path) -> Result<Option<Identity>, Error> {
     Ok(None)
 }
 
-/// Where a segment is.
+/// The path of a segment.
 pub(crate) fn segment_path(directory: &Path, storage: u64, segment: u64) -> PathBuf {
     directory.join(format!("{storage:016x}-{segment:08}.{EXTENSION}"))
 }
 
-/// Makes a directory, and what is missing above it, durably: each new name is on the disk before
-/// anything counts that is written below it.
+/// Makes a directory and its missing parents durably: each new name is on the disk before anything
+/// below it counts as written.
 pub(crate) fn create(path: &Path) -> Result<(), Error> {
     let missing: Vec<&Path> = path.ancestors().take_while(|above| !above.exists()).collect();
     std::fs::create_dir_all(path).cannot(format!("create {}", path.display()))?;
@@ -177,7 +179,7 @@ fn parent(path: &Path) -> &Path {
     path.parent().filter(|p| *p != Path::new("")).unwrap_or(Path::new("."))
 }
 
-/// Makes the names in a directory durable.
+/// Makes the names in a directory durable (fsync of the directory).
 pub(crate) fn sync(directory: &Path) -> std::io::Result<()> {
     #[cfg(test)]
     tests::SYNCED.with_borrow_mut(|synced| synced.push(directory.to_path_buf()));
@@ -189,23 +191,23 @@ fn damaged(directory: &Path, storage: u64, damage: Damage) -> Broken {
     Broken::Damaged(Error::new(format!("{}: {damage}", path.display())))
 }
 
-/// Looks at every segment; what was found, and their bytes.
+/// Examines every segment. Returns what can be trusted, and the bytes of all segments.
 fn look(directory: &Path, storage: u64, segments: &[u64]) -> Result<(Found, u64), Broken> {
     read_ahead(directory, storage, segments, |read| look_at(directory, storage, read))
 }
 
-/// A segment that was read.
+/// The contents of a segment.
 #[derive(Debug)]
 pub(crate) struct Segment {
     /// Its number.
     pub number: u64,
-    /// What it holds; zeros where the disk cannot read.
+    /// Its bytes, with zeros in the places that the disk cannot read.
     pub bytes: Vec<u8>,
-    /// The last place that the disk cannot read.
+    /// The offset of the last place that the disk cannot read.
     pub unreadable: Option<u64>,
 }
 
-/// Reads a segment, around what the disk cannot read.
+/// Reads a segment, skipping the places that the disk cannot read.
 fn read_segment(path: &Path, number: u64) -> std::io::Result<Segment> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(Segment { number, bytes, unreadable: None }),
@@ -229,7 +231,7 @@ fn read_segment(path: &Path, number: u64) -> std::io::Result<Segment> {
     }
 }
 
-/// Has `each` go through segments, while a thread reads the next one.
+/// Passes segments to `each`, while a thread reads the next one.
 fn read_ahead<R>(
     directory: &Path,
     storage: u64,
@@ -237,13 +239,14 @@ fn read_ahead<R>(
     each: impl FnOnce(std::sync::mpsc::IntoIter<Result<Segment, Error>>) -> R,
 ) -> R {
     std::thread::scope(|scope| {
-        // One is gone through while the next one is read, or waits: no more are in memory.
+        // One segment is processed while the next one is read or waits, so that at most two are in
+        // memory.
         let (sender, read) = std::sync::mpsc::sync_channel(0);
         scope.spawn(move || {
             for &segment in segments {
                 let path = segment_path(directory, storage, segment);
                 let read = read_segment(&path, segment);
-                // Nobody wants them any more once something is wrong.
+                // They are not wanted any more once one is wrong.
                 if sender.send(read.cannot(format!("read {}", path.display()))).is_err() {
                     return;
                 }
@@ -253,7 +256,7 @@ fn read_ahead<R>(
     })
 }
 
-/// The same of segments that somebody else reads.
+/// As [`look`], for segments that the caller reads.
 pub(crate) fn look_at(
     directory: &Path,
     storage: u64,
@@ -274,14 +277,15 @@ pub(crate) fn look_at(
 }
 
 impl Directory {
-    /// Locks the directory of `node`, makes it if it is not there, and looks through what it holds.
-    /// An incomplete last group is cut. `storage` is what a new one is to be called.
+    /// Locks the directory of `node`, creates it if it does not exist, and examines its contents.
+    /// An incomplete last group is cut off. `storage` is the number of a directory that is created.
     ///
     /// # Errors
-    /// [`Broken`]: one line that names the file.
+    /// [`Broken`], with one line that names the file.
     pub fn open(path: &Path, node: u16, storage: u64) -> Result<Directory, Broken> {
         create(path)?;
-        // Before the lock, which would be one file more among those of others.
+        // This is done before the lock is taken, since the lock file would be one more file among
+        // those of others.
         if list(path)?.is_none() && holds_other_files(path)? {
             return Err(Broken::Refused(Error::new(format!(
                 "{} holds other files: give replica {node} a directory of its own",
@@ -289,7 +293,7 @@ impl Directory {
             ))));
         }
         let lock = lock(path)?;
-        // Only now: another process may have written until the lock was free.
+        // The list is read again: another process may have written until the lock was free.
         let (storage, segments) = list(path)?.unwrap_or((storage, Vec::new()));
         let (found, bytes) = look(path, storage, &segments)?;
         if let Some(other) = found.node.filter(|other| *other != node) {
@@ -306,11 +310,11 @@ impl Directory {
         Ok(directory)
     }
 
-    /// As [`Directory::open`]; one that is damaged is set aside, under a name that is given back
-    /// with what is wrong, and an empty one takes its place.
+    /// As [`Directory::open`], but a damaged directory is renamed, and an empty one takes its
+    /// place. Returns the new name and the damage, if so.
     ///
     /// # Errors
-    /// Whatever else is wrong.
+    /// [`Broken::Refused`] for every other reason.
     pub fn open_or_set_aside(
         path: &Path,
         node: u16,
@@ -330,10 +334,11 @@ impl Directory {
         Ok((directory, Some(error)))
     }
 
-    /// From now on the state is this engine's.
+    /// Makes `engine` the engine whose state is written from now on.
     ///
     /// # Errors
-    /// If what is there is another engine's: it could not read it. Nothing was written then.
+    /// The existing state is another engine's, which this one could not read. Nothing was written
+    /// then.
     pub fn take_over(&mut self, engine: EngineKind) -> Result<(), Error> {
         if let Some(kept) = self.found.engine.filter(|kept| *kept != engine) {
             return Err(Error::new(format!(
@@ -348,7 +353,7 @@ impl Directory {
         Ok(())
     }
 
-    /// What can be trusted.
+    /// The part of the log that can be trusted.
     #[must_use]
     pub fn found(&self) -> &Found {
         &self.found
@@ -360,13 +365,14 @@ impl Directory {
         self.storage
     }
 
-    /// Bytes of its segments.
+    /// The bytes of its segments.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Removes an incomplete last group: what is written next must not seem to stand behind damage.
+    /// Removes an incomplete last group: what is written next must not follow what looks like
+    /// damage.
     fn cut(&mut self) -> std::io::Result<()> {
         let Some(cut) = self.found.cut else { return Ok(()) };
         for segment in self.found.empty.iter().rev() {
@@ -386,10 +392,10 @@ impl Directory {
         sync(&self.path)
     }
 
-    /// Gives every entry of the state that is there to `each`, in their order.
+    /// Passes every entry of the existing state to `each`, in order.
     ///
     /// # Errors
-    /// If a file cannot be read, or what `each` says.
+    /// A file cannot be read, or `each` failed.
     pub fn each_entry(
         &self,
         mut each: impl FnMut(Entry<'_>) -> Result<(), Error>,
@@ -409,7 +415,8 @@ impl Directory {
         })
     }
 
-    /// What goes on writing: the path, the lock, a writer, and the segments that are there.
+    /// The path, the lock, a writer and the existing segments, for the thread that continues to
+    /// write.
     pub(crate) fn into_writer(self, node: u16) -> (PathBuf, File, Writer, Vec<u64>) {
         let identity = Identity { storage: self.storage, node, engine: self.engine };
         let writer = Writer::new(identity, self.found.next_segment, self.found.next_group);
@@ -417,7 +424,7 @@ impl Directory {
     }
 }
 
-/// Whether a rack begins with what is there.
+/// Whether the contents are the state with which a new rack begins.
 fn founds(path: &Path, storage: u64, segments: &[u64]) -> bool {
     segments.iter().any(|&segment| {
         let bytes = std::fs::read(segment_path(path, storage, segment)).unwrap_or_default();
@@ -425,7 +432,7 @@ fn founds(path: &Path, storage: u64, segments: &[u64]) -> bool {
     })
 }
 
-/// A name beside `path` that nothing has.
+/// An unused name beside `path`.
 fn free_name(path: &Path) -> PathBuf {
     let name = |n: u32| {
         let mut name = OsString::from(path.as_os_str());
@@ -435,8 +442,8 @@ fn free_name(path: &Path) -> PathBuf {
     (1..).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(0))
 }
 
-/// What a directory holds and whether it is whole, for a person. It is not locked, and nothing is
-/// cut: a replica may be writing there.
+/// Describes for a person what a directory holds and whether it is complete. It is not locked, and
+/// nothing is cut off: a replica may be writing to it.
 ///
 /// # Errors
 /// One line that names the file that is damaged or missing.
@@ -449,7 +456,7 @@ pub fn inspect(path: &Path) -> Result<String, Error> {
         return Err(Error::new(format!("{} holds no segments of a log", path.display())));
     };
     let (found, total) = look(path, storage, &segments)?;
-    // A backup is complete, or not one.
+    // A backup must be complete.
     let is_backup = found.node == Some(NOBODY) || manifest::is_there(path);
     let verified = is_backup.then(|| manifest::verify(path)).transpose()?;
     let mut text = String::new();

@@ -1,15 +1,15 @@
-//! A replica's disk: a thread writes what is to be durable, syncs it, and says so by an eventfd,
+//! A replica's disk: a thread writes what is to become durable, syncs it, and signals an eventfd,
 //! which the role's loop watches like any other descriptor. The loop never waits for a disk.
 //!
-//! One batch is under way at a time. What comes meanwhile gathers in the machine, and is the next
-//! one: so one sync makes all durable that came during the one before (group commit).
+//! One batch is in progress at a time. Entries that come meanwhile gather in the machine and form
+//! the next batch: one sync makes everything durable that came during the one before (group
+//! commit).
 //!
-//! A disk that is full is no disk that fails: what is to be written waits until there is room, and
-//! the replica refuses writes meanwhile. Some room was held back for what it has to say then
-//! (`room.rs`).
+//! A full disk does not count as failed: entries wait until there is room, and the replica refuses
+//! writes meanwhile. A reserve is kept for what it has to log then (`room.rs`).
 //!
-//! A disk that fails once is never tried again: after a failed fsync nobody knows what it holds,
-//! and the kernel may say of the next one that all is well.
+//! A disk that fails once is never tried again: after a failed fsync it is not known what the disk
+//! holds, and the kernel may report success for the next one.
 
 mod read_back;
 mod room;
@@ -32,48 +32,50 @@ use read_back::{Outcome, ReadBack, Task};
 use room::Room;
 pub(crate) use room::{NAME as RESERVE, hold};
 
-/// How often a full disk is tried again, and looked at while nothing is written.
+/// The interval at which a full disk is tried again, and at which room is checked while nothing is
+/// written.
 const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is wrong with a disk, for tests.
+/// Faults of a disk, for tests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskFault {
-    /// What is not synced is not in the file, or its first half alone, in turn; and a sync takes as
-    /// long: a process that is killed leaves what a power cut does.
+    /// Data that is not synced does not reach the file, or, every second time, only its first half
+    /// does; and a sync takes this long. A process that is killed then leaves what a power cut
+    /// leaves.
     pub hold: Option<Duration>,
-    /// The sync of that number fails.
+    /// The number of the sync that fails.
     pub fail_sync: Option<u64>,
-    /// No sync ends while this file is there.
+    /// No sync ends while this file exists.
     pub hang: Option<PathBuf>,
-    /// The first part of that snapshot is damaged on its way to the disk.
+    /// The number of the snapshot whose first part is damaged on its way to the disk.
     pub damage_snapshot: Option<u64>,
 }
 
-/// What was done.
+/// The result of a write.
 #[derive(Debug)]
 pub struct Written {
-    /// The batch, as it was written.
+    /// The batch, as it was written, to be reused.
     pub batch: Batch,
-    /// How long its sync took.
+    /// The duration of its sync in ns.
     pub sync_ns: u64,
-    /// Bytes of all segments.
+    /// The bytes of all segments.
     pub log_bytes: u64,
 }
 
-/// The loop's end.
+/// The loop's handle of the disk.
 #[derive(Debug)]
 pub struct Disk {
     done: Arc<OwnedFd>,
     to: SyncSender<Batch>,
     from: Receiver<Result<Written, Error>>,
     is_short: Arc<AtomicBool>,
-    /// The newest snapshot that cannot be read back: what is wrong.
+    /// The damage of the newest snapshot that could not be read back.
     damage: Damage,
-    /// It has said why.
+    /// Whether the error of the disk has been reported.
     has_failed: bool,
 }
 
-/// What is wrong with a snapshot, until somebody asks.
+/// The damage of a snapshot, until it is taken.
 type Damage = Arc<Mutex<Option<String>>>;
 
 impl AsFd for Disk {
@@ -83,7 +85,7 @@ impl AsFd for Disk {
 }
 
 impl Disk {
-    /// Writes `marks` durably into a new segment of the directory, and begins the thread.
+    /// Writes `marks` durably into a new segment of the directory, and starts the thread.
     ///
     /// # Errors
     /// If the disk or the system refuses.
@@ -121,10 +123,10 @@ impl Disk {
         Ok(Disk { done, to, from, is_short, damage, has_failed: false })
     }
 
-    /// Hands a batch over; the one before must have been taken back.
+    /// Hands a batch over. The one before must have been taken back.
     ///
     /// # Errors
-    /// If the disk has failed, or the thread is gone: it has said why.
+    /// The disk has failed or the thread is gone; [`Disk::take`] says why.
     pub fn write(&mut self, batch: Batch) -> Result<(), Error> {
         if self.has_failed {
             return Err(Error::new("the disk has failed"));
@@ -132,28 +134,28 @@ impl Disk {
         self.to.try_send(batch).map_err(|_| Error::new("the disk's thread is gone"))
     }
 
-    /// Whether the disk has no room; the descriptor becomes readable when that changes.
+    /// Whether the disk has no room. The descriptor becomes readable when that changes.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// What is wrong with a snapshot that was written, if it could not be read back since this was
-    /// asked last: what it was to take the place of is there still.
+    /// The damage of a snapshot that could not be read back since the last call. The segments that
+    /// it was to replace still exist.
     pub fn take_damage(&mut self) -> Option<String> {
         self.damage.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// What makes the descriptor readable.
+    /// The eventfd that the thread signals.
     #[must_use]
     pub fn bell(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.done)
     }
 
-    /// What was done, once the descriptor is readable.
+    /// The result of the write in progress, once the descriptor is readable.
     ///
     /// # Errors
-    /// The disk's: nothing is written any more.
+    /// The disk's error: nothing is written any more.
     pub fn take(&mut self) -> Result<Option<Written>, Error> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.done, &mut count);
@@ -168,7 +170,7 @@ impl Disk {
     }
 }
 
-/// The thread's end.
+/// The thread's handle of the loop.
 struct Teller {
     done: Arc<OwnedFd>,
     tell: SyncSender<Result<Written, Error>>,
@@ -180,13 +182,13 @@ impl Teller {
         self.kick();
     }
 
-    /// There is something to look at.
+    /// Signals the loop.
     fn kick(&self) {
         let _ = rustix::io::write(&*self.done, &1u64.to_ne_bytes());
     }
 }
 
-/// Until the loop is gone, or the disk fails.
+/// Writes batches until the loop is gone or the disk fails.
 fn work(mut files: Files, batches: &Receiver<Batch>, teller: &Teller) {
     loop {
         let batch = match batches.recv_timeout(ROOM_INTERVAL) {
@@ -213,26 +215,26 @@ fn work(mut files: Files, batches: &Receiver<Batch>, teller: &Teller) {
     }
 }
 
-/// The segments.
+/// The segment files.
 struct Files {
     path: PathBuf,
     writer: Writer,
     file: Option<File>,
     segments: Vec<u64>,
-    /// Bytes of all of them.
+    /// The bytes of all segments.
     bytes: u64,
-    /// The snapshot that is being written, and the segment that it begins.
+    /// The snapshot that is being written, with the segment with which it begins.
     snapshot: Option<(u64, u64)>,
-    /// The newest one that was written, while it is read back.
+    /// The newest written snapshot, while it is read back.
     read_back: Option<ReadBack>,
     damage: Damage,
     is_synced: bool,
     syncs: u64,
     fault: DiskFault,
     room: Room,
-    /// Where the file ends that takes groups.
+    /// The end of the file that takes groups, in bytes.
     end: u64,
-    /// What the file does not have yet, because of a fault.
+    /// The bytes that a fault keeps from the file.
     held: Vec<u8>,
 }
 
@@ -266,7 +268,7 @@ impl Files {
         segment_path(&self.path, self.writer.identity().storage, segment)
     }
 
-    /// Writes a batch, and makes it durable. Where there is no room, it waits.
+    /// Writes a batch and makes it durable. It waits until there is room.
     fn put(&mut self, mut batch: Batch, teller: &Teller) -> Result<Written, Error> {
         let wait = || {
             teller.kick();
@@ -285,7 +287,8 @@ impl Files {
         let sync_ns = self.sync_waiting(wait)?;
         if let Some(segment) = ended {
             self.snapshot = None;
-            // The one before need not be read any more, but it may have removed segments.
+            // The snapshot before need not be read any more, but segments may have been removed for
+            // it.
             if let Some(found) = self.read_back.take().and_then(ReadBack::stop) {
                 self.note(found, teller)?;
             }
@@ -294,7 +297,8 @@ impl Files {
         Ok(Written { batch, sync_ns, log_bytes: self.bytes })
     }
 
-    /// Does what the disk may have no room for, until it has, or nobody waits for that.
+    /// Repeats `what` until the disk has room for it, undoing each failure with `undo`, or until
+    /// `wait` says to give up.
     fn until_room(
         &self,
         what: impl Fn() -> std::io::Result<()>,
@@ -316,7 +320,7 @@ impl Files {
         }
     }
 
-    /// Goes on in a new segment, which is durable before anything stands in it.
+    /// Begins a new segment, and makes its name durable before anything is written to it.
     fn begin_segment_waiting(&mut self, wait: impl Fn() -> bool) -> Result<(), Error> {
         self.sync_waiting(&wait)?;
         let mut bytes = Vec::new();
@@ -373,7 +377,7 @@ impl Files {
         self.append(batch.bytes(), wait)
     }
 
-    /// At the end of the file: all of it, or nothing.
+    /// Appends to the file: all of `bytes` or nothing.
     fn append(&mut self, bytes: &[u8], wait: impl Fn() -> bool) -> Result<(), Error> {
         let Some(file) = &self.file else { return Ok(()) };
         let end = self.end;
@@ -384,14 +388,14 @@ impl Files {
         Ok(())
     }
 
-    /// What a crash may leave of a group: its beginning.
+    /// Writes what a crash may leave of a group: its beginning.
     fn tear(&self, group: &[u8]) {
         if let Some(file) = &self.file {
             let _ = file.write_all_at(&group[..group.len() / 2], self.end);
         }
     }
 
-    /// Makes durable what was written; how long that took.
+    /// Makes everything that was written durable. Returns the duration in ns.
     fn sync_waiting(&mut self, wait: impl Fn() -> bool) -> Result<u64, Error> {
         let began = Instant::now();
         if self.file.is_none() || self.is_synced {
@@ -421,8 +425,8 @@ impl Files {
         Ok(began.elapsed().as_nanos() as u64)
     }
 
-    /// A snapshot is durable that begins with `segment`: it is read back, and then what is before
-    /// is removed.
+    /// A snapshot that begins with `segment` is durable: starts to read it back, after which the
+    /// segments before it are removed.
     fn read_back(&mut self, segment: u64) -> Result<(), Error> {
         let of = |number: &u64| segment_path(&self.path, self.writer.identity().storage, *number);
         let size = |number: &u64| match *number == self.writer.segment() {
@@ -441,7 +445,7 @@ impl Files {
         Ok(())
     }
 
-    /// What came of the snapshot that is read back.
+    /// Handles the result of reading a snapshot back.
     fn settle(&mut self, teller: &Teller) -> Result<(), Error> {
         let Some(outcome) = self.read_back.as_ref().and_then(ReadBack::poll) else { return Ok(()) };
         self.read_back = None;

@@ -1,8 +1,8 @@
-//! The loop that runs a machine: one thread, woken by packets, descriptors and deadlines.
+//! The event loop that runs a machine: one thread, woken by packets, descriptors and deadlines.
 //!
-//! Each turn: wait; receive a bounded batch; sample the clock (trap T1); hand over every packet;
-//! let the role finish the batch; send the trains. It never spins, and it never waits while there
-//! is something to do.
+//! Each iteration waits, receives a bounded batch, samples the clock (trap T1), hands over every
+//! packet, lets the role finish the batch, and sends the segment trains. It never spins, and it
+//! never waits while there is work.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,112 +26,111 @@ const UDP: Token = Token(0);
 const SIGNAL: Token = Token(1);
 const PARENT: Token = Token(2);
 const HTTP: Token = Token(3);
-/// A batch ends after so many messages: however short the trains are, the caches are filled and the
-/// answers are sent once for as many.
+/// The number of messages after which a batch ends. Even if the trains are short, this fills the
+/// caches, and answers are sent together.
 const BATCH_MESSAGES: usize = 2_048;
-/// After so long within a batch, what is due is done and what is to be sent is sent: some inputs
-/// take a replica a good part of a second, and its peers are to hear that it lives.
+/// The time within a batch after which due deadlines are handled and output is sent: some inputs
+/// take a replica a good part of a second, and its peers must hear from it meanwhile.
 const BATCH_NS: u64 = 20 * MS;
-/// How long packets wait for other descriptors that are ready, and after how many of these the
-/// clock is read.
+/// The longest time in ns that packets wait for other ready descriptors. The clock is read once in
+/// [`EVENTS_UNTIMED`] descriptors.
 const EVENTS_NS: u64 = MS * 2 / 5;
 const EVENTS_UNTIMED: usize = 8;
-/// How long a role may take to finish what is under way once it was told to end, in ns.
+/// The longest time that a role may take to finish its work once it was told to end, in ns.
 pub(crate) const STOP_NS_MAX: u64 = SEC;
-/// For how long the longest iteration is shown, at least.
+/// The shortest time for which the longest iteration is shown, in ns.
 const LONGEST_NS: u64 = 10 * SEC;
-/// How often the thread's CPU time is read at most, which costs a system call: what was used since
-/// counts as that of one iteration, which is too much by no more than this.
+/// The shortest interval between two reads of the thread's CPU time, which cost a system call each.
+/// CPU time since the last read is charged to one iteration, which overstates it by at most this.
 const CPU_READ_NS: u64 = MS / 10;
-/// Roles number their own descriptors from here on.
+/// The lowest token of a role's own descriptors.
 pub const ROLE_TOKEN_MIN: u64 = 16;
 
-/// Why a process is to end.
+/// The reason that a process is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// It was sent SIGTERM, SIGINT or SIGHUP: the others go on without it.
+    /// It received SIGTERM, SIGINT or SIGHUP; the other processes go on without it.
     Signal,
-    /// Standard input came to its end: whoever started the rack is gone, and all others end as
+    /// Standard input was closed: the process that started the rack is gone, and all others end as
     /// well.
     Rack,
 }
 
-/// Whether what a machine wanted kept is durable.
+/// Whether the data that a machine wants persisted is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persisted {
-    /// It is: the driver tells the machine.
+    /// It is durable, and the driver tells the machine.
     Now,
-    /// It will be: the role tells the machine when it is, in [`Role::event`].
+    /// It is not yet durable; the role tells the machine when it is, in [`Role::event`].
     Later,
 }
 
-/// A machine with what it needs of the outside beside UDP.
+/// A machine, with its input and output other than UDP.
 pub trait Role {
-    /// What it does. One that is in one group is wrapped in [`concord_wire::OfGroup`].
+    /// The role's machine. A machine in one group is wrapped in [`concord_wire::OfGroup`].
     type Machine: Machine;
 
-    /// The machine, which the driver hands what comes and wakes.
+    /// The machine, to which the driver hands packets and deadlines.
     fn machine(&mut self) -> &mut Self::Machine;
 
-    /// One of the role's own descriptors is ready. The role samples the clock itself, after it
-    /// received what is there (trap T1).
+    /// Handles one of the role's own descriptors that is ready. The role samples the clock itself,
+    /// after it received the input (trap T1).
     ///
     /// # Errors
-    /// What the role cannot go on after.
+    /// An error after which the role cannot go on.
     fn event(&mut self, _event: Event, _out: &mut Outbox) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Writes what the machine wants kept.
+    /// Persists the data that the machine wants kept.
     ///
     /// # Errors
-    /// If it cannot: a machine whose state cannot be kept must not go on.
+    /// The data cannot be persisted: the machine must not go on.
     fn persist(&mut self, what: <Self::Machine as Machine>::Persist) -> Result<Persisted, Error>;
 
-    /// The end of a batch of inputs, whatever they were, before the machine is told of it: what
-    /// there is from the outside beside UDP.
+    /// Handles input other than UDP at the end of a batch, before the machine is told of the end.
     ///
     /// # Errors
-    /// What the role cannot go on after.
+    /// An error after which the role cannot go on.
     fn attend(&mut self, _now: Now, _out: &mut Outbox) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Writes into the log what has changed since it was asked last.
+    /// Logs what has changed since the last call.
     fn log(&mut self, now: Now);
 
-    /// It ends by itself: nothing is left to do. Asked in every event-loop iteration.
+    /// Whether the role is finished and ends by itself. Asked in every event-loop iteration.
     fn is_over(&self) -> bool {
         false
     }
 
-    /// The process was told to end. True once nothing is left to do; asked in every event-loop
+    /// The process was told to end. Returns true once no work is left; asked in every event-loop
     /// iteration.
     fn stop(&mut self, _now: Now, _why: Stop) -> bool {
         true
     }
 
-    /// How long it may take until nothing is left to do, in ns; then it ends all the same.
+    /// The time in ns that the role has to finish its work, after which it ends in any case.
     fn stop_ns(&self, _why: Stop) -> u64 {
         STOP_NS_MAX
     }
 
-    /// When the role itself wants to be woken, beside its machine's deadline.
+    /// The role's own deadline, beside its machine's.
     fn wakes_at(&self) -> Deadline {
         Deadline::NONE
     }
 
-    /// What `/metrics` and `/status` show.
+    /// The contents of `/metrics` and `/status`.
     fn snapshot(&self, now: Now) -> Snapshot;
 }
 
-/// What is to be done at the end of a batch, in its order.
+/// Does the work at the end of a batch, in order.
 fn end_batch<R: Role>(role: &mut R, now: Now, out: &mut Outbox) -> Result<(), Error> {
     role.attend(now, out)?;
     role.machine().flush(now, out);
     while let Some(Persist { number, what }) = role.machine().poll_persist() {
         if role.persist(what)? == Persisted::Now {
-            // Writing it took its time.
+            // The write took time, so the clock is sampled again.
             role.machine().persisted(clock::now(), number, out);
         }
     }
@@ -139,7 +138,7 @@ fn end_batch<R: Role>(role: &mut R, now: Now, out: &mut Outbox) -> Result<(), Er
     Ok(())
 }
 
-/// Within a batch that takes long: what the machine was to be woken for, and the end of a batch.
+/// Within a batch that takes long, handles due deadlines and ends the batch so far.
 fn end_batch_if_due<R: Role>(role: &mut R, now: Now, out: &mut Outbox) -> Result<(), Error> {
     if deadline(role) <= now.instant {
         role.machine().tick(now, out);
@@ -149,37 +148,37 @@ fn end_batch_if_due<R: Role>(role: &mut R, now: Now, out: &mut Outbox) -> Result
     Ok(())
 }
 
-/// When the machine or its role wants to be woken.
+/// The next deadline of the machine or its role.
 fn deadline(role: &mut impl Role) -> Instant {
     let own = role.wakes_at();
     role.machine().deadline().min(own).at
 }
 
-/// How a role's process ends, and how much of a core it may use.
+/// How a role's process ends, and the share of a core that it may use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DriverOptions {
-    /// Started by `concord up`: ends when standard input does, so that no role outlives it, and
-    /// leaves SIGINT and SIGHUP to it.
+    /// Whether `concord up` started it: it then ends when standard input is closed, so that no role
+    /// outlives `concord up`, and ignores SIGINT and SIGHUP.
     pub supervised: bool,
-    /// Share of a core that the thread may use, for benches.
+    /// The share of a core that the thread may use, for benches.
     pub cpu_share: Option<f64>,
 }
 
-/// The longest event-loop iterations of late: for as long a packet waits, whatever it asks for.
+/// The longest recent event-loop iterations: a packet may wait for as long.
 #[derive(Clone, Copy, Debug, Default)]
 struct Longest {
-    /// When the stretch of time began that is under way.
+    /// The beginning of the current period.
     since: Instant,
-    /// By the clock on the wall, and by what the thread itself used of a core: in an iteration that
-    /// other processes interrupted these differ.
+    /// The longest by the wall clock and by the thread's own CPU time. They differ for an iteration
+    /// that other processes interrupted.
     wall: Peak,
     cpu: Peak,
-    /// When the thread's CPU time was read last, and what it was.
+    /// The last read of the thread's CPU time: when, and its value.
     cpu_read_at: Instant,
     cpu_ns: u64,
 }
 
-/// The most in that stretch, in the one before, and ever, in ns.
+/// The maximum in the current period, in the one before and ever, in ns.
 #[derive(Clone, Copy, Debug, Default)]
 struct Peak {
     now_ns: u64,
@@ -199,7 +198,7 @@ impl Peak {
 }
 
 impl Longest {
-    /// An iteration was over at `now`, which began at `began`.
+    /// Notes an iteration from `began` to `now`.
     fn note(&mut self, began: Instant, now: Instant) {
         let stretch_ns = now.since(self.since);
         if stretch_ns >= LONGEST_NS {
@@ -287,7 +286,7 @@ impl Driver {
         })
     }
 
-    /// What roles with descriptors of their own register them with.
+    /// The poller with which roles register their own descriptors.
     #[must_use]
     pub fn poller(&self) -> Rc<Poller> {
         Rc::clone(&self.poller)
@@ -299,7 +298,7 @@ impl Driver {
         &self.socket
     }
 
-    /// Runs `role` until a signal or, if supervised, the end of standard input; what is under way
+    /// Runs `role` until a signal or, if supervised, the end of standard input. Work in progress
     /// then has a second to finish, or until a second signal.
     ///
     /// # Errors
@@ -333,7 +332,7 @@ impl Driver {
             began = clock::now().instant;
             let mut received = began;
             for (number, event) in events.iter().enumerate() {
-                // Where many descriptors are ready, packets do not wait for all of them.
+                // If many descriptors are ready, packets do not wait for all of them.
                 if number % EVENTS_UNTIMED == EVENTS_UNTIMED - 1 {
                     let now = clock::now();
                     if now.instant.since(received) > EVENTS_NS {
@@ -365,15 +364,15 @@ impl Driver {
         }
     }
 
-    /// A batch of trains. What is left over is there at the next turn, after this batch's packets
-    /// went out: the larger the batch, the fewer and the longer the trains that it causes.
+    /// Receives a batch of trains. The rest is left for the next iteration, after this batch's
+    /// output was sent: the larger the batch, the fewer and the longer the trains that it causes.
     fn receive(&mut self, role: &mut impl Role) -> Result<(), Error> {
         let mut messages = 0;
         let mut since = clock::coarse();
         while messages < BATCH_MESSAGES {
             let received = self.inbox.receive();
-            // After the receive: whoever slept before it knows (trap T1), and what is answered by
-            // this clock had come before it.
+            // The clock is sampled after the receive, so that a suspend before it is noticed (trap
+            // T1) and no answer by this clock precedes its request.
             let mut now = clock::now();
             for mut train in self.inbox.trains() {
                 let from = train.from;
@@ -416,7 +415,7 @@ impl Driver {
         }
     }
 
-    /// Whether the process is to end: a signal does, standard input only at its end.
+    /// Whether the process is to end: on a signal, and on standard input only at its end.
     fn should_end(&mut self, token: Token) -> bool {
         let mut byte = [0u8; 64];
         match &self.parent {
@@ -429,8 +428,8 @@ impl Driver {
 }
 
 /// A stream that becomes readable with SIGTERM, with SIGINT, and with SIGHUP unless it is ignored
-/// (`nohup`). Ctrl-C, and the end of a terminal, reach every process of the terminal: a supervised
-/// role takes no notice, `concord up` ends it in order.
+/// (`nohup`). Ctrl-C and the closing of a terminal reach every process of the terminal: a
+/// supervised role ignores them, and `concord up` ends it in order.
 fn watch_signals(supervised: bool) -> Result<UnixStream, Error> {
     let (read, write) = UnixStream::pair().cannot("make a signal pipe")?;
     read.set_nonblocking(true).cannot("make a signal pipe")?;

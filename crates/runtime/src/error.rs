@@ -5,7 +5,7 @@ use std::io;
 
 use rustix::io::Errno;
 
-/// Why a role cannot start or go on.
+/// The reason that a role cannot start or go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(String);
 
@@ -15,7 +15,8 @@ impl Error {
         Error(line.into())
     }
 
-    /// An address that cannot be listened on; `remedy` says where another one is chosen.
+    /// An error about an address that cannot be listened on. `remedy` says where to choose another
+    /// one.
     #[must_use]
     pub fn listening(what: &str, e: &io::Error, remedy: &str) -> Error {
         let why = match e.kind() {
@@ -31,7 +32,7 @@ impl Error {
     }
 }
 
-/// The addresses that a host has, by the kernel's table of routes.
+/// The host's own addresses, from the kernel's routing table.
 fn own_addresses(fib_trie: &str) -> Vec<String> {
     let mut own = Vec::new();
     let mut last = "";
@@ -68,8 +69,8 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(errno(error), Some(Errno::NOSPC | Errno::DQUOT))
 }
 
-/// Whether an error says that a place of the disk cannot be read: the rest of it may well be (I/O
-/// errors of a sector, of a controller, of a checksum that a file system keeps).
+/// Whether an error says that one place of the disk cannot be read, while the rest may be readable
+/// (I/O errors of a sector, of a controller, of a file system's checksum).
 #[must_use]
 pub fn is_bad_place(error: &io::Error) -> bool {
     let errnos =
@@ -87,7 +88,7 @@ fn errno(error: &io::Error) -> Option<Errno> {
     error.raw_os_error().map(Errno::from_raw_os_error)
 }
 
-/// Names what was tried, for an error of the system.
+/// Adds to a system error what was attempted.
 pub trait Context<T> {
     /// Turns the error into `cannot <what>: <why>`.
     ///

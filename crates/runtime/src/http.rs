@@ -1,12 +1,12 @@
-//! `/metrics` (Prometheus text), `/status` (JSON) and `/health` of a role, from a thread of its
-//! own.
+//! Serves `/metrics` (Prometheus text), `/status` (JSON) and `/health` of a role from a thread of
+//! its own.
 //!
-//! The thread asks by an eventfd, which the role's loop watches like any other descriptor; the
-//! loop answers with a snapshot. So the loop shares nothing, and pays only when somebody asks, at
-//! most once in [`SNAPSHOT_MS`].
+//! The thread signals an eventfd, which the role's loop watches like any other descriptor; the loop
+//! answers with a snapshot. So the loop shares nothing, and works only on request, at most once in
+//! [`SNAPSHOT_MS`].
 //!
-//! Whoever connects costs little: at most [`CONNECTIONS_MAX`] connections are open, the newest
-//! ones, each of bounded size, and a listener that the system refuses a descriptor tries again.
+//! Each connection costs little: at most [`CONNECTIONS_MAX`] are open, the newest ones, each of
+//! bounded size; and a listener to which the system refuses a descriptor tries again.
 
 pub mod api;
 pub(crate) mod listener;
@@ -29,11 +29,11 @@ use listener::{HEAD_MAX, Site};
 
 pub use snapshot::{Health, Snapshot};
 
-/// A snapshot serves requests for this long, in ms.
+/// The time in ms for which a snapshot serves requests.
 pub const SNAPSHOT_MS: u64 = 100;
-/// Most connections at a time; one more ends the oldest.
+/// The largest number of connections. One more ends the oldest.
 pub const CONNECTIONS_MAX: usize = 32;
-/// A loop that does not answer in this time is said to be unresponsive.
+/// The time after which a loop that does not answer is reported as unresponsive.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 const SITE: Site = Site {
     thread: "http",
@@ -43,7 +43,7 @@ const SITE: Site = Site {
     head_max: HEAD_MAX,
 };
 
-/// The loop's end: readable when a snapshot is wanted.
+/// The loop's handle, readable when a snapshot is wanted.
 #[derive(Debug)]
 pub struct Publisher {
     wanted: Arc<OwnedFd>,
@@ -57,7 +57,7 @@ impl AsFd for Publisher {
 }
 
 impl Publisher {
-    /// Answers the request that made this readable.
+    /// Answers the request that made the descriptor readable.
     pub fn publish(&self, snapshot: Snapshot) {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wanted, &mut count);
@@ -66,12 +66,12 @@ impl Publisher {
     }
 }
 
-/// The thread's end.
+/// The thread's handle.
 struct Asker {
     wanted: Arc<OwnedFd>,
     snapshots: mpsc::Receiver<Snapshot>,
     last: Option<(Instant, Snapshot)>,
-    /// Since when the loop owes an answer.
+    /// The time since which the loop owes an answer.
     silent_since: Option<Instant>,
 }
 
@@ -80,7 +80,7 @@ impl Asker {
     async fn ask(&mut self) -> Option<&Snapshot> {
         let fresh = Duration::from_millis(SNAPSHOT_MS);
         if self.last.as_ref().is_none_or(|(at, _)| at.elapsed() >= fresh) {
-            // What came after an earlier request was given up is old.
+            // A snapshot that came after its request was given up is old.
             while self.snapshots.try_recv().is_ok() {}
             rustix::io::write(&*self.wanted, &1u64.to_ne_bytes()).ok()?;
             self.silent_since.get_or_insert_with(Instant::now);

@@ -1,4 +1,4 @@
-//! The file with the rack's secret: 32 hexadecimal digits, for nobody but its owner's eyes.
+//! The file with the rack's secret: 32 hexadecimal digits, readable by its owner alone.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -10,10 +10,10 @@ use concord_core::Key;
 use crate::clock;
 use crate::error::{Context, Error};
 
-/// Permissions of anybody but the owner.
+/// The permissions of all users but the owner.
 const OTHERS: u32 = 0o077;
 
-/// Reads it.
+/// Reads the key.
 ///
 /// # Errors
 /// One line that says what is wrong with the file, and what to do.
@@ -37,7 +37,7 @@ pub fn read(path: &Path) -> Result<Key, Error> {
     })
 }
 
-/// Makes one, if there is none.
+/// Creates a key, unless the file exists.
 ///
 /// # Errors
 /// The system's.
@@ -53,7 +53,7 @@ pub fn make(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// What whoever submits jobs has to show: it says nothing of the key.
+/// The token that clients submitting jobs must present. It reveals nothing of the key.
 #[must_use]
 pub fn token(key: Key) -> String {
     let jobs = key.derived(*b"jobs    ");

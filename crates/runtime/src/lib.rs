@@ -1,9 +1,9 @@
 //! The only crate with system calls: UDP with trains, TCP, disk, clocks, and the loops that run the
 //! machines of the other crates.
 //!
-//! Read [`driver::Driver`] first (the loop), then [`udp`] (trains) and [`roles`] (what each process
-//! of a rack does). The law: one thread per role; a machine gets one input at a time, with the
-//! clock sampled after the input was received (trap T1).
+//! Read [`driver::Driver`] first (the loop), then [`udp`] (trains) and [`roles`] (the processes of
+//! a rack). The law: one thread per role; a machine gets one input at a time, with the clock
+//! sampled after the input was received (trap T1).
 #![deny(unsafe_code)]
 
 pub mod clock;
@@ -31,7 +31,7 @@ pub mod udp;
 pub use error::{Context, Error};
 pub use process::ignores_hangup;
 
-/// What roles that `concord up` starts have in `GLIBC_TUNABLES`, unless somebody has set it:
-/// replicas read all over their memory, and with huge pages a tenth of their time is not spent on
-/// page tables (docs/internals/harmonia.md).
+/// The value of `GLIBC_TUNABLES` for roles that `concord up` starts, unless it is set: replicas
+/// read all over their memory, and huge pages save the tenth of their time that is otherwise spent
+/// on page tables (docs/internals/harmonia.md).
 pub const TUNABLES: &str = "glibc.malloc.hugetlb=1";

@@ -1,8 +1,8 @@
 //! The log of a role's process: one line an event, on standard error, as text or as JSON.
 //!
-//! Machines log nothing: they have no clock and no I/O. Each role compares what its machine shows
-//! ([`crate::roles`]) after a batch of inputs with what it showed before, and logs what changed. So
-//! logging cannot change what a machine does, and a line has the time of its event.
+//! Machines log nothing: they have no clock and no I/O. After a batch of inputs each role compares
+//! its machine's visible state ([`crate::roles`]) with the one before, and logs what changed. So
+//! logging cannot change the behaviour of a machine, and a line has the time of its event.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use tracing::level_filters::LevelFilter;
 
 use crate::error::Error;
 
-/// How lines look.
+/// The format of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// `2026-01-31T12:00:00.000001Z  INFO replica{node=2}: opened an epoch epoch=3`
@@ -21,8 +21,8 @@ pub enum Format {
     Json,
 }
 
-/// Sets what the process logs, once, before its role runs. `level` is "error", "warn", "info",
-/// "debug", "trace" or "off".
+/// Configures the log of the process, once, before its role runs. `level` is "error", "warn",
+/// "info", "debug", "trace" or "off".
 ///
 /// # Errors
 /// One line that names the levels there are.
@@ -42,9 +42,9 @@ pub fn init(format: Format, level: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// The span that every line of a role is in, with its number in the rack.
+/// The span of all lines of a role, with its number in the rack.
 pub(crate) fn span(role: &str, node: u16) -> tracing::Span {
-    // A span's name is part of the program.
+    // The name of a span must be a literal.
     match role {
         "controller" => tracing::info_span!("controller", node),
         "switch" => tracing::info_span!("switch", node),

@@ -1,5 +1,5 @@
-//! The list of what a backup consists of: each file with its length and SHA-256, in the file
-//! `MANIFEST`, which `sha256sum -c MANIFEST` reads too.
+//! The list of a backup's files, each with its length and SHA-256, in the file `MANIFEST`, which
+//! `sha256sum -c MANIFEST` reads too.
 //!
 //! ```text
 //! # Concord backup, format 1
@@ -9,7 +9,7 @@
 //! # end 60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752
 //! ```
 //!
-//! The last line is the SHA-256 of all before it: a manifest that is cut is not believed.
+//! The last line is the SHA-256 of everything before it, so that a truncated manifest is rejected.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -23,31 +23,31 @@ use crate::directory::{is_segment, sync};
 use crate::error::{Context, Error};
 use crate::origin::State;
 
-/// Its name.
+/// The name of the file.
 pub const MANIFEST: &str = "MANIFEST";
 const HEADLINE: &str = "# Concord backup, format 1\n";
 const ORIGIN: &str = "# origin ";
 const BYTES: &str = "# bytes ";
 const END: &str = "# end ";
-/// Longest manifest: of a backup of some petabytes.
+/// The longest manifest in bytes: that of a backup of some petabytes.
 const MANIFEST_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of a file that are in memory at a time.
+/// The bytes of a file that are in memory at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What a backup is known to be once all of it was verified.
+/// The contents of a backup that was completely verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// How many files it consists of, the manifest apart.
+    /// The number of its files, without the manifest.
     pub files: usize,
     /// Their bytes.
     pub bytes: u64,
-    /// What it is called, and where its log ends.
+    /// Its number, and the end of its log.
     pub origin: Origin,
     /// The engine of its state.
     pub engine: Option<EngineKind>,
 }
 
-/// A file of a backup, as it is, or is to be.
+/// A file of a backup: its actual or listed properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Listed {
     name: String,
@@ -55,7 +55,7 @@ struct Listed {
     digest: String,
 }
 
-/// Writes the manifest of a backup that is complete in `path`, and makes it durable.
+/// Writes the manifest of the complete backup in `path`, and makes it durable.
 ///
 /// # Errors
 /// The system's.
@@ -104,7 +104,7 @@ fn segments(path: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// A file as it is.
+/// The actual properties of a file.
 fn look(path: &Path, name: String) -> Result<Listed, Error> {
     let file = path.join(&name);
     let read = || -> std::io::Result<(u64, String)> {
@@ -130,7 +130,7 @@ pub fn is_there(path: &Path) -> bool {
     path.join(MANIFEST).exists()
 }
 
-/// The files that a manifest lists, and what it says of the whole.
+/// The files that a manifest lists, and its statement about the whole.
 fn parse(text: &str) -> Option<(Vec<Listed>, &str)> {
     let (body, end) = text.rsplit_once(END)?;
     let is_sum = end.strip_suffix('\n')? == hex(&Sha256::digest(body.as_bytes()));
@@ -145,7 +145,7 @@ fn parse(text: &str) -> Option<(Vec<Listed>, &str)> {
     Some((listed, origin))
 }
 
-/// Reads all of a backup, and compares it with its manifest and with what its log says.
+/// Reads all of a backup, and compares it with its manifest and with its log.
 ///
 /// # Errors
 /// One line that names the file that is missing, damaged, or of another length.

@@ -1,7 +1,7 @@
-//! The state of a data directory, written into another one: a backup, and the directories that a
-//! rack begins with.
+//! Copies the state of a data directory into another one: a backup, or the directories with which a
+//! new rack begins.
 //!
-//! What is read may be the directory of a running replica. Its segments are never written over, so
+//! The source may be the directory of a running replica. Its segments are never overwritten, so
 //! that what is read is a prefix of the log: the state as of one position.
 
 use std::fs::{File, OpenOptions};
@@ -19,15 +19,15 @@ use crate::directory::{self, create, list, look_at, segment_path, sync};
 use crate::error::{Context, Error};
 use crate::manifest;
 
-/// A group of frames is written when it has so many bytes.
+/// A group of frames is written once it has this many bytes.
 const GROUP_BYTES: usize = 4 << 20;
-/// How often a directory is listed again whose segments go while they are opened: a replica takes
-/// some seconds to write another snapshot.
+/// The number of times that a directory is listed again when its segments vanish while they are
+/// opened: a replica takes some seconds to write another snapshot.
 const TRIES: u32 = 5;
-/// The node whose data a backup is: none.
+/// The node number in a backup, which belongs to no node.
 pub(crate) const NOBODY: u16 = 0;
 
-/// A number for an origin.
+/// Draws a number for an origin.
 ///
 /// # Errors
 /// If the system has no randomness.
@@ -35,7 +35,7 @@ pub fn new_id() -> Result<u64, Error> {
     crate::roles::unique()
 }
 
-/// A data directory as it was at one moment.
+/// The state of a data directory at one moment.
 #[derive(Debug)]
 pub struct State {
     path: PathBuf,
@@ -44,7 +44,7 @@ pub struct State {
     found: Found,
 }
 
-/// A segment, and how long it was.
+/// An open segment, and its length at that moment.
 #[derive(Debug)]
 struct Segment {
     number: u64,
@@ -74,7 +74,7 @@ impl Segment {
 }
 
 impl State {
-    /// Reads what a directory holds; a replica may be writing there.
+    /// Reads the contents of a directory. A replica may be writing to it.
     ///
     /// # Errors
     /// One line that names the file that is damaged or missing.
@@ -93,7 +93,8 @@ impl State {
         let Some((storage, numbers)) = list(path)? else {
             return Err(Error::new(format!("{} holds no segments of a log", path.display())));
         };
-        // What is removed from now on is read all the same, and what is written is not.
+        // Segments removed from now on are read all the same, and bytes written from now on are
+        // not.
         let open = |number: &u64| Segment::open(path, storage, *number);
         let segments = numbers.iter().map(open).collect::<Result<Vec<Segment>, Error>>()?;
         let read = segments.iter().map(|segment| {
@@ -104,7 +105,7 @@ impl State {
         Ok(State { path: path.to_path_buf(), storage, segments, found })
     }
 
-    /// What can be trusted of it.
+    /// The part of it that can be trusted.
     #[must_use]
     pub fn found(&self) -> &Found {
         &self.found
@@ -116,8 +117,8 @@ impl State {
         self.found.begin != Begin::Nothing
     }
 
-    /// How new it is: of two directories of one group the greater one has all that was acknowledged
-    /// before both were read, if each acknowledged it or neither did.
+    /// Its age: of two directories of one group the one with the greater rank has everything that
+    /// was acknowledged before both were read, if both acknowledged it or neither did.
     #[must_use]
     pub fn rank(&self) -> (u32, u64) {
         let marks = &self.found.marks;
@@ -132,7 +133,7 @@ impl State {
         config.max(marks.view.as_ref().map_or(0, |view| view.switch.id))
     }
 
-    /// Gives every entry that makes the state to `each`, in their order.
+    /// Passes every entry that makes up the state to `each`, in order.
     fn each(&self, mut each: impl FnMut(Entry<'_>) -> Result<(), Error>) -> Result<(), Error> {
         let (first, from) = match self.found.begin {
             Begin::Start => (0, 0),
@@ -153,8 +154,8 @@ impl State {
         Ok(())
     }
 
-    /// Which of the records make the log: not those that another one took the place of, nor those
-    /// that stand there again. By their place among all records.
+    /// For each record in the segments, whether it is part of the log: not if another one replaced
+    /// it, or if it is repeated later.
     fn records(&self) -> Result<Vec<bool>, Error> {
         let (mut places, mut count) = (Vec::<(u64, usize)>::new(), 0);
         self.each(|entry| {
@@ -177,11 +178,11 @@ impl State {
         Ok(counts)
     }
 
-    /// Writes the state into `target`, which must not be there: as the data of `node`, for a rack
-    /// to begin with, if one is said; else as a backup. What it is called, and where its log ends.
+    /// Writes the state into `target`, which must not exist: with a `node` as that node's data,
+    /// with which a new rack begins, otherwise as a backup. Returns the origin.
     ///
     /// # Errors
-    /// One line; nothing is left behind then under that name.
+    /// One line. Nothing is left under that name then.
     pub fn write(&self, target: &Path, node: Option<u16>, id: u64) -> Result<Origin, Error> {
         if !self.is_there() {
             let path = self.path.display();
@@ -231,7 +232,7 @@ impl State {
                     known = origin;
                     copy.origin(&origin);
                 }
-                // Those of a rack that ends here.
+                // They belong to the rack that ends here.
                 Entry::Part(_) | Entry::Marks(_) | Entry::Reset => {}
                 Entry::Committed(_) | Entry::Cut(_) => {}
             }
@@ -250,10 +251,10 @@ impl State {
         Ok(origin)
     }
 
-    /// What a backup is called.
+    /// The origin of a backup.
     ///
     /// # Errors
-    /// If it is none, or not all of it is there.
+    /// It is not a backup, or not all of it is there.
     pub fn origin(&self) -> Result<Origin, Error> {
         if let Some(cut) = self.found.cut {
             let path = segment_path(&self.path, self.storage, cut.segment);
@@ -285,7 +286,7 @@ impl State {
         self.found.engine
     }
 
-    /// Where its log ends.
+    /// The end of its log.
     #[must_use]
     pub fn end(&self) -> LogEnd {
         self.found.end
@@ -327,13 +328,13 @@ impl Copy {
         Ok(())
     }
 
-    /// All up to here is committed, and a rack begins with it.
+    /// Marks everything so far as committed, and as the state with which a rack begins.
     fn origin(&mut self, origin: &Origin) {
         self.batch.committed(origin.end.position);
         self.batch.origin(origin);
     }
 
-    /// Writes what has gathered, if that is more than so many bytes.
+    /// Writes the gathered entries, if they have more than `bytes_min` bytes.
     fn write_if(&mut self, bytes_min: usize) -> Result<(), Error> {
         if self.batch.len() <= bytes_min {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Waiting for file descriptors: epoll, level-triggered.
+//! Waits for file descriptors: epoll, level-triggered.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,23 +10,23 @@ use rustix::io::Errno;
 
 use crate::error::{Context, Error};
 
-/// Events taken from the kernel at once, if no less is asked for.
+/// The default number of events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
-/// Longest wait, in ns: a bound on what a wrong deadline could cost.
+/// The longest wait, which bounds the cost of a wrong deadline.
 const WAIT_NS_MAX: Duration = SEC;
 
-/// Which descriptor an event is about, as its owner chose.
+/// The identity of a watched descriptor, as its owner chose it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token(pub u64);
 
-/// What a descriptor is watched for.
+/// The events for which a descriptor is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interest {
-    /// Something can be read, or the peer is gone.
+    /// Data can be read, or the peer is gone.
     pub read: bool,
-    /// Something can be written.
+    /// Data can be written.
     pub write: bool,
-    /// The peer sends no more, though nothing is to be read.
+    /// The peer sends no more, even if nothing is to be read.
     pub end: bool,
 }
 
@@ -43,10 +43,11 @@ impl Interest {
     }
 }
 
-/// A descriptor that is ready. Errors and hang-ups count as both: the next call tells.
+/// A ready descriptor. Errors and hang-ups count as both readable and writable: the next call
+/// reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Which.
+    /// The descriptor.
     pub token: Token,
     /// Reading will not block.
     pub readable: bool,
@@ -58,20 +59,20 @@ pub struct Event {
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
-    /// The kernel knows no waits but of whole milliseconds (Linux before 5.11).
+    /// Whether the kernel supports only waits of whole milliseconds (Linux before 5.11).
     is_coarse: Cell<bool>,
-    /// Events taken from the kernel at once.
+    /// The number of events taken from the kernel at once.
     events_max: usize,
 }
 
 impl AsFd for Poller {
-    /// Readable while one of the descriptors is ready: a poller can be watched by another.
+    /// Readable while one of its descriptors is ready: a poller can be watched by another one.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 }
 
-/// How long to wait, as the kernel is told.
+/// The timeout for the kernel.
 fn timeout(wait_ns: Duration, is_coarse: bool) -> Timespec {
     let wait_ns = wait_ns.min(WAIT_NS_MAX);
     let wait_ns = if is_coarse { wait_ns.div_ceil(MS) * MS } else { wait_ns };
@@ -79,7 +80,7 @@ fn timeout(wait_ns: Duration, is_coarse: bool) -> Timespec {
 }
 
 impl Poller {
-    /// Watches nothing yet.
+    /// A poller that watches nothing yet.
     ///
     /// # Errors
     /// If the system has no descriptor left.
@@ -87,7 +88,7 @@ impl Poller {
         Poller::with_events(EVENTS_MAX)
     }
 
-    /// The same; so many events are taken from the kernel at once.
+    /// As [`Poller::new`], with the number of events taken from the kernel at once.
     ///
     /// # Errors
     /// If the system has no descriptor left.

@@ -1,35 +1,34 @@
-//! This process in the system's figures, from proc(5).
+//! The system's figures about this process, from proc(5).
 
 use concord_gateway::CpuTime;
 
 const US: f64 = 1e6;
 
-/// A line of `/proc/.../stat`.
+/// The contents of `/proc/.../stat`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stat {
-    /// Time used, in steps of a clock tick (10 ms).
+    /// The CPU time used, in clock ticks (10 ms).
     pub(crate) used: CpuTime,
-    /// The same of children that ended.
+    /// The CPU time of children that ended.
     pub(crate) children: CpuTime,
-    /// From the start of the system to that of the process, in seconds.
+    /// The time from the start of the system to that of the process, in seconds.
     pub(crate) started_seconds: f64,
     pub(crate) virtual_bytes: f64,
     pub(crate) resident_bytes: f64,
 }
 
 impl Stat {
-    /// Of the whole process; `None` where there is no such file, or it does not read as proc(5)
-    /// says.
+    /// The figures of the whole process; `None` if the file is missing, or not as proc(5) says.
     pub(crate) fn of_process() -> Option<Stat> {
         Stat::parse(&std::fs::read_to_string("/proc/self/stat").ok()?)
     }
 
-    /// Of another process.
+    /// The figures of another process.
     pub(crate) fn of(process_id: u32) -> Option<Stat> {
         Stat::parse(&std::fs::read_to_string(format!("/proc/{process_id}/stat")).ok()?)
     }
 
-    /// Of this thread.
+    /// The figures of this thread.
     pub(crate) fn of_thread() -> Option<Stat> {
         Stat::parse(&std::fs::read_to_string("/proc/thread-self/stat").ok()?)
     }
@@ -50,12 +49,12 @@ impl Stat {
     }
 }
 
-/// The sum of both, in seconds.
+/// The sum of user and system time, in seconds.
 pub(crate) fn seconds(time: CpuTime) -> f64 {
     (time.user_us + time.system_us) as f64 / US
 }
 
-/// Whether whoever started this process has it ignore SIGHUP, as `nohup` does.
+/// Whether this process was started with SIGHUP ignored, as by `nohup`.
 #[must_use]
 pub fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -1,8 +1,8 @@
-//! A redis-server of a replica's own: starts it as a child, and moves bytes between it and the
+//! A replica's own redis-server: starts it as a child process, and moves bytes between it and the
 //! [`RedisEngine`].
 //!
-//! The server listens on a Unix socket in the replica's directory and nowhere else, keeps nothing
-//! on disk and evicts nothing (trap T11). It ends with the thread that started it.
+//! The server listens only on a Unix socket in the replica's directory, keeps nothing on disk and
+//! evicts nothing (trap T11). It ends with the thread that started it.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -23,27 +23,27 @@ mod busy;
 pub use busy::BusyLimits;
 use busy::{Busy, Owed, used_us};
 
-/// How long the server may take until it listens, and until it has answered the greeting.
+/// The time until the server must listen, and until it must have answered the greeting.
 const START_MAX: Duration = Duration::from_secs(10);
 const START_STEP: Duration = Duration::from_millis(5);
-/// Bytes received at once.
+/// The bytes received at once.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// Receives of one [`RedisServer::pump`], so that packets are served in between.
+/// The number of receives of one [`RedisServer::pump`], so that packets are served in between.
 const RECEIVES_MAX: usize = 8;
-/// Lines of the server's log that an error shows.
+/// The number of lines of the server's log that an error shows.
 const LOG_LINES_SHOWN: usize = 1;
-/// After that long, in ms, a server that executes a script listens to SCRIPT KILL.
+/// The time in ms after which a server that executes a script accepts SCRIPT KILL.
 const SCRIPT_MS: u64 = 1_000;
-/// How often its size is asked for while operations come, in ns.
+/// The interval in ns at which its size is asked for while operations come.
 const SIZE_NS: Ns = SEC;
 const SCRIPT_KILL: &[u8] = b"*2\r\n$6\r\nSCRIPT\r\n$4\r\nKILL\r\n";
 
-/// What [`RedisServer::pump`] did.
+/// The result of [`RedisServer::pump`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pumped {
-    /// The connection is the one it was. Call [`concord_engine::Engine::poll`] for what finished.
+    /// The connection is the same. Call [`concord_engine::Engine::poll`] for finished operations.
     Same,
-    /// The connection broke and there is a new one: watch its descriptor.
+    /// The connection broke and was replaced: watch the new descriptor.
     Reconnected,
 }
 
@@ -55,16 +55,17 @@ pub struct RedisServer {
     socket: PathBuf,
     log: PathBuf,
     buffer: Vec<u8>,
-    /// A second connection, for what the first cannot say while a script runs.
+    /// A second connection, for commands while a script runs on the first.
     control: UnixStream,
-    /// What the server has said there, up to the end of a line.
+    /// The bytes received on it, up to the end of a line.
     heard: Vec<u8>,
-    /// A third one, on which it tells of keyspace events.
+    /// A third connection, on which the server reports keyspace events.
     events: UnixStream,
-    /// It is another one than when was asked last.
+    /// Whether that connection was replaced since [`RedisServer::take_events_descriptor`] was last
+    /// called.
     has_new_events: bool,
     busy: Busy,
-    /// How long it may be.
+    /// The time limits of operations.
     limits: BusyLimits,
     /// When to ask for its size again.
     size_at: Monotonic,
@@ -85,7 +86,7 @@ impl RedisServer {
         fs::create_dir_all(dir).cannot(format_args!("make {}", dir.display()))?;
         let dir = fs::canonicalize(dir).cannot(format_args!("find {}", dir.display()))?;
         let (socket, log) = (dir.join("redis.sock"), dir.join("redis.log"));
-        // Left by a server that was killed: it would be taken for the new one's.
+        // The socket of a server that was killed would be taken for the new one's.
         let _ = fs::remove_file(&socket);
         let mut child = spawn(program, &dir, &socket, &log)?;
         let stream = match connect_to_new(&mut child, &socket, &log) {
@@ -118,7 +119,7 @@ impl RedisServer {
         Ok(server)
     }
 
-    /// With other limits of what operations may take.
+    /// Changes the limits of operations.
     #[must_use]
     pub fn with_limits(mut self, limits: BusyLimits) -> RedisServer {
         self.limits = limits;
@@ -131,10 +132,9 @@ impl RedisServer {
         self.busy.look_at()
     }
 
-    /// Looks what the server does if it takes long. A script that has changed nothing is stopped
-    /// after [`BusyLimits::stop_ns`]; one that has goes on, up to [`BusyLimits::longest_ns`]: it
-    /// could only be ended together with the server. Other commands end by themselves. To be called
-    /// often.
+    /// Checks the server if it takes long. A script that has changed nothing is stopped after
+    /// [`BusyLimits::stop_ns`]; one that has goes on, up to [`BusyLimits::longest_ns`]: it could be
+    /// ended only together with the server. Other commands end by themselves. Call this often.
     pub fn watch(&mut self, now: Monotonic, engine: &mut RedisEngine) {
         if now >= self.size_at {
             self.size_at = now.after(SIZE_NS);
@@ -158,12 +158,12 @@ impl RedisServer {
         let look = self.busy.look(now, (&owed, &self.limits), used_us);
         engine.set_at_work(look.at_work_since);
         if look.stops {
-            // Nothing else is written there, so that there is room.
+            // Nothing else is written to this connection, so that there is room.
             self.busy.is_told = self.control.write(SCRIPT_KILL).is_ok();
         }
     }
 
-    /// What the server answered to SCRIPT KILL.
+    /// Reads the server's answer to SCRIPT KILL.
     fn listen(&mut self, now: Monotonic, engine: &mut RedisEngine) {
         let mut bytes = [0; 512];
         while self.busy.is_told
@@ -185,13 +185,14 @@ impl RedisServer {
         }
     }
 
-    /// What to watch for reading; and for writing while [`RedisEngine::output`] is not empty.
+    /// The descriptor to watch for reading, and for writing while [`RedisEngine::output`] is not
+    /// empty.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    /// What to watch for reading, too, if it is another one than at the last call.
+    /// Another descriptor to watch for reading, if it has changed since the last call.
     pub fn take_events_descriptor(&mut self) -> Option<BorrowedFd<'_>> {
         core::mem::take(&mut self.has_new_events).then(|| self.events.as_fd())
     }
@@ -202,11 +203,11 @@ impl RedisServer {
         self.child.id()
     }
 
-    /// Moves bytes both ways, as many as can be without waiting. A broken connection is replaced.
+    /// Moves bytes both ways, as many as possible without waiting. A broken connection is replaced.
     ///
     /// # Errors
-    /// If the engine is lost, or the server cannot be reached any more: the replica has to leave
-    /// (trap T4).
+    /// The engine is lost, or the server cannot be reached any more: the replica must leave (trap
+    /// T4).
     pub fn pump(&mut self, engine: &mut RedisEngine) -> Result<Pumped, Error> {
         let mut pumped = Pumped::Same;
         if self.send(engine).and_then(|()| self.receive(engine)).is_err() {
@@ -242,7 +243,8 @@ impl RedisServer {
             match self.stream.read(&mut self.buffer) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(count) => {
-                    // The server says that it stopped a script before it says how the script ended.
+                    // The server reports that it stopped a script before it reports how the script
+                    // ended.
                     self.listen(crate::clock::now().instant, engine);
                     engine.input(&self.buffer[..count]);
                     if count < self.buffer.len() {
@@ -257,8 +259,7 @@ impl RedisServer {
         self.send(engine)
     }
 
-    /// Takes what the server tells of events. A connection that breaks is replaced: what it had to
-    /// say is lost.
+    /// Reads the server's events. A broken connection is replaced, and its events are lost.
     fn listen_to_events(&mut self, engine: &mut RedisEngine) {
         let broke = loop {
             match self.events.read(&mut self.buffer) {
@@ -281,7 +282,7 @@ impl RedisServer {
         }
     }
 
-    /// Waits until the server has answered the first questions.
+    /// Waits until the server has answered the greeting.
     fn greet(&mut self, engine: &mut RedisEngine) -> Result<(), Error> {
         engine.connected();
         let started = Instant::now();
@@ -306,14 +307,14 @@ impl Drop for RedisServer {
     }
 }
 
-/// The first number of the version in what `--version` prints (`Redis server v=7.0.15 sha=...`).
+/// The major version in the output of `--version` (`Redis server v=7.0.15 sha=...`).
 fn major_version(text: &str) -> Option<u32> {
     let version = text.split_once("v=")?.1;
     version.split('.').next()?.parse().ok()
 }
 
-/// What a server must be told so that it answers DEBUG DIGEST-VALUE, which WATCH needs: older ones
-/// always do. An error if it cannot be started: who starts it (setpriv) does not say so.
+/// The arguments that let a server answer DEBUG DIGEST-VALUE, which WATCH needs: older ones need
+/// none. An error if it cannot be started, since setpriv, which starts it later, does not say so.
 fn debug_args(program: &str) -> Result<&'static [&'static str], Error> {
     let output = Command::new(program).arg("--version").output().map_err(|e| {
         let why = match e.kind() {
@@ -341,9 +342,9 @@ fn spawn(program: &str, dir: &Path, socket: &Path, log: &Path) -> Result<Child, 
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"])
             .args(["--maxmemory", "0", "--maxmemory-policy", "noeviction", "--timeout", "0"])
             .args(["--lua-time-limit", &SCRIPT_MS.to_string()])
-            // What is longer could be read by nobody. Copied values are set under another limit.
+            // A longer string could not be read back. Copied values are set under another limit.
             .args(["--proto-max-bulk-len", &STRING_BYTES_MAX.to_string()])
-            // What it tells of events is read as fast as what it answers.
+            // Events are read as fast as replies.
             .args(["--client-output-buffer-limit", "pubsub 0 0 0"])
             .args(["--unixsocketperm", "700", "--unixsocket"])
             .arg(socket)
@@ -356,8 +357,8 @@ fn spawn(program: &str, dir: &Path, socket: &Path, log: &Path) -> Result<Child, 
             .stderr(Stdio::null())
             .spawn()
     };
-    // setpriv (util-linux) lets the kernel end the server when we are killed, and becomes it: the
-    // process id is the server's.
+    // setpriv (util-linux) lets the kernel end the server when this thread ends, and then executes
+    // it: the process id is the server's.
     let mut bound = Command::new("setpriv");
     bound.args(["--pdeathsig", "KILL", "--", program]);
     let child = match server_args(&mut bound) {
@@ -393,7 +394,7 @@ fn open(socket: &Path) -> std::io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Where the log is, and how it ends.
+/// The path of the log, and its last lines.
 fn log_tail(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

@@ -1,10 +1,10 @@
-//! Scrubbing: a thread reads all of a replica's log again, now and then and slowly, while the
-//! replica writes there. So damage is found while the state is still in memory, and a new snapshot
-//! takes the place of what is damaged.
+//! Scrubbing: a thread reads all of a replica's log again from time to time and slowly, while the
+//! replica writes to it. So damage is found while the state is still in memory, and a new snapshot
+//! replaces what is damaged.
 //!
-//! Segments are never written over, so that what is read is a prefix of the log. Its last group may
-//! be under way, and looks the same as one that is damaged: that one is looked at with the next
-//! pass.
+//! Segments are never overwritten, so that what is read is a prefix of the log. Its last group may
+//! be incomplete because it is being written, which looks the same as damage: it is checked in the
+//! next pass.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -21,55 +21,55 @@ use rustix::fs::{Advice, fadvise};
 use crate::directory::{Broken, Segment, list, look_at, segment_path};
 use crate::error::{Context, Error};
 
-/// How much is read at a time.
+/// The bytes read at a time.
 const PIECE_BYTES: usize = 1 << 20;
-/// Where damage was found, the next pass begins so long after it.
+/// The time after which the next pass begins if damage was found.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// How often, and how fast.
+/// The frequency and speed of scrubbing.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// How long it rests between two passes.
+    /// The rest between two passes.
     pub rest: Duration,
-    /// Bytes that it reads in a second.
+    /// The bytes that it reads in a second.
     pub bytes_per_second: u64,
 }
 
-/// What both ends know.
+/// The state shared by the thread and the loop.
 #[derive(Debug, Default)]
 struct Shared {
     read_bytes: AtomicU64,
     all_bytes: AtomicU64,
     passes: AtomicU64,
     damages: AtomicU64,
-    /// What the last pass found, if that was damage.
+    /// The damage that the last pass found, if any.
     damage: Mutex<Option<String>>,
 }
 
-/// What was scrubbed so far.
+/// The progress of scrubbing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// How much of the pass that is under way, or was the last, in percent.
+    /// The part of the current or last pass that is done, in percent.
     pub percent: u64,
-    /// Passes that came to their end.
+    /// The number of completed passes.
     pub passes: u64,
-    /// Passes that found damage.
+    /// The number of passes that found damage.
     pub damages: u64,
-    /// What the last one found, if that was damage.
+    /// The damage that the last pass found, if any.
     pub damage: Option<String>,
 }
 
-/// The loop's end. The thread ends when this is dropped.
+/// The loop's handle. The thread ends when this is dropped.
 #[derive(Debug)]
 pub struct Scrub {
     shared: Arc<Shared>,
-    /// Passes with damage that were told.
+    /// The number of passes with damage that were reported.
     told: u64,
     _stop: Sender<()>,
 }
 
 impl Scrub {
-    /// Begins the thread. Where it finds damage, it makes `bell`, an eventfd, readable.
+    /// Starts the thread. If it finds damage, it signals `bell`, an eventfd.
     ///
     /// # Errors
     /// If the system refuses.
@@ -82,7 +82,7 @@ impl Scrub {
         Ok(Scrub { shared, told: 0, _stop: stop })
     }
 
-    /// The damage that was found since this was asked last.
+    /// The damage that was found since the last call.
     pub fn take_damage(&mut self) -> Option<String> {
         let damages = self.shared.damages.load(Ordering::Acquire);
         if std::mem::replace(&mut self.told, damages) == damages {
@@ -91,7 +91,7 @@ impl Scrub {
         self.progress().damage
     }
 
-    /// What was scrubbed so far.
+    /// The progress so far.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let shared = &*self.shared;
@@ -105,15 +105,15 @@ impl Scrub {
     }
 }
 
-/// How a pass ended.
+/// The result of a pass.
 enum Pass {
     Clean,
     Damaged(Error),
-    /// A snapshot took the place of segments before they were opened, or the replica is gone.
+    /// A snapshot replaced segments before they were opened, or the replica is gone.
     CutShort,
 }
 
-/// The thread's end.
+/// The thread's state.
 struct Scrubber {
     directory: PathBuf,
     pace: Pace,
@@ -128,7 +128,7 @@ impl Scrubber {
             let pass = self.pass().unwrap_or_else(Pass::Damaged);
             rest = self.pace.rest;
             let found = match pass {
-                // What took the place of what was read was just written.
+                // The segments that replaced the ones that were read were just written.
                 Pass::CutShort => continue,
                 Pass::Clean => None,
                 Pass::Damaged(error) => Some(error.to_string()),
@@ -144,17 +144,17 @@ impl Scrubber {
         }
     }
 
-    /// Whether to go on, after so long.
+    /// Waits for `time`. Returns whether to continue.
     fn waits(&self, time: Duration) -> bool {
         self.stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
     }
 
-    /// Looks at all that the directory holds now. One file is open at a time: where a snapshot
-    /// takes the place of segments, these give their space back at once, and the pass ends.
+    /// Checks everything that the directory holds at the beginning. One file is open at a time: if
+    /// a snapshot replaces segments, their space is freed at once, and the pass ends.
     fn pass(&self) -> Result<Pass, Error> {
         let Some((storage, numbers)) = list(&self.directory)? else { return Ok(Pass::CutShort) };
         let path = |number: &u64| segment_path(&self.directory, storage, *number);
-        // What is written from now on is not read: the file has what it has.
+        // Bytes written from now on are not read: the lengths are those of now.
         let mut all: Vec<u64> = Vec::new();
         for number in &numbers {
             let Some(bytes) = unless_gone(std::fs::metadata(path(number)))
@@ -202,7 +202,7 @@ impl Scrubber {
     }
 }
 
-/// `None` of a file that was removed.
+/// `None` for a file that was removed.
 fn unless_gone<T>(opened: std::io::Result<T>) -> std::io::Result<Option<T>> {
     match opened {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

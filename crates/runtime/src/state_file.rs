@@ -1,15 +1,16 @@
 //! The controller's state on disk: locked, written as a whole, fsynced (trap T3).
 //!
-//! The format is postcard behind a magic number and a checksum. A write goes to a temporary file
-//! beside, is fsynced, renamed over the old one, and the directory is fsynced: after a power cut
-//! there is the old state or the new one. A controller that died between the rename and the last
-//! fsync has told nobody; what its successor reads may still vanish, so opening syncs the directory
-//! before anything is made of it. The lock is on a file of its own, because the rename replaces the
-//! state's.
+//! The format is postcard after a magic number and a checksum. A write goes to a temporary file
+//! beside the state's, which is fsynced and renamed over the old one, and the directory is fsynced:
+//! after a power cut the file holds the old state or the new one. A controller that died between
+//! the rename and the last fsync has told nobody; but the state that its successor reads could
+//! still vanish, so opening syncs the directory before the state is used. The lock is on a file of
+//! its own, because the rename replaces the state's.
 //!
-//! A file of nothing beside it holds room back, for the writes of a disk that is full. Until the
-//! rename a write that fails has done nothing, and may be tried again: each begins with a new file,
-//! so that no earlier failure of a sync is forgotten. After the rename nobody knows.
+//! A reserve file beside it holds room back for writes to a full disk. A write that fails before
+//! the rename has had no effect, and may be tried again: each attempt begins with a new file, so
+//! that no earlier failure of a sync is forgotten. If it fails after the rename, its effect is not
+//! known.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -27,36 +28,37 @@ use crate::directory::{create, sync};
 use crate::disk::hold;
 use crate::error::{Context, Error, is_full};
 
-/// Bytes held back for the state.
+/// The bytes held back for the state.
 const RESERVE_BYTES: u64 = 1 << 20;
 const MAGIC: &[u8; 8] = b"CNCRDST6";
-/// Of the checksum: another one than those of the formats before, of which the magic number differs
+/// The seed of the checksum. It differs from those of earlier formats, whose magic numbers differ
 /// in a bit or two.
 const SEED: u64 = 6;
-/// The format before: it knew of no data directories. It is read, and never written.
+/// The magic number of the format before, which has no data directories. It is read, and never
+/// written.
 const MAGIC_5: &[u8; 8] = b"CNCRDST5";
 const SEED_5: u64 = 5;
-/// The format before that: of one group, whose configuration named the rack. It is read, and never
-/// written.
+/// The magic number of the format before that, which has one group, whose configuration names the
+/// rack. It is read, and never written.
 const MAGIC_4: &[u8; 8] = b"CNCRDST4";
 const HEADER_BYTES: usize = 16;
 
-/// The file, locked by this process for as long as it lives.
+/// The file. This process holds its lock for as long as the value exists.
 #[derive(Debug)]
 pub struct StateFile {
     path: PathBuf,
     _lock: File,
-    /// What writes meet, in tests.
+    /// The fault that writes meet, in tests.
     #[cfg(test)]
     pub(crate) fault: Fault,
 }
 
-/// A state that was not written.
+/// The reason that a state was not written.
 #[derive(Debug)]
 pub enum Unwritten {
-    /// By the disk, which said why.
+    /// The disk failed.
     Disk(NotStored, Error),
-    /// It does not follow what is stored: nobody may go on with it.
+    /// The state does not follow the stored one, and must not be used any more.
     Superseded(Error),
 }
 
@@ -70,7 +72,7 @@ impl Unwritten {
     }
 }
 
-/// At which step a write fails.
+/// The step at which a write fails.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -82,10 +84,10 @@ pub(crate) enum Fault {
 }
 
 impl StateFile {
-    /// Locks and reads the file; `None` if it is not there yet.
+    /// Locks and reads the file. The state is `None` if the file does not exist yet.
     ///
     /// # Errors
-    /// If another controller holds it, or it is damaged, or the system refuses.
+    /// Another controller holds it, it is damaged, or the system refuses.
     pub fn open(path: &Path) -> Result<(StateFile, Option<State>), Error> {
         let directory = parent(path);
         create(&directory)?;
@@ -99,7 +101,7 @@ impl StateFile {
             ))
         })?;
         let state = read(path)?;
-        // Whoever renamed it may have died before the directory was synced.
+        // The controller that renamed it may have died before the directory was synced.
         sync(&directory).cannot(format!("sync {}", directory.display()))?;
         let file = StateFile {
             path: path.to_path_buf(),
@@ -111,11 +113,11 @@ impl StateFile {
         Ok((file, state))
     }
 
-    /// Replaces the state durably, if and only if it follows the stored one. What is stored is read
-    /// again: the lock does not hold where somebody removed its file, or on every network disk.
+    /// Replaces the state durably, if and only if it follows the stored one. The stored one is read
+    /// again: the lock does not hold if its file was removed, nor on every network disk.
     ///
     /// # Errors
-    /// If it does not follow, or the disk refuses: then nobody may hear of the state.
+    /// The state does not follow, or the disk refuses: then it must not be told to anyone.
     pub fn write(&mut self, state: &State) -> Result<(), Unwritten> {
         let refused = |error| Unwritten::Disk(NotStored::Refused, error);
         let stored = read(&self.path).map_err(refused)?;
@@ -137,7 +139,7 @@ impl StateFile {
         })
     }
 
-    /// Whether there is no room but what is held back, if that is.
+    /// Whether there is no room but the reserve, if that is held.
     #[must_use]
     pub fn is_short(&self) -> bool {
         let held = std::fs::metadata(self.reserve_path()).is_ok_and(|m| m.len() >= RESERVE_BYTES);
@@ -149,7 +151,8 @@ impl StateFile {
         with_suffix(&self.path, "reserve")
     }
 
-    /// Holds room back, if it is not. Where the file system cannot, a file says that it is tried.
+    /// Reserves room, unless that is done. If the file system cannot, an empty reserve file shows
+    /// that it was tried.
     pub fn reserve(&self) {
         let path = self.reserve_path();
         if std::fs::metadata(&path).is_ok_and(|m| m.len() >= RESERVE_BYTES) {
@@ -180,7 +183,7 @@ impl StateFile {
         sync(&parent(&self.path)).map_err(|error| (NotStored::Unknown, error))
     }
 
-    /// Puts the state into its place; whether that is durable is not known.
+    /// Moves the state into its place. Whether that is durable is not known yet.
     fn put(&self, temporary: &Path, bytes: &[u8]) -> std::io::Result<()> {
         let mut file = File::create(temporary)?;
         file.write_all(bytes)?;
@@ -201,19 +204,19 @@ impl StateFile {
     }
 }
 
-/// The state that a file holds, which is not locked; `None` if there is none.
+/// The state in a file, without locking it; `None` if there is none.
 ///
 /// # Errors
-/// If it is damaged, or the system refuses.
+/// It is damaged, or the system refuses.
 pub fn look(path: &Path) -> Result<Option<State>, Error> {
     read(path)
 }
 
-/// Takes groups out of a state, whose data is gone with the processes that had it: they are founded
-/// anew. Switch ids go on above those that were used.
+/// Removes groups from a state whose data is gone with the processes that had it: they are founded
+/// anew. Switch ids continue above those that were used.
 ///
 /// # Errors
-/// If a controller holds the file, or as [`StateFile::write`].
+/// A controller holds the file, or as [`StateFile::write`].
 pub fn forget(path: &Path, groups: &[GroupId]) -> Result<(), Error> {
     let is_there = look(path)?;
     let is_meant = |group: &GroupState| groups.contains(&group.config.group);
@@ -278,7 +281,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<State> {
     }
 }
 
-/// The state as the format before had it.
+/// The state in the format before.
 #[derive(Serialize, Deserialize)]
 struct State5 {
     version: u64,
@@ -303,12 +306,12 @@ impl From<State5> for State {
     }
 }
 
-/// A group of which no data directory is known.
+/// A group without known data directories.
 fn group_of(config: Config, caught_up: Vec<u16>) -> GroupState {
     GroupState { config, caught_up, storages: Vec::new() }
 }
 
-/// The state as the format before that had it.
+/// The state in the format before that.
 #[derive(Serialize, Deserialize)]
 struct State4 {
     version: u64,

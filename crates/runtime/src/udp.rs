@@ -2,8 +2,8 @@
 //! (UDP_SEGMENT), and are received at once (UDP_GRO). The stack costs about 3 us a packet, a
 //! message in a train of 32 about 0.14 us (docs/internals/harmonia.md, "Where the time goes").
 //!
-//! A train's segments are of one size, so shorter messages are padded; every header says how long
-//! its body is, so padding behind it is harmless.
+//! A train's segments are of one size, so shorter messages are padded; every header gives the
+//! length of its body, so that padding after it is harmless.
 
 use std::io::{self, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -20,26 +20,28 @@ use rustix::net::sockopt;
 
 use crate::error::Error;
 
-/// Most segments of one train: the kernel's UDP_MAX_SEGMENTS.
+/// The largest number of segments of one train: the kernel's UDP_MAX_SEGMENTS.
 pub const TRAIN_SEGMENTS_MAX: usize = 64;
 /// Largest train in bytes, below the 65,507 that one UDP send may carry.
 pub const TRAIN_BYTES_MAX: usize = 64_000;
-/// How much padding a train may carry: copying this much costs about as much as the system call
-/// that a second train would cost.
+/// The largest padding of a train in bytes: copying this much costs about as much as the system
+/// call that a second train would cost.
 pub const PADDING_BYTES_MAX: usize = 8 * 1024;
-/// Trains received in one system call.
+/// The number of trains received in one system call.
 pub const TRAINS_PER_RECEIVE: usize = 32;
 const RECEIVE_BYTES: usize = 1 << 16;
-/// Peers remembered at most; beyond, the lanes are forgotten (they hold nothing after a flush).
+/// The largest number of peers that are remembered. Beyond it the lanes are dropped (they are empty
+/// after a flush).
 const LANES_MAX: usize = 4_096;
-/// What the kernel may queue for a socket. A full receive buffer loses packets without a word, and
-/// trains of small messages take several times their own size there.
+/// The bytes that the kernel may queue for a socket. A full receive buffer loses packets silently,
+/// and trains of small messages take several times their own size there.
 const SOCKET_BUFFER_BYTES: usize = 32 << 20;
-/// What a small packet takes of a receive buffer, with what the kernel keeps of it: about that.
+/// The approximate bytes that a small packet takes in a receive buffer, including the kernel's own
+/// data.
 const WAITING_BYTES: usize = 768;
 
 counters! {
-    /// What the UDP layer counted at the sender.
+    /// Counters of the UDP layer at the sender.
     pub struct SendCounters {
         /// Messages sent.
         messages_sent,
@@ -57,7 +59,7 @@ counters! {
 }
 
 counters! {
-    /// What the UDP layer counted at the receiver.
+    /// Counters of the UDP layer at the receiver.
     pub struct ReceiveCounters {
         /// Messages received.
         messages_received,
@@ -70,14 +72,14 @@ counters! {
     }
 }
 
-/// What carries a train: the socket, or a test's stand-in.
+/// The sender of trains: the socket, or a test's stand-in.
 pub trait Carrier {
     /// Sends `contents`, cut into segments of `segment` bytes (the last may be shorter) if given.
     ///
     /// # Errors
     /// The system's; `WouldBlock` if there is no room.
     fn carry(&self, to: Addr, contents: &[u8], segment: Option<usize>) -> io::Result<()>;
-    /// Most segments of one train; 1 where segmentation is not supported.
+    /// The largest number of segments of one train; 1 if segmentation is not supported.
     fn segments_max(&self) -> usize;
 }
 
@@ -101,10 +103,10 @@ impl Socket {
         Ok(Rc::new(Socket { socket, state }))
     }
 
-    /// Where it is bound: the port that the system chose if 0 was asked for.
+    /// The address to which it is bound, with the port that the system chose if 0 was asked for.
     ///
     /// # Errors
-    /// If the system cannot tell, or the address is not IPv4.
+    /// The system cannot tell, or the address is not IPv4.
     pub fn addr(&self) -> io::Result<Addr> {
         from_std(self.socket.local_addr()?).ok_or_else(|| io::Error::other("not an IPv4 address"))
     }
@@ -126,8 +128,8 @@ fn local_line(addr: Addr) -> Option<String> {
     lines.find(|line| line.split_whitespace().nth(1) == Some(&local)).map(Into::into)
 }
 
-/// About how many packets wait in the receive buffer of the socket bound to `addr`, from
-/// /proc/net/udp; 0 where that cannot be read. The kernel counts bytes, its own among them.
+/// The approximate number of packets that wait in the receive buffer of the socket bound to `addr`,
+/// from /proc/net/udp; 0 if that cannot be read. The kernel counts bytes, including its own data.
 #[must_use]
 pub fn waiting(addr: Addr) -> usize {
     let queued = local_line(addr).and_then(|line| {
@@ -160,7 +162,7 @@ impl Carrier for Rc<Socket> {
     }
 }
 
-/// Asks for large buffers: beyond the system's limit where permitted (CAP_NET_ADMIN), else up to
+/// Asks for large buffers: beyond the system's limit if permitted (CAP_NET_ADMIN), otherwise up to
 /// it. Smaller ones only cost retries, so failures are not errors.
 fn enlarge_buffers(socket: &UdpSocket) {
     if sockopt::set_socket_recv_buffer_size_force(socket, SOCKET_BUFFER_BYTES).is_err() {
@@ -171,13 +173,13 @@ fn enlarge_buffers(socket: &UdpSocket) {
     }
 }
 
-/// As the standard library names it.
+/// Converts to the type of the standard library.
 #[must_use]
 pub fn to_std(addr: Addr) -> SocketAddr {
     SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from(addr.ip), addr.port))
 }
 
-/// As the wire names it; `None` for IPv6.
+/// Converts to the wire's type; `None` for IPv6.
 #[must_use]
 pub fn from_std(addr: SocketAddr) -> Option<Addr> {
     match addr {
@@ -186,17 +188,17 @@ pub fn from_std(addr: SocketAddr) -> Option<Addr> {
     }
 }
 
-/// The messages queued for one peer: the train that they will be.
+/// The messages queued for one peer, which become a train.
 #[derive(Debug)]
 struct Lane {
     to: Addr,
-    /// Messages at multiples of `segment`; the last one is not padded yet.
+    /// The messages at multiples of `segment`; the last one is not padded yet.
     bytes: Vec<u8>,
     segment: usize,
     count: usize,
     /// Bytes of the messages without padding.
     carried: usize,
-    /// On the outbox's list of waiting lanes.
+    /// Whether it is on the outbox's list of waiting lanes.
     listed: bool,
 }
 
@@ -250,14 +252,14 @@ impl Lane {
     }
 }
 
-/// Where a machine puts its packets: one lane per peer, order kept, sent as trains by
-/// [`Outbox::flush`], or before when a train is full. Allocates nothing once its lanes are there.
+/// The output of a machine: one lane per peer, in order, sent as trains by [`Outbox::flush`], or
+/// before when a train is full. It allocates nothing once its lanes exist.
 #[derive(Debug)]
 pub struct Outbox<C = Rc<Socket>> {
     carrier: C,
     lanes: Vec<Lane>,
     lane_of: HashMap<Addr, usize, FxBuildHasher>,
-    /// The lanes that hold something, in order of their first message.
+    /// The nonempty lanes, in the order of their first message.
     waiting: Vec<usize>,
     /// The lane used last: consecutive messages mostly go to one peer.
     recent: usize,
@@ -290,7 +292,7 @@ impl<C: Carrier> Outbox<C> {
         }
     }
 
-    /// What was sent and dropped.
+    /// The counters of sent and dropped messages.
     #[must_use]
     pub fn counters(&self) -> &SendCounters {
         &self.counters
@@ -308,8 +310,8 @@ impl<C: Carrier> Outbox<C> {
         self.recent
     }
 
-    /// Sends the train of lane `index`. What cannot be sent is dropped and counted: the protocols
-    /// above retry, and waiting here would hold up every other peer.
+    /// Sends the train of lane `index`. If it cannot be sent, it is dropped and counted: the
+    /// protocols above retry, and waiting here would hold up every other peer.
     fn ship(&mut self, index: usize) {
         let lane = &mut self.lanes[index];
         if lane.count == 0 {
@@ -334,7 +336,7 @@ impl<C: Carrier> Outbox<C> {
 }
 
 impl<C: Carrier> Outbox<C> {
-    /// Queues a packet, and gives the copy.
+    /// Queues a packet, and returns the copy.
     fn queue(&mut self, to: Addr, packet: &[u8]) -> Option<&mut [u8]> {
         if packet.is_empty() || packet.len() > TRAIN_BYTES_MAX {
             self.counters.dropped_send_error += 1;
@@ -367,7 +369,7 @@ impl<C: Carrier> Sink for Outbox<C> {
     }
 }
 
-/// Receives trains and gives their messages one by one.
+/// Receives trains, and returns their messages one by one.
 #[derive(Debug)]
 pub struct Inbox {
     socket: Rc<Socket>,
@@ -380,21 +382,21 @@ pub struct Inbox {
 /// One train, or a single message.
 #[derive(Debug)]
 pub struct Train<'a> {
-    /// Who sent it.
+    /// The address of the sender.
     pub from: Addr,
     bytes: &'a mut [u8],
     stride: usize,
 }
 
 impl Train<'_> {
-    /// Its messages in order, each perhaps with padding behind.
+    /// Its messages in order, possibly followed by padding.
     pub fn messages(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.bytes.chunks_mut(self.stride)
     }
 }
 
 impl Inbox {
-    /// Over `socket`.
+    /// An inbox over `socket`.
     #[must_use]
     pub fn new(socket: Rc<Socket>) -> Inbox {
         Inbox {
@@ -406,8 +408,8 @@ impl Inbox {
         }
     }
 
-    /// Receives what is there, up to a bounded number of trains; gives how many. They are read by
-    /// [`Inbox::trains`], for which the clock is sampled only now (trap T1).
+    /// Receives what has arrived, up to a bounded number of trains, and returns their number. They
+    /// are read by [`Inbox::trains`], for which the clock is sampled only after this (trap T1).
     pub fn receive(&mut self) -> usize {
         let mut rest = self.buffer.as_mut_slice();
         let mut slices: [IoSliceMut<'_>; TRAINS_PER_RECEIVE] = std::array::from_fn(|_| {
@@ -442,7 +444,7 @@ impl Inbox {
         })
     }
 
-    /// What was received.
+    /// The counters of received messages.
     #[must_use]
     pub fn counters(&self) -> &ReceiveCounters {
         &self.counters

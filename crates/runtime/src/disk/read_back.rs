@@ -1,7 +1,7 @@
-//! Reading a snapshot back: what it takes the place of is removed only once all that was written
-//! since it began was read from the disk, and not from the system's cache, and every frame is
-//! valid. A thread does that, at most half of the time, in pieces: the disk's thread goes on
-//! meanwhile, and where it waits for room, this is what makes some.
+//! Reads a snapshot back: the segments that it replaces are removed only once all that was written
+//! since it began was read from the disk, not from the system's cache, and every frame is valid. A
+//! thread does that in pieces, at most half of the time: the disk's thread continues meanwhile, and
+//! if it waits for room, this is what frees some.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -18,34 +18,35 @@ use rustix::fs::{Advice, fadvise};
 use crate::directory::{segment_path, sync};
 use crate::error::{Context, Error, is_without_descriptors};
 
-/// How much is read at a time; then as much time is left to others as that took.
+/// The bytes read at a time. After each piece the thread rests for as long as reading it took.
 const PIECE_BYTES: usize = 1 << 20;
-/// Longest rest between two pieces.
+/// The longest rest between two pieces.
 const REST_MAX: Duration = Duration::from_millis(100);
 
-/// What is to be done.
+/// The work of the thread.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) path: PathBuf,
     pub(super) storage: u64,
-    /// The segments from the one that the snapshot begins on, and how much of each is checked.
+    /// The segments from the one with which the snapshot begins, each with the number of bytes to
+    /// check.
     pub(super) segments: Vec<(u64, u64)>,
-    /// The segments that go then, the oldest first.
+    /// The segments that are removed afterwards, the oldest first.
     pub(super) gone: Vec<u64>,
 }
 
-/// What was found.
+/// The result of reading a snapshot back.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// The segments before are gone, with so many bytes.
+    /// The segments before the snapshot were removed. They had `bytes` bytes.
     Removed { segments: Vec<u64>, bytes: u64 },
-    /// The snapshot cannot be read: nothing is removed.
+    /// The snapshot cannot be read, and nothing was removed.
     Damaged(Error),
-    /// The disk failed while segments were removed.
+    /// The disk failed while segments were being removed.
     Failed(Error),
 }
 
-/// The thread. It ends when this is dropped.
+/// The thread's handle. The thread ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct ReadBack {
     stopped: Arc<AtomicBool>,
@@ -71,12 +72,13 @@ impl ReadBack {
         Ok(ReadBack { stopped, outcome, thread })
     }
 
-    /// What was found, once it is.
+    /// The result, once there is one.
     pub(super) fn poll(&self) -> Option<Outcome> {
         self.outcome.try_recv().ok()
     }
 
-    /// Ends it: what it had found by then. What it removed is gone, whoever asks for it or not.
+    /// Stops the thread, and returns the result if there was one by then. Segments that it removed
+    /// are gone in either case.
     pub(super) fn stop(mut self) -> Option<Outcome> {
         self.join();
         self.poll()
@@ -96,8 +98,8 @@ impl Drop for ReadBack {
     }
 }
 
-/// Opens a file; where the process or the system has no descriptor left, once it has: that says
-/// nothing of the disk. `None` if it was stopped before.
+/// Opens a file. If the process or the system has no descriptor left, it waits for one, since that
+/// says nothing about the disk. `None` if it was stopped meanwhile.
 fn open(path: &Path, stopped: &AtomicBool) -> Result<Option<File>, Error> {
     while !stopped.load(Ordering::Relaxed) {
         match File::open(path) {
@@ -109,7 +111,7 @@ fn open(path: &Path, stopped: &AtomicBool) -> Result<Option<File>, Error> {
 }
 
 impl Task {
-    /// Reads all of it; false if it was stopped before.
+    /// Reads and checks all of it. `false` if it was stopped before the end.
     fn check(&self, stopped: &AtomicBool) -> Result<bool, Error> {
         for (segment, end) in &self.segments {
             let path = segment_path(&self.path, self.storage, *segment);
@@ -146,7 +148,8 @@ impl Task {
         Ok(true)
     }
 
-    /// What is before is of no use. The oldest goes first, so that a crash leaves no gap.
+    /// Removes the segments that are no longer needed. The oldest goes first, so that a crash
+    /// leaves no gap.
     fn remove(&self) -> Outcome {
         let mut bytes = 0;
         let mut remove = || -> Result<(), Error> {

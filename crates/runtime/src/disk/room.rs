@@ -1,6 +1,6 @@
-//! Whether a disk has room. A file of nothing holds some back: once the disk is full, that is given
-//! to what has to be written all the same, so that a replica that refuses writes can say so in its
-//! log (trap T14).
+//! Whether a disk has room. A reserve file holds some back: once the disk is full, that space is
+//! freed for what has to be written in any case, so that a replica that refuses writes can say so
+//! in its log (trap T14).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,7 +13,7 @@ use rustix::fs::{FallocateFlags, fallocate, statvfs};
 use crate::error::is_full;
 
 pub(crate) const NAME: &str = "reserve";
-/// Bytes held back, and bytes that are to be free beside; less on a small disk.
+/// The bytes held back, and the bytes that must be free beside them; less on a small disk.
 const RESERVE_BYTES: u64 = 16 << 20;
 const FREE_BYTES: u64 = 16 << 20;
 const SHARE: u64 = 32;
@@ -36,7 +36,7 @@ impl Room {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// Looks again; whether what is known has changed.
+    /// Checks the disk again. Returns whether the result has changed.
     pub(super) fn look(&mut self) -> bool {
         let before = self.is_short();
         let Ok(disk) = statvfs(&self.directory) else { return false };
@@ -52,7 +52,7 @@ impl Room {
         is_short != before
     }
 
-    /// Holds so many bytes back. Where the file system cannot, nothing is.
+    /// Reserves this many bytes. If the file system cannot, nothing is reserved.
     fn hold(&self, bytes: u64) -> bool {
         match hold(&self.reserve, bytes) {
             Ok(()) => true,
@@ -64,14 +64,14 @@ impl Room {
         }
     }
 
-    /// What was held back is there for what has to be written.
+    /// Frees the reserve for what has to be written.
     pub(super) fn give(&self) {
         let _ = std::fs::remove_file(&self.reserve);
         self.is_short.store(true, Ordering::Relaxed);
     }
 }
 
-/// Has a file of nothing take so many bytes.
+/// Makes the reserve file take this many bytes.
 pub(crate) fn hold(reserve: &Path, bytes: u64) -> io::Result<()> {
     let file: File = OpenOptions::new().create(true).truncate(true).write(true).open(reserve)?;
     fallocate(&file, FallocateFlags::empty(), 0, bytes)?;

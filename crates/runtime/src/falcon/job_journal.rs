@@ -1,9 +1,9 @@
-//! The file of an owner's journal: locked, appended to and synced, by a thread of its own, before
-//! anybody hears of what is in it.
+//! The file of an owner's journal: locked, appended to and synced by a thread of its own, before
+//! any effect of its entries is told.
 //!
-//! The format, and what is made of a torn end, is [`concord_scheduler::Journal`]'s. A journal is
-//! written anew at each start, without what is not worth to be kept, as the controller's state is:
-//! beside, synced, renamed.
+//! The format, and the handling of a torn end, is [`concord_scheduler::Journal`]'s. A journal is
+//! rewritten at each start without the entries that are no longer needed, in the same way as the
+//! controller's state: into a file beside it, which is synced and renamed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -20,14 +20,14 @@ use rustix::fs::{FlockOperation, flock};
 use crate::error::{Context, Error};
 use crate::roles::unique;
 
-/// Jobs that are over and are kept when a journal is written anew.
+/// The number of finished jobs that are kept when a journal is rewritten.
 const OVER_MAX: usize = 1_000;
-/// How much is read at a time.
+/// The bytes read at a time.
 const READ_BYTES: usize = 4 << 20;
-/// Commands, their lines and what they gave are nobody's but its owner's.
+/// The file's permissions: commands, their lines and their outputs are the owner's alone.
 const MODE: u32 = 0o600;
 
-/// The file, locked by this process for as long as it lives.
+/// The file. This process holds its lock for as long as the value exists.
 #[derive(Debug)]
 pub(crate) struct JobJournal {
     path: PathBuf,
@@ -42,10 +42,10 @@ fn beside(path: &Path, suffix: &str) -> PathBuf {
 }
 
 impl JobJournal {
-    /// Locks and reads it. What was found is in it once more, in a new file.
+    /// Locks and reads the file. Its entries are written once more, into a new file.
     ///
     /// # Errors
-    /// If another owner holds it, it is damaged, or the system refuses.
+    /// Another owner holds it, it is damaged, or the system refuses.
     pub(crate) fn open(path: &Path) -> Result<(JobJournal, Journal, Found), Error> {
         let name = path.display();
         let lock_path = beside(path, ".lock");
@@ -57,7 +57,7 @@ impl JobJournal {
         let damaged = |why: String| {
             Error::new(format!("the journal {name}: {why}; move it away to begin without its jobs"))
         };
-        // It may be long: no more of it is in memory than is needed.
+        // The file may be long: no more of it is in memory than is needed.
         let mut reader = JournalReader::default();
         match File::open(path) {
             Ok(mut file) => {
@@ -80,7 +80,7 @@ impl JobJournal {
         }
         let temporary = beside(path, ".new");
         let mut write = || -> std::io::Result<File> {
-            // What is left of an older one may have another mode.
+            // The leftover of an earlier attempt may have another mode.
             match std::fs::remove_file(&temporary) {
                 Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
                 Ok(()) | Err(_) => {}
@@ -100,10 +100,10 @@ impl JobJournal {
         Ok((JobJournal { path: path.to_path_buf(), file, _lock: lock }, journal, found))
     }
 
-    /// From now on a thread writes it.
+    /// Starts the thread that writes from now on.
     ///
     /// # Errors
-    /// If the system refuses a descriptor or the thread.
+    /// The system refuses a descriptor or the thread.
     pub(crate) fn start(mut self) -> Result<JournalThread, Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let done = Arc::new(eventfd(0, flags).cannot("make an eventfd")?);
@@ -127,25 +127,25 @@ impl JobJournal {
         Ok(JournalThread { done, to, from, frames: 0 })
     }
 
-    /// Appends, and syncs.
+    /// Appends `bytes`, and syncs.
     ///
     /// # Errors
-    /// The disk's: then nobody may hear of what was to be written.
+    /// The disk's error: no effect of `bytes` may be told then.
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let written = self.file.write_all(bytes).and_then(|()| self.file.sync_data());
         written.cannot(format!("write the journal {}", self.path.display()))
     }
 }
 
-/// The loop's end of the thread that writes a journal, one frame at a time: the loop does not wait
-/// for the disk.
+/// The loop's handle of the thread that writes a journal, one frame at a time: the loop does not
+/// wait for the disk.
 #[derive(Debug)]
 pub(crate) struct JournalThread {
-    /// Readable when a frame was written.
+    /// Readable when a frame has been written.
     done: Arc<OwnedFd>,
     to: SyncSender<Vec<u8>>,
     from: Receiver<Result<(), Error>>,
-    /// How many were written.
+    /// The number of frames that were written.
     frames: u64,
 }
 
@@ -156,7 +156,7 @@ impl AsFd for JournalThread {
 }
 
 impl JournalThread {
-    /// Hands a frame over; the one before must be written.
+    /// Hands a frame over. The one before must have been written.
     ///
     /// # Errors
     /// If the thread is gone.
@@ -164,11 +164,10 @@ impl JournalThread {
         self.to.try_send(frame).map_err(|_| Error::new("the journal's thread is gone"))
     }
 
-    /// The number of the frame that was written, once the descriptor is readable: they count from
-    /// 1.
+    /// The number of the frame that was written, from 1, once the descriptor is readable.
     ///
     /// # Errors
-    /// The disk's: then nobody may hear of what was to be written.
+    /// The disk's error: no effect of the frame may be told then.
     pub(crate) fn written(&mut self) -> Result<Option<u64>, Error> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.done, &mut count);

@@ -1,4 +1,4 @@
-//! Jobs as whoever submits them writes and reads them: JSON.
+//! Jobs in JSON, as clients submit and read them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use serde_json::{Map, Value, json};
 
 use super::worker::CommandBody;
 
-/// Characters of a job's title at most: a command may be [`BODY_BYTES_MAX`] bytes long, and a list
-/// shows a thousand jobs.
+/// The number of characters of a job's title: a command may be [`BODY_BYTES_MAX`] bytes long, and a
+/// list shows a thousand jobs.
 const TITLE_CHARS_MAX: usize = 200;
 
-/// How long a task that failed waits until it is tried again, in ms, if nobody says otherwise:
-/// twice as long each further time.
+/// The default delay in ms before a failed task is tried again; it doubles with each further
+/// attempt.
 const RETRY_DELAY_MS: u64 = 500;
 
-/// How long tasks wait for the node near which they are to run, in ms, if nobody says otherwise.
+/// The default time in ms that tasks wait for the node near which they are to run.
 const LOCALITY_WAIT_MS: u64 = 100;
 
-/// What is submitted.
+/// The body of a submission.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Submitted {
@@ -36,10 +36,10 @@ struct Submitted {
     function: Option<String>,
     us: Option<u64>,
     array: Option<(u32, u32)>,
-    /// The tasks' numbers, where they are not one after the other.
+    /// The tasks' numbers, if they are not consecutive.
     numbers: Option<Vec<u32>>,
     lines: Option<Vec<String>>,
-    /// As lines, where one of them is no text: each in hexadecimal digits.
+    /// The lines if one of them is not text: each in hexadecimal digits.
     lines_hex: Option<Vec<String>>,
     /// Variables of its tasks' environment.
     environment: BTreeMap<String, String>,
@@ -54,28 +54,29 @@ struct Submitted {
     needs: Option<String>,
     near: Option<u16>,
     locality_wait_ms: Option<u64>,
-    /// It is cancelled if nobody asks for its results.
+    /// Whether the job is cancelled when no client asks for its results any more.
     attached: bool,
-    /// A name that its submitter made up: a second job of that name is the first one, sent again.
+    /// A name chosen by the client: a second submission with the same key is taken for the first
+    /// one, sent again.
     key: String,
 }
 
-/// When a job begins that is to run after another one.
+/// The condition under which a job that runs after another one begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum When {
-    /// When all tasks of that one are done.
+    /// All tasks of the other job succeeded.
     #[default]
     Ok,
-    /// When they are over.
+    /// All tasks of the other job are over.
     Any,
-    /// When they are over, and some are not done.
+    /// All tasks of the other job are over, and some did not succeed.
     NotOk,
-    /// Each task when that one's task in the same place is done.
+    /// Each task begins when the other job's task in the same place has succeeded.
     Each,
 }
 
-/// After which job another one is to run.
+/// The job after which another one runs, and on which condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct After {
@@ -84,17 +85,17 @@ pub(super) struct After {
     pub when: When,
 }
 
-/// Which executors there are.
+/// The executors that exist.
 #[derive(Clone, Debug, Default)]
 pub struct Executors {
-    /// The names of their classes: the first is class 1.
+    /// The names of their classes. The first is class 1.
     pub classes: Vec<String>,
-    /// The workers of the rack file: their nodes, and where they are.
+    /// The workers of the rack file: their nodes and addresses.
     pub workers: BTreeMap<u16, Addr>,
 }
 
 impl Executors {
-    /// The class of that name.
+    /// The number of the class with this name.
     pub(super) fn class(&self, name: &str) -> Result<u8, String> {
         let found = (1..).zip(&self.classes).find(|(_, own)| *own == name);
         found.map(|(class, _)| class).ok_or_else(|| match self.classes.join(", ") {
@@ -112,7 +113,7 @@ impl Executors {
     }
 }
 
-/// Where a job's tasks are to run, and before which others.
+/// Determines where a job's tasks are to run, and their priority.
 fn places(submitted: &Submitted, executors: &Executors) -> Result<Job, String> {
     let Submitted { priority, needs, near, locality_wait_ms, .. } = submitted;
     if *priority >= PRIORITIES_MAX {
@@ -131,26 +132,26 @@ fn places(submitted: &Submitted, executors: &Executors) -> Result<Job, String> {
     })
 }
 
-/// A job that was read, and what is kept of it for whoever asks.
+/// A job that was read, with what is kept of it for later requests.
 #[derive(Debug)]
 pub(super) struct Read {
     pub job: Job,
     pub title: String,
     pub first: u32,
-    /// The name of the class that it needs.
+    /// The name of the class of executors that it needs.
     pub needs: String,
     pub attached: bool,
     pub key: String,
-    /// The numbers of its tasks, where they are not those from `first` on.
+    /// The numbers of its tasks, if they are not consecutive from `first`.
     pub numbers: Vec<u32>,
-    /// After which jobs it is to run.
+    /// The jobs after which it runs.
     pub after: Vec<After>,
 }
 
-/// Characters of a key at most.
+/// The largest number of characters of a key.
 pub(super) const KEY_CHARS_MAX: usize = 64;
 
-/// What a journal has of a job beside its tasks.
+/// The part of a job that a journal keeps beside its tasks.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Note {
     title: String,
@@ -164,14 +165,14 @@ pub(super) struct Note {
     running_max: u32,
 }
 
-/// As owners wrote it that knew less.
+/// The note as earlier versions wrote it.
 #[derive(Default, Deserialize)]
 struct KeyedNote(String, u32, String, bool, String);
 #[derive(Default, Deserialize)]
 struct FirstNote(String, u32, String, bool);
 
 impl Note {
-    /// What was noted with a job of a journal.
+    /// The note of a job in a journal.
     pub(super) fn of(job: &FoundJob) -> Note {
         if let Ok(note) = postcard::from_bytes(&job.note) {
             return note;
@@ -185,7 +186,7 @@ impl Note {
         Note { title, first, needs, is_attached, key, ..Note::default() }
     }
 
-    /// The rest of a job of a journal. It waits again for the jobs that it is to run after.
+    /// Restores the rest of a job of a journal. It waits again for the jobs after which it runs.
     pub(super) fn complete(&self, job: &mut FoundJob) {
         job.job.retry_ns = self.retry_ns;
         job.job.running_max = self.running_max;
@@ -193,11 +194,12 @@ impl Note {
     }
 }
 
-/// A job that was found in a journal goes into the book, with how its tasks ended; whether it is
+/// Adds a job of a journal to the book, with the outcomes of its tasks. Returns whether it is
 /// attached.
 pub(super) fn found(book: &mut Book, now: Now, found: &FoundJob) -> bool {
     let Note { title, first, needs, is_attached, numbers, .. } = Note::of(found);
-    // Clocks of another start of this host say nothing: how long ago it was the wall clock says.
+    // Monotonic clocks of an earlier start of this host are not comparable: the job's age follows
+    // from the wall clock.
     let age_ms = now.unix_ms.saturating_sub(found.unix_ms);
     let instant = Instant(now.instant.0.saturating_sub(age_ms.saturating_mul(MS)));
     let taken_at = Now { instant, unix_ms: found.unix_ms };
@@ -213,8 +215,8 @@ pub(super) fn found(book: &mut Book, now: Now, found: &FoundJob) -> bool {
     }
     for (number, told) in found.outcomes.iter().enumerate() {
         if is_read {
-            // Where there is no room for all, its reader has the first ones sooner than the last
-            // ones.
+            // If there is no room for all outcomes, the reader needs the first ones sooner than the
+            // last ones.
             book.read(found.jid, number);
         }
         let over_at = instant.after(told.over_ns);
@@ -231,12 +233,12 @@ pub(super) fn found(book: &mut Book, now: Now, found: &FoundJob) -> bool {
     is_attached
 }
 
-/// Finds the class that a job of a journal needs by its name: classes have the numbers that the
-/// rack file gives them now. `Some`: no worker has that any more, and its tasks wait in a queue
-/// that nobody asks.
+/// Finds the class that a job of a journal needs, by its name: classes have the numbers of the
+/// current rack file. `Some` if no worker has that class any more, so that the job's tasks would
+/// wait in a queue that none asks.
 ///
 /// # Errors
-/// One line, where there is no such queue.
+/// One line, if there is no such queue.
 pub(super) fn find_class(
     job: &mut FoundJob,
     executors: &Executors,
@@ -258,7 +260,7 @@ pub(super) fn find_class(
 }
 
 impl Read {
-    /// What a journal has of it beside its tasks.
+    /// The part of the job that a journal keeps beside its tasks.
     pub(super) fn note(&self) -> Vec<u8> {
         let note = Note {
             title: self.title.clone(),
@@ -274,7 +276,7 @@ impl Read {
         postcard::to_allocvec(&note).unwrap_or_default()
     }
 
-    /// Its record, once it was taken.
+    /// Its record, once it was accepted.
     pub(super) fn record(&self, jid: u32, tasks: u32, now: Now) -> JobRecord {
         let mut record = JobRecord::new(jid, self.title.clone(), tasks, now);
         record.first = self.first;
@@ -342,7 +344,7 @@ pub(super) fn read(body: &[u8], executors: &Executors) -> Result<Read, String> {
     Ok(Read { job, title, first, needs, attached, key, numbers, after })
 }
 
-/// What its tasks execute, what they share, and how a person names it.
+/// The command that its tasks execute, the settings that they share, and the job's title.
 struct What {
     function: Function,
     body: Option<Arc<[u8]>>,
@@ -378,7 +380,7 @@ fn what(submitted: &Submitted, first: u32) -> Result<What, String> {
                 );
             }
             let title = title_of(argv);
-            // Where there is neither an array nor lines, braces stand for themselves.
+            // Without an array or lines, braces stand for themselves.
             let has_parameters = submitted.array.is_some()
                 || submitted.numbers.is_some()
                 || submitted.lines.is_some()
@@ -414,14 +416,14 @@ fn what(submitted: &Submitted, first: u32) -> Result<What, String> {
     }
 }
 
-/// The bytes that hexadecimal digits stand for.
+/// Decodes hexadecimal digits.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let pair = |pair: &[u8]| Some((digit(pair[0])? << 4 | digit(pair[1])?) as u8);
     text.len().is_multiple_of(2).then(|| text.as_bytes().chunks(2).map(pair).collect())?
 }
 
-/// As hexadecimal digits.
+/// Encodes bytes as hexadecimal digits.
 fn to_hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
@@ -432,7 +434,7 @@ fn to_hex(bytes: &[u8]) -> String {
     text
 }
 
-/// What stands for `{}` in each task.
+/// The parameters of each task, which replace `{}`.
 fn texts(submitted: &mut Submitted) -> Result<Vec<Vec<u8>>, String> {
     let most = |count: u64| {
         let is_too_many = count > TASKS_OPEN_MAX as u64;
@@ -440,7 +442,7 @@ fn texts(submitted: &mut Submitted) -> Result<Vec<Vec<u8>>, String> {
             .then(|| format!("{count} tasks, of at most {TASKS_OPEN_MAX}: submit several jobs"))
     };
     let (lines, hex) = (submitted.lines.take(), submitted.lines_hex.take());
-    // Whether there are lines says what braces stand for.
+    // Whether there are lines determines the meaning of braces.
     submitted.lines = lines.is_some().then(Vec::new);
     submitted.lines_hex = hex.is_some().then(Vec::new);
     let numbers = match (submitted.array, &submitted.numbers) {
@@ -496,7 +498,7 @@ fn texts(submitted: &mut Submitted) -> Result<Vec<Vec<u8>>, String> {
     Ok(lines)
 }
 
-/// A command as a list shows it: its words, cut where they are too long.
+/// A command for a list: its words, cut if they are too long.
 fn title_of(argv: &[String]) -> String {
     let mut title = argv.join(" ");
     if let Some((end, _)) = title.char_indices().nth(TITLE_CHARS_MAX) {
@@ -506,7 +508,7 @@ fn title_of(argv: &[String]) -> String {
     title
 }
 
-/// A job in a line.
+/// The summary of a job for a list.
 pub(super) fn summary(job: &JobRecord, running: usize, now: Now) -> Value {
     let end = job.over_at.unwrap_or(now.instant);
     let c = job.counts;
@@ -534,7 +536,7 @@ pub(super) fn summary(job: &JobRecord, running: usize, now: Now) -> Value {
     })
 }
 
-/// How a task ended: a word, what a person reads, and what a command gave.
+/// A task's outcome: a word, an explanation for a person, and its output.
 fn ended(outcome: &Outcome) -> (&'static str, Option<String>, &[u8]) {
     match outcome {
         Outcome::Done(output) => ("done", None, output),
@@ -561,7 +563,7 @@ fn ended(outcome: &Outcome) -> (&'static str, Option<String>, &[u8]) {
     }
 }
 
-/// How a task of a job ended.
+/// The outcome of a task, in JSON.
 pub(super) fn result(job: &JobRecord, told: &TaskOutcome) -> Value {
     let (how, mut why, output) = ended(&told.outcome);
     if told.outcome == Outcome::Cancelled && !job.cancelled_why.is_empty() {
@@ -600,7 +602,7 @@ pub(super) fn result(job: &JobRecord, told: &TaskOutcome) -> Value {
     Value::Object(out)
 }
 
-/// A task's way: when what was, in ms after its job was taken.
+/// The times of a task's events in JSON, in ms after its job was accepted.
 pub(super) fn way(task: u32, jid: u32, stands: &str, attempts: u16, trace: &Trace) -> Value {
     let since = |at: Instant| (at != Instant(0)).then(|| at.since(trace.taken_at) as f64 / 1e6);
     let again: Map<String, Value> = trace

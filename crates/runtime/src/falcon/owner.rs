@@ -1,9 +1,9 @@
-//! The owner of a group's tasks: takes jobs over HTTP, submits their tasks to the switch, and tells
-//! how they ended.
+//! The owner of a group's tasks: it accepts jobs over HTTP, submits their tasks to the switch, and
+//! reports their outcomes.
 //!
-//! A role of its own and not a part of the gateway: the gateway is a session of Redis clients with
-//! replicas, and has nothing in common with it but that somebody connects. So a flood of commands
-//! does not stop jobs, nor a job of a million tasks the commands.
+//! The owner is a role of its own and not a part of the gateway. A gateway is a session of Redis
+//! clients with replicas; all that both have in common is that clients connect to them. As separate
+//! processes, a flood of commands does not stop jobs, nor a job of a million tasks the commands.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -46,43 +46,44 @@ use workers::Draining;
 const ASKED: Token = Token(ROLE_TOKEN_MIN);
 const JOURNAL: Token = Token(ROLE_TOKEN_MIN + 1);
 const READ: Token = Token(ROLE_TOKEN_MIN + 2);
-/// Longest submission that is read in the loop, in bytes; longer ones are in a thread.
+/// The longest submission in bytes that is parsed in the loop; longer ones are parsed in a thread.
 const READ_HERE_MAX: usize = 32 << 10;
-/// How long after it was handed out a task's start has to be heard of, in ns: a worker's loop may
-/// be busy.
+/// The time in ns after it was handed out within which a task's start must be reported: a worker's
+/// loop may be busy.
 const START_NS: u64 = 50 * MS;
-/// Most outcomes of one answer.
+/// The largest number of outcomes in one answer.
 const PAGE_MAX: usize = 1_000;
-/// And most bytes of their outputs, but for those of the last one.
+/// The largest number of bytes of outputs in one answer, without those of the last outcome.
 const PAGE_BYTES_MAX: usize = 1 << 20;
-/// Longest wait for an outcome, in ms.
+/// The longest wait for an outcome, in ms.
 const WAIT_MS_MAX: u64 = 30_000;
-/// Outcomes looked at for one answer about those that are dead.
+/// The number of outcomes that are examined for one answer about dead tasks.
 const LOOKED_MAX: usize = 100_000;
 
-/// How long nobody may ask for the results of an attached job before it is cancelled, in ns: where
-/// its reader's last connection broke, and where that was answered. A program may be stopped, or
-/// busy, for longer than it takes to start an owner again; while its connection stands, for as long
-/// as it wants, unless so much waits for readers that others would have to wait.
+/// The time in ns after which an attached job is cancelled if its results are not asked for:
+/// counted from when its reader's last connection broke, and from when that was answered. A program
+/// may be stopped, or busy, for longer than an owner takes to start again. While its connection
+/// stands, there is no limit, unless so many outcomes wait for readers that others would have to
+/// wait.
 const ATTACHED_NS: u64 = 10 * SEC;
 const ATTACHED_SILENT_NS: u64 = 60 * SEC;
 const READER_GONE: &str = "whoever submitted it attached asked for no results for too long";
-/// What a client hears whose job was another incarnation's.
+/// The answer to a client whose job belongs to another incarnation.
 const OTHER_OWNER: &str =
     "the owner was started again without a journal, and its jobs ended with it";
 const ASKED_TO: &str = "somebody asked for that";
-/// Most keys of jobs that are kept, as a multiple of the jobs that are.
+/// The number of keys that are kept, as a multiple of the jobs that are kept.
 const KEYS_PER_JOB_MAX: usize = 2;
 const KEYS_MIN: usize = 1_024;
 
 /// The reader of an attached job.
 #[derive(Clone, Debug)]
 struct Reader {
-    /// When it asked, or was answered, last.
+    /// The time of its last request or answer.
     asked_at: Instant,
-    /// Its connection broke while it waited, or it was looked at since.
+    /// Whether its connection broke while it waited, or it was checked since.
     is_broken: bool,
-    /// Where it asked last.
+    /// The connection of its last request.
     connection: Option<Connection>,
 }
 
@@ -99,61 +100,61 @@ impl Reader {
         self.connection.as_ref().is_some_and(Connection::is_open)
     }
 
-    /// When it is given up.
+    /// The time at which it is given up.
     fn until(&self) -> Instant {
         self.asked_at.after(if self.is_broken { ATTACHED_NS } else { ATTACHED_SILENT_NS })
     }
 }
 
-/// What an owner is told beside its place.
+/// The configuration of an owner, beside its place.
 #[derive(Clone, Debug)]
 pub struct OwnerSetup {
     /// The group of the workers.
     pub group: GroupId,
-    /// Where the switch listens.
+    /// The address of the switch.
     pub switch: Addr,
-    /// Where the controller listens, who knows if another switch took over.
+    /// The address of the controller, which knows whether another switch took over.
     pub controller: Addr,
-    /// Where jobs are submitted.
+    /// The address for HTTP clients.
     pub listen: SocketAddr,
-    /// How long a task may run without being heard of, in ns: the same for all of the group.
+    /// The time in ns that a task may run without being heard of, the same for all of the group.
     pub lease_ns: u64,
     /// The rack's secret, with which tasks are tagged.
     pub key: Key,
-    /// Which executors there are.
+    /// The executors that exist.
     pub executors: Executors,
-    /// Where its jobs are written down, so that they outlive it; `None`: they end with it.
+    /// The journal in which jobs are kept across restarts; `None` if they end with the process.
     pub journal: Option<PathBuf>,
 }
 
-/// Somebody who waits for outcomes.
+/// A client that waits for outcomes.
 #[derive(Debug)]
 struct Waiting {
     ask: Ask,
     jid: u32,
     from: usize,
     until: Instant,
-    /// It only looks: it is not the reader of an attached job.
+    /// Whether it only looks, and is not the reader of an attached job.
     peeks: bool,
 }
 
-/// What a request did that is answered once it is durable.
+/// The effect of a request, which is answered once that is durable.
 #[derive(Clone, Copy, Debug)]
 enum Taking {
-    /// A job was submitted: JID, and how many tasks it has.
+    /// A job was submitted: its JID and its number of tasks.
     Job(u32, usize),
-    /// A job was cancelled, and how many of its tasks were open.
+    /// A job was cancelled: its JID and its number of open tasks.
     Cancel(u32, u32),
     /// One task, and whether it was cancelled.
     Task(u32, u32, bool),
 }
 
-/// Whether it is to end.
+/// Whether the owner is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     No,
     Told,
-    /// Its workers know.
+    /// Its workers know that it ends.
     Retired,
 }
 
@@ -161,8 +162,9 @@ enum Ending {
 struct OwnerRole {
     node: u16,
     owner: OfGroup<JournaledOwner>,
-    /// Whose the numbers of its jobs are: another one's for each process without a journal, and the
-    /// journal's with one. A client that names it is never told of another one's job.
+    /// The incarnation to which the numbers of its jobs belong: each process without a journal has
+    /// its own, and a journal has one. A client that names its incarnation never gets an answer
+    /// about another's job.
     incarnation: String,
     journal: Option<JournalThread>,
     book: Book,
@@ -170,19 +172,19 @@ struct OwnerRole {
     reader: Reading,
     api: Api,
     waiting: Vec<Waiting>,
-    /// Requests whose effect is not durable yet.
+    /// The requests whose effect is not durable yet.
     taking: Vec<(Ask, Taking)>,
     draining: Vec<Draining>,
-    /// Jobs that end if nobody asks for their results, and when somebody did last.
+    /// Attached jobs, with their readers.
     attached: BTreeMap<u32, Reader>,
     /// Jobs by the keys with which they were submitted.
     keys: BTreeMap<String, u32>,
     dependents: Dependents,
     specs: Specs,
-    /// From when its job was taken, each of a task that is done.
+    /// For each successful task, the time from its job's acceptance to its start.
     to_start: Latencies,
     to_result: Latencies,
-    /// The switch id logged last.
+    /// The switch id that was logged last.
     logged: u32,
     ending: Ending,
 }
@@ -249,12 +251,12 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
     Ok(())
 }
 
-/// A value of a query such as `from=7&key=abc`.
+/// The value of a key in a query such as `from=7&key=abc`.
 fn value<'a>(query: &'a str, name: &str) -> Option<&'a str> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// A number of one.
+/// The number for a key in a query.
 fn number(query: &str, name: &str) -> Result<Option<u64>, Answer> {
     let Some(value) = value(query, name) else { return Ok(None) };
     let wrong = || Answer::refused(400, &format!("{name}={value}: not a number"));
@@ -275,7 +277,7 @@ impl OwnerRole {
         jobs::summary(job, running.get(&job.jid).copied().unwrap_or(0), now)
     }
 
-    /// Answers a request, or has it wait.
+    /// Answers a request, or lets it wait.
     fn serve(&mut self, now: Now, ask: Ask, out: &mut Outbox) {
         let path = ask.path.clone();
         let parts: Vec<&str> = path.split('/').skip(1).collect();
@@ -286,13 +288,13 @@ impl OwnerRole {
             ("POST" | "DELETE", _) if self.ending != Ending::No => {
                 Err(Answer::refused(503, self.ends()))
             }
-            // Reading a long one takes up to seconds, and leases are to be extended meanwhile.
+            // Parsing a long submission takes up to seconds, and leases must be extended meanwhile.
             ("POST", ["jobs"]) if ask.body.len() > READ_HERE_MAX => return self.reader.read(ask),
             ("POST", ["jobs"]) => match jobs::read(&ask.body, &self.executors)
                 .map_err(|why| Answer::refused(400, &why))
                 .and_then(|read| self.submit(now, read, out))
             {
-                // It is answered when it is there to stay.
+                // The request is answered when its effect is durable.
                 Ok(taking) => {
                     self.taking.push((ask, taking));
                     return self.answer_taken();
@@ -317,7 +319,7 @@ impl OwnerRole {
                     let peeks = ask.query.split('&').any(|pair| pair == "peek=1");
                     if let Some(reader) = self.attached.get_mut(&jid).filter(|_| !peeks) {
                         *reader = Reader::asked(now.instant, &ask);
-                        // What it has of the pages before, it need not be told again.
+                        // Outcomes of the pages before need not be kept for it any more.
                         self.book.read(jid, from);
                     }
                     return self.waiting.push(Waiting { ask, jid, from, until, peeks });
@@ -343,7 +345,7 @@ impl OwnerRole {
                 }
             }
             ("DELETE", ["jobs", jid]) => match self.cancel(now, jid, out) {
-                // So that it is not gone on with when the owner is started again.
+                // It is answered when durable, so that a restarted owner does not continue the job.
                 Ok(taking) => {
                     self.taking.push((ask, taking));
                     return self.answer_taken();
@@ -360,7 +362,7 @@ impl OwnerRole {
         ask.answer(answer.unwrap_or_else(|refused| refused));
     }
 
-    /// A long submission was read.
+    /// Handles a long submission that was parsed.
     fn on_read(&mut self, now: Now, (ask, read): Submission, out: &mut Outbox) {
         let taking = match read {
             Err(why) => Err(Answer::refused(400, &why)),
@@ -421,7 +423,7 @@ impl OwnerRole {
         Ok(Taking::Job(jid, tasks))
     }
 
-    /// Answers requests whose effect is durable.
+    /// Answers the requests whose effect is durable.
     fn answer_taken(&mut self) {
         for (ask, taking) in std::mem::take(&mut self.taking) {
             if !self.is_durable(taking) {
@@ -445,7 +447,7 @@ impl OwnerRole {
     fn is_durable(&self, taking: Taking) -> bool {
         match taking {
             Taking::Job(jid, _) => self.owner.is_taken(jid),
-            // How its tasks ended is told once it is written.
+            // The outcomes of its tasks are told once they are written.
             Taking::Cancel(jid, _) => self.book.job(jid).is_none_or(|job| job.over_at.is_some()),
             Taking::Task(jid, tid, is_cancelled) => {
                 let job = self.book.job(jid);
@@ -454,7 +456,7 @@ impl OwnerRole {
         }
     }
 
-    /// Cancels attached jobs for whose results nobody asks any more.
+    /// Cancels the attached jobs whose results are not asked for any more.
     fn let_go(&mut self, now: Now, out: &mut Outbox) {
         let asks = |jid: &u32| {
             self.waiting.iter().any(|w| w.jid == *jid && !w.peeks && !w.ask.is_given_up())
@@ -465,7 +467,7 @@ impl OwnerRole {
         for jid in late {
             let is_full = self.book.is_full();
             if let Some(reader) = self.attached.get_mut(&jid).filter(|r| !is_full && r.is_there()) {
-                // It is stopped, or busy: it is looked at again in a while.
+                // The reader is stopped or busy: it is checked again later.
                 *reader = Reader { asked_at: now.instant, is_broken: true, ..reader.clone() };
                 continue;
             }
@@ -522,7 +524,7 @@ impl OwnerRole {
         Ok(Answer::ok(&jobs::way(number, job.jid, stands, attempts, &trace)))
     }
 
-    /// Tasks that failed for good, are unknown or lost: those among the next outcomes.
+    /// The tasks that failed for good, are unknown or lost, among the next outcomes.
     fn dead(&self, jid: &str, query: &str) -> Result<Answer, Answer> {
         let job = self.job(jid)?;
         let from = number(query, "from")?.unwrap_or(0) as usize;
@@ -545,7 +547,7 @@ impl OwnerRole {
         ))
     }
 
-    /// Who asks for the next outcomes is answered at once if there are any, else when there are.
+    /// Lets a client that asks for the next outcomes wait until there are any.
     fn wait(&self, now: Now, jid: &str, query: &str) -> Result<(u32, usize, Instant), Answer> {
         let job = self.job(jid)?;
         let from = number(query, "from")?.unwrap_or(0);
@@ -553,7 +555,7 @@ impl OwnerRole {
         Ok((job.jid, from as usize, now.instant.after(wait_ms * MS)))
     }
 
-    /// Answers who waits, where there is something to say.
+    /// Answers the waiting clients for which there are outcomes.
     fn answer_waiting(&mut self, now: Now) {
         for waiting in std::mem::take(&mut self.waiting) {
             let Waiting { jid, from, until, peeks, .. } = waiting;
@@ -593,7 +595,7 @@ impl OwnerRole {
         }
     }
 
-    /// Notes how tasks ended.
+    /// Notes the outcomes of tasks.
     fn note(&mut self) {
         while let Some(told) = self.owner.poll_outcome() {
             let trace = &told.trace;
@@ -661,7 +663,7 @@ impl Role for OwnerRole {
         self.follow(now, out);
         self.answer_taken();
         self.answer_drained();
-        // It knows of no job any more then: what was asked for before is durable.
+        // It knows of no job any more then: the effects of earlier requests are durable.
         if self.ending == Ending::Told && self.taking.is_empty() {
             let (owner, mut sink) = self.owner.input(out);
             owner.retire(now, &mut sink);
@@ -681,7 +683,7 @@ impl Role for OwnerRole {
             return Deadline { at: Instant(0), reason: "a request to be answered" };
         }
         let waiting = self.waiting.iter().map(|waiting| waiting.until);
-        // While somebody waits for its results they are asked for.
+        // A reader that waits for results counts as asking.
         let asks = |jid: &u32| self.waiting.iter().any(|w| w.jid == *jid && !w.peeks);
         let silent = self.attached.iter().filter(|(jid, _)| !asks(jid));
         let at = waiting.chain(silent.map(|(_, reader)| reader.until())).min();
@@ -695,8 +697,8 @@ impl Role for OwnerRole {
         }
     }
 
-    /// What was asked for is made durable, and its workers are told to stop what runs, before it
-    /// ends. Where one does not hear of it, a lease sees to that.
+    /// Makes the effects of requests durable, and tells workers to stop its runs, before the owner
+    /// ends. If a worker does not hear of it, the lease ends its runs.
     fn stop(&mut self, _now: Now, why: Stop) -> bool {
         for waiting in std::mem::take(&mut self.waiting) {
             waiting.ask.answer(Answer::refused(503, self.ends()));

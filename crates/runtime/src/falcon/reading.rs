@@ -1,5 +1,5 @@
-//! Long submissions are read in a thread of their own: hundreds of thousands of lines take longer
-//! than a lease may wait for the owner's loop.
+//! Parses long submissions in a thread of its own: hundreds of thousands of lines take longer than
+//! a lease may wait for the owner's loop.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -11,14 +11,13 @@ use super::jobs::{self, Executors, Read};
 use crate::error::{Context, Error};
 use crate::http::api::{Answer, Ask};
 
-/// A request, and the job that was read, or why it is none.
+/// A request, and the job that was parsed, or the reason that it is invalid.
 pub(super) type Submission = (Ask, Result<Read, String>);
 
-/// The loop's end of the thread. What it is given is bounded by the requests that are open at a
-/// time.
+/// The loop's handle of the thread. The bound on open requests also bounds its queue.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// Readable when something was read.
+    /// Readable when something was parsed.
     done: Arc<OwnedFd>,
     to: Sender<Ask>,
     from: Receiver<Submission>,
@@ -31,7 +30,7 @@ impl AsFd for Reading {
 }
 
 impl Reading {
-    /// Starts the thread, which ends with it.
+    /// Starts the thread, which ends when this is dropped.
     pub(super) fn start(executors: Executors) -> Result<Reading, Error> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let done = Arc::new(eventfd(0, flags).cannot("make an eventfd")?);
@@ -51,7 +50,7 @@ impl Reading {
         Ok(Reading { done, to, from })
     }
 
-    /// Has a request read.
+    /// Hands a request over to be parsed.
     pub(super) fn read(&self, ask: Ask) {
         if let Err(unsent) = self.to.send(ask) {
             let why = "the owner cannot read long submissions any more: start it again";
@@ -59,13 +58,13 @@ impl Reading {
         }
     }
 
-    /// It was readable.
+    /// Resets the descriptor after it was readable.
     pub(super) fn heard(&self) {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.done, &mut count);
     }
 
-    /// The next that was read; to be asked until there is none when it is readable.
+    /// The next result. Call it until there is none, when the descriptor is readable.
     pub(super) fn next(&self) -> Option<Submission> {
         self.from.try_recv().ok()
     }

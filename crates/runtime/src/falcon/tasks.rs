@@ -1,4 +1,4 @@
-//! Tasks of a program's own, without a process in between: [`Submitter`] owns them as
+//! Tasks within a program of one's own, without a process in between: [`Submitter`] owns them as
 //! `concord owner` does, and [`Functions`] are what a worker executes beside commands and handlers.
 //!
 //! A program that links both has its tasks in the switch's queue after one packet, and their
@@ -53,17 +53,17 @@ use crate::poller::{Event, Interest, Poller, Token};
 use crate::roles::unique;
 use crate::udp::{Inbox, Outbox, Socket, TRAINS_PER_RECEIVE};
 
-/// How long after it was handed out a task's start has to be heard of, in ns: a worker's loop may
-/// be busy.
+/// The time in ns after it was handed out within which a task's start must be reported: a worker's
+/// loop may be busy.
 const START_NS: u64 = 50 * MS;
 const UDP: Token = Token(0);
-/// Datagrams' trains that are taken in before what they caused is sent.
+/// The number of trains that are received before the output that they caused is sent.
 const RECEIVES_MAX: usize = 16;
 
 /// A call of a function.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// Which attempt at which task: a fencing token.
+    /// The attempt at the task, which serves as a fencing token.
     pub of: Attempt,
     /// Its parameters.
     pub parameters: &'a [u8],
@@ -75,19 +75,19 @@ impl<'a> Call<'a> {
         Call { of, parameters, is_cancelled }
     }
 
-    /// Whether nobody wants its result any more: it was cancelled, took too long, or its lease is
-    /// over. A thread cannot be killed: a function that takes long looks at this.
+    /// Whether the result is no longer wanted: the task was cancelled, took too long, or its lease
+    /// is over. A thread cannot be killed, so a function that takes long should check this.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::Relaxed)
     }
 }
 
-/// What a function gives: its output, or one line that says why it failed.
+/// The result of a function: its output, or one line that says why it failed.
 pub type Called = Result<Vec<u8>, String>;
 pub(crate) type Function = dyn Fn(&Call<'_>) -> Called + Send + Sync;
 
-/// The functions of a worker beside those that each has, by their numbers.
+/// The functions of a worker beside the built-in ones, by their numbers.
 #[derive(Clone, Default)]
 pub struct Functions {
     pub(crate) all: BTreeMap<u16, (bool, Arc<Function>)>,
@@ -103,8 +103,8 @@ impl Functions {
     /// The lowest number that a function may have.
     pub const FIRST: u16 = 256;
 
-    /// One that is called in the worker's loop: for what takes well below a millisecond. While it
-    /// goes on the worker hears nothing. Of panics what is said at [`Functions::threaded`] holds.
+    /// Adds a function that is called in the worker's loop, for work of well below a millisecond:
+    /// the worker receives nothing meanwhile. For panics see [`Functions::threaded`].
     #[must_use]
     pub fn quick(
         self,
@@ -114,12 +114,11 @@ impl Functions {
         self.with(number, true, Arc::new(function))
     }
 
-    /// One that is called in a thread of its own. One that panics fails its task, and the worker
-    /// goes on, if the program is built with `panic = "unwind"`, as Cargo does by default; with
-    /// `panic = "abort"`, as Concord's own release profile has it, a panic ends the worker, and its
-    /// tasks are begun again elsewhere when their leases are over. While two calls for each
-    /// executor were cancelled and do not look ([`Call::is_cancelled`]), further ones are given
-    /// back.
+    /// Adds a function that is called in a thread of its own. A panic fails its task, and the
+    /// worker goes on, if the program is built with `panic = "unwind"`, Cargo's default; with
+    /// `panic = "abort"`, as in Concord's own release profile, a panic ends the worker, and its
+    /// tasks are begun again elsewhere when their leases are over. While two cancelled calls for
+    /// each executor have not returned ([`Call::is_cancelled`]), further tasks are given back.
     #[must_use]
     pub fn threaded(
         self,
@@ -136,15 +135,15 @@ impl Functions {
     }
 }
 
-/// What is to be done.
+/// A job: tasks of one function.
 #[derive(Clone, Debug, Default)]
 pub struct TaskJob {
     job: Job,
 }
 
 impl TaskJob {
-    /// A task for each of the parameters, of at most 1 MiB; up to 16 bytes of them ride in the
-    /// switch's queue.
+    /// A task for each of the parameters, which are of at most 1 MiB each. Up to 16 bytes travel in
+    /// the switch's queue.
     #[must_use]
     pub fn of(function: u16, parameters: impl IntoIterator<Item = Vec<u8>>) -> TaskJob {
         let mut job = Job::default();
@@ -158,22 +157,21 @@ impl TaskJob {
         TaskJob { job }
     }
 
-    /// No task of it is ever run twice: of one whose worker dies it stays unknown whether it was
-    /// done.
+    /// Never runs a task twice: if a worker dies, the outcome of its task stays unknown.
     #[must_use]
     pub fn once(mut self) -> TaskJob {
         (self.job.once, self.job.retries) = (true, 0);
         self
     }
 
-    /// How often a task that failed is tried again.
+    /// The number of times that a failed task is tried again.
     #[must_use]
     pub fn retries(mut self, retries: u16) -> TaskJob {
         (self.job.once, self.job.retries) = (false, retries);
         self
     }
 
-    /// How long a task may take, in whole milliseconds.
+    /// The time limit of a task, in whole milliseconds.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> TaskJob {
         self.job.limit_ms = u32::try_from(limit.as_millis().max(1)).unwrap_or(u32::MAX);
@@ -181,25 +179,25 @@ impl TaskJob {
     }
 }
 
-/// What a [`Submitter`] is told.
+/// The configuration of a [`Submitter`].
 #[derive(Clone, Copy, Debug)]
 pub struct SubmitterSetup {
-    /// Where the switch listens.
+    /// The address of the switch.
     pub switch: Addr,
-    /// Where the controller listens, who knows if another switch took over.
+    /// The address of the controller, which knows whether another switch took over.
     pub controller: Option<Addr>,
     /// The group of the workers.
     pub group: GroupId,
-    /// Where it is itself, as workers reach it; port 0 for any that is free.
+    /// Its own address, as workers reach it; port 0 for any free port.
     pub addr: Addr,
-    /// How long a task may run without being heard of, in ns: as the rack's file has it.
+    /// The time in ns that a task may run without being heard of, as in the rack file.
     pub lease_ns: u64,
     /// The rack's secret.
     pub key: Key,
 }
 
 impl SubmitterSetup {
-    /// For the first group of a rack on this host.
+    /// The setup for the first group of a rack on this host.
     #[must_use]
     pub fn new(switch: SocketAddrV4, key: Key) -> SubmitterSetup {
         SubmitterSetup {
@@ -213,7 +211,7 @@ impl SubmitterSetup {
     }
 }
 
-/// The owner of a program's tasks, in that program.
+/// The owner of a program's tasks, within that program.
 pub struct Submitter {
     owner: OfGroup<Owner>,
     poller: Poller,
@@ -230,10 +228,10 @@ impl fmt::Debug for Submitter {
 }
 
 impl Submitter {
-    /// Without tasks.
+    /// A submitter without tasks.
     ///
     /// # Errors
-    /// If it cannot listen.
+    /// It cannot listen.
     pub fn new(setup: &SubmitterSetup) -> Result<Submitter, Error> {
         let socket = Socket::bind(setup.addr)?;
         let bound = socket.addr().map_err(|e| Error::new(format!("cannot listen: {e}")))?;
@@ -257,8 +255,8 @@ impl Submitter {
         })
     }
 
-    /// Takes a job, and gives its number. `None`: it has no tasks, too many are open, or a task's
-    /// parameters are longer than 1 MiB.
+    /// Accepts a job, and returns its number. `None` if it has no tasks, too many are open, or a
+    /// task's parameters are longer than 1 MiB.
     pub fn submit(&mut self, job: TaskJob) -> Option<u32> {
         let now = clock::now();
         let jid = self.owner.submit(now, job.job)?;
@@ -267,22 +265,22 @@ impl Submitter {
         Some(jid)
     }
 
-    /// Ends all tasks of a job that are not over.
+    /// Ends all unfinished tasks of a job.
     pub fn cancel(&mut self, jid: u32) {
         let (owner, mut sink) = self.owner.input(&mut self.outbox);
         owner.cancel(clock::now(), jid, &mut sink);
         self.outbox.flush();
     }
 
-    /// Tasks that are not over, or whose outcome was not given yet.
+    /// The number of tasks that are unfinished, or whose outcome was not returned yet.
     #[must_use]
     pub fn open(&self) -> usize {
         self.owner.open() + self.owner.outcomes_left()
     }
 
-    /// How the next task ended; `None` if none does in this time. It is to be called again and
-    /// again while tasks are open: nothing goes on meanwhile. With a time of 0 it takes what is
-    /// here, and does not wait.
+    /// The next outcome of a task, or `None` if there is none within `longest`. Call it repeatedly
+    /// while tasks are open: nothing progresses in between. With a time of 0 it takes what has
+    /// arrived, and does not wait.
     ///
     /// # Errors
     /// The system's.
@@ -303,7 +301,7 @@ impl Submitter {
             if is_over {
                 return Ok(None);
             }
-            // What is here already is received, however short the wait is.
+            // Packets that have arrived are received, however short the wait is.
             is_over = until <= now.instant;
             let next = self.owner.deadline().at.min(until);
             self.poller.wait(clock::now().instant, next, &mut self.raw, &mut self.events)?;
@@ -332,7 +330,7 @@ impl Submitter {
 }
 
 impl Drop for Submitter {
-    /// Its workers are told to stop what runs. Where one does not hear of it, a lease sees to that.
+    /// Tells its workers to stop its runs. If one does not hear of it, the lease ends them.
     fn drop(&mut self) {
         let (owner, mut sink) = self.owner.input(&mut self.outbox);
         owner.retire(clock::now(), &mut sink);

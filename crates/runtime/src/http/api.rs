@@ -1,8 +1,8 @@
-//! Requests with a body, for a role to answer: each waits until its loop does. Whoever asks has to
-//! show the rack's token.
+//! Requests with a body, which a role answers: each waits until the role's loop does. Clients must
+//! present the rack's token.
 //!
-//! A thread of its own reads requests and writes answers. It hands each to the loop over a queue,
-//! and wakes it by an eventfd, which the loop watches like any other descriptor.
+//! A thread of its own reads requests and writes answers. It hands each request to the loop over a
+//! queue, and signals an eventfd, which the loop watches like any other descriptor.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,15 +19,15 @@ use tokio::sync::{mpsc, oneshot};
 use super::listener::{self, Connection, HEAD_MAX, Site};
 use crate::error::{Context, Error};
 
-/// Longest body of a request, in bytes.
+/// The longest body of a request, in bytes.
 pub const BODY_BYTES_MAX: usize = 32 << 20;
-/// A body must come in this time.
+/// The time within which a body must arrive.
 const BODY_MAX: Duration = Duration::from_secs(60);
-/// A request is answered in this time, or not at all.
+/// The time within which a request is answered, or not at all.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// Most connections at a time.
+/// The largest number of connections at a time.
 const CONNECTIONS_MAX: usize = 1_024;
-/// Most requests that wait for the loop to take them.
+/// The largest number of requests that wait for the loop to take them.
 const ASKED_MAX: usize = 64;
 
 const SITE: Site = Site {
@@ -43,18 +43,18 @@ const SITE: Site = Site {
 pub struct Ask {
     /// GET, POST or DELETE.
     pub method: String,
-    /// Such as `/jobs/7`.
+    /// The path, such as `/jobs/7`.
     pub path: String,
-    /// What stands behind the question mark.
+    /// The text after the question mark.
     pub query: String,
     /// The body.
     pub body: Bytes,
-    /// Where it came.
+    /// The connection on which it arrived.
     pub(crate) connection: Connection,
     answer: oneshot::Sender<Answer>,
 }
 
-/// An answer: JSON.
+/// An answer in JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The HTTP status.
@@ -64,7 +64,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// 200, with this.
+    /// The answer 200 with this body.
     #[must_use]
     pub fn ok(value: &serde_json::Value) -> Answer {
         Answer { status: 200, body: format!("{value}\n") }
@@ -78,22 +78,22 @@ impl Answer {
 }
 
 impl Ask {
-    /// Whether nobody waits for the answer any more.
+    /// Whether the client does not wait for the answer any more.
     #[must_use]
     pub fn is_given_up(&self) -> bool {
         self.answer.is_closed()
     }
 
-    /// Answers it.
+    /// Sends the answer.
     pub fn answer(self, answer: Answer) {
-        // Who asked may be gone.
+        // The client may be gone.
         let _ = self.answer.send(answer);
     }
 }
 
 #[cfg(test)]
 impl Ask {
-    /// A request, and where its answer comes.
+    /// A request, and the receiver of its answer.
     pub(crate) fn of(
         method: &str,
         path: &str,
@@ -106,7 +106,7 @@ impl Ask {
     }
 }
 
-/// The loop's end: readable when somebody asks.
+/// The loop's handle, readable when a request has arrived.
 #[derive(Debug)]
 pub struct Api {
     wanted: Arc<OwnedFd>,
@@ -120,7 +120,7 @@ impl AsFd for Api {
 }
 
 impl Api {
-    /// To be called when it is readable, before [`Api::take`].
+    /// Resets the descriptor. Call it when it is readable, before [`Api::take`].
     pub fn heard(&self) {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wanted, &mut count);
@@ -132,17 +132,16 @@ impl Api {
     }
 }
 
-/// The thread's end.
+/// The thread's handle.
 #[derive(Clone)]
 struct Door {
     wanted: Arc<OwnedFd>,
     asked: mpsc::Sender<Ask>,
-    /// What `Authorization` has to be.
+    /// The required value of `Authorization`.
     token: Arc<str>,
 }
 
-/// Serves on `addr` until the process ends. Whoever asks has to say
-/// `Authorization: Bearer <token>`.
+/// Serves on `addr` until the process ends. Clients must send `Authorization: Bearer <token>`.
 ///
 /// # Errors
 /// One line that names the address.
@@ -156,9 +155,10 @@ pub fn serve(addr: SocketAddr, token: &str) -> Result<Api, Error> {
     Ok(Api { wanted, asked })
 }
 
-/// A page that asks for the rest, with the token that a person gives it. It says nothing by itself.
+/// A page that requests the rest with the token that a person enters. The page itself contains no
+/// data.
 const PAGE: &str = include_str!("jobs.html");
-/// It loads nothing, and nobody may put it into a frame.
+/// It loads nothing, and may not be put into a frame.
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
     connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
@@ -191,7 +191,7 @@ async fn ask(request: Request<Incoming>, door: &Door) -> Result<Answer, Answer> 
     }
     let (head, body) = request.into_parts();
     let connection = head.extensions.get::<Connection>().cloned().unwrap_or_default();
-    // Whoever has the token is not let go for being silent.
+    // A client with the token is not disconnected for being silent.
     connection.keep();
     let body = tokio::time::timeout(BODY_MAX, Limited::new(body, BODY_BYTES_MAX).collect()).await;
     let body = match body {
@@ -220,7 +220,7 @@ async fn ask(request: Request<Incoming>, door: &Door) -> Result<Answer, Answer> 
     }
 }
 
-/// Compares in a time that does not tell where they differ.
+/// Compares in a time that does not depend on where they differ.
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }

@@ -1,4 +1,4 @@
-//! A listener on a thread of its own: whoever connects costs little, and nothing ends it.
+//! A listener on a thread of its own: each connection costs little, and nothing ends the listener.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,43 +20,43 @@ use tokio::task::AbortHandle;
 
 use crate::error::{Context, Error};
 
-/// A request's head must come in this time, but on a connection that is kept.
+/// The time within which a request's head must arrive, except on a connection that is kept open.
 pub(super) const HEAD_MAX: Duration = Duration::from_secs(5);
-/// After so much silence the system asks whether the other host is there, this often, so many
-/// times.
+/// TCP keepalive: the silence after which the system probes the other host, the interval of the
+/// probes, and their number.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_COUNT: u32 = 3;
-/// Longest head of a request, in bytes.
+/// The longest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// How long the listener waits after the system refused it a connection.
+/// The pause after the system refused a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is served, for its thread's name, and for errors.
+/// What is served, for errors and the thread's name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Site {
     /// The thread's name.
     pub thread: &'static str,
-    /// Such as `HTTP`.
+    /// The name of the service, such as `HTTP`.
     pub what: &'static str,
-    /// Where the address was given: a flag, or the rack file.
+    /// The origin of the address: a flag, or the rack file.
     pub told_by: &'static str,
-    /// Most connections at a time; one more ends the oldest of those that wait for no answer, or is
-    /// refused.
+    /// The largest number of connections. One more ends the oldest of those that wait for no
+    /// answer, or is refused.
     pub connections_max: usize,
-    /// [`HEAD_MAX`], but in tests.
+    /// [`HEAD_MAX`], except in tests.
     pub head_max: Duration,
 }
 
-/// What is known of a connection; whoever answers finds it among a request's extensions.
+/// The state of a connection, which is among a request's extensions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Connection(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Requests that are not answered.
+    /// The number of unanswered requests.
     asking: AtomicUsize,
-    /// Requests that there were.
+    /// The number of requests so far.
     asked: AtomicUsize,
     is_closed: AtomicBool,
     is_kept: AtomicBool,
@@ -72,18 +72,18 @@ impl Connection {
         self.0.asking.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether it is not closed. One of a program that is stopped is not.
+    /// Whether it is open. The connection of a stopped program still is.
     pub(crate) fn is_open(&self) -> bool {
         !self.0.is_closed.load(Ordering::Relaxed)
     }
 
-    /// It stays open however long nothing is asked for: whoever is there may ask.
+    /// Keeps it open however long it is silent.
     pub(super) fn keep(&self) {
         self.0.is_kept.store(true, Ordering::Relaxed);
     }
 }
 
-/// Says that a connection is closed, however that comes.
+/// Marks a connection as closed when dropped, for whatever reason.
 struct Closes(Connection);
 
 impl Drop for Closes {
@@ -119,7 +119,7 @@ where
     Ok(())
 }
 
-/// Accepts for ever: no number of connections, and no refusal of the system, ends it.
+/// Accepts connections forever: neither their number nor a refusal of the system ends it.
 async fn accept<S, A>(listener: TcpListener, site: Site, answer: S)
 where
     S: Fn(Request<Incoming>) -> A + Clone + Send + 'static,
@@ -141,7 +141,7 @@ where
         }
         if open.len() >= connections_max {
             let idle = open.iter().position(|open| !open.connection.is_asking());
-            // Who waits for an answer was there first.
+            // A connection that waits for an answer has precedence.
             let Some(oldest) = idle.and_then(|at| open.remove(at)) else { continue };
             oldest.task.abort();
         }
@@ -152,13 +152,13 @@ where
     }
 }
 
-/// A connection, and who serves it.
+/// A connection, with the task that serves it.
 struct Open {
     task: AbortHandle,
     connection: Connection,
 }
 
-/// A host that vanished is noticed all the same.
+/// Turns on keepalive, so that a vanished host is noticed.
 fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
     sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
@@ -194,7 +194,7 @@ where
         .serve_connection(TokioIo::new(stream), service);
     let mut served = pin!(served);
     let mut before = 0;
-    // The client may be gone, or have sent what is no HTTP; that is its affair.
+    // The client may be gone, or have sent something other than HTTP, which concerns only itself.
     while tokio::time::timeout(head_max, served.as_mut()).await.is_err() {
         let is_kept = connection.0.is_kept.load(Ordering::Relaxed);
         let asked = connection.0.asked.load(Ordering::Relaxed);

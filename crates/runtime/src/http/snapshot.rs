@@ -1,4 +1,4 @@
-//! A role's status, and its forms on the wire.
+//! A role's status, and its formats on the wire.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::process;
 
-/// Whether a role does its work.
+/// Whether a role serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Health {
     /// It does.
@@ -16,38 +16,38 @@ pub enum Health {
     NotYet(String),
 }
 
-/// Durations that were counted, by size.
+/// Durations, counted by size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Histogram {
     name: &'static str,
     help: &'static str,
-    /// Upper bounds in seconds, ascending, and how many durations were not longer.
+    /// Upper bounds in seconds, ascending, each with the number of durations up to it.
     buckets: Vec<(f64, u64)>,
     count: u64,
     sum_seconds: f64,
 }
 
-/// A role as it was at one moment.
+/// The status of a role at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// "switch", "replica", "gateway" or "controller".
+    /// The role's name, such as "switch" or "replica".
     pub role: &'static str,
     /// Its number in the rack.
     pub node: u16,
-    /// What `/health` answers.
+    /// The answer of `/health`.
     pub health: Health,
-    /// `(name, help, value)` of what only grows.
+    /// Counters, which only grow: `(name, help, value)`.
     pub counters: Vec<(String, &'static str, u64)>,
-    /// `(name, help, value)` of what goes up and down.
+    /// Gauges: `(name, help, value)`.
     pub gauges: Vec<(String, &'static str, f64)>,
-    /// Durations.
+    /// Histograms of durations.
     pub histograms: Vec<Histogram>,
-    /// What `/status` says beside the counters: an object.
+    /// The fields of `/status` beside the counters.
     pub status: Map<String, Value>,
 }
 
 impl Snapshot {
-    /// Of `node`, with nothing in it.
+    /// An empty snapshot of `node`.
     #[must_use]
     pub fn new(role: &'static str, node: u16) -> Snapshot {
         Snapshot {
@@ -61,7 +61,8 @@ impl Snapshot {
         }
     }
 
-    /// Adds counters, as [`concord_core::counters!`] lists them.
+    /// Adds counters of a part of the role, with the part's name as a prefix: two parts may have
+    /// counters of the same name.
     pub fn count(&mut self, each: impl Iterator<Item = (&'static str, &'static str, u64)>) {
         self.count_as("", each);
     }
@@ -82,13 +83,13 @@ impl Snapshot {
         self.gauge_as("", name, help, value);
     }
 
-    /// Adds a gauge of a part of the role, with the part's name before its own.
+    /// Adds a gauge of a part of the role, with the part's name as a prefix.
     pub fn gauge_as(&mut self, part: &str, name: &'static str, help: &'static str, value: f64) {
         self.gauges.push((format!("{part}{name}"), help, value));
     }
 
-    /// Adds `count` durations: their sum in ns, and for ascending upper bounds in ns how many were
-    /// not longer.
+    /// Adds a histogram of `count` durations: their sum in ns, and for ascending upper bounds in ns
+    /// the number of durations up to each.
     pub fn histogram(
         &mut self,
         name: &'static str,
@@ -108,7 +109,7 @@ impl Snapshot {
         self.status.insert(name.to_string(), value.into());
     }
 
-    /// Prometheus' text format.
+    /// The snapshot in Prometheus' text format.
     #[must_use]
     pub fn metrics(&self) -> String {
         // Writing to a string cannot fail.
@@ -169,14 +170,14 @@ impl Snapshot {
     }
 }
 
-/// When the system was started, in seconds since 1970.
+/// The time at which the system was started, in seconds since 1970.
 fn booted_seconds() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// What every Prometheus client library shows of its process, and which build it is. What the
-/// system does not tell is left out.
+/// The metrics of the process that every Prometheus client library shows, and the build. Figures
+/// that the system does not tell are left out.
 #[must_use]
 pub fn process() -> String {
     let mut out = String::new();

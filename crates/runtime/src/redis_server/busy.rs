@@ -1,33 +1,34 @@
 //! The work of a redis-server: whether it works or hangs, and how long it may take.
 //!
-//! A server that was given a long command works; it uses processor time. One that uses none while
-//! it owes an answer hangs, and is silent for those who wait for its replica. A script that has
-//! changed nothing is stopped after [`BusyLimits::stop_ns`], since nobody is helped by its end if
-//! it has none; one that has changed something cannot be stopped, and goes on.
+//! A server that executes a long command uses CPU time. One that uses none while it owes an answer
+//! hangs, and counts as silent for those that wait for its replica. A script that has changed
+//! nothing is stopped after [`BusyLimits::stop_ns`], since it may never end. A script that has
+//! changed something cannot be stopped, and goes on.
 
 use concord_core::{Duration, Instant, MS, SEC};
 
 use crate::process::Stat;
 
-/// How often a server that takes long is looked at, in ns.
+/// The interval in ns of checks while a command takes long.
 const LOOK_NS: Duration = 100 * MS;
-/// From when on, in ns.
+/// The duration in ns after which a command is checked.
 const LOOK_AFTER_NS: Duration = 500 * MS;
-/// How long a server that works may use no processor time, where others use all of it, in ns.
+/// The time in ns that a working server may use no CPU time, on a host where others use all of it.
 const IDLE_NS_MAX: Duration = SEC;
-/// How long to wait until a server that could not stop its script is asked again, in ns.
+/// The time in ns until a server that could not stop its script is asked again.
 const ASK_AGAIN_NS: Duration = SEC;
-/// So many times as long as the ordering node a replica may take for a script that this one has
-/// run to its end: its server may be slower.
+/// A replica may take this many times as long as the ordering node for a script that the latter ran
+/// to its end: its server may be slower.
 const FOLLOWED: u64 = 5;
 
-/// How long scripts, and other commands, may take.
+/// The limits of scripts and other commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyLimits {
-    /// A script that has changed nothing is stopped after that, in ns.
+    /// The time in ns after which a script that has changed nothing is stopped.
     pub stop_ns: Duration,
-    /// Beyond that an operation has no end: a script that has changed something costs the server,
-    /// and one that does anything else does not count as at work any more, in ns.
+    /// The time in ns after which an operation is taken to never end: a script that has changed
+    /// something costs the server, and a server that does anything else no longer counts as
+    /// working.
     pub longest_ns: Duration,
 }
 
@@ -37,51 +38,52 @@ impl Default for BusyLimits {
     }
 }
 
-/// Redis' `busy-reply-threshold`: from then on others hear that it is busy.
+/// Redis' `busy-reply-threshold`: the time after which other clients are told that it is busy.
 const STOP_NS: Duration = 5 * SEC;
 
-/// What the server is busy with, for how long.
+/// The operation that the server executes, and for how long.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
-    /// The operations that were answered when this one became the oldest, and when it did.
+    /// The number of operations answered before the oldest unanswered one, and when that one became
+    /// the oldest.
     since: Option<(u64, Instant)>,
-    /// When to look next, once it takes long.
+    /// The time of the next check, once it takes long.
     look_at: Option<Instant>,
-    /// The processor time that the server had used, in us, and when that was seen to grow last.
+    /// The CPU time that the server had used, in us, and when that was last seen to grow.
     used: Option<(u64, Instant)>,
-    /// SCRIPT KILL was sent and not answered.
+    /// Whether SCRIPT KILL was sent and not answered.
     pub(super) is_told: bool,
     /// When it may be sent again.
     ask_at: Instant,
-    /// Operations may take no longer than that.
+    /// Whether the time for operations is over.
     pub(super) is_over: bool,
 }
 
-/// What a look came to.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Look {
-    /// Since when the server is at work on one operation.
+    /// The time since which the server works on one operation.
     pub(super) at_work_since: Option<Instant>,
-    /// Its script is to be stopped, if it has changed nothing.
+    /// Whether its script is to be stopped, if it has changed nothing.
     pub(super) stops: bool,
 }
 
-/// What is asked of the engine for a look.
+/// The engine's part of a check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owed {
-    /// What becomes of its scripts is decided here.
+    /// Whether this node decides about its scripts.
     pub(super) decides: bool,
-    /// A script that is stopped leaves nothing behind.
+    /// Whether a stopped script leaves nothing behind.
     pub(super) stops_cleanly: bool,
 }
 
 impl Busy {
-    /// The server owes nothing, or the connection is another one.
+    /// The server owes nothing, or there is a new connection.
     pub(super) fn end(&mut self) {
         *self = Busy { is_told: self.is_told, ..Busy::default() };
     }
 
-    /// It owes the answer to an operation, behind so many that were answered. Whether that is
+    /// The server owes the answer to an operation, after `answered` others. Returns whether that is
     /// another one than before.
     pub(super) fn begin(&mut self, answered: u64, now: Instant) -> bool {
         let is_new = self.since.is_none_or(|(at, _)| at != answered);
@@ -92,13 +94,13 @@ impl Busy {
         is_new
     }
 
-    /// When to look.
+    /// The time of the next check.
     pub(super) fn look_at(&self) -> Instant {
         let Some((_, since)) = self.since else { return Instant::NEVER };
         self.look_at.unwrap_or(since.after(LOOK_AFTER_NS))
     }
 
-    /// Looks: the server has used so much processor time, in us.
+    /// Checks the server, which has used `used_us` of CPU time.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -126,7 +128,7 @@ impl Busy {
                 true
             }
             None => {
-                // Nothing is known before it has grown.
+                // Nothing is known until it has grown.
                 self.used = Some((used_us, now));
                 false
             }
@@ -139,7 +141,7 @@ impl Busy {
     }
 }
 
-/// The processor time that a process has used, in us.
+/// The CPU time that a process has used, in us.
 pub(super) fn used_us(process_id: u32) -> Option<u64> {
     let used = Stat::of(process_id)?.used;
     Some(used.user_us + used.system_us)

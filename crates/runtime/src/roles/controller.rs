@@ -1,4 +1,4 @@
-//! The controller with its state in a file (trap T3).
+//! The controller, with its state in a file (trap T3).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,17 +19,17 @@ use crate::roles::{GroupNames, Place, unique};
 use crate::state_file::{StateFile, Unwritten};
 use crate::udp::Outbox;
 
-/// How often it looks whether the disk of its state has room.
+/// The interval in ns at which the room on the disk of its state is checked.
 const ROOM_NS: u64 = SEC;
 
-/// What a controller is told beside its place.
+/// The configuration of a controller, beside its place.
 #[derive(Clone, Debug)]
 pub struct ControllerSetup {
-    /// Whom it expects, and how they replicate.
+    /// The expected nodes, and their replication protocols.
     pub config: ControllerConfig,
-    /// How the rack's groups are called.
+    /// The names of the rack's groups.
     pub names: GroupNames,
-    /// Where its state is.
+    /// The path of its state.
     pub state: PathBuf,
 }
 
@@ -43,17 +43,17 @@ struct ControllerRole {
     logged: Logged,
 }
 
-/// What is known of the disk of the state.
+/// The state of that disk.
 #[derive(Debug, Default)]
 struct StateDisk {
     is_short: bool,
     looked_at: Option<Instant>,
-    /// Why the last state was not written, once it was said.
+    /// The reason that the last state was not written, once it was logged.
     said: Option<String>,
 }
 
 impl StateDisk {
-    /// Looks whether there is room, now and then.
+    /// Checks from time to time whether there is room.
     fn look(&mut self, now: Instant, file: &StateFile) {
         if self.looked_at.is_some_and(|at| now.since(at) < ROOM_NS) {
             return;
@@ -72,20 +72,20 @@ impl StateDisk {
     }
 }
 
-/// What was logged last.
+/// The values that were logged last.
 #[derive(Debug, Default)]
 struct Logged {
     configs: BTreeMap<GroupId, Config>,
     problem: Option<String>,
     has_recovered: bool,
-    /// Replicas that asked to join a group that takes nobody.
+    /// Replicas that asked to join a group that accepts none.
     outsiders: Vec<(GroupId, u16)>,
 }
 
 /// Runs a controller until it is told to end.
 ///
 /// # Errors
-/// One line for a person; among them, that another controller holds the file, or wrote to it. A
+/// One line for a person, for example that another controller holds the file or wrote to it. A
 /// controller whose disk is full or fails lives on, and changes nothing that it cannot persist.
 pub fn run(place: &Place, setup: ControllerSetup) -> Result<(), Error> {
     let (file, state) = StateFile::open(&setup.state)?;
@@ -107,7 +107,7 @@ fn first(controller: &Controller) -> Option<&Config> {
     controller.state().config(controller.groups().next()?)
 }
 
-/// The changes from one configuration to the next: a line each.
+/// Logs the changes from one configuration to the next, a line each.
 fn log_changes(controller: &Controller, now: Now, old: Option<&Config>, new: &Config) {
     let (epoch, group) = (new.epoch, new.group.0);
     let is_worker = new.kind == GroupKind::Workers;
@@ -165,8 +165,8 @@ fn nodes(members: &[Member]) -> String {
 }
 
 impl ControllerRole {
-    /// Replicas that no group will have: where a majority decides, it keeps those that it began
-    /// with.
+    /// Logs replicas that no group will accept: a group in which a majority decides keeps the
+    /// replicas with which it began.
     fn log_outsiders(&mut self, now: Now) {
         for GroupState { config, .. } in &self.controller.state().groups {
             if !config.kind.is_quorum() {
@@ -191,7 +191,7 @@ impl ControllerRole {
         }
     }
 
-    /// Its problem, and of which group of several.
+    /// The problem that it reports, with the group's name if there are several groups.
     fn problem(&self) -> Option<String> {
         let problem = self.controller.problem()?.to_string();
         let group = self.controller.problem_group().filter(|_| self.names.are_several());
@@ -281,7 +281,8 @@ impl Role for ControllerRole {
             "Whether the disk of the state has no room but what was held back.",
             short,
         );
-        // What the first group has is beside the other groups', for those who know of no others.
+        // The first group's fields stand beside those of all groups, for readers that know of one
+        // group.
         if let Some(group) = self.controller.groups().next() {
             for (key, value) in group_json(&self.controller, group, now) {
                 s.tell(key, value);
@@ -326,7 +327,7 @@ impl Role for ControllerRole {
     }
 }
 
-/// What there is to say of a group.
+/// The status of a group.
 fn group_json(controller: &Controller, group: GroupId, now: Now) -> [(&'static str, Value); 8] {
     let config = controller.state().config(group);
     let numbers = |members: &[Member]| members.iter().map(|m| m.node).collect::<Vec<u16>>();

@@ -34,58 +34,58 @@ use crate::udp::Outbox;
 
 const LISTENER: Token = Token(ROLE_TOKEN_MIN);
 const LOBBY: Token = Token(ROLE_TOKEN_MIN + 1);
-/// Connections that wait to be accepted (Redis' `tcp-backlog`; Linux takes `net.core.somaxconn` if
-/// that is less).
+/// The number of connections that wait to be accepted (Redis' `tcp-backlog`; Linux uses
+/// `net.core.somaxconn` if that is less).
 const BACKLOG: i32 = 511;
-/// Connections accepted in a row, so that others are served in between.
+/// The number of connections accepted in a row, so that others are served in between.
 const ACCEPTS_MAX: usize = 4;
-/// Most connections, where the system allows as many descriptors (Redis' default).
+/// The largest number of connections, if the system allows as many descriptors (Redis' default).
 const CONNECTIONS_MAX: u64 = 10_000;
-/// Descriptors that a gateway needs beside its connections.
+/// The number of descriptors that a gateway needs beside its connections.
 const DESCRIPTORS_KEPT: u64 = 64 + http::CONNECTIONS_MAX as u64;
-/// Time between two looks at what the process has used, at least.
+/// The shortest interval between two reads of the process' figures.
 const FIGURES_NS: Duration = 100 * MS;
-/// Bytes written to a connection in one turn, so that others are served in between.
+/// The bytes written to a connection at once, so that others are served in between.
 const WRITE_BYTES_MAX: usize = 128 << 10;
 
-/// Bytes of a connection that the kernel takes beyond what it may send. As long as a client reads
-/// there is always something to send, and of one that does not the gateway knows soon.
+/// The bytes of a connection that the kernel accepts beyond what it may send. A client that reads
+/// always has something to receive, and the gateway soon notices one that does not.
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
-/// Memory grows by small pages while clients wait for each other, and so long afterwards. A huge
-/// page (`GLIBC_TUNABLES`, [`crate::TUNABLES`]) is cleared as a whole when it is touched first,
-/// while everybody waits: replies that nobody reads are not worth it.
+/// Memory grows by small pages while clients wait for each other, and for this long afterwards. A
+/// huge page (`GLIBC_TUNABLES`, [`crate::TUNABLES`]) is cleared as a whole at its first access,
+/// while all clients wait, which replies that are not read are not worth.
 const SMALL_PAGES_NS: Duration = 100 * MS;
 
-/// What a gateway is told beside its place.
+/// The configuration of a gateway, beside its place.
 #[derive(Clone, Debug)]
 pub struct GatewaySetup {
-    /// The group that its clients' data is of.
+    /// The group that has its clients' data.
     pub group: GroupId,
-    /// Where the switch listens.
+    /// The address of the switch.
     pub switch: Addr,
-    /// Where the controller listens, who knows if another switch took over.
+    /// The address of the controller, which knows whether another switch took over.
     pub controller: Addr,
     /// The other gateways of the group: their numbers and addresses.
     pub others: Vec<(u16, Addr)>,
-    /// Where Redis clients connect.
+    /// The address for Redis clients.
     pub listen: SocketAddr,
-    /// Which file says so, and in which line.
+    /// The file and the line that give that address.
     pub listen_said_in: String,
-    /// What clients must AUTH with; empty for nothing.
+    /// The password for AUTH; empty for none.
     pub requirepass: String,
-    /// Reads of several keys are executed key by key.
+    /// Whether reads of several keys are executed key by key.
     pub splits_reads: bool,
-    /// The nodes among which it chooses who answers a read (follower leases); none if the switch
-    /// does.
+    /// The nodes from which it chooses the one that answers a read (follower leases); empty if the
+    /// switch chooses.
     pub readers: Vec<u16>,
-    /// The engine is a Redis server, with commands of its own.
+    /// Whether the engine is a Redis server, with commands of its own.
     pub redis: bool,
-    /// The limit of the data; 0 for none.
+    /// The limit of the data in bytes; 0 for none.
     pub memory_bytes_max: u64,
-    /// Most bytes of replies that its clients have not read, all together.
+    /// The largest number of bytes of replies that its clients have not read, in total.
     pub replies_bytes_max: usize,
-    /// What INFO says about the rack, in lines of `name:value` that end with CRLF.
+    /// INFO's lines about the rack: `name:value`, each followed by CRLF.
     pub rack_info: String,
 }
 
@@ -93,7 +93,7 @@ pub struct GatewaySetup {
 struct Connection {
     stream: TcpStream,
     interest: Interest,
-    /// Whether it waits with those that came last, and whether a reply was written to it.
+    /// Whether it is in the lobby, and whether a reply was written to it.
     is_in_lobby: bool,
     was_served: bool,
 }
@@ -105,22 +105,22 @@ struct GatewayRole {
     listener: TcpListener,
     lobby: Lobby,
     poller: Rc<Poller>,
-    /// By token, which is the connection's id too; never used twice.
+    /// The connections by token, which is also the connection's id and is never reused.
     connections: HashMap<u64, Connection, FxBuildHasher>,
     next_id: u64,
     buffer: Vec<u8>,
     is_stopping: bool,
-    /// Whether what memory it needs more comes in small pages, and until when ([`SMALL_PAGES_NS`]).
+    /// Whether new memory comes in small pages, and until when ([`SMALL_PAGES_NS`]).
     has_small_pages: bool,
     small_pages_until: Instant,
-    /// When INFO's figures of the process are read again.
+    /// The time at which INFO's figures of the process are read again.
     figures_at: Instant,
-    /// Whether it served when that was logged last.
+    /// Whether it served when that was last logged.
     logged_serving: bool,
-    /// Whether the rack kept another password then than it was started with.
+    /// Whether the rack kept another password at that time than the gateway was started with.
     logged_password: bool,
-    /// Clients that were given up and are not in the log, and when it may have the next line of
-    /// them.
+    /// The number of clients that were given up and are not logged yet, and when the next line
+    /// about them may be logged.
     given_up: u64,
     log_given_up_at: Instant,
 }
@@ -158,11 +158,11 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         node: place.node,
         port: setup.listen.port(),
     };
-    // Whoever started it without huge pages does not get them from a crowd that has left.
+    // If the process was started without huge pages, it does not get them after a crowd has left.
     let has_small_pages = rustix::thread::transparent_huge_pages_are_disabled().unwrap_or(false);
     let mut role = GatewayRole {
         node: place.node,
-        // The session's id comes from it: another with every start (trap T16 b).
+        // The session's id is derived from it: each start has another one (trap T16 b).
         gateway: OfGroup::new(setup.group, Gateway::new(config, Rng::new(unique()?))),
         listener,
         lobby,
@@ -197,8 +197,8 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
     Ok(())
 }
 
-/// As the standard library does it, but for the backlog: a client that finds it full tries again
-/// after a second.
+/// Listens as the standard library does, except for the backlog: a client that finds it full tries
+/// again after a second.
 pub(crate) fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
@@ -208,8 +208,8 @@ pub(crate) fn listen(addr: SocketAddr) -> std::io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// As many connections as there may be descriptors: one too many would be accepted by nobody, and
-/// wake the loop for ever.
+/// The number of connections for which there may be descriptors. One more would never be accepted,
+/// and would wake the loop forever.
 pub(crate) fn connections_max() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let wanted = CONNECTIONS_MAX + DESCRIPTORS_KEPT;
@@ -224,7 +224,7 @@ pub(crate) fn connections_max() -> usize {
     descriptors.saturating_sub(DESCRIPTORS_KEPT).min(CONNECTIONS_MAX) as usize
 }
 
-/// What the process has used by now.
+/// Reads the process' figures.
 fn read_figures(own: &mut Process) {
     let (Some(all), Some(thread)) = (Stat::of_process(), Stat::of_thread()) else { return };
     (own.all, own.children, own.main) = (all.used, all.children, thread.used);
@@ -237,13 +237,13 @@ impl GatewayRole {
             let (mut stream, peer) = match self.listener.accept() {
                 Ok(accepted) => accepted,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => break,
-                // The client is gone already, or the like: not the listener's end.
+                // The client is gone, or the like, which does not concern the listener.
                 Err(_) => continue,
             };
             let id = self.next_id;
             self.next_id += 1;
             if !self.gateway.connected(clock::now(), ConnectionId(id), &peer.to_string()) {
-                // A fresh socket has room for one line; if not, the client sees the end alone.
+                // A fresh socket has room for one line; if not, the client sees only the end.
                 let _ = stream.write(Gateway::TOO_MANY);
                 continue;
             }
@@ -262,7 +262,7 @@ impl GatewayRole {
         Ok(())
     }
 
-    /// One read: what is left makes the descriptor ready again at the next turn.
+    /// Reads once: the rest makes the descriptor ready again in the next iteration.
     fn read(&mut self, id: u64, out: &mut Outbox) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.is_in_lobby && connection.was_served {
@@ -276,7 +276,8 @@ impl GatewayRole {
         if connection.interest.end && self.gateway.waits_in_crowd(ConnectionId(id)) {
             return self.close(id);
         }
-        // An event that nobody wanted is that of a connection which broke: the read tells.
+        // An event for which the descriptor is not watched means that the connection broke, which
+        // the read reports.
         let room = match self.gateway.input_room(ConnectionId(id)) {
             0 => READ_BYTES_MAX,
             room => room,
@@ -285,7 +286,7 @@ impl GatewayRole {
             Ok(0) if self.gateway.has_ended(ConnectionId(id)) => self.close(id),
             Ok(0) => {
                 self.gateway.ended(ConnectionId(id));
-                // Events of a connection that is not read are those of one that broke.
+                // Events of a connection that is not read mean that it broke.
                 connection.interest.read = false;
                 let poller =
                     if connection.is_in_lobby { self.lobby.poller() } else { &*self.poller };
@@ -310,13 +311,13 @@ impl GatewayRole {
         }
     }
 
-    /// Writes what there is for a connection, and closes it or changes what it is watched for.
+    /// Writes the output of a connection, and closes it or changes what it is watched for.
     fn serve(&mut self, now: Now, id: u64, out: &mut Outbox) -> Result<(), Error> {
         let gateway_id = ConnectionId(id);
         if self.gateway.is_given_up(gateway_id) {
             self.log_given_up(now.instant, gateway_id);
             if let Some(connection) = self.connections.get(&id) {
-                // What it did not read the kernel would keep for it, megabytes: a reset frees them.
+                // The kernel would keep megabytes that the client has not read; a reset frees them.
                 let _ = set_socket_linger(&connection.stream, Some(std::time::Duration::ZERO));
             }
             self.close(id);
@@ -362,8 +363,8 @@ impl GatewayRole {
         Ok(())
     }
 
-    /// A client is disconnected that does not read, or does not send the rest of a command. Of a
-    /// crowd of them the log has one line a second.
+    /// Logs a client that is disconnected because it does not read, or does not send the rest of a
+    /// command. If there are many, the log has one line a second.
     fn log_given_up(&mut self, now: Instant, id: ConnectionId) {
         self.given_up += 1;
         let Some((client, unread_bytes)) = self.gateway.given_up(id) else { return };
@@ -381,7 +382,7 @@ impl GatewayRole {
         );
     }
 
-    /// Who came of late, and who comes.
+    /// Serves the lobby and accepts connections.
     fn serve_lobby(&mut self, out: &mut Outbox) -> Result<(), Error> {
         let (mut raw, mut events) = (Vec::new(), Vec::new());
         self.lobby.begin(clock::now().instant);
@@ -397,7 +398,7 @@ impl GatewayRole {
         }
     }
 
-    /// A crowd's replies have small pages.
+    /// Uses small pages for the replies of a crowd.
     fn choose_pages(&mut self, now: Instant) {
         if self.gateway.is_crowded() {
             self.small_pages_until = self.small_pages_until.max(now.after(SMALL_PAGES_NS));
@@ -405,14 +406,14 @@ impl GatewayRole {
         let has_small_pages = now < self.small_pages_until;
         if has_small_pages != self.has_small_pages {
             self.has_small_pages = has_small_pages;
-            // Where the system refuses, memory is as it was.
+            // If the system refuses, memory stays as it is.
             let _ = rustix::thread::disable_transparent_huge_pages(has_small_pages);
         }
     }
 
     fn close(&mut self, id: u64) {
         self.gateway.closed(ConnectionId(id));
-        // Closing the descriptor takes it from the poller too.
+        // Closing the descriptor also removes it from the poller.
         self.connections.remove(&id);
     }
 }
@@ -482,7 +483,7 @@ impl Role for GatewayRole {
         }
     }
 
-    /// Accepts nobody any more, and closes each connection when what it sent is answered.
+    /// Accepts no more connections, and closes each one when its requests are answered.
     fn stop(&mut self, _now: Now, _why: Stop) -> bool {
         if !self.is_stopping {
             self.is_stopping = true;

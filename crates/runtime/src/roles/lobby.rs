@@ -1,7 +1,8 @@
 //! The lobby, in which connections begin, and the listener: descriptors with a poller of their own,
-//! which gets a bounded part of each turn of the loop. Thousands of connections that come at once
-//! and have much to say are ready all the time; among all others each of these would have its turn
-//! after a round of all of them. A connection leaves when it asks again after it was answered.
+//! which gets a bounded part of each event-loop iteration. Thousands of connections that arrive at
+//! once with many requests are ready all the time; among them, each established connection would
+//! have to wait for a round of all the others. A connection leaves the lobby when it asks again
+//! after it was answered.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -12,20 +13,21 @@ use rustix::event::epoll;
 use crate::error::Error;
 use crate::poller::{Event, Interest, Poller, Token};
 
-/// How long the lobby is served in one turn, and how many descriptors are in between two looks at
-/// the clock.
+/// The time for which the lobby is served in one iteration, and the number of descriptors between
+/// two reads of the clock.
 const ITERATION_NS: Duration = MS / 10;
 const EVENTS_MAX: usize = 4;
-/// Beside a crowd it rests after a turn that was not enough, if others asked for anything of late.
+/// The time for which it rests after an iteration that was not enough for a crowd, if other
+/// connections asked for something recently.
 const REST_NS: Duration = MS * 9 / 10;
 const OF_LATE_NS: Duration = 100 * MS;
 const NOTHING: Interest = Interest { read: false, write: false, end: false };
 
-/// See the module.
+/// The lobby; see the module.
 #[derive(Debug)]
 pub(crate) struct Lobby {
     own: Poller,
-    /// The loop's, which watches the lobby as one descriptor.
+    /// The loop's poller, which watches the lobby as one descriptor.
     outer: Rc<Poller>,
     token: Token,
     iteration_ends_at: Instant,
@@ -34,7 +36,7 @@ pub(crate) struct Lobby {
 }
 
 impl Lobby {
-    /// Nobody is in it; `outer` says `token` when somebody is ready.
+    /// An empty lobby. `outer` reports `token` when a connection in it is ready.
     ///
     /// # Errors
     /// The system's.
@@ -45,12 +47,12 @@ impl Lobby {
         Ok(Lobby { own, outer, token, iteration_ends_at, rests_until: Instant::NEVER, others_at })
     }
 
-    /// Where its descriptors are registered.
+    /// The poller of its descriptors.
     pub(crate) fn poller(&self) -> &Poller {
         &self.own
     }
 
-    /// A descriptor is watched with all others from now on.
+    /// Moves a descriptor to the loop's poller.
     ///
     /// # Errors
     /// The system's.
@@ -64,17 +66,17 @@ impl Lobby {
         self.outer.add(fd, token, interest)
     }
 
-    /// Somebody else asks for something.
+    /// Notes that a connection outside of the lobby asked for something.
     pub(crate) fn note_others(&mut self, now: Instant) {
         self.others_at = now;
     }
 
-    /// The lobby has its turn.
+    /// Begins the lobby's part of an iteration.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.iteration_ends_at = now.after(ITERATION_NS);
     }
 
-    /// Who is next in it; nobody once its turn has ended.
+    /// The next ready descriptor in it; `None` once its part of the iteration is over.
     ///
     /// # Errors
     /// The system's.
@@ -96,12 +98,12 @@ impl Lobby {
         Ok(())
     }
 
-    /// When [`Lobby::wake`] is due.
+    /// The time at which [`Lobby::wake`] is due.
     pub(crate) fn wakes_at(&self) -> Instant {
         self.rests_until
     }
 
-    /// It has rested, if it has.
+    /// Ends the lobby's rest, if that is over.
     ///
     /// # Errors
     /// The system's.

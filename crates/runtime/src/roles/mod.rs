@@ -1,5 +1,4 @@
-//! The roles, one for each process of a rack: a machine, its descriptors, and what it shows of
-//! itself.
+//! The roles, one for each process of a rack: a machine, its descriptors, and its visible state.
 
 pub mod controller;
 pub mod gateway;
@@ -17,21 +16,21 @@ use crate::error::Error;
 use crate::udp::Socket;
 use crate::{clock, http};
 
-/// What every role is told.
+/// The configuration that every role has.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// Its number in the rack.
     pub node: u16,
-    /// Where it listens for its peers (UDP), as they reach it.
+    /// Its address for its peers (UDP), as they reach it.
     pub addr: Addr,
-    /// Where it serves `/metrics` and `/status`; `None` for nowhere.
+    /// The address of `/metrics` and `/status`; `None` for none.
     pub http: Option<SocketAddr>,
     /// How its process ends, and its share of a core.
     pub options: DriverOptions,
 }
 
 impl Place {
-    /// Binds both and makes the loop.
+    /// Binds both, and makes the loop.
     pub(crate) fn driver(&self) -> Result<Driver, Error> {
         let socket = Socket::bind(self.addr)?;
         let publisher = self.http.map(http::serve).transpose()?;
@@ -39,12 +38,12 @@ impl Place {
     }
 }
 
-/// The names of the rack's groups, for logs and status. A group without one goes by its number.
+/// The names of the rack's groups, for logs and status. A group without a name goes by its number.
 #[derive(Clone, Debug, Default)]
 pub struct GroupNames(Vec<(GroupId, String)>);
 
 impl GroupNames {
-    /// These.
+    /// The given names.
     pub fn new(names: impl IntoIterator<Item = (GroupId, String)>) -> GroupNames {
         GroupNames(names.into_iter().collect())
     }
@@ -56,7 +55,7 @@ impl GroupNames {
         known.map_or_else(|| format!("group {}", group.0), |(_, name)| name.clone())
     }
 
-    /// Whether there are several, so that it is to be said which one is meant.
+    /// Whether there are several groups, so that a message must name the one that is meant.
     #[must_use]
     pub fn are_several(&self) -> bool {
         self.0.len() > 1

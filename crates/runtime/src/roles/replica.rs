@@ -1,4 +1,4 @@
-//! A replica, with the memory engine or a redis-server behind it.
+//! A replica, with the memory engine or a redis-server.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -27,64 +27,65 @@ use crate::roles::replica_disk::ReplicaDisk;
 use crate::roles::{Place, unique};
 use crate::udp::{self, Outbox};
 
-/// What a replica is told beside its place.
+/// The configuration of a replica, beside its place.
 #[derive(Clone, Debug)]
 pub struct ReplicaSetup {
-    /// The group that it is of.
+    /// The group of the replica.
     pub group: GroupId,
-    /// How the rack's replicas replicate.
+    /// The group's replication protocol.
     pub protocol: Protocol,
-    /// Where the controller listens.
+    /// The address of the controller.
     pub controller: Addr,
-    /// How long a lease lasts, in ns.
+    /// The duration of a lease in ns.
     pub lease_ns: Duration,
-    /// Replies to reads go through the switch too.
+    /// Whether replies to reads go through the switch too.
     pub replies_via_switch: bool,
-    /// How a leader knows that it still leads when it answers a read alone.
+    /// The way in which a leader that answers a read alone knows that it still leads.
     pub reads: SlowReads,
-    /// It tells its leader how many packets wait for it: where the switch balances reads by load.
+    /// Whether it tells its leader how many packets wait for it, for a switch that balances reads
+    /// by load.
     pub tells_queue: bool,
-    /// Writes that need memory are refused while the data takes more, in bytes; 0 for no limit.
+    /// The bytes of data above which writes that need memory are refused; 0 for no limit.
     pub memory_bytes_max: u64,
-    /// About how much of the log is kept in memory for replicas that were away, in bytes.
+    /// The approximate bytes of the log that are kept in memory for replicas that were away.
     pub log_memory_bytes: usize,
-    /// Where the data is.
+    /// The engine that holds the data.
     pub engine: EngineSetup,
-    /// What of it is on disk; `None`: nothing.
+    /// The data that is kept on disk; `None` for nothing.
     pub disk: Option<DiskSetup>,
 }
 
-/// What a replica keeps on disk.
+/// The configuration of a replica's disk.
 #[derive(Clone, Debug)]
 pub struct DiskSetup {
     /// Its data directory.
     pub directory: PathBuf,
-    /// Nothing that is acknowledged waits for the disk, which is synced each second.
+    /// Whether writes are acknowledged before they are on disk, which is synced each second.
     pub acks_early: bool,
-    /// How long to rest between two times that all of the log is read again; `None`: it never is.
+    /// The rest between two scrubs of the whole log; `None` for no scrubbing.
     pub scrub_rest: Option<std::time::Duration>,
-    /// What is wrong with the disk, for tests.
+    /// Faults of the disk, for tests.
     pub fault: DiskFault,
 }
 
-/// Which engine.
+/// The engine of a replica.
 #[derive(Clone, Debug)]
 pub enum EngineSetup {
-    /// In this process' memory.
+    /// The memory engine, in this process.
     Memory,
-    /// In a redis-server of its own, which ends with the replica.
+    /// A redis-server of its own, which ends with the replica.
     Redis {
         /// The program to start.
         program: String,
-        /// Its directory: socket and log.
+        /// Its directory, for socket and log.
         directory: PathBuf,
-        /// How long its scripts may take.
+        /// The time limits of its operations.
         limits: BusyLimits,
     },
 }
 
 impl EngineSetup {
-    /// As a data directory names it.
+    /// The kind that a data directory names.
     fn kind(&self) -> EngineKind {
         match self {
             EngineSetup::Memory => EngineKind::Memory,
@@ -93,24 +94,24 @@ impl EngineSetup {
     }
 }
 
-/// What feeds an engine that is not in this process.
+/// Input and output of an engine that is not in this process.
 pub(super) trait EngineIo<E> {
-    /// Something came from the engine's server, or may be sent to it.
+    /// Handles the connection to the engine's server: bytes came, or may be sent.
     fn pump(&mut self, engine: &mut E) -> Result<(), Error>;
 
     /// Whether operations wait to be sent.
     fn has_output(&self, engine: &E) -> bool;
 
-    /// When to call [`EngineIo::watch`]; besides, it is called in every event-loop iteration.
+    /// The next time to call [`EngineIo::watch`]; it is also called in every event-loop iteration.
     fn watch_at(&self) -> Instant {
         Instant::NEVER
     }
 
-    /// Sees to it that nothing keeps the engine busy for ever.
+    /// Ensures that nothing keeps the engine busy forever.
     fn watch(&mut self, _now: Instant, _engine: &mut E) {}
 }
 
-/// The memory engine completes at once: there is nothing to feed.
+/// For the memory engine, which completes at once and needs no input or output.
 #[derive(Debug)]
 struct NoEngineIo;
 
@@ -127,7 +128,7 @@ impl<E> EngineIo<E> for NoEngineIo {
 /// Moves bytes between the engine and its redis-server.
 #[derive(Debug)]
 struct RedisIo {
-    /// `None` once the engine is lost: the replica then leaves (traps T4, T11).
+    /// The server, or `None` once the engine is lost: the replica then leaves (traps T4, T11).
     server: Option<RedisServer>,
     poller: Rc<Poller>,
     interest: Interest,
@@ -193,7 +194,7 @@ impl EngineIo<Shimmed<RedisEngine>> for RedisIo {
     }
 
     fn has_output(&self, engine: &Shimmed<RedisEngine>) -> bool {
-        // While the socket is full, the poller says when to go on.
+        // While the socket is full, the poller says when to continue.
         self.server.is_some() && !self.interest.write && !engine.backend().output().is_empty()
     }
 }
@@ -203,27 +204,29 @@ struct ReplicaRole<E, F> {
     node: u16,
     replica: OfGroup<Node<E>>,
     engine_io: F,
-    /// Its disk, if it keeps its data.
+    /// Its disk, if it keeps its data on one.
     replica_disk: Option<ReplicaDisk>,
-    /// Phase, place, epoch and switch id that were logged last.
+    /// The phase, place, epoch and switch id that were logged last.
     logged: Option<(Phase, &'static str, u32, u32)>,
-    /// Since when it is in no configuration; `None` once that was logged, or was never so.
+    /// The time since which it is in no configuration; `None` once that was logged, or if it is in
+    /// one.
     out_since: Option<Instant>,
-    /// A majority of its group decides, which keeps the replicas that it began with.
+    /// Whether a majority of its group decides. Such a group keeps the replicas with which it
+    /// began.
     is_quorum: bool,
     is_stopping: bool,
-    /// Where it listens, and when to look next at how much waits there: `None` if nobody asks for
-    /// that.
+    /// Its address, and the next time to check how many packets wait there; `None` if that is not
+    /// wanted.
     queue: Option<(Addr, Instant)>,
 }
 
-/// How long a replica waits for a configuration before it says why there may be none.
+/// The time that a replica waits for a configuration before it logs why there may be none.
 const OUTSIDE_NS: Duration = 5_000 * MS;
-/// Time from one look at the own queue to the next: a leader weighs them once a second.
+/// The interval between two checks of its own queue: a leader weighs them once a second.
 const QUEUE_LOOK_NS: Duration = 20 * MS;
 
 impl<E: Engine, F> ReplicaRole<E, F> {
-    /// Why no configuration names it, once it has waited for one.
+    /// Logs why no configuration names it, once it has waited for one.
     fn log_outside(&mut self, now: Instant, phase: Phase) {
         let Some(since) = self.out_since else { return };
         if phase != Phase::Out {
@@ -250,7 +253,7 @@ impl<E: Engine, F> ReplicaRole<E, F> {
         replica.engine_ready(clock::now(), &mut sink);
     }
 
-    /// The process ends: what was acknowledged and is not on disk yet is written.
+    /// At the end of the process, writes what was acknowledged and is not on disk yet.
     fn close(&mut self) {
         if let Some(replica_disk) = &mut self.replica_disk {
             replica_disk.close(&mut self.replica);
@@ -266,7 +269,7 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
     let _span = logging::span("replica", place.node).entered();
     let mut driver = place.driver()?;
     info!(addr = %place.addr, protocol = ?setup.protocol, "started");
-    // Another incarnation with every start: a restarted replica is a stranger (trap T4).
+    // Each start is another incarnation: a restarted replica is a stranger (trap T4).
     let me = Member { node: place.node, incarnation: unique()?, addr: place.addr };
     let config = ReplicaConfig {
         lease_ns: setup.lease_ns,
@@ -300,7 +303,7 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
     done
 }
 
-/// Goes through what is on disk, if anything is, and runs.
+/// Restores the data from the disk, if there is one, and runs the replica.
 fn begin<E: Engine, F: EngineIo<E>>(
     driver: &mut Driver,
     node: u16,
@@ -359,8 +362,8 @@ impl<E: Engine, F: EngineIo<E>> Role for ReplicaRole<E, F> {
             return Ok(());
         }
         self.engine_io.pump(self.replica.engine_mut())?;
-        // Reads that completed are answered only under a lease that holds after they were received
-        // (trap T1).
+        // Reads that completed are answered only under a lease that still holds after they were
+        // received (trap T1).
         self.engine_ready(out);
         Ok(())
     }
@@ -403,7 +406,7 @@ impl<E: Engine, F: EngineIo<E>> Role for ReplicaRole<E, F> {
         self.log_outside(now.instant, s.phase);
     }
 
-    /// One that goes alone leaves in order. Where the whole rack ends, nobody waits for anybody.
+    /// A replica that ends alone leaves in order. If the whole rack ends, none waits for another.
     fn stop(&mut self, now: Now, why: Stop) -> bool {
         if why == Stop::Rack {
             self.close();

@@ -1,4 +1,4 @@
-//! A replica's data on its disk: gone through at its start, written from then on.
+//! A replica's data on its disk: restored at its start, written from then on.
 
 use std::time::{Duration, Instant};
 
@@ -20,15 +20,15 @@ use crate::error::{Context, Error};
 use crate::http::Snapshot;
 use crate::scrub::{Pace, Scrub};
 
-/// Bytes that are read again in a second: a disk hardly notices.
+/// The bytes that are scrubbed in a second, which hardly load a disk.
 const SCRUB_BYTES_PER_SECOND: u64 = 8 << 20;
-/// Operations that the engine may owe while a log is gone through.
+/// The number of operations that the engine may owe while the log is replayed.
 const RESTORING_MAX: usize = 1_024;
-/// How long to wait for an engine that owes something.
+/// The pause while an engine owes operations.
 const ENGINE_PAUSE: Duration = Duration::from_micros(50);
-/// A disk that owes a sync for longer is said to hang.
+/// The time after which a disk that owes a sync is reported to hang.
 const HANGS: Duration = Duration::from_secs(1);
-/// How long the last sync may take before a process ends without it, and how often to look.
+/// The time after which a process ends without its last sync, and the interval of checks.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 const DISK_PAUSE: Duration = Duration::from_micros(200);
 
@@ -36,12 +36,12 @@ const DISK_PAUSE: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub(super) struct ReplicaDisk {
     disk: Disk,
-    /// Who looks for damage, if anybody does.
+    /// The scrubbing of the log, if there is any.
     scrub: Option<Scrub>,
-    /// How many batches were handed over.
+    /// The number of batches that were handed over.
     batches: u64,
     has_failed: bool,
-    /// The disk has no room.
+    /// Whether the disk has no room.
     is_short: bool,
     directory: String,
     storage: u64,
@@ -49,15 +49,15 @@ pub(super) struct ReplicaDisk {
     log_bytes: u64,
     syncs: u64,
     sync_ns: u64,
-    /// Since when the disk owes what was handed over.
+    /// The time since which the disk owes a sync.
     waits_since: Option<Instant>,
-    /// It was said that it hangs.
+    /// Whether it was logged that it hangs.
     is_said_to_hang: bool,
     restored: u64,
 }
 
 impl ReplicaDisk {
-    /// Has a new replica go through what its directory holds.
+    /// Replays the contents of the directory into a new replica.
     ///
     /// # Errors
     /// One line that names the file, or why the directory cannot be used.
@@ -153,7 +153,7 @@ impl ReplicaDisk {
         &self.disk
     }
 
-    /// The disk has answered.
+    /// Handles the disk's answers.
     pub(super) fn ready<E: Engine>(&mut self, replica: &mut OfGroup<Node<E>>, out: &mut impl Sink) {
         match self.disk.take() {
             Ok(Some(written)) => {
@@ -181,7 +181,7 @@ impl ReplicaDisk {
         }
     }
 
-    /// Says once that the disk has not answered for long, and once that it does again.
+    /// Logs once that the disk has not answered for long, and once that it does again.
     pub(super) fn look(&mut self) {
         let waits = self.waits_since.filter(|_| !self.is_short).map(|since| since.elapsed());
         let hangs = waits.is_some_and(|waits| waits >= HANGS);
@@ -198,7 +198,7 @@ impl ReplicaDisk {
         }
     }
 
-    /// The machine gave the disk up, which is silent: said once.
+    /// Logs once that the machine gave up the disk, which it does silently.
     pub(super) fn say_given_up(&self) {
         let seconds = self.waits_since.map_or(0, |since| since.elapsed().as_secs());
         error!(
@@ -208,7 +208,7 @@ impl ReplicaDisk {
         );
     }
 
-    /// What has gathered is written. The machine gives no other out before it is told that this is
+    /// Writes a batch. The machine hands out no other one before it is told that this one is
     /// durable.
     pub(super) fn write<E: Engine>(&mut self, batch: Batch, replica: &mut OfGroup<Node<E>>) {
         self.batches += 1;
@@ -218,8 +218,8 @@ impl ReplicaDisk {
         }
     }
 
-    /// The process ends in order, and says nothing any more: what has gathered is written, and that
-    /// nothing is owed.
+    /// At the end of the process, when the machine sends nothing any more: writes what has
+    /// gathered, and marks that nothing is owed.
     pub(super) fn close<E: Engine>(&mut self, replica: &mut OfGroup<Node<E>>) {
         let began = Instant::now();
         let mut nobody: Vec<(Addr, Vec<u8>)> = Vec::new();
@@ -234,8 +234,8 @@ impl ReplicaDisk {
         }
     }
 
-    /// Nothing becomes durable any more. The replica lives on to tell the controller that it
-    /// leaves.
+    /// The disk has failed: nothing becomes durable any more. The replica lives on to tell the
+    /// controller that it leaves.
     fn fail<E: Engine>(&mut self, error: &Error, replica: &mut OfGroup<Node<E>>) {
         if !self.has_failed {
             self.has_failed = true;
@@ -244,12 +244,12 @@ impl ReplicaDisk {
         }
     }
 
-    /// What the rack file calls it.
+    /// The name of the durability mode in the rack file.
     pub(super) fn durability(&self) -> &'static str {
         if self.acks_early { "interval" } else { "fsync" }
     }
 
-    /// What there is to show.
+    /// Adds the disk's figures to a snapshot.
     pub(super) fn tell(&self, s: &mut Snapshot) {
         let help = "Times that the disk made durable what had gathered.";
         s.count(std::iter::once(("disk_syncs", help, self.syncs)));

@@ -16,20 +16,20 @@ use crate::http::{Health, Snapshot};
 use crate::logging;
 use crate::roles::{GroupNames, Place, unique};
 
-/// What a switch is told beside its place.
+/// The configuration of a switch, beside its place.
 #[derive(Clone, Debug)]
 pub struct SwitchSetup {
-    /// Where the controller listens.
+    /// The address of the controller.
     pub controller: Addr,
-    /// What it runs until the controller names another program.
+    /// The program that it runs until the controller names another one.
     pub program: Program,
-    /// How the rack's groups are called.
+    /// The names of the rack's groups.
     pub names: GroupNames,
-    /// What programs are told of themselves.
+    /// The settings of programs.
     pub sections: Sections,
-    /// Faults on purpose.
+    /// The rates of injected faults.
     pub faults: FaultRates,
-    /// It takes over when the active switch is silent, not at once.
+    /// Whether it is a standby, which takes over only when the active switch is silent.
     pub standby: bool,
     /// The chain that it is there for, and for nothing else: then it is no switch of the rack.
     pub chain: Option<ChainSeat>,
@@ -40,7 +40,7 @@ struct Switch {
     node: u16,
     names: GroupNames,
     agent: Agent,
-    /// Switch id, epoch and whether it helps, as logged last.
+    /// The switch id, the epoch and whether it helps, as logged last.
     logged: (u32, u32, bool),
 }
 
@@ -68,12 +68,12 @@ pub fn run(place: &Place, setup: &SwitchSetup) -> Result<(), Error> {
 }
 
 impl Switch {
-    /// What metrics of a group's program begin with.
+    /// The prefix of the metrics of a group's program.
     fn prefix(&self, group: GroupId) -> String {
         self.names.of(group).replace(|c: char| !c.is_ascii_alphanumeric(), "_") + "_"
     }
 
-    /// A program as `/status` has it.
+    /// A program in `/status`.
     fn told(&self, program: &ProgramStatus) -> Value {
         let gauges: serde_json::Map<String, Value> =
             program.gauges.iter().map(|g| (g.name.to_string(), g.value.into())).collect();
@@ -116,7 +116,7 @@ impl Role for Switch {
         s.count(status.agent.each());
         s.count(status.fabric.each());
         s.count(status.faults.each());
-        // Of several groups the metrics of all but the first begin with the group's name.
+        // With several groups, the metrics of all but the first begin with the group's name.
         for (at, program) in status.programs.iter().enumerate() {
             let part = if at == 0 { String::new() } else { self.prefix(program.group) };
             s.count_as(&part, program.counts.iter().copied());

@@ -52,22 +52,7 @@ impl System for NetCraq {
             return;
         }
         let number = rack.group.iter().map(|group| group.number).max().map_or(NUMBER, |n| n + 1);
-        rack.group.push(GroupPlace {
-            name: NAME.to_string(),
-            number,
-            kind: Kind::Switches,
-            program: None,
-            protocol: None,
-            engine: None,
-            durability: None,
-            maxmemory: None,
-            replica: Vec::new(),
-            lease_ms: None,
-            key_file: None,
-            worker: Vec::new(),
-            owner: Vec::new(),
-            switch: Vec::new(),
-        });
+        rack.group.push(GroupPlace::new(NAME, number, Kind::Switches));
     }
 
     fn overlay(&self, _rack: &mut Rack, _args: &UpArgs) {}

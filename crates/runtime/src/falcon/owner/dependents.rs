@@ -1,6 +1,5 @@
-//! Jobs that are to run after other jobs. The owner has them, held, and whoever submitted them may
-//! go. A journal says after which jobs one is to run; whether it may begin follows from how those
-//! ended.
+//! Jobs that run after other jobs. The owner holds them, and the client may go. A journal says
+//! after which jobs one runs; whether it may begin follows from their outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,22 +11,23 @@ use crate::falcon::jobs::{self, After, When};
 use crate::http::api::Answer;
 use crate::udp::Outbox;
 
-/// Most jobs that one is to run after.
+/// The largest number of jobs after which one may run.
 const AFTER_MAX: usize = 64;
 
-/// Jobs that wait for others.
+/// The jobs that wait for others.
 #[derive(Debug, Default)]
 pub(super) struct Dependents {
-    /// By the job that waits.
+    /// For each waiting job, the jobs that it waits for.
     waiting: BTreeMap<u32, Vec<After>>,
-    /// By the job that is waited for, those that wait for it as a whole.
+    /// For each awaited job, the jobs that wait for it as a whole.
     on: BTreeMap<u32, BTreeSet<u32>>,
-    /// The same of those whose tasks wait for its tasks: each has as many, so that these are few.
+    /// For each awaited job, the jobs whose tasks wait for its tasks. Each has as many tasks, so
+    /// that these are few.
     each_on: BTreeMap<u32, BTreeSet<u32>>,
-    /// Those to be looked at.
+    /// The waiting jobs to be examined.
     changed: BTreeSet<u32>,
-    /// Tasks that are over of jobs whose tasks others' tasks wait for: the job that waits, the
-    /// task's place, and whether it is done.
+    /// Tasks that are over, of jobs for whose tasks others wait: the waiting job, the task's place,
+    /// and whether the task succeeded.
     over: Vec<(u32, u32, bool)>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Dependents {
 enum Verdict {
     Begins,
     Waits,
-    /// It never will, for that reason.
+    /// It never may, for this reason.
     Never(String),
 }
 
@@ -48,7 +48,7 @@ impl Dependents {
         }
     }
 
-    /// A job was taken, or found in a journal.
+    /// Adds a job that was accepted, or found in a journal.
     pub(super) fn add(&mut self, jid: u32, after: Vec<After>) {
         if after.is_empty() {
             return;
@@ -60,8 +60,9 @@ impl Dependents {
         self.changed.insert(jid);
     }
 
-    /// A task is over, and its job is so by that. Those that wait for the job are looked at only
-    /// where that can say something new: a job may have 100,000 tasks and 10,000 that wait for it.
+    /// Notes that a task is over, and its job with it if it was the last. Jobs that wait for the
+    /// job are examined only if that can change a verdict: a job may have 100,000 tasks, and 10,000
+    /// jobs that wait for it.
     pub(super) fn note(&mut self, (jid, tid): (u32, u32), is_done: bool, job: Option<&JobRecord>) {
         if let Some(dependents) = self.each_on.get(&jid) {
             self.over.extend(dependents.iter().map(|own| (*own, tid, is_done)));
@@ -72,10 +73,10 @@ impl Dependents {
             self.changed.extend(self.on.get(&jid).into_iter().flatten());
         }
         if is_over {
-            // It waits for nothing any more, nor do the tasks that waited for its own.
+            // The job waits for nothing any more, and neither do the tasks that waited for its own.
             self.forget(jid);
             let dependents = self.each_on.get(&jid).into_iter().flatten();
-            // Those that are looked at next see to what was over before they came.
+            // Jobs that are examined next handle the tasks that were over before they came.
             let known: Vec<u32> =
                 dependents.filter(|j| !self.changed.contains(j)).copied().collect();
             known.into_iter().for_each(|own| self.forget(own));
@@ -95,8 +96,8 @@ impl Dependents {
     }
 }
 
-/// What one job says of another one that is to run after it. A job that is not known any more ended
-/// as it had to: those that were not to run after it were cancelled when it did.
+/// The verdict of one awaited job on a job that runs after it. If the awaited job is not known any
+/// more, it ended as required: otherwise the waiting job would have been cancelled then.
 fn verdict(after: After, job: Option<&JobRecord>) -> Verdict {
     let Some(job) = job else { return Verdict::Begins };
     let (is_over, not_done) = (job.over_at.is_some(), job.counts.over() - job.counts.done);
@@ -114,7 +115,7 @@ fn verdict(after: After, job: Option<&JobRecord>) -> Verdict {
 }
 
 impl OwnerRole {
-    /// Refuses a job that is to run after one that is not known.
+    /// Refuses a job that runs after an unknown one.
     pub(super) fn check_after(&self, read: &jobs::Read) -> Result<(), Answer> {
         let refused = |why: String| Err(Answer::refused(400, &why));
         if read.after.len() > AFTER_MAX {
@@ -145,7 +146,7 @@ impl OwnerRole {
         Ok(())
     }
 
-    /// Lets jobs begin, or cancels them, that waited for what has ended since.
+    /// Begins or cancels the waiting jobs according to what has ended since the last call.
     pub(super) fn follow(&mut self, now: Now, out: &mut Outbox) {
         for (jid, tid, is_done) in std::mem::take(&mut self.dependents.over) {
             self.follow_task(now, (jid, tid), is_done, out);
@@ -176,7 +177,8 @@ impl OwnerRole {
         }
     }
 
-    /// A job whose tasks run after those of another one was taken: some of these may be over.
+    /// Handles a new job whose tasks run after those of another one, some of which may already be
+    /// over.
     fn follow_each(&mut self, now: Now, jid: u32, on: u32, out: &mut Outbox) {
         let Some(job) = self.book.job(on) else {
             self.dependents.forget(jid);

@@ -1,4 +1,4 @@
-//! The jobs that an owner knows when it begins: those of its journal.
+//! The jobs that an owner knows when it starts: those of its journal.
 
 use std::collections::BTreeMap;
 
@@ -11,24 +11,23 @@ use super::dependents::Dependents;
 use super::retries::Specs;
 use crate::falcon::jobs::{self, Executors, Note};
 
-/// All of it.
+/// The jobs of a journal.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub book: Book,
-    /// Jobs that end if nobody asks for their results, and when somebody did last.
+    /// Attached jobs (they end if their results are not asked for), with their readers.
     pub attached: BTreeMap<u32, Reader>,
-    /// Jobs by the keys with which they were submitted.
+    /// The jobs by the keys with which they were submitted.
     pub keys: BTreeMap<String, u32>,
     pub dependents: Dependents,
     pub specs: Specs,
 }
 
 impl Known {
-    /// What was found in a journal. Its jobs are complete by that, with the classes that the rack
-    /// file has now.
+    /// The jobs of a journal, completed with the classes that the rack file has now.
     ///
     /// # Errors
-    /// One line, where a job that goes on cannot.
+    /// One line, if an unfinished job cannot go on.
     pub(super) fn found(
         found: &mut Found,
         executors: &Executors,
@@ -37,7 +36,7 @@ impl Known {
         let mut known = Known::default();
         for job in found.jobs.values_mut() {
             let note = Note::of(job);
-            // One that is over may be tried again.
+            // A finished job may be tried again.
             note.complete(job);
             if !job.is_over()
                 && let Some(needs) = jobs::find_class(job, executors)?

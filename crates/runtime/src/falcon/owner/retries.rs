@@ -1,5 +1,5 @@
-//! Jobs whose tasks are tried again because somebody asks for it, as a new job of those that are
-//! not done; and single tasks that are cancelled.
+//! Retries on request, as a new job of the tasks that did not succeed; and the cancelling of single
+//! tasks.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +13,30 @@ use crate::falcon::worker::CommandBody;
 use crate::http::api::Answer;
 use crate::udp::Outbox;
 
-/// Most tasks of a job that can be tried again so.
+/// The largest number of tasks of a job that can be retried.
 const TASKS_MAX: usize = 1 << 16;
-/// Most tasks, and most bytes, of all jobs that are over and can be.
+/// The largest number of tasks, and of bytes, of all finished jobs that can be retried.
 const KEPT_TASKS_MAX: usize = 1 << 18;
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
-/// Jobs as they were submitted: those that go on, and the last ones that are over and have tasks
-/// that are not done.
+/// Jobs as they were submitted: those in progress, and the latest finished ones with tasks that did
+/// not succeed.
 #[derive(Debug, Default)]
 pub(super) struct Specs {
     all: BTreeMap<u32, Job>,
-    /// Of those that are over.
+    /// The number of tasks of the finished ones.
     tasks: usize,
     bytes: usize,
     over: BTreeMap<u32, (usize, usize)>,
 }
 
-/// How long its bodies are.
+/// The bytes of its bodies.
 fn bytes_of(job: &Job) -> usize {
     job.body.iter().chain(job.long.values()).map(|bytes| bytes.len()).sum()
 }
 
 impl Specs {
-    /// What is kept of a job. `None`: it has too many tasks.
+    /// The copy of a job that is kept, or `None` if it has too many tasks.
     pub(super) fn of(job: &Job) -> Option<Job> {
         (job.tasks.len() <= TASKS_MAX).then(|| job.clone())
     }
@@ -61,7 +61,7 @@ impl Specs {
         }
     }
 
-    /// A job is over.
+    /// Notes that a job is over.
     pub(super) fn over(&mut self, jid: u32, record: Option<&JobRecord>) {
         let is_done = record.is_none_or(|record| record.counts.done == record.tasks);
         let Some(job) = self.all.get(&jid) else { return };
@@ -110,8 +110,8 @@ fn part(job: &Job, record: &JobRecord, tids: &[u32]) -> Result<(Job, Vec<u32>), 
 }
 
 impl OwnerRole {
-    /// Tries the tasks of a job again that failed, are lost or unknown, and with `cancelled=1`
-    /// those that were cancelled: as a new job, in which they have their numbers.
+    /// Retries the tasks of a job that failed, are lost or unknown, and with `cancelled=1` also
+    /// those that were cancelled: as a new job, in which they keep their numbers.
     pub(super) fn retry(
         &mut self,
         now: Now,
@@ -144,7 +144,7 @@ impl OwnerRole {
             return Err(refused(410, &why));
         };
         let (mut job, numbers) = part(job, record, &tids).map_err(|why| refused(413, &why))?;
-        // Another process may have had it, with another rack file.
+        // Another process with another rack file may have accepted it.
         if !record.needs.is_empty() {
             job.needs = self.executors.class(&record.needs).map_err(|why| refused(409, &why))?;
         }

@@ -1,5 +1,5 @@
-//! The workers of a group, as an owner's HTTP interface has them: what each runs of this owner's
-//! tasks, and that one is to end.
+//! The workers of a group in an owner's HTTP interface: what each runs of this owner's tasks, and
+//! the draining of one.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{OwnerRole, number};
 use crate::http::api::{Answer, Ask};
 use crate::udp::Outbox;
 
-/// Somebody who had a worker drained, and was not answered.
+/// A client that has a worker drained, and awaits the answer.
 #[derive(Debug)]
 pub(super) struct Draining {
     ask: Ask,
@@ -21,7 +21,7 @@ pub(super) struct Draining {
 }
 
 impl OwnerRole {
-    /// Those of the rack file, and whoever runs tasks beside them.
+    /// The workers of the rack file, and others that run tasks.
     pub(super) fn workers(&self) -> Answer {
         let nodes = self.executors.workers.iter().map(|(node, at)| (*at, *node));
         let nodes: BTreeMap<Addr, u16> = nodes.collect();
@@ -54,7 +54,7 @@ impl OwnerRole {
         self.draining.push(Draining { ask, node, worker });
     }
 
-    /// Answers whoever had a worker drained that knows, or does not answer.
+    /// Answers the clients whose worker knows, or does not answer.
     pub(super) fn answer_drained(&mut self) {
         while let Some((worker, drained)) = self.owner.poll_drained() {
             let of = |own: &mut Draining| own.worker == worker;

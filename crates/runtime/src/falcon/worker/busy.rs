@@ -1,4 +1,5 @@
-//! Tasks that a worker executes itself: sleeping by the loop's own deadlines, spinning in threads.
+//! Tasks that a worker executes itself: sleeping, by the loop's own deadlines, and spinning, in
+//! threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,15 +13,15 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::{Context, Error};
 
-/// How long a thread spins between two looks whether it is to end.
+/// The time for which a thread spins between two checks whether it is to end.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// What sleeps and what spins.
+/// The runs that sleep and those that spin.
 #[derive(Debug)]
 pub(super) struct Busy {
-    /// Until when.
+    /// Runs that sleep, by the time at which they wake.
     sleeping: BTreeSet<(Instant, u32)>,
-    /// Runs that spin, and how they are told to end.
+    /// Runs that spin, each with the flag that ends it.
     spinning: BTreeMap<u32, Arc<AtomicBool>>,
     ended: (Sender<u32>, Receiver<u32>),
     /// Readable when a thread has ended.
@@ -78,12 +79,12 @@ impl Busy {
         }
     }
 
-    /// When the first that sleeps wakes.
+    /// The time at which the first sleeping run wakes.
     pub(super) fn wakes_at(&self) -> Instant {
         self.sleeping.first().map_or(Instant::NEVER, |(at, _)| *at)
     }
 
-    /// A run that has slept enough.
+    /// A run that has slept long enough.
     pub(super) fn woken(&mut self, now: Instant) -> Option<u32> {
         let (at, run) = *self.sleeping.first()?;
         (at <= now).then(|| {
@@ -92,18 +93,19 @@ impl Busy {
         })
     }
 
-    /// A run that has spun enough; to be asked until there is none when it is readable.
+    /// A run that has spun long enough. Call it until there is none, when the descriptor is
+    /// readable.
     pub(super) fn spun(&mut self) -> Option<u32> {
         loop {
             let run = self.ended.1.try_recv().ok()?;
-            // One that was killed may have ended just before.
+            // A killed run may have ended just before.
             if self.spinning.remove(&run).is_some() {
                 return Some(run);
             }
         }
     }
 
-    /// It was readable.
+    /// Resets the descriptor after it was readable.
     pub(super) fn heard(&mut self) {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);

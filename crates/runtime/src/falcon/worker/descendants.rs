@@ -1,12 +1,12 @@
-//! Descendants of commands: none outlives its command, also where it left its process group and its
+//! Descendants of commands: none outlives its command, even if it left its process group and its
 //! session.
 //!
 //! The worker is a subreaper: a process whose parent ended becomes the worker's own child. Each
-//! command finds a mark in its environment, and what it starts inherits it. So a child of the
-//! worker that is no command is of the run that its mark names, and is killed if that is over. A
-//! child without a mark is killed once no run goes on that may have started it, unless another
+//! command finds a mark in its environment, which its descendants inherit. So a child of the worker
+//! that is not a command belongs to the run that its mark names, and is killed if that run is over.
+//! A child without a mark is killed once no run is left that may have started it, unless another
 //! process may have: a program that had children before it became a worker, as in `agent & exec
-//! concord worker`, and the first process of a container inherit children that no command started.
+//! concord worker`, and the first process of a container, inherit children that no command started.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,53 +21,54 @@ use super::reaper::{Reaper, kill};
 use crate::error::{Context, Error};
 use crate::roles::unique;
 
-/// The variable with the mark.
+/// The name of the environment variable with the mark.
 const MARK: &str = "CONCORD_RUN";
-/// How soon it is looked again while something is left, in ns.
+/// The interval in ns of checks while killed processes have not ended.
 const AGAIN_NS: u64 = 5 * MS;
-/// How often it is looked while commands run, in ns: what ended by itself is waited for.
+/// The interval in ns of checks while commands run, in order to reap processes that ended by
+/// themselves.
 const LOOK_NS: u64 = SEC;
-/// How often the reaper looks for what is left, and the pause in between.
+/// The number of checks by the reaper, and the pause between them.
 const REAPER_LOOKS_MAX: usize = 100;
 const REAPER_PAUSE: Duration = Duration::from_millis(10);
 
-/// Sees to it that nothing is left of commands; commands and handlers share it.
+/// The descendants of commands and handlers, which share it.
 pub(super) type SharedDescendants = Rc<RefCell<Descendants>>;
 
 #[derive(Debug)]
 pub(super) struct Descendants {
-    /// Does the same when the worker is gone. `None` in tests.
+    /// The process that does the same when the worker is gone. `None` in tests.
     reaper: Option<Reaper>,
-    /// What the marks of this worker begin with.
+    /// The prefix of this worker's marks.
     mark: String,
     /// The number of the next command.
     next: u64,
-    /// Commands that have not ended, by process; and their numbers.
+    /// The running commands by process id, with their numbers.
     commands: BTreeMap<u32, u64>,
     going: BTreeSet<u64>,
-    /// Processes without a mark: the number of the next command when they were seen first.
+    /// Processes without a mark, each with the number of the next command when it was first seen.
     strays: BTreeMap<u32, u64>,
-    /// Only commands can have started those.
+    /// Whether only commands can have started these.
     owns_strays: bool,
     sweep_at: Instant,
-    /// Those that were killed and are there still, and how long until it is looked again, in ns.
+    /// Processes that were killed but still exist, and the time in ns until the next check.
     killed: BTreeSet<u32>,
     pause_ns: u64,
 }
 
-/// Whether a process that begins to be a worker may take a child without a mark for a command's.
+/// Whether a process that becomes a worker may take a child without a mark for a command's.
 fn owns_strays(own: u32, children: &[u32]) -> bool {
     own != 1 && children.is_empty()
 }
 
-/// Whose a process is.
+/// The owner of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     /// Of the command of that number.
     Own(u64),
-    /// Another worker's.
+    /// It belongs to another worker.
     Foreign,
-    /// It does not say.
+    /// It has no mark.
     Unsaid,
 }
 
@@ -94,13 +95,13 @@ impl Descendants {
         })))
     }
 
-    /// As when it was not alone before: for tests, which are threads of one process.
+    /// Sets `owns_strays`, for tests, which are threads of one process.
     #[cfg(test)]
     pub(super) fn own_strays(&mut self, owns: bool) {
         self.owns_strays = owns;
     }
 
-    /// Marks a command that is about to be started; its number.
+    /// Marks a command that is about to be started, and returns its number.
     pub(super) fn mark(&mut self, command: &mut Command) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -108,7 +109,7 @@ impl Descendants {
         number
     }
 
-    /// It was started.
+    /// Notes that a command was started.
     fn began(&mut self, pid: u32, number: u64) -> Result<(), Error> {
         self.commands.insert(pid, number);
         self.going.insert(number);
@@ -116,7 +117,7 @@ impl Descendants {
         self.reaper.as_mut().map_or(Ok(()), |reaper| reaper.began(pid))
     }
 
-    /// It ended, and is about to be waited for.
+    /// Notes that a command ended and is about to be waited for.
     pub(super) fn ended(&mut self, pid: u32) -> Result<(), Error> {
         if let Some(number) = self.commands.remove(&pid) {
             self.going.remove(&number);
@@ -125,12 +126,12 @@ impl Descendants {
         self.reaper.as_mut().map_or(Ok(()), |reaper| reaper.ended(pid))
     }
 
-    /// When it is to be looked next.
+    /// The time of the next check.
     pub(super) fn wakes_at(&self) -> Instant {
         self.sweep_at
     }
 
-    /// Kills what is left of commands that are over.
+    /// Kills the remaining processes of commands that are over.
     pub(super) fn sweep(&mut self, now: Instant) {
         if now < self.sweep_at {
             return;
@@ -154,10 +155,10 @@ impl Descendants {
             }
             let own = i32::try_from(pid).ok().and_then(Pid::from_raw);
             if let Some(own) = own {
-                // One that is gone has no zombie.
+                // A process that is gone leaves no zombie to wait for.
                 let _ = waitpid(Some(own), WaitOptions::NOHANG);
             }
-            // Where it is gone, what it started is the worker's child from now on.
+            // If it is gone, the processes that it started are the worker's children from now on.
             if is_over {
                 left.insert(pid);
             }
@@ -165,8 +166,8 @@ impl Descendants {
         self.look_again(now, left);
     }
 
-    /// Those of commands that are over were killed. What cannot be killed, since it is another
-    /// user's or waits for a disk, is tried less and less often.
+    /// Schedules the next check after processes of finished commands were killed. Those that cannot
+    /// be killed, since they are another user's or wait for a disk, are tried less and less often.
     fn look_again(&mut self, now: Instant, killed: BTreeSet<u32>) {
         let is_same = killed == self.killed;
         self.pause_ns = if is_same { (2 * self.pause_ns).min(LOOK_NS) } else { AGAIN_NS };
@@ -179,8 +180,8 @@ impl Descendants {
     }
 }
 
-/// Has a command watched that was just started, and sees to what it leaves. Where it cannot be
-/// watched whoever started it kills it, and it is as if it had not begun.
+/// Starts to watch a command that was just started. If it cannot be watched, the caller kills it,
+/// and it counts as not begun.
 pub(super) fn watched<T>(
     descendants: &SharedDescendants,
     child: &mut Child,
@@ -190,7 +191,7 @@ pub(super) fn watched<T>(
     let began = descendants.borrow_mut().began(child.id(), number);
     let watched = began.and_then(|()| watch(child));
     if watched.is_err() {
-        // It was not waited for: the number is still its own.
+        // It was not waited for, so its number still refers to it.
         let _ = descendants.borrow_mut().ended(child.id());
     }
     watched
@@ -199,7 +200,7 @@ pub(super) fn watched<T>(
 /// The processes whose parent this one is.
 fn children() -> Vec<u32> {
     let own = std::process::id();
-    // Whoever lost its parent is a child of the first thread.
+    // An orphan becomes a child of the first thread.
     if let Ok(text) = std::fs::read_to_string(format!("/proc/self/task/{own}/children")) {
         return text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect();
     }
@@ -217,7 +218,7 @@ fn all() -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// What a process's environment says: it had that when it began.
+/// The owner of a process according to the environment with which it was started.
 fn whose(pid: u32, mark: &str) -> Whose {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let mut own = environment.split(|byte| *byte == 0).filter_map(|variable| {
@@ -229,16 +230,17 @@ fn whose(pid: u32, mark: &str) -> Whose {
     number.map_or(Whose::Foreign, Whose::Own)
 }
 
-/// Kills a process, and the group that it leads if it does.
+/// Kills a process, and the group that it leads, if any.
 fn end(pid: u32) {
     kill(pid);
     if let Some(pid) = i32::try_from(pid).ok().filter(|pid| *pid > 1).and_then(Pid::from_raw) {
-        // It may be gone.
+        // The process may be gone.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// The worker is gone: kills all that its commands started, until nothing is found twice in a row.
+/// Kills, after the worker is gone, everything that its commands started, until nothing is found
+/// twice in a row.
 pub(super) fn kill_marked(mark: &str) {
     let own = std::process::id();
     let mut quiet = 0;

@@ -1,5 +1,5 @@
-//! Functions of a program that is a worker of its own ([`crate::falcon::tasks`]): the quick ones
-//! are called in the loop, the others in threads.
+//! Functions of a program that is itself a worker ([`crate::falcon::tasks`]): quick ones are called
+//! in the loop, the others in threads.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,20 +15,20 @@ use super::processes::Finished;
 use crate::error::{Context, Error};
 use crate::falcon::tasks::{Call, Called, Function, Functions};
 
-/// Most threads for each executor: those whose run was cancelled and who do not look are among
-/// them.
+/// The largest number of threads for each executor, including those of cancelled runs that have not
+/// returned.
 const THREADS_PER_SLOT: usize = 2;
 
-/// A run, and what its call gave.
+/// A run, and the result of its call.
 type Told = (u32, Called);
 
-/// What is called, and what was.
+/// The functions, and the calls in progress.
 #[derive(Debug)]
 pub(super) struct Calls {
     functions: Functions,
-    /// Runs that go on in threads, and how they hear that they are cancelled.
+    /// Runs in threads, each with its flag of cancellation.
     going_on: BTreeMap<u32, Arc<AtomicBool>>,
-    /// Threads that have not ended.
+    /// The number of threads that have not ended.
     threads: usize,
     threads_max: usize,
     ended: (Sender<Told>, Receiver<Told>),
@@ -42,8 +42,8 @@ impl AsFd for Calls {
     }
 }
 
-/// What a call gave. One that panics fails where panics unwind: in Concord's own release builds one
-/// ends the process.
+/// Calls a function. A panic is a failure if panics unwind; in Concord's own release builds it ends
+/// the process.
 fn call(function: &Function, call: &Call<'_>) -> Called {
     catch_unwind(AssertUnwindSafe(|| function(call)))
         .unwrap_or_else(|_| Err("the function panicked\n".to_string()))
@@ -68,14 +68,14 @@ impl Calls {
         Ok(Calls { functions, going_on, threads: 0, threads_max, ended: channel(), wake })
     }
 
-    /// Whether there is a thread for a call of this function. There is none while too many calls do
-    /// not look whether they were cancelled.
+    /// Whether a thread may be started for this function. None may while too many cancelled calls
+    /// have not returned.
     pub(super) fn has_room(&self, number: u16) -> bool {
         let is_threaded = self.functions.all.get(&number).is_some_and(|(is_quick, _)| !is_quick);
         !is_threaded || self.threads < self.threads_max
     }
 
-    /// Calls a function, or has it called. `Err`: the run is over by that.
+    /// Calls a function, here or in a thread. `Err` if the run is over with that.
     pub(super) fn start(
         &mut self,
         run: u32,
@@ -110,14 +110,14 @@ impl Calls {
         Ok(())
     }
 
-    /// Nobody wants to know how a run ends.
+    /// Cancels a run whose result is not wanted any more.
     pub(super) fn kill(&mut self, run: u32) {
         if let Some(is_cancelled) = self.going_on.remove(&run) {
             is_cancelled.store(true, Ordering::Relaxed);
         }
     }
 
-    /// A run that ended; to be asked until there is none when it is readable.
+    /// A run that ended. Call it until there is none, when the descriptor is readable.
     pub(super) fn ended(&mut self) -> Option<Finished> {
         loop {
             let (run, called) = self.ended.1.try_recv().ok()?;
@@ -128,7 +128,7 @@ impl Calls {
         }
     }
 
-    /// It was readable.
+    /// Resets the descriptor after it was readable.
     pub(super) fn heard(&self) {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);

@@ -1,10 +1,10 @@
 //! Handlers: processes that stay, and get one task after another on their standard input. A short
-//! task costs two small writes then, and no process of its own.
+//! task then costs two small writes, and no process of its own.
 //!
-//! To a handler: length of the rest (4 bytes, big-endian), JID (4), the task's number (4), the
-//! attempt (2), the parameters. Its answer: length of the rest (4), a status (1; 0 is done, others
-//! count as exit statuses), the output. What it writes to its standard error goes to the worker's.
-//! If its task is cancelled it gets SIGTERM, and has a moment to put away what it holds; then it is
+//! The message to a handler: the length of the rest (4 bytes, big-endian), JID (4), the task's
+//! number (4), the attempt (2), the parameters. Its answer: the length of the rest (4), a status
+//! (1; 0 is success, others count as exit statuses), the output. Its standard error is the
+//! worker's. If its task is cancelled, it gets SIGTERM, and has a moment to clean up before it is
 //! killed.
 
 use std::collections::BTreeMap;
@@ -26,44 +26,45 @@ use super::reaper::kill;
 use crate::error::{Context, Error};
 use crate::poller::{Event, Interest, Poller, Token};
 
-/// Where their tokens begin: far above those of commands.
+/// The lowest of their tokens, far above those of commands.
 const TOKEN_MIN: u64 = 1 << 48;
-/// Tokens of a handler, of which the first is its key: of its end, of what it says, of what it is
-/// told.
+/// The number of tokens of a handler. The first is its key; they stand for its end, its output and
+/// its input.
 const TOKENS: u64 = 4;
 const READ_BYTES: usize = 64 << 10;
-/// Length and status.
+/// The bytes of the length and status.
 const ANSWER_HEADER_BYTES: usize = 5;
-/// Length, JID, TID and attempt.
+/// The bytes of length, JID, TID and attempt.
 const TASK_HEADER_BYTES: usize = 14;
 
-/// How long a handler has whose task was cancelled, or that has closed what it says, in ns.
+/// The time in ns that a handler has to end after its task was cancelled or its output was closed.
 const GRACE_NS: u64 = 200 * MS;
-/// How long a handler stays that has nothing to do, in ns: whoever had use for it may be gone.
+/// The time in ns that an idle handler stays: its job may be over.
 const IDLE_NS: u64 = 60 * SEC;
 
-/// A task that a handler has.
+/// The task that a handler executes.
 #[derive(Debug)]
 struct Given {
     run: u32,
-    /// What it was not told yet.
+    /// The bytes that are not written to it yet.
     unsaid: Vec<u8>,
     said: usize,
-    /// The first bytes of its answer, up to the output.
+    /// The first bytes of its answer, before the output.
     header: Vec<u8>,
     output: Vec<u8>,
-    /// Bytes of the output that have come.
+    /// The bytes of output that have arrived.
     output_bytes: u64,
 }
 
 impl Given {
-    /// How long the output is, once that is known.
+    /// The length of the output, once it is known.
     fn output_length(&self) -> Option<u64> {
         let length = self.header.first_chunk::<4>().filter(|_| self.header.len() == 5)?;
         Some(u64::from(u32::from_be_bytes(*length)).saturating_sub(1))
     }
 
-    /// Takes bytes of the answer; how many of them are of it. `None`: no answer begins so.
+    /// Takes bytes of the answer, and returns how many belong to it; `None` if this is not a valid
+    /// answer.
     fn take(&mut self, bytes: &[u8]) -> Option<usize> {
         let missing = ANSWER_HEADER_BYTES - self.header.len();
         let (header, rest) = bytes.split_at(missing.min(bytes.len()));
@@ -79,12 +80,13 @@ impl Given {
         Some(header.len() + wanted)
     }
 
-    /// It has answered, and heard all of the task before.
+    /// Whether it has answered, after reading all of the task.
     fn is_answered(&self) -> bool {
         self.output_length() == Some(self.output_bytes) && self.unsaid.is_empty()
     }
 
-    /// It has answered what it has not heard: what comes next would be taken for the rest.
+    /// Whether it has answered a task that it has not read: its next bytes would be taken for the
+    /// rest.
     fn is_early(&self) -> bool {
         self.output_length() == Some(self.output_bytes) && !self.unsaid.is_empty()
     }
@@ -102,7 +104,7 @@ impl Given {
 
 #[derive(Debug)]
 struct Handler {
-    /// What it was started for.
+    /// The command for which it was started.
     body: Arc<CommandBody>,
     child: Child,
     /// Readable once it has ended.
@@ -110,13 +112,13 @@ struct Handler {
     says: ChildStdout,
     hears: ChildStdin,
     given: Option<Given>,
-    /// It is to end: it gets nothing more, and nobody wants to know how.
+    /// Whether it is to end: it gets nothing more, and its outcome is not wanted.
     is_killed: bool,
-    /// It was told that its task is cancelled, or says nothing any more, and is killed then.
+    /// When it is killed, after it was told that its task is cancelled, or has closed its output.
     kill_at: Option<Instant>,
-    /// Since when it has nothing to do.
+    /// The time since which it is idle.
     idle_since: Instant,
-    /// When it was given something last, as a count.
+    /// The ordinal of its last task, over all handlers.
     used: u64,
 }
 
@@ -131,16 +133,16 @@ impl Handler {
         self.given.is_none() && !self.is_killed && self.kill_at.is_none()
     }
 
-    /// It hears or says nothing any more: it has a moment to end by itself, so that its own status
-    /// is told.
+    /// Its input or output is closed: it has a moment to end by itself, so that its own status is
+    /// reported.
     fn let_end(&mut self) {
         if self.kill_at.is_none() {
             self.kill_at = Some(crate::clock::now().instant.after(GRACE_NS));
         }
     }
 
-    /// Says what was not said yet; whether something is left. One that does not listen any more
-    /// ends: its end says how.
+    /// Writes the rest of the task. Returns whether a part is left. A handler that does not read
+    /// any more ends: its end says how.
     fn say(&mut self) -> bool {
         let Some(given) = &mut self.given else { return false };
         while given.said < given.unsaid.len() {
@@ -164,7 +166,7 @@ impl Handler {
 pub(super) struct Handlers {
     poller: Rc<Poller>,
     descendants: SharedDescendants,
-    /// How many stay at most while they have nothing to do.
+    /// The largest number of idle handlers that stay.
     idle_max: usize,
     all: BTreeMap<u64, Handler>,
     next_token: u64,
@@ -182,17 +184,17 @@ impl Handlers {
         Handlers { poller, descendants, idle_max, all, next_token, uses: 0, buffer }
     }
 
-    /// Whether an event with that token is theirs.
+    /// Whether an event with that token is a handler's.
     pub(super) fn owns(token: Token) -> bool {
         token.0 >= TOKEN_MIN
     }
 
-    /// How many there are.
+    /// The number of handlers.
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Gives a task to one that has nothing to do, or to a new one. `Err`: the run ended by that.
+    /// Gives a task to an idle handler, or to a new one. `Err` if the run ended with that.
     pub(super) fn start(
         &mut self,
         run: u32,
@@ -247,7 +249,7 @@ impl Handlers {
         Ok(key)
     }
 
-    /// Has the poller watch its end and what it says.
+    /// Lets the poller watch its end and its output.
     fn watch(&mut self, child: &mut Child) -> Result<(OwnedFd, ChildStdin, ChildStdout), Error> {
         let what = "watch a handler";
         let gone = || Error::new(what);
@@ -261,7 +263,7 @@ impl Handlers {
         Ok((end, hears, says))
     }
 
-    /// Ends those who have had nothing to do for longest, until another one may stay.
+    /// Ends the handlers that have been idle the longest, until one more may stay.
     fn make_room(&mut self) {
         loop {
             let idle = || self.all.iter().filter(|(_, handler)| handler.is_idle());
@@ -280,8 +282,8 @@ impl Handlers {
         }
     }
 
-    /// A run is to end, and the handler that has it; nobody wants to know how. If it was cancelled
-    /// the handler is told first.
+    /// Ends a run whose outcome is not wanted, and its handler. If the run was cancelled, the
+    /// handler is told first.
     pub(super) fn kill(&mut self, now: Instant, run: u32, is_cancelled: bool) {
         let has = |handler: &Handler| handler.given.as_ref().is_some_and(|given| given.run == run);
         let Some((key, handler)) = self.all.iter_mut().find(|(_, handler)| has(handler)) else {
@@ -296,7 +298,7 @@ impl Handlers {
         }
     }
 
-    /// When the next one is killed that was told.
+    /// The time at which the next handler is killed that was told to end.
     pub(super) fn wakes_at(&self) -> Instant {
         let at = self.all.values().filter_map(|handler| {
             let idle = handler.is_idle().then(|| handler.idle_since.after(IDLE_NS));
@@ -305,8 +307,8 @@ impl Handlers {
         at.min().unwrap_or(Instant::NEVER)
     }
 
-    /// Kills those that were told, and have not ended in their time; and those that have had
-    /// nothing to do for long.
+    /// Kills the handlers that were told to end and have not in their time, and those that have
+    /// been idle for too long.
     pub(super) fn end_late(&mut self, now: Instant) {
         for handler in self.all.values_mut() {
             if handler.is_idle() && handler.idle_since.after(IDLE_NS) <= now {
@@ -319,7 +321,7 @@ impl Handlers {
         }
     }
 
-    /// One of their descriptors is ready; perhaps a run ended by that.
+    /// Handles one of their descriptors that is ready. Returns a run if it ended with that.
     pub(super) fn event(&mut self, event: Event) -> Result<Option<Finished>, Error> {
         let key = event.token.0 - (event.token.0 - TOKEN_MIN) % TOKENS;
         match event.token.0 - key {
@@ -336,12 +338,12 @@ impl Handlers {
         }
     }
 
-    /// It says something.
+    /// Reads a handler's output.
     fn heard(&mut self, key: u64) -> Option<Finished> {
         let handler = self.all.get_mut(&key)?;
         loop {
             let count = match handler.says.read(&mut self.buffer) {
-                // One that says nothing any more answers nothing: its end says how.
+                // A handler that closed its output answers nothing: its end says how.
                 Ok(0) => {
                     self.poller.remove(&handler.says);
                     handler.let_end();
@@ -354,8 +356,8 @@ impl Handlers {
             let taken = handler.given.as_mut().and_then(|given| given.take(&self.buffer[..count]));
             let is_early = handler.given.as_ref().is_some_and(Given::is_early);
             if taken != Some(count) || is_early {
-                // More than an answer, or what is none: nothing that it says can be told apart any
-                // more.
+                // The output is longer than an answer, or invalid: no further output can be
+                // interpreted.
                 let given = handler.given.take();
                 self.end(key);
                 let why =
@@ -371,7 +373,7 @@ impl Handlers {
     }
 
     fn ended(&mut self, key: u64) -> Result<Option<Finished>, Error> {
-        // What it said before may be a whole answer.
+        // The output read before may be a complete answer.
         let answer = self.heard(key);
         let Some(mut handler) = self.all.remove(&key) else { return Ok(answer) };
         self.poller.remove(&handler.end);

@@ -1,6 +1,6 @@
-//! A worker: asks the switch for tasks, and executes them.
+//! A worker: it asks the switch for tasks, and executes them.
 //!
-//! What its machine orders is done at the end of a batch, when what it says of it is on its way:
+//! The orders of its machine are carried out at the end of a batch, after its messages were sent:
 //! starting a command takes as long as a thousand packets.
 
 mod busy;
@@ -43,50 +43,51 @@ pub use reaper::reap;
 
 const THREADS: Token = Token(ROLE_TOKEN_MIN);
 const CALLS: Token = Token(ROLE_TOKEN_MIN + 1);
-/// How long an executor waits in the switch, in ns. While it does a task may be handed to a worker
-/// that is gone: its owner submits it again soon. What is shorter keeps idle racks busy.
+/// The time in ns that an executor waits in the switch. Meanwhile a task may be handed to a worker
+/// that is gone: its owner submits it again soon. A shorter time would keep idle racks busy.
 const WAIT_NS: u64 = 200 * MS;
-/// How long tasks are begun in one iteration of the loop, in ns: starting a command takes up to
-/// milliseconds, and leases are to be extended meanwhile.
+/// The time in ns for which tasks are begun in one iteration of the loop: starting a command takes
+/// up to milliseconds, and leases must be extended meanwhile.
 const STARTS_NS: u64 = 5 * MS;
-/// Most descriptors that it asks the system for: a few for each command that runs.
+/// The largest number of descriptors that it asks the system for: a few for each running command.
 const DESCRIPTORS_MAX: u64 = 1 << 16;
-/// Bodies of jobs that are kept decoded.
+/// The number of job bodies that are kept decoded.
 const BODIES_MAX: usize = 64;
 
-/// What a worker is told beside its place.
+/// The configuration of a worker, beside its place.
 #[derive(Clone, Debug)]
 pub struct WorkerSetup {
-    /// The group that it is in.
+    /// The group of the worker.
     pub group: GroupId,
-    /// Where the switch listens.
+    /// The address of the switch.
     pub switch: Addr,
-    /// Where the controller listens.
+    /// The address of the controller.
     pub controller: Addr,
-    /// How many tasks it runs at a time.
+    /// The number of tasks that it runs at a time.
     pub slots: u16,
-    /// The queues that it asks, by bit.
+    /// The queues from which it takes tasks, one a bit.
     pub queues: u32,
-    /// How many tasks an executor may have beside the one that it runs.
+    /// The number of tasks that an executor may hold beside the one that it runs.
     pub prefetch: u8,
-    /// How long a task may run without its owner being heard, in ns: the same for all of the group.
+    /// The time in ns that a task may run without its owner being heard, the same for all of the
+    /// group.
     pub lease_ns: u64,
-    /// The rack's secret: it runs what was tagged with it, and nothing else.
+    /// The rack's secret: it runs only what was tagged with it.
     pub key: Key,
-    /// It executes commands; and the command line that runs [`reap`] on its standard input. The
-    /// process is the worker's alone then: children that it starts otherwise later may be taken for
-    /// what commands left behind, and are waited for.
+    /// If it executes commands, the command line that runs [`reap`] on its standard input. The
+    /// process must then be the worker's alone: children that it starts in another way may be taken
+    /// for descendants of commands, and are waited for.
     pub exec: Option<Vec<String>>,
-    /// What it executes beside what each worker does.
+    /// The functions that it executes beside the built-in ones.
     pub functions: Functions,
-    /// How long what runs may take after it was told to end, in ns.
+    /// The time in ns that its runs may take after it was told to end.
     pub drain_ns: u64,
 }
 
-/// How long a worker has, once what runs is killed, until its owners know that, in ns.
+/// The time in ns that a worker has, once its runs are killed, to tell its owners.
 const GIVE_BACK_NS: u64 = 300 * MS;
 
-/// The body of a job, as it came and decoded.
+/// The body of a job, encoded and decoded.
 type Decoded = (Arc<[u8]>, Arc<CommandBody>);
 
 #[derive(Debug)]
@@ -96,30 +97,30 @@ struct WorkerRole {
     worker: OfGroup<Worker>,
     busy: Busy,
     calls: Calls,
-    /// `None`: it executes no commands.
+    /// The commands, or `None` if it executes none.
     processes: Option<Processes>,
-    /// As with commands.
+    /// The handlers, or `None` if it executes no commands.
     handlers: Option<Handlers>,
-    /// Sees to it that nothing is left of them.
+    /// The descendants of both, of which none may be left.
     descendants: Option<SharedDescendants>,
-    /// By the address of the bytes, which it keeps.
+    /// Decoded bodies by the address of the encoded bytes, which each entry keeps alive.
     bodies: HashMap<*const u8, Decoded, FxBuildHasher>,
-    /// Ended, and to be told.
+    /// Runs that ended, to be reported.
     finished: Vec<Finished>,
-    /// Could not begin, and are to be given back.
+    /// Runs that could not begin, to be given back.
     returned: Vec<u32>,
-    /// As logged last: the epoch, and how many tags were wrong.
+    /// The epoch and the number of wrong tags that were logged last.
     logged: (u32, u64),
     drain_ns: u64,
-    /// It was told to end: then what runs goes back to its owners.
+    /// When its runs go back to their owners, once it was told to end.
     give_back_at: Option<Instant>,
-    /// By whoever started it.
+    /// Whether the process that started it told it to end.
     is_told: bool,
-    /// An owner told it that, and until when what runs may go on.
+    /// Whether an owner told it to end, and until when its runs may go on.
     drain_until: Option<Instant>,
 }
 
-/// Runs a worker until it is told to end; whether an owner told it.
+/// Runs a worker until it is told to end. Returns whether an owner told it.
 ///
 /// # Errors
 /// One line for a person.
@@ -179,25 +180,25 @@ pub fn run(place: &Place, setup: &WorkerSetup) -> Result<bool, Error> {
     Ok(is_drained)
 }
 
-/// Raises the limit of descriptors as far as it may: the usual one of 1,024 is less than a worker's
-/// executors, or an owner's connections, may need.
+/// Raises the limit of descriptors as far as permitted: the usual 1,024 may be too few for a
+/// worker's executors or an owner's connections.
 pub(super) fn raise_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.map_or(DESCRIPTORS_MAX, |most| most.min(DESCRIPTORS_MAX));
     if current.is_some_and(|current| current < wanted) {
-        // Without it fewer commands run at a time, and the others go back.
+        // Without it fewer commands run at a time, and the others are given back.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
     }
 }
 
-/// Microseconds, as sleeping and spinning tasks have them.
+/// Parses the microseconds of a sleeping or spinning task.
 fn microseconds(parameters: &[u8]) -> Option<u64> {
     parameters.first_chunk().filter(|_| parameters.len() == 8).map(|b| u64::from_be_bytes(*b))
 }
 
 impl WorkerRole {
-    /// Begins a run. `Err`: it is over by that.
+    /// Begins a run. `Err` if it is over with that.
     fn start(
         &mut self,
         now: Instant,
@@ -252,7 +253,7 @@ impl WorkerRole {
         Some(body)
     }
 
-    /// Does what the machine orders.
+    /// Carries out the machine's orders.
     fn obey(&mut self, now: Now, out: &mut Outbox) {
         let mut is_told = false;
         let until = now.instant.after(STARTS_NS);
@@ -267,7 +268,8 @@ impl WorkerRole {
                 }
                 Order::Start { run, of, task, job, parameters, .. } => {
                     if !is_told && task.function == Function::Command.number() {
-                        // That they run is known before they are started, which takes its time.
+                        // It is told that they run before they are started, since starting takes
+                        // time.
                         self.worker.flush(now, out);
                         out.flush();
                         is_told = true;
@@ -301,7 +303,8 @@ impl WorkerRole {
         }
     }
 
-    /// A run's time is over: what it gave until now. `None`: it has a while to end by itself.
+    /// Stops a run whose time limit has passed. Returns its output so far, or `None` if it has a
+    /// while to end by itself.
     fn stop_run(&mut self, now: Instant, run: u32) -> Option<Finished> {
         self.busy.kill(run);
         self.calls.kill(run);
@@ -315,7 +318,7 @@ impl WorkerRole {
         }
     }
 
-    /// Tells the machine what has ended.
+    /// Tells the machine which runs have ended.
     fn tell(&mut self, now: Now, out: &mut Outbox) {
         for finished in std::mem::take(&mut self.finished) {
             let Finished { run, ended, output, output_bytes, .. } = finished;
@@ -380,7 +383,7 @@ impl Role for WorkerRole {
         }
         if self.give_back_at.is_some_and(|at| at <= now.instant) {
             self.give_back_at = Some(Instant::NEVER);
-            // What it orders to be killed is, before anybody hears of it.
+            // Runs that it orders to be killed are killed before that is told to anyone.
             let (worker, mut sink) = self.worker.input(out);
             worker.return_runs(now, &mut sink);
         }
@@ -396,7 +399,7 @@ impl Role for WorkerRole {
         self.obey(now, out);
         while !self.finished.is_empty() || !self.returned.is_empty() {
             self.tell(now, out);
-            // What it has no lease for it orders to be killed before it takes a result (trap T1).
+            // It orders runs without a lease to be killed before it takes a result (trap T1).
             self.obey(now, out);
         }
         Ok(())
@@ -430,8 +433,8 @@ impl Role for WorkerRole {
         }
     }
 
-    /// Takes no more tasks, and ends when what runs has ended; what runs for longer is killed, and
-    /// begun again elsewhere.
+    /// Takes no more tasks, and ends when its runs have ended. Runs that take longer are killed,
+    /// and begun again elsewhere.
     fn stop(&mut self, now: Now, why: Stop) -> bool {
         self.worker.retire();
         if !self.is_told {

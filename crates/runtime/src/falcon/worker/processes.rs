@@ -21,37 +21,37 @@ use crate::driver::ROLE_TOKEN_MIN;
 use crate::error::{Context, Error};
 use crate::poller::{Event, Interest, Poller, Token};
 
-/// Bytes of output read at once.
+/// The bytes of output read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Most reads of what is left when a command has ended: what it started may write on.
+/// The largest number of reads after a command has ended: its descendants may go on writing.
 const LAST_READS_MAX: usize = 64;
-/// Longest arguments of a command, with its parameters put in: what Linux takes with a stack of 8
-/// MiB.
+/// The longest arguments of a command in bytes, with its parameters filled in: what Linux accepts
+/// with a stack of 8 MiB.
 const ARGV_BYTES_MAX: usize = 2 << 20;
-/// As shells have it.
+/// The exit status of a shell for it.
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
 /// The body of a job of commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandBody {
-    /// The program and its arguments; in those of a command `{}` stands for the task's parameters,
+    /// The program and its arguments. In those of a command `{}` stands for the task's parameters,
     /// and `{{}}` for `{}`.
     pub argv: Vec<String>,
-    /// Where it runs; the worker's own directory if not said.
+    /// Its directory; the worker's own if there is none.
     pub directory: Option<String>,
     /// The number of the first task.
     pub first: u32,
-    /// The tasks' numbers, where they are not those from `first` on.
+    /// The tasks' numbers, if they are not consecutive from `first`.
     pub numbers: Vec<u32>,
     /// Variables of its environment, beside the worker's own.
     pub environment: Vec<(String, String)>,
-    /// How long it has between SIGTERM and SIGKILL if it is cancelled or takes too long, in ms. 0:
-    /// it is killed at once.
+    /// The time in ms between SIGTERM and SIGKILL if it is cancelled or takes too long. With 0 it
+    /// is killed at once.
     pub grace_ms: u32,
 }
 
-/// The body as owners wrote it that knew less.
+/// The body as earlier versions of owners wrote it.
 #[derive(Deserialize)]
 struct FirstBody {
     argv: Vec<String>,
@@ -60,7 +60,7 @@ struct FirstBody {
 }
 
 impl CommandBody {
-    /// Reads what came from an owner.
+    /// Parses a body that an owner sent.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<CommandBody> {
         postcard::from_bytes(bytes).ok().or_else(|| {
@@ -69,7 +69,7 @@ impl CommandBody {
         })
     }
 
-    /// The number of a task, for a person.
+    /// The number of a task, as shown to a person.
     #[must_use]
     pub fn number(&self, tid: u32) -> u32 {
         let own = self.numbers.get(tid as usize).copied();
@@ -84,12 +84,13 @@ pub(super) struct Finished {
     pub ended: Ended,
     pub output: Vec<u8>,
     pub output_bytes: u64,
-    /// It did not begin for want of what this host has again later: it goes back to its owner.
+    /// Whether it did not begin because this host lacks something that it may have again later: the
+    /// task goes back to its owner.
     pub is_returned: bool,
 }
 
 impl Finished {
-    /// A run that never began.
+    /// The outcome of a run that never began.
     pub(super) fn failed(run: u32, ended: Ended, why: &str) -> Finished {
         let (output, output_bytes) = (why.as_bytes().to_vec(), why.len() as u64);
         Finished { run, ended, output, output_bytes, is_returned: false }
@@ -105,30 +106,31 @@ struct Process {
     pipe: Option<PipeReader>,
     output: Vec<u8>,
     output_bytes: u64,
-    /// Nobody wants to know how it ends.
+    /// Whether its outcome is not wanted.
     is_killed: bool,
-    /// Its time was over.
+    /// Whether its time limit has passed.
     is_late: bool,
     grace_ns: u64,
-    /// It was told to end, and is killed then.
+    /// When it is killed, after it was told to end.
     kill_at: Option<Instant>,
 }
 
-/// What came of a run whose time is over.
+/// The result of stopping a run whose time limit has passed.
 #[derive(Debug)]
 pub(super) enum Stopped {
-    /// It is killed, and this is what it gave until now.
+    /// It was killed; this is its outcome, with the output so far.
     Told(Finished),
-    /// It was told to end, and will be told of when it has.
+    /// It was told to end; its outcome follows when it has.
     Later,
 }
 
-/// All commands that run.
+/// All running commands.
 #[derive(Debug)]
 pub(super) struct Processes {
     poller: Rc<Poller>,
     descendants: SharedDescendants,
-    /// Two tokens each, of which the first, an even one, is the key: of its end, of its output.
+    /// The commands by key. Each has two tokens, of which the first, an even one, is the key: one
+    /// for its end, one for its output.
     all: BTreeMap<u64, Process>,
     next_token: u64,
     buffer: Vec<u8>,
@@ -145,12 +147,12 @@ impl Processes {
         }
     }
 
-    /// How many run, or were killed and have not ended.
+    /// The number that run, or were killed and have not ended.
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Starts a command. `Err`: it ended by that.
+    /// Starts a command. `Err` if it ended with that.
     pub(super) fn start(
         &mut self,
         run: u32,
@@ -212,7 +214,7 @@ impl Processes {
         Ok(())
     }
 
-    /// Has the poller watch its end and its output.
+    /// Lets the poller watch its end and its output.
     fn watch(&mut self, child: &Child, read: &PipeReader) -> Result<OwnedFd, Error> {
         let what = "watch a command";
         rustix::io::ioctl_fionbio(read, true).cannot(what)?;
@@ -222,8 +224,8 @@ impl Processes {
         Ok(end)
     }
 
-    /// A run is to end; nobody wants to know how. One that was cancelled is told first, if its job
-    /// says so; one without a lease is killed at once.
+    /// Ends a run whose outcome is not wanted. If it was cancelled, it is told first if its job
+    /// says so; without a lease it is killed at once.
     pub(super) fn kill(&mut self, now: Instant, run: u32, is_cancelled: bool) {
         for process in self.all.values_mut().filter(|process| process.run == run) {
             process.is_killed = true;
@@ -233,7 +235,7 @@ impl Processes {
         }
     }
 
-    /// A run's time is over: it ends, and what it gave is told.
+    /// Ends a run whose time limit has passed; its outcome is reported.
     pub(super) fn stop(&mut self, now: Instant, run: u32) -> Option<Stopped> {
         let process = self.all.values_mut().find(|process| process.run == run)?;
         process.is_late = true;
@@ -253,13 +255,13 @@ impl Processes {
         Some(Stopped::Told(told))
     }
 
-    /// When the next one is killed that was told to end.
+    /// The time at which the next command is killed that was told to end.
     pub(super) fn wakes_at(&self) -> Instant {
         let at = self.all.values().filter_map(|process| process.kill_at).min();
         at.unwrap_or(Instant::NEVER)
     }
 
-    /// Kills those that were told to end, and have not in their time.
+    /// Kills the commands that were told to end and have not in their time.
     pub(super) fn end_late(&mut self, now: Instant) {
         for process in self.all.values_mut() {
             if process.kill_at.take_if(|at| *at <= now).is_some() {
@@ -268,7 +270,7 @@ impl Processes {
         }
     }
 
-    /// One of their descriptors is ready; perhaps a run ended by that.
+    /// Handles one of their descriptors that is ready. Returns a run if it ended with that.
     pub(super) fn event(&mut self, event: Event) -> Result<Option<Finished>, Error> {
         let token = event.token.0;
         let key = token & !1;
@@ -291,7 +293,8 @@ impl Processes {
         if let Some(pipe) = &process.pipe {
             self.poller.remove(pipe);
         }
-        // What it started ends with it. It was not waited for: the group's number is its own.
+        // Its descendants end with it. It was not waited for, so the group's number is still its
+        // own.
         kill(process.child.id());
         self.descendants.borrow_mut().ended(process.child.id())?;
         let status = process.child.wait().cannot("wait for a command")?;
@@ -311,7 +314,7 @@ impl Drop for Processes {
     }
 }
 
-/// What is left to read.
+/// Whether output is left to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Perhaps,
@@ -320,21 +323,21 @@ enum Left {
 }
 
 impl Process {
-    /// Tells it to end, and all that it started in its group; it is killed when its time for that
-    /// is over. `false`: it has none.
+    /// Tells it, and all processes of its group, to end; it is killed when its grace is over.
+    /// `false` if it has no grace.
     fn terminate(&mut self, now: Instant) -> bool {
         if self.grace_ns == 0 {
             return false;
         }
         if self.kill_at.is_none() {
             self.kill_at = Some(now.after(self.grace_ns));
-            // It may be gone.
+            // The process may be gone.
             let _ = kill_process_group(Pid::from_child(&self.child), Signal::TERM);
         }
         true
     }
 
-    /// One read. Of what is too much only the length is kept.
+    /// Reads once. Of output beyond the limit only the length is kept.
     fn read(&mut self, buffer: &mut [u8]) -> Left {
         let Some(pipe) = &mut self.pipe else { return Left::Nothing };
         match pipe.read(buffer) {
@@ -353,7 +356,7 @@ impl Process {
     }
 }
 
-/// A command of a job, in a process group of its own, where it is to run.
+/// A command of a job, in a process group of its own and in its directory.
 pub(super) fn command_of(
     argv: &[impl AsRef<OsStr>],
     body: &CommandBody,
@@ -373,13 +376,13 @@ pub(super) fn command_of(
     Ok(command)
 }
 
-/// Starts a command and has it watched. What cannot be watched is killed.
+/// Starts a command and watches it. If it cannot be watched, it is killed.
 pub(super) fn spawn_watched<T>(
     mut command: Command,
     watch: impl FnOnce(&mut Child) -> Result<T, Error>,
 ) -> std::io::Result<(Child, T)> {
     let mut child = command.spawn()?;
-    // The ends that the command writes into are its own now.
+    // Only the command holds the writing ends now.
     drop(command);
     match watch(&mut child) {
         Ok(watched) => Ok((child, watched)),
@@ -391,8 +394,8 @@ pub(super) fn spawn_watched<T>(
     }
 }
 
-/// The arguments with the parameters put in. `Err`: they would be so many bytes, more than any
-/// program is given.
+/// The arguments with the parameters filled in. `Err` with their length in bytes, if that exceeds
+/// what a program may be given.
 fn filled(argv: &[String], text: &[u8]) -> Result<Vec<OsString>, usize> {
     const ESCAPED: &str = "{{}}";
     let places = |arg: &String| arg.matches("{}").count() - arg.matches(ESCAPED).count();
@@ -410,7 +413,7 @@ fn filled(argv: &[String], text: &[u8]) -> Result<Vec<OsString>, usize> {
     Ok(argv.iter().map(fill).collect())
 }
 
-/// Whether this host lacks descriptors, processes or memory, which it may have again.
+/// Whether this host lacks descriptors, processes or memory, which it may have again later.
 fn is_for_want(error: &std::io::Error) -> bool {
     let lacks = [
         rustix::io::Errno::MFILE,
@@ -418,13 +421,13 @@ fn is_for_want(error: &std::io::Error) -> bool {
         rustix::io::Errno::AGAIN,
         rustix::io::Errno::NOMEM,
     ];
-    // What cannot be watched could not be for the same reasons.
+    // Watching fails for the same reasons.
     error.kind() == ErrorKind::ResourceBusy
         || error.raw_os_error().is_some_and(|raw| lacks.iter().any(|l| l.raw_os_error() == raw))
 }
 
-/// What cannot be started ends as it does in a shell; for want of descriptors or processes it goes
-/// back.
+/// The outcome of a command that cannot be started: as in a shell; for lack of descriptors or
+/// processes it is given back.
 pub(super) fn cannot_execute(run: u32, body: &CommandBody, error: &std::io::Error) -> Finished {
     let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
     let name = body.argv.first().map_or("", String::as_str);

@@ -1,6 +1,6 @@
-//! Commands do not outlive their worker, however it ends. A process beside it has the process
-//! groups of all commands that run, and kills them when the worker is gone: nobody else could after
-//! a kill -9.
+//! Commands do not outlive their worker, however it ends. A process beside the worker knows the
+//! process groups of all running commands, and kills them when the worker is gone: nothing else
+//! could after a kill -9.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, Write};
@@ -11,19 +11,19 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::descendants;
 use crate::error::{Context, Error};
 
-/// The other process, as the worker has it.
+/// The worker's handle of that process.
 #[derive(Debug)]
 pub(super) struct Reaper {
     program: Vec<String>,
     child: Child,
-    /// What it was told.
+    /// The groups that it was told.
     groups: BTreeSet<u32>,
     mark: String,
 }
 
 impl Reaper {
-    /// Starts it: `program` runs [`reap`] on its standard input.
-    /// What has that mark in its environment was started by commands of this worker.
+    /// Starts it: `program` runs [`reap`] on its standard input. Processes with `mark` in their
+    /// environment were started by commands of this worker.
     pub(super) fn start(program: Vec<String>, mark: &str) -> Result<Reaper, Error> {
         let child = spawn(&program)?;
         let mark = format!("={mark}\n");
@@ -32,7 +32,7 @@ impl Reaper {
         Ok(reaper)
     }
 
-    /// Its process.
+    /// Its process id.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -42,19 +42,20 @@ impl Reaper {
         self.groups.len()
     }
 
-    /// A command began: its process group is to be killed if the worker is gone.
+    /// Tells it that a command began: its process group is to be killed if the worker is gone.
     pub(super) fn began(&mut self, group: u32) -> Result<(), Error> {
         self.groups.insert(group);
         self.tell(&format!("+{group}\n"))
     }
 
-    /// It ended, and its process was not waited for yet: the number is still its own.
+    /// Tells it that a command ended. Its process was not waited for yet, so the number is still
+    /// its own.
     pub(super) fn ended(&mut self, group: u32) -> Result<(), Error> {
         self.groups.remove(&group);
         self.tell(&format!("-{group}\n"))
     }
 
-    /// Another one takes its place if it is gone.
+    /// Writes a line to it. If it is gone, another one is started in its place.
     fn tell(&mut self, line: &str) -> Result<(), Error> {
         let input = self.child.stdin.as_mut();
         if input.is_some_and(|input| input.write_all(line.as_bytes()).is_ok()) {
@@ -76,7 +77,8 @@ impl Drop for Reaper {
     }
 }
 
-/// In a process group of its own: what ends the worker from a terminal does not end it.
+/// Starts it in a process group of its own: signals from a terminal that end the worker do not end
+/// it.
 fn spawn(program: &[String]) -> Result<Child, Error> {
     use std::os::unix::process::CommandExt;
     let (name, args) = program.split_first().ok_or_else(|| Error::new("no reaper to start"))?;
@@ -89,17 +91,18 @@ fn spawn(program: &[String]) -> Result<Child, Error> {
         .cannot(format!("start {name}"))
 }
 
-/// Kills a process group, if it is one that a command can have.
+/// Kills a process group, if a command can have that number.
 pub(super) fn kill(group: u32) {
     let pid = i32::try_from(group).ok().filter(|group| *group > 1).and_then(Pid::from_raw);
     if let Some(pid) = pid {
-        // It may be gone.
+        // The group may be gone.
         let _ = kill_process_group(pid, Signal::KILL);
     }
 }
 
-/// What the other process does: lines `+<group>`, `-<group>` and `=<mark>` until the end, and then
-/// whoever is left is killed, of these groups and of those with the mark in their environment.
+/// The main loop of that process: reads lines `+<group>`, `-<group>` and `=<mark>` until the end of
+/// input, and then kills the remaining processes of these groups, and those with the mark in their
+/// environment.
 pub fn reap(input: impl BufRead) {
     let mut groups = BTreeSet::new();
     let mut mark = String::new();
