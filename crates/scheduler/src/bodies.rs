@@ -1,6 +1,7 @@
-//! Data that is fetched in fragments (trap T17). Workers fetch of owners: the bodies of jobs, and
-//! parameters that are too long for the queue. Owners fetch of workers: outputs that are too long
-//! for a result. Fragments come in any order, late and again; what a name stands for never changes.
+//! Data that is fetched in fragments (trap T17). Workers fetch the bodies of jobs, and parameters
+//! that are too long for the queue, from owners. Owners fetch outputs that are too long for a
+//! result from workers. Fragments come in any order, late and repeatedly; the data of a name never
+//! changes.
 
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -12,32 +13,32 @@ use concord_wire::GroupId;
 use concord_wire::control::Message as _;
 use concord_wire::tasks::{BODY_BYTES_MAX, FRAGMENT_BYTES, FRAGMENTS_ASKED_MAX, TaskMessage};
 
-/// Most bytes that are kept for tasks to come.
+/// The bytes that are kept for tasks to come.
 const KEPT_BYTES_MAX: usize = 64 << 20;
-/// Most bodies that are kept: those of a day of short jobs are many, and never sum to that many
-/// bytes.
+/// The number of bodies that are kept: those of a day of short jobs are many, and never reach the
+/// limit of bytes.
 const KEPT_MAX: usize = 1 << 12;
-/// Most bodies that are asked for at once: so many times [`FRAGMENTS_ASKED_MAX`] fragments are
-/// under way at most.
+/// The number of bodies that are asked for at once: at most this many times [`FRAGMENTS_ASKED_MAX`]
+/// fragments are in flight.
 const AT_ONCE_MAX: usize = 16;
-/// How long fragments may take until they are asked for again, in ns; longer each time.
+/// The time in ns after which fragments are asked for again; longer each time.
 const AGAIN_NS: Duration = 5 * MS;
 const AGAIN_DOUBLINGS_MAX: u32 = 5;
 
 #[derive(Clone, Debug)]
 enum Body {
-    /// On its way.
+    /// Some fragments are missing.
     Partial {
-        /// Who has it.
+        /// The node that has it.
         holder: Addr,
-        /// Length of the whole; `None` before the first fragment came.
+        /// The length of the whole, or `None` before the first fragment came.
         total_bytes: Option<usize>,
         bytes: Vec<u8>,
-        /// Which fragments are here.
+        /// Which fragments have arrived.
         here: Vec<bool>,
-        /// The first fragment that is not.
+        /// The first missing fragment.
         first: usize,
-        /// The end of those that were asked for.
+        /// The end of the fragments that were asked for.
         asked: usize,
         again_at: Instant,
         tries: u32,
@@ -45,18 +46,18 @@ enum Body {
     Whole(Arc<[u8]>),
 }
 
-/// Bodies that are here or on their way, each with a name of its own.
+/// Complete and partial bodies, by name.
 #[derive(Clone, Debug)]
 pub(crate) struct Bodies<K> {
     all: BTreeMap<K, (Body, u64)>,
-    /// Those on their way: what is looked at for every packet must not grow with what is kept.
+    /// The partial ones: work done for every packet must not grow with the number of complete ones.
     partial: BTreeSet<K>,
-    /// Those that are here, by their last use.
+    /// The complete ones, by their last use.
     by_use: BTreeSet<(u64, K)>,
-    /// Counts uses: what was used longest ago goes first.
+    /// A counter of uses: the least recently used body goes first.
     clock: u64,
     kept_bytes: usize,
-    /// Longest one.
+    /// The longest body in bytes.
     length_max: usize,
 }
 
@@ -67,7 +68,7 @@ impl<K> Default for Bodies<K> {
 }
 
 impl<K> Bodies<K> {
-    /// Those of up to that length.
+    /// Bodies of up to `length_max` bytes.
     pub(crate) fn of_length(length_max: usize) -> Bodies<K> {
         let (partial, by_use) = (BTreeSet::new(), BTreeSet::new());
         Bodies { all: BTreeMap::new(), partial, by_use, clock: 0, kept_bytes: 0, length_max }
@@ -75,7 +76,7 @@ impl<K> Bodies<K> {
 }
 
 impl<K: Ord + Copy> Bodies<K> {
-    /// The body, if it is here.
+    /// The body, if it is complete.
     pub(crate) fn whole(&mut self, name: K) -> Option<Arc<[u8]>> {
         self.clock += 1;
         let (body, used) = self.all.get_mut(&name)?;
@@ -90,7 +91,7 @@ impl<K: Ord + Copy> Bodies<K> {
         }
     }
 
-    /// It is wanted: the next [`Bodies::ask`] asks for it if it is not here.
+    /// Notes that a body is wanted: the next [`Bodies::ask`] asks for it if it is not complete.
     pub(crate) fn want(&mut self, name: K, holder: Addr) {
         let body = Body::Partial {
             holder,
@@ -108,7 +109,7 @@ impl<K: Ord + Copy> Bodies<K> {
         }
     }
 
-    /// It is not what it should be, or nobody waits for it.
+    /// Forgets a body that is wrong, or that is not wanted any more.
     pub(crate) fn forget(&mut self, name: K) {
         match self.all.remove(&name) {
             Some((Body::Whole(bytes), used)) => {
@@ -120,7 +121,7 @@ impl<K: Ord + Copy> Bodies<K> {
         }
     }
 
-    /// Forgets those on their way that nobody waits for.
+    /// Forgets the partial bodies that are not wanted any more.
     pub(crate) fn retain_wanted(&mut self, is_wanted: impl Fn(K) -> bool) {
         let all = &mut self.all;
         self.partial.retain(|name| {
@@ -132,7 +133,7 @@ impl<K: Ord + Copy> Bodies<K> {
         });
     }
 
-    /// When fragments are asked for again.
+    /// The time at which fragments are asked for again.
     pub(crate) fn deadline(&self) -> Instant {
         let again =
             self.partial.iter().take(AT_ONCE_MAX).filter_map(|name| match self.all.get(name) {
@@ -142,7 +143,7 @@ impl<K: Ord + Copy> Bodies<K> {
         again.min().unwrap_or(Instant::NEVER)
     }
 
-    /// Asks for what is missing, where it is time: a name's fragments, from the first on, so many.
+    /// Asks for missing fragments that are due: of a name, from the first one, so many.
     pub(crate) fn ask(
         &mut self,
         now: Instant,
@@ -170,7 +171,7 @@ impl<K: Ord + Copy> Bodies<K> {
         }
     }
 
-    /// A fragment came. True if the whole is here by it.
+    /// Takes a fragment. Returns whether the body is complete with it.
     pub(crate) fn take(
         &mut self,
         now: Instant,
@@ -207,7 +208,7 @@ impl<K: Ord + Copy> Bodies<K> {
             *first += 1;
         }
         if *first < count {
-            // All that were asked for are here: on with the next ones.
+            // All fragments that were asked for have arrived: continue with the next ones.
             if *first >= *asked {
                 (*again_at, *tries) = (now, 0);
             }
@@ -222,7 +223,7 @@ impl<K: Ord + Copy> Bodies<K> {
         true
     }
 
-    /// Forgets what was used longest ago, but for what just came.
+    /// Forgets the least recently used bodies, except `newest`.
     fn make_room(&mut self, newest: K) {
         while self.kept_bytes > KEPT_BYTES_MAX || self.by_use.len() > KEPT_MAX {
             let oldest = self.by_use.iter().find(|(_, name)| *name != newest);
@@ -232,8 +233,8 @@ impl<K: Ord + Copy> Bodies<K> {
     }
 }
 
-/// The fragments that somebody asks for, of a body that is here: the length of the whole, the
-/// number and the bytes of each.
+/// The requested fragments of a complete body: the length of the whole, and the number and bytes of
+/// each fragment.
 pub(crate) fn fragments(
     body: &[u8],
     first: u32,

@@ -1,5 +1,4 @@
-//! The book of jobs: those that go on, and the last ones that are over. For whoever asks an owner
-//! about them.
+//! The book of jobs, for questions to an owner: the jobs in progress, and the latest finished ones.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -9,45 +8,45 @@ use concord_core::{Instant, Now};
 
 use crate::{Outcome, TaskOutcome};
 
-/// Most tasks of jobs that are over of which the outcomes are kept.
+/// The number of tasks of finished jobs whose outcomes are kept.
 pub(crate) const TASKS_KEPT_MAX: usize = 1 << 20;
-/// Most jobs that are over of which anything is kept.
+/// The number of finished jobs that are kept.
 const JOBS_KEPT_MAX: usize = 1 << 14;
-/// Most bytes of outputs that are kept. Those of jobs that were over first are dropped first; what
-/// comes with nothing older left to drop is dropped, too. A task whose output was dropped has one
-/// of a length, and without a byte.
+/// The bytes of outputs that are kept. Those of the jobs that finished first are dropped first; if
+/// nothing older is left to drop, a new output is dropped too. A task whose output was dropped has
+/// its length, and no bytes.
 pub const OUTPUT_BYTES_KEPT_MAX: usize = 256 << 20;
 
-/// With so many bytes of outputs that the readers of attached jobs have not read, further ones stay
-/// at the workers: three eighths of the room. A quarter is for those that are on their way from
-/// workers, and one of the longest beside them, a quarter for those that are not durable.
+/// The bytes of outputs unread by the readers of attached jobs from which on further ones stay at
+/// the workers: three eighths of the room. A quarter is for outputs in transfer from workers, with
+/// one of the longest beside them, and a quarter for those that are not durable yet.
 const fn unread_bytes_max(room_bytes: usize) -> usize {
     room_bytes / 8 * 3
 }
 
-/// How the tasks of a job ended: how many each.
+/// The number of tasks of a job by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Done.
+    /// Tasks that succeeded.
     pub done: u32,
-    /// Failed for good.
+    /// Tasks that failed for good.
     pub failed: u32,
-    /// Their worker went silent, and they are not to be run twice.
+    /// Tasks whose worker went silent, and which must not be run twice.
     pub unknown: u32,
-    /// Too many workers went silent while they ran them.
+    /// Tasks during which too many workers went silent.
     pub lost: u32,
-    /// Cancelled.
+    /// Tasks that were cancelled.
     pub cancelled: u32,
 }
 
 impl Counts {
-    /// How many are over.
+    /// The number of tasks that are over.
     #[must_use]
     pub fn over(&self) -> u32 {
         self.done + self.failed + self.unknown + self.lost + self.cancelled
     }
 
-    /// How many are over and neither done nor cancelled.
+    /// The number of tasks that are over, and neither succeeded nor were cancelled.
     #[must_use]
     pub fn dead(&self) -> u32 {
         self.failed + self.unknown + self.lost
@@ -64,53 +63,53 @@ impl Counts {
     }
 }
 
-/// A job.
+/// The record of a job.
 #[derive(Clone, Debug)]
 pub struct JobRecord {
     /// JID.
     pub jid: u32,
-    /// What it is, for a person.
+    /// Its title, for a person.
     pub title: String,
-    /// How many tasks it has.
+    /// The number of its tasks.
     pub tasks: u32,
-    /// The number of its first task, for a person: those of an array do not begin at 0.
+    /// The number of its first task as shown to a person: arrays need not begin at 0.
     pub first: u32,
-    /// The numbers of its tasks, where they are not those from `first` on.
+    /// The numbers of its tasks, if they are not consecutive from `first`.
     pub numbers: Vec<u32>,
-    /// No task of it is ever run twice.
+    /// Whether its tasks are never run twice.
     pub once: bool,
-    /// How often a task that failed is tried again.
+    /// The number of times that a failed task is tried again.
     pub retries: u16,
-    /// How long a task may take, in ms; 0: for ever.
+    /// The time limit of a task in ms; 0 for none.
     pub limit_ms: u32,
-    /// 3 is the most urgent.
+    /// Its priority; 3 is the most urgent.
     pub priority: u8,
-    /// The class of executors that it needs, for a person; empty: any.
+    /// The class of executors that it needs, as shown to a person; empty for any.
     pub needs: String,
     /// The node near which it is to run.
     pub near: Option<u16>,
-    /// Why it was cancelled, for a person.
+    /// The reason for its cancellation, as shown to a person.
     pub cancelled_why: String,
-    /// When it was taken.
+    /// The time at which it was accepted.
     pub taken_at: Now,
-    /// When its last task was over.
+    /// The time at which its last task was over.
     pub over_at: Option<Instant>,
-    /// How its tasks ended.
+    /// Its tasks by outcome.
     pub counts: Counts,
-    /// In the order in which they ended.
+    /// The outcomes, in the order in which the tasks ended.
     outcomes: Vec<TaskOutcome>,
-    /// By TID, 1 and where in `outcomes` it is; 0 if it is not over.
+    /// For each TID, 1 + the index of its outcome in `outcomes`, or 0 if it is not over.
     places: Vec<u32>,
     output_bytes: usize,
-    /// How many of its outcomes its reader has, if it is attached to one: these outputs go before
-    /// others do.
+    /// If it has a reader, the number of outcomes that the reader has: their outputs are dropped
+    /// before others.
     read_to: Option<usize>,
-    /// The outputs of so many outcomes were dropped.
+    /// The number of outcomes, from the first, whose outputs were dropped.
     dropped_to: usize,
 }
 
 impl JobRecord {
-    /// A job that was just taken; the other fields are to be filled in.
+    /// The record of a job that was just accepted; the other fields are to be filled in.
     #[must_use]
     pub fn new(jid: u32, title: String, tasks: u32, taken_at: Now) -> JobRecord {
         JobRecord {
@@ -137,14 +136,14 @@ impl JobRecord {
         }
     }
 
-    /// The number of a task, for a person.
+    /// The number of a task, as shown to a person.
     #[must_use]
     pub fn number(&self, tid: u32) -> u32 {
         let own = self.numbers.get(tid as usize).copied();
         own.unwrap_or_else(|| self.first.saturating_add(tid))
     }
 
-    /// The task of that number.
+    /// The TID of the task with this number.
     #[must_use]
     pub fn tid(&self, number: u32) -> Option<u32> {
         let tid = if self.numbers.is_empty() {
@@ -155,8 +154,7 @@ impl JobRecord {
         (tid < self.tasks).then_some(tid)
     }
 
-    /// Drops the outputs of its first outcomes, up to this one; how many bytes, and of how many
-    /// tasks.
+    /// Drops the outputs of its outcomes up to `end`. Returns the bytes and the number of tasks.
     fn drop_outputs(&mut self, end: usize) -> (usize, u64) {
         let (mut bytes, mut count) = (0, 0);
         let from = self.dropped_to.min(end);
@@ -164,7 +162,7 @@ impl JobRecord {
             if let Outcome::Done(output) | Outcome::Failed(_, output) = &mut told.outcome {
                 bytes += output.len();
                 count += u64::from(!output.is_empty());
-                // Not cleared: its capacity would stay.
+                // Clearing it would keep its capacity.
                 *output = Vec::new();
             }
         }
@@ -173,13 +171,13 @@ impl JobRecord {
         (bytes, count)
     }
 
-    /// How its tasks ended, in the order in which they did.
+    /// The outcomes of its tasks, in the order in which they ended.
     #[must_use]
     pub fn outcomes(&self) -> &[TaskOutcome] {
         &self.outcomes
     }
 
-    /// How a task ended; `None` if it is not over.
+    /// The outcome of a task, or `None` if it is not over.
     #[must_use]
     pub fn outcome(&self, tid: u32) -> Option<&TaskOutcome> {
         let place = *self.places.get(tid as usize)?;
@@ -187,25 +185,25 @@ impl JobRecord {
     }
 }
 
-/// All jobs that are known.
+/// All known jobs.
 #[derive(Clone, Debug)]
 pub struct Book {
-    /// Most bytes of outputs.
+    /// The bytes of outputs for which there is room.
     room_bytes: usize,
     jobs: BTreeMap<u32, JobRecord>,
-    /// Those that are over, in the order in which they were.
+    /// The finished jobs, in the order in which they finished.
     over: VecDeque<u32>,
     tasks_over: usize,
-    /// Of these, those whose outputs were not dropped.
+    /// Those of them whose outputs were not dropped.
     with_outputs: VecDeque<u32>,
-    /// Jobs that go on and have outputs, and no reader.
+    /// Jobs in progress that have outputs, but no reader.
     unattached: BTreeSet<u32>,
     /// Jobs with a reader.
     attached: BTreeSet<u32>,
     output_bytes: usize,
-    /// Bytes of outputs that readers of attached jobs have not read.
+    /// The bytes of outputs that readers of attached jobs have not read.
     unread_bytes: usize,
-    /// Jobs that were forgotten.
+    /// The number of jobs that were forgotten.
     forgotten: u64,
     outputs_dropped: u64,
 }
@@ -223,7 +221,7 @@ impl Book {
         Book::default()
     }
 
-    /// One that keeps so many bytes of outputs.
+    /// An empty book with room for this many bytes of outputs.
     #[must_use]
     pub fn with_room(room_bytes: usize) -> Book {
         Book {
@@ -241,13 +239,13 @@ impl Book {
         }
     }
 
-    /// A job was taken.
+    /// Adds a job that was accepted.
     pub fn open(&mut self, record: JobRecord) {
         self.jobs.insert(record.jid, record);
     }
 
-    /// A job has a reader, who asks for its outcomes in their order: what it has not read is not
-    /// dropped for want of room while [`Book::is_full`] is heeded.
+    /// Notes that a job has a reader, which asks for its outcomes in order: what it has not read is
+    /// not dropped for lack of room as long as [`Book::is_full`] is respected.
     pub fn attach(&mut self, jid: u32) {
         if let Some(job) = self.jobs.get_mut(&jid)
             && job.read_to.is_none()
@@ -257,7 +255,7 @@ impl Book {
         }
     }
 
-    /// The reader of an attached job has its first `count` outcomes.
+    /// Notes that the reader of an attached job has its first `count` outcomes.
     pub fn read(&mut self, jid: u32, count: usize) {
         let Some(job) = self.jobs.get_mut(&jid) else { return };
         let Some(read_to) = &mut job.read_to else { return };
@@ -267,8 +265,8 @@ impl Book {
         *read_to = count.max(*read_to);
     }
 
-    /// Nobody knows how much the reader of an attached job has, since another process told it: all
-    /// that is kept of it counts as unread until it asks.
+    /// Notes that it is not known how much the reader of an attached job has, since another process
+    /// sent it: everything counts as unread until the reader asks.
     pub fn unread(&mut self, jid: u32) {
         let Some(job) = self.jobs.get_mut(&jid) else { return };
         let Some(read_to) = &mut job.read_to else { return };
@@ -278,7 +276,7 @@ impl Book {
         *read_to = from;
     }
 
-    /// An attached job has no reader any more.
+    /// Notes that an attached job has no reader any more.
     pub fn detach(&mut self, jid: u32) {
         self.read(jid, usize::MAX);
         if let Some(job) = self.jobs.get_mut(&jid) {
@@ -296,13 +294,13 @@ impl Book {
         self.attached.contains(&jid)
     }
 
-    /// Whether so much waits for readers that no more outputs are to be taken from workers.
+    /// Whether so much waits for readers that no more outputs should be taken from workers.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.unread_bytes > unread_bytes_max(self.room_bytes)
     }
 
-    /// Why the tasks of a job that are not over will be cancelled.
+    /// Notes the reason for which the unfinished tasks of a job will be cancelled.
     pub fn cancelled(&mut self, jid: u32, why: &str) {
         if let Some(job) = self.jobs.get_mut(&jid)
             && job.over_at.is_none()
@@ -311,7 +309,7 @@ impl Book {
         }
     }
 
-    /// A task is over.
+    /// Notes that a task is over.
     pub fn note(&mut self, mut ended: TaskOutcome) {
         let output_bytes = ended.outcome.output().len();
         let is_attached = self.attached.contains(&ended.jid);
@@ -344,9 +342,9 @@ impl Book {
         self.forget();
     }
 
-    /// Drops what may be dropped, the oldest first, until an output of that length has room: what
-    /// its reader has read of attached jobs, and all outputs of others that are over. For an output
-    /// that somebody waits for, those of jobs that go on without a reader are dropped, too.
+    /// Drops outputs, the oldest first, until one of `bytes` has room: what its reader has read of
+    /// attached jobs, and all outputs of other finished jobs. For an output that a reader waits
+    /// for, those of jobs in progress without a reader are dropped too.
     fn make_room(&mut self, bytes: usize, is_attached: bool) {
         if self.output_bytes + bytes <= self.room_bytes {
             return;
@@ -385,7 +383,7 @@ impl Book {
         }
     }
 
-    /// Forgets the jobs that were over first, as many as are too many; the last one stays.
+    /// Forgets the jobs that finished first, as many as are too many; the last one stays.
     fn forget(&mut self) {
         while (self.tasks_over > TASKS_KEPT_MAX || self.over.len() > JOBS_KEPT_MAX)
             && self.over.len() > 1
@@ -403,18 +401,18 @@ impl Book {
         }
     }
 
-    /// A job; `None` if it never was, or was forgotten.
+    /// A job, or `None` if it never existed or was forgotten.
     #[must_use]
     pub fn job(&self, jid: u32) -> Option<&JobRecord> {
         self.jobs.get(&jid)
     }
 
-    /// All of them, the newest last.
+    /// All jobs, the newest last.
     pub fn jobs(&self) -> impl DoubleEndedIterator<Item = &JobRecord> + ExactSizeIterator {
         self.jobs.values()
     }
 
-    /// How many jobs were forgotten, and how many outputs dropped, for want of room.
+    /// The number of jobs that were forgotten, and of outputs that were dropped, for lack of room.
     #[must_use]
     pub fn forgotten(&self) -> (u64, u64) {
         (self.forgotten, self.outputs_dropped)

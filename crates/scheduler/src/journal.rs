@@ -1,10 +1,10 @@
-//! The journal of an owner, by which jobs outlive it: the jobs that it took, how their tasks ended,
-//! and which tasks that are never run twice may have been begun. No I/O: whoever has a disk writes
-//! these bytes, and gives back what it finds.
+//! The journal of an owner, by which jobs outlive it: the accepted jobs, the outcomes of their
+//! tasks, and the tasks that are never run twice and may have begun. It does no I/O: the caller
+//! writes these bytes to a disk, and passes in those that it reads.
 //!
 //! A journal is a header and frames, each of which was synced as a whole before the next one was
-//! written. So the last one alone can be torn: it is cut. One that is damaged with another one
-//! behind it is damage, and nothing is made of such a journal.
+//! written. So only the last one can be torn: it is cut off. A damaged frame with another one after
+//! it is damage, and such a journal is rejected.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -20,18 +20,18 @@ use crate::outcome::Outcome;
 use crate::owner::{Job, TaskSpec};
 
 const MAGIC: &[u8; 8] = b"CNCRDJB1";
-/// Magic number, the journal's own number, its checksum.
+/// The bytes of the magic number, the journal's own number and its checksum.
 const HEADER_BYTES: usize = 24;
-/// A frame of a journal that is written anew gets no further entry with so many bytes; its length
-/// has 32 bits.
+/// A frame of a rewritten journal takes no further entry once it has this many bytes; its length
+/// field has 32 bits.
 const FRAME_BYTES_MAX: usize = 16 << 20;
-/// Sessions that are known: what ran under an older one has no lease any more.
+/// The number of sessions that are remembered: runs of an older one have no lease any more.
 const SESSIONS_MAX: usize = 4;
 const FRAME: &[u8; 4] = b"CJF1";
-/// Marker, length, checksum.
+/// The bytes of marker, length and checksum.
 const FRAME_HEADER_BYTES: usize = 16;
 
-/// A task as it is written.
+/// A task in its written form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct WrittenTask {
     function: u16,
@@ -39,13 +39,13 @@ struct WrittenTask {
     is_long: bool,
 }
 
-/// A job as it is written.
+/// A job in its written form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WrittenJob {
     jid: u32,
-    /// When it was taken, in ms since the Unix epoch.
+    /// The time at which it was accepted, in ms since the Unix epoch.
     unix_ms: u64,
-    /// What its owner's driver wants to know of it.
+    /// The data that its owner's driver keeps with it.
     note: Vec<u8>,
     tasks: Vec<WrittenTask>,
     body: Option<Vec<u8>>,
@@ -60,7 +60,7 @@ pub(crate) struct WrittenJob {
 
 impl WrittenJob {
     pub(crate) fn new(jid: u32, unix_ms: u64, job: &Job, note: &[u8]) -> WrittenJob {
-        // All fields are named: what a job has else must be written, too.
+        // All fields are named, so that a new field of a job cannot be forgotten here.
         let Job {
             tasks,
             body,
@@ -72,7 +72,7 @@ impl WrittenJob {
             needs,
             near,
             locality_wait_ns,
-            // These are in what its driver notes.
+            // These are in the driver's note.
             retry_ns: _,
             running_max: _,
             is_held: _,
@@ -131,7 +131,7 @@ impl WrittenJob {
     }
 }
 
-/// How a task ended.
+/// The kind of a task's outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum How {
     Done,
@@ -141,7 +141,7 @@ enum How {
     Cancelled,
 }
 
-/// How a task ended, as it is written.
+/// A task's outcome in its written form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WrittenOutcome {
     jid: u32,
@@ -150,7 +150,7 @@ pub(crate) struct WrittenOutcome {
     how: How,
     output: Vec<u8>,
     output_bytes: u64,
-    /// How long after its job was taken.
+    /// The time in ns from its job's acceptance to its end.
     over_ns: u64,
 }
 
@@ -174,59 +174,59 @@ impl WrittenOutcome {
     }
 }
 
-/// What is written.
+/// An entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Entry {
-    /// An owner began: the number of its next job. How many began is how often the journal was gone
-    /// on with.
+    /// An owner began, with the number of its next job. The number of these entries is the number
+    /// of processes that used the journal.
     Began { next_jid: u32 },
-    /// A job was taken.
+    /// A job was accepted.
     Took(WrittenJob),
-    /// A task that is never run twice may be begun from now on.
+    /// A task that is never run twice may begin from now on.
     Begun { jid: u32, tid: u32 },
     /// A task is over.
     Over(WrittenOutcome),
-    /// Attempts of a job's tasks have numbers up to this one from now on.
+    /// Attempts of a job's tasks may have numbers up to this one from now on.
     Attempts { jid: u32, up_to: u16 },
-    /// An owner of that session began.
+    /// An owner with this session began.
     Session { uid: u64 },
-    /// Whose the numbers of its jobs are.
+    /// The incarnation to which the numbers of its jobs belong.
     Incarnation { number: u64 },
 }
 
-/// How a task ended, as it was found.
+/// A task's outcome, as it was read from a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundOutcome {
     /// TID.
     pub tid: u32,
-    /// How often it was submitted.
+    /// The number of times that it was submitted.
     pub attempts: u16,
-    /// How.
+    /// The outcome.
     pub outcome: Outcome,
-    /// How much it gave.
+    /// The length of its output in bytes.
     pub output_bytes: u64,
-    /// How long after its job was taken, in ns.
+    /// The time from its job's acceptance to its end, in ns.
     pub over_ns: u64,
 }
 
-/// A job that was found.
+/// A job that was read from a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundJob {
     /// JID.
     pub jid: u32,
-    /// When it was taken, in ms since the Unix epoch.
+    /// The time at which it was accepted, in ms since the Unix epoch.
     pub unix_ms: u64,
-    /// What was noted with it.
+    /// The note of its driver.
     pub note: Vec<u8>,
     /// The job.
     pub job: Job,
-    /// How its tasks ended, in the order in which they did.
+    /// The outcomes of its tasks, in the order in which they ended.
     pub outcomes: Vec<FoundOutcome>,
-    /// Tasks that may have been begun, if they are never run twice.
+    /// The tasks that are never run twice and may have begun.
     pub(crate) begun: BTreeSet<u32>,
-    /// Tasks that are over.
+    /// The tasks that are over.
     over: BTreeSet<u32>,
-    /// No attempt of its tasks had a higher number; `None`: none is written.
+    /// The highest number that an attempt of its tasks may have had; `None` if none is written.
     pub(crate) attempts_up_to: Option<u16>,
 }
 
@@ -243,25 +243,25 @@ impl FoundJob {
     }
 }
 
-/// What was found in a journal.
+/// The contents of a journal.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// The journal's own number.
     pub number: u64,
     /// The jobs, by JID.
     pub jobs: BTreeMap<u32, FoundJob>,
-    /// How long it is without a torn end.
+    /// Its length in bytes without a torn end.
     pub length: usize,
-    /// How much was cut off.
+    /// The bytes that were cut off.
     pub cut: usize,
-    /// Whose the numbers of its jobs are: the same for all processes that go on with it, however
-    /// often it is written anew. 0: nobody said.
+    /// The incarnation to which the numbers of its jobs belong: the same for all processes that use
+    /// it, however often it is rewritten. 0 if none is written.
     pub incarnation: u64,
     next_jid: u32,
-    /// The last owners that went on with it, by their sessions.
+    /// The sessions of the last owners that used it.
     pub(crate) sessions: Vec<u64>,
-    /// Jobs that are over and have their outputs, the first first, with how much these are; and how
-    /// much in all.
+    /// The finished jobs that have their outputs, the earliest first, with the bytes of these; and
+    /// the sum of the bytes.
     over: VecDeque<(u32, usize)>,
     over_bytes: usize,
 }
@@ -274,7 +274,7 @@ impl Found {
     }
 }
 
-/// A journal writes frames.
+/// Writes the frames of a journal.
 #[derive(Clone, Debug)]
 pub struct Journal {
     number: u64,
@@ -282,7 +282,7 @@ pub struct Journal {
     entries: Vec<Entry>,
 }
 
-/// How much of the jobs that are over is kept when a journal is written anew.
+/// The limits of the finished jobs that are kept when a journal is rewritten.
 #[derive(Clone, Copy, Debug)]
 struct Most {
     jobs: usize,
@@ -291,7 +291,7 @@ struct Most {
 }
 
 impl Most {
-    /// Whether there is room for a job, which takes it up.
+    /// Whether there is room for a job. If so, the job takes it.
     fn takes(&mut self, job: &FoundJob) -> bool {
         let output_bytes = job.outcomes.iter().map(|told| told.outcome.output().len()).sum();
         let left = (
@@ -305,13 +305,13 @@ impl Most {
     }
 }
 
-/// A frame, looked for in bytes that begin at `base` of their journal.
+/// The result of looking for a frame in bytes that begin at `base` of their journal.
 enum Frame<'a> {
-    /// Its body, and where in the bytes the next one begins.
+    /// Its body, and the offset of the next one in the bytes.
     Whole(&'a [u8], usize),
-    /// It may be whole with more bytes.
+    /// It may be complete with more bytes.
     Begun,
-    /// There is none.
+    /// There is no frame.
     None,
 }
 
@@ -339,7 +339,7 @@ fn frame_at(number: u64, bytes: &[u8], base: usize, at: usize) -> Frame<'_> {
     if is_right { Frame::Whole(body, end) } else { Frame::None }
 }
 
-/// The frame at `at` of a whole journal: its body, and where the next one begins.
+/// The frame at `at` of a whole journal: its body, and the offset of the next one.
 #[cfg(test)]
 fn frame(number: u64, bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     match frame_at(number, bytes, 0, at) {
@@ -348,15 +348,15 @@ fn frame(number: u64, bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     }
 }
 
-/// Reads a journal, some bytes after the others: no more of it is in memory than a frame, and what
-/// it says. Of outputs of jobs that are over no more is kept than a [`crate::Book`] keeps.
+/// Reads a journal piece by piece: no more than a frame of it is in memory, and its contents. Of
+/// the outputs of finished jobs no more is kept than a [`crate::Book`] keeps.
 #[derive(Clone, Debug, Default)]
 pub struct JournalReader {
     found: Option<Found>,
-    /// What was not read yet: it begins at `base`.
+    /// The bytes that are not parsed yet, which begin at `base`.
     bytes: Vec<u8>,
     base: usize,
-    /// There is no frame where there should be one.
+    /// Whether there was no frame where one should begin.
     is_torn: bool,
 }
 
@@ -403,14 +403,15 @@ impl JournalReader {
         self.base += count;
     }
 
-    /// There are no more bytes: what can be trusted. `None`: nothing was ever written.
+    /// Ends the input. Returns the contents that can be trusted, or `None` if nothing was ever
+    /// written.
     ///
     /// # Errors
     /// One line that says what is damaged.
     pub fn finish(self) -> Result<Option<Found>, String> {
         let bytes = &self.bytes;
         let Some(mut found) = self.found else {
-            // It was never whole, so nobody was told anything.
+            // It was never complete, so nothing of it was told.
             let is_torn =
                 bytes.len() < MAGIC.len() && MAGIC.starts_with(bytes) || bytes.starts_with(MAGIC);
             return if is_torn { Ok(None) } else { Err("it is no journal of jobs".into()) };
@@ -430,7 +431,7 @@ impl JournalReader {
     }
 }
 
-/// The number of a journal that begins so.
+/// The number of the journal that begins with `header`.
 fn number_of(header: &[u8]) -> Result<u64, String> {
     let (magic, rest) = header.split_at(MAGIC.len());
     if magic != MAGIC {
@@ -444,7 +445,7 @@ fn number_of(header: &[u8]) -> Result<u64, String> {
 }
 
 impl Journal {
-    /// A new one: its first bytes.
+    /// A new journal, and its first bytes.
     #[must_use]
     pub fn create(number: u64) -> (Journal, Vec<u8>) {
         let mut bytes = MAGIC.to_vec();
@@ -453,18 +454,18 @@ impl Journal {
         (Journal { number, length: HEADER_BYTES, entries: Vec::new() }, bytes)
     }
 
-    /// One that goes on after what was found; its torn end has to be cut off first.
+    /// A journal that continues after `found`. Its torn end must be cut off first.
     #[must_use]
     pub fn resume(found: &Found) -> Journal {
         Journal { number: found.number, length: found.length, entries: Vec::new() }
     }
 
-    /// Writes a new journal of what is worth to be kept: jobs that go on, and the last `over_max`
-    /// that are over, if they have no more tasks and outputs than a [`crate::Book`] keeps. What was
-    /// found is what is in the new one from then on. `emit` gets its bytes, some after the others.
+    /// Writes a new journal of the entries that are still needed: jobs in progress, and the last
+    /// `over_max` finished ones, if they have no more tasks and outputs than a [`crate::Book`]
+    /// keeps. `found` then describes the new journal. `emit` gets its bytes in pieces.
     ///
     /// # Errors
-    /// What `emit` fails with; what was found is of no use then.
+    /// The error of `emit`; `found` is of no use then.
     pub fn rewrite<E>(
         number: u64,
         found: &mut Found,
@@ -522,8 +523,8 @@ impl Journal {
             for told in &job.outcomes {
                 journal.push(Entry::Over(told.written(job.jid)));
                 frame_bytes += told.outcome.output().len();
-                // It is synced as a whole before it is believed: it may have as many frames as it
-                // takes.
+                // It is synced as a whole before it is used, so that it may have any number of
+                // frames.
                 if frame_bytes > FRAME_BYTES_MAX {
                     journal.emit(&mut bytes, &mut emit)?;
                     frame_bytes = 0;
@@ -535,7 +536,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Hands on what there is to write, as one frame.
+    /// Passes on the pending entries as one frame.
     fn emit<E>(
         &mut self,
         bytes: &mut Vec<u8>,
@@ -551,19 +552,19 @@ impl Journal {
         self.entries.push(entry);
     }
 
-    /// Whether there is something to write.
+    /// Whether there are no pending entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// How long it is, with all frames that were made.
+    /// Its length in bytes, with all frames that were made.
     #[must_use]
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// Appends what there is to write, as one frame.
+    /// Appends the pending entries to `bytes` as one frame.
     pub(crate) fn frame(&mut self, bytes: &mut Vec<u8>) {
         if self.entries.is_empty() {
             return;
@@ -573,8 +574,8 @@ impl Journal {
         assert!(!body.is_empty(), "entries are encoded");
         self.entries.clear();
         let length = u32::try_from(body.len());
-        // A length that is cut would be damage. The process ends, and the journal has what was
-        // told.
+        // A truncated length would be damage. The process ends, and the journal has everything that
+        // was told.
         let length = length.expect("entries of more than 4 GiB wait for one write of the journal");
         bytes.extend_from_slice(FRAME);
         bytes.extend_from_slice(&length.to_be_bytes());
@@ -583,7 +584,8 @@ impl Journal {
         self.length += FRAME_HEADER_BYTES + body.len();
     }
 
-    /// What can be trusted of a journal's bytes. `None`: nothing was ever written.
+    /// The contents of a journal's bytes that can be trusted, or `None` if nothing was ever
+    /// written.
     ///
     /// # Errors
     /// One line that says what is damaged.
@@ -678,7 +680,7 @@ impl Found {
         Ok(())
     }
 
-    /// A job is over by what was read: outputs of those that were over first are dropped where all
+    /// Notes that a job is finished: outputs of the jobs that finished first are dropped if there
     /// are more than are kept.
     fn note_over(&mut self, jid: u32) {
         let length = |told: &FoundOutcome| told.outcome.output().len();

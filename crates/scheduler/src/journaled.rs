@@ -1,4 +1,4 @@
-//! An owner whose jobs outlive it: what it decides is written down before anybody hears of it.
+//! An owner whose jobs outlive it: its decisions are written down before anyone is told.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -14,57 +14,56 @@ use crate::journal::{Entry, Found, Journal, WrittenJob, WrittenOutcome};
 use crate::outcome::TaskOutcome;
 use crate::owner::{Drained, Job, Owner, OwnerConfig};
 
-/// What waits for a frame of the journal to be durable.
+/// A frame of the journal that is being made durable.
 #[derive(Clone, Copy, Debug)]
 struct Writing {
     number: u64,
-    /// Outcomes and jobs that it is for.
+    /// The number of outcomes and jobs that it covers.
     outcomes: usize,
     last_jid: u32,
-    /// The number of the first submission that it is not for.
+    /// The number of the first submission that it does not cover.
     next_submission: u32,
 }
 
 /// An owner, with or without a journal.
 ///
-/// What it sends, and all outcomes that it gives, wait until what was written before them is
-/// durable: that a job was taken, that a task which is never run twice may begin, how a task ended,
-/// how far the numbers of attempts may go. So a process that goes on with the journal contradicts
-/// nothing that anybody has heard. What says nothing that is written does not wait: the extension
-/// of a lease, a fragment, a question; and a grant waits for its own task alone, so that a disk
-/// which is always busy keeps no task from its start.
+/// Its packets and outcomes wait until the entries written before them are durable: that a job was
+/// accepted, that a task which is never run twice may begin, a task's outcome, the limit of attempt
+/// numbers. So a process that continues with the journal contradicts nothing that was told. Packets
+/// that say nothing about entries do not wait: the extension of a lease, a fragment, a question.
+/// And a grant waits only for its own task, so that a disk which is always busy delays no start.
 #[derive(Clone, Debug)]
 pub struct JournaledOwner {
     owner: Owner,
     journal: Option<Journal>,
-    /// Packets, each with the number of the frame that has to be durable before it goes out.
+    /// Packets, each with the number of the frame that must be durable before it is sent.
     held: Vec<(u64, Addr, Vec<u8>)>,
-    /// Tasks that are never run twice and may be begun once a frame is durable: its number, by JID
-    /// and TID.
+    /// For each task that is never run twice and may begin once a frame is durable, by JID and TID,
+    /// the number of that frame.
     begun: BTreeMap<(u32, u32), u64>,
-    /// Outcomes that are not durable, in their order.
+    /// Outcomes that are not durable yet, in order.
     unwritten: VecDeque<TaskOutcome>,
-    /// Bytes of their outputs.
+    /// The bytes of their outputs.
     unwritten_bytes: usize,
     room_bytes: usize,
-    /// Those that are.
+    /// Outcomes that are durable.
     told: VecDeque<TaskOutcome>,
     writing: Option<Writing>,
     next_number: u64,
-    /// Jobs up to this one are taken.
+    /// The last job whose acceptance is durable.
     taken_jid: u32,
     guards: Guards,
     sent: Vec<(Addr, Vec<u8>)>,
 }
 
 impl JournaledOwner {
-    /// One without a journal: its jobs end with it.
+    /// An owner without a journal: its jobs end with it.
     #[must_use]
     pub fn new(config: OwnerConfig) -> JournaledOwner {
         JournaledOwner::with(config, None)
     }
 
-    /// One that goes on with what was found in a journal, or begins with an empty one.
+    /// An owner that continues with the contents of a journal, or begins with an empty one.
     #[must_use]
     pub fn resume(
         config: OwnerConfig,
@@ -109,7 +108,7 @@ impl JournaledOwner {
         }
     }
 
-    /// What its owner decided goes into the journal, if there is one.
+    /// Adds the owner's decisions to the journal, if there is one.
     fn write_down(&mut self) {
         for (jid, tid) in self.owner.take_begun() {
             self.push(Entry::Begun { jid, tid });
@@ -135,7 +134,7 @@ impl JournaledOwner {
         }
     }
 
-    /// An input: what it sends goes out at once only where nothing is to be written before.
+    /// Handles an input. Its output is sent at once only if nothing must be written before.
     fn input<S: Sink>(
         &mut self,
         now: Now,
@@ -165,7 +164,7 @@ impl JournaledOwner {
         self.sent = sent;
     }
 
-    /// The frame with the last entry that is not durable.
+    /// The number of the frame with the last entry that is not durable.
     fn last_frame(&self) -> Option<u64> {
         if self.journal.as_ref().is_some_and(|journal| !journal.is_empty()) {
             return Some(self.next_number);
@@ -173,8 +172,8 @@ impl JournaledOwner {
         self.writing.map(|writing| writing.number)
     }
 
-    /// The frame that a packet waits for: `last`, but for what says nothing that is written, and
-    /// for a grant, which says of its own task alone that it may begin.
+    /// The frame that a packet waits for: `last`, except for packets that say nothing about
+    /// entries, and for a grant, which says only that its own task may begin.
     fn waits_for(&self, packet: &[u8], last: u64) -> Option<u64> {
         match TaskMessage::parse(packet) {
             Ok(
@@ -191,8 +190,8 @@ impl JournaledOwner {
         }
     }
 
-    /// As [`Owner::submit`]; `note` is written down with the job. It is taken once
-    /// [`JournaledOwner::is_taken`].
+    /// As [`Owner::submit`]; `note` is written with the job. It is accepted once
+    /// [`JournaledOwner::is_taken`] says so.
     pub fn submit(&mut self, now: Now, job: Job, note: &[u8]) -> Option<u32> {
         let jid = self.owner.next_jid();
         let written = self.journal.as_ref().map(|_| WrittenJob::new(jid, now.unix_ms, &job, note));
@@ -204,7 +203,7 @@ impl JournaledOwner {
         Some(jid)
     }
 
-    /// Whether a job that was submitted is there to stay.
+    /// Whether the acceptance of a submitted job is durable.
     #[must_use]
     pub fn is_taken(&self, jid: u32) -> bool {
         jid <= self.taken_jid
@@ -233,8 +232,8 @@ impl JournaledOwner {
         is_cancelled
     }
 
-    /// As [`Owner::release`]. Nothing is written of it: its driver knows what a job waits for, and
-    /// holds it again when another process goes on with it.
+    /// As [`Owner::release`]. Nothing is written: its driver knows what a job waits for, and holds
+    /// it again when another process continues with it.
     pub fn release(&mut self, now: Now, jid: u32, sink: &mut impl Sink) {
         self.input(now, sink, |owner, sink| owner.release(now, jid, sink));
     }
@@ -254,40 +253,40 @@ impl JournaledOwner {
         self.owner.poll_drained()
     }
 
-    /// As [`Owner::hold_outputs`]; so they are while the disk is far behind.
+    /// As [`Owner::hold_outputs`]; outputs are also held while the disk is far behind.
     pub fn hold_outputs(&mut self, is_held_back: bool) {
-        // With so many bytes that are not durable further ones stay at the workers.
+        // With this many bytes that are not durable, further outputs stay at the workers.
         let is_far_behind = self.unwritten_bytes > self.room_bytes / 4;
         self.owner.hold_outputs(is_held_back || is_far_behind);
     }
 
-    /// It ends. Without a journal its workers are told to stop what runs; with one the next process
-    /// goes on with its jobs, and with what runs if it is there before the leases are over.
+    /// Ends the owner. Without a journal its workers are told to stop its runs; with one the next
+    /// process continues with its jobs, and with the runs if it starts before the leases are over.
     pub fn retire(&mut self, now: Now, sink: &mut impl Sink) {
         if self.journal.is_none() {
             self.input(now, sink, |owner, sink| owner.retire(now, sink));
         }
     }
 
-    /// How the next task ended: it is durable.
+    /// The next outcome that is durable.
     pub fn poll_outcome(&mut self) -> Option<TaskOutcome> {
         self.told.pop_front()
     }
 
-    /// The owner, to be looked at.
+    /// The owner, for inspection.
     #[must_use]
     pub fn owner(&self) -> &Owner {
         &self.owner
     }
 
-    /// How long its journal is, in bytes; `None` if it has none.
+    /// The length of its journal in bytes; `None` if it has none.
     #[must_use]
     pub fn journal_bytes(&self) -> Option<usize> {
         self.journal.as_ref().map(Journal::length)
     }
 }
 
-/// Whether a packet asks the switch where its pointers are, or the controller who the switch is.
+/// Whether a packet asks the switch for its pointers, or the controller for the switch.
 fn is_question(packet: &[u8]) -> bool {
     match concord_wire::kind(packet) {
         Ok(Kind::Falcon) => Submission::parse(packet).is_ok_and(|asked| asked.tasks.is_empty()),
@@ -296,7 +295,7 @@ fn is_question(packet: &[u8]) -> bool {
     }
 }
 
-/// Where packets go.
+/// The destination of packets.
 enum Outlet<'a, S> {
     Through(&'a mut S),
     Held(&'a mut Vec<(Addr, Vec<u8>)>),
@@ -333,7 +332,7 @@ impl Machine for JournaledOwner {
         self.input(now, sink, |owner, sink| owner.flush(now, sink));
     }
 
-    /// What is to be appended to the journal, and synced.
+    /// The bytes that are to be appended to the journal, and synced.
     fn poll_persist(&mut self) -> Option<Persist<Vec<u8>>> {
         let journal = self.journal.as_mut()?;
         if journal.is_empty() || self.writing.is_some() {

@@ -1,16 +1,16 @@
-//! Scheduling of short tasks: who owns them, and who runs them. The queue between the two is in the
+//! Scheduling of short tasks: their owners and their workers. The queue between the two is in the
 //! switch (Falcon, `concord_switch::falcon`).
 //!
 //! Read [`Owner`] first, then [`Worker`]. The law is that of every node: `handle(now, packet)`,
-//! `tick`, `deadline`, and what they send goes into the sink. What a worker is to run comes out of
-//! [`Worker::poll_order`], how it ended goes in by [`Worker::finished`]; how a task ended comes out
-//! of [`Owner::poll_outcome`].
+//! `tick`, `deadline`, and output goes into the sink. A worker's driver gets runs from
+//! [`Worker::poll_order`], and reports their end with [`Worker::finished`]; an owner's driver gets
+//! outcomes from [`Owner::poll_outcome`].
 //!
-//! The owner alone knows how its tasks stand: the switch forgets everything when it restarts, and
-//! what it handed to a worker may be lost on the way. So an owner asks the switch how far
-//! retrieve_ptr is: a task whose ticket it has passed was handed to somebody, and is submitted
-//! again if nobody says that it runs. That an attempt is over it knows by its lease: a worker stops
-//! what it has no lease for.
+//! Only the owner knows the state of its tasks: the switch forgets everything when it restarts, and
+//! what it handed to a worker may be lost on the way. So an owner asks the switch for its
+//! retrieve_ptr: a task whose ticket it has passed was handed to a worker, and is submitted again
+//! if no worker says that it runs. An attempt is over at the latest with its lease: a worker stops
+//! runs without a lease.
 //!
 //! ```
 //! use concord_core::{Machine, Now, SessionId};

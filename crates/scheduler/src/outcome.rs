@@ -1,4 +1,4 @@
-//! The outcomes of tasks, for whoever gave them to an owner.
+//! The outcomes of tasks.
 
 use alloc::vec::Vec;
 
@@ -6,24 +6,24 @@ use concord_wire::tasks::Ended;
 
 use crate::trace::Trace;
 
-/// How a task ended.
+/// The outcome of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was done, and this is what it gave.
+    /// It succeeded, with this output.
     Done(Vec<u8>),
-    /// It failed, as often as it may.
+    /// It failed as often as it may, with this status and output.
     Failed(Ended, Vec<u8>),
-    /// Its worker went silent, and it is not to be run twice: it may have been done, or a part of
+    /// Its worker went silent, and it must not be run twice: it may have been done, or a part of
     /// it.
     Unknown,
-    /// So many workers went silent while they ran it that it is not tried again.
+    /// It is not tried again, since too many workers went silent while they ran it.
     Lost,
-    /// It was cancelled. A run of it that had begun is stopped.
+    /// It was cancelled. If it was running, the run is stopped.
     Cancelled,
 }
 
 impl Outcome {
-    /// What is kept of what it gave.
+    /// The part of its output that is kept.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         match self {
@@ -33,19 +33,19 @@ impl Outcome {
     }
 }
 
-/// How which task ended.
+/// The outcome of a particular task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskOutcome {
     /// JID.
     pub jid: u32,
     /// TID.
     pub tid: u32,
-    /// How often it was submitted.
+    /// The number of times that it was submitted.
     pub attempts: u16,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// How much it gave, in bytes; the outcome has the first of it.
+    /// The length of its output in bytes; the outcome has the first part of it.
     pub output_bytes: u64,
-    /// Its way.
+    /// The times of its events.
     pub trace: Trace,
 }

@@ -1,4 +1,4 @@
-//! The owner of tasks: submits them, follows them, and says how each ended, once.
+//! The owner of tasks: it submits them, follows them, and reports the outcome of each, once.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
@@ -36,68 +36,70 @@ use outputs::{EndedRun, Outputs};
 use resume::NOBODY;
 use suspects::Suspicion;
 
-/// Most submissions that are not answered.
+/// The largest number of unanswered submissions.
 const SUBMISSIONS_MAX: usize = 16;
-/// How often the controller is asked who the switch is, in ns; and if the switch does not answer.
+/// The intervals in ns at which the controller is asked for the current switch: normally, and if
+/// the switch does not answer.
 const WHO_NS: Duration = SEC / 2;
 const WHO_DOUBT_NS: Duration = 50 * MS;
-/// Most tasks that are not over.
+/// The largest number of tasks that are not over.
 pub const TASKS_OPEN_MAX: usize = 1 << 20;
-/// What is told of a task that would need an attempt without a number.
+/// The output of a task for which no attempt number is left.
 const NO_NUMBER_LEFT: &[u8] = b"it was tried 65535 times, and no attempt has a higher number\n";
-/// Most attempts of a task whose workers went silent.
+/// The largest number of attempts of a task whose workers went silent.
 const LOST_MAX: u16 = 16;
-/// So many results that are known are told of at once.
+/// The number of results that are acknowledged at once.
 const KNOWN_MAX: usize = 64;
-/// A worker stops by its own clock: the owner waits longer by this part of a lease.
+/// A worker stops by its own clock, so that the owner waits longer by this fraction of a lease.
 const LEASE_MARGIN: u64 = 8;
 
-/// What an owner is told at its start.
+/// The configuration of an owner.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnerConfig {
     /// UID: unique for each start of its process (trap T16).
     pub session: SessionId,
-    /// Where it is.
+    /// Its own address.
     pub addr: Addr,
-    /// Where the switch is, until the controller says otherwise.
+    /// The address of the switch, until the controller names another one.
     pub switch: Addr,
-    /// Who says where the switch is, if anybody does.
+    /// The address of the controller, if there is one.
     pub controller: Option<Addr>,
     /// The group of the workers.
     pub group: GroupId,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
-    /// It notes what a journal has to have before anybody hears of it, and what it submits may wait
-    /// for that ([`crate::JournaledOwner`]).
+    /// Whether it notes the entries that a journal must contain before anyone is told, so that its
+    /// submissions may wait for them ([`crate::JournaledOwner`]).
     pub has_journal: bool,
-    /// How many attempts of a job's tasks are begun before the journal has to have a higher number
-    /// of them: numbers of attempts are fencing tokens, and the next process begins above what is
-    /// written.
+    /// The number of attempts of a job's tasks that begin before the journal must contain a higher
+    /// limit: attempt numbers are fencing tokens, and the next process begins above the written
+    /// limit.
     pub attempts_noted: u16,
-    /// The rack's secret, which each task is tagged with.
+    /// The rack's secret, with which each task is tagged.
     pub key: Option<Key>,
-    /// For back-off.
+    /// The seed of back-off.
     pub seed: u64,
-    /// How long a worker may run a task without being heard of, in ns.
+    /// The time in ns that a worker may run a task without being heard of.
     pub lease_ns: Duration,
-    /// How long after it was handed out a task's start has to be heard of, in ns.
+    /// The time in ns after it was handed out within which a task's start must be reported.
     pub start_ns: Duration,
-    /// How long an answer of the switch may take, in ns.
+    /// The time in ns that an answer of the switch may take.
     pub answer_ns: Duration,
-    /// How often the switch is asked where retrieve_ptr is, in ns.
+    /// The interval in ns at which the switch is asked for retrieve_ptr.
     pub ask_ns: Duration,
     /// The longest pause after a full queue, in ns.
     pub pause_ns_max: Duration,
-    /// How long a worker may wait until it hears that a result is known, in ns: far shorter than it
-    /// waits before it tells the result again. What is known meanwhile is told in one train.
+    /// The longest time in ns before a worker is told that a result is known: far shorter than its
+    /// interval of repeating the result. Results that become known meanwhile are acknowledged in
+    /// one train.
     pub known_ns: Duration,
-    /// Most bytes of outputs of which its driver keeps a [`crate::Book`]. A quarter of it is wanted
-    /// at a time, and as much may wait to be durable.
+    /// The bytes of outputs for which its driver's [`crate::Book`] has room. A quarter of it is
+    /// fetched at a time, and as much may wait to be durable.
     pub room_bytes: usize,
 }
 
 impl OwnerConfig {
-    /// The defaults.
+    /// The default configuration.
     #[must_use]
     pub const fn new(session: SessionId, addr: Addr, switch: Addr) -> OwnerConfig {
         OwnerConfig {
@@ -164,22 +166,23 @@ concord_core::counters! {
     }
 }
 
-/// Where a task is.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum At {
-    /// To be submitted.
+    /// It is to be submitted.
     Ready,
-    /// To be submitted later.
+    /// It is to be submitted at this time.
     Later(Instant),
-    /// In a submission that is not answered.
+    /// It is in this unanswered submission.
     Submitted(u32),
-    /// In the queue, with its ticket; and when it was known that somebody has it.
+    /// It is in the queue with this ticket; and the time since which a worker is known to have it.
     Queued(i64, Option<Instant>),
-    /// Somebody runs it or may start it, and holds a lease until then.
+    /// This run holds it, or may start it, under a lease until this time.
     Held(Run, Instant),
-    /// Not to be submitted yet: its job waits for another one, or as many as may are under way.
+    /// It must not be submitted yet: its job waits for another one, or its limit of tasks in flight
+    /// is reached.
     Withheld,
-    /// Over.
+    /// It is over.
     Over,
 }
 
@@ -188,30 +191,32 @@ enum At {
 struct Item {
     spec: TaskSpec,
     at: At,
-    /// In which line it is, or was.
+    /// The line that it is in, or was in last.
     place: Place,
-    /// It is to run near a node, and has not waited for long enough.
+    /// Whether it still waits for a node near which it is to run.
     is_near: bool,
-    /// How often it was submitted; and the number of the attempt before the first of this process.
+    /// The number of its last attempt: the number of its submissions, plus the attempt number
+    /// before the first one of this process.
     attempt: u16,
     attempts_before: u16,
-    /// An executor may have had the last number that there is: the task cannot be submitted again.
+    /// Whether an executor may have had the last attempt number that exists, so that the task
+    /// cannot be submitted again.
     is_spent: bool,
-    /// It is noted that it may be begun, if it is never to be run twice.
+    /// Whether it is noted that it may begin, if it is never to be run twice.
     is_noted: bool,
     retries_left: u16,
-    /// How many workers went silent while they ran it.
+    /// The number of workers that went silent while they ran it.
     lost: u16,
     suspicion: Suspicion,
-    /// The highest attempt that is known to be over: it failed, or was given back. What its run
-    /// said before may come later, and more than once.
+    /// The highest attempt that is known to be over: it failed, or was given back. Earlier messages
+    /// of its run may still arrive, and more than once.
     over_to: u16,
     trace: Trace,
 }
 
 impl Item {
-    /// How often it was submitted to a queue that had room for it. What was refused has a number of
-    /// its own all the same: the submission may have come twice, and have found room the second
+    /// The number of its submissions to a queue that had room for it. A refused submission has an
+    /// attempt number of its own too: it may have been duplicated, and have found room the second
     /// time.
     fn attempts(&self) -> u16 {
         (self.attempt - self.attempts_before).saturating_sub(self.trace.again.refused)
@@ -229,38 +234,39 @@ struct OpenJob {
     needs: u8,
     places: Places,
     items: Vec<Item>,
-    /// Tasks that are not over.
+    /// The number of its tasks that are not over.
     open: usize,
     retry_ns: Duration,
-    /// Most tasks that are neither withheld nor over; 0: all.
+    /// The largest number of its tasks that are neither withheld nor over; 0 for no limit.
     running_max: u32,
-    /// How many are.
+    /// The number of tasks that are neither withheld nor over.
     let_in: usize,
-    /// Withheld tasks that may be let in, the next first; some are over by now.
+    /// Withheld tasks that may be submitted next, in order; some are over by now.
     withheld: VecDeque<u32>,
-    /// Attempts of its tasks have no number above this one before the journal has a higher one.
+    /// The highest attempt number that its tasks may have before the journal has a higher limit.
     attempts_up_to: u16,
 }
 
-/// What a worker says of a run.
+/// A worker's message about a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
-    /// That it goes on.
+    /// The run goes on.
     Runs,
     /// It asks whether it may begin.
     Claims,
-    /// That it ended, and has the output.
+    /// It ended, and has this output.
     Ended,
 }
 
-/// Which task: JID and TID.
+/// The name of a task: JID and TID.
 type Name = (u32, u32);
 
 #[derive(Clone, Debug)]
 struct Pending {
     place: Place,
     tasks: Vec<Name>,
-    /// When its answer is late. [`Instant::NEVER`] while it waits for the journal: it was not sent.
+    /// The time at which its answer is late. [`Instant::NEVER`] while the submission waits for the
+    /// journal, and was not sent.
     until: Instant,
 }
 
@@ -270,47 +276,51 @@ pub struct Owner {
     config: OwnerConfig,
     rng: Rng,
     switch: Addr,
-    /// The newest switch that it heard of; 0 if none.
+    /// The newest switch that it heard of, or 0.
     switch_id: SwitchId,
     jobs: BTreeMap<u32, OpenJob>,
     next_jid: u32,
     open: usize,
     lines: BTreeMap<Place, Line>,
-    /// When the tasks of a job have waited long enough for a node.
+    /// For each job, the time until which its tasks wait for a node.
     near_until: BTreeSet<(Instant, u32)>,
-    /// When a task is looked at again: it is [`At::Later`], handed out or held until then.
+    /// The time at which a task is examined again: it is [`At::Later`], handed out or held until
+    /// then.
     timers: BTreeSet<(Instant, Name)>,
     pending: BTreeMap<u32, Pending>,
     next_number: u32,
-    /// When the switch is asked next.
+    /// The time at which the switch is asked next.
     ask_at: Instant,
-    /// When the controller is asked next who the switch is.
+    /// The time at which the controller is asked next for the current switch.
     who_at: Instant,
-    /// A submission was not answered since the switch was heard last.
+    /// Whether a submission was not answered since the switch was last heard.
     is_in_doubt: bool,
-    /// When it may be asked again, if the switch is silent.
+    /// The time at which it may be asked again, if the switch is silent.
     doubt_at: Instant,
     outcomes: VecDeque<TaskOutcome>,
-    /// Results that are known, and whose workers were not told so yet; and until when they need not
-    /// be.
+    /// Results that are known but not acknowledged to their workers yet, and the time until which
+    /// they need not be.
     known: Vec<(Attempt, Run)>,
     known_at: Instant,
-    /// Tasks that are never run twice, and were granted to a run since they were asked for.
+    /// Tasks that are never run twice, and were granted to a run since the last
+    /// [`Owner::take_begun`].
     begun: Vec<Name>,
-    /// Jobs whose attempts may have higher numbers from now on, and up to which.
+    /// Jobs whose limit of attempt numbers was raised, with the new limit.
     raised: Vec<(u32, u16)>,
-    /// Outputs on their way. Their tasks are held by the runs that gave them.
+    /// Outputs that are being fetched. Their tasks are held by the runs that produced them.
     outputs: Outputs,
-    /// No further outputs are fetched: whoever is to read them has not read what is here.
+    /// Whether no further outputs are fetched, because their readers have not read the earlier
+    /// ones.
     is_held_back: bool,
-    /// Until when it may have been late itself, so that a lease which is over says nothing of a
-    /// worker.
+    /// The time until which the owner itself may have been late, so that an expired lease says
+    /// nothing about a worker.
     late_until: Instant,
-    /// The sessions of the processes before, which had its jobs; and until when nothing is
-    /// submitted, since their runs are to be heard of first.
+    /// The sessions of the processes that had its jobs before; and the time until which nothing is
+    /// submitted, since their runs must be heard of first.
     before: Vec<u64>,
     submit_at: Instant,
-    /// Workers that went silent with suspects: when, and how many they ran beside the first one.
+    /// Workers that went silent with suspects: the time, and the number of suspects that they ran
+    /// beside the first one.
     silent: BTreeMap<u64, (Instant, usize)>,
     /// Workers that are to be told to end.
     drains: Drains,
@@ -319,8 +329,8 @@ pub struct Owner {
     buffer: Vec<u8>,
 }
 
-/// A task of which nobody says that it runs is submitted again at once, and after each further time
-/// twice as late.
+/// A task that no worker reports is submitted again at once, and twice as late after each further
+/// time, up to this many doublings.
 const UNHEARD_DOUBLINGS_MAX: u16 = 6;
 
 fn count(times: &mut u16) {
@@ -366,9 +376,10 @@ impl Owner {
         }
     }
 
-    /// Takes a job, whose tasks the next tick begins to submit, and gives its JID. `None`: too many
-    /// tasks are open, it has none, or its body or a task's parameters are longer than
-    /// [`BODY_BYTES_MAX`], so that no executor could fetch them. None of its tasks was taken then.
+    /// Accepts a job, whose tasks the next tick begins to submit, and returns its JID. `None` if
+    /// too many tasks are open, it has none, or its body or a task's parameters are longer than
+    /// [`BODY_BYTES_MAX`], so that no executor could fetch them. None of its tasks is accepted
+    /// then.
     pub fn submit(&mut self, now: Now, job: Job) -> Option<u32> {
         if self.open + job.tasks.len() > TASKS_OPEN_MAX || job.tasks.is_empty() {
             return None;
@@ -435,9 +446,9 @@ impl Owner {
         Some(jid)
     }
 
-    /// Ends all tasks of a job that are not over. What runs is stopped as soon as its worker hears
-    /// of it; what is in the queue, when an executor gets it. `false`: there is no such job, or it
-    /// is over.
+    /// Ends all unfinished tasks of a job. Runs are stopped as soon as their workers hear of it;
+    /// tasks in the queue, when an executor gets them. `false` if there is no such job, or it is
+    /// over.
     pub fn cancel(&mut self, now: Now, jid: u32, sink: &mut impl Sink) -> bool {
         let Some(job) = self.jobs.get(&jid) else { return false };
         let open = (0..).zip(&job.items).filter(|(_, item)| item.at != At::Over);
@@ -453,44 +464,44 @@ impl Owner {
         true
     }
 
-    /// It ends, and its tasks with it: what runs is stopped as soon as its worker hears of it, by
-    /// this or by its lease.
+    /// Ends the owner, and its tasks with it: runs are stopped as soon as their workers hear of it,
+    /// by this or by their leases.
     pub fn retire(&mut self, now: Now, sink: &mut impl Sink) {
         let jobs: Vec<u32> = self.jobs.keys().copied().collect();
         for jid in jobs {
             self.cancel(now, jid, sink);
         }
-        // With a journal a result is known once it is durable, which is not waited for here.
+        // With a journal a result is known once it is durable, which is not awaited here.
         if !self.config.has_journal {
             self.tell_known(now.instant, sink);
         }
     }
 
-    /// Whether long outputs stay at the workers that have them, for want of room here. Their tasks
-    /// are not over meanwhile, and a worker with many of them takes no more tasks.
+    /// Chooses whether long outputs stay at their workers, for lack of room here. Their tasks are
+    /// not over meanwhile, and a worker with many of them takes no more tasks.
     pub fn hold_outputs(&mut self, is_held_back: bool) {
         self.is_held_back = is_held_back;
     }
 
-    /// How the next task ended.
+    /// The next outcome of a task.
     pub fn poll_outcome(&mut self) -> Option<TaskOutcome> {
         self.outcomes.pop_front()
     }
 
-    /// Outcomes that [`Owner::poll_outcome`] has not given yet.
+    /// The number of outcomes that [`Owner::poll_outcome`] has not returned yet.
     #[must_use]
     pub fn outcomes_left(&self) -> usize {
         self.outcomes.len()
     }
 
-    /// Tasks that are not over.
+    /// The number of tasks that are not over.
     #[must_use]
     pub fn open(&self) -> usize {
         self.open
     }
 
-    /// Where a task of a job that is not over is, in words; how often it was submitted; and its
-    /// way. `None` if its job is over, or there is none.
+    /// The state of a task of an unfinished job, in words; the number of its submissions; and its
+    /// trace. `None` if its job is over or unknown.
     #[must_use]
     pub fn explain(&self, jid: u32, tid: u32) -> Option<(&'static str, u16, Trace)> {
         let item = self.jobs.get(&jid)?.items.get(tid as usize)?;
@@ -507,8 +518,8 @@ impl Owner {
         Some((stands, item.attempts(), item.trace))
     }
 
-    /// The tasks that are held by workers. What is looked at for it are those that were handed out:
-    /// a million may wait.
+    /// The tasks that are held by workers. Only those that were handed out are examined for it: a
+    /// million may wait.
     fn held(&self) -> impl Iterator<Item = (Name, Run)> {
         self.timers.iter().filter_map(|&(at, (jid, tid))| {
             let item = self.jobs.get(&jid)?.items.get(tid as usize)?;
@@ -525,7 +536,7 @@ impl Owner {
         })
     }
 
-    /// How many tasks of each job are held by workers, if any is.
+    /// The number of tasks of each job that are held by workers, without jobs that have none.
     #[must_use]
     pub fn running(&self) -> BTreeMap<u32, usize> {
         let mut running = BTreeMap::new();
@@ -535,13 +546,13 @@ impl Owner {
         running
     }
 
-    /// The newest switch that it heard of, and where it is.
+    /// The newest switch that it heard of, and its address.
     #[must_use]
     pub fn switch(&self) -> (SwitchId, Addr) {
         (self.switch_id, self.switch)
     }
 
-    /// What it did.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &OwnerCounters {
         &self.counters
@@ -613,8 +624,8 @@ impl Machine for Owner {
         self.pump(now, sink);
     }
 
-    /// The first result after a while is acknowledged at once, those that come soon after it in one
-    /// train.
+    /// Acknowledges results. The first one after a while is acknowledged at once, those that follow
+    /// soon after it in one train.
     fn flush(&mut self, now: Now, sink: &mut impl Sink) {
         if self.known_at <= now.instant || self.known.len() >= KNOWN_MAX {
             self.tell_known(now.instant, sink);
@@ -654,7 +665,7 @@ impl Machine for Owner {
     }
 }
 
-/// With workers.
+/// The part that deals with workers.
 impl Owner {
     fn say(&mut self, to: Addr, message: &TaskMessage, sink: &mut impl Sink) {
         if to.port == 0 {
@@ -684,7 +695,7 @@ impl Owner {
                 let times = item.trace.again.unheard;
                 self.counters.tasks_unheard += 1;
                 if times > 1 {
-                    // Perhaps no worker will have it: another key than theirs makes them drop it.
+                    // It may be that no worker accepts it: workers with another key drop it.
                     let at = now.after(start_ns << (times - 1).min(UNHEARD_DOUBLINGS_MAX));
                     if let Some((item, _)) = self.item(name) {
                         item.at = At::Later(at);
@@ -746,8 +757,8 @@ impl Owner {
                 return;
             }
         };
-        // Another process had this address: its tasks are nobody's any more, if its jobs are not
-        // this one's.
+        // Another process had this address: its tasks have no owner any more, unless this one took
+        // over its jobs.
         let is_before = self.before.contains(&of.uid);
         let is_own = of.uid == self.config.session.0 || is_before;
         match message {
@@ -769,7 +780,7 @@ impl Owner {
                 let kept_bytes = self.kept_bytes((of.jid, of.tid), output_bytes);
                 let told = EndedRun { of, run, ended, output_bytes, kept_bytes };
                 if is_before {
-                    // It is the run that goes on, if none is known.
+                    // This run holds the task, if no other one is known.
                     self.holds(now, of, run, Told::Runs);
                 }
                 let is_part = output.len() < kept_bytes;
@@ -801,13 +812,14 @@ impl Owner {
         }
     }
 
-    /// Whether this run is the one that goes on. If so, its lease is extended. The first that is
-    /// heard of is; of a task that is never run twice, the first that asks before it starts.
+    /// Whether this run is the one that holds the task. If so, its lease is extended. The first run
+    /// that is heard of holds it; for a task that is never run twice, the first that asks before it
+    /// starts.
     fn holds(&mut self, now: Instant, of: Attempt, run: Run, told: Told) -> bool {
         let lease_ns = self.config.lease_ns;
         let until = now.after(lease_ns + lease_ns / LEASE_MARGIN);
         let name = (of.jid, of.tid);
-        // What runs since the process before had its task began by that one's word.
+        // A run that began under the process before continues the task.
         let is_before = self.config.session.0 != of.uid;
         let Some((item, once)) = self.item(name) else { return false };
         let may = match item.at {
@@ -816,7 +828,8 @@ impl Owner {
             At::Over => false,
             At::Withheld => is_before && !once,
             At::Ready | At::Later(_) | At::Submitted(_) | At::Queued(..) => match told {
-                // What a run that is over said before may come later: nobody would run the task.
+                // Earlier messages of a run that is over may still arrive: no worker would run the
+                // task.
                 Told::Runs => !once && of.attempt > item.over_to,
                 Told::Claims => of.attempt > item.over_to,
                 Told::Ended => true,
@@ -840,7 +853,7 @@ impl Owner {
         may
     }
 
-    /// What is kept of a task because it was there, and is not any more.
+    /// Removes a task from the structures in which it was in the state `was`.
     fn let_go(&mut self, name: Name, was: At) {
         match was {
             At::Queued(ticket, None) => {
@@ -884,7 +897,7 @@ impl Owner {
         if ended == Ended::Done {
             return self.end(now, name, Outcome::Done(output), output_bytes);
         }
-        // It comes until it is known; and another run may go on.
+        // It is repeated until it is acknowledged, and another run may go on.
         let is_other = matches!(item.at, At::Held(holder, _) if holder != run);
         if item.over_to >= of.attempt || is_other {
             return;
@@ -906,7 +919,7 @@ impl Owner {
         self.clear(name);
     }
 
-    /// A run that was not begun, and never will be.
+    /// Handles a run that did not begin, and never will.
     fn on_returned(&mut self, of: Attempt, run: Run) {
         let name = (of.jid, of.tid);
         let Some((item, _)) = self.item(name) else { return };
@@ -922,7 +935,7 @@ impl Owner {
         item.over_to = item.over_to.max(of.attempt);
         count(&mut item.trace.again.returned);
         self.let_go(name, was);
-        // Who is near may not be of the class that it needs.
+        // The executors near that node may not be of the class that it needs.
         if let Some(job) = self.jobs.get_mut(&name.0)
             && job.needs != 0
             && let Some(item) = job.items.get_mut(name.1 as usize)
@@ -933,7 +946,7 @@ impl Owner {
         self.make_ready(name, true);
     }
 
-    /// A task is over, and its outcome is told, once.
+    /// Ends a task, and reports its outcome, once.
     fn end(&mut self, now: Instant, name: Name, outcome: Outcome, output_bytes: u64) {
         let Some((item, _)) = self.item(name) else { return };
         let was = core::mem::replace(&mut item.at, At::Over);
@@ -951,7 +964,7 @@ impl Owner {
         let Some(job) = self.jobs.get_mut(&name.0) else { return };
         job.open -= 1;
         job.let_in -= usize::from(was != At::Withheld);
-        // Whoever still speaks of it is told that it is over: of a job that is not known, too.
+        // Later messages about it are answered that it is over, as those about an unknown job are.
         if job.open == 0 && self.config.guards.on(Guard::FirstResult) {
             self.jobs.remove(&name.0);
         } else {

@@ -1,23 +1,23 @@
-//! The owner's keyed tag on each task: eight bytes that ride in its slot, since a switch can
-//! compute none.
+//! The owner's keyed tag on each task: eight bytes that travel in its slot, since a switch cannot
+//! compute tags.
 
 use concord_core::{Addr, Key, SessionId};
 use concord_wire::falcon::Task;
 
-/// Makes tags, and compares them.
+/// Makes and compares tags.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tags {
     tasks: Key,
     bodies: Key,
 }
 
-/// What a tag is made of beside TASK_INFO.
+/// The data that a tag covers beside TASK_INFO.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tagged {
     pub uid: SessionId,
     pub jid: u32,
     pub owner: Addr,
-    /// The tag of the job's body, and of parameters that are fetched; 0 where there are none.
+    /// The tag of the job's body, and of parameters that are fetched; 0 if there are none.
     pub job_body: u64,
     pub parameters: u64,
 }
@@ -27,12 +27,12 @@ impl Tags {
         Tags { tasks: key.derived(*b"tasks   "), bodies: key.derived(*b"bodies  ") }
     }
 
-    /// The tag of what is fetched.
+    /// The tag of fetched data.
     pub(crate) fn body(&self, bytes: &[u8]) -> u64 {
         self.bodies.tag(bytes)
     }
 
-    /// The tag of a task, whatever tag it has.
+    /// The tag of a task, ignoring the one that it has.
     pub(crate) fn task(&self, task: &Task, of: &Tagged) -> u64 {
         let mut input = [0; 66];
         input[0..8].copy_from_slice(&of.uid.0.to_be_bytes());

@@ -1,15 +1,15 @@
-//! The trace of a task: what `concord explain` shows of it.
+//! The trace of a task, which `concord explain` shows.
 
 use concord_core::{Addr, Instant};
 
-/// Why a task was submitted again, or not at once: how often each.
+/// The reasons for which a task was submitted again, or later, each with a count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Again {
     /// The queue was full.
     pub refused: u16,
     /// The switch did not answer.
     pub unanswered: u16,
-    /// It was handed out, and nobody said that it runs.
+    /// It was handed out, and no worker said that it runs.
     pub unheard: u16,
     /// The switch was replaced, and its queue with it.
     pub forgotten: u16,
@@ -24,7 +24,7 @@ pub struct Again {
 }
 
 impl Again {
-    /// Each reason in words, and how often.
+    /// Each reason in words, with its count.
     pub fn each(&self) -> impl Iterator<Item = (&'static str, u16)> {
         [
             ("the queue was full", self.refused),
@@ -40,24 +40,24 @@ impl Again {
     }
 }
 
-/// A task's way, by its owner's clock. Of the newest attempt, but for when it was submitted first.
-/// An instant of 0 is one that has not come.
+/// The times of a task's events by its owner's clock, all of the newest attempt, except the first
+/// submission. An instant of 0 stands for an event that has not happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// Its job was taken.
+    /// Its job was accepted.
     pub taken_at: Instant,
     /// The owner heard that it is in the queue.
     pub queued_at: Instant,
-    /// Its place there.
+    /// Its ticket in the queue.
     pub ticket: u32,
-    /// The owner heard that retrieve_ptr has passed it: somebody has it.
+    /// The owner heard that retrieve_ptr has passed it: a worker has it.
     pub passed_at: Instant,
-    /// The owner heard that it runs, or may.
+    /// The owner heard that it runs, or may run.
     pub started_at: Instant,
-    /// Where.
+    /// The worker.
     pub worker: Addr,
     /// It was over.
     pub over_at: Instant,
-    /// Why it was submitted more than once.
+    /// The reasons for which it was submitted more than once.
     pub again: Again,
 }

@@ -26,69 +26,73 @@ mod slots;
 
 use slots::{Running, Slot, Slots};
 
-/// Most executors of a worker.
+/// The largest number of executors of a worker.
 pub const SLOTS_MAX: usize = 1 << 12;
-/// Most tasks that a worker has, those that it runs and those that wait for an executor.
+/// The largest number of tasks of a worker, running or waiting for an executor.
 const TASKS_HELD_MAX: usize = 1 << 14;
-/// Most results that nobody has acknowledged; above it no new task is asked for.
+/// The largest number of unacknowledged results; above it no new task is asked for.
 const REPORTS_MAX: usize = 1 << 14;
-/// And most bytes of outputs that no owner has yet; what runs by then may add to them.
+/// The bytes of outputs that no owner has yet, above which no new task is asked for; running tasks
+/// may add to them.
 const REPORT_BYTES_MAX: usize = 64 << 20;
-/// How often it says that it lives, in ns.
+/// The interval in ns of its messages that it lives.
 const ALIVE_NS: Duration = 100 * MS;
-/// How often a result is sent before its owner is given up.
+/// The number of times that a result is sent before its owner is given up.
 const TRIES_MAX: u32 = 60;
-/// An owner that fetches an output is told again so much later that there is one, in ns.
+/// The additional time in ns after which an owner that fetches an output is told again that there
+/// is one.
 const FETCHED_NS: Duration = 100 * MS;
-/// A lease is extended so many times before it would end.
+/// The number of times that a lease is extended before it would end.
 const BEATS: u64 = 4;
-/// Attempts that are known to have been begun.
+/// The number of attempts that are remembered as begun.
 const BEGUN_MAX: usize = 1 << 16;
-/// How long a start is told again and again until its owner answers, in ns.
+/// The time in ns for which a start is repeated until its owner answers.
 const FIRST_BEAT_NS: Duration = 2 * MS;
 
-/// What a worker is told at its start.
+/// The configuration of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerConfig {
     /// Unique for each start of its process.
     pub session: SessionId,
-    /// Where it is.
+    /// Its own address.
     pub addr: Addr,
-    /// Where the switch is, until the controller says otherwise.
+    /// The address of the switch, until the controller names another one.
     pub switch: Addr,
-    /// Its node's number, and whom it tells that it lives, if anybody.
+    /// Its node's number, and the address of the controller to which it reports that it lives, if
+    /// there is one.
     pub controller: Option<(u16, Addr)>,
     /// Its group.
     pub group: GroupId,
-    /// How many tasks it runs at a time.
+    /// The number of tasks that it runs at a time.
     pub slots: u16,
-    /// The queues that its executors ask, by bit: the highest first. Those below
+    /// The queues that its executors ask, one a bit: the highest first. Those below
     /// [`CLASSES_MAX`](concord_wire::falcon::CLASSES_MAX) are the classes that it is of.
     pub queues: u32,
-    /// How many tasks an executor may have beside the one that it runs: it asks for them while it
-    /// does.
+    /// The number of tasks that an executor may hold beside the one that it runs, and asks for
+    /// meanwhile.
     pub prefetch: u8,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
-    /// The rack's secret: with it, only tasks with its owner's tag are run, and no attempt twice.
+    /// The rack's secret: with it, only tasks with its owner's tag are run, and no attempt is run
+    /// twice.
     pub key: Option<Key>,
-    /// How long an executor waits in the switch, in ns, more or less by a half. 0: it asks again
-    /// and again.
+    /// The time in ns that an executor waits in the switch, varied by up to a half. With 0 it asks
+    /// again and again.
     pub wait_ns: Duration,
-    /// How long after that, or after an answer that there is no task, it asks again, in ns.
+    /// The pause in ns after that, or after an answer that there is no task, before it asks again.
     pub poll_ns: Duration,
-    /// How long an answer of the switch may take, in ns; longer each time.
+    /// The time in ns that an answer of the switch may take; longer each time.
     pub answer_ns: Duration,
-    /// How long an owner may take to say that a task may start, in ns.
+    /// The time in ns that an owner may take to say that a task may start.
     pub claim_ns: Duration,
-    /// How long a task may run without its owner being heard, in ns: as the owner has it.
+    /// The time in ns that a task may run without its owner being heard, the same as the owner's.
     pub lease_ns: Duration,
-    /// With so many bytes of outputs that their owners do not have, it takes no more tasks.
+    /// The bytes of outputs that their owners do not have above which it takes no more tasks.
     pub report_bytes_max: usize,
 }
 
 impl WorkerConfig {
-    /// The defaults.
+    /// The default configuration.
     #[must_use]
     pub const fn new(session: SessionId, addr: Addr, switch: Addr, slots: u16) -> WorkerConfig {
         WorkerConfig {
@@ -112,50 +116,50 @@ impl WorkerConfig {
     }
 }
 
-/// What its driver is to do.
+/// An order to its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Run a task.
     Start {
-        /// Which executor.
+        /// The executor.
         slot: u16,
         /// The run's number, for [`Worker::finished`].
         run: u32,
-        /// Which attempt at which task: the task may use it as a fencing token.
+        /// The attempt at the task, which the task may use as a fencing token.
         of: Attempt,
         /// The task.
         task: Task,
-        /// What its job's tasks share, if anything.
+        /// The data shared by its job's tasks, if there is any.
         job: Option<Arc<[u8]>>,
-        /// Its parameters, if they did not ride in the queue.
+        /// Its parameters, if they did not travel in the queue.
         parameters: Option<Arc<[u8]>>,
     },
-    /// A run's time is over: stop it, and all that it started, and tell by [`Worker::finished`]
-    /// what it gave until now, as [`Ended::TimedOut`].
+    /// The time limit of a run has passed: stop it with all its descendants, and report its output
+    /// so far by [`Worker::finished`], as [`Ended::TimedOut`].
     Stop {
-        /// Which executor.
+        /// The executor.
         slot: u16,
         /// The run's number.
         run: u32,
     },
-    /// Stop a run, and all that it started; say nothing more of it.
+    /// Stop a run with all its descendants, and report nothing more about it.
     Kill {
-        /// Which executor.
+        /// The executor.
         slot: u16,
         /// The run's number.
         run: u32,
-        /// Its owner said so: it may be told before it is stopped, if that takes a moment only.
-        /// Else its lease is over, and it is stopped at once.
+        /// Whether its owner cancelled it: it may then be told before it is stopped, if that takes
+        /// only a moment. Otherwise its lease is over, and it is stopped at once.
         is_cancelled: bool,
     },
 }
 
-/// What a run gave.
+/// The output of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Output<'a> {
-    /// The first of it; of more than [`output_bytes_max`] the rest is cut.
+    /// Its first bytes; those beyond [`output_bytes_max`] are cut off.
     pub bytes: &'a [u8],
-    /// How much it was in all.
+    /// Its total length in bytes.
     pub total_bytes: u64,
 }
 
@@ -214,7 +218,7 @@ concord_core::counters! {
     }
 }
 
-/// A task that a slot has.
+/// The task of a slot.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     of: Attempt,
@@ -226,7 +230,7 @@ struct Work {
 }
 
 impl Work {
-    /// What it fetches: the body of its job, its parameters.
+    /// The names of the data that it fetches: the body of its job, its parameters.
     fn needs(&self) -> [Option<BodyName>; 2] {
         let Attempt { uid, jid, tid, .. } = self.of;
         let flags = self.task.flags;
@@ -238,19 +242,19 @@ impl Work {
     }
 }
 
-/// What an owner has to know.
+/// A message that an owner must acknowledge.
 #[derive(Clone, Debug)]
 struct Report {
     owner: Addr,
     message: TaskMessage,
-    /// The whole output, if it is longer than what a result carries.
+    /// The whole output, if it is longer than a result can carry.
     long: Vec<u8>,
     next_at: Instant,
     tries: u32,
 }
 
 impl Report {
-    /// Bytes of its output.
+    /// The length of its output in bytes.
     fn bytes(&self) -> usize {
         match &self.message {
             TaskMessage::Result { output, .. } => output.len().max(self.long.len()),
@@ -264,45 +268,45 @@ impl Report {
 pub struct Worker {
     config: WorkerConfig,
     switch: Addr,
-    /// The newest switch that it heard of; 0 if none.
+    /// The newest switch that it heard of, or 0.
     switch_id: SwitchId,
     /// The newest configuration that it heard of.
     heard: Heard,
-    /// When it says next that it lives.
+    /// The time at which it reports next that it lives.
     alive_at: Instant,
     slots: Slots,
-    /// No run's lease ends before it.
+    /// No run's lease ends before this time.
     lease_floor: Instant,
-    /// How many tasks are asked for beside those for which executors are free: with prefetch, more
-    /// each time that one is found in the queue, and none once it is empty.
+    /// The number of tasks that are asked for beside those for which executors are free: with
+    /// prefetch, it grows with each task found in the queue, and is 0 once the queue is empty.
     ahead: usize,
-    /// By slot, the queues of the switch in which it waits as far as it knows, and until when: also
+    /// For each slot, the queues of the switch in which it is known to wait, and until when; also
     /// while it has a task.
     tokens: Vec<Vec<(u8, Instant)>>,
     next_number: u32,
     next_run: u32,
-    /// By the run's number.
+    /// The reports by run number.
     reports: BTreeMap<u32, Report>,
-    /// When each is told next.
+    /// The time at which each report is sent next.
     report_times: BTreeSet<(Instant, u32)>,
-    /// Bytes of their long outputs.
+    /// The bytes of their long outputs.
     report_bytes: usize,
     orders: VecDeque<Order>,
     bodies: Bodies<BodyName>,
     tags: Option<Tags>,
-    /// Attempts that were begun, and the same in the order in which they were.
+    /// The attempts that were begun, and the same in order.
     begun: BTreeSet<Attempt>,
     begun_order: VecDeque<Attempt>,
-    /// It takes no more tasks.
+    /// Whether it takes no more tasks.
     is_retiring: bool,
-    /// An owner told it to end, and when what it runs then goes back.
+    /// If an owner told it to end, the time at which its runs go back.
     drain_until: Option<Instant>,
     counters: WorkerCounters,
     buffer: Vec<u8>,
 }
 
 impl Worker {
-    /// A worker that runs nothing yet.
+    /// A worker without runs.
     #[must_use]
     pub fn new(config: WorkerConfig) -> Worker {
         let slots = usize::from(config.slots).clamp(1, SLOTS_MAX);
@@ -336,25 +340,25 @@ impl Worker {
         }
     }
 
-    /// What is to be done next.
+    /// The next order.
     pub fn poll_order(&mut self) -> Option<Order> {
         self.orders.pop_front()
     }
 
-    /// Whether the next order is to begin a run: what is to be stopped comes before.
+    /// Whether the next order is to begin a run: orders to stop come first.
     #[must_use]
     pub fn begins_next(&self) -> bool {
         matches!(self.orders.front(), Some(Order::Start { .. }))
     }
 
-    /// Whether there is something to be done. A driver that has many runs to begin does other
-    /// things in between: leases are extended meanwhile.
+    /// Whether there are orders. A driver with many runs to begin handles other events in between,
+    /// so that leases are extended meanwhile.
     #[must_use]
     pub fn has_orders(&self) -> bool {
         !self.orders.is_empty()
     }
 
-    /// A run ended. One that was killed says nothing any more.
+    /// Notes that a run ended. A killed run is not reported.
     pub fn finished(
         &mut self,
         now: Now,
@@ -378,8 +382,8 @@ impl Worker {
         self.ask(now, sink);
     }
 
-    /// A run was ordered that cannot begin here now: it goes back to its owner, and its slot asks
-    /// for nothing for a while.
+    /// Notes that an ordered run cannot begin here now: it goes back to its owner, and its slot
+    /// does not ask for a while.
     pub fn returned(&mut self, now: Now, run: u32, sink: &mut impl Sink) {
         let now = now.instant;
         self.leases(now);
@@ -392,9 +396,9 @@ impl Worker {
         self.send_reports(now, sink);
     }
 
-    /// It ends, and what it runs does not end in time: that is to be killed, and goes back to its
-    /// owner, which does not take it for a task that ended its worker. Of a task that is never run
-    /// twice the owner hears nothing more.
+    /// Gives back runs that do not end in time when the worker ends: they are killed, and go back
+    /// to their owners, which do not suspect them of having ended the worker. For a task that is
+    /// never run twice the owner hears nothing more.
     pub fn return_runs(&mut self, now: Now, sink: &mut impl Sink) {
         for index in 0..self.slots.len() {
             let Slot::Running(Running { work, is_started, .. }) = self.slots[index] else {
@@ -414,25 +418,25 @@ impl Worker {
         self.send_reports(now.instant, sink);
     }
 
-    /// It is told to end: it takes no more tasks.
+    /// Tells the worker to end: it takes no more tasks.
     pub fn retire(&mut self) {
         self.is_retiring = true;
     }
 
-    /// An owner told it to end: until when what it runs may go on.
+    /// If an owner told it to end, the time until which its runs may go on.
     #[must_use]
     pub fn drain_until(&self) -> Option<Instant> {
         self.drain_until
     }
 
-    /// Whether it runs nothing, and everybody knows what there is to know.
+    /// Whether it runs nothing, and all its reports are acknowledged.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let is_free = |slot: &Slot| !matches!(slot, Slot::Claiming { .. } | Slot::Running(_));
         self.reports.is_empty() && self.slots.iter().all(is_free)
     }
 
-    /// Which runs go on.
+    /// The runs in progress.
     pub fn runs(&self) -> impl Iterator<Item = (u32, Attempt)> {
         self.slots.iter().filter_map(|slot| match slot {
             Slot::Running(Running { work, is_started: true, .. }) => Some((work.run, work.of)),
@@ -450,14 +454,14 @@ impl Worker {
         self.heard
     }
 
-    /// What it did.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &WorkerCounters {
         &self.counters
     }
 }
 
-/// How long a slot asks for nothing after a run could not begin.
+/// The time for which a slot does not ask after a run could not begin.
 const RETURNED_PAUSE_NS: Duration = 50 * MS;
 
 impl Machine for Worker {
@@ -465,7 +469,7 @@ impl Machine for Worker {
 
     fn handle(&mut self, now: Now, _: Addr, bytes: &mut [u8], sink: &mut impl Sink) {
         let now = now.instant;
-        // What its clock says is over is over before anything that waited in front of it (trap T1).
+        // Leases that are over by its clock end before any input that waited is handled (trap T1).
         self.leases(now);
         match concord_wire::kind(bytes) {
             Ok(Kind::Falcon) => match Reply::parse(bytes) {
@@ -509,7 +513,7 @@ impl Machine for Worker {
         self.ask(now, sink);
     }
 
-    /// A start is told at the end of a batch: of a run that is over by then its result says enough.
+    /// Reports starts at the end of a batch: a run that is over by then needs only its result.
     fn flush(&mut self, now: Now, sink: &mut impl Sink) {
         let now = now.instant;
         for index in 0..self.slots.len() {
@@ -544,9 +548,9 @@ impl Machine for Worker {
     }
 }
 
-/// With the controller.
+/// The part that deals with the controller.
 impl Worker {
-    /// Says that it lives: who is heard is a member.
+    /// Reports that it lives: a worker that is heard is a member.
     fn live(&mut self, now: Instant, sink: &mut impl Sink) {
         let Some((node, controller)) = self.config.controller else { return };
         if now < self.alive_at {
@@ -574,17 +578,18 @@ impl Worker {
     }
 }
 
-/// What tasks need.
+/// The data of tasks.
 impl Worker {
-    /// Under the rack's key an attempt is begun once: who heard one cannot have it run again.
+    /// Whether an attempt was begun before. Under the rack's key an attempt is begun once, so that
+    /// a replayed one is not run again.
     fn is_repeated(&mut self, of: &Attempt) -> bool {
         let is_repeated = self.begun.contains(of) && self.config.guards.on(Guard::TaskRepeat);
         self.counters.assignments_repeated += u64::from(is_repeated);
         is_repeated
     }
 
-    /// The body of its job, and the parameters that did not ride in the queue; `None` while one is
-    /// missing.
+    /// The body of its job, and the parameters that did not travel in the queue; `None` while one
+    /// is missing.
     fn needs(&mut self, work: &Work) -> Option<[Option<Arc<[u8]>>; 2]> {
         let mut found = [None, None];
         let mut is_missing = false;
@@ -599,8 +604,8 @@ impl Worker {
         (!is_missing).then_some(found)
     }
 
-    /// With prefetch: what came while all executors ran a task begins where one is free, the first
-    /// first.
+    /// With prefetch: begins tasks that came while all executors were busy, the first first, if an
+    /// executor is free.
     fn begin_waiting(&mut self, now: Instant) {
         if self.config.prefetch == 0 {
             return;
@@ -614,7 +619,7 @@ impl Worker {
         }
     }
 
-    /// Begins a run whose time has come, if what it needs is here.
+    /// Begins a run that is due, if its data is here.
     fn begin(&mut self, now: Instant, slot: usize) {
         let Slot::Running(running) = self.slots[slot] else { return };
         let work = running.work;
@@ -628,7 +633,7 @@ impl Worker {
         let is_tagged = self.is_tagged(&work, job.as_deref(), parameters.as_deref());
         if !is_tagged || self.is_repeated(&work.of) {
             self.counters.tags_wrong += u64::from(!is_tagged);
-            // What is wrong may be what was fetched.
+            // The fetched data may be what is wrong.
             work.needs().into_iter().flatten().for_each(|name| self.bodies.forget(name));
             self.slots.set(slot, Slot::Idle { until: now });
             return;
@@ -667,7 +672,7 @@ impl Worker {
         tags.task(&work.task, &tagged) == work.task.tag || !self.config.guards.on(Guard::TaskTag)
     }
 
-    /// Asks for what is missing.
+    /// Asks for missing data.
     fn fetch(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.bodies.deadline() > now {
             return;
@@ -685,7 +690,7 @@ impl Worker {
     }
 }
 
-/// With owners.
+/// The part that deals with owners.
 impl Worker {
     fn run(&self, run: u32) -> Run {
         Run { session: self.config.session.0, run, worker: self.config.addr }
@@ -696,7 +701,7 @@ impl Worker {
         sink.send(to, &self.buffer);
     }
 
-    /// The slot of a run that goes on, and its task.
+    /// The slot of a run in progress, and its task.
     fn running(&self, run: u32) -> Option<(usize, Work)> {
         let index = self.slots.of_run(run)?;
         match self.slots[index] {
@@ -708,7 +713,7 @@ impl Worker {
         }
     }
 
-    /// What has no lease any more is stopped, before anything else.
+    /// Stops runs that have no lease any more, before anything else.
     fn leases(&mut self, now: Instant) {
         if self.lease_floor > now {
             return;
@@ -746,7 +751,7 @@ impl Worker {
             }
             Slot::Asking { .. } | Slot::Waiting { .. } => {}
             Slot::Claiming { work, until, .. } if until <= now => {
-                // It never starts: a late answer names a run that is none.
+                // It never starts: a late answer names a run that does not exist.
                 self.counters.claims_unanswered += 1;
                 self.slots.set(index, Slot::Idle { until: now });
                 let message = TaskMessage::Returned { of: work.of, run: self.run(work.run) };
@@ -840,7 +845,7 @@ impl Worker {
         }
     }
 
-    /// An owner has it end, if it means this process: else it is told which one this is.
+    /// Ends the worker if an owner means this process; otherwise tells it which process this is.
     fn on_drain(
         &mut self,
         now: Instant,
@@ -863,8 +868,8 @@ impl Worker {
         self.say(owner, &answer, sink);
     }
 
-    /// Whether a run was ordered and its driver has not begun it: then it never does. What is to be
-    /// stopped is ordered before all that is to be begun.
+    /// Whether a run was ordered and its driver has not begun it; it is then withdrawn. Orders to
+    /// stop come before all orders to begin.
     fn takes_back(&mut self, run: u32) -> bool {
         let begins = |order: &Order| matches!(order, Order::Start { run: own, .. } if *own == run);
         let Some(at) = self.orders.iter().position(begins) else { return false };
@@ -902,7 +907,7 @@ impl Worker {
             return;
         }
         let lease_until = asked_at.after(self.config.lease_ns);
-        // A grant that waited for too long on its way is none.
+        // A grant that took too long to arrive is ignored.
         if lease_until <= now || until <= now {
             return;
         }
@@ -912,7 +917,7 @@ impl Worker {
     fn report_end(&mut self, now: Instant, work: &Work, ended: Ended, output: Output<'_>) {
         let most = output_bytes_max(work.task.function);
         let kept = &output.bytes[..output.bytes.len().min(most)];
-        // Whoever reads the length knows by it how much there is to fetch.
+        // The length tells the reader how much there is to fetch.
         let is_whole = kept.len() < most;
         let output_bytes = if is_whole { kept.len() as u64 } else { output.total_bytes };
         let output = kept[..kept.len().min(RESULT_BYTES_MAX)].to_vec();
@@ -922,7 +927,7 @@ impl Worker {
         self.report(now, work, result, long);
     }
 
-    /// An owner fetches an output: it lives, and is told less often that there is one.
+    /// An owner fetches an output, which shows that it lives: it is reminded less often.
     fn on_fetch_output(
         &mut self,
         now: Instant,
@@ -947,7 +952,7 @@ impl Worker {
         }
     }
 
-    /// What an owner has to know is told until it says that it knows.
+    /// Repeats a report until its owner acknowledges it.
     fn report(&mut self, now: Instant, work: &Work, message: TaskMessage, long: Vec<u8>) {
         let report = Report { owner: work.owner, message, long, next_at: now, tries: 0 };
         self.report_bytes += report.bytes();

@@ -1,7 +1,7 @@
-//! Workers that are to end: they take no more tasks, and end when what they run has ended.
+//! Workers that are to end: they take no more tasks, and end when their runs have ended.
 //!
-//! A worker is asked for its session first, and told then: a packet that comes late, or twice, ends
-//! no process that was started since.
+//! A worker is asked for its session first, and then told to end: a late or repeated packet ends no
+//! process that was started since.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -11,14 +11,14 @@ use concord_wire::tasks::TaskMessage;
 
 use super::Owner;
 
-/// How long a worker is asked, and how often, in ns.
+/// The time for which a worker is asked, and the interval, in ns.
 const ASKED_NS: Duration = 2 * SEC;
 const AGAIN_NS: Duration = 50 * MS;
 
-/// What came of it.
+/// The result of draining a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drained {
-    /// It takes no more tasks, and has so many.
+    /// It takes no more tasks, and has this many.
     Takes(u32),
     /// It does not answer.
     Silent,
@@ -26,14 +26,14 @@ pub enum Drained {
 
 #[derive(Clone, Copy, Debug)]
 struct DrainRequest {
-    /// 0: it did not say.
+    /// The worker's session, or 0 until it is known.
     session: u64,
     within_ms: Option<u64>,
     next_at: Instant,
     until: Instant,
 }
 
-/// All of them.
+/// All workers that are to end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Drains {
     asked: BTreeMap<Addr, DrainRequest>,
@@ -49,7 +49,7 @@ impl Drains {
 
 impl Owner {
     /// Drains a worker: it takes no more tasks, and ends when its runs have ended, or were killed
-    /// after `within_ms`. [`Owner::poll_drained`] has the outcome.
+    /// after `within_ms`. [`Owner::poll_drained`] returns the result.
     pub fn drain(
         &mut self,
         now: Instant,

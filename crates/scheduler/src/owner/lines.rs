@@ -1,5 +1,5 @@
-//! An owner's tasks by the queue of the switch that they are for, and by their priority. Each line
-//! has its own window and its own pauses: none waits because another one's queue is full.
+//! An owner's tasks in lines, one for each queue of the switch and priority. Each line has its own
+//! window and pauses, so that none waits because another one's queue is full.
 
 use alloc::collections::{BTreeSet, VecDeque};
 
@@ -11,13 +11,13 @@ use super::suspects::Suspects;
 
 /// The shortest pause after a full queue.
 ///
-/// It is the same for all owners, whether or not the last one brought something: where it shrinks
-/// with success, who got room gets it again, and the others wait ever longer.
+/// It is the same for all owners, whether or not their last submission was accepted: if it shrank
+/// with success, an owner that got room would get it again, and the others would wait ever longer.
 const PAUSE_NS_MIN: Duration = 2 * MS;
 /// The first pause if the switch does not answer.
 const SILENCE_NS_MIN: Duration = MS / 4;
-/// Pauses grow after so many in a row that brought nothing: there are more owners than the queue
-/// has room for.
+/// Pauses grow after this many refusals in a row: there are more owners than the queue has room
+/// for.
 const REFUSALS_MAX: u32 = 8;
 
 /// A queue of the switch, and a priority in it. The most urgent ones are the last.
@@ -27,12 +27,12 @@ pub(super) struct Place {
     pub queue: u8,
 }
 
-/// Where the tasks of a job go.
+/// The queues for the tasks of a job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places {
-    /// That of the executors that it needs.
+    /// The queue of the executors that it needs.
     pub class: Place,
-    /// That of the node near which they are to run, if there is one.
+    /// The queue of the node near which they are to run, if there is one.
     pub near: Option<Place>,
 }
 
@@ -45,22 +45,22 @@ impl Places {
     }
 }
 
-/// What an owner knows of one of them.
+/// The state of a line.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     /// Tasks that may be ready to be submitted; some are not any more.
     pub ready: VecDeque<Name>,
-    /// Tasks in the queue of which it is not known that somebody has them, by ticket.
+    /// Tasks in the queue that are not known to be handed to a worker, by ticket.
     pub queued: BTreeSet<(i64, Name)>,
     /// Its tasks whose worker died.
     pub suspects: Suspects,
-    /// The highest retrieve_ptr of this switch that was heard of, which does not wrap here.
+    /// The highest known retrieve_ptr of this switch, extended so that it does not wrap.
     pub retrieved: i64,
-    /// Most tasks of the next submission: fewer after a full queue.
+    /// The largest number of tasks of the next submission; it shrinks after a full queue.
     pub window: usize,
     pub pause_until: Instant,
     pause_ns: Duration,
-    /// How often in a row the queue had room for nothing.
+    /// The number of refusals in a row.
     refusals: u32,
     /// The next pause if the switch does not answer.
     silence_ns: Duration,
@@ -81,12 +81,13 @@ impl Line {
         }
     }
 
-    /// A pointer of 32 bits as one that does not wrap: it is not far from retrieve_ptr.
+    /// Extends a pointer of 32 bits to one that does not wrap: it is close to retrieve_ptr.
     pub(super) fn unwrapped(&self, pointer: u32) -> i64 {
         self.retrieved + i64::from(pointer.wrapping_sub(self.retrieved as u32) as i32)
     }
 
-    /// The queue is full: a pause, and fewer tasks after it. `is_in_vain` if it took no task.
+    /// The queue is full: pauses, and submits fewer tasks afterwards. `is_in_vain` if it accepted
+    /// no task.
     pub(super) fn full(
         &mut self,
         now: Instant,
@@ -94,7 +95,7 @@ impl Line {
         is_in_vain: bool,
         rng: &mut Rng,
     ) {
-        // What else was under way finds it full as well.
+        // Submissions that were in flight at the same time find it full as well.
         if now < self.pause_until {
             return;
         }
@@ -107,7 +108,7 @@ impl Line {
         };
     }
 
-    /// The switch does not answer: a pause, longer each time, and fewer tasks after it.
+    /// The switch does not answer: pauses, longer each time, and submits fewer tasks afterwards.
     pub(super) fn unanswered(&mut self, now: Instant, most_ns: Duration, rng: &mut Rng) {
         self.pause(now, self.silence_ns, rng);
         self.silence_ns = (self.silence_ns * 2).min(most_ns);
@@ -125,7 +126,7 @@ impl Line {
         self.pause_ns = (self.pause_ns / 2).max(PAUSE_NS_MIN);
     }
 
-    /// Another switch: its queue is empty.
+    /// Begins with another switch, whose queue is empty.
     pub(super) fn begin_anew(&mut self) {
         self.queued.clear();
         self.retrieved = 0;

@@ -1,5 +1,5 @@
-//! Bodies and outputs that go in fragments (trap T17): outputs that are too long for a result,
-//! which an owner fetches of the workers that have them; and what workers fetch of their tasks'
+//! Bodies and outputs that are sent in fragments (trap T17): outputs that are too long for a
+//! result, which an owner fetches from workers, and data that workers fetch from their tasks'
 //! owner.
 
 use alloc::collections::BTreeMap;
@@ -16,26 +16,26 @@ use concord_wire::tasks::{
 use super::{At, Name, Owner, Told};
 use crate::bodies::{Bodies, fragments};
 
-/// A run that ended, and whose output is on its way.
+/// A run that ended, and whose output is being fetched.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndedRun {
     pub(super) of: Attempt,
     pub(super) run: Run,
     pub(super) ended: Ended,
-    /// How much it gave, and how much of that its worker has.
+    /// The length of its output, and the part of it that the worker has, in bytes.
     pub(super) output_bytes: u64,
     pub(super) kept_bytes: usize,
 }
 
-/// All of them.
+/// The outputs that are being fetched.
 #[derive(Clone, Debug)]
 pub(super) struct Outputs {
     all: BTreeMap<Run, EndedRun>,
     bodies: Bodies<Run>,
-    /// How long they are.
+    /// The sum of their lengths in bytes.
     bytes: usize,
-    /// Most bytes that are wanted at a time, but for the last one; the others stay at their workers
-    /// until there is room.
+    /// The bytes that are fetched at a time, except for the last output; the others stay at their
+    /// workers until there is room.
     bytes_max: usize,
 }
 
@@ -49,12 +49,12 @@ impl Outputs {
         self.all.is_empty()
     }
 
-    /// The run whose output that is, if it is on its way.
+    /// The run with this output, if it is being fetched.
     pub(super) fn of(&self, run: Run) -> Option<EndedRun> {
         self.all.get(&run).copied()
     }
 
-    /// It is wanted: the next [`Outputs::ask`] asks for it.
+    /// Notes that an output is wanted: the next [`Outputs::ask`] asks for it.
     pub(super) fn want(&mut self, ended: EndedRun) {
         if let Entry::Vacant(vacant) = self.all.entry(ended.run) {
             vacant.insert(ended);
@@ -63,7 +63,7 @@ impl Outputs {
         self.bodies.want(ended.run, ended.run.worker);
     }
 
-    /// Forgets those that are not wanted any more.
+    /// Forgets the outputs that are not wanted any more.
     pub(super) fn retain_wanted(&mut self, is_wanted: impl Fn(&EndedRun) -> bool) {
         let bytes = &mut self.bytes;
         self.all.retain(|_, ended| {
@@ -75,7 +75,7 @@ impl Outputs {
         self.bodies.retain_wanted(|run| all.contains_key(&run));
     }
 
-    /// A fragment came. The output, if it is whole by it: it is forgotten here.
+    /// Takes a fragment. Returns the output if it is complete with it, and forgets it here.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -96,7 +96,7 @@ impl Outputs {
         Some(whole)
     }
 
-    /// Whether another one has to wait.
+    /// Whether a further output must wait.
     fn is_full(&self) -> bool {
         self.bytes >= self.bytes_max
     }
@@ -105,7 +105,7 @@ impl Outputs {
         self.bodies.deadline()
     }
 
-    /// Asks for what is missing, where it is time.
+    /// Asks for missing fragments that are due.
     pub(super) fn ask(
         &mut self,
         now: Instant,
@@ -119,13 +119,13 @@ impl Outputs {
 }
 
 impl Owner {
-    /// How much of an output of that length its worker has.
+    /// The bytes that a worker has of an output of this length.
     pub(super) fn kept_bytes(&mut self, name: Name, output_bytes: u64) -> usize {
         let function = self.item(name).map_or(0, |(item, _)| item.spec.function);
         output_bytes.min(output_bytes_max(function) as u64) as usize
     }
 
-    /// Whether a result has to wait: for the rest of its output, or with any output until there is
+    /// Whether a result must wait: for the rest of its output, or with any output until there is
     /// room. It is the last result of its task. The run holds its task meanwhile, even if another
     /// run that has not ended does too.
     pub(super) fn waits_for_output(
@@ -158,7 +158,7 @@ impl Owner {
         }
         self.holds(now, of, run, Told::Ended);
         if self.outputs.of(run).is_none() && (self.is_held_back || self.outputs.is_full()) {
-            // Its worker hears that its owner lives, and tells it again in a while.
+            // Its worker hears that its owner lives, and repeats the result later.
             let later = TaskMessage::FetchOutput { run, first: 0, count: 0 };
             self.say(run.worker, &later, sink);
             return true;
@@ -167,7 +167,7 @@ impl Owner {
         true
     }
 
-    /// A fragment of an output came: its worker lives.
+    /// Takes a fragment of an output, which shows that its worker lives.
     pub(super) fn on_output(
         &mut self,
         now: Instant,
@@ -186,8 +186,8 @@ impl Owner {
         }
     }
 
-    /// Asks for the outputs that are on their way, where something is missing. Those of runs that
-    /// do not hold their tasks any more are forgotten.
+    /// Asks for missing fragments of outputs. Outputs of runs that do not hold their tasks any more
+    /// are forgotten.
     pub(super) fn fetch(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.outputs.is_empty() || self.outputs.deadline() > now {
             return;
@@ -201,8 +201,8 @@ impl Owner {
         self.outputs.ask(now, self.config.group, &mut self.buffer, sink);
     }
 
-    /// A worker lacks what its task needs. Of a job that is over nobody needs anything: who runs it
-    /// is told so when it says that it does.
+    /// Answers a worker that lacks data of its task. Data of a finished job is not sent: a worker
+    /// that still runs a task of it is told so when it asks for its lease.
     pub(super) fn on_fetch(
         &mut self,
         name: BodyName,

@@ -14,7 +14,7 @@ use super::{
 use crate::outcome::Outcome;
 use crate::tags::Tagged;
 
-/// With the switch.
+/// The part that deals with the switch.
 impl Owner {
     pub(super) fn item(&mut self, (jid, tid): Name) -> Option<(&mut Item, bool)> {
         let job = self.jobs.get_mut(&jid)?;
@@ -22,7 +22,7 @@ impl Owner {
         job.items.get_mut(tid as usize).map(|item| (item, once))
     }
 
-    /// Asks the controller who the switch is: soon, if it does not answer.
+    /// Asks the controller for the current switch: soon, if the switch does not answer.
     pub(super) fn ask_who(&mut self, now: Instant, sink: &mut impl Sink) {
         let Some(controller) = self.config.controller else { return };
         if self.open == 0 || now < self.who_at {
@@ -39,7 +39,7 @@ impl Owner {
         self.lines.values().any(|line| !line.queued.is_empty())
     }
 
-    /// A task is to be submitted: as the first of its line, or as the last one.
+    /// Makes a task ready to be submitted, as the first or the last of its line.
     pub(super) fn make_ready(&mut self, name: Name, is_first: bool) {
         let Some(job) = self.jobs.get_mut(&name.0) else { return };
         let Some(item) = job.items.get_mut(name.1 as usize) else { return };
@@ -58,9 +58,9 @@ impl Owner {
         }
     }
 
-    /// The tasks of a job have waited long enough for their node: those that nobody has go to where
-    /// all executors look that may run them. What is in the node's queue stays there, and comes to
-    /// somebody as an attempt that is over.
+    /// Moves the tasks of a job that have waited long enough for their node: those that no worker
+    /// has go to the queue of all executors that may run them. Those in the node's queue stay
+    /// there, and reach a worker as an attempt that is over.
     pub(super) fn move_away(&mut self, jid: u32) {
         let Some(job) = self.jobs.get_mut(&jid) else { return };
         let mut moved = Vec::new();
@@ -93,7 +93,7 @@ impl Owner {
         }
     }
 
-    /// Submits what is ready, as far as it may: the most urgent first.
+    /// Submits ready tasks as far as permitted, the most urgent first.
     pub(super) fn pump(&mut self, now: Instant, sink: &mut impl Sink) {
         while self.pending.len() < SUBMISSIONS_MAX && self.submit_at <= now {
             let Some((place, mut tasks)) = self.take_ready(now) else { return };
@@ -103,8 +103,8 @@ impl Owner {
             }
             let number = self.next_number;
             self.next_number = self.next_number.wrapping_add(1).max(1);
-            // What waits for the journal goes out later: its answer is waited for from then on
-            // (`sent`).
+            // A submission that waits for the journal is sent later: its answer is awaited from
+            // then on (`sent`).
             let has_journal = self.config.has_journal;
             let until = if has_journal { Instant::NEVER } else { now.after(self.config.answer_ns) };
             for name in &tasks {
@@ -142,7 +142,8 @@ impl Owner {
         self.next_number
     }
 
-    /// Submissions with numbers below `next` are sent: their answers are waited for from now on.
+    /// Notes that submissions with numbers below `next` are sent: their answers are awaited from
+    /// now on.
     pub(crate) fn sent(&mut self, now: Instant, next: u32) {
         let until = now.after(self.config.answer_ns);
         for (number, pending) in &mut self.pending {
@@ -154,7 +155,7 @@ impl Owner {
         }
     }
 
-    /// The next tasks of one job that are ready.
+    /// The next ready tasks of one job.
     pub(super) fn take_ready(&mut self, now: Instant) -> Option<(Place, Vec<Name>)> {
         let jobs = &self.jobs;
         let is_ready = |(jid, tid): Name, place: Place| {
@@ -184,7 +185,7 @@ impl Owner {
         None
     }
 
-    /// A submission; without tasks it is the question where the pointers are.
+    /// Sends a submission; one without tasks asks the switch for its pointers.
     pub(super) fn send_submission(
         &mut self,
         number: u32,
@@ -235,8 +236,8 @@ impl Owner {
         sink.send(self.switch, &self.buffer);
     }
 
-    /// The switch did not answer. Each further submission uses up a number of each of its tasks, so
-    /// their line waits as after a full queue.
+    /// The switch did not answer. Each further submission uses up an attempt number of each of its
+    /// tasks, so their line waits as after a full queue.
     pub(super) fn note_unanswered(&mut self, now: Instant, number: u32) {
         let Some(pending) = self.pending.get(&number) else { return };
         let mut is_submitted_again = false;
@@ -255,7 +256,7 @@ impl Owner {
         }
     }
 
-    /// The tasks of a submission that are still in it are to be submitted again.
+    /// Makes the tasks that are still in a submission ready again.
     pub(super) fn submit_again(&mut self, number: u32) {
         let Some(pending) = self.pending.remove(&number) else { return };
         for name in pending.tasks.into_iter().rev() {
@@ -285,7 +286,7 @@ impl Owner {
         if answer.number == 0 {
             return;
         }
-        // The answer to another submission says nothing of this one's tasks.
+        // The answer to another submission says nothing about this one's tasks.
         let number = if self.pending.contains_key(&answer.number)
             || self.config.guards.on(Guard::SubmissionAnswer)
         {
@@ -320,7 +321,7 @@ impl Owner {
         }
     }
 
-    /// A task is in the queue.
+    /// Notes that a task is in the queue.
     pub(super) fn on_queued(
         &mut self,
         now: Instant,
@@ -359,7 +360,7 @@ impl Owner {
         line.queued.insert((ticket, name));
     }
 
-    /// Tasks whose tickets retrieve_ptr has passed were handed to somebody.
+    /// Notes that tasks whose tickets retrieve_ptr has passed were handed to a worker.
     pub(super) fn on_retrieved(&mut self, now: Instant, place: Place, retrieve_ptr: u32) {
         let until = now.after(self.config.start_ns);
         let Some(line) = self.lines.get_mut(&place) else { return };
@@ -379,8 +380,8 @@ impl Owner {
         }
     }
 
-    /// The switch has another id: its queue is empty, and what was in the old one is gone, or is
-    /// refused.
+    /// Notes that the switch has another id: its queue is empty, and tasks in the old one are lost
+    /// or refused.
     pub(super) fn on_switch(&mut self, switch_id: SwitchId, addr: Option<Addr>) {
         if switch_id < self.switch_id {
             return;

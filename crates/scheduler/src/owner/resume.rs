@@ -1,4 +1,4 @@
-//! Jobs that outlive their owner: what a process takes over from the one before
+//! Jobs that outlive their owner: the state that a process takes over from the one before
 //! ([`crate::JournaledOwner`]).
 
 use alloc::collections::BTreeMap;
@@ -10,15 +10,15 @@ use concord_wire::tasks::Run;
 use super::{At, LEASE_MARGIN, Name, Owner};
 use crate::journal::FoundJob;
 
-/// A run of the process before, which was not heard of.
+/// Stands for a run of the process before that was not heard of.
 pub(super) const NOBODY: Run = Run { session: 0, run: 0, worker: Addr { ip: 0, port: 0 } };
 
-/// A process that goes on with jobs hears of what runs within this part of a lease: a worker tells
-/// of each run four times a lease.
+/// A process that continues with jobs hears of their runs within this fraction of a lease: a worker
+/// reports each run four times a lease.
 const HEARD_PART: u64 = 3;
 
 impl Owner {
-    /// How many tasks each worker runs of those that it owns.
+    /// The number of its tasks that each worker runs.
     #[must_use]
     pub fn held_by(&self) -> BTreeMap<Addr, usize> {
         let mut all = BTreeMap::new();
@@ -37,20 +37,19 @@ impl Owner {
         self.next_jid = self.next_jid.max(next_jid);
     }
 
-    /// Goes on with a job of the process before: of its tasks, those that are over stay so, and
-    /// those that are never to be run twice and may have been begun are unknown when a lease is
-    /// over.
+    /// Continues with a job of the process before. Its finished tasks stay finished, and those that
+    /// are never run twice and may have begun are unknown when a lease is over.
     pub(crate) fn resume(&mut self, now: Now, found: &FoundJob) {
         let next_jid = core::mem::replace(&mut self.next_jid, found.jid);
         let is_taken = self.submit(now, found.job.clone()).is_some();
         self.next_jid = next_jid.max(found.jid + 1);
         let over = found.over();
-        // Clocks of another start of this host say nothing: how long ago it was taken the wall
-        // clock says.
+        // Monotonic clocks of an earlier start of this host are not comparable: the job's age
+        // follows from the wall clock.
         let age_ns = now.unix_ms.saturating_sub(found.unix_ms).saturating_mul(MS);
         let taken_at = Instant(now.instant.0.saturating_sub(age_ns));
-        // Where no number is written none of its attempts had a higher one than may be begun
-        // without. Others are taken once one is begun.
+        // If no number is written, none of its attempts had a higher one than may begin without it.
+        // Another one is noted once it begins.
         let attempt = found.attempts_up_to.unwrap_or(self.config.attempts_noted);
         let Some(job) = self.jobs.get_mut(&found.jid).filter(|_| is_taken) else { return };
         for (tid, item) in (0..).zip(&mut job.items) {
@@ -65,7 +64,7 @@ impl Owner {
         }
         job.attempts_up_to = attempt;
         job.let_in = job.items.iter().filter(|i| !matches!(i.at, At::Withheld | At::Over)).count();
-        // They may run still, and be told to be over only when nobody can.
+        // They may still be running, and are reported as over only when none can be.
         let lease_ns = self.config.lease_ns;
         let until = now.instant.after(lease_ns + lease_ns / LEASE_MARGIN);
         for tid in found.begun.difference(over) {
@@ -79,8 +78,8 @@ impl Owner {
         self.let_in(found.jid);
     }
 
-    /// It has the jobs of these processes: what runs by their word goes on, if it is heard of in
-    /// time. Nothing is submitted until then: each run is told of a few times a lease.
+    /// Takes over the jobs of these sessions: runs that they started go on if they are heard of in
+    /// time. Nothing is submitted until then: each run is reported a few times a lease.
     pub(crate) fn succeed(&mut self, now: Now, sessions: &[u64]) {
         let own = self.config.session.0;
         self.before = sessions.iter().copied().filter(|uid| *uid != own).collect();
@@ -89,12 +88,12 @@ impl Owner {
         }
     }
 
-    /// Jobs whose attempts may have higher numbers since this was asked, and up to which.
+    /// The jobs whose limit of attempt numbers was raised since the last call, with the new limit.
     pub(crate) fn take_raised(&mut self) -> Vec<(u32, u16)> {
         core::mem::take(&mut self.raised)
     }
 
-    /// Tasks that are never run twice and may be begun since this was asked: JID and TID.
+    /// The tasks that are never run twice and may begin since the last call: JID and TID.
     pub(crate) fn take_begun(&mut self) -> Vec<Name> {
         core::mem::take(&mut self.begun)
     }

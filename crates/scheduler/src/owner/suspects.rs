@@ -1,12 +1,12 @@
-//! Suspects: tasks whose worker went silent while it ran them. One of them may have ended it, as a
-//! command that kills its parent or takes all memory does, and would end one worker after the
+//! Suspects: tasks whose worker went silent while it ran them. One of them may have caused that, as
+//! a command that kills its parent or takes all memory does, and would end one worker after the
 //! other.
 //!
-//! A suspect that was alone among suspects when a second worker went silent is given up. Few
-//! suspects of a line are under way at a time, so that one of them is soon alone: one at first,
+//! A suspect that was the only one on its worker when a second worker went silent is given up. Few
+//! suspects of a line are in flight at a time, so that one of them is soon alone: one at first,
 //! twice as many after each that ended or ran for a while, and one again after another worker went
-//! silent. Those that were not alone by then run alone the next time. So where a worker of many
-//! executors dies the others of its tasks are not given up with the one that ended it.
+//! silent. Those that were not alone by then run alone the next time. So if a worker of many
+//! executors dies, its other tasks are not given up together with the one that caused it.
 
 use alloc::collections::{BTreeSet, VecDeque};
 
@@ -17,28 +17,28 @@ use super::lines::{Line, Place};
 use super::resume::NOBODY;
 use super::{At, Name, Owner};
 
-/// How long a suspect runs until others need not wait for it, in ns.
+/// The time in ns that a suspect runs before others stop waiting for it.
 const TRIAL_NS: Duration = SEC;
-/// Most suspects of a line that are under way.
+/// The largest number of suspects of a line in flight.
 const WINDOW_MAX: usize = 1 << 12;
-/// Workers that went silent with suspects, and are remembered.
+/// The number of workers that are remembered after they went silent with suspects.
 const SILENT_MAX: usize = 64;
 
-/// What is known of a task in this regard.
+/// The state of a task as a suspect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Suspicion {
     /// The worker that went silent with it: the session of its process.
     of: Option<u64>,
-    /// It is one of the few of its line that are under way.
+    /// Its line, if it is one of the few suspects in flight.
     trial: Option<Place>,
-    /// A second worker went silent with it and with others: it is to run alone.
+    /// Whether a second worker went silent with it and with others, so that it is to run alone.
     is_doubtful: bool,
-    /// It ran for so long that the others need not wait for it.
+    /// Whether it ran for so long that the others need not wait for it.
     is_free: bool,
 }
 
 impl Suspicion {
-    /// Whether it is a suspect, and others are before it.
+    /// Whether it is a suspect that must wait for others.
     pub(super) fn waits(self) -> bool {
         self.of.is_some() && self.trial.is_none()
     }
@@ -49,7 +49,7 @@ impl Suspicion {
 pub(super) struct Suspects {
     waiting: VecDeque<Name>,
     on_trial: BTreeSet<Name>,
-    /// The one of these that runs alone.
+    /// The suspect that runs alone, if there is one.
     alone: Option<Name>,
     window: usize,
 }
@@ -68,8 +68,8 @@ impl Default for Suspects {
 }
 
 impl Owner {
-    /// It is called. Where a timer waited for long, it was stopped or busy itself, and leases that
-    /// are over say nothing of workers.
+    /// Notes a call of the owner. If a timer is long overdue, the owner itself was stopped or busy,
+    /// and expired leases say nothing about workers.
     pub(super) fn note_call(&mut self, now: Instant) {
         let late_ns = self.config.lease_ns / 4;
         if self.timers.first().is_some_and(|(at, _)| at.after(late_ns) < now) {
@@ -77,9 +77,9 @@ impl Owner {
         }
     }
 
-    /// A worker went silent with a task: whether that is given up.
+    /// A worker went silent with a task. Returns whether the task is given up.
     pub(super) fn is_given_up(&mut self, now: Instant, name: Name, run: Run) -> bool {
-        // That nobody was heard of after this owner's own start says nothing of a worker.
+        // Silence after this owner's own start says nothing about a worker.
         if now < self.late_until || run == NOBODY {
             return false;
         }
@@ -98,8 +98,7 @@ impl Owner {
         is_alone
     }
 
-    /// How many suspects a worker ran that went silent, beside the first one of which that was
-    /// noted.
+    /// The number of suspects on a worker that went silent, without the first one that was noted.
     fn suspects_beside(&mut self, now: Instant, name: Name, run: Run) -> usize {
         let known = self.silent.get(&run.session).copied();
         if let Some((_, count)) = known.filter(|(at, _)| at.after(self.config.lease_ns) > now) {
@@ -119,7 +118,7 @@ impl Owner {
         count
     }
 
-    /// Whether a task that is ready may be submitted: of suspects, few at a time.
+    /// Whether a ready task may be submitted: of suspects, few at a time.
     pub(super) fn may_go(&mut self, name: Name) -> bool {
         let Some((item, _)) = self.item(name) else { return false };
         let (suspicion, place) = (item.suspicion, item.place);
@@ -130,11 +129,11 @@ impl Owner {
         let line = self.lines.entry(place).or_insert_with(Line::new);
         line.suspects.waiting.push_back(name);
         self.try_next(place);
-        // It is in its line if it is its turn.
+        // It is put into its line when it may go.
         false
     }
 
-    /// Lets the next suspects of a line go, as many as may.
+    /// Lets the next suspects of a line go, as many as permitted.
     fn try_next(&mut self, place: Place) {
         while let Some(line) = self.lines.get_mut(&place)
             && line.suspects.on_trial.len() < line.suspects.window
@@ -162,7 +161,7 @@ impl Owner {
         }
     }
 
-    /// The others of its line need not wait for it any more. `is_well`: its worker lives.
+    /// Lets the others of its line go on without it. `is_well`: its worker lives.
     fn stand_down(&mut self, name: Name, is_well: bool) {
         let Some((item, _)) = self.item(name) else { return };
         let Some(place) = item.suspicion.trial.take() else { return };
@@ -175,7 +174,7 @@ impl Owner {
         self.try_next(place);
     }
 
-    /// A run was heard of. After a while the others need not wait for it.
+    /// Notes that a run was heard of. After a while the others need not wait for it.
     pub(super) fn is_on_trial_still(&mut self, now: Instant, name: Name) {
         let Some((item, _)) = self.item(name) else { return };
         let Suspicion { trial: Some(place), is_free: false, .. } = item.suspicion else { return };
@@ -190,7 +189,7 @@ impl Owner {
         self.try_next(place);
     }
 
-    /// A task ended, or failed and is to be tried again: its worker lives.
+    /// Notes that a task ended, or failed and is to be tried again: its worker lives.
     pub(super) fn clear(&mut self, name: Name) {
         self.stand_down(name, true);
         if let Some((item, _)) = self.item(name) {

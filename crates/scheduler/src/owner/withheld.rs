@@ -1,6 +1,6 @@
 //! Tasks that are not submitted yet: those of a job that waits for another one, and those above the
-//! number of a job's tasks that may be under way; single tasks that are cancelled; and how long a
-//! task that failed waits.
+//! limit of a job's tasks in flight. Also the cancelling of single tasks, and the delays of failed
+//! tasks.
 
 use concord_core::{Duration, Now, SEC, Sink};
 use concord_wire::tasks::{Attempt, TaskMessage};
@@ -8,13 +8,13 @@ use concord_wire::tasks::{Attempt, TaskMessage};
 use super::{At, Name, Owner};
 use crate::outcome::Outcome;
 
-/// A task that failed waits twice as long after each further time, so often at most.
+/// The largest number of times that the delay of a failed task doubles.
 const RETRY_DOUBLINGS_MAX: u16 = 10;
-/// And no longer than that, if its job does not say a longer time, in ns.
+/// The longest delay in ns, unless a job specifies a longer one.
 const RETRY_NS_MAX: Duration = 300 * SEC;
 
 impl Owner {
-    /// Lets tasks of a job in, as many as may be under way.
+    /// Lets further tasks of a job be submitted, up to its limit of tasks in flight.
     pub(super) fn let_in(&mut self, jid: u32) {
         while let Some(job) = self.jobs.get_mut(&jid)
             && (job.running_max == 0 || job.let_in < job.running_max as usize)
@@ -29,14 +29,14 @@ impl Owner {
         }
     }
 
-    /// A task that was there is under way now.
+    /// Notes that a task that was in the state `was` is in flight now.
     pub(super) fn note_let_in(&mut self, jid: u32, was: At) {
         if let Some(job) = self.jobs.get_mut(&jid) {
             job.let_in += usize::from(was == At::Withheld);
         }
     }
 
-    /// All tasks of a job may be submitted.
+    /// Allows all tasks of a held job to be submitted.
     pub fn release(&mut self, now: Now, jid: u32, sink: &mut impl Sink) {
         let Some(job) = self.jobs.get_mut(&jid) else { return };
         let withheld = (0..).zip(&job.items).filter(|(_, item)| item.at == At::Withheld);
@@ -45,7 +45,7 @@ impl Owner {
         self.pump(now.instant, sink);
     }
 
-    /// One task of a job may be submitted.
+    /// Allows one task of a held job to be submitted.
     pub fn release_task(&mut self, now: Now, jid: u32, tid: u32, sink: &mut impl Sink) {
         let Some(job) = self.jobs.get_mut(&jid) else { return };
         job.withheld.push_back(tid);
@@ -53,8 +53,8 @@ impl Owner {
         self.pump(now.instant, sink);
     }
 
-    /// Ends one task that is not over; with `is_waiting`, only if nobody is known to run it.
-    /// `false`: it goes on, or is over.
+    /// Ends one task that is not over; with `is_waiting`, only if it is not known to run. `false`
+    /// if it goes on, or is over.
     pub fn cancel_task(
         &mut self,
         now: Now,
@@ -79,7 +79,7 @@ impl Owner {
         true
     }
 
-    /// How long a task waits that failed for the `times`th time, in ns.
+    /// The delay in ns of a task that failed for the `times`th time.
     pub(super) fn retry_pause(&mut self, name: Name, times: u16) -> Duration {
         let retry_ns = self.jobs.get(&name.0).map_or(0, |job| job.retry_ns);
         if retry_ns == 0 {
@@ -87,7 +87,7 @@ impl Owner {
         }
         let doublings = times.saturating_sub(1).min(RETRY_DOUBLINGS_MAX);
         let most = retry_ns.saturating_mul(1 << doublings).min(RETRY_NS_MAX.max(retry_ns));
-        // Not all of those that failed together come back together.
+        // Tasks that failed together do not all come back together.
         self.rng.between(most - most / 4, most)
     }
 }

@@ -9,10 +9,10 @@ use concord_wire::tasks::{Attempt, TaskMessage};
 use super::slots::{InUse, Running, Slot};
 use super::{REPORTS_MAX, Work, Worker};
 
-/// The answer to a claim is waited for longer by these doublings at most.
+/// The largest number of times that the wait for the answer to a claim doubles.
 const CLAIM_DOUBLINGS_MAX: u16 = 3;
 
-/// With the switch.
+/// The part that deals with the switch.
 impl Worker {
     pub(super) fn may_ask(&self) -> bool {
         let has_room =
@@ -20,8 +20,7 @@ impl Worker {
         !self.is_retiring && has_room
     }
 
-    /// Every executor that is free, and whose time it is, asks for a task; with prefetch, each that
-    /// runs one too.
+    /// Lets every free executor that is due ask for a task; with prefetch, also those that run one.
     pub(super) fn ask(&mut self, now: Instant, sink: &mut impl Sink) {
         if !self.may_ask() {
             return;
@@ -36,14 +35,14 @@ impl Worker {
         }
     }
 
-    /// Begins to ask the queues in which it does not wait, the highest first.
+    /// Begins to ask the queues in which the executor does not wait, the highest first.
     fn ask_next(&mut self, now: Instant, slot: usize, sink: &mut impl Sink) {
         let waits = self.has_executor_for(slot);
         self.ask_queue(now, slot, u32::MAX, waits, sink);
     }
 
-    /// Asks the highest of the queues `left` in which it does not wait. Where there is none, it
-    /// waits, or pauses.
+    /// Asks the highest of the queues `left` in which the executor does not wait. If there is none,
+    /// it waits or pauses.
     fn ask_queue(
         &mut self,
         now: Instant,
@@ -62,15 +61,15 @@ impl Worker {
         let first = tokens.iter().map(|(_, until)| *until).min();
         let next = match first.filter(|_| waits) {
             Some(until) => Slot::Waiting { until },
-            // It asked when all executors had a task. Where one is free by now, it is to wait in
-            // all of its queues.
+            // It asked when all executors had a task. If one is free by now, it is to wait in all
+            // of its queues.
             None if !waits && self.has_executor_for(slot) => Slot::Idle { until: now },
             None => Slot::Idle { until: now.after(self.config.poll_ns) },
         };
         self.slots.set(slot, next);
     }
 
-    /// Whether an executor is free for what this slot gets. If not, the slot does not wait in the
+    /// Whether an executor is free for the task of this slot. If not, the slot does not wait in the
     /// switch: no task is bound to a busy executor while another one is free.
     fn has_executor_for(&self, slot: usize) -> bool {
         let InUse { asking, held, started } = self.slots.in_use();
@@ -78,8 +77,8 @@ impl Worker {
         self.config.prefetch == 0 || asking + held + started - own < self.config.slots.into()
     }
 
-    /// When a wait ends that begins now: those of all executors at the same times, so that they ask
-    /// again in one train.
+    /// The end of a wait that begins now: the same for all executors, so that they ask again in one
+    /// train.
     fn wait_ends(&self, now: Instant) -> Instant {
         match self.config.wait_ns {
             0 => now,
@@ -129,7 +128,7 @@ impl Worker {
         match reply {
             Reply::Task(assigned) => {
                 self.tokens[slot].retain(|(queue, _)| *queue != assigned.queue);
-                // It was in the queue when it was asked for: there may be more.
+                // It was in the queue when it was asked for, so that there may be more.
                 if matches!(self.slots[slot], Slot::Asking { number, .. } if number == asker.number)
                 {
                     self.ahead = (2 * self.ahead + 1).min(self.slots.len());
@@ -155,7 +154,7 @@ impl Worker {
         }
     }
 
-    /// Where a task may begin that came to a slot that has one.
+    /// Handles a new switch: executors that asked the old one ask again.
     pub(super) fn free_slot(&self) -> Option<usize> {
         let is_free = |slot: &Slot| {
             matches!(slot, Slot::Idle { .. } | Slot::Asking { .. } | Slot::Waiting { .. })
@@ -194,7 +193,7 @@ impl Worker {
         let task = assigned.task;
         let (uid, jid) = (assigned.uid.0, assigned.jid);
         let of = Attempt { uid, jid, tid: task.tid, attempt: task.attempt };
-        // Its owner has submitted it again, to the new switch.
+        // Its owner has submitted it again to the new switch.
         if assigned.switch_id < self.switch_id && self.config.guards.on(Guard::AssignmentSwitch) {
             self.counters.assignments_other_switch += 1;
             return;
@@ -217,7 +216,7 @@ impl Worker {
                 self.counters.assignments_stale += 1;
                 return;
             }
-            // It waited in another queue too, or its request came twice.
+            // The slot waited in another queue too, or its request was duplicated.
             let Some(free) = self.free_slot() else {
                 self.counters.returned += 1;
                 return self.give_back(now, &work, sink);
@@ -235,11 +234,11 @@ impl Worker {
             return;
         }
         self.next_run = self.next_run.wrapping_add(1);
-        // What is left in a node's queue may be over, or run elsewhere by now: its owner is asked
+        // A task left in a node's queue may be over, or run elsewhere by now: its owner is asked
         // first, too.
         let asks_first = task.flags.has(TaskFlags::ONCE) || assigned.queue >= CLASSES_MAX;
         if asks_first && self.config.guards.on(Guard::Claim) {
-            // An owner with a journal answers when its disk has synced: of each further attempt it
+            // An owner with a journal answers when its disk has synced: for each further attempt it
             // may take longer.
             let doublings = of.attempt.saturating_sub(1).min(CLAIM_DOUBLINGS_MAX);
             let until = now.after(self.config.claim_ns << doublings);
@@ -250,7 +249,7 @@ impl Worker {
         }
     }
 
-    /// A task that does not begin here goes back to its owner.
+    /// Gives a task that does not begin here back to its owner.
     pub(super) fn give_back(&mut self, now: Instant, work: &Work, sink: &mut impl Sink) {
         self.next_run = self.next_run.wrapping_add(1);
         let message = TaskMessage::Returned { of: work.of, run: self.run(work.run) };
@@ -258,7 +257,7 @@ impl Worker {
         self.send_reports(now, sink);
     }
 
-    /// It may run: it begins as soon as what it needs is here.
+    /// A task may run: it begins as soon as its data is here.
     pub(super) fn hold(&mut self, now: Instant, slot: usize, work: Work, lease_until: Instant) {
         let running = Running {
             work,

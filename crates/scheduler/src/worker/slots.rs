@@ -1,5 +1,4 @@
-//! The state of each of a worker's executors, and the indexes over it: which are idle, which run is
-//! whose.
+//! The state of each of a worker's executors, with indexes by idle time and by run.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -9,53 +8,53 @@ use concord_core::Instant;
 
 use super::{Work, WorkerConfig};
 
-/// What an executor does.
+/// The state of an executor.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Slot {
-    /// Nothing until then.
+    /// It does nothing until this time.
     Idle { until: Instant },
-    /// It asked, and got no answer. How often it did so in vain; and until when it waits in the
-    /// switch if there is no task.
+    /// It asked, and has no answer yet: the number of attempts, and the time until which it waits
+    /// in the switch if there is no task.
     Asking { queue: u8, number: u32, until: Instant, tries: u32, waits_until: Option<Instant> },
     /// It waits in the switch, in each of its queues.
     Waiting { until: Instant },
-    /// It has a task, and asks whether it may start.
+    /// It has a task, and asks whether it may start it.
     Claiming { work: Work, beat_at: Instant, until: Instant },
-    /// It runs a task, or is to.
+    /// It runs a task, or is about to.
     Running(Running),
 }
 
-/// A task of which its owner knows, or is told.
+/// A task that its owner knows to run, or is told.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Running {
     pub work: Work,
-    /// When its owner is told next that it runs.
+    /// The time at which its owner is told next that it runs.
     pub beat_at: Instant,
-    /// The owner has answered.
+    /// Whether the owner has answered.
     pub is_heard: bool,
     pub lease_until: Instant,
-    /// When its time is over.
+    /// The time at which its time limit has passed.
     pub limit_at: Instant,
-    /// What it needs is here, and its driver has it.
+    /// Whether its data is here and its driver has it.
     pub is_started: bool,
 }
 
-/// What slots are used for.
+/// The number of slots by use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct InUse {
-    /// They ask or wait for a task.
+    /// Slots that ask or wait for a task.
     pub asking: usize,
-    /// They have one that has not begun.
+    /// Slots with a task that has not begun.
     pub held: usize,
-    /// They run one.
+    /// Slots that run a task.
     pub started: usize,
 }
 
 impl InUse {
-    /// Whether one more slot may ask. As many as there are executors may have a task or wait for
-    /// one. With prefetch, more are asked for beside those: while tasks run, one request for each,
-    /// until all have theirs; and `ahead`, while requests find tasks in the queue: these may end
-    /// sooner than the switch answers.
+    /// Whether one more slot may ask. The number of slots that have a task or wait for one is
+    /// limited to that of executors. With prefetch, more may ask: while tasks run, one for each
+    /// executor, until all have theirs; and `ahead` more while requests find tasks in the queue,
+    /// since tasks may end sooner than the switch answers.
     pub fn may_ask(self, config: &WorkerConfig, ahead: usize) -> bool {
         let (slots, prefetch) = (usize::from(config.slots), usize::from(config.prefetch));
         let beside = (prefetch * self.started).min(self.held + self.started);
@@ -67,13 +66,13 @@ impl InUse {
 #[derive(Clone, Debug)]
 pub(super) struct Slots {
     all: Vec<Slot>,
-    /// How many are used for what.
+    /// The number of slots by use.
     in_use: InUse,
-    /// Those that are idle, and until when.
+    /// The idle slots, by the time until which they are.
     idle: BTreeSet<(Instant, usize)>,
-    /// By the run's number, those that run or hold a task.
+    /// The slots that run or hold a task, by the run's number.
     runs: BTreeMap<u32, usize>,
-    /// Of these, those whose run has not begun.
+    /// Those of them whose run has not begun.
     held: BTreeMap<u32, usize>,
 }
 
@@ -86,7 +85,7 @@ impl Index<usize> for Slots {
 }
 
 impl Slots {
-    /// So many, all idle.
+    /// This many slots, all idle.
     pub(super) fn new(count: usize) -> Slots {
         Slots {
             all: alloc::vec![Slot::Idle { until: Instant(0) }; count],
@@ -109,7 +108,7 @@ impl Slots {
         self.in_use
     }
 
-    /// The slot that has been idle for longest, if its time has come.
+    /// The slot that has been idle for the longest, if it is due.
     pub(super) fn idle(&self, now: Instant) -> Option<usize> {
         self.idle.first().filter(|(until, _)| *until <= now).map(|(_, index)| *index)
     }
@@ -119,13 +118,13 @@ impl Slots {
         self.runs.get(&run).copied()
     }
 
-    /// The first of the runs that have not begun, after this one.
+    /// The first run after `run` that has not begun, and its slot.
     pub(super) fn held_after(&self, run: Option<u32>) -> Option<(u32, usize)> {
         let after = run.map_or(Bound::Unbounded, Bound::Excluded);
         self.held.range((after, Bound::Unbounded)).next().map(|(run, index)| (*run, *index))
     }
 
-    /// What a slot does from now on.
+    /// Sets the state of a slot.
     pub(super) fn set(&mut self, index: usize, slot: Slot) {
         let was = core::mem::replace(&mut self.all[index], slot);
         match was {
