@@ -1,4 +1,4 @@
-//! COMMAND: the engine's table, and what commands do to their keys.
+//! COMMAND: the engine's table of commands, and their effects on keys.
 
 use alloc::vec::Vec;
 
@@ -88,7 +88,7 @@ const XINFO_HELP: [&str; 8] = [
     "HELP",
 ];
 
-/// Whether a command asks a container of the engine for help, which it has none of.
+/// Whether a command asks for the help of one of the engine's containers, which has none.
 pub(crate) fn asks_for_help(name: &UpperName, args: &[&[u8]]) -> bool {
     let is_help = args.get(1).is_some_and(|sub| sub.eq_ignore_ascii_case(b"help"));
     is_help && help_of(name).is_some()
@@ -107,7 +107,7 @@ pub(crate) fn memory_reply(name: &UpperName, args: &[&[u8]]) -> Option<Vec<u8>> 
     Some(reply)
 }
 
-/// HELP of a command with subcommands.
+/// The HELP of a command with subcommands.
 pub(crate) fn container_help(
     call: &mut CommandContext<'_>,
     name: &UpperName,
@@ -216,7 +216,8 @@ fn names<'a>(table: &'a CommandTable, filter: &[&[u8]]) -> Result<Vec<&'a str>, 
 }
 
 impl Core {
-    /// Why a command has no keys: the gateway's own ones are not in the engine's table.
+    /// The reason that a command has no keys: the gateway's own commands are not in the engine's
+    /// table.
     fn without_keys(&self, command: &[&[u8]], text: Failure) -> Failure {
         let is_own = self.commands.find(&UpperName::of(command[0])).is_some();
         match is_own && text == NO_COMMAND {
@@ -229,7 +230,7 @@ impl Core {
 const NO_COMMAND: &str = "ERR Invalid command specified";
 const NO_KEYS: &str = "ERR The command has no key arguments";
 
-/// The name of a command, and where its keys are.
+/// The name of a command, and the positions of its keys.
 fn keys<'a>(table: &'a CommandTable, args: &[&[u8]]) -> Result<(&'a str, Vec<usize>), Failure> {
     let name = UpperName::of(args[0]);
     let spec: Option<&CommandSpec> = table.spec_of(name.bytes(), args.get(1).copied());

@@ -1,6 +1,6 @@
-//! CONFIG: what Redis' parameters are here. A gateway keeps those that tune the insides of a Redis
-//! server, and shows what it was told; of one that promises something it accepts no value but what
-//! Concord is.
+//! CONFIG: the meaning of Redis' parameters here. For parameters that tune the internals of a Redis
+//! server, a gateway stores and shows the given value; for one that promises something, it accepts
+//! only the value that is true of Concord.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -18,7 +18,7 @@ use crate::connection::local::wrong_arity;
 use crate::state::{CommandContext, Core};
 use crate::users::Change;
 
-/// What values a parameter has.
+/// The type of a parameter's values.
 #[derive(Clone, Copy)]
 enum Value {
     Text,
@@ -32,20 +32,20 @@ enum Value {
     Events,
 }
 
-/// What CONFIG SET does with it.
+/// The effect of CONFIG SET on a parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// It is kept, and shown.
+    /// The value is stored, and shown.
     Stored,
-    /// It is what Concord is.
+    /// The value is a fact about Concord.
     Is,
-    /// As in Redis it cannot be set.
+    /// As in Redis, it cannot be set.
     Immutable,
 }
 
 struct Parameter {
     name: &'static str,
-    /// Redis' older name of the same.
+    /// Redis' older name for it.
     old: Option<&'static str>,
     default: &'static str,
     value: Value,
@@ -87,16 +87,16 @@ const POLICIES: [&str; 8] = [
     "allkeys-random",
     "noeviction",
 ];
-/// When idle clients are disconnected ([`crate::connection::pause`]).
+/// The time after which idle clients are disconnected ([`crate::connection::pause`]).
 const TIMEOUT: &str = "timeout";
 /// The default user's password ([`crate::users`]).
 const REQUIREPASS: &str = "requirepass";
 const ACL_LOG_MAX: &str = "acllog-max-len";
-/// The rack's ([`crate::pubsub::events`]).
+/// The classes of keyspace events, set for the rack ([`crate::pubsub::events`]).
 const EVENTS: &str = "notify-keyspace-events";
 const WRONG_CLASS: &str = "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.";
 const MISSES: &str = "Concord does not tell that a read found no key (m): reads are shared among replicas, and in no log";
-/// Kept in [`crate::tracking`].
+/// The limit of tracked keys, stored in [`crate::tracking`].
 const TRACKED_KEYS: &str = "tracking-table-max-keys";
 const VALUE_BYTES: &str = "proto-max-bulk-len";
 
@@ -257,7 +257,7 @@ impl Core {
         pairs.iter().step_by(2).any(is_it)
     }
 
-    /// Sets all of these, or none. What is the rack's is given back.
+    /// Sets all of these parameters, or none. Returns the change if one of them is the rack's.
     fn set_all(&mut self, pairs: &[&[u8]]) -> Result<Option<Change>, Failure> {
         let (pairs, []) = pairs.as_chunks::<2>() else { return Err("ERR syntax error".into()) };
         let mut found: Vec<(&'static Parameter, &str, &[u8])> = Vec::new();
@@ -327,7 +327,7 @@ fn failure(name: &str, why: &str) -> Failure {
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}").into()
 }
 
-/// A value as it is shown.
+/// A value in the form in which it is shown.
 fn parse(kind: Value, text: &[u8]) -> Result<String, String> {
     let between =
         |min: i64, max: i64| format!("argument must be between {min} and {max} inclusive");
@@ -368,7 +368,7 @@ fn parse(kind: Value, text: &[u8]) -> Result<String, String> {
     }
 }
 
-/// Bytes, with a unit: `k` is 1,000 and `kb` is 1,024.
+/// Parses bytes with a unit: `k` is 1,000 and `kb` is 1,024.
 fn bytes(text: &[u8]) -> Option<i64> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (number, unit) = text.split_at(digits);

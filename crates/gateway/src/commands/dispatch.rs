@@ -25,22 +25,23 @@ use crate::{
     connection::local, scripts::eval, users::acl,
 };
 
-/// Answers a command that needs nothing of the rack. An error becomes the reply.
+/// Answers a command without the rack. An error becomes the reply.
 pub(crate) type Handler = fn(&mut Core, &mut CommandContext<'_>, &[&[u8]]) -> Result<(), Failure>;
 
-/// Most arguments that stand on the stack.
+/// The largest number of arguments that are kept on the stack.
 const ARGS_INLINE: usize = 16;
-/// A read of more arguments is not split into reads of one key: each time it has to wait, all are
-/// looked at anew.
+/// A read of more arguments is not split into reads of one key: each time that it has to wait, all
+/// of them would be examined anew.
 const SPLIT_ARGS_MAX: usize = 65_535;
-/// Longest name of a subcommand that is shown.
+/// The longest name of a subcommand that is shown, in bytes.
 const SUB_BYTES_MAX: usize = 32;
-/// What begins a request of HTTP or its second line: a page in somebody's browser that was made to
-/// send commands in the body (redis-server closes on the same two).
+/// The first words of the lines of an HTTP request: a page in a browser may have been made to send
+/// commands in the body (redis-server closes the connection on the same two).
 const HTTP_WORDS: [&[u8]; 2] = [b"POST", b"HOST:"];
 
 impl Core {
-    /// One request of a connection; `ranges` are its arguments within `bytes`, at least one.
+    /// Handles one request of a connection. `ranges` are its arguments within `bytes`, at least
+    /// one.
     #[inline]
     pub(crate) fn run(
         &mut self,
@@ -61,7 +62,7 @@ impl Core {
             &many
         };
         if HTTP_WORDS.iter().any(|word| args[0].eq_ignore_ascii_case(word)) {
-            // As redis-server: nothing of it is executed, and nothing is said.
+            // As in redis-server: nothing of it is executed, and there is no reply.
             self.count.http_refused += 1;
             call.connection.closing = true;
             return Flow::Went;
@@ -109,7 +110,7 @@ impl Core {
         Flow::Went
     }
 
-    /// Notes which command is looked at, for CLIENT LIST.
+    /// Notes the current command for CLIENT LIST.
     fn note_command(&self, connection: &mut Connection, found: Option<usize>, args: &[&[u8]]) {
         connection.last_command = found;
         connection.last_sub.clear();
@@ -141,7 +142,7 @@ impl Core {
         if args.iter().any(|arg| arg.len() > NAME_BYTES_MAX) {
             self.must_be_short(handling, name, args)?;
         }
-        // What was sent in part goes on, whatever the rules are by now.
+        // A command that was sent in part goes on, even if the user's rules have changed.
         if !call.connection.is_splitting {
             self.must_be_allowed(call, handling, args)?;
         }
@@ -157,7 +158,7 @@ impl Core {
             return Err(failure);
         }
         let localized = match self.localize(call, entry, name, args) {
-            // As in Redis, which looks at it when EXEC is executed.
+            // As in Redis, which checks it when EXEC is executed.
             Err(failure) if call.connection.multi.is_some() && !is_of_concord(&failure) => {
                 return self.queue_error(call, &failure);
             }
@@ -187,7 +188,7 @@ impl Core {
                 self.surround(&mut call.footprint, class);
                 Ok(self.submit(call, class, subject, SlotState::Waiting, sink))
             }
-            // What is cached is read as one.
+            // Cached keys are read as one command.
             Handling::Several(&Several { split: Some(split), .. })
                 if args.len() <= SPLIT_ARGS_MAX
                     && call.footprint.as_ref().is_none_or(|footprint| !footprint.asks())
@@ -258,8 +259,8 @@ impl Core {
         }
     }
 
-    /// Only values may be longer than [`NAME_BYTES_MAX`]: what a command that goes to the rack has
-    /// beside keys and scripts.
+    /// Checks that only values are longer than [`NAME_BYTES_MAX`]: the arguments of a command for
+    /// the rack other than keys and scripts.
     #[cold]
     fn must_be_short(
         &self,
@@ -289,7 +290,8 @@ impl Core {
         if are_short { Ok(()) } else { Err(TOO_LARGE_NAME.into()) }
     }
 
-    /// Class and subject of a command on one key or on all; it is encoded into `self.command`.
+    /// The class and the subject of a command on one key or on all; it is encoded into
+    /// `self.command`.
     pub(crate) fn plan(
         &mut self,
         database: u8,
@@ -313,7 +315,7 @@ impl Core {
             Handling::Blocks(blocking) => {
                 let spec = self.setup.table.find(name.bytes());
                 let class = spec.and_then(class_of).unwrap_or(Class::Write);
-                // What is wrong with it the engine says.
+                // The engine reports its errors.
                 let tried = blocking.without_waiting(args);
                 let is_right = blocking.timeout_ms(args).is_ok()
                     && spec.is_some_and(|spec| spec.accepts(tried.len()));
@@ -357,8 +359,8 @@ impl Core {
     ) -> Result<Subject, Failure> {
         match found {
             Keys::One(key) => self.encode(key, args),
-            // A read leaves times to live alone; what a write does to them the engine knows by its
-            // name.
+            // A read does not change times to live; the engine knows by a write's name how the
+            // write changes them.
             Keys::Several(at)
                 if class == Class::Read || several::names_keys(&UpperName::of(args[0])) =>
             {
@@ -379,14 +381,14 @@ impl Core {
         }
     }
 
-    /// Encodes a command of several keys, none of which stands for all.
+    /// Encodes a command of several keys, none of which stands for all keys.
     fn encode_several(&mut self, subject: Subject, args: &[&[u8]]) -> Result<Subject, Failure> {
         self.encode(0, args)?;
         Ok(subject)
     }
 
-    /// MGET a b, EXISTS a b, TOUCH a b: key by key, each by itself atomic. A command that had to
-    /// wait goes on with its next part.
+    /// Executes MGET a b, EXISTS a b, TOUCH a b key by key, each atomic by itself. A command that
+    /// had to wait continues with its next part.
     fn split(
         &mut self,
         call: &mut CommandContext<'_>,
@@ -487,8 +489,8 @@ impl Core {
     }
 }
 
-/// A command was dealt with: its reply, if it is to have none, goes, and what was said for this
-/// command ends.
+/// Ends the handling of a command: removes its reply if it is to have none, and resets the settings
+/// for this command.
 fn after_command(connection: &mut Connection, name: &UpperName, unread: usize) {
     if connection.is_silent {
         connection.output.cut(unread);
@@ -501,7 +503,7 @@ fn after_command(connection: &mut Connection, name: &UpperName, unread: usize) {
     }
 }
 
-/// Whether an error says that Concord does not have what Redis has.
+/// Whether an error says that Concord lacks something that Redis has.
 fn is_of_concord(failure: &Failure) -> bool {
     failure.starts_with("ERR Concord")
 }
@@ -519,7 +521,7 @@ fn subcommand(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Result<(Keys, 
     }
 }
 
-/// Who answers a command here.
+/// The function that answers a command here.
 pub(crate) fn handler_of(local: Local) -> Handler {
     match local {
         Local::Ping => local::ping,

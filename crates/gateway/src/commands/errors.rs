@@ -1,4 +1,4 @@
-//! The count of each error that was answered, by its first word (INFO errorstats).
+//! Counts of error replies by their first word (INFO errorstats).
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -7,14 +7,14 @@ use concord_engine::resp_scan;
 
 /// As in Redis: an error whose first word is longer counts as an `ERR`.
 const WORD_BYTES_MAX: usize = 31;
-/// Most words that are counted each by itself, and what counts the others. Scripts can raise any
-/// error.
+/// The number of words that are counted separately, and the word that counts all others. Scripts
+/// can raise any error.
 const WORDS_MAX: usize = 128;
 const OTHERS: &str = "OTHER";
-/// In a longer reply to a transaction errors are not looked for.
+/// Longer replies to transactions are not searched for errors.
 const SEARCHED_BYTES_MAX: usize = 64 << 10;
 
-/// Errors since the last CONFIG RESETSTAT.
+/// The error replies since the last CONFIG RESETSTAT.
 #[derive(Debug, Default)]
 pub(crate) struct Errors {
     by_word: BTreeMap<String, u64>,
@@ -28,7 +28,7 @@ impl Errors {
         let word = text.split(|&byte| byte == b' ').next().unwrap_or_default();
         let is_word = word.len() < text.len() && (1..=WORD_BYTES_MAX).contains(&word.len());
         let word = if is_word { word } else { b"ERR" };
-        // As in Redis, where a name would break the form of INFO.
+        // As in Redis: other characters would break the format of INFO.
         let safe = |byte: &u8| if b"#:\r\n".contains(byte) { b'_' } else { *byte };
         let word: alloc::vec::Vec<u8> = word.iter().map(safe).collect();
         let word = String::from_utf8_lossy(&word).into_owned();
@@ -37,7 +37,8 @@ impl Errors {
         *self.by_word.entry(word).or_default() += 1;
     }
 
-    /// Counts a reply if it is an error, or those errors that are elements of one (`is_exec`).
+    /// Counts a reply if it is an error or, for a transaction (`is_exec`), the errors among its
+    /// elements.
     pub(crate) fn note_reply(&mut self, reply: &[u8], is_exec: impl Fn() -> bool) {
         match reply.split_first() {
             Some((b'-', text)) => self.note(text.trim_ascii_end()),
@@ -52,7 +53,7 @@ impl Errors {
         self.total
     }
 
-    /// The words, and how often each was answered.
+    /// The words, each with the number of its replies.
     pub(crate) fn by_word(&self) -> impl Iterator<Item = (&str, u64)> {
         self.by_word.iter().map(|(word, count)| (word.as_str(), *count))
     }

@@ -1,4 +1,4 @@
-//! The facts that a gateway is given for INFO, and its own status.
+//! The facts for INFO that a gateway is given, and its own status.
 
 use alloc::string::String;
 
@@ -10,64 +10,64 @@ use crate::gateway::Gateway;
 use crate::process::Process;
 use crate::setup::GatewayCounters;
 
-/// For so long after a command that was not answered in time, with no answer since, a gateway
-/// counts as failing.
+/// The time after an unanswered command, without an answer since, for which a gateway counts as
+/// failing.
 const FAILING_NS: Duration = 10 * SEC;
 
 impl Gateway {
-    /// What INFO says about the rack, in lines of `name:value` that end with CRLF.
+    /// Sets INFO's lines about the rack: `name:value`, each followed by CRLF.
     pub fn set_rack_info(&mut self, text: String) {
         self.core.rack_info = text;
     }
 
-    /// The limit of the data that the rack is configured with, for CONFIG GET; 0 for none.
+    /// Sets the configured limit of the rack's data in bytes, for CONFIG GET; 0 for none.
     pub fn set_memory_bytes_max(&mut self, bytes: u64) {
         self.core.memory_bytes_max = bytes;
     }
 
-    /// What the gateway's process is and has used by now, for INFO.
+    /// The gateway's process and its resource usage, for INFO.
     pub fn process_mut(&mut self) -> &mut Process {
         &mut self.core.process
     }
 
-    /// What was counted.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &GatewayCounters {
         &self.core.count
     }
 
-    /// Calls and refused calls by command, in lower case, of those that were called.
+    /// For each command that was called, in lower case, the numbers of calls and of refused calls.
     pub fn command_counts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
         self.core.commands.called().map(|entry| (entry.name.as_str(), entry.calls, entry.refused))
     }
 
-    /// The rack's client, for what it counted.
+    /// The rack's client, for its counters.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.core.client
     }
 
-    /// Latencies of reads and of writes since the start, as seen by the gateway.
+    /// Latencies of reads and of writes since the start, as the gateway saw them.
     #[must_use]
     pub fn latencies(&self) -> (&Latencies, &Latencies) {
         (&self.core.reads, &self.core.writes)
     }
 
-    /// Whether clients wait for each other that have not shown that they read long replies, or that
-    /// owe the rest of long commands.
+    /// Whether clients wait for room that have not shown that they read long replies, or that owe
+    /// the rest of long commands.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         self.core.memory.is_crowded() || self.core.inputs.are_short()
     }
 
-    /// Bytes of replies that clients have not read yet, those included that were asked for: now,
-    /// and the most so far.
+    /// The bytes of replies that clients have not read yet or that were requested: now, and the
+    /// maximum so far.
     #[must_use]
     pub fn reply_bytes(&self) -> (usize, usize) {
         self.core.memory.held_and_most_bytes()
     }
 
-    /// Long replies that have room and are on their way from replicas.
+    /// The number of long replies that have room and are being fetched from replicas.
     #[must_use]
     pub fn replies_fetched(&self) -> usize {
         self.core.fetched
@@ -79,22 +79,22 @@ impl Gateway {
         self.core.client.is_registered() && !self.core.wants_table && !self.is_shut_down
     }
 
-    /// Whether the rack keeps another password of the user `default` than `requirepass`: the kept
-    /// one counts.
+    /// Whether the rack keeps another password of the user `default` than `requirepass`; the rack's
+    /// one is in force.
     #[must_use]
     pub fn keeps_another_password(&self) -> bool {
         self.core.users.keep_another_password()
     }
 
-    /// Whether the rack left the last command of the last seconds (`FAILING_NS`) without an
-    /// answer, and has answered none since: a load balancer does better with another gateway. Some
-    /// seconds later it may try again.
+    /// Whether the rack did not answer the last command of the last seconds (`FAILING_NS`), nor any
+    /// since, so that a load balancer should choose another gateway. Some seconds later it may try
+    /// this one again.
     #[must_use]
     pub fn is_failing(&self, now: Instant) -> bool {
         self.core.failed_at.is_some_and(|at| now.since(at) < FAILING_NS)
     }
 
-    /// Number of connections.
+    /// The number of connections.
     #[must_use]
     pub fn connection_count(&self) -> usize {
         self.core.connected

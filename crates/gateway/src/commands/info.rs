@@ -1,7 +1,7 @@
-//! INFO: what the gateway knows of itself, and what a replica says of the data. Names and form of
-//! the fields are those of redis-server 7.0 (`server.c`, `genRedisInfoString`); a field that would
-//! say nothing true is left out. Sections on the data cost one read of all keys, which looks at no
-//! key.
+//! INFO: the gateway's own state, and a replica's answer about the data. Names and formats of the
+//! fields are those of redis-server 7.0 (`server.c`, `genRedisInfoString`); a field that would be
+//! meaningless is left out. Sections about the data cost one read of all keys, which does not
+//! access any key.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -22,16 +22,16 @@ use crate::connection::{SlotState, Subject, Wanted};
 use crate::process::Process;
 use crate::state::{CommandContext, Core, Flow};
 
-/// What the sections are made of, beside the gateway's own counters.
+/// The sources of the sections, beside the gateway's own counters.
 struct Facts<'a> {
     now: Now,
-    /// What a replica said (`concord_engine::info`); `None` if none did in time.
+    /// A replica's answer (`concord_engine::info`); `None` if there was none in time.
     data: Option<&'a [u8]>,
 }
 
 struct Section {
     name: &'static str,
-    /// INFO without arguments has it.
+    /// Whether INFO without arguments contains it.
     is_default: bool,
     needs_data: bool,
     lines: fn(&Core, &Facts<'_>, &mut String),
@@ -58,7 +58,7 @@ const SECTIONS: [Section; 13] = [
 ];
 
 impl Wanted {
-    /// Of the arguments of INFO; none are `default`.
+    /// The sections in the arguments of INFO, by default `default`.
     fn of(args: &[&[u8]]) -> Wanted {
         let is = |arg: &[u8], name: &str| arg.eq_ignore_ascii_case(name.as_bytes());
         let by_default = args.is_empty() || args.iter().any(|arg| is(arg, "default"));
@@ -97,13 +97,14 @@ impl Core {
         Flow::Went
     }
 
-    /// The reply to an INFO within MULTI: as of now, and of the data what a replica said last.
+    /// The reply to an INFO within MULTI: the current state, and a replica's last answer about the
+    /// data.
     pub(crate) fn info_now(&self, call: &CommandContext<'_>, args: &[&[u8]]) -> Vec<u8> {
         let wanted = Wanted::of(&args[1..]);
         self.info_reply(call.now, wanted, &self.last_figures, call.connection.resp3)
     }
 
-    /// The reply to INFO; `replied` is what a replica answered, an error too.
+    /// The reply to INFO. `replied` is a replica's answer, which may be an error.
     pub(crate) fn info_reply(
         &self,
         now: Now,
@@ -131,7 +132,7 @@ impl Core {
     }
 }
 
-/// A line; writing to a string does not fail.
+/// Writes a line; writing to a string does not fail.
 macro_rules! line {
     ($out:expr, $($format:tt)*) => {{
         let _ = write!($out, $($format)*);
@@ -139,7 +140,7 @@ macro_rules! line {
     }};
 }
 
-/// Bytes in the largest unit of 1,024 that they reach.
+/// Bytes in the largest unit (a power of 1,024) that they reach.
 fn human(bytes: u64) -> String {
     if bytes < 1 << 10 {
         return format!("{bytes}B");
@@ -205,7 +206,8 @@ fn memory(core: &Core, facts: &Facts<'_>, out: &mut String) {
     line!(out, "concord_gateway_unread_replies:{}", core.memory.held_and_most_bytes().0);
 }
 
-/// Of the gateway, which stores nothing. What replicas store, and how, `concord status` tells.
+/// The section of the gateway, which stores nothing. `concord status` shows what replicas store,
+/// and how.
 fn persistence(core: &Core, facts: &Facts<'_>, out: &mut String) {
     for name in [
         "loading",
@@ -219,7 +221,7 @@ fn persistence(core: &Core, facts: &Facts<'_>, out: &mut String) {
     ] {
         line!(out, "{name}:0");
     }
-    // As of a redis-server that was not told to save: dashboards read these.
+    // The values of a redis-server that is configured not to save: dashboards read these.
     let up_ms = facts.now.instant.since(core.started_at.unwrap_or(facts.now.instant)) / MS;
     line!(out, "rdb_last_save_time:{}", facts.now.unix_ms.saturating_sub(up_ms) / 1_000);
     for name in ["rdb_last_bgsave_status", "aof_last_bgrewrite_status", "aof_last_write_status"] {
@@ -279,7 +281,7 @@ fn stats(core: &Core, facts: &Facts<'_>, out: &mut String) {
     }
 }
 
-/// To a client there is one server, and nobody follows it.
+/// To a client there is one server, without replicas.
 fn replication(core: &Core, _: &Facts<'_>, out: &mut String) {
     line!(out, "role:master");
     line!(out, "connected_slaves:0");
@@ -291,7 +293,7 @@ fn replication(core: &Core, _: &Facts<'_>, out: &mut String) {
     line!(out, "repl_backlog_active:0");
 }
 
-/// Of the gateway's process.
+/// The CPU usage of the gateway's process.
 fn cpu(core: &Core, _: &Facts<'_>, out: &mut String) {
     let Process { all, main, children, .. } = &core.process;
     for (whose, time) in [("", all), ("_children", children), ("_main_thread", main)] {
@@ -315,7 +317,7 @@ fn errorstats(core: &Core, _: &Facts<'_>, out: &mut String) {
     }
 }
 
-/// A line for each database that has keys, as Redis has it; one for all of them where a replica
+/// A line for each database that has keys, as in Redis, or one line for all of them if a replica
 /// does not know.
 fn keyspace(_: &Core, facts: &Facts<'_>, out: &mut String) {
     let names = (0..DATABASES).map(|database| format!("db{database}"));

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use concord_engine::databases::{self, Names};
 use concord_engine::{resp, resp_scan};
 
-/// Where a reply names keys, and of which database.
+/// The places in a reply that name keys, and the database of these keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub names: Names,
@@ -19,24 +19,24 @@ impl Named {
     }
 }
 
-/// What becomes of a reply on its way to the client.
+/// The translation of a reply on its way to the client.
 #[derive(Debug, Default)]
 pub(crate) enum Shown {
-    /// Nothing.
+    /// None.
     #[default]
     AsIs,
     Of(Named),
-    /// Of a transaction, for each of its commands.
+    /// That of a transaction, for each of its commands.
     Each(Box<[Option<Named>]>),
 }
 
 impl Shown {
-    /// That of a transaction.
+    /// The translation for a transaction.
     pub(crate) fn each(of: &[Option<Named>]) -> Shown {
         if of.iter().all(Option::is_none) { Shown::AsIs } else { Shown::Each(of.into()) }
     }
 
-    /// That of a single command.
+    /// The translation for a single command.
     pub(crate) fn named(&self) -> Option<Named> {
         match self {
             Shown::Of(named) => Some(*named),
@@ -44,7 +44,7 @@ impl Shown {
         }
     }
 
-    /// The reply as the client gets it.
+    /// The reply as the client receives it.
     pub(crate) fn show(self, reply: Vec<u8>) -> Vec<u8> {
         match self {
             Shown::AsIs => reply,

@@ -1,29 +1,29 @@
-//! Which arguments are a command's keys.
+//! The arguments that are a command's keys.
 
 use alloc::vec::Vec;
 
 use concord_engine::table::Flags;
 use concord_engine::{CommandSpec, keys as places};
 
-/// What keys a command names.
+/// The keys that a command names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// None.
+    /// No key.
     None,
-    /// One, at this argument (all keys of the command are equal).
+    /// One key, at this argument (all keys of the command are equal).
     One(u8),
-    /// Several different ones, at these arguments.
+    /// Several different keys, at these arguments.
     Several(Vec<usize>),
-    /// Where keys should be counted stands no number that can be.
+    /// The number of keys is not a valid number.
     BadNumber,
-    /// Those at these arguments, and others, of which the arguments say patterns only.
+    /// The keys at these arguments, and others that match patterns in the arguments.
     AndOthers(Vec<usize>),
-    /// Not supported in this form: it would name patterns of keys.
+    /// This form is not supported: it would name patterns of keys.
     Unsupported,
 }
 
-/// The keys of a command by the table, or by name (in capitals) where the table says that they
-/// move.
+/// The keys of a command by the table, or by its name (in capitals) if the table says that their
+/// positions vary.
 pub(crate) fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
     match name {
         b"EVAL" | b"EVAL_RO" | b"EVALSHA" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
@@ -41,7 +41,7 @@ pub(crate) fn keys(spec: &CommandSpec, name: &[u8], args: &[&[u8]]) -> Keys {
             other => other,
         },
         b"XREAD" | b"XREADGROUP" => {
-            // As many ids follow; if they do not, the engine says so.
+            // The same number of ids follows; otherwise the engine reports the error.
             match places::places(spec, name, args).to_vec() {
                 none if none.is_empty() => Keys::Unsupported,
                 named => of_positions(args, named),

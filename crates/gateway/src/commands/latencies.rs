@@ -3,7 +3,7 @@
 use concord_core::Duration;
 
 const BUCKETS: usize = 160;
-/// The bounds that are shown are powers of two from here to there.
+/// The smallest and the largest bound that are shown, as powers of two.
 const LOG_MIN: u32 = 14;
 const LOG_MAX: u32 = 35;
 
@@ -34,14 +34,14 @@ fn upper_ns(bucket: usize) -> Duration {
 }
 
 impl Latencies {
-    /// Counts one.
+    /// Counts one latency.
     pub fn add(&mut self, ns: Duration) {
         self.counts[bucket(ns)] += 1;
         self.total += 1;
         self.sum_ns = self.sum_ns.saturating_add(ns);
     }
 
-    /// How many were counted.
+    /// The number of latencies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.total
@@ -61,14 +61,14 @@ impl Latencies {
         0
     }
 
-    /// The sum of all, in ns.
+    /// The sum of all latencies, in ns.
     #[must_use]
     pub fn sum_ns(&self) -> Duration {
         self.sum_ns
     }
 
-    /// Upper bounds in ns, from 2^14 (16 us), each the double of the one before, to 2^35 (34 s),
-    /// and how many were not longer.
+    /// Upper bounds in ns, from 2^14 (16 us) to 2^35 (34 s), each double the one before, with the
+    /// number of latencies up to each.
     pub fn cumulative(&self) -> impl Iterator<Item = (Duration, u64)> {
         (LOG_MIN..=LOG_MAX).map(|log| (1 << log, self.counts[..log as usize * 4].iter().sum()))
     }

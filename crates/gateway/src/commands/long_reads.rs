@@ -1,4 +1,4 @@
-//! Reads whose replies were long the last time, so that they need not be tried where there is no
+//! Reads whose replies were long the last time, so that they need not be attempted when there is no
 //! room for their replies.
 
 use alloc::vec;
@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 
 use concord_core::hash::hash64;
 
-/// How many are known; a further one takes another's place.
+/// The number of remembered reads; a further one replaces another.
 const KNOWN: usize = 1_024;
 
-/// Lengths of replies, by the hashes of the commands that had them.
+/// The lengths of replies, by the hashes of their commands.
 #[derive(Debug)]
 pub(crate) struct LongReads {
     known: Vec<(u64, u32)>,
@@ -22,14 +22,14 @@ impl Default for LongReads {
 }
 
 impl LongReads {
-    /// A command's reply was so long; gives the command's hash.
+    /// Notes the length of a command's reply, and returns the command's hash.
     pub(crate) fn note(&mut self, command: &[u8], bytes: u32) -> u64 {
         let hash = hash64(0, command);
         self.known[place(hash)] = (hash, bytes);
         hash
     }
 
-    /// The reply to the command with that hash was short.
+    /// Notes that the reply to the command with that hash was short.
     pub(crate) fn forget(&mut self, hash: u64) {
         let known = &mut self.known[place(hash)];
         if known.0 == hash {
@@ -37,7 +37,7 @@ impl LongReads {
         }
     }
 
-    /// How long it was, if it was long.
+    /// The length of the last reply, if it was long.
     pub(crate) fn bytes(&self, command: &[u8]) -> Option<u32> {
         let hash = hash64(0, command);
         let (known, bytes) = self.known[place(hash)];

@@ -1,5 +1,5 @@
-//! The gateway's handling of each command: the engine's table, the gateway's own commands, and what
-//! it refuses, in one table with the calls counted.
+//! The gateway's handling of each command, in one table that also counts calls: the engine's
+//! commands, the gateway's own, and the refused ones.
 
 pub(crate) mod command;
 pub(crate) mod config;
@@ -36,12 +36,12 @@ use crate::connection::subscriptions::{PubSub, Sort};
 /// The text of an error reply.
 pub(crate) type Failure = Cow<'static, str>;
 
-/// What is done with a command.
+/// The handling of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Handling {
-    /// Its one key stands at this argument.
+    /// Its only key is at this argument.
     OneKey(Class, u8),
-    /// Its keys are where [`crate::commands::keys::keys`] finds them.
+    /// Its keys are found by [`crate::commands::keys::keys`].
     Keys(Class),
     /// It waits for an element of one of its keys.
     Blocks(Blocking),
@@ -49,17 +49,17 @@ pub(crate) enum Handling {
     Wait,
     /// It concerns all keys.
     AllKeys(Class),
-    /// It goes on at a cursor of a Redis server, which means nothing to another: as long as the
-    /// configuration stays, reads of all keys go to one replica.
+    /// It continues at a cursor of a Redis server, which is meaningless to another one: as long as
+    /// the configuration stays the same, reads of all keys go to one replica.
     Cursor,
     /// Its keys are its arguments.
     Several(&'static Several),
-    /// A script; by its hash if so; read-only if so.
+    /// It is a script, given by its hash or its text, read-only or not.
     Script {
         by_sha: bool,
         read_only: bool,
     },
-    /// It calls a function of a library; read-only if so.
+    /// It calls a function of a library, read-only or not.
     Call {
         read_only: bool,
     },
@@ -67,19 +67,19 @@ pub(crate) enum Handling {
     Function,
     /// Its subcommands have flags and keys of their own.
     Container,
-    /// MULTI's kin, which are looked at inside of a transaction too.
+    /// MULTI and related commands, which are also handled within a transaction.
     Multi,
     Exec,
     Discard,
     Watch,
     Explain,
-    /// Publish and subscribe.
+    /// It is a command of publish and subscribe.
     PubSub(PubSub),
-    /// Answered here, with what a replica says of the data.
+    /// It is answered here, with a replica's answer about the data.
     Info,
     /// Answered here.
     Local(Local),
-    /// Answered here, inside of a transaction and before the password too.
+    /// It is answered here, also within a transaction and before the password was given.
     Always(Local),
     Refused(Refusal),
 }
@@ -133,13 +133,13 @@ pub(crate) enum Local {
     Reset,
 }
 
-/// Why a command of Redis is refused.
+/// The reason that a command of Redis is refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
     Blocking,
     PubSub,
     Admin,
-    /// In these words.
+    /// For this reason, in words.
     Because(&'static str),
 }
 
@@ -167,7 +167,7 @@ pub(crate) const REPLICATES: &str = "ERR Concord replicates by itself; see conco
 const MIGRATE: &str = "ERR Concord does not move keys to other servers";
 const SWAPDB: &str = "ERR Concord does not swap databases: a key stays in its own";
 
-/// Commands of Redis that are refused with a reason, whether the engine has them or not.
+/// The commands of Redis that are refused with a reason, whether the engine has them or not.
 const REFUSED: [(&str, Refusal); 25] = [
     (
         "WAITAOF",
@@ -201,7 +201,7 @@ const REFUSED: [(&str, Refusal); 25] = [
     ("RESTORE-ASKING", Refusal::Admin),
 ];
 
-/// The gateway's own commands: name, arity (at least so many if negative), what is done.
+/// The gateway's own commands: name, arity (the minimum if negative), handling.
 const OWN: [(&str, i32, Handling); 47] = [
     ("PING", -1, Handling::Local(Local::Ping)),
     ("ECHO", 2, Handling::Local(Local::Echo)),
@@ -252,21 +252,21 @@ const OWN: [(&str, i32, Handling); 47] = [
     ("FUNCTION", -2, Handling::Function),
 ];
 
-/// A command, what is done with it, and how often it was called.
+/// A command with its handling and counts of calls.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// In lower case.
+    /// Its name in lower case.
     pub name: String,
     pub arity: i32,
     pub handling: Handling,
-    /// Where its reply names keys.
+    /// The places in its reply that name keys.
     pub names: Names,
-    /// It may name keys of two databases.
+    /// Whether it may name keys of two databases.
     pub is_across: bool,
     pub calls: u64,
-    /// Calls refused by the gateway.
+    /// The number of calls refused by the gateway.
     pub refused: u64,
-    /// Calls that ended with an error.
+    /// The number of calls that ended with an error.
     pub failed: u64,
 }
 
@@ -285,13 +285,13 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
     entries: Vec<Entry>,
-    /// By name in capitals.
+    /// The indices of commands by name, in capitals.
     by_name: HashMap<Vec<u8>, usize, FxBuildHasher>,
 }
 
 impl Commands {
-    /// Those of `table`, which may be a Redis server's, the gateway's own, and those that are
-    /// refused.
+    /// The commands of `table`, which may be a Redis server's, the gateway's own, and the refused
+    /// ones.
     pub(crate) fn new(table: &CommandTable, redis: bool) -> Commands {
         let mut commands = Commands::default();
         for spec in table.specs().iter().filter(|spec| !spec.name.contains('|')) {
@@ -308,7 +308,7 @@ impl Commands {
         commands
     }
 
-    /// Adds a command, in the place of one of the same name.
+    /// Adds a command, or replaces the one with the same name.
     fn add(&mut self, name: &str, arity: i32, handling: Handling) {
         let upper = name.to_ascii_uppercase();
         let entry = Entry {
@@ -342,7 +342,7 @@ impl Commands {
         &mut self.entries[index]
     }
 
-    /// Whoever was called, with name, calls, and calls refused.
+    /// The entries of all commands that were called.
     pub(crate) fn called(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(|entry| entry.calls > 0)
     }
@@ -361,7 +361,7 @@ pub(crate) fn class_of(spec: &CommandSpec) -> Option<Class> {
     })
 }
 
-/// What is done with a command of the engine, or with one of its subcommands.
+/// The handling of a command of the engine, or of one of its subcommands.
 pub(crate) fn handling_of(spec: &CommandSpec) -> Handling {
     let name = spec.name.to_ascii_uppercase();
     if let Some(several) = several_of(name.as_bytes()) {
@@ -384,7 +384,7 @@ pub(crate) fn handling_of(spec: &CommandSpec) -> Handling {
         "DBSIZE" | "KEYS" | "SCAN" | "RANDOMKEY" | "FLUSHALL" | "FLUSHDB" => {
             Handling::AllKeys(class)
         }
-        // The second one is that of the other database.
+        // The second key is in the other database.
         "MOVE" => Handling::Keys(class),
         _ if spec.first_key == 1 && spec.last_key == 1 && !spec.flags.has(Flags::MOVABLEKEYS) => {
             Handling::OneKey(class, 1)
@@ -410,7 +410,7 @@ pub(crate) fn unknown(args: &[&[u8]]) -> Failure {
     format!("ERR unknown command '{name}', with args beginning with: {beginning}").into()
 }
 
-/// Redis' error for a subcommand that there is not.
+/// Redis' error for an unknown subcommand.
 pub(crate) fn no_subcommand(name: &str, sub: &[u8]) -> Failure {
     let sub = String::from_utf8_lossy(&sub[..sub.len().min(128)]);
     format!("ERR unknown subcommand '{sub}'. Try {} HELP.", name.to_ascii_uppercase()).into()

@@ -1,4 +1,4 @@
-//! MONITOR: a client that sees the commands of all clients of its gateway.
+//! MONITOR: shows a client the commands of all clients of its gateway.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ const HIDDEN: [&[u8]; 13] = [
     b"FAILOVER",
     b"PSYNC",
 ];
-/// Subcommands of CLIENT that are not.
+/// The hidden subcommands of CLIENT.
 const HIDDEN_OF_CLIENT: [&[u8]; 5] = [b"LIST", b"KILL", b"NO-EVICT", b"PAUSE", b"UNPAUSE"];
 
 impl Core {
@@ -36,7 +36,7 @@ impl Core {
         }
     }
 
-    /// A command was executed, or queued; whoever sees commands sees it.
+    /// Shows an executed or queued command to all monitors.
     #[inline]
     pub(crate) fn show_command(
         &mut self,
@@ -57,7 +57,7 @@ impl Core {
         }
     }
 
-    /// Lines that everybody who sees commands now is to see.
+    /// Shows lines to all current monitors.
     pub(crate) fn show_lines(&mut self, lines: impl IntoIterator<Item = Vec<u8>>) {
         let ids: Vec<ConnectionId> = self.monitors.ids.iter().copied().collect();
         if !ids.is_empty() {
@@ -65,8 +65,8 @@ impl Core {
         }
     }
 
-    /// Whether a client that sees commands may not send this: it would take replies for what it
-    /// sees.
+    /// Whether a monitor may not send this command: it would confuse the reply with monitored
+    /// lines.
     #[inline]
     pub(crate) fn must_only_look(&self, connection: &Connection, name: &[u8]) -> Option<Failure> {
         if !connection.is_monitor {
@@ -100,7 +100,7 @@ fn is_hidden(name: &UpperName, args: &[&[u8]]) -> bool {
         || name.is(b"CLIENT") && sub.is_some_and(|sub| HIDDEN_OF_CLIENT.contains(&sub.bytes()))
 }
 
-/// A command as Redis shows it: when, in which database, whose, and its arguments but for
+/// A command in Redis' format: the time, the database, the client, and the arguments without
 /// passwords.
 fn line_of(now: Now, connection: &Connection, name: &UpperName, args: &[&[u8]]) -> Vec<u8> {
     let (seconds, ms) = (now.unix_ms / 1_000, now.unix_ms % 1_000);
@@ -122,7 +122,7 @@ fn line_of(now: Now, connection: &Connection, name: &UpperName, args: &[&[u8]]) 
     line
 }
 
-/// Text between quotes, with escapes for what cannot be printed.
+/// Writes text in quotes, with escapes for unprintable characters.
 fn quote(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     for byte in text {

@@ -1,14 +1,14 @@
-//! Clients that see the commands of all clients ([`crate::commands::monitor`]).
+//! The clients that see the commands of all clients ([`crate::commands::monitor`]).
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use crate::connection::id::ConnectionId;
 
-/// Who sees commands, and what they are to see.
+/// The monitors, and the lines for them.
 #[derive(Debug, Default)]
 pub(crate) struct Monitors {
     pub ids: BTreeSet<ConnectionId>,
-    /// Lines, each with who saw commands when it was written.
+    /// The lines, each with the monitors at the time when it was written.
     pub lines: VecDeque<(Vec<ConnectionId>, Vec<u8>)>,
 }

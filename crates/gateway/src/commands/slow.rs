@@ -1,4 +1,4 @@
-//! SLOWLOG and LATENCY, of [`crate::commands::slowlog`].
+//! SLOWLOG and LATENCY, on the data of [`crate::commands::slowlog`].
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::connection::client::help;
 use crate::connection::local::wrong_arity;
 use crate::state::{CommandContext, Core};
 
-/// What LATENCY calls commands.
+/// The name of the event of slow commands in LATENCY.
 const EVENT: &[u8] = b"command";
 
 const SLOWLOG_HELP: [&str; 11] = [
@@ -141,7 +141,7 @@ pub(crate) fn latency(
 }
 
 impl Core {
-    /// A parameter that says what is slow was set.
+    /// Applies a parameter that defines slow commands.
     pub(crate) fn set_slow(&mut self, name: &str, value: &str) {
         self.slow_log.set(name, value);
         self.client.keep_commands_from(self.slow_log.slow_ns());

@@ -1,5 +1,5 @@
-//! Which commands took long, as their client saw it. What is timed is a request to the rack, from
-//! its sending to its reply; what the gateway answers itself takes no time.
+//! The commands that took long, as their client saw it. The time of a request to the rack is
+//! measured, from its sending to its reply; commands that the gateway answers itself take no time.
 
 use alloc::collections::VecDeque;
 use alloc::format;
@@ -16,19 +16,20 @@ use concord_engine::ttl::EXEC_COMMAND;
 
 use crate::connection::Connection;
 
-/// The parameters that say which commands are slow (CONFIG SET): us, and how many are kept; ms.
+/// The parameters of CONFIG SET that define slow commands: the duration in us, the number of
+/// entries kept, and LATENCY's duration in ms.
 pub(crate) const SLOWER_THAN: &str = "slowlog-log-slower-than";
 pub(crate) const ENTRIES_MAX: &str = "slowlog-max-len";
 pub(crate) const THRESHOLD: &str = "latency-monitor-threshold";
 
-/// What is kept of one command, as in Redis.
+/// The largest number of a command's arguments that are kept, as in Redis.
 const ARGS_MAX: usize = 32;
 const ARG_BYTES_MAX: usize = 128;
-/// What all entries may take, whatever their number.
+/// The largest number of bytes of all entries together.
 const BYTES_MAX: usize = 4 << 20;
-/// Most commands of one second that are logged.
+/// The largest number of commands of one second that are logged.
 const ENTRIES_A_SECOND: u32 = 1_000;
-/// Most seconds of which LATENCY HISTORY tells, as in Redis.
+/// The largest number of seconds in LATENCY HISTORY, as in Redis.
 const HISTORY_MAX: usize = 160;
 
 /// A slow command.
@@ -49,21 +50,21 @@ impl Entry {
     }
 }
 
-/// What was slow.
+/// The slow commands.
 #[derive(Debug)]
 pub(crate) struct SlowLog {
-    /// From so long on a command is slow.
+    /// The duration from which on a command is slow.
     slow_ns: Duration,
     entries_max: usize,
     /// The newest last.
     pub entries: VecDeque<Entry>,
     bytes: usize,
     next_id: u64,
-    /// The second in which one was logged last, and how many were.
+    /// The second in which a command was last logged, and the number logged in it.
     second: (u64, u32),
-    /// The same for LATENCY; never if 0.
+    /// The duration for LATENCY; 0 for never.
     threshold_ns: Duration,
-    /// The longest of each second in which one was slow: second and ms.
+    /// For each second with a slow command, the longest one: second and ms.
     pub history: VecDeque<(u64, u64)>,
     pub longest_ms: u64,
 }
@@ -85,12 +86,12 @@ impl Default for SlowLog {
 }
 
 impl SlowLog {
-    /// From when on it has to be known which command it was.
+    /// The duration from which on the command must be known.
     pub(crate) fn slow_ns(&self) -> Duration {
         self.slow_ns
     }
 
-    /// A parameter was set.
+    /// Applies a parameter.
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         let number: i64 = value.parse().unwrap_or(0);
         match name {
@@ -136,7 +137,7 @@ impl SlowLog {
         self.make_room();
     }
 
-    /// A request of a client ended.
+    /// Notes that a request of a client ended.
     pub(crate) fn note(&mut self, now: Now, connection: &Connection, done: &Done) {
         let ns = done.trace.latency_ns;
         if self.threshold_ns > 0 && ns >= self.threshold_ns {
@@ -155,14 +156,14 @@ impl SlowLog {
         }
         let Ok(command) = Command::parse(&done.command) else { return };
         if command.name() != EXEC_COMMAND {
-            // What the gateway asked for the client is no command of his.
+            // A request that the gateway made on its own is not a command of the client.
             if !command.name().starts_with(b"CONCORD.") {
                 let args: Vec<&[u8]> = words_of(&command);
                 self.add(now, connection, ns, args.into_iter());
             }
             return;
         }
-        // What was asked beside the client's commands is not shown.
+        // Requests that were added to the client's commands are not shown.
         let inner: Vec<Command<'_>> = command
             .args()
             .skip(1)
@@ -184,8 +185,8 @@ impl SlowLog {
         self.add(now, connection, ns, args.iter().map(Vec::as_slice));
     }
 
-    /// Whether as many were logged in this second as may be: where all commands are slow, the log
-    /// makes them no slower.
+    /// Whether the limit for this second is reached: if all commands are slow, the log must not
+    /// make them slower.
     fn is_full(&mut self, now: Now) -> bool {
         let second = now.unix_ms / 1_000;
         if self.second.0 != second {
@@ -195,13 +196,13 @@ impl SlowLog {
         self.second.1 > ENTRIES_A_SECOND
     }
 
-    /// The gateway answered a command itself, which is slow if all are.
+    /// Notes a command that the gateway answered itself, which is slow only if all are.
     pub(crate) fn note_local(&mut self, now: Now, connection: &Connection, args: &[&[u8]]) {
         if self.slow_ns > 0 || self.is_full(now) {
             return;
         }
         match UpperName::of(args[0]).bytes() {
-            // They may have passwords.
+            // These may contain passwords.
             b"AUTH" | b"HELLO" | b"ACL" => {}
             b"CONFIG" => self.add(now, connection, 0, args.iter().copied().take(3)),
             _ => self.add(now, connection, 0, args.iter().copied()),
@@ -209,12 +210,12 @@ impl SlowLog {
     }
 }
 
-/// A command as its client sent it: without the rules of a user who may not do everything.
+/// A command as its client sent it: without the rules of a restricted user.
 fn words_of<'a>(command: &Command<'a>) -> Vec<&'a [u8]> {
     command.args().filter(|arg| !arg.starts_with(sent::MARKER)).map(own_name).collect()
 }
 
-/// What is kept of a command's arguments.
+/// The part of a command's arguments that is kept.
 fn shortened<'a>(args: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
     let count = args.len();
     let kept = if count > ARGS_MAX { ARGS_MAX - 1 } else { count };

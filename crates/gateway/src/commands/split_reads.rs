@@ -1,5 +1,5 @@
-//! Reads of several keys that are executed key by key (not atomic) where the rack is configured so,
-//! and how the parts' replies become one.
+//! Reads of several keys that are executed key by key (not atomically), if the rack is configured
+//! so, and the combination of the parts' replies.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -10,16 +10,16 @@ use concord_engine::resp;
 
 use crate::memory::output::append;
 
-/// How a part of a command ended.
+/// The result of a part of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// With a reply.
+    /// It has a reply.
     Reply,
-    /// It was not executed, or did only read, or nobody knows.
+    /// It was not executed, or only read, or that is unknown.
     NotExecuted,
 }
 
-/// How the parts of a command over several keys become one reply.
+/// The way in which the parts' replies are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Combine {
     /// EXISTS, TOUCH: the sum.
@@ -28,25 +28,25 @@ pub(crate) enum Combine {
     Array,
 }
 
-/// How a read of several keys is taken apart.
+/// The way in which a read of several keys is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
-    /// The command of each part, if it is another one.
+    /// The command of each part, if it differs.
     pub part: Option<&'static [u8]>,
     pub combine: Combine,
 }
 
-/// A command of which every argument, or every second one, is a key.
+/// A command in which every argument, or every second one, is a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Several {
     pub class: Class,
-    /// Arguments of each key, itself included.
+    /// The number of arguments of each key, itself included.
     pub step: usize,
-    /// How it is taken apart, if that is wanted.
+    /// The way in which it is split, if that is wanted.
     pub split: Option<Split>,
 }
 
-/// Such a command, by its name in capitals.
+/// The command with this name (in capitals), if it is such a one.
 pub(crate) fn several_of(name: &[u8]) -> Option<&'static Several> {
     const GETS: Split = Split { part: Some(b"GET"), combine: Combine::Array };
     const SUM: Split = Split { part: None, combine: Combine::Sum };
@@ -59,7 +59,7 @@ pub(crate) fn several_of(name: &[u8]) -> Option<&'static Several> {
     })
 }
 
-/// A command over several keys: what was sent, and what the replies so far come to.
+/// A command over several keys: the parts that were sent, and their replies so far.
 #[derive(Debug)]
 pub(crate) struct Parts {
     combine: Combine,
@@ -67,14 +67,15 @@ pub(crate) struct Parts {
     pub objects: Vec<ObjectId>,
     is_answered: Vec<bool>,
     missing: usize,
-    /// Array: replies that are not written yet; their bytes; how many were written.
+    /// For an array, the replies that are not written yet; their bytes; the number of written ones.
     replies: Vec<Option<Vec<u8>>>,
     held_bytes: usize,
     written: usize,
     is_begun: bool,
-    /// The sum of numbers.
+    /// For a sum, the sum of numbers.
     sum: i64,
-    /// The errors of the lowest parts that were not executed, and had an error as their reply.
+    /// The errors of the lowest parts that were not executed, and of those whose reply was an
+    /// error.
     errors: [Option<(u32, Vec<u8>)>; 2],
 }
 
@@ -98,17 +99,17 @@ impl Parts {
         }
     }
 
-    /// Bytes of replies that wait for those before them.
+    /// The bytes of replies that wait for earlier ones.
     pub(crate) fn held_bytes(&self) -> usize {
         self.held_bytes
     }
 
-    /// Whether `part` is what is missing to write on.
+    /// Whether the reply to `part` is the next to be written.
     pub(crate) fn is_next(&self, part: u32) -> bool {
         self.combine != Combine::Array || part as usize == self.written
     }
 
-    /// Whether a part about `object` was sent and is not answered.
+    /// Whether a part about `object` was sent and is unanswered.
     pub(crate) fn holds(&self, object: ObjectId) -> bool {
         let mut sent = self.objects.iter().zip(&self.is_answered);
         sent.any(|(o, is_answered)| *o == object && !is_answered)
@@ -119,7 +120,7 @@ impl Parts {
         *is_answered = true;
         self.missing -= 1;
         if let Some(place) = self.replies.get_mut(part as usize) {
-            // One reply for each key, an error too.
+            // Each key has one reply, which may be an error.
             self.held_bytes += reply.len();
             *place = Some(reply);
             return;
@@ -139,8 +140,8 @@ impl Parts {
         }
     }
 
-    /// Writes what can be written of the reply; whether that is all of it. An array comes as its
-    /// elements do, each of the others as a whole: an error if a part has one.
+    /// Writes the part of the reply that can be written. Returns whether that was the end. An array
+    /// is written element by element; the others as a whole, as an error if a part has one.
     pub(crate) fn write(&mut self, resp3: bool, out: &mut Vec<u8>) -> bool {
         if self.combine == Combine::Array {
             return self.write_elements(resp3, out);
@@ -163,7 +164,7 @@ impl Parts {
         while let Some(reply) = self.replies.get_mut(self.written).and_then(Option::take) {
             self.held_bytes -= reply.len();
             self.written += 1;
-            // MGET answers nil for what is no string.
+            // MGET replies nil for a value that is not a string.
             if reply.starts_with(b"-WRONGTYPE") {
                 resp::null(out, resp3);
             } else {

@@ -1,4 +1,4 @@
-//! CLIENT: what a connection may ask about itself and about the others of its gateway.
+//! CLIENT: questions of a connection about itself and the others of its gateway.
 
 use alloc::format;
 use alloc::string::String;
@@ -123,8 +123,8 @@ pub(crate) fn client(
         }
         (b"UNBLOCK", [id] | [id, _]) => return unblock(core, call, id, args.get(3).copied()),
         (b"NO-EVICT" | b"NO-TOUCH", [how]) => match UpperName::of(how).bytes() {
-            // No client is disconnected for its memory that would not be otherwise, and reads touch
-            // nothing.
+            // No additional client is disconnected for its memory, and reads do not update access
+            // times.
             b"ON" | b"OFF" => call.connection.ok(),
             _ => return Err(SYNTAX.into()),
         },
@@ -193,7 +193,7 @@ fn unblock(
     Ok(())
 }
 
-/// CLIENT REPLY. Only ON has a reply.
+/// CLIENT REPLY. Only ON has a reply itself.
 fn reply(call: &mut CommandContext<'_>, how: &[u8]) -> Result<(), Failure> {
     let connection = &mut *call.connection;
     match UpperName::of(how).bytes() {
@@ -219,7 +219,7 @@ fn reply(call: &mut CommandContext<'_>, how: &[u8]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What CLIENT LIST and CLIENT KILL call a type.
+/// The types of CLIENT LIST and CLIENT KILL.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Type {
     Normal,
@@ -246,7 +246,7 @@ impl Type {
     }
 }
 
-/// All connections of the gateway, in the order in which they came.
+/// All connections of the gateway, the oldest first.
 fn all<'a>(call: &'a CommandContext<'_>) -> Vec<&'a Connection> {
     let others = call.others.values().map(|c| &**c).filter(|c| !c.is_given_up);
     let mut all: Vec<&Connection> = others.chain([&*call.connection]).collect();
@@ -263,7 +263,7 @@ fn list(core: &mut Core, call: &mut CommandContext<'_>, filter: &[&[u8]]) -> Res
         [word, kind] if is(word, "type") => wanted.0 = Some(Type::parse(kind)?),
         [word, ids @ ..] if is(word, "id") && !ids.is_empty() => {
             let id = |id: &&[u8]| {
-                // Numbers that no client has are none of anybody's, as in Redis.
+                // As in Redis, unused ids are ignored.
                 let id = resp::number(id).ok_or("ERR Invalid client ID")?;
                 Ok::<u64, Failure>(u64::try_from(id).unwrap_or(0))
             };
@@ -273,7 +273,7 @@ fn list(core: &mut Core, call: &mut CommandContext<'_>, filter: &[&[u8]]) -> Res
     }
     let now = call.now;
     let list: String = match &wanted.1 {
-        // In the order in which they are named.
+        // In the order in which they are given.
         Some(ids) => {
             let all = all(call);
             let find = |id: &u64| all.iter().find(|c| c.id.0 == *id);
@@ -340,14 +340,14 @@ fn kill(core: &mut Core, call: &mut CommandContext<'_>, filter: &[&[u8]]) -> Res
         false => call.connection.answer(|out| resp::integer(out, killed.len() as i64)),
     }
     if killed.contains(&own) {
-        // Once it has its reply.
+        // It is closed once it has its reply.
         call.connection.closing = true;
     }
     core.killed.extend(killed.into_iter().filter(|id| *id != own));
     Ok(())
 }
 
-/// Text, which is a verbatim string in RESP3.
+/// Writes text, as a verbatim string in RESP3.
 fn verbatim(out: &mut Vec<u8>, text: &str, resp3: bool) {
     if !resp3 {
         return resp::bulk(out, text.as_bytes());
@@ -355,8 +355,8 @@ fn verbatim(out: &mut Vec<u8>, text: &str, resp3: bool) {
     out.extend_from_slice(format!("={}\r\ntxt:{text}\r\n", text.len() + 4).as_bytes());
 }
 
-/// A line of CLIENT LIST: Redis' fields in Redis' order, of which those that mean nothing here are
-/// 0; then ours.
+/// A line of CLIENT LIST: Redis' fields in Redis' order, with 0 for those that are meaningless
+/// here, then Concord's own.
 pub(crate) fn describe(core: &Core, now: Now, connection: &Connection) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut command = connection

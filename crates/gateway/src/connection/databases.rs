@@ -1,6 +1,6 @@
-//! A connection's database: its commands go to the rack with keys as they are stored, and come back
-//! with the keys that the client knows (`concord_engine::databases`). Everything between sees
-//! longer keys.
+//! A connection's database: its commands go to the rack with keys as they are stored, and replies
+//! come back with the keys that the client knows (`concord_engine::databases`). Everything in
+//! between sees the longer keys.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use crate::commands::keys::{Keys, keys};
 use crate::commands::{Entry, Failure, Handling};
 use crate::state::{CommandContext, Core};
 
-/// Whether the keys of a command are those of its connection's database.
+/// Whether the keys of a command are in its connection's database.
 fn has_keys(handling: Handling) -> bool {
     match handling {
         Handling::OneKey(..)
@@ -41,7 +41,7 @@ fn has_keys(handling: Handling) -> bool {
 }
 
 impl Core {
-    /// The arguments of a command with its keys as they are stored, if that changes any; and notes
+    /// The arguments of a command with its keys as they are stored, if that changes any. Also notes
     /// how its reply is to be shown.
     #[inline]
     pub(crate) fn localize<'a>(
@@ -87,7 +87,7 @@ impl Core {
             Keys::None | Keys::BadNumber | Keys::Unsupported => true,
         };
         if !are_own {
-            // No command may reach the keys of another database because its own were not found.
+            // A command whose keys were not found must not reach the keys of another database.
             let name = &entry.name;
             return Err(format!(
                 "ERR Concord does not support this form of '{name}' in databases other than 0"

@@ -1,4 +1,5 @@
-//! Commands that wait while clients are paused, and idle clients ([`crate::connection::pause`]).
+//! Commands that wait while clients are paused, and the disconnecting of idle clients
+//! ([`crate::connection::pause`]).
 
 use alloc::vec::Vec;
 
@@ -12,7 +13,7 @@ use crate::gateway::{Gateway, list};
 use crate::state::{CommandContext, Core};
 
 impl Core {
-    /// Whether the command has to wait for the end of CLIENT PAUSE.
+    /// Whether the command must wait for the end of CLIENT PAUSE.
     pub(crate) fn must_pause(&self, call: &CommandContext<'_>, handling: Handling) -> bool {
         self.pause.holds(call.now.instant, may_write(call.connection, handling))
     }
@@ -34,7 +35,7 @@ fn may_write(connection: &Connection, handling: Handling) -> bool {
 }
 
 impl Gateway {
-    /// Ends a pause whose time is over, lets go on who waited, and disconnects who is idle.
+    /// Ends a pause whose time is over, lets waiting commands go on, and disconnects idle clients.
     pub(crate) fn look_after_pause(&mut self, now: Now, sink: &mut impl Sink) {
         if self.core.pause.is_over(now.instant) {
             self.core.pause.end();

@@ -1,5 +1,5 @@
 //! The identity of a connection.
 
-/// A connection, as the driver numbers it; never used twice.
+/// The driver's number of a connection, which is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);

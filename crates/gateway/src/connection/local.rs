@@ -11,7 +11,7 @@ use crate::commands::{Failure, REPLICATES};
 use crate::connection::Replies;
 use crate::state::{CommandContext, Core};
 
-/// The Redis version whose commands and replies are followed.
+/// The Redis version whose commands and replies are reproduced.
 pub(crate) const REDIS_VERSION: &str = "7.0.15";
 
 pub(crate) fn wrong_arity(name: &str) -> Failure {
@@ -112,7 +112,7 @@ pub(crate) fn reset(
     Ok(())
 }
 
-/// ROLE: to a client there is one server, and nobody follows it.
+/// ROLE: to a client there is one server, without replicas.
 pub(crate) fn role(
     _: &mut Core,
     call: &mut CommandContext<'_>,
@@ -127,7 +127,7 @@ pub(crate) fn role(
     Ok(())
 }
 
-/// MODULE LIST: there are none.
+/// MODULE LIST: there are no modules.
 pub(crate) fn module(
     _: &mut Core,
     call: &mut CommandContext<'_>,
@@ -143,7 +143,8 @@ pub(crate) fn module(
     Ok(())
 }
 
-/// DEBUG ERROR text: the error, for tests of clients. Nothing else of DEBUG is here.
+/// DEBUG ERROR text: replies with the error, for tests of clients. No other form of DEBUG is
+/// supported.
 pub(crate) fn debug(
     _: &mut Core,
     _: &mut CommandContext<'_>,
@@ -160,8 +161,8 @@ pub(crate) fn debug(
     }
 }
 
-/// LASTSAVE: there are no dumps, and so it says what a redis-server says that has made none: when
-/// it started.
+/// LASTSAVE: there are no dumps, so that it replies as a redis-server that has made none: with the
+/// time of its start.
 pub(crate) fn last_save(
     core: &mut Core,
     call: &mut CommandContext<'_>,
@@ -174,7 +175,7 @@ pub(crate) fn last_save(
     Ok(())
 }
 
-/// LOLWUT: no picture, but the version.
+/// LOLWUT: the version, without a picture.
 pub(crate) fn lolwut(
     _: &mut Core,
     call: &mut CommandContext<'_>,
@@ -191,7 +192,7 @@ pub(crate) fn lolwut(
     Ok(())
 }
 
-/// REPLICAOF NO ONE: it is nobody's.
+/// REPLICAOF NO ONE: the server is no replica.
 pub(crate) fn replica_of(
     _: &mut Core,
     call: &mut CommandContext<'_>,

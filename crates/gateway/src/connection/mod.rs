@@ -38,16 +38,17 @@ use crate::tracking::ClientTracking;
 use crate::tracking::footprint::Footprint;
 use crate::users::user::User;
 
-/// Most unanswered commands of one connection, and requests of them, before its input waits.
+/// The number of unanswered commands of a connection, and of their requests, above which its input
+/// waits.
 pub(crate) const SLOTS_MAX: usize = 1_024;
-/// Most unanswered requests of a connection at first, and if its replies are long.
+/// The limit of unanswered requests of a new connection, and of one with long replies.
 const REQUESTS_START: usize = 512;
 const REQUESTS_MIN: usize = 4;
 
-/// All connections. Never iterated where the order could be seen.
+/// All connections. They are never iterated where the order could be observed.
 pub(crate) type Connections = HashMap<ConnectionId, Box<Connection>, FxBuildHasher>;
 
-/// What a command concerns: one object, several, or all keys.
+/// The objects that a command concerns: one, several, or all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Object(ObjectId),
@@ -56,7 +57,8 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// Of a command with these keys: each object once; all keys if there are too many.
+    /// The subject of a command with these keys: each object once, or all keys if there are too
+    /// many.
     pub(crate) fn of_keys<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Subject {
         let mut ids: Vec<ObjectId> = Vec::new();
         for key in keys {
@@ -78,7 +80,7 @@ impl Subject {
         }
     }
 
-    /// Whether it concerns this object by name.
+    /// Whether it names this object.
     fn names(&self, object: ObjectId) -> bool {
         match self {
             Subject::Object(own) => *own == object,
@@ -90,53 +92,53 @@ impl Subject {
     }
 }
 
-/// One command's place in the order of replies.
+/// The place of one command in the order of replies.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub class: Class,
     pub subject: Subject,
-    /// The protocol in force when the command came.
+    /// Whether RESP3 was in force when the command arrived.
     pub resp3: bool,
     pub state: SlotState,
-    /// What becomes of the reply of the rack.
+    /// The translation of the rack's reply.
     pub shown: Shown,
-    /// What the command reads and writes, if somebody is to be told of it.
+    /// The objects that the command reads and writes, if they are tracked.
     pub footprint: Option<Box<Footprint>>,
-    /// Its reply is not written (CLIENT REPLY).
+    /// Whether its reply is not written (CLIENT REPLY).
     pub is_silent: bool,
-    /// The index of the command, until it has failed or not.
+    /// The index of the command, until it is known whether it failed.
     pub command: Option<usize>,
 }
 
-/// Whether commands have replies (CLIENT REPLY).
+/// Whether commands are replied to (CLIENT REPLY).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Replies {
     #[default]
     On,
     Off,
-    /// The next command has none.
+    /// The next command gets no reply.
     SkipNext,
 }
 
 #[derive(Debug)]
 pub(crate) enum SlotState {
-    /// Its reply has not come.
+    /// Its reply has not arrived.
     Waiting,
-    /// Its reply is wanted with the path that it took.
+    /// Its reply is wanted together with the path that it took.
     Explaining,
-    /// INFO: what a replica says has not come.
+    /// INFO: a replica's answer has not arrived.
     Info(Wanted),
-    /// WATCH: the digests of its keys have not come.
+    /// WATCH: the digests of its keys have not arrived.
     Watching(Box<Watching>),
-    /// XREAD behind `$`: the last ids have not come.
+    /// XREAD after `$`: the last ids have not arrived.
     Asking(Box<WantedCommand>),
-    /// It waits for an element, or for a try to find one.
+    /// It waits for an element, or for an attempt to find one.
     Blocked,
-    /// Its reply, until other gateways have heard of it.
+    /// It has this reply, which waits until other gateways know of the command.
     Gated(Vec<u8>),
-    /// Its reply, until everything before it was written.
+    /// It has this reply, which waits for earlier ones to be written.
     Ready(Vec<u8>),
-    /// A read of several keys that is taken apart: replies so far.
+    /// It is a read of several keys that is split: the replies so far.
     Parts(Box<Parts>),
 }
 
@@ -154,17 +156,17 @@ impl Slot {
         }
     }
 
-    /// Whether its reply has not come.
+    /// Whether its reply has not arrived.
     pub(crate) fn is_waiting(&self) -> bool {
         matches!(self.state, SlotState::Waiting)
     }
 
-    /// Whether its reply has not come, and nothing is to be done with it.
+    /// Whether its reply has not arrived, and needs no processing.
     pub(crate) fn is_plain(&self) -> bool {
         self.is_waiting() && self.footprint.is_none() && matches!(self.shown, Shown::AsIs)
     }
 
-    /// Whether an unanswered request of this slot is of `class` and about `object`.
+    /// Whether an unanswered request of this slot is of `class` and concerns `object`.
     fn holds(&self, class: Class, object: ObjectId) -> bool {
         self.class == class
             && match &self.state {
@@ -180,17 +182,17 @@ impl Slot {
     }
 }
 
-/// Unanswered requests of a connection.
+/// The unanswered requests of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Unanswered {
     pub reads: u32,
     pub writes: u32,
-    /// Those among them that concern all keys, and of these the reads.
+    /// The number of those that concern all keys, and of the reads among these.
     pub all_keys: u32,
     pub all_keys_reads: u32,
 }
 
-/// Whom a reply of the rack is for.
+/// The slot that a reply of the rack is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub connection: ConnectionId,
@@ -198,40 +200,40 @@ pub(crate) struct Target {
     pub part: u32,
     pub class: Class,
     pub is_of_all_keys: bool,
-    /// The command only reads, even if it went as a write.
+    /// Whether the command only reads, even if it was sent as a write.
     pub only_reads: bool,
-    /// How long its reply may be, where that was granted.
+    /// The granted length of its reply in bytes.
     pub granted_bytes: u32,
-    /// What its reply is taken to be, until its length is known.
+    /// The expected length of its reply, until it is known.
     pub expected: Expected,
-    /// The command's hash, if its reply was long the last time ([`crate::commands::long_reads`]);
-    /// else 0.
+    /// The command's hash if its last reply was long ([`crate::commands::long_reads`]), otherwise
+    /// 0.
     pub long_read: u64,
 }
 
-/// Where a connection stands among those whose commands are long ([`crate::memory::inputs`]).
+/// The place of a connection among those with long commands ([`crate::memory::inputs`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum InputPlace {
-    /// It needs none.
+    /// It needs no place.
     #[default]
     None,
     Waits,
-    /// Since when its client owes the rest of a command.
+    /// It has a place, and its client has owed the rest of a command since this time.
     Has(Instant),
     /// It has a place, and waits for one of those for very long commands.
     WaitsForMore,
-    /// The same as `Has`, of one of those.
+    /// As `Has`, with one of the places for very long commands.
     HasMore(Instant),
 }
 
-/// The sections of INFO that are wanted, a bit for each ([`crate::commands::info`]).
+/// The wanted sections of INFO, one a bit ([`crate::commands::info`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted(pub u16);
 
 /// A long reply that waits for room.
 #[derive(Debug)]
 pub(crate) struct Offer {
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: u32,
     pub what: Offered,
 }
@@ -240,16 +242,16 @@ pub(crate) struct Offer {
 pub(crate) enum Offered {
     /// The reply to a write, which the replicas keep.
     Write(RequestNumber),
-    /// A read that was taken back, to be submitted anew.
+    /// A read that was withdrawn, and will be submitted anew.
     Read(Withdrawn, Target),
 }
 
-/// What a connection's next command waits for.
+/// The condition for which a connection's next command waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     /// Nothing but its own bytes.
     Nothing,
-    /// The replies to earlier ones that it must not overtake (trap T22).
+    /// The replies to earlier commands that it must not overtake (trap T22).
     Order(Class, Subject),
     /// Fewer unanswered commands.
     Slots,
@@ -261,54 +263,54 @@ pub(crate) enum Wait {
     Blocked,
     /// Every reply before it.
     Quiet,
-    /// The other gateways, which do not know of the subscription before it.
+    /// The other gateways, which do not know of the preceding subscription.
     Subscribed,
-    /// The other gateways, to which too much is under way.
+    /// The other gateways, to which too many messages are in flight.
     Others,
     /// The end of CLIENT PAUSE.
     Paused,
-    /// The controller's word who the members are.
+    /// The controller's answer about the members.
     Members,
-    /// What the rack keeps of users: it is not known yet, or the command before it changes it.
+    /// The rack's users: they are not known yet, or the preceding command changes them.
     Users,
 }
 
-/// More than the kernels at both ends hold of a connection: a client to which as much was written
-/// reads.
+/// More bytes than the kernels at both ends buffer for a connection: a client to which this much
+/// was written does read.
 const READS_BYTES: u64 = 64 << 20;
 
-/// Commands between MULTI and EXEC.
+/// The commands between MULTI and EXEC.
 #[derive(Debug, Default)]
 pub(crate) struct Multi {
-    /// Encoded.
+    /// The commands, encoded.
     pub commands: Vec<Vec<u8>>,
     pub bytes: usize,
-    /// Their bytes with each script's text.
+    /// Their bytes, with each script's text counted.
     pub full_bytes: usize,
-    /// References of the texts that stand in it.
+    /// References to the scripts' texts that it contains.
     pub texts: Vec<Vec<u8>>,
-    /// Their keys, each once.
+    /// Their keys, without duplicates.
     pub keys: Vec<Vec<u8>>,
-    /// One of them concerns all keys.
+    /// Whether one of them concerns all keys.
     pub of_all_keys: bool,
-    /// One of them writes.
+    /// Whether one of them writes.
     pub writes: bool,
-    /// What it publishes.
+    /// The messages that it publishes.
     pub published: Vec<Message>,
-    /// Where the reply to each names keys.
+    /// The places that name keys in the reply to each command.
     pub named: Vec<Option<Named>>,
-    /// What they read and write, if somebody is to be told of it.
+    /// The objects that they read and write, if they are tracked.
     pub footprint: Option<Box<Footprint>>,
     /// The connection's database before it.
     pub database: u8,
-    /// They, as those are shown them who see all commands.
+    /// The commands in the form in which monitors see them.
     pub shown: Vec<Vec<u8>>,
-    /// A command was refused: EXEC aborts.
+    /// Whether a command was refused, so that EXEC aborts.
     pub failed: bool,
 }
 
 impl Multi {
-    /// It is never executed: nothing of it is kept.
+    /// Drops its contents, since it will never be executed.
     fn abort(&mut self) {
         *self = Multi { database: self.database, failed: true, ..Multi::default() };
     }
@@ -318,90 +320,90 @@ impl Multi {
 pub(crate) struct Connection {
     pub id: ConnectionId,
     pub peer: String,
-    /// The gateway's own end.
+    /// The address of the gateway's end.
     pub local: String,
     pub name: Vec<u8>,
-    /// CLIENT SETINFO: name and version.
+    /// The library's name and version (CLIENT SETINFO).
     pub library: (Vec<u8>, Vec<u8>),
     pub since: Instant,
     pub active_at: Instant,
-    /// When the first of the commands that wait in `input` came, or the last one's bytes.
+    /// The arrival of the first command that waits in `input`, or of the last one's bytes.
     pub came_at: Instant,
     pub resp3: bool,
-    /// It has given a password, or needed none when it came.
+    /// Whether it has given a password, or needed none when it connected.
     pub authenticated: bool,
-    /// Whose commands these are.
+    /// The user of its commands.
     pub user: Arc<User>,
-    /// Which keys its commands are about.
+    /// The database of its commands.
     pub database: u8,
-    /// The slot of an EXEC under way behind which it has another database; and the one that it goes
-    /// back to if the transaction is not executed.
+    /// The slot of a pending EXEC after which the connection has another database; and the database
+    /// to which it returns if the transaction is not executed.
     pub selecting: Option<(u64, u8)>,
     pub input: Vec<u8>,
-    /// Its place among those whose input is long.
+    /// Its place among the connections with long input.
     pub place: InputPlace,
     pub parser: Parser,
     pub output: Output,
-    /// Commands whose replies are not written yet; the first has number `first_slot`.
+    /// The commands whose replies are not written yet. The first one has the number `first_slot`.
     pub slots: VecDeque<Slot>,
     pub first_slot: u64,
-    /// Bytes of replies that are there before their turn.
+    /// The bytes of replies that arrived before earlier ones.
     pub ready_bytes: usize,
-    /// Bytes of replies that were asked of replicas and are not there.
+    /// The bytes of replies that were requested from replicas and have not arrived.
     pub granted_bytes: usize,
-    /// What the gateway's memory counts for it.
+    /// The bytes that the gateway's memory counts for it.
     pub noted_bytes: usize,
-    /// Long replies that wait for room, by slot and part; and what their reads take.
+    /// Long replies that wait for room, by slot and part; and the bytes that their reads take.
     pub offers: BTreeMap<(u64, u32), Offer>,
     pub offer_bytes: usize,
-    /// Most unanswered requests: fewer while replies are long.
+    /// The limit of unanswered requests, which is lower while replies are long.
     pub requests_max: usize,
-    /// Whether its last reply was a short one, if there was one: the next is taken to be like it.
+    /// Whether its last reply was short, if there was one: the next one is expected to be like it.
     pub was_short: Option<bool>,
-    /// It is in the list of those for whom there was no room.
+    /// Whether it is in the list of connections for which there was no room.
     pub is_short: bool,
-    /// Its client has asked for more with a long reply before it: it reads those.
+    /// Whether its client has sent more while a long reply was due: it reads such replies.
     asked_on: bool,
-    /// Bytes that were written to it.
+    /// The number of bytes that were written to it.
     pub written_bytes: u64,
-    /// Its place among those that have not shown it ([`crate::memory::unproven`]).
+    /// Its place among those that have not shown that they read ([`crate::memory::unproven`]).
     pub unproven: Option<u64>,
-    /// When its client last read something, if there is more to read.
+    /// The time at which its client last read something, if there is more to read.
     pub unread_since: Option<Instant>,
-    /// It is to be closed, its replies unread.
+    /// Whether it is to be closed with its replies unread.
     pub is_given_up: bool,
     pub unanswered: Unanswered,
     pub last_write: Option<RequestNumber>,
-    /// The last slot's command is over several keys, not all of which were sent.
+    /// Whether the last slot's command is over several keys, and not all of them were sent.
     pub is_splitting: bool,
-    /// There are bytes behind the command that waits.
+    /// Whether there are bytes after the waiting command.
     pub has_more: bool,
     pub wait: Wait,
     pub multi: Option<Box<Multi>>,
     pub watch: Watch,
     pub subscriber: Subscriber,
-    /// What EXECs under way publish, by their slots.
+    /// The messages that pending EXECs publish, by slot.
     pub publishes: VecDeque<(u64, Vec<Message>)>,
-    /// Close once every reply is written.
+    /// Whether to close it once every reply is written.
     pub closing: bool,
-    /// Its client sends no more.
+    /// Whether its client sends no more.
     pub has_ended: bool,
-    /// It is in the gateway's list of connections to look at.
+    /// Whether it is in the gateway's list of connections to be handled.
     pub is_listed: bool,
-    /// The index of the last command, and its subcommand, for CLIENT LIST.
+    /// The indices of the last command and its subcommand, for CLIENT LIST.
     pub last_command: Option<usize>,
     pub last_sub: String,
     pub commands: u64,
-    /// Bytes of commands that had come when the last one was looked at.
+    /// The bytes of commands that had arrived when the last one was handled.
     pub query_bytes: usize,
     pub replies: Replies,
-    /// The command that is looked at has no reply.
+    /// Whether the current command has no reply.
     pub is_silent: bool,
-    /// CLIENT TRACKING.
+    /// The state of CLIENT TRACKING.
     pub tracking: Option<Box<ClientTracking>>,
-    /// Bytes that are no reply, each to be written before the reply in this slot.
+    /// Bytes other than replies, each to be written before the reply in this slot.
     pub pushes: VecDeque<(u64, Vec<u8>)>,
-    /// It sees all commands (MONITOR).
+    /// Whether it sees all commands (MONITOR).
     pub is_monitor: bool,
 }
 
@@ -470,10 +472,10 @@ impl Connection {
         }
     }
 
-    /// Whether a request must wait (trap T22): a read for the earlier writes of its object, a write
-    /// for the earlier reads; a command over all keys for everything, and everything for it, but
-    /// reads for reads. Writes do not wait for writes: each names the one before, and replicas keep
-    /// that order.
+    /// Whether a request must wait (trap T22): a read for earlier writes of its object, a write for
+    /// earlier reads; a command over all keys for everything, and everything for it, except reads
+    /// for reads. Writes do not wait for writes: each names the one before, and replicas keep that
+    /// order.
     ///
     /// A connection that only reads or only writes pays one comparison.
     pub(crate) fn must_wait(&self, class: Class, subject: Subject) -> bool {
@@ -486,8 +488,8 @@ impl Connection {
             Class::Read => (writes, Class::Write),
             Class::Write => (reads, Class::Read),
         };
-        // What a transaction reads behind WATCH must not be older than what it watches; two reads
-        // may come from two replicas.
+        // A transaction's reads after WATCH must not be older than the watched state; two reads may
+        // be answered by two replicas.
         if class == Class::Read && self.watch.is_unanswered() && self.is_watching(subject) {
             return true;
         }
@@ -503,7 +505,7 @@ impl Connection {
         }
     }
 
-    /// Whether one of a subject's keys is that of a WATCH that is not answered.
+    /// Whether one of a subject's keys is among those of an unanswered WATCH.
     fn is_watching(&self, subject: Subject) -> bool {
         let mut watches =
             self.slots.iter().filter(|slot| matches!(slot.state, SlotState::Watching(_)));
@@ -518,7 +520,7 @@ impl Connection {
         })
     }
 
-    /// A request was sent.
+    /// Notes that a request was sent.
     pub(crate) fn note_sent(&mut self, class: Class, subject: Subject) {
         match class {
             Class::Read => self.unanswered.reads += 1,
@@ -529,7 +531,7 @@ impl Connection {
         self.unanswered.all_keys_reads += of_all * u32::from(class == Class::Read);
     }
 
-    /// A request ended, which concerned all keys or not.
+    /// Notes that a request ended, and whether it concerned all keys.
     pub(crate) fn note_done(&mut self, class: Class, is_of_all_keys: bool) {
         match class {
             Class::Read => self.unanswered.reads -= 1,
@@ -540,17 +542,17 @@ impl Connection {
         self.unanswered.all_keys_reads -= of_all * u32::from(class == Class::Read);
     }
 
-    /// Bytes of all its replies: unread, before their turn, asked for.
+    /// The bytes of all its replies: unread, waiting for earlier ones, and requested.
     pub(crate) fn reply_bytes(&self) -> usize {
         self.fetched_bytes() + self.offer_bytes
     }
 
-    /// The same without those that were not asked for.
+    /// The same, without those that were not requested.
     pub(crate) fn fetched_bytes(&self) -> usize {
         self.output.len() + self.ready_bytes + self.granted_bytes
     }
 
-    /// Whether another request may be sent, as to how many are unanswered.
+    /// Whether the limit of unanswered requests permits another one.
     pub(crate) fn has_room_for_request(&self) -> bool {
         ((self.unanswered.reads + self.unanswered.writes) as usize) < self.requests_max
     }
@@ -559,7 +561,7 @@ impl Connection {
         self.unanswered.reads + self.unanswered.writes == 0
     }
 
-    /// What the reply to its next read is taken to be.
+    /// The expected length of the reply to its next read.
     pub(crate) fn expected(&self) -> Expected {
         match self.was_short {
             Some(true) => Expected::Short,
@@ -568,19 +570,20 @@ impl Connection {
         }
     }
 
-    /// A short reply came: as many requests as there is patience for.
+    /// A short reply came: raises the limit of unanswered requests.
     pub(crate) fn note_short_reply(&mut self) {
         self.requests_max = (self.requests_max + 1).min(SLOTS_MAX);
         self.was_short = Some(true);
     }
 
-    /// A long reply has to wait: what else is asked for would too, and was read in vain.
+    /// A long reply has to wait: lowers the limit, since further replies would wait too, and would
+    /// be read in vain.
     pub(crate) fn note_long_reply(&mut self) {
         self.requests_max = (self.requests_max / 2).max(REQUESTS_MIN);
     }
 
-    /// Bytes come from its client, which shows that it reads long replies if it has been given one
-    /// and waits for nothing else.
+    /// Notes input from its client, which shows that it reads long replies if it was given one and
+    /// waits for nothing else.
     pub(crate) fn note_input(&mut self) {
         let waited = self.slots.is_empty() && self.output.is_empty() && self.input.is_empty();
         self.asked_on |= waited && self.was_short == Some(false);
@@ -616,13 +619,13 @@ impl Connection {
         self.slots.get_mut(number.checked_sub(self.first_slot)? as usize)
     }
 
-    /// A place in the order of replies for the command that is looked at.
+    /// Adds a place in the order of replies for the current command.
     pub(crate) fn push_slot(&mut self, slot: Slot) {
         let (is_silent, command) = (self.is_silent, self.last_command);
         self.slots.push_back(Slot { is_silent, command, ..slot });
     }
 
-    /// Answers a command that needs nothing of the rack, in its turn.
+    /// Answers a command that does not need the rack, in order.
     pub(crate) fn answer(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         if self.slots.is_empty() {
             write(self.output.end());
@@ -642,22 +645,22 @@ impl Connection {
         self.answer(|out| resp::error(out, text.as_bytes()));
     }
 
-    /// The transaction is not executed.
+    /// Ends the transaction without executing it.
     pub(crate) fn end_multi(&mut self) {
         if let Some(multi) = self.multi.take() {
             self.database = multi.database;
         }
     }
 
-    /// A request was refused before it was a command: an open transaction must not be executed. Its
-    /// commands make room for others'.
+    /// A request was refused before it was parsed as a command: an open transaction must not be
+    /// executed. Its memory is freed.
     pub(crate) fn abort_multi(&mut self) {
         if let Some(multi) = &mut self.multi {
             multi.abort();
         }
     }
 
-    /// The transaction in this slot has its reply, or none.
+    /// The transaction in this slot has its reply, or will have none.
     pub(crate) fn end_selecting(&mut self, slot: u64, reply: &[u8]) {
         if let Some((_, before)) = self.selecting.take_if(|(own, _)| *own == slot)
             && (!reply.starts_with(b"*") || resp::is_null(reply))
@@ -671,7 +674,7 @@ impl Connection {
         self.answer(|out| out.extend_from_slice(resp::OK));
     }
 
-    /// The command that waits for an element, which is its only one, has its reply.
+    /// Sets the reply of the command that waits for an element, which is the connection's only one.
     pub(crate) fn unblock(&mut self, reply: Vec<u8>) {
         let blocked = self.slots.front_mut().filter(|s| matches!(s.state, SlotState::Blocked));
         if let Some(slot) = blocked {
@@ -682,14 +685,14 @@ impl Connection {
         self.write_in_turn();
     }
 
-    /// Whether the command that it waited for has its reply.
+    /// Whether the blocking command has its reply.
     pub(crate) fn is_unblocked(&self) -> bool {
         let is_blocked =
             |slot: &Slot| matches!(slot.state, SlotState::Blocked | SlotState::Asking(_));
         self.wait == Wait::Blocked && !self.slots.iter().any(is_blocked)
     }
 
-    /// Bytes that are no reply, between two replies.
+    /// Writes bytes other than a reply between two replies.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let is_within = |slot: &Slot| matches!(slot.state, SlotState::Parts(_));
         if self.slots.front().is_some_and(is_within) {
@@ -700,8 +703,8 @@ impl Connection {
         }
     }
 
-    /// Bytes that are no reply, behind the replies to all commands that came so far: what they say
-    /// must not be overtaken by what those commands have read. One that waits has read nothing.
+    /// Writes bytes other than a reply after the replies to all commands so far: their content must
+    /// not be overtaken by what those commands have read. A blocked command has read nothing.
     pub(crate) fn push_behind(&mut self, bytes: Vec<u8>) {
         let waits = |slot: &Slot| matches!(slot.state, SlotState::Blocked | SlotState::Asking(_));
         if self.slots.front().is_none_or(waits) {
@@ -711,7 +714,7 @@ impl Connection {
         self.pushes.push_back((self.next_slot(), bytes));
     }
 
-    /// Writes what is to stand before the next reply.
+    /// Writes the bytes that precede the next reply.
     fn write_pushes(&mut self) {
         while let Some((_, bytes)) = self.pushes.pop_front_if(|(slot, _)| *slot <= self.first_slot)
         {
@@ -720,7 +723,7 @@ impl Connection {
         }
     }
 
-    /// Writes out every reply whose turn has come.
+    /// Writes every reply that is next in order.
     pub(crate) fn write_in_turn(&mut self) {
         self.write_replies();
         let is_within = |slot: &Slot| matches!(slot.state, SlotState::Parts(_));

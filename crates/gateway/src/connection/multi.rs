@@ -20,12 +20,12 @@ use crate::connection::{Connection, Multi, Slot, SlotState, Subject, Wait};
 use crate::scripts::functions::Planned;
 use crate::state::{CommandContext, Core, Flow};
 
-/// What the error of a script that is not known begins with.
+/// The beginning of the error about an unknown script.
 const NO_SCRIPT: &str = "NOSCRIPT";
-/// Most commands of a transaction.
+/// The largest number of commands of a transaction.
 const COMMANDS_MAX: usize = 10_000;
-/// Most bytes of all transactions that are larger than [`SHARE_BYTES`] and wait for their EXEC; and
-/// what a connection may have beside that.
+/// The bytes of all transactions together that are larger than [`SHARE_BYTES`] and wait for their
+/// EXEC; and the bytes that a connection may have beside that.
 const QUEUED_BYTES_MAX: usize = 256 << 20;
 const SHARE_BYTES: usize = 1 << 20;
 const TOO_LARGE_TRANSACTION: &str = "ERR the transaction is larger than 64 MiB (Concord's limit)";
@@ -33,11 +33,11 @@ const TOO_MANY_COMMANDS: &str =
     "ERR the transaction has more than 10000 commands (Concord's limit)";
 const NO_ROOM: &str = "ERR large transactions of all clients take 256 MiB at this gateway \
                        (Concord's limit); try again when others have ended";
-/// Most keys of a transaction that are told apart; with more it is of all keys.
+/// The number of keys of a transaction that are distinguished; with more it concerns all keys.
 const KEYS_MAX: usize = 16;
 
 impl Core {
-    /// A command between MULTI and EXEC.
+    /// Handles a command between MULTI and EXEC.
     pub(crate) fn in_multi(
         &mut self,
         call: &mut CommandContext<'_>,
@@ -56,7 +56,7 @@ impl Core {
                 return Ok(Flow::Went);
             }
             Handling::Multi => {
-                // As in Redis, this error does not spoil the transaction.
+                // As in Redis, this error does not abort the transaction.
                 call.connection.refuse("ERR MULTI calls can not be nested");
                 return Ok(Flow::Went);
             }
@@ -67,8 +67,8 @@ impl Core {
             Handling::Script { by_sha, read_only } => {
                 let user = call.connection.user.clone();
                 let subject = match self.encode_script(database, &user, by_sha, read_only, args) {
-                    // As in Redis, which looks for the script when EXEC is executed: the others
-                    // are.
+                    // As in Redis, which looks for the script when EXEC is executed: the other
+                    // commands are executed.
                     Err(failure) if failure.starts_with(NO_SCRIPT) => {
                         return self.queue_error(call, &failure);
                     }
@@ -138,7 +138,7 @@ impl Core {
         self.queue(call, class, Some(subject))
     }
 
-    /// A command that is answered with an error when EXEC is executed.
+    /// Queues a command that is answered with an error when EXEC is executed.
     pub(crate) fn queue_error(
         &mut self,
         call: &mut CommandContext<'_>,
@@ -151,7 +151,7 @@ impl Core {
         self.queue(call, Class::Read, None)
     }
 
-    /// WATCH: a read of the digests of its keys.
+    /// WATCH: reads the digests of its keys.
     pub(crate) fn watch(
         &mut self,
         call: &mut CommandContext<'_>,
@@ -171,15 +171,15 @@ impl Core {
         let is_asked = |slot: &Slot| matches!(slot.state, SlotState::Watching(_));
         match flow == Flow::Went && call.connection.slots.back().is_some_and(is_asked) {
             true => call.connection.watch.sent(bytes),
-            // It was refused here: nobody knows what it would have compared.
+            // It was refused here, so that it is not known what it would have compared.
             false if flow == Flow::Went => call.connection.watch.refused(),
             false => {}
         }
         Ok(flow)
     }
 
-    /// Puts the command that is encoded in `self.command` to the others; `None`: it concerns no
-    /// key.
+    /// Queues the command that is encoded in `self.command`. The subject is `None` if it concerns
+    /// no key.
     fn queue(
         &mut self,
         call: &mut CommandContext<'_>,
@@ -189,7 +189,7 @@ impl Core {
         let encoded = self.command.bytes();
         let Some(multi) = &mut call.connection.multi else { return Ok(Flow::Went) };
         if multi.failed {
-            // It is never executed: nothing of it is kept.
+            // It will never be executed: none of its contents are kept.
             call.connection.answer(|out| resp::simple(out, "QUEUED"));
             return Ok(Flow::Went);
         }
@@ -204,7 +204,7 @@ impl Core {
         let encoded = shared.as_deref().unwrap_or(encoded);
         let before = multi.bytes;
         multi.bytes += encoded.len() + 4;
-        // Looked at once in a while: each other connection is.
+        // This is checked only now and then, since it examines all other connections.
         if before / SHARE_BYTES != multi.bytes / SHARE_BYTES {
             let others = call.others.values().filter_map(|other| other.multi.as_ref());
             let large = others.map(|other| other.bytes).filter(|bytes| *bytes >= SHARE_BYTES);
@@ -226,7 +226,7 @@ impl Core {
             }
         }
         multi.of_all_keys |= subject == Some(Subject::AllKeys) || multi.keys.len() >= KEYS_MAX;
-        // Reads of several keys which the engine does not find by their names.
+        // These are reads of several keys that the engine does not find by their names.
         if let Some(Subject::Objects(..)) = subject
             && Command::parse(encoded).is_ok_and(|command| several::keys(&command).is_empty())
         {
@@ -241,7 +241,7 @@ impl Core {
         Ok(Flow::Went)
     }
 
-    /// The reply to a command that needs nothing of the rack, as it is now.
+    /// The current reply to a command that does not need the rack.
     fn answer_now(
         &mut self,
         call: &mut CommandContext<'_>,
@@ -270,15 +270,15 @@ impl Core {
             call.connection.watch.is_unanswered() || call.connection.watch.keys().next().is_some();
         let publishes = call.connection.multi.as_ref().is_some_and(|m| !m.published.is_empty());
         if (watches || publishes) && call.connection.must_wait(Class::Write, Subject::AllKeys) {
-            // Everything before it: what it is to compare, and reads, which see nothing that comes
-            // behind it, whether it writes or not. And who hears of a message may look for what was
-            // done before it.
+            // It waits for everything before it: for the digests that it compares, and for reads,
+            // which must not see anything later, whether it writes or not. Also, a client that
+            // receives a message may look for what was done before it.
             call.connection.wait = Wait::Order(Class::Write, Subject::AllKeys);
             return Ok(Flow::Waits);
         }
         let Some(mut multi) = call.connection.multi.take() else { return Ok(Flow::Went) };
         call.is_executed = true;
-        // Behind it, unless it is not executed.
+        // This applies after it, unless it is not executed.
         let database = core::mem::replace(&mut call.connection.database, multi.database);
         let has_failed = call.connection.watch.has_failed();
         if multi.failed || has_failed {
@@ -346,8 +346,7 @@ impl Core {
     }
 }
 
-/// A script whose text stands in the transaction already, by its reference
-/// (`concord_engine::texts`).
+/// The reference to a script whose text is already in the transaction (`concord_engine::texts`).
 fn share(texts: &mut Vec<Vec<u8>>, encoded: &[u8]) -> Option<Vec<u8>> {
     let command = Command::parse(encoded).ok()?;
     let reference = texts::reference(texts::text_of(&command)?)?;
@@ -358,7 +357,7 @@ fn share(texts: &mut Vec<Vec<u8>>, encoded: &[u8]) -> Option<Vec<u8>> {
     None
 }
 
-/// Whether Redis allows a command in no transaction.
+/// Whether Redis refuses a command in every transaction.
 fn is_never(args: &[&[u8]]) -> bool {
     let name = UpperName::of(args[0]);
     matches!(name.bytes(), b"SAVE" | b"SHUTDOWN" | b"PSYNC" | b"SYNC")

@@ -1,29 +1,29 @@
-//! CLIENT PAUSE: until when commands of this gateway's clients wait; and after how long clients
-//! that say nothing are disconnected (`timeout`).
+//! CLIENT PAUSE: the time until which commands of this gateway's clients wait; and the time after
+//! which idle clients are disconnected (`timeout`).
 
 use concord_core::Instant;
 
-/// Which commands wait, and until when.
+/// A pause: the commands that wait, and until when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Paused {
     until: Instant,
-    /// Commands that only read go on.
+    /// Whether commands that only read go on.
     writes_only: bool,
 }
 
-/// What waits, and who is idle.
+/// The pause, and the limit for idle clients.
 #[derive(Debug, Default)]
 pub(crate) struct Pause {
     paused: Option<Paused>,
-    /// It is over, and nobody has gone on yet.
+    /// Whether it is over, but the waiting commands have not gone on yet.
     pub is_news: bool,
-    /// Clients that say nothing for so many seconds are disconnected; 0: none is.
+    /// The time in seconds after which idle clients are disconnected; 0 for never.
     pub idle_seconds: u64,
     pub looks_at: Instant,
 }
 
 impl Pause {
-    /// Until then, and not shorter than it was.
+    /// Pauses until this time, but does not shorten a pause.
     pub(crate) fn begin(&mut self, until: Instant, writes_only: bool) {
         let before = self.paused.unwrap_or(Paused { until, writes_only });
         self.paused = Some(Paused {

@@ -1,5 +1,5 @@
 //! Connections whose next command waits for room among the rack's unanswered requests: first come,
-//! first served, for writes, and for reads by what their replies are taken to be.
+//! first served, for writes, and for reads by the expected length of their replies.
 
 use alloc::collections::VecDeque;
 
@@ -8,27 +8,27 @@ use concord_client::{Class, Size};
 use crate::connection::ConnectionId;
 use crate::memory::tentative::{Expected, Tentative};
 
-/// In which turn reads are let go on.
+/// The order in which kinds of reads take turns.
 const TURNS: [Expected; 3] = [Expected::Short, Expected::First, Expected::Long];
 
-/// All that wait; some may be gone.
+/// All waiting connections; some may be gone.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    /// By [`TURNS`].
+    /// The reads, in the order of [`TURNS`].
     reads: [Reads; TURNS.len()],
-    /// Whose turn it is among them, so that none starves.
+    /// The kind of reads whose turn it is, so that none starves.
     call: usize,
-    /// By their size: what is small does not wait for what is large.
+    /// The writes by size: small ones do not wait for large ones.
     writes: [VecDeque<ConnectionId>; Size::ALL.len()],
 }
 
 #[derive(Debug, Default)]
 struct Reads {
-    /// Connections that have nothing under way: clients that wait for each reply do not wait for
+    /// Connections without requests in flight: clients that wait for each reply do not wait for
     /// those that pipeline.
     first: VecDeque<ConnectionId>,
     more: VecDeque<ConnectionId>,
-    /// The two take turns, so that neither starves.
+    /// Whether `first` is next: the two take turns, so that neither starves.
     is_first_next: bool,
 }
 
@@ -42,7 +42,7 @@ impl Reads {
 }
 
 impl Waiting {
-    /// A connection waits; `is_first` if it has nothing under way.
+    /// Adds a connection. `is_first` if it has no request in flight.
     pub(crate) fn push(
         &mut self,
         id: ConnectionId,
@@ -63,7 +63,7 @@ impl Waiting {
         queue.push_back(id);
     }
 
-    /// Whether nobody waits.
+    /// Whether no connection waits.
     pub(crate) fn is_empty(&self) -> bool {
         let none = |reads: &Reads| reads.first.is_empty() && reads.more.is_empty();
         self.writes.iter().all(VecDeque::is_empty) && self.reads.iter().all(none)
@@ -83,7 +83,7 @@ impl Waiting {
         None
     }
 
-    /// The connection that may send the next write of that size.
+    /// The connection that may send the next write of this size.
     pub(crate) fn next_write(&mut self, size: Size) -> Option<ConnectionId> {
         self.writes[size as usize].pop_front()
     }

@@ -5,15 +5,15 @@ use alloc::vec::Vec;
 
 use concord_core::Instant;
 
-/// What a name names.
+/// The kind of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Sort {
     Channel = 0,
     Pattern = 1,
     /// A channel of SSUBSCRIBE and SPUBLISH.
     Shard = 2,
-    /// No channel of clients: by it gateways tell each other what was written
-    /// ([`crate::tracking`]).
+    /// A name between gateways, not a channel of clients: by it they tell each other which objects
+    /// were written ([`crate::tracking`]).
     Written = 3,
 }
 
@@ -24,7 +24,7 @@ impl Sort {
     }
 }
 
-/// What was published: for this gateway's clients, or by a transaction that is not executed yet.
+/// A published message: for this gateway's clients, or of a transaction that is not executed yet.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub sort: Sort,
@@ -42,24 +42,24 @@ pub(crate) enum PubSub {
     Look,
 }
 
-/// A SUBSCRIBE that not every other gateway knows of.
+/// A SUBSCRIBE that some other gateway does not know of yet.
 #[derive(Debug)]
 pub(crate) struct PendingSubscribe {
-    /// What it begins with.
+    /// The subscriptions with which it begins.
     pub begins: Vec<(Sort, Vec<u8>)>,
     pub reply: Vec<u8>,
 }
 
-/// What a connection has subscribed to.
+/// The subscriptions of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriber {
     pub channels: BTreeSet<Vec<u8>>,
     pub patterns: BTreeSet<Vec<u8>>,
     pub shards: BTreeSet<Vec<u8>>,
     pub asked: Option<PendingSubscribe>,
-    /// Since when it has left much unread.
+    /// The time since which it has left much unread.
     pub slow_since: Option<Instant>,
-    /// Messages that came within a reply which is written in parts.
+    /// Messages that arrived within a reply that is written in parts.
     pub held: Vec<u8>,
 }
 
@@ -72,12 +72,12 @@ impl Subscriber {
         }
     }
 
-    /// Whether it is new.
+    /// Adds a subscription. Returns whether it is new.
     pub(crate) fn add(&mut self, sort: Sort, name: &[u8]) -> bool {
         self.set(sort).insert(name.to_vec())
     }
 
-    /// Whether it was there.
+    /// Removes a subscription. Returns whether it existed.
     pub(crate) fn remove(&mut self, sort: Sort, name: &[u8]) -> bool {
         self.set(sort).remove(name)
     }
@@ -90,7 +90,7 @@ impl Subscriber {
         }
     }
 
-    /// The number in a confirmation.
+    /// The number for a confirmation.
     pub(crate) fn count(&self, sort: Sort) -> usize {
         match sort {
             Sort::Channel | Sort::Pattern => self.channels.len() + self.patterns.len(),

@@ -1,10 +1,11 @@
-//! Bytes that clients sent and read, and how fast: an average over the last 1.6 seconds, as Redis'
-//! `instantaneous_...` fields are, without a timer: samples are taken when something comes or goes.
+//! The bytes that clients sent and read, and their rates: averages over the last 1.6 seconds, as
+//! Redis' `instantaneous_...` fields are, without a timer: samples are taken when data is sent or
+//! received.
 
 use concord_core::{Duration, Instant, MS, SEC};
 
 const SAMPLES: usize = 16;
-/// Time between two samples, at least.
+/// The shortest time between two samples.
 const SAMPLE_NS: Duration = 100 * MS;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,7 +16,7 @@ struct Sample {
     output_bytes: u64,
 }
 
-/// Something in a second.
+/// Amounts per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Rates {
     pub commands: f64,
@@ -28,12 +29,12 @@ pub(crate) struct Traffic {
     pub input_bytes: u64,
     pub output_bytes: u64,
     samples: [Sample; SAMPLES],
-    /// How many samples were taken; each goes to the place of the oldest.
+    /// The number of samples taken; each one replaces the oldest.
     taken: usize,
 }
 
 impl Traffic {
-    /// Takes a sample if it is time to: before what comes or goes now is counted.
+    /// Takes a sample if one is due. Call it before current traffic is counted.
     pub(crate) fn sample(&mut self, now: Instant, commands: u64) {
         let newest = self.samples[self.taken.wrapping_sub(1) % SAMPLES];
         if self.taken > 0 && now.since(newest.at) < SAMPLE_NS {
@@ -45,7 +46,7 @@ impl Traffic {
         self.taken += 1;
     }
 
-    /// How fast it goes: since the oldest sample of the last 1.6 s, or since the last one before.
+    /// The rates since the oldest sample of the last 1.6 s, or since the last one before.
     pub(crate) fn rates(&self, now: Instant, commands: u64) -> Rates {
         let age = |sample: &Sample| now.since(sample.at);
         let known = &self.samples[..self.taken.min(SAMPLES)];

@@ -1,4 +1,4 @@
-//! WATCH: a read of the digests of its keys, which EXEC names, and which the engine compares
+//! WATCH: reads the digests of its keys, which EXEC contains, and which the engine compares
 //! (`concord_engine::ttl`).
 
 use alloc::vec::Vec;
@@ -6,29 +6,29 @@ use alloc::vec::Vec;
 use concord_engine::ttl::WATCHED_COMMAND;
 use concord_engine::{CommandBuf, resp, resp_scan};
 
-/// Most bytes of keys that a connection watches, and what each takes beside.
+/// The bytes of keys that a connection may watch, and the overhead of each key.
 const BYTES_MAX: usize = 64 << 10;
 const KEY_BYTES: usize = 64;
 
-/// The digest that no key has.
+/// A digest that no key has.
 const CHANGED: &[u8] = b"changed";
 
-/// What a connection watches.
+/// The watched keys of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// Keys, each with its digest when it was watched first.
+    /// The keys, each with its digest when it was first watched.
     seen: Vec<(Vec<u8>, Vec<u8>)>,
-    /// WATCHes that are not answered.
+    /// The number of unanswered WATCHes.
     asked: usize,
-    /// What all keys take.
+    /// The bytes of all keys.
     bytes: usize,
-    /// The answer to a WATCH was an error.
+    /// Whether the answer to a WATCH was an error.
     failed: bool,
-    /// Counts what ended it: what is on its way from before does not count any more.
+    /// Counts the times that watching ended: answers from before do not count any more.
     number: u64,
 }
 
-/// The keys of a WATCH that is not answered.
+/// The keys of an unanswered WATCH.
 #[derive(Debug, Default)]
 pub(crate) struct Watching {
     keys: Vec<Vec<u8>>,
@@ -36,26 +36,26 @@ pub(crate) struct Watching {
 }
 
 impl Watch {
-    /// Nothing is watched any more.
+    /// Ends the watching of all keys.
     pub(crate) fn end(&mut self) {
         *self = Watch { number: self.number + 1, ..Watch::default() };
     }
 
-    /// A WATCH of these keys: what its slot keeps, and what all keys will take; `None` if that is
-    /// too much.
+    /// Begins a WATCH of these keys: returns its data for the slot, and the bytes of all keys with
+    /// it; `None` if these are too many.
     pub(crate) fn begin(&self, keys: &[&[u8]]) -> Option<(Watching, usize)> {
         let bytes = self.bytes + keys.iter().map(|key| key.len() + KEY_BYTES).sum::<usize>();
         let keys = keys.iter().map(|key| key.to_vec()).collect();
         (bytes <= BYTES_MAX).then_some((Watching { keys, number: self.number }, bytes))
     }
 
-    /// It was sent.
+    /// Notes that it was sent.
     pub(crate) fn sent(&mut self, bytes: usize) {
         self.asked += 1;
         self.bytes = bytes;
     }
 
-    /// A WATCH was not sent, and answered by an error.
+    /// Notes that a WATCH was not sent, but answered with an error.
     pub(crate) fn refused(&mut self) {
         self.failed = true;
     }
@@ -77,21 +77,21 @@ impl Watch {
         self.keys().any(|own| own == key)
     }
 
-    /// Which WATCH counts by now.
+    /// The number of the current watching.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The client has read a key that it watches, whose digest was that; empty if nobody knows.
-    /// EXEC compares with the digest of when it was watched: if the client has seen another value
-    /// since, that must not do, though the key was changed back.
+    /// The client has read a watched key, whose digest was `digest`; empty if unknown. EXEC
+    /// compares with the digest of the first WATCH: if the client has seen another value since,
+    /// EXEC must fail, even if the key was changed back.
     pub(crate) fn read(&mut self, number: u64, key: &[u8], digest: &[u8]) {
         if number != self.number {
             return;
         }
         let is_there = digest.iter().any(|digit| *digit != b'0');
         for (_, seen) in self.seen.iter_mut().filter(|(own, _)| own == key) {
-            // Behind the digest it says when the key is due.
+            // The time at which the key expires follows the digest.
             let value = seen.split(|byte| *byte == b'-').next().unwrap_or_default();
             let same = if is_there { value == digest } else { !digest.is_empty() && value == b"0" };
             if !same {
@@ -104,7 +104,7 @@ impl Watch {
         self.seen.iter().map(|(key, _)| key.as_slice())
     }
 
-    /// What EXEC begins with, encoded; `None` if nothing is watched.
+    /// The beginning of EXEC, encoded; `None` if nothing is watched.
     pub(crate) fn encoded(&self) -> Option<Vec<u8>> {
         if self.seen.is_empty() {
             return None;
@@ -113,7 +113,7 @@ impl Watch {
         Some(CommandBuf::new().encode(0, [WATCHED_COMMAND].into_iter().chain(pairs)).to_vec())
     }
 
-    /// The reply to a WATCH, of what the rack answered.
+    /// The reply to a WATCH, from the rack's answer.
     pub(crate) fn answered(&mut self, watching: &Watching, reply: Vec<u8>) -> Vec<u8> {
         let is_for_this = watching.number == self.number;
         if is_for_this {
