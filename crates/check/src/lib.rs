@@ -75,6 +75,7 @@ mod history;
 mod lists;
 mod minimise;
 mod model;
+mod op;
 mod plan;
 mod record;
 mod report;

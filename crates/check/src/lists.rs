@@ -9,7 +9,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::Reply;
 use crate::command::Command;
-use crate::plan::Op;
+use crate::op::Op;
 
 /// For each element, the operation (by position) that pushed it, and whether on the left; `None` if
 /// several operations did.

@@ -8,7 +8,7 @@
 //! - operations called after the point that no order gets past are dropped, and so is what came
 //! before a state that is known for certain (see [`crate::start`]);
 
-use crate::plan::Op;
+use crate::op::Op;
 use crate::report::Violation;
 use crate::start::{Tries, changes, latest_start, until};
 use crate::{Operation, Reply};

@@ -26,7 +26,8 @@ use rustc_hash::{FxBuildHasher, FxHasher};
 use crate::Reply;
 use crate::command::{Command, Condition};
 use crate::model::{Next, State, Value, Want, step};
-use crate::plan::{Op, Plan};
+use crate::op::Op;
+use crate::plan::Plan;
 
 /// Index of a state in the table of states.
 type StateId = u32;

@@ -13,7 +13,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::Reply;
 use crate::command::{Bytes, Command, Condition, integer};
-use crate::plan::Op;
+use crate::op::Op;
 
 /// The longest reply in bytes that is taken apart.
 const PARTS_BYTES_MAX: usize = 4096;

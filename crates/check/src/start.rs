@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use crate::Reply;
 use crate::command::{Command, Condition, Ttl};
-use crate::plan::{Op, Plan};
+use crate::op::Op;
+use crate::plan::Plan;
 use crate::search::{Budget, Outcome, Search};
 
 /// The budget of one try.

@@ -9,7 +9,7 @@ mod serial;
 
 use crate::command::parse;
 use crate::model::Moment;
-use crate::plan::Op;
+use crate::op::Op;
 use crate::{Operation, Options, Reply, Verdict, check};
 
 /// An operation of client `client` in `call..=at`; `at` 0 means that its outcome is unknown.

@@ -13,7 +13,7 @@ use super::generate::{
 use super::{exact, op_of, verdict};
 use crate::command::parse;
 use crate::model::is_inert;
-use crate::plan::Op;
+use crate::op::Op;
 use crate::start::{Tries, latest_start, until};
 use crate::{Operation, Options, Reply, Verdict, check};
 
