@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Bytes, Command, Got, Next, State, Stepped, Value, Want, WrongType};
+use super::state::{Got, Next, State, Stepped, Value, Want, WrongType};
+use crate::command::{Bytes, Command};
 
 pub(super) fn sorted_step(state: &State, command: &Command, want: Want<'_>) -> Stepped {
     let empty = BTreeSet::new();

@@ -181,7 +181,7 @@ pub(super) fn atomic_history(rng: &mut Rng, shape: &Shape) -> Vec<Operation> {
             grace_ns: 0,
             calm: None,
         };
-        let due = |e: crate::model::Expiry| {
+        let due = |e: crate::model::state::Expiry| {
             e.latest_ns < point_ns || (e.earliest_ns <= point_ns && rng.chance(1, 2))
         };
         if state.expiry.is_some_and(due) {
