@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::{Access, Anomaly, Decision, Edge, Graph, Registers, Transaction};
+use super::graph::Graph;
+use super::transaction::{Access, Anomaly, Decision, Edge, Registers, Transaction};
 
 /// The largest transitive closure, in words of 64 bits. For larger graphs only the search decides.
 const CLOSURE_WORDS_MAX: usize = 1 << 25;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Edge;
+use super::transaction::Edge;
 
 /// The nodes are the transactions, followed by moments of real time. Edges say what comes before
 /// what.
