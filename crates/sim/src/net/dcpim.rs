@@ -18,7 +18,7 @@ use concord_core::Rng;
 
 use super::matching::{Matching, Offer};
 use super::numbers::Numbers;
-use super::packet::{Ecn, Packet};
+use super::packet::Packet;
 use super::topology::HostIndex;
 use super::transport::{FlowSpec, Transport, Wire, WireBytes};
 use crate::engine::{SEC, Time, US};
@@ -201,7 +201,7 @@ impl Dcpim {
     fn control(&mut self, wire: &mut Wire<'_, DcpimHeader>, from: u32, to: u32, body: DcpimHeader) {
         self.counters.control += 1;
         let (size_bytes, class) = (self.config.control_bytes, self.config.classes[0]);
-        wire.send(packet(HostIndex(from), HostIndex(to), size_bytes, class, body));
+        wire.send(Packet::new(HostIndex(from), HostIndex(to), size_bytes, body.flow, class, body));
     }
 
     fn data(&mut self, wire: &mut Wire<'_, DcpimHeader>, flow: u32, number: u32, class: u8) {
@@ -211,7 +211,7 @@ impl Dcpim {
         let size_bytes = rest as u32 + self.config.header_bytes;
         let body = DcpimHeader { flow, number, ..DcpimHeader::default() };
         self.counters.data += 1;
-        wire.send(packet(f.spec.from, f.spec.to, size_bytes, class, body));
+        wire.send(Packet::new(f.spec.from, f.spec.to, size_bytes, body.flow, class, body));
     }
 
     fn notify(&mut self, wire: &mut Wire<'_, DcpimHeader>, flow: u32) {
@@ -456,26 +456,6 @@ impl Dcpim {
     /// The phase of a time.
     fn phase(&self, now: Time) -> u32 {
         (now.0 / self.config.step_ps() / self.config.steps()) as u32
-    }
-}
-
-fn packet(
-    from: HostIndex,
-    to: HostIndex,
-    size_bytes: u32,
-    class: u8,
-    body: DcpimHeader,
-) -> Packet<DcpimHeader> {
-    Packet {
-        to,
-        from,
-        size_bytes,
-        flow_label: body.flow,
-        class,
-        kind: 0,
-        ecn: Ecn::Not,
-        path: 0,
-        body,
     }
 }
 

@@ -9,7 +9,7 @@
 //! buffers.
 
 use super::managed::Hop;
-use super::packet::{Ecn, Packet};
+use super::packet::Packet;
 use super::round_robin::RoundRobin;
 use super::topology::HostIndex;
 use super::transport::{FlowSpec, Transport, Wire, WireBytes};
@@ -305,7 +305,14 @@ impl Hpcc {
             let spec = f.spec;
             let size_bytes = self.size_bytes(&self.flows[flow as usize], number);
             let body = HpccHeader { flow, number, ..HpccHeader::default() };
-            wire.send(packet(spec.from, spec.to, size_bytes, self.config.class, body));
+            wire.send(Packet::new(
+                spec.from,
+                spec.to,
+                size_bytes,
+                body.flow,
+                self.config.class,
+                body,
+            ));
             self.turns.sent(wire, host, size_bytes);
             let f = &mut self.flows[flow as usize];
             // R = W / T (line 28).
@@ -341,7 +348,7 @@ impl Hpcc {
         let number = f.received;
         let echo = HpccHeader { number, is_ack: true, is_negative, ..header };
         let (bytes, class) = (self.config.ack_bytes, self.config.class);
-        wire.send(packet(data.to, data.from, bytes, class, echo));
+        wire.send(Packet::new(data.to, data.from, bytes, echo.flow, class, echo));
     }
 
     fn on_ack(&mut self, wire: &mut Wire<'_, HpccHeader>, header: HpccHeader) {
@@ -381,26 +388,6 @@ impl Hpcc {
         f.is_timer_set = true;
         wire.timer(f.due, flow, RESEND);
         self.queue(wire, flow);
-    }
-}
-
-fn packet(
-    from: HostIndex,
-    to: HostIndex,
-    size_bytes: u32,
-    class: u8,
-    body: HpccHeader,
-) -> Packet<HpccHeader> {
-    Packet {
-        to,
-        from,
-        size_bytes,
-        flow_label: body.flow,
-        class,
-        kind: 0,
-        ecn: Ecn::Not,
-        path: 0,
-        body,
     }
 }
 

@@ -38,3 +38,19 @@ pub struct Packet<B> {
     /// The driver's.
     pub body: B,
 }
+
+impl<B> Packet<B> {
+    /// A packet of `size_bytes` on the wire, of no kind and on no chosen path, to which no switch
+    /// adds marks.
+    #[must_use]
+    pub fn new(
+        from: HostIndex,
+        to: HostIndex,
+        size_bytes: u32,
+        flow_label: u32,
+        class: u8,
+        body: B,
+    ) -> Packet<B> {
+        Packet { to, from, size_bytes, flow_label, class, kind: 0, ecn: Ecn::Not, path: 0, body }
+    }
+}

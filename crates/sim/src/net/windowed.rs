@@ -3,7 +3,7 @@
 //! load for measuring the simulator, and the simplest example of a transport on it.
 
 use super::numbers::Numbers;
-use super::packet::{Ecn, Packet};
+use super::packet::Packet;
 use super::topology::HostIndex;
 use super::transport::{FlowSpec, Transport, Wire, WireBytes};
 use crate::engine::Time;
@@ -125,18 +125,8 @@ impl Windowed {
             let Some(number) = f.next_number() else { return };
             f.in_flight += 1;
             self.counters.data += 1;
-            let packet = Packet {
-                to: f.to,
-                from: f.from,
-                size_bytes: self.config.data_bytes,
-                flow_label: flow,
-                class: 0,
-                kind: 0,
-                ecn: Ecn::Not,
-                path: 0,
-                body: Segment { flow, number },
-            };
-            wire.send(packet);
+            let body = Segment { flow, number };
+            wire.send(Packet::new(f.from, f.to, self.config.data_bytes, flow, 0, body));
         }
     }
 }
