@@ -8,15 +8,16 @@ use concord_core::Instant;
 use super::unanswered::WAITING_MAX;
 use crate::setup::RETRY_NS;
 
-/// The reads, and the queries that speak for them.
+/// The waiting reads, and the queries that cover them.
 #[derive(Clone, Debug)]
 pub(super) struct Asking {
-    /// In the order in which they came, each with the number of the query that speaks for it: the
-    /// first one sent after it came, so that the answer is not older than the read.
+    /// The reads in the order of their arrival, each with the number of the query that covers it:
+    /// the first one sent after it arrived, so that the answer is not older than the read.
     reads: VecDeque<(u64, Vec<u8>)>,
-    /// The number of the last query sent; never reset, so that an old answer covers no new read.
+    /// The number of the last query sent. It is never reset, so that an old answer covers no new
+    /// read.
     asked: u64,
-    /// When to ask again.
+    /// The time at which to ask again.
     retry_at: Instant,
 }
 
@@ -27,18 +28,18 @@ impl Default for Asking {
 }
 
 impl Asking {
-    /// The epoch is over: its answers count no more, and clients ask again.
+    /// The epoch is over: answers of it are ignored, and clients ask again.
     pub(super) fn forget(&mut self) {
         self.reads.clear();
         self.retry_at = Instant::NEVER;
     }
 
-    /// Whether a read waits for which no query was sent.
+    /// Whether a waiting read is not covered by a query yet.
     pub(super) fn is_due(&self) -> bool {
         self.reads.back().is_some_and(|(number, _)| *number > self.asked)
     }
 
-    /// When to ask again, if no answer comes.
+    /// The time at which to ask again if no answer comes.
     pub(super) fn retry_at(&self) -> Instant {
         self.retry_at
     }
@@ -47,19 +48,19 @@ impl Asking {
         self.reads.len() >= WAITING_MAX
     }
 
-    /// A read waits, as the packet that it came in.
+    /// Adds a waiting read, as the packet in which it arrived.
     pub(super) fn push(&mut self, packet: Vec<u8>) {
         self.reads.push_back((self.asked + 1, packet));
     }
 
-    /// A query is sent now, for all reads that wait: its number.
+    /// Notes that a query is sent now, for all waiting reads, and returns its number.
     pub(super) fn query(&mut self, now: Instant) -> u64 {
         self.asked += 1;
         self.retry_at = now.after(RETRY_NS);
         self.asked
     }
 
-    /// The next read that the answer to query `number` speaks for.
+    /// The next read that the answer to query `number` covers.
     pub(super) fn pop(&mut self, number: u64) -> Option<Vec<u8>> {
         let (covered_by, _) = self.reads.front()?;
         if *covered_by > number {

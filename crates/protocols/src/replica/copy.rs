@@ -1,11 +1,12 @@
-//! The copy of the state that a replica has, or makes of a member's while writes go on (traps T4,
-//! T5).
+//! A replica's copy of the state: complete, or being made of a member's while writes go on (traps
+//! T4, T5).
 //!
-//! It gets records from its feeder from the copy's first position on. While a chunk of objects is
-//! under way, records wait in the log: a chunk taken at position p is installed exactly between the
-//! records p and p + 1. So of each record it is known whether its object is here (then it is
-//! executed) or yet to come (then it is not, and the chunk will show what it did). Who executes
-//! nothing has no result: those are learned at the end.
+//! The replica receives records from its donor, from the first position of the copy on. While a
+//! chunk of objects is in transfer, records wait in the log: a chunk taken at position p is
+//! installed exactly between the records p and p + 1. So for each record it is known whether its
+//! object is here (then it is executed) or still missing (then it is not, and the chunk will
+//! contain its effect). A record that is not executed has no result here: these are copied at the
+//! end.
 
 use alloc::vec::Vec;
 
@@ -19,16 +20,16 @@ use crate::parts::{
     Executable, PART_RESULTS, PART_TABLE, Piece, Reached, first_missing, take_piece,
 };
 
-/// How far a replica's copy of the state is.
+/// The progress of a replica's copy of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// What is here is of no use: it is given up when nothing is pending any more.
+    /// The local state is useless: it is discarded when nothing is pending any more.
     Stale,
-    /// Nothing is here; the client table comes first.
+    /// There is no local state; the client table is copied first.
     Table,
-    /// These objects are here, as of the last record executed.
+    /// These objects are here, as of the last executed record.
     Objects(Reached),
-    /// All objects are here; some results of the client table are not.
+    /// All objects are here; some results of the client table are missing.
     Results,
     /// The state is that of the log.
     Complete,
@@ -37,37 +38,37 @@ enum Stage {
 /// The copy.
 #[derive(Clone, Debug)]
 pub(super) struct Copy {
-    /// Which one; each new beginning counts it up.
+    /// Its number, which grows with each restart.
     attempt: u64,
     stage: Stage,
-    /// The feeder of this epoch streams records behind our log.
+    /// Whether the donor of this epoch streams the records after the end of our log.
     streamed: bool,
-    /// Up to where the feeder knows the log to be committed.
+    /// The position up to which the donor knows the log to be committed.
     committed: Position,
     part: Option<Assembly>,
     /// The first fragment of the last question.
     asked: u32,
-    /// What was copied early.
+    /// The keys that were copied early.
     here: Here,
 }
 
-/// What the feeder is asked.
+/// A question to the donor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
-    /// To stream records from the log's end on, to that copy.
+    /// It is to stream records from the end of the log on, to that copy.
     Resume { attempt: u64 },
-    /// For fragments of a part, from `index` on.
+    /// It is to send fragments of a part, from `index` on.
     Part { attempt: u64, part: u64, index: u32 },
 }
 
-/// A part that is to be installed.
+/// A part that can be installed.
 #[derive(Clone, Debug)]
 pub(super) enum Ready {
-    /// The client table, as of that position.
+    /// The client table, as of this position.
     Table(Position, Vec<u8>),
-    /// Objects, as of that position.
+    /// Objects, as of this position.
     Objects(Position, Vec<u8>),
-    /// The results that are not known yet.
+    /// The missing results.
     Results(Vec<u8>),
 }
 
@@ -91,17 +92,17 @@ impl Copy {
         self.attempt
     }
 
-    /// Whether the state is that of the log.
+    /// Whether the local state is that of the log.
     pub(super) fn is_caught_up(&self) -> bool {
         self.stage == Stage::Complete
     }
 
-    /// Whether what is here is of no use.
+    /// Whether the local state is useless.
     pub(super) fn is_stale(&self) -> bool {
         self.stage == Stage::Stale
     }
 
-    /// Whether the feeder of this epoch streams records behind our log.
+    /// Whether the donor of this epoch streams the records after the end of our log.
     pub(super) fn is_streamed(&self) -> bool {
         self.streamed
     }
@@ -111,7 +112,7 @@ impl Copy {
         matches!(self.stage, Stage::Objects(_))
     }
 
-    /// About how much of the state is here, in percent.
+    /// The part of the state that is here, roughly, in percent.
     pub(super) fn percent(&self) -> u8 {
         match self.stage {
             Stage::Stale | Stage::Table => 0,
@@ -121,31 +122,31 @@ impl Copy {
         }
     }
 
-    /// An epoch in which this replica is to join; another one may feed it.
+    /// Begins an epoch in which this replica is to join, possibly with another donor.
     pub(super) fn enter_epoch(&mut self) {
         self.streamed = false;
         self.committed = Position(0);
         self.part = None;
         if self.has_pieces() {
-            // The rest is to be had of nobody else.
+            // The rest of the object is available from that donor only.
             self.stage = Stage::Stale;
         }
     }
 
-    /// Whether pieces of an object are here, and the rest is to come: nothing is executed before
-    /// that.
+    /// Whether pieces of an object are here, and the rest is missing: nothing is executed before it
+    /// has come.
     pub(super) fn has_pieces(&self) -> bool {
         matches!(self.stage, Stage::Objects(reached) if reached.rest.is_some())
     }
 
-    /// What is here is of no use: it is to begin anew.
+    /// Marks the local state as useless: the copy must restart.
     pub(super) fn invalidate(&mut self) {
         self.stage = Stage::Stale;
         self.part = None;
         self.streamed = false;
     }
 
-    /// What was here is given up: nothing is here.
+    /// Restarts the copy without any local state.
     pub(super) fn begin_anew(&mut self) {
         self.attempt += 1;
         self.stage = Stage::Table;
@@ -154,7 +155,7 @@ impl Copy {
         self.part = None;
     }
 
-    /// The part that is asked for.
+    /// The number of the part that is needed next.
     pub(super) fn wanted(&self) -> Option<u64> {
         match self.stage {
             Stage::Table => Some(PART_TABLE),
@@ -164,8 +165,8 @@ impl Copy {
         }
     }
 
-    /// What is to be asked now. A log whose end may still move, since something is pending that
-    /// this replica ordered itself, is not gone on from.
+    /// The question that is due now. A log whose end may still move, since a write that this
+    /// replica ordered itself is pending, is not continued.
     pub(super) fn question(&mut self, is_pending: bool) -> Option<Question> {
         let attempt = self.attempt;
         let is_begun = !matches!(self.stage, Stage::Stale | Stage::Table);
@@ -178,22 +179,23 @@ impl Copy {
         Some(Question::Part { attempt, part, index })
     }
 
-    /// The feeder goes on behind our log, for the copy `attempt`; whether that is news.
+    /// The donor says that it streams after the end of our log, for the copy `attempt`. Returns
+    /// whether that was not known.
     pub(super) fn is_resumed(&self, attempt: u64) -> bool {
         attempt == self.attempt && !self.streamed && self.stage != Stage::Stale
     }
 
-    /// Records are streamed from now on.
+    /// Notes that records are streamed from now on.
     pub(super) fn begin_stream(&mut self) {
         self.streamed = true;
     }
 
-    /// The feeder said up to where the log is committed.
+    /// Notes the position up to which the donor says that the log is committed.
     pub(super) fn note_committed(&mut self, committed: Position) {
         self.committed = self.committed.max(committed);
     }
 
-    /// A fragment of a part came.
+    /// Takes a fragment of a part.
     pub(super) fn take(
         &mut self,
         (attempt, part): (u64, u64),
@@ -209,7 +211,7 @@ impl Copy {
         take_piece(&mut self.part, self.asked, hdr, piece)
     }
 
-    /// The part that has come, once the records before it have come too: the log ends at `end`.
+    /// The received part, once the records before it have arrived too: the log ends at `end`.
     pub(super) fn ready(&mut self, end: Position) -> Option<Ready> {
         let waits = self.holds();
         let is_ready =
@@ -224,20 +226,20 @@ impl Copy {
         }
     }
 
-    /// The client table is here.
+    /// Notes that the client table is here.
     pub(super) fn has_table(&mut self) {
         self.stage = Stage::Objects(Reached::default());
         self.here = Here::default();
     }
 
-    /// Which objects are here behind a chunk that leads to `next`; `None` if it brings nothing, or
-    /// goes on with pieces that are not here.
+    /// The objects that are here after a chunk that leads to `next`; `None` if it brings nothing,
+    /// or continues pieces that are not here.
     pub(super) fn behind(&self, next: u64, continues: bool) -> Option<Reached> {
         let Stage::Objects(reached) = self.stage else { return None };
         reached.behind(next, continues)
     }
 
-    /// These objects are here; whether that is all of them.
+    /// Notes that these objects are here. Returns whether they are all.
     pub(super) fn has_objects(&mut self, reached: Reached) -> bool {
         if reached.is_all() {
             self.here.has_all();
@@ -246,8 +248,8 @@ impl Copy {
         reached.is_all()
     }
 
-    /// Which objects are here behind a part of keys that were copied early, which leads to `next`;
-    /// `None` if it may not come now.
+    /// The objects that are here after a part of keys copied early, which leads to `next`; `None`
+    /// if it may not come now.
     pub(super) fn behind_early(&self, next: u64) -> Option<Reached> {
         let Stage::Objects(reached) = self.stage else { return None };
         reached.behind_early(next).filter(|_| self.has_begun())
@@ -258,18 +260,18 @@ impl Copy {
         self.stage != Stage::Objects(Reached::default())
     }
 
-    /// These were copied early.
+    /// Notes the keys that were copied early.
     pub(super) fn has_early(&mut self, part: &EarlyPart<'_>, reached: Reached) {
         self.here.take(part);
         self.stage = Stage::Objects(reached);
     }
 
-    /// The results are here, and so the whole state.
+    /// Notes that the results are here, and with them the whole state.
     pub(super) fn has_results(&mut self) {
         self.stage = Stage::Complete;
     }
 
-    /// What can be executed of a record, by which of its objects are here.
+    /// The part of a record that can be executed, by which of its objects are here.
     pub(super) fn executable(&self, record: &Record<'_>, guards: Guards) -> Executable {
         match self.stage {
             Stage::Objects(reached) => Executable::of(record, reached.from, &self.here, guards),
@@ -277,8 +279,8 @@ impl Copy {
         }
     }
 
-    /// Whether this replica may be made a member, which has executed all up to `executed`: it has
-    /// all of the state, and of the log what it heard is committed.
+    /// Whether this replica, which has executed all up to `executed`, may be made a member: it has
+    /// the whole state, and all of the log that it knows to be committed.
     pub(super) fn is_done(&self, executed: Position) -> bool {
         self.stage == Stage::Complete && self.streamed && executed >= self.committed
     }

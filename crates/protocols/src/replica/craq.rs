@@ -1,15 +1,15 @@
 //! CRAQ (Terrace and Freedman, USENIX ATC 2009): a chain in which every replica answers reads.
 //!
-//! An object is dirty at a replica from when a write of it has come to when it is known that the
-//! write is committed (§2.3). A clean object is answered at once. For a dirty one the replica asks
-//! the tail up to where the log is committed, and answers what the object is then.
+//! An object is dirty at a replica from the arrival of a write of it until the write is known to be
+//! committed (§2.3). A read of a clean object is answered at once. For a dirty one the replica asks
+//! the tail for the committed position, and answers with the object's value as of then.
 //!
 //! The paper keeps each version of a dirty object. Here a write is held back: it is in the log and
-//! is passed on, but executed only when it is committed. So an engine, which knows one version of
-//! each object, holds the committed one, and whatever commands there are can be replicated. The
-//! tail's answer raises what is committed here, so that a read waits for that answer alone.
+//! is passed on, but executed only when it is committed. So an engine, which has one version of
+//! each object, holds the committed one, and any command can be replicated. The tail's answer
+//! advances the committed position here, so that a read waits for that answer alone.
 //!
-//! The head of a group whose engine decides what is replicated (`replicate_replies`) has to execute
+//! The head of a group whose engine decides what is replicated (`replicate_replies`) must execute
 //! first. It has no committed version of a dirty object, and passes the read on to the tail.
 
 use alloc::vec::Vec;
@@ -27,8 +27,8 @@ use crate::setup::Phase;
 
 impl<E: Engine> Replica<E> {
     /// Whether writes are executed here only once they are committed. The tail's execution is the
-    /// commit; an engine that decides what is replicated has to execute first. A joining replica
-    /// hears only of what the tail has executed.
+    /// commit; an engine that decides what is replicated must execute first. A joining replica
+    /// receives only what the tail has executed.
     pub(super) fn holds_back(&self) -> bool {
         self.role.is_protocol(Protocol::Craq)
             && self.phase != Phase::Joining
@@ -36,7 +36,8 @@ impl<E: Engine> Replica<E> {
             && !(self.role.is_head() && self.setup.replicate_replies)
     }
 
-    /// Up to where records are passed on to the successor and acknowledged to the predecessor.
+    /// The position up to which records are passed on to the successor and acknowledged to the
+    /// predecessor.
     pub(super) fn passed(&self) -> Position {
         if self.role.is_protocol(Protocol::Craq) && self.phase != Phase::Joining {
             self.ordered.end()
@@ -45,8 +46,8 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Whether a write is noted when it is executed. In CRAQ it was noted when it came, but by a
-    /// replica that was joining then; at the tail no object is ever dirty.
+    /// Whether a write is noted when it is executed. In CRAQ it was noted when it arrived, except
+    /// by a replica that was joining then; at the tail no object is ever dirty.
     pub(super) fn notes_executed(&self, deciding: bool) -> bool {
         deciding
             || self.phase == Phase::Joining
@@ -54,8 +55,8 @@ impl<E: Engine> Replica<E> {
             || (self.role.is_reader() && self.journal.delays_commits())
     }
 
-    /// Head: a write takes its place. What becomes of it (a retry, too late, refused) every replica
-    /// decides alike when it executes the record.
+    /// Head: orders a write. Its outcome (a retry, too late, refused) is decided alike by every
+    /// replica when it executes the record.
     pub(super) fn order_held(&mut self, operation: &PendingWrite, command: &[u8]) {
         let record = operation.record(self.role.epoch(), command, &[]);
         let command = if record.refused == Status::Ok { command } else { &[] };
@@ -64,7 +65,7 @@ impl<E: Engine> Replica<E> {
         self.hold(&Record { command, ..record });
     }
 
-    /// A record is in the log; its object is dirty until it is committed.
+    /// Notes that a record is in the log; its object is dirty until it is committed.
     pub(super) fn hold(&mut self, record: &Record<'_>) {
         self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
         if !record.command.is_empty() {
@@ -73,8 +74,8 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// The successor or the tail said up to where the log is committed. The predecessor hears of it
-    /// with the next acknowledgement, which is due now.
+    /// The successor or the tail named the committed position. The predecessor is told with the
+    /// next acknowledgement, which is due now.
     pub(super) fn commit_up_to(&mut self, position: Position, sink: &mut impl Sink) {
         let position = position.min(self.ordered.end());
         if position <= self.committed {
@@ -87,7 +88,8 @@ impl<E: Engine> Replica<E> {
         self.streams.acknowledge();
     }
 
-    /// A new epoch gave this replica another role: who does not hold back executes all it has.
+    /// A new epoch gave this replica another role: if it does not hold back, it executes all that
+    /// it has.
     pub(super) fn execute_held(&mut self, sink: &mut impl Sink) {
         if !self.holds_back() {
             self.execute_up_to(self.ordered.end(), sink);
@@ -113,7 +115,7 @@ impl<E: Engine> Replica<E> {
         self.record = bytes;
     }
 
-    /// A read that the switch sent to any replica.
+    /// Handles a read that the switch sent to any replica.
     pub(super) fn on_read_craq(
         &mut self,
         now: Now,
@@ -140,7 +142,7 @@ impl<E: Engine> Replica<E> {
         let reason = if is_dirty { Reason::AskedTail } else { Reason::RefusedLease };
         self.count.reads_dirty += u64::from(is_dirty);
         self.count.refused_lease += u64::from(!is_dirty);
-        // Who does not hold back may execute more while it waits for the answer.
+        // A replica that does not hold back may execute more while it waits for the answer.
         if !self.holds_back() || self.submitted.position > self.committed.0 {
             return self.forward(repr, reason, body, sink);
         }
@@ -162,7 +164,7 @@ impl<E: Engine> Replica<E> {
         newest > self.committed && self.setup.guards.on(Guard::AskTail)
     }
 
-    /// Asks the tail, for all reads that wait.
+    /// Asks the tail, for all waiting reads.
     pub(super) fn ask_version(&mut self, now: Now, sink: &mut impl Sink) {
         if self.phase != Phase::Open {
             return self.asking.forget();
@@ -176,7 +178,7 @@ impl<E: Engine> Replica<E> {
         sink.send(tail.addr, &self.scratch);
     }
 
-    /// Tail: all that was executed here is committed. Trap T25: said only to members of its own
+    /// Tail: everything executed here is committed. Trap T25: it says so only to members of its own
     /// epoch, and under a lease: a tail that was removed does not know what was committed since,
     /// nor does one that has just joined.
     pub(super) fn on_version_query(
@@ -203,15 +205,15 @@ impl<E: Engine> Replica<E> {
         sink.send(query.asker, &self.scratch);
     }
 
-    /// Whether all that was agreed when the epoch opened is committed: of that, some may have been
-    /// committed, and shown, before.
+    /// Whether everything that was agreed when the epoch opened is committed: a part of it may have
+    /// been committed, and read, before.
     fn is_settled(&self) -> bool {
         let end = self.opening.agreed();
         !self.journal.delays_commits() || end.is_some_and(|end| self.committed.0 >= end.position)
     }
 
-    /// The reads that came before the question was asked are answered. What became committed here
-    /// meanwhile is newer than what the tail said, and as good (trap T25).
+    /// Answers the reads that arrived before the question. Writes that were committed here
+    /// meanwhile are newer than the tail's answer, which is as good (trap T25).
     pub(super) fn on_version_answer(
         &mut self,
         now: Now,

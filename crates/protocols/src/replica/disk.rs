@@ -1,6 +1,6 @@
-//! The disk's completions and their consequences (trap T7): the tail, the primary, whoever is alone
-//! commits what is on every disk; each member of a chain tells the next up to where the logs from
-//! the head to its own are; snapshots of the own state are taken part by part.
+//! The disk's completions and their consequences (trap T7): the tail, the primary or a single
+//! member commits what is on every disk; each member of a chain tells the next one up to where the
+//! logs from the head to its own are durable; snapshots of the own state are taken part by part.
 
 use concord_core::machine::Persist;
 use concord_core::{Guard, Now, Position};
@@ -16,13 +16,13 @@ use crate::parts::{HASH_BYTES, PART_RESULTS, PART_TABLE, is_rest};
 use crate::setup::{Phase, RETRY_NS};
 
 impl<E: Engine> Replica<E> {
-    /// What is to be written to the disk, if the batch before is durable: then call
-    /// [`Replica::persisted`].
+    /// The batch that is to be written to the disk, if the one before is durable. Call
+    /// [`Replica::persisted`] afterwards.
     pub fn poll_persist(&mut self) -> Option<Persist<Batch>> {
         self.journal.poll(self.ordered.end())
     }
 
-    /// What was handed out is durable.
+    /// The batch with this number is durable.
     pub fn persisted(&mut self, now: Now, number: u64, sink: &mut impl Sink) {
         if let Some(config) = self.journal.persisted(number)
             && config.epoch > self.role.epoch().0
@@ -41,41 +41,41 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// What was handed out is written, and of no more use: its memory is.
+    /// A written batch is not needed any more; its memory is reused.
     pub fn disk_is_done_with(&mut self, batch: Batch) {
         self.journal.reuse(batch);
     }
 
-    /// Whether the disk has room, as it is found now. Whoever orders hears of it.
+    /// Notes whether the disk has room. The member that orders is told.
     pub fn disk_room(&mut self, is_short: bool) {
         self.journal.set_short(is_short);
         self.streams.acknowledge();
     }
 
-    /// Whether writes are refused that this replica orders, or hears of last: its disk has no room,
-    /// or that of one after it.
+    /// Whether this replica refuses the writes that it orders or hears of last: its disk has no
+    /// room, or that of a member after it.
     pub(super) fn refuses_writes(&self) -> bool {
         (self.journal.is_short() || self.streams.is_short())
             && self.setup.guards.on(Guard::DiskRoom)
     }
 
-    /// The process ends in order: what [`Replica::poll_persist`] gives now is the last.
+    /// The process ends in order: the next batch of [`Replica::poll_persist`] is the last.
     pub fn close(&mut self) {
         self.journal.close();
     }
 
-    /// What stands on the disk is damaged: another snapshot takes the place of all before.
+    /// The data on the disk is damaged: another snapshot replaces all of it.
     pub fn renew_snapshot(&mut self) {
         self.journal.renew();
     }
 
-    /// The disk failed, for good: the replica leaves.
+    /// The disk failed for good: the replica leaves.
     pub fn disk_failed(&mut self) {
         self.journal.die();
         self.fail_stop();
     }
 
-    /// Up to where what was executed here is on this disk.
+    /// The position up to which executed records are on this disk.
     pub(super) fn durable_here(&self) -> Position {
         if self.setup.guards.on(Guard::DurableCommit) {
             self.executed.min(self.journal.durable())
@@ -84,13 +84,13 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Up to where the log is on the disks of all members before this one.
+    /// The position up to which the log is on the disks of all members before this one.
     pub(super) fn durable_before(&self) -> Position {
         let counts = self.setup.guards.on(Guard::DurableBefore);
         if counts { self.journal.before() } else { Position(u64::MAX) }
     }
 
-    /// The end of a batch of inputs, in an epoch in which disks may delay what is committed.
+    /// Handles the end of a batch of inputs, in an epoch in which disks may delay commits.
     pub(super) fn keep_durable(&mut self, now: Now, sink: &mut impl Sink) {
         if self.role.is_protocol(Protocol::PrimaryBackup) {
             self.commit_acknowledged(now, sink);
@@ -103,8 +103,8 @@ impl<E: Engine> Replica<E> {
         self.take_snapshot();
     }
 
-    /// The tail: what is on every disk is committed. Its predecessor hears of it with the next
-    /// acknowledgement, which is due now.
+    /// Tail: commits what is on every disk. Its predecessor is told with the next acknowledgement,
+    /// which is due now.
     fn commit_durable(&mut self, now: Now, sink: &mut impl Sink) {
         let committed = self.durable_here().min(self.durable_before());
         if committed > self.committed {
@@ -114,8 +114,8 @@ impl<E: Engine> Replica<E> {
         self.answer_committed(now, sink);
     }
 
-    /// Tells the next one in the chain up to where all logs from the head on are durable. What is
-    /// known to be committed is no news.
+    /// Tells the next member in the chain up to where all logs from the head on are durable.
+    /// Committed positions are already known.
     fn tell_durable(&mut self, now: Now, sink: &mut impl Sink) {
         let next =
             self.role.others().find(|m| self.role.is_successor(concord_core::NodeId(m.node)));
@@ -130,8 +130,8 @@ impl<E: Engine> Replica<E> {
         sink.send(to, &self.scratch);
     }
 
-    /// The predecessor says up to where its own log, and those of all before it, are durable; it is
-    /// told that this was heard. Or the successor tells that.
+    /// The predecessor says up to where its log, and those of all members before it, are durable,
+    /// and is told that this was received; or the successor tells that.
     pub(super) fn on_durable(&mut self, said: &Durable, sink: &mut impl Sink) {
         let addr = self.role.member_addr(said.from).filter(|_| self.role.is_epoch(said.epoch));
         let Some(to) = addr.filter(|_| self.phase == Phase::Open) else {
@@ -148,7 +148,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Takes the next part of a snapshot, if one is due, or under way.
+    /// Takes the next part of a snapshot, if one is due or in progress.
     fn take_snapshot(&mut self) {
         if self.journal.take_left_objects() && self.source.is_empty() {
             self.serving.engine.end_copy();
@@ -161,7 +161,7 @@ impl<E: Engine> Replica<E> {
         self.take_part(self.role.epoch(), self.role.node(), number);
     }
 
-    /// A part of the own state is made.
+    /// Handles a finished part of the own snapshot.
     pub(super) fn snapshot_part(&mut self, number: u64, bytes: &[u8]) {
         let Some(position) = self.journal.part_position(number) else { return };
         let mut end = LogEnd { position: position.0, hash: 0 };
@@ -175,7 +175,8 @@ impl<E: Engine> Replica<E> {
                 let table = bytes.get(HASH_BYTES..).unwrap_or_default();
                 let bytes = [&hash.to_be_bytes()[..], table].concat();
                 self.journal.end_part(end, &bytes, Some(0));
-                // Whoever begins with this part needs all that follows it, also what stands before.
+                // A recovery that begins with this part needs all records that follow its position,
+                // also those that were written before it.
                 for behind in position.0 + 1..=self.ordered.end().0 {
                     self.journal.record(self.ordered.log.record(Position(behind)));
                 }
@@ -189,7 +190,7 @@ impl<E: Engine> Replica<E> {
             }
             _ => match next_place(bytes) {
                 Ok(cursor) if continues(bytes) == is_rest(number) => Some(cursor),
-                // What was under way is gone: all keys are, or it was too long ago.
+                // The snapshot in progress is aborted: all keys are gone, or it began too long ago.
                 Ok(_) | Err(_) => return self.journal.end_snapshot(),
             },
         };

@@ -1,6 +1,6 @@
-//! Feeding: the member that commits (tail, primary) gives its state to replicas that join, part by
-//! part, and streams its records to them, while writes go on ([`super::source`]). Each part
-//! ([`crate::parts`]) is asked for by the joining replica when it has the one before.
+//! The donor's side: the member that commits (tail, primary) sends its state to joining replicas,
+//! part by part, and streams its records to them, while writes go on ([`super::source`]). A joining
+//! replica asks for each part ([`crate::parts`]) when it has the one before.
 
 use alloc::vec::Vec;
 
@@ -18,7 +18,7 @@ use crate::parts::{PART_RESULTS, PART_TABLE, Table, cursor_of_part, is_rest, say
 use crate::setup::Phase;
 
 impl<E: Engine> Replica<E> {
-    /// Whether this replica feeds the others in `epoch`, and `node` is one of them.
+    /// The address of `node` if this replica is its donor in `epoch`.
     fn source(&self, epoch: Epoch, node: NodeId) -> Option<Addr> {
         if self.phase != Phase::Open || !self.role.is_epoch(epoch) || !self.role.is_reader() {
             return None;
@@ -26,8 +26,8 @@ impl<E: Engine> Replica<E> {
         self.role.joining_addr(node)
     }
 
-    /// A joining replica has a state already, from another feeder or from when it was a member: if
-    /// its log is the beginning of ours, records are enough (trap T5).
+    /// A joining replica has a state already, from another donor or from an earlier membership: if
+    /// its log is a prefix of ours, records are enough (trap T5).
     pub(super) fn on_resume(
         &mut self,
         epoch: Epoch,
@@ -56,7 +56,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// A joining replica that was told to begin anew goes on as before: it is told again.
+    /// A joining replica that was told to restart its copy goes on as before: it is told again.
     pub(super) fn repeat_log_mismatch(&mut self, node: NodeId, sink: &mut impl Sink) {
         if let Some((addr, attempt)) = self.source.dropped(node)
             && self.setup.guards.on(Guard::LogMismatchAgain)
@@ -95,7 +95,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Takes a part of the state as it is behind everything submitted so far.
+    /// Takes a part of the state as of everything submitted so far.
     pub(super) fn take_part(&mut self, epoch: Epoch, to: NodeId, number: u64) {
         let position = Position(self.submitted.position);
         let mut bytes = Vec::new();
@@ -110,7 +110,7 @@ impl<E: Engine> Replica<E> {
                 term: 0,
                 voters: Vec::new(),
             };
-            // The hash is known when all before is in the log.
+            // The hash is known when everything before is in the log.
             bytes = table.emit(0);
             if !self.queue.is_empty() {
                 self.queue.push(Pending::Table(to, bytes));
@@ -132,7 +132,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Everything before a part was executed, and its bytes are there.
+    /// Everything before a part was executed, and its bytes are ready.
     pub(super) fn part_taken(&mut self, to: NodeId, number: u64, bytes: Vec<u8>) {
         if to == self.role.node() {
             return self.snapshot_part(number, &bytes);

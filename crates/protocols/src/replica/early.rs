@@ -1,5 +1,5 @@
 //! Keys that are copied early, so that a copy of the state survives writes whose effect on one key
-//! hangs on others ([`crate::early`]): for the own snapshot, and for replicas that join.
+//! depends on others ([`crate::early`]): for the own snapshot, and for joining replicas.
 
 use alloc::vec::Vec;
 
@@ -15,13 +15,13 @@ use crate::early::Copied;
 use crate::pending::PendingWrite;
 
 impl<E: Engine> Replica<E> {
-    /// Whether anybody has some of the objects only, whom a write may concern.
+    /// Whether any copy has only some of the objects that a write may concern.
     fn copies_early(&self) -> bool {
         self.journal.copies_early() || self.source.copy_early()
     }
 
-    /// The write at `position` is given to the engine next. Keys that it needs are copied in front
-    /// of it.
+    /// The write at `position` is given to the engine next. The keys that it needs are copied
+    /// before it.
     pub(super) fn copy_early(&mut self, position: Position, command: &Command<'_>) {
         if !self.copies_early() {
             return;
@@ -40,7 +40,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// The write at `position` was executed, and its scripts touched this.
+    /// The write at `position` was executed, and its scripts accessed these keys.
     pub(super) fn scripts_touched(
         &mut self,
         position: Position,
@@ -62,7 +62,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// The engine completed the write of `operation`; `command` is kept by the node that orders.
+    /// The engine completed the write of `operation`. The node that orders kept its `command`.
     pub(super) fn script_ran(
         &mut self,
         operation: &PendingWrite,

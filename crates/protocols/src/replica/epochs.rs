@@ -1,4 +1,4 @@
-//! Epochs: who is a member, and how members agree on one log before they go on (traps T2 to T5).
+//! Epochs: the membership, and how members agree on one log before they go on (traps T2 to T5).
 //!
 //! An epoch opens at a member when (1) the head has heard the end of every member's log, has
 //! fetched what a longer one holds and said so, and (2) no node outside the epoch can still hold a
@@ -29,16 +29,16 @@ impl<E: Engine> Replica<E> {
         if config.epoch <= self.role.epoch().0 || !is_of_its_kind {
             return;
         }
-        // Nobody hears that this replica has heard of it before that is durable.
+        // Others are told that this replica knows the configuration only once that is durable.
         if self.setup.guards.on(Guard::DurableEpoch) && self.journal.wait_for(&config) {
             return;
         }
         self.configure(now, config, sink);
     }
 
-    /// A configuration that was heard of.
+    /// Handles a new configuration.
     pub(super) fn configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
-        // The controller believes only who has heard of its configuration.
+        // The controller believes only replicas that have heard of its configuration.
         self.report.hurry(now.instant);
         let me = self.setup.me;
         let incarnation_counts = self.setup.guards.on(Guard::Incarnation);
@@ -52,7 +52,7 @@ impl<E: Engine> Replica<E> {
                 self.role.config = Some(config);
                 return;
             }
-            // It is out: what is here is of no use, but another copy may be.
+            // It is not a member: its state is useless, but another copy may not be.
             self.invalidate_copy();
         }
         let was_member = matches!(self.phase, Phase::Opening | Phase::Open);
@@ -79,7 +79,7 @@ impl<E: Engine> Replica<E> {
             return;
         }
         if !self.copy.is_caught_up() {
-            // It was let in on the word of a copy that it has given up since.
+            // It was made a member because of a copy that it has discarded since.
             return self.fail_stop();
         }
         self.phase = Phase::Opening;
@@ -88,7 +88,7 @@ impl<E: Engine> Replica<E> {
         self.try_open(now, sink);
     }
 
-    /// Says again what others may have missed, until the epoch is open everywhere.
+    /// Repeats messages that others may have missed, until the epoch is open everywhere.
     pub(super) fn retry_opening(&mut self, now: Now, sink: &mut impl Sink) {
         self.next_retry = now.instant.after(RETRY_NS);
         match self.phase {
@@ -110,8 +110,8 @@ impl<E: Engine> Replica<E> {
         Membership::EpochState { epoch, from, end: self.ordered.log.end(), ask, waits }
     }
 
-    /// Whether a member waits for its disk, as far as was said: the head has heard all when it
-    /// opens the epoch.
+    /// Whether any member is known to wait for its disk. The head has heard from all when it opens
+    /// the epoch.
     fn is_group_waited_for(&self) -> bool {
         self.journal.is_waited_for() || self.opening.is_waited_for()
     }
@@ -156,7 +156,7 @@ impl<E: Engine> Replica<E> {
                     && ask
                     && let Some(end) = self.opening.agreed()
                 {
-                    // It has not heard the head's word yet.
+                    // It has not received the head's message yet.
                     self.send_control(addr, &self.open_message(end), sink);
                 }
                 self.add_sender(from, end, sink);
@@ -165,8 +165,9 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Head: opens once every member's log is known and none is longer. Others: once the head said
-    /// so. Nobody: before the leases that it granted to nodes outside the epoch have run out.
+    /// Opens the epoch. Head: once every member's log is known and none is longer. Others: once the
+    /// head said so. In both cases not before the leases that it granted to nodes outside the epoch
+    /// have run out.
     pub(super) fn try_open(&mut self, now: Now, sink: &mut impl Sink) {
         let is_idle = self.queue.is_empty() || !self.setup.guards.on(Guard::OpensIdle);
         if self.phase != Phase::Opening || !is_idle {
@@ -209,8 +210,8 @@ impl<E: Engine> Replica<E> {
         }
         let has_all = |end: &LogEnd| end.position >= self.ordered.log.end().position;
         if ends.len() == others.len() && ends.iter().all(|(_, end)| has_all(end)) {
-            // What was committed in an earlier epoch and executed while this one opened. (Where a
-            // member lags, it is let go of with the next commit.)
+            // Records committed in an earlier epoch may have been executed while this one opened.
+            // (If a member lags, they are dropped with the next commit.)
             self.truncate_log();
         }
         if self.role.is_head() {
@@ -230,13 +231,13 @@ impl<E: Engine> Replica<E> {
         self.request_leases(now, sink);
     }
 
-    /// Whether a neighbour has not said yet where its log ends, so that nothing can be sent to it.
+    /// Whether a neighbour has not named the end of its log yet, so that nothing can be sent to it.
     fn lacks_senders(&self) -> bool {
         self.streams.successors() < self.role.successors()
     }
 
-    /// A stream to whoever comes next. One whose log is not the beginning of ours, or ends before
-    /// what is kept, cannot go on from it (trap T5).
+    /// Adds a stream to a successor. If its log is not a prefix of ours, or ends before the kept
+    /// records, it cannot be continued (trap T5).
     fn add_sender(&mut self, node: NodeId, end: LogEnd, sink: &mut impl Sink) {
         let next = self.role.is_successor(node) && !self.streams.goes_to(node);
         let Some(addr) = self.role.member_addr(node).filter(|_| next) else { return };
@@ -249,7 +250,7 @@ impl<E: Engine> Replica<E> {
         self.streams.add(Sender::new(me, epoch, (node, addr), position, 0));
     }
 
-    /// A member's log is not ours, or too short for it.
+    /// Tells a member that its log does not match ours, or is too short.
     fn say_log_mismatch(&mut self, epoch: Epoch, addr: Addr, sink: &mut impl Sink) {
         self.count.members_apart += 1;
         let from = self.role.node().0;
@@ -274,7 +275,7 @@ impl<E: Engine> Replica<E> {
             Phase::Opening => {
                 let is_shorter = end.position < self.ordered.log.end().position;
                 if is_shorter && self.setup.guards.on(Guard::EpochAgreement) {
-                    // The head agreed to less than it was told: it never heard our end.
+                    // The head agreed to less than it was told: it never heard of our end.
                     return;
                 }
                 self.opening.agree(end);
@@ -316,16 +317,17 @@ impl<E: Engine> Replica<E> {
         self.send_control(addr, &grant, sink);
     }
 
-    /// A record that came from the one before, or that the head fetched.
+    /// Takes a record from the predecessor, or one that the head fetched.
     pub(super) fn on_record(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
         if self.phase == Phase::Joining && !self.copy.is_streamed() {
             return;
         }
         let Ok(record) = Record::parse(bytes) else { return self.on_log_mismatch() };
         match self.ordered.fit(&record, bytes) {
-            // The members' ends were told while records were on their way.
+            // The members' ends were exchanged while records were in flight.
             Fit::Known => return,
-            // Another history than the one before (trap T5): only a snapshot could mend it.
+            // The history differs from that of the member before (trap T5): only a snapshot could
+            // repair it.
             Fit::Gap => return self.on_log_mismatch(),
             Fit::Mismatch if self.setup.guards.on(Guard::EpochAgreement) => {
                 return self.on_log_mismatch();
@@ -343,10 +345,10 @@ impl<E: Engine> Replica<E> {
         self.follow(&record, sink);
     }
 
-    /// Longest wins (trap T5): the head asks for the records that another member has beyond its
-    /// own. A record may have hundreds of fragments (trap T17): what has come is kept, and only
-    /// what is missing is asked for. The last one of a question leads to the next question, so that
-    /// a lost fragment costs a round trip and not a time-out.
+    /// The longest log wins (trap T5): the head asks for the records that another member has beyond
+    /// its own. A record may have hundreds of fragments (trap T17): received ones are kept, and
+    /// only missing ones are asked for. The last fragment of a question leads to the next question,
+    /// so that a lost fragment costs a round trip and not a timeout.
     pub(super) fn fetch_longer(&mut self, now: Now, sink: &mut impl Sink) {
         self.take_fetched(now, sink);
         if !self.role.is_head() || !self.setup.guards.on(Guard::EpochAgreement) {
@@ -360,7 +362,7 @@ impl<E: Engine> Replica<E> {
         self.send_control(addr, &fetch, sink);
     }
 
-    /// The head asks for a record.
+    /// Answers the head's question for a record.
     pub(super) fn on_fetch(
         &mut self,
         epoch: Epoch,
@@ -376,7 +378,7 @@ impl<E: Engine> Replica<E> {
         let log = &self.ordered.log;
         let Some((record, hash)) = log.record(position).zip(log.hash_at(position)) else {
             if position <= log.oldest() && self.setup.guards.on(Guard::FetchLogMismatch) {
-                // It came with a copy, which has what was committed only: the head lacks some of
+                // It came with a copy, which has only what was committed: the head lacks some of
                 // that.
                 self.say_log_mismatch(epoch, addr, sink);
             }
@@ -396,7 +398,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// A fragment of a record that the head asked for.
+    /// Takes a fragment of a record that the head asked for.
     pub(super) fn on_fetched(
         &mut self,
         now: Now,
@@ -414,8 +416,8 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Takes the record that was fetched, once nothing is pending: a write that this replica
-    /// ordered itself may still move the end of its log.
+    /// Takes the fetched record, once nothing is pending: a write that this replica ordered itself
+    /// may still move the end of its log.
     fn take_fetched(&mut self, now: Now, sink: &mut impl Sink) {
         if self.phase != Phase::Opening || !self.queue.is_empty() {
             return;
@@ -440,7 +442,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// A member said something in an epoch.
+    /// Notes that a member sent something in an epoch.
     pub(super) fn note_heard(&mut self, now: Now, said: Option<(u32, u16)>) {
         if let Some((epoch, from)) = said
             && self.role.is_epoch(Epoch(epoch))

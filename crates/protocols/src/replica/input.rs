@@ -1,5 +1,5 @@
-//! The dispatch of inputs: clients' packets, the stream of records, and what the controller, the
-//! members and those who join say.
+//! The dispatch of inputs: clients' packets, the stream of records, and the messages of the
+//! controller, the members and joining replicas.
 
 use concord_core::{Epoch, Guard, Instant, NodeId, Now, Position};
 use concord_engine::Engine;
@@ -14,7 +14,7 @@ use crate::link::{Arrival, BrokenStream};
 use crate::setup::Phase;
 
 impl<E: Engine> Replica<E> {
-    /// Takes one datagram.
+    /// Handles one datagram.
     pub fn handle(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) {
         let handled = match concord_wire::kind(bytes) {
             Ok(Kind::Store) => self.on_request(now, bytes, sink),
@@ -106,7 +106,7 @@ impl<E: Engine> Replica<E> {
             Membership::Reach { epoch, from, ask } => {
                 self.on_reach(Epoch(epoch), NodeId(from), ask, sink);
             }
-            // A controller that lost its state.
+            // The controller lost its state.
             Membership::WhoIsWho { client } => {
                 if let Some(config) = &self.role.config {
                     config.send(client, &mut self.scratch, sink);
@@ -145,7 +145,7 @@ impl<E: Engine> Replica<E> {
         Ok(())
     }
 
-    /// About copies of records and of the state.
+    /// Handles messages about copies of records and of the state.
     fn on_copy(&mut self, now: Now, bytes: &[u8], sink: &mut impl Sink) -> Result<(), WireError> {
         let message = CopyMessage::parse(bytes)?;
         self.note_heard(now, message.member_heard());
@@ -178,9 +178,9 @@ impl<E: Engine> Replica<E> {
         Ok(())
     }
 
-    /// A record, or pieces of one, of the predecessor or of who feeds this replica.
+    /// Handles a record, or pieces of one, from the predecessor or the donor.
     fn on_data(&mut self, now: Now, data: &Data<'_>, sink: &mut impl Sink) {
-        // What the disk does not get on with is not taken, and comes again.
+        // Records that the disk cannot keep up with are not taken, and are sent again.
         let is_late = self.journal.is_late(self.setup.guards);
         if !self.takes_records()
             || is_late
@@ -214,12 +214,12 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Whether it takes records, as a member or to become one.
+    /// Whether it takes records, as a member or a joining replica.
     fn takes_records(&self) -> bool {
         matches!(self.phase, Phase::Open | Phase::Joining)
     }
 
-    /// What a successor, or a joining replica, has.
+    /// Handles the acknowledgement of a successor or a joining replica.
     fn on_ack(&mut self, now: Now, ack: &Ack, sink: &mut impl Sink) {
         if self.phase != Phase::Open || !self.role.is_epoch(ack.epoch) {
             self.count.link_dropped += 1;

@@ -23,7 +23,7 @@ use crate::sessions::SavedSessions;
 use crate::setup::{Phase, RETRY_NS};
 
 impl<E: Engine> Replica<E> {
-    /// An epoch in which this replica is to join.
+    /// Begins an epoch in which this replica is to join.
     pub(super) fn join(&mut self, now: Now, sink: &mut impl Sink) {
         self.phase = Phase::Joining;
         self.copy.enter_epoch();
@@ -31,7 +31,7 @@ impl<E: Engine> Replica<E> {
         self.keep_joining(now, sink);
     }
 
-    /// Asks again for what has not come.
+    /// Asks again for what has not arrived.
     pub(super) fn keep_joining(&mut self, now: Now, sink: &mut impl Sink) {
         self.next_retry = now.instant.after(RETRY_NS);
         if self.copy.is_stale() && self.queue.is_empty() {
@@ -51,7 +51,7 @@ impl<E: Engine> Replica<E> {
         self.send_control(donor, &message, sink);
     }
 
-    /// What is here is given up.
+    /// Discards the local state.
     fn begin_anew(&mut self) {
         if self.serving.forget() == Progress::Pending {
             self.queue.push(Pending::Install);
@@ -72,7 +72,7 @@ impl<E: Engine> Replica<E> {
         self.committed = Position(0);
     }
 
-    /// The copy is of no use: it begins anew.
+    /// The copy is useless, and restarts.
     pub(super) fn invalidate_copy(&mut self) {
         self.copy.invalidate();
         self.streams.close_receiver();
@@ -84,7 +84,7 @@ impl<E: Engine> Replica<E> {
             && self.role.reader().is_some_and(|m| m.node == from.0)
     }
 
-    /// The feeder goes on from where the log ends.
+    /// The donor continues from the end of our log.
     pub(super) fn on_resumed(
         &mut self,
         now: Now,
@@ -98,7 +98,7 @@ impl<E: Engine> Replica<E> {
         self.count.copies_resumed += 1;
         self.begin_stream(now, from);
         if !self.copy.holds() {
-            // What was held back as a member (CRAQ).
+            // This replica held these back as a member (CRAQ).
             self.follow_log(self.ordered.end(), sink);
         }
         self.keep_joining(now, sink);
@@ -110,9 +110,9 @@ impl<E: Engine> Replica<E> {
         self.streams.receive(now.instant, Some(receiver));
     }
 
-    /// The log is not the sender's, or too short for it: a joining replica copies anew, a member
-    /// leaves. That is for whoever streams to it to say, or, to a head, for a member of which it
-    /// asked for records.
+    /// The log does not match the sender's, or is too short for it: a joining replica restarts its
+    /// copy, a member leaves. That may be said by the sender of its stream or, to a head, by a
+    /// member of which it asked for records.
     pub(super) fn on_log_mismatch_message(
         &mut self,
         now: Now,
@@ -126,8 +126,8 @@ impl<E: Engine> Replica<E> {
                 self.invalidate_copy();
                 self.next_retry = now.instant;
             }
-            // A head is told so where it asked for a record, and may have got it from another
-            // member since.
+            // A head is told so after it asked for a record, which it may have received from
+            // another member since.
             Phase::Opening | Phase::Open
                 if self.role.is_head() && !self.opening.lacks(self.ordered.end()) => {}
             Phase::Opening | Phase::Open
@@ -146,7 +146,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// A fragment of a part.
+    /// Takes a fragment of a part.
     pub(super) fn on_copy_piece(
         &mut self,
         now: Now,
@@ -156,7 +156,8 @@ impl<E: Engine> Replica<E> {
         piece: &[u8],
         sink: &mut impl Sink,
     ) {
-        // Parts wait for the disk as records do: what it does not get on with is asked for again.
+        // Parts wait for the disk as records do: those that it cannot keep up with are asked for
+        // again.
         let is_late = self.journal.is_late(self.setup.guards);
         if self.phase != Phase::Joining || !self.role.is_epoch(epoch) || is_late {
             return;
@@ -165,7 +166,7 @@ impl<E: Engine> Replica<E> {
             Piece::Last => self.try_install(now, sink),
             Piece::LastAsked => self.keep_joining(now, sink),
             Piece::OfMany => {}
-            // Of parts that can be made anew nobody says so.
+            // For parts that can be made again this is never said.
             Piece::Gone if self.copy.has_pieces() => {
                 self.invalidate_copy();
                 self.next_retry = now.instant;
@@ -174,7 +175,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Installs the part that has come, once the records before it have come too.
+    /// Installs the received part, once the records before it have arrived too.
     fn try_install(&mut self, now: Now, sink: &mut impl Sink) {
         let Some(part) = self.copy.ready(self.ordered.end()) else { return };
         let installed = match part {
@@ -211,7 +212,7 @@ impl<E: Engine> Replica<E> {
         }
         let end = LogEnd { position: position.0, hash: 0 };
         self.journal.copied(&part(end, number, chunk));
-        // Behind a chunk another part may come that is as of before the next record.
+        // After a chunk another part may come that is as of before the next record.
         if !self.copy.holds() {
             self.follow_log(self.ordered.end(), sink);
         }
@@ -224,7 +225,7 @@ impl<E: Engine> Replica<E> {
         Some(())
     }
 
-    /// The client table, as of `position`: the log goes on from there.
+    /// Installs the client table as of `position`, from which the log continues.
     pub(super) fn install_table(
         &mut self,
         now: Now,
@@ -259,14 +260,14 @@ impl<E: Engine> Replica<E> {
             self.queue.push(Pending::Install);
         }
         self.count.chunks_installed += 1;
-        // Trap T4: which writes the objects have seen is not known; none is newer than this.
+        // Trap T4: it is not known which writes the objects have seen; none is newer than this.
         if self.copy.has_objects(reached) && self.setup.guards.on(Guard::Floor) {
             self.applied.note_all(self.ordered.last_seq, position);
         }
         Some(())
     }
 
-    /// Keys that were copied early, in front of the record behind `position`.
+    /// Installs keys that were copied early, before the record after `position`.
     pub(super) fn install_early(
         &mut self,
         position: Position,
@@ -308,7 +309,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// A record has come and is in the log. Whether it is to be executed now.
+    /// A record has arrived and is in the log. Returns whether it is to be executed now.
     pub(super) fn joins_record(&mut self, now: Now, sink: &mut impl Sink) -> bool {
         if !self.copy.holds() {
             return true;

@@ -1,12 +1,12 @@
-//! A replica of a primary-backup, chain or CRAQ group: its parts, and what it makes of them.
+//! A replica of a primary-backup, chain or CRAQ group: its parts, and the replica that joins them.
 //!
-//! Each part owns its state and is told what it needs; it sends what is its own, or says what is to
-//! be done: `role` (who orders, passes on, commits, reads), `streams` (records on their way),
-//! `queue` (what waits for the engine), `unanswered` and `asking` (what waits for others),
-//! `opening` (what an epoch begins with), `copy` and `source` (how a replica joins, from both
-//! sides), `journal` (what is on its disk), `report` (what the controller is told). The other files
-//! are the replica's own, by subject: they import the parts and this file, and none of these
-//! imports them.
+//! Each part owns its state and is told what it needs. It sends its own messages, or says what is
+//! to be done: `role` (which member orders, passes on, commits, reads), `streams` (records in
+//! flight), `queue` (operations that wait for the engine), `unanswered` and `asking` (operations
+//! that wait for other members), `opening` (the beginning of an epoch), `copy` and `source`
+//! (joining, from both sides), `journal` (the disk), `report` (reports to the controller). The
+//! other files are the replica's own, by subject: they import the parts and this file, and none of
+//! these imports them.
 
 mod asking;
 mod copy;
@@ -63,36 +63,37 @@ pub struct Replica<E> {
     setup: ReplicaConfig,
     phase: Phase,
     role: Role,
-    /// A configuration of several packets, of which some came.
+    /// A configuration of several packets, of which some have arrived.
     assembly: Assembly,
     serving: Serving<E>,
     ordered: Ordered,
     applied: Applied,
     leases: Leases,
-    /// The last record handed to the engine; at least `executed`.
+    /// The last record given to the engine; at least `executed`.
     submitted: LogEnd,
     /// The last record executed here.
     executed: Position,
-    /// Up to here every member has executed, as far as this replica knows.
+    /// The position up to which every member has executed, as far as this replica knows.
     committed: Position,
     queue: Queue,
     unanswered: Unanswered,
     asking: Asking,
     streams: Streams,
     opening: Opening,
-    /// All that was agreed when the epoch opened is executed here. False after the replica was let
-    /// in, until it is: it answers no reads before.
+    /// Whether everything that was agreed when the epoch opened is executed here. It is false after
+    /// the replica became a member, until then: it answers no reads before.
     caught_up: bool,
     copy: Copy,
     source: SnapshotSource,
     journal: Journal,
-    /// No epoch opens here before: what was granted by an earlier start may be held until then
+    /// No epoch opens here before this time: leases granted by an earlier start may still be held
     /// (trap T2).
     quiet_until: Instant,
-    /// The last epoch in which this replica had all that was agreed; 0 if what is here is not that.
+    /// The last epoch in which this replica had everything that was agreed, or 0 if the local state
+    /// is not that.
     held_epoch: u32,
     report: Report,
-    /// It was told to end.
+    /// Set once it was told to end.
     retiring: Option<Retiring>,
     next_retry: Instant,
     /// CRAQ: the held record that is being executed.
@@ -102,7 +103,7 @@ pub struct Replica<E> {
 }
 
 impl<E: Engine> Replica<E> {
-    /// A replica that knows nobody yet.
+    /// A replica that knows no other yet.
     pub fn new(setup: ReplicaConfig, engine: E) -> Replica<E> {
         Replica {
             phase: Phase::Out,
@@ -144,7 +145,7 @@ impl<E: Engine> Replica<E> {
         self.ordered.last_seq
     }
 
-    /// Which guards are on.
+    /// The guards that are on.
     pub(crate) fn guards(&self) -> Guards {
         self.setup.guards
     }
@@ -155,13 +156,13 @@ impl<E: Engine> Replica<E> {
         self.phase == Phase::Open && self.leases.is_held(now.instant)
     }
 
-    /// Where the replica stands.
+    /// The phase of the replica.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// What holds in the group now.
+    /// The current settings of the group.
     fn in_force(&self) -> InForce {
         let (epoch, switch) = (self.role.epoch(), self.role.switch_addr());
         InForce { epoch, switch, checked: None, clock: self.ordered.clock }
@@ -175,8 +176,8 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Drops the records that nobody needs any more. In CRAQ the engine may yet have to execute
-    /// what is committed.
+    /// Drops the records that no member needs any more. In CRAQ the engine may still have to
+    /// execute committed ones.
     fn truncate_log(&mut self) {
         let position = self.committed.min(self.executed);
         let log = &mut self.ordered.log;
@@ -184,7 +185,7 @@ impl<E: Engine> Replica<E> {
         log.truncate(position);
     }
 
-    /// This replica's log cannot be gone on with: it copies anew, or leaves.
+    /// This replica's log cannot be continued: it copies the state anew, or leaves.
     fn on_log_mismatch(&mut self) {
         if self.phase == Phase::Joining {
             self.invalidate_copy()
@@ -193,13 +194,13 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// It leaves, and comes back with nothing: what is here is not what the others have.
+    /// Leaves, and comes back without any state: the local one differs from the others'.
     fn fail_stop_diverged(&mut self) {
         self.journal.reset(self.setup.guards);
         self.fail_stop();
     }
 
-    /// Whether all that was agreed is executed here by now.
+    /// Notes whether everything that was agreed is executed here by now.
     fn note_caught_up(&mut self) {
         let end = self.opening.agreed();
         self.caught_up |= end.is_some_and(|end| {
@@ -210,20 +211,20 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Whether all up to `position`, and the state that it goes on from, would be here after a
+    /// Whether everything up to `position`, with the state on which it builds, would survive a
     /// power cut.
     fn is_durable(&self, position: Position) -> bool {
         let is_durable = self.journal.durable() >= position && self.journal.has_copied();
         is_durable || !self.setup.guards.on(Guard::DurableCaughtUp)
     }
 
-    /// All that was agreed in that epoch is here.
+    /// Notes that everything that was agreed in that epoch is here.
     fn note_held(&mut self, epoch: u32) {
         self.held_epoch = epoch;
         self.journal.hold(epoch);
     }
 
-    /// Fail-stop: it answers nothing any more, and asks the controller to take it out.
+    /// Fail-stop: it answers nothing any more, and asks the controller to remove it.
     fn fail_stop(&mut self) {
         self.phase = Phase::Left;
         self.streams.close();
@@ -236,7 +237,7 @@ impl<E: Engine> Replica<E> {
         sink.send(to, &self.scratch);
     }
 
-    /// To all other members.
+    /// Sends to all other members.
     fn tell_others(&mut self, message: &impl Message, sink: &mut impl Sink) {
         message.emit(&mut self.scratch);
         for member in self.role.others() {

@@ -1,5 +1,5 @@
-//! The members' agreement while an epoch opens (traps T2 to T5): where everybody's log ends, the
-//! records that the head lacks, the end that it decided on, and who has opened the epoch by that.
+//! The members' agreement while an epoch opens (traps T2 to T5): the ends of all logs, the records
+//! that the head lacks, the end that it decided on, and the members that have opened the epoch.
 
 use alloc::vec::Vec;
 
@@ -8,26 +8,26 @@ use concord_wire::control::LogEnd;
 use concord_wire::fragment::{Assembly, FragmentHdr};
 use concord_wire::{COMMAND_BYTES_MAX, REPLY_BYTES_MAX};
 
-/// Most fragments that one question asks for: its bitmap has as many bits.
+/// The largest number of fragments that one question asks for: the bits of its bitmap.
 pub(super) const ASKED_MAX: u32 = u64::BITS;
-/// Longest encoded record that is taken, in bytes.
+/// The longest encoded record that is accepted, in bytes.
 const RECORD_BYTES_MAX: usize = COMMAND_BYTES_MAX + REPLY_BYTES_MAX;
 
-/// What is known of the other members' logs, and what was agreed.
+/// The known ends of the other members' logs, and the agreed end.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Opening {
-    /// Ends of the other members' logs in this epoch, as they said.
+    /// The ends of the other members' logs in this epoch, as they reported them.
     ends: Vec<(NodeId, LogEnd)>,
-    /// Members that have not said that they opened the epoch (head).
+    /// Head: the members that have not said that they opened the epoch.
     unopened: Vec<NodeId>,
     /// The end of the agreed log, once the head said so.
     agreed: Option<LogEnd>,
-    /// A member waits for its disk.
+    /// Whether a member waits for its disk.
     waits: bool,
     fetching: Fetching,
 }
 
-/// What the head has of the record that it fetches.
+/// The fragments of the record that the head fetches.
 #[derive(Clone, Debug, Default)]
 struct Fetching {
     position: Position,
@@ -36,18 +36,18 @@ struct Fetching {
     last_asked: u32,
 }
 
-/// A question for a record: of whom, and which fragments.
+/// A question for a record: the member, and the fragments.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fetch {
     pub(super) of: NodeId,
     pub(super) position: Position,
-    /// The first fragment, and bits for it and those that follow.
+    /// The first fragment, and a bitmap of it and those that follow.
     pub(super) index: u32,
     pub(super) missing: u64,
 }
 
 impl Opening {
-    /// A member said where its log ends, and whether it waits for its disk.
+    /// A member reports the end of its log, and whether it waits for its disk.
     pub(super) fn hear(&mut self, from: NodeId, end: LogEnd, waits: bool) {
         self.hear_waits(waits);
         match self.ends.iter_mut().find(|(node, _)| *node == from) {
@@ -56,17 +56,17 @@ impl Opening {
         }
     }
 
-    /// Whether a member waits for its disk, by its own word or by the head's.
+    /// Notes whether a member waits for its disk, by its own message or the head's.
     pub(super) fn hear_waits(&mut self, waits: bool) {
         self.waits |= waits;
     }
 
-    /// Whether any does, as far as was said.
+    /// Whether any member is known to wait for its disk.
     pub(super) fn is_waited_for(&self) -> bool {
         self.waits
     }
 
-    /// What the members said.
+    /// The reported ends.
     pub(super) fn ends(&self) -> &[(NodeId, LogEnd)] {
         &self.ends
     }
@@ -76,18 +76,18 @@ impl Opening {
         self.agreed
     }
 
-    /// The end of the log is `end`, by the head's word.
+    /// The head says that the log ends at `end`.
     pub(super) fn agree(&mut self, end: LogEnd) {
         self.agreed = Some(end);
     }
 
-    /// Whether each of the `others` has said where its log ends, and none is longer than to `end`.
+    /// Whether each of the `others` has reported the end of its log, and none is longer than `end`.
     pub(super) fn is_longest(&self, end: LogEnd, others: usize) -> bool {
         let longest = self.ends.iter().map(|(_, end)| end.position).max().unwrap_or(0);
         self.ends.len() == others && longest <= end.position
     }
 
-    /// Head: these have to hear that the epoch is open.
+    /// Head: these members have to be told that the epoch is open.
     pub(super) fn begin_telling(&mut self, others: Vec<NodeId>) {
         self.unopened = others;
     }
@@ -102,7 +102,7 @@ impl Opening {
         &self.unopened
     }
 
-    /// What the head asks for, whose log ends at `end`: the next record of the longest log.
+    /// The head's next question, if its log ends at `end`: for the next record of the longest log.
     pub(super) fn fetch(&mut self, end: Position) -> Option<Fetch> {
         let next = Position(end.0 + 1);
         let longest = self.ends.iter().max_by_key(|(_, end)| end.position).copied();
@@ -118,13 +118,13 @@ impl Opening {
         Some(Fetch { of, position: next, index, missing })
     }
 
-    /// Whether a member's log goes on behind `end`.
+    /// Whether a member's log continues after `end`.
     pub(super) fn lacks(&self, end: Position) -> bool {
         self.ends.iter().any(|(_, other)| other.position > end.0)
     }
 
-    /// A fragment of the record at `position` came, of a log that ends at `end`. Whether it is time
-    /// to go on: the record is here, or all that was asked for.
+    /// Takes a fragment of the record at `position`; the log ends at `end`. Returns whether it is
+    /// time to go on: the record is complete, or all requested fragments have arrived.
     pub(super) fn take(
         &mut self,
         (position, end): (Position, Position),
@@ -149,7 +149,7 @@ impl Opening {
         self.fetching.is_complete()
     }
 
-    /// The record that was fetched, if it is the one after `end`.
+    /// The fetched record, if it is the one after `end`.
     pub(super) fn take_fetched(&mut self, end: Position) -> Option<Vec<u8>> {
         if self.fetching.position.0 != end.0 + 1 || !self.fetching.is_complete() {
             return None;
@@ -159,7 +159,7 @@ impl Opening {
 }
 
 impl Fetching {
-    /// The first missing fragment, and bits for it and those that follow.
+    /// The first missing fragment, and a bitmap of it and those that follow.
     fn missing(&self) -> (u32, u64) {
         let Some(record) = &self.record else { return (0, u64::MAX) };
         let first = (0..record.fragments()).find(|index| !record.has(*index)).unwrap_or(0);
@@ -168,7 +168,7 @@ impl Fetching {
         (first, (first..end).map(bit).sum())
     }
 
-    /// Takes a fragment. Those of another record are given up: it is not asked for any more.
+    /// Takes a fragment. Fragments of another record are discarded: it is not wanted any more.
     fn take(&mut self, hdr: &FragmentHdr, piece: &[u8]) {
         let other = |own: &mut Assembly| {
             own.version() != hdr.version || own.total_bytes() != hdr.total_bytes

@@ -7,27 +7,29 @@ use concord_core::{NodeId, Position};
 
 use crate::pending::{PendingRead, PendingWrite};
 
-/// Most operations, and bytes of commands, that wait for the engine of who orders writes: it logs
-/// them when they are executed. What comes beyond is dropped, and sent again by its client.
+/// The largest number of operations, and of bytes of commands, that wait for the engine of the node
+/// that orders: it logs them when they are executed. Further ones are dropped, and sent again by
+/// their clients.
 const PENDING_MAX: usize = 65_536;
 const PENDING_BYTES_MAX: usize = 64 << 20;
 
-/// An operation that waits for the engine, or behind one that does.
+/// An operation that waits for the engine, or for an operation before it.
 #[derive(Clone, Debug)]
 pub(super) enum Pending {
-    /// The engine executes it; the command is kept by the node that orders.
+    /// A write for the engine; the node that orders keeps the command.
     Write(PendingWrite, Vec<u8>),
-    /// Nothing to execute; it only keeps its turn.
+    /// A write with nothing to execute, which only keeps its place.
     Idle(PendingWrite),
-    /// The engine reads.
+    /// A read for the engine.
     Read(PendingRead),
-    /// Nothing to execute: the client table for that joining replica, taken here in the log.
+    /// Nothing to execute: the client table for that joining replica, taken at this point of the
+    /// log.
     Table(NodeId, Vec<u8>),
-    /// The engine copies that part of its state for that joining replica.
+    /// The engine copies this part of its state for that joining replica.
     Copy(NodeId, u64),
-    /// The engine copies keys early, as of that position.
+    /// The engine copies keys early, as of this position.
     Early(Position),
-    /// The engine takes a part of another's state, or forgets its own.
+    /// The engine installs a part of another replica's state, or discards its own.
     Install,
 }
 
@@ -45,11 +47,11 @@ impl Pending {
     }
 }
 
-/// All of them.
+/// The waiting operations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     pending: VecDeque<Pending>,
-    /// Bytes of the commands among them.
+    /// The bytes of their commands.
     bytes: usize,
 }
 
@@ -63,7 +65,7 @@ impl Queue {
         self.pending.len()
     }
 
-    /// Whether another write is not taken.
+    /// Whether no further write is accepted.
     pub(super) fn is_full(&self) -> bool {
         self.pending.len() >= PENDING_MAX || self.bytes >= PENDING_BYTES_MAX
     }
@@ -73,7 +75,7 @@ impl Queue {
         self.pending.push_back(pending);
     }
 
-    /// Oldest first.
+    /// The operations, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Pending> {
         self.pending.iter()
     }
@@ -84,7 +86,7 @@ impl Queue {
         Some(pending)
     }
 
-    /// The next one, if it needs no engine.
+    /// The next operation, if it does not need the engine.
     pub(super) fn pop_idle(&mut self) -> Option<Pending> {
         match self.pending.front() {
             Some(Pending::Idle(_) | Pending::Table(..)) => self.pop(),

@@ -1,8 +1,9 @@
-//! Reads: alone and at once on the switch's word (fast), or by the normal protocol (slow).
+//! Reads: answered by one member at once, as the switch permits (fast), or by the normal protocol
+//! (slow).
 //!
 //! Harmonia §8.2: a fast read is answered only if its last-committed point is at least the newest
-//! write applied to its object, or that write is known to be committed; else it goes to the tail or
-//! the primary. Whoever answers alone holds a lease (trap T2).
+//! write applied to its object, or that write is known to be committed; otherwise it goes to the
+//! tail or the primary. A member that answers alone holds a lease (trap T2).
 
 use concord_core::{Guard, Now, Position, Seq};
 use concord_engine::Engine;
@@ -61,7 +62,7 @@ impl<E: Engine> Replica<E> {
         self.leases.is_held(now.instant) || !self.setup.guards.on(Guard::Lease)
     }
 
-    /// Why a fast read may not be answered here.
+    /// The reason that a fast read may not be answered here, if there is one.
     fn refuse_fast(&mut self, now: Now, repr: &Repr) -> Option<Reason> {
         let active = self.role.switch_id();
         let newest = self.newest_write(repr).0;
@@ -79,7 +80,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// The newest write of any object of a read that is not of all keys.
+    /// The newest write of any object of a read, unless the read is of all keys.
     #[inline]
     fn newest_write(&self, repr: &Repr) -> (Seq, Position) {
         if repr.further.is_empty() || !self.setup.guards.on(Guard::SeveralNewest) {
@@ -89,7 +90,7 @@ impl<E: Engine> Replica<E> {
         self.applied.newest_of(further.chain([repr.obj_id]))
     }
 
-    /// One hop at most, and only within the epoch (trap T2).
+    /// Forwards a read: one hop at most, and only within the epoch (trap T2).
     pub(super) fn forward(
         &mut self,
         repr: &Repr,
@@ -110,8 +111,8 @@ impl<E: Engine> Replica<E> {
     }
 
     /// The normal protocol: at the tail everything applied is committed; the primary reads at once,
-    /// and answers when the writes that the read may have seen are (trap T6). Waiting first and
-    /// reading then would wait for ever where a key is written all the time.
+    /// and answers when the writes that the read may have seen are committed (trap T6). Waiting
+    /// first and then reading would wait forever for a key that is written all the time.
     fn read_slow(&mut self, now: Now, repr: &Repr, body: &[u8], sink: &mut impl Sink) {
         if !self.is_leased(now) {
             self.count.reads_dropped += 1;
@@ -127,7 +128,8 @@ impl<E: Engine> Replica<E> {
         self.pending_read(now, operation, repr, body, sink);
     }
 
-    /// The tail: reads what may not be durable everywhere yet, and answers when it is (trap T7).
+    /// Tail: reads a state that may not be durable everywhere yet, and answers when it is (trap
+    /// T7).
     pub(super) fn read_committed(
         &mut self,
         now: Now,
@@ -143,12 +145,12 @@ impl<E: Engine> Replica<E> {
         self.pending_read(now, operation, repr, body, sink);
     }
 
-    /// Whether the one who commits has executed what may not be durable everywhere yet.
+    /// Whether the member that commits has executed writes that may not be durable everywhere yet.
     pub(super) fn reads_wait(&self) -> bool {
         self.journal.delays_commits() && self.setup.guards.on(Guard::DurableReads)
     }
 
-    /// The newest write that a read would see which the engine is given now.
+    /// The newest write that a read given to the engine now would see.
     pub(super) fn newest_submitted(&self, repr: &Repr) -> Position {
         if !repr.flags.has(Flags::WILDCARD) {
             return self.newest_write(repr).1;
@@ -198,7 +200,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// The engine has read.
+    /// The engine has completed a read.
     pub(super) fn answer_read(
         &mut self,
         now: Now,
@@ -218,7 +220,7 @@ impl<E: Engine> Replica<E> {
                 sink,
             );
         }
-        // In another epoch its position may mean another write.
+        // In another epoch its position may refer to another write.
         let order = self.count.reads_slow;
         let held = operation.epoch == self.role.epoch()
             && self.unanswered.push_read(order, *operation, reply);

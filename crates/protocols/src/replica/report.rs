@@ -1,29 +1,29 @@
-//! Reports to the controller: their content, and when they are due. Which members a replica hears
-//! of is part of it: the controller takes one of two that do not hear each other out of the group,
-//! for which all writes would wait otherwise.
+//! Reports to the controller: their content, and when they are due. They include the members that a
+//! replica hears: if two do not hear each other, the controller removes one of them from the group,
+//! whose writes would otherwise all wait.
 //!
-//! Members hear of each other by what they say anyway: where their logs end while an epoch opens,
-//! and requests for leases and their grants from then on. A joining replica asks them.
+//! Members hear each other through regular messages: the ends of logs while an epoch opens, and
+//! lease requests and grants from then on. A joining replica asks them.
 
 use alloc::vec::Vec;
 
 use concord_core::{Duration, Instant};
 use concord_wire::control::{Member, Standing};
 
-/// What was told last, and what there is to tell.
+/// The last report, and the data of the next one.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
     reach: Reach,
-    /// Where it stood when the controller was told last.
+    /// The standing in the last report.
     said: Option<Standing>,
     next_alive: Instant,
 }
 
-/// When each other member was heard of last, in the epoch in force.
+/// For each other member, the time at which it was last heard in the epoch in force.
 #[derive(Clone, Debug, Default)]
 struct Reach {
     heard: Vec<(u16, Option<Instant>)>,
-    /// What the controller was told last.
+    /// The silent members in the last report.
     told: Vec<u16>,
 }
 
@@ -34,22 +34,22 @@ impl Default for Report {
 }
 
 impl Report {
-    /// The controller is to hear something now.
+    /// Makes a report due now.
     pub(super) fn hurry(&mut self, now: Instant) {
         self.next_alive = now;
     }
 
-    /// When to tell it.
+    /// The time at which a report is due.
     pub(super) fn next_at(&self) -> Instant {
         self.next_alive
     }
 
-    /// What it was told last.
+    /// The standing in the last report.
     pub(super) fn said(&self) -> Option<Standing> {
         self.said
     }
 
-    /// Whether it is to be told now where this replica stands, and again `every_ns`.
+    /// Whether a report is due, given the current standing. The next one is due after `every_ns`.
     pub(super) fn is_due(&mut self, now: Instant, standing: Standing, every_ns: Duration) -> bool {
         let is_due = now >= self.next_alive || self.said != Some(standing);
         if is_due {
@@ -59,8 +59,8 @@ impl Report {
         is_due
     }
 
-    /// A new epoch with these other members. They have not said anything yet; among members that is
-    /// no silence, one that joins must first hear of them.
+    /// Begins an epoch with these other members. None has been heard yet; among members that does
+    /// not count as silence, while a joining replica must first hear them.
     pub(super) fn begin<'a>(
         &mut self,
         now: Instant,
@@ -71,8 +71,8 @@ impl Report {
         self.reach.heard.extend(others.map(|m| (m.node, is_member.then_some(now))));
     }
 
-    /// `node` said something. If it was called silent, it is not any more, and the controller hears
-    /// of that at once.
+    /// Notes that `node` was heard. If it was reported as silent, the controller is told at once
+    /// that it is not.
     pub(super) fn hear(&mut self, now: Instant, node: u16) {
         let own = self.reach.heard.iter_mut().find(|(other, _)| *other == node);
         let Some((_, heard)) = own else { return };
@@ -82,7 +82,7 @@ impl Report {
         }
     }
 
-    /// Who has said nothing for so long, to be told to the controller.
+    /// The nodes that have been silent for so long, to be reported to the controller.
     pub(super) fn unheard(&mut self, now: Instant, silent_ns: Duration) -> Vec<u16> {
         let is_silent = |heard: Option<Instant>| heard.is_none_or(|at| now.since(at) > silent_ns);
         let Reach { heard, told } = &mut self.reach;

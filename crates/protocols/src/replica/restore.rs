@@ -1,5 +1,5 @@
-//! A replica that starts again with what its disk has. It goes through its log as a joining replica
-//! goes through what it is given ([`super::join`]), and is whole in no epoch before it is let in
+//! A replica that starts again with the data on its disk. It replays its log as a joining replica
+//! executes what it receives ([`super::join`]), and is caught up in no epoch before it is a member
 //! again.
 
 use concord_core::{Guard, NodeId, Now, Position};
@@ -15,7 +15,7 @@ use crate::journal::{BadEntry, DiskState};
 use crate::ordered::{Fit, Room};
 use crate::setup::Phase;
 
-/// Nothing is sent while a log is gone through.
+/// A sink for a replay, during which nothing is sent.
 struct Nobody;
 
 impl Sink for Nobody {
@@ -23,17 +23,18 @@ impl Sink for Nobody {
 }
 
 impl<E: Engine> Replica<E> {
-    /// The next entry of its own log, from the beginning of the state on: before anything else is
-    /// done with a new replica.
+    /// Replays the next entry of its own log, from the beginning of the state on. To be called on a
+    /// new replica before anything else.
     ///
     /// # Errors
-    /// [`BadEntry`]: the log is not one of this kind of replica or engine.
+    /// [`BadEntry`] if the log belongs to another kind of replica or engine.
     pub fn restore(&mut self, now: Now, entry: &Entry<'_>) -> Result<(), BadEntry> {
         self.phase = Phase::Joining;
         match entry {
             Entry::Record(bytes) => self.restore_record(now, bytes),
-            // One that is not of the snapshot that the state begins with is of one that is not
-            // whole. Nothing is in one as of no record: whether it is whole or not, all follows it.
+            // A part of another snapshot than the one with which the state begins belongs to an
+            // incomplete one: ignore it. A snapshot as of no record is empty: complete or not, all
+            // records follow it.
             Entry::Part(part)
                 if part.is_first && part.position > 0 && self.ordered.end() == Position(0) =>
             {
@@ -53,7 +54,7 @@ impl<E: Engine> Replica<E> {
                 self.journal.begin_with(*origin);
                 Ok(())
             }
-            // Of a group that chooses its views by itself.
+            // It is of a group that chooses its views by itself.
             Entry::Cut(_) => Err(BadEntry),
         }
     }
@@ -62,7 +63,7 @@ impl<E: Engine> Replica<E> {
         let record = Record::parse(bytes).map_err(|_| BadEntry)?;
         match self.ordered.fit(&record, bytes) {
             Fit::Next => {}
-            // It stands behind the first part of a snapshot again.
+            // It is repeated after the first part of a snapshot.
             Fit::Known => return Ok(()),
             Fit::Gap | Fit::Mismatch => return Err(BadEntry),
         }
@@ -70,7 +71,7 @@ impl<E: Engine> Replica<E> {
         if !self.copy.holds() {
             self.follow(&record, &mut Nobody);
         }
-        // So many may be missing elsewhere; what is older is on every disk.
+        // This many may be missing elsewhere; older ones are on every disk.
         if self.ordered.log.is_full(&self.setup.limits) {
             let base = Position(self.ordered.log.base().position + 1);
             self.ordered.log.truncate(base.min(self.executed));
@@ -96,7 +97,8 @@ impl<E: Engine> Replica<E> {
         Ok(())
     }
 
-    /// One from before the first chunk, or behind the last one, brings nothing.
+    /// Installs keys copied early. Those from before the first chunk, or after the last one, are
+    /// not needed.
     fn restore_early(&mut self, position: Position, bytes: &[u8]) -> Option<()> {
         if position > self.ordered.end() {
             return None;
@@ -107,18 +109,18 @@ impl<E: Engine> Replica<E> {
         self.install_early(position, bytes, &mut Nobody)
     }
 
-    /// How many operations the engine still owes of what was restored.
+    /// The number of restored operations that the engine still owes.
     #[must_use]
     pub fn restoring(&self) -> usize {
         self.queue.len()
     }
 
-    /// All of the log was gone through, and the engine owes nothing. From now on everything is kept
-    /// on the disk that `kept` describes: `log_bytes` stand there behind the beginning of the
-    /// newest snapshot, and an earlier start may have granted leases of up to `lease_ns`.
+    /// The whole log was replayed, and the engine owes nothing. From now on everything is written
+    /// to the disk that `kept` describes: it has `log_bytes` after the beginning of the newest
+    /// snapshot, and an earlier start may have granted leases of up to `lease_ns`.
     ///
     /// # Errors
-    /// [`BadEntry`]: the state is not whole.
+    /// [`BadEntry`] if the state is incomplete.
     pub fn keep(
         &mut self,
         now: Now,
@@ -130,7 +132,7 @@ impl<E: Engine> Replica<E> {
             return Err(BadEntry);
         }
         self.phase = Phase::Out;
-        // Trap T4: which writes the objects have seen is not known; none is newer than this.
+        // Trap T4: it is not known which writes the objects have seen; none is newer than this.
         let end = self.ordered.end();
         if self.setup.guards.on(Guard::Floor) {
             self.applied.note_all(self.ordered.last_seq, end);

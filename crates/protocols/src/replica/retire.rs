@@ -1,7 +1,7 @@
 //! A replica of primary-backup, chain or CRAQ that is told to end ([`crate::retire`]). It says so
 //! to the controller, and goes on as before until it hears of an epoch without it. Then it answers
 //! nothing any more, and gives back the leases that it held, so that the epoch opens at once (trap
-//! T2). What it gives back is its incarnation's for good: it never takes part again.
+//! T2). Its incarnation has given them back for good: it never takes part again.
 
 use concord_core::{Duration, Instant, Now};
 use concord_engine::Engine;
@@ -13,8 +13,8 @@ use crate::retire::{RELEASES, Retired, Retiring};
 use crate::setup::{ALIVE_NS, Phase, RETRY_NS};
 
 impl<E: Engine> Replica<E> {
-    /// Tells it to end: it leaves, and whoever hosts it lets it go on until [`Replica::retired`]
-    /// says how that went.
+    /// Tells it to end. It leaves, and its driver lets it go on until [`Replica::retired`] returns
+    /// the outcome.
     pub fn retire(&mut self, now: Now) {
         if self.retiring.is_none() {
             self.retiring = Some(Retiring::begin(now.instant));
@@ -22,7 +22,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Whether it has left, if it was told to end.
+    /// The outcome of leaving, if it was told to end.
     #[must_use]
     pub fn retired(&self, now: Now) -> Option<Retired> {
         let retiring = self.retiring.as_ref()?;
@@ -40,12 +40,12 @@ impl<E: Engine> Replica<E> {
         (has_released && now.instant >= retiring.until).then_some(Retired::InVain)
     }
 
-    /// How often the controller hears that it lives; of one that goes, sooner.
+    /// The interval of its reports to the controller; shorter while it leaves.
     pub(super) fn alive_ns(&self) -> Duration {
         if self.retiring.is_some() { RETRY_NS } else { ALIVE_NS }
     }
 
-    /// Gives back what leases it held, once it can use none any more.
+    /// Gives back the leases that it held, once it can use none any more.
     pub(super) fn tick_retiring(&mut self, now: Instant, sink: &mut impl Sink) {
         if self.retiring.is_some_and(|r| now >= r.until) {
             self.fail_stop();

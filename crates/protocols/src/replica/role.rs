@@ -1,20 +1,20 @@
-//! The part of a replica in its group: who orders, passes on, commits and reads, by the
-//! configuration in force.
+//! The role of a replica in its group: which member orders, passes on, commits and reads, according
+//! to the configuration in force.
 
 use concord_core::{Epoch, NodeId};
 use concord_wire::Addr;
 use concord_wire::control::{Config, Heard, Member, Protocol};
 
-/// The configuration in force, and the own place in it.
+/// The configuration in force, and this replica's place in it.
 #[derive(Clone, Debug)]
 pub(super) struct Role {
     me: Member,
-    /// Never goes back to a lower epoch.
+    /// The configuration. Its epoch never decreases.
     pub(super) config: Option<Config>,
 }
 
 impl Role {
-    /// In no group yet.
+    /// A replica in no group yet.
     pub(super) fn new(me: Member) -> Role {
         Role { me, config: None }
     }
@@ -23,7 +23,7 @@ impl Role {
         NodeId(self.me.node)
     }
 
-    /// The epoch in force; 0 if none is.
+    /// The epoch in force, or 0 if there is none.
     pub(super) fn epoch(&self) -> Epoch {
         Epoch(self.config.as_ref().map_or(0, |c| c.epoch))
     }
@@ -41,18 +41,18 @@ impl Role {
         self.config.as_ref().is_some_and(|c| c.program.has_dirty_set())
     }
 
-    /// Whether nobody else is a member.
+    /// Whether there is no other member.
     pub(super) fn is_alone(&self) -> bool {
         self.config.as_ref().is_some_and(|c| c.members.len() == 1)
     }
 
-    /// Who orders writes: the head, the primary.
+    /// The member that orders writes: the head, the primary.
     pub(super) fn head(&self) -> Option<&Member> {
         self.config.as_ref().and_then(Config::head)
     }
 
-    /// Who commits and replies to writes, answers the reads of the normal protocol, and feeds those
-    /// who join: the tail, the primary.
+    /// The member that commits and replies to writes, answers the reads of the normal protocol, and
+    /// is the donor of joining replicas: the tail, the primary.
     pub(super) fn reader(&self) -> Option<&Member> {
         self.config.as_ref().and_then(Config::reader)
     }
@@ -67,7 +67,7 @@ impl Role {
         self.reader().is_some_and(|m| m.node == self.me.node)
     }
 
-    /// The active switch; 0 if there is none.
+    /// The active switch, or 0 if there is none.
     pub(super) fn switch_id(&self) -> u32 {
         self.config.as_ref().map_or(0, |c| c.switch_id)
     }
@@ -102,7 +102,8 @@ impl Role {
         self.members().iter().filter(|m| m.node != self.me.node)
     }
 
-    /// Whether the configuration has a place for this very process, as a member or to become one.
+    /// Whether the configuration has a place for this very process, as a member or a joining
+    /// replica.
     pub(super) fn has_place(&self) -> bool {
         let is_me = |m: &Member| (m.node, m.incarnation) == (self.me.node, self.me.incarnation);
         self.config.iter().any(|c| c.members.iter().chain(&c.joining).any(is_me))
@@ -112,7 +113,7 @@ impl Role {
         self.members().iter().position(|m| m.node == self.me.node)
     }
 
-    /// From whom this replica gets its records.
+    /// The member from which this replica receives its records.
     pub(super) fn predecessor(&self) -> Option<NodeId> {
         let config = self.config.as_ref()?;
         let index = self.index()?.checked_sub(1)?;
@@ -123,7 +124,7 @@ impl Role {
         Some(NodeId(config.members[from].node))
     }
 
-    /// How many members get their records from this one.
+    /// The number of members that receive their records from this one.
     pub(super) fn successors(&self) -> usize {
         let Some((config, index)) = self.config.as_ref().zip(self.index()) else { return 0 };
         let Some(protocol) = config.protocol() else { return 0 };
@@ -147,7 +148,7 @@ impl Role {
         }
     }
 
-    /// What the controller is told that this replica has heard of.
+    /// The newest numbers that this replica has heard of, as reported to the controller.
     pub(super) fn heard(&self) -> Heard {
         self.config.as_ref().map_or_else(Heard::default, |c| Heard {
             rack: c.rack,
@@ -156,7 +157,7 @@ impl Role {
         })
     }
 
-    /// What a member is called.
+    /// The name of this member's role.
     pub(super) fn name(&self) -> &'static str {
         let Some(protocol) = self.config.as_ref().and_then(Config::protocol) else { return "none" };
         match (self.is_alone(), protocol, self.is_head(), self.is_reader()) {

@@ -1,8 +1,9 @@
-//! The snapshot source's state for joining replicas: which copy each makes, which part it is given,
-//! and the stream of records to it.
+//! The snapshot source's state for joining replicas: the number of each one's copy, its current
+//! part, and its stream of records.
 //!
-//! Nobody waits for a joining replica. Records are kept for it up to half of what the log may hold,
-//! and behind that as many as the log's tail has; one that falls further behind begins anew.
+//! No member waits for a joining replica. Records are kept for it up to half of what the log may
+//! hold, and after that as many as the log's tail has; a replica that falls further behind restarts
+//! its copy.
 
 use alloc::vec::Vec;
 
@@ -19,29 +20,29 @@ use crate::parts::{
     Demand, HASH_BYTES, PART_OBJECTS, PART_RESULTS, PART_TABLE, Part, consider, is_rest,
 };
 
-/// Records kept behind what is committed, for joining replicas whose feeder changes.
+/// The number of records kept after they are committed, for joining replicas whose donor changes.
 const TAIL_RECORDS: u64 = 8_192;
 
-/// What the feeder keeps for a joining replica.
+/// The donor's state for a joining replica.
 #[derive(Clone, Debug)]
 struct OutgoingCopy {
     node: NodeId,
     addr: Addr,
-    /// Which copy; an older one's questions are ignored.
+    /// The number of its copy; questions of an older one are ignored.
     attempt: u64,
-    /// Where the replica's records begin, at the latest. Before that is committed it gets no last
-    /// part: as a member it might be asked for records that it never had.
+    /// The latest possible beginning of the replica's records. It gets its last part only once that
+    /// is committed: as a member it might otherwise be asked for records that it never had.
     base: Position,
-    /// `None` before its table was taken, and when it was told to begin anew.
+    /// The stream to it; `None` before its table was taken, and after it was told to restart.
     sender: Option<Sender>,
-    /// It fell too far behind, and was told to begin anew; it says so by a higher attempt.
+    /// Whether it fell too far behind, and was told to restart; a higher attempt acknowledges that.
     is_dropped: bool,
     part: Option<Part>,
-    /// The newest part that was asked for, but for those that go on with pieces of it.
+    /// The newest part that was asked for, except those that continue pieces of it.
     asked: u64,
-    /// What was copied early, and comes before the next chunk.
+    /// Keys that were copied early, and come before the next chunk.
     early: Waiting,
-    /// More waits for it than may.
+    /// Whether more waits for it than permitted.
     is_overrun: bool,
 }
 
@@ -62,40 +63,41 @@ impl OutgoingCopy {
     }
 }
 
-/// All replicas that this one feeds.
+/// All replicas of which this one is the donor.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SnapshotSource {
     source: Vec<OutgoingCopy>,
-    /// Whether there are joining replicas, for whom records may be kept, whoever feeds them.
+    /// Whether there are joining replicas, for which records may be kept, whichever member is their
+    /// donor.
     has_joining: bool,
 }
 
-/// What is to be done about a question for a part.
+/// The reaction to a question for a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartAnswer {
     /// Nothing.
     Nothing,
-    /// The replica has not heard that it is to begin anew.
+    /// The replica has not heard that it must restart.
     Dropped,
     /// The replica has pieces of an object of which there is no more here.
     Gone,
-    /// The part is made, if it is not, and sent.
+    /// The part is made unless it `is_made`, and sent.
     Serve { is_made: bool },
 }
 
 impl SnapshotSource {
-    /// A new epoch: nobody is fed yet.
+    /// Begins an epoch: no copy has begun.
     pub(super) fn begin(&mut self, has_joining: bool) {
         self.source.clear();
         self.has_joining = has_joining;
     }
 
-    /// Nobody is fed any more.
+    /// Ends all copies.
     pub(super) fn clear(&mut self) {
         self.source.clear();
     }
 
-    /// Whether nobody is fed.
+    /// Whether there are no copies.
     pub(super) fn is_empty(&self) -> bool {
         self.source.is_empty()
     }
@@ -104,12 +106,12 @@ impl SnapshotSource {
         self.source.iter_mut().find(|copy_out| copy_out.node == node)
     }
 
-    /// Whether `node` is fed, or was told to begin anew.
+    /// Whether `node` has a copy here, or was told to restart.
     pub(super) fn knows(&self, node: NodeId) -> bool {
         self.source.iter().any(|copy_out| copy_out.node == node)
     }
 
-    /// A replica whose log is the beginning of ours is fed with records alone.
+    /// A replica whose log is a prefix of ours gets records alone.
     pub(super) fn resume(&mut self, peer: (NodeId, Addr), attempt: u64, sender: Sender) {
         let base = Position(sender.first_needed().0 - 1);
         self.source.push(OutgoingCopy {
@@ -125,9 +127,9 @@ impl SnapshotSource {
         copy_out.is_some_and(|copy_out| copy_out.attempt == attempt && copy_out.sender.is_some())
     }
 
-    /// The address and the copy of a replica that was told to begin anew, and goes on as before: it
-    /// has not heard of it. The word is for the copy that was dropped, and means nothing to a later
-    /// one.
+    /// The address and the copy of a replica that was told to restart, and goes on as before
+    /// because it has not heard of it. The message is for the copy that was dropped, and means
+    /// nothing to a later one.
     pub(super) fn dropped(&self, node: NodeId) -> Option<(Addr, u64)> {
         let copy_out = self
             .source
@@ -201,7 +203,7 @@ impl SnapshotSource {
         }
     }
 
-    /// Everything before a part was executed, and its bytes are there.
+    /// Everything before a part was executed, and its bytes are ready.
     pub(super) fn end_part(&mut self, node: NodeId, number: u64, mut bytes: Vec<u8>, log: &Log) {
         let Some(part) = self.of(node).and_then(|copy_out| copy_out.part.as_mut()) else { return };
         if part.number != number || part.bytes.is_some() {
@@ -246,8 +248,8 @@ impl SnapshotSource {
         }
     }
 
-    /// A part for `node` is made: its first fragments go out at once, since whoever asked for it
-    /// asks again only after a while.
+    /// A part for `node` is made: its first fragments are sent at once, since the replica that
+    /// asked for it asks again only after a while.
     pub(super) fn push_part(
         &mut self,
         epoch: Epoch,
@@ -260,7 +262,7 @@ impl SnapshotSource {
         }
     }
 
-    /// An acknowledgement by a joining replica; false if no records are streamed to it.
+    /// Handles an acknowledgement by a joining replica; false if no records are streamed to it.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
@@ -276,8 +278,8 @@ impl SnapshotSource {
         true
     }
 
-    /// Sends records, as far as they were executed here. A replica for which they are not kept any
-    /// more is told by `me` to begin anew. How many were.
+    /// Sends records, as far as they were executed here. A replica whose records are not kept any
+    /// more is told by `me` to restart. Returns the number of replicas that were told so.
     pub(super) fn pump(
         &mut self,
         now: Instant,
@@ -304,7 +306,7 @@ impl SnapshotSource {
         dropped
     }
 
-    /// Time passed: what seems lost is sent again.
+    /// Handles the passing of time: what seems lost is sent again.
     pub(super) fn tick(
         &mut self,
         now: Instant,
@@ -322,7 +324,8 @@ impl SnapshotSource {
         senders.map(Sender::deadline).min().unwrap_or(Instant::NEVER)
     }
 
-    /// Up to where records may be forgotten while somebody joins, if `position` is committed.
+    /// The position up to which records may be dropped while a replica joins, if `position` is
+    /// committed.
     pub(super) fn forgettable(&self, position: Position, log: &Log, limits: &Limits) -> Position {
         if !self.has_joining || log.is_half_full(limits) {
             return position;

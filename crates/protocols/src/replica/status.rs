@@ -1,4 +1,4 @@
-//! A replica's status: to the controller, and to whoever looks.
+//! A replica's status, for the controller and for observers.
 
 use concord_core::Now;
 use concord_engine::Engine;
@@ -10,7 +10,7 @@ use crate::setup::Phase;
 use crate::status::ReplicaStatus;
 
 impl<E: Engine> Replica<E> {
-    /// Where it stands, as it tells the controller.
+    /// Its standing, as reported to the controller.
     #[must_use]
     pub fn standing(&self, now: Now) -> Standing {
         match self.phase {
@@ -22,7 +22,7 @@ impl<E: Engine> Replica<E> {
                 (None, Some(intact)) => Standing::Returning { intact },
                 (None, None) => Standing::Out,
             },
-            // An epoch that it is a member of would wait for it.
+            // An epoch with it as a member would wait for it.
             Phase::Joining if self.is_copied() && !self.is_quiet(now) => Standing::Copied,
             Phase::Joining => Standing::Copying,
             Phase::Opening => Standing::Opening { caught_up: self.caught_up },
@@ -31,9 +31,9 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// The complete state that is here, if there is one, member or not: where all members are lost,
-    /// it may be the newest that is left. With a disk it is what the disk has, so that whoever
-    /// starts there again with less was given an older one (`Guard::HeardDurable`).
+    /// The complete state that is here, if there is one, member or not: if all members are lost, it
+    /// may be the newest that is left. With a disk it is the state on the disk, so that a later
+    /// start with less is known to have been given an older one (`Guard::HeardDurable`).
     pub(super) fn held(&self) -> Held {
         let is_complete =
             self.copy.is_caught_up() && self.held_epoch > 0 && self.journal.has_held();
@@ -44,13 +44,13 @@ impl<E: Engine> Replica<E> {
         Held { epoch: self.held_epoch, position }
     }
 
-    /// Whether all that was agreed when its epoch opened is executed here.
+    /// Whether everything that was agreed when its epoch opened is executed here.
     #[must_use]
     pub fn is_caught_up(&self) -> bool {
         self.phase == Phase::Open && self.caught_up
     }
 
-    /// What to show of the replica.
+    /// The status for observers.
     #[must_use]
     pub fn status(&self, now: Now) -> ReplicaStatus {
         ReplicaStatus {

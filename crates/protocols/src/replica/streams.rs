@@ -1,4 +1,4 @@
-//! Records on their way through the group: from the predecessor, and to those who come next.
+//! Records in flight through the group: from the predecessor, and to the successors.
 
 use alloc::vec::Vec;
 
@@ -15,7 +15,7 @@ use crate::setup::KEEPALIVE_NS;
 pub(super) struct Streams {
     senders: Vec<Sender>,
     receiver: Option<Receiver>,
-    /// When to acknowledge, if no record gives cause to.
+    /// The time at which to acknowledge if no record gives cause to.
     next_keepalive: Instant,
 }
 
@@ -26,18 +26,19 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Nothing is sent or received any more.
+    /// Stops sending and receiving.
     pub(super) fn close(&mut self) {
         self.receiver = None;
         self.senders.clear();
     }
 
-    /// Nothing is received any more.
+    /// Stops receiving.
     pub(super) fn close_receiver(&mut self) {
         self.receiver = None;
     }
 
-    /// Records come from there, if from anywhere; their sender is told at once up to where.
+    /// Receives records with `receiver`, if there is one; the sender is told at once up to where
+    /// they arrived.
     pub(super) fn receive(&mut self, now: Instant, receiver: Option<Receiver>) {
         self.receiver = receiver;
         self.next_keepalive = now;
@@ -48,7 +49,7 @@ impl Streams {
         self.receiver.as_ref().is_some_and(|r| r.peer == peer)
     }
 
-    /// The receiving end, for as long as a packet is taken.
+    /// The receiving end, taken while a packet is handled.
     pub(super) fn take_receiver(&mut self) -> Option<Receiver> {
         self.receiver.take()
     }
@@ -57,7 +58,7 @@ impl Streams {
         self.receiver = Some(receiver);
     }
 
-    /// The predecessor is to hear something with the next acknowledgement, which is due now.
+    /// Makes an acknowledgement to the predecessor due now.
     pub(super) fn acknowledge(&mut self) {
         if let Some(receiver) = self.receiver.as_mut() {
             receiver.ack_due = true;
@@ -69,8 +70,7 @@ impl Streams {
         self.receiver.as_ref().is_some_and(|r| r.ack_due)
     }
 
-    /// Whether it is time for an acknowledgement that nothing else gave cause to; the next time is
-    /// set.
+    /// Whether a keepalive acknowledgement is due; the next time is set.
     pub(super) fn is_keepalive_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.next_keepalive && self.receiver.is_some();
         if is_due {
@@ -79,7 +79,7 @@ impl Streams {
         is_due
     }
 
-    /// The acknowledgement of all that arrived, and whom it is for.
+    /// The acknowledgement of everything that arrived, and its recipient.
     pub(super) fn ack(
         &mut self,
         now: Instant,
@@ -92,32 +92,33 @@ impl Streams {
         Some((receiver.peer, receiver.ack(epoch, me, passed, committed)))
     }
 
-    /// Records go to a successor.
+    /// Adds a stream to a successor.
     pub(super) fn add(&mut self, sender: Sender) {
         self.senders.push(sender);
     }
 
-    /// How many successors records go to.
+    /// The number of successors.
     pub(super) fn successors(&self) -> usize {
         self.senders.len()
     }
 
-    /// Whether records go to `peer`.
+    /// Whether `peer` is a successor.
     pub(super) fn goes_to(&self, peer: NodeId) -> bool {
         self.senders.iter().any(|s| s.peer == peer)
     }
 
-    /// Up to where every successor has said that it has the records; `None` if there is none.
+    /// The position up to which every successor has acknowledged the records; `None` if there is no
+    /// successor.
     pub(super) fn applied(&self) -> Option<Position> {
         self.senders.iter().map(|s| s.applied).min()
     }
 
-    /// Whether the disk of a successor, or of one after that, has no room.
+    /// Whether the disk of a successor, or of a member after it, has no room.
     pub(super) fn is_short(&self) -> bool {
         self.senders.iter().any(|s| s.is_short)
     }
 
-    /// Since when a successor is at work on one operation, or one after that.
+    /// The time since which a successor, or a member after it, works on one operation.
     pub(super) fn at_work_since(&self) -> Option<Instant> {
         self.senders.iter().filter_map(|s| s.at_work_since).min()
     }
@@ -148,8 +149,8 @@ impl Streams {
         }
     }
 
-    /// A successor's acknowledgement: how many packets were sent again by it; `None` if it is of
-    /// somebody else.
+    /// Handles a successor's acknowledgement. Returns the number of packets that it caused to be
+    /// sent again; `None` if it is not from a successor.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
@@ -164,7 +165,7 @@ impl Streams {
         Some(sender.resent - before)
     }
 
-    /// Time passed: how many packets were sent again.
+    /// Handles the passing of time. Returns the number of packets that were sent again.
     pub(super) fn tick(
         &mut self,
         now: Instant,
@@ -181,12 +182,12 @@ impl Streams {
         resent
     }
 
-    /// When to acknowledge at the latest.
+    /// The latest time of the next acknowledgement.
     pub(super) fn keepalive_at(&self) -> Instant {
         if self.receiver.is_some() { self.next_keepalive } else { Instant::NEVER }
     }
 
-    /// When something seems lost.
+    /// The time at which something counts as lost.
     pub(super) fn resend_at(&self) -> Instant {
         self.senders.iter().map(Sender::deadline).min().unwrap_or(Instant::NEVER)
     }

@@ -1,4 +1,4 @@
-//! Work that the passing of time brings: the end of a batch, and what is due.
+//! Work caused by the passing of time: the end of a batch, and deadlines.
 
 use concord_core::machine::Deadline;
 use concord_core::{Guard, Instant, Now, Position};
@@ -11,14 +11,14 @@ use super::Replica;
 use crate::setup::Phase;
 
 impl<E: Engine> Replica<E> {
-    /// Whether it needs the engine's answers: who has left, or is out, waits for as long as it
-    /// takes.
+    /// Whether it needs the engine's answers: a replica that has left, or is not a member, waits
+    /// for as long as it takes.
     fn is_watching(&self) -> bool {
         matches!(self.phase, Phase::Joining | Phase::Opening | Phase::Open)
     }
 
-    /// An engine that is silent for too long is given up: everybody who waits for this replica
-    /// would wait for ever.
+    /// Gives up an engine that is silent for too long: every member that waits for this replica
+    /// would wait forever.
     fn watch_engine(&mut self, now: Instant) {
         let owes = self.is_watching() && !self.queue.is_empty();
         if self.serving.gives_up_engine(now, owes, &mut self.count) {
@@ -27,8 +27,8 @@ impl<E: Engine> Replica<E> {
     }
 
     /// A replica whose disk does not answer any more keeps its group from committing anything: it
-    /// leaves, if others are there. The configuration without it waits until the disk answers
-    /// ([`crate::journal`]): then it copies what it missed, as whoever was out does.
+    /// leaves, if there are other members. The configuration without it is handled when the disk
+    /// answers ([`crate::journal`]): then it copies what it missed, as any joining replica does.
     fn watch_disk(&mut self) {
         let is_member = matches!(self.phase, Phase::Open | Phase::Opening);
         if !is_member || self.role.is_alone() {
@@ -43,7 +43,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// The end of a batch of inputs: records and acknowledgements that piled up go out.
+    /// Ends a batch of inputs: gathered records and acknowledgements are sent.
     pub fn flush(&mut self, now: Now, sink: &mut impl Sink) {
         if self.serving.engine.lost() && self.phase != Phase::Left {
             self.report_lost_script(sink);
@@ -66,7 +66,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Sends records to those who come next, as far as they may be passed on.
+    /// Sends records to the successors, as far as they may be passed on.
     fn pump(&mut self, now: Now, sink: &mut impl Sink) {
         let (log, upto) = (&self.ordered.log, self.passed());
         let scratch = &mut self.scratch;
@@ -85,7 +85,7 @@ impl<E: Engine> Replica<E> {
         self.streams.pump_full(now.instant, known, &mut self.scratch, sink);
     }
 
-    /// Head: has keys deleted whose time has come.
+    /// Head: deletes the keys whose time to live has passed.
     fn expire(&mut self, now: Now, sink: &mut impl Sink) {
         if !self.ordered.log.is_half_full(&self.setup.limits) {
             let ordered = (self.settled(), self.ordered.last_now_ms);
@@ -94,8 +94,8 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Head: up to where its own writes are at whoever comes next. Clients wait for their commits;
-    /// without a bound of their own, these would fill the log.
+    /// Head: the position up to which its own writes have reached the successor. Clients wait for
+    /// their commits; without a limit, these would fill the log.
     fn settled(&self) -> Position {
         self.streams.applied().unwrap_or(self.executed).min(self.executed)
     }
@@ -117,7 +117,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Time passed.
+    /// Handles the passing of time.
     pub fn tick(&mut self, now: Now, sink: &mut impl Sink) {
         let t = now.instant;
         self.journal.pass(t);
@@ -182,14 +182,15 @@ impl<E: Engine> Replica<E> {
         d
     }
 
-    /// Tells the controller that it lives, and all that the controller decides by.
+    /// Reports to the controller that it lives, with everything by which the controller decides.
     fn say_alive(&mut self, now: Now, standing: Standing, sink: &mut impl Sink) {
         if self.phase == Phase::Joining && self.is_copied() {
-            // All that was agreed when this epoch opened, and so all of those before; what this one
-            // commits waits for the disks of its members, which this replica is not yet.
+            // Everything that was agreed when this epoch opened is here, and so is all of those
+            // before; what this epoch commits waits for the disks of its members, to which this
+            // replica does not belong yet.
             self.note_held(self.role.epoch().0.saturating_sub(1));
         }
-        // Each member asks for leases three times in one: two of those were lost.
+        // Each member asks for leases three times in this time: two of those requests were lost.
         let silent_ns = self.setup.lease_ns / 3 * 2;
         let takes_part = matches!(self.phase, Phase::Joining | Phase::Opening | Phase::Open);
         let unheard = if takes_part {

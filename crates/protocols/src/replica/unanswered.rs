@@ -1,5 +1,5 @@
-//! Primary: what was executed and is not answered yet, since not every backup has executed the
-//! writes that it may have seen (trap T6).
+//! Primary: operations that were executed and are not answered yet, since not every backup has
+//! executed the writes that they may have seen (trap T6).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -8,12 +8,13 @@ use concord_core::Position;
 
 use crate::pending::{PendingRead, PendingWrite};
 
-/// Most reads that wait for writes to commit, or for the tail's answer.
+/// The largest number of reads that wait for writes to commit, or for the tail's answer.
 pub(super) const WAITING_MAX: usize = 65_536;
-/// Most bytes of replies that wait for writes to commit; a single one may be larger.
+/// The largest number of bytes of replies that wait for writes to commit; a single one may be
+/// larger.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// Writes, and replies to reads.
+/// Unanswered writes, and replies to reads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unanswered {
     /// Writes, in order.
@@ -25,13 +26,13 @@ pub(super) struct Unanswered {
 }
 
 impl Unanswered {
-    /// The epoch is over: clients ask again for what they read.
+    /// The epoch is over: clients repeat their reads.
     pub(super) fn forget_reads(&mut self) {
         self.replies.clear();
         self.bytes = 0;
     }
 
-    /// Clients ask again for what they wrote.
+    /// Clients repeat their writes.
     pub(super) fn forget_writes(&mut self) {
         self.writes.clear();
     }
@@ -46,7 +47,7 @@ impl Unanswered {
         self.writes.pop_front_if(|operation| operation.position <= committed)
     }
 
-    /// A read was executed; whether there was room for its reply.
+    /// Adds the reply to an executed read. Returns whether there was room for it.
     pub(super) fn push_read(&mut self, order: u64, operation: PendingRead, reply: &[u8]) -> bool {
         let is_full = self.replies.len() >= WAITING_MAX
             || (self.bytes > 0 && self.bytes + reply.len() > WAITING_BYTES_MAX);
@@ -57,7 +58,7 @@ impl Unanswered {
         !is_full
     }
 
-    /// The next reply that waits for nothing beyond `committed`.
+    /// The next reply that waits for nothing after `committed`.
     pub(super) fn pop_read(&mut self, committed: Position) -> Option<(PendingRead, Vec<u8>)> {
         let entry = self.replies.first_entry().filter(|entry| entry.key().0 <= committed)?;
         let (operation, reply) = entry.remove();

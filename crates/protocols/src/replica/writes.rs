@@ -1,4 +1,5 @@
-//! Writes: ordered by the head, executed by everybody in the same order, answered by who commits.
+//! Writes: ordered by the head, executed by every member in the same order, answered by the member
+//! that commits.
 //!
 //! Harmonia §8 responsibility 1: only in sequence order. Trap T14: every numbered write, a retry or
 //! a refused one too, takes its turn as a record, so that the last-committed point is a prefix.
@@ -23,16 +24,16 @@ use crate::serve::{NO_REPLY, handed_over};
 use crate::sessions::Verdict;
 use crate::setup::Phase;
 
-/// Longest reply that stands in a record, in bytes, unless another command stands in the place of
-/// the one that it is to: of a longer one each replica keeps its own, which may name what has no
-/// order in another order.
+/// The longest reply in bytes that is stored in a record, unless another command replaces the
+/// write's own there: each replica keeps its own version of a longer reply, which may list
+/// unordered elements in another order.
 const REPLICATED_BYTES_MAX: usize = 256 << 10;
-/// What stands in the record then: no engine answers that.
+/// The record's reply in that case, which no engine returns.
 const LONG_REPLY: &[u8] = b"~";
 
 impl<E: Engine> Replica<E> {
-    /// Head: numbers become positions. What cannot be ordered is dropped; the client sends it again
-    /// and gets a new number.
+    /// Head: sequence numbers become positions. A write that cannot be ordered is dropped; the
+    /// client sends it again, with a new number.
     pub(super) fn on_write(&mut self, now: Now, packet: &Packet<'_>, sink: &mut impl Sink) {
         let repr = packet.repr();
         if self.phase != Phase::Open || !self.role.is_head() {
@@ -67,7 +68,7 @@ impl<E: Engine> Replica<E> {
         self.serving.on_ordered(&repr, operation.position);
         let body = own.as_deref().unwrap_or(packet.body());
         let refuses = operation.asked.flags.has(Flags::DISK_FULL);
-        // Nothing of what is refused is logged but that it was.
+        // Of a refused write only the refusal is logged.
         let body = if refuses { &[][..] } else { body };
         let staged = match self.staged_version(&repr, body, own.is_some()) {
             _ if refuses => None,
@@ -103,7 +104,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Whether no key has a time to live by any record of the log.
+    /// Whether no record of the log gives a key a time to live.
     pub(super) fn is_timeless(&self) -> bool {
         self.serving.is_timeless()
             && self.queue.is_empty()
@@ -112,7 +113,7 @@ impl<E: Engine> Replica<E> {
 
     fn operation_of(&self, now_ms: u64, repr: &Repr) -> PendingWrite {
         PendingWrite {
-            // What is held back stands behind what was submitted (CRAQ).
+            // Held-back records follow the submitted ones (CRAQ).
             position: Position(self.submitted.position.max(self.ordered.log.end().position) + 1),
             asked: RequestHeader {
                 flags: repr
@@ -128,7 +129,8 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// The version of the staged body that the write means, `None` if its command is in the packet.
+    /// The version of the staged body to which the write refers; `None` if its command is in the
+    /// packet.
     fn staged_version(
         &self,
         repr: &Repr,
@@ -155,7 +157,7 @@ impl<E: Engine> Replica<E> {
         verdict
     }
 
-    /// What can be executed of a record: all of it, but where the state is being copied.
+    /// The part of a record that can be executed: all of it, unless the state is being copied.
     #[inline]
     fn executable(&self, record: &Record<'_>) -> Executable {
         if self.phase == Phase::Joining {
@@ -164,7 +166,7 @@ impl<E: Engine> Replica<E> {
         Executable::All
     }
 
-    /// Everybody else: a record in its turn. It is in the log already.
+    /// Other members: executes a record in order. It is in the log already.
     pub(super) fn follow(&mut self, record: &Record<'_>, sink: &mut impl Sink) {
         self.ordered.last_seq = self.ordered.last_seq.max(record.seq);
         self.submitted = LogEnd { position: record.position.0, hash: record.hash };
@@ -180,7 +182,7 @@ impl<E: Engine> Replica<E> {
                 self.idle(operation, sink);
             }
             Executable::Part(command) => {
-                // The reply is not that of the whole: it is learned at the end.
+                // The reply is not that of the whole command: it is copied at the end.
                 operation.verdict = Verdict::Nothing;
                 self.execute(operation, &command, sink);
             }
@@ -229,7 +231,7 @@ impl<E: Engine> Replica<E> {
         self.serving.reply = reply;
     }
 
-    /// The newest write of an object, of each of several, or of all (traps T9, T13).
+    /// Notes the newest write of an object, of several, or of all (traps T9, T13).
     pub(super) fn note_write(
         &mut self,
         flags: Flags,
@@ -247,7 +249,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// Takes what the engine has completed.
+    /// Handles the operations that the engine has completed.
     pub fn engine_ready(&mut self, now: Now, sink: &mut impl Sink) {
         let executed = self.executed;
         while let Some(done) = self.serving.poll() {
@@ -277,18 +279,19 @@ impl<E: Engine> Replica<E> {
         if self.phase == Phase::Opening && self.opening.has_fetched() {
             self.fetch_longer(now, sink);
         }
-        // The primary waits to hear of it; what was said when the record came did not tell.
+        // The primary waits to hear of it; the acknowledgement of the record's arrival did not say
+        // it.
         if self.executed > executed && self.role.is_protocol(Protocol::PrimaryBackup) {
             self.streams.acknowledge();
         }
         self.try_open(now, sink);
     }
 
-    /// The engine was lost to a script that does not end. Its client is told that nobody knows what
-    /// became of it, so that it does not ask the next replica, which would be lost as well. Nobody
-    /// else has heard of it: who orders logs what the engine has answered. Which of the scripts
-    /// that are pending it was the engine does not say: it need not be the first, since a server
-    /// keeps answers back that belong to one receive.
+    /// The engine was lost to a script that does not end. Its client is told that the outcome is
+    /// unknown, so that it does not ask the next replica, which would be lost as well. No other
+    /// member has the script: the node that orders logs only what the engine has answered. The
+    /// engine does not say which of the pending scripts it was: it need not be the first, since a
+    /// server holds back the answers to commands that arrived in one receive.
     pub(super) fn report_lost_script(&mut self, sink: &mut impl Sink) {
         if !self.serving.engine.is_poisoned() {
             return;
@@ -309,7 +312,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// What needs no engine and stands first by now.
+    /// Finishes the operations at the front of the queue that need no engine.
     fn finish_idle(&mut self, sink: &mut impl Sink) {
         while let Some(pending) = self.queue.pop_idle() {
             match pending {
@@ -337,19 +340,19 @@ impl<E: Engine> Replica<E> {
             let command = done.effect.as_deref().unwrap_or(command);
             return self.finish_with(operation, command, (done.reply.into(), kept), sink);
         }
-        // Trap T11: what failed here and not at the ordering node, or the other way round (out of
-        // memory, say), has diverged. The client gets the ordering node's reply.
+        // Trap T11: an operation that failed here and not at the ordering node, or the reverse (for
+        // lack of memory, for example), has diverged. The client gets the ordering node's reply.
         let Some(record) =
             self.ordered.log.record(operation.position).and_then(|r| Record::parse(r).ok())
         else {
             return self.fail_stop();
         };
         let failed = |reply| matches!(own_reply(reply).first(), Some(b'-' | b'!'));
-        // What is here of its objects was changed, while the state is copied.
+        // While the state is copied, only the objects that are here were changed.
         if operation.verdict == Verdict::Nothing {
             return self.finish(operation, &[], NO_REPLY, sink);
         }
-        // Stopped here, and run to its end by the ordering node.
+        // It was stopped here, and ran to its end at the ordering node.
         if done.stopped {
             return self.fail_stop();
         }
@@ -357,7 +360,7 @@ impl<E: Engine> Replica<E> {
             return self.finish(operation, &[], done.reply.into(), sink);
         }
         if record.reply == LONG_REPLY {
-            // It was no error, and here is as good a reply.
+            // The reply is not an error, and the one here is as good.
             return match failed(&done.reply) {
                 true => self.fail_stop(),
                 false => self.finish(operation, &[], done.reply.into(), sink),
@@ -371,7 +374,7 @@ impl<E: Engine> Replica<E> {
     }
 
     /// A write was executed here (or had nothing to execute): it is logged, kept, passed on, and
-    /// answered by whoever commits.
+    /// answered by the member that commits.
     fn finish(
         &mut self,
         operation: PendingWrite,
@@ -382,7 +385,7 @@ impl<E: Engine> Replica<E> {
         self.finish_with(operation, command, (reply, None), sink);
     }
 
-    /// The same; `kept` stands in the record in the reply's place, where replies do.
+    /// As [`Self::finish`]; `kept` replaces the reply in the record, if records have replies.
     fn finish_with(
         &mut self,
         operation: PendingWrite,
@@ -403,7 +406,7 @@ impl<E: Engine> Replica<E> {
         if self.phase != Phase::Open {
             return;
         }
-        // CRAQ: it was committed before, and nothing more may be while the log is full.
+        // CRAQ: it was committed before, and no further write may be while the log is full.
         if self.executed <= self.committed {
             self.truncate_log();
         }
@@ -422,7 +425,7 @@ impl<E: Engine> Replica<E> {
         }
     }
 
-    /// The node that orders: the write's record takes its place in the log.
+    /// The node that orders: appends the write's record to the log.
     pub(super) fn append(&mut self, operation: &PendingWrite, command: &[u8], reply: &[u8]) {
         self.ordered.append(Room::admitted(), &operation.record(self.role.epoch(), command, reply));
         self.journal.record(self.ordered.log.last());
@@ -447,8 +450,8 @@ impl<E: Engine> Replica<E> {
         self.wake_reads(now, sink);
     }
 
-    /// What was executed in an earlier epoch and never answered: the members agree on it now. The
-    /// clients ask again, and are answered from the table.
+    /// Settles writes that were executed in an earlier epoch and never answered, on which the
+    /// members agree now. The clients ask again, and are answered from the client table.
     pub(super) fn settle_old_writes(&mut self, now: Now, sink: &mut impl Sink) {
         if !(self.role.is_head() && self.role.is_protocol(Protocol::PrimaryBackup)) {
             self.unanswered.forget_writes();
@@ -460,7 +463,7 @@ impl<E: Engine> Replica<E> {
         self.commit_acknowledged(now, sink);
     }
 
-    /// The reply, which carries the completion (Harmonia §6.1), or the completion alone.
+    /// Sends the reply, which carries the completion (Harmonia §6.1), or the completion alone.
     fn reply_to_write(&mut self, operation: &PendingWrite, sink: &mut impl Sink) {
         let from = Repr {
             flags: Flags::COMPLETION,
@@ -482,7 +485,7 @@ impl<E: Engine> Replica<E> {
         self.serving.tell_waiting(operation, in_force, &mut self.count, sink);
     }
 
-    /// A fragment of a body, before its write (trap T17).
+    /// Takes a fragment of a body, which precedes its write (trap T17).
     pub(super) fn on_wrest(
         &mut self,
         now: Now,

@@ -1,4 +1,4 @@
-//! The copy of the state that a replica makes of its leader's (VRR §5.2), if it makes one.
+//! A replica's copy of its leader's state (VRR §5.2), if it makes one.
 
 use concord_core::{Guards, Position};
 use concord_wire::control::LogEnd;
@@ -11,35 +11,35 @@ use crate::parts::{
     Executable, PART_OBJECTS, PART_RESULTS, PART_TABLE, Reached, cursor_of_part, number_of,
 };
 
-/// Asked for when all parts are here.
+/// The number of the part that is asked for when all parts are here.
 pub(in crate::quorum) const PART_NONE: u64 = PART_RESULTS + 1;
 
 /// A copy of the state that is being made here.
 #[derive(Clone, Debug)]
 pub(in crate::quorum) struct Copying {
-    /// Which one of this life; an older one's parts are dropped.
+    /// Its number within this incarnation; parts of an older one are dropped.
     pub(in crate::quorum) attempt: u64,
-    /// Whether what was here is given up.
+    /// Whether the old local state was discarded.
     pub(in crate::quorum) begun: bool,
-    /// Where the log has to be before the status is normal.
+    /// The end that the log must reach before the status is normal.
     pub(in crate::quorum) target: LogEnd,
-    /// The part that is needed next, when nothing is left of objects.
+    /// The part that is needed next, when no rest of an object is missing.
     pub(in crate::quorum) wanted: u64,
-    /// The cursor of what is left of objects of which pieces are here: it comes first, and nothing
-    /// is executed before it has come.
+    /// The cursor of the missing rest of an object of which pieces are here: it comes first, and
+    /// nothing is executed before it has come.
     pub(in crate::quorum) rest: Option<u64>,
     pub(in crate::quorum) part: Option<Assembly>,
     /// The first fragment of the last question.
     pub(in crate::quorum) asked: u32,
-    /// Raft: the newest configuration in the log that was given up. This replica may be among those
-    /// who made it committed, so that nobody whose log ends before it gets its vote.
+    /// Raft: the newest configuration in the discarded log. This replica may be one of those that
+    /// made it committed, so that it does not vote for a candidate whose log ends before it.
     pub(in crate::quorum) floor: LastRecord,
-    /// What was copied early.
+    /// The keys that were copied early.
     pub(in crate::quorum) here: Here,
 }
 
 impl Copying {
-    /// Nothing is here yet; the log has to come as far as `target`.
+    /// A copy of which nothing is here yet; the log has to reach `target`.
     pub(in crate::quorum) fn begin(attempt: u64, target: LogEnd) -> Copying {
         let (wanted, floor) = (PART_TABLE, LastRecord::default());
         let here = Here::default();
@@ -47,9 +47,9 @@ impl Copying {
         Copying { attempt, begun: false, target, wanted, rest, part, asked: 0, floor, here }
     }
 
-    /// The part that has come, if it can be installed: the log ends at `end`, of which all up to
-    /// `submitted` was given to the engine. One of a leader that had executed less than an earlier
-    /// one is dropped.
+    /// The received part, if it can be installed: the log ends at `end`, and all up to `submitted`
+    /// was given to the engine. A part of a leader that had executed less than an earlier one is
+    /// dropped.
     pub(in crate::quorum) fn ready(
         &mut self,
         end: Position,
@@ -70,17 +70,17 @@ impl Copying {
         }
     }
 
-    /// Which objects are here, while they come.
+    /// The objects that are here so far.
     pub(in crate::quorum) fn reached(&self) -> Reached {
         Reached { from: cursor_of_part(self.wanted), rest: self.rest }
     }
 
-    /// These objects are here.
+    /// Notes that these objects are here.
     pub(in crate::quorum) fn has_objects(&mut self, reached: Reached) {
         (self.wanted, self.rest) = (PART_OBJECTS + reached.from, reached.rest);
     }
 
-    /// What can be executed of a record, by which of its objects are here.
+    /// The part of a record that can be executed, by which of its objects are here.
     pub(in crate::quorum) fn executable(&self, record: &Record<'_>, guards: Guards) -> Executable {
         if self.wanted >= PART_RESULTS {
             return Executable::All;
@@ -88,13 +88,13 @@ impl Copying {
         Executable::of(record, self.reached().from, &self.here, guards)
     }
 
-    /// Whether pieces of an object are here, and the rest is to come: nothing is executed before
-    /// that.
+    /// Whether pieces of an object are here, and the rest is missing: nothing is executed before it
+    /// has come.
     pub(in crate::quorum) fn has_pieces(&self) -> bool {
         self.rest.is_some()
     }
 
-    /// Whether all of it is here, and the log that ends at `end` is where that of the view was.
+    /// Whether all parts are here, and the log, which ends at `end`, has reached its target.
     pub(in crate::quorum) fn is_done(&self, end: Position) -> bool {
         self.wanted == PART_NONE && end.0 >= self.target.position
     }

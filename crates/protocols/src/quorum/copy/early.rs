@@ -1,5 +1,5 @@
 //! Keys that are copied early, so that a copy of the state survives writes whose effect on one key
-//! hangs on others ([`crate::early`]): for the own snapshot, and for members that copy.
+//! depends on others ([`crate::early`]): for the own snapshot, and for members that copy.
 
 use alloc::vec::Vec;
 
@@ -13,14 +13,14 @@ use crate::quorum::QuorumReplica;
 use crate::quorum::queue::Pending;
 
 impl<E: Engine> QuorumReplica<E> {
-    /// Whether anybody has some of the objects only, whom a write may concern.
+    /// Whether any copy has only some of the objects that a write may concern.
     fn copies_early(&self) -> bool {
         let mut source = self.leading.followers.iter().filter_map(|f| f.outgoing_copy.as_ref());
         self.journal.copies_early() || source.any(|outgoing_copy| outgoing_copy.early.is_on())
     }
 
-    /// The write at `position` is given to the engine next. Keys that it needs are copied in front
-    /// of it.
+    /// The write at `position` is given to the engine next. The keys that it needs are copied
+    /// before it.
     pub(in crate::quorum) fn copy_early(&mut self, position: Position) {
         if !self.copies_early() {
             return;
@@ -42,7 +42,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// The write at `position` was executed, and its scripts touched this.
+    /// The write at `position` was executed, and its scripts accessed these keys.
     pub(in crate::quorum) fn scripts_touched(
         &mut self,
         position: Position,
@@ -75,7 +75,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.count.keys_copied_early += u64::from(!copied.is_empty());
         let engine = &mut self.serving.engine;
         for follower in self.leading.followers.iter_mut() {
-            // Where too much waits its copy begins anew, as it does where a chunk is missing.
+            // If too much waits for it, its copy restarts, as it does when a chunk is missing.
             follower.outgoing_copy.take_if(|outgoing_copy| {
                 let is_on = outgoing_copy.early.is_on();
                 let own = copied.fork(|rest| if is_on { engine.fork_copy(rest) } else { rest });

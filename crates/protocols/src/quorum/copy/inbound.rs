@@ -1,10 +1,10 @@
-//! The stream of records to this replica: of the leader's log, or of one that is being fetched in
-//! the place of the own log's end (VRR §5.2).
+//! The stream of records to this replica: of the leader's log, or of one that is fetched to replace
+//! the end of its own log (VRR §5.2).
 //!
-//! The one who asks says where its log ends and what it knows to be committed; the stream begins
-//! behind whichever of the two both logs have (the hash tells). Until a fetched log has reached its
-//! target it stays beside the own one: what that holds was promised to the view before, and is
-//! given up only for the whole log of a later one.
+//! The replica that asks names the end of its log and its committed position. The stream begins
+//! after the later one of these that both logs contain (the hash shows it). Until a fetched log has
+//! reached its target, it stays beside the own one: the own log was promised to the view before,
+//! and is given up only for the complete log of a later one.
 
 use concord_core::{Epoch, NodeId, Position};
 use concord_wire::control::LogEnd;
@@ -14,52 +14,52 @@ use concord_wire::record::{Record, running_hash};
 use crate::link::{BrokenStream, Receiver};
 use crate::log::Log;
 
-/// How often a stream is asked for by one number: for half a second.
+/// The number of times that a stream is asked for by one number: for half a second.
 const ASKED_MAX: u32 = 25;
 
 /// The stream to this replica.
 #[derive(Clone, Debug)]
 pub(in crate::quorum) struct Inbound {
-    /// From the leader, or to a new leader from who has the best log.
+    /// Its receiving end: from the leader, or, at a new leader, from the replica with the best log.
     receiver: Option<Receiver>,
-    /// The own number of the last stream asked for.
+    /// This replica's number of the last stream that it asked for.
     stream: u16,
-    /// How often it was asked for.
+    /// The number of times that it asked for it.
     asked: u32,
-    /// Whether the leader was seen to send that stream.
+    /// Whether a packet of that stream was seen.
     streaming: bool,
-    /// What the follower last said that it executed.
+    /// The position that the follower last reported as executed.
     told_executed: Position,
-    /// Where it last said that its log ends.
+    /// The end of its log that it last reported.
     told_end: Position,
-    /// A log that is being fetched to replace the own one's end.
+    /// A log that is fetched to replace the own one's end.
     incoming: Option<Incoming>,
 }
 
 /// A log that is being fetched.
 #[derive(Clone, Debug)]
 struct Incoming {
-    /// Where it has to end before it can be used.
+    /// The end that it must reach before it can be used.
     target: LogEnd,
-    /// What was offered as common to both logs.
+    /// The two positions that were offered as common to both logs.
     offered: [LogEnd; 2],
-    /// The records, once the first has told which of the two it is.
+    /// The records, once the first has shown which of the two is the common one.
     log: Option<Log>,
 }
 
-/// What is to be done about a stream that was not seen yet.
+/// The reaction to a stream that was not seen yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::quorum) enum AskAgain {
-    /// Nothing: none is wanted.
+    /// None is wanted.
     No,
-    /// It is asked for once more.
+    /// Ask for it once more.
     Same,
-    /// Another one is asked for: the one who was asked may have begun it and given it up.
+    /// Ask for another one: the sender may have begun this one and given it up.
     Another,
 }
 
 impl Inbound {
-    /// None yet. Another life begins with other numbers.
+    /// No stream yet. The numbers of another incarnation begin elsewhere.
     pub(in crate::quorum) fn new(incarnation: u64) -> Inbound {
         Inbound {
             receiver: None,
@@ -72,7 +72,7 @@ impl Inbound {
         }
     }
 
-    /// Nothing is received any more.
+    /// Stops receiving.
     pub(in crate::quorum) fn close(&mut self) {
         self.receiver = None;
         self.incoming = None;
@@ -84,7 +84,7 @@ impl Inbound {
         self.streaming = false;
     }
 
-    /// What is under way of the last stream is none of the next one's.
+    /// Packets in flight of the last stream must not be taken for the next one's.
     pub(in crate::quorum) fn end_stream(&mut self) {
         self.end_view();
         self.next_number();
@@ -94,12 +94,12 @@ impl Inbound {
         self.stream = self.stream.wrapping_add(1).max(1);
     }
 
-    /// The records of the stream are not wanted any more; what was fetched is.
+    /// The records of the stream are not wanted any more, but the fetched ones are.
     pub(in crate::quorum) fn close_receiver(&mut self) {
         self.receiver = None;
     }
 
-    /// A new stream is asked of `peer`.
+    /// Begins to ask `peer` for a new stream.
     pub(in crate::quorum) fn follow(&mut self, peer: NodeId) {
         self.next_number();
         (self.streaming, self.asked) = (false, 0);
@@ -108,7 +108,7 @@ impl Inbound {
         self.receiver = Some(receiver);
     }
 
-    /// It was asked for.
+    /// Notes that it was asked for.
     pub(in crate::quorum) fn on_asked(&mut self) {
         self.asked += 1;
     }
@@ -121,7 +121,7 @@ impl Inbound {
         }
     }
 
-    /// Who was asked for a stream.
+    /// The replica that was asked for a stream.
     pub(in crate::quorum) fn peer(&self) -> Option<NodeId> {
         self.receiver.as_ref().map(|r| r.peer)
     }
@@ -135,12 +135,12 @@ impl Inbound {
         self.receiver.is_some()
     }
 
-    /// Whether the stream was seen.
+    /// Whether a packet of the stream was seen.
     pub(in crate::quorum) fn is_streaming(&self) -> bool {
         self.streaming
     }
 
-    /// The one who was asked sends the stream of that number. Whether the one that was asked for is
+    /// The sender sends the stream of that number. Returns whether the stream that was asked for is
     /// lost.
     pub(in crate::quorum) fn see(&mut self, stream: u16) -> bool {
         if stream == self.stream {
@@ -150,32 +150,32 @@ impl Inbound {
         core::mem::take(&mut self.streaming)
     }
 
-    /// Whether a packet is of the stream that was asked for.
+    /// Whether a packet belongs to the stream that was asked for.
     pub(in crate::quorum) fn expects(&self, data: &Data<'_>) -> bool {
         let receiver = self.receiver.as_ref();
         receiver.is_some_and(|r| r.peer == data.from && r.stream == data.stream)
     }
 
-    /// The receiving end, for as long as a packet is taken.
+    /// The receiving end, taken while a packet is handled.
     pub(in crate::quorum) fn take_receiver(&mut self) -> Option<Receiver> {
         self.receiver.take()
     }
 
-    /// Gives it back, unless another stream was asked for meanwhile.
+    /// Puts it back, unless another stream was asked for meanwhile.
     pub(in crate::quorum) fn put_receiver(&mut self, receiver: Receiver) {
         if receiver.stream == self.stream {
             self.receiver = Some(receiver);
         }
     }
 
-    /// Whether an acknowledgement is due: of what arrived, of what was executed up to `executed`,
-    /// or of the log's end where nobody streams it.
+    /// Whether an acknowledgement is due: of received records, of the execution up to `executed`,
+    /// or of the log's end if no stream is coming.
     pub(in crate::quorum) fn owes_ack(&self, executed: Position, end: Option<Position>) -> bool {
         let has_news = executed > self.told_executed || end.is_some_and(|end| end > self.told_end);
         self.receiver.as_ref().is_some_and(|r| r.ack_due || has_news)
     }
 
-    /// The acknowledgement of all that arrived, and whom it is for.
+    /// The acknowledgement of everything that arrived, and its recipient.
     pub(in crate::quorum) fn ack(
         &mut self,
         (epoch, me): (Epoch, NodeId),
@@ -188,7 +188,7 @@ impl Inbound {
         Some((receiver.peer, ack))
     }
 
-    /// What was executed is given up.
+    /// The executed state is discarded.
     pub(in crate::quorum) fn forget_executed(&mut self) {
         self.told_executed = Position(0);
     }
@@ -198,18 +198,18 @@ impl Inbound {
         self.told_end = Position(0);
     }
 
-    /// A log is fetched that ends at `target`; what may be common to both ends at one of `offered`.
+    /// Begins to fetch a log that ends at `target`; the common prefix ends at one of `offered`.
     pub(in crate::quorum) fn fetch(&mut self, target: LogEnd, offered: [LogEnd; 2]) {
         self.incoming = Some(Incoming { target, offered, log: None });
     }
 
-    /// Where the log ends that is fetched.
+    /// The end of the log that is fetched.
     pub(in crate::quorum) fn target(&self) -> Option<LogEnd> {
         self.incoming.as_ref().map(|incoming| incoming.target)
     }
 
-    /// Takes the next record of the log that is fetched; true once the target is reached. `None`:
-    /// none is.
+    /// Takes the next record of the log that is fetched; true once the target is reached. `None` if
+    /// no log is fetched.
     pub(in crate::quorum) fn take_fetched(
         &mut self,
         bytes: &[u8],
@@ -217,7 +217,7 @@ impl Inbound {
         Some(self.incoming.as_mut()?.take(bytes))
     }
 
-    /// The log that was fetched: the records behind what was common.
+    /// The fetched log: the records after the common prefix.
     pub(in crate::quorum) fn fetched(&mut self) -> Option<Log> {
         self.incoming.take()?.log
     }

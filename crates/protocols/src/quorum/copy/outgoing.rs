@@ -1,16 +1,17 @@
 //! State transfer where the log alone is not enough (VRR §5.2): a replica that needs records which
 //! its leader has truncated copies the state, while writes go on.
 //!
-//! The parts, their order and what may be executed between them are those of joining replicas
-//! ([`crate::parts`]): the client table, the objects chunk by chunk, each as of a
-//! position of the log, the results. Here the leader feeds, and a chunk is of what is committed.
+//! The parts, their order and the records that may be executed between them are those of joining
+//! replicas ([`crate::parts`]): the client table, the objects chunk by chunk, each as of a position
+//! of the log, the results. Here the leader is the donor, and a chunk contains committed data only.
 //!
-//! A replica that copies has given up its log. Until it has another one it neither acknowledges nor
-//! grants nor leads, and its vote is that of an empty log. It may vote, though it has promised
-//! more: its log was not the leader's where the leader's begins, so all that is before was logged
-//! by a quorum without it, and what comes after it never acknowledged. So whatever is committed is
-//! in the log of another voter of any quorum. And it must be able to: else a group of three would
-//! stand still for ever when another one of them recovers, which waits for two in normal status.
+//! A replica that copies has discarded its log. Until it has another one, it neither acknowledges
+//! nor grants nor leads, and its vote is that of an empty log. It may vote, although it has
+//! promised more: its log did not match the leader's where the leader's begins, so everything
+//! before was logged by a quorum without it, and everything after was never acknowledged by it. So
+//! every committed record is in the log of another voter of any quorum. And it must be able to
+//! vote: otherwise a group of three would stand still forever when another member recovers, which
+//! waits for two in normal status.
 
 use alloc::vec::Vec;
 
@@ -39,8 +40,8 @@ use crate::quorum::{QuorumReplica, Stage};
 use crate::sessions::SavedSessions;
 
 impl<E: Engine> QuorumReplica<E> {
-    /// The other's log begins at `base`, behind all that was offered as common to both. What is
-    /// before is committed: if this log has it too, that is common.
+    /// The leader's log begins at `base`, after everything that was offered as common to both. What
+    /// precedes it is committed: if this log contains `base`, the prefix up to it is common.
     pub(in crate::quorum) fn on_log_mismatch_message(
         &mut self,
         now: Now,
@@ -63,12 +64,13 @@ impl<E: Engine> QuorumReplica<E> {
         if matches!(self.stage, Stage::Normal | Stage::Starting) {
             let fetched = self.inbound.target();
             let copied = self.copying.as_ref().map(|copying| copying.target);
-            // A follower in normal status has less than is committed.
+            // A follower in normal status has less than what is committed.
             self.copy_state(fetched.or(copied).unwrap_or_default(), sink);
         }
     }
 
-    /// Gives up what is here, for the leader's state and its log up to `target` at least.
+    /// Discards the local state, in favour of the leader's state and its log up to `target` at
+    /// least.
     pub(in crate::quorum) fn copy_state(&mut self, target: LogEnd, sink: &mut impl Sink) {
         self.stage = Stage::Starting;
         self.leases.close();
@@ -82,8 +84,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.keep_copying(sink);
     }
 
-    /// This replica lives as another life from now on: it asks for what it lacks by that one's
-    /// name.
+    /// This replica has a new incarnation from now on: it asks for missing data under that name.
     pub(in crate::quorum) fn renew_copy(&mut self) {
         let tag = self.group.tag_of(self.crash_vector.mine());
         if let Some(copying) = self.copying.as_mut() {
@@ -93,8 +94,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Another view has begun, whose log ended at `target`. What is here is as of what was
-    /// committed, which the new leader has too: the copy goes on.
+    /// Another view has begun, whose log ended at `target`. The copied data is committed, so that
+    /// the new leader has it too: the copy goes on.
     pub(in crate::quorum) fn go_on_copying(
         &mut self,
         now: Now,
@@ -103,7 +104,7 @@ impl<E: Engine> QuorumReplica<E> {
     ) {
         let Some(copying) = self.copying.as_mut() else { return };
         if copying.has_pieces() {
-            // The rest is to be had of nobody else.
+            // The rest of the object is available from that leader only.
             return self.copy_state(target, sink);
         }
         (copying.target, copying.part) = (target, None);
@@ -115,12 +116,13 @@ impl<E: Engine> QuorumReplica<E> {
         self.finish_copy(now, sink);
     }
 
-    /// Whether the log that is here is no word to vote with, nor the state one to lead with.
+    /// Whether the local log does not count for a vote, and the local state does not suffice to
+    /// lead.
     pub(in crate::quorum) fn has_given_up(&self) -> bool {
         self.copying.is_some() && self.setup.guards.on(Guard::CaughtUp)
     }
 
-    /// Begins, once nothing waits for the engine, and asks for what has not come.
+    /// Begins the copy, once nothing waits for the engine, and asks for what has not arrived.
     pub(in crate::quorum) fn keep_copying(&mut self, sink: &mut impl Sink) {
         let Some(copying) = self.copying.as_mut() else { return };
         if !copying.begun {
@@ -153,7 +155,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// The log begins behind `end`, whose record had that number, that time and that term.
+    /// The log begins after `end`, whose record had that number, time and term.
     pub(in crate::quorum) fn stand_at(
         &mut self,
         end: LogEnd,
@@ -173,7 +175,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.leading.forget_completions();
     }
 
-    /// A fragment of a part.
+    /// Takes a fragment of a part.
     pub(in crate::quorum) fn on_copy_piece(
         &mut self,
         now: Now,
@@ -182,7 +184,8 @@ impl<E: Engine> QuorumReplica<E> {
         piece: &[u8],
         sink: &mut impl Sink,
     ) {
-        // Parts wait for the disk as records do: what it does not get on with is asked for again.
+        // Parts wait for the disk as records do: those that it cannot keep up with are asked for
+        // again.
         let is_late = self.journal.is_late(self.setup.guards);
         let is_copying = self.stage == Stage::Starting && !is_late;
         let Some(copying) = self.copying.as_mut().filter(|_| is_copying) else {
@@ -196,13 +199,13 @@ impl<E: Engine> QuorumReplica<E> {
             Piece::Last => self.try_install(now, sink),
             Piece::LastAsked => self.ask_part(sink),
             Piece::OfMany => {}
-            // Of parts that can be made anew nobody says so.
+            // For parts that can be made again this is never said.
             Piece::Gone if copying.has_pieces() => self.begin_copy_anew(sink),
             Piece::Gone => {}
         }
     }
 
-    /// Takes a part that has come, once the records before it have come too; then the next one is
+    /// Installs a received part, once the records before it have arrived too. Then the next one is
     /// asked for, or the copy is done.
     fn try_install(&mut self, now: Now, sink: &mut impl Sink) {
         let end = self.ordered.end();
@@ -255,7 +258,7 @@ impl<E: Engine> QuorumReplica<E> {
         let early = parse(chunk);
         let copying = self.copying.as_ref()?;
         let (attempt, wanted, reached) = (copying.attempt, copying.wanted, copying.reached());
-        // A first chunk brings some, and nothing is copied early before it.
+        // A first chunk brings some objects, and nothing is copied early before it.
         let reached = match &early {
             Some(_) if wanted == PART_OBJECTS => None,
             Some(early) => reached.behind_early(next_place(early.chunk).ok()?),
@@ -264,7 +267,7 @@ impl<E: Engine> QuorumReplica<E> {
         let reached = reached?;
         // Pieces are as of where the first one was.
         if early.is_some() || !continues(chunk) {
-            // The leader had executed so far: it is committed.
+            // The leader had executed up to here: it is committed.
             self.committed = self.committed.max(position);
             self.execute_committed(now, sink);
             if self.submitted != position || !self.goes_on_with(attempt) {
@@ -288,14 +291,14 @@ impl<E: Engine> QuorumReplica<E> {
         Some(next)
     }
 
-    /// Whether that copy is still being made: one of the records before a part may have begun it
-    /// anew, and where the engine is slow, what is here stays until nothing waits for it.
+    /// Whether that copy is still being made: a record before a part may have restarted it, and
+    /// with a slow engine the old state stays until nothing waits for it.
     fn goes_on_with(&self, attempt: u64) -> bool {
         let is_same = |copying: &Copying| copying.attempt == attempt;
         self.stage == Stage::Starting && self.copying.as_ref().is_some_and(is_same)
     }
 
-    /// The engine takes objects.
+    /// Lets the engine install objects.
     pub(in crate::quorum) fn install_chunk(&mut self, chunk: &[u8]) -> Option<()> {
         if self.serving.engine.install(chunk).ok()? == Progress::Pending {
             self.pending.push_back(Pending::Install);
@@ -316,7 +319,7 @@ impl<E: Engine> QuorumReplica<E> {
         Some(())
     }
 
-    /// The status is normal once the log is where that of the view was.
+    /// Makes the status normal, once the log has reached its target.
     fn finish_copy(&mut self, now: Now, sink: &mut impl Sink) {
         let end = self.ordered.end();
         if self.copying.take_if(|copying| copying.is_done(end)).is_some() {
@@ -326,7 +329,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// A record has come that is behind the copy's beginning.
+    /// A record after the copy's beginning has arrived.
     pub(in crate::quorum) fn on_copied_record(
         &mut self,
         now: Now,
@@ -343,14 +346,15 @@ impl<E: Engine> QuorumReplica<E> {
         Ok(())
     }
 
-    /// A write mixed objects that are here with others, or the rest of one is gone.
+    /// Restarts the copy: a write mixed objects that are here with others, or the rest of one is
+    /// gone.
     pub(in crate::quorum) fn begin_copy_anew(&mut self, sink: &mut impl Sink) {
         self.count.copies_entangled += 1;
         let target = self.copying.as_ref().map(|copying| copying.target);
         self.copy_state(target.unwrap_or_default(), sink);
     }
 
-    /// What can be executed of a record: all of it, but where the state is being copied.
+    /// The part of a record that can be executed: all of it, unless the state is being copied.
     #[inline]
     pub(in crate::quorum) fn executable(&self, record: &Record<'_>) -> Executable {
         match &self.copying {
@@ -403,7 +407,7 @@ impl<E: Engine> QuorumReplica<E> {
             outgoing_copy.part = Some(Part { number: part, position, bytes: Some(bytes) });
             found = Demand::Begun;
         }
-        // What goes on with pieces is of this leader, and cannot be made anew.
+        // A part that continues pieces belongs to this leader, and cannot be made again.
         let is_early = |own: &Part| {
             index == 0 && !is_rest(own.number) && own.is_early(view_start, self.executed)
         };
@@ -424,11 +428,11 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Takes a part of the state for a member, or for the own disk, of objects as they are behind
+    /// Takes a part of the state for a member, or for the own disk, with the objects as of
     /// everything submitted so far.
     pub(in crate::quorum) fn take_part(&mut self, to: usize, asked: u64) {
         let (number, _) = part_of(asked);
-        // A result is there once its request was executed.
+        // A result exists once its request was executed.
         let position = if number == PART_RESULTS { self.executed } else { self.submitted };
         let mut bytes = Vec::new();
         if number == PART_TABLE {
@@ -471,8 +475,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// The engine has made a chunk: its first fragments go out at once, since whoever asked for it
-    /// asks again only after a while.
+    /// The engine has made a chunk: its first fragments are sent at once, since the member that
+    /// asked for it asks again only after a while.
     pub(in crate::quorum) fn chunk_made(
         &mut self,
         to: usize,
@@ -500,7 +504,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Leader: what was kept for members that copy is of no use any more.
+    /// Leader: drops the data kept for members that copy.
     pub(in crate::quorum) fn end_feed(&mut self, to: usize) {
         let fed = self.leading.followers.get_mut(to).and_then(|f| f.outgoing_copy.take()).is_some();
         let is_copied = self.journal.is_snapshotting();
@@ -509,7 +513,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Says that the log begins behind what the other has.
+    /// Says that the log begins after the end of the other's.
     pub(in crate::quorum) fn say_log_mismatch(
         &mut self,
         to: usize,

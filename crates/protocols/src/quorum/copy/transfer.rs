@@ -1,5 +1,6 @@
-//! State transfer (VRR §5.2): who lacks records of a log asks for a stream of them
-//! ([`crate::quorum::copy::inbound`]), of the leader, or as a new leader of who has the best log.
+//! State transfer (VRR §5.2): a replica that lacks records asks for a stream of them
+//! ([`crate::quorum::copy::inbound`]), from the leader or, as a new leader, from the replica with
+//! the best log.
 
 use concord_core::{Guard, NodeId, Now, Position, ViewNumber};
 use concord_engine::Engine;
@@ -19,8 +20,8 @@ impl<E: Engine> QuorumReplica<E> {
         self.inbound.fetch(target, offered);
     }
 
-    /// Asks for a new stream from the one whom this replica follows: the leader of its view, or, as
-    /// a new leader, who has the best log.
+    /// Asks for a new stream from the replica that this one follows: the leader of its view or, as
+    /// a new leader, the replica with the best log.
     pub(in crate::quorum) fn follow(&mut self, sink: &mut impl Sink) {
         let from = match self.change.best() {
             Some(best) if self.stage == Stage::ViewChange => Some(best),
@@ -35,8 +36,8 @@ impl<E: Engine> QuorumReplica<E> {
         self.say_follow(sink);
     }
 
-    /// Asks again for the stream that was not seen yet; in the end for another one, since the one
-    /// who was asked may have begun it and given it up.
+    /// Asks again for the stream that was not seen yet; finally for another one, since the sender
+    /// may have begun it and given it up.
     pub(in crate::quorum) fn ask_again(&mut self, sink: &mut impl Sink) {
         match self.inbound.ask_again() {
             AskAgain::No => {}
@@ -55,7 +56,8 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Somebody asks for a stream: of a leader, or of who has the best log for a new one.
+    /// Another replica asks for a stream: from the leader or, for a new leader, from the replica
+    /// with the best log.
     pub(in crate::quorum) fn on_follow(
         &mut self,
         now: Now,
@@ -96,10 +98,10 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// Whether a stream of that number, or of a later one, was begun in this view: for a follower,
+    /// Whether a stream of that number, or of a later one, was begun in this view, for a follower
     /// or for the new leader. A late question for an earlier one would end the stream that its
-    /// receiver reads; and one for the same number would begin it anew, of which the receiver knows
-    /// nothing. A question that was answered by Apart began none: its answer may have been lost.
+    /// receiver reads; one for the same number would restart it without the receiver's knowledge. A
+    /// question that was answered by a log mismatch began none: its answer may have been lost.
     fn is_used(&self, follower: Option<usize>, stream: u16) -> bool {
         let sender = match follower {
             Some(from) => self.leading.followers[from].sender.as_ref(),
@@ -112,11 +114,11 @@ impl<E: Engine> QuorumReplica<E> {
             Some(from) => self.leading.followers[from].streamed,
             None => sender.map(|s| s.stream),
         };
-        // Numbers wrap around, and are not further apart than half of all.
+        // Numbers wrap around, and differ by at most half of their range.
         streamed.is_some_and(|last| stream.wrapping_sub(last) as i16 <= 0)
     }
 
-    /// A record of a stream: of the leader's log, or of one that is being fetched.
+    /// Takes a record of a stream: of the leader's log, or of one that is being fetched.
     pub(in crate::quorum) fn take_record(
         &mut self,
         now: Now,
@@ -139,7 +141,7 @@ impl<E: Engine> QuorumReplica<E> {
         Ok(())
     }
 
-    /// The fetched log is whole: it takes the place of the own one's end, at once.
+    /// The fetched log is complete: it replaces the end of the own one, at once.
     fn adopt(&mut self, now: Now, sink: &mut impl Sink) {
         let Some(log) = self.inbound.fetched() else { return };
         self.cut_log(log.base().position);
@@ -149,8 +151,8 @@ impl<E: Engine> QuorumReplica<E> {
             self.journal.record(self.ordered.log.record(Position(at)));
             self.note_voters_at(Position(at));
         }
-        // Who stamped these may have been behind the time that was known here: it goes on from
-        // where they are.
+        // The clock that stamped these records may have been behind the time known here: time
+        // continues from their stamps.
         let last = self.ordered.log.last().and_then(|bytes| Record::parse(bytes).ok());
         if let Some(record) = last {
             self.ordered.clock.note(record.now_ms, self.local_ms);
@@ -163,7 +165,7 @@ impl<E: Engine> QuorumReplica<E> {
         }
     }
 
-    /// A sign of life of the view's leader.
+    /// The view's leader was heard.
     pub(in crate::quorum) fn hear_leader(&mut self, now: Now, from: NodeId) {
         let leader = self.group.leader_of(self.view);
         if leader.is_some() && self.group.index_of(from) == leader {
