@@ -4,9 +4,13 @@
 //! violation. Each step here only makes a history easier to order, so that the rest is wrong by
 //! itself:
 //!
-//! - what was called after the point that no order gets past goes, and so does what came before a
 //! - operations called after the point that no order gets past are dropped, and so is what came
-//! before a state that is known for certain (see [`crate::start`]);
+//!   before a state that is known for certain (see [`crate::start`]);
+//! - an operation that changed nothing is dropped;
+//! - the outcome of a write is made unknown.
+//!
+//! The operations that are still completed at the end are the counterexample. The writes of the
+//! values that they saw are listed beside it.
 
 use crate::op::Op;
 use crate::report::Violation;

@@ -36,6 +36,7 @@ use transaction::{Registers, Saw};
 /// Decides whether there is an order of all transactions in which each sees what those before it
 /// wrote, and which respects real time.
 ///
+/// # Errors
 /// An [`Anomaly`], which proves that there is none.
 pub fn check_transactions(all: &[Transaction]) -> Result<Decision, Anomaly> {
     let views = views(all)?;

@@ -9,12 +9,10 @@
 //! off, or nothing at all if something is missing before the end, which is never cut off.
 //! [`entries`] then gives what the segments hold.
 //!
-//! A snapshot is part of the log: parts of the state, each as of a position, between the records,
 //! A snapshot is stored in the log: its parts, each as of a position, stand between the records, in
 //! the order in which a joining replica receives them. Once a snapshot is complete and durable, the
 //! segments before its first part are no longer needed.
 //!
-//! docs/operate/durability.md: the format, what is durable before what, and what is promised.
 //! docs/operate/durability.md gives the format, the order in which things become durable, and the
 //! guarantees.
 //!

@@ -5,7 +5,7 @@ use mlua::{Lua, MultiValue, Table, Value, Variadic};
 use crate::meter::Meter;
 use crate::natives::{Fallible, count_texts, outcome};
 
-/// A number's low 32 bits, of a double as of an integer; rounded to even.
+/// The low 32 bits of a number, rounded to the nearest integer (half to even).
 fn bits_of(value: &Value, name: &str, at: usize) -> Fallible<u32> {
     let number = match value {
         Value::Integer(number) => return Ok(*number as u32),

@@ -1,12 +1,12 @@
-//! Functions in front of natives: they bound the arguments, and count what Lua's own functions
-//! cost.
+//! Wrappers of native functions: they bound the arguments, and count the cost of Lua's own
+//! functions.
 //!
-//! Each argument of a native that is no number is held by mlua while it runs, in a thread's stack
-//! that has room for 8,000 values: one more ends the process, whoever catches what. `unpack` gives
-//! fewer, but a script can add to them (`f('x', ...)`, within each other). So in front of each
-//! native stands a function that counts, before mlua has them. It is a C function, since the frame
-//! of a script's function that ends by calling one of Lua's would be gone, and with it the line
-//! that an error names.
+//! While a native runs, mlua holds each of its arguments that is not a number in the stack of a
+//! thread, which has room for 8,000 values: one more ends the process, and no error handler helps.
+//! `unpack` returns fewer, but a script can add to them (`f('x', ...)`, nested). So each native is
+//! wrapped in a function that counts the arguments before mlua holds them. The wrapper is a C
+//! function: with a Lua function that ends in a tail call, the frame of the caller would be lost,
+//! and with it the line that an error names.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -25,18 +25,18 @@ use mlua::{Function, Lua, Table, lua_State};
 use crate::internals::{Walk, cost_of_next, keys_at_argument};
 use crate::meter::{Counts, Meter};
 
-/// What a call of one of Lua's own functions costs beside its bytes.
+/// The cost of a call of one of Lua's own functions, without that of its bytes.
 const CALL_COST: u64 = 8;
-/// So many bytes that it makes cost one unit.
+/// The number of produced bytes that cost one unit.
 const BYTES_OF_ONE: u64 = 8;
-/// What a step of the collector costs, which sees about 512 KiB, and what it is told.
+/// The cost of a step of the collector, which visits about 512 KiB, and the size that it is told.
 pub(crate) const COLLECT_STEP_COST: u64 = 50_000;
 const COLLECT_STEP_KIB: c_int = 256;
-/// What a comparison costs while a table is sorted.
+/// The cost of a comparison while a table is sorted.
 const COMPARED_COST: u64 = 4;
 
-/// What a function in front of another one needs of the interpreter: what is counted, and what is
-/// called when garbage is to be collected.
+/// The parts of the interpreter that wrappers need: the counts, and the function that collects
+/// garbage.
 #[derive(Clone, Debug)]
 pub(crate) struct Front {
     meter: Meter,
@@ -49,7 +49,7 @@ impl Front {
     }
 }
 
-/// Has garbage collected where there is much, before a native makes more.
+/// Collects garbage if there is much, before a native makes more.
 ///
 /// # Safety
 /// The upvalues are the counts, and behind them the function that collects.
@@ -64,8 +64,7 @@ unsafe fn rest(state: *mut lua_State, upvalue: c_int) {
     }
 }
 
-/// Puts a function in front of each function in `table`, which takes at most `most` arguments that
-/// are no numbers.
+/// Wraps each function in `table`, so that it takes at most `most` arguments that are not numbers.
 pub(crate) fn functions(lua: &Lua, table: &Table, most: c_int, front: &Front) -> mlua::Result<()> {
     let counts: *const Counts = front.meter.counts();
     // SAFETY: it is called protected, with the table as the only value on the stack and room for
@@ -92,8 +91,8 @@ pub(crate) fn functions(lua: &Lua, table: &Table, most: c_int, front: &Front) ->
     }
 }
 
-/// Has what Lua's own functions of `string`, `table` and `math` make counted, and of `tonumber` and
-/// `tostring`.
+/// Counts the bytes that Lua's own functions in `string`, `table` and `math`, and `tonumber` and
+/// `tostring`, produce.
 pub(crate) fn charge(lua: &Lua, meter: &Meter, rest: &Function) -> mlua::Result<()> {
     let counts: *const Counts = meter.counts();
     let globals = lua.globals();
@@ -160,7 +159,8 @@ unsafe fn counts_of<'a>(state: *mut lua_State, upvalue: c_int) -> &'a Counts {
     unsafe { &*lua_touserdata(state, lua_upvalueindex(upvalue)).cast::<Counts>() }
 }
 
-/// Executes one of Lua's own functions in its place: errors name it, and the line that calls it.
+/// Calls one of Lua's own functions in its own frame, so that errors name it and the line of its
+/// caller.
 unsafe extern "C-unwind" fn charged(state: *mut lua_State) -> c_int {
     // SAFETY: called by the interpreter as one of its functions, with three upvalues. Nothing here
     // has a destructor, so that an error may leave it at any call. The function has no upvalues of
@@ -234,7 +234,7 @@ unsafe fn tell(state: *mut lua_State, failed: c_int) -> c_int {
     }
 }
 
-/// A step of Lua's collector; whether it has collected all.
+/// Runs a step of Lua's collector. Returns whether the collection is complete.
 pub(crate) fn collect_step(lua: &Lua) -> mlua::Result<bool> {
     // SAFETY: it is called protected, and there is room for one value.
     unsafe {
@@ -245,7 +245,7 @@ pub(crate) fn collect_step(lua: &Lua) -> mlua::Result<bool> {
     }
 }
 
-/// Lua's `next`; `ordered`: for loops of scripts, an error where a key is an object.
+/// Lua's `next`. With `ordered`, for loops of scripts, it fails if a key is an object.
 pub(crate) fn next(lua: &Lua, meter: &Meter, ordered: bool) -> mlua::Result<Function> {
     let counts: *const Counts = meter.counts();
     // SAFETY: it is called protected, and there is room for three values. The walk is plain data.
@@ -333,8 +333,7 @@ unsafe fn count_key(state: *mut lua_State) {
     }
 }
 
-/// Lua's comparison, for sorting many values, which are compared within one call of Lua's own
-/// function.
+/// Lua's comparison, for sorting many values within one call of Lua's own function.
 pub(crate) fn less(lua: &Lua, meter: &Meter) -> mlua::Result<Function> {
     let counts: *const Counts = meter.counts();
     // SAFETY: it is called protected, and there is room for a value.
@@ -357,7 +356,7 @@ unsafe extern "C-unwind" fn less_counted(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Calls its first upvalue, if there are not more arguments than its second one says.
+/// Calls its first upvalue, unless there are more arguments than its second upvalue permits.
 unsafe extern "C-unwind" fn counted(state: *mut lua_State) -> c_int {
     // SAFETY: called by the interpreter as one of its functions, with four upvalues. Nothing here
     // has a destructor, so that an error may leave it at any call. One slot beyond the arguments is

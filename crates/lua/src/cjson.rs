@@ -9,16 +9,16 @@ use mlua::{Lua, MultiValue, Table, Value, Variadic};
 use crate::meter::Meter;
 use crate::natives::{Fallible, count_read, count_value, outcome};
 
-/// Deeper values are refused, whatever a script sets: a thread's stack has no room for many more,
-/// nor an interpreter for what Rust holds of them.
+/// The nesting limit, which a script cannot raise: a thread's stack has no room for many more
+/// levels, nor has the interpreter for the values that Rust holds.
 const DEPTH_MAX: usize = 1_000;
 const SPARSE_RATIO: i64 = 2;
 const SPARSE_SAFE: i64 = 10;
 const PRECISION: usize = 14;
-/// Whole numbers below have no more digits than that.
+/// Whole numbers below this have no more digits than cjson prints.
 const INTEGER_MAX: f64 = 1e14;
 
-/// What a script may set.
+/// The settings that a script may change.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
     sparse_convert: bool,
@@ -98,7 +98,7 @@ fn one_argument(name: &str) -> String {
     format!("bad argument #1 to '{name}' (expected 1 argument)")
 }
 
-/// The functions that change how it works; each answers what holds afterwards.
+/// Adds the functions that change settings; each returns the resulting value.
 fn settings(lua: &Lua, table: &Table, shared: &Shared) -> mlua::Result<()> {
     type Set = fn(&mut Settings, &[Value]) -> Fallible<Vec<Value>>;
     let all: [(&str, Set); 7] = [
@@ -299,7 +299,7 @@ impl Encoder<'_> {
         Ok(Ok(()))
     }
 
-    /// The length of what is an array: its keys are integers from 1 on, and not too far apart.
+    /// The length of a table that is an array: its keys are positive integers, and not too sparse.
     fn array_length(&self, table: &Table) -> mlua::Result<Fallible<Option<i64>>> {
         let (mut highest, mut items) = (0, 0);
         for pair in table.pairs::<Value, Value>() {
@@ -361,7 +361,7 @@ fn decode(
     }
 }
 
-/// Why it is no JSON.
+/// The reason that a text is not JSON.
 enum Bad {
     Text(String),
     Lua(mlua::Error),
@@ -494,7 +494,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// The next token, and where it begins.
+    /// The next token, and its offset.
     fn token(&mut self) -> (Token, usize) {
         while self.text.get(self.at).is_some_and(|b| matches!(b, b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
@@ -608,7 +608,7 @@ fn expected(what: &str, found: &Token, at: usize) -> Bad {
     Bad::Text(format!("Expected {what} but found {found} at character {at}"))
 }
 
-/// The number at the beginning, as C reads it; its length; whether JSON does not allow it.
+/// The number at the beginning of a text, as C reads it; its length; and whether JSON forbids it.
 fn number(text: &[u8]) -> Option<(f64, usize, bool)> {
     let is_negative = text.first() == Some(&b'-');
     let sign = if is_negative { -1.0 } else { 1.0 };

@@ -1,7 +1,7 @@
-//! The two functions of C's library by which Lua's machine reads strings of any length within one
-//! instruction: it compares them by `strcoll`, and makes numbers of them by `strtod`. Both are
-//! here, so that what they read is counted. They know no locale, so that they do the same at every
-//! replica.
+//! The two functions of C's library with which Lua's machine reads strings of any length within one
+//! instruction: `strcoll`, which compares strings, and `strtod`, which parses numbers. They are
+//! defined here so that the bytes that they read are counted. They ignore the locale, so that they
+//! do the same at every replica.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
@@ -9,15 +9,15 @@ use std::ptr;
 
 use crate::meter::{Counts, DIGITS_OF_ONE, Meter};
 
-/// So many bytes that are compared cost one unit.
+/// The number of compared bytes that cost one unit.
 const COMPARED_BYTES_OF_ONE: u64 = 64;
 
 thread_local! {
-    /// The script that is executed on this thread.
+    /// The counts of the script that runs on this thread.
     static COUNTS: Cell<*const Counts> = const { Cell::new(ptr::null()) };
 }
 
-/// While it lives, what this thread reads is counted for a script.
+/// While this value lives, the bytes that this thread reads are counted for a script.
 pub(crate) struct Counting<'a> {
     _meter: &'a Meter,
     before: *const Counts,
@@ -29,7 +29,7 @@ impl Drop for Counting<'_> {
     }
 }
 
-/// From now on what this thread reads is counted by `meter`.
+/// Makes `meter` count the bytes that this thread reads.
 pub(crate) fn count_by(meter: &Meter) -> Counting<'_> {
     // The functions below are found by name: without this they would not be there.
     static FUNCTIONS: (
@@ -63,7 +63,7 @@ unsafe extern "C" fn strcoll(left: *const c_char, right: *const c_char) -> c_int
     left.cmp(right) as c_int
 }
 
-/// The number at the beginning of a string, and where it ends.
+/// Parses the number at the beginning of a string, and returns its end.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn strtod(text: *const c_char, end: *mut *mut c_char) -> f64 {
     // SAFETY: as of C's function, it is a string that ends by a zero byte.
@@ -78,8 +78,8 @@ unsafe extern "C" fn strtod(text: *const c_char, end: *mut *mut c_char) -> f64 {
     number
 }
 
-/// As C reads it: spaces, a sign, then a decimal or hexadecimal number, `inf` or `nan`; how long
-/// that is, or 0.
+/// Parses a number as C does: spaces, a sign, then a decimal or hexadecimal number, `inf` or `nan`.
+/// Also returns its length, or 0.
 fn number(text: &[u8]) -> (f64, usize) {
     let is_space = |byte: &&u8| matches!(byte, b' ' | 9..=13);
     let spaces = text.iter().take_while(is_space).count();
@@ -137,7 +137,7 @@ fn exponent(text: &[u8], letter: u8) -> Option<(i64, usize)> {
     Some((if text[1] == b'-' { -value } else { value }, 1 + signed + digits))
 }
 
-/// Digits behind `0x`, rounded to the nearest.
+/// Parses digits after `0x`, rounded to the nearest number.
 fn hexadecimal(text: &[u8]) -> Option<(f64, usize)> {
     let (mut mantissa, mut is_odd, mut scale) = (0_u64, false, 0_i64);
     let (mut at, mut digits, mut behind_point) = (0, 0, false);

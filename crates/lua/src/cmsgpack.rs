@@ -5,7 +5,7 @@ use mlua::{Lua, MultiValue, Table, Value, Variadic};
 use crate::meter::Meter;
 use crate::natives::{Fallible, count_read, count_value, outcome};
 
-/// Deeper tables are written as nil.
+/// The nesting of tables beyond which nil is written.
 const NESTING_MAX: usize = 16;
 
 pub(crate) fn library(lua: &Lua, meter: &Meter) -> mlua::Result<Table> {
@@ -145,8 +145,8 @@ fn encode_table(meter: &Meter, table: &Table, depth: usize, out: &mut Vec<u8>) -
     })
 }
 
-/// Up to `limit` values from `offset` on; where that is asked for, first where it goes on: -1 at
-/// the end.
+/// Unpacks up to `limit` values from `offset` on. If requested, the first result is the offset at
+/// which to continue, or -1 at the end.
 fn unpack(
     (lua, meter): (&Lua, &Meter),
     text: &[u8],
@@ -177,12 +177,12 @@ fn unpack(
     Ok(Ok(MultiValue::from_iter(values)))
 }
 
-/// Most values that are unpacked at once.
+/// The largest number of values that are unpacked at once.
 const RESULTS_MAX: usize = 4_000;
 
 const MISSING: &str = "Missing bytes in input.";
 const BAD: &str = "Bad data format in input.";
-/// Deeper input is refused.
+/// The nesting beyond which input is refused.
 const DEPTH_MAX: usize = 128;
 
 struct Reader<'a> {
@@ -198,7 +198,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// A big-endian number of so many bytes.
+    /// A big-endian number of this many bytes.
     fn number(&mut self, bytes: usize) -> Result<u64, &'static str> {
         Ok(self.take(bytes)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }

@@ -1,14 +1,14 @@
-//! Libraries of functions: what the prelude has of them, for Rust.
+//! Libraries of functions: access to the prelude's data about them.
 
 use concord_engine::functions::{Declared, FunctionFlags};
 use mlua::{Function, Lua, Table, Value};
 
 use crate::sandbox::{compiled, message_of};
 
-/// As Redis calls the code of each library.
+/// Redis' name of the code of every library.
 const LIBRARY_NAME: &str = "@user_function";
 
-/// Executes the code of a library: what it registered, or the error for the client.
+/// Executes the code of a library. Returns what it registered, or the error for the client.
 pub(crate) fn load(
     lua: &Lua,
     code: &[u8],
@@ -29,7 +29,7 @@ pub(crate) fn load(
     Ok(Ok(registered))
 }
 
-/// The functions that were registered.
+/// The registered functions.
 pub(crate) fn declared(registered: &Table) -> mlua::Result<Vec<Declared>> {
     let mut all = Vec::new();
     for own in registered.sequence_values::<Table>() {
@@ -48,7 +48,7 @@ pub(crate) fn declared(registered: &Table) -> mlua::Result<Vec<Declared>> {
     Ok(all)
 }
 
-/// The function of this name.
+/// The function with this name.
 pub(crate) fn find(registered: &Table, name: &[u8]) -> mlua::Result<Option<Function>> {
     for own in registered.sequence_values::<Table>() {
         let own = own?;

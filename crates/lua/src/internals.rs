@@ -1,9 +1,9 @@
-//! Sizes that Lua 5.1 does not tell of its values, and that cost time nevertheless: how many places
-//! a table has, empty ones too, how many strings share a place of the table in which it finds
-//! strings again, and what an instruction acts on.
+//! Sizes that Lua 5.1 does not report although they cost time: the number of slots of a table,
+//! empty ones included, the number of strings that share a slot of the table of interned strings,
+//! and what an instruction acts on.
 //!
-//! The structures are those of the Lua that is built in (5.1.5, 64 bits): `lobject.h`, `lstate.h`.
-//! They are only read.
+//! The structures are those of the built-in Lua (5.1.5, 64 bits): `lobject.h`, `lstate.h`. They are
+//! only read.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -13,7 +13,7 @@ use mlua::{Lua, lua_State};
 const NIL: c_int = 0;
 const BOOLEAN: c_int = 1;
 const NUMBER: c_int = 3;
-/// The key of an entry that was deleted, if it was an object.
+/// The type of the key of a deleted entry, if the key was an object.
 const DEAD: c_int = 11;
 
 #[repr(C)]
@@ -34,7 +34,7 @@ struct Header {
     next: *const Header,
     tt: u8,
     marked: u8,
-    /// Of a table its flags, of a string whether it is a reserved word, of a thread its status.
+    /// For a table its flags, for a string whether it is a reserved word, for a thread its status.
     own: u8,
     lsizenode: u8,
 }
@@ -87,7 +87,7 @@ impl TableHead {
         self.sizearray.max(0) as usize + (1 << self.header.lsizenode)
     }
 
-    /// Whether nothing is at this place.
+    /// Whether this slot is empty.
     ///
     /// # Safety
     /// There is such a place.
@@ -103,7 +103,7 @@ impl TableHead {
         value.tt == NIL
     }
 
-    /// Whether this key's place is this one.
+    /// Whether this key's slot is this one.
     ///
     /// # Safety
     /// There is such a place.
@@ -120,7 +120,7 @@ impl TableHead {
             }
     }
 
-    /// The place in the array of a key that has one there.
+    /// The index in the array part of a key that has one there.
     fn index(&self, key: &TValue) -> Option<usize> {
         let number = f64::from_bits(key.value);
         let is_index = key.tt == NUMBER && number >= 1.0 && number <= f64::from(self.sizearray);
@@ -128,19 +128,19 @@ impl TableHead {
     }
 }
 
-/// How many places a table has, empty ones too.
+/// The number of slots of a table, empty ones included.
 pub(crate) fn slots(table: &mlua::Table) -> u64 {
     let head = table.to_pointer().cast::<TableHead>();
     // SAFETY: it is a table of the Lua that is built in, which `table` keeps alive.
     unsafe { (*head).slots() as u64 }
 }
 
-/// Places that are looked at for one unit.
+/// The number of visited slots that cost one unit.
 const SLOTS_OF_ONE: u64 = 2;
-/// Nobody counts the places of a smaller table.
+/// The slots of smaller tables are not counted.
 const SLOTS_MIN: usize = 256;
 
-/// Where the last walk through a table was, so that its next step need not look for its key.
+/// The position of the last walk through a table, so that its next step need not look up its key.
 #[repr(C)]
 pub(crate) struct Walk {
     table: *const TableHead,
@@ -152,8 +152,7 @@ impl Walk {
     pub(crate) const NONE: Walk = Walk { table: ptr::null(), slots: 0, at: 0 };
 }
 
-/// What it costs to find the key behind this one, in units: Lua looks at each empty place in
-/// between.
+/// The cost in units of finding the next key: Lua visits each empty slot in between.
 ///
 /// # Safety
 /// It is called within a function of the interpreter's whose arguments are a table and a key or
@@ -334,9 +333,9 @@ pub(crate) unsafe fn next_instruction(state: *mut lua_State) -> Next {
     }
 }
 
-/// What an entry of a table takes, in bytes.
+/// The size of an entry of a table in bytes.
 pub(crate) const ENTRY_BYTES: usize = size_of::<Node>();
-/// The first type of Lua's that is found by its address.
+/// The first of Lua's types whose values are found by address.
 const FIRST_OBJECT: c_int = 5;
 const LIGHT: c_int = 2;
 
@@ -353,13 +352,13 @@ pub(crate) unsafe fn has_objects(entries: *const c_void, count: usize) -> bool {
     })
 }
 
-/// The strings of an interpreter. It finds a string by a hash of 32 of its bytes at most, so that
-/// many long ones may share a place: each that is made there is compared with those.
+/// The interned strings of an interpreter. A string is found by a hash of at most 32 of its bytes,
+/// so that many long ones may share a slot: each new one is compared with those.
 #[derive(Debug)]
 pub(crate) struct Strings {
     table: *const StringTable,
-    /// How many there were when they were looked at, what it had cost to make all of these, and to
-    /// find the one that is found last.
+    /// At the last inspection: the number of strings, the cost of making all of them, and the cost
+    /// of finding the one that is found last.
     count: u32,
     made: u64,
     longest: u64,
@@ -371,15 +370,15 @@ impl Default for Strings {
     }
 }
 
-/// They are looked at when there are so many more, and a sixteenth more.
+/// They are inspected again when there are this many more, and a sixteenth more.
 const MORE_STRINGS_MIN: u32 = 1_024;
-/// What it costs to pass by a string, in tenths of a unit, and how many bytes are compared for a
-/// tenth.
+/// The cost of passing a string in tenths of a unit, and the number of bytes that are compared for
+/// a tenth.
 const PASSED_TENTHS: u64 = 5;
 const COMPARED_OF_TENTH: u64 = 12;
-/// They are looked at before they may have cost so much more.
+/// They are inspected before they may have cost this much more.
 const UNSEEN_COST_MAX: u64 = 250_000;
-/// What is found for less is found at once.
+/// A lower cost of finding a string counts as nothing.
 const LONGEST_MIN: u64 = 100;
 
 impl Strings {
@@ -392,13 +391,13 @@ impl Strings {
         Ok(Strings { table, ..Strings::default() })
     }
 
-    /// What was made so far is paid for.
+    /// Marks everything so far as paid for.
     pub(crate) fn begin(&mut self) {
         self.look();
     }
 
-    /// What it has cost to find strings since the last time. A step of the script is taken to find
-    /// the worst one once.
+    /// The cost of finding strings since the last call. A step of the script is assumed to find the
+    /// worst one once.
     pub(crate) fn cost(&mut self) -> u64 {
         // SAFETY: it is the interpreter's, which is there while it is asked.
         let Some(table) = (unsafe { self.table.as_ref() }) else { return 0 };

@@ -1,18 +1,18 @@
-//! An interpreter that is used again, for scripts that are short and leave nothing behind.
+//! An interpreter that is reused for scripts that are short and leave nothing behind.
 //!
-//! To make one takes far longer than a short script does. So each thread keeps one, and a script
-//! runs there first, with little to spend: [`COST_MAX`] and [`ALLOCATED_BYTES_MAX`]. If that is
-//! enough, and what all scripts share is as it was ([`Interpreter::is_pristine`]), the next one
-//! runs there too. If it is not enough, the script runs once more, in an interpreter of its own and
-//! with all that a script may spend, and its commands are answered there with what they were
-//! answered the first time; only those that follow are executed.
+//! Creating one takes far longer than a short script does. So each thread keeps one, and a script
+//! runs in it first, with small limits: [`COST_MAX`] and [`ALLOCATED_BYTES_MAX`]. If these suffice,
+//! and the state shared by scripts is unchanged ([`Interpreter::is_pristine`]), the next script
+//! runs in it too. If they do not suffice, the script runs once more, in an interpreter of its own
+//! with the full limits; its first commands get the same replies as the first time, and only those
+//! that follow are executed.
 //!
-//! Which of the two it is hangs on what ran before, which is another thing at each replica, and
-//! must make no difference. What a script can see does not hang on it, since it finds the same
-//! globals, numbers and draws. What it cannot see is memory: when garbage is collected (weak
-//! tables, what a collection costs) and when there is too much of it. Here nothing is collected
+//! Which of the two it is depends on the scripts that ran before, which differ between replicas,
+//! and must make no difference. The visible state does not depend on it: a script finds the same
+//! globals, numbers and random draws. What remains is memory: when garbage is collected (weak
+//! tables, the cost of a collection) and when there is too much of it. Here nothing is collected
 //! while a script runs, and in an interpreter of its own not before it has allocated far more than
-//! what is enough here ([`crate::GARBAGE_BYTES`]).
+//! the limit here ([`crate::GARBAGE_BYTES`]).
 
 use std::cell::RefCell;
 
@@ -24,15 +24,15 @@ use crate::sandbox::{Interpreter, Task};
 use crate::slices::{self, Ended};
 use crate::{run_alone, text_of};
 
-/// What a script may cost here (see [`crate::COST_MAX`]).
+/// The cost limit of a script here (see [`crate::COST_MAX`]).
 const COST_MAX: u64 = 200_000;
-/// What it may allocate, in bytes.
+/// The limit of its allocations in bytes.
 const ALLOCATED_BYTES_MAX: usize = 256 << 10;
-/// What fails here for want of memory fails in an interpreter of its own, too; what does not is
-/// seen to be too much.
+/// A script that lacks memory here lacks it in an interpreter of its own too; one that does not is
+/// found to exceed the limit of allocations.
 const MEMORY_BYTES_MAX: usize = crate::ALLOCATED_BYTES_MAX + (32 << 20);
-/// Garbage between two scripts that is collected, in bytes; and what is left then, of compiled
-/// scripts and of strings. If more is left another interpreter is made.
+/// The bytes of garbage above which it is collected between two scripts. If more than this is left
+/// afterwards, of compiled scripts and strings, another interpreter is created.
 const GARBAGE_BYTES_MAX: usize = 2 << 20;
 const LEFT_BYTES_MAX: usize = 16 << 20;
 
@@ -54,7 +54,7 @@ pub(crate) fn run(
     };
     match begin_alone(script, (cost, cost_max), &meter) {
         Ok(paused) => Ran::Paused(paused),
-        // Without room for a stack it is executed in one piece.
+        // Without memory for a stack it is executed in one piece.
         Err(run) => {
             let _counting = clib::count_by(&meter);
             meter.counts().outside().lend(host, run).tell(reply)
@@ -62,7 +62,7 @@ pub(crate) fn run(
     }
 }
 
-/// An own copy of a script.
+/// An owned copy of a script.
 struct Owned {
     text: Vec<u8>,
     code_at: usize,
@@ -103,8 +103,8 @@ impl Owned {
     }
 }
 
-/// A script in an interpreter of its own, whose first commands were executed: `before` has their
-/// replies.
+/// Begins a script in an interpreter of its own. Its first commands were executed before, with the
+/// replies `before`.
 fn begin_alone(
     script: &Script<'_>,
     (cost, cost_max): (u64, u64),
@@ -117,8 +117,8 @@ fn begin_alone(
     slices::begin(&meter, Box::new(move || owned.run(&own)))
 }
 
-/// Runs it in the interpreter that is kept. `Err`: that was not enough; the meter has the replies
-/// to its commands.
+/// Runs it in the reused interpreter. `Err` if the limits did not suffice; the meter has the
+/// replies to its commands.
 fn run_shortly(
     script: &Script<'_>,
     task: Task<'_>,
@@ -147,7 +147,8 @@ fn run_shortly(
         Ok(()) => Ended::Reply(reply),
         Err(failed) => Ended::Error(text_of(failed)),
     };
-    // Whether it is stopped for that is decided where all have the same memory.
+    // Whether it is stopped for that is decided in an interpreter with the same memory at all
+    // replicas.
     if ended.lacks_memory() {
         return Err(meter);
     }
@@ -158,7 +159,7 @@ fn run_shortly(
     Ok(ended)
 }
 
-/// Whether it is worth to be kept; its garbage is collected if there is much of it.
+/// Whether the interpreter is small enough to be reused; its garbage is collected if there is much.
 fn is_small(interpreter: &mut Interpreter) -> bool {
     let lua = &interpreter.lua;
     if lua.used_memory() < interpreter.left_bytes + GARBAGE_BYTES_MAX {

@@ -1,16 +1,16 @@
 //! Scripts of the memory engine: Lua 5.1 in Redis 7.0's sandbox.
 //!
 //! [`run`] is the [`Interpreter`](concord_engine::script::Interpreter) of an engine that executes
-//! scripts itself. Every replica executes each script, so that a script must do the same on all of
+//! scripts itself. Every replica executes each script, so that a script must do the same at all of
 //! them, and must end:
 //! - Each script finds an interpreter as if it were its own, and nothing of an earlier one is left
-//!   (`kept.rs`). When garbage is collected, and when there is too much memory, hangs on the script
+//!   (`kept.rs`). When garbage is collected, and when memory is exhausted, depends on the script
 //!   alone.
 //! - `math.random` is Redis' own generator, seeded by the record; there is no clock but TIME, which
 //!   is the record's.
-//! - `pairs` and `next` refuse tables whose keys are tables or functions: their order hangs on
-//!   addresses. `tostring` numbers objects in the place of their addresses.
-//! - [`COST_MAX`] bounds what a script may cost, natives, commands and garbage included
+//! - `pairs` and `next` refuse tables whose keys are tables or functions: their order depends on
+//!   addresses. `tostring` shows numbers of objects instead of their addresses.
+//! - [`COST_MAX`] bounds the cost of a script, including natives, commands and garbage
 //!   (`meter.rs`). A long script is executed in slices (`slices.rs`), so that nothing keeps a
 //!   replica from saying that it lives.
 #![deny(unsafe_code)]
@@ -49,36 +49,35 @@ use meter::Meter;
 use sandbox::{Failed, Interpreter, Task};
 use slices::{Ended, Nobody};
 
-/// What a script may cost, in units of about 10 ns: up to two seconds. In a chain the replicas
+/// The cost limit of a script, in units of about 10 ns: up to two seconds. In a chain the replicas
 /// execute it one after the other, and a gateway waits for five seconds.
 pub const COST_MAX: u64 = 150_000_000;
-/// The same of the code of a library that is loaded, which is not executed in slices.
+/// The cost limit of a library's code when it is loaded, which is not executed in slices.
 const LOAD_COST_MAX: u64 = 5_000_000;
-/// Every so many instructions are counted at once.
+/// The number of instructions that are counted at once.
 const COST_STEP: u32 = 100;
-/// What a command costs beside its work, its bytes and those of its reply.
+/// The cost of a command, without its work, its bytes and those of its reply.
 const CALL_COST: u64 = 200;
-/// So many bytes of commands and replies cost one unit.
+/// The number of bytes of commands and replies that cost one unit.
 const BYTES_OF_ONE: u64 = 4;
-/// What it costs to load a library, beside what its code executes.
+/// The cost of loading a library, without the execution of its code.
 const LOAD_COST: u64 = 5_000;
-/// The same of a byte of code, which is to be compiled.
+/// The cost of each byte of code, which is compiled.
 const COMPILED_BYTE_COST: u64 = 3;
-/// Most memory of a script's interpreter, in bytes, where no garbage is.
+/// The memory limit of a script's interpreter in bytes, without garbage.
 const MEMORY_BYTES_MAX: usize = 32 << 20;
-/// The same with garbage, of which a few steps may make much.
+/// The memory limit with garbage, of which a few steps may make much.
 const ALLOCATED_BYTES_MAX: usize = 4 * MEMORY_BYTES_MAX;
-/// Garbage is collected when there may be so much of it, in bytes, or as much as there is of all
-/// else.
+/// Garbage is collected when there may be this many bytes of it, or as much as of everything else.
 const GARBAGE_BYTES: usize = 4 << 20;
-/// So many bytes that a collection of garbage has seen cost one unit.
+/// The number of bytes visited by the collector that cost one unit.
 const COLLECTED_BYTES_OF_ONE: u64 = 8;
-/// So many bytes that a script allocates cost one unit, garbage or not: a loop that appends to a
+/// The number of allocated bytes that cost one unit, garbage or not: a loop that appends to a
 /// string copies more than it executes.
 const ALLOCATED_BYTES_OF_ONE: u64 = 16;
-/// What a script that cost too much is answered.
+/// The reply to a script that cost too much.
 const STOPPED: &str = "ERR the script ran for too long and was stopped; it has changed nothing";
-/// What one is answered that took too much memory.
+/// The reply to a script that took too much memory.
 const TOO_LARGE: &[u8] =
     b"ERR the script took more than 32 MiB of memory and was stopped; it has changed nothing";
 
@@ -88,8 +87,8 @@ pub fn run(script: &Script<'_>, host: &mut dyn Host, reply: &mut Vec<u8>) -> Ran
     run_within::<COST_MAX>(script, host, reply)
 }
 
-/// The same, where a script may cost so much: the same at all replicas. For tests, which have no
-/// seconds for each.
+/// As [`run`], with another cost limit, which must be the same at all replicas. For tests, which
+/// have no seconds for each script.
 pub fn run_within<const COST_MAX: u64>(
     script: &Script<'_>,
     host: &mut dyn Host,
@@ -103,8 +102,8 @@ pub fn run_within<const COST_MAX: u64>(
     kept::run(script, task, (cost, COST_MAX), host, reply)
 }
 
-/// Runs it in an interpreter of its own, within what `meter` allows and [`MEMORY_BYTES_MAX`]. The
-/// host is lent.
+/// Runs it in an interpreter of its own, within the limits of `meter` and [`MEMORY_BYTES_MAX`]. The
+/// host is lent to it.
 fn run_alone(script: &Script<'_>, task: Task<'_>, meter: &Meter) -> Ended {
     let mut interpreter = match Interpreter::new(meter.clone()) {
         Ok(interpreter) => interpreter,
@@ -130,7 +129,7 @@ fn text_of(failed: Failed) -> Vec<u8> {
     }
 }
 
-/// Whether a text is a script by itself; see [`concord_engine::redis::Compiler`].
+/// Whether a text compiles as a script; see [`concord_engine::redis::Compiler`].
 ///
 /// # Errors
 /// The error for the client.

@@ -1,8 +1,8 @@
-//! The memory of an interpreter: it is bounded, and what it costs to move much of it is counted.
+//! The memory of an interpreter: it is bounded, and the cost of moving much of it is counted.
 //!
-//! Lua moves all entries of a table when there is no free place for one more. That is one
-//! instruction, and a script that removes an entry for each that it adds has it at each. So what
-//! this allocator sees is counted: whoever frees the entries of a table has moved them.
+//! Lua moves all entries of a table when it has no free slot for a new one. That happens within one
+//! instruction, and a script that removes an entry for each that it adds causes it each time. So
+//! this allocator counts what it sees: when the entries of a table are freed, they have been moved.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -15,27 +15,28 @@ use mlua::ffi::{lua_Alloc, lua_getallocf, lua_setallocf};
 use crate::internals::{ENTRY_BYTES, has_objects};
 use crate::meter::{Counts, Meter};
 
-/// So many bytes are moved by a larger array in the time of one unit.
+/// The number of bytes of a growing array that are moved for one unit.
 const MOVED_BYTES_OF_ONE: u64 = 32;
-/// What it costs to move an entry of a table.
+/// The cost of moving an entry of a table.
 const MOVED_ENTRY_COST: u64 = 16;
-/// Fewer entries are moved for nothing.
+/// Moving fewer entries is free.
 const ENTRIES_MIN: usize = 32;
-/// What is smaller is never refused: for some of it mlua cannot take an error.
+/// Smaller allocations are never refused: mlua cannot handle the failure of some of them.
 const SMALL_BYTES: usize = 1_024;
 
-/// See the module's docs. It is in force until it is dropped, which is before the interpreter is.
+/// The allocator (see the module). It is in force until this is dropped, which is before the
+/// interpreter is.
 #[derive(Debug)]
 pub(crate) struct Memory {
     lua: Lua,
     own: Rc<Own>,
 }
 
-/// What the allocator knows.
+/// The state of the allocator.
 #[derive(Debug)]
 pub(crate) struct Own {
     limit: Cell<usize>,
-    /// What is freed are values that nobody has any more.
+    /// Whether freed blocks are garbage: values without references.
     collects: Cell<bool>,
     meter: Meter,
     /// mlua's allocator.
@@ -44,7 +45,7 @@ pub(crate) struct Own {
 }
 
 impl Memory {
-    /// Counts for `meter` from now on; there is no limit yet.
+    /// Installs an allocator that counts for `meter`, without a limit.
     pub(crate) fn of(lua: &Lua, meter: &Meter) -> mlua::Result<Memory> {
         meter.counts().used().set(lua.used_memory());
         meter.counts().small().set(lua.used_memory());
@@ -76,12 +77,12 @@ impl Memory {
 }
 
 impl Own {
-    /// From now on no more than this is given, in bytes.
+    /// Limits the memory to this many bytes.
     pub(crate) fn limit(&self, bytes: usize) {
         self.limit.set(bytes);
     }
 
-    /// Whether what is freed is garbage.
+    /// Sets whether freed blocks are garbage.
     pub(crate) fn collects(&self, yes: bool) {
         self.collects.set(yes);
     }
@@ -142,7 +143,7 @@ unsafe fn count_freed(counts: &Counts, block: *const c_void, bytes: usize) {
     // SAFETY: nothing else of this size is freed but garbage: strings, and what Lua has of its own,
     // have other ones.
     if unsafe { has_objects(block, entries) } {
-        // When these are moved depends on addresses, which differ between replicas.
+        // The time at which these are moved depends on addresses, which differ between replicas.
         counts.add_unsure(cost);
     } else {
         counts.add(cost);

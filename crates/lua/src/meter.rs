@@ -1,4 +1,4 @@
-//! The cost of a script so far, in units of about 10 ns: what an instruction of Lua takes.
+//! The cost of a script so far, in units of about 10 ns: the time of one Lua instruction.
 //!
 //! The count depends on the script alone, so that it is stopped at the same place at every replica.
 //! It has two uses: a script that costs more than it may is stopped, and one that has cost a slice
@@ -12,12 +12,12 @@ use concord_engine::script::{Host, SLICE_COST};
 use crate::slices::Outside;
 use crate::{COST_MAX, COST_STEP, STOPPED};
 
-/// So many bytes that a native reads or makes cost one unit.
+/// The number of bytes that a native reads or makes for one unit.
 const BYTES_OF_ONE: u64 = 16;
-/// So many bytes of numbers in strings cost one unit: they are read byte by byte.
+/// The number of bytes of numbers in strings that cost one unit: they are read byte by byte.
 pub(crate) const DIGITS_OF_ONE: u64 = 4;
 
-/// So much of what may differ between replicas counts as one.
+/// Costs that may differ between replicas are divided by this.
 const UNSURE_OF_ONE: u64 = 20;
 
 /// The square of so many keys at one place of a table counts as one; and what it takes to pass by
@@ -25,29 +25,29 @@ const UNSURE_OF_ONE: u64 = 20;
 const SEARCHED_OF_ONE: u64 = 16;
 const PASSED_COST: u64 = 2;
 
-/// See the module's docs. Whoever has one counts for the same script.
+/// The meter of a script (see the module). Clones count for the same script.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter(Rc<Counts>);
 
-/// What is counted, and the way out of the script.
+/// The counts, and the way out of the script.
 #[derive(Debug)]
 pub(crate) struct Counts {
     cost: Cell<u64>,
-    /// What may cost another replica a little more or less.
+    /// The cost that may differ a little between replicas.
     unsure: Cell<u64>,
     cost_max: Cell<u64>,
     /// Instructions that are not counted yet.
     steps: Cell<u32>,
-    /// What the slice has left, and whether there are slices.
+    /// The rest of the slice, and whether there are slices.
     left: Cell<u64>,
     is_sliced: Cell<bool>,
     outside: Outside,
-    /// The memory in use, and with how much garbage is collected, in bytes.
+    /// The memory in use, and the amount at which garbage is collected, in bytes.
     used: Cell<usize>,
-    /// Of that, in small blocks: the collector looks at each.
+    /// The part of it in small blocks, each of which the collector visits.
     small: Cell<usize>,
     collect_at: Cell<usize>,
-    /// Replies to the first commands, and what these cost: they were executed before.
+    /// The replies to the first commands, with their costs: these commands were executed before.
     replies: RefCell<Replies>,
 }
 
@@ -70,7 +70,7 @@ impl Default for Counts {
 }
 
 impl Counts {
-    /// Counts, and pauses the script if its slice is over.
+    /// Counts a cost, and pauses the script if its slice is over.
     #[inline]
     pub(crate) fn add(&self, cost: u64) {
         self.cost.set(self.cost.get().saturating_add(cost));
@@ -91,7 +91,7 @@ impl Counts {
         self.steps.set(0);
     }
 
-    /// The script has been at work for this long, which it need not pay for.
+    /// Counts work that uses up the slice, but for which the script does not pay.
     #[inline]
     pub(crate) fn work(&self, cost: u64) {
         match self.left.get().checked_sub(cost) {
@@ -100,8 +100,8 @@ impl Counts {
         }
     }
 
-    /// Counts what hangs on addresses. It is far more than anything else that a script may cost
-    /// until it is stopped for it: a script that ends by itself ends at all replicas.
+    /// Counts a cost that depends on addresses. Its limit is far above anything else that a script
+    /// may cost, so that a script that ends by itself ends at all replicas.
     #[cold]
     pub(crate) fn add_unsure(&self, cost: u64) {
         self.unsure.set(self.unsure.get().saturating_add(cost / UNSURE_OF_ONE));
@@ -143,7 +143,7 @@ impl Counts {
         &self.collect_at
     }
 
-    /// Whether garbage is to be collected.
+    /// Whether garbage should be collected.
     pub(crate) fn is_full(&self) -> bool {
         self.used.get() > self.collect_at.get()
     }
@@ -152,12 +152,12 @@ impl Counts {
         &self.outside
     }
 
-    /// The script is paused whenever it has cost a slice.
+    /// From now on the script is paused whenever it has used up a slice.
     pub(crate) fn slice(&self) {
         self.is_sliced.set(true);
     }
 
-    /// The script is over, whatever it has cost, and not paused any more.
+    /// Ends the script, whatever it has cost; it is not paused any more.
     pub(crate) fn abandon(&self) {
         self.is_sliced.set(false);
         self.cost.set(u64::MAX);
@@ -165,12 +165,12 @@ impl Counts {
 }
 
 impl Meter {
-    /// What natives of Lua's own and functions of C's library count by.
+    /// The counts for Lua's own functions and those of C's library.
     pub(crate) fn counts(&self) -> &Counts {
         &self.0
     }
 
-    /// Begins anew.
+    /// Starts to count anew.
     pub(crate) fn begin(&self, cost: u64, cost_max: u64) {
         self.0.cost.set(cost);
         self.0.unsure.set(0);
@@ -203,13 +203,13 @@ impl Meter {
         self.0.is_over()
     }
 
-    /// Counts, and is an error if that is too much.
+    /// Counts a cost, and fails if the limit is exceeded.
     pub(crate) fn spend(&self, cost: u64) -> mlua::Result<()> {
         self.add(cost);
         if self.is_over() { Err(mlua::Error::runtime(STOPPED)) } else { Ok(()) }
     }
 
-    /// It costs more than it may.
+    /// The error of a script that exceeds its cost limit.
     pub(crate) fn over(&self) -> mlua::Error {
         self.add(self.left().saturating_add(1));
         mlua::Error::runtime(STOPPED)
@@ -220,13 +220,12 @@ impl Meter {
         *self.0.replies.borrow_mut() = replies;
     }
 
-    /// Takes the replies that were noted.
+    /// Takes the noted replies.
     pub(crate) fn take_replies(&self) -> Replies {
         self.0.replies.take()
     }
 
-    /// Executes a command, or answers it with what it was answered the first time; its reply is
-    /// appended.
+    /// Executes a command, or repeats its first reply; the reply is appended.
     pub(crate) fn call(&self, resp3: bool, args: &[&[u8]], reply: &mut Vec<u8>) {
         let counts = &*self.0;
         if let Some(cost) = counts.replies.borrow_mut().next(reply) {
@@ -250,9 +249,9 @@ impl Meter {
 #[derive(Debug, Default)]
 pub(crate) struct Replies {
     bytes: Vec<u8>,
-    /// Where each ends, and what the command cost.
+    /// The end of each reply, with the cost of its command.
     ends: Vec<(usize, u64)>,
-    /// How many were given again.
+    /// The number of replies that were repeated.
     given: usize,
 }
 
@@ -263,12 +262,12 @@ impl Replies {
         self.given = self.ends.len();
     }
 
-    /// From the first one on.
+    /// The same replies, from the first one on.
     pub(crate) fn rewound(self) -> Replies {
         Replies { given: 0, ..self }
     }
 
-    /// Appends the next one, and says what its command cost.
+    /// Appends the next reply, and returns the cost of its command.
     fn next(&mut self, reply: &mut Vec<u8>) -> Option<u64> {
         let (end, cost) = *self.ends.get(self.given)?;
         let start = self.given.checked_sub(1).map_or(0, |before| self.ends[before].0);

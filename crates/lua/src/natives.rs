@@ -17,26 +17,27 @@ use crate::{
     cmsgpack, replies, strings, structs,
 };
 
-/// Most arguments of a native that are no numbers: what `unpack` gives, and some in front of them.
+/// The largest number of arguments of a native that are not numbers: as many as `unpack` returns,
+/// and some before them.
 const MOST_ARGS: i32 = 7_300;
-/// Of one that may call functions of the script.
+/// The same for a native that may call functions of the script.
 const FEW_ARGS: i32 = 4;
-/// What it costs to write or read a table, a number, and any other value.
+/// The cost of writing or reading a table, a number, and any other value.
 const TABLE_COST: u64 = 100;
 const NUMBER_COST: u64 = 100;
 const VALUE_COST: u64 = 20;
-/// What it costs to raise an error of a native, with its place, and to catch it.
+/// The cost of raising an error of a native, with its position, and of catching it.
 const ERROR_COST: u64 = 1_500;
-/// So many places of a table, empty ones too, are looked at for one unit.
+/// The number of slots of a table, empty ones included, that are visited for one unit.
 const SLOTS_OF_ONE: u64 = 2;
-/// From here on %.17g of an integer has an exponent.
+/// From here on %.17g prints an integer with an exponent.
 const LONG_INTEGER: u64 = 100_000_000_000_000_000;
 
-/// The result of a function of a library: a text is raised with its place in the script.
+/// The result of a library function: a text is raised as an error with its position in the script.
 pub(crate) type Fallible<T> = Result<T, String>;
 
-/// What a native raises. A script sees the text, as Lua's own functions raise it, or a table
-/// `{err = text}`, as `redis.call` does.
+/// An error raised by a native. A script sees the text, as with Lua's own functions, or a table
+/// `{err = text}`, as with `redis.call`.
 #[derive(Debug)]
 struct Raised {
     text: Vec<u8>,
@@ -55,7 +56,7 @@ fn raised(text: &[u8]) -> mlua::Error {
     mlua::Error::external(Raised { text: text.to_vec(), is_table: true })
 }
 
-/// The values, or the error with its place.
+/// The values, or the error with its position.
 pub(crate) fn outcome(lua: &Lua, result: Fallible<MultiValue>) -> mlua::Result<MultiValue> {
     result.map_err(|text| {
         let text = (position(lua) + &text).into_bytes();
@@ -63,7 +64,7 @@ pub(crate) fn outcome(lua: &Lua, result: Fallible<MultiValue>) -> mlua::Result<M
     })
 }
 
-/// What a native raised, and whether a script sees a table of it.
+/// The text of an error of a native, and whether a script sees a table with it.
 fn text_of(lua: &Lua, error: &Value) -> mlua::Result<(Option<mlua::String>, bool)> {
     let Value::Error(error) = error else { return Ok((None, false)) };
     let found = raised_in(error);
@@ -82,7 +83,7 @@ fn raised_in(error: &mlua::Error) -> Option<&Raised> {
     }
 }
 
-/// The message of an error of the interpreter's, without a trace of calls.
+/// The message of an interpreter's error, without a traceback.
 pub(crate) fn plain_text(error: &mlua::Error) -> String {
     match error {
         mlua::Error::CallbackError { cause, .. } => plain_text(cause),
@@ -94,9 +95,9 @@ pub(crate) fn plain_text(error: &mlua::Error) -> String {
     }
 }
 
-/// Counts a value that is written, behind what is written so far: a table may have another one many
-/// times, so that it is short in memory alone. To read one leaves garbage, which is not collected
-/// before the whole is written.
+/// Counts a value that is written, after what is written so far: a table may contain another one
+/// many times, so that its text may be far longer than its memory. Reading one leaves garbage,
+/// which is not collected before the whole is written.
 ///
 /// # Errors
 /// It is too long, or the script has cost too much.
@@ -108,7 +109,7 @@ pub(crate) fn count_value(meter: &Meter, value: &Value, out: &[u8]) -> mlua::Res
     }
 }
 
-/// Counts a value that is written, by its kind and length.
+/// Counts a value that is written, by its type and length.
 ///
 /// # Errors
 /// The script has cost too much.
@@ -121,7 +122,7 @@ pub(crate) fn spend_value(meter: &Meter, value: &Value) -> mlua::Result<()> {
     })
 }
 
-/// Counts the texts among the arguments of a native, which reads all of each.
+/// Counts the strings among the arguments of a native, which reads all of each.
 ///
 /// # Errors
 /// The script has cost too much.
@@ -180,7 +181,7 @@ pub(crate) fn make(lua: &Lua, shared: &Rc<Shared>, rest: &Function) -> mlua::Res
     native.raw_set("another_cjson", another)?;
     randomness(lua, &native, shared)?;
     strings::make(lua, &native, &shared.meter)?;
-    // Some of them call functions of the script, which may call them again.
+    // Some of these call functions of the script, which may call them again.
     bounded::functions(lua, &native, FEW_ARGS, &front)?;
     native.raw_set("next", bounded::next(lua, &shared.meter, true)?)?;
     native.raw_set("any_next", bounded::next(lua, &shared.meter, false)?)?;
@@ -198,7 +199,7 @@ fn position(lua: &Lua) -> String {
     place(lua).map_or_else(String::new, |(_, short, line)| format!("{short}:{line}: "))
 }
 
-/// `cjson`, of these settings.
+/// `cjson`, with these settings.
 fn cjson_library(
     lua: &Lua,
     settings: &Rc<Cell<cjson::Settings>>,
@@ -242,7 +243,7 @@ fn constants(lua: &Lua) -> mlua::Result<Table> {
     Ok(redis)
 }
 
-/// One argument of a command, as Redis takes it from Lua.
+/// Appends one argument of a command, as Redis takes it from Lua. Returns whether it is valid.
 fn argument(value: &Value, out: &mut Vec<u8>) -> bool {
     match value {
         Value::String(text) => out.extend_from_slice(&text.as_bytes()),
@@ -258,7 +259,7 @@ fn argument(value: &Value, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Notes a command's arguments in `asked`; or the error.
+/// Stores a command's arguments in `asked`, or returns the error.
 fn ask(shared: &Shared, args: &[Value], for_what: Question) -> Result<u64, &'static [u8]> {
     let HostCall { question, bytes, ends, reply, .. } = &mut *shared.asked.borrow_mut();
     *question = for_what;
@@ -280,7 +281,7 @@ fn ask(shared: &Shared, args: &[Value], for_what: Question) -> Result<u64, &'sta
     Ok(bytes.len() as u64)
 }
 
-/// Executes a command: its reply is in `asked`.
+/// Executes a command, and leaves its reply in `asked`.
 fn execute(lua: &Lua, shared: &Shared, args: &[Value]) -> mlua::Result<()> {
     let length = match ask(shared, args, Question::Execute) {
         Ok(length) => length,
@@ -315,7 +316,7 @@ fn call(lua: &Lua, shared: &Shared, args: &[Value]) -> mlua::Result<Value> {
     }
 }
 
-/// redis.pcall: an error is a value.
+/// redis.pcall: an error is returned as a value.
 fn try_call(lua: &Lua, shared: &Shared, args: &[Value]) -> mlua::Result<Value> {
     execute(lua, shared, args)?;
     replies::parse(lua, &shared.asked.borrow().reply)
@@ -378,7 +379,7 @@ fn sha1(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<mlua::String> 
     lua.create_string(hash_of(&bytes))
 }
 
-/// The text goes nowhere: the log of a replica is no place for what clients write.
+/// The text is discarded: clients' texts do not belong into a replica's log.
 fn log(args: &[Value]) -> mlua::Result<()> {
     match args {
         [] | [_] => Err(raised(b"ERR redis.log() requires two arguments or more.")),
@@ -388,7 +389,7 @@ fn log(args: &[Value]) -> mlua::Result<()> {
     }
 }
 
-/// Every replica executes a script: all that it does is replicated.
+/// Every replica executes a script, so that all its effects are replicated.
 fn set_repl(args: &[Value]) -> mlua::Result<()> {
     match args {
         [Value::Integer(3)] => Ok(()),
@@ -414,7 +415,8 @@ fn single(lua: &Lua, args: &[Value], field: &str) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// Redis 7.0 `luaRedisErrorReplyCommand`: the first word is the code; ERR if there is but one.
+/// Redis 7.0 `luaRedisErrorReplyCommand`: the first word is the code; ERR if there is only one
+/// word.
 fn error_reply(lua: &Lua, text: &mlua::String) -> mlua::Result<Table> {
     let text = text.as_bytes();
     let text = text.strip_prefix(b"-").unwrap_or(&text);
@@ -424,7 +426,7 @@ fn error_reply(lua: &Lua, text: &mlua::String) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// loadstring: a function, or nil and why not.
+/// loadstring: returns a function, or nil and the error.
 fn load(
     lua: &Lua,
     native: &Table,

@@ -1,29 +1,29 @@
-//! Lua 5.1's patterns (its manual, 5.4.1), in bounded time: what a match costs counts as
-//! instructions of the script, since Lua's own functions may take for ever within one.
+//! Lua 5.1's patterns (section 5.4.1 of its manual), in bounded time: the cost of a match counts as
+//! instructions of the script, since Lua's own functions may take forever within one instruction.
 
 use crate::meter::Meter;
 
-/// Most captures of a pattern.
+/// The largest number of captures of a pattern.
 const CAPTURES_MAX: usize = 32;
-/// Deeper patterns are refused.
+/// The nesting beyond which patterns are refused.
 const DEPTH_MAX: usize = 200;
 /// The characters that make a text a pattern.
 const SPECIAL: &[u8] = b"^$*+?.([%-";
 
-/// A capture: what is between parentheses.
+/// A capture: the text matched between parentheses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Capture {
     Open(usize),
     Text(usize, usize),
-    /// `()`: the place itself.
+    /// `()`: the position.
     Place(usize),
 }
 
-/// Why there is no answer.
+/// The reason that a match has no result.
 #[derive(Debug)]
 pub(crate) enum Bad {
     Text(String),
-    /// It took more steps than it may.
+    /// It took more steps than permitted.
     Over,
 }
 
@@ -36,18 +36,18 @@ pub(crate) fn is_plain(pattern: &[u8]) -> bool {
     !pattern.iter().any(|byte| SPECIAL.contains(byte))
 }
 
-/// A pattern at work on a text.
+/// The matching of a pattern on a text.
 pub(crate) struct Matcher<'a> {
     text: &'a [u8],
     pattern: &'a [u8],
     pub(crate) captures: Vec<Capture>,
     depth: usize,
-    /// Steps that are not paid for yet.
+    /// The steps that are not paid for yet.
     pub(crate) steps: u64,
     meter: &'a Meter,
 }
 
-/// So many steps are paid for at once.
+/// The number of steps that are paid for at once.
 const STEPS_AT_ONCE: u64 = 1_024;
 
 impl<'a> Matcher<'a> {
@@ -58,7 +58,7 @@ impl<'a> Matcher<'a> {
         Matcher { text, pattern, captures: Vec::new(), depth: 0, steps: 0, meter }
     }
 
-    /// Where a match that begins at `at` ends, the pattern taken from `from` on.
+    /// The end of a match that begins at `at`, with the pattern from `from` on.
     pub(crate) fn at(&mut self, at: usize, from: usize) -> Result<Option<usize>, Bad> {
         self.captures.clear();
         self.matches(at, from)
@@ -182,12 +182,12 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    /// `%1`: what that capture has found, again.
+    /// `%1`: matches again what that capture has matched.
     fn again(&mut self, s: usize, digit: u8) -> Result<Option<usize>, Bad> {
         let capture = usize::from(digit - b'0').checked_sub(1).and_then(|at| self.captures.get(at));
         let (start, end) = match capture {
             Some(Capture::Text(start, end)) => (*start, *end),
-            // It has no length, so that nothing is as long as it.
+            // A position has no length, so that nothing matches it.
             Some(Capture::Place(_)) => return Ok(None),
             Some(Capture::Open(_)) | None => return bad("invalid capture index"),
         };
@@ -225,14 +225,14 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Where the single item that begins at `p` ends.
+    /// The end of the single item that begins at `p`.
     fn item_end(&self, p: usize) -> Result<usize, Bad> {
         match &self.pattern[p..] {
             [b'%'] => bad("malformed pattern (ends with '%')"),
             [b'%', _, ..] => Ok(p + 2),
             [b'[', rest @ ..] => {
                 let mut at = usize::from(rest.first() == Some(&b'^'));
-                // The first may be a bracket itself.
+                // The first character of a set may be a bracket itself.
                 let mut is_first = true;
                 loop {
                     match rest.get(at) {

@@ -1,5 +1,5 @@
 //! The generator behind `math.random`: that of Redis (`rand.c`), so that a script that sets the
-//! seed draws what it draws there; at every replica the same.
+//! seed gets the same numbers as there, and at every replica.
 
 use std::cell::Cell;
 
@@ -17,7 +17,7 @@ impl Random {
         self.0.set((u64::from(seed as u32) << 16) | LOW);
     }
 
-    /// In [0, 1).
+    /// A number in [0, 1).
     pub(crate) fn draw(&self) -> f64 {
         let next = (self.0.get().wrapping_mul(MULTIPLIER) + 0xB) & MASK;
         self.0.set(next);

@@ -1,4 +1,4 @@
-//! Replies of commands as Lua values, and what a script returns as a reply (Redis 7.0
+//! The conversion of replies to Lua values, and of a script's result to a reply (Redis 7.0
 //! `script_lua.c`).
 
 use concord_engine::{REPLY_BYTES_MAX, resp};
@@ -7,7 +7,7 @@ use mlua::{Lua, Table, Value};
 use crate::meter::Meter;
 use crate::natives::spend_value;
 
-/// Deeper values are no replies.
+/// The nesting beyond which a value is not a valid reply.
 const DEPTH_MAX: usize = 128;
 
 pub(crate) fn error_table(lua: &Lua, text: &[u8]) -> mlua::Result<Table> {
@@ -17,7 +17,7 @@ pub(crate) fn error_table(lua: &Lua, text: &[u8]) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// A whole reply of a command as a value.
+/// A complete reply of a command as a value.
 pub(crate) fn parse(lua: &Lua, reply: &[u8]) -> mlua::Result<Value> {
     let mut rest = reply;
     value(lua, &mut rest, 0)
@@ -95,8 +95,8 @@ fn truncated(number: f64) -> i64 {
     if (-LIMIT..LIMIT).contains(&number) { number as i64 } else { i64::MIN }
 }
 
-/// Appends what a script returned. `script3`: the script asked for RESP3; `client3`: so did its
-/// client. Of what is longer than a reply may be only so much is appended that this is seen.
+/// Appends the result of a script. `script3`: the script chose RESP3; `client3`: its client did. Of
+/// a result that exceeds the longest reply only enough is appended to show that.
 ///
 /// # Errors
 /// The script has cost too much.
@@ -113,7 +113,7 @@ pub(crate) fn emit(
 #[derive(Clone, Copy)]
 struct Emitter<'a> {
     meter: &'a Meter,
-    /// Where the reply begins.
+    /// The offset at which the reply begins.
     start: usize,
     script3: bool,
     client3: bool,
@@ -200,14 +200,14 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Up to the first nil.
+    /// Writes an array, up to the first nil.
     fn array(self, table: &Table, depth: usize, out: &mut Vec<u8>) -> mlua::Result<()> {
         let mut count = 0;
         while table.raw_get::<Value>(count + 1)? != Value::Nil {
             count += 1;
         }
         resp::array(out, count);
-        // Behind what is there: its length is bounded, however deep the tables are.
+        // The length is bounded in total, however deep the tables are.
         for at in 1..=count {
             self.value(&table.raw_get::<Value>(at)?, depth + 1, out)?;
         }
@@ -215,8 +215,8 @@ impl Emitter<'_> {
     }
 }
 
-/// How many entries a table has. They are never held all at once: an interpreter has room for 8,000
-/// values that Rust holds, and the process ends with one more.
+/// The number of entries of a table. They are never held all at once: an interpreter has room for
+/// 8,000 values that Rust holds, and the process ends with one more.
 pub(crate) fn count(table: &Table) -> mlua::Result<usize> {
     let mut count = 0;
     table.for_each(|_: Value, _: Value| {

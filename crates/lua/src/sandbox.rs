@@ -1,4 +1,4 @@
-//! A script in an interpreter: what it finds there, and what becomes of what it gives.
+//! A script in an interpreter: its environment, and the handling of its result.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -19,17 +19,17 @@ use crate::{
     MEMORY_BYTES_MAX, STOPPED, bounded, cjson, functions, natives, replies, steps,
 };
 
-/// So many bytes in large blocks are collected in the time of one in small ones.
+/// The number of bytes in large blocks that are collected in the time of one byte in small ones.
 const LARGE_OF_SMALL: usize = 8;
-/// Frames that are searched for the place of an error.
+/// The number of frames that are searched for the position of an error.
 const FRAMES_MAX: usize = 256;
-/// Globals, `table`, `string` and the like, compiled once.
+/// Globals, and `table`, `string` and the like, compiled once.
 const PRELUDE: &str = include_str!("prelude.lua");
 const PRELUDE_NAME: &str = "=prelude";
-/// As Redis calls each script.
+/// Redis' name of every script.
 const SCRIPT_NAME: &str = "@user_script";
 
-/// Why a script has no reply.
+/// The reason that a script has no reply.
 pub(crate) enum Failed {
     /// The text of its error.
     Script(Vec<u8>),
@@ -42,20 +42,20 @@ impl From<mlua::Error> for Failed {
     }
 }
 
-/// What natives share with who runs a script.
+/// The state shared by natives and the code that runs a script.
 #[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) meter: Meter,
-    /// Garbage is collected; or, where it is not, a script that has so much has too much.
+    /// Whether garbage is collected. If not, a script that has this much of it has too much.
     collects: Cell<bool>,
     /// The memory that is paid for, in bytes.
     paid: Cell<usize>,
     memory: Option<Rc<Own>>,
-    /// The interpreter's strings, which it finds by a hash of a part of each.
+    /// The interpreter's interned strings, which it finds by a hash of a part of each.
     strings: RefCell<Strings>,
-    /// The replies of commands come as RESP3 says.
+    /// Whether the replies of commands are converted as RESP3 specifies.
     pub(crate) resp3: Cell<bool>,
-    /// Behind `math.random`.
+    /// The generator behind `math.random`.
     pub(crate) random: Random,
     pub(crate) cjson: Rc<Cell<cjson::Settings>>,
     /// The command that is to be executed.
@@ -63,7 +63,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Has the host execute what is asked for.
+    /// Lets the host execute the command.
     pub(crate) fn ask_host(&self) {
         let HostCall { question, bytes, ends, reply, may } = &mut *self.asked.borrow_mut();
         let mut start = 0;
@@ -75,13 +75,12 @@ impl Shared {
         }
     }
 
-    /// A script may go on, or is stopped. It pays for what it has allocated, garbage or not.
-    /// Garbage is collected here and nowhere else, between two steps of the script: how far Lua's
-    /// own collector is after so many steps depends on addresses, and with that what it costs, and
-    /// what weak tables have.
+    /// Decides whether a script may go on. It pays for its allocations, garbage or not. Garbage is
+    /// collected only here, between two steps of the script: the progress of Lua's own collector
+    /// depends on addresses, and so would its cost and the contents of weak tables.
     ///
     /// # Errors
-    /// It has cost too much, or has too much memory.
+    /// The script has cost too much, or has too much memory.
     pub(crate) fn go_on(&self, lua: &Lua) -> mlua::Result<()> {
         let used = self.meter.counts().used().get();
         let allocated = used.saturating_sub(self.paid.replace(used)) as u64;
@@ -135,7 +134,7 @@ impl Shared {
         }
     }
 
-    /// As it was before any script.
+    /// Resets it to the state before any script.
     fn reset(&self, seed: u64) {
         self.resp3.set(false);
         self.random.seed(seed as i32);
@@ -143,7 +142,7 @@ impl Shared {
     }
 }
 
-/// What the host is asked.
+/// A question to the host.
 #[derive(Clone, Copy, Default)]
 pub(crate) enum Question {
     #[default]
@@ -152,53 +151,54 @@ pub(crate) enum Question {
     May,
 }
 
-/// Its tables go with it, and are not moved.
+/// The interpreter's tables are freed with it, and are not moved.
 impl Drop for Interpreter {
     fn drop(&mut self) {
         self.shared.is_garbage(true);
     }
 }
 
-/// A command's arguments, one behind the other, where each ends, and what the host answered.
+/// The arguments of a command, one after the other, with the end of each, and the host's answer.
 #[derive(Default)]
 pub(crate) struct HostCall {
     pub(crate) question: Question,
     pub(crate) bytes: Vec<u8>,
     pub(crate) ends: Vec<usize>,
     pub(crate) reply: Vec<u8>,
-    /// `None`: there is no such command.
+    /// Whether the user may execute it; `None` if there is no such command.
     pub(crate) may: Option<bool>,
 }
 
-/// What is done with a text.
+/// The use of a text.
 #[derive(Clone, Copy)]
 pub(crate) enum Task<'a> {
     /// It is a script.
     Script,
     /// It is a library, of which this function is called.
     Call(&'a [u8]),
-    /// It is a library whose functions are told.
+    /// It is a library, whose functions are to be listed.
     Load(&'a RefCell<Vec<Declared>>),
 }
 
-/// Most scripts that an interpreter knows as functions, and the longest of them, in bytes.
+/// The largest number of scripts that an interpreter keeps compiled, and the longest of them in
+/// bytes.
 const COMPILED_MAX: usize = 64;
 const COMPILED_BYTES_MAX: usize = 32 << 10;
 
 /// An interpreter in Redis' sandbox. Lua's own collector never runs in it.
 pub(crate) struct Interpreter {
-    /// It goes before the interpreter does.
+    /// It is dropped before the interpreter.
     _memory: Memory,
     pub(crate) lua: Lua,
     pub(crate) shared: Rc<Shared>,
     environment: Table,
     go: Function,
     library: Function,
-    /// Whether nothing is left of a script that ran, in the tables that scripts share; and it
-    /// forgets what is told of one.
+    /// Whether a script left nothing in the tables that scripts share; it also resets what it keeps
+    /// about the script.
     is_pristine: Function,
     compiled: HashMap<Vec<u8>, Function>,
-    /// What it had allocated when there was no garbage, in bytes.
+    /// The allocated bytes when there was no garbage.
     pub(crate) left_bytes: usize,
 }
 
@@ -232,16 +232,16 @@ impl Interpreter {
         })
     }
 
-    /// From now on garbage is collected whenever there is a good deal of it.
+    /// From now on garbage is collected whenever there is much of it.
     pub(crate) fn collect_garbage(&self) -> mlua::Result<()> {
         self.shared.limit(ALLOCATED_BYTES_MAX);
         self.shared.collects.set(true);
         self.shared.collect(&self.lua)
     }
 
-    /// Nothing is collected while a script runs, which is over where it has allocated more than
-    /// this, in bytes. It is asked where garbage would be collected: a table that is empty again
-    /// gives its memory back.
+    /// Lets nothing be collected while a script runs, which ends if it has allocated more than
+    /// this, in bytes. That is checked where garbage would be collected, since a table that is
+    /// emptied frees its memory.
     pub(crate) fn collect_nothing(&self, memory_bytes_max: usize, allocated_bytes_max: usize) {
         self.shared.limit(memory_bytes_max);
         self.shared.meter.counts().collect_at().set(self.lua.used_memory() + allocated_bytes_max);
@@ -258,7 +258,7 @@ impl Interpreter {
         collected.is_ok()
     }
 
-    /// From here on instructions are counted: a step ends where it would if nothing had run before.
+    /// Counts instructions from here on: a step ends where it would if nothing had run before.
     fn count_instructions(&self) -> mlua::Result<()> {
         let own = Rc::clone(&self.shared);
         let triggers = HookTriggers::new().every_nth_instruction(COST_STEP);
@@ -268,12 +268,12 @@ impl Interpreter {
         steps::count(&self.lua)
     }
 
-    /// Whether it is what it was before any script, but for garbage.
+    /// Whether its state is that before any script, except for garbage.
     pub(crate) fn is_pristine(&self) -> bool {
         self.is_pristine.call(()).unwrap_or(false)
     }
 
-    /// Runs a script, and appends its reply. Who has it run lends the host.
+    /// Runs a script, and appends its reply. The caller lends the host.
     pub(crate) fn run(
         &mut self,
         script: &Script<'_>,
@@ -337,7 +337,7 @@ impl Interpreter {
         Ok(())
     }
 
-    /// The function that a script is.
+    /// The compiled function of a script.
     fn main(&mut self, code: &[u8]) -> Result<Function, String> {
         if let Some(main) = self.compiled.get(code) {
             return Ok(main.clone());
@@ -353,7 +353,7 @@ impl Interpreter {
     }
 }
 
-/// Whether a text is a script; the error for the client if it is none.
+/// Checks that a text compiles; returns the error for the client if not.
 pub(crate) fn compile(code: &[u8]) -> Result<(), Vec<u8>> {
     let lua = Lua::new_with(StdLib::NONE, LuaOptions::new());
     let text = match lua.map(|lua| compiled(&lua, code, SCRIPT_NAME, lua.globals()).map(|_| ())) {
@@ -368,7 +368,7 @@ fn compile_error(text: &str) -> Vec<u8> {
     format!("ERR Error compiling script (new function): {text}").into_bytes()
 }
 
-/// The function that a text is; the message if it is no Lua.
+/// The function that a text compiles to, or the message of the syntax error.
 pub(crate) fn compiled(
     lua: &Lua,
     code: &[u8],
@@ -387,8 +387,8 @@ fn strings(lua: &Lua, list: &[&[u8]]) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// The prelude's bytecode, compiled by an interpreter of its own: none may have more garbage than
-/// others.
+/// The prelude's bytecode, compiled by an interpreter of its own, so that all others have equal
+/// garbage.
 fn prelude() -> mlua::Result<&'static [u8]> {
     static BYTECODE: OnceLock<Vec<u8>> = OnceLock::new();
     if let Some(bytes) = BYTECODE.get() {
@@ -399,7 +399,7 @@ fn prelude() -> mlua::Result<&'static [u8]> {
     Ok(BYTECODE.get_or_init(|| compiled))
 }
 
-/// The message of a chunk that is no Lua.
+/// The message of a syntax error.
 pub(crate) fn syntax_text(error: &mlua::Error) -> String {
     match error {
         mlua::Error::SyntaxError { message, .. } => message.clone(),
@@ -407,7 +407,7 @@ pub(crate) fn syntax_text(error: &mlua::Error) -> String {
     }
 }
 
-/// Source and line of the innermost function that is the script's.
+/// The source and line of the script's innermost function.
 pub(crate) fn place(lua: &Lua) -> Option<(String, String, usize)> {
     for level in 1..FRAMES_MAX {
         let found = lua.inspect_stack(level, |frame| {
@@ -425,7 +425,7 @@ pub(crate) fn place(lua: &Lua) -> Option<(String, String, usize)> {
     None
 }
 
-/// What was raised.
+/// The message of an error.
 pub(crate) fn message_of(error: &Value) -> Vec<u8> {
     match error {
         Value::Table(parts) => match parts.raw_get::<mlua::String>(1) {
@@ -438,7 +438,7 @@ pub(crate) fn message_of(error: &Value) -> Vec<u8> {
     }
 }
 
-/// As Redis says it: `text script: name, on source:line.` A script's name is its SHA-1.
+/// The error in Redis' format: `text script: name, on source:line.` A script's name is its SHA-1.
 fn error_text(error: &Value, name: &[u8]) -> Vec<u8> {
     let mut text = message_of(error);
     let mut at = None;

@@ -1,8 +1,8 @@
 //! A script that is executed slice by slice.
 //!
-//! Lua 5.1 cannot be left in the middle of a `pcall`, a sort or a native and be returned to. So a
-//! long script has a stack of its own: to pause it is to go on with the caller's. The interpreter
-//! belongs to that stack alone. What a script acts on ([`Host`]) is lent for a slice at a time.
+//! Lua 5.1 cannot be suspended in the middle of a `pcall`, a sort or a native. So a long script has
+//! a stack of its own: pausing it means to switch to the caller's stack. The interpreter belongs to
+//! the script's stack alone. The [`Host`] is lent for a slice at a time.
 
 use std::cell::Cell;
 use std::fmt;
@@ -16,14 +16,15 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use crate::clib;
 use crate::meter::Meter;
 
-/// The stack of a script, in bytes, of which no more is taken than is used.
+/// The size of a script's stack in bytes. Only used pages take memory.
 const STACK_BYTES: usize = 8 << 20;
 
 /// A host that is lent for a slice.
 #[derive(Clone, Copy)]
 struct Lent(NonNull<dyn Host>);
 
-/// The way out of a script: what it acts on, and where it goes on when it is paused.
+/// The connection of a script to the outside: its host, and the place to which it returns when it
+/// is paused.
 #[derive(Default)]
 pub(crate) struct Outside {
     host: Cell<Option<Lent>>,
@@ -36,7 +37,7 @@ impl fmt::Debug for Outside {
     }
 }
 
-/// Takes the host back, also where a panic goes by.
+/// Takes the host back, also after a panic.
 struct Return<'a>(&'a Outside);
 
 impl Drop for Return<'_> {
@@ -54,14 +55,14 @@ fn lent(host: &mut dyn Host) -> Lent {
 }
 
 impl Outside {
-    /// Lends the host to a script that is executed by `run`, without a pause.
+    /// Lends the host to a script that `run` executes without a pause.
     pub(crate) fn lend<T>(&self, host: &mut dyn Host, run: impl FnOnce() -> T) -> T {
         self.host.set(Some(lent(host)));
         let _return = Return(self);
         run()
     }
 
-    /// Does something with the host; `None` if none is lent, or it is at something already.
+    /// Calls `what` with the host. `None` if none is lent, or it is in use already.
     pub(crate) fn with<T>(&self, what: impl FnOnce(&mut dyn Host) -> T) -> Option<T> {
         let mut host = self.host.take()?;
         // SAFETY: it is lent, see `lent`, and nobody else has it meanwhile: it was taken out of its
@@ -71,7 +72,7 @@ impl Outside {
         Some(done)
     }
 
-    /// Goes on with whoever executes the slice, up to the next one.
+    /// Returns to the code that executes the slice, until the next one.
     pub(crate) fn pause(&self) {
         let Some(yielder) = self.yielder.get() else { return };
         self.host.set(None);
@@ -82,7 +83,7 @@ impl Outside {
     }
 }
 
-/// How a script has ended: its reply, or that it was stopped with this error.
+/// The end of a script: its reply, or the error with which it was stopped.
 pub(crate) enum Ended {
     Reply(Vec<u8>),
     Error(Vec<u8>),
@@ -90,7 +91,7 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    /// Whether it ended for want of memory.
+    /// Whether it ended for lack of memory.
     pub(crate) fn lacks_memory(&self) -> bool {
         matches!(self, Ended::Error(text) if text.starts_with(b"ERR not enough memory"))
     }
@@ -126,8 +127,8 @@ impl fmt::Debug for OnStack {
     }
 }
 
-/// Begins a script, which is executed by `run` when it is told to go on; `Err`: there is no room
-/// for a stack.
+/// Creates a script, which `run` executes when it is resumed. `Err` if there is no memory for a
+/// stack.
 pub(crate) fn begin(
     meter: &Meter,
     run: Box<dyn FnOnce() -> Ended>,
@@ -167,8 +168,8 @@ impl Paused for OnStack {
     }
 }
 
-/// What is on the stack is not undone by leaving it: the script is ended instead, and executes
-/// nothing more.
+/// A stack that is abandoned is not unwound: instead the script is ended, and executes nothing
+/// more.
 impl Drop for OnStack {
     fn drop(&mut self) {
         if !self.coroutine.done() {
@@ -178,7 +179,7 @@ impl Drop for OnStack {
     }
 }
 
-/// Executes nothing.
+/// A host that executes nothing.
 pub(crate) struct Nobody;
 
 impl Host for Nobody {

@@ -1,5 +1,5 @@
-//! `string.find`, `match`, `gmatch`, `gsub` and `rep`, and what of `table` moves many elements:
-//! their work counts as instructions of the script.
+//! `string.find`, `match`, `gmatch`, `gsub` and `rep`, and the functions of `table` that move many
+//! elements: their work counts as instructions of the script.
 
 use mlua::{Function, Lua, MultiValue, Table, Value, Variadic};
 
@@ -8,10 +8,10 @@ use crate::meter::Meter;
 use crate::natives::{Fallible, outcome};
 use crate::patterns::{Bad, Capture, Matcher, is_plain};
 
-/// So many bytes of a string are made, or searched for plain text, by one unit.
+/// The number of bytes of a string that are made, or searched for plain text, for one unit.
 const BYTES_OF_ONE: u64 = 16;
 
-/// An error of a pattern as Lua raises it.
+/// Raises an error of a pattern as Lua does.
 fn refuse(lua: &Lua, meter: &Meter, error: Bad) -> mlua::Result<MultiValue> {
     match error {
         Bad::Text(text) => outcome(lua, Err(text)),
@@ -19,7 +19,7 @@ fn refuse(lua: &Lua, meter: &Meter, error: Bad) -> mlua::Result<MultiValue> {
     }
 }
 
-/// A string argument, or a number as one.
+/// A string argument, or a number converted to one.
 fn text_at(
     lua: &Lua,
     args: &[Value],
@@ -67,7 +67,7 @@ fn value_of(lua: &Lua, text: &[u8], capture: Capture) -> mlua::Result<Fallible<V
     })
 }
 
-/// The captures of a match, or the whole of it where there are none.
+/// The captures of a match, or the whole match if there are none.
 fn found(
     lua: &Lua,
     text: &[u8],
@@ -86,14 +86,14 @@ fn found(
     Ok(Ok(values))
 }
 
-/// Where a search begins: `init` from 1, negative from the end.
+/// The offset at which a search begins: `init` counts from 1, or from the end if negative.
 fn start_of(init: Option<&Value>, length: usize) -> usize {
     let init = number_of(init).unwrap_or(1.0) as i64;
     let at = if init < 0 { init + length as i64 } else { init - 1 };
     at.clamp(0, length as i64) as usize
 }
 
-/// Where a plain text stands in another one. Each place where its first byte stands is looked at.
+/// The offset of a plain text in another one. Each occurrence of its first byte is examined.
 fn plain(meter: &Meter, text: &[u8], pattern: &[u8]) -> Result<Option<usize>, Bad> {
     let mut at = 0;
     while let Some(length) = text.len().checked_sub(at + pattern.len()) {
@@ -168,14 +168,15 @@ fn search(lua: &Lua, meter: &Meter, args: &[Value], finds: bool) -> mlua::Result
     }
 }
 
-/// The text and the pattern of string.gmatch. The prelude keeps them, since what Rust keeps is no
-/// memory of the script.
+/// The text and the pattern of string.gmatch. The prelude keeps them, since values that Rust keeps
+/// do not count as memory of the script.
 fn gmatch(lua: &Lua, _: &Meter, args: &[Value]) -> mlua::Result<MultiValue> {
     let (text, pattern) = (text!(lua, args, 0, "gmatch"), text!(lua, args, 1, "gmatch"));
     Ok(MultiValue::from_iter([text, pattern].map(Value::String)))
 }
 
-/// The next match from a place on: where the one behind it is looked for, and what was found.
+/// The next match from an offset on: the offset at which to look for the following one, and the
+/// captures.
 fn gmatch_next(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<MultiValue> {
     let (text, pattern) = (text!(lua, args, 0, "gmatch"), text!(lua, args, 1, "gmatch"));
     let (text, pattern) = (text.as_bytes(), pattern.as_bytes());
@@ -199,7 +200,7 @@ fn gmatch_next(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<MultiVa
     Ok(MultiValue::from_iter([Value::Integer(text.len() as i64 + 1), Value::Nil]))
 }
 
-/// What a match is replaced by.
+/// The replacement of a match.
 enum Replacement {
     Text(Vec<u8>),
     Table(Table),
@@ -207,7 +208,7 @@ enum Replacement {
 }
 
 impl Replacement {
-    /// Appends it; what was matched if it says so.
+    /// Appends the replacement, or the match itself if that is to be kept.
     fn append(
         &self,
         lua: &Lua,
@@ -242,7 +243,7 @@ impl Replacement {
     }
 }
 
-/// A text with `%0` to `%9` in it.
+/// A text that contains `%0` to `%9`.
 fn template(
     lua: &Lua,
     text: &[u8],
@@ -377,7 +378,7 @@ const NATIVES: [(&str, Native); 9] = [
     ("rep", rep),
 ];
 
-/// No function has more arguments.
+/// The largest number of arguments that any of these functions uses.
 const ARGS_MAX: usize = 4;
 
 pub(crate) fn make(lua: &Lua, native: &Table, meter: &Meter) -> mlua::Result<()> {

@@ -6,7 +6,7 @@ use crate::meter::Meter;
 use crate::natives::{Fallible, count_read, count_texts, outcome};
 
 const INTEGER_BYTES_MAX: usize = 32;
-/// Longest packed string.
+/// The longest packed string in bytes.
 const PACKED_BYTES_MAX: usize = 64 << 20;
 
 /// One item of a format.
@@ -14,13 +14,13 @@ struct Item {
     kind: u8,
     size: usize,
     little: bool,
-    /// Bytes to skip before it.
+    /// The number of bytes to skip before it.
     padding: usize,
 }
 
-/// Reads a format from front to back.
+/// Parses a format from front to back.
 struct Format<'a> {
-    /// Who reads it, for error texts.
+    /// The name of the calling function, for error texts.
     function: &'static str,
     text: &'a [u8],
     at: usize,
@@ -46,7 +46,7 @@ impl<'a> Format<'a> {
         number.map(|n| n as usize).ok_or_else(|| "integral size overflow".to_owned())
     }
 
-    /// The next item, of what stands `total` bytes behind the beginning.
+    /// The next item, at `total` bytes from the beginning.
     fn next(&mut self, total: usize) -> Fallible<Option<Item>> {
         loop {
             let Some(&kind) = self.text.get(self.at) else { return Ok(None) };
@@ -112,7 +112,7 @@ fn number_of(value: &Value) -> Option<f64> {
     }
 }
 
-/// As C converts it: what is negative wraps around.
+/// Converts as C does: a negative number wraps around.
 fn integer_of(number: f64) -> u64 {
     if number < 0.0 { number as i64 as u64 } else { number as u64 }
 }
@@ -173,10 +173,10 @@ fn pack(args: &[Value]) -> Fallible<Vec<u8>> {
     Ok(out)
 }
 
-/// Most values that are unpacked at once.
+/// The largest number of values that are unpacked at once.
 const RESULTS_MAX: usize = 4_000;
 
-/// The values, then where it goes on.
+/// The values, then the offset at which to continue.
 fn unpack(lua: &Lua, meter: &Meter, args: &[Value]) -> mlua::Result<Fallible<MultiValue>> {
     let (Some(Value::String(format)), Some(Value::String(data))) = (args.first(), args.get(1))
     else {
