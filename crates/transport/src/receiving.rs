@@ -318,7 +318,7 @@ impl Receiver {
         if message.sent_bytes > 0 || message.pieces.received() > 0 {
             // A later part of it found no link; it stays, and is served before requests.
             if is_late {
-                self.end(settings, key, Outcome::Failure(packet.reason), sink);
+                self.end(settings, key, Outcome::Reject(packet.reason), sink);
             }
         } else if settings.tries_again && !is_late {
             self.arriving.remove(&key);

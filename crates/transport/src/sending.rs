@@ -215,8 +215,7 @@ impl Sender {
         }
         let outcome = match packet.op {
             Op::Complete => Outcome::Complete,
-            // Once data was sent a message can no longer be called rejected.
-            Op::Reject if message.sent_bytes == 0 => Outcome::Reject(packet.reason),
+            Op::Reject => Outcome::Reject(packet.reason),
             _ => Outcome::Failure(packet.reason),
         };
         self.end(packet.number, outcome);

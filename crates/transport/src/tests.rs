@@ -349,6 +349,32 @@ fn h9_rejected_further_slot_rejects_no_message() {
     assert_eq!(shared(Guards::without(concord_core::Guard::ExtraRejected)), [Op::Reject]);
 }
 
+/// A message of which a part was sent, and whose next part finds no virtual link until δ_admission
+/// is over, is rejected, and not failed: its receiver knows that it was not delivered.
+#[test]
+fn bug_23_41_message_without_link_for_a_later_part_is_rejected() {
+    let mut sender = host(0, 1, Guards::ALL);
+    sender.submit(at(0), 1, alloc::vec![0; 1_000]).unwrap();
+    ticks(&mut sender, 0);
+    comes(&mut sender, 10, &rsvp(1, 0, 1, 500), &[]);
+    assert_eq!(ops(&[ticks(&mut sender, 1_000), ticks(&mut sender, 2_000)].concat()), [Op::Data]);
+    let told = Repr { reason: Reason::NoLink, to_sender: true, ..packet(Op::Reject, 1) };
+    comes(&mut sender, 3_000, &told, &[]);
+    let outcome = sender.poll_completion().unwrap().outcome;
+    assert_eq!(outcome, Outcome::Reject(Reason::NoLink));
+
+    let one = HostSettings { slots: 1, ..settings(1, 1, Guards::ALL) };
+    let mut receiver = Host::new(one).unwrap();
+    let granted = comes(&mut receiver, 0, &request(1, 1_000), &[]);
+    comes(&mut receiver, 10, &packet(Op::Data, 1), &[7; 100]);
+    let reject = |rsvp: &Repr| Repr { op: Op::Reject, reason: Reason::NoLink, ..*rsvp };
+    let mut answers = comes(&mut receiver, 20, &reject(&granted[0]), &[]);
+    assert_eq!(ops(&answers), [Op::Rsvp], "it is tried again");
+    answers.extend(comes(&mut receiver, 200 * US, &reject(&answers[0]), &[]));
+    let told: Vec<_> = answers.iter().filter(|p| p.to_sender).map(|p| (p.op, p.reason)).collect();
+    assert_eq!(told, [(Op::Reject, Reason::NoLink)]);
+}
+
 /// §3.1: requests wait oldest first, and are rejected after δ_admission, or if too many wait.
 #[test]
 fn pending_requests_are_served_oldest_first_or_rejected() {
