@@ -39,6 +39,7 @@ pub use shrink::{Effort, Shrunk, shrink};
 pub use swarm::{Found, Progress, SwarmOptions, SwarmReport, swarm, swarm_of};
 pub use systems::concordia;
 pub use systems::falcon;
+pub use systems::harmony;
 pub use systems::netcraq;
 pub use systems::store::disks::Disks;
 pub use systems::store::draw::Aim;

@@ -9,6 +9,8 @@ pub mod concordia;
 pub mod falcon;
 #[cfg(feature = "lab")]
 pub mod frame;
+#[cfg(feature = "lab")]
+pub mod harmony;
 pub mod netcraq;
 #[cfg(feature = "lab")]
 pub mod simulated;

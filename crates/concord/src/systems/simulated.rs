@@ -7,7 +7,7 @@ use concord_core::Guards;
 use concord_runtime::Error;
 
 use crate::sim::SimArgs;
-use crate::systems::{concordia, falcon, netcraq, store};
+use crate::systems::{concordia, falcon, harmony, netcraq, store};
 
 /// A system by the word that `concord sim --system` takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -21,6 +21,8 @@ pub enum Simulated {
     Netcraq,
     /// A shared memory, kept coherent by the switch
     Concordia,
+    /// A network whose messages reserve their way
+    Harmony,
 }
 
 impl Simulated {
@@ -34,6 +36,7 @@ impl Simulated {
             Simulated::Falcon => falcon::simulate(args, guards),
             Simulated::Netcraq => netcraq::simulate(args, guards),
             Simulated::Concordia => concordia::simulate(args, guards),
+            Simulated::Harmony => harmony::simulate(args, guards),
         }
     }
 }

@@ -7,6 +7,7 @@ pub mod concordia;
 pub mod falcon;
 mod flair;
 pub(crate) mod frame;
+pub mod harmony;
 pub mod netcraq;
 pub(crate) mod store;
 

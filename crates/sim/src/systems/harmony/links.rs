@@ -1,0 +1,75 @@
+//! The links between nodes: each sends one packet after the other, those of the first class first.
+
+use std::collections::VecDeque;
+
+use concord_wire::harmony::{HEAD_BYTES, Op, Repr};
+
+/// Classes of priority.
+const CLASSES: usize = 3;
+
+/// A packet that waits for its link.
+#[derive(Clone, Debug)]
+pub(super) struct Queued {
+    pub(super) bytes: Vec<u8>,
+    pub(super) is_data: bool,
+    class: usize,
+}
+
+impl Queued {
+    pub(super) fn new(bytes: Vec<u8>) -> Queued {
+        let parsed = Repr::parse(&bytes);
+        let (class, is_data) =
+            parsed.map_or((CLASSES, false), |(p, _)| (usize::from(p.class()), p.op == Op::Data));
+        Queued { bytes, is_data, class: class - 1 }
+    }
+}
+
+/// One direction of a link. A byte takes a nanosecond.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Link {
+    queues: [VecDeque<Queued>; CLASSES],
+    /// What is being sent: nothing overtakes it.
+    sending: Option<Queued>,
+    /// Bytes of data with a reservation that wait, now and at most.
+    waiting_bytes: usize,
+    pub(super) most_bytes: usize,
+}
+
+impl Link {
+    /// A packet comes: how long the link takes for it in ns, if it was free.
+    pub(super) fn push(&mut self, packet: Queued) -> Option<u64> {
+        if self.sending.is_none() {
+            return Some(self.begin(packet));
+        }
+        self.waiting_bytes += reserved_bytes(&packet);
+        self.most_bytes = self.most_bytes.max(self.waiting_bytes);
+        self.queues[packet.class].push_back(packet);
+        None
+    }
+
+    /// The packet that was being sent, and how long the link takes for the next one, if one waits.
+    pub(super) fn done(&mut self) -> (Option<Queued>, Option<u64>) {
+        let sent = self.sending.take();
+        let next = self.queues.iter_mut().find_map(VecDeque::pop_front);
+        let next = next.map(|packet| {
+            self.waiting_bytes -= reserved_bytes(&packet);
+            self.begin(packet)
+        });
+        (sent, next)
+    }
+
+    fn begin(&mut self, packet: Queued) -> u64 {
+        let ns = packet.bytes.len() as u64;
+        self.sending = Some(packet);
+        ns
+    }
+}
+
+fn reserved_bytes(packet: &Queued) -> usize {
+    if packet.is_data && packet.class == 0 { packet.bytes.len() } else { 0 }
+}
+
+/// The length of a packet with so much data, in bytes and in ns.
+pub(super) fn packet_bytes(data_bytes: usize) -> u64 {
+    (HEAD_BYTES + data_bytes) as u64
+}

@@ -1,0 +1,159 @@
+//! A network of hosts and switches, its messages, and what goes wrong: drawn from one seed.
+
+use concord_core::{Guards, MS, Rng, US};
+use concord_switch::harmony::Choice;
+
+/// Something that goes wrong, and for how long, in ns. Nodes are hosts, then ToRs, then spines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A host stops and goes on: its packets wait.
+    PauseHost(usize, u64),
+    /// A host dies, and is started again later.
+    RestartHost(usize, u64),
+    /// A switch is gone with its registers, and comes back with empty ones.
+    RestartSwitch(usize, u64),
+    /// Nothing passes between a switch and its neighbours.
+    CutSwitch(usize, u64),
+}
+
+/// What is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// For everything that is drawn on the way.
+    pub seed: u64,
+    /// ToRs.
+    pub tors: usize,
+    /// Hosts of each.
+    pub tor_hosts: usize,
+    /// Spines: none, if there is one ToR.
+    pub spines: usize,
+    /// Slots of a host each way, and virtual links of a link: K.
+    pub slots: u8,
+    /// How virtual links upwards are chosen.
+    pub choice: Choice,
+    /// Data of a packet in bytes.
+    pub fragment_bytes: usize,
+    /// A packet's time on a link, and parts of a hundred more from one to the next.
+    pub headroom_percent: u64,
+    /// δ_admission in ns.
+    pub admission_ns: u64,
+    /// Longest life of a reservation in ns.
+    pub life_ns: u64,
+    /// Whether a rejected message is tried again.
+    pub tries_again: bool,
+    /// Messages of each host, and the longest in packets.
+    pub messages: u32,
+    /// Packets of the longest message.
+    pub packets_max: u64,
+    /// Longest time between two messages of a host in ns.
+    pub think_ns: u64,
+    /// Whether all hosts send to the first one.
+    pub is_incast: bool,
+    /// Time of a packet on its way from one node to the next, beside its length, in ns.
+    pub latency_ns: u64,
+    /// Control packets lost, of a million.
+    pub loss_ppm: u64,
+    /// Data packets lost, of a million.
+    pub data_loss_ppm: u64,
+    /// Control packets that come twice, of a million.
+    pub duplicate_ppm: u64,
+    /// Control packets that come up to 1 ms late, of a million.
+    pub late_ppm: u64,
+    /// What goes wrong, and when.
+    pub faults: Vec<(u64, Fault)>,
+    /// Which guards are on.
+    pub guards: Guards,
+}
+
+impl Plan {
+    /// What a seed draws.
+    #[must_use]
+    pub fn draw(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed);
+        let rng = &mut rng;
+        let tors = rng.between(1, 3) as usize;
+        let is_calm = rng.chance(1, 3);
+        let noise =
+            |rng: &mut Rng, most| if !is_calm && rng.chance(1, 2) { rng.below(most) } else { 0 };
+        let mut plan = Plan {
+            seed,
+            tors,
+            tor_hosts: if tors == 1 { rng.between(2, 5) } else { rng.between(1, 3) } as usize,
+            spines: if tors == 1 { 0 } else { rng.between(1, 3) as usize },
+            slots: rng.between(1, 4) as u8,
+            choice: if rng.chance(1, 2) { Choice::Fifo } else { Choice::Hash },
+            fragment_bytes: rng.between(200, 1_200) as usize,
+            headroom_percent: rng.between(3, 20),
+            admission_ns: rng.between(20, 300) * US,
+            life_ns: rng.between(300, 1_000) * US,
+            tries_again: rng.chance(1, 2),
+            messages: rng.between(2, 15) as u32,
+            packets_max: [1, 8, 40][rng.below(3) as usize],
+            think_ns: [0, 20 * US, 400 * US][rng.below(3) as usize],
+            is_incast: rng.chance(1, 3),
+            latency_ns: rng.between(100, 1_000),
+            loss_ppm: noise(rng, 60_000),
+            data_loss_ppm: noise(rng, 20_000),
+            duplicate_ppm: noise(rng, 60_000),
+            late_ppm: noise(rng, 30_000),
+            faults: Vec::new(),
+            guards: Guards::ALL,
+        };
+        if !is_calm {
+            plan.faults = faults(rng, &plan);
+        }
+        plan
+    }
+
+    /// Hosts of all ToRs.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.tors * self.tor_hosts
+    }
+
+    /// Hosts and switches.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.hosts() + self.tors + self.spines
+    }
+
+    /// Whether nothing goes wrong: no message fails then.
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        let noise = self.loss_ppm + self.data_loss_ppm + self.duplicate_ppm + self.late_ppm;
+        noise == 0 && self.faults.is_empty()
+    }
+
+    /// When the last fault is over, in ns.
+    #[must_use]
+    pub fn quiet_at_ns(&self) -> u64 {
+        let over = |(at, fault): &(u64, Fault)| {
+            at + match *fault {
+                Fault::PauseHost(_, ns)
+                | Fault::RestartHost(_, ns)
+                | Fault::RestartSwitch(_, ns)
+                | Fault::CutSwitch(_, ns) => ns,
+            }
+        };
+        self.faults.iter().map(over).max().unwrap_or(0)
+    }
+}
+
+fn faults(rng: &mut Rng, plan: &Plan) -> Vec<(u64, Fault)> {
+    let (hosts, nodes) = (plan.hosts() as u64, plan.nodes() as u64);
+    let mut all = Vec::new();
+    for _ in 0..rng.below(5) {
+        let host = rng.below(hosts) as usize;
+        let switch = rng.between(hosts, nodes - 1) as usize;
+        let ns = rng.between(1, 1_000) * US;
+        let fault = match rng.below(6) {
+            0 | 1 => Fault::RestartHost(host, ns),
+            2 | 3 => Fault::RestartSwitch(switch, ns),
+            4 => Fault::PauseHost(host, ns),
+            _ => Fault::CutSwitch(switch, ns),
+        };
+        all.push((rng.below(2 * MS), fault));
+    }
+    all.sort_by_key(|fault| fault.0);
+    all
+}
