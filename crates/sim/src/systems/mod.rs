@@ -48,8 +48,8 @@ pub struct Ran<T> {
     pub totals: T,
 }
 
-/// How often in a row a node's deadline was over when the node had just been woken for it. A machine
-/// that does nothing about its deadline takes its host's whole core.
+/// How often in a row a node's deadline was over when the node had just been woken for it. A
+/// machine that does nothing about its deadline takes its host's whole core.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Overdue(u32);
 
