@@ -1,17 +1,17 @@
-//! Every interleaving of tasks, requests and what comes round, over the switch program that ships,
-//! breadth first: what goes wrong is shown by a shortest trace.
+//! Explores every interleaving of tasks, requests and recirculated packets over the switch program
+//! that ships, breadth first: a failure is shown by a shortest trace.
 //!
-//! A state is the program's registers, the packets that come round, and what may still be sent or
-//! go wrong. From each state the next submission or request may arrive; any packet that comes round
-//! may come next, however late, or be lost, or come twice; a moment may pass, so that who waits has
-//! waited too long; the control plane may sweep. Submissions with as many tasks are alike, and so
-//! are requests: they arrive in one order.
+//! A state consists of the program's registers, the recirculating packets, and the events that may
+//! still happen. From each state the next submission or request may arrive; any recirculating
+//! packet may arrive next, however late, or be lost or duplicated; a moment may pass, after which
+//! waiting executors have waited too long; the control plane may sweep. Submissions with equally
+//! many tasks are interchangeable, and so are requests: they arrive in one order.
 //!
 //! In each state: every task that was accepted and not handed out is in its slot; no executor waits
-//! beside one; and if nothing that comes round ever came, all tasks would be handed out in their
-//! order, the executors that wait get the next ones in theirs, and as many fit as there is room
-//! for. In each step: what is handed out is the next task; who is refused is refused because the
-//! queue is full.
+//! beside a task; and if no recirculating packet ever arrived, all tasks would be handed out in
+//! order, the waiting executors would get the next ones in order, and the queue could be filled up.
+//! In each step: the task that is handed out is the next one, and a submission is refused only if
+//! the queue is full.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
@@ -33,47 +33,48 @@ pub use crate::systems::frame::Explored;
 const SWITCH: Addr = Addr { ip: 1, port: 1 };
 const OWNER: Addr = Addr { ip: 2, port: 2 };
 const EXECUTOR: Addr = Addr { ip: 3, port: 3 };
-/// Most passes in which what is left is handed out or filled up.
+/// The largest number of passes in which the rest is handed out or filled up.
 const PASSES_MAX: u32 = 200;
 
-/// What is explored.
+/// The configuration of an exploration.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The queue.
     pub layout: QueueLayout,
-    /// How many submissions there are with one task, with two, and so on.
+    /// The number of submissions with one task, with two, and so on.
     pub submissions: Vec<u8>,
-    /// Requests that wait if there is no task.
+    /// The number of requests that wait if there is no task.
     pub requests: u8,
-    /// Requests that do not.
+    /// The number of requests that do not wait.
     pub polls: u8,
-    /// What comes to the other queues and priorities.
+    /// The load of the other queues and priorities.
     pub more: Vec<Load>,
     /// Whether there is an executor of all queues: it asks one after the other while it has no
-    /// task, and gives back what comes while it has one.
+    /// task, and gives back tasks that come while it has one.
     pub executor: bool,
     /// Whether executors ask only when there is a task.
     pub asks_in_vain: bool,
-    /// How often a packet that comes round may be lost.
+    /// The number of recirculating packets that may be lost.
     pub losses: u8,
-    /// How often one may come twice.
+    /// The number of recirculating packets that may be duplicated.
     pub doubles: u8,
-    /// How often the switch may get another id, with an empty queue.
+    /// The number of times that the switch may get another id, with an empty queue.
     pub replacements: u8,
-    /// How often a moment may pass after which who waits has waited too long.
+    /// The number of moments that may pass, after each of which waiting executors have waited too
+    /// long.
     pub moments: u8,
-    /// Whether no more is looked at than that no task is overwritten.
+    /// Whether to check only that no task is overwritten.
     pub overwrites_only: bool,
-    /// add_ptr and retrieve_ptr at the beginning.
+    /// The initial add_ptr and retrieve_ptr.
     pub begin_at: (u32, u32),
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
-    /// Most states.
+    /// The largest number of states.
     pub states_max: usize,
 }
 
 impl Setup {
-    /// A queue of so many slots, where nothing goes wrong but the order.
+    /// A queue with this many slots, in which only the order varies.
     #[must_use]
     pub fn new(form: Form, slots: u32) -> Setup {
         Setup {
@@ -96,18 +97,19 @@ impl Setup {
     }
 }
 
-/// What comes to a queue's priority.
+/// The load of one priority of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Load {
-    /// Which queue.
+    /// The queue.
     pub queue: u8,
-    /// Which priority.
+    /// The priority.
     pub priority: u8,
-    /// How many submissions there are with one task, with two, and so on.
+    /// The number of submissions with one task, with two, and so on.
     pub submissions: Vec<u8>,
-    /// Requests that wait if there is no task: of the queue, whatever the priority.
+    /// The number of requests that wait if there is no task; they are of the queue, whatever the
+    /// priority.
     pub requests: u8,
-    /// Requests that do not.
+    /// The number of requests that do not wait.
     pub polls: u8,
 }
 
@@ -115,44 +117,44 @@ pub struct Load {
 #[derive(Clone, Copy, Debug, Hash)]
 struct Executor {
     is_busy: bool,
-    /// By bit, the queues that it asked, and in which it waits.
+    /// The queues that it asked and in which it waits, one a bit.
     waits: u32,
 }
 
-/// What may happen next.
+/// A possible next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// A submission of so many tasks comes.
+    /// A submission with this many tasks arrives.
     Submit(usize),
-    /// A request that waits comes.
+    /// A request that waits arrives.
     Request,
-    /// A request that does not wait comes.
+    /// A request that does not wait arrives.
     Poll,
-    /// The same to another queue or priority, by its load.
+    /// The same events for another queue or priority, by the index of its load.
     SubmitTo(usize, usize),
     RequestOf(usize),
     PollOf(usize),
-    /// The executor of all queues asks one.
+    /// The executor of all queues asks this one.
     Ask(u8),
-    /// It is done with its task.
+    /// It has finished its task.
     Finish,
-    /// A task that it gave back is submitted again: to which of the queues and priorities.
+    /// A task that it gave back is submitted again, to this queue and priority.
     Again(usize),
-    /// A packet that comes round is there.
+    /// A recirculating packet arrives.
     Round(usize),
-    /// It is there, and will be once more.
+    /// A recirculating packet arrives, and will arrive once more.
     Double(usize),
-    /// It is lost.
+    /// A recirculating packet is lost.
     Lose(usize),
     /// The switch gets another id.
     Replace,
     /// A moment passes.
     Moment,
-    /// The control plane does what is due.
+    /// The control plane does its due work.
     Sweep,
 }
 
-/// A packet that comes round.
+/// A recirculating packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Flight {
     bytes: Vec<u8>,
@@ -163,14 +165,14 @@ struct Flight {
 #[derive(Clone, Debug)]
 struct State {
     falcon: Falcon,
-    /// In their order, so that states are alike however they came to be.
+    /// The packets in sorted order, so that states are equal however they were reached.
     flights: Vec<Flight>,
     submissions: Vec<u8>,
     requests: u8,
     polls: u8,
     more: Vec<Load>,
     executor: Option<Executor>,
-    /// Tasks that it gave back, of each queue's priorities.
+    /// For each queue's priorities, the tasks that the executor gave back.
     returned: Vec<u8>,
     losses: u8,
     doubles: u8,
@@ -178,19 +180,20 @@ struct State {
     moments: u8,
     now: Instant,
     overwrites_only: bool,
-    /// How many were accepted.
+    /// The number of accepted tasks.
     next_tid: u32,
-    /// Accepted and not handed out, of each queue's priorities: ticket and TID.
+    /// For each queue's priorities, the tasks that were accepted and not handed out: ticket and
+    /// TID.
     outstanding: Vec<VecDeque<(u32, u32)>>,
 }
 
-/// What one pass gave beside the registers.
+/// The output of a pass, beside the registers.
 #[derive(Clone, Debug, Default)]
 struct Passed {
     round: Option<Flight>,
-    /// What left for an executor.
+    /// The packet that left for an executor.
     reply: Option<(Asker, Reply)>,
-    /// What left for an owner.
+    /// The packet that left for an owner.
     answer: Option<Submission>,
     notes: Vec<String>,
 }
@@ -399,7 +402,7 @@ impl frame::State for State {
 }
 
 impl State {
-    /// A packet is there. What it does is compared with what it may do.
+    /// Handles an arriving packet, and compares its effect with the permitted ones.
     fn comes(&mut self, mut flight: Flight) -> Result<String, String> {
         name_first(&mut flight, self.next_tid);
         let before = Submission::parse(&flight.bytes).ok();
@@ -471,12 +474,12 @@ impl State {
         usize::from(queue) * usize::from(self.falcon.layout().priorities) + usize::from(priority)
     }
 
-    /// Those of a queue, the most urgent last.
+    /// The rings of a queue, the most urgent last.
     fn rings_of(&self, queue: u8) -> std::ops::Range<usize> {
         self.ring(queue, 0)..self.ring(queue + 1, 0)
     }
 
-    /// Executors that wait in a queue, and until when.
+    /// The executors that wait in a queue, and until when.
     fn waiting(&self, queue: u8) -> Vec<(u64, u32, Instant)> {
         match self.falcon.layout().queues {
             1 => self.falcon.waiting(),
@@ -484,12 +487,12 @@ impl State {
         }
     }
 
-    /// Those that have not waited too long.
+    /// The number of those that have not waited too long.
     fn live(&self, queue: u8) -> usize {
         self.waiting(queue).iter().filter(|w| w.2 > self.now).count()
     }
 
-    /// A pass added a task if the packet has a ticket more than before.
+    /// Notes that a pass added a task, if the packet has one more ticket than before.
     fn accepts(
         &mut self,
         before: &Submission,
@@ -539,7 +542,7 @@ impl State {
         let round = |passed: &mut Passed, bytes: &[u8], metadata: Metadata| {
             passed.notes.push(": comes round".into());
             let bytes = bytes.to_vec();
-            // That a packet comes round too often is left out: see the program's own tests.
+            // A limit of recirculations is not modelled: see the program's own tests.
             passed.round = Some(Flight { bytes, metadata: metadata.0, passes: 1 });
         };
         match self.falcon.process(&ingress, &mut bytes) {
@@ -559,7 +562,7 @@ impl State {
         Ok(passed)
     }
 
-    /// Whether the state is as it has to be.
+    /// Whether the state satisfies all conditions.
     fn is_right(&self) -> Result<(), String> {
         let mut slots = self.falcon.tasks();
         for (ticket, tid) in self.outstanding.iter().flatten() {
@@ -587,7 +590,7 @@ impl State {
         Ok(())
     }
 
-    /// If nothing else came, executors that ask would get every task in its order.
+    /// Checks that executors would get every task in order if nothing else arrived.
     fn hands_out_all(&self) -> Result<(), String> {
         let mut rest = State { flights: Vec::new(), executor: None, ..self.clone() };
         for queue in 0..self.falcon.layout().queues {
@@ -602,15 +605,15 @@ impl State {
         }
     }
 
-    /// If nothing else came, those who wait would get a task each, and the rest would fill the
-    /// queue.
+    /// Checks that waiting executors would get a task each, and the rest would fill the queue, if
+    /// nothing else arrived.
     fn fills_up(&self, queue: u8, priority: u8) -> Result<(), String> {
         let mut rest = State { flights: Vec::new(), executor: None, ..self.clone() };
         let (ring, waiting) = (self.ring(queue, priority), self.live(queue));
         let (tasks, skipped) = (self.outstanding[ring].len(), self.falcon.skipped(queue, priority));
         let room = self.falcon.room(queue, priority) as usize - tasks - skipped + waiting;
-        // Where a ticket without a task is not skipped, the next ones are not either until an
-        // executor comes to it.
+        // If a ticket without a task is not skipped, neither are the next ones until an executor
+        // reaches it.
         let all_waiting = self.waiting(queue).len();
         let at_least = if skipped > 0 { room.saturating_sub(all_waiting) } else { room };
         for _ in 0..room {
@@ -626,7 +629,7 @@ impl State {
         Ok(())
     }
 
-    /// A packet, until nothing comes round any more.
+    /// Handles a packet until nothing is recirculated any more.
     fn alone(&mut self, flight: Flight) -> Result<(), String> {
         self.comes(flight)?;
         for _ in 0..PASSES_MAX {
@@ -637,7 +640,8 @@ impl State {
     }
 }
 
-/// Tasks have no TID before one is added: which of several comes first makes no other state.
+/// Tasks have no TID before one is added: the order in which submissions arrive makes no difference
+/// to the state.
 fn submission((queue, priority): (u8, u8), tasks: usize) -> Flight {
     let tasks = vec![Task::default(); tasks];
     let mut bytes = Vec::new();
@@ -655,7 +659,7 @@ fn place_of(flight: &Flight) -> (u8, u8) {
     }
 }
 
-/// The task that may be added now gets that TID.
+/// Gives the task that may be added now this TID.
 fn name_first(flight: &mut Flight, tid: u32) {
     let Ok(mut packet) = Submission::parse(&flight.bytes) else { return };
     let first = usize::from(Falcon::is_done_with_first(Metadata(flight.metadata)));
@@ -672,10 +676,10 @@ fn request(queue: u8, wait_us: u32) -> Flight {
     Flight { bytes, metadata: [0; 2], passes: 0 }
 }
 
-/// Goes through all states.
+/// Explores all states.
 ///
 /// # Errors
-/// If the switch cannot load such a queue.
+/// The switch cannot load such a queue.
 pub fn explore(setup: &Setup) -> Result<Explored, String> {
     frame::explore::<State>(setup)
 }

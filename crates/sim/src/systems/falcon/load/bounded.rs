@@ -1,9 +1,9 @@
 //! Schedulers in the switch that push tasks: R2P2's JBSQ(n) [Kogias et al., ATC 2019] and
 //! RackSched's power of two choices [Zhu et al., OSDI 2020].
 //!
-//! All tasks of a job are at the switch at once. What a switch knows of executors and workers is
-//! exact: it counts what it sends and what comes back. (RackSched's learns a queue's length from
-//! the replies alone.)
+//! All tasks of a job reach the switch at once. The switch's knowledge of executors and workers is
+//! exact: it counts the tasks that it sends and that end. (RackSched's learns a queue's length only
+//! from replies.)
 
 use std::collections::VecDeque;
 
@@ -14,39 +14,39 @@ use super::jobs::{Job, Known};
 use super::seen::Open;
 use super::{Load, Measured};
 
-/// Where a task goes.
+/// The choice of a task's queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Choice {
-    /// To the executor with the fewest; if all have so many, it waits in the switch.
+    /// The executor with the fewest tasks; if all have `most`, the task waits in the switch.
     Shortest { most: u32 },
-    /// To the worker with fewer of two.
+    /// The worker with fewer tasks, of two drawn at random.
     OfTwo,
 }
 
-/// A task: its job's number and its own.
+/// The name of a task: the number of its job, and its own.
 type Name = (u64, u32);
 
 enum Event {
-    /// Its tasks are at the switch.
+    /// The tasks of this job reach the switch.
     AtSwitch(u64),
-    /// A task is at a worker, for a queue.
+    /// A task reaches a worker, for this queue.
     AtWorker(u32, Name),
-    /// A worker has got it.
+    /// A worker has received it.
     Queued(u32, Name),
-    /// It ended on an executor.
+    /// It ended on an executor of this queue.
     Ended(u32),
-    /// A worker is done with that.
+    /// A worker has handled the end.
     Free(u32),
-    /// The switch hears that a task of a queue ended.
+    /// The switch learns that a task of this queue ended.
     Heard(u32),
 }
 
-/// Queues by how much is in them, so that a shortest one is found at once. Of equal ones any may be
-/// drawn.
+/// Queues by their lengths, so that a shortest one is found at once. Any of equally long ones may
+/// be drawn.
 struct Shortest {
-    /// Queues with as many tasks.
+    /// For each length, the queues with it.
     with: Vec<Vec<u32>>,
-    /// How many each has, and its place.
+    /// For each queue, its length and its index in `with`.
     places: Vec<(u32, u32)>,
 }
 
@@ -57,7 +57,7 @@ impl Shortest {
         Shortest { with, places: (0..queues as u32).map(|at| (0, at)).collect() }
     }
 
-    /// One of those with the fewest tasks, if it has room.
+    /// Draws one of the shortest queues, if it has room.
     fn draw(&self, rng: &mut Rng) -> Option<u32> {
         let most = self.with.len() - 1;
         let fewest = self.with[..most].iter().find(|queues| !queues.is_empty())?;
@@ -85,14 +85,15 @@ struct Model<'a> {
     clock: Clock<'a, Event>,
     rng: Rng,
     known: Known<Open>,
-    /// Tasks that wait in the switch.
+    /// The tasks that wait in the switch.
     waiting: VecDeque<Name>,
     shortest: Shortest,
-    /// Tasks that each worker has, as the switch knows.
+    /// The number of tasks of each worker, as the switch knows it.
     tasks: Vec<u32>,
-    /// A queue is an executor's, or a worker's: what waits in it, and how many run.
+    /// The queues, each of an executor or a worker: the waiting tasks, and the number of running
+    /// ones.
     queues: Vec<(VecDeque<Name>, u32)>,
-    /// Until when hosts are busy: clients, then workers.
+    /// The time until which each host is busy: clients, then workers.
     busy_ns: Vec<u64>,
 }
 
@@ -120,7 +121,7 @@ pub(super) fn run(load: &Load, choice: Choice) -> Measured {
 }
 
 impl Model<'_> {
-    /// When a host is done with something that comes now.
+    /// The time at which a host has handled something that arrives now.
     fn done_ns(&mut self, host: usize, cost_ns: u64) -> u64 {
         let busy_ns = &mut self.busy_ns[host];
         *busy_ns = self.clock.now_ns.max(*busy_ns) + cost_ns;
@@ -136,7 +137,7 @@ impl Model<'_> {
         self.load.clients + queue as usize / each
     }
 
-    /// Tasks that wait in the switch go where there is room.
+    /// Assigns tasks that wait in the switch to queues with room.
     fn assign(&mut self) {
         let costs = self.load.costs;
         while let Some(name) = self.waiting.front().copied() {
@@ -161,7 +162,7 @@ impl Model<'_> {
         }
     }
 
-    /// What waits in a queue begins, if an executor is free.
+    /// Begins waiting tasks of a queue, if executors are free.
     fn begin(&mut self, queue: u32) {
         let most = match self.choice {
             Choice::Shortest { .. } => 1,

@@ -1,5 +1,5 @@
-//! A central scheduler on a server, as Spark's driver: a process that knows who is free. It is busy
-//! with each task that it sends, and with each report that one has ended.
+//! A central scheduler on a server, as Spark's driver: a process that knows which executors are
+//! free. It is busy with each task that it sends, and with each report that one has ended.
 
 use std::collections::VecDeque;
 
@@ -9,15 +9,15 @@ use super::seen::Open;
 use super::{Load, Measured};
 
 enum Event {
-    /// A message is at the process.
+    /// A message reaches the process.
     AtProcess(Message),
-    /// The process is done with what it had, and takes the next message.
+    /// The process has finished its last work, and takes the next message.
     Next,
-    /// A task is at a worker.
+    /// A task reaches a worker.
     AtWorker(u32, (u64, u32)),
     /// A task begins.
     Begins(u32, (u64, u32)),
-    /// It ended on an executor of a worker.
+    /// A task ended on an executor of this worker.
     Ended(u32),
 }
 
@@ -63,7 +63,7 @@ impl Model<'_> {
         *busy_ns
     }
 
-    /// The process takes a message, or sends a task if it can; messages first.
+    /// Lets the process take a message or, if there is none, send a task if it can.
     fn go_on(&mut self) {
         let costs = self.load.costs;
         let way_ns = 2 * costs.latency_ns + costs.switch_ns;

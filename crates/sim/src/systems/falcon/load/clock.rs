@@ -1,5 +1,4 @@
-//! The virtual time of a model: its events, the jobs that come by themselves, and what is seen of
-//! them.
+//! The virtual time of a model: its events, the arriving jobs, and the observations.
 
 use super::Load;
 use super::jobs::{Job, Jobs};
@@ -12,7 +11,7 @@ enum Next<E> {
     Own(E),
 }
 
-/// What happens when.
+/// The clock of a model, with its events, the jobs to come, and the observations.
 pub(super) struct Clock<'a, E> {
     pub now_ns: u64,
     pub seen: Seen,
@@ -48,7 +47,7 @@ pub(super) trait Model<'a> {
 
     fn happens(&mut self, event: Self::Event);
 
-    /// Runs to the end of what is measured; how many events there were.
+    /// Runs to the end of the measurement. Returns the number of events.
     fn run(&mut self) -> u64 {
         self.clock().next_job();
         let end = Time(self.clock().seen.end_ns() * NS);

@@ -1,8 +1,8 @@
-//! Falcon: owners, workers and the switch program that ship.
+//! The load on Falcon: its owners, workers and switch program that ship.
 //!
-//! The program is driven by itself, without the agent in whose seat it runs: what the agent adds is
-//! the controller's doing, and its way round has no rate. Here a packet that comes round waits for
-//! the recirculation port.
+//! The program is driven directly, without the agent that hosts it: the agent adds only the
+//! controller's work, and its recirculation has no rate. Here a recirculated packet waits for the
+//! recirculation port.
 
 use concord_core::machine::Deadline;
 use concord_core::{Incarnation, Instant, MS, Machine as _, Now, Rng, SEC, SessionId};
@@ -25,17 +25,17 @@ use super::{Load, Measured};
 use crate::engine::{EventQueue, NS, Time};
 use crate::world::Outgoing;
 
-/// The steps that are measured.
+/// The measured steps.
 const STEPS: [&str; 3] = ["submission", "queueing", "retrieval"];
 const PORT: u16 = 7_400;
-/// Clocks begin there: an instant of 0 is one that has not come.
+/// The start of the clocks: an instant of 0 stands for an event that has not happened.
 const CLOCK_NS: u64 = SEC;
-/// How often the switch's processor looks for executors that waited too long.
+/// The interval in ns at which the switch's processor looks for executors that waited too long.
 const UPKEEP_NS: u64 = 10 * MS;
-/// Within that time all executors ask for the first time.
+/// The time in ns within which all executors ask for the first time.
 const BEGIN_NS: u64 = MS;
 
-/// What comes to a host.
+/// An input of a host.
 enum Input {
     Packet(Vec<u8>),
     /// A job for a client.
@@ -45,12 +45,12 @@ enum Input {
 }
 
 enum Event {
-    /// Something comes to a host, and waits for its turn.
+    /// An input reaches a host, and waits for its turn.
     Arrives(u32, Input),
-    /// Its turn.
+    /// The host takes an input.
     Taken(u32, Input),
     Wake(u32),
-    /// A packet is at the switch: who sent it, and how often it has passed.
+    /// A packet is at the switch: its sender, and the number of its passes.
     Pass {
         sender: Addr,
         passes: u8,
@@ -66,19 +66,19 @@ struct Host {
     wake_ns: u64,
 }
 
-/// What is known of an executor, if steps are measured.
+/// The times of an executor, if steps are measured.
 #[derive(Clone, Copy, Default)]
 struct Executor {
-    /// When its worker was done with its last task.
+    /// The time at which its worker was done with its last task.
     free_ns: u64,
-    /// How long its last request took to the switch.
+    /// The time that its last request took to the switch, in ns.
     asked_ns: u64,
 }
 
-/// What is known of a job.
+/// The times of a job.
 struct Of {
     open: Open,
-    /// When each task was at the switch, if steps are measured, and when it left.
+    /// For each task, the times at which it reached the switch (if steps are measured) and left it.
     passed_ns: Vec<(u64, u64)>,
 }
 
@@ -89,20 +89,20 @@ struct Rack<'a> {
     jobs: Jobs<'a>,
     owners: Vec<Owner>,
     workers: Vec<Worker>,
-    /// Of owners, then of workers.
+    /// The hosts: owners, then workers.
     hosts: Vec<Host>,
     switch: Falcon,
     ports: PortTable,
-    /// Until when the recirculation port is busy, in ps.
+    /// The time in ps until which the recirculation port is busy.
     round_busy_ps: u64,
     round_lost: u64,
     rounds: u64,
-    /// Jobs of each owner, by JID.
+    /// The jobs of each owner, by JID.
     known: Vec<Known<Of>>,
-    /// Jobs that owners had no room for.
+    /// The jobs for which owners had no room.
     refused: Vec<Open>,
     executors: Vec<Executor>,
-    /// Tasks of each owner that began while it is measured.
+    /// For each owner, the number of tasks that began during the measurement.
     begun: Vec<u64>,
     seen: Seen,
     out: Outgoing,
@@ -123,12 +123,12 @@ pub(super) fn run(load: &Load) -> Result<Measured, String> {
     Ok(rack.measured())
 }
 
-/// Of a node: owners, then workers; the switch is before them.
+/// The address of a node: owners, then workers; the switch is before them.
 fn addr(node: usize) -> Addr {
     Addr { ip: 2 + node as u32, port: PORT }
 }
 
-/// Tasks that a worker has at most: those that it runs, and those that it was given ahead.
+/// The largest number of tasks of a worker: running ones, and prefetched ones.
 fn places(load: &Load) -> usize {
     load.slots * (1 + usize::from(load.prefetch))
 }
@@ -161,7 +161,7 @@ fn program(worker: Addr) -> Result<Falcon, String> {
 impl<'a> Rack<'a> {
     fn new(load: &'a Load) -> Result<Rack<'a>, String> {
         let session = |node: usize| SessionId(node as u64 + 1);
-        // Each packet is told alone, as it costs its host alone.
+        // Each packet is sent alone, since it costs its host alone.
         let config = |node| OwnerConfig::new(session(node), addr(node), SWITCH);
         let owner = |node| Owner::new(OwnerConfig { known_ns: 0, ..config(node) });
         let slots = u16::try_from(load.slots).map_err(|_| "too many executors of a worker")?;
@@ -253,7 +253,7 @@ impl Rack<'_> {
         }
     }
 
-    /// Whatever comes waits until its host is done with what came before.
+    /// Delays an input until its host has handled those before it.
     fn arrives(&mut self, node: usize, input: Input) {
         if let Input::Job(job) = &input {
             self.seen.job(job.at_ns, job.times_ns.len());
@@ -305,7 +305,7 @@ impl Rack<'_> {
         self.after(node, 0);
     }
 
-    /// A job for which its owner has no room is given up: its tasks count as not begun.
+    /// A job for which its owner has no room is dropped: its tasks count as not begun.
     fn submit(&mut self, node: usize, now: Now, job: Job) {
         let open = Open::new(job.at_ns, job.times_ns);
         let tasks = vec![TaskSpec::default(); open.times_ns.len()];
@@ -321,7 +321,7 @@ impl Rack<'_> {
         self.known[node].push(Of { open, passed_ns });
     }
 
-    /// A host took a step: what it sends leaves once it is done.
+    /// A host took a step: its output leaves once it is done.
     fn after(&mut self, node: usize, cost_ns: u64) {
         let leaves_ns = self.now_ns + cost_ns;
         let costs = self.load.costs;
@@ -366,7 +366,7 @@ impl Rack<'_> {
     }
 
     fn order(&mut self, worker: usize, order: Order, ready_ns: u64) {
-        // Leases do not end here, and nobody cancels: what is stopped is the second run of a task.
+        // No lease ends here, and no task is cancelled: only the second run of a task is stopped.
         let Order::Start { slot, run, of, .. } = order else { return };
         let begins_ns = ready_ns + self.load.costs.start_ns;
         let client = of.uid as usize - 1;
@@ -452,7 +452,7 @@ impl Rack<'_> {
         self.at(at_ns, Event::Pass { sender, passes: passes + 1, metadata, bytes });
     }
 
-    /// Notes when tasks are at the switch for the first time, and how long requests took.
+    /// Notes the first arrival of tasks at the switch, and the time that requests took.
     fn note_arrival(&mut self, passes: u8, bytes: &[u8]) {
         let now_ns = self.now_ns;
         if op(bytes) == OP_REQUEST

@@ -1,5 +1,5 @@
-//! One queue without a cost: each task begins on the executor that is free first, in the order in
-//! which they came.
+//! One queue without a cost: each task begins on the executor that is free first, in the order of
+//! arrival.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,7 +10,7 @@ use super::{Load, Measured};
 
 pub(super) fn run(load: &Load) -> Measured {
     let mut seen = Seen::new(load, &[]);
-    // When each executor is free.
+    // For each executor, the time at which it is free.
     let mut free_ns: BinaryHeap<Reverse<u64>> = (0..load.executors()).map(|_| Reverse(0)).collect();
     let mut events = 0;
     for job in Jobs::new(load) {

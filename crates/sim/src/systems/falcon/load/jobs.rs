@@ -6,10 +6,10 @@ use concord_core::{Rng, SEC};
 
 use super::{Arrivals, Load, Times};
 
-/// Share of tasks that are long, of those whose times are bimodal, and how much longer they are.
+/// With bimodal times, the share of long tasks, and how many times longer they are.
 const LONG_SHARE: (u64, u64) = (1, 10);
 const LONGER: u64 = 10;
-/// Time of a short one, in thousandths of the mean: 0.9 * s + 0.1 * 10 s = 1.
+/// The time of a short task, in units of 1/10,000 of the mean: 0.9 * s + 0.1 * 10 s = 1.
 const SHORT_PERMYRIAD: u64 = 5_263;
 
 /// A job.
@@ -17,11 +17,11 @@ const SHORT_PERMYRIAD: u64 = 5_263;
 pub(super) struct Job {
     pub at_ns: u64,
     pub client: usize,
-    /// How long each task takes.
+    /// The time of each task in ns.
     pub times_ns: Vec<u32>,
 }
 
-/// All jobs of a load, by time, without an end.
+/// The jobs of a load, by time, without an end.
 pub(super) struct Jobs<'a> {
     load: &'a Load,
     rng: Rng,
@@ -29,7 +29,7 @@ pub(super) struct Jobs<'a> {
     now_ns: f64,
 }
 
-/// Exponentially distributed.
+/// Draws from an exponential distribution.
 pub(super) fn exponential(rng: &mut Rng, mean: f64) -> f64 {
     -(1.0 - rng.unit()).ln() * mean
 }
@@ -78,7 +78,7 @@ impl Iterator for Jobs<'_> {
     }
 }
 
-/// Jobs that are known, by number, the first of which are forgotten when they are over.
+/// The known jobs by number; the first ones are forgotten when they are over.
 pub(super) struct Known<T> {
     first: u64,
     jobs: VecDeque<T>,
@@ -89,7 +89,7 @@ impl<T> Known<T> {
         Known { first, jobs: VecDeque::new() }
     }
 
-    /// The number of the next one.
+    /// The number of the next job.
     pub fn next(&self) -> u64 {
         self.first + self.jobs.len() as u64
     }
@@ -102,12 +102,12 @@ impl<T> Known<T> {
         self.jobs.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
-    /// Those that are known.
+    /// The known jobs.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.jobs.iter()
     }
 
-    /// Forgets the first ones, as far as they are over.
+    /// Forgets the first jobs, as far as they are over.
     pub fn forget(&mut self, is_over: impl Fn(&T) -> bool) {
         while self.jobs.front().is_some_and(&is_over) {
             self.jobs.pop_front();

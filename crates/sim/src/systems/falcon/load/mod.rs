@@ -1,11 +1,10 @@
-//! The time that tasks wait until they begin: Falcon's owners, workers and switch program as they
-//! ship, on hosts that take their time, and beside them models of other schedulers. Jobs come
-//! whether or not those before are over (open loop), and are the same for each system of a seed.
+//! The delay of tasks until they begin: Falcon's owners, workers and switch program as they ship,
+//! on hosts that take time, and models of other schedulers for comparison. Jobs arrive
+//! independently of earlier ones (open loop), and are the same for each system with one seed.
 //!
-//! A host is one queue: each packet keeps it busy, and what it sends leaves after that. The switch
-//! is a pipeline: it delays packets and never queues; but what comes round waits for its turn at
-//! the recirculation port. Executors sleep: a task takes its time, whatever else goes on at its
-//! host.
+//! A host is one queue: each packet keeps it busy, and its output leaves after that. The switch is
+//! a pipeline: it delays packets and never queues them, except that recirculated ones wait for the
+//! recirculation port. Executors sleep: a task takes its time, whatever else its host does.
 //!
 //! Read [`Load`] first, then `falcon.rs`; `ideal.rs`, `bounded.rs`, `sparrow.rs` and `central.rs`
 //! are the models.
@@ -27,88 +26,88 @@ use concord_core::{Duration, MS, SEC, US};
 
 pub use seen::{Delays, Step};
 
-/// Who schedules.
+/// The scheduler.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum System {
-    /// The machines that ship.
+    /// Falcon: the machines that ship.
     Falcon,
-    /// One queue of which every executor knows at once, at no cost.
+    /// One queue that all executors know at once, at no cost.
     Ideal,
-    /// R2P2's JBSQ(n): the switch has a queue, and gives an executor up to so many tasks at a time.
+    /// R2P2's JBSQ(n): the switch has a queue, and gives an executor up to n tasks at a time.
     Jbsq(u32),
-    /// RackSched: the switch draws two workers and takes the one with fewer tasks, which queue
+    /// RackSched: the switch draws two workers and chooses the one with fewer tasks, which queue
     /// there.
     PowerOfTwo,
-    /// Sparrow: so many probes a task, late binding, cancellation; by each of so many schedulers.
+    /// Sparrow: several probes for each task, late binding, cancellation, by several schedulers.
     Sparrow {
-        /// Probes a task.
+        /// The number of probes for each task.
         probe_ratio: f64,
-        /// Processes that schedule.
+        /// The number of scheduling processes.
         schedulers: usize,
     },
-    /// One process has the queue and knows who is free, as Spark's driver.
+    /// One process has the queue and knows which executors are free, as Spark's driver.
     Central,
 }
 
-/// When jobs come.
+/// The arrivals of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrivals {
-    /// From each client, one each period.
+    /// One job from each client in each period.
     Periodic {
-        /// Time between a client's jobs, in ns.
+        /// The time between a client's jobs, in ns.
         period_ns: Duration,
-        /// How much later than the client before it each client begins, in ns.
+        /// The delay of each client's first job after that of the client before, in ns.
         phase_ns: Duration,
     },
-    /// At any time; so many a second, from any client.
+    /// A Poisson process, over all clients.
     Poisson {
-        /// Jobs a second.
+        /// The mean number of jobs per second.
         jobs_per_second: u64,
     },
 }
 
-/// How long tasks take.
+/// The distribution of the tasks' times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Times {
-    /// All the same.
+    /// All times are equal.
     Fixed,
     /// Exponentially distributed.
     Exponential,
-    /// One of ten takes ten times as long as the other nine.
+    /// One task of ten takes ten times as long as the other nine.
     Bimodal,
 }
 
-/// What takes time beside the tasks, in ns.
+/// The times of everything but tasks, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// One way between a host and the switch.
+    /// The latency between a host and the switch, one way.
     pub latency_ns: Duration,
     /// A pass through the switch.
     pub switch_ns: Duration,
-    /// From the end of a pass to the begin of the next, beside the time at the port.
+    /// The time from the end of a pass to the beginning of the next, without that at the port.
     pub round_ns: Duration,
     /// The recirculation port's rate, in bits a second.
     pub round_bits_per_s: u64,
-    /// Packets that wait at the recirculation port; more are lost.
+    /// The number of packets that may wait at the recirculation port; further ones are lost.
     pub round_packets_max: u64,
-    /// A client is busy with a job that it takes.
+    /// The time that a client is busy with a job that it takes.
     pub job_ns: Duration,
-    /// Clients and workers are busy with a packet that they get.
+    /// The time that clients and workers are busy with a received packet.
     pub message_ns: Duration,
-    /// A worker is busy with a task that ended.
+    /// The time that a worker is busy with a task that ended.
     pub end_ns: Duration,
-    /// From when a worker has a task until it runs.
+    /// The time from a task's arrival at a worker until it runs.
     pub start_ns: Duration,
-    /// Sparrow, central: from when the client has a job until the scheduler has it; nobody is busy
-    /// with it.
+    /// Sparrow, central: the time from a job's arrival at the client until the scheduler has it; it
+    /// keeps no host busy.
     pub submit_ns: Duration,
-    /// Sparrow, central: a process is busy with a message that it gets or a task or probe that it
-    /// sends.
+    /// Sparrow, central: the time that a process is busy with a received message, or with a task or
+    /// probe that it sends.
     pub process_ns: Duration,
 }
 
 impl Costs {
-    /// Hosts that bypass their kernel, a switch that is an ASIC, 100 Gb/s.
+    /// Hosts that bypass their kernel, an ASIC as the switch, 100 Gb/s.
     pub const QUICK: Costs = Costs {
         latency_ns: US,
         switch_ns: 400,
@@ -123,44 +122,44 @@ impl Costs {
         process_ns: 500,
     };
 
-    /// What an executor has nothing to do for between two tasks, if one waits: its request to the
-    /// switch, and back.
+    /// The time that an executor is idle between two tasks even if one waits: its request to the
+    /// switch, and the answer.
     #[must_use]
     pub const fn round_trip_ns(&self) -> Duration {
         self.end_ns + 2 * self.latency_ns + self.switch_ns + self.message_ns + self.start_ns
     }
 }
 
-/// What is asked of a rack.
+/// The configuration of a simulated rack.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Of all that is drawn.
+    /// The seed of all random draws.
     pub seed: u64,
-    /// Who schedules.
+    /// The scheduler.
     pub system: System,
-    /// Hosts with executors.
+    /// The number of hosts with executors.
     pub workers: usize,
-    /// Executors of each.
+    /// The number of executors of each.
     pub slots: usize,
-    /// Falcon: tasks that a worker asks for ahead for each executor.
+    /// Falcon: the number of tasks that a worker prefetches for each executor.
     pub prefetch: u8,
-    /// Hosts with clients.
+    /// The number of hosts with clients.
     pub clients: usize,
-    /// When jobs come.
+    /// The arrivals of jobs.
     pub arrivals: Arrivals,
-    /// Tasks of a job, on average: as many, or one more.
+    /// The mean number of tasks of a job, which has this rounded down, or one more.
     pub tasks_per_job: f64,
-    /// How long tasks take.
+    /// The distribution of the tasks' times.
     pub times: Times,
-    /// The same on average, in ns.
+    /// The mean time of a task, in ns.
     pub task_ns: Duration,
-    /// What takes time beside.
+    /// The times of everything else.
     pub costs: Costs,
-    /// Jobs that come before are not measured.
+    /// The time before the measurement: jobs that arrive in it are not measured.
     pub warm_up_ns: Duration,
-    /// Jobs that come in this time are.
+    /// The time of the measurement: jobs that arrive in it are measured.
     pub measure_ns: Duration,
-    /// Whether steps are measured, too: it costs time.
+    /// Whether steps are measured too, which takes time.
     pub steps: bool,
 }
 
@@ -188,13 +187,13 @@ impl Default for Load {
 }
 
 impl Load {
-    /// Executors in all.
+    /// The number of executors.
     #[must_use]
     pub fn executors(&self) -> usize {
         self.workers * self.slots
     }
 
-    /// Jobs a second.
+    /// The mean number of jobs per second.
     #[must_use]
     pub fn jobs_per_second(&self) -> f64 {
         match self.arrivals {
@@ -205,8 +204,8 @@ impl Load {
         }
     }
 
-    /// The same with as many tasks a job as make up a share of the executors' time. With
-    /// `round_trip_ns` an executor is taken for so much longer by each task.
+    /// The same load with as many tasks a job as make up this share of the executors' time. Each
+    /// task counts as `round_trip_ns` longer.
     #[must_use]
     pub fn at(self, load: f64, round_trip_ns: Duration) -> Load {
         let each_ns = (self.task_ns + round_trip_ns) as f64;
@@ -215,34 +214,35 @@ impl Load {
     }
 }
 
-/// What was measured.
+/// The results of a measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// Tasks whose jobs came while it was measured.
+    /// The number of tasks whose jobs arrived during the measurement.
     pub tasks: u64,
-    /// Of these, the ones that had not begun at the end: their delay so far is what counts.
+    /// The number of those that had not begun at the end: their delay until then is counted.
     pub unstarted: u64,
-    /// From when its job came to when it began, of each task.
+    /// For each task, the time from its job's arrival to its beginning.
     pub task: Delays,
-    /// The same of each job's last task to begin.
+    /// For each job, the time from its arrival until its last task begins.
     pub job: Delays,
-    /// From a job's coming to a task's end, over the time that the task takes alone; 99% are below.
-    /// Of all tasks.
+    /// The 99th percentile, over all tasks, of the time from the job's arrival to the task's end,
+    /// divided by the task's own time.
     pub slowdown_p99: f64,
-    /// The steps of a task's way.
+    /// The steps of a task.
     pub steps: Vec<Step>,
-    /// Falcon: tasks of each client that began while it was measured, whenever their jobs came.
+    /// Falcon: for each client, the number of tasks that began during the measurement, whenever
+    /// their jobs arrived.
     pub begun: Vec<u64>,
-    /// What machines counted.
+    /// The machines' counters.
     pub counts: BTreeMap<&'static str, u64>,
-    /// Events of the simulation.
+    /// The number of events of the simulation.
     pub events: u64,
 }
 
-/// Runs a load.
+/// Simulates a load.
 ///
 /// # Errors
-/// A line if the rack did not get ready: a bug.
+/// One line if the rack did not get ready, which is a bug.
 pub fn measure(load: &Load) -> Result<Measured, String> {
     match load.system {
         System::Falcon => falcon::run(load),

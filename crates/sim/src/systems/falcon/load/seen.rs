@@ -2,31 +2,31 @@
 
 use super::{Load, Measured};
 
-/// Of delays in ns.
+/// The distribution of delays, in ns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delays {
-    /// How many.
+    /// The number of delays.
     pub count: u64,
     /// The mean.
     pub mean_ns: f64,
-    /// 5% are below.
+    /// The 5th percentile.
     pub p5_ns: u32,
-    /// Half are below.
+    /// The median.
     pub median_ns: u32,
-    /// 95% are below.
+    /// The 95th percentile.
     pub p95_ns: u32,
-    /// 99% are below.
+    /// The 99th percentile.
     pub p99_ns: u32,
-    /// 99.9% are below.
+    /// The 99.9th percentile.
     pub p999_ns: u32,
-    /// None is above.
+    /// The maximum.
     pub most_ns: u32,
-    /// A hundred of them, evenly from the least to the most, for their distribution.
+    /// A hundred of them, evenly from the smallest to the largest, which show their distribution.
     pub each_hundredth_ns: Vec<u32>,
 }
 
 impl Delays {
-    /// Of all these, which are sorted.
+    /// The distribution of these delays, which are sorted here.
     pub(super) fn of(all_ns: &mut [u32]) -> Delays {
         all_ns.sort_unstable();
         let Some(last) = all_ns.len().checked_sub(1) else { return Delays::default() };
@@ -46,23 +46,23 @@ impl Delays {
     }
 }
 
-/// A step of a task's way.
+/// A step of a task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// How long it takes.
+    /// Its durations.
     pub delays: Delays,
 }
 
-/// A job that goes on.
+/// A job in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Open {
     pub at_ns: u64,
     pub times_ns: Vec<u32>,
-    /// Which tasks have begun.
+    /// For each task, whether it has begun.
     begun: Vec<bool>,
-    /// How many have not.
+    /// The number of tasks that have not begun.
     pub left: usize,
 }
 
@@ -72,20 +72,20 @@ impl Open {
         Open { at_ns, begun: vec![false; left], times_ns, left }
     }
 
-    /// All its tasks have begun.
+    /// Whether all its tasks have begun.
     pub fn is_over(&self) -> bool {
         self.left == 0
     }
 }
 
-/// What is seen.
+/// The observations.
 pub(super) struct Seen {
     from_ns: u64,
     until_ns: u64,
     delays: Vec<u32>,
     jobs: Vec<u32>,
     slowdowns: Vec<f32>,
-    /// Tasks that are measured and have not begun.
+    /// The number of measured tasks that have not begun.
     left: u64,
     steps: Vec<(&'static str, Vec<u32>)>,
 }
@@ -109,19 +109,19 @@ impl Seen {
         }
     }
 
-    /// Whether what happens then is measured.
+    /// Whether an event at this time is measured.
     pub fn counts(&self, at_ns: u64) -> bool {
         (self.from_ns..self.until_ns).contains(&at_ns)
     }
 
-    /// A job came.
+    /// Notes the arrival of a job.
     pub fn job(&mut self, at_ns: u64, tasks: usize) {
         if self.counts(at_ns) {
             self.left += tasks as u64;
         }
     }
 
-    /// A task of a job begins. `false`: it had before.
+    /// Notes that a task of a job begins; `false` if it had begun before.
     pub fn begins(&mut self, now_ns: u64, job: &mut Open, tid: usize) -> bool {
         if job.begun.get(tid) != Some(&false) {
             return false;
@@ -141,7 +141,7 @@ impl Seen {
         true
     }
 
-    /// A step of a task of a job that came then took so long.
+    /// Notes the duration of a step of a task, whose job arrived at `job_at_ns`.
     pub fn step(&mut self, job_at_ns: u64, step: usize, took_ns: u64) {
         if self.counts(job_at_ns)
             && let Some((_, all)) = self.steps.get_mut(step)
@@ -150,17 +150,17 @@ impl Seen {
         }
     }
 
-    /// Whether everything that is measured has begun.
+    /// Whether every measured task has begun.
     pub fn is_over(&self, now_ns: u64) -> bool {
         now_ns >= self.until_ns && self.left == 0
     }
 
-    /// When it is over at the latest: a rack that cannot keep up never gets through.
+    /// The latest end of the simulation: a rack that cannot keep up never finishes.
     pub fn end_ns(&self) -> u64 {
         self.until_ns + (self.until_ns - self.from_ns) / 4
     }
 
-    /// What was seen. `open` are the jobs that go on.
+    /// The results. `open` are the jobs in progress.
     pub fn measured<'a>(mut self, open: impl Iterator<Item = &'a Open>) -> Measured {
         let (from_ns, until_ns, end_ns) = (self.from_ns, self.until_ns, self.end_ns());
         let unstarted = self.left;

@@ -51,19 +51,19 @@ enum Told {
     Task((u64, u32), u64),
     /// No task.
     NoTask,
-    /// The job's reservations are void.
+    /// The job's reservations are cancelled.
     Cancel(u64),
     /// A task ended.
     Ended,
 }
 
-/// A job that is not over.
+/// A job in progress.
 struct Of {
     open: Open,
     scheduler: u32,
-    /// The next task to be given.
+    /// The number of the next task to hand out.
     next: u32,
-    /// How many reservations each node has that did not ask.
+    /// For each node, the number of reservations for which it did not ask yet.
     nodes: Vec<(u32, u32)>,
 }
 
@@ -71,7 +71,7 @@ struct Of {
 struct Monitor {
     busy_ns: u64,
     free: usize,
-    /// Reservations: of which job, since when.
+    /// The reservations: the job, and the time.
     queue: VecDeque<(u64, u64)>,
 }
 
@@ -81,10 +81,10 @@ struct Model<'a> {
     clock: Clock<'a, Event>,
     rng: Rng,
     known: Known<Of>,
-    /// Until when they are busy.
+    /// For each scheduler, the time until which it is busy.
     schedulers_ns: Vec<u64>,
     monitors: Vec<Monitor>,
-    /// Reservations, and those that asked in vain.
+    /// The number of reservations, and of those for which a node asked in vain.
     reservations: u64,
     in_vain: u64,
     cancels: u64,
@@ -117,7 +117,7 @@ impl Model<'_> {
         2 * self.load.costs.latency_ns + self.load.costs.switch_ns
     }
 
-    /// When a scheduler is done with one more thing.
+    /// The time at which a scheduler is done with one more piece of work.
     fn scheduler_done_ns(&mut self, scheduler: u32, cost_ns: u64) -> u64 {
         let busy_ns = &mut self.schedulers_ns[scheduler as usize];
         *busy_ns = self.clock.now_ns.max(*busy_ns) + cost_ns;
@@ -131,7 +131,7 @@ impl Model<'_> {
         self.clock.at(leaves_ns + way_ns, Event::AtMonitor(node, told));
     }
 
-    /// So many nodes, each once, or all of them several times.
+    /// Draws this many nodes, each once, or all of them several times.
     fn draw(&mut self, wanted: usize) -> Vec<(u32, u32)> {
         let nodes = self.load.workers;
         let (each, rest) = ((wanted / nodes) as u32, wanted % nodes);
@@ -218,7 +218,7 @@ impl Model<'_> {
         self.ask(node);
     }
 
-    /// As many executors as are free take a reservation each, and ask for its task.
+    /// Lets each free executor take a reservation, and ask for its task.
     fn ask(&mut self, node: u32) {
         let way_ns = self.way_ns();
         loop {
