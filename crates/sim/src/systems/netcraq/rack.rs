@@ -73,7 +73,7 @@ pub struct Ran {
     pub digest: u64,
     /// What happened.
     pub totals: Totals,
-    /// When no write was acknowledged for [`PAUSE_NS`] and longer: since when, and for how long, in
+    /// When no write was acknowledged for a while (`PAUSE_NS`) and longer: since when, and for how long, in
     /// ns. Without an answer no client writes on, so that with few clients it is longer than the
     /// chain stood still.
     pub pauses: Vec<(u64, u64)>,
