@@ -489,6 +489,18 @@ impl Look<'_> {
         self.now.since(node.heard_at) <= self.failure_ns
     }
 
+    /// Whether all members that are not gone were heard within half the silence after which they
+    /// would be. Members that lose power together fall silent one after the other: without this the
+    /// last one would be left in an epoch of its own, dead, and only its disk would count.
+    pub(crate) fn are_alive(&self, config: &Config) -> bool {
+        let is_alive = |m: &Member| {
+            let node = self.nodes.get(&m.node);
+            node.is_some_and(|n| self.now.since(n.heard_at) <= self.failure_ns / 2)
+        };
+        let mut left = config.members.iter().filter(|m| self.gone(config.epoch, m).is_none());
+        left.all(is_alive)
+    }
+
     /// Whether every member has opened that configuration.
     pub(crate) fn is_open_everywhere(&self, config: &Config) -> bool {
         let open = |m: &Member| {

@@ -272,3 +272,17 @@ fn silent_new_switch_is_not_taken() {
         assert_eq!((persist(&mut c, ms), c.state().switch_incarnation), (None, 77));
     }
 }
+
+/// docs/internals/bugs.md, 22.158: replicas that lost power together fell silent one after the
+/// other, and the last one was left in an epoch of its own: only its disk counted from then on.
+#[test]
+fn bug_22_158_who_falls_silent_last_is_not_left_alone() {
+    let mut c = founded();
+    live(&mut c, 50, 1_001, |_| vec![]);
+    say(&mut c, 1_090, &alive(3, 10, 1));
+    for ms in (1_100..4_000).step_by(10) {
+        say(&mut c, ms, &switch(77, 1));
+        c.tick(at(ms), &mut vec![]);
+        assert_eq!((persist(&mut c, ms), nodes(&c)), (None, vec![1, 2, 3]), "at {ms} ms");
+    }
+}
