@@ -73,9 +73,9 @@ pub struct Ran {
     pub digest: u64,
     /// What happened.
     pub totals: Totals,
-    /// When no write was acknowledged for a while (`PAUSE_NS`) and longer: since when, and for how long, in
-    /// ns. Without an answer no client writes on, so that with few clients it is longer than the
-    /// chain stood still.
+    /// The times without an acknowledged write that were 5 ms or longer: since when, and for how
+    /// long, in ns. Without an answer no client writes on, so that with few clients it is longer
+    /// than the chain stood still.
     pub pauses: Vec<(u64, u64)>,
     /// How long each switch that started again took to be a member of an open epoch, in ns.
     pub returns_ns: Vec<u64>,
