@@ -457,14 +457,14 @@ mod guards {
 
     /// Of members that come and go: what seeds see. `ChainEpoch` is not among them: what a removed
     /// head sent comes to switches that are newer, or heads themselves, unless several die within
-    /// moments. `switch::n5_an_update_of_an_earlier_epoch_is_not_acknowledged` shows it.
-    const OF_MEMBERS: [Guard; 6] = [
+    /// moments. `switch::n5_an_update_of_an_earlier_epoch_is_not_acknowledged` shows it, and
+    /// `switch::n8_a_displaced_name_waits_until_all_know` shows `NameDisplaced`.
+    const OF_MEMBERS: [Guard; 5] = [
         Guard::ChainLease,
         Guard::ChainOutsiders,
         Guard::ChainAgreement,
         Guard::ChainStranger,
         Guard::NameGiven,
-        Guard::NameDisplaced,
     ];
 
     /// How many seeds from `first` on until one fails; the invariants are off: a client has to see
@@ -480,7 +480,10 @@ mod guards {
     fn every_guard_of_netcraq_is_caught_by_seeds() {
         let mut missed = Vec::new();
         // That a retry comes after a resend and a death is rare: the explorer has it in six steps.
-        let of_a_chain = OF_A_CHAIN.into_iter().filter(|guard| *guard != Guard::ResentRequest);
+        // So is an acknowledgement of one write that comes after another one (2,779 seeds): it has
+        // that in 14.
+        let rare = [Guard::ResentRequest, Guard::AcknowledgedVersion];
+        let of_a_chain = OF_A_CHAIN.into_iter().filter(|guard| !rare.contains(guard));
         for guard in of_a_chain.chain(OF_MEMBERS) {
             match seeds_until(1_000_000, Guards::without(guard)) {
                 Some((seeds, why)) => {

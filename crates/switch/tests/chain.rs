@@ -219,16 +219,20 @@ impl Rig {
         Some((answer.outcome, answer.basis))
     }
 
-    /// The value; empty, if there is none.
+    /// The value; empty, if there is none, or if the switch has the key's cell for another name
+    /// whenever it is asked.
     fn get(&mut self, node: u16, key: u32) -> Option<Vec<u8>> {
-        let Finding::At { cell, .. } = self.find(node, key, false)? else { return Some(vec![]) };
-        let answer = self.asks(node, Repr { name: name(key), ..Repr::new(Op::Read, cell, 2) })?;
-        if answer.outcome == Outcome::Taken {
+        for _ in 0..3 {
+            let Finding::At { cell, .. } = self.find(node, key, false)? else { break };
+            let answer =
+                self.asks(node, Repr { name: name(key), ..Repr::new(Op::Read, cell, 2) })?;
+            if answer.outcome != Outcome::Taken {
+                let length = usize::from(answer.state.length_bytes());
+                return Some(answer.value.bytes()[..length].to_vec());
+            }
             self.cells.remove(&key);
-            return self.get(node, key);
         }
-        let length = usize::from(answer.state.length_bytes());
-        Some(answer.value.bytes()[..length].to_vec())
+        Some(vec![])
     }
 
     fn del(&mut self, node: u16, key: u32) -> Option<Outcome> {
@@ -402,6 +406,27 @@ fn n8_a_cell_that_an_earlier_epoch_gave_is_not_taken() {
     assert_eq!((rig.get(2, 1), rig.get(3, 2)), (Some(b"uno".to_vec()), Some(b"two".to_vec())));
 }
 
+/// The cell of a deleted key goes to another name, and the tail does not hear of that at first. Is
+/// the key written again meanwhile, and what does the tail answer to one who knows the old cell?
+fn a_displaced_name(guards: Guards) -> (Option<Outcome>, Option<Vec<u8>>) {
+    let mut rig = Rig::open_with(guards);
+    (0..LAYOUT.cells).for_each(|key| drop(rig.set(1, key, b"x").unwrap()));
+    [7, 8].into_iter().for_each(|key| assert_eq!(rig.del(1, key), Some(Outcome::Done)));
+    let old = rig.cells.remove(&7).unwrap();
+    rig.cut = vec![2];
+    assert_eq!(rig.set(1, 999, b"other"), None);
+    assert_eq!(rig.cells[&999].0, old.0);
+    rig.cut = vec![];
+    let written = rig.set(1, 7, b"again").map(|(outcome, _)| outcome);
+    rig.cells.insert(7, old);
+    (written, rig.get(3, 7))
+}
+
+#[test]
+fn n8_a_displaced_name_waits_until_all_know() {
+    assert_eq!(a_displaced_name(Guards::ALL), (None, Some(vec![])));
+}
+
 /// A switch with other sizes can copy nothing, and says that it goes.
 #[test]
 fn a_switch_of_other_sizes_gets_no_place() {
@@ -487,6 +512,13 @@ mod guards {
         rig.configure(&[1, 2, 3], &[]);
         rig.passes(20 * MS);
         assert_eq!((rig.get(1, 7).unwrap(), rig.get(3, 7).unwrap()), (b"unheard".to_vec(), vec![]));
+    }
+
+    /// Without `NameDisplaced` the tail says that there is no key whose write was acknowledged.
+    #[test]
+    fn a_written_key_is_not_to_be_found() {
+        let seen = a_displaced_name(Guards::without(Guard::NameDisplaced));
+        assert_eq!(seen, (Some(Outcome::Done), Some(vec![])));
     }
 
     /// Without `ChainStranger` a removed head brings back what was never committed.
