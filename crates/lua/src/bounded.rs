@@ -328,7 +328,7 @@ unsafe fn count_key(state: *mut lua_State) {
     unsafe {
         let keys = keys_at_argument(state);
         if keys > 0 {
-            counts_of(state, 1).add_searched(keys);
+            counts_of(state, 1).add_searched(keys, 1);
         }
     }
 }

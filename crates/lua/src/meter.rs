@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use concord_core::rng::splitmix64;
 use concord_engine::script::{Host, SLICE_COST};
 
 use crate::slices::Outside;
@@ -38,6 +39,8 @@ pub(crate) struct Counts {
     cost_max: Cell<u64>,
     /// Instructions that are not counted yet.
     steps: Cell<u32>,
+    /// The number of instructions of the script that were looked at ([`crate::steps`]).
+    looks: Cell<u64>,
     /// The rest of the slice, and whether there are slices.
     left: Cell<u64>,
     is_sliced: Cell<bool>,
@@ -58,6 +61,7 @@ impl Default for Counts {
             unsure: Cell::new(0),
             cost_max: Cell::new(COST_MAX),
             steps: Cell::new(0),
+            looks: Cell::new(0),
             left: Cell::new(SLICE_COST),
             is_sliced: Cell::new(false),
             outside: Outside::default(),
@@ -69,6 +73,23 @@ impl Default for Counts {
     }
 }
 
+/// An instruction that is looked at.
+pub(crate) struct Looked {
+    /// The number of instructions for which it stands, itself included.
+    pub(crate) stands_for: u32,
+    /// Whether [`COST_STEP`] further instructions are over.
+    pub(crate) is_step: bool,
+    /// The number of instructions until the next one.
+    pub(crate) next: u32,
+}
+
+/// The number of instructions before the next look, that one included: 1 to 16. No loop has the
+/// length of a pattern, since there is none.
+#[inline]
+fn stride(looks: u64) -> u32 {
+    1 + (splitmix64(looks) >> 60) as u32
+}
+
 impl Counts {
     /// Counts a cost, and pauses the script if its slice is over.
     #[inline]
@@ -77,18 +98,23 @@ impl Counts {
         self.work(cost);
     }
 
-    /// An instruction of Lua's; whether there are so many that they are to be counted.
-    #[inline]
-    pub(crate) fn step(&self) -> bool {
-        let steps = self.steps.get() + 1;
-        let is_enough = steps >= COST_STEP;
-        self.steps.set(if is_enough { 0 } else { steps });
-        is_enough
+    /// The number of instructions until the first one of a script that is looked at.
+    pub(crate) fn first_look(&self) -> u32 {
+        self.steps.set(0);
+        self.looks.set(0);
+        stride(0)
     }
 
-    /// The first instruction of a script comes next.
-    pub(crate) fn first_step(&self) {
-        self.steps.set(0);
+    /// An instruction is looked at.
+    #[inline]
+    pub(crate) fn look(&self) -> Looked {
+        let looks = self.looks.get();
+        self.looks.set(looks + 1);
+        let stands_for = stride(looks);
+        let steps = self.steps.get() + stands_for;
+        let is_step = steps >= COST_STEP;
+        self.steps.set(if is_step { steps - COST_STEP } else { steps });
+        Looked { stands_for, is_step, next: stride(looks + 1) }
     }
 
     /// Counts work that uses up the slice, but for which the script does not pay.
@@ -108,14 +134,14 @@ impl Counts {
         self.work(cost);
     }
 
-    /// A key was looked for among so many at the same place of a table. With objects among them
-    /// these hang on addresses. What it costs grows with the square: a table that grows passes by
-    /// all of them for each of them, within one instruction.
+    /// A key was looked for among so many at the same place of a table, so many times. With objects
+    /// among them these depend on addresses. The cost grows with the square: a table that grows
+    /// passes by all of them for each of them, within one instruction.
     #[cold]
-    pub(crate) fn add_searched(&self, keys: u64) {
-        let cost = keys.saturating_mul(keys) / SEARCHED_OF_ONE;
+    pub(crate) fn add_searched(&self, keys: u64, times: u32) {
+        let cost = (keys.saturating_mul(keys) / SEARCHED_OF_ONE).saturating_mul(times.into());
         self.unsure.set(self.unsure.get().saturating_add(cost / UNSURE_OF_ONE));
-        self.work(keys.saturating_mul(PASSED_COST));
+        self.work(keys.saturating_mul(PASSED_COST).saturating_mul(times.into()));
     }
 
     #[cold]

@@ -264,8 +264,7 @@ impl Interpreter {
         let triggers = HookTriggers::new().every_nth_instruction(COST_STEP);
         self.lua
             .set_global_hook(triggers, move |lua, _| own.go_on(lua).map(|()| VmState::Continue))?;
-        self.shared.meter.counts().first_step();
-        steps::count(&self.lua)
+        steps::count(&self.lua, self.shared.meter.counts().first_look())
     }
 
     /// Whether its state is that before any script, except for garbage.
