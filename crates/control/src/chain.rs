@@ -69,7 +69,8 @@ impl Rules for Chain {
     }
 
     fn survivors(&self, look: &Look<'_>, old: &Config) -> Places {
-        let stays = |m: &&Member| look.gone(old.epoch, m).is_none();
+        let keeps_place = look.keep_their_places(old);
+        let stays = |m: &&Member| keeps_place(m);
         let mut members: Vec<Member> = old.members.iter().filter(stays).copied().collect();
         let mut joining: Vec<Member> = old.joining.iter().filter(stays).copied().collect();
         if members.is_empty() {

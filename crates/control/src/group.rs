@@ -489,16 +489,22 @@ impl Look<'_> {
         self.now.since(node.heard_at) <= self.failure_ns
     }
 
-    /// Whether all members that are not gone were heard within half the silence after which they
-    /// would be. Members that lose power together fall silent one after the other: without this the
-    /// last one would be left in an epoch of its own, dead, and only its disk would count.
-    pub(crate) fn are_alive(&self, config: &Config) -> bool {
+    /// Which members and joining nodes keep their places. A silent one loses it once all that are
+    /// not gone were heard within half of that silence: members that lose power together fall
+    /// silent one after the other, and the last one would be left in an epoch of its own, dead, so
+    /// that only its data counted.
+    pub(crate) fn keep_their_places<'l>(&'l self, config: &'l Config) -> impl Fn(&Member) -> bool {
         let is_alive = |m: &Member| {
             let node = self.nodes.get(&m.node);
             node.is_some_and(|n| self.now.since(n.heard_at) <= self.failure_ns / 2)
         };
         let mut left = config.members.iter().filter(|m| self.gone(config.epoch, m).is_none());
-        left.all(is_alive)
+        let are_alive = left.all(is_alive);
+        move |m| match self.gone(config.epoch, m) {
+            None => true,
+            Some(Gone::Silent) => !are_alive,
+            Some(Gone::Restarted | Gone::Leaving | Gone::Cut) => false,
+        }
     }
 
     /// Whether every member has opened that configuration.

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use concord_core::{Duration, Guard, Instant, MS};
 use concord_wire::control::{Config, GroupKind, Member, Program, Protocol, Standing, Voting};
 
-use crate::group::{Gone, Left, Look, Node, Places, Rules, cut_ns};
+use crate::group::{Left, Look, Node, Places, Rules, cut_ns};
 use crate::{Problem, REPLICAS_MAX};
 
 /// Two nodes that were heard within this time are both alive.
@@ -62,12 +62,8 @@ impl Rules for Replicas {
                 joining: Vec::new(),
             };
         }
-        let is_sure = look.are_alive(old);
-        let stays = |m: &&Member| match look.gone(old.epoch, m) {
-            None => true,
-            Some(Gone::Silent) => !is_sure,
-            Some(Gone::Restarted | Gone::Leaving | Gone::Cut) => false,
-        };
+        let keeps_place = look.keep_their_places(old);
+        let stays = |m: &&Member| keeps_place(m);
         let place = |m: &Member| look.returned(old, m).or_else(|| stays(&m).then_some(*m));
         let mut members: Vec<Member> = old.members.iter().filter_map(place).collect();
         let mut joining: Vec<Member> = old.joining.iter().filter(stays).copied().collect();

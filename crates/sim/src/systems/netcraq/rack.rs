@@ -122,6 +122,8 @@ struct Rack<'a> {
     quiet_at: u64,
     /// Until when each switch may be taken for silent, since it stood still or was cut off.
     silent_until: Vec<u64>,
+    /// When the controller heard of each switch last.
+    heard_at: Vec<u64>,
     /// Until when a switch that has ended may be taken for one that is there.
     crash_known_at: u64,
     /// When the controller is back.
@@ -213,6 +215,7 @@ impl<'a> Rack<'a> {
             cuts: Vec::new(),
             quiet_at: 0,
             silent_until: vec![0; plan.members + plan.spares],
+            heard_at: vec![0; plan.members + plan.spares],
             crash_known_at: 0,
             controller_back_at: 0,
             clients,
@@ -260,6 +263,8 @@ impl<'a> Rack<'a> {
                 let mut sent = Sent::new();
                 if let Some(controller) = &mut self.controlling.controller {
                     controller.handle(now, from, &mut bytes, &mut sent);
+                    let switch = member_at(from).and_then(|at| self.heard_at.get_mut(at));
+                    switch.into_iter().for_each(|at| *at = self.now);
                 }
                 self.controlled(sent);
             }
@@ -466,11 +471,18 @@ impl<'a> Rack<'a> {
 
     /// Whether somebody is left who has all that was committed, and whom nobody takes for silent:
     /// what is lost with the last one is nobody's fault. Nor does a chain begin without those that
-    /// found it.
+    /// found it: while it is founded only one of several ends, and comes back. (The only one may
+    /// have a place already, and nobody can know that it has done nothing with it.)
     fn may_crash(&self, switch: usize, returns: bool) -> bool {
-        let is_founded = self.controlling.stored.is_some();
-        let runs = self.switches.get(switch).is_some_and(|own| own.agent.is_some());
-        runs && (is_founded || returns) && self.is_left_without(&[switch])
+        let runs = |own: &Switch| own.agent.is_some();
+        if !self.switches.get(switch).is_some_and(runs) {
+            return false;
+        }
+        if self.controlling.stored.is_some() {
+            return self.is_left_without(&[switch]);
+        }
+        let has_others = self.plan.members > 1 && self.switches.iter().all(runs);
+        returns && has_others && self.is_left_without(&[switch])
     }
 
     /// Switches fall silent. While another one that has ended may be taken for one that is there,
@@ -500,7 +512,10 @@ impl<'a> Rack<'a> {
             let node = node_of(index);
             let mut members = group.config.members.iter();
             let is_same = members.any(|m| m.node == node && m.incarnation == other.incarnation);
-            let is_heard = self.now >= self.silent_until[index];
+            // Whose heartbeats were lost until now may lose its place yet.
+            let heard_ns = self.now - self.heard_at[index];
+            let is_heard =
+                self.now >= self.silent_until[index] && heard_ns <= self.plan.failure_ns / 2;
             !without.contains(&index)
                 && is_heard
                 && other.agent.is_some()
