@@ -195,7 +195,7 @@ pub struct UpArgs {
     /// A rack file; flags override what it says
     #[arg(long, value_name = "FILE.toml")]
     pub config: Option<PathBuf>,
-    /// Which system the rack is for [default: harmonia]
+    /// Which system the rack is for [default: store]
     #[arg(long, value_enum)]
     pub system: Option<systems::Choice>,
     /// Number of replicas [default: 3]

@@ -708,6 +708,12 @@ impl<B: Backend> Shimmed<B> {
         }
     }
 
+    /// Whether a script runs in slices, and nothing that came before it waits for the backend.
+    fn is_script_next(&self) -> bool {
+        let is_next = matches!(self.pending.front(), Some(Pending { work: Work::Running(..), .. }));
+        is_next && self.running.is_some()
+    }
+
     fn next_done(&mut self) -> Option<Completion> {
         self.drain_stalled();
         if let Some(Pending { work: Work::Finished(completion), .. }) = self.pending.front_mut() {
@@ -715,8 +721,7 @@ impl<B: Backend> Shimmed<B> {
             self.pending.pop_front();
             return Some(completion);
         }
-        let is_next = matches!(self.pending.front(), Some(Pending { work: Work::Running(..), .. }));
-        if is_next && self.running.is_some() {
+        if self.is_script_next() {
             return if self.worked < SLICE_COST { self.work() } else { None };
         }
         let done = self.backend.poll()?;
@@ -810,7 +815,7 @@ impl<B: Backend> Engine for Shimmed<B> {
     }
 
     fn works(&self) -> bool {
-        self.rests || self.running.is_some()
+        self.rests || self.is_script_next()
     }
 
     fn at_work_since(&self) -> Option<Instant> {

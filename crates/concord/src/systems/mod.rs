@@ -44,7 +44,8 @@ const ALL: [&dyn System; 4] =
 pub enum Choice {
     /// A replicated store: Redis' protocol, with the switch's help or without
     #[default]
-    Harmonia,
+    #[value(alias = "harmonia")]
+    Store,
     /// Tasks for workers, whose queue is in the switch
     Falcon,
     /// Small keys, locks and counters in a chain of switches
@@ -58,7 +59,7 @@ impl Choice {
     #[must_use]
     pub fn system(self) -> &'static dyn System {
         match self {
-            Choice::Harmonia => &store::Store,
+            Choice::Store => &store::Store,
             Choice::Falcon => &falcon::Falcon,
             Choice::Netcraq => &netcraq::NetCraq,
             Choice::Concordia => &concordia::Concordia,

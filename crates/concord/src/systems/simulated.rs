@@ -14,7 +14,8 @@ use crate::systems::{concordia, falcon, harmony, netcraq, store};
 pub enum Simulated {
     /// A replicated store: Redis' protocol, with the switch's help or without
     #[default]
-    Harmonia,
+    #[value(alias = "harmonia")]
+    Store,
     /// Tasks for workers, whose queue is in the switch
     Falcon,
     /// A store in a chain of switches
@@ -32,7 +33,7 @@ impl Simulated {
     /// Flags that are not for it; a file that cannot be read, written or understood.
     pub fn simulate(self, args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
         match self {
-            Simulated::Harmonia => store::simulate(args, guards),
+            Simulated::Store => store::simulate(args, guards),
             Simulated::Falcon => falcon::simulate(args, guards),
             Simulated::Netcraq => netcraq::simulate(args, guards),
             Simulated::Concordia => concordia::simulate(args, guards),

@@ -56,7 +56,7 @@ fn bug_23_8_up_with_other_flags_serves_or_says_why_not() {
         (&["--accel", "none"], &[begun, "chain and none now"]),
         (&["--engine", "redis"], &["kept with the memory engine", "say --engine memory"]),
         (&["--replicas", "2"], &["replica 3", "say --replicas 3"]),
-        (&["--system", "falcon"], &["data of the group store", "say --system harmonia"]),
+        (&["--system", "falcon"], &["data of the group store", "say --system store"]),
     ];
     are_refused(&rack.run, &rows);
     // What a rack may change is changed, and the data is served.

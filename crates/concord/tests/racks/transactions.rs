@@ -142,7 +142,11 @@ fn each_element_goes_to_one_worker_under_faults() {
 /// Each element goes to one worker over redis servers under faults.
 #[test]
 fn queue_elements_over_redis_under_faults() {
-    for name in ["chain+redis", "vr+redis", "nopaxos+redis"] {
+    let all = ["chain+redis", "vr+redis", "nopaxos+redis"];
+    let further = ["primary-backup+redis", "craq+redis", "raft+redis"];
+    // The long run has all protocols.
+    let is_long = std::env::var("CONCORD_RESULTS").is_ok();
+    for name in all.iter().chain(further.iter().filter(|_| is_long)) {
         with(name, queues);
     }
 }

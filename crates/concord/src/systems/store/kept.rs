@@ -153,7 +153,7 @@ fn fits(own: &ReplicaData, groups: &[Group<'_>], before: &[Group<'_>]) -> Result
     let (dir, name, node) = (own.dir.display(), &own.group, own.node);
     let stores = || groups.iter().filter(|group| group.kind == Kind::Replicas);
     let Some(group) = stores().find(|group| group.name == name) else {
-        let hint = if name == STORE { "say --system harmonia" } else { "put its [[group]] back" };
+        let hint = if name == STORE { "say --system store" } else { "put its [[group]] back" };
         return Err(Error::new(format!(
             "{dir} has data of the group {name}, which this rack does not have: {hint}, or another --run-dir"
         )));

@@ -356,7 +356,7 @@ fn on_disk(status: &Value) -> String {
 
 /// Whether there is, or is to be, a store at the top level.
 fn has_store(rack: &Rack, args: &UpArgs) -> bool {
-    rack.has_store() || args.replicas.is_some() || args.system == Some(Choice::Harmonia)
+    rack.has_store() || args.replicas.is_some() || args.system == Some(Choice::Store)
 }
 
 /// The gateways that the file leaves out: by the name of the group that each serves.

@@ -231,7 +231,7 @@ impl<E: Engine> QuorumReplica<E> {
     fn await_leader(&mut self, now: Now) {
         self.stage = Stage::ViewChange;
         let members = self.group.members().len();
-        self.change.enter(now.instant, members, self.suspect_ns());
+        self.change.enter(now.instant, members);
         let due = now.instant.after(self.patience_ns());
         self.ballot.wait_until(due);
         self.next_retry = now.instant.after(RETRY_NS);

@@ -29,22 +29,21 @@ pub(in crate::quorum) struct Change {
     votes: Vec<Option<Vote>>,
     /// New leader: the member with the best log, which is being fetched.
     best: Option<usize>,
-    /// The time at which to enter the next view.
-    give_up_at: Instant,
+    /// The time at which this view was entered.
+    entered_at: Instant,
     /// The number of successive view changes that failed.
     failed: u32,
 }
 
 impl Change {
-    /// Enters a view of a group of `members`, which has to begin within `patience_ns`, or longer
-    /// after failures.
-    pub(in crate::quorum) fn enter(&mut self, now: Instant, members: usize, patience_ns: Duration) {
+    /// Enters a view of a group of `members`.
+    pub(in crate::quorum) fn enter(&mut self, now: Instant, members: usize) {
         let failed = self.failed + 1;
         *self = Change {
             joined: alloc::vec![false; members],
             votes: alloc::vec![None; members],
             best: None,
-            give_up_at: now.after(patience_ns << failed.min(PATIENCE_MAX)),
+            entered_at: now,
             failed,
         };
     }
@@ -55,9 +54,11 @@ impl Change {
         self.best = None;
     }
 
-    /// Whether it is time to enter the next view.
-    pub(in crate::quorum) fn is_over(&self, now: Instant) -> bool {
-        now >= self.give_up_at
+    /// Whether it is time to enter the next view: this one has not begun within `patience_ns`, or
+    /// longer after failures. The patience is the present one: a disk that hung seems slow until
+    /// it has synced again.
+    pub(in crate::quorum) fn is_over(&self, now: Instant, patience_ns: Duration) -> bool {
+        now >= self.entered_at.after(patience_ns << self.failed.min(PATIENCE_MAX))
     }
 
     /// Forgets the messages of member `index`, which has lost its promises.
@@ -144,7 +145,7 @@ mod tests {
 
     fn entered(members: usize) -> Change {
         let mut change = Change::default();
-        change.enter(Instant(0), members, 100);
+        change.enter(Instant(0), members);
         change
     }
 
@@ -152,8 +153,8 @@ mod tests {
     fn patience_doubles_twice_until_a_view_begins() {
         let mut c = Change::default();
         let patience = |c: &mut Change| {
-            c.enter(Instant(1_000), 3, 100);
-            (0..).find(|ns| c.is_over(Instant(1_000 + ns)))
+            c.enter(Instant(1_000), 3);
+            (0..).find(|ns| c.is_over(Instant(1_000 + ns), 100))
         };
         assert_eq!([0; 4].map(|_| patience(&mut c)), [200, 400, 400, 400].map(Some));
         c.fetch_from(2);
@@ -167,7 +168,7 @@ mod tests {
         let mut c = entered(3);
         assert!(!c.has_joined(1) && c.join(1) && !c.join(1));
         assert!(c.has_joined(1) && !c.has_joined(2) && !c.has_joined(9));
-        c.enter(Instant(0), 3, 100);
+        c.enter(Instant(0), 3);
         assert!(!c.has_joined(1), "of the view before");
     }
 
@@ -206,7 +207,7 @@ mod tests {
         c.forget(0);
         c.forget(9);
         assert_eq!((c.votes(), c.committed()), (1, Position(3)));
-        c.enter(Instant(0), 3, 100);
+        c.enter(Instant(0), 3);
         assert_eq!((c.votes(), c.committed(), c.switch().id), (0, Position(0), 0));
     }
 }

@@ -58,7 +58,7 @@ impl<E: Engine> QuorumReplica<E> {
                 !self.group.is_mine(self.view)
                     && self.suspicion.is_leader_silent(now, self.suspect_ns())
             }
-            Stage::ViewChange => self.change.is_over(now),
+            Stage::ViewChange => self.change.is_over(now, self.suspect_ns()),
             Stage::Out | Stage::Recovering | Stage::Left => false,
         }
     }
@@ -101,7 +101,7 @@ impl<E: Engine> QuorumReplica<E> {
         self.stage = Stage::ViewChange;
         self.vr_count.view_changes += 1;
         let members = self.group.members().len();
-        self.change.enter(now.instant, members, self.suspect_ns());
+        self.change.enter(now.instant, members);
         self.next_retry = now.instant.after(RETRY_NS);
         self.vote(now, sink);
     }

@@ -205,14 +205,17 @@ impl Rack<'_> {
             Fault::ChangeVoter { replica, for_ns } => {
                 self.ask_for_change(REPLICAS + replica, for_ns);
             }
-            Fault::RestartClient { client } => {
-                let node = self.index_of(Node::Client(client));
-                self.abandon(node);
-                self.retire_counters(node);
-                self.start_client(client);
-                self.tick(node);
-            }
+            Fault::RestartClient { client } => self.restart_client(client),
         }
+    }
+
+    /// A client ends in the middle of what it does, and begins anew.
+    pub(super) fn restart_client(&mut self, client: usize) {
+        let node = self.index_of(Node::Client(client));
+        self.abandon(node);
+        self.retire_counters(node);
+        self.start_client(client);
+        self.tick(node);
     }
 
     /// If it is the only member that is left, it decides on no expiries meanwhile: it stands still,
