@@ -12,6 +12,10 @@
 //! (`Guard::SessionDrawn`), as after a head that died with what it had given. An answer to another
 //! process that had this address before has another number, too.
 //!
+//! **A request that was sent** may be executed whenever it arrives, so that its own answer alone says
+//! how it ended. A late answer to the question where its name is, "no cell is left" say, ends nothing
+//! any more (`Guard::SentRequest`).
+//!
 //! ```
 //! use concord_client::coord::{Coord, CoordConfig, get};
 //! use concord_core::{Now, Rng};
@@ -429,9 +433,13 @@ impl Coord {
         finding: Finding,
         sink: &mut impl Sink,
     ) {
+        // It was asked more than once, and was told before: the request itself is on its way.
+        let is_sent = self.names.contains_key(&packet.name);
+        let says_where = matches!(finding, Finding::At { .. });
+        if is_sent && (says_where || self.config.guards.on(Guard::SentRequest)) {
+            return;
+        }
         match finding {
-            // An answer that came twice.
-            Finding::At { .. } if self.names.contains_key(&packet.name) => {}
             Finding::At { cell, version } => {
                 if self.names.len() >= NAMES_MAX {
                     self.names.clear();
@@ -616,6 +624,40 @@ mod tests {
         assert_eq!(client.poll(), Some(Ended::Unknown));
         client.submit(at(9), write(), &mut sent).unwrap();
         opens(&mut client, None, &mut sent);
+    }
+
+    /// How a write ends of which the head says "there", and, asked once more, "no cell is left".
+    fn ends_by_a_late_finding(guards: Guards) -> Option<Ended> {
+        let (mut client, mut sent) = (client(), Sent::new());
+        client.config.guards = guards;
+        client.submit(at(0), write(), &mut sent).unwrap();
+        opens(&mut client, None, &mut sent);
+        let told = found(&client, 11);
+        client.handle(at(1), &told, &mut sent);
+        assert_eq!((last(&sent).op, last(&sent).cell), (Op::Write, 11), "it is on its way");
+        let number = client.question;
+        let mut bytes = Vec::new();
+        ChainMessage::Found { epoch: 7, from: 2, number, finding: Finding::Full }
+            .emit_in(GroupId(3), &mut bytes);
+        client.handle(at(2), &bytes, &mut sent);
+        client.poll()
+    }
+
+    /// docs/internals/bugs.md, 24.43: a write ended as refused for want of a cell, or for want of a
+    /// key, by a late answer to where its name is, and was executed all the same.
+    #[test]
+    fn bug_24_43_a_write_that_was_sent_ends_by_its_own_answer() {
+        assert_eq!(ends_by_a_late_finding(Guards::ALL), None);
+    }
+
+    #[cfg(feature = "mutants")]
+    #[test]
+    fn without_the_guard_a_late_finding_ends_a_write_that_was_sent() {
+        let ended = ends_by_a_late_finding(Guards::without(Guard::SentRequest));
+        assert!(
+            matches!(ended, Some(Ended::Answer(a)) if a.outcome == Outcome::NoCell),
+            "{ended:?}"
+        );
     }
 
     /// What a client asks after the chain has another client's number for the session that it was

@@ -104,6 +104,30 @@ fn a_silent_switch_is_replaced_by_a_spare_that_has_copied() {
     assert_eq!(members(&c), (vec![2, 3], vec![]));
 }
 
+/// docs/internals/bugs.md, 24.42: two members fell silent one after the other, and the one that was
+/// heard last was left in an epoch of its own, dead; the other, which was only cut off, came back as
+/// a stranger, and what it held was lost.
+#[test]
+fn bug_24_42_the_member_heard_last_is_not_left_alone() {
+    let mut c = founded_chain(false);
+    stands_in(&mut c, 50, (1, 10), OPEN);
+    stands_in(&mut c, 90, (2, 10), OPEN);
+    for ms in (100..=1_000).step_by(10) {
+        stands_in(&mut c, ms, (3, 10), Standing::Out);
+        c.tick(at(ms), &mut vec![]);
+        persist_all(&mut c, ms);
+        assert_eq!(members(&c), (vec![1, 2], vec![]), "at {ms} ms");
+    }
+    assert_eq!(c.problem(), Some(Problem::ChainLost));
+    // One of them was only cut off: it has all, and goes on without the other.
+    for ms in (1_010..=2_000).step_by(10) {
+        stands_in(&mut c, ms, (1, 10), OPEN);
+        c.tick(at(ms), &mut vec![]);
+        persist_all(&mut c, ms);
+    }
+    assert_eq!((members(&c).0, c.problem()), (vec![1], None));
+}
+
 /// What the last one held is lost with it: a switch that never opened an epoch is not enough.
 #[test]
 fn a_chain_does_not_go_on_with_a_switch_that_lacks_its_keys() {
