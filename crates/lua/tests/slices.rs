@@ -144,6 +144,34 @@ fn bug_22_177_pcall_returns_as_many_values_as_there_are() {
     );
 }
 
+/// What goes through a coroutine is as many values as there are, at its calls, its yields and its
+/// end, up to the most that `unpack` gives: Lua's checks (in builds with debug assertions) see none
+/// without a place.
+#[test]
+fn coroutines_pass_on_as_many_values_as_there_are() {
+    let script = "local t, sum = {}, 0 for i = 1, 7000 do t[i] = i end \
+        local function count(ok, ...) assert(ok == true) return select('#', ...) end \
+        local i = 0 \
+        while i <= 7000 do \
+            local c = coroutine.create(function(...) \
+                assert(select('#', coroutine.yield(unpack(t, 1, i))) == i) \
+                return unpack(t, 1, i) end) \
+            sum = sum + count(coroutine.resume(c)) \
+            sum = sum + count(coroutine.resume(c, unpack(t, 1, i))) \
+            c = coroutine.create(function(...) return ... end) \
+            sum = sum + count(coroutine.resume(c, unpack(t, 1, i))) \
+            local w = coroutine.wrap(function(...) coroutine.yield(...) return ... end) \
+            sum = sum + select('#', w(unpack(t, 1, i))) sum = sum + select('#', w()) \
+            c = coroutine.create(function() error('x', 0) end) \
+            local ok, e = coroutine.resume(c, unpack(t, 1, i)) assert(ok == false and e == 'x') \
+            ok, e = coroutine.resume(c, unpack(t, 1, i)) \
+            assert(ok == false and e == 'cannot resume dead coroutine') \
+            i = i < 300 and i + 1 or i + 335 end \
+        return sum";
+    let counts = (0..300).chain((300..=7_000).step_by(335));
+    assert_eq!(Run::new().eval(script), format!(":{}\r\n", 5 * counts.sum::<u64>()));
+}
+
 /// Values of each type, small and large, some with a time to live.
 fn fill(run: &mut Run) {
     run.eval(
