@@ -12,9 +12,9 @@
 //! (`Guard::SessionDrawn`), as after a head that died with what it had given. An answer to another
 //! process that had this address before has another number, too.
 //!
-//! **A request that was sent** may be executed whenever it arrives, so that its own answer alone says
-//! how it ended. A late answer to the question where its name is, "no cell is left" say, ends nothing
-//! any more (`Guard::SentRequest`).
+//! **A request that was sent** may be executed whenever it arrives, so that its own answer alone
+//! says how it ended. A late answer to the question where its name is, "no cell is left" say, ends
+//! nothing any more (`Guard::SentRequest`).
 //!
 //! ```
 //! use concord_client::coord::{Coord, CoordConfig, get};

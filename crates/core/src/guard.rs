@@ -319,8 +319,8 @@ guards! {
     /// NetCRAQ: a session is the client's whose drawn number the chain has committed for it: what a
     /// head has given, and its successor again, is one client's (hole N7).
     SessionDrawn,
-    /// NetCRAQ: a request that was sent ends by its own answer, and by nothing that the head says of
-    /// its name later: it may be executed yet.
+    /// NetCRAQ: a request that was sent ends by its own answer, and by nothing that the head says
+    /// of its name later: it may be executed yet.
     SentRequest,
     /// NetCRAQ: a switch that lost its place is a stranger: what it holds is of no chain (trap T4).
     ChainStranger,

@@ -105,8 +105,8 @@ fn a_silent_switch_is_replaced_by_a_spare_that_has_copied() {
 }
 
 /// docs/internals/bugs.md, 24.42: two members fell silent one after the other, and the one that was
-/// heard last was left in an epoch of its own, dead; the other, which was only cut off, came back as
-/// a stranger, and what it held was lost.
+/// heard last was left in an epoch of its own, dead; the other, which was only cut off, came back
+/// as a stranger, and what it held was lost.
 #[test]
 fn bug_24_42_the_member_heard_last_is_not_left_alone() {
     let mut c = founded_chain(false);
