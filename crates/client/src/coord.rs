@@ -626,38 +626,43 @@ mod tests {
         opens(&mut client, None, &mut sent);
     }
 
-    /// How a write ends of which the head says "there", and, asked once more, "no cell is left".
-    fn ends_by_a_late_finding(guards: Guards) -> Option<Ended> {
+    /// How a write ends that was sent since the head had said where its cell is, and then, asked
+    /// once more, said something else.
+    fn ends_by_a_late_finding(guards: Guards, call: Repr, finding: Finding) -> Option<Outcome> {
         let (mut client, mut sent) = (client(), Sent::new());
         client.config.guards = guards;
-        client.submit(at(0), write(), &mut sent).unwrap();
+        client.submit(at(0), call, &mut sent).unwrap();
         opens(&mut client, None, &mut sent);
         let told = found(&client, 11);
         client.handle(at(1), &told, &mut sent);
         assert_eq!((last(&sent).op, last(&sent).cell), (Op::Write, 11), "it is on its way");
         let number = client.question;
         let mut bytes = Vec::new();
-        ChainMessage::Found { epoch: 7, from: 2, number, finding: Finding::Full }
-            .emit_in(GroupId(3), &mut bytes);
+        ChainMessage::Found { epoch: 7, from: 2, number, finding }.emit_in(GroupId(3), &mut bytes);
         client.handle(at(2), &bytes, &mut sent);
-        client.poll()
+        match client.poll() {
+            Some(Ended::Answer(answer)) => Some(answer.outcome),
+            _ => None,
+        }
     }
 
     /// docs/internals/bugs.md, 24.43: a write ended as refused for want of a cell, or for want of a
     /// key, by a late answer to where its name is, and was executed all the same.
     #[test]
     fn bug_24_43_a_write_that_was_sent_ends_by_its_own_answer() {
-        assert_eq!(ends_by_a_late_finding(Guards::ALL), None);
+        let del = del(name(), Condition::Always);
+        assert_eq!(ends_by_a_late_finding(Guards::ALL, write(), Finding::Full), None);
+        assert_eq!(ends_by_a_late_finding(Guards::ALL, del, Finding::Absent), None);
     }
 
     #[cfg(feature = "mutants")]
     #[test]
     fn without_the_guard_a_late_finding_ends_a_write_that_was_sent() {
-        let ended = ends_by_a_late_finding(Guards::without(Guard::SentRequest));
-        assert!(
-            matches!(ended, Some(Ended::Answer(a)) if a.outcome == Outcome::NoCell),
-            "{ended:?}"
-        );
+        let without = Guards::without(Guard::SentRequest);
+        let del = del(name(), Condition::Always);
+        let ends = |call, finding| ends_by_a_late_finding(without, call, finding);
+        assert_eq!(ends(write(), Finding::Full), Some(Outcome::NoCell));
+        assert_eq!(ends(del, Finding::Absent), Some(Outcome::Absent));
     }
 
     /// What a client asks after the chain has another client's number for the session that it was
