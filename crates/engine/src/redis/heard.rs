@@ -168,6 +168,11 @@ impl Listening {
         self.hidden = match name {
             b"expired" => of_key("del", true),
             b"spop" => of_key("srem", false),
+            // What the command did was taken back, as if it had not happened.
+            b"undone" => {
+                self.events.retain(|(command, _)| *command != self.command);
+                None
+            }
             // A database is flushed by name.
             b"flush" => Some(Hidden { name: "del", key: None, is_one: false }),
             _ => None,

@@ -8,6 +8,11 @@
 local redis, loadstring, load, setmetatable, tostring, collectgarbage, gcinfo, _G, concord_guard = (function(now, due, full, flags, seed)
 now, seed = tonumber(now), tonumber(seed)
 local server, own, dues, seen = redis, nil, {}, {}
+-- What takes back what the script does (undo.lua), unless it only reads; how often it told something, which deadlines there were
+-- before it changed them, and whether something cannot be taken back.
+local undoing, undo, told_count, dues_before, is_lost = nil, nil, 0, nil, false
+-- Commands that leave what the server has as it is.
+local harmless = ' EXPIRE PEXPIRE EXPIREAT PEXPIREAT PERSIST GET MGET STRLEN GETRANGE SUBSTR GETBIT BITCOUNT BITPOS BITFIELD_RO EXISTS TYPE TTL PTTL EXPIRETIME PEXPIRETIME TOUCH DUMP LRANGE LLEN LINDEX LPOS SMEMBERS SCARD SISMEMBER SMISMEMBER SRANDMEMBER SINTER SUNION SDIFF SINTERCARD SSCAN HGET HMGET HGETALL HKEYS HVALS HLEN HEXISTS HSTRLEN HSCAN HRANDFIELD ZRANGE ZREVRANGE ZRANGEBYSCORE ZREVRANGEBYSCORE ZRANGEBYLEX ZREVRANGEBYLEX ZSCORE ZMSCORE ZCARD ZCOUNT ZLEXCOUNT ZRANK ZREVRANK ZSCAN ZRANDMEMBER ZINTER ZUNION ZDIFF ZINTERCARD XLEN XRANGE XREVRANGE XREAD XINFO XPENDING GEOPOS GEODIST GEOHASH GEOSEARCH GEORADIUS_RO GEORADIUSBYMEMBER_RO SORT_RO LCS '
 local letters = string.match(flags, '^[^#]*')
 local function flag(letter) return string.find(letters, letter, 1, true) end
 local reads, copied, timed_keys, plain = flag('r'), flag('c'), flag('d'), flag('p')
@@ -51,8 +56,14 @@ server.call('SELECT', '0')
 return reply
 end
 -- What the replica is to hear when the script has ended, also by an error.
-local function tell(...) return beside('RPUSH', 'concord:told', ...) end
+local function tell(...)
+told_count = told_count + 1
+return beside('RPUSH', 'concord:told', ...)
+end
 local function note_due(key, at)
+told_count = told_count + 1
+dues_before = dues_before or {}
+if dues_before[key] == nil then dues_before[key] = dues[key] or false end
 dues[key] = at
 local text = at and string.format('%.0f', at) or ''
 server.call('SELECT', '1')
@@ -63,6 +74,7 @@ end
 -- Sets a key's deadline; one that has passed deletes the key, as in Redis.
 local function set_due(key, at)
 if at > now then note('expire', key) return note_due(key, at) end
+if undoing then undo = undo or undoing() undo.whole(key) end
 server.call('DEL', key)
 if dues[key] then note_due(key, nil) end
 end
@@ -76,7 +88,11 @@ end
 if not timed_keys then return end
 local at = tonumber(beside('HGET', 'concord:deadlines', key))
 if not at then return end
-if at <= now and not reads then note('expired', key) server.call('DEL', key) note_due(key, nil) else dues[key] = at end
+if at > now or reads then dues[key] = at return end
+if undoing then undo = undo or undoing() undo.whole(key) dues[key] = at end
+note('expired', key)
+server.call('DEL', key)
+note_due(key, nil)
 end
 -- The deadline that `amount` means, by the name of the command or option; nil if it is no integer.
 local function absolute(name, amount)
@@ -436,6 +452,7 @@ for _, key in ipairs(replaced(name, args)) do if dues[key] then note_due(key, ni
 for _, key in ipairs(keys) do if dues[key] and not exists(key) then note_due(key, nil) end end
 end
 local function flush(run, name, args)
+is_lost = true
 if name == 'FLUSHDB' and many then
 if #args > 1 or (args[1] and not listed(' SYNC ASYNC ', string.upper(args[1]))) then return fail('ERR syntax error') end
 if reads then return fail('ERR Write commands are not allowed from read-only scripts.') end
@@ -593,6 +610,7 @@ for i = first, math.min(last, #args), step do keys[#keys + 1] = args[i] end
 return keys
 end
 local lengths = {string = 'STRLEN', list = 'LLEN', set = 'SCARD', hash = 'HLEN', zset = 'ZCARD', stream = 'XLEN'}
+-- (undo.lua stands here.)
 local function dispatch(run, ...)
 local name = ...
 if type(name) ~= 'string' then return run(...) end
@@ -636,7 +654,9 @@ for _, key in ipairs(keys) do if key ~= only then return fail('ERR Script attemp
 end
 if not own then for _, key in ipairs(keys) do look_at(key) end end
 if copied and not reads and not only and (listed(' DBSIZE KEYS SCAN RANDOMKEY ', upper) or listed(' SORT SORT_RO ', upper) and #args > 1) then tell('all', '', '') end
-local reply = execute(run, upper, args)
+local executes = run
+if undoing and not listed(harmless, upper) then undo = undo or undoing() executes = undo.begin(run, keys) end
+local reply = execute(executes, upper, args)
 if not reads and not is_error(reply) and not listed(timed, upper) and next(dues) then settle(upper, args, keys, reply) end
 if is_local or (not plain and listed(' KEYS SCAN RANDOMKEY ', upper)) then return shown(upper, reply) end
 return reply
@@ -700,10 +720,6 @@ local found, text = pcall(function() return wrong.err end)
 if type(text) == 'number' then text = tostring(text) end
 return {err = found and type(text) == 'string' and text or 'ERR unknown error'}
 end
-local function passed(went, ...)
-if not went then error((...), 0) end
-return ...
-end
 -- What a script returns nests 128 deep at most, as with the memory engine: a replica reads no deeper reply.
 local function nested(value)
 if rawget(value, 'err') or rawget(value, 'ok') or rawget(value, 'double') then return {} end
@@ -733,8 +749,11 @@ for key, own in next, value do copy[cut(key, depth + 1)] = cut(own, depth + 1) e
 return copy
 end
 local function guard(main)
-local value = passed(xpcall(main, handler))
-if type(value) == 'table' and is_deep(value, 1) then return cut(value, 1) end
+local went, value = xpcall(main, handler)
+if went and type(value) == 'table' and is_deep(value, 1) then value = cut(value, 1) end
+if undoing and not undo and (type(value) == 'table' or type(value) == 'string' and #value > 67000000) then undo = undoing() end
+if undo then value = undo.finish(went, value) end
+if not went then error(value, 0) end
 return value
 end
 return redis, loadstring, load, setmetatable, shown_as, collected, collected, globals, guard

@@ -45,11 +45,14 @@ pub(super) fn encode_step(
         spops: Vec::new(),
         flushes: Vec::new(),
     });
-    // Of a transaction the first command alone is looked at.
-    let pop = commands.first().filter(|first| guarded::pops_several(first));
-    let pop = pop.filter(|pop| is_write && !delete_first && is_right(pop));
-    if let Some(pop) = pop {
-        guarded::guard(&mut request, pop);
+    let is_guarded = is_write && !delete_first && commands.iter().all(is_right);
+    let looked_at = is_guarded.then(|| {
+        let class_of = |name| engine.table.as_ref()?.find(name)?.class();
+        guarded::looked_at(commands, |command| class_of(command.name()) != Some(Class::Read))
+    });
+    let looked_at = looked_at.unwrap_or_default();
+    if !looked_at.is_empty() {
+        guarded::guard(&mut request, &looked_at);
     }
     if is_marked {
         heard::mark_begin(&mut request);
@@ -149,7 +152,7 @@ pub(super) fn encode_step(
         taught,
         has_scripts,
         is_beside: step.is_beside,
-        is_guarded: pop.is_some(),
+        is_guarded: !looked_at.is_empty(),
         awaited,
     }
 }

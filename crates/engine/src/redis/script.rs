@@ -42,6 +42,9 @@ const PROLOGUE: &str = include_str!("prologue.lua");
 /// What stands in it, behind the line that begins so, for a user who may not do everything.
 const ACL: &str = include_str!("acl.lua");
 const ACL_PLACE: &str = "-- (acl.lua";
+/// What takes back what a script did, and the line of the prologue in whose place it stands.
+const UNDO: &str = include_str!("undo.lua");
+const UNDO_PLACE: &str = "-- (undo.lua";
 /// What the server executes for a command on all keys of one database, where it holds those of
 /// others.
 const OF_DATABASE: &str = include_str!("databases.lua");
@@ -196,8 +199,11 @@ pub(super) fn name_of(original: &[u8], looks: bool) -> Cow<'_, [u8]> {
 fn with_prologue(original: &[u8], looks: bool) -> Vec<u8> {
     // A first line `#!lua flags=...` must stay the first; it then counts as the script's line 1.
     let (shebang, body) = body(original);
-    let acl = |line: &&str| looks && line.starts_with(ACL_PLACE);
-    let inner = |line| if acl(&line) { ACL.lines() } else { "".lines() };
+    let inner = |line: &str| match () {
+        () if looks && line.starts_with(ACL_PLACE) => ACL.lines(),
+        () if line.starts_with(UNDO_PLACE) => UNDO.lines(),
+        () => "".lines(),
+    };
     let all = PROLOGUE.lines().flat_map(|line| [line].into_iter().chain(inner(line)));
     let mut script = shebang.to_vec();
     for line in all.filter(|line| !line.trim_start().starts_with("--")) {

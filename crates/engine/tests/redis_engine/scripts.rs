@@ -3,7 +3,7 @@
 use super::*;
 
 /// EVAL or EVAL_RO of any keys: the arguments behind the name.
-fn any(args: &[&str]) -> Vec<u8> {
+pub(super) fn any(args: &[&str]) -> Vec<u8> {
     CommandBuf::new().encode(0, args.iter().map(|arg| arg.as_bytes())).to_vec()
 }
 
@@ -37,7 +37,7 @@ impl Pair {
         self.write_both(any(&line), &line)
     }
 
-    fn exec(&mut self, lines: &[&[&str]]) -> String {
+    pub(super) fn exec(&mut self, lines: &[&[&str]]) -> String {
         self.write_both(exec(lines), lines[0])
     }
 }
