@@ -323,3 +323,17 @@ fn docs_semantics_of_commands_with_the_redis_engine() {
     let differ = differing(&rack, &REDIS);
     assert!(differ.is_empty(), "{}", differ.join("\n"));
 }
+
+/// What `concord status` and `/status` call `keys` is asked of redis-server, and of each replica's.
+#[test]
+fn bug_24_9_keys_of_redis_servers_are_counted() {
+    let rack = Rack::start("keys-redis", &["--engine", "redis"]);
+    let mut client = rack.client();
+    until("the commands are known", || say(&mut client, "EVAL {return 1} 0") == ":1");
+    for n in 0..7 {
+        assert_eq!(say(&mut client, &format!("SET key:{n} v")), "+OK");
+    }
+    for node in 1..=3 {
+        until("its keys", || rack.role("replica", node)["keys"] == 7);
+    }
+}

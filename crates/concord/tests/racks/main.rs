@@ -17,6 +17,7 @@ mod directories;
 mod docs_errors;
 mod docs_names;
 mod docs_numbers;
+mod docs_pages;
 mod docs_runbook;
 mod docs_semantics;
 mod docs_status;
