@@ -87,6 +87,9 @@ pub struct Context {
     /// This node decides: it executes before anyone else, and may replicate an effect
     /// ([`Completion::effect`]) in the command's stead.
     pub decide: bool,
+    /// The node that decides has executed it, and refused nothing as a whole: what it looked at
+    /// before, to refuse it, need not be looked at again.
+    pub is_passed: bool,
     /// The ordering node's data took more than its limit: commands that need memory are refused
     /// with Redis' OOM error. No other replica looks at its own memory: one that copies holds less.
     pub memory_full: bool,

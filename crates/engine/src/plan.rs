@@ -118,6 +118,15 @@ enum Answer {
 }
 
 impl Settled {
+    /// How much of a backend's reply of so many bytes the client gets; `None`: something else.
+    pub(crate) fn kept_bytes(&self, length: usize) -> Option<usize> {
+        match self.answer {
+            Answer::AsIs => Some(length),
+            Answer::Prefix(kept) => Some(kept),
+            Answer::Integer(_) | Answer::Bytes(_) => None,
+        }
+    }
+
     /// Makes of `reply[start..]` what the client gets.
     pub(crate) fn write(self, reply: &mut Vec<u8>, start: usize) {
         match self.answer {

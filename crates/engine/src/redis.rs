@@ -123,6 +123,10 @@ struct Front {
     /// What has come of the reply to EXEC, and how many of its elements have not: it is taken
     /// element by element, since any of them may be too long.
     exec: Option<(Vec<u8>, usize)>,
+    /// How many have come, and those of them that are long, in whose places nulls stand there: they
+    /// are moved, not copied.
+    taken: usize,
+    moved: VecDeque<(usize, Vec<u8>)>,
     reply: Vec<u8>,
     /// The first error at queueing: the server drops the transaction.
     queue_error: Option<Vec<u8>>,
@@ -441,7 +445,7 @@ impl RedisEngine {
             Kind::Tell => self.on_tell(index, frame),
             Kind::Read => {
                 let commands = operation.commands;
-                self.on_command_reply(index, frame);
+                self.on_command_reply(index, Cow::Borrowed(frame));
                 if index + 1 == commands {
                     self.complete();
                 }
@@ -529,6 +533,10 @@ impl RedisEngine {
         let mut replies = elements(frame);
         for index in 0..commands {
             let Some(reply) = replies.next() else { break };
+            let place = if is_marked { 2 * index } else { index };
+            let is_moved = self.front.moved.front().is_some_and(|(at, _)| *at == place);
+            let moved = if is_moved { self.front.moved.pop_front() } else { None };
+            let reply = moved.map_or(Cow::Borrowed(reply), |(_, long)| Cow::Owned(long));
             self.on_command_reply(index, reply);
             if is_marked {
                 replies.next();
@@ -551,10 +559,10 @@ impl RedisEngine {
     }
 
     /// The reply of the operation's command `index`.
-    fn on_command_reply(&mut self, index: usize, frame: &[u8]) {
+    fn on_command_reply(&mut self, index: usize, frame: Cow<'_, [u8]>) {
         let Some(operation) = self.operations.front() else { return };
         let is_write = matches!(operation.kind, Kind::Write { .. });
-        if self.stopped > 0 && script::was_stopped(frame) {
+        if self.stopped > 0 && script::was_stopped(&frame) {
             self.stopped -= 1;
             if !operation.is_alone() {
                 // The others of its transaction were executed, or a key that was due is deleted.
@@ -572,7 +580,7 @@ impl RedisEngine {
         for Draws { index: at, command } in &operation.draws {
             if *at == index {
                 let command = Command::parse(command).ok();
-                let effect = command.and_then(|command| effects::effect(&command, frame));
+                let effect = command.and_then(|command| effects::effect(&command, &frame));
                 let effect = effect.map(|command| Effect { index, command });
                 self.front.outcome.effects.extend(effect);
             }
@@ -583,8 +591,16 @@ impl RedisEngine {
                 self.known.learn(text.clone(), *hash);
             }
         }
-        let is_nothing = frame == b"$-1\r\n" && operation.arrays.contains(&index);
-        self.front.reply.extend_from_slice(if is_nothing { b"*-1\r\n" } else { frame });
+        let is_nothing = *frame == *b"$-1\r\n" && operation.arrays.contains(&index);
+        match frame {
+            _ if is_nothing => self.front.reply.extend_from_slice(b"*-1\r\n"),
+            // What is in front of it is short, as a rule.
+            Cow::Owned(mut frame) if self.front.reply.len() < frame.len() / 16 => {
+                drop(frame.splice(..0, core::mem::take(&mut self.front.reply)));
+                self.front.reply = frame;
+            }
+            frame => self.front.reply.extend_from_slice(&frame),
+        }
     }
 
     fn on_tell(&mut self, index: usize, frame: &[u8]) {

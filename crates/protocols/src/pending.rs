@@ -158,6 +158,7 @@ impl PendingWrite {
             position: self.position.0,
             resp3: flags.has(Flags::RESP3),
             decide: self.deciding,
+            is_passed: false,
             memory_full: if is_recorded { flags.has(Flags::MEMORY_FULL) } else { engine.is_full() },
         }
     }

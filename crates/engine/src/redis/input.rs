@@ -1,10 +1,16 @@
 //! The bytes that the server sends, cut into replies. Nothing is kept of one that is longer than a
 //! reply may be.
 
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+
 use super::operation::Kind;
 use super::{BUFFER_BYTES_KEPT, Phase, RedisEngine};
 use crate::resp_scan::number;
 use crate::{DONE_TOO_LONG, READ_TOO_LONG, REPLY_BYTES_MAX};
+
+/// Shortest reply that is moved to where it goes, in bytes.
+const MOVED_BYTES_MIN: usize = 64 << 10;
 
 impl RedisEngine {
     /// Takes bytes that the server sent. What is longer than a reply may be is not kept.
@@ -24,10 +30,18 @@ impl RedisEngine {
             match self.scanner.scan(&inbox[start..]) {
                 Ok(Some(length)) => {
                     let frame = &inbox[start..start + length];
-                    let is_long = core::mem::take(&mut self.is_dropping);
-                    match is_long || length > REPLY_BYTES_MAX && self.is_bounded() {
-                        true => self.on_part(self.too_long()),
-                        false => self.on_part(frame),
+                    let is_dropped = core::mem::take(&mut self.is_dropping);
+                    if is_dropped || length > REPLY_BYTES_MAX && self.is_bounded() {
+                        self.on_part(self.too_long());
+                    } else if length >= MOVED_BYTES_MIN && self.is_moved() {
+                        let rest = inbox.split_off(start + length);
+                        let mut frame = core::mem::replace(&mut inbox, rest);
+                        frame.drain(..start);
+                        self.on_long(frame);
+                        start = 0;
+                        continue;
+                    } else {
+                        self.on_part(frame);
                     }
                     start += length;
                 }
@@ -48,6 +62,40 @@ impl RedisEngine {
             inbox.shrink_to(BUFFER_BYTES_KEPT);
         }
         self.inbox = inbox;
+    }
+
+    /// Whether the reply that comes is one to a command of a client, or an element of one to EXEC.
+    fn is_moved(&self) -> bool {
+        let Some(first) = self.operations.front().filter(|_| matches!(self.phase, Phase::Ready))
+        else {
+            return false;
+        };
+        match first.kind {
+            Kind::Read => self.front.frames >= usize::from(first.switched),
+            Kind::Write { .. } => {
+                let of_each = if first.awaited.is_some() { 2 } else { 1 };
+                self.front.exec.is_some() && self.front.taken < first.commands * of_each
+            }
+            Kind::Copy { .. } | Kind::Install | Kind::Tell | Kind::Ask(_) => false,
+        }
+    }
+
+    /// A long reply, or element of that to EXEC: it is not copied.
+    fn on_long(&mut self, frame: Vec<u8>) {
+        if frame.starts_with(b">") {
+            return;
+        }
+        if self.front.exec.is_some() {
+            self.front.moved.push_back((self.front.taken, frame));
+            return self.on_part(b"$-1\r\n");
+        }
+        let Some(first) = self.operations.front() else { return };
+        let (index, commands) = (self.front.frames - usize::from(first.switched), first.commands);
+        self.front.frames += 1;
+        self.on_command_reply(index, Cow::Owned(frame));
+        if index + 1 == commands {
+            self.complete();
+        }
     }
 
     /// Whether the reply that comes is a client's, and not a value that is copied, say.
@@ -93,6 +141,7 @@ impl RedisEngine {
         };
         exec.extend_from_slice(frame);
         *missing -= 1;
+        self.front.taken += 1;
         if *missing == 0 {
             let exec = core::mem::take(exec);
             self.on_frame(&exec);

@@ -45,7 +45,8 @@ pub(super) fn encode_step(
         spops: Vec::new(),
         flushes: Vec::new(),
     });
-    let is_guarded = is_write && !delete_first && commands.iter().all(is_right);
+    let is_guarded =
+        is_write && !delete_first && !context.is_passed && commands.iter().all(is_right);
     let looked_at = is_guarded.then(|| {
         let class_of = |name| engine.table.as_ref()?.find(name)?.class();
         guarded::looked_at(commands, |command| class_of(command.name()) != Some(Class::Read))

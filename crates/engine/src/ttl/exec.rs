@@ -20,6 +20,41 @@ use crate::several::Fate;
 use crate::table::{Flags, UpperName};
 use crate::{Class, Context, Progress, resp, several};
 
+/// Shortest reply to a command of a transaction that is not copied, in bytes.
+const MOVED_BYTES_MIN: usize = 1 << 20;
+
+/// The replies to a transaction, whose first long one stays where it is.
+struct Replies {
+    /// All others.
+    out: Vec<u8>,
+    /// The place of the long one among the backend's replies, and in `out`.
+    long: Option<(core::ops::Range<usize>, usize)>,
+}
+
+impl Replies {
+    fn is_moved(&self, own: &[u8]) -> bool {
+        self.long.is_none() && own.len() >= MOVED_BYTES_MIN
+    }
+
+    /// Takes the reply at this place of the backend's replies as it is.
+    fn take(&mut self, raw: &[u8], place: core::ops::Range<usize>) {
+        if self.is_moved(&raw[place.clone()]) {
+            self.long = Some((place, self.out.len()));
+        } else {
+            self.out.extend_from_slice(&raw[place]);
+        }
+    }
+
+    /// All of them; the backend's own are `raw`.
+    fn join(self, mut raw: Vec<u8>) -> Vec<u8> {
+        let Some((place, at)) = self.long else { return self.out };
+        raw.truncate(place.end);
+        drop(raw.splice(..place.start, self.out[..at].iter().copied()));
+        raw.extend_from_slice(&self.out[at..]);
+        raw
+    }
+}
+
 /// Commands that cannot be part of a CONCORD.EXEC: scripts (what they do to the deadline is told
 /// for the whole step only), and the shim's own.
 const NOT_IN_EXEC: [&[u8]; 5] = [EXEC_COMMAND, EXPIRE_COMMAND, b"EVAL", b"EVALSHA", b"FCALL"];
@@ -451,29 +486,27 @@ impl<B: Backend> Shimmed<B> {
     ) {
         let mut raised = self.take_raised(context);
         let mut command = 0;
-        let raw = reply.split_off(start);
-        let mut rest = &raw[..];
+        let raw = if start == 0 { core::mem::take(reply) } else { reply.split_off(start) };
+        let mut from = 0;
+        let mut replies = Replies { out: Vec::new(), long: None };
         if !parts.original.is_empty() {
-            resp::array(reply, parts.parts.len());
+            resp::array(&mut replies.out, parts.parts.len());
         }
         for part in &parts.parts {
             let mut length = 0;
             for _ in 0..part.count {
-                let Some(next) = resp::value_length(&rest[length..]) else {
+                let Some(next) = resp::value_length(&raw[from + length..]) else {
                     // The backend refused the whole with one error.
-                    reply.truncate(start);
                     reply.extend_from_slice(&raw);
                     self.buffer_before(&mut raised, usize::MAX);
                     return;
                 };
                 length += next;
             }
-            let (own, behind) = rest.split_at(length);
-            rest = behind;
+            let (own, place) = (&raw[from..from + length], from);
+            from += length;
             command += part.count;
             self.buffer_before(&mut raised, command);
-            let at = reply.len();
-            reply.extend_from_slice(own);
             if let Some(database) = part.flushes
                 && !own.starts_with(b"-")
             {
@@ -483,7 +516,7 @@ impl<B: Backend> Shimmed<B> {
                 let first = resp::value_length(own).unwrap_or(own.len());
                 let (said, probes) = own.split_at(first);
                 self.settle_fates(part, when.holds(said), fates, probes);
-                reply.truncate(at + first);
+                replies.take(&raw, place..place + first);
                 continue;
             }
             let deadline_ms = part.keys.first().and_then(|key| self.deadlines.of(key));
@@ -494,7 +527,20 @@ impl<B: Backend> Shimmed<B> {
             if let (Some(event), [key]) = (settled.event, &part.keys[..]) {
                 self.tell_event(event, key);
             }
-            settled.write(reply, at);
+            match settled.kept_bytes(length) {
+                Some(kept) => replies.take(&raw, place..place + kept.min(length)),
+                None => {
+                    let at = replies.out.len();
+                    replies.out.extend_from_slice(own);
+                    settled.write(&mut replies.out, at);
+                }
+            }
+        }
+        let all = replies.join(raw);
+        if reply.is_empty() {
+            *reply = all
+        } else {
+            reply.extend_from_slice(&all)
         }
         self.buffer_before(&mut raised, usize::MAX);
     }

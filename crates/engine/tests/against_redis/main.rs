@@ -431,7 +431,15 @@ impl Ours {
         let entropy = self.position;
         // As the node that orders says it.
         let memory_full = self.engine.is_full();
-        let context = Context { now_ms, entropy, position, resp3, decide: true, memory_full };
+        let context = Context {
+            now_ms,
+            entropy,
+            position,
+            resp3,
+            decide: true,
+            memory_full,
+            ..Context::default()
+        };
         let mut reply = Vec::new();
         let command = Command::parse(bytes).unwrap();
         let progress = self.engine.submit(&context, class, &command, &mut reply);

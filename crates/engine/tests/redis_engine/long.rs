@@ -259,3 +259,37 @@ fn bug_22_179_a_transaction_with_too_long_replies_is_refused() {
     }
     assert_eq!(pair.head.read(&["LLEN", "l"]), ":0\r\n");
 }
+
+/// Long replies are moved and not copied: each is in its place, and so is what stands around it.
+#[test]
+fn long_replies_are_in_their_places() {
+    let mut r = Replica::new(true);
+    let (a, b) = ("a".repeat(2 << 20), "b".repeat(3 << 20));
+    for (key, value) in [("a", &a), ("b", &b)] {
+        assert_eq!(r.write(&["SET", key, value, "PX", "5000"]), "+OK\r\n");
+    }
+    let bulk = |value: &str| format!("${}\r\n{value}\r\n", value.len());
+    let lines: [&[&str]; 7] = [
+        &["SET", "x", "1"],
+        &["GET", "a"],
+        &["INCR", "n"],
+        &["GETDEL", "b"],
+        &["PTTL", "a"],
+        &["GET", "a"],
+        &["STRLEN", "b"],
+    ];
+    let said = String::from_utf8(r.run(Class::Write, &exec(&lines)).reply).unwrap();
+    let all = ["+OK\r\n", &bulk(&a), ":1\r\n", &bulk(&b), ":5000\r\n", &bulk(&a), ":0\r\n"];
+    assert!(said == format!("*7\r\n{}", all.concat()), "{} bytes", said.len());
+    for _ in 0..3 {
+        r.submit(Class::Read, &encode(&["GET", "x"]));
+        r.submit(Class::Read, &encode(&["GET", "a"]));
+    }
+    r.submit(Class::Write, &encode(&["GETDEL", "a"]));
+    for _ in 0..3 {
+        assert_eq!(r.wait().reply, bulk("1").into_bytes());
+        assert!(r.wait().reply == bulk(&a).into_bytes());
+    }
+    assert!(r.wait().reply == bulk(&a).into_bytes());
+    assert_eq!(r.read(&["EXISTS", "a"]), ":0\r\n");
+}

@@ -31,6 +31,11 @@ const REPLICATED_BYTES_MAX: usize = 256 << 10;
 /// The record's reply in that case, which no engine returns.
 const LONG_REPLY: &[u8] = b"~";
 
+/// Whether a reply is an error.
+fn has_failed(reply: &[u8]) -> bool {
+    matches!(own_reply(reply).first(), Some(b'-' | b'!'))
+}
+
 impl<E: Engine> Replica<E> {
     /// Head: sequence numbers become positions. A write that cannot be ordered is dropped; the
     /// client sends it again, with a new number.
@@ -215,7 +220,8 @@ impl<E: Engine> Replica<E> {
         }
         let mut reply = core::mem::take(&mut self.serving.reply);
         reply.clear();
-        let context = operation.context(&self.serving.engine, self.setup.guards);
+        let mut context = operation.context(&self.serving.engine, self.setup.guards);
+        context.is_passed = !operation.deciding && self.succeeded(operation.position);
         self.copy_early(operation.position, &parsed);
         match self.serving.engine.submit(&context, Class::Write, &parsed, &mut reply) {
             Progress::Done => {
@@ -229,6 +235,12 @@ impl<E: Engine> Replica<E> {
             }
         }
         self.serving.reply = reply;
+    }
+
+    /// Whether the ordering node has answered the write of this record by no error.
+    fn succeeded(&self, position: Position) -> bool {
+        let record = self.ordered.log.record(position).and_then(|r| Record::parse(r).ok());
+        record.is_some_and(|record| !record.reply.is_empty() && !has_failed(record.reply))
     }
 
     /// Notes the newest write of an object, of several, or of all (traps T9, T13).
@@ -347,7 +359,6 @@ impl<E: Engine> Replica<E> {
         else {
             return self.fail_stop();
         };
-        let failed = |reply| matches!(own_reply(reply).first(), Some(b'-' | b'!'));
         // While the state is copied, only the objects that are here were changed.
         if operation.verdict == Verdict::Nothing {
             return self.finish(operation, &[], NO_REPLY, sink);
@@ -361,12 +372,12 @@ impl<E: Engine> Replica<E> {
         }
         if record.reply == LONG_REPLY {
             // The reply is not an error, and the one here is as good.
-            return match failed(&done.reply) {
+            return match has_failed(&done.reply) {
                 true => self.fail_stop(),
                 false => self.finish(operation, &[], done.reply.into(), sink),
             };
         }
-        if failed(record.reply) != failed(&done.reply) {
+        if has_failed(record.reply) != has_failed(&done.reply) {
             return self.fail_stop();
         }
         let reply = record.reply.to_vec();
