@@ -4,7 +4,7 @@
 pub const PAGE: &str = "docs/operate/problems.md";
 
 /// A part of a line, and the anchor of the section about it. The first row that fits counts.
-const SECTIONS: [(&str, &str); 42] = [
+const SECTIONS: [(&str, &str); 44] = [
     ("its event loop is busy", "event-loop-busy"),
     ("which is of another rack, or has another place", "another-process-answers"),
     ("is no role of a rack", "another-process-answers"),
@@ -25,6 +25,8 @@ const SECTIONS: [(&str, &str); 42] = [
     ("the first epoch of the chain waits for", "first-epoch"),
     ("the first epoch waits for", "first-epoch"),
     ("no switch of the chain is left", "chain-lost"),
+    ("holds other data than the other replicas", "replicas-hold-different-data"),
+    ("hold different data", "replicas-hold-different-data"),
     ("was restored from a backup", "restored-replicas"),
     ("is of another rack than the state file", "another-rack"),
     ("controller: the disk of its state has no room", "controllers-disk"),
@@ -140,6 +142,8 @@ mod tests {
             Problem::ChainLost,
             Problem::OriginsDiffer { one: 1, other: 2 },
             Problem::Restored { node },
+            Problem::Differs { node, position: 7, first: 0, end: 40 },
+            Problem::Differ { one: 1, other: 2, position: 7, first: 0, end: 40 },
             Problem::NotStored(NotStored::Full),
             Problem::NotStored(NotStored::Refused),
             Problem::NotStored(NotStored::Unknown),
@@ -170,6 +174,8 @@ mod tests {
                 | Problem::ChainLost
                 | Problem::OriginsDiffer { .. }
                 | Problem::Restored { .. }
+                | Problem::Differs { .. }
+                | Problem::Differ { .. }
                 | Problem::NotStored(_) => {}
             }
         }

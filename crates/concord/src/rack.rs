@@ -119,6 +119,10 @@ pub struct Faults {
     /// log is, without its extension (`replica-2`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_hang: Option<PathBuf>,
+    /// A directory: a replica changes one of its keys behind the log's back, once, when there is a
+    /// file there that is called as its log is, without its extension (`replica-2`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<PathBuf>,
     /// Every decision is drawn from it.
     pub seed: u64,
 }
@@ -270,6 +274,9 @@ pub struct Rack {
     /// How often each replica reads all of its log on disk again to find damage, in seconds, at
     /// most a year; 0 is never.
     pub scrub_seconds: u64,
+    /// How often the replicas compare a part of their data, in ms, at most an hour; 0 is never. A
+    /// part has about 1,024 keys. Memory engine.
+    pub compare_ms: u64,
     /// With the Redis engine: how long a script that has changed something may take, in seconds, 5
     /// to 3,600; beyond that it has no end, and costs a replica its redis-server.
     pub script_seconds: u64,
@@ -335,6 +342,7 @@ impl Default for Rack {
             log_memory: Bytes(64 << 20),
             reply_memory: Bytes(256 << 20),
             scrub_seconds: 600,
+            compare_ms: 0,
             script_seconds: 60,
             requirepass: String::new(),
             split_reads: false,

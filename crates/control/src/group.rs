@@ -14,6 +14,7 @@ use concord_wire::control::{
 use concord_wire::{Addr, GroupId};
 
 use crate::chain::Chain;
+use crate::compare::Comparisons;
 use crate::hear::Hearing;
 use crate::memory::Memory;
 use crate::replicas::Replicas;
@@ -275,6 +276,8 @@ pub(crate) struct Group {
     pub back_since: Instant,
     /// While the state is rebuilt: a configuration of several packets, in assembly.
     pub assembly: Assembly,
+    /// The comparison of the replicas' states.
+    pub comparisons: Comparisons,
 }
 
 impl Group {
@@ -284,8 +287,9 @@ impl Group {
         let by_position = setup.rules().template().0.is_quorum();
         let durable = Durable { by_position, ..Durable::default() };
         let (ahead, is_confirmed) = (None, false);
+        let comparisons = Comparisons::default();
         #[rustfmt::skip]
-        let group = Group { setup, is_fresh, nodes, highest, ahead, is_confirmed, durable, back_since, assembly };
+        let group = Group { setup, is_fresh, nodes, highest, ahead, is_confirmed, durable, back_since, assembly, comparisons };
         group
     }
 

@@ -197,11 +197,13 @@ impl Controller {
         {
             return Some(Problem::Stranger { addr }.into());
         }
-        self.groups.iter().find_map(|group| {
+        let of_group = self.groups.iter().find_map(|group| {
             let config = self.state.config(group.id())?;
             let problem = group.setup.rules().problem(&self.look(now, group), config)?;
             Some(Trouble::of(group.id(), problem))
-        })
+        });
+        let differs = |group: &Group| Some(Trouble::of(group.id(), group.comparisons.problem()?));
+        of_group.or_else(|| self.groups.iter().find_map(differs))
     }
 
     fn ahead_problem(&self, group: GroupId, ahead: Heard) -> Problem {

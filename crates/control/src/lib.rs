@@ -22,6 +22,7 @@
 extern crate alloc;
 
 mod chain;
+mod compare;
 mod decide;
 mod group;
 mod hear;
@@ -145,6 +146,10 @@ counters! {
         superseded,
         /// States that the disk did not store; they are decided anew.
         not_stored,
+        /// Digests of replicas' states that were compared with those of other replicas.
+        digests_compared,
+        /// Digests among them that were not equal: a replica holds other data than others.
+        digests_unequal,
         /// Malformed datagrams dropped.
         malformed,
         /// Packets of no use here dropped.
@@ -469,6 +474,9 @@ impl Machine for Controller {
                 if let Some(config) = self.state.config(group).filter(|_| !self.is_mute()) {
                     config.send(client, &mut self.scratch, sink);
                 }
+            }
+            Membership::Compared { node, incarnation, made } => {
+                self.on_compared(index, (node, incarnation), &made);
             }
             Membership::SwitchRetired { .. }
             | Membership::EpochState { .. }

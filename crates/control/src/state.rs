@@ -206,6 +206,30 @@ pub enum Problem {
         /// Which one.
         node: u16,
     },
+    /// A replica holds other data than most of the others.
+    Differs {
+        /// Which one.
+        node: u16,
+        /// The position at which that was seen.
+        position: u64,
+        /// The places of the keys, up to `end`: see `concord_engine::digest`.
+        first: u16,
+        /// The place after the last one.
+        end: u16,
+    },
+    /// Replicas hold different data, and no majority of them agrees.
+    Differ {
+        /// One.
+        one: u16,
+        /// Another one.
+        other: u16,
+        /// The position at which that was seen.
+        position: u64,
+        /// The places of the keys, up to `end`.
+        first: u16,
+        /// The place after the last one.
+        end: u16,
+    },
     /// The next configuration cannot be stored, so that nothing changes meanwhile.
     NotStored(NotStored),
 }
@@ -334,6 +358,24 @@ impl fmt::Display for Problem {
             Problem::ChainLost => {
                 "no switch of the chain is left that holds its keys: if none comes back that still runs, start \
                  the controller with --fresh, which begins an empty chain (what the chain held is lost)"
+            }
+            Problem::Differs { node, position, first, end } => {
+                return write!(
+                    f,
+                    "replica {node} holds other data than the other replicas (seen at position {position}), among \
+                     the keys of places {first} to {} of 4096, which `SCAN {first}` lists first: stop it, move its \
+                     data directory away and start it again, so that it copies the state",
+                    end.saturating_sub(1)
+                );
+            }
+            Problem::Differ { one, other, position, first, end } => {
+                return write!(
+                    f,
+                    "replicas {one} and {other} hold different data (seen at position {position}), among the keys of \
+                     places {first} to {} of 4096, which `SCAN {first}` lists first: compare these keys at both, then \
+                     stop the one that is wrong, move its data directory away and start it again",
+                    end.saturating_sub(1)
+                );
             }
             Problem::OriginsDiffer { one, other } => {
                 return write!(

@@ -6,6 +6,7 @@ use concord_core::Instant;
 
 use crate::command::Command;
 use crate::copy::{BadChunk, Copied, Object};
+use crate::digest::RangeDigest;
 use crate::events::{Classes, Event};
 use crate::table::CommandTable;
 use crate::{Class, Context};
@@ -310,4 +311,21 @@ pub trait Backend {
 
     /// See [`crate::Engine::digest`].
     fn digest(&self) -> Option<u64>;
+
+    /// See [`crate::Engine::digest_range`]. `deadline` says when a key is due, in unix ms.
+    fn digest_range(
+        &self,
+        first: u16,
+        salt: u64,
+        deadline: &dyn Fn(&[u8]) -> Option<u64>,
+    ) -> Option<RangeDigest> {
+        let (_, _, _) = (first, salt, deadline);
+        None
+    }
+
+    /// See [`crate::Engine::damage`].
+    fn damage(&mut self, which: u64) -> Option<u16> {
+        let _ = which;
+        None
+    }
 }

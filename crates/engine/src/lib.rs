@@ -15,6 +15,7 @@ pub mod command;
 pub mod copy;
 pub mod databases;
 mod deadlines;
+pub mod digest;
 pub mod early;
 pub mod events;
 pub mod functions;
@@ -37,6 +38,7 @@ pub use backend::{
     Backend, BackendDone, Effect, Outcome, Published, Reach, Step, Submitted, Told, TtlChange,
 };
 pub use command::{Command, CommandBuf, CommandError};
+pub use digest::{PLACES, RangeDigest};
 pub use early::Touched;
 pub use memory::Memory;
 pub use memory::glob::matches as glob_matches;
@@ -236,4 +238,20 @@ pub trait Engine {
     /// A digest of the whole state, equal on replicas that hold the same: for tests; O(state).
     /// `None` where the engine cannot tell.
     fn digest(&self) -> Option<u64>;
+
+    /// A digest of a bounded part of the state ([`mod@digest`]), for comparisons while the replicas
+    /// run: from the place `first` on. `salt` chooses the part of a large value. Equal at all
+    /// replicas that hold the same; `None` where the engine cannot tell.
+    fn digest_range(&self, first: u16, salt: u64) -> Option<RangeDigest> {
+        let (_, _) = (first, salt);
+        None
+    }
+
+    /// For tests of such comparisons: changes the value of one key without a command, as a defect
+    /// would. `which` chooses it. The place of the key; `None` if there is no key, or the engine
+    /// cannot.
+    fn damage(&mut self, which: u64) -> Option<u16> {
+        let _ = which;
+        None
+    }
 }

@@ -18,6 +18,7 @@ use crate::backend::{Backend, BackendDone, OUT_OF_MEMORY, Outcome, Step, Submitt
 use crate::command::Command;
 use crate::copy::{self, BadChunk, Copied, Object, place_of_cursor, ticket_of_cursor};
 use crate::databases::DATABASES;
+use crate::digest::RangeDigest;
 use crate::events::{Classes, Event};
 use crate::table::{CommandSpec, CommandTable, Flags, UpperName};
 use crate::{Class, Context, NOT_DONE_TOO_LONG, REPLY_BYTES_MAX, resp};
@@ -25,6 +26,7 @@ use crate::{Class, Context, NOT_DONE_TOO_LONG, REPLY_BYTES_MAX, resp};
 mod bitfield;
 mod bits;
 mod blocking;
+mod compare;
 mod dump;
 pub(crate) mod float;
 mod freeze;
@@ -624,6 +626,19 @@ impl Backend for Memory {
 
     fn digest(&self) -> Option<u64> {
         Some(self.store.digest())
+    }
+
+    fn digest_range(
+        &self,
+        first: u16,
+        salt: u64,
+        deadline: &dyn Fn(&[u8]) -> Option<u64>,
+    ) -> Option<RangeDigest> {
+        Some(self.store.digest_range(first, salt, deadline))
+    }
+
+    fn damage(&mut self, which: u64) -> Option<u16> {
+        self.store.damage(which)
     }
 }
 

@@ -29,6 +29,7 @@ use crate::command::Command;
 use crate::copy::{self, BadChunk};
 use crate::databases::flushed;
 use crate::deadlines::Deadlines;
+use crate::digest::RangeDigest;
 use crate::early::{Early, Touched};
 use crate::events::{EVENTS_COMMAND, EventBuffer};
 use crate::functions::{Functions, Loader};
@@ -907,6 +908,21 @@ impl<B: Backend> Engine for Shimmed<B> {
         let shared = self.functions.digest().wrapping_add(self.users.digest());
         let beside = self.deadlines.digest().wrapping_add(shared);
         Some(self.backend.digest()?.wrapping_add(beside))
+    }
+
+    /// The libraries of functions and the users belong to the first place.
+    fn digest_range(&self, first: u16, salt: u64) -> Option<RangeDigest> {
+        let deadline = |key: &[u8]| self.deadlines.of(key);
+        let mut range = self.backend.digest_range(first, salt, &deadline)?;
+        if first == 0 {
+            let shared = self.functions.digest().wrapping_add(self.users.digest());
+            range.digest = range.digest.wrapping_add(shared);
+        }
+        Some(range)
+    }
+
+    fn damage(&mut self, which: u64) -> Option<u16> {
+        self.backend.damage(which)
     }
 }
 

@@ -50,6 +50,8 @@ counters! {
         writes_ordered,
         /// Records applied.
         records_applied,
+        /// Digests of parts of the state, made for the comparison of replicas.
+        digests_made,
         /// Writes dropped because a newer number was seen before.
         writes_out_of_order,
         /// Writes dropped because they come from another switch than the active one.

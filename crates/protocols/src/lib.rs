@@ -17,6 +17,7 @@ extern crate alloc;
 pub mod applied;
 pub mod bodies;
 mod chunks;
+mod compare;
 mod counters;
 mod early;
 mod expiry;

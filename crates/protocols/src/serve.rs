@@ -11,6 +11,7 @@ use concord_core::{
     SessionId,
 };
 use concord_engine::{Class, Command, Completion, Context, Engine, Progress, READ_TOO_LONG, resp};
+use concord_wire::control::{Compared, LogEnd};
 use concord_wire::fragment::{FRAGMENT_HEADER_BYTES, FragmentHdr, PULL_MAX};
 use concord_wire::rpc::{BODY_BYTES_MAX, READ_BIT};
 use concord_wire::{
@@ -19,6 +20,7 @@ use concord_wire::{
 };
 
 use crate::bodies::{Refused, ReplyCache, Staging};
+use crate::compare::Comparing;
 use crate::counters::ReplicaCounters;
 use crate::expiry::{Expiring, Orderer};
 use crate::pending::{PendingRead, PendingWrite, emit_first_fragment};
@@ -49,6 +51,7 @@ pub(crate) struct Serving<E> {
     staging: Staging,
     kept: ReplyCache,
     expiring: Expiring,
+    comparing: Comparing,
     /// Reads that wait for the engine.
     reading: Reading,
     /// Clients that wait for a write.
@@ -86,6 +89,7 @@ impl<E: Engine> Serving<E> {
             staging: Staging::default(),
             kept: ReplyCache::new(setup.me.incarnation),
             expiring: Expiring::default(),
+            comparing: Comparing::new(setup.compare_ns),
             reading: Reading::default(),
             waiting: Waiting::default(),
             reply: Vec::new(),
@@ -467,6 +471,16 @@ impl<E: Engine> Serving<E> {
         count: &mut ReplicaCounters,
         sink: &mut impl Sink,
     ) {
+        let (expiring, _, by) = self.orderer(in_force, count);
+        expiring.expire(now, ordered, by, sink);
+    }
+
+    /// The parts of an ordering replica that sends writes of its own.
+    fn orderer<'a>(
+        &'a mut self,
+        in_force: InForce,
+        count: &'a mut ReplicaCounters,
+    ) -> (&'a mut Expiring, &'a mut Comparing, Orderer<'a, E>) {
         let by = Orderer {
             engine: &mut self.engine,
             node: self.node,
@@ -476,7 +490,42 @@ impl<E: Engine> Serving<E> {
             scratch: &mut self.scratch,
             count,
         };
-        self.expiring.expire(now, ordered, by, sink);
+        (&mut self.expiring, &mut self.comparing, by)
+    }
+
+    /// At the ordering replica: the time at which replicas compare their states again.
+    pub(crate) fn compare_at(&self) -> Instant {
+        self.comparing.next_at()
+    }
+
+    /// At the ordering replica: has the replicas compare a part of their states, if it is time and
+    /// the log has room ([`crate::compare`]).
+    pub(crate) fn compare(
+        &mut self,
+        now: Instant,
+        has_room: bool,
+        in_force: InForce,
+        count: &mut ReplicaCounters,
+        sink: &mut impl Sink,
+    ) {
+        let (_, comparing, by) = self.orderer(in_force, count);
+        comparing.ask(now, has_room, by, sink);
+    }
+
+    /// Notes an executed write. If it has the replicas compare their states, returns the place at
+    /// which the part begins.
+    pub(crate) fn note_executed(&mut self, operation: &PendingWrite) -> Option<u16> {
+        self.comparing.executed(operation)
+    }
+
+    /// Makes the digest of a part of the state, which is that of the log up to `at`.
+    pub(crate) fn make_digest(&mut self, first: u16, at: LogEnd, count: &mut ReplicaCounters) {
+        count.digests_made += u64::from(self.comparing.make(first, at, &self.engine));
+    }
+
+    /// The digests for the next report to the controller.
+    pub(crate) fn digests(&mut self) -> Vec<Compared> {
+        self.comparing.report()
     }
 }
 

@@ -71,6 +71,9 @@ pub struct ReplicaConfig {
     /// Whether the ordering node's replies are replicated: for engines that are servers of their
     /// own.
     pub replicate_replies: bool,
+    /// The interval at which the replicas compare a part of their states, in ns; 0: never. Only the
+    /// ordering replica's counts.
+    pub compare_ns: Duration,
     /// The bounds of the state that grows with load.
     pub limits: Limits,
     /// The guards that are on: all of them outside tests.
@@ -91,6 +94,7 @@ impl ReplicaConfig {
             reads: SlowReads::default(),
             weigh_ns: WEIGH_NS,
             replicate_replies: false,
+            compare_ns: 0,
             limits: Limits::default(),
             guards: Guards::ALL,
         }

@@ -55,6 +55,7 @@ fn setup(guards: Guards) -> ReplicaConfig {
         weigh_ns: concord_core::SEC,
         reads: concord_protocols::SlowReads::default(),
         replicate_replies: false,
+        compare_ns: 0,
         limits: Limits::default(),
         guards,
     }

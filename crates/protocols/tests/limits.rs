@@ -93,6 +93,7 @@ impl Group {
             weigh_ns: concord_core::SEC,
             reads: concord_protocols::SlowReads::default(),
             replicate_replies: false,
+            compare_ns: 0,
             limits: concord_protocols::Limits {
                 log_memory_bytes: 0,
                 ..concord_protocols::Limits::default()

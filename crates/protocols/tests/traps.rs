@@ -62,6 +62,7 @@ fn guarded(node: u16, incarnation: u64, guards: Guards) -> Replica<Shimmed<Memor
         weigh_ns: concord_core::SEC,
         reads: concord_protocols::SlowReads::default(),
         replicate_replies: false,
+        compare_ns: 0,
         limits: Limits { log_memory_bytes: 0, ..Limits::default() },
         guards,
     };

@@ -554,6 +554,7 @@ impl<H: Host> SwitchAgent<H> {
                 | Membership::VoterAlive { .. }
                 | Membership::ChangeVoter { .. }
                 | Membership::VotersTold(_)
+                | Membership::Compared { .. }
                 | Membership::WasDurable { .. }
                 | Membership::SwitchAlive { .. }
                 | Membership::EpochState { .. }

@@ -7,8 +7,9 @@ use concord_core::{
     Epoch, Instant, NodeId, ObjectId, Position, RequestNumber, Rng, Seq, SessionId, SwitchId,
 };
 use concord_wire::control::{
-    Config, CopyMessage, DataDir, Heard, Held, LeaseMessage, LogEnd, Member, Membership, Message,
-    PLACES_MAX, Program, Protocol, ReplicaAlive, Standing, VoterOutcome, VotersTold, Voting,
+    Compared, Config, CopyMessage, DataDir, Heard, Held, LeaseMessage, LogEnd, Member, Membership,
+    Message, PLACES_MAX, Program, Protocol, ReplicaAlive, Standing, VoterOutcome, VotersTold,
+    Voting,
 };
 use concord_wire::craq::{VersionAnswer, VersionQuery};
 use concord_wire::falcon::{
@@ -133,14 +134,30 @@ fn replica(rng: &mut Rng, heard: Heard) -> ReplicaAlive {
     }
 }
 
+fn compared(rng: &mut Rng) -> Compared {
+    Compared {
+        position: number(rng),
+        hash: number(rng),
+        first: short(rng),
+        end: short(rng),
+        keys: word(rng),
+        digest: number(rng),
+    }
+}
+
 fn membership(rng: &mut Rng) -> Membership {
     let heard = Heard { rack: number(rng), epoch: word(rng), switch_id: word(rng) };
     let (epoch, from) = (word(rng), short(rng));
-    match rng.below(13) {
+    match rng.below(14) {
         0 => Membership::ReplicaAlive(replica(rng, heard)),
         12 => Membership::WasDurable {
             incarnation: number(rng),
             held: Held { epoch: word(rng), position: number(rng) },
+        },
+        13 => Membership::Compared {
+            node: from,
+            incarnation: number(rng),
+            made: (0..rng.below(16)).map(|_| compared(rng)).collect(),
         },
         10 => Membership::ChangeVoter {
             client: addr(rng),

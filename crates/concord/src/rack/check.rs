@@ -10,7 +10,7 @@ use super::mistakes::{Mistake, other_version, unreadable};
 use super::{Bytes, Kind, Rack, SWITCH_FAILURE_MS_MIN, VERSION, reached};
 use crate::systems::store::{Reads, ReplicaPlace};
 
-/// Longest `lease_ms` and `failure_ms`: an hour.
+/// Longest `lease_ms`, `failure_ms` and `compare_ms`: an hour.
 const SILENCE_MS_MAX: u64 = 3_600_000;
 /// Longest `script_seconds`, and shortest: until then a script that changes nothing is stopped.
 const SCRIPT_SECONDS_MAX: u64 = 3_600;
@@ -252,6 +252,7 @@ impl Rack {
         let all = [
             ("lease_ms", self.lease_ms, SILENCE_MS_MAX),
             ("failure_ms", self.failure_ms, SILENCE_MS_MAX),
+            ("compare_ms", self.compare_ms, SILENCE_MS_MAX),
             ("scrub_seconds", self.scrub_seconds, SCRUB_SECONDS_MAX),
             ("script_seconds", self.script_seconds, SCRIPT_SECONDS_MAX),
         ];

@@ -66,7 +66,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[switch.port]\nnumber = 7", ":1: unknown section `port`: there is none here"),
     (
         "zzzzzz = 1",
-        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `reply_memory`, `scrub_seconds`, `script_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`",
+        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `reply_memory`, `scrub_seconds`, `compare_ms`, `script_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`",
     ),
     (
         "[[replicas]]\nnode = 1\n",
@@ -152,6 +152,7 @@ const MISTAKES: &[(&str, &str)] = &[
         ":1: failure_ms is 9000000000000000000; it must be at most 3600000",
     ),
     ("lease_ms = 3600001", ":1: lease_ms is 3600001; it must be at most 3600000"),
+    ("compare_ms = 3600001", ":1: compare_ms is 3600001; it must be at most 3600000"),
     ("scrub_seconds = 31536001", ":1: scrub_seconds is 31536001; it must be at most 31536000"),
     (
         "maxmemory = 512",

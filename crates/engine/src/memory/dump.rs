@@ -49,6 +49,13 @@ pub(super) struct At {
     group: GroupAt,
 }
 
+impl At {
+    /// After so many bytes of a string, elements of a collection, or blocks of a stream.
+    pub(super) fn after(elements: usize) -> At {
+        At { elements, ..At::default() }
+    }
+}
+
 /// Appends the part of the value after `at`: about `bytes_max` bytes, and at least one element.
 /// Returns whether there is more.
 pub(super) fn dump_piece(value: &Value, at: &mut At, bytes_max: usize, out: &mut Vec<u8>) -> bool {

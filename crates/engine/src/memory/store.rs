@@ -362,7 +362,7 @@ impl Set {
 }
 
 impl Value {
-    fn size_bytes(&self) -> u64 {
+    pub(super) fn size_bytes(&self) -> u64 {
         match self {
             Value::String(bytes) => bytes.len() as u64,
             Value::Hash(hash) => hash.bytes,
@@ -820,7 +820,17 @@ impl Store {
         self.shards[index].iter().map(|slot| (&*slot.key, &slot.value))
     }
 
-    /// The same in the order of keys, which is the same at every replica: a table's own order
+    /// The number of keys of one shard.
+    pub(super) fn shard_len(&self, index: usize) -> usize {
+        self.shards[index].len()
+    }
+
+    /// The shard of a key.
+    pub(super) fn shard_of(key: &[u8]) -> usize {
+        shard_of(hash_of(key))
+    }
+
+    /// The keys of one shard in order, which is the same at every replica: a table's own order
     /// depends on its history.
     pub(super) fn shard_in_order(&self, index: usize) -> Vec<(&[u8], &Value)> {
         let mut slots: Vec<(&[u8], &Value)> = self.shard(index).collect();

@@ -6,6 +6,7 @@ use alloc::borrow::Cow;
 use concord_core::{Guard, Now, Position};
 use concord_engine::redis::STOPPED_REPLY;
 use concord_engine::{Class, Command, Engine, Progress};
+use concord_wire::control::LogEnd;
 use concord_wire::record::Record;
 use concord_wire::{Flags, Op, Repr, Sink, Status, checked_reply};
 
@@ -184,6 +185,9 @@ impl<E: Engine> QuorumReplica<E> {
         self.executed = operation.position;
         self.executed_seq = self.executed_seq.max(operation.asked.seq);
         self.count.records_applied += 1;
+        if let Some(first) = self.serving.note_executed(operation) {
+            self.make_digest(first);
+        }
         if self.is_leader() {
             // Raft's no-op has no number: the writes executed before it complete with it.
             let has_number = operation.asked.seq.is_some();
@@ -191,6 +195,19 @@ impl<E: Engine> QuorumReplica<E> {
             let (position, obj_id) = (operation.position, operation.asked.obj_id);
             self.leading.push_completion(Completion { position, seq, obj_id });
             self.reply_to_write(operation, sink);
+        }
+    }
+
+    /// Makes the digest of a part of the state, if the engine has that of the position executed
+    /// last: nothing that was submitted is unfinished, and nothing is missing.
+    fn make_digest(&mut self, first: u16) {
+        let is_at = self.stage == Stage::Normal
+            && self.copying.is_none()
+            && self.submitted == self.executed;
+        let hash = self.ordered.log.hash_at(self.executed).filter(|_| is_at);
+        if let Some(hash) = hash {
+            let at = LogEnd { position: self.executed.0, hash };
+            self.serving.make_digest(first, at, &mut self.count);
         }
     }
 

@@ -112,6 +112,7 @@ impl<E: Engine> QuorumReplica<E> {
             Membership::ReplicaAlive(_)
             | Membership::VoterAlive { .. }
             | Membership::VotersTold(_)
+            | Membership::Compared { .. }
             | Membership::SwitchAlive { .. }
             | Membership::EpochState { .. }
             | Membership::Open { .. }

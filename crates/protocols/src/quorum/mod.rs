@@ -44,7 +44,7 @@ use concord_core::{
     Duration, Epoch, Guard, Instant, Leases, MS, Now, Position, Seq, SwitchId, ViewNumber, counters,
 };
 use concord_engine::Engine;
-use concord_wire::control::{Assembly, LogEnd, Membership, Message, ReplicaAlive};
+use concord_wire::control::{Assembly, LogEnd, Member, Membership, Message, ReplicaAlive};
 use concord_wire::vr::{SwitchIncarnation, VrBody, VrMessage};
 use concord_wire::{Addr, Sink};
 
@@ -432,6 +432,12 @@ impl<E: Engine> QuorumReplica<E> {
                 None => Membership::ReplicaAlive(alive),
             };
             self.send_control(self.setup.controller, &alive, sink);
+            let made = self.serving.digests();
+            if !made.is_empty() {
+                let Member { node, incarnation, .. } = self.setup.me;
+                let compared = Membership::Compared { node, incarnation, made };
+                self.send_control(self.setup.controller, &compared, sink);
+            }
             self.take_switch(now, sink);
         }
         if matches!(self.stage, Stage::Out | Stage::Left) {
@@ -549,6 +555,7 @@ impl<E: Engine> QuorumReplica<E> {
             d = d.min(Deadline { at: self.session.next_at(), reason: "session of the switch" });
             d = d.min(Deadline { at: self.holders_until(), reason: "a lease of a follower ends" });
             d = d.min(Deadline { at: self.serving.expire_at(), reason: "expire keys" });
+            d = d.min(Deadline { at: self.serving.compare_at(), reason: "compare states" });
         }
         d
     }

@@ -534,6 +534,9 @@ impl<E: Engine> QuorumReplica<E> {
         if self.serving.is_expiry_due(t) {
             self.expire(now, sink);
         }
+        let has_room = !self.ordered.log.is_nearly_full(&self.setup.limits);
+        let in_force = self.in_force();
+        self.serving.compare(t, has_room, in_force, &mut self.count, sink);
     }
 
     /// Whether a quorum, with this replica, was heard recently. Otherwise nothing is committed, and

@@ -76,6 +76,7 @@ fn node(index: usize, incarnation: u64, guards: Guards) -> Node {
         weigh_ns: SEC,
         reads: crate::SlowReads::default(),
         replicate_replies: false,
+        compare_ns: 0,
         limits: Limits { log_memory_bytes: 0, ..Limits::default() },
         guards,
     };

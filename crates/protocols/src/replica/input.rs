@@ -116,6 +116,7 @@ impl<E: Engine> Replica<E> {
             | Membership::VoterAlive { .. }
             | Membership::ChangeVoter { .. }
             | Membership::VotersTold(_)
+            | Membership::Compared { .. }
             | Membership::WasDurable { .. }
             | Membership::SwitchAlive { .. }
             | Membership::SwitchRetired { .. } => self.count.unexpected += 1,

@@ -4,7 +4,7 @@ use concord_core::machine::Deadline;
 use concord_core::{Guard, Instant, Now, Position};
 use concord_engine::Engine;
 use concord_wire::Sink;
-use concord_wire::control::{Membership, Message as _, ReplicaAlive, Standing};
+use concord_wire::control::{Member, Membership, Message as _, ReplicaAlive, Standing};
 use concord_wire::link::Ack;
 
 use super::Replica;
@@ -94,6 +94,13 @@ impl<E: Engine> Replica<E> {
         }
     }
 
+    /// Head: has the members compare their states.
+    fn compare(&mut self, now: Instant, sink: &mut impl Sink) {
+        let has_room = !self.ordered.log.is_half_full(&self.setup.limits);
+        let in_force = self.in_force();
+        self.serving.compare(now, has_room, in_force, &mut self.count, sink);
+    }
+
     /// Head: the position up to which its own writes have reached the successor. Clients wait for
     /// their commits; without a limit, these would fill the log.
     fn settled(&self) -> Position {
@@ -146,8 +153,11 @@ impl<E: Engine> Replica<E> {
         let (known, scratch) = ((&self.ordered.log, self.committed), &mut self.scratch);
         self.count.link_resent += self.streams.tick(t, known, scratch, sink);
         self.source.tick(t, known, scratch, sink);
-        if self.serving.is_expiry_due(t) && self.role.is_head() {
-            self.expire(now, sink);
+        if self.role.is_head() {
+            if self.serving.is_expiry_due(t) {
+                self.expire(now, sink);
+            }
+            self.compare(t, sink);
         }
         if t >= self.asking.retry_at() {
             self.ask_version(now, sink);
@@ -178,6 +188,7 @@ impl<E: Engine> Replica<E> {
         d = d.min(Deadline { at: self.source.deadline(), reason: "link time-out" });
         if self.role.is_head() {
             d = d.min(Deadline { at: self.serving.expire_at(), reason: "expire keys" });
+            d = d.min(Deadline { at: self.serving.compare_at(), reason: "compare states" });
         }
         d
     }
@@ -209,6 +220,12 @@ impl<E: Engine> Replica<E> {
         };
         let alive = Membership::ReplicaAlive(alive);
         self.send_control(self.setup.controller, &alive, sink);
+        let Member { node, incarnation, .. } = self.setup.me;
+        let made = self.serving.digests();
+        if !made.is_empty() {
+            let compared = Membership::Compared { node, incarnation, made };
+            self.send_control(self.setup.controller, &compared, sink);
+        }
         if self.phase == Phase::Joining {
             let (epoch, from) = (self.role.epoch().0, self.role.node().0);
             Membership::Reach { epoch, from, ask: true }.emit(&mut self.scratch);

@@ -414,6 +414,9 @@ impl<E: Engine> Replica<E> {
         }
         self.executed = operation.position;
         self.count.records_applied += 1;
+        if let Some(first) = self.serving.note_executed(&operation) {
+            self.make_digest(first);
+        }
         if self.phase != Phase::Open {
             return;
         }
@@ -433,6 +436,17 @@ impl<E: Engine> Replica<E> {
             } else {
                 self.unanswered.push_write(operation);
             }
+        }
+    }
+
+    /// Makes the digest of a part of the state, if the engine has that of the position executed
+    /// last: nothing that was submitted is unfinished, and nothing is missing.
+    fn make_digest(&mut self, first: u16) {
+        let is_at = self.phase == Phase::Open && self.submitted.position == self.executed.0;
+        let hash = self.ordered.log.hash_at(self.executed).filter(|_| is_at);
+        if let Some(hash) = hash {
+            let at = LogEnd { position: self.executed.0, hash };
+            self.serving.make_digest(first, at, &mut self.count);
         }
     }
 

@@ -201,6 +201,7 @@ impl Bench {
                 weigh_ns: concord_core::SEC,
                 reads,
                 replicate_replies: true,
+                compare_ns: 0,
                 limits: Limits { engine_silence_ns: SILENCE_MS * MS, ..limits },
                 guards,
             };

@@ -142,6 +142,7 @@ fn node(protocol: Protocol, node: u16, incarnation: u64) -> Node<Shimmed<Memory>
         weigh_ns: concord_core::SEC,
         reads: concord_protocols::SlowReads::default(),
         replicate_replies: false,
+        compare_ns: 0,
         limits: Limits { log_memory_bytes: 0, ..Limits::default() },
         guards: Guards::ALL,
     };

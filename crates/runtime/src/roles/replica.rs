@@ -45,6 +45,10 @@ pub struct ReplicaSetup {
     /// Whether it tells its leader how many packets wait for it, for a switch that balances reads
     /// by load.
     pub tells_queue: bool,
+    /// The interval at which the replicas compare a part of their data, in ns; 0 for never.
+    pub compare_ns: Duration,
+    /// For tests: the replica damages one of its keys once this file is there, and removes it.
+    pub damage: Option<PathBuf>,
     /// The bytes of data above which writes that need memory are refused; 0 for no limit.
     pub memory_bytes_max: u64,
     /// The approximate bytes of the log that are kept in memory for replicas that were away.
@@ -218,6 +222,8 @@ struct ReplicaRole<E, F> {
     /// Its address, and the next time to check how many packets wait there; `None` if that is not
     /// wanted.
     queue: Option<(Addr, Instant)>,
+    /// For tests: see [`ReplicaSetup::damage`].
+    damage: Option<PathBuf>,
 }
 
 /// The time that a replica waits for a configuration before it logs why there may be none.
@@ -276,6 +282,7 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
         replies_via_switch: setup.replies_via_switch,
         limits: Limits { log_memory_bytes: setup.log_memory_bytes, ..Limits::default() },
         reads: setup.reads,
+        compare_ns: setup.compare_ns,
         ..ReplicaConfig::new(me, setup.controller)
     };
     let done = match &setup.engine {
@@ -293,7 +300,8 @@ pub fn run(place: &Place, setup: &ReplicaSetup) -> Result<(), Error> {
             let mut engine = Shimmed::new(backend).with_functions(concord_lua::load);
             let server = RedisServer::start(program, directory, engine.backend_mut())?;
             let server = server.with_limits(*limits);
-            let config = ReplicaConfig { replicate_replies: true, ..config };
+            // A server cannot say what a range of its keys holds in a bounded time.
+            let config = ReplicaConfig { replicate_replies: true, compare_ns: 0, ..config };
             let replica = OfGroup::new(setup.group, Node::new(setup.protocol, config, engine));
             let engine_io = RedisIo::new(server, driver.poller())?;
             begin(&mut driver, place.node, setup, replica, engine_io)
@@ -337,6 +345,7 @@ fn begin<E: Engine, F: EngineIo<E>>(
         is_quorum: setup.protocol.is_quorum(),
         is_stopping,
         queue,
+        damage: setup.damage.clone(),
     })
 }
 
@@ -376,6 +385,14 @@ impl<E: Engine, F: EngineIo<E>> Role for ReplicaRole<E, F> {
         self.engine_io.watch(now.instant, self.replica.engine_mut());
         if let Some(replica_disk) = &mut self.replica_disk {
             replica_disk.look();
+        }
+        if let Some(file) = &self.damage
+            && file.exists()
+            && self.replica.engine_mut().damage(now.instant.0).is_some()
+        {
+            warn!("a key of this replica was changed, as the rack file's faults say");
+            // A file that stays means more damage, which is a fault of the same kind.
+            let _ = std::fs::remove_file(file);
         }
         if let Some((addr, next_at)) = &mut self.queue
             && *next_at <= now.instant

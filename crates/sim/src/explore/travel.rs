@@ -41,6 +41,7 @@ impl Sort {
             | Membership::VoterAlive { .. }
             | Membership::ChangeVoter { .. }
             | Membership::VotersTold(_)
+            | Membership::Compared { .. }
             | Membership::WasDurable { .. }
             | Membership::SwitchAlive { .. }
             | Membership::SwitchRetired { .. }

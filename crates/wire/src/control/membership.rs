@@ -6,7 +6,8 @@ use concord_core::{Epoch, NodeId};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
-    ConfigPart, DataDir, Heard, Held, LogEnd, Member, Message, Standing, VotersTold, Voting,
+    Compared, ConfigPart, DataDir, Heard, Held, LogEnd, Member, Message, Standing, VotersTold,
+    Voting,
 };
 use crate::Addr;
 use crate::header::Kind;
@@ -145,6 +146,16 @@ pub enum Membership {
         /// The position that an earlier process of its node had reported as durable.
         held: Held,
     },
+    /// Replica to controller: digests of parts of the state, for comparison. Older controllers drop
+    /// it.
+    Compared {
+        /// The node.
+        node: u16,
+        /// Its incarnation.
+        incarnation: u64,
+        /// The digests, oldest first.
+        made: Vec<Compared>,
+    },
 }
 
 /// A message of an older build ends before it, and says nothing.
@@ -170,6 +181,7 @@ impl Membership {
             | Membership::ChangeVoter { .. }
             | Membership::VotersTold(_)
             | Membership::WasDurable { .. }
+            | Membership::Compared { .. }
             | Membership::SwitchRetired { .. } => None,
         }
     }
@@ -197,6 +209,7 @@ impl Message for Membership {
             | Membership::ChangeVoter { .. }
             | Membership::VotersTold(_)
             | Membership::WasDurable { .. }
+            | Membership::Compared { .. }
             | Membership::SwitchRetired { .. } => {}
         }
     }

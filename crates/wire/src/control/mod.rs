@@ -153,6 +153,23 @@ pub enum VoterOutcome {
     NoQuorum,
 }
 
+/// The digest that a replica made of a part of its state, when it had executed one position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compared {
+    /// The position.
+    pub position: u64,
+    /// The running hash there: replicas with another one have executed another log.
+    pub hash: u64,
+    /// The first place of the part.
+    pub first: u16,
+    /// The place after the last one.
+    pub end: u16,
+    /// The number of keys there.
+    pub keys: u32,
+    /// The digest.
+    pub digest: u64,
+}
+
 /// The end of a replica's log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEnd {

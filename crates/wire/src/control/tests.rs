@@ -81,6 +81,18 @@ fn memberships() -> Vec<Membership> {
             is_committed: true,
         }),
         Membership::WasDurable { incarnation: 300, held: Held { epoch: 3, position: 300 } },
+        Membership::Compared {
+            node: 2,
+            incarnation: 300,
+            made: vec![Compared {
+                position: 300,
+                hash: 1 << 40,
+                first: 17,
+                end: 4096,
+                keys: 1_000,
+                digest: 1 << 50,
+            }],
+        },
     ]
 }
 

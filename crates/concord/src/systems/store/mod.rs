@@ -235,6 +235,12 @@ impl System for Store {
             let dir = dir.display();
             notes.push(format!("*** A FAULT ON PURPOSE: disks hang as files in {dir} say. ***"));
         }
+        if let Some(dir) = &rack.faults.damage {
+            let dir = dir.display();
+            notes.push(format!(
+                "*** A FAULT ON PURPOSE: keys are damaged as files in {dir} say. ***"
+            ));
+        }
         notes
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::ValueEnum as _;
-use concord_core::SEC;
+use concord_core::{MS, SEC};
 use concord_runtime::Error;
 use concord_runtime::disk::DiskFault;
 use concord_runtime::driver::DriverOptions;
@@ -41,6 +41,12 @@ pub fn replica(replica_args: &ReplicaArgs) -> Result<(), Error> {
         replies_via_switch: rack.replies_via_switch,
         reads: rack.reads.of_leader(),
         tells_queue: group.program.checks_replies() && rack.key_groups.load_awareness,
+        compare_ns: rack.compare_ms.saturating_mul(MS),
+        damage: rack
+            .faults
+            .damage
+            .as_ref()
+            .map(|dir| dir.join(group.member_stem("replica", own.node))),
         memory_bytes_max: group.maxmemory.0,
         log_memory_bytes: usize::try_from(rack.log_memory.0).unwrap_or(usize::MAX),
         disk: match group.durability {

@@ -137,6 +137,10 @@ pub struct Plan {
     pub load_awareness: bool,
     /// About how many bytes a chunk of a copied state has.
     pub copy_bytes: usize,
+    /// How often the replicas compare a part of their states, in ns; 0: never.
+    pub compare_ns: Duration,
+    /// Once all is at rest, one key of one replica is damaged: that has to be found.
+    pub damages: bool,
     /// VR, NOPaxos: about how many executed records are kept for members that lag.
     pub records_kept: usize,
     /// How fast or slow monotonic clocks run, at most, per million.
@@ -214,6 +218,8 @@ impl Default for Plan {
             avoid_leader: true,
             load_awareness: false,
             copy_bytes: 4_096,
+            compare_ns: 0,
+            damages: false,
             records_kept: 32_768,
             drift_ppm: 0,
             lease_ns: 100 * MS,
@@ -300,6 +306,7 @@ impl Plan {
         within("run_bits", self.run_bits.into(), 0, RUN_BITS_MAX.into())?;
         within("operations", self.operations as u64, 1, OPERATIONS_MAX as u64)?;
         within("copy_bytes", self.copy_bytes as u64, 1, million)?;
+        within("compare_ns", self.compare_ns, 0, hour_ns)?;
         within("records_kept", self.records_kept as u64, 1, million)?;
         within("keys", self.keys, 1, million)?;
         within("writes_percent", self.writes_percent, 0, 100)?;

@@ -35,6 +35,8 @@ pub(super) fn candidates(plan: &Plan) -> Vec<Plan> {
     with(|p| p.rush_ns = 0);
     with(|p| p.linger_ns = 0);
     with(|p| p.calm_ns = 0);
+    with(|p| p.damages = false);
+    with(|p| p.compare_ns = 0);
     with(|p| p.loss_ppm = 0);
     with(|p| p.duplicate_ppm = 0);
     with(|p| p.reorder_ppm = 0);

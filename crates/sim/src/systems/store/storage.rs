@@ -13,7 +13,7 @@ use concord_core::Instant;
 use concord_engine::copy::{BadChunk, Copied, Object};
 use concord_engine::memory::Memory;
 use concord_engine::{
-    Backend, BackendDone, Class, CommandTable, Context, Outcome, Step, Submitted,
+    Backend, BackendDone, Class, CommandTable, Context, Outcome, RangeDigest, Step, Submitted,
 };
 
 /// About how many bytes of an object under way are made at a time, before a write to it.
@@ -224,5 +224,18 @@ impl Backend for Store {
 
     fn digest(&self) -> Option<u64> {
         self.memory.digest()
+    }
+
+    fn digest_range(
+        &self,
+        first: u16,
+        salt: u64,
+        deadline: &dyn Fn(&[u8]) -> Option<u64>,
+    ) -> Option<RangeDigest> {
+        self.memory.digest_range(first, salt, deadline)
+    }
+
+    fn damage(&mut self, which: u64) -> Option<u16> {
+        self.memory.damage(which)
     }
 }

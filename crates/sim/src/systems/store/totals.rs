@@ -141,6 +141,8 @@ pub struct Totals {
     pub restored: u64,
     /// Disks on which damage was found at a start.
     pub damaged: u64,
+    /// Replicas whose data was damaged, which the comparison of states had to find.
+    pub damaged_states: u64,
     /// Faults left out because they would have gone beyond the failure bound.
     pub faults_skipped: u64,
     /// Events handled.
@@ -185,6 +187,7 @@ impl Totals {
         }
         self.restored += other.restored;
         self.damaged += other.damaged;
+        self.damaged_states += other.damaged_states;
         self.retired[0] += other.retired[0];
         self.retired[1] += other.retired[1];
         self.faults_skipped += other.faults_skipped;
@@ -289,6 +292,7 @@ impl fmt::Display for Totals {
                 ("refused at full memory", self.large.out_of_memory),
                 ("refused at full disks", self.large.disk_full),
                 ("damaged disks", self.damaged),
+                ("damaged states", self.damaged_states),
                 ("at a full log", r.writes_log_full),
                 ("sessions lost", self.sessions_lost),
             ],

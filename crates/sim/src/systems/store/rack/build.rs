@@ -2,7 +2,7 @@
 
 use concord_client::{Client, ClientConfig};
 use concord_control::{Controller, ControllerConfig, GroupState, Recover, State};
-use concord_core::{Duration, MS, Rng, SEC};
+use concord_core::{Duration, Guards, MS, Rng, SEC};
 use concord_protocols::{Limits, ReplicaConfig};
 use concord_switch::KeyGroupSettings;
 use concord_switch::agent::AgentConfig;
@@ -81,6 +81,7 @@ impl<'a> Rack<'a> {
             has_library: false,
             board: Board::default(),
             alone_held_ns: 0,
+            is_damaged: false,
             due: 0,
             incarnations: rng.fork(),
             totals: Totals { runs: 1, ..Totals::default() },
@@ -245,6 +246,8 @@ fn blueprint(plan: &Plan) -> Blueprint {
             replicate_replies: plan.replicate_replies,
             reads: plan.reads(),
             weigh_ns: WEIGH_NS,
+            // A run without a guard aims at something else, at a time of its own.
+            compare_ns: if plan.guards == Guards::ALL { plan.compare_ns } else { 0 },
             limits: Limits {
                 engine_silence_ns: plan.engine_silence_ns,
                 work_ns: if plan.engine_work_ns > 0 {

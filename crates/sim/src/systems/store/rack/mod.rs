@@ -7,6 +7,7 @@
 mod build;
 mod cache;
 mod clients;
+mod damage;
 mod disk;
 mod file;
 mod gateway;
@@ -290,6 +291,8 @@ struct Rack<'a> {
     /// How long the only member stood still or was cut off, in ns: nobody decides on expiries
     /// meanwhile.
     alone_held_ns: u64,
+    /// A replica's data was damaged.
+    is_damaged: bool,
     /// Keys that were written to come due at one time.
     due: u64,
     /// Seeds for what starts in the course of the run.
@@ -375,7 +378,8 @@ impl Rack<'_> {
         }
         self.heal();
         let wrong = self.run_liveness().or_else(|| self.run_calm()).or_else(|| self.run_to_rest());
-        wrong.or_else(|| self.run_cached()).or_else(|| self.run_subscribed())
+        let wrong = wrong.or_else(|| self.run_cached()).or_else(|| self.run_subscribed());
+        wrong.or_else(|| self.run_damaged())
     }
 
     /// Until every operation has ended and every fault has happened.

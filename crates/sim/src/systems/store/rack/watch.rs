@@ -102,6 +102,8 @@ impl Rack<'_> {
             self.look_at_replica(node)
         } else if self.is_switch(node) {
             self.look_at_switch(node)
+        } else if self.is_false_alarm(node) {
+            Some("replicas' states differ, and none was damaged".into())
         } else {
             None
         };
