@@ -271,6 +271,11 @@ pub struct Rack {
     /// if it reads nothing for 30 s it is disconnected.
     #[schemars(with = "String")]
     pub reply_memory: Bytes,
+    /// The longest value, or other argument, that a gateway takes from a client, 1mb to 64mb;
+    /// `CONFIG SET proto-max-bulk-len` changes it until the gateway starts again. What commands
+    /// make of a string has at most 64 MiB in any case.
+    #[schemars(with = "String")]
+    pub max_value: Bytes,
     /// How often each replica reads all of its log on disk again to find damage, in seconds, at
     /// most a year; 0 is never.
     pub scrub_seconds: u64,
@@ -341,6 +346,7 @@ impl Default for Rack {
             maxmemory: Bytes(0),
             log_memory: Bytes(64 << 20),
             reply_memory: Bytes(256 << 20),
+            max_value: Bytes(64 << 20),
             scrub_seconds: 600,
             compare_ms: 0,
             script_seconds: 60,

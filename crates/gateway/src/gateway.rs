@@ -155,7 +155,7 @@ impl Gateway {
             long_reads: LongReads::default(),
             fetched: 0,
             failed_at: None,
-            value_bytes_max: VALUE_BYTES_MAX,
+            value_bytes_max: setup.limits.value_bytes_max.min(VALUE_BYTES_MAX),
             client: Client::new(setup.client.clone(), rng),
             commands: Commands::new(&setup.table, setup.redis),
             wants_table: setup.redis,

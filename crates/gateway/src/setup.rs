@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use concord_client::ClientConfig;
 use concord_core::counters;
 use concord_engine::CommandTable;
-use concord_wire::Addr;
+use concord_wire::{Addr, VALUE_BYTES_MAX};
 
 use crate::connection::SLOTS_MAX;
 use crate::memory::{REPLIES_BYTES_MAX, REPLIES_BYTES_MIN, SHARE};
@@ -26,6 +26,9 @@ pub struct Limits {
     /// The largest total size of unread replies of all connections, in bytes; at least
     /// [`REPLIES_BYTES_MIN`].
     pub replies_bytes_max: usize,
+    /// The longest argument, in bytes, until CONFIG SET proto-max-bulk-len says another; at most
+    /// [`VALUE_BYTES_MAX`].
+    pub value_bytes_max: usize,
 }
 
 impl Default for Limits {
@@ -41,7 +44,12 @@ impl Limits {
     pub fn of_replies(replies_bytes_max: usize) -> Limits {
         let replies_bytes_max = replies_bytes_max.max(REPLIES_BYTES_MIN);
         let output_bytes_max = replies_bytes_max / SHARE;
-        Limits { commands_max: SLOTS_MAX, output_bytes_max, replies_bytes_max }
+        Limits {
+            commands_max: SLOTS_MAX,
+            output_bytes_max,
+            replies_bytes_max,
+            value_bytes_max: VALUE_BYTES_MAX,
+        }
     }
 }
 

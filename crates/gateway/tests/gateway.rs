@@ -447,6 +447,21 @@ fn what_is_not_supported_says_so() {
 const TOO_LARGE: &str =
     "-ERR value is larger than proto-max-bulk-len (at most 64 MiB, Concord's limit)";
 
+/// The longest value of the configuration holds until CONFIG SET says another one.
+#[test]
+fn the_longest_value_is_that_of_the_configuration() {
+    let mut world = World::with(9, |config| config.limits.value_bytes_max = 2 << 20);
+    assert!(world.ask(&["CONFIG GET proto-max-bulk-len"]).contains("2097152"));
+    for (extra, said) in [(0, "+OK"), (1, TOO_LARGE)] {
+        let value = vec![b'v'; (2 << 20) + extra];
+        world.input(1, &request(&[b"SET", b"k", &value]));
+        assert_eq!(world.replies(1), format!("{said}\r\n"));
+    }
+    assert_eq!(world.ask(&["CONFIG SET proto-max-bulk-len 1mb"]), "+OK\r\n");
+    world.input(1, &request(&[b"SET", b"k", &vec![b'v'; 2 << 20]]));
+    assert_eq!(world.replies(1), format!("{TOO_LARGE}\r\n"));
+}
+
 #[test]
 fn a_large_value_is_refused_and_the_connection_goes_on() {
     let mut world = World::new(8);

@@ -20,6 +20,10 @@ const SCRUB_SECONDS_MAX: u64 = 31_536_000;
 /// Least limit of the data: whoever writes less has forgotten the unit.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
+/// Least and largest limit of a value.
+const VALUE_BYTES_MIN: u64 = 1 << 20;
+const VALUE_BYTES_MAX: u64 = 64 << 20;
+
 /// Least memory for replies, which a gateway takes whatever is written.
 const REPLY_MEMORY_BYTES_MIN: u64 = concord_runtime::roles::gateway::REPLIES_BYTES_MIN as u64;
 
@@ -236,6 +240,10 @@ impl Rack {
                 self.script_seconds
             );
             return Err(Mistake::at("script_seconds", line));
+        }
+        if !(VALUE_BYTES_MIN..=VALUE_BYTES_MAX).contains(&self.max_value.0) {
+            let line = "max_value must be from 1mb to 64mb: no reply is longer";
+            return Err(Mistake::at("max_value", line));
         }
         if self.reply_memory.0 < REPLY_MEMORY_BYTES_MIN {
             let line = "reply_memory must be at least 128mb: two replies of 64 MiB";

@@ -66,7 +66,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[switch.port]\nnumber = 7", ":1: unknown section `port`: there is none here"),
     (
         "zzzzzz = 1",
-        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `reply_memory`, `scrub_seconds`, `compare_ms`, `script_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`",
+        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `reply_memory`, `max_value`, `scrub_seconds`, `compare_ms`, `script_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`",
     ),
     (
         "[[replicas]]\nnode = 1\n",
@@ -234,6 +234,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("a = = 1", ":1: extra `=`, expected nothing: `a = = 1`"),
     ("maxmemory = \"1tb\"", ":1: \"1tb\" is not a size; write it like 512mb or 1gb"),
     ("reply_memory = \"100mb\"", ":1: reply_memory must be at least 128mb: two replies of 64 MiB"),
+    ("max_value = \"512mb\"", ":1: max_value must be from 1mb to 64mb: no reply is longer"),
     ("log_memory = \"much\"", ":1: \"much\" is not a size; write it like 512mb or 1gb"),
     ("maxmemory = true", ":1: maxmemory: found `true`; write a size, like \"512mb\" or 1000"),
     (

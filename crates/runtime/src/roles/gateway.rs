@@ -85,6 +85,8 @@ pub struct GatewaySetup {
     pub memory_bytes_max: u64,
     /// The largest number of bytes of replies that its clients have not read, in total.
     pub replies_bytes_max: usize,
+    /// The longest argument of a command, in bytes.
+    pub value_bytes_max: usize,
     /// INFO's lines about the rack: `name:value`, each followed by CRLF.
     pub rack_info: String,
 }
@@ -153,7 +155,10 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         table: CommandTable::memory(),
         redis: setup.redis,
         connections_max: connections_max(),
-        limits: Limits::of_replies(setup.replies_bytes_max),
+        limits: Limits {
+            value_bytes_max: setup.value_bytes_max,
+            ..Limits::of_replies(setup.replies_bytes_max)
+        },
         others: setup.others.clone(),
         node: place.node,
         port: setup.listen.port(),

@@ -116,6 +116,7 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
         redis: group.engine == Engine::Redis,
         memory_bytes_max: group.maxmemory.0,
         replies_bytes_max: usize::try_from(rack.reply_memory.0).unwrap_or(usize::MAX),
+        value_bytes_max: usize::try_from(rack.max_value.0).unwrap_or(usize::MAX),
         rack_info: rack_info(&rack, &group),
     };
     gateway_role::run(&place, &setup)
