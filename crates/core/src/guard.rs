@@ -240,6 +240,9 @@ guards! {
     TaskTag,
     /// Falcon: a worker that has a key runs an attempt once.
     TaskRepeat,
+    /// Falcon: a worker gives back what the process before its owner had granted only if it did not
+    /// begin.
+    InquiredRun,
     /// Falcon: of a task's results the first counts, and is told once.
     FirstResult,
     /// FLAIR: reads of an unstable key group go to the leader.

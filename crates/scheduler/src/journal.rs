@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 
 use concord_core::hash::hash64;
 use concord_wire::falcon::Parameters;
-use concord_wire::tasks::Ended;
+use concord_wire::tasks::{Attempt, Ended, Run};
 use serde::{Deserialize, Serialize};
 
 use crate::book::{OUTPUT_BYTES_KEPT_MAX, TASKS_KEPT_MAX};
@@ -26,7 +26,7 @@ const HEADER_BYTES: usize = 24;
 /// field has 32 bits.
 const FRAME_BYTES_MAX: usize = 16 << 20;
 /// The number of sessions that are remembered: runs of an older one have no lease any more.
-const SESSIONS_MAX: usize = 4;
+const SESSIONS_MAX: usize = 64;
 const FRAME: &[u8; 4] = b"CJF1";
 /// The bytes of marker, length and checksum.
 const FRAME_HEADER_BYTES: usize = 16;
@@ -182,7 +182,8 @@ pub(crate) enum Entry {
     Began { next_jid: u32 },
     /// A job was accepted.
     Took(WrittenJob),
-    /// A task that is never run twice may begin from now on.
+    /// A task that is never run twice may begin from now on. Written by earlier versions, which did
+    /// not say in which run.
     Begun { jid: u32, tid: u32 },
     /// A task is over.
     Over(WrittenOutcome),
@@ -192,6 +193,10 @@ pub(crate) enum Entry {
     Session { uid: u64 },
     /// The incarnation to which the numbers of its jobs belong.
     Incarnation { number: u64 },
+    /// A task that is never run twice may begin in this run from now on.
+    Granted { of: Attempt, run: Run },
+    /// The run to which it was granted last did not begin, and never will.
+    GivenBack { jid: u32, tid: u32 },
 }
 
 /// A task's outcome, as it was read from a journal.
@@ -222,8 +227,9 @@ pub struct FoundJob {
     pub job: Job,
     /// The outcomes of its tasks, in the order in which they ended.
     pub outcomes: Vec<FoundOutcome>,
-    /// The tasks that are never run twice and may have begun.
-    pub(crate) begun: BTreeSet<u32>,
+    /// The tasks that are never run twice and may have begun, each with the run in which, if that
+    /// is written.
+    pub(crate) begun: BTreeMap<u32, Option<(Attempt, Run)>>,
     /// The tasks that are over.
     over: BTreeSet<u32>,
     /// The highest number that an attempt of its tasks may have had; `None` if none is written.
@@ -517,8 +523,11 @@ impl Journal {
             if let Some(up_to) = job.attempts_up_to {
                 journal.push(Entry::Attempts { jid: job.jid, up_to });
             }
-            for tid in &job.begun {
-                journal.push(Entry::Begun { jid: job.jid, tid: *tid });
+            for (tid, granted) in &job.begun {
+                journal.push(match *granted {
+                    Some((of, run)) => Entry::Granted { of, run },
+                    None => Entry::Begun { jid: job.jid, tid: *tid },
+                });
             }
             for told in &job.outcomes {
                 journal.push(Entry::Over(told.written(job.jid)));
@@ -641,7 +650,7 @@ impl Found {
                     job: written.job(),
                     note: written.note,
                     outcomes: Vec::new(),
-                    begun: BTreeSet::new(),
+                    begun: BTreeMap::new(),
                     over: BTreeSet::new(),
                     attempts_up_to: None,
                 };
@@ -650,7 +659,13 @@ impl Found {
                 }
             }
             Entry::Begun { jid, tid } => {
-                self.job(jid, tid)?.begun.insert(tid);
+                self.job(jid, tid)?.begun.insert(tid, None);
+            }
+            Entry::Granted { of, run } => {
+                self.job(of.jid, of.tid)?.begun.insert(of.tid, Some((of, run)));
+            }
+            Entry::GivenBack { jid, tid } => {
+                self.job(jid, tid)?.begun.remove(&tid);
             }
             Entry::Attempts { jid, up_to } => {
                 let job = self.job(jid, 0)?;

@@ -5,14 +5,14 @@ use alloc::vec::Vec;
 
 use concord_core::machine::{Deadline, Machine, Persist};
 use concord_core::{Addr, Guard, Guards, Instant, Now, Sink};
-use concord_wire::Kind;
 use concord_wire::control::Message as _;
 use concord_wire::falcon::Submission;
 use concord_wire::tasks::TaskMessage;
+use concord_wire::{GroupId, Kind};
 
 use crate::journal::{Entry, Found, Journal, WrittenJob, WrittenOutcome};
 use crate::outcome::TaskOutcome;
-use crate::owner::{Drained, Job, Owner, OwnerConfig};
+use crate::owner::{Drained, Grant, Job, Owner, OwnerConfig};
 
 /// A frame of the journal that is being made durable.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +53,7 @@ pub struct JournaledOwner {
     /// The last job whose acceptance is durable.
     taken_jid: u32,
     guards: Guards,
+    group: GroupId,
     sent: Vec<(Addr, Vec<u8>)>,
 }
 
@@ -87,6 +88,7 @@ impl JournaledOwner {
     fn with(config: OwnerConfig, journal: Option<Journal>) -> JournaledOwner {
         JournaledOwner {
             guards: config.guards,
+            group: config.group,
             room_bytes: config.room_bytes,
             owner: Owner::new(config),
             journal,
@@ -110,10 +112,15 @@ impl JournaledOwner {
 
     /// Adds the owner's decisions to the journal, if there is one.
     fn write_down(&mut self) {
-        for (jid, tid) in self.owner.take_begun() {
-            self.push(Entry::Begun { jid, tid });
-            if self.journal.is_some() {
-                self.begun.insert((jid, tid), self.next_number);
+        for grant in self.owner.take_grants() {
+            match grant {
+                Grant::To(of, run) => {
+                    self.push(Entry::Granted { of, run });
+                    if self.journal.is_some() {
+                        self.begun.insert((of.jid, of.tid), self.next_number);
+                    }
+                }
+                Grant::Back((jid, tid)) => self.push(Entry::GivenBack { jid, tid }),
             }
         }
         for (jid, up_to) in self.owner.take_raised() {
@@ -151,7 +158,10 @@ impl JournaledOwner {
         let last = self.last_frame().filter(|_| self.guards.on(Guard::DurableCommit));
         for (to, packet) in sent.drain(..) {
             match last.and_then(|last| self.waits_for(&packet, last)) {
-                Some(frame) => self.held.push((frame, to, packet)),
+                Some(frame) => {
+                    tell_to_wait(to, &packet, self.group, sink);
+                    self.held.push((frame, to, packet));
+                }
                 None => sink.send(to, &packet),
             }
         }
@@ -180,6 +190,7 @@ impl JournaledOwner {
                 TaskMessage::Extended { .. }
                 | TaskMessage::Fragment { .. }
                 | TaskMessage::FetchOutput { .. }
+                | TaskMessage::Inquire { .. }
                 | TaskMessage::Drain { .. },
             ) => None,
             Ok(TaskMessage::Claimed { of, granted: true, .. }) => {
@@ -283,6 +294,16 @@ impl JournaledOwner {
     #[must_use]
     pub fn journal_bytes(&self) -> Option<usize> {
         self.journal.as_ref().map(Journal::length)
+    }
+}
+
+/// A worker whose claim is granted once the grant is durable waits for it, however slow the disk
+/// is.
+fn tell_to_wait(to: Addr, packet: &[u8], group: GroupId, sink: &mut impl Sink) {
+    if let Ok(TaskMessage::Claimed { of, run, granted: true, .. }) = TaskMessage::parse(packet) {
+        let mut wait = Vec::new();
+        TaskMessage::Wait { of, run }.emit_in(group, &mut wait);
+        sink.send(to, &wait);
     }
 }
 

@@ -20,6 +20,8 @@ use crate::tags::Tags;
 use crate::trace::Trace;
 
 mod drains;
+mod grants;
+mod inquiries;
 mod job;
 mod lines;
 mod outputs;
@@ -30,6 +32,8 @@ mod withheld;
 
 pub use drains::Drained;
 use drains::Drains;
+pub(crate) use grants::Grant;
+use grants::Inquiries;
 pub use job::{Job, TaskSpec};
 use lines::{Line, Place, Places};
 use outputs::{EndedRun, Outputs};
@@ -202,8 +206,6 @@ struct Item {
     /// Whether an executor may have had the last attempt number that exists, so that the task
     /// cannot be submitted again.
     is_spent: bool,
-    /// Whether it is noted that it may begin, if it is never to be run twice.
-    is_noted: bool,
     retries_left: u16,
     /// The number of workers that went silent while they ran it.
     lost: u16,
@@ -302,9 +304,10 @@ pub struct Owner {
     /// they need not be.
     known: Vec<(Attempt, Run)>,
     known_at: Instant,
-    /// Tasks that are never run twice, and were granted to a run since the last
-    /// [`Owner::take_begun`].
-    begun: Vec<Name>,
+    /// Decisions about tasks that are never run twice since the last [`Owner::take_grants`].
+    grants: Vec<Grant>,
+    /// Runs of the process before that are asked for.
+    inquiries: Inquiries,
     /// Jobs whose limit of attempt numbers was raised, with the new limit.
     raised: Vec<(u32, u16)>,
     /// Outputs that are being fetched. Their tasks are held by the runs that produced them.
@@ -360,7 +363,8 @@ impl Owner {
             outcomes: VecDeque::new(),
             known: Vec::new(),
             known_at: Instant(0),
-            begun: Vec::new(),
+            grants: Vec::new(),
+            inquiries: Inquiries::new(),
             raised: Vec::new(),
             outputs: Outputs::new(config.room_bytes / 4),
             is_held_back: false,
@@ -400,7 +404,6 @@ impl Owner {
             attempt: 0,
             attempts_before: 0,
             is_spent: false,
-            is_noted: false,
             retries_left: job.retries,
             lost: 0,
             suspicion: Suspicion::default(),
@@ -620,6 +623,7 @@ impl Machine for Owner {
         }
         self.ask_who(now, sink);
         self.ask_drains(now, sink);
+        self.ask_inquiries(now, sink);
         self.fetch(now, sink);
         self.pump(now, sink);
     }
@@ -655,6 +659,7 @@ impl Machine for Owner {
         }
         next = next.min(at(self.outputs.deadline(), "fragments of an output"));
         next = next.min(at(self.drains.deadline(), "a worker that is to end"));
+        next = next.min(at(self.inquiries.deadline(), "runs of the process before"));
         if !self.known.is_empty() {
             next = next.min(at(self.known_at, "results that are known"));
         }
@@ -709,7 +714,9 @@ impl Owner {
                 count(&mut item.trace.again.leases_over);
                 let is_over = item.lost > LOST_MAX;
                 self.counters.leases_over += 1;
-                if once {
+                if once && self.is_asked_longer(now, name) {
+                    return;
+                } else if once {
                     return self.end(now, name, Outcome::Unknown, 0);
                 } else if self.is_given_up(now, name, run) || is_over {
                     self.counters.suspects_given_up += u64::from(!is_over);
@@ -746,12 +753,15 @@ impl Owner {
                 let tasks = is_draining.then_some(*tasks);
                 return self.on_draining(now, (*worker, *session), tasks, sink);
             }
+            TaskMessage::Gone { of, run } => return self.on_gone(now, *of, *run),
             TaskMessage::Fragment { .. }
             | TaskMessage::Claimed { .. }
             | TaskMessage::Extended { .. }
             | TaskMessage::Known { .. }
             | TaskMessage::FetchOutput { .. }
             | TaskMessage::Drain { .. }
+            | TaskMessage::Wait { .. }
+            | TaskMessage::Inquire { .. }
             | TaskMessage::Cancel { .. } => {
                 self.counters.unexpected += 1;
                 return;
@@ -759,11 +769,14 @@ impl Owner {
         };
         // Another process had this address: its tasks have no owner any more, unless this one took
         // over its jobs.
+        let is_held = self.is_held_by(of, run);
         let is_before = self.before.contains(&of.uid);
-        let is_own = of.uid == self.config.session.0 || is_before;
+        let is_own = of.uid == self.config.session.0 || is_before || is_held;
         match message {
             TaskMessage::Claim { asked_at, .. } => {
-                let granted = is_own && !is_before && self.holds(now, of, run, Told::Claims);
+                // What the process before granted, and what began since, goes on.
+                let is_known = is_own && (!is_before || is_held);
+                let granted = is_known && self.holds(now, of, run, Told::Claims);
                 let answer = TaskMessage::Claimed { of, run, asked_at, granted };
                 self.say(run.worker, &answer, sink);
             }
@@ -808,6 +821,9 @@ impl Owner {
             | TaskMessage::OutputFragment { .. }
             | TaskMessage::Drain { .. }
             | TaskMessage::Draining { .. }
+            | TaskMessage::Wait { .. }
+            | TaskMessage::Inquire { .. }
+            | TaskMessage::Gone { .. }
             | TaskMessage::Fragment { .. } => {}
         }
     }
@@ -838,12 +854,12 @@ impl Owner {
         if may {
             let was = core::mem::replace(&mut item.at, At::Held(run, until));
             if !matches!(was, At::Held(..)) {
-                let is_new = once && !core::mem::replace(&mut item.is_noted, true);
                 item.is_spent |= item.attempt == u16::MAX;
                 (item.trace.started_at, item.trace.worker) = (now, run.worker);
-                if is_new && self.config.has_journal {
-                    self.begun.push(name);
-                }
+            }
+            let is_new = !matches!(was, At::Held(holder, _) if holder == run);
+            if is_new && once && self.config.has_journal {
+                self.grants.push(Grant::To(of, run));
             }
             self.let_go(name, was);
             self.note_let_in(name.0, was);
@@ -855,6 +871,7 @@ impl Owner {
 
     /// Removes a task from the structures in which it was in the state `was`.
     fn let_go(&mut self, name: Name, was: At) {
+        self.inquiries.close(name);
         match was {
             At::Queued(ticket, None) => {
                 let place = self.item(name).map(|(item, _)| item.place).unwrap_or_default();
@@ -922,7 +939,7 @@ impl Owner {
     /// Handles a run that did not begin, and never will.
     fn on_returned(&mut self, of: Attempt, run: Run) {
         let name = (of.jid, of.tid);
-        let Some((item, _)) = self.item(name) else { return };
+        let Some((item, once)) = self.item(name) else { return };
         let is_its = match item.at {
             At::Held(holder, _) => holder == run,
             At::Submitted(_) | At::Queued(..) => item.attempt == of.attempt,
@@ -935,6 +952,9 @@ impl Owner {
         item.over_to = item.over_to.max(of.attempt);
         count(&mut item.trace.again.returned);
         self.let_go(name, was);
+        if once && self.config.has_journal && matches!(was, At::Held(..)) {
+            self.grants.push(Grant::Back(name));
+        }
         // The executors near that node may not be of the class that it needs.
         if let Some(job) = self.jobs.get_mut(&name.0)
             && job.needs != 0

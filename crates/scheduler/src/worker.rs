@@ -22,8 +22,11 @@ use crate::bodies::{Bodies, fragments};
 use crate::tags::{Tagged, Tags};
 
 mod asking;
+mod begun;
+mod granted;
 mod slots;
 
+use begun::BegunRuns;
 use slots::{Running, Slot, Slots};
 
 /// The largest number of executors of a worker.
@@ -297,6 +300,8 @@ pub struct Worker {
     /// The attempts that were begun, and the same in order.
     begun: BTreeSet<Attempt>,
     begun_order: VecDeque<Attempt>,
+    /// The runs that began of tasks that are never run twice.
+    begun_runs: BegunRuns,
     /// Whether it takes no more tasks.
     is_retiring: bool,
     /// If an owner told it to end, the time at which its runs go back.
@@ -332,6 +337,7 @@ impl Worker {
             tags: config.key.map(Tags::new),
             begun: BTreeSet::new(),
             begun_order: VecDeque::new(),
+            begun_runs: BegunRuns::default(),
             is_retiring: false,
             drain_until: None,
             counters: WorkerCounters::default(),
@@ -389,6 +395,7 @@ impl Worker {
         self.leases(now);
         let Some((slot, work)) = self.running(run) else { return };
         self.counters.returned += 1;
+        self.begun_runs.remove(run);
         self.slots.set(slot, Slot::Idle { until: now.after(RETURNED_PAUSE_NS) });
         let message = TaskMessage::Returned { of: work.of, run: self.run(work.run) };
         self.report(now, &work, message, Vec::new());
@@ -404,12 +411,13 @@ impl Worker {
             let Slot::Running(Running { work, is_started, .. }) = self.slots[index] else {
                 continue;
             };
-            if is_started && !self.takes_back(work.run) {
+            let begun = is_started && !self.takes_back(work.run);
+            if begun {
                 let (slot, run) = (index as u16, work.run);
                 self.orders.push_front(Order::Kill { slot, run, is_cancelled: false });
             }
             self.slots.set(index, Slot::Idle { until: now.instant });
-            if !work.task.flags.has(TaskFlags::ONCE) {
+            if !begun || !work.task.flags.has(TaskFlags::ONCE) {
                 self.counters.returned += 1;
                 let message = TaskMessage::Returned { of: work.of, run: self.run(work.run) };
                 self.report(now.instant, &work, message, Vec::new());
@@ -651,6 +659,9 @@ impl Worker {
         }
         self.counters.started += 1;
         let Work { of, run, task, .. } = work;
+        if task.flags.has(TaskFlags::ONCE) {
+            self.begun_runs.insert(run);
+        }
         self.orders.push_back(Order::Start { slot: slot as u16, run, of, task, job, parameters });
         let limit_at = match task.limit_ms {
             0 => Instant::NEVER,
@@ -732,6 +743,8 @@ impl Worker {
             if is_started && !self.takes_back(work.run) {
                 let (slot, run) = (index as u16, work.run);
                 self.orders.push_front(Order::Kill { slot, run, is_cancelled: false });
+            } else if work.task.flags.has(TaskFlags::ONCE) {
+                self.return_unbegun(now, &work);
             }
             self.slots.set(index, Slot::Idle { until: now });
         }
@@ -757,11 +770,11 @@ impl Worker {
                 let message = TaskMessage::Returned { of: work.of, run: self.run(work.run) };
                 self.report(now, &work, message, Vec::new());
             }
-            Slot::Claiming { work, beat_at, until } if beat_at <= now => {
+            Slot::Claiming { work, since, beat_at, until } if beat_at <= now => {
                 let (of, run, asked_at) = (work.of, self.run(work.run), now.0);
                 self.say(work.owner, &TaskMessage::Claim { of, run, asked_at }, sink);
                 let beat_at = now.after(FIRST_BEAT_NS);
-                self.slots.set(index, Slot::Claiming { work, beat_at, until });
+                self.slots.set(index, Slot::Claiming { work, since, beat_at, until });
             }
             Slot::Running(running @ Running { work, limit_at, .. }) if limit_at <= now => {
                 let (slot, run) = (index as u16, work.run);
@@ -835,11 +848,20 @@ impl Worker {
             TaskMessage::Drain { owner, session, within_ms } => {
                 self.on_drain(now, owner, session, within_ms, sink);
             }
+            TaskMessage::Wait { run, .. } => {
+                if run.session == self.config.session.0 {
+                    self.on_wait(now, run);
+                }
+            }
+            TaskMessage::Inquire { of, run, owner } => {
+                self.on_inquiry(now, (of, run), owner, sink);
+            }
             TaskMessage::Claim { .. }
             | TaskMessage::Running { .. }
             | TaskMessage::Result { .. }
             | TaskMessage::Returned { .. }
             | TaskMessage::Fetch { .. }
+            | TaskMessage::Gone { .. }
             | TaskMessage::Draining { .. }
             | TaskMessage::OutputFragment { .. } => self.counters.unexpected += 1,
         }
@@ -873,6 +895,7 @@ impl Worker {
     fn takes_back(&mut self, run: u32) -> bool {
         let begins = |order: &Order| matches!(order, Order::Start { run: own, .. } if *own == run);
         let Some(at) = self.orders.iter().position(begins) else { return false };
+        self.begun_runs.remove(run);
         self.orders.remove(at).is_some()
     }
 
@@ -895,23 +918,6 @@ impl Worker {
             self.slots.set(index, Slot::Idle { until: now });
             self.counters.cancelled += 1;
         }
-    }
-
-    fn on_claimed(&mut self, now: Instant, run: u32, asked_at: Instant, granted: bool) {
-        let claiming = |slot: &Slot| matches!(slot, Slot::Claiming { work, .. } if work.run == run);
-        let Some(index) = self.slots.iter().position(claiming) else { return };
-        let Slot::Claiming { work, until, .. } = self.slots[index] else { return };
-        if !granted {
-            self.counters.claims_refused += 1;
-            self.slots.set(index, Slot::Idle { until: now });
-            return;
-        }
-        let lease_until = asked_at.after(self.config.lease_ns);
-        // A grant that took too long to arrive is ignored.
-        if lease_until <= now || until <= now {
-            return;
-        }
-        self.hold(now, index, work, lease_until);
     }
 
     fn report_end(&mut self, now: Instant, work: &Work, ended: Ended, output: Output<'_>) {

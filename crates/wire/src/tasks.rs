@@ -257,6 +257,30 @@ pub enum TaskMessage {
         /// How many it has.
         tasks: u32,
     },
+    /// Owner: your claim is granted once my journal has the grant; wait for it.
+    Wait {
+        /// Echo.
+        of: Attempt,
+        /// Echo.
+        run: Run,
+    },
+    /// Owner: the process before me granted that; what came of it? The worker says that it runs,
+    /// claims it again, tells its result, gives it back, or says [`TaskMessage::Gone`].
+    Inquire {
+        /// Which attempt at which task.
+        of: Attempt,
+        /// Which run of it.
+        run: Run,
+        /// Where to say so.
+        owner: Addr,
+    },
+    /// Worker: it may have begun, and is over here, or another process had this address.
+    Gone {
+        /// Echo.
+        of: Attempt,
+        /// Echo.
+        run: Run,
+    },
 }
 
 impl Message for TaskMessage {
@@ -296,6 +320,9 @@ mod tests {
             TaskMessage::OutputFragment { run, total_bytes: 5, index: 0, bytes: b"out..".to_vec() },
             TaskMessage::Drain { owner: worker, session: 0xb0b, within_ms: Some(7_000) },
             TaskMessage::Draining { worker, session: 0xb0b, is_draining: true, tasks: 3 },
+            TaskMessage::Wait { of, run },
+            TaskMessage::Inquire { of, run, owner: worker },
+            TaskMessage::Gone { of, run },
         ];
         let mut packets = vec![vec![]; messages.len()];
         for (message, packet) in messages.iter().zip(&mut packets) {

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use concord_core::{Addr, Instant, MS, Now};
 use concord_wire::tasks::Run;
 
-use super::{At, LEASE_MARGIN, Name, Owner};
+use super::{At, Grant, LEASE_MARGIN, Owner};
 use crate::journal::FoundJob;
 
 /// Stands for a run of the process before that was not heard of.
@@ -37,8 +37,9 @@ impl Owner {
         self.next_jid = self.next_jid.max(next_jid);
     }
 
-    /// Continues with a job of the process before. Its finished tasks stay finished, and those that
-    /// are never run twice and may have begun are unknown when a lease is over.
+    /// Continues with a job of the process before. Its finished tasks stay finished. Those that are
+    /// never run twice and were granted to a run are held by it, and its worker is asked; if that
+    /// stays silent they are unknown.
     pub(crate) fn resume(&mut self, now: Now, found: &FoundJob) {
         let next_jid = core::mem::replace(&mut self.next_jid, found.jid);
         let is_taken = self.submit(now, found.job.clone()).is_some();
@@ -67,10 +68,15 @@ impl Owner {
         // They may still be running, and are reported as over only when none can be.
         let lease_ns = self.config.lease_ns;
         let until = now.instant.after(lease_ns + lease_ns / LEASE_MARGIN);
-        for tid in found.begun.difference(over) {
+        for (tid, granted) in found.begun.iter().filter(|(tid, _)| !over.contains(tid)) {
             let name = (found.jid, *tid);
+            let (run, until) = match *granted {
+                Some((of, run)) => (run, now.instant.after(self.inquire(name, of, run))),
+                None => (NOBODY, until),
+            };
             if let Some((item, _)) = self.item(name) {
-                let was = core::mem::replace(&mut item.at, At::Held(NOBODY, until));
+                let was = core::mem::replace(&mut item.at, At::Held(run, until));
+                (item.trace.started_at, item.trace.worker) = (now.instant, run.worker);
                 self.note_let_in(found.jid, was);
                 self.timers.insert((until, name));
             }
@@ -93,8 +99,8 @@ impl Owner {
         core::mem::take(&mut self.raised)
     }
 
-    /// The tasks that are never run twice and may begin since the last call: JID and TID.
-    pub(crate) fn take_begun(&mut self) -> Vec<Name> {
-        core::mem::take(&mut self.begun)
+    /// The decisions about tasks that are never run twice since the last call.
+    pub(crate) fn take_grants(&mut self) -> Vec<Grant> {
+        core::mem::take(&mut self.grants)
     }
 }

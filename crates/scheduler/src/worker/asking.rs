@@ -9,9 +9,6 @@ use concord_wire::tasks::{Attempt, TaskMessage};
 use super::slots::{InUse, Running, Slot};
 use super::{REPORTS_MAX, Work, Worker};
 
-/// The largest number of times that the wait for the answer to a claim doubles.
-const CLAIM_DOUBLINGS_MAX: u16 = 3;
-
 /// The part that deals with the switch.
 impl Worker {
     pub(super) fn may_ask(&self) -> bool {
@@ -238,11 +235,8 @@ impl Worker {
         // first, too.
         let asks_first = task.flags.has(TaskFlags::ONCE) || assigned.queue >= CLASSES_MAX;
         if asks_first && self.config.guards.on(Guard::Claim) {
-            // An owner with a journal answers when its disk has synced: for each further attempt it
-            // may take longer.
-            let doublings = of.attempt.saturating_sub(1).min(CLAIM_DOUBLINGS_MAX);
-            let until = now.after(self.config.claim_ns << doublings);
-            self.slots.set(slot, Slot::Claiming { work, beat_at: now, until });
+            let until = now.after(self.patience_ns(of));
+            self.slots.set(slot, Slot::Claiming { work, since: now, beat_at: now, until });
             self.tick_slot(now, slot, sink);
         } else {
             self.hold(now, slot, work, now.after(self.config.lease_ns));

@@ -18,8 +18,8 @@ pub(super) enum Slot {
     Asking { queue: u8, number: u32, until: Instant, tries: u32, waits_until: Option<Instant> },
     /// It waits in the switch, in each of its queues.
     Waiting { until: Instant },
-    /// It has a task, and asks whether it may start it.
-    Claiming { work: Work, beat_at: Instant, until: Instant },
+    /// It has a task, and has asked since then whether it may start it.
+    Claiming { work: Work, since: Instant, beat_at: Instant, until: Instant },
     /// It runs a task, or is about to.
     Running(Running),
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod drains;
+mod inquiries;
 mod journal;
 mod outputs;
 mod queues;
@@ -822,5 +823,6 @@ fn each_guard_is_caught_when_removed() {
     assert_eq!(forged(without(Guard::TaskTag))[0], "start");
     assert!(forged(without(Guard::TaskTag)).len() == 1, "the executor is busy with the first");
     assert_eq!(repeated(without(Guard::TaskRepeat)), 3);
+    assert_eq!(inquiries::begun_twice(without(Guard::InquiredRun)), 2);
     assert_eq!(queues::of_another_class(without(Guard::TaskClass)), (["start"].to_vec(), 0));
 }

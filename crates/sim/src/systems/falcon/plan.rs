@@ -186,6 +186,24 @@ impl Plan {
         }
     }
 
+    /// Whether all workers live and can be reached all the time.
+    #[must_use]
+    pub fn keeps_workers(&self) -> bool {
+        !self.faults.iter().any(|(_, fault)| match fault {
+            Fault::KillWorker(..)
+            | Fault::PauseWorker(..)
+            | Fault::CutWorker(..)
+            | Fault::CutPair(..) => true,
+            Fault::KillOwner(..)
+            | Fault::PauseOwner(..)
+            | Fault::RestartSwitch(_)
+            | Fault::PauseSwitch(_)
+            | Fault::OtherSwitch(_)
+            | Fault::RestartController(_)
+            | Fault::PauseController(_) => false,
+        })
+    }
+
     /// When the last fault is over, in ns.
     #[must_use]
     pub fn quiet_at_ns(&self) -> u64 {

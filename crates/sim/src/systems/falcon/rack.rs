@@ -2,8 +2,9 @@
 //!
 //! Checked: a reader of a job's outcomes gets each once, with its whole output, also if the job's
 //! owner was restarted meanwhile; each task has one outcome; a task that must not run twice is
-//! begun at most once, and none ends after its outcome was reported; the output of a task is that
-//! of one of its runs; and every task is over 8 s after the last fault.
+//! begun at most once, and none ends after its outcome was reported; none of them is unknown that
+//! never began, unless a worker was dead or out of reach; the output of a task is that of one of
+//! its runs; and every task is over 8 s after the last fault.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -821,6 +822,10 @@ impl Rack<'_> {
                 self.totals.unknown += 1;
                 if self.once.get(&task) != Some(&true) {
                     self.wrong(format!("task {task:?} may be run twice, and is unknown"));
+                }
+                // Its worker can say so.
+                if !self.begun.contains_key(&task) && self.plan.keeps_workers() {
+                    self.wrong(format!("task {task:?} is unknown, and never began"));
                 }
             }
         }
