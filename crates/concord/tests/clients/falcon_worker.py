@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 
 import concord
 
@@ -22,18 +23,23 @@ main()
 
 
 def call(argv, function, *args):
-    """Status and value of a call, of which another one follows."""
-    end = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    """Status and value of a call, made twice: the second comes when the first is answered, as from a worker."""
+    own = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    late = threading.Timer(30, own.kill)
+    late.start()
     task = bytes(10) + base64.b64encode(pickle.dumps((function, args, {})))
-    task = len(task).to_bytes(4, "big") + task
-    said, _ = end.communicate(task + task, timeout=30)
     answers = []
-    while said:
-        length = int.from_bytes(said[:4], "big")
-        answers.append((said[4], pickle.loads(base64.b64decode(said[5 : 4 + length]))))
-        said = said[4 + length :]
-    assert len(answers) == 2, answers
-    return answers[0]
+    for _ in range(2):
+        own.stdin.write(len(task).to_bytes(4, "big") + task)
+        own.stdin.flush()
+        said = own.stdout.read(int.from_bytes(own.stdout.read(4), "big"))
+        assert said, "it ended, or did not answer"
+        answers.append((said[0], pickle.loads(base64.b64decode(said[1:]))))
+    own.stdin.close()
+    own.wait(timeout=30)
+    own.stdout.close()
+    late.cancel()
+    return answers[1]
 
 
 def main(directory):
