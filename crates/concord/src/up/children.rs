@@ -22,10 +22,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// they begin, and whether that is right after they ended only a person, or the controller, knows.
 const RESTARTED: [&str; 4] = ["worker", "owner", "gateway", "node"];
 /// How long after its end a role is started again: twice as long each time that it ran for less
-/// than [`STEADY`], so that one that cannot start does not spin.
+/// than [`STEADY`], so that one that cannot start does not spin. Clients of an owner that is away
+/// ask for a minute, so that it is started a dozen times until they give up.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
-const RESTART_PAUSE_MAX: Duration = Duration::from_secs(30);
-const STEADY: Duration = Duration::from_secs(10);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(5);
+const STEADY: Duration = Duration::from_secs(2);
 /// How much of a log's end is looked at for its last line, in bytes.
 const TAIL_BYTES: u64 = 4_096;
 
@@ -403,7 +404,7 @@ mod tests {
             pause = next_pause(Duration::from_millis(50), pause);
             all.push(pause.as_millis());
         }
-        assert_eq!(all, [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000]);
+        assert_eq!(all, [200, 400, 800, 1_600, 3_200, 5_000, 5_000, 5_000, 5_000, 5_000]);
         assert_eq!(next_pause(STEADY, pause), RESTART_PAUSE);
     }
 }
