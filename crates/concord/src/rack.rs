@@ -348,7 +348,7 @@ impl Default for Rack {
             reply_memory: Bytes(256 << 20),
             max_value: Bytes(64 << 20),
             scrub_seconds: 600,
-            compare_ms: 0,
+            compare_ms: 1_000,
             script_seconds: 60,
             requirepass: String::new(),
             split_reads: false,

@@ -75,6 +75,49 @@ fn bug_22_6_racks_begin_and_elect_with_syncs_of_a_second() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// With syncs of two seconds, and so of up to two and a half, every protocol begins, and goes on
+/// after whoever ordered has died: within 30 s each.
+#[test]
+fn racks_begin_and_elect_with_syncs_of_two_seconds() {
+    let (killed_ns, most_ns, mut wrong) = (30 * SEC, 30 * SEC, vec![]);
+    for protocol in PROTOCOLS {
+        let plan = Plan { linger_ns: most_ns, ..plan(protocol, 2 * SEC, false) };
+        let outcome = run(&plan.with_fault(killed_ns, Fault::Kill { replica: 0 }));
+        let begins_ns = longest_pause_ns(&outcome, 0, killed_ns);
+        let elects_ns = longest_pause_ns(&outcome, killed_ns, killed_ns + most_ns);
+        println!("{protocol:?}: {} ms, {} ms", begins_ns / MS, elects_ns / MS);
+        if let Some(text) = &outcome.violation {
+            wrong.push(format!("{protocol:?}: {text}"));
+        }
+        // A time as long as the whole is one in which nothing was written at all.
+        if begins_ns.max(elects_ns) >= most_ns {
+            wrong.push(format!("{protocol:?}: {} ms, {} ms", begins_ns / MS, elects_ns / MS));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A disk that hangs for so long that its member leaves, and answers again: the member is let in
+/// again, by itself. Where a majority decides nobody leaves.
+#[test]
+fn bug_22_153_a_disk_that_answers_again_brings_its_member_back() {
+    let (for_ns, mut wrong) = (24 * SEC, vec![]);
+    for (protocol, replica) in PROTOCOLS.into_iter().flat_map(|p| [(p, 0), (p, 2)]) {
+        let plan = Plan { linger_ns: for_ns + 10 * SEC, ..plan(protocol, 2 * MS, false) };
+        let outcome = run(&plan.with_fault(HANGS_AT_NS, Fault::HangDisk { replica, for_ns }));
+        let control = &outcome.totals.control;
+        let (left, back) = (control.removed_leaving, control.promoted + control.returned);
+        println!("{protocol:?}, replica {replica}: {left} left, {back} came back");
+        if let Some(text) = &outcome.violation {
+            wrong.push(format!("{protocol:?}, replica {replica}: {text}"));
+        }
+        if !protocol.is_quorum() && (left == 0 || back == 0) {
+            wrong.push(format!("{protocol:?}, replica {replica}: {left} left, {back} came back"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// How long writes stood while the disk of `replica` hung.
 fn hung_ns(
     protocol: Protocol,

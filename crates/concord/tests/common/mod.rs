@@ -109,10 +109,14 @@ pub fn children(pid: u32) -> Vec<u32> {
 /// How long a test waits for what must come: no limit on speed, machines are slow at times.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub fn until(what: &str, done: impl FnMut() -> bool) {
+    until_within(what, PATIENCE, done);
+}
+
+pub fn until_within(what: &str, patience: Duration, mut done: impl FnMut() -> bool) {
     let started = Instant::now();
     while !done() {
-        assert!(started.elapsed() < PATIENCE, "no {what} after {PATIENCE:?}");
+        assert!(started.elapsed() < patience, "no {what} after {patience:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

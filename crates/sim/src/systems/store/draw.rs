@@ -73,6 +73,11 @@ const NUMBERS_LEFT: u64 = 5_000;
 const LOG_MEMORY_DRAWN_MAX: u64 = 1 << 20;
 /// Longest values that are drawn, in bytes.
 const VALUE_DRAWN_MAX: u64 = 1 << 20;
+/// The largest value of a seed with huge ones, and one seed of how many has them.
+const VALUE_HUGE_MAX: u64 = 6 << 20;
+const WITH_HUGE: u64 = 128;
+/// What the seed of the draw of these is other than that of the rest.
+const HUGE: u64 = 0x4096_b164;
 /// What the seed of their draw is other than that of the rest.
 const NUMBERS: u64 = 0x0e2d_0f5e;
 /// What the seed of the draw of the log's memory is other than that of the rest.
@@ -103,6 +108,8 @@ const VOTERS: u64 = 0x0707_e125;
 const USERS: u64 = 0x05e5_acac;
 /// And of how long clients go on in the end.
 const CALM: u64 = 0x0ca1_3000;
+/// And that of the comparison of states.
+const COMPARED: u64 = 0xc033_9a6e;
 /// How long that is, in ns, in one seed of so many.
 const CALM_NS: Duration = 1_200 * MS;
 const WITH_CALM: u64 = 8;
@@ -220,11 +227,33 @@ impl Plan {
             plan.gateways.count > 0 && Rng::new(seed ^ SUBSCRIBERS).chance(1, 4);
         draw_voters(&mut plan);
         draw_work(&mut plan);
+        draw_compared(&mut plan);
+        draw_huge(&mut plan);
         if plan.sizes.ttl_ms_max == 0 && Rng::new(seed ^ CALM).chance(1, WITH_CALM) {
             plan.calm_ns = CALM_NS;
             plan.slots = plan.slots.max(CALM_SLOTS);
         }
         plan
+    }
+}
+
+/// In one seed of some, values of more than a megabyte: few, since each is a few thousand packets.
+/// Links would carry little else.
+fn draw_huge(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed ^ HUGE);
+    if rng.chance(1, WITH_HUGE) && !plan.links.is_on() {
+        plan.sizes.value_bytes_max = rng.between(VALUE_DRAWN_MAX, VALUE_HUGE_MAX) as usize;
+        plan.long_values_percent = rng.between(1, 4);
+    }
+}
+
+/// In one seed of eight the replicas compare their states, and in half of these one is damaged in
+/// the end.
+fn draw_compared(plan: &mut Plan) {
+    let mut rng = Rng::new(plan.seed ^ COMPARED);
+    if rng.chance(1, 8) {
+        plan.compare_ns = rng.between(1, 30) * MS;
+        plan.damages = rng.chance(1, 2);
     }
 }
 
