@@ -458,9 +458,9 @@ mod guards {
     /// Of members that come and go: what seeds see. `ChainEpoch` is not among them: what a removed
     /// head sent comes to switches that are newer, or heads themselves, unless several die within
     /// moments. `switch::n5_an_update_of_an_earlier_epoch_is_not_acknowledged` shows it, and
-    /// `switch::n8_a_displaced_name_waits_until_all_know` shows `NameDisplaced`. Six seeds of 34,000
-    /// show `SentRequest`; `client::bug_24_43_a_write_that_was_sent_ends_by_its_own_answer` has it
-    /// in four packets.
+    /// `switch::n8_a_displaced_name_waits_until_all_know` shows `NameDisplaced`. Six seeds of
+    /// 34,000 show `SentRequest`, which has a directed test in four packets
+    /// (`client::bug_24_43_a_write_that_was_sent_ends_by_its_own_answer`).
     const OF_MEMBERS: [Guard; 5] = [
         Guard::ChainLease,
         Guard::ChainOutsiders,
