@@ -2,9 +2,10 @@
 //! of one log, are equal, or the states are not.
 //!
 //! If most of the replicas agree, the others are the ones that differ; otherwise nobody knows which
-//! state is right. A difference is reported until all that differed make equal digests of that
-//! part, or have left or been started anew: then they have copied the state. The controller only
-//! reports it: clients' data is not dropped on the word of a digest.
+//! state is right. A difference is reported until all that differed have left or been started anew:
+//! then they have copied the state. Equal digests later do not end it: of a large value each digest
+//! has another part. The controller only reports it: clients' data is not dropped on the word of a
+//! digest.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -69,6 +70,12 @@ impl Comparisons {
         outcome
     }
 
+    /// Hears of a node: if it was started anew it has copied the state, and what differed is over.
+    pub(crate) fn meet(&mut self, node: &Member, members: &[Member]) {
+        self.hear(node.node, node.incarnation, &[]);
+        self.retain(members);
+    }
+
     /// Forgets nodes that are not these members, and the differences that only such nodes had.
     pub(crate) fn retain(&mut self, members: &[Member]) {
         let is_member = |node: u16| members.iter().any(|m| m.node == node);
@@ -104,7 +111,7 @@ impl Comparisons {
             said.iter().filter(|(_, value)| is(value)).map(|(node, _)| *node).collect()
         };
         if votes(most) == said.len() {
-            return self.agree(most, &nodes(&|_| true));
+            return;
         }
         outcome.unequal += 1;
         let has_majority = 2 * votes(most) > said.len();
@@ -116,22 +123,6 @@ impl Comparisons {
             let nodes = differing;
             self.found.push(Difference { first, end, position, nodes, has_majority });
         }
-    }
-
-    /// These replicas hold the same from `digest.first` up to `digest.end`: differences end that
-    /// were there, and among them.
-    fn agree(&mut self, digest: &Compared, nodes: &[(u16, u64)]) {
-        for known in &mut self.found {
-            if known.position >= digest.position || !known.nodes.iter().all(|n| nodes.contains(n)) {
-                continue;
-            }
-            if digest.first <= known.first {
-                known.first = known.first.max(digest.end);
-            } else if digest.end >= known.end {
-                known.end = known.end.min(digest.first);
-            }
-        }
-        self.found.retain(|known| known.first < known.end);
     }
 
     /// The difference to report.
@@ -149,6 +140,13 @@ impl Comparisons {
 }
 
 impl Controller {
+    /// A part in which the replicas of some group differ, even where [`Controller::problem`] says
+    /// something worse.
+    #[must_use]
+    pub fn difference(&self) -> Option<Problem> {
+        self.groups.iter().find_map(|group| group.comparisons.problem())
+    }
+
     /// Takes the digests that a member made of its state.
     pub(crate) fn on_compared(&mut self, index: usize, from: (u16, u64), made: &[Compared]) {
         let group = &mut self.groups[index];
@@ -194,26 +192,18 @@ mod tests {
         sum
     }
 
-    /// The one of three that differs is named, with the part; it is over once all agree there.
+    /// The one of three that differs is named, with the part, whatever is equal later.
     #[test]
-    fn the_one_that_differs_is_named_until_it_agrees() {
+    fn the_one_that_differs_is_named() {
         let mut c = Comparisons::default();
         assert_eq!(all(&mut c, 5, (0, 40), &[7, 7, 7]), Outcome { compared: 2, unequal: 0 });
         assert_eq!(c.problem(), None);
         assert_eq!(all(&mut c, 6, (40, 90), &[7, 8, 7]), Outcome { compared: 2, unequal: 2 });
         let expected = Problem::Differs { node: 2, position: 6, first: 40, end: 90 };
         assert_eq!(c.problem(), Some(expected));
-        // Other parts, and two of the three, do not end it.
         all(&mut c, 7, (90, 4096), &[1, 1, 1]);
-        all(&mut c, 8, (40, 90), &[2]);
-        c.hear(3, 1, &[digest(8, (40, 90), 2)]);
+        all(&mut c, 8, (40, 90), &[3, 3, 3]);
         assert_eq!(c.problem(), Some(expected));
-        // The parts may have other ends by then.
-        all(&mut c, 9, (0, 60), &[3, 3, 3]);
-        let rest = Problem::Differs { node: 2, position: 6, first: 60, end: 90 };
-        assert_eq!(c.problem(), Some(rest));
-        all(&mut c, 10, (60, 100), &[4, 4, 4]);
-        assert_eq!(c.problem(), None);
     }
 
     /// Of two that differ, or of three that all do, nobody knows which is right.
@@ -259,8 +249,9 @@ mod tests {
         let mut without = c.clone();
         without.retain(&three[..2]);
         assert_eq!(without.problem(), None);
-        c.hear(3, 2, &[]);
-        c.retain(&three);
+        c.meet(&three[2], &three);
+        assert!(c.problem().is_some());
+        c.meet(&Member { incarnation: 2, ..three[2] }, &three);
         assert_eq!(c.problem(), None);
     }
 

@@ -274,6 +274,7 @@ impl Controller {
             if let Some(config) = self.state.config(id) {
                 let failure_ns = group.failure_ns(self.setup.failure_ns);
                 group.note_return(now.instant, failure_ns, &config.members, &node);
+                group.comparisons.meet(&node.member, &config.members);
             }
             group.go_on(group.failure_ns(self.setup.failure_ns), &mut node);
             group.durable.hear(&node);

@@ -75,28 +75,6 @@ fn bug_22_6_racks_begin_and_elect_with_syncs_of_a_second() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// With syncs of two seconds, and so of up to two and a half, every protocol begins, and goes on
-/// after whoever ordered has died: within 30 s each.
-#[test]
-fn racks_begin_and_elect_with_syncs_of_two_seconds() {
-    let (killed_ns, most_ns, mut wrong) = (30 * SEC, 30 * SEC, vec![]);
-    for protocol in PROTOCOLS {
-        let plan = Plan { linger_ns: most_ns, ..plan(protocol, 2 * SEC, false) };
-        let outcome = run(&plan.with_fault(killed_ns, Fault::Kill { replica: 0 }));
-        let begins_ns = longest_pause_ns(&outcome, 0, killed_ns);
-        let elects_ns = longest_pause_ns(&outcome, killed_ns, killed_ns + most_ns);
-        println!("{protocol:?}: {} ms, {} ms", begins_ns / MS, elects_ns / MS);
-        if let Some(text) = &outcome.violation {
-            wrong.push(format!("{protocol:?}: {text}"));
-        }
-        // A time as long as the whole is one in which nothing was written at all.
-        if begins_ns.max(elects_ns) >= most_ns {
-            wrong.push(format!("{protocol:?}: {} ms, {} ms", begins_ns / MS, elects_ns / MS));
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
 /// A disk that hangs for so long that its member leaves, and answers again: the member is let in
 /// again, by itself. Where a majority decides nobody leaves.
 #[test]

@@ -2,9 +2,10 @@
 //! has to find it, name the replica and the part, and be silent again once the replica has copied
 //! the state. Without damage no comparison may ever find a difference.
 
-use concord_control::Problem;
+use concord_control::{Controller, Problem};
 use concord_core::{Guards, MS, Rng, SEC};
 use concord_engine::Engine;
+use concord_wire::GroupId;
 
 use super::{Rack, Role};
 use crate::systems::store::fault::Fault;
@@ -26,13 +27,14 @@ impl Rack<'_> {
         controller.counters().digests_unequal > 0 && !self.is_damaged
     }
 
+    /// What the controller in force says; one with a lost state may be left with an old word.
     fn difference(&self) -> Option<Problem> {
-        self.slots.iter().find_map(|slot| match &slot.role {
-            Role::Controller(controller) => controller.problem().filter(|problem| {
-                matches!(problem, Problem::Differs { .. } | Problem::Differ { .. })
-            }),
+        let controllers = self.slots.iter().filter_map(|slot| match &slot.role {
+            Role::Controller(controller) => Some(controller),
             Role::Switch(_) | Role::Replica(_) | Role::Client(_) | Role::Dead => None,
-        })
+        });
+        let epoch = |c: &&Box<Controller>| c.state().config(GroupId::FIRST).map(|c| c.epoch);
+        controllers.max_by_key(epoch)?.difference()
     }
 
     /// Damages one key of one member, if the plan says so. Some text if that is not found, or does
@@ -77,6 +79,10 @@ impl Rack<'_> {
             return Some(self.standing(&format!(
                 "a key of place {place} at {name} was damaged, and {what} was found"
             )));
+        }
+        // A snapshot may have what was damaged: an operator moves such a directory away.
+        if self.keeps(node) {
+            return None;
         }
         // Of a group that has lost a member already, no other one may lose what it has.
         if self.plan.protocol.is_quorum() && members.len() < self.plan.replicas {
