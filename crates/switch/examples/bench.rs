@@ -1,5 +1,6 @@
-//! Nanoseconds a packet of the Harmonia program, without sockets: 5% writes, their completions,
-//! and reads, uniform over 1 M objects, in the default layout: alone, and in its seat.
+//! Measures the Harmonia program without sockets, in nanoseconds per packet: 5% writes, their
+//! completions, and reads, uniform over 1 M objects, in the default layout; by itself, and in its
+//! seat.
 //!
 //! `cargo run --release -p concord-switch --example bench`
 
@@ -18,14 +19,15 @@ use concord_wire::rpc::HEADER_BYTES;
 use concord_wire::{Addr, Flags, GroupId, Op, Repr, Sink};
 
 const OBJECTS: u64 = 1_000_000;
-/// Writes in flight: Harmonia §7.2 counts on 1 ms a write; this is 1 M writes/s of them.
+/// Writes in flight: Harmonia §7.2 assumes 1 ms per write; this corresponds to 1 M writes/s.
 const IN_FLIGHT: usize = 1_000;
 const REQUESTS: usize = 1_000_000;
 const RUNS: usize = 11;
-/// Packets timed at once. Short against a scheduler's time slice, so that the median over batches
-/// is the program's time even where other processes want the cores; the mean is not.
+/// Packets in a timed batch. A batch is short compared to a scheduler's time slice, so that the
+/// median over batches is the program's time even where other processes use the cores; the mean is
+/// not.
 const BATCH: usize = 1_000;
-/// What the issue asks for.
+/// The target in ns per packet.
 const TARGET_NS: f64 = 150.0;
 const BODY: &[u8; 36] = b"a key of 16 byte a value of 16 bytes";
 
@@ -39,8 +41,8 @@ fn datagram(hdr: &Repr) -> Datagram {
 }
 
 /// The packets of one run in the order of their arrival. The numbers that the switch will give are
-/// known beforehand, since nothing is dropped: the completions carry them. `given` were given out
-/// before.
+/// known beforehand, since nothing is dropped: the completions carry them. `given` is the number of
+/// those given before.
 fn trace(rng: &mut Rng, switch_id: SwitchId, given: u32) -> Vec<Datagram> {
     let client = Addr { ip: 0x7f00_0001, port: 9000 };
     let mut packets = Vec::with_capacity(REQUESTS + REQUESTS / 16);
@@ -88,7 +90,7 @@ fn config(run: u32) -> Config {
     }
 }
 
-/// What is measured: the program alone, or in its seat.
+/// The subject of a measurement: the program by itself, or in its seat.
 trait Measured {
     fn forwards(&mut self, packet: &mut Datagram) -> bool;
     fn counters(&self) -> &Counters;
@@ -143,8 +145,8 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// The median of the medians of so many runs. `configured` gives what is measured, with empty
-/// registers, and how many numbers were given out.
+/// The median of the medians of several runs. `configured` makes the subject, with empty registers,
+/// and returns the number of sequence numbers that it has given.
 fn measure<M: Measured>(
     name: &str,
     mut measured: M,
@@ -176,7 +178,7 @@ fn main() -> Result<(), LoadError> {
     let mut seated = AgentConfig::new(Incarnation(1), addr(0), addr(8));
     seated.sections.table.layout = Layout::DEFAULT;
     let program = measure("program", Harmonia::load(&seated.settings())?, |program, run| {
-        // Its no-op is not sent.
+        // The first no-op is not sent.
         let _ = program.install(Now::default(), &config(run));
         0
     });

@@ -1,5 +1,5 @@
-//! Nanoseconds a pass of Falcon's program, without sockets, in the default layout: tasks that are
-//! added and taken, and tasks that are handed to executors that wait.
+//! Measures Falcon's program without sockets, in nanoseconds per pass, in the default layout: tasks
+//! that are added and taken, and tasks that are handed to waiting executors.
 //!
 //! `cargo run --release -p concord-switch --example falcon`
 
@@ -17,9 +17,9 @@ use concord_wire::control::{Config, GroupKind, Member, Program};
 use concord_wire::falcon::{Asker, Request, Submission, Task};
 
 const RUNS: usize = 101;
-/// Tasks timed at once: short against a scheduler's time slice.
+/// Packets in a timed batch, which is short compared to a scheduler's time slice.
 const BATCH: usize = 2_000;
-/// What the issue asks for.
+/// The target in ns per pass.
 const TARGET_NS: f64 = 40.0;
 
 fn addr(node: u16) -> Addr {
@@ -56,7 +56,7 @@ fn request(number: u32, wait_us: u32) -> Vec<u8> {
     bytes
 }
 
-/// ns a packet of these.
+/// Processes a batch; returns ns per packet.
 fn batch(falcon: &mut Falcon, packets: &mut [Vec<u8>]) -> f64 {
     let ports = PortTable::default();
     let now = Now { instant: Instant(SEC), unix_ms: 0 };

@@ -1,10 +1,11 @@
-//! The seat of switch programs: what every switch does, whatever it runs. It tells the controller
-//! that the switch lives, installs configurations, stands by and stands down, asks for a new switch
-//! id before a program's numbers run out (trap T20), and does faults on purpose.
+//! The seat of switch programs: what every switch does, whichever programs it runs. It sends
+//! keepalives to the controller, installs configurations, acts as a standby and steps down, asks
+//! for a new switch id before a program runs out of sequence numbers (trap T20), and injects
+//! faults.
 //!
-//! Each group of the rack has a program. A packet goes to the one that takes its kind; where a
-//! switch runs several, to that of its group. In user space packets come in here too; what an ASIC
-//! does beside its programs is in [`crate::fabric`].
+//! Each group of the rack has a program. A packet goes to the program that takes its kind; where a
+//! switch runs several, to the program of its group. In user space packets come in here too; what
+//! an ASIC does around its programs is in [`crate::fabric`].
 
 use concord_core::machine::{Deadline, Relevance};
 use concord_core::{
@@ -26,45 +27,46 @@ use crate::recirculation::{Loop, Recirculation, Waiting};
 use crate::registry::Hosted;
 use crate::settings::Sections;
 
-/// Most groups with a program on one switch.
+/// The maximum number of groups with a program on one switch.
 pub const SEATS_MAX: usize = 8;
-/// Most packets that a program injects at one time.
+/// The maximum number of packets that a program injects at one time.
 const INJECTIONS_MAX: usize = 1 << 20;
 
-/// What an agent is told at its start.
+/// The configuration of an agent, given at its start.
 #[derive(Clone, Copy, Debug)]
 pub struct AgentConfig {
-    /// This life of the switch. A new one gets a new switch id (trap T20).
+    /// The incarnation of this switch. A new one gets a new switch id (trap T20).
     pub incarnation: Incarnation,
-    /// It takes over when the active switch is silent, not at once.
+    /// Whether the switch waits as a standby, and takes over only when the active switch is silent.
     pub standby: bool,
-    /// Where the switch listens, as its peers reach it.
+    /// The address at which the switch listens, as its peers reach it.
     pub addr: Addr,
-    /// Where the controller listens.
+    /// The address at which the controller listens.
     pub controller: Addr,
-    /// What the switch runs until a configuration names another program.
+    /// The program that the switch runs until a configuration names another one.
     pub program: Program,
-    /// What programs are told of themselves.
+    /// The settings of the programs, a section for each system.
     pub sections: Sections,
-    /// The chain that the switch itself is to be a member of, and whether it is there for nothing
-    /// else: then it is no switch of the rack, and a configuration that names another one does not
-    /// concern it.
+    /// The chain of which the switch itself is to be a member, and whether it serves only that
+    /// chain. If it does, it is not a switch of the rack, and ignores configurations that name
+    /// another switch.
     pub chain: Option<(ChainSeat, bool)>,
-    /// Which guards are on: all, but in tests that remove one.
+    /// The guards that are on: all of them, except in tests that remove one.
     pub guards: Guards,
-    /// Faults on purpose; none by default.
+    /// The rates of injected faults; none by default.
     pub faults: FaultRates,
-    /// Time from one sign of life to the next, in ns.
+    /// The time between two keepalives, in ns.
     pub alive_interval_ns: Duration,
-    /// What packets go through between two of their passes.
+    /// The delay and capacity of the path that recirculated packets take.
     pub recirculation: Loop,
-    /// How long after a pass programs look at their registers, in ns; 0: with the pass, as only a
-    /// switch in user space can. Under XDP and on an ASIC packets do not come in here.
+    /// The time from a pass until programs read their registers, in ns; 0: they read them with the
+    /// pass, as only a switch in user space can. Under XDP and on an ASIC packets do not come in
+    /// here.
     pub look_after_ns: Duration,
 }
 
 impl AgentConfig {
-    /// The defaults.
+    /// A configuration with the default values.
     #[must_use]
     pub const fn new(incarnation: Incarnation, addr: Addr, controller: Addr) -> AgentConfig {
         AgentConfig {
@@ -83,13 +85,13 @@ impl AgentConfig {
         }
     }
 
-    /// What programs are told of it.
+    /// The settings that its programs are loaded with.
     #[must_use]
     pub const fn settings(&self) -> Settings {
         Settings { addr: self.addr, guards: self.guards, sections: self.sections, member: None }
     }
 
-    /// What the program of its chain is told.
+    /// The settings that the program of its chain is loaded with.
     const fn chain_settings(&self, seat: ChainSeat) -> Settings {
         let (incarnation, controller) = (self.incarnation.0, self.controller);
         let member = ChainMember { seat, incarnation, controller };
@@ -98,7 +100,7 @@ impl AgentConfig {
 }
 
 concord_core::counters! {
-    /// What the agent did.
+    /// Counts of what the agent did.
     pub struct AgentCounters {
         /// Configurations installed.
         configured,
@@ -121,65 +123,66 @@ concord_core::counters! {
     }
 }
 
-/// What `concord status` says about a program.
+/// The state of a program, as `concord status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramStatus {
-    /// The group that it is for.
+    /// The group that the program serves.
     pub group: GroupId,
-    /// Which one it is.
+    /// The name of the program.
     pub program: Program,
     /// The switch's id; 0 if it has no configuration.
     pub switch_id: SwitchId,
     /// The epoch of the last configuration accepted; 0 if none.
     pub epoch: Epoch,
-    /// Whether it does what it is there for.
+    /// Whether the program is in effect: configured, and past its own start-up.
     pub is_ready: bool,
-    /// How it is.
+    /// Its gauges: what its state is.
     pub gauges: Vec<Gauge>,
-    /// What it counted.
+    /// Its counters.
     pub counts: Vec<Count>,
 }
 
-/// What `concord status` says about a switch.
+/// The state of a switch, as `concord status` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Its programs, by group; at least one.
+    /// Its programs, in the order of their seats; at least one.
     pub programs: Vec<ProgramStatus>,
-    /// Whether it waits until the active switch is silent.
+    /// Whether it is a standby, which waits until the active switch is silent.
     pub stands_by: bool,
     /// The agent's counters.
     pub agent: AgentCounters,
-    /// What became of packets behind the programs.
+    /// The fate of packets after the programs' verdicts.
     pub fabric: FabricCounters,
-    /// What the faults did.
+    /// The injected faults.
     pub faults: FaultCounters,
 }
 
-/// A group's program, and which configuration it has.
+/// A group's program, and the configuration that is installed in it.
 #[derive(Clone, Debug)]
 struct Seat<H> {
     group: GroupId,
     program: H,
-    /// How often a packet may come round.
+    /// How often a packet may be recirculated.
     recirculations_max: u8,
-    /// Whether it has a configuration.
+    /// Whether a configuration is installed.
     is_installed: bool,
-    /// The switch itself is a member of this group: the program registers, and takes the group's
-    /// configurations.
+    /// Whether the switch itself is a member of this group: then the program registers with the
+    /// controller, and takes the group's configurations.
     is_member: bool,
-    /// Who gets ports.
+    /// The addresses that get ports.
     members: Vec<Addr>,
-    /// Never falls: a configuration of a lower epoch is ignored.
+    /// The epoch of the newest configuration. Never falls: a configuration of a lower epoch is
+    /// ignored.
     epoch: Epoch,
-    /// The last switch id that was installed; kept when another switch takes over. Never falls.
+    /// The last switch id that was installed; it stays when another switch takes over. Never falls.
     switch_id: SwitchId,
-    /// The highest switch id of any configuration, and the rack of the last one.
+    /// The highest epoch and switch id of any configuration, and the rack of the last one.
     heard: Heard,
-    /// The highest id that it heard of, its own or another switch's.
+    /// The highest switch id seen in a configuration, this switch's or another's.
     newest_id: u32,
-    /// The life to which the last switch id was granted; 0 if none was.
+    /// The incarnation to which the last switch id was granted; 0 if none was.
     granted: Incarnation,
-    /// The switch id for which a successor was asked already.
+    /// The switch id for which a successor was already requested.
     asked_for: SwitchId,
 }
 
@@ -201,7 +204,7 @@ impl<H: Host> Seat<H> {
         }
     }
 
-    /// A packet in front of its first pass.
+    /// The arrival of a packet that is to make its first pass.
     #[inline]
     fn arrival(&self, seat: usize, sender: Addr) -> Arrival {
         let (rounds_left, metadata) = (self.recirculations_max, Metadata::default());
@@ -220,9 +223,10 @@ impl<H: Host> Seat<H> {
         self.epoch == Epoch(0) && !self.is_installed && !self.is_member
     }
 
-    /// A switch id is granted once (trap T20): a known one means something only as long as the
-    /// registers that belong to it are there. And under one id a program cannot begin to help:
-    /// writes that another one let through without a number may still be in flight.
+    /// Whether a configuration can be installed. A switch id is granted once (trap T20): a known
+    /// one is valid only while the registers that belong to it are there. Under one id a program
+    /// cannot replace another: writes that the other one passed on without a number may still be in
+    /// flight.
     fn accepts(&self, config: &Config) -> bool {
         let is_same = self.is_installed
             && config.switch_id == self.switch_id.0
@@ -236,33 +240,34 @@ fn recirculations_max(program: &impl Host) -> u8 {
     u8::try_from(said).unwrap_or(u8::MAX).min(RECIRCULATIONS_MAX)
 }
 
-/// A switch as a machine, with the programs of `H`: hand it every datagram, wake it at its
-/// deadline.
+/// A switch as a state machine, with the programs of `H`: pass it every datagram, and wake it at
+/// its deadline.
 #[derive(Clone, Debug)]
 pub struct SwitchAgent<H> {
     config: AgentConfig,
-    /// At least one, at most [`SEATS_MAX`], each of another group.
+    /// At least one, at most [`SEATS_MAX`], each for a different group.
     seats: Vec<Seat<H>>,
     fabric: Fabric,
-    /// Configurations of several packets, of which some came.
+    /// Configurations that take several packets, of which some have arrived.
     assembly: Assembly,
-    /// What the controller knows this life by. Counted up to ask for a new switch id.
+    /// The incarnation by which the controller knows this switch. It is raised to ask for a new
+    /// switch id.
     incarnation: Incarnation,
     standby: bool,
-    /// When the next sign of life is due.
+    /// When the next keepalive is due.
     alive_at: Instant,
-    /// When programs look at their registers, where they do so some time after a pass.
+    /// When programs read their registers, if they do so some time after a pass.
     look_at: Instant,
     counters: AgentCounters,
-    /// For control messages, which are encoded into a buffer.
+    /// A buffer in which control messages are encoded.
     buffer: Vec<u8>,
 }
 
-/// A switch with the programs of this crate.
+/// A switch agent with the programs of this crate.
 pub type Agent = SwitchAgent<Hosted>;
 
 impl<H: Host> SwitchAgent<H> {
-    /// A switch that knows nobody but its controller.
+    /// A switch that knows no node but its controller.
     ///
     /// # Errors
     /// [`LoadError`] if its program cannot be loaded.
@@ -295,7 +300,7 @@ impl<H: Host> SwitchAgent<H> {
         })
     }
 
-    /// How the switch is.
+    /// The state of the switch.
     #[must_use]
     pub fn status(&self) -> Status {
         let status = |seat: &Seat<H>| ProgramStatus {
@@ -341,25 +346,25 @@ impl<H: Host> SwitchAgent<H> {
         self.seats[0].switch_id_in_force()
     }
 
-    /// Whether the first group's program does what it is there for.
+    /// Whether the first group's program is configured and in effect.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.seats[0].is_ready()
     }
 
-    /// What the agent counted.
+    /// The agent's counters.
     #[must_use]
     pub fn counters(&self) -> &AgentCounters {
         &self.counters
     }
 
-    /// What became of packets behind the programs.
+    /// The fate of packets after the programs' verdicts.
     #[must_use]
     pub fn fabric(&self) -> &FabricCounters {
         &self.fabric.counters
     }
 
-    /// What all programs take of an ASIC together.
+    /// The resources of an ASIC that all programs need together.
     #[must_use]
     pub fn describe(&self) -> Report {
         let rest = self.seats[1..].iter().map(|seat| seat.program.describe());
@@ -437,9 +442,9 @@ impl<H: Host> Machine for SwitchAgent<H> {
         programs.chain(others).fold(alive, Deadline::min)
     }
 
-    /// A configuration of an epoch that is over is ignored. Numbers above a completion's were given
-    /// out before, and entries below it are none: one that finds nothing to do never will; its
-    /// client has the reply already.
+    /// A configuration of an earlier epoch is stale. A reply or a completion that changes nothing
+    /// now never will: all numbers up to its own were given out before, and the dirty set has no
+    /// entry that it could still remove. Its client already has the reply.
     fn relevance(&self, packet: &[u8]) -> Relevance {
         match kind(packet) {
             Ok(Kind::Membership) => match Membership::parse(packet) {
@@ -457,24 +462,24 @@ impl<H: Host> Machine for SwitchAgent<H> {
     }
 }
 
-/// The way of a packet through the switch.
+/// The path of a packet through the switch.
 impl<H: Host> SwitchAgent<H> {
-    /// Whether a packet is of a group of which the switch itself is a member.
+    /// Whether a packet belongs to a group of which the switch itself is a member.
     #[inline]
     fn is_of_chain(&self, packet: &[u8]) -> bool {
         let group = header::group(packet);
         self.seats.iter().any(|seat| seat.is_member && seat.group == group)
     }
 
-    /// To whose program a packet goes: to that of its group.
+    /// The seat whose program gets a packet: that of the packet's group.
     #[inline]
     fn seat_for(&self, packet: &[u8]) -> Option<usize> {
         let group = header::group(packet);
         self.seats.iter().position(|seat| seat.group == group)
     }
 
-    /// Takes the packets that have come round by `now`; each comes round so often at most, and
-    /// where the way takes no time, until it leaves.
+    /// Processes the packets whose recirculation ends by `now`. Each is recirculated a bounded
+    /// number of times; where recirculation takes no time, this goes on until the packet leaves.
     fn come_round(&mut self, now: Now, sink: &mut impl Sink) {
         while let Some(waiting) = self.fabric.recirculation.pop(now.instant) {
             let Waiting { arrival, mut bytes, .. } = waiting;
@@ -486,7 +491,7 @@ impl<H: Host> SwitchAgent<H> {
     }
 }
 
-/// What the switch's own processor does.
+/// The tasks of the switch's own processor.
 impl<H: Host> SwitchAgent<H> {
     /// Sends a program's own packet through its pipeline.
     fn inject(
@@ -505,8 +510,8 @@ impl<H: Host> SwitchAgent<H> {
         self.see_to(seat, wants, now.instant);
     }
 
-    /// Sees to what a program wants of the controller after a pass: at once where it looked at its
-    /// registers with that, else some time later.
+    /// Handles a program's request to the controller after a pass: at once if the program read its
+    /// registers with the pass, else when it next reads them.
     #[inline]
     fn see_to(&mut self, seat: usize, wants: Wants, now: Instant) {
         if !self.fabric.looks_with_pass() {
@@ -515,7 +520,7 @@ impl<H: Host> SwitchAgent<H> {
         self.ask(seat, wants, now);
     }
 
-    /// All programs look at their registers.
+    /// All programs read their registers.
     fn look(&mut self, now: Instant) {
         self.look_at = Instant::NEVER;
         for seat in 0..self.seats.len() {
@@ -527,7 +532,7 @@ impl<H: Host> SwitchAgent<H> {
     #[inline]
     fn ask(&mut self, seat: usize, wants: Wants, now: Instant) {
         let seat = &mut self.seats[seat];
-        // A new life is what the controller grants a new switch id to.
+        // The controller grants a new switch id only to a new incarnation.
         if wants == Wants::SwitchId && seat.asked_for != seat.switch_id {
             seat.asked_for = seat.switch_id;
             self.incarnation = Incarnation(self.incarnation.0.wrapping_add(1));
@@ -573,29 +578,29 @@ impl<H: Host> SwitchAgent<H> {
             return;
         };
         let seat = &mut self.seats[at];
-        // Under VR epochs are views, and those of a group that was founded anew begin at 1. Ids are
-        // granted in order, whatever the group.
+        // Under VR epochs are views, and those of a group that was founded anew begin at 1. Switch
+        // ids are granted in order, whatever the group.
         let is_later_id = config.kind.is_quorum() && config.switch_id > seat.newest_id;
         let epoch = Epoch(config.epoch);
         if epoch < seat.epoch && !is_later_id {
             self.counters.configures_old += 1;
             return;
         }
-        // A quorum's epochs are its views, which the controller does not count.
+        // The epochs of a quorum are its views, which the controller does not count.
         let counted = if config.kind.is_quorum() { 0 } else { config.epoch };
         seat.heard = Heard {
             rack: config.rack,
             epoch: seat.heard.epoch.max(counted),
             switch_id: seat.heard.switch_id.max(config.switch_id),
         };
-        // Another switch is active: this one's fast reads and numbers are refused from now on
+        // Another switch is active: replicas refuse this one's fast reads and numbers from now on
         // (Harmonia §6.3), so it falls silent.
         if config.switch != self.config.addr {
             seat.epoch = epoch;
             seat.newest_id = seat.newest_id.max(config.switch_id);
             return self.stand_down(config.switch);
         }
-        // This switch was started again since: what its predecessor was to do is not for it.
+        // This switch has restarted since: the configuration was for its previous incarnation.
         let incarnation = Incarnation(config.switch_incarnation);
         if incarnation != self.incarnation && incarnation != seat.granted {
             self.counters.configures_other_life += 1;
@@ -603,7 +608,7 @@ impl<H: Host> SwitchAgent<H> {
         }
         let Some(first) = self.install(at, now, config) else {
             self.counters.configures_refused += 1;
-            // A seat that was made for it.
+            // Remove the seat if it was added for this configuration.
             if at > 0 && self.seats[at].is_unused() {
                 self.seats.truncate(at);
             }
@@ -612,7 +617,7 @@ impl<H: Host> SwitchAgent<H> {
         let seat = &mut self.seats[at];
         seat.newest_id = seat.newest_id.max(config.switch_id);
         if epoch > seat.epoch || is_later_id {
-            // The controller learns at once that the epoch is installed.
+            // Tell the controller at once that the epoch is installed.
             self.alive_at = now.instant;
         }
         seat.epoch = epoch;
@@ -620,13 +625,13 @@ impl<H: Host> SwitchAgent<H> {
         seat.switch_id = SwitchId(config.switch_id);
         self.standby = false;
         self.counters.configured += 1;
-        // What the program compares with is the empty registers of a new switch id.
+        // Read the empty registers of a new switch id, to which the program compares later ones.
         let wants = seat.program.look(now.instant);
         self.see_to(at, wants, now.instant);
         self.inject(at, now, first, sink);
     }
 
-    /// The seat of a configuration's group. A group that has none gets one, with the
+    /// The seat of a configuration's group. A group without a seat gets one, with the
     /// configuration's program.
     fn seat_of(&mut self, config: &Config) -> Option<usize> {
         let known = self.seats.iter().position(|seat| seat.group == config.group);
@@ -636,7 +641,7 @@ impl<H: Host> SwitchAgent<H> {
         if let [seat] = &mut self.seats[..]
             && seat.is_unused()
         {
-            // What it heard for another group says nothing of this one's.
+            // What this seat heard for another group does not concern the new one.
             (seat.group, seat.heard) = (config.group, Heard::default());
             return Some(0);
         }
@@ -658,8 +663,9 @@ impl<H: Host> SwitchAgent<H> {
         others.fold(program.describe(), Report::beside).fits(&ASIC).then_some(program)
     }
 
-    /// Fills the tables of a seat's program, which is loaded first if it is another, and gives what
-    /// it injects. `None`, and nothing was changed, if that cannot be.
+    /// Fills the tables of a seat's program, which is loaded first if the configuration names
+    /// another one, and returns the packet that the program injects. `None` if the configuration
+    /// cannot be installed; then nothing has changed.
     fn install(&mut self, at: usize, now: Now, config: &Config) -> Option<Option<Injection>> {
         if !self.seats[at].accepts(config) {
             return None;
@@ -686,16 +692,17 @@ impl<H: Host> SwitchAgent<H> {
         Some(first)
     }
 
-    /// Whoever a bitmap can name has a port.
+    /// Gives a port to each member that a bitmap can name.
     fn fill_ports(&mut self) {
         let members = self.seats.iter().flat_map(|seat| &seat.members);
         let wanted: Vec<Addr> = members.copied().collect();
-        // There are enough: `install` has counted.
+        // There are enough ports: `install` has counted them.
         let _ = self.fabric.ports.fill(&wanted);
     }
 
-    /// Another switch, or another life, was given the place. This one comes again as a new life:
-    /// the old one is granted nothing any more. It stands by, unless nobody else has its address.
+    /// Another switch, or another incarnation of this one, became the active switch. This one
+    /// registers again under a new incarnation, since the old one is granted nothing any more. It
+    /// is a standby, unless the active switch has its address.
     fn stand_down(&mut self, active: Addr) {
         self.counters.deposed += 1;
         self.standby = active != self.config.addr;
@@ -708,7 +715,7 @@ impl<H: Host> SwitchAgent<H> {
         self.incarnation = Incarnation(self.incarnation.0.wrapping_add(1));
     }
 
-    /// A sign of life for each group: the header says which.
+    /// Sends a keepalive for each group, which the header names.
     fn send_alive(&mut self, now: Instant, sink: &mut impl Sink) {
         for seat in self.seats.iter().filter(|seat| !seat.is_member) {
             let alive = Membership::SwitchAlive {

@@ -1,5 +1,5 @@
-//! An ASIC's execution of a program's verdicts: packets leave by ports, copies are made, and what
-//! comes round waits. In user space that is here.
+//! Executes the verdicts of programs as an ASIC does: packets leave by ports, multicasts are
+//! copied, and recirculated packets wait. In user space this is done here.
 
 use alloc::vec::Vec;
 
@@ -12,11 +12,11 @@ use crate::ports::PortTable;
 use crate::program::{Copied, Ingress, SwitchProgram};
 use crate::recirculation::Recirculation;
 
-/// Most copies of a packet.
+/// The maximum number of copies of a packet.
 const COPIES_MAX: usize = 1 << 16;
 
 concord_core::counters! {
-    /// What became of packets behind the programs.
+    /// Counts of packets by their fate after the programs.
     pub struct FabricCounters {
         /// Packets that came round for another pass.
         recirculations,
@@ -29,27 +29,27 @@ concord_core::counters! {
     }
 }
 
-/// A packet in front of a pipeline, beside its bytes.
+/// A packet that is to enter a pipeline, except its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
-    /// Which of the switch's programs it is for.
+    /// The seat of the program that gets the packet.
     pub(crate) seat: usize,
     pub(crate) sender: Addr,
-    /// How many passes it has behind it, and how often it may still come round.
+    /// The number of passes that the packet has made, and how often it may still be recirculated.
     pub(crate) passes: u8,
     pub(crate) rounds_left: u8,
-    /// What the pass before left.
+    /// The metadata that the previous pass left.
     pub(crate) metadata: Metadata,
 }
 
-/// Ports, the way round, and faults on purpose.
+/// The ports, the recirculation path, and the injected faults.
 #[derive(Clone, Debug)]
 pub struct Fabric {
     pub(crate) ports: PortTable,
     pub(crate) recirculation: Recirculation,
     pub(crate) faults: Faults,
     pub(crate) counters: FabricCounters,
-    /// For copies that are rewritten.
+    /// A buffer for copies that are rewritten.
     buffer: Vec<u8>,
     looks_with_pass: bool,
 }
@@ -70,14 +70,14 @@ impl Fabric {
         }
     }
 
-    /// Whether programs look at their registers with each pass.
+    /// Whether programs read their registers with each pass.
     #[inline]
     #[must_use]
     pub fn looks_with_pass(&self) -> bool {
         self.looks_with_pass
     }
 
-    /// One packet through a program's pipeline and out.
+    /// Runs one packet through a program's pipeline, and executes the verdict.
     #[inline]
     pub fn pass<P: SwitchProgram>(
         &mut self,
@@ -112,12 +112,12 @@ impl Fabric {
                 let packet = packet.get(..size_bytes).unwrap_or(&[]);
                 self.send_round(now.instant, Arrival { metadata, ..arrival }, packet);
             }
-            // The program has counted it.
+            // The program has counted the drop.
             Verdict::Drop(_) => {}
         }
     }
 
-    /// A copy, which egress rewrites.
+    /// Sends a copy, which egress rewrites.
     fn mirror<P: SwitchProgram>(
         &mut self,
         program: &mut P,
@@ -132,7 +132,7 @@ impl Fabric {
         self.faults.sink(now, sink).send(to, &self.buffer);
     }
 
-    /// A copy of a packet to each of those that get one.
+    /// Sends a copy of a packet to each member of a multicast.
     fn cast<P: SwitchProgram>(
         &mut self,
         program: &mut P,
@@ -173,7 +173,7 @@ impl Fabric {
         }
     }
 
-    /// Sends a packet round for another pass.
+    /// Recirculates a packet.
     fn send_round(&mut self, now: Instant, arrival: Arrival, packet: &[u8]) {
         let Some(rounds_left) = arrival.rounds_left.checked_sub(1) else {
             self.counters.recirculations_excess += 1;

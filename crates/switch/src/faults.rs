@@ -1,5 +1,5 @@
-//! Faults on purpose: a sink in front of the driver's that loses, duplicates and reorders what
-//! passes, by integer ratios from one seed.
+//! Injected faults: a sink in front of the driver's that loses, duplicates and reorders packets, by
+//! integer ratios and from one seed.
 
 use alloc::vec::Vec;
 
@@ -8,28 +8,28 @@ use concord_core::{Duration, Instant, MS, Rng};
 use concord_wire::{Addr, Sink};
 
 const MILLION: u64 = 1_000_000;
-/// Most packets held back at a time; beyond it packets pass in order.
+/// The maximum number of packets held back at a time; beyond it packets pass in order.
 pub const HELD_MAX: usize = 64;
-/// A packet held back lets at most this many others pass first.
+/// The maximum number of packets that overtake a packet that is held back.
 pub const OVERTAKEN_MAX: u64 = 8;
-/// Longest time that a packet is held back if no others come.
+/// The longest time that a packet is held back if no others come, in ns.
 pub const HELD_NS_MAX: Duration = 5 * MS;
 
-/// How often what happens: packets in a million that pass the switch.
+/// The rates of faults: per million packets that pass the switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultRates {
     /// The seed of every decision.
     pub seed: u64,
-    /// Lost: half of them before the switch looks at them, half behind it.
+    /// Packets lost: half of them before the switch reads them, half after it.
     pub drop_ppm: u32,
-    /// Sent twice.
+    /// Packets sent twice.
     pub duplicate_ppm: u32,
-    /// Overtaken by 1 to [`OVERTAKEN_MAX`] later packets.
+    /// Packets overtaken by 1 to [`OVERTAKEN_MAX`] later packets.
     pub reorder_ppm: u32,
 }
 
 concord_core::counters! {
-    /// What the faults did.
+    /// Counts of injected faults.
     pub struct FaultCounters {
         /// Packets lost on purpose before the switch looked at them.
         faults_dropped_in,
@@ -46,26 +46,26 @@ concord_core::counters! {
 struct Held {
     to: Addr,
     bytes: Vec<u8>,
-    /// Others that are still to pass first.
+    /// The number of packets that are still to overtake this one.
     overtakers_left: u64,
-    /// When it goes even so.
+    /// When it is sent in any case.
     release_at: Instant,
 }
 
-/// The decisions, and the packets held back.
+/// The fault injector: its random source, and the packets held back.
 #[derive(Clone, Debug)]
 pub struct Faults {
     rates: FaultRates,
     rng: Rng,
-    /// In order of arrival; at most [`HELD_MAX`].
+    /// Packets held back, in order of arrival; at most [`HELD_MAX`].
     held: Vec<Held>,
-    /// Buffers of packets released, to be used again.
+    /// Buffers of released packets, for reuse.
     spare: Vec<Vec<u8>>,
     counters: FaultCounters,
 }
 
 impl Faults {
-    /// Faults at `rates`; all rates 0 means that everything passes untouched.
+    /// An injector with these rates; if all are 0, everything passes unchanged.
     #[must_use]
     pub fn new(rates: FaultRates) -> Faults {
         Faults {
@@ -77,7 +77,7 @@ impl Faults {
         }
     }
 
-    /// Whether nothing ever happens.
+    /// Whether all rates are 0.
     #[must_use]
     #[inline]
     pub fn quiet(&self) -> bool {
@@ -85,7 +85,7 @@ impl Faults {
         r.drop_ppm | r.duplicate_ppm | r.reorder_ppm == 0
     }
 
-    /// Whether a packet that arrives is lost before anyone looks at it.
+    /// Whether an arriving packet is lost before the switch reads it.
     #[inline]
     pub fn loses_input(&mut self) -> bool {
         if self.rates.drop_ppm == 0 {
@@ -96,13 +96,13 @@ impl Faults {
         lost
     }
 
-    /// A sink that does to packets what the rates say, and passes the rest to `inner`.
+    /// A sink that applies the rates to packets, and passes the rest to `inner`.
     #[inline]
     pub fn sink<'a, S: Sink>(&'a mut self, now: Instant, inner: &'a mut S) -> FaultySink<'a, S> {
         FaultySink { faults: self, now, inner }
     }
 
-    /// Releases what was held back long enough at `now`; [`Instant::NEVER`] releases everything.
+    /// Releases the packets whose delay ends by `now`; [`Instant::NEVER`] releases all of them.
     pub fn flush(&mut self, now: Instant, inner: &mut impl Sink) {
         let mut i = 0;
         while i < self.held.len() {
@@ -121,7 +121,7 @@ impl Faults {
         at.map_or(Deadline::NONE, |at| Deadline { at, reason: "release packets held back" })
     }
 
-    /// What happened so far.
+    /// The counters of the injected faults.
     #[must_use]
     pub fn counters(&self) -> &FaultCounters {
         &self.counters
@@ -150,7 +150,7 @@ impl Faults {
         }
     }
 
-    /// One more packet passed those that are held back.
+    /// Notes that another packet overtook those that are held back.
     fn overtake(&mut self, inner: &mut impl Sink) {
         let mut i = 0;
         while i < self.held.len() {
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(run(rates, 100_000).0.len(), run(rates, 100_000).0.len(), "a seed replays");
     }
 
-    /// A packet held back goes at its deadline if nothing overtakes it.
+    /// A packet that is held back is sent at its deadline if no other overtakes it.
     #[test]
     fn held_packet_leaves_at_its_deadline() {
         let rates = FaultRates { seed: 1, reorder_ppm: 1_000_000, ..FaultRates::default() };

@@ -1,9 +1,9 @@
 //! The switch programs, and the seat that hosts them.
 //!
 //! Read [`harmonia::Harmonia`] first (Harmonia's Algorithm 1 as a pipeline), then
-//! [`program::SwitchProgram`], what a program gives its seat, and [`agent::SwitchAgent`], the
-//! machine that a driver runs. The law: a datagram goes in, every packet that results goes into the
-//! sink; no I/O, no clock, no random source but a seed.
+//! [`program::SwitchProgram`], the interface of a program to its seat, and [`agent::SwitchAgent`],
+//! the machine that a driver runs. The law: a datagram goes in, and every packet that results goes
+//! into the sink; there is no I/O, no clock, and no random source but a seed.
 //!
 //! ```
 //! use concord_core::{Incarnation, Machine as _, Now};

@@ -1,21 +1,22 @@
-//! Which address is at which port.
+//! The assignment of addresses to ports.
 
 use alloc::vec::Vec;
 
 use concord_pisa::{PORTS_MAX, PortId};
 use concord_wire::Addr;
 
-/// The ports of a switch and who is there. Whoever keeps his place keeps his port, since programs
-/// hold bitmaps of ports in their registers. Who has none is at [`PortId::UPLINK`].
+/// The ports of a switch, with their addresses. An address keeps its port for as long as it is
+/// wanted, since programs hold bitmaps of ports in their registers. An address without a port is at
+/// [`PortId::UPLINK`].
 #[derive(Clone, Debug, Default)]
 pub struct PortTable {
-    /// By port; the first is the uplink.
+    /// The address of each port; the first is the uplink.
     addrs: Vec<Option<Addr>>,
 }
 
 impl PortTable {
-    /// Gives ports to `wanted`, and takes those of all others. Those that find none are at the
-    /// uplink: then this is false.
+    /// Gives ports to the addresses in `wanted`, and removes all others. If there are too few ports
+    /// the rest are at the uplink, and the result is false.
     pub fn fill(&mut self, wanted: &[Addr]) -> bool {
         for place in &mut self.addrs {
             *place = place.filter(|addr| wanted.contains(addr));
@@ -42,7 +43,7 @@ impl PortTable {
         number.and_then(PortId::new).unwrap_or(PortId::UPLINK)
     }
 
-    /// Who is at `port`; nobody in particular at the uplink.
+    /// The address at `port`; none at the uplink.
     #[must_use]
     pub fn addr_of(&self, port: PortId) -> Option<Addr> {
         self.addrs.get(port.number()).copied().flatten()
@@ -57,7 +58,7 @@ mod tests {
         Addr { ip: 1, port: n as u16 }
     }
 
-    /// Who stays keeps his port and who comes gets the first that is free.
+    /// An address that stays keeps its port, and a new one takes the first that is free.
     #[test]
     fn ports_stay_and_newcomers_take_the_first_free() {
         let mut ports = PortTable::default();

@@ -1,10 +1,10 @@
-//! A switch program, as the seat knows it.
+//! The interface between a switch program and its seat.
 //!
 //! A program has two sides. The data plane is [`SwitchProgram::process`] and
-//! [`SwitchProgram::egress`]: one atomic pass of one packet over tables and registers, no more than
-//! an ASIC can do. The control plane is the rest: it runs on the switch's own processor, fills
-//! tables, injects packets, and reads registers. It is in no packet's path, and what it reads may
-//! be a millisecond old.
+//! [`SwitchProgram::egress`]: one atomic pass of one packet over tables and registers, limited to
+//! what an ASIC can do. The control plane is the rest: it runs on the switch's own processor, fills
+//! tables, injects packets, and reads registers. It is on no packet's path, and its view of the
+//! registers may be a millisecond old.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -19,30 +19,30 @@ use crate::fabric::{Arrival, Fabric};
 use crate::ports::PortTable;
 pub use crate::settings::{LoadError, Settings};
 
-/// Longest packet that a program's control plane injects, in bytes.
+/// The maximum length of a packet that a program's control plane injects, in bytes.
 pub const INJECTION_BYTES_MAX: usize = 160;
-/// Most passes of a packet beside its first, whatever a program says.
+/// The maximum number of passes of a packet after its first, for every program.
 pub const RECIRCULATIONS_MAX: u8 = 16;
 
-/// What a program knows of a packet beside its bytes when it enters the pipeline.
+/// The context of a packet that enters the pipeline, beside its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Ingress<'a> {
-    /// The switch's own monotonic clock.
+    /// The time of the switch's own monotonic clock.
     pub at: Instant,
-    /// A register with the time of the day in ms, as the agent set it last.
+    /// A register with the time of day in ms, as the agent last set it.
     pub wall_ms: u64,
-    /// Who sent it.
+    /// The sender of the packet.
     pub sender: Addr,
-    /// How many passes it has behind it.
+    /// The number of passes that the packet has made.
     pub passes: u8,
-    /// What the pass before left; zeroes in the first.
+    /// The metadata that the previous pass left; zeroes in the first.
     pub metadata: Metadata,
-    /// Which addresses have ports.
+    /// The addresses that have ports.
     pub ports: &'a PortTable,
 }
 
 impl<'a> Ingress<'a> {
-    /// A packet's first pass.
+    /// The context of a packet's first pass.
     #[must_use]
     #[inline]
     pub fn first(now: Now, sender: Addr, ports: &'a PortTable) -> Ingress<'a> {
@@ -50,21 +50,21 @@ impl<'a> Ingress<'a> {
         Ingress { at, wall_ms, sender, passes: 0, metadata: Metadata::default(), ports }
     }
 
-    /// The port that it came in by.
+    /// The port at which the packet arrived.
     #[must_use]
     pub fn port(&self) -> PortId {
         self.ports.port_of(self.sender)
     }
 }
 
-/// Which copy of a packet leaves.
+/// One of the copies of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// Its place among the copies, from 0.
+    /// The index among the copies, from 0.
     pub index: usize,
-    /// The port it leaves by, if the copies go to ports.
+    /// The port by which it leaves, if the copies go to ports.
     pub port: Option<PortId>,
-    /// Where it goes.
+    /// The address to which it goes.
     pub to: Addr,
 }
 
@@ -76,7 +76,7 @@ pub struct Injection {
 }
 
 impl Injection {
-    /// A packet; what is above [`INJECTION_BYTES_MAX`] is cut off.
+    /// A packet to inject; bytes beyond [`INJECTION_BYTES_MAX`] are cut off.
     #[must_use]
     pub fn new(packet: &[u8]) -> Injection {
         let size_bytes = packet.len().min(INJECTION_BYTES_MAX);
@@ -85,42 +85,42 @@ impl Injection {
         Injection { bytes, size_bytes }
     }
 
-    /// Its bytes.
+    /// The bytes of the packet.
     pub fn packet(&mut self) -> &mut [u8] {
         &mut self.bytes[..self.size_bytes]
     }
 }
 
-/// What a program does with packets of a kind.
+/// How a program treats packets of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// They go through its pipeline.
     Data,
-    /// They are for its control plane.
+    /// They go to its control plane.
     Control,
-    /// They are not its own.
+    /// The program does not take them.
     Nothing,
 }
 
-/// What a program wants of the controller.
+/// A program's request to the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
     /// Nothing.
     Nothing,
-    /// A new switch id: the numbers of this one run out (trap T20).
+    /// A new switch id: the numbers of this one are nearly exhausted (trap T20).
     SwitchId,
 }
 
-/// A configuration with which a program cannot run. It is left as it was.
+/// The program cannot run with a configuration, and was left unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
-/// A number that says how a program is.
+/// A value that describes a program's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gauge {
-    /// Its name.
+    /// The name of the gauge.
     pub name: &'static str,
-    /// What it says, for a person.
+    /// The meaning of the value, for a person.
     pub help: &'static str,
     /// The value.
     pub value: u64,
@@ -129,29 +129,29 @@ pub struct Gauge {
 /// Name, help and value of a counter.
 pub type Count = (&'static str, &'static str, u64);
 
-/// A program behind the seat. What a program has no use for it leaves out.
+/// A program in a seat. A program leaves out the methods that it does not need.
 pub trait SwitchProgram {
-    /// Why it drops packets; each reason is counted.
+    /// The reason for dropping a packet; each is counted.
     type Reason: Copy + fmt::Debug;
 
-    /// What it does with packets of `kind`.
+    /// How it treats packets of `kind`.
     fn takes(&self, kind: Kind) -> Takes;
 
-    /// Fills the tables from a configuration. A new switch id begins with empty registers. What is
-    /// given back goes through the pipeline at once.
+    /// Fills the tables from a configuration. A new switch id begins with empty registers. The
+    /// returned packet goes through the pipeline at once.
     ///
     /// # Errors
-    /// [`Refused`], and nothing was changed.
+    /// [`Refused`] if the program cannot run with it; nothing was changed.
     fn install(&mut self, now: Now, config: &Config) -> Result<Option<Injection>, Refused>;
 
     /// Empties tables and registers: every packet is dropped from now on.
     fn uninstall(&mut self);
 
-    /// One pass of one packet, which it may rewrite. One that comes round may have left under
-    /// another switch id: an ASIC's way round is not emptied with the registers.
+    /// One pass of one packet, which it may rewrite. A recirculated packet may have left under
+    /// another switch id: the recirculation path of an ASIC is not emptied with the registers.
     fn process(&mut self, ingress: &Ingress<'_>, packet: &mut [u8]) -> Verdict<Self::Reason>;
 
-    /// A member of a multicast group by its place; `None` behind the last one.
+    /// The member at an index of a multicast group; `None` after the last one.
     fn member(&self, _group: u16, _index: usize) -> Option<Addr> {
         None
     }
@@ -161,37 +161,39 @@ pub trait SwitchProgram {
         false
     }
 
-    /// Whether [`SwitchProgram::egress`] does anything: each copy costs the time to make it.
+    /// Whether [`SwitchProgram::egress`] rewrites copies: making a copy costs time.
     fn rewrites_copies(&self) -> bool {
         false
     }
 
-    /// What is different in one copy: rewrites it, at the same length.
+    /// Rewrites one copy of a packet, at the same length.
     fn egress(&mut self, _copy: &Copied, _packet: &mut [u8]) {}
 
-    /// Counts a datagram that no parser takes.
+    /// Counts a datagram that no parser accepts.
     fn malformed(&mut self, _error: WireError) {}
 
-    /// A message to the control plane. What is given back goes through the pipeline at once.
+    /// Processes a message to the control plane. The returned packet goes through the pipeline at
+    /// once.
     ///
     /// # Errors
-    /// [`WireError`] if it is malformed.
+    /// [`WireError`] if the message is malformed.
     fn control(&mut self, _now: Now, _packet: &[u8]) -> Result<Option<Injection>, WireError> {
         Err(WireError::Op)
     }
 
-    /// Sends what its control plane has to say to other nodes. It follows each message to the
-    /// control plane, and each [`SwitchProgram::upkeep`].
+    /// Sends the control plane's messages to other nodes. Called after each message to the control
+    /// plane, and after each [`SwitchProgram::upkeep`].
     fn speak(&mut self, _sink: &mut impl Sink) {}
 
-    /// Reads registers, sets the timers that follow from them, and says what it wants of the
-    /// controller. The later it is called, the later all that is: in user space it follows every
+    /// Reads registers, sets the timers that depend on them, and returns what the program requests
+    /// from the controller. The reaction is as late as the call: in user space it follows every
     /// pass, elsewhere the driver calls it once a millisecond.
     fn look(&mut self, _now: Instant) -> Wants {
         Wants::Nothing
     }
 
-    /// Does what is due, and gives the next packet to inject. It is called until there is none.
+    /// Performs the tasks that are due, and returns the next packet to inject. Called until it
+    /// returns none.
     fn upkeep(&mut self, _now: Instant) -> Option<Injection> {
         None
     }
@@ -201,50 +203,50 @@ pub trait SwitchProgram {
         Deadline::NONE
     }
 
-    /// Whether it does what it is there for, once it has a configuration.
+    /// Whether the program is in effect, once it has a configuration.
     fn is_ready(&self) -> bool {
         true
     }
 
-    /// How it is.
+    /// The gauges that describe its state.
     fn gauges(&self) -> Vec<Gauge> {
         Vec::new()
     }
 
-    /// One of its gauges; 0 if it has none of that name.
+    /// The value of one of its gauges; 0 if it has none of that name.
     fn gauge(&self, name: &str) -> u64 {
         self.gauges().iter().find(|gauge| gauge.name == name).map_or(0, |gauge| gauge.value)
     }
 
-    /// What it counted.
+    /// Its counters.
     fn counts(&self) -> Vec<Count>;
 
-    /// What it takes of an ASIC.
+    /// The resources of an ASIC that it needs.
     fn describe(&self) -> Report;
 }
 
 /// A program that can be loaded into a switch.
 pub trait Load: SwitchProgram + Sized {
-    /// The program with empty tables and registers.
+    /// Loads the program with empty tables and registers.
     ///
     /// # Errors
-    /// [`LoadError`] if what it is told cannot be.
+    /// [`LoadError`] if its settings are not valid.
     fn load(settings: &Settings) -> Result<Self, LoadError>;
 }
 
-/// One of several programs: what a switch has to choose from. [`hosted!`](macro@crate::hosted)
-/// makes them.
+/// One of several programs that a switch can choose from. [`hosted!`](macro@crate::hosted)
+/// generates the implementations.
 pub trait Host: SwitchProgram + Sized {
     /// Loads the program of that name.
     ///
     /// # Errors
-    /// [`LoadError`] if what it is told cannot be, or there is no such program.
+    /// [`LoadError`] if its settings are not valid, or there is no such program.
     fn host(program: Program, settings: &Settings) -> Result<Self, LoadError>;
 
-    /// Which program it is.
+    /// The name of the program.
     fn program(&self) -> Program;
 
-    /// One packet through the pipeline of the program inside and out, and its look after that.
+    /// Runs one packet through the pipeline of the program and out, and lets it read its registers.
     fn pass(
         &mut self,
         fabric: &mut Fabric,

@@ -1,4 +1,4 @@
-//! The programs that a switch can run, one a line.
+//! The registry of programs that a switch can run, one a line.
 
 use concord_core::SwitchId;
 
@@ -14,8 +14,8 @@ use crate::nopaxos::NoPaxos;
 use crate::nopaxos_harmonia::NoPaxosHarmonia;
 use crate::store::Store;
 
-/// Declares an enum of programs, each behind the name that loads it, and passes everything on to
-/// the one inside.
+/// Declares an enum of programs, each with the name that loads it, and delegates every method to
+/// the program inside.
 #[macro_export]
 macro_rules! hosted {
     (
@@ -155,10 +155,10 @@ macro_rules! hosted {
 }
 
 hosted! {
-    /// A program of this crate, whichever it is.
+    /// One of the programs of this crate.
     #[derive(Clone, Debug)]
     pub enum Hosted {
-        /// Passes on.
+        /// Plain forwarding.
         Forward(Forward),
         /// Harmonia.
         Harmonia(Harmonia),
@@ -182,13 +182,13 @@ hosted! {
 }
 
 impl Hosted {
-    /// NetCRAQ's store, if it is that.
+    /// NetCRAQ's store, if it is the program.
     #[must_use]
     pub fn chain(&self) -> Option<&NetCraq> {
         if let Hosted::NetCraq(chain) = self { Some(chain) } else { None }
     }
 
-    /// What it has in common with the other programs for replicas; empty, if it is for others.
+    /// The part that programs for replicas share; an empty one for other programs.
     #[must_use]
     pub fn store(&self) -> &Store {
         match self {
@@ -204,7 +204,7 @@ impl Hosted {
         }
     }
 
-    /// Its dirty set, if it has one.
+    /// The dirty set, if the program has one.
     #[must_use]
     pub fn dirty_set(&self) -> Option<&Harmonia> {
         match self {
@@ -221,13 +221,13 @@ impl Hosted {
         }
     }
 
-    /// The dirty set's registers of one cell; zeroes if it has none.
+    /// The dirty set's registers of one cell; zeroes if the program has none.
     #[must_use]
     pub fn view(&self) -> View {
         self.dirty_set().map(Harmonia::view).unwrap_or_default()
     }
 
-    /// The switch id of its configuration; 0 if it has none.
+    /// The switch id of the program's configuration; 0 if it has none.
     #[must_use]
     pub fn switch_id(&self) -> SwitchId {
         self.store().routes().map_or(SwitchId(0), |routes| routes.switch_id)

@@ -1,5 +1,5 @@
-//! The settings of programs, given when they are loaded. A system whose programs have settings of
-//! their own has a section here.
+//! The settings with which programs are loaded. A system whose programs have settings of their own
+//! has a section here.
 
 use core::fmt;
 
@@ -14,23 +14,24 @@ use crate::harmonia::{ConfigError, TableSettings};
 use crate::harmony::{LinksError, LinksLayout};
 use crate::netcraq::{ChainError, ChainLayout, ChainMember};
 
-/// What a program is told. Each takes what it needs.
+/// The settings of a program, which uses the parts that it needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Where the switch listens.
+    /// The address at which the switch listens.
     pub addr: Addr,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
-    /// The systems' own.
+    /// The settings of each system.
     pub sections: Sections,
-    /// The place in a chain that the switch itself is there for, if it is a program of that chain.
+    /// The place that the switch itself is to have in a chain, if this is a program of that chain.
     pub member: Option<ChainMember>,
 }
 
 /// The settings of each system's programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Sections {
-    /// Programs for replicas: the sizes of sequencer and dirty set, and how they are kept clean.
+    /// Programs for replicas: the sizes of sequencer and dirty set, and the intervals of their
+    /// upkeep.
     pub table: TableSettings,
     /// Falcon's queue of tasks.
     pub queue: QueueLayout,
@@ -56,22 +57,22 @@ impl Sections {
     };
 }
 
-/// A program that cannot be loaded so.
+/// The reason why a program cannot be loaded with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadError {
-    /// What it was told cannot be.
+    /// The settings of a program for replicas are not valid.
     Config(ConfigError),
-    /// The queue that it was told cannot be.
+    /// The settings of Falcon's queue are not valid.
     Queue(QueueError),
-    /// The key groups that it was told cannot be.
+    /// The settings of FLAIR's key groups are not valid.
     Flair(FlairError),
-    /// The chain's cells that it was told cannot be.
+    /// The settings of NetCRAQ's cells are not valid.
     Chain(ChainError),
-    /// The memory's blocks that it was told cannot be.
+    /// The settings of Concordia's blocks are not valid.
     Blocks(BlocksError),
-    /// The virtual links that it was told cannot be.
+    /// The settings of Harmony's virtual links are not valid.
     Links(LinksError),
-    /// This switch does not have it.
+    /// This switch does not have the program.
     NotHere(Program),
 }
 

@@ -1,4 +1,4 @@
-//! The agent: signs of life, configurations, no-ops, sweeps, and the end of the numbers.
+//! Tests of the agent: keepalives, configurations, no-ops, sweeps, and the exhaustion of numbers.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -43,7 +43,7 @@ fn tick(agent: &mut Agent, now: Now) -> Sent {
     sent
 }
 
-/// Wakes the agent at each of its deadlines until `until_ms`, and gives what it sent.
+/// Wakes the agent at each of its deadlines until `until_ms`; returns the packets that it sent.
 fn run_until(agent: &mut Agent, until_ms: u64) -> Sent {
     let mut sent = Sent::new();
     for _ in 0..100_000 {
@@ -57,7 +57,7 @@ fn run_until(agent: &mut Agent, until_ms: u64) -> Sent {
     panic!("the agent spins");
 }
 
-/// The numbers of the no-ops among `sent`, all of them to the head.
+/// The numbers of the no-ops among `sent`, all of which went to the head.
 fn noops(sent: &Sent) -> Vec<u32> {
     let noop = |(to, bytes): &(Addr, Vec<u8>)| {
         let hdr = Packet::parse(bytes).ok()?.repr();
@@ -131,7 +131,7 @@ fn t18_a_table_full_of_strays_heals() {
     configure(&mut a, at(0), &config(1, OWN.0));
     handle(&mut a, at(1), completion(0, 1));
     assert_eq!(handle(&mut a, at(2), request(Op::Write, 5)).len(), 1);
-    // The write is lost behind the switch: no completion will ever come, and every other is
+    // The write is lost after the switch: it will never have a completion, and all other writes are
     // dropped.
     for ms in 3..20 {
         assert_eq!(handle(&mut a, at(ms), request(Op::Write, 6)), []);
@@ -174,7 +174,7 @@ fn t19_strays_are_swept_in_chunks_and_then_it_is_quiet() {
         handle(&mut a, at(1), request(Op::Write, obj_id));
     }
     assert_eq!(a.program().view().occupied, 1_000);
-    // The first 900 were lost; of the last 100 only one is committed so far.
+    // The first 900 writes were lost; of the last 100 only one is committed so far.
     handle(&mut a, at(2), completion(900, 902));
     assert_eq!(a.program().view().occupied, 999);
     tick(&mut a, at(10));
@@ -205,9 +205,9 @@ fn an_old_epoch_and_a_used_switch_id_are_ignored() {
     assert_eq!((a.switch_id(), a.program().view().seq, a.program().view().occupied), (OWN, 2, 1));
 }
 
-/// Under VR epochs are views. Those of a group that was founded anew, beside a switch that goes on
-/// running, begin at 1; ids go on. Until its views came that far the switch followed the group
-/// before.
+/// Under VR epochs are views. Those of a group that was founded anew, beside a switch that keeps
+/// running, begin at 1; switch ids continue. Without this, the switch followed the previous group
+/// until the new views had overtaken the old ones.
 #[test]
 fn bug_15_19_later_switch_id_begins_with_the_refounded_views() {
     let mut a = agent(Layout::DEFAULT);
@@ -220,7 +220,7 @@ fn bug_15_19_later_switch_id_begins_with_the_refounded_views() {
     configure(&mut a, at(3), &vr(41, OWN.0));
     configure(&mut a, at(3), &vr(3, OWN.0 + 1));
     assert_eq!((a.epoch().0, a.switch_id().0), (4, OWN.0 + 1));
-    // Another switch has its place; what was granted to this one before comes late.
+    // Another switch took its place; then a grant to this one arrives late.
     let other = Config { switch: CONTROLLER, ..vr(5, OWN.0 + 3) };
     configure(&mut a, at(4), &other);
     configure(&mut a, at(5), &vr(3, OWN.0 + 2));
@@ -261,7 +261,7 @@ fn replaced_switch_is_silent_until_a_new_id() {
     assert_eq!(noops(&configure(&mut a, at(4), &again)), [1]);
 }
 
-/// A switch that slept through its replacement comes again as a new life.
+/// A switch that slept through its replacement returns under a new incarnation.
 #[test]
 fn switch_that_slept_returns_as_a_new_incarnation() {
     for (active, standby) in [(Addr { ip: 1, port: 1 }, true), (SWITCH, false)] {
@@ -285,7 +285,7 @@ fn switch_that_slept_returns_as_a_new_incarnation() {
     }
 }
 
-/// A switch that was started again ignores what its predecessor was told.
+/// A restarted switch ignores messages to its previous incarnation.
 #[test]
 fn restarted_switch_ignores_its_predecessors_words() {
     let mut a = agent(Layout::DEFAULT);
@@ -321,7 +321,7 @@ fn t20_it_asks_for_a_new_id_before_the_numbers_run_out() {
     assert_eq!(alive(&tick(&mut a, at(4))), [(42, 2)], "and so for the next");
 }
 
-/// Under XDP packets do not come in here: programs look at their registers now and then.
+/// Under XDP packets do not come in here: programs read their registers at intervals.
 #[test]
 fn t20_late_looker_asks_later_and_t18_sends_no_ops() {
     let layout = Layout { counter_bits: 8, ..layout(3, 16) };
@@ -333,7 +333,7 @@ fn t20_late_looker_asks_later_and_t18_sends_no_ops() {
         !noops(&run_until(&mut a, 30)).is_empty(),
         "nothing was completed: the no-op comes again"
     );
-    // A completion makes the fast path, and is seen a millisecond later: no more no-ops then.
+    // A completion enables the fast path, and is seen a millisecond later: then no more no-ops.
     handle(&mut a, at(30), completion(5, 1));
     assert_eq!(noops(&run_until(&mut a, 60)), []);
     for _ in 2..245 {
@@ -427,7 +427,7 @@ fn faults_concern_what_passes_and_not_the_signs_of_life() {
     assert_eq!(alive(&tick(&mut a, at(100))).len(), 1);
 }
 
-/// The epochs that the switch says it has heard of, by group.
+/// The epochs that the switch reports to have heard of, by group.
 fn heard(sent: &Sent) -> Vec<(GroupId, u32)> {
     let of = |(_, bytes): &(Addr, Vec<u8>)| match Membership::parse(bytes) {
         Ok(Membership::SwitchAlive { heard, .. }) => Some((header::group(bytes), heard.epoch)),
@@ -436,11 +436,11 @@ fn heard(sent: &Sent) -> Vec<(GroupId, u32)> {
     sent.iter().filter_map(of).collect()
 }
 
-/// A seat that another group takes forgets what it heard for the first.
+/// A seat that another group takes forgets what it heard for the first group.
 #[test]
 fn bug_17_2_seat_taken_by_another_group_forgets() {
     let mut a = agent(layout(1, 4));
-    // For an earlier life of the switch: the seat stays unused.
+    // For an earlier incarnation of the switch: the seat stays unused.
     let other = Config { group: GroupId(5), switch_incarnation: LIFE - 1, ..config(9, OWN.0) };
     configure(&mut a, at(1), &other);
     configure(&mut a, at(2), &config(3, OWN.0));
@@ -462,7 +462,7 @@ fn bug_17_2_workers_have_a_switch_that_forwards() {
     assert_eq!(heard(&tick(&mut a, at(200))), [(GroupId(5), 1), (GroupId(0), 1)]);
 }
 
-/// With one program, too: each node looks at the group.
+/// A switch with one program checks the group of packets, too.
 #[test]
 fn single_group_switch_takes_no_foreign_packets() {
     let own = GroupId(5);

@@ -1,5 +1,5 @@
-//! Switches as members of a chain: epochs, leases, copies, and what a chain has to do with the rest
-//! of the switch. Packets arrive at once, in order, unless they are cut off.
+//! Switches as members of a chain: epochs, leases, copies, and the chain's interaction with the
+//! rest of the switch. Packets arrive at once and in order, except at switches that are cut off.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, VecDeque};
@@ -48,7 +48,7 @@ fn name(key: u32) -> Name {
     Name::new(format!("key-{key}").as_bytes()).unwrap()
 }
 
-/// Switches 1 to 3, of which some are cut off from each other and from the controller.
+/// Switches 1 to 3, some of which may be cut off from each other and from the controller.
 struct Rig {
     agents: Vec<Agent>,
     incarnations: Vec<u64>,
@@ -56,10 +56,10 @@ struct Rig {
     cut: Vec<u16>,
     epoch: u32,
     founded: u32,
-    /// What clients heard, and the last that each switch said to the controller.
+    /// The answers that clients got, and the last message of each switch to the controller.
     answers: Vec<Repr>,
-    /// What clients were told of names, and what they know of keys: the cell, and the epoch and
-    /// version of then.
+    /// Findings that clients got, and their knowledge of keys: the cell, and the epoch and version
+    /// at that time.
     found: Vec<(u32, Finding)>,
     cells: BTreeMap<u32, (u32, Epoch, u64)>,
     said: Vec<Option<ReplicaAlive>>,
@@ -97,7 +97,7 @@ impl Rig {
         (is_off(one) || is_off(other)) && one != CLIENT && other != CLIENT
     }
 
-    /// Delivers a packet and what comes of it.
+    /// Delivers a packet and those that it causes.
     fn deliver(&mut self, from: Addr, to: Addr, bytes: Vec<u8>) {
         let mut way = VecDeque::from([(from, to, bytes)]);
         while let Some((from, to, mut bytes)) = way.pop_front() {
@@ -134,7 +134,7 @@ impl Rig {
         self.said[usize::from(node - 1)].as_ref().unwrap().standing
     }
 
-    /// So much time goes by, and everybody does what is due.
+    /// Lets `ns` pass, and wakes every switch that is due.
     fn passes(&mut self, ns: u64) {
         for _ in 0..ns / MS {
             self.now_ns += MS;
@@ -147,7 +147,7 @@ impl Rig {
         }
     }
 
-    /// The next epoch, told to those who are not cut off.
+    /// Sends the configuration of the next epoch to the switches that are not cut off.
     fn configure(&mut self, members: &[u16], joining: &[u16]) {
         self.epoch += 1;
         let member = |node: &u16| Member {
@@ -179,7 +179,7 @@ impl Rig {
         self.answers.first().copied()
     }
 
-    /// Which cell a key has, as the client knows or is told.
+    /// The cell of a key, which the client knows or asks for.
     fn find(&mut self, node: u16, key: u32, gives: bool) -> Option<Finding> {
         if let Some((cell, _, version)) = self.cells.get(&key).copied() {
             return Some(Finding::At { cell, version });
@@ -219,8 +219,8 @@ impl Rig {
         Some((answer.outcome, answer.basis))
     }
 
-    /// The value; empty, if there is none, or if the switch has the key's cell for another name
-    /// whenever it is asked.
+    /// The value of a key; empty if there is none, or if the switch answers every time that its
+    /// cell has another name.
     fn get(&mut self, node: u16, key: u32) -> Option<Vec<u8>> {
         for _ in 0..3 {
             let Finding::At { cell, .. } = self.find(node, key, false)? else { break };
@@ -245,7 +245,7 @@ impl Rig {
         self.asks(node, packet).map(|answer| answer.outcome)
     }
 
-    /// A chain of 1, 2 and 3 that is open.
+    /// An open chain of the switches 1, 2 and 3.
     fn open() -> Rig {
         Rig::open_with(Guards::ALL)
     }
@@ -259,8 +259,8 @@ impl Rig {
     }
 }
 
-/// A switch that only clients reach answers no longer than its leases last, and until then nobody
-/// else answers in the next epoch (traps T2 and T31, hole N5).
+/// A switch that only clients reach answers only as long as its leases last, and until then no
+/// other switch answers in the next epoch (traps T2 and T31, hole N5).
 #[test]
 fn t2_a_switch_answers_as_long_as_it_holds_all_leases() {
     let mut rig = Rig::open();
@@ -281,7 +281,7 @@ fn t2_a_switch_answers_as_long_as_it_holds_all_leases() {
     assert_eq!((rig.get(3, 0).unwrap(), rig.get(2, 0)), (b"new".to_vec(), None));
 }
 
-/// The controller may be away for minutes (trap T8).
+/// The leases of a chain continue while the controller is away for minutes (trap T8).
 #[test]
 fn t8_leases_of_a_chain_go_on_without_its_controller() {
     let mut rig = Rig::open();
@@ -292,8 +292,8 @@ fn t8_leases_of_a_chain_go_on_without_its_controller() {
     }
 }
 
-/// A newcomer copies cells and sessions while writes go on, and what was written meanwhile; then it
-/// is the tail, and has all that was committed (hole N6).
+/// A newcomer copies cells and sessions while writes go on, and then what was written meanwhile;
+/// after that it is the tail, and has all that was committed (hole N6).
 #[test]
 fn n6_a_newcomer_has_all_that_was_committed_meanwhile() {
     let mut rig = Rig::new();
@@ -310,7 +310,7 @@ fn n6_a_newcomer_has_all_that_was_committed_meanwhile() {
     }
     assert_eq!(rig.standing(3), Standing::Copied);
     assert_eq!(rig.get(3, 0), None, "it answers nothing");
-    // A write that it has not heard of, and the end of both others.
+    // A write that the newcomer misses; then both other members fail.
     rig.cut = vec![3];
     rig.set(1, 7, b"unheard").unwrap();
     rig.cut = vec![];
@@ -323,12 +323,12 @@ fn n6_a_newcomer_has_all_that_was_committed_meanwhile() {
     assert_eq!(rig.get(3, 0).unwrap(), b"before");
     assert_eq!(rig.get(3, 7).unwrap(), b"unheard");
     assert_eq!(rig.get(3, 80).unwrap(), b"meanwhile");
-    // The session's last request is there too: it is not executed again.
+    // The session's last request is there too: it is not executed a second time.
     rig.requests -= 1;
     assert_eq!(rig.set(3, 7, b"unheard"), Some((Outcome::Done, 2)));
 }
 
-/// Who was removed, or has started again, holds nothing that counts (trap T4).
+/// A switch that was removed, or has restarted, begins with empty registers (trap T4).
 #[test]
 fn t4_a_switch_that_lost_its_place_begins_with_nothing() {
     let mut rig = Rig::open();
@@ -337,7 +337,7 @@ fn t4_a_switch_that_lost_its_place_begins_with_nothing() {
     assert_eq!(rig.agents[2].program().chain().unwrap().peek(0).0, State(0));
     rig.passes(60 * MS);
     assert_eq!(rig.standing(3), Standing::Out);
-    // Another incarnation is told of an epoch in which the one before was a member.
+    // A new incarnation hears of an epoch in which the previous one was a member.
     rig.agents[1] = switch(2, 2, LAYOUT, true);
     rig.configure(&[1, 2], &[]);
     rig.passes(2 * LEASE_NS);
@@ -345,8 +345,8 @@ fn t4_a_switch_that_lost_its_place_begins_with_nothing() {
     assert_eq!(rig.get(1, 0), None, "nor does the other one go on without it");
 }
 
-/// Registers outlive epochs; a chain that is founded anew begins with nothing, and above all
-/// versions that there were.
+/// Registers outlive epochs; a chain that is founded anew begins empty, and with higher versions
+/// than any before.
 #[test]
 fn n8_no_version_comes_back_in_a_chain_that_is_founded_anew() {
     let mut rig = Rig::open();
@@ -361,8 +361,8 @@ fn n8_no_version_comes_back_in_a_chain_that_is_founded_anew() {
     assert_eq!(rig.set(1, 0, b"z"), Some((Outcome::Done, (1 << 40) + 1)));
 }
 
-/// No two names share a cell, whoever asks and wherever; a cell whose key was deleted is another's
-/// once no other is left, and the name that had it gets another one (hole N8).
+/// No two names share a cell, whichever switch is asked. The cell of a deleted key goes to another
+/// name once no other cell is left, and the name that had it gets another one (hole N8).
 #[test]
 fn n8_every_name_has_a_cell_of_its_own() {
     let mut rig = Rig::open();
@@ -378,7 +378,7 @@ fn n8_every_name_has_a_cell_of_its_own() {
     let of_seven = rig.cells[&7];
     assert_eq!(rig.set(1, 999, b"new"), Some((Outcome::Done, 3)));
     assert_eq!(rig.cells[&999].0, of_seven.0);
-    // An old mapping writes nobody's key, and reads none: its client asks again.
+    // A client with an old mapping neither writes nor reads another key, and asks again.
     assert_eq!(rig.set(1, 7, b"old"), None, "no cell is left");
     assert_eq!((rig.get(2, 7), rig.get(3, 999)), (Some(vec![]), Some(b"new".to_vec())));
     assert_eq!(rig.del(1, 999), Some(Outcome::Done));
@@ -387,8 +387,8 @@ fn n8_every_name_has_a_cell_of_its_own() {
     assert_eq!((rig.get(3, 7), rig.get(1, 999)), (Some(b"again".to_vec()), Some(vec![])));
 }
 
-/// What a head gave is not to be had in the epoch after that: its successor may have given the name
-/// another cell, or the cell another name (hole N8).
+/// A cell that a head gave cannot be taken in the next epoch: its successor may have given the name
+/// another cell, or the cell to another name (hole N8).
 #[test]
 fn n8_a_cell_that_an_earlier_epoch_gave_is_not_taken() {
     let mut rig = Rig::open();
@@ -406,8 +406,9 @@ fn n8_a_cell_that_an_earlier_epoch_gave_is_not_taken() {
     assert_eq!((rig.get(2, 1), rig.get(3, 2)), (Some(b"uno".to_vec()), Some(b"two".to_vec())));
 }
 
-/// The cell of a deleted key goes to another name, and the tail does not hear of that at first. Is
-/// the key written again meanwhile, and what does the tail answer to one who knows the old cell?
+/// The cell of a deleted key goes to another name, and the tail does not hear of it at first.
+/// Returns the outcome of writing the key again meanwhile, and the tail's answer to a client that
+/// knows the old cell.
 fn a_displaced_name(guards: Guards) -> (Option<Outcome>, Option<Vec<u8>>) {
     let mut rig = Rig::open_with(guards);
     assert!((0..LAYOUT.cells).all(|key| rig.set(1, key, b"x").is_some()));
@@ -427,7 +428,7 @@ fn n8_a_displaced_name_waits_until_all_know() {
     assert_eq!(a_displaced_name(Guards::ALL), (None, Some(vec![])));
 }
 
-/// A switch with other sizes can copy nothing, and says that it goes.
+/// A switch with other sizes cannot copy the content, and reports that it leaves.
 #[test]
 fn a_switch_of_other_sizes_gets_no_place() {
     let mut rig = Rig::new();
@@ -441,8 +442,8 @@ fn a_switch_of_other_sizes_gets_no_place() {
     assert_eq!(rig.standing(3), Standing::Leaving, "nor does it ask again");
 }
 
-/// A switch of the rack and of a chain: another switch takes its place in the rack, and the chain
-/// goes on. It registers for both.
+/// A switch of both the rack and a chain registers for both: when another switch takes its place in
+/// the rack, the chain goes on.
 #[test]
 fn a_chain_stays_where_another_switch_takes_the_rack() {
     let mut rig = Rig::new();
@@ -476,15 +477,15 @@ fn a_chain_stays_where_another_switch_takes_the_rack() {
     assert_eq!((says[0].1, says[1].1), (GroupId(0), CHAIN));
 }
 
-/// What goes wrong where one of the checks is left out.
+/// The consequences of leaving out one of the checks.
 #[cfg(feature = "mutants")]
 mod guards {
     use concord_core::Guard;
 
     use super::*;
 
-    /// Without the wait for outsiders' leases the next epoch writes what a removed switch does not
-    /// know, and that still answers; without the lease it answers for ever.
+    /// Without the wait for outsiders' leases, the next epoch makes writes while a removed switch
+    /// that misses them still answers; without the lease it answers for ever.
     #[test]
     fn a_removed_switch_answers_an_old_value() {
         for guard in [Guard::ChainOutsiders, Guard::ChainLease] {
@@ -498,7 +499,7 @@ mod guards {
         }
     }
 
-    /// Without the agreement a tail lacks what was committed while it copied.
+    /// Without the agreement, a tail lacks writes that were committed while it copied.
     #[test]
     fn a_new_tail_lacks_an_acknowledged_write() {
         let mut rig = Rig::with(Guards::without(Guard::ChainAgreement));
@@ -514,14 +515,15 @@ mod guards {
         assert_eq!((rig.get(1, 7).unwrap(), rig.get(3, 7).unwrap()), (b"unheard".to_vec(), vec![]));
     }
 
-    /// Without `NameDisplaced` the tail says that there is no key whose write was acknowledged.
+    /// Without `NameDisplaced` the tail answers that a key does not exist whose write was
+    /// acknowledged.
     #[test]
     fn a_written_key_is_not_to_be_found() {
         let seen = a_displaced_name(Guards::without(Guard::NameDisplaced));
         assert_eq!(seen, (Some(Outcome::Done), Some(vec![])));
     }
 
-    /// Without `ChainStranger` a removed head brings back what was never committed.
+    /// Without `ChainStranger` a removed head restores writes that were never committed.
     #[test]
     fn a_removed_switch_keeps_what_it_had() {
         let mut rig = Rig::open_with(Guards::without(Guard::ChainStranger));

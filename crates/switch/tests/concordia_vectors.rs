@@ -1,6 +1,6 @@
-//! Golden vectors of Concordia: packets in, each pass's verdict, packets out and registers, in
-//! `vectors/switch/concordia.txt`. Every rendering of the program must give the same.
-//! `CONCORD_REGENERATE=1` writes them anew.
+//! Golden vectors of Concordia: for each pass the packet in, the verdict, the packets out and the
+//! registers, in `vectors/switch/concordia.txt`. Every rendering of the program must give the same.
+//! `CONCORD_REGENERATE=1` rewrites them.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -14,7 +14,7 @@ use concord_switch::harmonia::cell_index;
 use concord_switch::{DropReason, Harmonia, Layout};
 use concord_wire::{Flags, Op, Reason, Repr};
 
-/// Algorithm 1 as the paper writes it, with the rules of §6.2, §6.3, T13, T18 and T20 around it.
+/// Algorithm 1 as the paper writes it, with the additional rules of §6.2, §6.3, T13, T18 and T20.
 struct Model {
     switch_id: SwitchId,
     layout: Layout,
@@ -30,8 +30,8 @@ impl Model {
         Model { switch_id, layout, seq: 0, last_committed: 0, wildcard_seq: 0, dirty_set }
     }
 
-    /// What must come out. `full` is whether the program dropped a write for want of a slot: the
-    /// one thing that a map cannot know.
+    /// The expected outcome. `full` is whether the program dropped a write because it found no
+    /// slot: the only outcome that a map cannot predict.
     fn process(&mut self, hdr: &Repr, full: bool) -> Outcome {
         match hdr.op {
             Op::Write => self.write(hdr, full),
@@ -106,7 +106,7 @@ impl Model {
         let words = [(s >> 32) as u32, s as u32, (r >> 32) as u32, r as u32];
         let hash = Crc32::new(POLYNOMIALS[8]).of(words);
         let choice = hash.wrapping_add(u32::from(hdr.attempt)) % 1_024;
-        // 1,023 is divisible by three: the last one is not the first again.
+        // 1,023 is divisible by three: the last row must not repeat the first.
         let choice = if choice == 1_023 { 1 } else { choice % 3 };
         let last_committed = Seq::new(self.switch_id, self.last_committed);
         let flags = hdr.flags.with(Flags::FAST);
@@ -114,12 +114,12 @@ impl Model {
     }
 }
 
-/// What a trace is made of.
+/// The parameters of a trace.
 struct Trace {
     seed: u64,
     layout: Layout,
     objects: u64,
-    /// Writes in flight at most.
+    /// The maximum number of writes in flight.
     in_flight: usize,
     guards: Guards,
 }
@@ -132,7 +132,7 @@ struct Seen {
     exhausted: u64,
 }
 
-/// The network and the replicas of a trace: what is in flight, in the order of its numbers.
+/// The network and the replicas of a trace: the packets in flight, in the order of their numbers.
 struct Load<'a> {
     rng: Rng,
     trace: &'a Trace,
@@ -158,7 +158,7 @@ impl Load<'_> {
         };
         let reply = Flags::COMPLETION.0 * u16::from(hdr.op == Op::WriteReply && self.half());
         hdr.flags = Flags(reply).with(Flags(Flags::RESP3.0 * u16::from(self.half())));
-        // A write of all keys keeps reads slow until what is in flight before it is through.
+        // A write of all keys keeps reads slow until all earlier writes are completed.
         if self.rng.chance(1, 20 * self.trace.in_flight as u64) {
             hdr.flags = hdr.flags.with(special[self.rng.below(2) as usize]);
         }
@@ -172,8 +172,9 @@ impl Load<'_> {
         self.rng.chance(1, 2)
     }
 
-    /// Mostly that of the oldest write in flight; sometimes out of order, of one that is not in
-    /// flight any more, of another switch, of a number not given out; and some writes get lost.
+    /// Mostly the completion of the oldest write in flight; sometimes out of order, of a write that
+    /// is no longer in flight, of another switch, or with a number that was not given out. Some
+    /// writes are lost.
     fn completion(&mut self, switch_id: SwitchId, obj_id: u32) -> Repr {
         let op = if self.half() { Op::WriteCompletion } else { Op::WriteReply };
         let any = self.rng.below(self.in_flight.len() as u64) as usize;
@@ -193,7 +194,7 @@ impl Load<'_> {
     }
 }
 
-/// Every stage's cell for `obj_id` is another object's, in flight.
+/// Whether every stage's cell for `obj_id` holds another object that is in flight.
 fn truly_full(p: &Harmonia, obj_id: ObjectId) -> bool {
     let slots = p.layout().slots;
     let at = |stage: usize| (cell_index(stage, obj_id) & (slots - 1)) as usize;
@@ -205,7 +206,7 @@ fn truly_full(p: &Harmonia, obj_id: ObjectId) -> bool {
     (0..usize::from(p.layout().table_stages)).all(taken)
 }
 
-/// What holds between the registers and the map, whatever happened.
+/// The invariants between the registers and the map.
 fn check_registers(p: &Harmonia, model: &Model) -> Result<(), String> {
     let cells: Vec<_> = p.entries().collect();
     if cells.len() as u32 != p.view().occupied {
@@ -280,7 +281,7 @@ fn the_default_table_equals_a_map_and_never_fills() {
     assert!(seen.fast > packets() / 20 && seen.dirty > packets() / 100, "{seen:?}");
 }
 
-/// Small tables equal a map but for the writes that find no slot.
+/// Small tables equal a map, except for the writes that find no slot.
 #[test]
 fn small_tables_equal_a_map_except_without_slots() {
     for (seed, stages, slots) in [(2, 1, 16), (3, 2, 16), (4, 3, 16), (5, 8, 4)] {

@@ -1,4 +1,4 @@
-//! Falcon in its seat: what comes, and what leaves.
+//! Tests of Falcon in its seat: packets in, packets out.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -75,7 +75,7 @@ impl Switch {
         assert_eq!(self.agent.switch_id(), SwitchId(switch_id));
     }
 
-    /// A packet, and what leaves until nothing comes round any more.
+    /// Handles a packet; returns all packets that leave until none is recirculated.
     fn packet(&mut self, mut bytes: Vec<u8>) -> Sent {
         let mut sent = Sent::new();
         self.agent.handle(self.now(), OWNER, &mut bytes, &mut sent);
@@ -187,14 +187,14 @@ fn a_task_goes_to_the_executor_that_waits_longest() {
         });
         let tasks: Vec<_> = tasks.collect();
         assert_eq!(tasks, [(task(21), 0, OWNER), (task(22), 1, OWNER)]);
-        // One still waits: of three tasks two are queued.
+        // One executor still waits: of three tasks two are queued.
         let (answer, handed) = switch.submit([23, 24, 25]);
         assert_eq!((answer.tickets, handed.len()), (vec![2, 3, 4], 1));
         assert_eq!((switch.poll(), switch.poll(), switch.poll()), (Some(24), Some(25), None));
     }
 }
 
-/// docs/internals/bugs.md, 21.1.
+/// A full submission goes on after one of its tasks is handed out (docs/internals/bugs.md, 21.1).
 #[test]
 fn bug_21_1_full_submission_continues_after_a_hand_out() {
     for form in FORMS {
@@ -236,7 +236,7 @@ fn who_waited_too_long_gets_no_task_and_is_swept() {
         switch.ask(1, 1, 1_000);
         switch.ask(2, 1, 5_000_000);
         assert_eq!(switch.agent.program().clone().gauge("queue_executors"), 2);
-        // The control plane sleeps; the task itself passes over who waited too long.
+        // The control plane sleeps; the task itself skips executors that waited too long.
         switch.now_ns += 2 * MS;
         let mut bytes = Vec::new();
         submission([7]).emit(&mut bytes);
@@ -248,7 +248,8 @@ fn who_waited_too_long_gets_no_task_and_is_swept() {
         let to: Vec<Addr> = sent.iter().map(|(to, _)| *to).collect();
         assert_eq!(to, [replica(2), OWNER]);
         assert_eq!(switch.counters().waits_expired, 1);
-        // Nobody submits: the control plane takes away who waits, when it is time.
+        // No task is submitted: the control plane removes the waiting executor when its time is
+        // over.
         switch.ask(3, 1, 3_000);
         assert_eq!(switch.agent.program().gauge("queue_executors"), 1);
         switch.now_ns += 5 * MS;
@@ -285,7 +286,7 @@ fn a_submission_for_another_switch_id_is_not_taken() {
     assert_eq!(switch.poll(), None);
 }
 
-/// A new switch id begins with an empty queue and takes nothing that comes round.
+/// A new switch id begins with an empty queue, and drops recirculated packets of the old one.
 #[test]
 fn new_switch_id_begins_with_an_empty_queue() {
     let mut switch = Switch::new(4, 4, Form::Paired);
@@ -306,7 +307,7 @@ fn a_submission_that_comes_round_too_often_says_what_is_left() {
     for slot in 0..20 {
         switch.ask(slot, 1, 1);
     }
-    // All that wait are late by now, and the control plane has swept nobody.
+    // All waiting executors are late by now, and the control plane has swept none.
     let late: Vec<u16> = (100..120).collect();
     for slot in late {
         let mut bytes = Vec::new();
@@ -317,7 +318,7 @@ fn a_submission_that_comes_round_too_often_says_what_is_left() {
     let mut bytes = Vec::new();
     submission([1]).emit(&mut bytes);
     let mut sent = Sent::new();
-    // Passes alone, no sweeps: nothing is due for the control plane before a tick.
+    // Only passes, no sweeps: nothing is due for the control plane before a tick.
     switch.agent.handle(switch.now(), OWNER, &mut bytes, &mut sent);
     for _ in 0..20 {
         switch.now_ns += 2_000;
@@ -330,7 +331,7 @@ fn a_submission_that_comes_round_too_often_says_what_is_left() {
     assert_eq!(switch.counters().waits_expired, 16);
 }
 
-/// What is malformed changes no register.
+/// Malformed packets change no register.
 #[test]
 fn malformed_packets_change_no_register() {
     let rng = &mut Rng::new(1);
@@ -350,7 +351,7 @@ fn malformed_packets_change_no_register() {
                 let header = concord_wire::Header::new(Kind::Falcon, rng.below(9) as u8);
                 bytes = header.bytes(16 + 200).to_vec();
                 bytes.extend((0..200).map(|_| rng.below(256) as u8));
-                // Nothing that says where its answer goes.
+                // A packet without an address for its answer.
                 bytes[32..38].fill(0);
             }
         }
@@ -382,18 +383,18 @@ fn waiting_is_bounded() {
     assert!(falcon.waiting()[0].2 <= Instant(switch.now_ns + 10 * SEC));
 }
 
-/// A queues priority has room for what is allowed and fits its slots.
+/// A queue's priority has room for its capacity, limited by its slots.
 #[test]
 fn queue_priorities_fit_their_slots() {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
     let one = QueueLayout::one(64, 20, Form::Paired);
     told.sections.queue = QueueLayout { queues: 2, priorities: 2, ..one };
     let falcon = Falcon::load(&told.settings()).unwrap();
-    // The first queue's lowest priority has half of the slots, the others have an eighth each.
+    // The lowest priority of the first queue has half of the slots, the others an eighth each.
     assert_eq!((falcon.room(0, 0), falcon.room(0, 1), falcon.room(1, 1)), (20, 8, 8));
 }
 
-/// A program without a seat: what comes round is lost if a test wants it so.
+/// A program without a seat, so that a test can lose recirculated packets.
 fn alone(form: Form, (add_ptr, retrieve_ptr): (u32, u32)) -> Falcon {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
     told.sections.queue = QueueLayout::one(2, 2, form);
@@ -403,7 +404,8 @@ fn alone(form: Form, (add_ptr, retrieve_ptr): (u32, u32)) -> Falcon {
     falcon
 }
 
-/// A submission of one task, until it is answered, or until it would come round and does not.
+/// Runs a submission of one task until it is answered, or until it would be recirculated and
+/// `comes_round` is false.
 fn submit(falcon: &mut Falcon, tid: u32, comes_round: bool) -> Option<Answer> {
     let mut bytes = Vec::new();
     submission([tid]).emit(&mut bytes);
@@ -454,7 +456,7 @@ fn hole_a_lost_repair_leaves_its_flag_set_for_ever() {
     assert_eq!((repair.is_repairing(), poll(&mut repair)), (false, Some(4)));
 }
 
-/// Hole empty polls drive retrieve ptr ahead until the sign flips.
+/// As printed, empty polls drive retrieve_ptr ahead until the sign flips; here they do not move it.
 #[test]
 fn hole_empty_polls_drive_retrieve_ptr_ahead() {
     let mut printed = alone(Form::Printed, (0, 0));
@@ -469,14 +471,15 @@ fn hole_empty_polls_drive_retrieve_ptr_ahead() {
         }
         assert_eq!(falcon.pointers(), (0, 0), "{form:?}");
     }
-    // After 2^31 of them the difference is positive: the empty queue is full, for good.
+    // After 2^31 of them the difference is positive: the empty queue counts as full, for ever.
     let mut flipped = alone(Form::Printed, (0, (1 << 31) + 1));
     assert_eq!([1, 2, 3].map(|tid| submit(&mut flipped, tid, true)), [Some(Answer::Full); 3]);
     assert_eq!((flipped.tasks(), poll(&mut flipped)), (vec![], None));
 }
 
-/// Of a higher priority, a task that an executor waits for leaves a ticket without a task. What
-/// skips it comes twice, and another task is queued in between: who gets that?
+/// A task of a higher priority that is handed to a waiting executor leaves a ticket without a task.
+/// The packet that skips the ticket arrives twice, and another task is queued in between: returns
+/// the task that the next executor gets.
 fn skipped_twice(guards: Guards) -> Option<u32> {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
     let layout = QueueLayout::one(8, 2, Form::Paired);
@@ -510,14 +513,14 @@ fn a_ticket_without_a_task_is_skipped_once() {
     assert_eq!(skipped_twice(Guards::ALL), Some(6));
 }
 
-/// A skip that does not look where retrieve ptr stands is caught.
+/// Without the check of retrieve_ptr's position, a duplicated skip loses a task.
 #[cfg(feature = "mutants")]
 #[test]
 fn skip_without_looking_at_retrieve_ptr_is_caught() {
     assert_eq!(skipped_twice(Guards::without(concord_core::Guard::SkippedTicket)), None);
 }
 
-/// As many tasks as a day has at 3.2 M/s are more than 2^32: the pointers wrap every 22 minutes.
+/// A day has more than 2^32 tasks at 3.2 M/s: the pointers wrap every 22 minutes.
 #[test]
 fn hole_pointers_wrap_and_tasks_come_out_in_order_all_the_same() {
     for form in FORMS {

@@ -1,6 +1,6 @@
-//! Packets of Falcon, changed at random from a seed: no input is a panic, and none that is
-//! malformed changes a register. `CONCORD_FALCON_INPUTS` sets another number of inputs a format;
-//! `make fuzz-falcon` runs many.
+//! Randomly changed packets of Falcon, from a seed: no input causes a panic, and no malformed one
+//! changes a register. `CONCORD_FALCON_INPUTS` sets the number of inputs per format; `make
+//! fuzz-falcon` runs many.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -20,7 +20,7 @@ use concord_wire::falcon::{Asker, Parameters, Request, Submission, Sweep, Task, 
 use concord_wire::{Header, Kind};
 
 const INPUTS: u64 = 50_000;
-/// Inputs after which the queues begin anew.
+/// The number of inputs after which the queues are emptied.
 const INPUTS_OF_ONE: u64 = 500;
 
 fn inputs() -> u64 {
@@ -83,7 +83,7 @@ fn anything(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Up to three bytes are others, or it is cut.
+/// Changes up to three bytes, or cuts the packet.
 fn corrupt(rng: &mut Rng, bytes: &mut Vec<u8>) {
     for _ in 0..rng.below(4) {
         let at = rng.below(bytes.len() as u64) as usize;
@@ -94,7 +94,7 @@ fn corrupt(rng: &mut Rng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// A name, and what draws a packet of it.
+/// A format's name, and the function that draws a packet of it.
 type Format = (&'static str, fn(&mut Rng) -> Vec<u8>);
 
 #[test]
@@ -130,7 +130,7 @@ fn no_packet_is_a_panic_and_malformed_ones_change_no_register() {
     }
 }
 
-/// A packet until it comes round no more. Whether it was one of Falcon's.
+/// Runs a packet until it is no longer recirculated. Returns whether it was one of Falcon's.
 fn passes(falcon: &mut Falcon, rng: &mut Rng, bytes: &mut Vec<u8>) -> bool {
     let ports = PortTable::default();
     let now = Now { instant: Instant(rng.below(1 << 40)), unix_ms: 0 };

@@ -1,6 +1,6 @@
-//! Golden vectors of Falcon: packets in, each pass's verdict, packets out and registers, in
-//! `vectors/switch/falcon_*.txt`. Every rendering of the program must give the same.
-//! `CONCORD_REGENERATE=1` writes them anew.
+//! Golden vectors of Falcon: for each pass the packet in, the verdict, the packets out and the
+//! registers, in `vectors/switch/falcon_*.txt`. Every rendering of the program must give the same.
+//! `CONCORD_REGENERATE=1` rewrites them.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,14 +17,14 @@ use concord_switch::{
 use concord_wire::control::{Config, GroupKind, Program};
 use concord_wire::falcon::{Asker, Parameters, Request, Submission, Sweep, Task, TaskFlags};
 
-/// What comes, at which time in us.
+/// A comment, the time in us, and the packet.
 type Step = (String, u64, Vec<u8>);
 
 fn submit(tids: std::ops::Range<u32>) -> Vec<u8> {
     submit_to((0, 0), tids)
 }
 
-/// To a queue, with a priority.
+/// A submission to a queue, with a priority.
 fn submit_to((queue, priority): (u8, u8), tids: std::ops::Range<u32>) -> Vec<u8> {
     let task = |tid: u32| Task {
         tid,
@@ -85,7 +85,7 @@ fn render(form: Form, description: &str, steps: &[Step]) -> String {
     render_in(QueueLayout::one(4, 3, form), description, steps)
 }
 
-/// Runs the steps, and writes down all of it.
+/// Runs the steps, and renders all of them.
 fn render_in(layout: QueueLayout, description: &str, steps: &[Step]) -> String {
     let mut told = AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER);
     let QueueLayout { slots, capacity, queues, priorities, form } = layout;

@@ -1,4 +1,4 @@
-//! FLAIR's program: sessions, key groups, the check of replies, stepping down, repair.
+//! Tests of FLAIR's program: sessions, key groups, the check of replies, stepping down, repair.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -29,7 +29,7 @@ fn of_all(op: Op) -> Repr {
     Repr { flags: Flags::WILDCARD, ..request(op, A) }
 }
 
-/// A follower's reply to a read that it got, with the command behind it.
+/// A follower's reply to a read, with the command appended.
 fn reply(read: &flair::Repr, node: u16) -> flair::Repr {
     let common = Repr { op: Op::ReadReply, node: NodeId(node), epoch: Epoch(3), ..read.common };
     let (log_idx, cflwrs, switch) = (Position(0), Followers(0), read.switch);
@@ -67,7 +67,7 @@ fn write_makes_its_group_unstable_until_the_last_reply() {
     assert_eq!((to, read.common.reason), (replica(1), Reason::SlowUnstable));
     assert_eq!(s.read(B).1.common.reason, Reason::Fast, "another group");
     assert_eq!(s.program.gauge("groups_unstable"), 1);
-    // §4.3.3: the reply to the earlier one is passed on, and changes nothing.
+    // §4.3.3: the reply to the earlier write is passed on, and changes nothing.
     let (to, out) = s.written(&first, 11, ALL).unwrap();
     assert_eq!((to, Packet::parse(&out).unwrap().body()), (CLIENT, &b"+OK\r\n"[..]));
     assert_eq!(s.read(A).1.common.reason, Reason::SlowUnstable);
@@ -76,14 +76,14 @@ fn write_makes_its_group_unstable_until_the_last_reply() {
     assert_ne!(to, replica(1));
     assert_eq!((read.log_idx, read.common.seq), (Position(12), SID.number(2)));
     assert_eq!(s.program.group(A), (2, stable(12, Followers(0b110))));
-    // Twice is as good as once.
+    // A duplicated reply has the same effect as one.
     s.written(&second, 12, Followers(0b110)).unwrap();
     assert_eq!(s.program.gauge("groups_unstable"), 0);
     let never = flair::Repr { common: Repr { seq: SID.number(9), ..second.common }, ..second };
     assert_eq!(s.written(&never, 13, ALL), Err(DropReason::Impossible));
 }
 
-/// Reads of a stable group go to those that hold it and are heard.
+/// Reads of a stable group go to replicas that hold its newest write and that the leader hears.
 #[test]
 fn stable_reads_go_to_live_holders() {
     let mut s = Switch::new(SMALL, Guards::ALL);
@@ -94,12 +94,12 @@ fn stable_reads_go_to_live_holders() {
     };
     let all = to(&mut s);
     assert!(all.contains(&replica(1)) && all.contains(&replica(2)) && !all.contains(&replica(3)));
-    // The leader does not hear node 2 any more, then it hears it again.
+    // The leader stops hearing node 2, and then hears it again.
     s.configure(3, &[1, 3]);
     assert!(to(&mut s).iter().all(|to| *to == replica(1)));
     s.configure(3, &[1, 2, 3]);
     assert!(to(&mut s).contains(&replica(2)));
-    // Nobody holds it.
+    // No live replica holds it.
     let write = s.write(A);
     s.written(&write, 11, Followers(0b100)).unwrap();
     s.configure(3, &[1, 2]);
@@ -108,7 +108,7 @@ fn stable_reads_go_to_live_holders() {
     assert!(!read.common.flags.has(Flags::FAST));
 }
 
-/// Who of the three is asked for an object.
+/// Which of the three replicas are asked for an object.
 fn asked_of(s: &mut Switch, obj_id: ObjectId) -> Followers {
     let read = |n| Repr { request: RequestNumber(n), ..request(Op::Read, obj_id) };
     let asked: Vec<_> = (0..64).map(|n| s.asked(read(n)).0).collect();
@@ -116,7 +116,8 @@ fn asked_of(s: &mut Switch, obj_id: ObjectId) -> Followers {
     bits.fold(Followers::default(), |set, bit| set.with(usize::from(bit)))
 }
 
-/// Who has caught up by the last heartbeat is asked beside the quorum that had the write first.
+/// Replicas that have caught up by the last heartbeat are asked, beside the quorum that first had
+/// the write.
 #[test]
 fn caught_up_followers_are_asked_beside_the_quorum() {
     let mut s = Switch::in_session(SMALL);
@@ -135,15 +136,16 @@ fn caught_up_followers_are_asked_beside_the_quorum() {
     assert_eq!(caught_up(&mut s, Sid(SID.0 - 1), 99, 0b111), Err(DropReason::OtherSession));
     assert_eq!(asked_of(&mut s, B), quorum);
     caught_up(&mut s, SID, 12, 0b111).unwrap();
-    // One that was overtaken, and one that says that a follower is not there any more.
+    // An overtaken heartbeat is ignored; a later one reports that a follower is no longer caught
+    // up.
     caught_up(&mut s, SID, 11, 0b001).unwrap();
     assert_eq!(asked_of(&mut s, B), ALL);
     caught_up(&mut s, SID, 12, 0b101).unwrap();
     assert_eq!((asked_of(&mut s, A), asked_of(&mut s, B)), (ALL, ALL));
     caught_up(&mut s, SID, 12, 0b001).unwrap();
     assert_eq!((asked_of(&mut s, A), asked_of(&mut s, B)), (quorum, quorum));
-    // T13: what was written of all keys counts too, and a group whose write is under way is the
-    // leader's.
+    // T13: writes of all keys count too, and reads of a group with a write in flight go to the
+    // leader.
     caught_up(&mut s, SID, 12, 0b111).unwrap();
     let (_, all) = s.asked(of_all(Op::Write));
     s.written(&all, 13, quorum).unwrap();
@@ -152,12 +154,12 @@ fn caught_up_followers_are_asked_beside_the_quorum() {
     assert_eq!(asked_of(&mut s, B), ALL);
     s.write(B);
     assert_eq!((s.read(B).0, s.read(B).1.common.reason), (replica(1), Reason::SlowUnstable));
-    // It is the session's.
+    // Caught-up followers belong to the session.
     s.start(Sid(SID.0 + 1), |_| stable(5, quorum), stable(5, ALL));
     assert_eq!(asked_of(&mut s, B), quorum);
 }
 
-/// While a write of all keys is pending reads go to the leader and after it both count.
+/// While a write of all keys is pending, reads go to the leader; after it, both positions count.
 #[test]
 fn t13_pending_all_keys_write_sends_reads_to_the_leader() {
     let mut s = Switch::in_session(SMALL);
@@ -167,17 +169,18 @@ fn t13_pending_all_keys_write_sends_reads_to_the_leader() {
     assert_eq!((to, read.common.reason), (replica(1), Reason::SlowWildcard));
     assert_eq!(s.asked(of_all(Op::Read)).1.common.reason, Reason::SlowAllKeys);
     s.written(&all, 11, Followers(0b101)).unwrap();
-    // Its group is quiet, and its followers are all three: the third has not heard of FLUSHALL.
+    // The group itself is quiet, and all three replicas hold it; but the third has not heard of
+    // FLUSHALL.
     for n in 0..64 {
         let read = Repr { request: RequestNumber(n), ..request(Op::Read, A) };
         let (to, read) = s.asked(read);
         assert_ne!(to, replica(2));
         assert_eq!((read.log_idx, read.common.seq), (Position(11), SID.number(1)));
     }
-    // A reply from before it is stale, though its group had no write.
+    // A reply from before the write of all keys is stale, though its group had no write.
     let (to, out) = s.answer(&reply(&early, 2), BODY).unwrap();
     assert_eq!((to, flair::Packet::parse(&out).unwrap().repr().common.op), (replica(1), Op::Read));
-    // A later write of the group counts beside it.
+    // A later write of the group counts as well.
     let write = s.write(A);
     s.written(&write, 12, Followers(0b110)).unwrap();
     let (to, read) = s.read(A);
@@ -216,22 +219,22 @@ fn a_followers_reply_is_checked_and_the_leaders_is_not() {
     let packet = Packet::parse(&out).unwrap();
     assert_eq!((to, packet.body()), (CLIENT, &b"$-1\r\n"[..]));
     assert_eq!((packet.repr().reason, packet.repr().seq), (Reason::Fast, Seq::NONE));
-    // A write comes in between.
+    // A write intervenes.
     let write = s.write(A);
     let (to, out) = s.answer(&reply(&read, 2), BODY).unwrap();
     assert_eq!(to, replica(1));
     let again = flair::Packet::parse(&out).unwrap();
     assert_eq!((again.repr().common.op, again.command()), (Op::Read, &b"command"[..]));
     assert_eq!(again.repr().common.client, CLIENT);
-    // A reply with which no command came: its client asks again.
+    // A reply that carries no command: its client asks again.
     let long = flair::Repr { echo: 0, ..reply(&read, 2) };
     let (to, out) = s.answer(&long, b"a long one").unwrap();
     let refused = Packet::parse(&out).unwrap();
     assert_eq!((to, refused.repr().status, refused.body()), (CLIENT, Status::Busy, &b""[..]));
-    // The leader's is as it is, whatever is pending.
+    // The leader's reply is passed on, whatever is pending.
     let (to, _) = s.answer(&reply(&read, 1), BODY).unwrap();
     assert_eq!(to, CLIENT);
-    // It stays stale once the write is over.
+    // The follower's reply stays stale once the write is over.
     s.written(&write, 11, ALL).unwrap();
     assert_eq!(s.answer(&reply(&read, 2), BODY).unwrap().0, replica(1));
     let c = s.program.counters();
@@ -256,13 +259,13 @@ fn what_is_of_another_session_or_was_not_checked_ends_here() {
     }
     let read = flair::Repr { common: Repr { op: Op::Read, ..read.common }, ..read };
     assert_eq!(s.answer(&read, b""), Err(DropReason::Unchecked), "a replica asks nothing");
-    // Who would confirm in the switch's name.
+    // A forged confirmation in the switch's name.
     let mut forged = Vec::new();
     concord_wire::control::Message::emit(&s.activate(Sid(8)), &mut forged);
     assert_eq!(s.pass(replica(2), &forged), Err(DropReason::Unchecked));
 }
 
-/// A session is active once all was uploaded and a late chunk changes nothing.
+/// A session is active once everything was uploaded, and a late chunk changes nothing.
 #[test]
 fn t28_session_activates_when_uploaded_and_ignores_late_chunks() {
     let settings = KeyGroupSettings { group_bits: 8, ..SMALL };
@@ -276,7 +279,7 @@ fn t28_session_activates_when_uploaded_and_ignores_late_chunks() {
         s.tell(&chunk).unwrap();
     }
     assert_eq!(s.tell(&activate), None, "chunk 2 was lost");
-    // What begins once more loses nothing.
+    // A repeated begin loses nothing.
     assert_eq!(s.tell(&begin), Some(Step::Begun { groups: 256, load_awareness: false }));
     for wrong in [s.chunk(SID, 4, vec![stable(10, ALL); 64]), s.chunk(SID, 2, vec![]), {
         s.chunk(Sid(6), 2, vec![stable(10, ALL); 64])
@@ -315,7 +318,7 @@ fn t28_session_ids_do_not_come_back_and_a_view_ends_its_session() {
     assert!(s.program.is_ready());
     s.configure(4, &[2, 1, 3]);
     assert_eq!(s.ask(request(Op::Read, A), b""), Err(DropReason::NoSession));
-    // Neither is what was uploaded in the view before of any use.
+    // The upload of the previous view is useless as well.
     let (again, activate) = (s.begin(SID, stable(10, ALL)), s.activate(SID));
     assert_eq!((s.tell(&again), s.tell(&activate)), (None, None));
     s.start(Sid(8), |_| stable(10, ALL), stable(10, ALL));
@@ -328,8 +331,8 @@ fn t28_session_ids_do_not_come_back_and_a_view_ends_its_session() {
     s.start(Sid(1), |_| stable(0, ALL), stable(0, ALL));
 }
 
-/// A rack that is founded anew counts views from 1 again, and so sessions; its switch has another
-/// id.
+/// A rack that is founded anew counts views from 1 again, and with them sessions; its switch has
+/// another id.
 #[test]
 fn t28_refounded_group_ends_an_old_session() {
     let mut s = Switch::in_session(SMALL);
@@ -355,7 +358,7 @@ fn t28_refounded_group_ends_an_old_session() {
     s.read(A);
 }
 
-/// A heartbeat that waited through a pause is as old as the probe that it echoes.
+/// A heartbeat that was delayed by a pause is as old as the probe that it echoes.
 #[test]
 fn t26_heartbeat_is_as_old_as_its_probe() {
     let mut s = Switch::in_session(SMALL);
@@ -364,24 +367,24 @@ fn t26_heartbeat_is_as_old_as_its_probe() {
     let (to, out) = s.beat(SID, before).unwrap();
     let answer = Heartbeat::parse_probe(&out).unwrap();
     assert_eq!((to, answer.probe, answer.sid), (replica(1), s.now.instant, SID));
-    // The switch stands still for a minute, with heartbeats in its queue.
+    // The switch pauses for a minute, with heartbeats in its queue.
     s.wait(60_000 * MS);
     s.beat(SID, answer.probe).unwrap();
     let none = Err(DropReason::NoSession);
     assert_eq!(s.ask(request(Op::Read, A), b""), none);
     assert_eq!(s.ask(request(Op::Write, A), b""), none);
-    // The answer to what is heard now is fresh.
+    // A heartbeat that answers now is fresh.
     let (_, out) = s.beat(SID, answer.probe).unwrap();
     let fresh = Heartbeat::parse_probe(&out).unwrap().probe;
     s.beat(SID, fresh).unwrap();
     assert_eq!(s.read(A).1.common.reason, Reason::Fast);
-    // A probe that the switch never gave is not ahead of its clock.
+    // A probe that the switch never sent does not advance its clock.
     s.beat(SID, Instant(u64::MAX)).unwrap();
     s.wait(151 * MS);
     assert_eq!(s.ask(request(Op::Read, A), b""), none);
 }
 
-/// The switch steps down by the packets time and nothing that came meanwhile counts.
+/// The switch steps down by the packet's time, and no packet in between has an effect.
 #[test]
 fn switch_steps_down_by_packet_time() {
     let mut s = Switch::in_session(SMALL);
@@ -401,7 +404,7 @@ fn switch_steps_down_by_packet_time() {
 fn what_stays_unstable_is_repaired_by_a_numbered_no_op() {
     let mut s = Switch::in_session(SMALL);
     assert!(s.upkeep().is_empty() && s.program.deadline().at == Instant::NEVER);
-    // A write of a group is lost, then one of all keys.
+    // A write of a group is lost, and then one of all keys.
     s.write(A);
     s.asked(of_all(Op::Write));
     let mut sent = Vec::new();
@@ -423,7 +426,7 @@ fn what_stays_unstable_is_repaired_by_a_numbered_no_op() {
     let (_, read) = s.read(A);
     assert_eq!((read.common.reason, read.log_idx), (Reason::Fast, Position(12)));
     assert_eq!(s.program.deadline().at, Instant::NEVER);
-    // What is written again and again is none of its business, but a no-op that is lost is.
+    // Groups that are written repeatedly need no repair; but a lost no-op is sent again.
     for _ in 0..5 {
         s.write(A);
         s.wait(50 * MS);
@@ -438,7 +441,7 @@ fn what_stays_unstable_is_repaired_by_a_numbered_no_op() {
     assert_eq!(s.upkeep().len(), 1);
 }
 
-/// A replicas own write makes its group stable and its reply goes nowhere.
+/// A replica's own write makes its group stable, and its reply ends at the switch.
 #[test]
 fn replicas_own_write_stabilises_its_group() {
     let mut s = Switch::in_session(SMALL);
@@ -464,7 +467,7 @@ fn the_leader_is_spared_while_a_write_is_pending() {
     assert!(asks_leader(&mut s) > 10);
 }
 
-/// How many of 256 reads of an object go to each of three replicas.
+/// The number of 256 reads of an object that go to each of three replicas.
 fn shares(s: &mut Switch, object: ObjectId) -> [usize; 3] {
     let mut shares = [0; 3];
     for n in 0..256 {
@@ -476,7 +479,7 @@ fn shares(s: &mut Switch, object: ObjectId) -> [usize; 3] {
     shares
 }
 
-/// Reads are shared by the weights that the leader told last.
+/// Reads are distributed by the newest weights of the leader.
 #[test]
 fn section_4_4_2_reads_follow_the_newest_weights() {
     let mut s = Switch::in_session(KeyGroupSettings { load_awareness: true, ..SMALL });
@@ -490,11 +493,12 @@ fn section_4_4_2_reads_follow_the_newest_weights() {
     assert_eq!(told(&mut s, SID, 2, second), Some(Step::Weighed { round: 2 }));
     let weighed = shares(&mut s, A);
     assert!(weighed[0] > 130 && weighed[1] < 70 && weighed[2] < 70, "{weighed:?}");
-    // What comes late, and what is of another session, changes nothing.
+    // Late weights and those of another session change nothing.
     assert_eq!(told(&mut s, SID, 1, [1; 8]), Some(Step::Weighed { round: 1 }));
     assert_eq!(told(&mut s, Sid(6), 3, [1; 8]), None);
     assert_eq!(shares(&mut s, A), weighed);
-    // Who does not hold a group gets no read of it, whatever the weights are; nor who is silent.
+    // A replica that does not hold a group gets no read of it, whatever the weights are; nor does a
+    // silent one.
     let write = s.write(A);
     s.written(&write, 11, Followers(0b110)).unwrap();
     assert_eq!(shares(&mut s, A)[0], 0);
@@ -502,13 +506,13 @@ fn section_4_4_2_reads_follow_the_newest_weights() {
     s.configure(3, &[1, 3]);
     let heard = shares(&mut s, B);
     assert!(heard[0] > 2 * heard[2] && heard[1] == 0, "{heard:?}");
-    // Another session begins with even ones.
+    // Another session begins with even weights.
     s.configure(3, &[1, 2, 3]);
     s.start(Sid(8), |_| stable(13, ALL), stable(13, ALL));
     assert_eq!(shares(&mut s, A), even);
 }
 
-/// Weights are of no use before the session is active or where nobody asked for them.
+/// Weights are refused before the session is active, and without load awareness.
 #[test]
 fn weights_need_an_active_session() {
     let mut s = Switch::new(KeyGroupSettings { load_awareness: true, ..SMALL }, Guards::ALL);
@@ -524,7 +528,7 @@ fn weights_need_an_active_session() {
     assert_eq!((count("weights_taken"), count("session_messages_refused")), (0, 1));
 }
 
-/// At the end of its numbers a session takes no writes and reads go on.
+/// At the end of its numbers a session takes no writes; reads go on.
 #[test]
 fn t20_exhausted_session_takes_no_writes() {
     let mut s = Switch::in_session(KeyGroupSettings { counter_bits: 2, ..SMALL });
@@ -559,7 +563,7 @@ fn other_packets_are_passed_on_and_what_is_malformed_is_counted() {
     }
 }
 
-/// It fits an asic and takes less than a twentieth of its memory.
+/// The program fits an ASIC, and takes less than a twentieth of its memory.
 #[test]
 fn fits_an_asic_in_a_twentieth_of_its_memory() {
     let s = Switch::new(KeyGroupSettings::DEFAULT, Guards::ALL);
@@ -597,7 +601,7 @@ fn what_cannot_be_is_refused() {
     );
     assert_eq!(load(KeyGroupSettings { run_bits: 17, ..SMALL }), Some(FlairError::RunBits(17)));
     assert_eq!(load(KeyGroupSettings { stepdown_ns: 0, ..SMALL }), Some(FlairError::Interval));
-    // More than eight replicas have no bits.
+    // More than eight replicas do not fit the bitmap.
     let mut s = Switch::new(SMALL, Guards::ALL);
     let member = |node| Member { node, incarnation: 1, addr: replica(node) };
     let members = (1..=REPLICAS_MAX as u16 + 1).map(member).collect();

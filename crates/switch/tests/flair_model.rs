@@ -1,6 +1,6 @@
-//! FLAIR's program between a leader, followers and clients that are a few lines each: packets are
-//! lost, doubled and overtaken, leaders change, and no read is stale. The program is the one that
-//! ships; what it relies on of the protocol below is written down here, as small as it can be.
+//! FLAIR's program between minimal models of a leader, followers and clients: packets are lost,
+//! duplicated and overtaken, leaders change, and no read is stale. The program is the one that
+//! ships; its requirements on the protocol below are written down here in their smallest form.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,12 +17,12 @@ use concord_wire::{Addr, Flags, Kind, Op, Packet, Reason, Repr, Status, kind};
 use flair_rig::{SMALL, Switch, object};
 
 const REPLICAS: usize = 3;
-/// The groups that are written, and the objects of each.
+/// The number of groups that are written, and of objects in each.
 const GROUPS: u32 = 3;
 const OBJECTS: u32 = 2;
 
-/// A record of the log: which request it is of, and what it writes. A retry and a no-op write
-/// nothing.
+/// A record of the log: the request that it is of, and the object that it writes. A retry and a
+/// no-op write nothing.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     request: u64,
@@ -30,32 +30,32 @@ struct Record {
     is_noop: bool,
 }
 
-/// A client's request that has no answer yet.
+/// A client's unanswered request.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     hdr: Repr,
-    /// A read: the position of the newest write of its object that was acknowledged, or seen by a
-    /// read, when it was sent.
+    /// For a read: when it was sent, the position of the newest write of its object that was
+    /// acknowledged, or seen by a read.
     floor: u64,
 }
 
 struct World {
     rng: Rng,
     switch: Switch,
-    /// From whom, and what.
+    /// Packets in flight: sender, destination and bytes.
     network: Vec<(Addr, Addr, Vec<u8>)>,
-    /// Copies that come late.
+    /// Copies that arrive late.
     late: Vec<(Addr, Addr, Vec<u8>)>,
     sid: Sid,
     leader: usize,
-    /// The leader's log; the others' are beginnings of it.
+    /// The leader's log; the logs of the others are prefixes of it.
     log: Vec<Record>,
     ends: [usize; REPLICAS],
     executed: [usize; REPLICAS],
     committed: usize,
-    /// The highest number of this session that the leader has taken.
+    /// The highest number of this session that the leader has accepted.
     newest: u32,
-    /// Writes whose replies wait for their commit: the header, and the position.
+    /// Replies to writes that wait for their commit: the header, and the position.
     waiting: Vec<(flair::Repr, usize)>,
     open: BTreeMap<u64, Open>,
     next_request: u64,
@@ -103,7 +103,7 @@ impl World {
         self.network.push((from, to, bytes));
     }
 
-    /// Uploads all there is to say, in packets of which some come late or twice.
+    /// Uploads the whole session, in packets some of which arrive late or twice.
     fn begin_session(&mut self) {
         self.sid = Sid(self.sid.0 + 1);
         let uncommitted = &self.log[self.committed..self.ends[self.leader]];
@@ -138,7 +138,7 @@ impl World {
         self.waiting.clear();
     }
 
-    /// Another view: who leads has all that a majority has logged.
+    /// Begins another view: its leader has everything that a majority has logged.
     fn change_view(&mut self) {
         let majority: Vec<usize> = match self.one_of(3) {
             0 => vec![0, 1],
@@ -153,7 +153,7 @@ impl World {
             self.ends[node] = self.ends[node].min(end);
         }
         (self.leader, self.ends[leader]) = (leader, end);
-        // A leader answers once it has executed what was committed before it led.
+        // A leader answers once it has executed all that was committed before its view.
         self.executed[leader] = self.committed;
         let others = (0..REPLICAS).filter(|node| *node != leader);
         let nodes: Vec<u16> =
@@ -192,7 +192,7 @@ impl World {
         self.send_request(hdr);
     }
 
-    /// Delivers a packet: any one.
+    /// Delivers one packet, chosen at random.
     fn deliver(&mut self) -> Result<(), Broken> {
         if self.network.is_empty() {
             return Ok(());
@@ -232,8 +232,9 @@ impl World {
     fn at_replica(&mut self, node: usize, bytes: &[u8]) -> Result<(), Broken> {
         let packet = flair::Packet::parse(bytes).unwrap();
         let hdr = packet.repr();
-        // A replica leaves its view when another begins, and answers nothing of the one before. One
-        // that has not heard of it is cut off here, not told.
+        // A replica leaves its view when another begins, and does not answer packets of the
+        // previous one. A replica that has not heard of the view is cut off here, instead of being
+        // told later.
         match hdr.common.op {
             Op::Write if node == self.leader => self.append(&hdr),
             Op::Read => {
@@ -245,7 +246,7 @@ impl World {
         Ok(())
     }
 
-    /// The leader takes writes in the order of their numbers.
+    /// The leader appends writes in the order of their numbers.
     fn append(&mut self, hdr: &flair::Repr) {
         let seq = hdr.common.seq;
         if Sid::of(seq) != self.sid || seq.counter <= self.newest {
@@ -261,7 +262,7 @@ impl World {
         self.waiting.push((*hdr, self.log.len()));
     }
 
-    /// A follower gets some more of the log, and what a majority has is committed.
+    /// A follower gets more of the log, and commits what a majority has.
     fn replicate(&mut self) {
         let node = self.one_of(REPLICAS);
         if node != self.leader && self.ends[node] < self.log.len() {
@@ -297,11 +298,12 @@ impl World {
         }
     }
 
-    /// advance_then_read, at the leader or a follower: what the object's last write was.
+    /// advance_then_read, at the leader or a follower: answers with the last write of the object.
     fn answer(&mut self, node: usize, hdr: &flair::Repr) -> Result<(), Broken> {
         let log_idx = hdr.log_idx.0 as usize;
         if node != self.leader {
-            // Of a session before, the replica may lack what was there: it says nothing.
+            // For a request of an earlier session, the replica may lack the log of that time: it
+            // does not answer.
             if log_idx > self.ends[node] || log_idx > self.committed {
                 return if Sid::of(hdr.common.seq) == self.sid {
                     Err(format!("node {node} was asked for {log_idx}, which it has not"))
@@ -400,7 +402,7 @@ impl World {
         Ok(())
     }
 
-    /// Once nothing is lost any more, every request is answered and every group becomes stable.
+    /// Once no packet is lost any more, every request is answered and every group becomes stable.
     fn rest(&mut self) -> Result<(), Broken> {
         self.loses = false;
         for _ in 0..20_000 {
@@ -432,7 +434,7 @@ fn no_read_is_stale_whatever_is_lost_doubled_or_overtaken() {
             *sum += seen;
         }
     }
-    // By followers, by the leader after a stale reply, by the leader.
+    // By followers, by the leader after a stale reply, and by the leader at once.
     assert!(reads.iter().all(|count| *count > 1_000), "{reads:?}");
 }
 
@@ -458,9 +460,9 @@ fn each_removed_guard_is_caught() {
     }
 }
 
-/// A follower has executed what was acknowledged when the read passed the switch, and nothing that
-/// is acknowledged later must be seen by it. So the check of replies finds stale reads of which
-/// each is still linearizable: it is the paper's, and not what safety hangs on.
+/// A follower has executed all that was acknowledged when the read passed the switch, and the read
+/// need not see anything that is acknowledged later. So the stale reads that the check of replies
+/// finds are linearizable: the check is the paper's, but safety does not depend on it.
 #[cfg(feature = "mutants")]
 #[test]
 fn without_the_check_of_replies_no_read_is_stale_either() {

@@ -1,6 +1,6 @@
-//! Golden vectors of FLAIR: packets in, verdict, packet and registers out, in
+//! Golden vectors of FLAIR: for each packet the verdict, the packet out and the registers, in
 //! `vectors/switch/flair*.txt`. Every rendering of the program must give the same.
-//! `CONCORD_REGENERATE=1` writes them anew.
+//! `CONCORD_REGENERATE=1` rewrites them.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,11 +19,11 @@ use concord_wire::flair::{
 use concord_wire::{Addr, Flags, Kind, Op, Repr, kind};
 use flair_rig::{ALL, SID, SMALL, Switch, object, stable};
 
-/// Runs a switch and writes down all of it.
+/// Runs a switch, and renders all that it does.
 struct Scribe {
     switch: Switch,
     text: String,
-    /// The objects whose groups are shown.
+    /// The objects whose groups are rendered.
     objects: Vec<ObjectId>,
 }
 
@@ -44,7 +44,7 @@ impl Scribe {
         Scribe { switch, text, objects: objects.to_vec() }
     }
 
-    /// One packet through the pipeline; what comes out, if it does.
+    /// Runs one packet through the pipeline; returns it if it leaves.
     fn step(&mut self, comment: &str, from: Addr, bytes: &[u8]) -> Option<Vec<u8>> {
         let (at, hexed) = (self.switch.now.instant.0, hex(bytes));
         writeln!(self.text, "\nstep: {comment}\nat: {at} from {from}\npacket: {hexed}").unwrap();
@@ -66,7 +66,7 @@ impl Scribe {
         out
     }
 
-    /// A word of the leader to the control plane.
+    /// Gives the control plane a message of the leader.
     fn tell(&mut self, comment: &str, message: &SessionMessage) {
         let mut bytes = Vec::new();
         message.emit(&mut bytes);
@@ -299,7 +299,7 @@ fn random() -> String {
     s.text
 }
 
-/// Every seventh request is asked for the second time.
+/// Every seventh request is a second attempt.
 fn attempt(n: u64) -> u16 {
     n.is_multiple_of(7).into()
 }

@@ -1,4 +1,4 @@
-//! The program, packet by packet: the paper's rules and the traps, each by name.
+//! Tests of the program, packet by packet: the paper's rules and the traps, each by name.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -32,7 +32,7 @@ fn reason(p: &mut Harmonia, obj_id: u32) -> Reason {
     out.reason
 }
 
-/// Algorithm 1 numbers writes and keeps reads of what is in flight slow.
+/// Algorithm 1 numbers writes, and keeps reads of objects in flight slow.
 #[test]
 fn algorithm_1_numbers_writes_and_keeps_dirty_reads_slow() {
     let mut p = ready(Layout::DEFAULT);
@@ -52,7 +52,7 @@ fn algorithm_1_numbers_writes_and_keeps_dirty_reads_slow() {
     assert_eq!(p.view().occupied, 0);
 }
 
-/// No fast read before the first completion with the own id.
+/// No read is fast before the first completion with the switch's own id.
 #[test]
 fn section_6_3_no_fast_read_before_the_first_own_completion() {
     let mut p = program(Layout::DEFAULT);
@@ -64,7 +64,7 @@ fn section_6_3_no_fast_read_before_the_first_own_completion() {
     assert_eq!(reason(&mut p, 1), Reason::Fast);
 }
 
-/// A completion of an old switch is ignored and its reply still forwarded.
+/// A completion of an old switch is ignored, and its reply is still forwarded.
 #[test]
 fn section_6_3_old_switchs_completion_is_ignored() {
     let mut p = ready(Layout::DEFAULT);
@@ -112,7 +112,8 @@ fn section_6_2_a_write_can_sit_in_two_stages_at_once() {
     assert_eq!(cells(&p, a), [(0, 4), (1, 3)]);
     assert_eq!(p.view().occupied, 2);
 
-    // Deletion compares each: the completion of 3 must not touch 4, and of 4 leaves nothing.
+    // Deletion compares each cell: the completion of 3 must not remove 4, and that of 4 leaves
+    // nothing.
     complete(&mut p, a, 3);
     assert_eq!(cells(&p, a), [(0, 4)]);
     assert_eq!(reason(&mut p, a), Reason::SlowDirty);
@@ -131,7 +132,7 @@ fn section_6_2_lookup_is_any_stage() {
     assert_eq!(reason(&mut p, a), Reason::SlowDirty);
 }
 
-/// A write that finds no slot is dropped and its number is burnt.
+/// A write that finds no slot is dropped, and its number is burnt.
 #[test]
 fn section_7_2_write_without_a_slot_is_dropped() {
     let mut p = ready(layout(2, 16));
@@ -153,7 +154,7 @@ fn section_7_1_a_stray_cell_is_taken_over_by_a_write() {
     assert_eq!(write(&mut p, others[0]), Ok(2));
     let elsewhere = (2..).find(|o| *o != 1 && !colliding(*o, 1, 16, 2).contains(&1)).unwrap();
     assert_eq!(write(&mut p, elsewhere), Ok(3));
-    // 2 got lost; 3 completes, so that 2 can never be executed any more (§6.2).
+    // 2 is lost; 3 completes, so 2 can never be executed any more (§6.2).
     complete(&mut p, elsewhere, 3);
     assert_eq!(write(&mut p, 1), Ok(4));
     assert_eq!(p.counters().strays_replaced, 1);
@@ -189,7 +190,7 @@ fn t13_all_keys_write_makes_every_read_slow() {
     assert_eq!((to, out.reason), (replica(3), Reason::SlowAllKeys));
 }
 
-/// A write that never finds a slot is of all keys in the end.
+/// A write that repeatedly finds no slot is of all keys in the end.
 #[test]
 fn bug_15_31_write_that_never_finds_a_slot_becomes_all_keys() {
     let mut p = ready(layout(1, 1));
@@ -222,7 +223,7 @@ fn t18_a_no_op_is_numbered_and_takes_no_slot() {
     assert_eq!(write(&mut p, 6), Ok(4), "all that was in the way is stray now");
 }
 
-/// A sweep through the pipeline clears strays and nothing else.
+/// A sweep through the pipeline clears strays only.
 #[test]
 fn t19_sweep_clears_strays_only() {
     let mut p = ready(layout(2, 16));
@@ -230,7 +231,7 @@ fn t19_sweep_clears_strays_only() {
     assert_eq!(write(&mut p, 2), Ok(3));
     assert_eq!(write(&mut p, 3), Ok(4));
     complete(&mut p, 3, 4);
-    // The trap's trace: the slot of a stray is refreshed before the sweep comes to it.
+    // The trap's trace: the slot of a stray is rewritten before the sweep reaches it.
     assert_eq!(write(&mut p, 1), Ok(5));
     for index in 0..16 {
         sweep(&mut p, index);
@@ -252,7 +253,7 @@ fn t20_an_object_id_of_zero_is_as_dirty_as_any() {
     assert_eq!((reason(&mut p, 0), p.view().occupied), (Reason::Fast, 0));
 }
 
-/// At the end of an 8 bit counter writes are dropped and reads go on.
+/// At the end of an 8-bit counter writes are dropped, and reads go on.
 #[test]
 fn t20_end_of_an_8_bit_counter_drops_writes() {
     let mut p = program(Layout { counter_bits: 8, ..layout(1, 16) });
@@ -278,10 +279,10 @@ fn t20_a_32_bit_counter_is_full_width() {
     assert_eq!(Layout::DEFAULT.counter_max(), u32::MAX);
 }
 
-/// Each retry of a read goes to another replica and reads spread.
+/// Each retry of a read goes to another replica, and reads are spread.
 #[test]
 fn t21_read_retries_reach_other_replicas() {
-    // With and without runs of a client's reads that go to one replica.
+    // With and without read affinity.
     for layout in [Layout::DEFAULT, Layout { run_bits: 0, ..Layout::DEFAULT }] {
         let mut p = ready(layout);
         let (mut hits, mut all_three) = ([0; 3], 0);
@@ -293,7 +294,7 @@ fn t21_read_retries_reach_other_replicas() {
                     run(&mut p, hdr).unwrap().0
                 })
                 .collect();
-            // At the end of the table of choices the third may be the first again.
+            // At the end of the table of choices the third replica may be the first again.
             assert!(tried[0] != tried[1] && tried[1] != tried[2]);
             all_three += u32::from(tried[0] != tried[2]);
             hits[(1..=3).position(|node| replica(node) == tried[0]).unwrap()] += 1;
@@ -303,7 +304,7 @@ fn t21_read_retries_reach_other_replicas() {
     }
 }
 
-/// Sixteen reads of a client in a row go to one replica and the runs spread.
+/// Sixteen reads of a client in a row go to one replica, and the runs are spread.
 #[test]
 fn read_affinity_of_sixteen() {
     let mut p = ready(Layout::DEFAULT);
@@ -320,7 +321,7 @@ fn read_affinity_of_sixteen() {
     assert!(hits.iter().all(|h| (900..1_100).contains(h)), "{hits:?}");
 }
 
-/// Where CRAQ's switch sends a read of all keys, attempt by attempt.
+/// The destinations of a read of all keys under CRAQ, attempt by attempt.
 fn readers_of_all_keys(guards: Guards) -> Vec<Addr> {
     let craq =
         Config { kind: Protocol::Craq.into(), program: Program::Craq, ..config(2, OWN.0 + 1) };
@@ -370,7 +371,7 @@ fn without_help_it_is_a_plain_switch() {
     assert_eq!(p.describe().arrays, [], "it has no registers");
 }
 
-/// Everything else is forwarded untouched or dropped with a reason.
+/// Every other packet is forwarded unchanged, or dropped with a reason.
 #[test]
 fn other_packets_are_forwarded_or_dropped_with_a_reason() {
     let mut p = program(Layout::DEFAULT);
@@ -393,7 +394,7 @@ fn other_packets_are_forwarded_or_dropped_with_a_reason() {
     assert_eq!(p.view().seq, 0);
 }
 
-/// A switch that does not know its replicas drops and numbers nothing.
+/// A switch that does not know its replicas drops every packet, and numbers none.
 #[test]
 fn switch_without_replicas_drops() {
     let mut p = Harmonia::load(&settings(Layout::DEFAULT, Guards::ALL)).unwrap();
@@ -463,7 +464,7 @@ fn section_7_2_the_stage_table_fits_an_asic_with_1_5_mib() {
 }
 
 /// The removal of a guard must be caught by a test (style: "a check that guards safety is itself
-/// checked"): these fail the rules above in the way that the guard prevents.
+/// checked"): these tests show how the rules above fail without each guard.
 #[cfg(feature = "mutants")]
 mod mutants {
     use super::*;
@@ -497,10 +498,10 @@ mod mutants {
     }
 }
 
-/// On several cores a read could load its last-committed point, and find its object clean only
-/// after a completion that another core handles: read-behind replicas would answer from before it.
-/// Here a packet has the registers to itself for its pass, so whatever a read finds clean its point
-/// covers.
+/// With several cores, a read could load its last-committed point before, and find its object clean
+/// after, a completion that another core handles: read-behind replicas would then answer from a
+/// state before the write. Here a packet has the registers to itself for its pass, so the point of
+/// a read covers the last write of every object that it finds clean.
 #[test]
 fn t24_fast_read_point_covers_its_objects_last_write() {
     let mut rng = concord_core::Rng::new(24);

@@ -1,6 +1,6 @@
-//! Golden vectors of Harmony: packets in, each pass's verdict, packets out and registers, in
-//! `vectors/switch/harmony.txt`. Every rendering of the program must give the same.
-//! `CONCORD_REGENERATE=1` writes them anew.
+//! Golden vectors of Harmony: for each pass the packet in, the verdict, the packets out and the
+//! registers, in `vectors/switch/harmony.txt`. Every rendering of the program must give the same.
+//! `CONCORD_REGENERATE=1` rewrites them.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,13 +14,13 @@ use concord_switch::harmony::{Choice, Route};
 use concord_switch::{Harmony, Ingress, LinkTables, LinksLayout, PortTable, SwitchProgram as _};
 use concord_wire::harmony::{Hop, Op, Path, Reason, Repr};
 
-/// A comment, the time in us, the port, and the packet; no port: the control plane's.
+/// A comment, the time in us, the port (none for the control plane), and the packet.
 type Step = (String, u64, Option<u8>, Repr);
 
 const LAYOUT: LinksLayout =
     LinksLayout { hosts: 4, slots: 2, links: 4, choice: Choice::Fifo, life_ns: MS };
 
-/// A ToR: host 0 at port 0, two uplinks of one virtual link each.
+/// A ToR switch: host 0 at port 0, two uplinks of one virtual link each.
 fn tables() -> LinkTables {
     LinkTables {
         switch: 7,
@@ -86,7 +86,7 @@ fn packet(op: Op, grant: u32, slot: u8) -> Repr {
     Repr { receiver_incarnation: 1, grant, slot, span: 976, ..packet }
 }
 
-/// On its way back over this switch, by that virtual link.
+/// A packet on its way back through this switch, which reserved that virtual link.
 fn back(op: Op, grant: u32, slot: u8, link: u16) -> Repr {
     let mut path = Path::default();
     assert!(path.push(Hop { switch: 7, back: 0, link }));

@@ -1,6 +1,6 @@
-//! Golden vectors of NetCRAQ: packets in, each pass's verdict, packets out and registers, in
-//! `vectors/switch/netcraq.txt`. Every rendering of the program must give the same.
-//! `CONCORD_REGENERATE=1` writes them anew.
+//! Golden vectors of NetCRAQ: for each pass the packet in, the verdict, the packets out and the
+//! registers, in `vectors/switch/netcraq.txt`. Every rendering of the program must give the same.
+//! `CONCORD_REGENERATE=1` rewrites them.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -17,7 +17,7 @@ use concord_switch::{
 use concord_wire::control::{Config, GroupKind, Program};
 use concord_wire::netcraq::{Command, Condition, Name, Op, Repr, Stamp, State, Words};
 
-/// What comes, to which member, and from whom if it is not the client.
+/// A comment, the member, whether the member itself injects the packet, and the packet.
 type Step = (String, u16, bool, Repr);
 
 fn members() -> Vec<NetCraq> {

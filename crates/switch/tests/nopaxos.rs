@@ -1,4 +1,4 @@
-//! The program as the sequencer of NOPaxos: every write gets a number and goes to all replicas.
+//! Tests of the programs as NOPaxos' sequencer: every write gets a number and goes to all replicas.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -21,7 +21,7 @@ fn configured(program: Program) -> Config {
     Config { kind: Protocol::NoPaxos.into(), program, ..config(1, OWN.0) }
 }
 
-/// A program that has heard the log's time.
+/// A program that has the log's time.
 fn stamped<P: Load>(layout: Layout, program: Program) -> P {
     let mut p: P = load(layout, Guards::ALL, &configured(program));
     let mut stamp = Vec::new();
@@ -34,7 +34,7 @@ fn with_dirty_set(layout: Layout) -> NoPaxosHarmonia {
     stamped(layout, Program::NoPaxosHarmonia)
 }
 
-/// A write through the program: it is sent to all.
+/// Runs a write through the program; it must go to all replicas.
 fn cast<P>(program: &mut P, hdr: Repr) -> Result<Repr, DropReason>
 where
     P: SwitchProgram<Reason = DropReason>,
@@ -60,7 +60,7 @@ fn every_write_gets_the_next_number(p: &mut impl SwitchProgram<Reason = DropReas
     }
 }
 
-/// Whether a write is told that memory is full, after a stamp of that view says so or not.
+/// Whether a write carries that memory is full, after a stamp of that view with or without it.
 fn is_full_after(p: &mut impl SwitchProgram<Reason = DropReason>, view: u32, full: bool) -> bool {
     let mut stamp = Vec::new();
     stamp_of(view, 1_000, full).emit(&mut stamp);
@@ -80,15 +80,15 @@ where
     assert!(is_full_after(&mut p, 3, true));
 }
 
-/// A group that is founded anew stamps in views of its own.
+/// A group that is founded anew stamps in its own views.
 #[test]
 fn bug_17_1_refounded_group_stamps_in_its_own_views() {
     a_group_founded_anew_stamps_in_views_of_its_own::<NoPaxos>(Program::NoPaxos);
     a_group_founded_anew_stamps_in_views_of_its_own::<NoPaxosHarmonia>(Program::NoPaxosHarmonia);
 }
 
-/// A switch that was given another id: the log goes on from where its leader says, far behind what
-/// this switch stamped under the id before, when writes had gone through another one for long.
+/// A switch gets another id after writes had gone through another switch for long: the log's time
+/// continues from its leader's, far behind the one that this switch stamped under the previous id.
 fn a_new_id_begins_with_the_leader_s_time<P>(program: Program)
 where
     P: Load + SwitchProgram<Reason = DropReason>,
@@ -115,7 +115,7 @@ fn bug_15_35_new_switch_id_forgets_the_stamped_time() {
     a_new_id_begins_with_the_leader_s_time::<NoPaxosHarmonia>(Program::NoPaxosHarmonia);
 }
 
-/// Who has not come into the leader's view gets the writes, and no reads.
+/// Members that are not in the leader's view yet get the writes, and no reads.
 #[test]
 fn bug_19_24_writes_go_to_members_that_answer_no_reads_too() {
     let mut p = with_dirty_set(Layout::DEFAULT);
@@ -127,7 +127,7 @@ fn bug_19_24_writes_go_to_members_that_answer_no_reads_too() {
     assert_eq!(routes.replicas, [(1, replica(1))]);
 }
 
-/// Nopaxos every write gets the next number with and without help.
+/// Under NOPaxos every write gets the next number, with and without Harmonia.
 #[test]
 fn nopaxos_writes_are_numbered_consecutively() {
     let mut p = with_dirty_set(Layout::DEFAULT);
@@ -139,7 +139,7 @@ fn nopaxos_writes_are_numbered_consecutively() {
     assert_eq!(names, ["seq"], "all that a sequencer needs");
 }
 
-/// T23: dropped, its number would be missed by every replica, and cost an agreement.
+/// T23: if it were dropped, every replica would miss its number, at the cost of an agreement.
 #[test]
 fn t23_a_write_without_a_slot_goes_on_as_a_no_op() {
     let mut p = with_dirty_set(layout(1, 1));
@@ -174,7 +174,7 @@ fn t23_ordering_number_is_the_slots() {
     assert_eq!(cast(&mut p, request(Op::Write, 5)).unwrap().seq.counter, 2, "a new session");
 }
 
-/// Nopaxos the agent sends a write to each replica with the log s time.
+/// Under NOPaxos the agent sends a write to each replica with the log's time.
 #[test]
 fn nopaxos_write_goes_to_each_replica_with_log_time() {
     let mut agent = Agent::new(AgentConfig::new(Incarnation(LIFE), SWITCH, CONTROLLER)).unwrap();
@@ -196,7 +196,7 @@ fn nopaxos_write_goes_to_each_replica_with_log_time() {
     stamp_of(1, 55_000, true).emit(&mut stamp);
     agent.handle(now, CLIENT, &mut stamp.clone(), &mut sent);
     sent.clear();
-    // Whatever its own clock says, the log's time goes on by it.
+    // The log's time advances with the switch's clock, whatever the clock's absolute value.
     let now = Now { unix_ms: 77_100, ..now };
     agent.handle(now, CLIENT, &mut bytes, &mut sent);
     let to: Vec<Addr> = sent.iter().map(|(to, _)| *to).collect();
@@ -204,7 +204,7 @@ fn nopaxos_write_goes_to_each_replica_with_log_time() {
     let out = Packet::parse(&sent[0].1).unwrap().repr();
     assert_eq!(out.time_ms, 55_101, "100 ms, and a hundredth");
     assert!(out.flags.has(Flags::MEMORY_FULL));
-    // A leader that was deposed says nothing any more; the time never falls.
+    // A leader that was deposed is ignored; the time never falls.
     stamp_of(0, 99_000, false).emit(&mut stamp);
     agent.handle(now, CLIENT, &mut stamp.clone(), &mut Vec::new());
     stamp_of(1, 50_000, true).emit(&mut stamp);

@@ -1,4 +1,4 @@
-//! The seat: every verdict, packets that come round, and several programs on one switch. The
+//! Tests of the seat: every verdict, recirculated packets, and several programs on one switch. The
 //! programs are Harmonia and one of another kind that does what its packets ask for.
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,8 @@ use concord_wire::{Addr, Flags, GroupId, Op, Packet, Repr, header};
 use probe::{Ask, Probe, ask, metadata_of};
 
 concord_switch::hosted! {
-    /// The programs of these tests. The probe goes by a name of the wire that is not needed here.
+    /// The programs of these tests. The probe uses a name of the wire format that is not needed
+    /// here.
     #[derive(Clone, Debug)]
     enum Both {
         /// Harmonia.
@@ -40,7 +41,7 @@ fn node(n: u16) -> Addr {
     Addr { ip: 0x0a00_0200 + u32::from(n), port: 7002 }
 }
 
-/// The probe's group: three nodes.
+/// A configuration of the probe's group: three nodes.
 fn probed(epoch: u32, switch_id: u32) -> Config {
     let member = |n| Member { node: n, incarnation: 1, addr: node(n) };
     Config {
@@ -78,7 +79,7 @@ fn tick(agent: &mut Agent, now: Now) -> Sent {
     sent
 }
 
-/// A switch with the probe alone.
+/// A switch with only the probe.
 fn alone() -> Agent {
     let mut agent = switch(|config| config.program = Program::Craq);
     assert_eq!(configure(&mut agent, at(0), &probed(1, OWN.0)), []);
@@ -101,7 +102,7 @@ fn bytes_of(hdr: Repr, group: GroupId) -> Vec<u8> {
     bytes
 }
 
-/// The probe among the programs, for its registers.
+/// The probe of a switch, for its registers.
 fn probe(agent: &Agent) -> &Probe {
     agent
         .programs()
@@ -134,19 +135,18 @@ fn copies_go_to_all_of_a_group_and_egress_makes_them_differ() {
     assert_eq!(seen, [(node(1), 0), (node(2), 1), (node(3), 2)]);
 }
 
-/// Copies go to the ports of a bitmap and whoever stays keeps his port.
+/// Copies go to the ports of a bitmap, and an address that stays keeps its port.
 #[test]
 fn bitmap_copies_and_stable_ports() {
     let mut a = alone();
-    // The probe's bitmap has the ports of all that asked it before.
+    // The probe's bitmap has the ports of all earlier senders that asked for it.
     for n in [3, 1] {
         assert_eq!(send(&mut a, at(1), node(n), &ask(PROBED, Ask::Remember)), []);
     }
     let to = |sent: &Sent| sent.iter().map(|(to, _)| *to).collect::<Vec<_>>();
     let sent = send(&mut a, at(2), CLIENT, &ask(PROBED, Ask::Ports));
     assert_eq!(to(&sent), [node(1), node(3)]);
-    // Node 2 comes again at another port's number; node 1 is gone, and the others stay where they
-    // are.
+    // Node 2 returns with another port number; node 1 is gone, and the others keep their ports.
     let mut next = probed(2, OWN.0);
     next.members.rotate_left(1);
     next.members.truncate(2);
@@ -164,14 +164,14 @@ fn a_packet_comes_round_after_others_with_what_it_had_learnt() {
     assert_eq!(send(&mut a, at(100), CLIENT, &ask(PROBED, Ask::Round(2))), []);
     assert_eq!((a.deadline().at, a.deadline().reason), (Instant(1_100), "a packet comes round"));
     assert_eq!(tick(&mut a, at(1_099)), []);
-    // Two others pass in between; the second comes when the first pass is over.
+    // Two other packets pass in between; the second arrives when the first pass is over.
     send(&mut a, at(1_099), CLIENT, &ask(PROBED, Ask::Drop));
     send(&mut a, at(1_100), CLIENT, &ask(PROBED, Ask::Drop));
     assert_eq!(a.deadline().at, Instant(2_100));
     let sent = tick(&mut a, at(2_100));
     assert_eq!(sent.len(), 1);
     assert_eq!(sent[0].0, CLIENT, "it is still the sender's");
-    // Passes that the probe had seen before the first, the second and the third of this packet.
+    // The passes that the probe had seen before the first, second and third of this packet.
     assert_eq!(metadata_of(&sent[0].1), [1, 3, 5]);
     assert_eq!(a.fabric().recirculations, 2);
     assert_ne!(a.deadline().reason, "a packet comes round");
@@ -205,7 +205,7 @@ fn packets_that_find_no_room_to_come_round_are_lost_and_counted() {
     assert_eq!(tick(&mut a, at(1_002)).len(), 1, "there is room again");
 }
 
-/// A message to the control plane and its upkeep send packets through the pipeline.
+/// A message to the control plane and the upkeep inject packets.
 #[test]
 fn control_messages_and_upkeep_inject_packets() {
     let mut a = alone();
@@ -229,7 +229,7 @@ fn two_programs_share_a_switch_and_each_gets_its_packets() {
     let mut a = both();
     let names: Vec<_> = a.programs().map(|p| p.program().name()).collect();
     assert_eq!(names, ["harmonia", "craq"]);
-    // Harmonia's packets and the probe's, one after the other.
+    // Packets of Harmonia and the probe, alternating.
     for n in 2..=50 {
         let write = bytes_of(request(Op::Write, n), GroupId(0));
         let sent = send(&mut a, at(1), CLIENT, &write);
@@ -241,7 +241,7 @@ fn two_programs_share_a_switch_and_each_gets_its_packets() {
     }
     assert_eq!(a.program().gauge("dirty_set_occupied"), 49);
     assert_eq!(probe(&a).passes(), 3 * 49);
-    // Packets of one's kind with the other's group, and of a group that is not there.
+    // Packets of one program's kind with the other's group, and of a group that does not exist.
     for (bytes, misdirected) in [
         (bytes_of(request(Op::Write, 99), PROBED), 1),
         (ask(GroupId(0), Ask::Reply), 2),
@@ -271,7 +271,7 @@ fn what_changes_in_one_group_leaves_the_other_as_it_is() {
     let next = SwitchId(OWN.0 + 1);
     assert_eq!(standing(&a), [(GroupId(0), 2, next), (PROBED, 7, OWN)]);
     assert_eq!((a.program().gauge("dirty_set_occupied"), probe(&a).passes()), (0, 1));
-    // Each group's signs of life name the group.
+    // Each group's keepalive names the group.
     let mut sent = Sent::new();
     a.tick(at(200 * MS), &mut sent);
     let alive: Vec<_> = sent
@@ -282,13 +282,13 @@ fn what_changes_in_one_group_leaves_the_other_as_it_is() {
         })
         .collect();
     assert_eq!(alive, [(GroupId(0), 2), (PROBED, 7)]);
-    // A switch has the place of another for all groups at once.
+    // When another switch takes over, it does so for all groups at once.
     configure(&mut a, at(4), &Config { switch: CLIENT, ..probed(8, OWN.0 + 2) });
     assert_eq!(standing(&a), [(GroupId(0), 2, SwitchId(0)), (PROBED, 8, SwitchId(0))]);
     assert_eq!(send(&mut a, at(5), CLIENT, &write), []);
 }
 
-/// Two groups can run the same program each with its own registers.
+/// Two groups can run the same program, each with its own registers.
 #[test]
 fn two_groups_run_one_program_apart() {
     let mut a = both();
@@ -309,7 +309,7 @@ fn two_groups_run_one_program_apart() {
 #[test]
 fn a_group_gets_a_seat_at_its_own_switch_alone() {
     let mut a = both();
-    // Those that another switch serves, or this one did before it started again.
+    // Groups that another switch serves, or that this one served before it restarted.
     configure(&mut a, at(1), &Config { group: SECOND, switch: CLIENT, ..probed(1, OWN.0) });
     let before = Config { switch_incarnation: LIFE - 1, ..probed(1, OWN.0) };
     configure(&mut a, at(1), &Config { group: SECOND, ..before });
@@ -321,7 +321,7 @@ fn a_group_gets_a_seat_at_its_own_switch_alone() {
 #[test]
 fn a_seat_that_a_group_had_is_not_another_ones() {
     let mut a = alone();
-    // Another switch takes the place of this one, which remembers the group's epoch.
+    // Another switch replaces this one, which remembers the group's epoch.
     configure(&mut a, at(1), &Config { switch: CLIENT, ..probed(2, OWN.0 + 1) });
     let again = Config { switch_incarnation: LIFE + 1, ..probed(1, OWN.0) };
     configure(&mut a, at(2), &Config { group: SECOND, ..again });
@@ -357,7 +357,7 @@ fn another_program_takes_a_seat_under_a_new_switch_id_only() {
     assert_eq!(tick(&mut a, at(2_000)), [], "the probe's packets went with it");
     let Both::Harmonia(harmonia) = a.program() else { panic!("the probe") };
     assert_eq!(harmonia.counters().malformed_op, 0, "and it got none of them");
-    // What no switch of this kind has is refused, too.
+    // A program that no switch of this kind has is refused, too.
     let (protocol, program) = (Protocol::NoPaxos, Program::NoPaxos);
     let unknown = Config { group: SECOND, kind: protocol.into(), program, ..config(1, OWN.0 + 1) };
     configure(&mut a, at(3), &unknown);

@@ -1,4 +1,4 @@
-//! Requests of several objects: a pass for each of them.
+//! Tests of requests of several objects: a pass for each of them.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,13 +14,13 @@ use concord_wire::control::{Config, Membership, Message as _, Program, Protocol}
 use concord_wire::nopaxos::Stamp;
 use concord_wire::{Addr, Flags, FurtherIds, Op, Packet, Reason, Repr};
 
-/// A request of the first object and others.
+/// A request of several objects.
 fn of(op: Op, objects: &[u32]) -> Repr {
     let further: Vec<ObjectId> = objects[1..].iter().copied().map(ObjectId).collect();
     Repr { further: FurtherIds::new(&further).unwrap(), ..request(op, objects[0]) }
 }
 
-/// A packet on its way: its bytes, how many passes it has behind it, and what the last one left.
+/// A packet on its way: its bytes, the number of its passes, and the metadata of the last one.
 struct Way {
     bytes: Vec<u8>,
     passes: u8,
@@ -34,7 +34,7 @@ impl Way {
         Way { bytes, passes: 0, metadata: Metadata::default() }
     }
 
-    /// Another pass; `None` if it comes round.
+    /// Runs another pass; `None` if the packet is recirculated.
     fn pass<P>(&mut self, program: &mut P) -> Option<Result<(Option<Addr>, Repr), DropReason>>
     where
         P: SwitchProgram<Reason = DropReason>,
@@ -57,7 +57,7 @@ impl Way {
     }
 }
 
-/// All passes of a packet; how many there were.
+/// Runs all passes of a packet; returns their number, and the outcome.
 fn run_all<P>(program: &mut P, hdr: Repr) -> (u8, Result<(Option<Addr>, Repr), DropReason>)
 where
     P: SwitchProgram<Reason = DropReason>,
@@ -99,7 +99,7 @@ fn one_number_and_a_slot_per_object() {
         );
     }
     assert_eq!(reason(&mut p, &[9, 10]), Reason::Fast);
-    // Its completion names the first; the others turn stray.
+    // The completion names the first object; the entries of the others turn stray.
     complete(&mut p, 1, 2);
     assert_eq!(p.view().occupied, 7);
     assert_eq!(reason(&mut p, &objects), Reason::Fast);
@@ -107,12 +107,12 @@ fn one_number_and_a_slot_per_object() {
     assert_eq!((p.counters().writes_several, p.counters().reads_several), (1, 2));
 }
 
-/// A write one of whose objects finds no slot is dropped and what was entered turns stray.
+/// A write one of whose objects finds no slot is dropped, and its entries turn stray.
 #[test]
 fn partial_slots_drop_the_write_and_leave_strays() {
     let layout = layout(1, 2);
     let mut p = ready_with(layout, Guards::ALL);
-    // Another object has the only slot that the second one could have.
+    // Another object has the only slot that the second one could take.
     let second = (1..).find(|o| colliding(*o, 1, 2, 1) != [99]).unwrap();
     let blocker = colliding(second, 1, 2, 1)[0];
     let first = (1..)
@@ -129,13 +129,13 @@ fn partial_slots_drop_the_write_and_leave_strays() {
     assert_eq!(p.view().occupied, 0);
 }
 
-/// Two objects and a dirty set of one slot: the write, and its second attempt.
+/// A write of two objects to a dirty set of one slot, and its second attempt.
 fn without_room(guards: Guards) -> [Result<(Option<Addr>, Repr), DropReason>; 2] {
     let mut p = ready_with(layout(1, 1), guards);
     [0, 1].map(|attempt| run_all(&mut p, Repr { attempt, ..of(Op::Write, &[1, 2]) }).1)
 }
 
-/// A write whose own objects share a slot gets through when it is tried again.
+/// A write whose own objects share a slot succeeds when it is retried.
 #[test]
 fn bug_18_2_objects_sharing_a_slot_get_through_on_retry() {
     let [first, second] = without_room(Guards::ALL);
@@ -145,7 +145,7 @@ fn bug_18_2_objects_sharing_a_slot_get_through_on_retry() {
     assert!(out.flags.has(Flags::WILDCARD) && out.further.len() == 1);
 }
 
-/// A write that others overtake gets a new number and is of all keys.
+/// A write that others overtake gets a new number, and becomes one of all keys.
 #[test]
 fn overtaken_write_becomes_all_keys() {
     let mut p = ready_with(Layout::DEFAULT, Guards::ALL);
@@ -164,7 +164,7 @@ fn overtaken_write_becomes_all_keys() {
     assert_eq!(reason(&mut p, &[1, 2, 3]), Reason::Fast);
 }
 
-/// A read of several objects is fast only if each is clean and has the last point.
+/// A read of several objects is fast only if each is clean, and gets the last point.
 #[test]
 fn fast_read_needs_every_object_clean() {
     let mut p = ready_with(Layout::DEFAULT, Guards::ALL);
@@ -220,7 +220,7 @@ fn sequencer(layout: Layout) -> NoPaxosHarmonia {
     program
 }
 
-/// Under nopaxos the number stays and what finds no slot goes on as a no op.
+/// Under NOPaxos the number stays, and a write that finds no slot goes on as a no-op.
 #[test]
 fn t23_nopaxos_number_stays_and_becomes_a_no_op() {
     let mut p = sequencer(Layout::DEFAULT);
@@ -246,8 +246,8 @@ fn switch(way: Loop) -> Agent {
     agent
 }
 
-/// A write of three objects, then one of another, in one batch; what leaves, with its number and
-/// flags.
+/// A write of three objects, then one of another, in one batch; returns the packets that leave,
+/// with number and flags.
 fn batch(way: Loop) -> Vec<(u32, Flags)> {
     let mut agent = switch(way);
     let mut sent: Vec<(Addr, Vec<u8>)> = Vec::new();
@@ -264,7 +264,7 @@ fn batch(way: Loop) -> Vec<(u32, Flags)> {
     reprs.map(|repr| (repr.seq.counter, repr.flags)).filter(|(_, f)| !f.has(Flags::NOOP)).collect()
 }
 
-/// Where a round takes no time nothing overtakes and where it does nothing is lost.
+/// Where recirculation takes no time no write is overtaken; where it does, no write is lost.
 #[test]
 fn instant_rounds_overtake_nothing() {
     assert_eq!(batch(Loop::AT_ONCE), [(2, Flags(0)), (3, Flags(0))]);
@@ -289,7 +289,7 @@ mod guards {
         assert_eq!(second, Err(DropReason::TableFull));
     }
 
-    /// Several clean without it a read is fast whatever is in flight.
+    /// Without the guard `SeveralClean` a read is fast whatever is in flight.
     #[test]
     fn several_clean_unguarded_reads_are_always_fast() {
         let mut p = ready_with(Layout::DEFAULT, Guards::without(Guard::SeveralClean));

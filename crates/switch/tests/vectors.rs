@@ -1,6 +1,7 @@
-//! Golden vectors: packets in, verdict, packet and registers out, in `vectors/switch/*.txt`. Every
-//! rendering of the program (Rust, XDP, P4) must give the same. `CONCORD_REGENERATE=1` writes
-//! them anew; a changed vector is a change of the program, to be reviewed as such.
+//! Golden vectors: for each packet the verdict, the packet out and the registers, in
+//! `vectors/switch/*.txt`. Every rendering of the program (Rust, XDP, P4) must give the same.
+//! `CONCORD_REGENERATE=1` rewrites them; a changed vector is a change of the program, to be
+//! reviewed as such.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -24,7 +25,7 @@ use concord_wire::header::at;
 use concord_wire::nopaxos::Stamp;
 use concord_wire::{Addr, Flags, FurtherIds, Kind, Op, Repr, WireError, kind};
 
-/// A scenario: a switch, and what comes to it one after another.
+/// A scenario: a switch, and the packets that reach it one after another.
 struct Scenario {
     name: &'static str,
     description: &'static str,
@@ -50,7 +51,7 @@ impl Scenario {
         self
     }
 
-    /// Runs the scenario and writes down all of it.
+    /// Runs the scenario, and renders all of it.
     fn render(&self) -> String {
         match self.config.program {
             Program::Forward => self.render_of(|_: &Forward| NO_REGISTERS.into()),
@@ -121,7 +122,7 @@ impl Scenario {
     }
 }
 
-/// What the vectors say of a program that has none.
+/// The registers of a program that has none, as the vectors show them.
 const NO_REGISTERS: &str = "seq=0 last_committed=0 wildcard_seq=0 occupied=0 dirty_set=";
 
 fn render_config(layout: Layout, config: &Config) -> String {
@@ -187,7 +188,7 @@ fn flagged(flags: Flags, hdr: Repr) -> Repr {
     Repr { flags: hdr.flags.with(flags), ..hdr }
 }
 
-/// The same of eight objects.
+/// The same request with eight objects.
 fn several(hdr: Repr) -> Repr {
     let ids: Vec<ObjectId> = (1..8).map(|i| ObjectId(hdr.obj_id.0 + i)).collect();
     Repr { further: FurtherIds::new(&ids).unwrap(), ..hdr }
@@ -377,7 +378,7 @@ fn craq() -> Scenario {
         )
 }
 
-/// A leader's word of the log's time: NOPaxos' writes are stamped by it.
+/// A leader's stamp with the log's time, from which NOPaxos' writes get theirs.
 fn stamp(view: u32, now_ms: u64, memory_full: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     Stamp { view: Epoch(view), from: NodeId(1), now_ms, memory_full, disk_full: false }
@@ -434,7 +435,7 @@ fn nopaxos_harmonia() -> Scenario {
         .step("makes every read slow", r(9))
 }
 
-/// 300 packets drawn at random, on a table so small that everything happens.
+/// 300 packets drawn at random, on a table so small that every outcome occurs.
 fn random() -> Scenario {
     let mut rng = Rng::new(20);
     let layout = Layout { run_bits: 4, ..layout(2, 4) };

@@ -4,30 +4,29 @@ use core::fmt;
 
 use concord_pisa::ASIC;
 
-/// Most ways: two tags in each of three stages.
+/// The maximum number of ways: two tags in each of three stages.
 pub const WAYS_MAX: usize = 6;
-/// Most blocks of a way: status, copyset and lock of two ways fill a stage.
+/// The maximum number of blocks in a way: status, copyset and lock of two ways fill a stage.
 pub const WAY_BLOCKS_MAX: u32 = 1 << (ASIC.stage_sram_bytes / 20).ilog2();
 
-/// How many blocks the switch can own.
+/// The number of blocks that the switch can own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlocksLayout {
-    /// Places that a block can have.
+    /// Ways: the places in which a block can be.
     pub ways: u8,
-    /// Blocks of a way; a power of two.
+    /// Blocks in each way; a power of two.
     pub way_blocks: u32,
 }
 
 impl BlocksLayout {
-    /// What a switch has if it is told nothing else: 393,216 blocks, of which the paper has 375,000
-    /// (§6).
+    /// The default: 393,216 blocks; the paper has 375,000 (§6).
     pub const DEFAULT: BlocksLayout =
         BlocksLayout { ways: WAYS_MAX as u8, way_blocks: WAY_BLOCKS_MAX };
 
-    /// Whether there can be such a switch.
+    /// Checks that a switch can have these sizes.
     ///
     /// # Errors
-    /// [`BlocksError`] if not.
+    /// [`BlocksError`] if it cannot.
     pub fn check(&self) -> Result<(), BlocksError> {
         let has_ways = self.ways > 0 && usize::from(self.ways) <= WAYS_MAX;
         let is_size = self.way_blocks.is_power_of_two() && self.way_blocks <= WAY_BLOCKS_MAX;
@@ -35,7 +34,7 @@ impl BlocksLayout {
     }
 }
 
-/// Ways or blocks that no switch has.
+/// A number of ways or blocks that no switch can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlocksError(pub BlocksLayout);
 

@@ -1,13 +1,13 @@
-//! Concordia's part of the switch: it serialises coherence requests of a shared memory by locks,
-//! checks them, and sends them to those whom they concern (docs/internals/concordia.md).
+//! Concordia's program: the switch serialises the coherence requests of a shared memory with locks,
+//! checks them, and sends them to the nodes that they concern (docs/internals/concordia.md).
 //!
-//! State changes at lock and unlock only. What a lost or late copy could do is decided by three
-//! things: a requester's lane knows the number of its newest event, and whether that is open; a
-//! lock names the event, or the nodes, that hold it; and a block has a version, which each event
-//! with the write lock raises, and which requests and invalidations carry.
+//! The coherence state changes at lock and unlock only. Three things make a lost or late copy of a
+//! packet harmless: a requester's lane has the number of its newest event, and whether that event
+//! is open; a lock names the event, or the nodes, that hold it; and a block has a version, which
+//! each event with the write lock raises, and which requests and invalidations carry.
 //!
-//! Numbered steps: **1** which epoch, **2** the registers (`stages`), **3** where it goes (table
-//! 3).
+//! Numbered steps: **1** check the epoch, **2** access the registers (`stages`), **3** choose the
+//! destination (table 3).
 
 mod layout;
 pub mod printed;
@@ -34,31 +34,31 @@ use stages::{Ask, NO_WAY, Phv, Stages, Standing};
 
 pub use layout::{BlocksError, BlocksLayout, WAY_BLOCKS_MAX, WAYS_MAX};
 
-/// The hash unit that picks the data provider: of the block and the event, so that each copy of a
-/// request has the same choice as long as the copyset is the same (trap C7).
+/// The hash unit that chooses the data provider from the block and the event, so that each copy of
+/// a request chooses the same one while the copyset stays the same (trap C7).
 static PROVIDERS: Crc32 = Crc32::new(POLYNOMIALS[0]);
 
-/// Why a packet ends here.
+/// The reason why a packet ends at the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// No packet.
+    /// The packet is malformed.
     Malformed(WireError),
     /// The switch serves no memory.
     Unconfigured,
-    /// It is of another epoch, whose coherence state is gone.
+    /// The packet is of another epoch, whose coherence state is gone.
     OtherEpoch,
-    /// It is of no member, or about a range that no member has.
+    /// The packet's sender is not a member, or its block is in a range that no member has.
     NoSuchNode,
-    /// Its requester, or its home, has gone on.
+    /// The packet is stale: its requester, or its home, has begun a later event.
     Over,
-    /// An unlock of a block that has another version.
+    /// The packet unlocks another version than the block has.
     OtherVersion,
-    /// It is not for a switch.
+    /// The packet is not for a switch.
     Misdirected,
 }
 
 concord_core::counters! {
-    /// What happened to coherence requests.
+    /// Counts of coherence requests by their fate.
     pub struct ConcordiaCounters {
         /// Requests that got the lock, copies included.
         requests_locked,
@@ -103,7 +103,7 @@ struct Nodes {
     group: GroupId,
     epoch: Epoch,
     addrs: Vec<Addr>,
-    /// By range.
+    /// The address of each range's home, by range.
     homes: Vec<Addr>,
 }
 
@@ -118,7 +118,7 @@ impl Nodes {
     }
 }
 
-/// The program.
+/// Concordia's switch program.
 #[derive(Clone, Debug)]
 pub struct Concordia {
     nodes: Option<Nodes>,
@@ -138,12 +138,12 @@ impl Load for Concordia {
     }
 }
 
-/// What leaves after a pass.
+/// The output of a pass.
 enum Leaves {
     To(Addr, Repr),
-    /// To these places.
+    /// To the members at these places.
     Copies(Copyset, Repr),
-    /// Round, to be inserted in that way.
+    /// Recirculated, to insert the block in that way.
     Round(u8, Repr),
 }
 
@@ -170,7 +170,7 @@ impl Concordia {
         packet: Repr,
     ) -> Result<Leaves, DropReason> {
         let round = (ingress.passes > 0).then_some(ingress.metadata.0);
-        // The way round outlives the registers: what comes round says when it left.
+        // Recirculated packets outlive the registers, so they carry the epoch in which they left.
         let left_in = round.map_or(packet.epoch.0.into(), |metadata| metadata[1]);
         if u64::from(nodes.epoch.0) != left_in || packet.epoch != nodes.epoch {
             return Err(DropReason::OtherEpoch);
@@ -261,8 +261,8 @@ impl Concordia {
         }
     }
 
-    /// ADD-TO-SWITCH: a block that is here stays as it is (trap C5). Its second pass ends the move,
-    /// whether there is room or not.
+    /// ADD-TO-SWITCH: a block that the switch already owns stays as it is (trap C5). The second
+    /// pass ends the move, whether there was room or not.
     fn on_add(&mut self, ask: Ask, home: Addr, phv: &Phv, packet: Repr) -> Leaves {
         if phv.way.is_some() {
             self.counters.blocks_added += u64::from(phv.inserted);
@@ -279,7 +279,7 @@ impl Concordia {
         Leaves::To(home, Repr { version, provider, ..refused })
     }
 
-    /// The packet is rewritten in place.
+    /// Rewrites the packet in place, and returns the verdict.
     fn leave(
         &mut self,
         nodes: &Nodes,
@@ -305,16 +305,16 @@ impl Concordia {
         }
     }
 
-    /// A block's status, version and copyset, and whether its lock is held, as the control plane
-    /// reads them; `None` if its home owns it.
+    /// A block's status, version and copyset, and whether it is locked, as the control plane reads
+    /// them; `None` if its home owns it.
     #[must_use]
     pub fn peek(&self, tag: Tag) -> Option<(GlobalStatus, u64, Copyset, bool)> {
         let (status, version, copyset, lock) = self.stages.peek(tag)?;
         Some((status, version, copyset, lock.holders() != 0))
     }
 
-    /// Whether a writer of the block was refused since the last one had the lock: readers wait for
-    /// the next.
+    /// Whether a writer of the block was refused since the last writer had the lock: readers wait
+    /// for the next writer.
     #[must_use]
     pub fn is_wanted(&self, tag: Tag) -> bool {
         self.stages.peek(tag).is_some_and(|(.., lock)| lock.is_wanted())
@@ -326,7 +326,7 @@ impl Concordia {
         &self.counters
     }
 
-    /// What tells its states apart: registers and tables.
+    /// Hashes what distinguishes its states: registers and tables.
     pub fn hash_registers(&self, hasher: &mut impl Hasher) {
         for cell in self.stages.cells() {
             cell.hash(hasher);
@@ -366,7 +366,7 @@ impl SwitchProgram for Concordia {
         if kind == Kind::Concordia { Takes::Data } else { Takes::Nothing }
     }
 
-    /// An epoch is the life of all coherence state: with another one the registers begin anew.
+    /// All coherence state ends with its epoch: another epoch begins with empty registers.
     fn install(&mut self, _now: Now, config: &Config) -> Result<Option<Injection>, Refused> {
         let is_older = self.nodes.as_ref().is_some_and(|own| config.epoch < own.epoch.0);
         let is_size = (1..=NODES_MAX).contains(&config.members.len());
@@ -404,7 +404,7 @@ impl SwitchProgram for Concordia {
         verdict
     }
 
-    /// Copysets have a bit for each place, and places have ports.
+    /// Copysets have a bit for each place, and each place has a port.
     fn uses_ports(&self) -> bool {
         true
     }
@@ -427,5 +427,5 @@ impl SwitchProgram for Concordia {
     }
 }
 
-// A packet that comes back is as long as one that came.
+// A recirculated packet is as long as the one that arrived.
 const _: () = assert!(HEAD_BYTES <= crate::program::INJECTION_BYTES_MAX);

@@ -1,5 +1,5 @@
-//! The switch as the paper prints it (§5.1.1, §5.3.2, figures 5 and 8), for one block: for the
-//! tests that show where it breaks.
+//! The switch as the paper prints it (§5.1.1, §5.3.2, figures 5 and 8), for one block. Tests use it
+//! to show where it breaks.
 //!
 //! | array | what it holds | a packet does |
 //! |---|---|---|
@@ -8,28 +8,30 @@
 //! | SCOREBOARD | two lock scores of each requester: of odd and of even numbers | counts up; the second pass of an unlock resets |
 //! | G-STATUS, COPYSET | as their names say | fill the request; an unlock sets them |
 //!
-//! What the paper leaves open: a request that the check table refuses goes round to give its lock
-//! back, and of its score nothing is said: it stays. Tags, homes and migration are left out.
+//! The paper leaves one thing open: a request that the check table refuses goes round to release
+//! its lock, but what happens to its score is not said. Here the score stays. Tags, homes and
+//! migration are left out.
 
 use concord_wire::concordia::{Copyset, GlobalStatus, NODES_MAX, Op};
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// A failed ACK goes to the requester.
+    /// The lock was refused: a failed ACK goes to the requester.
     Failed,
-    /// It comes round, to give its lock back, and then the failed ACK goes to the requester.
+    /// The check refused it: it goes round to release its lock, and then a failed ACK goes to the
+    /// requester.
     Refused,
-    /// The forward table sends it on, with status and copyset.
+    /// The forward table sends it on, with the block's status and copyset.
     On(GlobalStatus, Copyset),
 }
 
 /// One block of the switch.
 #[derive(Clone, Debug)]
 pub struct PrintedBlock {
-    /// Whether a writer has the lock.
+    /// Whether a writer holds the lock.
     pub is_write: bool,
-    /// How many readers have it.
+    /// The number of readers that hold the lock.
     pub readers: u16,
     /// G-STATUS.
     pub status: GlobalStatus,
@@ -40,7 +42,7 @@ pub struct PrintedBlock {
 }
 
 impl PrintedBlock {
-    /// A block that no node has.
+    /// A block of which no node has a copy.
     #[must_use]
     pub const fn new() -> PrintedBlock {
         PrintedBlock {
@@ -53,7 +55,8 @@ impl PrintedBlock {
         }
     }
 
-    /// A coherence request of a requester's event: lock, score, check. A requester is a node here.
+    /// Processes a coherence request of a requester's event: lock, score, check. A requester is a
+    /// node here.
     #[must_use]
     pub fn request(&mut self, op: Op, requester: u8, number: u64) -> Passed {
         let is_read = op.is_shared();
@@ -77,7 +80,7 @@ impl PrintedBlock {
         if is_valid { Passed::On(self.status, self.copyset) } else { Passed::Refused }
     }
 
-    /// The second pass of a request that was [`Passed::Refused`]: it gives its lock back.
+    /// The second pass of a request that was [`Passed::Refused`]: releases its lock.
     pub fn give_back(&mut self, op: Op) {
         if op.is_shared() {
             self.readers = self.readers.saturating_sub(1);
@@ -86,13 +89,13 @@ impl PrintedBlock {
         }
     }
 
-    /// An unlock's first pass: it reads the score, and comes round with it.
+    /// The first pass of an unlock: returns the score, which the packet carries round.
     #[must_use]
     pub fn unlock_first_pass(&self, requester: u8, number: u64) -> u16 {
         self.scores[usize::from(requester)][(number % 2) as usize]
     }
 
-    /// Its second pass.
+    /// The second pass of an unlock: compares the number, and releases the lock by the score.
     pub fn unlock_second_pass(
         &mut self,
         op: Op,

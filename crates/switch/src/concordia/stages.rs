@@ -8,10 +8,11 @@
 //! | 5 to 10 | `meta_w` (version, status) and `copyset_w` of way w in stage 5 + w | a block |
 //! | 6 to 11 | `lock_w` of way w in stage 6 + w | a block |
 //!
-//! The paper has lock, status and copyset in one stage, and checks after that: what fails goes
-//! round to give its lock back. Here the check stands between them, and a request that fails it
-//! never has the lock. The order keeps that atomic: an unlock writes status and copyset one stage
-//! before it frees the lock, so that whoever gets the lock has read what it wrote.
+//! The paper has lock, status and copyset in one stage, and checks after that: a request that fails
+//! the check goes round to release its lock. Here the check stands before the lock, and a request
+//! that fails it never gets the lock. The order of stages keeps this atomic: an unlock writes
+//! status and copyset one stage before it frees the lock, so that the next holder of the lock has
+//! read what the unlock wrote.
 
 use alloc::vec::Vec;
 
@@ -22,13 +23,13 @@ use concord_wire::concordia::{Copyset, GlobalStatus, LANES_MAX, NODES_MAX, NUMBE
 
 use super::layout::{BlocksLayout, WAYS_MAX};
 
-/// Stages of a program with all ways.
+/// The number of stages of a program with all ways.
 pub(super) const STAGES: u8 = META_STAGE + 1 + WAYS_MAX as u8;
 const MOVES_STAGE: u8 = 0;
 const TAG_STAGE: u8 = 1;
 const LANE_STAGE: u8 = 4;
 const META_STAGE: u8 = 5;
-/// The way into which a move puts its block, if there is none.
+/// Instead of a way: there was no room for the block of a move.
 pub(super) const NO_WAY: u8 = u8::MAX;
 
 const TAGS: [&str; WAYS_MAX] = ["tag_0", "tag_1", "tag_2", "tag_3", "tag_4", "tag_5"];
@@ -37,17 +38,18 @@ const COPYSETS: [&str; WAYS_MAX] =
     ["copyset_0", "copyset_1", "copyset_2", "copyset_3", "copyset_4", "copyset_5"];
 const LOCKS: [&str; WAYS_MAX] = ["lock_0", "lock_1", "lock_2", "lock_3", "lock_4", "lock_5"];
 
-/// The hash unit that picks a block's row: blocks that follow each other have rows of their own.
+/// The hash unit that picks a block's row: consecutive blocks get different rows.
 static ROWS: Crc32 = Crc32::new(SPREADING);
 
-/// A lock: who holds it. The writer's lane and its event's number, or a bit for each node that
+/// The holders of a lock: the writer's lane and its event's number, or a bit for each node that
 /// reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lock(u64);
 
 impl Lock {
     const WRITE: u64 = 1 << 63;
-    /// A writer was refused since the last one had it: readers wait for the next (trap C14).
+    /// A writer was refused since the last writer held the lock: readers wait for the next one
+    /// (trap C14).
     const WANTED: u64 = 1 << 62;
 
     fn writer(lane: u32, number: u64) -> u64 {
@@ -58,12 +60,12 @@ impl Lock {
         1 << place
     }
 
-    /// A home that takes a block back: no lane has that number.
+    /// The holder for a home that takes a block back: no lane has such a number.
     fn mover(range: u16, number: u64) -> u64 {
         Lock::writer(1 << 13 | u32::from(range), number)
     }
 
-    /// Who holds it; zero: nobody.
+    /// The holders of the lock; zero if it is free.
     pub(super) fn holders(self) -> u64 {
         self.0 & !Lock::WANTED
     }
@@ -73,35 +75,36 @@ impl Lock {
     }
 }
 
-/// What a packet does with the registers.
+/// The request of a packet to the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// A coherence request: lock, check.
+    /// A coherence request: check and lock.
     Request(Op),
-    /// An unlock of the write lock, or of the read lock.
+    /// An unlock: of the write lock if true, else of the read lock.
     Unlock(bool),
-    /// ADD-TO-SWITCH, first pass: whether the block is here, and where there is room.
+    /// ADD-TO-SWITCH, first pass: find the block, or a way that has room.
     Look,
-    /// Its second pass: into that way, if it is still free; [`NO_WAY`]: there was none.
+    /// ADD-TO-SWITCH, second pass: insert the block into that way if it is still free; [`NO_WAY`]:
+    /// there was no room.
     Insert(u8),
-    /// REMOVE-FROM-SWITCH: lock it, and say what is known of it.
+    /// REMOVE-FROM-SWITCH: lock the block, and return its metadata.
     Take,
-    /// Its home has that: the block's cells are emptied.
+    /// Empty the block's cells: its home has the metadata.
     Forget,
 }
 
-/// How the number of a packet stands to its lane.
+/// How the number of a packet compares to the newest one of its lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It is the first of its kind.
+    /// The first packet of its kind with this number.
     First,
-    /// It came before.
+    /// A duplicate.
     Again,
-    /// The lane has gone on.
+    /// Stale: the lane has a newer number.
     Over,
 }
 
-/// What a packet carries through the pipeline beside its bytes (P4's header vector).
+/// The header vector of a packet (P4): its state on the way through the pipeline, beside its bytes.
 #[derive(Debug)]
 pub(super) struct Phv {
     pub(super) pass: Pass,
@@ -110,26 +113,26 @@ pub(super) struct Phv {
     pub(super) place: u8,
     pub(super) lane: u8,
     pub(super) number: u64,
-    /// What it brings, or found.
+    /// Status, version and copyset that the packet carries, and then those that it found.
     pub(super) status: GlobalStatus,
     pub(super) version: u64,
     pub(super) copyset: Copyset,
-    /// The way in which its block is.
+    /// The way that holds the block.
     pub(super) way: Option<u8>,
-    /// The first way that has room.
+    /// The first way with room for the block.
     pub(super) free: Option<u8>,
-    /// Whether it has put its block there.
+    /// Whether this pass inserted the block.
     pub(super) inserted: bool,
-    /// The block that is in the way if there is no room: a hash picks one.
+    /// A block in the row that has to go if there is no room: the move's number picks it.
     pub(super) in_the_way: Option<Tag>,
-    /// How the number of a move stands to its home's newest one.
+    /// How the number of a move compares to the newest move of its home.
     pub(super) moving: Standing,
-    /// The newest move of the block's home.
+    /// The number of the newest move of the block's home.
     pub(super) moves: u64,
     pub(super) standing: Standing,
-    /// Whether the check table passes it.
+    /// Whether the check table accepts the packet.
     pub(super) is_valid: bool,
-    /// Whether its event holds the lock.
+    /// Whether the packet's event holds the lock.
     pub(super) has_lock: bool,
 }
 
@@ -182,7 +185,7 @@ impl Stages {
         self.copysets.iter_mut().for_each(RegisterArray::reset);
     }
 
-    /// A packet's pass.
+    /// Runs a packet's pass.
     #[inline]
     pub(super) fn run(&mut self, phv: &mut Phv) {
         for stage in 0..STAGES {
@@ -190,7 +193,7 @@ impl Stages {
         }
     }
 
-    /// What a packet does in one stage.
+    /// Runs a packet's access in one stage.
     #[inline]
     pub(super) fn stage(&mut self, stage: u8, phv: &mut Phv) {
         match stage {
@@ -209,7 +212,7 @@ impl Stages {
     }
 
     /// Stage 0: the newest move of the block's home. A move is open until its second pass, or its
-    /// FORGET; a copy of it does nothing after that (trap C5).
+    /// FORGET; after that a copy of it does nothing (trap C5).
     fn moves(&mut self, phv: &mut Phv) {
         let (ask, number) = (phv.ask, phv.number);
         let is_once = self.guards.on(Guard::MoveOnce);
@@ -232,8 +235,8 @@ impl Stages {
         (phv.moving, phv.moves) = self.moves.port().access(&mut phv.pass, home, access);
     }
 
-    /// Stages 1 to 3: whether the block is in this way. A tag is kept plus one, since zero marks an
-    /// empty cell, and zero is a tag like any other (trap C14).
+    /// Stages 1 to 3: whether the block is in this way. A cell holds the tag plus one, since zero
+    /// marks an empty cell, and zero is a tag like any other (trap C14).
     fn tag(&mut self, way: u8, phv: &mut Phv) {
         let ways = self.tags.len() as u64;
         let Some(array) = self.tags.get_mut(usize::from(way)) else { return };
@@ -262,9 +265,9 @@ impl Stages {
         }
     }
 
-    /// Stage 4: the requester's newest event. What the switch passes on to a home is noted, too: a
-    /// copy that comes later is none (trap C6). Unlocks that are passed on are so as often as they
-    /// come.
+    /// Stage 4: the requester's newest event. A request that goes on to a home is noted, too: a
+    /// later copy of it is marked as not the first (trap C6). An unlock goes on to a home as often
+    /// as it arrives.
     fn lane(&mut self, phv: &mut Phv) {
         let (number, guards) = (phv.number, self.guards);
         let opens = matches!(phv.ask, Ask::Request(_));
@@ -300,7 +303,7 @@ impl Stages {
         let (meta, set) = match ask {
             Ask::Insert(_) if phv.inserted => (Some(meta(version, brought)), Some(copyset)),
             Ask::Forget if phv.moving == Standing::First => (Some(0), Some(Copyset(0))),
-            // Each event with the write lock makes a version.
+            // Each event with the write lock creates a version.
             Ask::Unlock(true) if executes => {
                 (Some(meta(NUMBER_MAX.min(version + 1), brought)), Some(copyset))
             }
@@ -309,12 +312,12 @@ impl Stages {
         };
         let is_unlock = matches!(ask, Ask::Unlock(_)) && executes;
         let (found, is_same) = self.metas[way].port().access(&mut phv.pass, row, |cell| {
-            // An unlock is of the version that its request found (trap C6).
+            // An unlock takes effect only on the version that its request found (trap C6).
             let is_same = !is_unlock || *cell >> 8 == version || !compares;
             *cell = meta.filter(|_| is_same).unwrap_or(*cell);
             (*cell, is_same)
         });
-        // Other readers may have been added since the request left (§5.1.1).
+        // Other readers may have joined since the request left (§5.1.1).
         let joins = ask == Ask::Unlock(false) && executes && is_same;
         let own = if joins { Copyset::of(phv.place) } else { Copyset(0) };
         phv.copyset = self.copysets[way].port().access(&mut phv.pass, row, |cell| {
@@ -327,7 +330,7 @@ impl Stages {
         phv.is_valid = is_same && (!self.guards.on(Guard::CheckTable) || check(phv));
     }
 
-    /// Stages 6 to 11: the lock. An event gets it once; its copies find whether it has it.
+    /// Stages 6 to 11: the lock. An event gets it once; its copies find whether the event holds it.
     fn lock(&mut self, way: usize, phv: &mut Phv) {
         let (row, place, guards) = (phv.row(), phv.place, self.guards);
         let writer = Lock::writer(phv.lane_index(), phv.number);
@@ -366,7 +369,7 @@ impl Stages {
                 }
                 Ask::Request(op) => {
                     let may = holders == 0;
-                    // An eviction may not come again: nobody waits for it.
+                    // A refused eviction may not be retried, so readers must not wait for it.
                     let mark = if op.is_eviction() { 0 } else { Lock::WANTED };
                     *cell = if may { writer } else { lock.0 | mark };
                     may
@@ -405,14 +408,14 @@ impl Stages {
         Some((status, meta >> 8, copyset, Lock(self.locks[way].peek(row))))
     }
 
-    /// How many ways have a block; two would be a mistake.
+    /// The number of ways that hold a block; more than one would be a bug.
     #[cfg(test)]
     pub(super) fn ways_with(&self, tag: Tag) -> usize {
         let row = ROWS.of([(tag.0 >> 32) as u32, tag.0 as u32]);
         self.tags.iter().filter(|array| array.peek(row) == tag.0.wrapping_add(1)).count()
     }
 
-    /// Blocks that the switch owns.
+    /// The number of blocks that the switch owns.
     pub(super) fn blocks(&self) -> usize {
         self.tags.iter().flat_map(RegisterArray::cells).filter(|cell| *cell != 0).count()
     }
@@ -439,7 +442,7 @@ impl Stages {
     }
 }
 
-/// Table 2: whether a request is of a state that its block is in.
+/// Table 2: whether a request suits the state of its block.
 fn check(phv: &Phv) -> bool {
     let has_copy = phv.copyset.has(phv.place);
     match phv.ask {

@@ -12,7 +12,7 @@ use super::*;
 use crate::{AgentConfig, PortTable};
 
 const SWITCH: Addr = Addr { ip: 1, port: 1 };
-/// A block of node 0's range: the tag is zero, as any other could be (trap C14).
+/// A block of node 0's range: its tag is zero, which is as valid as any other (trap C14).
 const TAG: Tag = Tag(0);
 
 fn addr(place: u8) -> Addr {
@@ -42,13 +42,13 @@ fn load(layout: BlocksLayout, guards: Guards) -> Result<Concordia, LoadError> {
     Concordia::load(&AgentConfig { guards, ..told }.settings())
 }
 
-/// A switch of three nodes, and the ports that they are at.
+/// A switch of three nodes, and their ports.
 struct Rig {
     program: Concordia,
     ports: PortTable,
 }
 
-/// What left: to which places, and the packet.
+/// What left: the places of the destinations, and the packet.
 type Left = Option<(Vec<u8>, Repr)>;
 
 impl Rig {
@@ -56,12 +56,12 @@ impl Rig {
         let mut program = load(layout, guards).unwrap();
         program.install(Now::default(), &config(1, 3)).unwrap();
         let mut ports = PortTable::default();
-        // A place's port has another number than the place.
+        // Ports have other numbers than the places.
         assert!(ports.fill(&[addr(2), addr(0), addr(1)]));
         Rig { program, ports }
     }
 
-    /// With the block owned by the switch.
+    /// A rig whose block is owned by the switch.
     fn with_block(guards: Guards) -> Rig {
         let mut rig = Rig::new(BlocksLayout { ways: 2, way_blocks: 2 }, guards);
         let (_, added) = rig.send(&Repr { version: 1, ..packet(Op::Add, 0, 1) }).unwrap();
@@ -95,12 +95,12 @@ impl Rig {
         }
     }
 
-    /// A request, and what became of it.
+    /// Sends a request; returns what left.
     fn request(&mut self, op: Op, place: u8, number: u64) -> Left {
         self.send(&packet(op, place, number))
     }
 
-    /// The unlock of an event that got `asked`.
+    /// Sends the unlock of the event that got `asked`.
     fn unlock(&mut self, op: Op, place: u8, number: u64, new: (GlobalStatus, &[u8])) -> Left {
         let version = self.program.peek(TAG).unwrap().1;
         let copyset = new.1.iter().fold(Copyset(0), |set, place| set.with(Copyset::of(*place)));
@@ -109,7 +109,7 @@ impl Rig {
         self.send(&Repr { status: new.0, copyset, version, is_exclusive, ..unlock })
     }
 
-    /// An event of which nothing is lost.
+    /// Runs a whole event, without loss.
     fn event(&mut self, op: Op, place: u8, number: u64, new: (GlobalStatus, &[u8])) {
         let (_, packet) = self.request(op, place, number).unwrap();
         assert_eq!(packet.outcome, Outcome::Done, "{op:?} of {place}");
@@ -138,18 +138,18 @@ fn requests_go_where_the_forward_table_says() {
     assert_eq!((to, asked.op, asked.provider), (alloc::vec![0], Op::ReadMiss, None));
     assert_eq!((asked.status, asked.version), (GlobalStatus::Unshared, 1));
     rig.unlock(Op::ReadMiss, 1, 1, (GlobalStatus::Shared, &[1]));
-    // Shared: to the one that has it; both readers hold the lock.
+    // Shared: to the node that has it; both readers hold the lock.
     let (to, asked) = rig.request(Op::ReadMiss, 2, 1).unwrap();
     assert_eq!((to, asked.provider), (alloc::vec![1], Some(1)));
     rig.unlock(Op::ReadMiss, 2, 1, (GlobalStatus::Shared, &[2]));
     assert_eq!(rig.program.peek(TAG).unwrap().2, Copyset(0b110), "a reader is added");
-    // A writer that has a copy: to all others.
+    // A writer that has a copy: to all other nodes.
     let (to, asked) = rig.request(Op::WriteShared, 1, 2).unwrap();
     assert_eq!((to, asked.provider, asked.copyset), (alloc::vec![2], None, Copyset(0b110)));
     assert_eq!(outcome(&rig.request(Op::ReadMiss, 0, 1)), (Op::Ack, Outcome::Busy));
     rig.unlock(Op::WriteShared, 1, 2, (GlobalStatus::Modified, &[1]));
     assert_eq!(rig.program.peek(TAG), Some((GlobalStatus::Modified, 2, Copyset(0b10), false)));
-    // One that has none: to the owner, who gives its copy.
+    // A writer that has no copy: to the owner, which gives its own.
     let (to, asked) = rig.request(Op::WriteMiss, 2, 2).unwrap();
     assert_eq!((to, asked.provider, asked.version), (alloc::vec![1], Some(1), 2));
     rig.unlock(Op::WriteMiss, 2, 2, (GlobalStatus::Modified, &[2]));
@@ -160,7 +160,7 @@ fn requests_go_where_the_forward_table_says() {
     assert_eq!(rig.program.peek(TAG), Some((GlobalStatus::Unshared, 4, Copyset(0), false)));
 }
 
-/// Table 2: what a concurrent event made pointless has no lock, and is told so.
+/// Table 2: a request that a concurrent event made pointless gets no lock, and a failed ACK.
 #[test]
 fn requests_of_another_state_are_refused_unlocked() {
     let refused = |guards| {
@@ -180,9 +180,9 @@ fn requests_of_another_state_are_refused_unlocked() {
     assert!(refused(Guards::without(concord_core::Guard::CheckTable)).1);
 }
 
-/// A late copy of a lock request locks nothing, and reaches nobody (trap C2). As printed, it takes
-/// the lock for an event that is over, and the score that it leaves lets the requester's number
-/// after next pass a lock that another holds.
+/// A late copy of a lock request locks nothing, and reaches no node (trap C2). As printed, it takes
+/// the lock for an event that is over, and the score that it leaves lets the requester's next
+/// number but one pass a lock that another node holds.
 #[test]
 fn c2_a_late_copy_of_a_request_locks_nothing() {
     let mut printed = PrintedBlock::new();
@@ -190,14 +190,15 @@ fn c2_a_late_copy_of_a_request_locks_nothing() {
     let score = printed.unlock_first_pass(1, 1);
     let new = (GlobalStatus::Modified, Copyset::of(1));
     printed.unlock_second_pass(Op::WriteMiss, (1, 1), score, new);
-    // The late copy: it is refused, since node 1 has the block; its score stays.
+    // The late copy is refused, since node 1 has the block; its score stays.
     assert_eq!(printed.request(Op::WriteMiss, 1, 1), Passed::Refused);
     printed.give_back(Op::WriteMiss);
     // Node 2 writes, and holds the lock; number 3 of node 1 passes it.
     assert!(matches!(printed.request(Op::WriteMiss, 2, 1), Passed::On(..)));
     assert!(matches!(printed.request(Op::EvictModified, 1, 3), Passed::On(..)));
 
-    // And where node 1 has no copy any more, the late copy takes the lock, for nobody.
+    // And where node 1 no longer has a copy, the late copy takes the lock for an event that is
+    // over.
     let late = |guards| {
         let mut rig = Rig::with_block(guards);
         rig.event(Op::WriteMiss, 1, 1, (GlobalStatus::Modified, &[1]));
@@ -212,8 +213,8 @@ fn c2_a_late_copy_of_a_request_locks_nothing() {
     }
 }
 
-/// A copy of a request between both passes of its unlock: as printed, there is one reader for ever
-/// (trap C3). Here an unlock has one pass, and a lock knows its holders.
+/// A copy of a request between the two passes of its unlock: as printed, it leaves a reader for
+/// ever (trap C3). Here an unlock has one pass, and a lock names its holders.
 #[test]
 fn c3_no_copy_of_a_read_outlives_its_unlock() {
     let mut printed = PrintedBlock::new();
@@ -234,16 +235,16 @@ fn c3_no_copy_of_a_read_outlives_its_unlock() {
     assert!(!rig.is_locked() && rig.request(Op::ReadMiss, 1, 1).is_none());
 }
 
-/// An unlock that comes again ends no later event of its node, which may be another lane's (traps
-/// C3 and C6).
+/// A duplicated unlock ends no later event of its node, which may be another lane's (traps C3 and
+/// C6).
 #[test]
 fn c6_an_unlock_is_executed_once() {
     let again = |guards| {
         let mut rig = Rig::with_block(guards);
         rig.event(Op::ReadMiss, 1, 1, (GlobalStatus::Shared, &[1]));
         rig.event(Op::EvictShared, 1, 2, (GlobalStatus::Unshared, &[]));
-        // Another lane of the node reads; the eviction's unlock comes again, and a read's that is
-        // still the newest event of its lane.
+        // Another lane of the node reads; then come duplicates of the eviction's unlock, and of the
+        // unlock of a read that is still the newest event of its lane.
         let read = Repr { lane: 3, ..packet(Op::ReadMiss, 1, 1) };
         let unlock = Repr { status: GlobalStatus::Shared, copyset: Copyset::of(1), ..read };
         let unlock = Repr { op: Op::Unlock, version: 2, ..unlock };
@@ -264,8 +265,8 @@ fn c6_an_unlock_is_executed_once() {
     }
 }
 
-/// After a failed ACK an old copy locks for nobody (trap C4): the first copy decides, and a number
-/// that failed has failed.
+/// After a failed ACK no copy of the request gets the lock (trap C4): the first copy decides, and a
+/// number that failed stays failed.
 #[test]
 fn c4_a_number_that_failed_never_locks() {
     let mut printed = PrintedBlock::new();
@@ -290,9 +291,9 @@ fn c4_a_number_that_failed_never_locks() {
     assert!(failed(Guards::without(concord_core::Guard::EventOnce)).1);
 }
 
-/// ADD-TO-SWITCH again, late: the block stays as it is, and is in one way; and once its home has
-/// taken it back, it stays there (trap C5). As printed, the older copyset is installed, and a block
-/// has two owners.
+/// A late duplicate of ADD-TO-SWITCH leaves the block as it is, in one way; and once its home has
+/// taken the block back, it stays there (trap C5). As printed, the older copyset is installed, and
+/// the block has two owners.
 #[test]
 fn c5_a_block_is_added_once() {
     let late = |guards| {
@@ -314,7 +315,8 @@ fn c5_a_block_is_added_once() {
     assert_eq!(late(Guards::without(concord_core::Guard::MoveOnce)), (true, true));
 }
 
-/// Two copies of an ADD that found room in different ways: the block is put into one (trap C5).
+/// Two copies of an ADD that found room in different ways: the block goes into one way only (trap
+/// C5).
 #[test]
 fn c5_a_block_is_put_into_one_way() {
     let ways = |guards| {
@@ -339,8 +341,8 @@ fn c5_a_block_is_put_into_one_way() {
     assert_eq!(ways(Guards::without(concord_core::Guard::MoveOnce)), 2);
 }
 
-/// A REMOVE's answer that was lost is given again: the block stays, locked, until its home has its
-/// metadata, and says so (trap C5). As printed, they are lost with the answer.
+/// The answer to a REMOVE is given again if it was lost: the block stays, locked, until its home
+/// has the metadata, and confirms it (trap C5). As printed, the metadata is lost with the answer.
 #[test]
 fn c5_a_removal_says_its_metadata_again() {
     let mut rig = Rig::with_block(Guards::ALL);
@@ -360,7 +362,7 @@ fn c5_a_removal_says_its_metadata_again() {
     assert_eq!(removed.outcome, Outcome::Invalid, "it is not here");
 }
 
-/// A block is taken back once nobody has its lock (trap C5).
+/// A block is taken back once no event holds its lock (trap C5).
 #[test]
 fn c5_a_locked_block_stays() {
     let removed = |guards| {
@@ -378,9 +380,9 @@ fn c5_a_locked_block_stays() {
     }
 }
 
-/// What the switch passes on to a home it notes: the first copy says that it is so, and once the
-/// lane has gone on, none passes. Unlocks pass as often as they come: an unlock that is lost behind
-/// the switch is not lost for good (trap C6).
+/// The switch notes requests that it passes on to a home: the first copy is marked as such, and
+/// once the lane has a newer event, no copy passes. Unlocks pass as often as they arrive, so that
+/// an unlock lost between switch and home can be repeated (trap C6).
 #[test]
 fn c6_the_first_copy_that_is_passed_on_says_so() {
     let mut rig = Rig::new(BlocksLayout { ways: 1, way_blocks: 1 }, Guards::ALL);
@@ -394,20 +396,20 @@ fn c6_the_first_copy_that_is_passed_on_says_so() {
         assert_eq!((to, passed.op), (alloc::vec![0], Op::Unlock));
     }
     assert_eq!(rig.request(Op::ReadMiss, 1, 1), None, "the event is over");
-    // And once the switch owns the block: the unlock has been executed, the request is over.
+    // And once the switch owns the block: the unlock has been executed, the request is stale.
     let _ = rig.send(&Repr { version: 1, ..packet(Op::Add, 0, 1) });
     assert_eq!(rig.request(Op::Unlock, 1, 1).unwrap().1.op, Op::Unlocked);
     assert_eq!(rig.request(Op::ReadMiss, 1, 1), None);
     assert!(!rig.is_locked());
-    // A switch without room says which block is in the way.
+    // A switch without room names the block that is in the way.
     let (_, added) = rig.send(&Repr { tag: Tag(1), ..packet(Op::Add, 0, 2) }).unwrap();
     assert_eq!((added.outcome, added.provider, added.version), (Outcome::Full, Some(0), 0));
-    // What passes on says which moves were before it.
+    // A request that passes on carries the number of the newest move before it.
     let (_, passed) = rig.send(&Repr { tag: Tag(1), ..packet(Op::ReadMiss, 1, 2) }).unwrap();
     assert_eq!(passed.version, 2);
 }
 
-/// An unlock of another version than the block has changes nothing (trap C6).
+/// An unlock for another version than the block's changes nothing (trap C6).
 #[test]
 fn c6_an_unlock_is_of_the_version_that_it_found() {
     let other = |guards| {
@@ -425,7 +427,7 @@ fn c6_an_unlock_is_of_the_version_that_it_found() {
     }
 }
 
-/// Readers that come one after another do not starve a writer (trap C14).
+/// A stream of readers does not starve a writer (trap C14).
 #[test]
 fn c14_readers_wait_for_a_refused_writer() {
     let starved = |guards| {
@@ -444,8 +446,8 @@ fn c14_readers_wait_for_a_refused_writer() {
     }
 }
 
-/// An eviction that is refused may not come again, since another event took its copy: no reader
-/// waits for it.
+/// A refused eviction may not be retried, since another event took its copy: readers must not wait
+/// for it.
 #[test]
 fn bug_25_40_a_refused_eviction_leaves_no_mark() {
     let mut rig = Rig::with_block(Guards::ALL);
@@ -455,7 +457,7 @@ fn bug_25_40_a_refused_eviction_leaves_no_mark() {
     assert_eq!(rig.request(Op::ReadMiss, 0, 1).unwrap().1.op, Op::ReadMiss);
 }
 
-/// What is of another epoch is dropped, in its way round too; a new epoch begins with empty
+/// Packets of another epoch are dropped, recirculated ones too; a new epoch begins with empty
 /// registers.
 #[test]
 fn epochs_of_memory_begin_with_empty_registers() {
@@ -483,8 +485,8 @@ fn epochs_of_memory_begin_with_empty_registers() {
     assert_eq!(verdict, Verdict::Drop(DropReason::OtherEpoch));
 }
 
-/// Packets in consecutive stages at the same time leave the registers as if one had followed the
-/// other.
+/// Packets that are in consecutive stages at the same time leave the registers as if they had
+/// passed one after the other.
 #[test]
 fn concordia_packets_in_the_pipeline_do_not_mix() {
     let draw = |rng: &mut Rng| {
@@ -523,7 +525,7 @@ fn concordia_packets_in_the_pipeline_do_not_mix() {
     }
 }
 
-/// Whatever comes, the switch stands; and what is malformed changes no register.
+/// No input crashes the switch, and malformed packets change no register.
 #[test]
 fn any_bytes_leave_a_memorys_switch_standing() {
     let mut rng = Rng::new(53);
@@ -547,7 +549,7 @@ fn any_bytes_leave_a_memorys_switch_standing() {
     }
 }
 
-/// With the default settings it fits an ASIC: 393,216 blocks in twelve stages.
+/// With the default settings the program fits an ASIC: 393,216 blocks in twelve stages.
 #[test]
 fn concordia_fits_an_asic_by_itself() {
     let program = load(BlocksLayout::DEFAULT, Guards::ALL).unwrap();

@@ -1,5 +1,5 @@
-//! Reads for CRAQ (Terrace and Freedman, 2009): any replica takes them, and asks the tail itself
-//! where it has to. Everything else is passed on. No register at all.
+//! The program for CRAQ (Terrace and Freedman, 2009): reads go to any replica, which itself asks
+//! the tail where it has to. All other packets are passed on. It has no register.
 
 use alloc::vec::Vec;
 
@@ -13,24 +13,24 @@ use crate::program::{
 };
 use crate::store::{DropReason, Store};
 
-/// The program.
+/// CRAQ's switch program.
 #[derive(Clone, Debug)]
 pub struct Craq {
     store: Store,
     guards: Guards,
-    /// Reads of a client that go to one replica in a row, as a power of two.
+    /// How many reads of a client in a row go to one replica, as a power of two.
     run_bits: u8,
 }
 
 impl Craq {
-    /// What it has in common with the other programs for replicas.
+    /// The part that it shares with the other programs for replicas.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// A read goes to any replica, unless it is of all keys: a cursor of one Redis server means
-    /// nothing to another, so one reader answers them.
+    /// A read goes to any replica, unless it is of all keys: the cursor of one Redis server means
+    /// nothing to another, so one reader answers those.
     #[inline]
     fn on_read(&mut self, hdr: &Repr, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
         let routes = self.store.routes.as_ref().ok_or(DropReason::Unconfigured)?;

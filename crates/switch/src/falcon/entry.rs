@@ -5,17 +5,17 @@ use concord_core::{Instant, SessionId, SwitchId};
 use concord_wire::Addr;
 use concord_wire::falcon::{Asker, Assigned, CLASSES_MAX, Parameters, Task, TaskFlags};
 
-/// Words of a task.
+/// The number of words of a task.
 pub(super) const TASK_WORDS: usize = 7;
-/// Words of an executor; the first ones.
+/// The number of words of a waiting executor, which uses the first ones.
 pub(super) const WAITER_WORDS: usize = 4;
-/// Their arrays' names. An executor's session is in `uid`, its request number and slot in `task`,
-/// its address in `client`, and until when it waits in `tdesc`.
+/// The names of the words' arrays. For an executor `uid` has its session, `task` its request number
+/// and slot, `client` its address, and `tdesc` the time until which it waits.
 pub(super) const NAMES: [&str; TASK_WORDS] =
     ["uid", "task", "client", "tdesc", "parameters", "parameters", "tag"];
 
-/// Of `tdesc`: the lowest five bits of a byte are the length of the parameters, above them is the
-/// class.
+/// The shift of the class in `tdesc`: the lowest five bits of its byte are the length of the
+/// parameters, and the class is above them.
 const NEEDS_SHIFT: u32 = 32 + 5;
 const LENGTH: u8 = (1 << 5) - 1;
 
@@ -86,7 +86,7 @@ impl Entry {
     }
 }
 
-/// An executor that waits, and until when.
+/// A waiting executor, and until when it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiter {
     pub(super) asker: Asker,

@@ -1,41 +1,43 @@
-//! The size of the queue, and in which form its pointers are.
+//! The size of the queue, and the form of its pointers.
 
 use core::fmt;
 
 use concord_pisa::ASIC;
 use concord_wire::falcon::{PRIORITIES_MAX, QUEUES_MAX};
 
-/// Fewest and most slots of the queue.
+/// The minimum number of slots of the queue.
 pub const SLOTS_MIN: u32 = 2;
-/// Most slots of the queue: an array of 64-bit cells fits a stage.
+/// The maximum number of slots of the queue: an array of 64-bit cells fits a stage.
 pub const SLOTS_MAX: u32 = 1 << (ASIC.stage_sram_bytes / 8).ilog2();
 
-/// How add_ptr and retrieve_ptr are kept.
+/// How the registers hold add_ptr and retrieve_ptr.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Form {
-    /// As the paper's Listings 1 to 3 have them: they move whether or not they may, and a later
-    /// packet sets them right. It overwrites tasks, and is here for the tests that show that.
+    /// As in the paper's Listings 1 to 3: a pointer moves whether or not it may, and a later packet
+    /// repairs it. This form overwrites tasks, and serves the tests that show this.
     Printed,
-    /// In two stages. Only add_ptr moves where it must not; what repairs it carries a generation,
-    /// so that it can be late, lost or doubled.
+    /// In two stages. Only add_ptr can move where it must not; its repair carries a generation, so
+    /// that it may be late, lost or duplicated.
     Repair,
     /// Both in one cell of 64 bits, where each moves only if it may.
     Paired,
 }
 
-/// The queues' size and form.
+/// The size and form of the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLayout {
-    /// Slots in all, a power of two. Where there is more than one queue or priority, the first
-    /// queue's lowest priority has half of them, and the others equal parts of the rest.
+    /// Slots in total, a power of two. Where there are several queues or priorities, the lowest
+    /// priority of the first queue has half of the slots, and the others have equal parts of the
+    /// rest.
     pub slots: u32,
-    /// Tasks that wait at most in a queue and priority, as far as it has slots; executors too.
+    /// The maximum number of tasks that wait in one priority of a queue, as far as it has slots; of
+    /// executors too.
     pub capacity: u32,
-    /// Queues, one for each class of executors or node: a power of two.
+    /// The number of queues, one for each class of executors or node: a power of two.
     pub queues: u8,
-    /// Priorities of each queue: 1, 2 or 4.
+    /// The number of priorities of each queue: 1, 2 or 4.
     pub priorities: u8,
-    /// How the pointers are kept.
+    /// The form of the pointers.
     pub form: Form,
 }
 
@@ -59,8 +61,8 @@ impl QueueLayout {
         self.queues as u32 * self.priorities as u32
     }
 
-    /// The slots of a queue's priority: a circular queue of its own. There is such a queue and
-    /// priority.
+    /// The slots of one priority of a queue: a circular queue of its own. The queue and priority
+    /// must exist.
     #[must_use]
     #[inline]
     pub(super) const fn ring(&self, queue: u8, priority: u8) -> Ring {
@@ -72,17 +74,17 @@ impl QueueLayout {
         let half = self.slots / 2;
         // Both are powers of two.
         let part = half >> rings.trailing_zeros();
-        // The part of the first one is left out: it has the other half.
+        // Skip the part of the first one, which has the other half.
         match number {
             0 => Ring { base: 0, slots: half },
             number => Ring { base: half + part * number, slots: part },
         }
     }
 
-    /// Whether there can be such a queue.
+    /// Checks that a switch can have this queue.
     ///
     /// # Errors
-    /// [`QueueError`] if not.
+    /// [`QueueError`] if it cannot.
     pub fn check(&self) -> Result<(), QueueError> {
         if !self.slots.is_power_of_two() || !(SLOTS_MIN..=SLOTS_MAX).contains(&self.slots) {
             return Err(QueueError::Slots(self.slots));
@@ -101,7 +103,7 @@ impl QueueLayout {
     }
 }
 
-/// Where the slots of a queue's priority are, and how many: a power of two.
+/// Where the slots of one priority of a queue are, and how many: a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ring {
     pub(super) base: u32,
@@ -115,25 +117,26 @@ impl Ring {
         self.base + (ticket & (self.slots - 1))
     }
 
-    /// How often the tickets have gone round before this one.
+    /// How many times the tickets went round the ring before this one.
     #[inline]
     pub(super) const fn round(&self, ticket: u32) -> u32 {
         ticket >> self.slots.trailing_zeros()
     }
 }
 
-/// A queue that no switch has.
+/// The reason why no switch can have such a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueError {
-    /// Not a power of two, too few or too many.
+    /// The number of slots is not a power of two, too small or too large.
     Slots(u32),
-    /// Too many queues or priorities, no powers of two, or not with pointers of this form.
+    /// There are too many queues or priorities, their numbers are not powers of two, or the form of
+    /// the pointers has only one.
     Rings(QueueLayout),
-    /// None, or more than there are slots.
+    /// The capacity is zero, or larger than the number of slots.
     Capacity {
-        /// What was asked for.
+        /// The capacity in the settings.
         capacity: u32,
-        /// How many slots there are.
+        /// The number of slots.
         slots: u32,
     },
 }

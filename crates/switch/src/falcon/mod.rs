@@ -1,16 +1,16 @@
 //! Falcon's scheduler: a circular queue of tasks in registers, from which each task goes to the
 //! next free executor (Falcon §3.3).
 //!
-//! A JOB_SUBMISSION adds one task a pass and comes round for the next (§3.3.3). Its answer has each
-//! task's ticket, which is add_ptr as it was, and the tasks for which there was no room. A REQUEST
-//! takes the next task, or waits in the slot of its own ticket until a task gets the same one (late
-//! binding): a copy of the submission leaves as that executor's TASK_ASSIGNMENT. An executor that
-//! waited too long is passed over, and swept away by the control plane.
+//! A JOB_SUBMISSION adds one task in each pass, and is recirculated for the next one (§3.3.3). Its
+//! answer has each task's ticket, which is the value that add_ptr had, and the tasks for which
+//! there was no room. A REQUEST takes the next task, or waits in the slot of its own ticket until a
+//! task gets the same ticket (late binding): then a copy of the submission leaves as the executor's
+//! TASK_ASSIGNMENT. An executor that waited too long is skipped, and the control plane removes it.
 //!
 //! There is a queue for each class of executors, others for nodes, and four priorities in each:
-//! none blocks another. A submission and a request say which queue they are for. An executor of
-//! several classes asks one after the other, and may wait in all of them; that it gets a task from
-//! one leaves the others' as they are.
+//! none blocks another. A submission and a request name their queue. An executor of several classes
+//! asks one queue after the other, and may wait in all of them; when it gets a task from one, it
+//! still waits in the others.
 //!
 //! Read `pointers.rs` first, where the forms of add_ptr and retrieve_ptr are compared, then
 //! `stages.rs`.
@@ -45,33 +45,34 @@ pub use layout::{Form, QueueError, QueueLayout, SLOTS_MAX, SLOTS_MIN};
 use pointers::{Repair, Which, ahead};
 use stages::{Ask, Phv, Side, Stages};
 
-/// How often a packet comes round at most: once for each of its tasks, and for the answer.
+/// How often a packet is recirculated at most: once for each of its tasks, and once for the answer.
 const ROUNDS_MAX: u8 = TASKS_MAX as u8;
-/// Longest time that an executor waits in the switch, in ns, whatever it asks for.
+/// The longest time that an executor waits in the switch, in ns, whatever it asks for.
 const WAIT_NS_MAX: u64 = 10 * concord_core::SEC;
 
-/// As a bit of `waiting_queues`.
+/// The first queue, as a bit of `waiting_queues`.
 const FIRST_QUEUE: u32 = 1;
 
-/// Why a packet ends at the switch. Each is counted.
+/// The reason why a packet ends at the switch. Each is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// Not one of Falcon's packets.
+    /// The packet is not one of Falcon's.
     Malformed(WireError),
-    /// The switch has no configuration (yet, or any more).
+    /// The switch has no configuration, or no longer has one.
     Unconfigured,
-    /// It came round from the time of another switch id: its tickets are of a queue that is gone.
+    /// The packet was recirculated under another switch id: its tickets are of a queue that is
+    /// gone.
     OtherIncarnation,
-    /// Nothing for a switch.
+    /// The packet is not for a switch.
     Misdirected,
-    /// It says not where its answer goes.
+    /// The packet does not say where its answer goes.
     NoAddress,
-    /// It did its work here.
+    /// The packet's work is done.
     Consumed,
 }
 
 concord_core::counters! {
-    /// What happened to tasks and requests.
+    /// Counts of tasks and requests by their fate.
     pub struct FalconCounters {
         /// Tasks that were added to the queue.
         tasks_added,
@@ -122,14 +123,14 @@ concord_core::counters! {
     }
 }
 
-/// What a packet keeps from one pass to the next.
+/// The state that a packet carries from one pass to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Round {
-    /// The first task of its list is done with.
+    /// Whether the first task of its list is done.
     pop: bool,
-    /// The queue was full.
+    /// Whether the queue was full.
     full: bool,
-    /// What it sets back.
+    /// The pointer that it repairs.
     repair: Option<Repair>,
 }
 
@@ -160,7 +161,7 @@ impl Round {
         Metadata([words[0], words[1] | u64::from(switch_id)])
     }
 
-    /// What it keeps, and since which switch id.
+    /// Decodes the state, and the switch id under which the packet was recirculated.
     #[inline]
     fn of(metadata: Metadata) -> (Round, u32) {
         let Metadata([first, second]) = metadata;
@@ -181,13 +182,14 @@ impl Round {
 pub struct Falcon {
     layout: QueueLayout,
     guards: Guards,
-    /// The switch's own address: it alone sweeps.
+    /// The switch's own address: only packets from it are sweeps.
     addr: Addr,
     /// `None` until there is a configuration.
     switch_id: Option<SwitchId>,
     stages: Stages,
-    /// The control plane's: by bit, the queues in which somebody may wait. Always the first one: in
-    /// `repair` retrieve_ptr may be ahead there, though nobody waits.
+    /// Read by the control plane: a bit for each queue in which an executor may wait. Always set
+    /// for the first queue, where in the form `Repair` retrieve_ptr may be ahead without a waiting
+    /// executor.
     waiting_queues: u32,
     counters: FalconCounters,
 }
@@ -223,7 +225,8 @@ impl Falcon {
         Verdict::Drop(reason)
     }
 
-    /// One pass of a JOB_SUBMISSION: the first task of its list is added, or it is answered.
+    /// One pass of a JOB_SUBMISSION: the first task of its list is added, or the submission is
+    /// answered.
     #[inline]
     fn on_submit(
         &mut self,
@@ -314,8 +317,8 @@ impl Falcon {
         Ok(Verdict::Recirculate { metadata: next.metadata(switch_id.0), size_bytes })
     }
 
-    /// The submission becomes its answer. §3.3.3: "The error message contains the list of tasks not
-    /// added."
+    /// Turns the submission into its answer. §3.3.3: "The error message contains the list of tasks
+    /// not added."
     #[inline]
     fn answer(
         &mut self,
@@ -336,7 +339,7 @@ impl Falcon {
         Verdict::Forward { to: packet.owner(), size_bytes: packet.size_bytes() }
     }
 
-    /// The first task goes to an executor that waits, and the rest comes round.
+    /// Hands the first task to a waiting executor, and recirculates the rest.
     #[inline]
     fn hand(
         &mut self,
@@ -416,7 +419,7 @@ impl Falcon {
         Ok(Verdict::Forward { to: asker.addr, size_bytes: REQUEST_BYTES })
     }
 
-    /// The switch's own: an executor that waited too long is taken away.
+    /// A packet of the switch itself: removes an executor that waited too long.
     fn on_sweep(
         &mut self,
         ingress: &Ingress<'_>,
@@ -439,9 +442,9 @@ impl Falcon {
     }
 }
 
-/// What the control plane sees.
+/// The view of the control plane.
 impl Falcon {
-    /// What happened so far.
+    /// The program's counters.
     #[must_use]
     pub fn counters(&self) -> &FalconCounters {
         &self.counters
@@ -453,7 +456,7 @@ impl Falcon {
         &self.layout
     }
 
-    /// Whether there is such a queue and priority.
+    /// Whether this queue and priority exist.
     #[inline]
     fn has(&self, (queue, priority): (u8, u8)) -> bool {
         queue < self.layout.queues && priority < self.layout.priorities
@@ -471,28 +474,28 @@ impl Falcon {
         self.stages.pointers.peek(queue, priority)
     }
 
-    /// Tickets of a queue's priority that have no task, because an executor that waited was given
-    /// it, and that are not skipped yet.
+    /// The number of tickets of a queue's priority that have no task, because it was handed to a
+    /// waiting executor, and that are not skipped yet.
     #[must_use]
     pub fn skipped(&self, queue: u8, priority: u8) -> usize {
         let (add, retrieve) = self.stages.pointers.peek(queue, priority);
         if priority == 0 { 0 } else { self.stages.skipped(queue, priority, add, retrieve) }
     }
 
-    /// Whether a pointer is away from its value, and a repair makes that good.
+    /// Whether a pointer differs from its true value until a repair corrects it.
     #[must_use]
     pub fn is_repairing(&self) -> bool {
         self.stages.pointers.is_repairing()
     }
 
-    /// TIDs of the tasks in slots.
+    /// The TIDs of the tasks in slots.
     #[must_use]
     pub fn tasks(&self) -> Vec<u32> {
         let (tasks, _) = self.stages.occupied();
         tasks.iter().map(|index| Entry::of(&self.stages.peek(*index)).task.tid).collect()
     }
 
-    /// Who waits in slots, and until when: session and request number.
+    /// The executors that wait in slots: session, request number, and until when they wait.
     #[must_use]
     pub fn waiting(&self) -> Vec<(u64, u32, Instant)> {
         let (_, waiting) = self.stages.occupied();
@@ -501,7 +504,8 @@ impl Falcon {
         waiting.iter().map(waiter).map(who).collect()
     }
 
-    /// Who waits in a queue, longest first, and until when: session and request number.
+    /// The executors that wait in a queue, longest first: session, request number, and until when
+    /// they wait.
     #[must_use]
     pub fn waiting_in(&self, queue: u8) -> Vec<(u64, u32, Instant)> {
         let (add, retrieve) = self.stages.pointers.peek(queue, 0);
@@ -512,40 +516,40 @@ impl Falcon {
         tickets.filter_map(waiter).map(who).collect()
     }
 
-    /// Tasks that fit a queue's priority.
+    /// The capacity of a queue's priority, in tasks.
     #[must_use]
     pub fn room(&self, queue: u8, priority: u8) -> u32 {
         self.layout.capacity.min(self.layout.ring(queue, priority).slots)
     }
 
-    /// For tests: all pointers, as if so many tasks had been added and retrieved.
+    /// For tests: sets all pointers as if that many tasks had been added and retrieved.
     pub fn begin_at(&mut self, add_ptr: u32, retrieve_ptr: u32) {
         self.stages.pointers.begin_at(add_ptr, retrieve_ptr);
     }
 
-    /// For explorers: all that the program's next steps depend on. Words of empty slots are not
-    /// among it.
+    /// For explorers: hashes all that the program's next steps depend on. The words of empty slots
+    /// are not included.
     pub fn hash_state(&self, hasher: &mut impl Hasher) {
         self.switch_id.hash(hasher);
         self.stages.hash_state(hasher);
     }
 
-    /// For explorers: whether a packet that comes round with this was refused, since the queue was
-    /// full.
+    /// For explorers: whether a recirculated packet with this metadata was refused because the
+    /// queue was full.
     #[must_use]
     pub fn is_refused(metadata: Metadata) -> bool {
         Round::of(metadata).0.full
     }
 
-    /// For explorers: whether a packet that comes round with this is done with the first task of
-    /// its list.
+    /// For explorers: whether a recirculated packet with this metadata is done with the first task
+    /// of its list.
     #[must_use]
     pub fn is_done_with_first(metadata: Metadata) -> bool {
         Round::of(metadata).0.pop
     }
 
-    /// The ticket of the executor that waits longest in a queue, and until when; at once, if nobody
-    /// waits with it.
+    /// The ticket of the executor that waits longest in a queue, and until when it waits; the time
+    /// is zero if no executor waits with that ticket.
     fn head_of(&self, queue: u8) -> Option<(u32, Instant)> {
         let (add, retrieve) = self.stages.pointers.peek(queue, 0);
         let is_there = self.layout.form != Form::Printed && ahead(retrieve, add) > 0;
@@ -556,8 +560,8 @@ impl Falcon {
         Some((add, waiter.map_or(Instant(0), |words| Waiter::of(&words).until)))
     }
 
-    /// The executor whose wait ends first, of those that wait longest in their queues: its queue,
-    /// its ticket, and when.
+    /// Of the executors that wait longest in their queues, the one whose wait ends first: its
+    /// queue, its ticket, and when.
     fn head(&self) -> Option<(u8, u32, Instant)> {
         let mut left = self.waiting_queues;
         let mut first: Option<(u8, u32, Instant)> = None;
@@ -582,7 +586,8 @@ impl SwitchProgram for Falcon {
         if kind == Kind::Falcon { Takes::Data } else { Takes::Nothing }
     }
 
-    /// A new switch id begins with an empty queue: owners submit again what has not begun.
+    /// A new switch id begins with an empty queue: owners submit again the tasks that have not
+    /// begun.
     fn install(&mut self, _: Now, config: &Config) -> Result<Option<Injection>, Refused> {
         if config.members.is_empty() {
             return Err(Refused);
@@ -625,10 +630,11 @@ impl SwitchProgram for Falcon {
         true
     }
 
-    /// The copy of a submission whose first task was handed to an executor becomes its assignment.
+    /// Turns the copy of a submission whose first task was handed over into the executor's
+    /// assignment.
     fn egress(&mut self, copy: &Copied, packet: &mut [u8]) {
         let switch_id = self.switch_id.unwrap_or_default();
-        // Only what `hand` made comes here.
+        // Only copies that `hand` made come here.
         if let Err(error) = hand_over(packet, switch_id.0, copy.to) {
             self.malformed(error);
         }

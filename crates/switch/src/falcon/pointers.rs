@@ -1,26 +1,28 @@
-//! add_ptr and retrieve_ptr, each <round, index> in 32 bits, in their three forms (Falcon §3.3.2,
-//! §3.3.5).
+//! add_ptr and retrieve_ptr, each a pair <round, index> in 32 bits, in their three forms (Falcon
+//! §3.3.2, §3.3.5).
 //!
-//! In [`Form::Paired`] there is a pair for each queue (a class of executors, or a node) and
-//! priority, the most urgent priority in the first stage. An executor takes from the first of its
-//! queue's priorities that has a task, and waits in the last one, the lowest. A task of a higher
-//! priority comes to its own stage first: it takes a ticket there, and if it then finds that an
-//! executor waits, that ticket has no task. The packet that hands the task over comes round and
-//! skips the ticket, if retrieve_ptr stands there: a late, doubled or lost one changes nothing, and
-//! an executor that comes to such a ticket asks again.
+//! In [`Form::Paired`] there is a pair of pointers for each queue (a class of executors, or a node)
+//! and priority, the most urgent priority in the first stage. An executor takes a task from the
+//! most urgent priority of its queue that has one, and waits in the lowest. A task of a higher
+//! priority passes its own stage first, and takes a ticket there; if it then finds a waiting
+//! executor, that ticket has no task. The packet that hands the task over is recirculated, and
+//! skips the ticket if retrieve_ptr stands there: a late, duplicated or lost one changes nothing,
+//! and an executor that gets such a ticket asks again.
 //!
-//! The paper lets retrieve_ptr run ahead of add_ptr when executors find nothing, and sets it back
-//! later. Here that is what waiting is: a request takes a ticket as a task does, and waits in its
-//! slot; the task that gets the same ticket finds it there. So a difference above 0 is tasks that
-//! wait, below 0 is executors that wait, and no request can miss the task that comes just then:
-//! both moves are one access each.
+//! The paper lets retrieve_ptr run ahead of add_ptr when executors find no task, and sets it back
+//! later. Here the same difference represents waiting: a request takes a ticket as a task does, and
+//! waits in its slot; the task that gets the same ticket finds it there. So add_ptr minus
+//! retrieve_ptr is the number of waiting tasks if positive, and of waiting executors if negative.
+//! No request can miss a task that arrives at that moment, since each pointer moves in a single
+//! access.
 //!
-//! [`Form::Repair`] has two cells in two stages. A packet reads add_ptr first: a request then moves
-//! retrieve_ptr only as far as it may. A task moves add_ptr before it can know that the queue is
-//! full, so that add_ptr alone needs repair: the first task that finds it so notes the value it had
-//! (`is_repairing`), and until a repair has set it back every task recirculates and carries the
-//! repair itself. The note and the repair name add_ptr's generation, which the repair counts up: a
-//! late or a doubled one changes nothing, and the next task makes good a lost one.
+//! [`Form::Repair`] has two cells in two stages. A packet reads add_ptr first, so that a request
+//! moves retrieve_ptr only as far as it may. A task moves add_ptr before it can know that the queue
+//! is full, so only add_ptr needs repair. The first task that finds it too high notes its true
+//! value (`is_repairing`), and until a repair has set it back every task is recirculated and
+//! carries the repair itself. The note and the repair name the generation of add_ptr, which the
+//! repair raises: a late or duplicated repair changes nothing, and the next task replaces a lost
+//! one.
 
 use alloc::vec::Vec;
 use core::hash::{Hash as _, Hasher};
@@ -31,7 +33,7 @@ use concord_pisa::{ArrayReport, RegisterArray};
 use super::layout::{Form, QueueLayout};
 use super::stages::{Ask, POINTER_STAGES, Phv, Side};
 
-/// How far `a` is ahead of `b`, which wraps.
+/// How far `a` is ahead of `b`; both wrap.
 #[inline]
 pub(super) const fn ahead(a: u32, b: u32) -> i32 {
     a.wrapping_sub(b) as i32
@@ -49,23 +51,23 @@ const fn low(cell: u64) -> u32 {
     cell as u32
 }
 
-/// Which pointer is set back.
+/// The pointer that is set back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     Add,
     Retrieve,
 }
 
-/// What a packet carries that sets a pointer back.
+/// The repair of a pointer, carried by a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Repair {
     pub(super) which: Which,
-    /// Of which generation's add_ptr.
+    /// The generation of add_ptr that it repairs.
     pub(super) generation: u32,
     pub(super) value: u32,
 }
 
-/// The pointers' registers.
+/// The registers of the pointers.
 #[derive(Clone, Debug)]
 pub(super) enum Pointers {
     Printed {
@@ -75,15 +77,16 @@ pub(super) enum Pointers {
         is_repairing_retrieve_ptr: RegisterArray<u8>,
     },
     Repair {
-        /// Generation, add_ptr. Above the true value while it is repaired.
+        /// The generation and add_ptr, which is above its true value while it is repaired.
         add_ptr: RegisterArray<u64>,
         retrieve_ptr: RegisterArray<u32>,
-        /// The generation that is repaired, plus one; and add_ptr's true value in it.
+        /// The generation that is repaired, plus one, and the true value of add_ptr in it.
         is_repairing: RegisterArray<u64>,
     },
     Paired {
-        /// By stage, the most urgent priority first; in each a cell for each queue: add_ptr,
-        /// retrieve_ptr. Never further apart than the capacity. Executors wait in the last one.
+        /// An array for each stage, the most urgent priority first, with a cell for each queue:
+        /// add_ptr and retrieve_ptr, never further apart than the capacity. Executors wait in the
+        /// last one.
         levels: Vec<RegisterArray<u64>>,
     },
 }
@@ -115,7 +118,7 @@ impl Pointers {
         self.begin_at(0, 0);
     }
 
-    /// Both as if so many tasks had been added and retrieved, and nothing were under repair.
+    /// Sets both as if that many tasks had been added and retrieved, with no repair under way.
     pub(super) fn begin_at(&mut self, add: u32, retrieve: u32) {
         let mut pass = concord_pisa::Pass::begin();
         match self {
@@ -145,7 +148,8 @@ impl Pointers {
         }
     }
 
-    /// What the control plane reads of a queue's priority: add_ptr's true value, and retrieve_ptr.
+    /// The pointers of a queue's priority, as the control plane reads them: the true value of
+    /// add_ptr, and retrieve_ptr.
     #[inline]
     pub(super) fn peek(&self, queue: u8, priority: u8) -> (u32, u32) {
         match self {
@@ -166,7 +170,7 @@ impl Pointers {
         }
     }
 
-    /// Whether a pointer is away from its true value.
+    /// Whether a pointer differs from its true value.
     pub(super) fn is_repairing(&self) -> bool {
         match self {
             Pointers::Printed { is_repairing_add_ptr, is_repairing_retrieve_ptr, .. } => {
@@ -219,7 +223,7 @@ impl Pointers {
         }
     }
 
-    /// What a packet does in one of the first stages.
+    /// Runs a packet's access in one of the first stages.
     #[inline]
     pub(super) fn stage(&mut self, stage: u8, layout: &QueueLayout, guards: Guards, phv: &mut Phv) {
         let capacity = layout.capacity as i32;
@@ -255,9 +259,9 @@ impl Pointers {
     }
 }
 
-/// A priority above the lowest: only tasks are in its queue. A task takes a ticket here before it
-/// can know whether an executor waits; if one does, the ticket has no task, and a packet that comes
-/// round skips it. If that is late, whoever comes to the ticket asks again.
+/// A priority above the lowest, in whose queue only tasks are. A task takes a ticket here before it
+/// can know whether an executor waits; if one does, the ticket has no task, and a recirculated
+/// packet skips it. Until then, an executor that gets the ticket asks again.
 #[inline]
 fn urgent(
     level: &mut RegisterArray<u64>,
@@ -302,8 +306,8 @@ fn urgent(
     }
 }
 
-/// The lowest priority. Both pointers are in one cell: each moves if it may, and who moved knows
-/// what for.
+/// The lowest priority. Both pointers are in one cell: each moves only if it may, and the packet
+/// that moved it knows the outcome at once.
 #[inline]
 fn paired(level: &mut RegisterArray<u64>, capacity: i32, phv: &mut Phv) {
     let ask = match (phv.ask, phv.priority) {
@@ -339,7 +343,7 @@ fn paired(level: &mut RegisterArray<u64>, capacity: i32, phv: &mut Phv) {
 }
 
 /// A task of a higher priority, which has a ticket there or found no room: the executor that waits
-/// longest gets it, if one does.
+/// longest, if any, gets it.
 #[inline]
 fn hand_urgent(level: &mut RegisterArray<u64>, phv: &mut Phv) {
     let waiter = level.port().access(&mut phv.pass, phv.queue.into(), |cell| {
@@ -351,13 +355,13 @@ fn hand_urgent(level: &mut RegisterArray<u64>, phv: &mut Phv) {
     let Some(waiter) = waiter else { return };
     let skip = |value| Repair { which: Which::Retrieve, generation: 0, value };
     phv.fix = (phv.side == Side::Put).then_some(skip(phv.ticket));
-    // Where there was no room its owner sees a ticket that retrieve_ptr has passed.
+    // Where there was no room, the owner gets a ticket that retrieve_ptr has passed.
     phv.handed = if phv.fix.is_some() { phv.ticket } else { phv.retrieve.wrapping_sub(1) };
     (phv.side, phv.ticket, phv.priority) = (Side::Hand, waiter, 0);
 }
 
-/// Stage 0: a task moves add_ptr whether or not it may; a repair sets it back, if it is of its
-/// generation.
+/// Stage 0: a task moves add_ptr whether or not it may; a repair of the same generation sets it
+/// back.
 #[inline]
 fn repaired_add(add_ptr: &mut RegisterArray<u64>, guards: Guards, phv: &mut Phv) {
     let (ask, repair) = (phv.ask, phv.repair);
@@ -386,8 +390,7 @@ fn repaired_add(add_ptr: &mut RegisterArray<u64>, guards: Guards, phv: &mut Phv)
     }
 }
 
-/// Stage 1: a request moves retrieve_ptr no further than the capacity ahead of the add_ptr that it
-/// saw.
+/// Stage 1: a request moves retrieve_ptr at most the capacity ahead of the add_ptr that it saw.
 #[inline]
 fn repaired_retrieve(retrieve_ptr: &mut RegisterArray<u32>, capacity: i32, phv: &mut Phv) {
     let (ask, add) = (phv.ask, phv.add);
@@ -404,7 +407,7 @@ fn repaired_retrieve(retrieve_ptr: &mut RegisterArray<u32>, capacity: i32, phv: 
     phv.retrieve = found;
     if let Ask::Retrieve { may_wait } = ask {
         phv.ticket = found;
-        // Whether a task has that ticket, the next stage says.
+        // The next stage shows whether a task has that ticket.
         phv.side = match (moved, may_wait) {
             (true, _) => Side::Take,
             (false, true) => Side::Full,
@@ -413,8 +416,8 @@ fn repaired_retrieve(retrieve_ptr: &mut RegisterArray<u32>, capacity: i32, phv: 
     }
 }
 
-/// Stage 2: whether add_ptr is its true value; the first task that found the queue full notes that
-/// it is not, from now on.
+/// Stage 2: whether add_ptr has its true value. The first task that found the queue full notes that
+/// it no longer has.
 #[inline]
 fn repaired_note(is_repairing: &mut RegisterArray<u64>, capacity: i32, phv: &mut Phv) {
     let (ask, add, generation) = (phv.ask, phv.add, phv.generation.wrapping_add(1));
@@ -442,8 +445,8 @@ fn repaired_note(is_repairing: &mut RegisterArray<u64>, capacity: i32, phv: &mut
         }
         Ask::Retrieve { may_wait } if phv.side == Side::Take => {
             let waiting = ahead(phv.add, phv.ticket);
-            // It moved by a value that was too high: the ticket has no task, and if nobody waits
-            // with it none will come of it.
+            // It moved because add_ptr was too high: the ticket has no task, and never will have if
+            // no executor waits with it.
             phv.side = match (waiting > 0, may_wait) {
                 (true, _) => Side::Take,
                 (false, true) if -waiting < capacity => Side::Wait,
@@ -451,13 +454,13 @@ fn repaired_note(is_repairing: &mut RegisterArray<u64>, capacity: i32, phv: &mut
                 (false, false) => Side::Empty,
             };
         }
-        // A move of an add_ptr that is to be set back is no move.
+        // A move on an add_ptr that is to be set back does not count.
         Ask::Sweep(_) if noted.is_some() => phv.side = Side::None,
         Ask::Look | Ask::Retrieve { .. } | Ask::Sweep(_) => {}
     }
 }
 
-/// Listing 1, line 2: read_and_increment(add_ptr); Listing 3: a repair sets it, whatever it is.
+/// Listing 1, line 2: read_and_increment(add_ptr). Listing 3: a repair sets it unconditionally.
 fn printed_add(add_ptr: &mut RegisterArray<u32>, phv: &mut Phv) {
     let (ask, repair) = (phv.ask, phv.repair);
     phv.add = add_ptr.port().access(&mut phv.pass, 0, |cell| {
@@ -495,7 +498,7 @@ fn printed_retrieve(retrieve_ptr: &mut RegisterArray<u32>, capacity: i32, phv: &
     }
 }
 
-/// Listing 1, lines 9 and 19: read_and_set of the flags; Listing 3, lines 10 and 14: they are
+/// Listing 1, lines 9 and 19: read_and_set of the flags. Listing 3, lines 10 and 14: they are
 /// cleared.
 fn printed_flags(
     is_repairing_add_ptr: &mut RegisterArray<u8>,

@@ -1,10 +1,9 @@
-//! The pipeline, stage by stage: what a packet carries from one to the next, and what it does in
-//! each.
+//! The pipeline, stage by stage: the header vector of a packet, and its accesses in each stage.
 //!
 //! | stage | arrays |
 //! |---|---|
 //! | 0 to 3 | the pointers ([`super::pointers`]), a stage for each priority |
-//! | 4 | `is_valid`: what is in the slot, and of which round |
+//! | 4 | `is_valid`: the kind of entry in the slot, and its round |
 //! | 5 to 11 | the slot's words ([`super::entry`]) |
 
 use alloc::vec::Vec;
@@ -18,53 +17,53 @@ use super::entry::{NAMES, TASK_WORDS, WAITER_WORDS, Words};
 use super::layout::{Form, QueueLayout};
 use super::pointers::{Pointers, Repair};
 
-/// Stages of the pointers.
+/// The number of stages of the pointers.
 pub(super) const POINTER_STAGES: u8 = PRIORITIES_MAX;
 const WORD_STAGE: u8 = POINTER_STAGES + 1;
-/// All of them.
+/// The number of stages in total.
 #[cfg(test)]
 pub(super) const STAGES: u8 = WORD_STAGE + TASK_WORDS as u8;
 
-/// What a packet asks of the pointers.
+/// The request of a packet to the pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// Where they are.
+    /// To read them.
     Look,
     /// A ticket for a task.
     Add,
-    /// The next task; or else a ticket to wait with.
+    /// The next task; if there is none, a ticket to wait with.
     Retrieve { may_wait: bool },
     /// The ticket of the executor that waits longest, if it is this one.
     Sweep(u32),
 }
 
-/// What a packet is to do with the slot of its ticket, or did.
+/// The action of a packet on the slot of its ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// Nothing.
     None,
-    /// The task is stored there.
+    /// Store the task in the slot.
     Put,
-    /// The task is taken from there.
+    /// Take the task from the slot.
     Take,
-    /// The request waits there.
+    /// Wait in the slot.
     Wait,
-    /// The executor that waits there is taken away.
+    /// Take the waiting executor from the slot.
     Hand,
-    /// It has no ticket: there is no room.
+    /// There is no ticket: no room.
     Full,
-    /// It has no ticket: there is no task.
+    /// There is no ticket: no task.
     Empty,
-    /// It has a ticket that is none: add_ptr is to be set back first.
+    /// The ticket is invalid: add_ptr has to be set back first.
     Repairing,
-    /// Nobody and nothing waits with its ticket.
+    /// The slot has neither a task nor an executor with this ticket.
     Missing,
-    /// Something else is in its slot.
+    /// The slot holds something else.
     Occupied,
 }
 
 impl Side {
-    /// Whether it stores or takes words of its slot, and how many.
+    /// Whether the packet stores (true) or takes words of its slot, and how many.
     #[inline]
     fn words(self) -> Option<(bool, usize)> {
         match self {
@@ -82,33 +81,33 @@ impl Side {
     }
 }
 
-/// What a packet carries through the pipeline beside its bytes (P4's header vector).
+/// The header vector of a packet (P4): its state on the way through the pipeline, beside its bytes.
 #[derive(Debug)]
 pub(super) struct Phv {
     pub(super) pass: Pass,
     pub(super) ask: Ask,
-    /// The queue that it is for, which there is.
+    /// The queue of the packet, which exists.
     pub(super) queue: u8,
-    /// That of its tasks; then, of what its ticket is.
+    /// The priority of its tasks; then, of the task or executor whose ticket it has.
     pub(super) priority: u8,
-    /// What it sets back.
+    /// The repair that the packet carries.
     pub(super) repair: Option<Repair>,
-    /// What goes into the slot, or came from there.
+    /// The words that go into the slot, or came from it.
     pub(super) words: Words,
     pub(super) side: Side,
     pub(super) ticket: u32,
-    /// Its slot.
+    /// The slot of the ticket.
     slot: u32,
     /// For the owner of a task that is handed to an executor: a ticket that retrieve_ptr has
-    /// passed, or soon has.
+    /// passed, or is about to pass.
     pub(super) handed: u32,
-    /// The pointers as they were when it came by: add_ptr's true value.
+    /// The pointers when the packet passed: here the true value of add_ptr.
     pub(super) add: u32,
     pub(super) retrieve: u32,
     pub(super) generation: u32,
-    /// What has to be set back because of it.
+    /// The repair that the packet made necessary.
     pub(super) fix: Option<Repair>,
-    /// A task that was there was overwritten (only in [`Form::Printed`]).
+    /// Whether a task in the slot was overwritten (only in [`Form::Printed`]).
     pub(super) overwrote: bool,
 }
 
@@ -118,7 +117,7 @@ impl Phv {
         Phv::of((0, 0), ask, words, repair)
     }
 
-    /// A packet for a queue, and of a priority.
+    /// A packet for a queue and a priority.
     #[inline]
     pub(super) fn of(
         (queue, priority): (u8, u8),
@@ -146,7 +145,7 @@ impl Phv {
     }
 }
 
-/// A cell of `is_valid`: empty, or what is in the slot and the round of its ticket.
+/// The values of a cell of `is_valid`: empty, or the kind of entry and the round of its ticket.
 const EMPTY: u32 = 0;
 const TASK: u32 = 1 << 30;
 const WAITER: u32 = 2 << 30;
@@ -158,7 +157,7 @@ pub(super) struct Stages {
     layout: QueueLayout,
     guards: Guards,
     pub(super) pointers: Pointers,
-    /// Which slots hold something.
+    /// Which slots hold an entry.
     is_valid: RegisterArray<u32>,
     words: Vec<RegisterArray<u64>>,
 }
@@ -185,14 +184,13 @@ impl Stages {
         }
     }
 
-    /// A packet's pass.
+    /// Runs a packet's pass.
     #[inline]
     pub(super) fn run(&mut self, phv: &mut Phv) {
         for stage in 0..WORD_STAGE {
             self.stage(stage, phv);
         }
-        // All stages of words at once: what a packet does in them does not change from one to the
-        // next.
+        // All stages of words at once: a packet does the same in each of them.
         let Some((writes, count)) = phv.side.words() else { return };
         for (array, word) in self.words.iter_mut().zip(&mut phv.words).take(count) {
             array.port().access(&mut phv.pass, phv.slot, |cell| {
@@ -201,7 +199,7 @@ impl Stages {
         }
     }
 
-    /// What a packet does in one stage.
+    /// Runs a packet's access in one stage.
     #[inline]
     pub(super) fn stage(&mut self, stage: u8, phv: &mut Phv) {
         match stage {
@@ -268,7 +266,7 @@ impl Stages {
         });
     }
 
-    /// Who waits in a queue with `ticket`, if anybody does.
+    /// The words of the executor that waits in a queue with `ticket`, if there is one.
     pub(super) fn waits(&self, queue: u8, ticket: u32) -> Option<Words> {
         let ring = self.layout.ring(queue, 0);
         let slot = ring.slot(ticket);
@@ -276,7 +274,7 @@ impl Stages {
         waits.then(|| self.peek(slot))
     }
 
-    /// How many of the tickets from `retrieve` to `add` have no task.
+    /// The number of tickets from `retrieve` to `add` that have no task.
     pub(super) fn skipped(&self, queue: u8, priority: u8, add: u32, retrieve: u32) -> usize {
         let ring = self.layout.ring(queue, priority);
         let tickets = (0..add.wrapping_sub(retrieve)).map(|behind| retrieve.wrapping_add(behind));
@@ -295,7 +293,7 @@ impl Stages {
         words
     }
 
-    /// The indices of slots that hold a task, and of those in which somebody waits.
+    /// The indices of slots that hold a task, and of those that hold a waiting executor.
     pub(super) fn occupied(&self) -> (Vec<u32>, Vec<u32>) {
         let of = |kind| {
             let cells = (0..).zip(self.is_valid.cells());

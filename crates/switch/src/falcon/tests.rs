@@ -1,4 +1,4 @@
-//! The pipeline, stage by stage.
+//! Tests of the pipeline, stage by stage.
 
 use alloc::vec::Vec;
 
@@ -33,12 +33,12 @@ fn retrieve(number: u32) -> Phv {
     Phv::new(Ask::Retrieve { may_wait: true }, waiter(number), None)
 }
 
-/// What became of a packet.
+/// The outcome of a packet's pass.
 fn outcome(phv: &Phv) -> (Side, u32, Words) {
     (phv.side, phv.ticket, phv.words)
 }
 
-/// Packets of a kind drawn from a seed, and the repairs that they call for somewhere behind them.
+/// Packets drawn from a seed.
 fn packets(seed: u64, count: u32) -> impl FnMut() -> Phv {
     let mut rng = Rng::new(seed);
     let mut number = 0;
@@ -66,8 +66,7 @@ fn stage_by_stage_is_the_same_as_one_packet_after_another() {
                 let mut phv = draw();
                 one_by_one.run(&mut phv);
                 wanted.push(outcome(&phv));
-                // Each packet in the pipe goes on by a stage, the one that came first before the
-                // others.
+                // Each packet in the pipe advances by one stage, the oldest first.
                 in_the_pipe.push((0, again()));
                 for (stage, phv) in &mut in_the_pipe {
                     pipelined.stage(*stage, phv);
@@ -92,8 +91,8 @@ fn stage_by_stage_is_the_same_as_one_packet_after_another() {
     }
 }
 
-/// An ASIC's pipe keeps the packets' order in every stage. Cores do not: one that takes the next
-/// ticket goes on before the one that has the ticket before.
+/// The pipe of an ASIC keeps the order of packets in every stage. Cores do not: a core with the
+/// next ticket can overtake the core with the ticket before.
 #[test]
 fn several_cores_strand_a_task() {
     let mut stages = stages(Form::Paired);
@@ -114,8 +113,8 @@ fn several_cores_strand_a_task() {
     assert_eq!(stages.occupied().0, [0]);
 }
 
-/// Tasks that found the queue full have moved add_ptr too far, and it is not set back yet: what
-/// those who ask wait for is reckoned from its true value.
+/// Tasks that found the queue full have moved add_ptr too far, and it is not set back yet: the
+/// limit of waiting requests is computed from its true value.
 #[test]
 fn no_more_wait_than_there_are_slots_while_add_ptr_is_too_high() {
     let mut stages = stages(Form::Repair);

@@ -1,12 +1,12 @@
-//! The forwarding logic (Figure 15): a bitmap of followers, and whether the leader is to be spared,
-//! name an entry of the translation table. A hash of the request picks one of the entry's rows,
-//! which gives a place in the ring of those that may be chosen, and the attempt moves on from
-//! there: so a retry goes to another replica, whatever the weights are (trap T21). Only the control
-//! plane writes the tables.
+//! The forwarding logic (Figure 15): a bitmap of followers, and whether to avoid the leader, select
+//! an entry of the translation table. A hash of the request picks one of the entry's rows, which
+//! gives a place in the ring of the eligible replicas, and the attempt advances from there: so a
+//! retry goes to another replica, whatever the weights are (trap T21). Only the control plane
+//! writes the tables.
 //!
-//! Each replica has as many rows of an entry as its weight says (§4.4.2, "Follower load
-//! awareness"), and at least one. Weights change how often a replica is chosen, never who may be:
-//! that is the bitmap's.
+//! The number of a replica's rows in an entry is proportional to its weight (§4.4.2, "Follower load
+//! awareness"), and at least one. Weights change how often a replica is chosen, but not which
+//! replicas are eligible: the bitmap decides that.
 
 use alloc::vec::Vec;
 
@@ -17,34 +17,34 @@ use concord_wire::flair::{Followers, REPLICAS_MAX, Weights};
 
 use crate::store::turns;
 
-/// Rows of an entry, a power of two.
+/// The number of rows of an entry, a power of two.
 const ROWS: usize = 256;
-/// Places of an entry's ring, a power of two.
+/// The number of places of an entry's ring, a power of two.
 const RING: usize = REPLICAS_MAX;
-/// A place of the ring of an entry that has nobody.
+/// A place in the ring of an entry without eligible replicas.
 const NOBODY: u8 = u8::MAX;
-/// What the order of an entry's rows is drawn from.
+/// The seed of the order of an entry's rows.
 const ORDER: u64 = 0xf1a1_4424;
-/// All replicas get as many reads.
+/// Equal weights: all replicas get the same number of reads.
 pub(super) const EVEN: Weights = [1; REPLICAS_MAX];
 
-/// The tables.
+/// The forwarding tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Forwarding {
-    /// What the tables were made of: each bit's address, if its replica is heard, the leader's bit,
+    /// The inputs of the tables: the address of each bit whose replica is heard, the leader's bit,
     /// and the weights.
     addrs: Vec<Option<Addr>>,
     leader: usize,
     weights: Weights,
-    /// [`ROWS`] for each bitmap of so many replicas, and the same once more without the leader:
-    /// places in the entry's ring.
+    /// [`ROWS`] places in the entry's ring for each bitmap of replicas, and then the same again
+    /// without the leader.
     rows: Vec<u8>,
-    /// [`RING`] for each entry: the bits that may be chosen, in turn.
+    /// [`RING`] bits for each entry: those of the eligible replicas, in turn.
     rings: Vec<u8>,
 }
 
 impl Forwarding {
-    /// Fills the tables, if they are to be others than they are.
+    /// Fills the tables, if their inputs have changed.
     pub(super) fn fill(&mut self, addrs: Vec<Option<Addr>>, leader: usize, weights: &Weights) {
         if self.addrs == addrs && self.leader == leader && self.weights == *weights {
             return;
@@ -73,7 +73,7 @@ impl Forwarding {
         self.rings.extend(turns(if bits.is_empty() { &nobody } else { &bits }, RING));
     }
 
-    /// Nobody is chosen until the tables are filled again.
+    /// Empties the tables: no replica is chosen until they are filled again.
     pub(super) fn clear(&mut self) {
         *self = Forwarding::default();
     }
@@ -96,8 +96,8 @@ impl Forwarding {
     }
 }
 
-/// How many of [`ROWS`] each gets, in proportion to its weight, the remainders to the largest; at
-/// least one. One without weight counts as one of the least.
+/// Distributes [`ROWS`] in proportion to the weights, at least one for each, the remainders to the
+/// largest. A weight of 0 counts as 1.
 fn shares(weights: &[u16]) -> Vec<usize> {
     let weights: Vec<usize> = weights.iter().map(|weight| usize::from((*weight).max(1))).collect();
     let spare = ROWS - weights.len();
@@ -112,10 +112,10 @@ fn shares(weights: &[u16]) -> Vec<usize> {
     shares
 }
 
-/// [`ROWS`] places, each as often as its share says, in an order that is drawn once and for all.
-/// The hash is linear: a client's consecutive requests reach the rows of a half of all that a
-/// parity tells apart. In turns, a replica of three would have up to two thirds more or less of
-/// such a half than its share.
+/// [`ROWS`] places, each as often as its share says, in a fixed pseudorandom order. The hash is
+/// linear: a client's consecutive requests reach only the half of all rows with one parity of some
+/// bits. If the places alternated, the share of one of three replicas in such a half could be up to
+/// two thirds too large or too small.
 fn scattered(shares: &[usize]) -> Vec<u8> {
     let of = |(place, rows): (u8, &usize)| core::iter::repeat_n(place, *rows);
     let mut places: Vec<u8> = (0..).zip(shares).flat_map(of).collect();
@@ -127,7 +127,7 @@ fn scattered(shares: &[usize]) -> Vec<u8> {
     places
 }
 
-/// What the tables take of an ASIC, with as many replicas as there can be.
+/// The resources of an ASIC that the tables need, with the maximum number of replicas.
 pub(super) fn report() -> Vec<TableReport> {
     let entries = 2 << REPLICAS_MAX;
     alloc::vec![
@@ -175,8 +175,7 @@ mod tests {
         }
     }
 
-    /// What a hash unit computes of consecutive numbers leaves out the rows of one parity of some
-    /// of its bits.
+    /// The hashes of consecutive numbers miss the rows with one parity of some of their bits.
     #[test]
     fn followers_share_every_parity_half() {
         for count in 2..=3u16 {
@@ -215,13 +214,13 @@ mod tests {
         }
     }
 
-    /// Who is to get double the load has double the rows.
+    /// A replica that is to get twice the load has twice the rows.
     #[test]
     fn section_4_4_2_double_load_has_double_rows() {
         let forwarding = weighed(3, &[], &[200, 100, 100, 9, 9, 9, 9, 9]);
         let rows = chosen(&forwarding, 0b111, false);
         assert_eq!([0, 1, 2].map(|node| share(&rows, node)), [128, 64, 64]);
-        // The same among those that the bitmap has, and without the leader.
+        // The same holds among the replicas of a bitmap, and without the leader.
         let rows = chosen(&forwarding, 0b011, false);
         assert_eq!([0, 1, 2].map(|node| share(&rows, node)), [170, 86, 0]);
         let rows = chosen(&forwarding, 0b111, true);

@@ -1,5 +1,5 @@
-//! The program's configuration: how many key groups, how long without a heartbeat, how reads are
-//! balanced.
+//! The program's configuration: the number of key groups, the longest time without a heartbeat, and
+//! the balancing of reads.
 
 use core::fmt;
 
@@ -7,32 +7,33 @@ use concord_core::{Duration, MS};
 
 use crate::harmonia::RUN_BITS_MAX;
 
-/// Most key groups, as a power of two: a stage of an ASIC has room for the log indices of so many.
+/// The maximum number of key groups, as a power of two: a stage of an ASIC has room for that many
+/// log indices.
 pub const GROUP_BITS_MAX: u8 = 17;
-/// Fewest: all groups of a chunk are there.
+/// The minimum, as a power of two: all groups of a chunk exist.
 pub const GROUP_BITS_MIN: u8 = 6;
 
-/// What the program is told.
+/// The settings of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyGroupSettings {
-    /// Key groups, as a power of two: the most significant bits of an object id that name its
-    /// group.
+    /// The number of key groups, as a power of two: that many of the most significant bits of an
+    /// object id name its group.
     pub group_bits: u8,
-    /// Width of the counter in a sequence number, in bits; fewer than 32 to test its end (trap
-    /// T20).
+    /// The width of the counter in a sequence number, in bits; fewer than 32 to test its exhaustion
+    /// (trap T20).
     pub counter_bits: u8,
-    /// Reads of a client that go to one follower in a row, as a power of two.
+    /// How many reads of a client in a row go to one follower, as a power of two.
     pub run_bits: u8,
-    /// switch_stepdown: how old the probe in the last heartbeat may be, in ns.
+    /// switch_stepdown: the maximum age of the probe in the last heartbeat, in ns.
     pub stepdown_ns: Duration,
     /// Leader avoidance (§4.4.2): while a write is pending, the leader gets no read that a follower
     /// can answer.
     pub avoid_leader: bool,
-    /// Follower load awareness (§4.4.2): reads are shared by weights, which the leader computes of
-    /// the replicas' queues; else all replicas get as many.
+    /// Follower load awareness (§4.4.2): reads are distributed by weights, which the leader
+    /// computes from the replicas' queues; without it, evenly.
     pub load_awareness: bool,
-    /// Time from one look at the unstable groups to the next, in ns. One that is seen twice with
-    /// the same number is repaired.
+    /// The time between two steps of the scan for unstable groups, in ns. A group that two scans
+    /// find with the same number is repaired.
     pub repair_interval_ns: Duration,
 }
 
@@ -48,28 +49,28 @@ impl KeyGroupSettings {
         repair_interval_ns: 50 * MS,
     };
 
-    /// How many key groups there are.
+    /// The number of key groups.
     #[must_use]
     pub const fn groups(&self) -> u32 {
         1 << self.group_bits
     }
 
-    /// The last number that a session has.
+    /// The last number of a session.
     #[must_use]
     pub const fn counter_max(&self) -> u32 {
         (((1u64) << self.counter_bits) - 1) as u32
     }
 
     /// Trap T20: the number at which a successor of the switch id, and with it another session, is
-    /// asked for.
+    /// requested.
     pub(super) const fn ask_at(&self) -> u32 {
         self.counter_max() - self.counter_max() / 16
     }
 
-    /// Whether there can be such a program.
+    /// Checks that a switch can have these settings.
     ///
     /// # Errors
-    /// [`FlairError`] if not.
+    /// [`FlairError`] if it cannot.
     pub fn check(&self) -> Result<(), FlairError> {
         if !(GROUP_BITS_MIN..=GROUP_BITS_MAX).contains(&self.group_bits) {
             return Err(FlairError::GroupBits(self.group_bits));
@@ -87,16 +88,16 @@ impl KeyGroupSettings {
     }
 }
 
-/// A program that no switch can run.
+/// The reason why no switch can run such a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlairError {
-    /// Too few or too many key groups.
+    /// There are too few or too many key groups.
     GroupBits(u8),
-    /// Not within 2 to 32.
+    /// The counter's width is not within 2 to 32.
     CounterBits(u8),
-    /// Too long a run.
+    /// The runs of reads are too long.
     RunBits(u8),
-    /// A time of 0.
+    /// A time is 0.
     Interval,
 }
 

@@ -1,6 +1,6 @@
-//! FLAIR's switch program (the thesis' chapter 4): which key groups are stable, and which replicas
-//! hold them. Reads of stable groups go to followers, whose replies are checked; all else goes to
-//! the leader.
+//! FLAIR's switch program (the thesis' chapter 4): it tracks which key groups are stable, and which
+//! replicas hold their newest writes. Reads of stable groups go to followers, whose replies are
+//! checked; all other requests go to the leader.
 //!
 //! The steps of Figure 17, and where they are:
 //! 1. the session's cells are read (stages 0 to 2), first of all in every pass;
@@ -18,10 +18,10 @@
 //! 12. to the client: replies;
 //! 13. the header's fields are filled in, and the packet is made one of the other kind.
 //!
-//! **The switch steps down by the packet's time**: a packet that comes later than `switch_stepdown`
-//! after the probe that the leader's last heartbeat echoed is dropped (trap T26). The paper's
-//! switch is inactive from then on. Here the session goes on with the next heartbeat: nothing has
-//! passed meanwhile, so all cells hold.
+//! **The switch steps down by the packet's time**: a packet that arrives later than
+//! `switch_stepdown` after the probe that the leader's last heartbeat echoed is dropped (trap T26).
+//! The paper's switch is inactive from then on. Here the session goes on with the next heartbeat:
+//! no packet has passed meanwhile, so all cells are still valid.
 //!
 //! **Requests of several objects** count as requests of all keys.
 
@@ -53,18 +53,18 @@ pub use layout::{FlairError, GROUP_BITS_MAX, GROUP_BITS_MIN, KeyGroupSettings};
 use registers::{At, Concerns, ReadPass, Registers, Replied, Sequenced};
 use upload::{Repair, Upload, UploadCounters, confirmation};
 
-/// Why a packet ends at the switch. Each is counted.
+/// The reason why a packet ends at the switch. Each is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// What ends other programs' packets too.
+    /// A reason of every program for replicas.
     Store(store::DropReason),
     /// There is no session, or its leader was not heard lately.
     NoSession,
-    /// A reply or a heartbeat of another session.
+    /// The packet is a reply or a heartbeat of another session.
     OtherSession,
-    /// A reply to a write with a number that was never given out.
+    /// The packet is a reply to a write with a number that was never given out.
     Impossible,
-    /// A reply that did not come as one of FLAIR's: nobody has checked it.
+    /// The packet is a reply that is not one of FLAIR's: it was never checked.
     Unchecked,
 }
 
@@ -75,7 +75,7 @@ impl From<store::DropReason> for DropReason {
 }
 
 concord_core::counters! {
-    /// What the program did, beside what all programs for replicas count.
+    /// Counts of what the program did, beside those of every program for replicas.
     pub struct FlairCounters {
         /// Writes of one key group, numbered.
         writes_of_group,
@@ -112,13 +112,13 @@ concord_core::counters! {
     }
 }
 
-/// The program.
+/// FLAIR's switch program.
 #[derive(Clone, Debug)]
 pub struct Flair {
     settings: KeyGroupSettings,
     guards: Guards,
     store: Store,
-    /// The leader's view and its node, by the configuration.
+    /// The view of the configuration, and the node of its leader.
     view: u32,
     leader: u16,
     registers: Box<Registers>,
@@ -140,7 +140,7 @@ impl Flair {
         At { now, stepdown_ns }
     }
 
-    /// The most significant bits of the object id (§4.3.2).
+    /// The key group of an object: the most significant bits of its id (§4.3.2).
     #[inline]
     fn group_of(&self, obj_id: ObjectId) -> u32 {
         obj_id.0 >> (32 - u32::from(self.settings.group_bits))
@@ -157,8 +157,8 @@ impl Flair {
         }
     }
 
-    /// Which switch this is: its own packets have its id, those of a rack before have another one
-    /// (trap T28).
+    /// The id of this switch: the packets that it sends carry it; those of an earlier rack carry
+    /// another one (trap T28).
     fn switch_id(&self) -> SwitchId {
         self.store.routes().map_or(SwitchId(0), |routes| routes.switch_id)
     }
@@ -168,7 +168,8 @@ impl Flair {
         Ok(routes.head)
     }
 
-    /// What a client sends, and what comes from a replica as it would without FLAIR.
+    /// Packets that every program for replicas takes: clients' requests, and replicas' packets
+    /// without FLAIR's header.
     fn of_all_stores(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Outcome {
         let hdr = rpc::Packet::parse(bytes).map_err(store::DropReason::Malformed)?.repr();
         match hdr.op {
@@ -190,7 +191,7 @@ impl Flair {
         }
     }
 
-    /// Write requests (§4.3.3).
+    /// Processes a write request (§4.3.3).
     fn on_write(&mut self, ingress: &Ingress<'_>, hdr: &Repr, bytes: &mut [u8]) -> Outcome {
         let leader = self.leader_addr()?;
         let concerns = self.concerns(hdr);
@@ -206,7 +207,7 @@ impl Flair {
             Concerns::All => self.counters.writes_of_all_keys += 1,
             Concerns::Nothing => self.counters.writes_of_nothing += 1,
         }
-        // The reply says of all keys too.
+        // The reply has to say, too, that the write is of all keys.
         if concerns == Concerns::All {
             packet.set_flags(hdr.flags.with(Flags::WILDCARD));
         }
@@ -214,7 +215,7 @@ impl Flair {
         Ok((leader, packet.size_bytes()))
     }
 
-    /// Read requests (§4.3.4).
+    /// Processes a read request (§4.3.4).
     fn on_read(&mut self, ingress: &Ingress<'_>, hdr: &Repr, bytes: &mut [u8]) -> Outcome {
         let leader = self.leader_addr()?;
         let (at, with_all) = (self.at(ingress.at), self.guards.on(Guard::AllKeysGroup));
@@ -241,7 +242,7 @@ impl Flair {
         Ok((to, packet.size_bytes()))
     }
 
-    /// Who answers a read, if not the leader for a reason.
+    /// The follower that answers a read, or the reason why the leader does.
     fn holder(&self, hdr: &Repr, read: &ReadPass) -> Result<Addr, Reason> {
         if hdr.is_of_many() {
             return Err(Reason::SlowAllKeys);
@@ -252,14 +253,14 @@ impl Flair {
         if !read.is_stable && self.guards.on(Guard::UnstableGroup) {
             return Err(Reason::SlowUnstable);
         }
-        // A retry may go to the leader: whoever was asked first may be the only other one.
+        // A retry may go to the leader: the replica that was asked first may be the only other one.
         let spares_leader = self.settings.avoid_leader && read.is_pending && hdr.attempt == 0;
         let choice = (row(hdr, self.settings.run_bits), hdr.attempt);
         let to = self.forwarding.choose(read.followers, spares_leader, choice);
         to.ok_or(Reason::SlowNoHolder)
     }
 
-    /// What comes from a replica.
+    /// Processes a replica's packet with FLAIR's header.
     fn of_a_replica(&mut self, ingress: &Ingress<'_>, bytes: &mut [u8]) -> Outcome {
         let hdr = Packet::parse(bytes).map_err(store::DropReason::Malformed)?.repr();
         if hdr.switch != self.switch_id() && self.guards.on(Guard::SwitchSession) {
@@ -335,8 +336,8 @@ impl Flair {
         Ok((self.store.on_reply(&hdr.common)?, packet.refuse()))
     }
 
-    /// A reply, as clients take it. That to the switch's own no-op ends here, and so does that of a
-    /// replica's own write.
+    /// Sends a reply to the client, without FLAIR's header. The reply to a no-op of the switch ends
+    /// here, and so does that to a replica's own write.
     fn reply(&mut self, hdr: &Repr, bytes: &mut [u8]) -> Outcome {
         if hdr.flags.has(Flags::INTERNAL) {
             return Err(store::DropReason::Consumed.into());
@@ -346,7 +347,7 @@ impl Flair {
         Ok((to, packet.leave()))
     }
 
-    /// Heartbeats (§4.3.6): the answer has the switch's clock.
+    /// Processes a heartbeat (§4.3.6): the answer carries the switch's clock.
     fn on_heartbeat(&mut self, now: Instant, bytes: &mut [u8]) -> Outcome {
         let beat = Heartbeat::parse(bytes).map_err(store::DropReason::Malformed)?;
         let leader = self.leader_addr()?;
@@ -363,7 +364,7 @@ impl Flair {
         Ok((leader, answered))
     }
 
-    /// The control plane's own confirmation, on its way to the leader.
+    /// Sends the control plane's own confirmation to the leader.
     fn on_confirmation(&self, ingress: &Ingress<'_>, bytes: &[u8]) -> Outcome {
         let is_own = self.store.routes().is_some_and(|routes| routes.switch == ingress.sender);
         if !is_own {
@@ -384,27 +385,27 @@ impl Flair {
     }
 }
 
-/// What the control plane does and sees.
+/// The control plane.
 impl Flair {
-    /// What it has in common with the other programs for replicas.
+    /// The part that it shares with the other programs for replicas.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// What happened so far.
+    /// The program's counters.
     #[must_use]
     pub fn counters(&self) -> &FlairCounters {
         &self.counters
     }
 
-    /// The session that was begun last; 0 if none.
+    /// The id of the session that began last; 0 if none did.
     #[must_use]
     pub fn sid(&self) -> Sid {
         Sid(self.registers.session_id.peek(0))
     }
 
-    /// The key group of an object: the number of its last write, and the rest of its cells.
+    /// The key group of an object: the number of its last write, and its other cells.
     #[must_use]
     pub fn group(&self, obj_id: ObjectId) -> (u32, Group) {
         self.registers.group(Concerns::Group(self.group_of(obj_id)))
@@ -416,7 +417,8 @@ impl Flair {
         self.registers.group(Concerns::All)
     }
 
-    /// Fills the forwarding tables: who is heard, by its bit in the session.
+    /// Fills the forwarding tables with the members that the leader hears, by their bits in the
+    /// session.
     fn fill(&mut self) {
         let Some(routes) = self.store.routes() else { return self.forwarding.clear() };
         let addr = |node: &u16| routes.replicas.iter().find(|r| r.0 == *node).map(|r| r.1);
@@ -429,7 +431,7 @@ impl Flair {
         self.forwarding.fill(addrs, leader, self.upload.weights());
     }
 
-    /// No packet passes before another session is active.
+    /// Ends the session: no packet passes until another one is active.
     fn end_session(&mut self) {
         self.registers.reset();
         self.upload.forget();
@@ -469,8 +471,8 @@ impl SwitchProgram for Flair {
         }
     }
 
-    /// A session does not span views, so another view's configuration ends it. Within a view it
-    /// says who is heard.
+    /// A session does not span views, so another view's configuration ends it. Within a view, a
+    /// configuration tells which members the leader hears.
     fn install(&mut self, _: Now, config: &Config) -> Result<Option<Injection>, Refused> {
         let head = config.head().ok_or(Refused)?.node;
         if config.members.len() > REPLICAS_MAX {
@@ -512,7 +514,7 @@ impl SwitchProgram for Flair {
         self.store.count_drop(store::DropReason::Malformed(error));
     }
 
-    /// A session's start, by the leader of the view that is configured.
+    /// Processes a message of a session's start from the leader of the configured view.
     fn control(&mut self, now: Now, packet: &[u8]) -> Result<Option<Injection>, WireError> {
         let message = SessionMessage::parse(packet)?;
         let (from, view) = message.sender();
@@ -547,7 +549,7 @@ impl SwitchProgram for Flair {
         self.repair.deadline()
     }
 
-    /// Once a session is active.
+    /// It is ready once a session is active.
     fn is_ready(&self) -> bool {
         self.upload.is_active()
     }

@@ -1,4 +1,4 @@
-//! The program's register arrays (Table 1), and what each kind of packet does to them in a pass.
+//! The program's register arrays (Table 1), and the accesses of each kind of packet in a pass.
 
 use alloc::vec::Vec;
 
@@ -8,49 +8,50 @@ use concord_wire::flair::{CaughtUp, Followers, Group, Sid};
 
 use super::layout::KeyGroupSettings;
 
-/// The arrays, in stage order. Those of one cell are the session array's: a group of replicas has a
-/// program of its own, so that there is one entry. `all_*` is what the key group array has for one
-/// group, for writes of all keys (trap T13).
+/// The arrays, in stage order. Those of one cell are the paper's session array: each group of
+/// replicas has a program of its own, so there is one entry. The arrays `all_*` are a key group's
+/// cells for writes of all keys (trap T13).
 #[derive(Clone, Debug)]
 pub(super) struct Registers {
-    /// session_id; 0 before the first.
+    /// session_id; 0 before the first session.
     pub(super) session_id: RegisterArray<u32>,
-    /// heartbeat_tstamp: the newest probe of this switch that the leader has said to have, in ns.
+    /// heartbeat_tstamp: the newest probe of this switch that a heartbeat of the leader echoed, in
+    /// ns.
     pub(super) heartbeat_tstamp: RegisterArray<u64>,
-    /// is_active: 1 once everything was uploaded.
+    /// is_active: 1 once the upload is complete.
     pub(super) is_active: RegisterArray<u8>,
     /// session_seq_num: the last number given out.
     pub(super) session_seq_num: RegisterArray<u32>,
-    /// 1 if a write may be pending: the last one to be numbered has no reply yet.
+    /// 1 if a write may be pending: the newest one has no reply yet.
     is_pending: RegisterArray<u8>,
     /// The number of the group's last write; 0 if it had none in this session.
     pub(super) seq_num: RegisterArray<u32>,
     all_seq_num: RegisterArray<u32>,
-    /// 1 if no write of the group is under way.
+    /// 1 if no write of the group is in flight.
     is_stable: RegisterArray<u8>,
     all_is_stable: RegisterArray<u8>,
-    /// Where the log must be executed before a follower answers reads of the group.
+    /// The position up to which a follower must have executed the log to answer reads of the group.
     log_idx: RegisterArray<u64>,
     all_log_idx: RegisterArray<u64>,
-    /// How many groups are not stable, all keys among them.
+    /// The number of groups that are not stable, the cells for all keys included.
     pub(super) unstable: RegisterArray<u32>,
-    /// Whose logs are the leader's up to `log_idx`.
+    /// The replicas whose logs equal the leader's up to `log_idx`.
     consistent_followers: RegisterArray<u8>,
     all_consistent_followers: RegisterArray<u8>,
-    /// Up to where the log of each of `caught_up_followers` is the leader's, as the last heartbeat
-    /// said: what a key group says of its own holders is older.
+    /// The position up to which the logs of `caught_up_followers` equal the leader's, by the last
+    /// heartbeat: it is newer than a key group's own set of replicas.
     caught_up_idx: RegisterArray<u64>,
     caught_up_followers: RegisterArray<u8>,
 }
 
-/// What a write or its reply concerns.
+/// The objects that a write or its reply concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Concerns {
     /// The objects of a key group.
     Group(u32),
     /// All keys.
     All,
-    /// No object: the write has a number, and leaves every group as it is.
+    /// No object: the write has a number, and leaves every group unchanged.
     Nothing,
 }
 
@@ -63,51 +64,53 @@ impl Concerns {
     }
 }
 
-/// What every packet finds of the session (steps 1 and 3 of Figure 17).
+/// The session as every packet finds it (steps 1 and 3 of Figure 17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) sid: Sid,
-    /// It is active, and the leader was heard lately enough.
+    /// Whether it is active, and its leader was heard recently enough.
     pub(super) is_live: bool,
 }
 
-/// What a read, or a reply to one, finds of its group: of the group's own cells and those of all
-/// keys.
+/// What a read, or a reply to one, finds of its group, both in the group's own cells and in those
+/// of all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReadPass {
     pub(super) session: Session,
-    /// The higher number of both: numbers rise, so it is another one as soon as one of the two is.
+    /// The higher number of the two. Numbers only rise, so it changes as soon as one of the two
+    /// does.
     pub(super) seq_num: u32,
     pub(super) is_stable: bool,
     pub(super) all_is_stable: bool,
     pub(super) is_pending: bool,
-    /// The later position of both.
+    /// The later position of the two.
     pub(super) log_idx: Position,
-    /// Who is in both sets, and whoever has caught up so far.
+    /// The replicas that are in both sets, and those that have caught up to that position.
     pub(super) followers: Followers,
 }
 
-/// What became of a write.
+/// The fate of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sequenced {
-    /// It has this number.
+    /// It got this number.
     Number(Sid, u32),
     /// The session is not live.
     NoSession,
-    /// There are no more numbers.
+    /// The session has no numbers left.
     Exhausted,
 }
 
-/// What a reply to a write did.
+/// The effect of a reply to a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Replied {
     /// The group is stable again.
     Stable,
-    /// A later write of the group is under way, or it concerns none.
+    /// The group's state is unchanged: a later write of it is in flight, or the write concerns no
+    /// group.
     Later,
-    /// It is of another session, or of none.
+    /// The reply is of another session, or of none.
     OtherSession,
-    /// Its number was never given out.
+    /// The number was never given out.
     Impossible,
     /// The session is not live.
     NoSession,
@@ -161,7 +164,7 @@ impl Registers {
         }
     }
 
-    /// The control plane begins a session: it is not active, no group is stable.
+    /// The control plane begins a session, which is not active, and without a stable group.
     pub(super) fn begin(&mut self, sid: Sid, all_keys: Group) {
         self.reset();
         put(&mut self.session_id, 0, sid.0);
@@ -204,7 +207,7 @@ impl Registers {
         (is_stable == 0).then_some(seq_num)
     }
 
-    /// What the control plane reads of a group: the number of its last write beside the rest.
+    /// A group, as the control plane reads it: the number of its last write, and its other cells.
     pub(super) fn group(&self, of: Concerns) -> (u32, Group) {
         let (seq_num, is_stable, log_idx, followers) = match of {
             Concerns::Group(at) => (
@@ -223,7 +226,7 @@ impl Registers {
         (seq_num, Group { log_idx, followers: Followers(followers), is_stable: is_stable == 1 })
     }
 
-    /// One packet's ports.
+    /// The ports of one packet.
     #[inline]
     pub(super) fn ports(&mut self) -> PacketPorts<'_> {
         PacketPorts {
@@ -273,7 +276,7 @@ fn put<T: concord_pisa::Cell>(array: &mut RegisterArray<T>, index: u32, value: T
     array.port().access(&mut Pass::begin(), index, |cell| *cell = value);
 }
 
-/// The ports of one packet; each array is touched at most once.
+/// The ports of one packet; each array is accessed at most once.
 pub(super) struct PacketPorts<'a> {
     session_id: Port<'a, u32>,
     heartbeat_tstamp: Port<'a, u64>,
@@ -293,7 +296,7 @@ pub(super) struct PacketPorts<'a> {
     caught_up_followers: Port<'a, u8>,
 }
 
-/// The time of a packet, and how old the last heartbeat may be.
+/// The time of a packet, and the maximum age of the last heartbeat.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct At {
     pub(super) now: Instant,
@@ -307,8 +310,9 @@ impl At {
 }
 
 impl PacketPorts<'_> {
-    /// A heartbeat's pass (§4.3.6): the probe that it echoes counts, not when it came (trap T26);
-    /// one that was overtaken says nothing of who has caught up. Gives the session.
+    /// A heartbeat's pass (§4.3.6): its age counts from the probe that it echoes, not from its
+    /// arrival (trap T26); if a later one overtook it, its caught-up followers are ignored. Returns
+    /// the session.
     #[inline]
     pub(super) fn heartbeat(
         self,
@@ -334,7 +338,7 @@ impl PacketPorts<'_> {
         own
     }
 
-    /// A write's pass: it is numbered, and what it concerns is not stable any more.
+    /// A write's pass: it gets a number, and makes the objects that it concerns unstable.
     #[inline]
     pub(super) fn write(self, at: At, concerns: Concerns, counter_max: u32) -> Sequenced {
         let mut pass = Pass::begin();
@@ -364,8 +368,8 @@ impl PacketPorts<'_> {
         Sequenced::Number(sid, next)
     }
 
-    /// The pass of a reply to a write: what the write concerned is stable, if it was the last one.
-    /// The session of the number is checked if `checks_session`.
+    /// The pass of a reply to a write: the objects that the write concerned are stable if it was
+    /// the last one. The session of the number is checked if `checks_session`.
     #[inline]
     pub(super) fn write_reply(
         self,
@@ -410,8 +414,7 @@ impl PacketPorts<'_> {
         Replied::Stable
     }
 
-    /// The pass of a read, or of a reply to one. What holds for all keys is left out unless
-    /// `with_all`.
+    /// The pass of a read, or of a reply to one. The cells for all keys are included if `with_all`.
     #[inline]
     pub(super) fn read(self, at: At, group: u32, with_all: bool) -> ReadPass {
         let mut pass = Pass::begin();

@@ -1,5 +1,6 @@
-//! The work of the switch's own processor: it takes a session's start (§4.3.5) and weights (§4.4.2)
-//! from the leader, and repairs groups whose write or reply was lost (§4.3.6, "Packet Loss").
+//! The tasks of the switch's own processor: it takes the start of a session (§4.3.5) and weights
+//! (§4.4.2) from the leader, and repairs groups whose write or reply was lost (§4.3.6, "Packet
+//! Loss").
 
 use alloc::vec::Vec;
 
@@ -13,21 +14,21 @@ use super::forwarding::EVEN;
 use super::registers::{Concerns, Registers};
 use crate::program::Injection;
 
-/// Groups that one look goes through.
+/// The number of groups in one step of a scan.
 const LOOK: u32 = 512;
 
-/// The upload that is under way, or was the last one.
+/// The upload that is in progress, or was the last one.
 #[derive(Clone, Debug)]
 pub(super) struct Upload {
-    /// The highest session that began here; it falls only with a new switch id.
+    /// The highest session that began here; only a new switch id resets it.
     sid: Sid,
-    /// The node of each bit.
+    /// The node of each bit in a set of followers.
     replicas: Vec<u16>,
-    /// Which chunks are here.
+    /// Which chunks have been uploaded.
     chunks: Vec<bool>,
     is_active: bool,
-    /// How reads are shared by now, and the ordinal of these weights; even, and 0, until some are
-    /// told.
+    /// The weights by which reads are distributed, and the round in which the leader sent them;
+    /// even weights and 0 before the first.
     weights: Weights,
     round: u32,
 }
@@ -40,7 +41,7 @@ impl Default for Upload {
 }
 
 concord_core::counters! {
-    /// What came of the leader's messages.
+    /// Counts of the leader's messages by their effect.
     pub struct UploadCounters {
         /// Sessions begun.
         sessions_begun,
@@ -58,12 +59,12 @@ concord_core::counters! {
 }
 
 impl Upload {
-    /// The node of each bit.
+    /// The node of each bit in a set of followers.
     pub(super) fn replicas(&self) -> &[u16] {
         &self.replicas
     }
 
-    /// Nothing is active, nothing was uploaded. Session ids are not used again.
+    /// Forgets the upload: no session is active. Session ids are not used again.
     pub(super) fn forget(&mut self) {
         self.replicas.clear();
         self.chunks.clear();
@@ -71,13 +72,13 @@ impl Upload {
         (self.weights, self.round) = (EVEN, 0);
     }
 
-    /// How reads are shared.
+    /// The weights by which reads are distributed.
     pub(super) fn weights(&self) -> &Weights {
         &self.weights
     }
 
-    /// Takes a message of the leader, and gives what is done. Weights are wanted if
-    /// `load_awareness`.
+    /// Processes a message of the leader, and returns the step that is done. Weights are taken only
+    /// if `load_awareness`.
     pub(super) fn take(
         &mut self,
         message: &SessionMessage,
@@ -98,7 +99,7 @@ impl Upload {
                     *self = Upload { sid: *sid, replicas, chunks, ..Upload::default() };
                     count.sessions_begun += 1;
                 }
-                // One that was forgotten is not begun again.
+                // A session that was forgotten does not begin again.
                 let is_here = !self.chunks.is_empty();
                 let begun = Step::Begun { groups: groups as u32, load_awareness };
                 is_here.then_some(begun).or_else(|| refused(count))
@@ -109,7 +110,7 @@ impl Upload {
                 if *sid != self.sid || at >= self.chunks.len() || !is_whole {
                     return refused(count);
                 }
-                // Once the session is active, a copy that comes late would bring back what was.
+                // Once the session is active, a late copy of a chunk would restore an old state.
                 if !self.is_active || !guards.on(Guard::UploadOnce) {
                     let first = at * GROUPS_OF_CHUNK;
                     for (group, index) in groups.iter().zip(first..) {
@@ -124,7 +125,8 @@ impl Upload {
                 if *sid != self.sid || self.chunks.is_empty() {
                     return refused(count);
                 }
-                // Trap T28. What is not here is unstable: this is for the reads, not for safety.
+                // Trap T28. A group that was not uploaded is unstable: this check serves reads, not
+                // safety.
                 if !self.chunks.iter().all(|here| *here) {
                     count.activations_early += 1;
                     return None;
@@ -140,7 +142,7 @@ impl Upload {
                 if *sid != self.sid || !self.is_active || !load_awareness {
                     return refused(count);
                 }
-                // What comes late must not take the place of what was told after it.
+                // Late weights must not replace newer ones.
                 if *round > self.round {
                     (self.weights, self.round) = (*weights, *round);
                     count.weights_taken += 1;
@@ -151,7 +153,7 @@ impl Upload {
         }
     }
 
-    /// A new switch id: its sessions are counted by whoever leads its group.
+    /// A new switch id: the leader of its group counts sessions from the start.
     pub(super) fn begin_anew(&mut self) {
         *self = Upload::default();
     }
@@ -166,7 +168,7 @@ fn refused<T>(count: &mut UploadCounters) -> Option<T> {
     None
 }
 
-/// The word to the leader that a step is done.
+/// The message that confirms a step to the leader.
 pub(super) fn confirmation(to: &SessionMessage, step: Step, at: Instant) -> Injection {
     let (from, view) = to.sender();
     let (switch, sid, probe) = (to.switch().0, to.sid(), at.0);
@@ -177,25 +179,25 @@ pub(super) fn confirmation(to: &SessionMessage, step: Step, at: Instant) -> Inje
     Injection::new(&packet)
 }
 
-/// Groups that stay unstable: seen twice with the same number, one gets a numbered no-op, whose
-/// reply makes it stable.
+/// Repairs groups that stay unstable: if two scans find the same number, the group gets a numbered
+/// no-op, whose reply makes it stable.
 #[derive(Clone, Debug)]
 pub(super) struct Repair {
     addr: Addr,
     interval_ns: Duration,
-    /// How far an object id is shifted to give its group.
+    /// The number of bits by which an object id is shifted to give its group.
     shift: u32,
-    /// The number that each unstable group had at the last look, all keys last; `None` if it was
+    /// The number that each unstable group had at the last scan, all keys last; `None` if it was
     /// stable.
     seen: Vec<Option<u32>>,
-    /// The next group to look at.
+    /// The next group to scan.
     next: u32,
-    /// How many of this look are left.
+    /// The number of groups that are left in this step.
     left: u32,
-    /// When the next look is due. Meaningful only while groups are unstable.
+    /// When the next step is due. Meaningful only while groups are unstable.
     at: Instant,
     waiting: bool,
-    /// No-ops sent.
+    /// The number of no-ops sent.
     pub(super) noops: u64,
 }
 
@@ -207,7 +209,7 @@ impl Repair {
         Repair { addr, interval_ns, shift, seen, next: 0, left: 0, at, waiting: false, noops: 0 }
     }
 
-    /// Sets the timer.
+    /// Sets the timer from the number of unstable groups.
     #[inline]
     pub(super) fn look(&mut self, now: Instant, repairs: bool, unstable: u32) {
         let waiting = repairs && unstable > 0;
@@ -247,7 +249,7 @@ impl Repair {
             let seq_num = registers.unstable_since(concerns);
             let seen = core::mem::replace(&mut self.seen[at as usize], seq_num);
             if seq_num.is_some() && seen == seq_num {
-                // Its own number is the next one to be seen.
+                // The no-op gets a new number, which the next scan is to see first.
                 self.seen[at as usize] = None;
                 self.noops += 1;
                 self.end_look(now);
@@ -264,7 +266,7 @@ impl Repair {
         }
     }
 
-    /// A numbered write that changes nothing. Its reply ends at the switch.
+    /// A numbered write that changes no data. Its reply ends at the switch.
     fn noop(&self, concerns: Concerns) -> Injection {
         let (flags, obj_id) = match concerns {
             Concerns::Group(group) => (Flags::NOOP, ObjectId(group << self.shift)),

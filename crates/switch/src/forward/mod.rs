@@ -1,5 +1,5 @@
-//! Plain forwarding: writes to who orders them, reads to who answers them, or to whom their client
-//! has chosen, replies to their clients. No register at all.
+//! Plain forwarding: writes go to the node that orders them, reads to the node that answers them,
+//! or to the one that their client chose, and replies to their clients. It has no register.
 
 use alloc::vec::Vec;
 
@@ -13,20 +13,20 @@ use crate::program::{
 };
 use crate::store::{DropReason, Store};
 
-/// The program.
+/// The forwarding program.
 #[derive(Clone, Debug, Default)]
 pub struct Forward {
     store: Store,
 }
 
 impl Forward {
-    /// What it has in common with the other programs for replicas.
+    /// The part that it shares with the other programs for replicas.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// The member that a read's client has chosen (follower leases), if it is one still.
+    /// The member that the client chose for a read (follower leases), if it still is one.
     #[inline]
     fn chosen(&self, hdr: &Repr) -> Option<Addr> {
         if hdr.op != Op::Read || !hdr.flags.has(Flags::CHOSEN) {
@@ -120,7 +120,7 @@ mod tests {
         program
     }
 
-    /// Where a packet goes, and for what reason it says.
+    /// The destination of a packet, and the reason that it carries.
     fn sent(program: &mut Forward, repr: &Repr) -> (Option<Addr>, Reason) {
         let mut bytes = Vec::new();
         repr.emit(b"", &mut bytes);
@@ -132,7 +132,7 @@ mod tests {
         (to, Packet::parse(&bytes).unwrap().repr().reason)
     }
 
-    /// A read goes to the member that its client chose and all else to the leader.
+    /// A read goes to the member that its client chose; all other requests go to the leader.
     #[test]
     fn chosen_member_reads_else_the_leader() {
         let mut program = of_three();

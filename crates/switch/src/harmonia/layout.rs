@@ -1,31 +1,31 @@
-//! The configuration of programs for replicas: the size of their registers, and how often their
-//! control plane looks after them.
+//! The configuration of programs for replicas: the size of their registers, and the intervals of
+//! their control plane.
 
 use core::fmt;
 
 use concord_core::{Duration, MS};
 use concord_pisa::ASIC;
 
-/// Stages before and behind the dirty set's: `seq`, `last_committed`, `wildcard_seq`, `occupied`.
+/// The stages before and after the dirty set: `seq`, `last_committed`, `wildcard_seq`, `occupied`.
 const OTHER_STAGES: usize = 4;
-/// Most stages that the dirty set can have.
+/// The maximum number of stages of the dirty set.
 pub const TABLE_STAGES_MAX: u8 = (ASIC.stages - OTHER_STAGES) as u8;
-/// Most cells in one stage of the dirty set.
+/// The maximum number of cells in one stage of the dirty set.
 pub const SLOTS_MAX: u32 = 1 << 24;
-/// Longest run of reads to one replica, as a power of two.
+/// The longest run of a client's reads to one replica, as a power of two.
 pub const RUN_BITS_MAX: u8 = 16;
 
 /// The size of the program's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Stages of the dirty set.
+    /// The number of stages of the dirty set.
     pub table_stages: u8,
-    /// Cells in each of them, a power of two.
+    /// The number of cells in each of them, a power of two.
     pub slots: u32,
-    /// Width of the sequence counter in bits; fewer than 32 to test its end (trap T20).
+    /// The width of the sequence counter in bits; fewer than 32 to test its exhaustion (trap T20).
     pub counter_bits: u8,
-    /// Reads of a client that go to one replica in a row, as a power of two: a train of them is
-    /// then one train to few replicas and not a short one to each.
+    /// How many reads of a client in a row go to one replica, as a power of two: a GSO batch of
+    /// reads then stays one batch to few replicas, instead of a short one to each.
     pub run_bits: u8,
 }
 
@@ -34,22 +34,22 @@ impl Layout {
     pub const DEFAULT: Layout =
         Layout { table_stages: 3, slots: 65_536, counter_bits: 32, run_bits: 4 };
 
-    /// The last number that a switch id has.
+    /// The last number of a switch id.
     #[must_use]
     pub const fn counter_max(&self) -> u32 {
         (((1u64) << self.counter_bits) - 1) as u32
     }
 
-    /// Trap T20: the number at which a successor of the switch id is asked for, while there are
-    /// enough left to go on with.
+    /// Trap T20: the number at which a successor of the switch id is requested, while enough
+    /// numbers are left to continue.
     pub(crate) const fn ask_at(&self) -> u32 {
         self.counter_max() - self.counter_max() / 16
     }
 
-    /// Whether there can be such registers.
+    /// Checks that a switch can have these registers.
     ///
     /// # Errors
-    /// [`ConfigError`] if not.
+    /// [`ConfigError`] if it cannot.
     pub fn check(&self) -> Result<(), ConfigError> {
         if self.table_stages == 0 || self.table_stages > TABLE_STAGES_MAX {
             return Err(ConfigError::TableStages(self.table_stages));
@@ -67,16 +67,16 @@ impl Layout {
     }
 }
 
-/// What programs with a dirty set, a sequencer or several readers are told.
+/// The settings of programs with a dirty set, a sequencer or several readers.
 #[derive(Clone, Copy, Debug)]
 pub struct TableSettings {
     /// The size of their registers.
     pub layout: Layout,
-    /// How long `last_committed` may stand still while something is in flight, in ns.
+    /// How long `last_committed` may stay unchanged while a write is in flight, in ns.
     pub noop_interval_ns: Duration,
-    /// Time from one chunk of a sweep to the next, in ns.
+    /// The time between two chunks of a sweep, in ns.
     pub sweep_interval_ns: Duration,
-    /// Sweep packets in a chunk, each for one index of every stage.
+    /// The number of sweep packets in a chunk, each for one index of every stage.
     pub sweep_chunk: u32,
 }
 
@@ -90,16 +90,16 @@ impl TableSettings {
     };
 }
 
-/// A configuration that no switch can run.
+/// The reason why no switch can run such a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// No stage for the dirty set, or more than a pipe has.
+    /// The dirty set has no stage, or more than a pipe has.
     TableStages(u8),
-    /// Not a power of two, or too many.
+    /// The number of slots is not a power of two, or too large.
     Slots(u32),
-    /// Not within 2 to 32.
+    /// The counter's width is not within 2 to 32.
     CounterBits(u8),
-    /// Too long a run.
+    /// The runs of reads are too long.
     RunBits(u8),
 }
 

@@ -2,20 +2,20 @@
 //! (Harmonia §6, §7.1).
 //!
 //! A packet goes through these steps, one register array each:
-//! 1. `seq`: a WRITE is numbered; the number is burnt if the write is dropped later.
-//! 2. `last_committed`: a completion with the own switch id raises it, all others read it.
+//! 1. `seq`: a WRITE gets the next number; the number is burnt if the write is dropped later.
+//! 2. `last_committed`: a completion with the switch's own id raises it, all others read it.
 //! 3. `dirty_set`, one stage per array: insertion takes the first cell that is empty, stray or the
 //!    object's own; search is "any"; deletion compares every stage.
-//! 4. `occupied`: how many cells of the dirty set are in use.
-//! 5. `wildcard_seq`: the number of the latest write of all keys (trap T13), or of one
-//!    that was tried again and again and found no cell: it goes as one of all keys.
+//! 4. `occupied`: the number of cells of the dirty set that are in use.
+//! 5. `wildcard_seq`: the number of the latest write of all keys (trap T13), or of a write that was
+//!    retried and found no cell every time: it is treated as one of all keys.
 //!
 //! A request of several objects makes a pass for each of them (`several.rs`).
 //!
-//! Then the match-action tables (who is head, who answers reads, which replicas) give the
-//! destination. A cell of the dirty set is `object id << 32 | counter`; counter 0 means empty, so
-//! that an object id of 0 is as good as any (trap T20). A cell whose counter is not above
-//! `last_committed` is stray: its write is committed, or can never be (§6.2).
+//! Then the match-action tables (the head, the reader, the replicas) give the destination. A cell
+//! of the dirty set is `object id << 32 | counter`; counter 0 means empty, so that an object id of
+//! 0 is valid (trap T20). A cell whose counter is not above `last_committed` is stray: its write is
+//! committed, or can never be (§6.2).
 
 mod layout;
 mod registers;
@@ -46,16 +46,16 @@ pub use watch::View;
 use watch::Watch;
 pub(crate) use watch::noop;
 
-/// From that attempt on a write that finds no slot is of all keys, which needs none: others may
-/// have the slots that it could take for as long as they go on.
+/// From this attempt on, a write that finds no slot is treated as one of all keys, which needs no
+/// slot: writes of other objects may occupy its slots indefinitely.
 const OVERDUE_ATTEMPT: u16 = 3;
 
-/// What becomes of a write that finds no slot (Harmonia §7.2).
+/// The fate of a write that finds no slot (Harmonia §7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnFull {
-    /// It is dropped, and its client sends it again.
+    /// It is dropped, and its client retries.
     Drop,
-    /// It goes on as a no-op: under NOPaxos its number would be missed by all (trap T23).
+    /// It goes on as a no-op: under NOPaxos all replicas would miss its number (trap T23).
     Noop,
 }
 
@@ -85,7 +85,7 @@ impl Load for Harmonia {
 
 /// The data plane.
 impl Harmonia {
-    /// Where a packet goes that is no write.
+    /// The destination of a packet that is not a write.
     #[inline]
     pub(crate) fn other(
         &mut self,
@@ -140,7 +140,7 @@ impl Harmonia {
         Ok(head)
     }
 
-    /// An object of a write has no slot (§7.2).
+    /// Decides the fate of a write one of whose objects has no slot (§7.2).
     fn no_slot(
         &mut self,
         hdr: &Repr,
@@ -161,7 +161,7 @@ impl Harmonia {
         }
     }
 
-    /// READ: Algorithm 1, lines 9-12, and the reasons to take the normal path.
+    /// READ: Algorithm 1, lines 9-12, and the conditions for the normal path.
     #[inline]
     fn on_read(&mut self, hdr: &Repr, packet: &mut PacketMut<'_>) -> Result<Addr, DropReason> {
         let routes = self.store.routes.as_ref().ok_or(DropReason::Unconfigured)?;
@@ -187,7 +187,7 @@ impl Harmonia {
         Err(DropReason::Consumed)
     }
 
-    /// A write's reply goes to its client, and may be a completion too (§6.1, "piggybacked").
+    /// A write's reply goes to its client, and may carry a completion (§6.1, "piggybacked").
     fn on_write_reply(&mut self, hdr: &Repr) -> Result<Addr, DropReason> {
         if hdr.flags.has(Flags::COMPLETION) {
             self.complete(hdr)?;
@@ -195,8 +195,8 @@ impl Harmonia {
         self.store.on_reply(hdr)
     }
 
-    /// WRITE-COMPLETION: Algorithm 1, lines 5-8. One of another switch is ignored: its numbers
-    /// say nothing about this switch's dirty set (§6.3).
+    /// WRITE-COMPLETION: Algorithm 1, lines 5-8. A completion of another switch is ignored: its
+    /// number says nothing about this switch's dirty set (§6.3).
     fn complete(&mut self, hdr: &Repr) -> Result<(), DropReason> {
         let routes = self.store.routes.as_ref().ok_or(DropReason::Unconfigured)?;
         let counters = &mut self.store.counters;
@@ -211,8 +211,8 @@ impl Harmonia {
         Ok(())
     }
 
-    /// Trap T19: the sweep is a packet, so that no write can slip in between its look and its
-    /// clearing. It clears nothing but strays, so whoever sends one does no harm.
+    /// Trap T19: the sweep is a packet, so that no write can slip in between its check and its
+    /// clearing. It clears only strays, so a sweep from any sender is harmless.
     fn on_sweep(&mut self, hdr: &Repr) -> Result<Addr, DropReason> {
         let removed = self.registers.ports().sweep(hdr.index);
         self.store.counters.strays_swept += u64::from(removed);
@@ -220,17 +220,18 @@ impl Harmonia {
     }
 }
 
-/// Trap T20: a successor of the switch id is asked for while there are enough numbers left.
+/// Trap T20: a successor of the switch id is requested while enough numbers are left.
 #[inline]
 pub(crate) fn wants(seq: &RegisterArray<u32>, layout: &Layout) -> Wants {
     if seq.peek(0) >= layout.ask_at() { Wants::SwitchId } else { Wants::Nothing }
 }
 
-/// Which path a read takes after its pass.
+/// The path of a read, by what its pass found.
 #[inline]
 fn reason(guards: Guards, read: &ReadPass) -> Reason {
-    // Harmonia §6.3: before the first completion with the own id, neither the last-committed
-    // point nor the dirty set covers what the previous switch let through.
+    // Harmonia §6.3: before the first completion with the switch's own id, neither the
+    // last-committed point nor the dirty set covers the writes that the previous switch let
+    // through.
     if read.last_committed == 0 && guards.on(Guard::FirstCompletion) {
         Reason::SlowNotReady
     } else if read.wildcard_pending {
@@ -242,7 +243,7 @@ fn reason(guards: Guards, read: &ReadPass) -> Reason {
     }
 }
 
-/// What the control plane sees.
+/// The view of the control plane.
 impl Harmonia {
     /// The size of the registers.
     #[must_use]
@@ -262,7 +263,7 @@ impl Harmonia {
         }
     }
 
-    /// Cells of the dirty set in all stages.
+    /// The number of cells of the dirty set in all stages.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         u32::from(self.layout.table_stages) * self.layout.slots
@@ -273,19 +274,19 @@ impl Harmonia {
         self.registers.entries()
     }
 
-    /// What it has in common with the other programs for replicas.
+    /// The part that it shares with the other programs for replicas.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// What happened so far.
+    /// The program's counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.store.counters
     }
 
-    /// A numbered no-op, which goes through the pipeline at once.
+    /// A numbered no-op, to be sent through the pipeline at once.
     pub(crate) fn noop(&mut self, now: Instant) -> Injection {
         self.store.counters.noops_sent += 1;
         self.watch.noop(now)
@@ -301,7 +302,7 @@ impl SwitchProgram for Harmonia {
     }
 
     /// A new switch id starts with empty registers (§6.3), and with a no-op: without its completion
-    /// no read is fast, if nobody writes (trap T18).
+    /// no read is fast while there are no writes (trap T18).
     fn install(&mut self, now: Now, config: &Config) -> Result<Option<Injection>, Refused> {
         let is_new = self.store.install(config)?;
         if is_new {
@@ -355,7 +356,7 @@ impl SwitchProgram for Harmonia {
         self.watch.deadline(&self.view())
     }
 
-    /// Once a write was completed through it.
+    /// It is ready once a write was completed through it.
     fn is_ready(&self) -> bool {
         self.view().last_committed > 0
     }
@@ -375,7 +376,7 @@ impl SwitchProgram for Harmonia {
         self.store.counters.each().collect()
     }
 
-    /// Reads, writes, completions and sweeps end in one pass, but requests of several objects.
+    /// Reads, writes, completions and sweeps end in one pass, except requests of several objects.
     fn describe(&self) -> Report {
         let recirculations_max = FURTHER_MAX as u32;
         Report { recirculations_max, ..Report::new("harmonia", self.registers.report()) }

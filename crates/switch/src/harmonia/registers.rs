@@ -1,4 +1,4 @@
-//! The program's register arrays, and what each kind of packet does to them in a pass.
+//! The program's register arrays, and the accesses of each kind of packet in a pass.
 
 use alloc::vec::Vec;
 
@@ -16,16 +16,16 @@ pub(super) struct Registers {
     pub(super) seq: RegisterArray<u32>,
     /// The largest number known to be committed. Never above `seq`.
     pub(super) last_committed: RegisterArray<u32>,
-    /// Cells as [`cell`] makes them. Whatever is in flight has a cell in some stage, and for each
-    /// object the largest number in flight is in one of them.
+    /// Cells as [`cell`] makes them. Every write in flight has a cell in some stage, and for each
+    /// object one of them holds the largest number in flight.
     dirty_set: Vec<RegisterArray<u64>>,
-    /// How many cells of `dirty_set` are not empty.
+    /// The number of cells of `dirty_set` that are not empty.
     pub(super) occupied: RegisterArray<u32>,
     /// The number of the latest write of all keys. Never above `seq`.
     pub(super) wildcard_seq: RegisterArray<u32>,
 }
 
-/// A cell of the dirty set. Empty if the counter is 0, whatever the object (trap T20).
+/// A cell of the dirty set. It is empty if the counter is 0, whatever the object id (trap T20).
 const fn cell(obj_id: ObjectId, counter: u32) -> u64 {
     ((obj_id.0 as u64) << 32) | counter as u64
 }
@@ -49,8 +49,9 @@ static UNITS: [Crc32; TABLE_STAGES_MAX as usize] = {
     units
 };
 
-/// Where `obj_id` lives in stage `stage` of the dirty set, to be cut to its width: by another
-/// polynomial in each, so that objects which collide in one do not in the next (§7.1).
+/// The index of `obj_id` in stage `stage` of the dirty set, before it is reduced to the stage's
+/// size: each stage has another polynomial, so that objects which collide in one do not collide in
+/// the next (§7.1).
 #[must_use]
 #[inline]
 pub fn cell_index(stage: usize, obj_id: ObjectId) -> u32 {
@@ -107,46 +108,46 @@ impl Registers {
     }
 }
 
-/// What became of a write in the dirty set.
+/// The fate of a write in the dirty set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// It has a cell, an empty one or its object's.
+    /// It has a cell, which was empty or its object's own.
     Taken,
-    /// It has the cell of a stray entry of another object.
+    /// It has a cell that a stray entry of another object had.
     TakenFromStray,
-    /// A no-op or a write of all keys: takes none (traps T18, T13).
+    /// A no-op or a write of all keys needs no cell (traps T18, T13).
     NotNeeded,
-    /// Every cell that it could have is another object's in flight.
+    /// Every cell that it could take holds another object that is in flight.
     None,
-    /// Likewise, and it was tried so often that it is of all keys now.
+    /// The same, and it was retried so often that it now counts as a write of all keys.
     AllKeys,
 }
 
-/// What became of one more object of a write.
+/// The fate of another object of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entered {
-    /// What became of it in the dirty set.
+    /// The fate of the object in the dirty set.
     Slot(Slot),
-    /// Others were numbered since: the write has this number now, and is of all keys.
+    /// Later writes were numbered since: the write now has this number, and is of all keys.
     Overtaken(u32),
-    /// So it is, and there are no numbers left.
+    /// The same, but there are no numbers left.
     Exhausted,
 }
 
-/// What a read's pass found.
+/// The result of a read's pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReadPass {
     /// The last-committed point when the read passed.
     pub(super) last_committed: u32,
-    /// A write of all keys is in flight.
+    /// Whether a write of all keys is in flight.
     pub(super) wildcard_pending: bool,
-    /// The object has a write in flight.
+    /// Whether a write of the object is in flight.
     pub(super) dirty: bool,
-    /// Stray entries of the object that the read removed.
+    /// The number of stray entries of the object that the read removed.
     pub(super) strays_removed: u32,
 }
 
-/// What became of a completion.
+/// The effect of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Completion {
     /// It took effect.
@@ -176,7 +177,7 @@ fn enter(
 ) -> Slot {
     for (stage, port) in (0..).zip(dirty_set) {
         // An empty cell's counter is 0, so that it counts as stray. The object's own cell holds a
-        // lower number, but where a write of several objects was overtaken and keeps its number.
+        // lower number, unless a write of several objects was overtaken and keeps its number.
         let found = port.access(pass, cell_index(stage, obj_id), |c| {
             let was = *c;
             let own = object(was) == obj_id.0;
@@ -196,7 +197,7 @@ fn enter(
     Slot::None
 }
 
-/// The right of one packet to touch every array once.
+/// The right of one packet to access every array once.
 pub(super) struct PacketPorts<'a> {
     seq: Port<'a, u32>,
     last_committed: Port<'a, u32>,
@@ -206,8 +207,8 @@ pub(super) struct PacketPorts<'a> {
 }
 
 impl PacketPorts<'_> {
-    /// A WRITE's pass: its number, and its slot. `None` if there are no numbers left. One that is
-    /// `is_overdue` is of all keys if it finds no slot.
+    /// A WRITE's pass: its number, and its slot. `None` if there are no numbers left. A write that
+    /// `is_overdue` becomes one of all keys if it finds no slot.
     #[inline]
     pub(super) fn write(
         self,
@@ -234,10 +235,10 @@ impl PacketPorts<'_> {
         Some((seq, taken))
     }
 
-    /// Another pass of a WRITE that has its number: the slot of one more of its objects. Where it
-    /// was overtaken, so that who orders has seen a higher number by now, it gets a new one and is
-    /// of all keys from here on; unless it `keeps` its number, since whoever orders waits for it
-    /// (NOPaxos).
+    /// Another pass of a WRITE that has its number: the slot of its next object. If later writes
+    /// overtook it, the node that orders writes may have seen a higher number: then it gets a new
+    /// number, and is of all keys from here on. With `keeps` it keeps its number, since the
+    /// replicas wait for it (NOPaxos).
     pub(super) fn enter_further(
         self,
         obj_id: ObjectId,
@@ -269,7 +270,7 @@ impl PacketPorts<'_> {
         }
     }
 
-    /// A READ's pass: search in every stage, and the removal of its own strays (§6.2).
+    /// A READ's pass: a search in every stage, and the removal of the object's strays (§6.2).
     #[inline]
     pub(super) fn read(self, obj_id: ObjectId) -> ReadPass {
         let mut pass = Pass::begin();
@@ -296,13 +297,13 @@ impl PacketPorts<'_> {
         ReadPass { last_committed, wildcard_pending, dirty, strays_removed }
     }
 
-    /// A completion's pass, of the own switch id. A write can sit in two stages at once (its first
-    /// slot was taken, then freed): every stage is compared.
+    /// The pass of a completion with the switch's own id. A write can be in two stages at once (its
+    /// first slot was taken, then freed), so every stage is compared.
     #[inline]
     pub(super) fn complete(self, obj_id: ObjectId, completed: u32) -> Completion {
         let mut pass = Pass::begin();
         let seq = self.seq.access(&mut pass, 0, |seq| *seq);
-        // Believed, such a number would turn writes in flight into strays.
+        // If it took effect, such a number would turn writes in flight into strays.
         if completed == 0 || completed > seq {
             return Completion::Impossible;
         }
@@ -323,7 +324,8 @@ impl PacketPorts<'_> {
         Completion::Done
     }
 
-    /// A sweep's pass: clears what is stray at index `at` of every stage, and says how much.
+    /// A sweep's pass: clears the strays at index `at` of every stage, and returns how many there
+    /// were.
     #[inline]
     pub(super) fn sweep(self, at: u32) -> u32 {
         let mut pass = Pass::begin();

@@ -1,18 +1,18 @@
-//! Requests of several objects: a register array is touched once in a pass, so each object takes a
-//! pass of its own. The packet comes round until the last one.
+//! Requests of several objects: a register array can be accessed once in a pass, so each object
+//! takes a pass of its own. The packet is recirculated until the last one.
 //!
-//! A write has one number, which it gets in its first pass, and goes on when all its objects are in
-//! the dirty set. Where one finds no slot the write is dropped, and what was entered turns stray.
-//! Other writes pass in between: who orders takes numbers in their order, and would refuse one that
-//! was overtaken. So it gets a new number, and is of all keys (trap T13), which takes no further
-//! pass.
+//! A write gets its number in its first pass, and goes on when all its objects are in the dirty
+//! set. If one finds no slot, the write is dropped, and the entries made so far turn stray. Other
+//! writes pass in between: the node that orders writes takes numbers in ascending order, and would
+//! refuse a write that was overtaken. So an overtaken write gets a new number, and becomes one of
+//! all keys (trap T13), which needs no further pass.
 //!
-//! A write that is tried again is of all keys from its first pass on: where its own objects share a
-//! slot, or the dirty set is full of others, it would find no room again and again.
+//! A retried write is of all keys from its first pass on: if its own objects share a slot, or the
+//! dirty set is full, it would find no room on every attempt.
 //!
-//! A read is fast only if each of its objects is clean in its pass. The last-committed point is
-//! that of the last pass: a write of a later object that completed meanwhile must be seen, and all
-//! that an earlier object was clean of is below it as well.
+//! A read is fast only if each of its objects is clean in its pass. It gets the last-committed
+//! point of the last pass: a write of a later object that completed meanwhile must be seen, and the
+//! writes that preceded an earlier object's pass are below that point as well.
 
 use concord_core::{Guard, Seq};
 use concord_pisa::Metadata;
@@ -23,12 +23,12 @@ use super::{Harmonia, OnFull, reason};
 use crate::program::Ingress;
 use crate::store::DropReason;
 
-/// Where a packet goes after a pass.
+/// The path of a packet after a pass.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Way {
-    /// Out.
+    /// It leaves the switch.
     To(Addr),
-    /// Round, for another pass.
+    /// It is recirculated, for another pass.
     Round(Metadata),
 }
 
@@ -112,7 +112,8 @@ impl Harmonia {
         Ok(Way::To(head))
     }
 
-    /// What a pass leaves for the next: the switch id under which the objects so far were clean.
+    /// A pass of a read. Its metadata for the next pass is the switch id under which the objects so
+    /// far were clean.
     fn read_several(
         &mut self,
         ingress: &Ingress<'_>,

@@ -1,6 +1,6 @@
-//! The work of the switch's own processor for the dirty set: it keeps completions coming (trap T18)
-//! and sweeps (trap T19). It reads the registers of one cell, and all that it does are packets
-//! through the pipeline.
+//! The tasks of the switch's own processor for the dirty set: it makes sure that completions keep
+//! coming (trap T18), and sweeps (trap T19). It reads the registers of one cell, and acts only by
+//! sending packets through the pipeline.
 
 use concord_core::machine::Deadline;
 use concord_core::{Duration, Instant, ObjectId};
@@ -19,26 +19,26 @@ pub struct View {
     pub last_committed: u32,
     /// The number of the latest write of all keys; 0 if none.
     pub wildcard_seq: u32,
-    /// How many cells of the dirty set are in use.
+    /// The number of cells of the dirty set that are in use.
     pub occupied: u32,
 }
 
 /// A lap of the sweep over the indices of the dirty set.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sweep {
-    /// `last_committed` moved since the last lap began: there may be new strays.
+    /// Whether `last_committed` moved since the last lap began: then there may be new strays.
     wanted: bool,
     /// The next index.
     next: u32,
-    /// Indices left of this lap.
+    /// The number of indices left in this lap.
     left: u32,
-    /// Indices left of this chunk.
+    /// The number of indices left in this chunk.
     left_of_chunk: u32,
     /// When the next chunk is due.
     at: Instant,
 }
 
-/// What was seen of the registers, and what is due.
+/// The registers as they were last read, and the timers.
 #[derive(Clone, Debug)]
 pub(super) struct Watch {
     addr: Addr,
@@ -46,11 +46,11 @@ pub(super) struct Watch {
     noop_interval_ns: Duration,
     sweep_interval_ns: Duration,
     sweep_chunk: u32,
-    /// `last_committed` when last looked at.
+    /// `last_committed` at the last read.
     committed_seen: u32,
-    /// Whether something was in flight when last looked at.
+    /// Whether a write was in flight at the last read.
     waiting: bool,
-    /// When the next no-op is due if `last_committed` still stands still then. Meaningful only
+    /// When the next no-op is due if `last_committed` has not moved until then. Meaningful only
     /// while `waiting`.
     noop_at: Instant,
     sweep: Sweep,
@@ -72,12 +72,12 @@ impl Watch {
         }
     }
 
-    /// The switch fell silent: no completion is waited for.
+    /// The switch falls silent: it no longer waits for completions.
     pub(super) fn rest(&mut self) {
         self.waiting = false;
     }
 
-    /// Sets the timers that follow from what the registers show.
+    /// Sets the timers from the registers.
     #[inline]
     pub(super) fn look(&mut self, now: Instant, registers: &Registers, is_installed: bool) {
         let last_committed = registers.last_committed.peek(0);
@@ -96,8 +96,8 @@ impl Watch {
         }
     }
 
-    /// Trap T18: a write that changes nothing, whose completion brings the fast path (back) and
-    /// turns entries of lost writes into strays.
+    /// Trap T18: a write that changes no data, whose completion enables the fast path, and turns
+    /// the entries of lost writes into strays.
     pub(super) fn noop(&mut self, now: Instant) -> Injection {
         self.noop_at = now.after(self.noop_interval_ns);
         noop(self.addr)
@@ -148,14 +148,14 @@ impl Watch {
         deadline
     }
 
-    /// Whether a lap is under way or due: there are entries, and some may be stray.
+    /// Whether a lap is in progress or due: there are entries, and some may be stray.
     fn sweeps(&self, occupied: u32) -> bool {
         (self.sweep.left > 0 || self.sweep.wanted) && occupied > 0
     }
 }
 
-/// Whether a completion must come, by a no-op's if by no other (trap T18). If every number
-/// given out is committed, all entries are stray: the sweep is enough.
+/// Whether a completion is needed, that of a no-op if no other comes (trap T18). If every number
+/// given out is committed, all entries are stray, and the sweep is enough.
 #[inline]
 fn waits(last_committed: u32, registers: &Registers) -> bool {
     let is_any =
@@ -163,7 +163,7 @@ fn waits(last_committed: u32, registers: &Registers) -> bool {
     last_committed == 0 || (last_committed < registers.seq.peek(0) && is_any())
 }
 
-/// A numbered write that changes nothing. Its reply comes back to the switch, and ends there.
+/// A numbered write that changes no data. Its reply ends at the switch.
 pub(crate) fn noop(switch: Addr) -> Injection {
     let noop =
         Repr { flags: Flags::NOOP, obj_id: ObjectId(0), client: switch, ..Repr::new(Op::Write) };

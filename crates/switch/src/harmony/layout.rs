@@ -1,5 +1,5 @@
-//! The size of the registers, and the tables that the control plane fills: which ports there are,
-//! and which hosts are reached by which of them.
+//! The size of the registers, and the tables that the control plane fills: the ports, and the hosts
+//! that are reached by each.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -9,9 +9,9 @@ use concord_pisa::ASIC;
 use concord_wire::Addr;
 use concord_wire::harmony::{HOSTS_MAX, SLOTS_MAX};
 
-/// Most ports of a switch.
+/// The maximum number of ports of a switch.
 pub const LINK_PORTS_MAX: usize = 64;
-/// Most virtual links of a switch.
+/// The maximum number of virtual links of a switch.
 pub const LINKS_MAX: usize = 8_192;
 
 /// How an `rsvp` on its way up gets a virtual link (trap H8).
@@ -20,23 +20,23 @@ pub enum Choice {
     /// From one FIFO of all uplinks' virtual links, as the paper has it (§4, `UplinkQ`).
     #[default]
     Fifo,
-    /// From the uplink that a hash picks; where that has none, from the next one that a hash picks,
-    /// in another pass.
+    /// From the uplink that a hash picks; if that has none, from the next one that a hash picks, in
+    /// another pass.
     Hash,
 }
 
-/// The sizes of a switch, and the longest life of a reservation.
+/// The sizes of a switch, and the maximum lifetime of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinksLayout {
-    /// Hosts of the network.
+    /// The number of hosts in the network.
     pub hosts: u16,
-    /// Slots of a receiver: K.
+    /// The number of slots of a receiver: K.
     pub slots: u8,
-    /// Virtual links of all ports.
+    /// The number of virtual links of all ports.
     pub links: u16,
     /// How virtual links upwards are chosen.
     pub choice: Choice,
-    /// Longest life of a reservation in ns, as the hosts have it.
+    /// The maximum lifetime of a reservation in ns; the hosts have the same.
     pub life_ns: Duration,
 }
 
@@ -45,28 +45,28 @@ impl LinksLayout {
     pub const DEFAULT: LinksLayout =
         LinksLayout { hosts: 1_024, slots: 8, links: 512, choice: Choice::Fifo, life_ns: 10 * MS };
 
-    /// Cells of the arrays with one for each receiver's slot.
+    /// The number of cells in an array with one cell for each receiver's slot.
     #[must_use]
     pub fn slot_cells(&self) -> usize {
         usize::from(self.hosts).next_power_of_two() * self.slot_stride()
     }
 
-    /// Cells of a receiver in such an array.
+    /// The number of cells of a receiver in such an array.
     #[must_use]
     pub fn slot_stride(&self) -> usize {
         usize::from(self.slots).next_power_of_two()
     }
 
-    /// Cells of the ring: each queue's part of it is a power of two.
+    /// The number of cells of the ring: each queue's part of it is a power of two.
     #[must_use]
     pub fn ring_cells(&self) -> usize {
         2 * usize::from(self.links).next_power_of_two()
     }
 
-    /// Whether there can be such a switch.
+    /// Checks that a switch can have these sizes.
     ///
     /// # Errors
-    /// [`LinksError`] if not.
+    /// [`LinksError`] if it cannot.
     pub fn check(&self) -> Result<(), LinksError> {
         let is_hosts = (1..=HOSTS_MAX).contains(&usize::from(self.hosts));
         let is_slots = (1..=SLOTS_MAX).contains(&usize::from(self.slots));
@@ -76,7 +76,7 @@ impl LinksLayout {
     }
 }
 
-/// Sizes that no switch has.
+/// Sizes that no switch can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinksError(pub LinksLayout);
 
@@ -94,30 +94,30 @@ impl fmt::Display for LinksError {
 
 impl core::error::Error for LinksError {}
 
-/// Where a host is.
+/// The route to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Below this port: the only shortest path.
     Down(u8),
-    /// By any uplink.
+    /// Through any uplink.
     Up,
 }
 
 /// The tables of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkTables {
-    /// Its number, which paths name.
+    /// The number of this switch, by which paths name it.
     pub switch: u16,
-    /// Where it listens: its control plane's packets come from there.
+    /// The address of this switch, from which its control plane's packets come.
     pub own: Addr,
-    /// What is at each port: the address of a switch or of a host.
+    /// The neighbour at each port: the address of a switch or of a host.
     pub neighbours: Vec<Addr>,
-    /// Virtual links of each port: K for a link of the access links' rate, m times K for one that
-    /// is m times as fast (trap H7).
+    /// The number of virtual links of each port: K for a link with the rate of the access links, m
+    /// times K for one that is m times as fast (trap H7).
     pub links: Vec<u16>,
     /// The ports of uplinks.
     pub uplinks: Vec<u8>,
-    /// Where each host is.
+    /// The route to each host.
     pub routes: Vec<Route>,
 }
 
@@ -128,7 +128,7 @@ pub(super) struct Queue {
     pub(super) mask: u32,
 }
 
-/// What follows from [`LinkTables`]: rows that the pipeline looks up.
+/// The rows that the pipeline looks up, derived from [`LinkTables`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rows {
     pub(super) tables: LinkTables,
@@ -140,15 +140,15 @@ pub(super) struct Rows {
     pub(super) queues: Vec<Queue>,
     /// The virtual links of each queue, in the order in which they are free at first.
     pub(super) free: Vec<Vec<u16>>,
-    /// Rows for a hash: uplinks, each as often as another but for one time.
+    /// Rows for a hash: the uplinks, whose frequencies differ by at most one.
     pub(super) spread: [u8; SPREAD],
 }
 
-/// Rows for a hash that picks an uplink.
+/// The number of rows for a hash that picks an uplink.
 pub(super) const SPREAD: usize = 256;
 
 impl Rows {
-    /// The rows; `None` if the tables name ports that there are not, or are too large.
+    /// The rows; `None` if the tables name ports that do not exist, or are too large.
     pub(super) fn of(layout: &LinksLayout, tables: LinkTables) -> Option<Rows> {
         let ports = tables.neighbours.len();
         let links: usize = tables.links.iter().map(|links| usize::from(*links)).sum();
@@ -174,7 +174,7 @@ impl Rows {
             tables,
         };
         for port in 0..ports as u8 {
-            // Queue 0 is that of all uplinks.
+            // Queue 0 belongs to all uplinks.
             let is_shared = layout.choice == Choice::Fifo && rows.tables.uplinks.contains(&port);
             let queue = if is_shared { 0 } else { port + 1 };
             for _ in 0..rows.tables.links[usize::from(port)] {
@@ -184,7 +184,7 @@ impl Rows {
                 rows.free[usize::from(queue)].push(link);
             }
         }
-        // The uplinks in turn, and not all virtual links of one first.
+        // Alternate the uplinks, instead of all virtual links of one first.
         rows.free[0] = in_turn(&rows.free[0], &rows.port_of);
         let mut base = 0;
         for free in &rows.free {
@@ -199,7 +199,7 @@ impl Rows {
     }
 }
 
-/// Virtual links of several ports, one of each port in turn.
+/// The virtual links of several ports, alternating between the ports.
 fn in_turn(links: &[u16], port_of: &[u8]) -> Vec<u16> {
     let rank = |at: usize| {
         let port = port_of[usize::from(links[at])];

@@ -1,13 +1,14 @@
-//! Harmony's part of a switch: an `rsvp` on its way from a receiver to a sender reserves a virtual
+//! Harmony's switch program: an `rsvp` on its way from a receiver to a sender reserves a virtual
 //! link of the port by which it leaves, in the direction in which the data will come (trap H6);
-//! `complete` and `reject` come back along the same switches and free it (Harmony §3.1, §4).
+//! `complete` and `reject` return through the same switches and free it (Harmony §3.1, §4).
 //!
-//! Each reservation has an owner, the grant of a receiver's slot, and a time (trap H4): a doubled
-//! `rsvp` reserves nothing, only the owner frees, and what nobody frees is over by its time. Data
-//! without a reservation goes on as best effort. A switch that has begun anew reserves nothing
-//! until what it forgot is over (trap H5).
+//! Each reservation has an owner, which is the grant of a receiver's slot, and an expiry time (trap
+//! H4): a duplicated `rsvp` reserves nothing, only the owner frees, and a reservation that is never
+//! freed expires. Data without a reservation goes on as best effort. A restarted switch reserves
+//! nothing until the reservations that it forgot have expired (trap H5).
 //!
-//! Numbered steps: **1** where to (tables), **2** the registers (`stages`), **3** what leaves.
+//! Numbered steps: **1** choose the route (tables), **2** access the registers (`stages`), **3**
+//! send the packet.
 
 mod layout;
 mod stages;
@@ -35,30 +36,30 @@ pub use layout::{Choice, LINK_PORTS_MAX, LINKS_MAX, LinkTables, LinksError, Link
 
 /// The hash unit that picks an uplink.
 static UPLINKS: Crc32 = Crc32::new(POLYNOMIALS[1]);
-/// The highest incarnation: a bit of the owner's cell says whether it is open.
+/// The maximum incarnation: one bit of the owner's cell tells whether it is open.
 const INCARNATION_MAX: u32 = u32::MAX >> 1;
-/// Passes of an `rsvp` that looks for an uplink by hash.
+/// The maximum number of passes of an `rsvp` that looks for an uplink by hash.
 const TRIES_MAX: u8 = 8;
-/// The control plane looks for reservations whose time is over so often in the longest life of one.
+/// How often the control plane scans for expired reservations within the maximum lifetime of one.
 const SWEEPS: u64 = 4;
 
-/// Why a packet ends here.
+/// The reason why a packet ends at the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// No packet.
+    /// The packet is malformed.
     Malformed(WireError),
     /// The switch has no tables.
     Unconfigured,
-    /// It names a host, a slot or a switch that it cannot name here.
+    /// The packet names a host, slot or switch that does not exist or is not on its path.
     Misdirected,
-    /// An `rsvp` that came before.
+    /// The packet is a duplicate of an `rsvp`.
     Again,
-    /// A sweep has done its work.
+    /// The packet is a sweep, which is done.
     Swept,
 }
 
 concord_core::counters! {
-    /// What happened to Harmony's packets.
+    /// Counts of Harmony's packets by their fate.
     pub struct HarmonyCounters {
         /// Virtual links that were reserved.
         reserved,
@@ -93,34 +94,34 @@ concord_core::counters! {
     }
 }
 
-/// What a packet comes round for.
+/// The purpose of a recirculated packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Round {
-    /// The next try of an `rsvp`.
+    /// The next attempt of an `rsvp`.
     Try = 1,
-    /// An `rsvp` that found nothing.
+    /// An `rsvp` that found no virtual link.
     Close = 2,
-    /// A sweep that found a reservation whose time is over.
+    /// A sweep that found an expired reservation.
     Expire = 3,
 }
 
-/// A virtual link that is held, as the control plane reads it.
+/// A virtual link that is reserved, as the control plane reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Reservation {
-    /// The receiver's place, and its slot.
+    /// The receiver's place.
     pub receiver: u16,
-    /// The slot.
+    /// The receiver's slot.
     pub slot: u8,
-    /// The receiver's incarnation, and the grant's number.
+    /// The receiver's incarnation.
     pub incarnation: u32,
-    /// The number.
+    /// The number of the grant.
     pub grant: u32,
-    /// Which virtual link; `None` for the moment in which an `rsvp` that found none goes round.
+    /// The virtual link; `None` while an `rsvp` that found none is recirculated.
     pub link: Option<u16>,
 }
 
-/// The program.
+/// Harmony's switch program.
 #[derive(Clone, Debug)]
 pub struct Harmony {
     layout: LinksLayout,
@@ -128,11 +129,11 @@ pub struct Harmony {
     own: Addr,
     rows: Option<Rows>,
     stages: Stages,
-    /// A register: it reserves nothing before.
+    /// A register: the time before which the switch reserves nothing.
     ready_at: Instant,
-    /// When the control plane looks for reservations whose time is over.
+    /// When the control plane next scans for expired reservations.
     sweep_at: Instant,
-    /// Those that it found, to be swept.
+    /// The expired reservations that it found, to be swept.
     to_sweep: Vec<u32>,
     counters: HarmonyCounters,
 }
@@ -144,7 +145,7 @@ impl Load for Harmony {
     }
 }
 
-/// What leaves after a pass.
+/// The output of a pass.
 enum Leaves {
     To(Addr, Repr),
     Round(Metadata, Repr),
@@ -154,7 +155,7 @@ impl Harmony {
     /// A switch without tables.
     ///
     /// # Errors
-    /// [`LinksError`] if there can be no such switch.
+    /// [`LinksError`] if no switch can have this layout.
     pub fn new(layout: LinksLayout, own: Addr, guards: Guards) -> Result<Harmony, LinksError> {
         layout.check()?;
         Ok(Harmony {
@@ -170,11 +171,11 @@ impl Harmony {
         })
     }
 
-    /// Fills the tables, and empties the registers. If the switch may have had others before it
-    /// reserves nothing until what it forgot is over.
+    /// Fills the tables, and empties the registers. If the switch may have had reservations before
+    /// (`is_anew`), it reserves nothing until they have expired.
     ///
     /// # Errors
-    /// [`Refused`] if the tables name ports that there are not, or do not fit; nothing was changed.
+    /// [`Refused`] if the tables name ports that do not exist, or do not fit; nothing was changed.
     pub fn fill(&mut self, now: Instant, tables: LinkTables, is_anew: bool) -> Result<(), Refused> {
         let rows = Rows::of(&self.layout, tables).ok_or(Refused)?;
         self.stages.reset(Some(&rows));
@@ -186,8 +187,8 @@ impl Harmony {
         Ok(())
     }
 
-    /// How long a switch that has begun anew waits: the longest life of a reservation, which
-    /// senders count from a little later than switches, and drift of the clocks.
+    /// How long a restarted switch waits: the maximum lifetime of a reservation, which senders
+    /// count from a little later than switches, and the drift of the clocks.
     #[must_use]
     pub fn restart_ns(&self) -> Duration {
         self.layout.life_ns + self.layout.life_ns / 8
@@ -250,7 +251,7 @@ impl Harmony {
         }
     }
 
-    /// A packet that goes by address: the uplink is a hash of the message.
+    /// Forwards a packet by its address: the uplink is a hash of the message.
     fn pass_on(&mut self, rows: &Rows, to: u16, packet: Repr) -> Result<Leaves, DropReason> {
         self.counters.passed_on += 1;
         let port = match rows.tables.routes[usize::from(to)] {
@@ -316,7 +317,7 @@ impl Harmony {
         }
     }
 
-    /// What takes a path back to the receiver.
+    /// Processes a packet that returns to the receiver by its path.
     fn on_way_back(
         &mut self,
         rows: &Rows,
@@ -348,7 +349,7 @@ impl Harmony {
         Ok(Leaves::To(*to, packet))
     }
 
-    /// A packet of the control plane: whether a slot's reservation is over by its time.
+    /// Processes a packet of the control plane: checks whether a slot's reservation has expired.
     fn on_sweep(
         &mut self,
         rows: &Rows,
@@ -400,7 +401,7 @@ impl Harmony {
         queues.flat_map(|(part, queue)| self.stages.queue(queue, *part)).collect()
     }
 
-    /// Virtual links of all its ports.
+    /// The number of virtual links of all its ports.
     #[must_use]
     pub fn links(&self) -> usize {
         self.rows.as_ref().map_or(0, |rows| rows.port_of.len())
@@ -418,7 +419,7 @@ impl Harmony {
         &self.counters
     }
 
-    /// What tells its states apart: registers.
+    /// Hashes what distinguishes its states: the registers.
     pub fn hash_registers(&self, hasher: &mut impl Hasher) {
         for cell in self.stages.cells() {
             cell.hash(hasher);
@@ -426,7 +427,7 @@ impl Harmony {
     }
 }
 
-/// The uplink that a hash of the message, the grant and the try picks.
+/// The uplink that a hash of the message, the grant and the attempt picks.
 fn uplink(rows: &Rows, packet: &Repr, tries: u8) -> u8 {
     let hosts = u32::from(packet.sender) << 16 | u32::from(packet.receiver);
     let grant = packet.grant ^ u32::from(packet.slot) << 24;
@@ -434,7 +435,7 @@ fn uplink(rows: &Rows, packet: &Repr, tries: u8) -> u8 {
     rows.spread[hash as usize & (SPREAD - 1)]
 }
 
-/// The `reject` that an `rsvp` becomes: back along the switches that it has passed.
+/// The `reject` that an `rsvp` becomes, which returns through the switches that it passed.
 fn refuse(rsvp: &Repr, reason: Reason) -> Repr {
     let ahead = rsvp.path.hops().len() as u8;
     Repr { op: Op::Reject, reason, ahead, bytes: 0, span: 0, ..*rsvp }
@@ -448,8 +449,8 @@ impl SwitchProgram for Harmony {
         if kind == Kind::Harmony { Takes::Data } else { Takes::Nothing }
     }
 
-    /// A switch between hosts alone: each member has a port. (Several switches have tables of
-    /// their own: [`Harmony::fill`].)
+    /// Configures a single switch between hosts: each member has a port. (Several switches have
+    /// tables of their own: [`Harmony::fill`].)
     fn install(&mut self, now: Now, config: &Config) -> Result<Option<Injection>, Refused> {
         if config.kind != GroupKind::Hosts {
             return Err(Refused);
@@ -485,7 +486,7 @@ impl SwitchProgram for Harmony {
         let Some(rows) = self.rows.take() else { return self.drop(DropReason::Unconfigured) };
         let leaves = self.dispatch(&rows, ingress, packet);
         self.rows = Some(rows);
-        // The packet is rewritten in place.
+        // Rewrite the packet in place.
         let mut write = |packet: &Repr| packet.write(data_bytes, bytes).unwrap_or(0);
         match leaves {
             Ok(Leaves::To(to, packet)) => Verdict::Forward { to, size_bytes: write(&packet) },
@@ -501,8 +502,8 @@ impl SwitchProgram for Harmony {
         let _: Verdict<_> = self.drop(DropReason::Malformed(error));
     }
 
-    /// The control plane reads which reservations are over by their time, and has a packet each
-    /// look again (trap T19).
+    /// The control plane reads which reservations have expired, and sends a packet to recheck each
+    /// (trap T19).
     fn upkeep(&mut self, now: Instant) -> Option<Injection> {
         if self.to_sweep.is_empty() && now >= self.sweep_at {
             self.sweep_at = now.after(self.layout.life_ns / SWEEPS);

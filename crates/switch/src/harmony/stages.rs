@@ -9,9 +9,10 @@
 //! | 4 | `ring`: free virtual links (the paper's `UplinkQ`) | a place in a queue |
 //! | 5 | `link_of`: the virtual link that is held, plus one | a receiver's slot |
 //!
-//! A receiver's slot has one grant at a time, so that a cell for each slot knows its owner exactly
-//! (trap H4). The owner stands before the queues: what frees a virtual link compares the owner,
-//! and pushes in the same pass. A pop that fails cannot go back to the owner: it goes round once.
+//! A receiver's slot has one grant at a time, so a cell for each slot identifies its owner exactly
+//! (trap H4). The owner's stage is before the queues: a packet that frees a virtual link compares
+//! the owner, and pushes in the same pass. A pop that fails cannot correct the owner's cell in the
+//! same pass, so the packet is recirculated once.
 
 use alloc::vec::Vec;
 
@@ -20,42 +21,42 @@ use concord_pisa::{ArrayReport, Pass, RegisterArray};
 
 use super::layout::{LINK_PORTS_MAX, LinksLayout, Queue, Rows};
 
-/// Stages of the program.
+/// The number of stages of the program.
 pub(super) const STAGES: u8 = 6;
-/// Queues: one of all uplinks, and one for each port.
+/// The number of queues: one of all uplinks, and one for each port.
 const QUEUES: usize = 2 * LINK_PORTS_MAX;
 
-/// What a packet does with the registers.
+/// The request of a packet to the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// An `rsvp`: reserves, from this queue.
+    /// An `rsvp`: reserve a virtual link from this queue.
     Reserve,
-    /// The same in a further pass: the owner is noted.
+    /// An `rsvp` in a further pass: the owner is already noted.
     Again,
-    /// A `complete` or a `reject` frees this virtual link.
+    /// A `complete` or a `reject`: free this virtual link.
     Free,
-    /// Data: whether there is a reservation.
+    /// Data: find out whether there is a reservation.
     Look,
-    /// A pop that failed: the owner holds nothing.
+    /// Close the owner's cell after a pop that failed.
     Close,
-    /// Whether the reservation's time is over.
+    /// Check whether the reservation has expired.
     Sweep,
-    /// It was: frees what was found.
+    /// Free an expired reservation.
     Expire,
 }
 
-/// How a packet's grant stands to its slot's newest one.
+/// How a packet's grant compares to the newest one of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It may do what it is for.
+    /// It is the owner: the packet may take effect.
     Owner,
-    /// The slot's grant before it still holds a virtual link.
+    /// The slot's previous grant still holds a virtual link.
     Busy,
-    /// It came before, or is over.
+    /// It is a duplicate, or stale.
     Over,
 }
 
-/// What a packet carries through the pipeline beside its bytes (P4's header vector).
+/// The header vector of a packet (P4): its state on the way through the pipeline, beside its bytes.
 #[derive(Debug)]
 pub(super) struct Phv {
     pub(super) pass: Pass,
@@ -64,7 +65,7 @@ pub(super) struct Phv {
     pub(super) slot: u32,
     /// Incarnation and number of the grant.
     pub(super) grant: u64,
-    /// The time, and until when a reservation lives, in units of 1,024 ns.
+    /// The time of the packet, and the expiry of its reservation, in units of 1,024 ns.
     pub(super) now: u32,
     pub(super) until: u32,
     /// The queue, and its part of the ring.
@@ -73,9 +74,9 @@ pub(super) struct Phv {
     /// The virtual link that is freed, or was reserved.
     pub(super) link: Option<u16>,
     pub(super) standing: Standing,
-    /// The owner's cell as it was found.
+    /// The content of the owner's cell before the pass.
     pub(super) word: u64,
-    /// Whether a sweep found the time to be over.
+    /// Whether a sweep found the reservation to have expired.
     pub(super) is_expired: bool,
     place: u32,
 }
@@ -99,13 +100,13 @@ impl Phv {
         }
     }
 
-    /// Whether it takes a virtual link from a queue.
+    /// Whether the packet takes a virtual link from a queue.
     fn pops(&self) -> bool {
         let reserves = self.ask == Ask::Reserve || self.ask == Ask::Again;
         reserves && self.standing == Standing::Owner
     }
 
-    /// Whether it gives one back.
+    /// Whether the packet returns a virtual link to its queue.
     fn pushes(&self) -> bool {
         let frees = self.ask == Ask::Free || self.ask == Ask::Expire;
         frees && self.standing == Standing::Owner && self.link.is_some()
@@ -159,7 +160,7 @@ impl Stages {
         }
     }
 
-    /// A packet's pass.
+    /// Runs a packet's pass.
     #[inline]
     pub(super) fn run(&mut self, phv: &mut Phv) {
         for stage in 0..STAGES {
@@ -167,7 +168,7 @@ impl Stages {
         }
     }
 
-    /// What a packet does in one stage.
+    /// Runs a packet's access in one stage.
     #[inline]
     pub(super) fn stage(&mut self, stage: u8, phv: &mut Phv) {
         match stage {
@@ -209,7 +210,7 @@ impl Stages {
         (phv.standing, phv.word) = self.held.port().access(&mut phv.pass, phv.slot, access);
     }
 
-    /// Stage 1: the reservation's time.
+    /// Stage 1: the expiry of the reservation.
     fn until(&mut self, phv: &mut Phv) {
         let is_owner = phv.standing == Standing::Owner;
         let (ask, now, until) = (phv.ask, phv.now, phv.until);
@@ -217,12 +218,12 @@ impl Stages {
             if ask == Ask::Reserve && is_owner {
                 *cell = until;
             }
-            // Times wrap: half of them are before any other.
+            // Times wrap: half of their range is before any given time.
             ask == Ask::Sweep && is_owner && now.wrapping_sub(*cell) < 1 << 31
         });
     }
 
-    /// Stage 2: how many are free.
+    /// Stage 2: the number of free virtual links.
     fn free(&mut self, phv: &mut Phv) {
         if !phv.pops() && !phv.pushes() {
             return;
@@ -264,7 +265,7 @@ impl Stages {
         }
     }
 
-    /// Stage 5: what the slot holds here.
+    /// Stage 5: the virtual link that the slot holds here.
     fn link_of(&mut self, phv: &mut Phv) {
         let (is_owner, ask, link) = (phv.standing == Standing::Owner, phv.ask, phv.link);
         let was = self.link_of.port().access(&mut phv.pass, phv.slot, |cell| {
@@ -282,7 +283,7 @@ impl Stages {
     }
 
     /// The reservations, as the control plane reads them: the slot's cell, the owner, the virtual
-    /// link, and when it is over.
+    /// link, and the expiry time.
     pub(super) fn reservations(&self) -> impl Iterator<Item = (u32, u64, Option<u16>, u32)> + '_ {
         let cells = self.held.cells().zip(0_u32..).filter(|(word, _)| word & 1 == 1);
         cells.map(|(word, slot)| {
@@ -291,7 +292,7 @@ impl Stages {
         })
     }
 
-    /// The free virtual links of a queue, next one first.
+    /// The free virtual links of a queue, the next one first.
     pub(super) fn queue(&self, queue: u32, part: Queue) -> impl Iterator<Item = u16> + '_ {
         let (head, count) = (self.head.peek(queue), self.free.peek(queue));
         let places = (0..count).map(move |n| part.base + (head.wrapping_add(n) & part.mask));

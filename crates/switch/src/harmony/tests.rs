@@ -18,7 +18,7 @@ fn at_port(port: u16) -> Addr {
     Addr { ip: 2, port: 10 + port }
 }
 
-/// A ToR with K = 2: hosts 0 and 1 below it, hosts 2 to 5 elsewhere, two uplinks.
+/// A ToR switch with K = 2: hosts 0 and 1 below it, hosts 2 to 5 elsewhere, two uplinks.
 fn tables() -> LinkTables {
     LinkTables {
         switch: 7,
@@ -48,7 +48,7 @@ impl Rig {
         Rig { program, ports: PortTable::default(), ns: 0, passes: 0 }
     }
 
-    /// A packet comes by a port; where it leaves, and what.
+    /// A packet arrives at a port; returns the port by which it left, and the packet.
     fn send(&mut self, port: u16, packet: &Repr) -> Option<(u16, Repr)> {
         self.comes(at_port(port), packet)
     }
@@ -76,7 +76,7 @@ impl Rig {
         }
     }
 
-    /// The control plane's packets, until there are none.
+    /// Injects the control plane's packets, until there are none.
     fn sweep(&mut self) {
         while let Some(mut injection) = self.program.upkeep(Instant(self.ns)) {
             let packet = Repr::parse(injection.packet()).unwrap().0;
@@ -84,7 +84,7 @@ impl Rig {
         }
     }
 
-    /// Whether each virtual link is free, or held by one slot, and none twice.
+    /// Whether each virtual link is either free or held by exactly one slot.
     fn is_whole(&self) -> bool {
         let mut all = self.program.free();
         all.extend(self.program.reservations().filter_map(|held| held.link));
@@ -97,20 +97,20 @@ impl Rig {
     }
 }
 
-/// From host 0 to a sender elsewhere.
+/// An `rsvp` from host 0 to a sender elsewhere.
 fn rsvp(grant: u32, slot: u8) -> Repr {
     let span = (LIFE_NS >> SPAN_SHIFT) as u32;
     let packet = Repr::new(Op::Rsvp, 4, 0, u64::from(grant));
     Repr { receiver_incarnation: 1, grant, slot, span, ..packet }
 }
 
-/// The same grant's packet on its way back.
+/// A packet of the same grant on its way back.
 fn back(op: Op, reserved: &Repr) -> Repr {
     Repr { op, ahead: reserved.path.hops().len() as u8, span: 0, ..*reserved }
 }
 
-/// H6: an `rsvp` reserves the port by which it leaves, for the data that will come there; data
-/// finds it, `complete` frees it, once.
+/// H6: an `rsvp` reserves the port by which it leaves, for the data that will arrive there; data
+/// finds the reservation, and `complete` frees it, once.
 #[test]
 fn h6_link_is_counted_once_where_its_data_arrives() {
     let mut rig = Rig::new(Choice::Fifo, Guards::ALL);
@@ -129,7 +129,7 @@ fn h6_link_is_counted_once_where_its_data_arrives() {
     assert_eq!((counters.reserved, counters.freed, counters.freed_again), (1, 1, 1));
 }
 
-/// H4: an `rsvp` that comes again, or late, reserves nothing.
+/// H4: a duplicated or late `rsvp` reserves nothing.
 #[test]
 fn h4_doubled_or_late_rsvp_reserves_nothing() {
     let held = |guards| {
@@ -145,7 +145,8 @@ fn h4_doubled_or_late_rsvp_reserves_nothing() {
     assert_eq!(held(Guards::without(Guard::RsvpOnce)), 1);
 }
 
-/// H4: a `complete` of the slot's grant before, and one that was never reserved here, free nothing.
+/// H4: a `complete` of the slot's previous grant, or of one that was never reserved here, frees
+/// nothing.
 #[test]
 fn h4_only_the_owner_frees() {
     let free = |guards| {
@@ -162,8 +163,8 @@ fn h4_only_the_owner_frees() {
     assert_ne!(free(Guards::without(Guard::OwnerFrees)), (1, true));
 }
 
-/// H4: a slot whose `complete` was lost reserves nothing here until that is over: else its virtual
-/// link would never be free again.
+/// H4: a slot whose `complete` was lost reserves nothing here until the old reservation has
+/// expired: otherwise its virtual link would never be free again.
 #[test]
 fn h4_slot_reserves_again_once_it_is_freed() {
     let after_loss = |guards| {
@@ -183,7 +184,7 @@ fn h4_slot_reserves_again_once_it_is_freed() {
     assert!(!after_loss(Guards::without(Guard::SlotFreed)).2);
 }
 
-/// H4: what nobody frees is over by its time, and not before.
+/// H4: a reservation that is never freed expires at its time, and not before.
 #[test]
 fn h4_reservation_ends_by_its_time() {
     let held = |guards| {
@@ -194,7 +195,7 @@ fn h4_reservation_ends_by_its_time() {
         let before = rig.held();
         rig.ns = LIFE_NS + LIFE_NS / 2;
         rig.sweep();
-        // A `complete` that comes after that frees nothing again.
+        // A `complete` that arrives after that frees nothing again.
         let after = rig.held();
         rig.send(2, &back(Op::Complete, &reserved));
         (before, after, rig.is_whole())
@@ -204,7 +205,7 @@ fn h4_reservation_ends_by_its_time() {
     assert_eq!(held(Guards::without(Guard::ReservationExpires)), (1, 1, true));
 }
 
-/// H4: data whose reservation is over goes on as best effort, and so does what a sender never
+/// H4: data whose reservation has expired goes on as best effort, and so does data that was never
 /// reserved.
 #[test]
 fn h4_data_without_reservation_is_best_effort() {
@@ -219,7 +220,7 @@ fn h4_data_without_reservation_is_best_effort() {
     assert!(!is_best_effort(Guards::without(Guard::DataReserved)));
 }
 
-/// H5: a switch that has begun anew reserves nothing until what it forgot is over.
+/// H5: a restarted switch reserves nothing until the reservations that it forgot have expired.
 #[test]
 fn h5_restarted_switch_waits() {
     let early = |guards| {
@@ -236,8 +237,8 @@ fn h5_restarted_switch_waits() {
     assert_eq!(early(Guards::without(Guard::SwitchRestart)).1, Op::Rsvp);
 }
 
-/// §3.1: without a free virtual link the `rsvp` becomes a `reject`, after another pass in which its
-/// slot forgets it; what it had reserved before is freed on the way back.
+/// §3.1: without a free virtual link the `rsvp` becomes a `reject`, after another pass that closes
+/// its slot; links that it had reserved at earlier switches are freed on the way back.
 #[test]
 fn rsvp_without_link_becomes_a_reject() {
     for choice in [Choice::Fifo, Choice::Hash] {
@@ -249,7 +250,7 @@ fn rsvp_without_link_becomes_a_reject() {
         }
         let rejected: Vec<&Repr> =
             reserved.iter().map(|(_, p)| p).filter(|p| p.op == Op::Reject).collect();
-        // Four virtual links upwards; a choice by hash may miss a free one.
+        // There are four virtual links upwards; a choice by hash may miss a free one.
         assert!(!rejected.is_empty() && (rejected.len() == 1 || choice == Choice::Hash));
         assert!(rejected.iter().all(|p| p.reason == Reason::NoLink && p.ahead == 0));
         assert!(rig.is_whole());
@@ -262,16 +263,16 @@ fn rsvp_without_link_becomes_a_reject() {
     }
 }
 
-/// A `reject` by a switch further on frees what the switches before it reserved.
+/// A `reject` by a later switch frees the reservations at the switches before it.
 #[test]
 fn reject_frees_on_its_way_back() {
     let mut rig = Rig::new(Choice::Fifo, Guards::ALL);
     let (_, mut reserved) = rig.send(1, &Repr { receiver: 1, ..rsvp(1, 0) }).unwrap();
-    // The next switch has none, and is not in the path.
+    // The next switch has no free link, and is not in the path.
     let reject = Repr { reason: Reason::NoLink, ..back(Op::Reject, &reserved) };
     let (port, left) = rig.send(3, &reject).unwrap();
     assert_eq!((port, left.ahead, rig.held()), (1, 0, 0));
-    // A path that names another switch, or ports and links that there are not, is refused.
+    // A path that names another switch, or ports and links that do not exist, is refused.
     for hop in [
         Hop { switch: 8, ..reserved.path.hops()[0] },
         Hop { back: 9, ..reserved.path.hops()[0] },
@@ -285,7 +286,7 @@ fn reject_frees_on_its_way_back() {
     assert!(rig.is_whole());
 }
 
-/// H8: uplinks are taken in turn from the FIFO; a hash reaches all of them.
+/// H8: the FIFO alternates between the uplinks; a hash reaches all of them.
 #[test]
 fn h8_both_choices_reach_every_uplink() {
     for choice in [Choice::Fifo, Choice::Hash] {
@@ -302,7 +303,7 @@ fn h8_both_choices_reach_every_uplink() {
     }
 }
 
-/// Requests and what goes to senders go by address, uplinks by hash, and change no register.
+/// Requests and packets to senders are routed by address, uplinks by hash, and change no register.
 #[test]
 fn other_packets_go_by_address() {
     let mut rig = Rig::new(Choice::Fifo, Guards::ALL);
@@ -320,8 +321,8 @@ fn other_packets_go_by_address() {
     assert_eq!(rig.send(0, &Repr::new(Op::Request, 0, 6, 5)), None, "no such host");
 }
 
-/// Packets in consecutive stages at the same time leave the registers as if one had followed the
-/// other.
+/// Packets that are in consecutive stages at the same time leave the registers as if they had
+/// passed one after the other.
 #[test]
 fn harmony_packets_in_the_pipeline_do_not_mix() {
     for seed in 0..200 {
@@ -357,8 +358,8 @@ fn harmony_packets_in_the_pipeline_do_not_mix() {
     }
 }
 
-/// Reservations, what ends them and what comes again, in any order and with any loss: a virtual
-/// link is free, or held once; after their time all are free.
+/// Reservations, the packets that end them, and duplicates, in any order and with any loss: a
+/// virtual link is free, or held once; after the maximum lifetime all are free.
 #[test]
 fn any_order_leaves_each_link_free_or_held_once() {
     for seed in 0..60 {
@@ -399,7 +400,7 @@ fn any_order_leaves_each_link_free_or_held_once() {
     }
 }
 
-/// Whatever comes, the switch stands; and what is malformed changes no register.
+/// No input crashes the switch, and malformed packets change no register.
 #[test]
 fn any_bytes_leave_a_networks_switch_standing() {
     let mut rng = Rng::new(54);
@@ -430,7 +431,7 @@ fn load(layout: LinksLayout) -> Result<Harmony, LoadError> {
     Harmony::load(&told.settings())
 }
 
-/// Behind the seat it is the switch of a group of hosts: each has a port.
+/// In its seat it is the switch of a group of hosts: each has a port.
 #[test]
 fn one_switch_between_hosts_is_configured_by_its_group() {
     let mut program = load(layout(Choice::Fifo)).unwrap();
@@ -458,7 +459,7 @@ fn one_switch_between_hosts_is_configured_by_its_group() {
     assert_eq!(program.links(), 0);
 }
 
-/// With the default settings it fits an ASIC: six stages, one recirculation.
+/// With the default settings the program fits an ASIC: six stages, one recirculation.
 #[test]
 fn harmony_fits_an_asic_by_itself() {
     let report = load(LinksLayout::DEFAULT).unwrap().describe();

@@ -1,5 +1,5 @@
-//! NetChain (NSDI 2018, as NetCRAQ §II.B.2 has it): chain replication whose chain is in the packet,
-//! reads at the tail. The baseline of NetCRAQ's figures.
+//! NetChain (NSDI 2018, as described by NetCRAQ §II.B.2): chain replication whose packets carry the
+//! chain, with reads at the tail. It is the baseline of NetCRAQ's figures.
 //!
 //! | stage | array | a packet does |
 //! |---|---|---|
@@ -10,7 +10,7 @@ use concord_pisa::{Pass, RegisterArray};
 use concord_wire::Addr;
 use concord_wire::netchain::{Op, Repr};
 
-/// How wide SEQ is.
+/// The width of SEQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SeqWidth {
     /// 16 bits, as published.
@@ -28,7 +28,7 @@ impl SeqWidth {
     }
 }
 
-/// A switch.
+/// A switch of the chain.
 #[derive(Clone, Debug)]
 pub struct NetChain {
     own: Addr,
@@ -39,26 +39,27 @@ pub struct NetChain {
 }
 
 impl NetChain {
-    /// A switch of so many keys (a power of two), with empty registers.
+    /// A switch for `keys` keys (a power of two), with empty registers.
     #[must_use]
     pub fn new(own: Addr, is_head: bool, width: SeqWidth, keys: usize) -> NetChain {
         let value = ["value_0", "value_1"].map(|name| RegisterArray::new(name, 1, keys));
         NetChain { own, is_head, width, seq: RegisterArray::new("seq", 0, keys), value }
     }
 
-    /// Begins at that number, as if as many writes had been before.
+    /// For tests: sets the number of a key as if that many writes had been made.
     pub fn begin_at(&mut self, key: u32, seq: u64) {
         self.seq.port().access(&mut Pass::begin(), key, |cell| *cell = seq & self.width.mask());
     }
 
-    /// Its number and value of a key.
+    /// The sequence number and the value of a key.
     #[must_use]
     pub fn peek(&self, key: u32) -> (u64, u128) {
         let [high, low] = [0, 1].map(|half| u128::from(self.value[half].peek(key)));
         (self.seq.peek(key), high << 64 | low)
     }
 
-    /// One pass: where the packet goes, if it goes on. The last of its chain answers.
+    /// One pass of a packet: returns its next destination, if it is not dropped. The last switch of
+    /// its chain answers.
     pub fn process(&mut self, packet: &mut Repr) -> Option<Addr> {
         if packet.chain.first() != Some(&self.own) {
             return None;

@@ -1,43 +1,43 @@
-//! The size of a chain's registers: cells, sessions, and the length of values.
+//! The size of a chain's registers: cells, sessions, and the maximum length of values.
 
 use core::fmt;
 
 use concord_core::{Duration, MS};
 use concord_pisa::ASIC;
 
-/// Most cells and sessions: two arrays of 64-bit cells fit a stage.
+/// The maximum number of cells and of sessions: two arrays of 64-bit cells fit a stage.
 pub const CELLS_MAX: u32 = 1 << (ASIC.stage_sram_bytes / 16).ilog2();
-/// Lengths that values can have, in bytes.
+/// The valid maximum lengths of values, in bytes.
 pub const VALUE_BYTES: [u8; 3] = [16, 32, 64];
 
 /// The store's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainLayout {
-    /// Keys at most; a power of two.
+    /// The maximum number of keys; a power of two.
     pub cells: u32,
-    /// Sessions at most; a power of two.
+    /// The maximum number of sessions; a power of two.
     pub sessions: u32,
-    /// Longest value in bytes: 16, 32 or 64.
+    /// The maximum length of a value in bytes: 16, 32 or 64.
     pub value_bytes: u8,
-    /// A version that is not acknowledged for as long is sent again.
+    /// The time after which a version that is not acknowledged is sent again, in ns.
     pub patience_ns: Duration,
 }
 
 impl ChainLayout {
-    /// What a switch has if it is told nothing else.
+    /// The default sizes of a switch.
     pub const DEFAULT: ChainLayout =
         ChainLayout { cells: 4_096, sessions: 1_024, value_bytes: 64, patience_ns: 20 * MS };
 
-    /// Words of a value.
+    /// The number of 64-bit words of a value.
     #[must_use]
     pub const fn words(&self) -> u8 {
         self.value_bytes / 8
     }
 
-    /// Whether there can be such a store.
+    /// Checks that a switch can have such a store.
     ///
     /// # Errors
-    /// [`ChainError`] if not.
+    /// [`ChainError`] if it cannot.
     pub fn check(&self) -> Result<(), ChainError> {
         let is_size = |size: u32| size.is_power_of_two() && size <= CELLS_MAX;
         // A stamp has 16 bits for its slot.
@@ -54,14 +54,14 @@ impl ChainLayout {
     }
 }
 
-/// A store that no switch has.
+/// The reason why no switch can have such a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainError {
-    /// Cells or sessions are no power of two, or too many.
+    /// The number of cells or sessions is not a power of two, or too large.
     Size(ChainLayout),
-    /// Values of a length that there is not.
+    /// The length of values is not valid.
     Value(u8),
-    /// What is not acknowledged would be sent again at once, and without end.
+    /// The patience is zero: versions would be sent again at once, and without end.
     Patience,
 }
 

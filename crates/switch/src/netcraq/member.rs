@@ -1,20 +1,22 @@
 //! The control plane of a switch that is a member of a chain: it registers with the controller,
-//! takes the group's configurations, opens epochs, asks for leases and grants them, and copies what
-//! a chain holds. A machine without I/O, in no packet's path; what it changes are tables.
+//! installs the group's configurations, opens epochs, requests and grants leases, and copies the
+//! content of the chain. It is a state machine without I/O, on the path of no packet; all that it
+//! changes are tables.
 //!
-//! **An epoch opens** along the chain. A member that was told of it grants no lease any more, and
-//! waits until no switch outside of the epoch can hold one that it granted (trap T2). Then the head
-//! is agreed; every other member compares the digests of its registers with those of its
-//! predecessor once that is agreed, copies the blocks that differ, and is agreed when none does. A
-//! predecessor has all that its successors have, so that no version is lost (trap T5), and nothing
-//! changes while the chain compares: nobody holds a lease of the new epoch. Once the tail is agreed
-//! all are, and the tail says so. From then on members ask each other for leases, and who holds all
-//! of them answers.
+//! **An epoch opens** along the chain. A member that hears of the epoch grants no more leases of
+//! the old one, and waits until no switch outside of the new epoch can hold a lease that it granted
+//! (trap T2). Then the head agrees; every other member compares the digests of its registers with
+//! those of its predecessor once that has agreed, copies the blocks that differ, and agrees when
+//! none does. A predecessor has everything that its successors have, so no version is lost (trap
+//! T5), and nothing changes while the chain compares, since no member holds a lease of the new
+//! epoch. Once the tail has agreed all have, and the tail announces it. From then on members
+//! request leases from each other, and a member that holds the leases of all others answers
+//! clients.
 //!
 //! **A switch joins** by copying from the tail in the same way, while writes go on: the tail's
-//! acknowledgements name the cells that changed meanwhile. What it missed it copies when the epoch
-//! opens in which it is the tail (hole N6). A switch that lost its place, or has started again, is
-//! a stranger: it begins with nothing (trap T4).
+//! acknowledgements name the cells that changed meanwhile. It copies what it missed when the epoch
+//! opens in which it is the tail (hole N6). A switch that lost its place, or has restarted, counts
+//! as a stranger: it begins with empty registers (trap T4).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -34,71 +36,73 @@ use super::stages::Stages;
 use super::{Place, Plane};
 use crate::program::Settings;
 
-/// Cells and sessions that are asked for at a time.
+/// The number of cells and sessions that are requested at a time.
 const COPIES_AT_ONCE: usize = 128;
-/// Time from one such batch to the next, in ns.
+/// The time between two such batches, in ns.
 const COPIES_EVERY_NS: Duration = MS;
-/// Time from one question about digests or about the opening to the next, in ns.
+/// The time between two requests for digests, or for the opening of the epoch, in ns.
 const ASK_EVERY_NS: Duration = 3 * MS;
-/// Comparisons after which a joining switch says that it has copied: the first finds all that is
-/// there, the others what changed meanwhile or was lost. The rest is copied when the epoch opens.
+/// Comparisons after which a joining switch reports that it has copied: the first finds all that
+/// there is, the others what changed meanwhile or was lost. It copies the rest when the epoch
+/// opens.
 const COPY_ROUNDS: u32 = 3;
-/// Comparisons in vain after which a member gives its place up: what it holds is not what its
-/// predecessor holds, and copying does not help.
+/// Comparisons without success after which a member gives up its place: its content differs from
+/// its predecessor's, and copying does not help.
 const VAIN_ROUNDS_MAX: u32 = 300;
-/// A switch of the epoch that is not heard for so many intervals between two signs of life is not
+/// The number of keepalive intervals after which a silent switch of the epoch is reported as not
 /// heard.
 const UNHEARD_INTERVALS: u64 = 3;
-/// Most cells and sessions that are to be asked for.
+/// The maximum number of cells and sessions in the queue of requests.
 const WANTED_MAX: usize = 1 << 17;
 
-/// The place in a chain that a switch is there for.
+/// The place in a chain that a switch is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainSeat {
-    /// Which group the chain is.
+    /// The group of the chain.
     pub group: GroupId,
-    /// The switch's number in it, above 0.
+    /// The node number of the switch in it, above 0.
     pub node: u16,
-    /// How long a lease is, in ns: so long, at most, nothing is written after a member fell silent.
+    /// The duration of a lease, in ns: the longest time for which nothing is written after a member
+    /// falls silent.
     pub lease_ns: Duration,
-    /// Time from one sign of life to the next, in ns.
+    /// The time between two keepalives, in ns.
     pub alive_interval_ns: Duration,
 }
 
 impl ChainSeat {
-    /// A switch of a chain, with the default times.
+    /// A switch of a chain, with the default durations.
     #[must_use]
     pub const fn new(group: GroupId, node: u16) -> ChainSeat {
         ChainSeat { group, node, lease_ns: 250 * MS, alive_interval_ns: 50 * MS }
     }
 }
 
-/// What the program of such a switch is told.
+/// The settings of the program of such a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainMember {
-    /// Its place.
+    /// Its place in the chain.
     pub seat: ChainSeat,
-    /// This run of the switch.
+    /// This incarnation of the switch.
     pub incarnation: u64,
-    /// Where the controller listens.
+    /// The address of the controller.
     pub controller: Addr,
 }
 
-/// How far it is.
+/// The progress of a switch in its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// In no chain.
+    /// It is in no chain.
     Out,
-    /// It copies from the tail.
+    /// It joins by copying from the tail; `copied`: enough for the controller to admit it.
     Joining { copied: bool },
-    /// A member, the epoch is not open here. `agreed`: it holds what its predecessor holds, which
-    /// is agreed too.
+    /// It is a member, and the epoch is not open here. `agreed`: it has the same content as its
+    /// predecessor, which has agreed too.
     Opening { agreed: bool },
-    /// A member; the epoch is open here.
+    /// It is a member, and the epoch is open here.
     Open,
 }
 
-/// What is to be copied.
+/// An item that is to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
     Cell(u32),
@@ -116,29 +120,30 @@ pub(super) struct Member {
     config: Option<Config>,
     stage: Stage,
     leases: Leases,
-    /// It has been in an open epoch since it became a member: it has all that was committed.
+    /// Whether it was in an open epoch since it became a member: then it has all that was
+    /// committed.
     caught_up: bool,
-    /// The switch id of the chain that its registers are of.
+    /// The switch id of the chain whose content its registers hold.
     founded: u32,
-    /// It gives its place up.
+    /// Whether it gives up its place.
     leaving: bool,
-    /// The chain's other switches have other sizes: it can have no place.
+    /// Whether the chain's other switches have other sizes, so that it can have no place.
     is_misfit: bool,
     wanted: VecDeque<Wanted>,
-    /// Comparisons in this epoch that found something to copy, or, joining, of any kind.
+    /// The number of comparisons in this epoch: while joining all of them, later those in vain.
     rounds: u32,
-    /// When each other switch of the epoch was heard last.
+    /// When each other switch of the epoch was last heard.
     heard_at: BTreeMap<u16, Instant>,
-    /// The head's.
+    /// At the head: which cell each name has.
     names: Names,
-    /// The head's: the slot of the session that is given next.
+    /// At the head: the slot of the next session.
     next_slot: u32,
     alive_at: Instant,
-    /// When the next batch of what is wanted is asked for.
+    /// When the next batch of wanted items is requested.
     copy_at: Instant,
     /// When the next question is asked.
     ask_at: Instant,
-    /// Whether the source was asked for its digests, and has not answered.
+    /// Whether a request for the source's digests is unanswered.
     is_asking: bool,
     outbox: Vec<(Addr, Vec<u8>)>,
     scratch: Vec<u8>,
@@ -163,7 +168,8 @@ impl Member {
             rounds: 0,
             heard_at: BTreeMap::new(),
             names: Names::new(settings.guards, settings.sections.chain.cells),
-            // Heads begin at different ones, so that a new one seldom gives what is in use.
+            // Heads begin at different slots, so that a new head seldom gives a slot that is in
+            // use.
             next_slot: told.incarnation as u32,
             alive_at: Instant(0),
             copy_at: Instant(0),
@@ -174,14 +180,14 @@ impl Member {
         }
     }
 
-    /// What it has to say to others.
+    /// Sends the messages that are queued for other nodes.
     pub(super) fn speak(&mut self, sink: &mut impl Sink) {
         for (to, packet) in self.outbox.drain(..) {
             sink.send(to, &packet);
         }
     }
 
-    /// A cell has changed at the tail while this switch copies.
+    /// Notes that a cell has changed at the tail while this switch copies.
     pub(super) fn want_cell(&mut self, cell: u32) {
         self.want(Wanted::Cell(cell));
     }
@@ -205,14 +211,14 @@ impl Member {
         self.config.as_ref().map_or(&[], |config| &config.members)
     }
 
-    /// A member of the epoch, or a switch that joins in it.
+    /// The address of a member of the epoch, or of a switch that joins in it.
     fn addr_of(&self, node: u16) -> Option<Addr> {
         let config = self.config.as_ref()?;
         let mut all = config.members.iter().chain(&config.joining);
         all.find(|member| member.node == node).map(|member| member.addr)
     }
 
-    /// From whom it copies: its predecessor; of a joining switch, the tail.
+    /// The switch from which it copies: its predecessor; for a joining switch, the tail.
     fn source(&self) -> Option<Named> {
         let members = self.members();
         match members.iter().position(|member| self.is_own(member)) {
@@ -225,7 +231,7 @@ impl Member {
         self.members().last().is_some_and(|member| self.is_own(member))
     }
 
-    /// A message to the control plane.
+    /// Processes a message to the control plane.
     pub(super) fn on_message(
         &mut self,
         now: Instant,
@@ -247,7 +253,7 @@ impl Member {
                     self.on_config(now, config, plane);
                 }
             }
-            // A controller that makes its state anew, or a client.
+            // Sent by a controller that rebuilds its state, or by a client.
             Membership::WhoIsWho { client } => {
                 if let Some(config) = &self.config {
                     config.send(client, &mut self.scratch, &mut self.outbox);
@@ -264,7 +270,7 @@ impl Member {
         }
     }
 
-    /// The next epoch. What is not newer than the one before says nothing.
+    /// Installs the next epoch. A configuration that is not newer is ignored.
     fn on_config(&mut self, now: Instant, config: Config, plane: &mut Plane<'_>) {
         let is_chain = config.kind == GroupKind::Switches && !config.members.is_empty();
         if !is_chain || config.epoch <= self.heard.epoch || config.switch_id > CHAIN_NUMBER_MAX {
@@ -278,7 +284,7 @@ impl Member {
         (self.copy_at, self.ask_at, self.alive_at) = (now, now, now);
         let index = config.members.iter().position(|member| self.is_own(member));
         let joins = config.joining.iter().any(|member| self.is_own(member));
-        // Registers of a chain that was given up are no part of this one.
+        // The registers of an earlier chain are not part of this one.
         let is_other_chain = self.founded != 0 && self.founded != config.switch_id;
         let stays = index.is_some() || (joins && matches!(self.stage, Stage::Joining { .. }));
         if is_other_chain || (!stays && self.guards.on(Guard::ChainStranger)) {
@@ -334,7 +340,7 @@ impl Member {
         }
     }
 
-    /// The register that the data plane compares with a packet's time.
+    /// Fills the register that the data plane compares with a packet's time.
     fn fill_until(&self, plane: &mut Plane<'_>) {
         if let Some(place) = plane.place {
             place.answers_until = self.leases.held_until();
@@ -382,9 +388,9 @@ impl Member {
         }
     }
 
-    /// A client asks which cell is a name's, and the like. The head answers while it holds all
-    /// leases: then no other switch has given cells meanwhile, and what it has not got is not
-    /// there.
+    /// Answers a client's question, such as which cell a name has. The head answers while it holds
+    /// the leases of all members: then no other switch has given cells meanwhile, and a name that
+    /// it does not know does not exist.
     fn on_question(
         &mut self,
         now: Instant,
@@ -400,7 +406,7 @@ impl Member {
         let (epoch, from) = (self.epoch(), self.told.seat.node);
         let Some(head) = self.members().first().copied() else { return };
         if !self.is_own(&head) {
-            // At most one hop.
+            // The question is passed on at most once.
             if asked_by == 0 {
                 message.set_sender(NodeId(from), Epoch(epoch));
                 self.send(head.node, &message);
@@ -437,9 +443,9 @@ impl Member {
         }
     }
 
-    /// A session that may be begun: the slots take turns, so that one is another's only once as
-    /// many others were given as there are. Nothing of it is replicated: it is its client's once
-    /// the chain has committed its OPEN.
+    /// A session that a client may open: slots are given in turn, so that a slot goes to another
+    /// client only after all others were given. None of this is replicated: the session is the
+    /// client's once the chain has committed its OPEN.
     fn give_session(&mut self, plane: &Plane<'_>) -> Option<(u16, u32)> {
         let sessions = plane.layout.sessions;
         for _ in 0..sessions {
@@ -453,7 +459,7 @@ impl Member {
         None
     }
 
-    /// What the source holds: where it differs from what is here, it is copied.
+    /// Compares the digests of the source with its own, and copies the blocks that differ.
     fn compare(
         &mut self,
         now: Instant,
@@ -491,7 +497,8 @@ impl Member {
         }
     }
 
-    /// It holds what its predecessor holds. Once the tail does, the epoch is open.
+    /// It has the same content as its predecessor. Once this is true of the tail, the epoch is
+    /// open.
     fn agree(&mut self, now: Instant, plane: &mut Plane<'_>) {
         self.stage = Stage::Opening { agreed: true };
         (self.rounds, self.ask_at) = (0, now);
@@ -523,7 +530,7 @@ impl Member {
         self.members().iter().map(|member| member.node).filter(|node| *node != own).collect()
     }
 
-    /// Until when a switch that is no member may answer by a lease that was granted here.
+    /// Until when a switch that is not a member may answer by a lease that was granted here.
     fn outsiders_until(&self) -> Instant {
         if !self.guards.on(Guard::ChainOutsiders) {
             return Instant(0);
@@ -566,8 +573,7 @@ impl Member {
         }
     }
 
-    /// Asks the source for the next cells and sessions, and, once all were asked for, for its
-    /// digests.
+    /// Requests the next cells and sessions from the source; once all were requested, its digests.
     fn copy(&mut self, now: Instant, layout: &ChainLayout) {
         let Some(source) = self.source() else { return };
         let (epoch, node) = (self.epoch(), self.told.seat.node);
@@ -590,7 +596,7 @@ impl Member {
         }
         let has_copied = self.stage == (Stage::Joining { copied: true });
         if self.wanted.is_empty() && now >= self.ask_at && !has_copied {
-            // What was asked for is here by the next time, as a rule.
+            // Allow the requested items time to arrive.
             self.ask_at = now.after(ASK_EVERY_NS);
             self.is_asking = true;
             self.send(source.node, &ChainMessage::AskBlocks { epoch, from: node });
@@ -664,7 +670,7 @@ impl Member {
     }
 }
 
-/// Who is answered, if it is a client's question.
+/// The client that gets the answer, if the message is a client's question.
 fn client_of(message: &ChainMessage) -> Option<Addr> {
     match message {
         ChainMessage::Find { client, .. }
@@ -674,13 +680,13 @@ fn client_of(message: &ChainMessage) -> Option<Addr> {
     }
 }
 
-/// The versions that there may be in a chain of that number: above the first, up to the second.
+/// The range of versions in a chain with this number: above the first, up to the second.
 fn versions_of(number: u32) -> (u64, u64) {
     let base = u64::from(number.saturating_sub(1)) * VERSIONS_OF_A_CHAIN;
     (base, base + VERSIONS_OF_A_CHAIN - 1)
 }
 
-/// How many cells, or sessions, of `all` are in a block.
+/// The number of cells, or sessions, in a block, if there are `all` of them.
 fn block_of(all: u32) -> u32 {
     all.div_ceil(BLOCKS as u32).max(1)
 }
@@ -699,7 +705,7 @@ fn digests(layout: &ChainLayout, stages: &Stages) -> (Vec<Digest>, Vec<Digest>) 
     (cells.collect(), sessions.collect())
 }
 
-/// A word more of a digest.
+/// Adds a word to a digest.
 fn mix(hash: u64, word: u64) -> u64 {
     let mut mixed = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -707,7 +713,7 @@ fn mix(hash: u64, word: u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// What lies in the blocks whose digests differ.
+/// The cells, or sessions, in the blocks whose digests differ.
 fn differing<'a>(
     all: u32,
     one: &'a [Digest],

@@ -1,20 +1,20 @@
-//! NetCRAQ: a chain of switches that hold keys and values, and answer by themselves
+//! NetCRAQ: a chain of switches that store keys and values, and answer clients themselves
 //! (docs/internals/netcraq.md).
 //!
 //! The head alone orders writes, and takes one at a time for each cell: the next is answered "busy"
-//! until the tail has acknowledged the one before. So a cell has two versions at most in the whole
-//! chain, the newest and the committed one, a member holds one of them, and no decision rests on a
-//! version that may never be committed. A write takes two passes at the head. The first reads, and
-//! decides; the second changes the registers if the cell's state is the one that the first saw.
-//! What goes on from there is an UPDATE: the cell's content with its version, and the session's
-//! request with its outcome, which every member takes over in one pass, in this order. The tail
-//! answers the client, comes round, and acknowledges to all others.
+//! until the tail has acknowledged the previous one. So a cell has at most two versions in the
+//! whole chain, the newest and the committed one, a member holds one of them, and no decision
+//! depends on a version that may never be committed. A write takes two passes at the head. The
+//! first reads the registers and decides; the second changes them if the cell's state is still the
+//! one that the first saw. The head then sends an UPDATE: the cell's content with its version, and
+//! the session's request with its outcome, which every member applies in one pass, in this order.
+//! The tail answers the client, recirculates the packet, and acknowledges to all other members.
 //!
-//! Numbered steps: **1** which epoch, **2** which member may do it, **3** registers (`stages`),
-//! **4** what leaves.
+//! Numbered steps: **1** check the epoch, **2** check that this member may process the packet,
+//! **3** access the registers (`stages`), **4** send the result.
 //!
-//! Who is a member, which epoch is open, and until when a switch may answer is its control plane's
-//! (`member.rs`). The head's also says which cell is a name's (`names.rs`).
+//! The control plane decides which switches are members, which epoch is open, and until when a
+//! switch may answer (`member.rs`). At the head it also decides which cell a name has (`names.rs`).
 
 mod layout;
 mod member;
@@ -49,34 +49,34 @@ pub use member::{ChainMember, ChainSeat};
 
 /// The multicast group of all other members.
 const OTHERS: u16 = 0;
-/// Most packets that one sweep sends again.
+/// The maximum number of packets that one sweep sends again.
 const RESENT_MAX: usize = 64;
 
-/// Why a packet ends here.
+/// The reason why a packet ends at the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// No packet.
+    /// The packet is malformed.
     Malformed(WireError),
-    /// The switch is no member of a chain.
+    /// The switch is not a member of a chain.
     Unconfigured,
-    /// It is of another epoch: of a chain that there is no more, or not yet.
+    /// The packet is of another epoch, whose chain no longer exists, or does not exist yet.
     OtherEpoch,
-    /// It is for another member.
+    /// The packet is for another member.
     Misdirected,
     /// The switch holds no lease at the packet's time, or its epoch is not open.
     NoLease,
-    /// Its values are of another size than this chain's.
+    /// The packet's values are of another size than this chain's.
     OtherSize,
-    /// It does not say where its answer goes.
+    /// The packet does not say where its answer goes.
     NoAddress,
-    /// What was to be sent again is acknowledged by now.
+    /// The version to be sent again is acknowledged by now.
     Settled,
-    /// It did its work here.
+    /// The packet's work is done.
     Consumed,
 }
 
 concord_core::counters! {
-    /// What happened to reads and writes.
+    /// Counts of reads and writes by their fate.
     pub struct NetCraqCounters {
         /// Reads that were answered here, of a clean version.
         reads_clean,
@@ -131,24 +131,25 @@ concord_core::counters! {
     }
 }
 
-/// Its place in the chain, and the others': tables that the control plane fills.
+/// The place of this switch in the chain, and those of the others: tables that the control plane
+/// fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     group: GroupId,
     epoch: Epoch,
     node: NodeId,
-    /// Which member, from the head on; of a switch that joins, behind the last one.
+    /// The position of this member, 0 for the head; for a joining switch, the number of members.
     index: usize,
     members: Vec<Addr>,
     joining: Vec<Addr>,
     /// Whether the epoch is open here.
     is_open: bool,
-    /// A register: packets that come earlier may be answered, as far as leases go.
+    /// A register: the time until which packets may be answered, by the leases.
     answers_until: Instant,
-    /// Versions are above the first, and at most the second: those of a chain that was founded anew
-    /// never come back.
+    /// The range of versions: above the first, and at most the second. A chain that is founded anew
+    /// has another range, so that no version returns.
     versions: (u64, u64),
-    /// Whether the head gives names their cells ([`names`]); otherwise the sender knows them.
+    /// Whether the head gives names their cells ([`names`]); otherwise the client knows them.
     gives_names: bool,
 }
 
@@ -174,19 +175,19 @@ impl Place {
     }
 }
 
-/// The program.
+/// NetCRAQ's switch program.
 #[derive(Clone, Debug)]
 pub struct NetCraq {
     own: Addr,
     guards: Guards,
     layout: ChainLayout,
     place: Option<Place>,
-    /// The highest epoch of which it was told.
+    /// The highest epoch of any configuration.
     epoch_max: u32,
     stages: Stages,
     sweep: Sweep,
-    /// The control plane of a switch that registers with a controller; without it the chain is as
-    /// [`SwitchProgram::install`] says, and nobody needs a lease.
+    /// The control plane of a switch that registers with a controller. Without it the chain is as
+    /// [`SwitchProgram::install`] was told, and no lease is needed.
     member: Option<Box<Member>>,
     counters: NetCraqCounters,
 }
@@ -194,21 +195,21 @@ pub struct NetCraq {
 /// The control plane's sweeps over all cells.
 #[derive(Clone, Debug, Default)]
 struct Sweep {
-    /// The states that the last one saw dirty, by cell.
+    /// The states that were dirty at the last sweep, by cell.
     seen: Vec<(u32, State)>,
-    /// What is to be sent again.
+    /// The versions that are to be sent again.
     due: Vec<(u32, State)>,
     at: Instant,
 }
 
 impl Sweep {
-    /// A new epoch: what was sent in the one before may be lost with it.
+    /// Restarts at a new epoch: what was sent in the previous one may be lost with it.
     fn begin(&mut self, now: Instant) {
         *self = Sweep { at: now, ..Sweep::default() };
     }
 }
 
-/// What the control plane of a member reaches of its switch.
+/// The parts of a switch that its control plane reads and changes.
 struct Plane<'a> {
     layout: &'a ChainLayout,
     stages: &'a mut Stages,
@@ -234,15 +235,15 @@ impl Load for NetCraq {
     }
 }
 
-/// What leaves after a pass.
+/// The output of a pass.
 enum Leaves {
     /// To one address.
     To(Addr, Repr),
-    /// To its client.
+    /// To the client.
     Answer(Repr),
-    /// Round, for the second pass.
+    /// Recirculated, for the second pass.
     Round(Repr, State),
-    /// To the client, and round, to be acknowledged to the others.
+    /// To the client, and recirculated, to be acknowledged to the other members.
     AnswerAndRound(Repr),
     /// To all other members.
     Others(Repr),
@@ -265,7 +266,7 @@ impl NetCraq {
         Verdict::Drop(reason)
     }
 
-    /// Steps 1 and 2, and then each operation's own.
+    /// Steps 1 and 2, and then those of each operation.
     fn dispatch(
         &mut self,
         place: &Place,
@@ -285,7 +286,7 @@ impl NetCraq {
         if packet.words != 0 && packet.words != self.layout.words() {
             return Err(DropReason::OtherSize);
         }
-        // Traps T2 and T31: whether it may answer alone, by the packet's time.
+        // Traps T2 and T31: whether the switch may answer alone, by the packet's time.
         let has_lease = ingress.at < place.answers_until || !self.guards.on(Guard::ChainLease);
         let answers = place.is_open && has_lease;
         match (packet.op, is_round) {
@@ -296,7 +297,7 @@ impl NetCraq {
             (Op::Update, false) if !is_of_client => self.on_update(place, answers, packet),
             (Op::Acknowledgement, true) => Ok(Leaves::Others(packet)),
             (Op::Acknowledgement, false) if !is_of_client && place.is_joining() => {
-                // It has a version that is not here.
+                // The acknowledgement names a version that is not here.
                 if let Some(member) = &mut self.member {
                     member.want_cell(packet.cell);
                 }
@@ -343,13 +344,13 @@ impl NetCraq {
         }
     }
 
-    /// A packet to another member.
+    /// Addresses a packet to another member.
     fn to_member(place: &Place, to: Addr, packet: Repr) -> Leaves {
         Leaves::To(to, Repr { from: place.node, epoch: place.epoch, ..packet })
     }
 
-    /// Algorithm 1, lines 4 to 14: a clean version is answered, a dirty one asked at the tail, in
-    /// one hop.
+    /// Algorithm 1, lines 4 to 14: answers a clean version, and sends the read of a dirty one to
+    /// the tail, in one hop.
     fn on_read(&mut self, place: &Place, packet: Repr) -> Result<Leaves, DropReason> {
         let is_of_member = packet.from != NodeId(0);
         if is_of_member && !place.is_tail() {
@@ -361,7 +362,7 @@ impl NetCraq {
         }
         let mut phv = self.phv(place, Ask::Look, &packet);
         self.stages.run(&mut phv);
-        // What the tail has is committed, acknowledged to the others or not.
+        // What the tail has is committed, whether or not it is acknowledged to the others.
         let must_ask = phv.state.is_dirty() && !place.is_tail() && self.guards.on(Guard::DirtyRead);
         if must_ask {
             self.counters.reads_to_tail += 1;
@@ -389,11 +390,11 @@ impl NetCraq {
         Ok(Leaves::Answer(answer))
     }
 
-    /// Lines 15 to 26, at the head alone: it reads everything, and decides.
+    /// Lines 15 to 26, at the head alone: the first pass of a write reads everything, and decides.
     fn on_write(&mut self, place: &Place, packet: Repr) -> Result<Leaves, DropReason> {
-        // A member that sends a client's packet on has compared the epoch.
+        // A member that passes on a client's packet has checked the epoch.
         let is_of_epoch = packet.from != NodeId(0) || packet.epoch == place.epoch;
-        // Any cell does for a session: the request goes twice through the pipeline, as any other.
+        // A session can use any cell: its request makes two passes, as every write does.
         let opens = packet.command == Command::Open;
         let cell = if opens { packet.cell & (self.layout.cells - 1) } else { packet.cell };
         let packet = Repr { cell, is_given: packet.is_given && is_of_epoch, ..packet };
@@ -435,7 +436,8 @@ impl NetCraq {
         Ok(Leaves::Round(Repr { outcome, state, number, value, is_given, ..packet }, seen))
     }
 
-    /// What becomes of a write: the new state, with content and number in `phv`.
+    /// Decides the fate of a write: the outcome and the new state, with content and number in
+    /// `phv`.
     fn decide(&self, place: &Place, packet: &Repr, phv: &mut Phv) -> (Outcome, State) {
         let seen = phv.state;
         let has_name = phv.name == packet.name || !self.guards.on(Guard::CellName);
@@ -497,8 +499,8 @@ impl NetCraq {
         }
     }
 
-    /// A request that was decided before: what became of it, and, if the cell still has its
-    /// version, the content.
+    /// Repeats the outcome of a request that was decided before, with the content if the cell still
+    /// has the version that the request wrote.
     fn again(&self, place: &Place, packet: Repr, phv: &Phv) -> Leaves {
         let has_content = phv.writer == packet.stamp;
         let (outcome, basis, number) = (phv.outcome, phv.basis, phv.number);
@@ -510,7 +512,7 @@ impl NetCraq {
         self.onward(place, Repr { state, name, value, ..told })
     }
 
-    /// From the head to the next member; of a chain of one to the client.
+    /// Passes a decided request from the head to the next member; in a chain of one, to the client.
     fn onward(&self, place: &Place, packet: Repr) -> Leaves {
         if place.is_tail() || !self.guards.on(Guard::TailAnswers) {
             let outcome = packet.outcome;
@@ -520,13 +522,14 @@ impl NetCraq {
         NetCraq::to_member(place, self.next(place), update)
     }
 
-    /// The next member (the tail itself has none).
+    /// The next member; the tail itself if there is none.
     fn next(&self, place: &Place) -> Addr {
         let next = place.members.get(place.index + 1).copied().unwrap_or(place.tail());
         if self.guards.on(Guard::MemberByMember) { next } else { place.tail() }
     }
 
-    /// The head's second pass: registers change if the state is as the first pass saw it.
+    /// The head's second pass: changes the registers if the state is the one that the first pass
+    /// saw.
     fn on_second_pass(
         &mut self,
         place: &Place,
@@ -552,8 +555,9 @@ impl NetCraq {
         Ok(self.onward(place, Repr { has_content: is_done, ..packet }))
     }
 
-    /// A numbered write at the next member, and so on to the tail, which commits it only while it
-    /// may answer; and what another switch has, while an epoch opens or a switch joins.
+    /// Applies a numbered write at each member after the head, up to the tail, which commits it
+    /// only while it may answer. The same packets carry the copied content while an epoch opens or
+    /// a switch joins.
     fn on_update(
         &mut self,
         place: &Place,
@@ -599,8 +603,8 @@ impl NetCraq {
         })
     }
 
-    /// Another switch copies: what there is in a cell, or of a session, is read in one pass, and
-    /// goes to it as an UPDATE.
+    /// Answers a switch that copies: the content of a cell, or of a session, is read in one pass,
+    /// and sent as an UPDATE.
     fn on_copy(&mut self, place: &Place, packet: Repr) -> Result<Leaves, DropReason> {
         let is_known = packet.cell < self.layout.cells
             && u32::from(packet.stamp.slot()) < self.layout.sessions;
@@ -620,7 +624,7 @@ impl NetCraq {
         Ok(NetCraq::to_member(place, packet.client, update))
     }
 
-    /// What a pass has found in a cell, as the outcome of the request that wrote it.
+    /// The content of a cell, as the outcome of the request that wrote it.
     fn content(packet: Repr, phv: &Phv, stamp: Stamp) -> Repr {
         let (state, basis) = (phv.state.clean(), phv.state.version());
         let (name, value) = (phv.name, phv.value);
@@ -629,8 +633,8 @@ impl NetCraq {
         Repr { state, basis, name, value, number, stamp, has_content, outcome, ..packet }
     }
 
-    /// A version that was not acknowledged for long: it goes down the chain again, with the request
-    /// that it is of. A tail that has inherited it acknowledges it.
+    /// Sends a version that was not acknowledged for long down the chain again, with the request
+    /// that wrote it. A tail that has inherited the version acknowledges it.
     fn on_resend(&mut self, place: &Place, packet: Repr) -> Result<Leaves, DropReason> {
         let is_tail = place.is_tail();
         let ask = if is_tail { Ask::Inherit } else { Ask::Look };
@@ -651,7 +655,7 @@ impl NetCraq {
         Ok(NetCraq::to_member(place, self.next(place), Repr { op: Op::Update, ..content }))
     }
 
-    /// Step 4: the packet is rewritten in place.
+    /// Step 4: rewrites the packet in place.
     fn leave(&mut self, place: &Place, leaves: Leaves, bytes: &mut [u8]) -> Verdict<DropReason> {
         let mut write = |packet: &Repr| packet.write(bytes).unwrap_or(0);
         match leaves {
@@ -675,7 +679,7 @@ impl NetCraq {
         }
     }
 
-    /// What is said about a cell, as the control plane reads it: its state, name and value.
+    /// The content of a cell, as the control plane reads it: its state, name and value.
     #[must_use]
     pub fn peek(&self, cell: u32) -> (State, Name, Words) {
         let (name, value) = self.stages.peek(cell);
@@ -688,7 +692,7 @@ impl NetCraq {
         &self.counters
     }
 
-    /// What tells its states apart: registers and tables.
+    /// Hashes what distinguishes its states: registers and tables.
     pub fn hash_registers(&self, hasher: &mut impl Hasher) {
         for cell in self.stages.cells() {
             cell.hash(hasher);
@@ -696,7 +700,7 @@ impl NetCraq {
         self.place.as_ref().map(|place| (place.epoch.0, place.index)).hash(hasher);
     }
 
-    /// A packet that sends a cell's version again, if it is dirty: what a sweep injects.
+    /// The packet that a sweep injects to send a cell's version again, if the version is dirty.
     #[must_use]
     pub fn resend(&self, cell: u32) -> Option<Injection> {
         let state = self.stages.peek_state(cell);
@@ -710,7 +714,8 @@ impl NetCraq {
         Injection::new(&Repr { state: state.clean(), group, epoch, from, ..packet }.packet())
     }
 
-    /// A sweep over all cells: what was dirty in the last one, with the same version, is due.
+    /// Sweeps over all cells: versions that were already dirty in the last sweep are to be sent
+    /// again.
     fn look_for_dirty(&mut self, now: Instant) {
         self.sweep.at = now.after(self.layout.patience_ns);
         let states = (0..self.layout.cells).map(|cell| (cell, self.stages.peek_state(cell)));
@@ -720,21 +725,21 @@ impl NetCraq {
         self.sweep.seen = dirty;
     }
 
-    /// Its control plane, and what that reaches.
+    /// The control plane, and the parts of the switch that it changes.
     fn control_plane(&mut self) -> Option<(&mut Member, Plane<'_>)> {
         let NetCraq { member, layout, stages, place, sweep, .. } = self;
         Some((member.as_deref_mut()?, Plane { layout, stages, place, sweep }))
     }
 
-    /// Where it stands as a member of a chain that a controller configures: the epoch, its place
-    /// from the head on, whether the epoch is open here.
+    /// Its state as a member of a chain that a controller configures: the epoch, its position from
+    /// the head on, and whether the epoch is open here.
     #[must_use]
     pub fn standing(&self) -> Option<(u32, usize, bool)> {
         let place = self.place.as_ref().filter(|place| !place.is_joining())?;
         Some((place.epoch.0, place.index, place.is_open))
     }
 
-    /// How many members the chain has, if this switch is in it.
+    /// The number of members of the chain, if this switch is in it.
     #[must_use]
     pub fn length(&self) -> Option<usize> {
         self.place.as_ref().map(|place| place.members.len())
@@ -762,8 +767,8 @@ impl SwitchProgram for NetCraq {
         }
     }
 
-    /// The chain's members are switches, and this is one of them by its address. Registers outlive
-    /// epochs.
+    /// The chain's members are switches, and this switch is the one with its address. Registers
+    /// outlive epochs.
     fn install(&mut self, now: Now, config: &Config) -> Result<Option<Injection>, Refused> {
         let is_older = config.epoch < self.epoch_max;
         if config.kind != GroupKind::Switches || config.members.is_empty() || is_older {
@@ -784,7 +789,7 @@ impl SwitchProgram for NetCraq {
             versions: (0, State::VERSION_MAX),
             gives_names: false,
         });
-        // All that is dirty is due at the second sweep.
+        // Every dirty version is due at the second sweep.
         self.sweep.begin(now.instant);
         Ok(None)
     }
@@ -819,7 +824,7 @@ impl SwitchProgram for NetCraq {
         true
     }
 
-    /// The copy for the client is the answer; the others' are acknowledgements.
+    /// Rewrites copies: the one for the client becomes the answer, the others acknowledgements.
     fn egress(&mut self, copy: &Copied, bytes: &mut [u8]) {
         let Ok(packet) = Repr::parse(bytes) else { return };
         let is_member = self.place.as_ref().is_some_and(|place| place.knows(copy.to));
@@ -904,5 +909,5 @@ impl SwitchProgram for NetCraq {
     }
 }
 
-// A value's words are those of the wire.
+// A value of the maximum length has as many words as one on the wire.
 const _: () = assert!(VALUE_BYTES[2] as usize == 8 * WORDS_MAX);

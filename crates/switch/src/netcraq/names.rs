@@ -1,16 +1,16 @@
-//! Which cell is a name's: the head's control plane says so.
+//! The assignment of cells to names, by the control plane of the head.
 //!
-//! A name that was written is its cell's, until the cell is another name's; a cell whose key was
-//! deleted keeps the name. Any other name is *given* a cell that holds no key, and its first write
-//! makes the cell its own, in the pipeline: only if the epoch is still that in which the cell was
+//! A name that was written has its cell until the cell goes to another name; a cell whose key was
+//! deleted keeps its name. Any other name is *given* a cell that holds no key, and its first write
+//! takes the cell in the pipeline, on two conditions: the epoch is still that in which the cell was
 //! given, and the cell has the version that it had then (`Guard::NameGiven`). Within an epoch the
-//! head gives a name one cell alone as long as that can still be taken. So no two names share a
-//! cell, and no name has two, though nothing of this is replicated: the next head reads it from its
-//! registers, and what was given before can be taken no more.
+//! head gives a name only one cell for as long as the name can still take it. So no two names share
+//! a cell, and no name has two, though nothing of this is replicated: the next head reads the
+//! assignment from its registers, and cells given in earlier epochs can no longer be taken.
 //!
-//! A name whose cell went to another is given a cell again only once every member knows that it has
-//! none (`Guard::NameDisplaced`): otherwise one that lags behind would say that there is no such
-//! key (hole N8).
+//! A name whose cell went to another name is given a cell again only once every member knows that
+//! it has none (`Guard::NameDisplaced`): otherwise a member that lags behind would answer that the
+//! key does not exist (hole N8).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -21,10 +21,10 @@ use concord_wire::netcraq::Name;
 
 use super::stages::Stages;
 
-/// Most names that have been given a cell and have not taken it, for each cell.
+/// The maximum number of names that were given a cell and have not taken it, per cell.
 const GIVEN_MAX: usize = 4;
 
-/// The next names after this one that have a key, a write that is under way included.
+/// The names after this one, in order, that have a key or a write of one in progress.
 pub(super) fn names_after(stages: &Stages, cells: u32, after: Name) -> Vec<Name> {
     let present = (0..cells).filter(|cell| stages.peek_state(*cell).is_present());
     let mut names: Vec<Name> = present.map(|cell| stages.peek(cell).0).collect();
@@ -34,19 +34,19 @@ pub(super) fn names_after(stages: &Stages, cells: u32, after: Name) -> Vec<Name>
     names
 }
 
-/// What the head knows of names in an epoch.
+/// The head's knowledge of names, in one epoch.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     guards: Guards,
     cells: u32,
-    /// The cell that each name had or was given last; the registers have the last word. `None`
-    /// until the first question.
+    /// The cell that each name last had or was given; the registers decide. `None` until the first
+    /// question.
     index: Option<BTreeMap<Name, u32>>,
-    /// What was given, and its version then.
+    /// The cell that each name was given, and the cell's version then.
     given: BTreeMap<Name, (u32, u64)>,
-    /// Names whose cell was given to another.
+    /// Names whose cell was given to another name, with that cell.
     displaced: BTreeMap<Name, u32>,
-    /// Where the search for a free cell begins.
+    /// The cell at which the search for a free cell begins.
     next: u32,
 }
 
@@ -56,12 +56,12 @@ impl Names {
         Names { guards, cells, index: None, given, displaced, next: 0 }
     }
 
-    /// A new epoch: what was given in the one before is given no more.
+    /// Forgets all that was given, since a new epoch begins.
     pub(super) fn begin(&mut self) {
         *self = Names::new(self.guards, self.cells);
     }
 
-    /// Which cell is this name's; `None`: it can be said later.
+    /// The cell of a name; `None` if it cannot be given one yet.
     pub(super) fn find(&mut self, stages: &Stages, name: Name, gives: bool) -> Option<Finding> {
         let index = self.index.get_or_insert_with(|| {
             let names = (0..self.cells).map(|cell| (stages.peek(cell).0, cell));
@@ -92,7 +92,7 @@ impl Names {
         Some(self.give(stages, name))
     }
 
-    /// A cell that no key is in: one that was never used, or one that nobody was given, first.
+    /// Gives a free cell, one that was not given to another name or was never used if possible.
     fn give(&mut self, stages: &Stages, name: Name) -> Finding {
         self.forget(stages);
         if self.given.len() >= GIVEN_MAX * self.cells as usize {
@@ -125,7 +125,7 @@ impl Names {
         Finding::At { cell, version }
     }
 
-    /// What can be taken no more, and names that everybody knows to have no cell.
+    /// Forgets cells that can no longer be taken, and displaced names that every member knows of.
     fn forget(&mut self, stages: &Stages) {
         self.given.retain(|_, (cell, version)| stages.peek_state(*cell).version() == *version);
         self.displaced.retain(|name, cell| {

@@ -6,65 +6,66 @@
 //! | 1 | `read_index`, the same | reads, sets, resets |
 //! | 2 | `objects_store`, `n` cells for each key (two arrays, since a value has 128 bits) | reads or writes one of them |
 //!
-//! What the paper leaves open: a write that finds index 0 leaves it at 1 ("the index for the next
-//! available cell"), without which no second version would ever be appended.
+//! The paper leaves one thing open: here, a write that finds index 0 leaves it at 1 ("the index for
+//! the next available cell"), since otherwise no second version would ever be appended.
 
 use alloc::vec::Vec;
 
 use concord_pisa::{Pass, RegisterArray};
 use concord_wire::netcraq::{Printed, PrintedOp};
 
-/// What a switch is in its chain (§II.A).
+/// The role of a switch in its chain (§II.A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Writes enter here.
+    /// Takes writes.
     Head,
-    /// One in between.
+    /// A member between head and tail.
     Replica,
-    /// It answers dirty reads, and acknowledges writes.
+    /// Answers dirty reads, and acknowledges writes.
     Tail,
 }
 
-/// The algorithm, and the two readings of it that each mend a hole, so that others can be seen
-/// behind them.
+/// The form of the algorithm, with two optional readings that each repair one hole, so that the
+/// others show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PrintedForm {
-    /// Keys; a power of two.
+    /// The number of keys; a power of two.
     pub keys: u32,
     /// NUMBER_OF_VERSIONS; a power of two.
     pub versions: u32,
-    /// A first write is appended too, and does not go to the clean cell (line 19; hole N2).
+    /// Whether a first write is appended too, instead of going to the clean cell (line 19; hole
+    /// N2).
     pub appends_first: bool,
-    /// "Forward to tail" is a hop to the next member (lines 20 and 26; hole N3).
+    /// Whether "forward to tail" is a hop to the next member (lines 20 and 26; hole N3).
     pub by_member: bool,
 }
 
 impl PrintedForm {
-    /// One key, as printed.
+    /// The algorithm as printed, for one key.
     #[must_use]
     pub const fn as_printed(versions: u32) -> PrintedForm {
         PrintedForm { keys: 1, versions, appends_first: false, by_member: false }
     }
 }
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It ends here.
+    /// It is dropped.
     Dropped,
     /// It was an acknowledgement.
     Consumed,
-    /// To the client.
+    /// The reply goes to the client.
     Reply(Printed),
-    /// To the tail: of reads.
+    /// The read goes to the tail.
     Tail(Printed),
-    /// To the tail, or to the next member: of writes.
+    /// The write goes to the tail, or to the next member.
     Onward(Printed),
-    /// To all other members.
+    /// It goes to all other members.
     Multicast(Printed),
 }
 
-/// A switch.
+/// A switch that runs Algorithm 1.
 #[derive(Clone, Debug)]
 pub struct PrintedSwitch {
     form: PrintedForm,
@@ -91,7 +92,7 @@ impl PrintedSwitch {
         }
     }
 
-    /// The control plane gives it another role (§III.B).
+    /// Assigns another role, as the control plane does (§III.B).
     pub fn set_role(&mut self, role: Role) {
         self.role = role;
     }
@@ -121,13 +122,14 @@ impl PrintedSwitch {
         join([0, 1].map(|half| self.objects_store[half].peek(place)))
     }
 
-    /// Algorithm 1.
+    /// Processes a packet by Algorithm 1.
     pub fn process(&mut self, packet: Printed) -> Sent {
         match packet.op {
             PrintedOp::Read => self.on_read(packet),
             PrintedOp::Write => self.on_write(packet),
             PrintedOp::Acknowledgement => {
-                // Line 32: the value in the message is the latest clean one, whichever there is.
+                // Line 32: the value in the message is taken as the latest clean one, whatever is
+                // here.
                 self.clean_write(packet);
                 Sent::Consumed
             }
@@ -153,7 +155,7 @@ impl PrintedSwitch {
     /// Lines 15 to 30.
     fn on_write(&mut self, packet: Printed) -> Sent {
         if self.role == Role::Tail {
-            // Lines 16 to 26 would touch objects_store a first time in this pass, for nothing.
+            // Lines 16 to 26 would access objects_store a first time in this pass, without effect.
             self.clean_write(packet);
             return Sent::Multicast(Printed { op: PrintedOp::Acknowledgement, ..packet });
         }
@@ -187,7 +189,8 @@ impl PrintedSwitch {
         }
     }
 
-    /// The control plane copies `from`'s registers, a register at a time (§III.C): those of `what`.
+    /// Copies the registers `what` of another switch one by one, as the control plane does
+    /// (§III.C).
     pub fn copy(&mut self, from: &PrintedSwitch, what: Copied) {
         let place = |key: u32, index: u32| key * self.form.versions + index;
         match what {

@@ -1,16 +1,15 @@
-//! The pipeline, stage by stage: what a packet carries from one to the next, and what it does in
-//! each.
+//! The pipeline, stage by stage: the header vector of a packet, and its accesses in each stage.
 //!
 //! | stage | arrays | of |
 //! |---|---|---|
 //! | 0 | `state`: version, length, kind, whether it is there, whether it is dirty | a cell |
 //! | 1, 2 | `name_0` to `name_3` | a cell |
-//! | 3 | `writer`: whose request its version is | a cell |
+//! | 3 | `writer`: the request that wrote its version | a cell |
 //! | 3 | `session`: its last request | a session |
-//! | 4 | `result`, `number`: what became of it | a session |
+//! | 4 | `result`, `number`: the outcome of that request | a session |
 //! | 5 to 8 | `word_0` to `word_7`: the value | a cell |
 //!
-//! The state comes first: whether a packet changes it decides what it does in all other stages.
+//! The state comes first: whether a packet changes it decides the accesses in all other stages.
 
 use alloc::vec::Vec;
 
@@ -20,31 +19,32 @@ use concord_wire::netcraq::{NAME_WORDS, Name, Outcome, Stamp, State, WORDS_MAX, 
 
 use super::layout::ChainLayout;
 
-/// All of them, with values of 64 bytes.
+/// The number of stages, with values of 64 bytes.
 pub(super) const STAGES: u8 = 5 + WORDS_MAX as u8 / 2;
 
 const NAMES: [&str; NAME_WORDS] = ["name_0", "name_1", "name_2", "name_3"];
 const WORDS: [&str; WORDS_MAX] =
     ["word_0", "word_1", "word_2", "word_3", "word_4", "word_5", "word_6", "word_7"];
 
-/// What a packet does with the registers.
+/// The request of a packet to the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// Reads all of them.
+    /// To read all of them.
     Look,
-    /// The head's second pass: a new version, if the state is as the first pass saw it.
+    /// The head's second pass: to write a new version, if the state is the one that the first pass
+    /// saw.
     Claim(State),
-    /// The head's second pass of a request that changes nothing: the session's entry, if the state
-    /// is as the first pass saw it.
+    /// The head's second pass of a request that changes no cell: to write the session's entry, if
+    /// the state is the one that the first pass saw.
     Hold(State),
-    /// A numbered write: state and content, if it is newer; the session's entry, if that is newer.
+    /// A numbered write: to write state and content, and the session's entry, each if it is newer.
     Apply,
-    /// A numbered write that is about the session alone.
+    /// A numbered write that concerns the session alone.
     Record,
-    /// An acknowledgement: the version is clean, if it is this one.
+    /// An acknowledgement: to mark the version clean, if the cell still has it.
     Clean,
-    /// The tail has inherited a version that nobody acknowledged: it is clean from now on. Reads
-    /// all.
+    /// At a tail that inherited a version which was never acknowledged: to mark it clean, and to
+    /// read everything.
     Inherit,
 }
 
@@ -58,28 +58,28 @@ impl Ask {
     }
 }
 
-/// What a packet carries through the pipeline beside its bytes (P4's header vector).
+/// The header vector of a packet (P4): its state on the way through the pipeline, beside its bytes.
 #[derive(Debug)]
 pub(super) struct Phv {
     pub(super) pass: Pass,
     pub(super) ask: Ask,
-    /// What it brings is committed once it is here: at the tail, and at a switch that copies from
-    /// it.
+    /// Whether the packet's version is committed once it is here: at the tail, and at a switch that
+    /// copies from it.
     pub(super) is_tail: bool,
     pub(super) cell: u32,
-    /// The state that it brings, or found.
+    /// The state that the packet carries, and then the one that it found.
     pub(super) state: State,
-    /// Whether its condition on the state held, and it has changed it.
+    /// Whether the packet's condition on the state held, so that it changed the state.
     pub(super) has_state: bool,
     pub(super) name: Name,
     pub(super) writer: Stamp,
     pub(super) stamp: Stamp,
-    /// The session's stamp as it was.
+    /// The session's stamp before the pass.
     pub(super) session: Stamp,
-    /// Whether it is the session's last request now.
+    /// Whether the packet is now the session's last request.
     pub(super) has_session: bool,
     pub(super) outcome: Outcome,
-    /// The version of the outcome.
+    /// The version to which the outcome refers.
     pub(super) basis: u64,
     pub(super) number: u64,
     pub(super) value: Words,
@@ -102,7 +102,7 @@ impl Stages {
     pub(super) fn new(layout: &ChainLayout, guards: Guards) -> Stages {
         let (cells, sessions) = (layout.cells as usize, layout.sessions as usize);
         let of = |names: &[&'static str], first: u8| -> Vec<RegisterArray<u64>> {
-            // Two in each stage.
+            // Two arrays in each stage.
             let places = (2 * first..).map(|half| half / 2);
             names.iter().zip(places).map(|(n, stage)| RegisterArray::new(n, stage, cells)).collect()
         };
@@ -130,7 +130,7 @@ impl Stages {
         cells.chain(others).for_each(RegisterArray::reset);
     }
 
-    /// A packet's pass.
+    /// Runs a packet's pass.
     #[inline]
     pub(super) fn run(&mut self, phv: &mut Phv) {
         for stage in 0..STAGES {
@@ -138,7 +138,7 @@ impl Stages {
         }
     }
 
-    /// What a packet does in one stage.
+    /// Runs a packet's access in one stage.
     #[inline]
     pub(super) fn stage(&mut self, stage: u8, phv: &mut Phv) {
         match stage {
@@ -150,7 +150,7 @@ impl Stages {
         }
     }
 
-    /// Stage 0.
+    /// Stage 0: the state.
     fn state(&mut self, phv: &mut Phv) {
         let (ask, brought, is_tail, guards) = (phv.ask, phv.state, phv.is_tail, self.guards);
         let new = if is_tail { brought.clean() } else { brought.dirty() };
@@ -181,7 +181,7 @@ impl Stages {
         }
     }
 
-    /// Whether it writes the cell's content.
+    /// Whether the packet writes the cell's content.
     fn writes(phv: &Phv) -> bool {
         phv.has_state && matches!(phv.ask, Ask::Claim(_) | Ask::Apply)
     }
@@ -199,7 +199,7 @@ impl Stages {
         }
     }
 
-    /// Stage 3: whose request the version is; and the session's last one.
+    /// Stage 3: the request that wrote the version, and the session's last request.
     fn request(&mut self, phv: &mut Phv) {
         if Stages::writes(phv) {
             let stamp = phv.stamp;
@@ -212,7 +212,7 @@ impl Stages {
         let is_lost = is_second && !phv.has_state;
         let replicates = is_second || self.guards.on(Guard::ReplicatedRequest);
         let records = phv.ask.is_about_the_session() && !is_lost && replicates;
-        // A version that is sent again for nobody's sake may be of no session.
+        // A version that is sent again without its request has no session.
         let records = records && stamp != Stamp(0);
         if !records && !phv.ask.looks() {
             return;
@@ -228,7 +228,7 @@ impl Stages {
         (phv.has_session, phv.session) = self.session.port().access(&mut phv.pass, slot, access);
     }
 
-    /// Stage 4: what became of the session's last request.
+    /// Stage 4: the outcome of the session's last request.
     fn result(&mut self, phv: &mut Phv) {
         let (slot, writes) = (u32::from(phv.stamp.slot()), phv.has_session);
         if !writes && !phv.ask.looks() {
@@ -278,14 +278,14 @@ impl Stages {
         (name, Words(core::array::from_fn(word)))
     }
 
-    /// What a cell holds, acknowledged or not: equal at two switches that hold the same.
+    /// The content of a cell, acknowledged or not: equal at two switches with the same content.
     pub(super) fn words_of_cell(&self, cell: u32) -> impl Iterator<Item = u64> + '_ {
         let content = self.names.iter().chain([&self.writer]).chain(&self.words);
         let state = self.peek_state(cell).clean().0;
         core::iter::once(state).chain(content.map(move |array| array.peek(cell)))
     }
 
-    /// What is known of a session's last request.
+    /// The words of a session's last request.
     pub(super) fn words_of_session(&self, slot: u32) -> impl Iterator<Item = u64> + '_ {
         [&self.session, &self.result, &self.number].into_iter().map(move |array| array.peek(slot))
     }

@@ -1,4 +1,4 @@
-//! Tests of the pipeline, and of what a switch does with single packets.
+//! Tests of the pipeline, and of a switch with single packets.
 
 use super::*;
 use concord_core::{Incarnation, Rng};
@@ -42,14 +42,14 @@ fn load(node: u16, guards: Guards) -> NetCraq {
     NetCraq::load(&settings(node, small(), guards)).unwrap()
 }
 
-/// A switch that is a chain by itself.
+/// A switch that is a chain of one.
 fn alone() -> NetCraq {
     let mut program = load(1, Guards::ALL);
     program.install(Now::default(), &chain(1, &[1])).unwrap();
     program
 }
 
-/// A packet's passes, to the last one: the verdict, and what there is of the packet.
+/// Runs all passes of a packet; returns the last verdict, and the packet if it leaves.
 fn passes(program: &mut NetCraq, packet: &Repr) -> (Verdict<DropReason>, Option<Repr>) {
     let (mut bytes, ports) = (packet.packet(), PortTable::default());
     let mut ingress = Ingress::first(Now::default(), CLIENT, &ports);
@@ -88,8 +88,7 @@ fn outcome(program: &mut NetCraq, packet: &Repr) -> (Outcome, u64) {
     (answer.outcome, answer.basis)
 }
 
-/// Versions never come back: a delete is a version too, and the next value has a higher one (hole
-/// N8).
+/// Versions never return: a delete is a version too, and the next value has a higher one (hole N8).
 #[test]
 fn n8_a_delete_is_a_version_and_none_comes_back() {
     let mut program = alone();
@@ -103,7 +102,7 @@ fn n8_a_delete_is_a_version_and_none_comes_back() {
     assert_eq!(outcome(&mut program, &read()), (Outcome::Done, 3));
 }
 
-/// A cell is one name's; another name can have it once that key is deleted (hole N8).
+/// A cell belongs to one name; another name can take it once that key is deleted (hole N8).
 #[test]
 fn n8_a_cell_is_one_names_until_its_key_is_deleted() {
     let mut program = alone();
@@ -118,13 +117,14 @@ fn n8_a_cell_is_one_names_until_its_key_is_deleted() {
         outcome(&mut program, &write(2, Command::Del, Condition::Always)),
         (Outcome::Done, 2)
     );
-    // A retry hears what it heard before.
+    // A retry gets the same answer as before.
     assert_eq!(outcome(&mut program, &b(set(1, b"y"))), (Outcome::Taken, 1));
     assert_eq!(outcome(&mut program, &b(set(2, b"y"))), (Outcome::Done, 3));
     assert_eq!(outcome(&mut program, &read()), (Outcome::Taken, 3));
 }
 
-/// A's INCR, B's INCR, A's late duplicate; and one that is older than A's last (hole N7, trap T31).
+/// An INCR of A, one of B, and a late duplicate of A's; then one that is older than A's last (hole
+/// N7, trap T31).
 #[test]
 fn n7_a_late_duplicate_of_an_increment_adds_nothing() {
     let mut program = alone();
@@ -174,8 +174,8 @@ fn conditions_and_numbers_are_looked_at_before_a_write() {
     assert_eq!(outcome(&mut program, &none).0, Outcome::NoCell);
 }
 
-/// A member that was the old head's successor, and is the tail now: what the old head sent it is
-/// not acknowledged, because the version of that number is another write's (hole N5).
+/// A member that was the old head's successor, and is now the tail, does not acknowledge an update
+/// of the old head, since the version of that number is another write's (hole N5).
 #[test]
 fn n5_an_update_of_an_earlier_epoch_is_not_acknowledged() {
     let delayed = |guards| {
@@ -185,8 +185,8 @@ fn n5_an_update_of_an_earlier_epoch_is_not_acknowledged() {
         }
         let update = passes(&mut old, &set(1, b"old")).1.unwrap();
         assert_eq!((update.op, update.state.version()), (Op::Update, 1));
-        // Its successor is the head, and numbers another write so; then it is the tail of a later
-        // chain.
+        // Its successor is the head, and gives another write that number; then this switch is the
+        // tail of a later chain.
         member.install(Now::default(), &chain(2, &[2])).unwrap();
         let new = Repr { stamp: Stamp::new(1, 1, 1), ..set(1, b"new") };
         assert_eq!(outcome(&mut member, &new), (Outcome::Done, 1));
@@ -202,7 +202,7 @@ fn n5_an_update_of_an_earlier_epoch_is_not_acknowledged() {
     ));
 }
 
-/// What comes from outside is no injection, and a client is no member.
+/// A packet from outside does not count as an injection, nor a client as a member.
 #[test]
 fn a_resend_or_an_update_from_outside_is_dropped() {
     let mut program = load(2, Guards::ALL);
@@ -241,8 +241,8 @@ fn a_version_that_stays_dirty_is_sent_again_after_two_sweeps() {
     );
 }
 
-/// Packets in consecutive stages at the same time leave the registers as if one had followed the
-/// other: a value's words are of one write, all or none.
+/// Packets that are in consecutive stages at the same time leave the registers as if they had
+/// passed one after the other: a value's words are of one write, all or none.
 #[test]
 fn packets_in_the_pipeline_do_not_mix() {
     let draw = |rng: &mut Rng| {
@@ -330,7 +330,7 @@ fn any_bytes_leave_a_switch_standing() {
     }
 }
 
-/// With the default settings it fits an ASIC: nine stages, two arrays in each at most.
+/// With the default settings the program fits an ASIC: nine stages, at most two arrays in each.
 #[test]
 fn netcraq_fits_an_asic_by_itself() {
     let program = NetCraq::load(&settings(1, ChainLayout::DEFAULT, Guards::ALL)).unwrap();

@@ -1,5 +1,5 @@
 //! NOPaxos' sequencer (Li et al., OSDI 2016; Harmonia §8.3): every write gets the next number and
-//! the log's time, and goes to all replicas. One register array, `seq`.
+//! the log's time, and goes to all replicas. Its only register array is `seq`.
 //!
 //! Switch id and session number are one number, and so are their counters (trap T23).
 
@@ -21,23 +21,23 @@ use crate::store::{DropReason, Store};
 /// The multicast group of all replicas.
 pub(crate) const REPLICAS: u16 = 0;
 
-/// What a sequencer stamps on writes, by its leader's word.
+/// The stamp of a sequencer on writes, which its leader provides.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stamper {
-    /// The switch's id that all this is of.
+    /// The switch's own id, to which the stamp belongs.
     id: SwitchId,
     /// The log's time; without it writes are dropped.
     clock: LogClock,
-    /// The latest view in which a leader said so, and whether its data takes more than its limit.
+    /// The view of the leader's newest stamp, and whether its data exceeds the memory limit.
     stamped_in: Epoch,
     memory_full: bool,
-    /// A disk has no room.
+    /// Whether a disk is full.
     disk_full: bool,
 }
 
 impl Stamper {
-    /// Takes a leader's word, and says whether it is the first. The time never falls: if the leader
-    /// is ahead, it is caught up with.
+    /// Takes a leader's stamp, and returns whether it is the first. The time never falls: if the
+    /// leader is ahead, the switch follows.
     pub(crate) fn on_stamp(&mut self, now: Now, packet: &[u8]) -> Result<bool, WireError> {
         let Stamp { view, now_ms, memory_full, disk_full, .. } = Stamp::parse(packet)?;
         if view < self.stamped_in {
@@ -52,9 +52,9 @@ impl Stamper {
         Ok(is_first)
     }
 
-    /// A configuration was installed. What was said of the writes of another id, or in the views of
-    /// a group that was founded anew since, is over: the log's time may be far behind the one that
-    /// was stamped then.
+    /// Installs a configuration. Stamps under another id, or in the views of a group that was since
+    /// founded anew, no longer count: the log's time may be far behind the one that was stamped
+    /// then.
     pub(crate) fn begin(&mut self, config: &Config) {
         if config.switch_id != self.id.0 {
             *self = Stamper { id: SwitchId(config.switch_id), ..Stamper::default() };
@@ -66,7 +66,8 @@ impl Stamper {
         }
     }
 
-    /// The log's time at which a write arrived: the leader's word and the switch's own clock.
+    /// Stamps a write with the log's time of its arrival, from the leader's stamp and the switch's
+    /// own clock.
     #[inline]
     pub(crate) fn stamp(&self, wall_ms: u64, write: &mut PacketMut<'_>) -> Result<(), DropReason> {
         if self.clock.is_unset() {
@@ -78,7 +79,7 @@ impl Stamper {
     }
 }
 
-/// The program.
+/// NOPaxos' switch program.
 #[derive(Clone, Debug)]
 pub struct NoPaxos {
     addr: Addr,
@@ -90,7 +91,7 @@ pub struct NoPaxos {
 }
 
 impl NoPaxos {
-    /// What it has in common with the other programs for replicas.
+    /// The part that it shares with the other programs for replicas.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
@@ -168,7 +169,7 @@ impl SwitchProgram for NoPaxos {
         let _: Verdict<_> = self.store.malformed(error);
     }
 
-    /// With the log's first time, writes go through: a no-op is one.
+    /// A leader's first stamp lets writes through: then the switch sends a no-op.
     fn control(&mut self, now: Now, packet: &[u8]) -> Result<Option<Injection>, WireError> {
         let begins = self.stamper.on_stamp(now, packet)? && self.store.routes.is_some();
         self.store.counters.noops_sent += u64::from(begins);
@@ -194,7 +195,7 @@ impl SwitchProgram for NoPaxos {
     }
 }
 
-/// Writes come as data, stamps to the control plane.
+/// Writes go through the pipeline, stamps to the control plane.
 #[inline]
 pub(crate) fn sequencer_takes(kind: Kind) -> Takes {
     match kind {

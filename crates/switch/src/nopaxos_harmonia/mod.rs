@@ -1,6 +1,6 @@
 //! NOPaxos with Harmonia (Harmonia §8.3): sequencer and dirty set in one pass. The number that
-//! orders a write is the one that its slot holds (trap T23), and a write that finds no slot is not
-//! dropped: its number would be missed by all. It goes on as a no-op.
+//! orders a write is also the one in its slot (trap T23). A write that finds no slot is not
+//! dropped, since all replicas would miss its number: it goes on as a no-op.
 
 use alloc::vec::Vec;
 
@@ -18,7 +18,7 @@ use crate::program::{
 };
 use crate::store::DropReason;
 
-/// The program.
+/// The switch program of NOPaxos with Harmonia.
 #[derive(Clone, Debug)]
 pub struct NoPaxosHarmonia {
     harmonia: Harmonia,
@@ -40,7 +40,7 @@ impl NoPaxosHarmonia {
         if self.harmonia.store.routes.is_none() {
             return Err(DropReason::Unconfigured);
         }
-        // Where it comes round it was stamped.
+        // A recirculated write is already stamped.
         if ingress.passes == 0 {
             self.stamper.stamp(ingress.wall_ms, packet)?;
         }
@@ -111,7 +111,7 @@ impl SwitchProgram for NoPaxosHarmonia {
         self.harmonia.malformed(error);
     }
 
-    /// With the log's first time, writes go through: a no-op is one.
+    /// A leader's first stamp lets writes through: then the switch sends a no-op.
     fn control(&mut self, now: Now, packet: &[u8]) -> Result<Option<Injection>, WireError> {
         let begins = self.stamper.on_stamp(now, packet)? && self.harmonia.store.routes.is_some();
         Ok(begins.then(|| self.harmonia.noop(now.instant)))

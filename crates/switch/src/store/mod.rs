@@ -1,5 +1,5 @@
-//! The part that all programs for replicated stores share: who is who, what is only passed on, drop
-//! reasons and counters.
+//! The part that all programs for replicated stores share: the roles of nodes, packets that are
+//! only passed on, drop reasons and counters.
 
 use alloc::vec::Vec;
 
@@ -11,32 +11,32 @@ use concord_wire::{Addr, Flags, Op, PacketMut, Reason, Repr, WireError};
 
 use crate::program::Refused;
 
-/// Why a packet ends at the switch. Each is counted.
+/// The reason why a packet ends at the switch. Each is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// Not a Harmonia packet.
+    /// The packet is not one of Harmonia's.
     Malformed(WireError),
-    /// The switch does not know its replicas (yet, or any more).
+    /// The switch does not know its replicas, or no longer does.
     Unconfigured,
-    /// A write that found no slot (Harmonia §7.2); the client retries.
+    /// A write found no slot (Harmonia §7.2); its client retries.
     TableFull,
-    /// The counter is at its end: the switch needs a new id (trap T20).
+    /// The counter is exhausted: the switch needs a new id (trap T20).
     SeqExhausted,
     /// A Pull names a node that is not a member.
     NoSuchNode,
-    /// A reply without a client address.
+    /// A reply has no client address.
     NoClient,
-    /// A write that a sequencer cannot stamp: it has not heard the log's time yet (NOPaxos).
+    /// The sequencer cannot stamp a write: it has not heard the log's time yet (NOPaxos).
     Unstamped,
-    /// A write of several objects that came round under another switch id than its number's.
+    /// A write of several objects was recirculated under another switch id than its number's.
     Outlived,
-    /// It did its work here: a completion, a sweep, a reply to the switch's own no-op.
+    /// The packet's work is done: a completion, a sweep, or the reply to the switch's own no-op.
     Consumed,
 }
 
 concord_core::counters! {
-    /// What a program for replicas did, a counter for every path and every drop reason; those of
-    /// paths that it does not have stay 0.
+    /// Counts of what a program for replicas did: one for every path and every drop reason. The
+    /// counters of paths that a program does not have stay 0.
     pub struct Counters {
         /// Numbered no-ops that the switch's own processor sent (trap T18).
         noops_sent,
@@ -124,28 +124,30 @@ concord_core::counters! {
     }
 }
 
-/// Entries of the table by which replicas are chosen, a power of two: a pipeline has no remainder.
+/// The number of rows in the table by which replicas are chosen, a power of two: a pipeline has no
+/// remainder.
 pub const CHOICES: usize = 1_024;
-/// The hash unit for it.
+/// The hash unit that picks a row of that table.
 static CHOICE: Crc32 = Crc32::new(SPREADING);
 
-/// The match-action tables: who is who. Only the control plane writes them.
+/// The match-action tables: the address of each role. Only the control plane writes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes {
-    /// The own switch id, the first half of every number given out.
+    /// The switch's own id, the first half of every number given out.
     pub switch_id: SwitchId,
-    /// The switch's own address: what is sent to it ends here.
+    /// The switch's own address: packets to it end here.
     pub switch: Addr,
-    /// Who orders writes; the leader, under NOPaxos.
+    /// The node that orders writes; under NOPaxos the leader.
     pub head: Addr,
-    /// Who answers the reads of the normal protocol.
+    /// The node that answers the reads of the normal protocol.
     pub reader: Addr,
-    /// Who may answer fast or spread reads: node number and address. Never empty.
+    /// The replicas that may answer fast or spread reads: node number and address. Never empty.
     pub replicas: Vec<(u16, Addr)>,
-    /// Who gets the writes that a sequencer numbers: these, and those that answer no reads (yet).
+    /// The nodes that get the writes of a sequencer: the replicas, and members that answer no reads
+    /// (yet).
     receivers: Vec<Addr>,
-    /// [`CHOICES`] of these, each as often as any other but for one. Neighbours differ, the last
-    /// and the first too.
+    /// [`CHOICES`] rows of replicas, whose frequencies differ by at most one. Neighbouring rows
+    /// differ, the last and the first too.
     choices: Vec<Addr>,
 }
 
@@ -159,7 +161,7 @@ impl Routes {
             switch_id: SwitchId(config.switch_id),
             switch: config.switch,
             head: config.head()?.addr,
-            // Workers have none.
+            // Workers have no reader.
             reader: config.reader().or(config.head())?.addr,
             choices: choices(&replicas),
             replicas,
@@ -167,7 +169,7 @@ impl Routes {
         })
     }
 
-    /// The replica that a fast or spread read goes to: the row of the table that the request picks.
+    /// The replica that gets a fast or spread read: the row of the table that the request picks.
     #[must_use]
     #[inline]
     pub fn replica(&self, hdr: &Repr, run_bits: u8) -> Addr {
@@ -176,17 +178,17 @@ impl Routes {
     }
 }
 
-/// Which row of a table of choices a request picks. Harmonia's Algorithm 1, line 12, says "random";
-/// a hash of the request is what every rendering of a program can compute alike, and of all but its
-/// lowest `run_bits`. Clients number their requests in order, reads from bit 16 on ([`SPREADING`]).
-/// The attempt is added, not hashed in, so that a retry goes to another replica for certain (trap
-/// T21).
+/// The row of a table of choices that a request picks. Harmonia's Algorithm 1, line 12, says
+/// "random"; a hash of all but the lowest `run_bits` of the request is used, which every rendering
+/// of a program can compute in the same way. Clients number their requests in order, reads from bit
+/// 16 on ([`SPREADING`]). The attempt is added instead of hashed, so that a retry is certain to go
+/// to another replica (trap T21).
 #[inline]
 pub(crate) fn choice(hdr: &Repr, run_bits: u8) -> u32 {
     row(hdr, run_bits).wrapping_add(u32::from(hdr.attempt))
 }
 
-/// The same before the attempt is added: of all attempts alike.
+/// The same before the attempt is added: equal for all attempts.
 #[inline]
 pub(crate) fn row(hdr: &Repr, run_bits: u8) -> u32 {
     let (session, request) = (hdr.session.0, hdr.request.0 >> run_bits);
@@ -195,13 +197,13 @@ pub(crate) fn row(hdr: &Repr, run_bits: u8) -> u32 {
     CHOICE.of([a, b, c, d])
 }
 
-/// The replicas in turn.
+/// The rows of the table: the replicas in turn.
 fn choices(replicas: &[(u16, Addr)]) -> Vec<Addr> {
     let addrs: Vec<Addr> = replicas.iter().map(|r| r.1).collect();
     turns(&addrs, CHOICES)
 }
 
-/// `rows` of `items` in turn. Where the last one would be the first one's again, it is another.
+/// `rows` of `items` in turn. If the last row would repeat the first, another item takes its place.
 pub(crate) fn turns<T: Copy>(items: &[T], rows: usize) -> Vec<T> {
     let mut turns: Vec<T> = items.iter().copied().cycle().take(rows).collect();
     if rows % items.len().max(1) == 1
@@ -212,33 +214,33 @@ pub(crate) fn turns<T: Copy>(items: &[T], rows: usize) -> Vec<T> {
     turns
 }
 
-/// A program for replicas that does nothing for them: the part that all have.
+/// The shared part of every program for replicas; by itself it only passes packets on.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
-    /// `None` until the control plane says who is who: everything is dropped until then.
+    /// `None` until the control plane fills the tables: until then every packet is dropped.
     pub(crate) routes: Option<Routes>,
     pub(crate) counters: Counters,
 }
 
 impl Store {
-    /// Without tables, and without counts.
+    /// A store without tables, with all counters zero.
     pub(crate) const EMPTY: Store = Store { routes: None, counters: Counters::ZERO };
 
-    /// Who is who, if known.
+    /// The tables, if they are filled.
     #[must_use]
     pub fn routes(&self) -> Option<&Routes> {
         self.routes.as_ref()
     }
 
-    /// What happened so far.
+    /// The program's counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Takes the tables of a configuration, and says whether it is of another switch id than those
-    /// before: then registers begin empty (Harmonia §6.3). Under the same id they stay, whoever
-    /// joined or left.
+    /// Installs the tables of a configuration, and returns whether its switch id is new: then
+    /// registers begin empty (Harmonia §6.3). Under the same id they stay, even if members joined
+    /// or left.
     pub(crate) fn install(&mut self, config: &Config) -> Result<bool, Refused> {
         let routes = Routes::of(config).ok_or(Refused)?;
         let is_new = self.routes.as_ref().map(|r| r.switch_id) != Some(routes.switch_id);
@@ -246,7 +248,7 @@ impl Store {
         Ok(is_new)
     }
 
-    /// What becomes of a packet that may go to `to`.
+    /// The verdict on a packet, from its destination or the reason to drop it.
     #[inline]
     pub(crate) fn verdict(
         &mut self,
@@ -259,19 +261,19 @@ impl Store {
         }
     }
 
-    /// Drops a packet, and counts why.
+    /// Drops a packet, and counts the reason.
     pub(crate) fn drop(&mut self, reason: DropReason) -> Verdict<DropReason> {
         self.count_drop(reason);
         Verdict::Drop(reason)
     }
 
-    /// The member at a place of the multicast group of all replicas.
+    /// The member at an index of the multicast group of all replicas.
     #[inline]
     pub(crate) fn replica_at(&self, index: usize) -> Option<Addr> {
         self.routes.as_ref()?.receivers.get(index).copied()
     }
 
-    /// Where a packet goes without the switch's help.
+    /// The destination of a packet that the switch only passes on.
     #[inline]
     pub(crate) fn pass_on(
         &mut self,
@@ -301,7 +303,7 @@ impl Store {
         Ok(routes.head)
     }
 
-    /// A read on the normal path, and why it takes that.
+    /// Sends a read on the normal path, and counts the reason.
     #[inline]
     pub(crate) fn on_read(
         &mut self,
@@ -323,7 +325,8 @@ impl Store {
         if hdr.client.port == 0 {
             return Err(DropReason::NoClient);
         }
-        // The reply to the agent's own no-op. Forwarded, it would come back here for ever.
+        // The reply to the agent's own no-op. If it were forwarded, it would come back here for
+        // ever.
         if hdr.client == routes.switch {
             return Err(DropReason::Consumed);
         }
@@ -403,8 +406,8 @@ mod tests {
 
     use super::*;
 
-    /// A CRC is linear: with another polynomial every client's reads kept to the even replicas, or
-    /// to the odd ones, for long.
+    /// A CRC is linear: with another polynomial every client's reads stayed with the even replicas,
+    /// or with the odd ones, for long runs.
     #[test]
     fn bug_17_12_clients_reads_spread_evenly() {
         const READS: u64 = 1_024;
@@ -429,7 +432,8 @@ mod tests {
         }
     }
 
-    /// Each replica is as many choices as any other and neighbours differ around the end.
+    /// The frequencies of replicas differ by at most one, and neighbouring rows differ, also around
+    /// the end.
     #[test]
     fn choices_are_even_and_neighbours_differ() {
         for count in 2..=64 {

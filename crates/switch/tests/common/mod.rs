@@ -1,4 +1,4 @@
-//! Helpers that the tests of this crate share: a rack's addresses, packets, and a switch that runs.
+//! Helpers that the tests of this crate share: a rack's addresses, packets, and a running switch.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use concord_core::{Guards, Incarnation, Now, ObjectId, RequestNumber, Seq, SessionId, SwitchId};
@@ -55,7 +55,7 @@ pub fn settings(layout: Layout, guards: Guards) -> Settings {
     AgentConfig { guards, ..told }.settings()
 }
 
-/// A program, and its configuration.
+/// A program with its configuration installed.
 pub fn load<P: Load>(layout: Layout, guards: Guards, config: &Config) -> P {
     let mut program = P::load(&settings(layout, guards)).unwrap();
     install(&mut program, config);
@@ -81,8 +81,8 @@ pub fn request(op: Op, obj_id: u32) -> Repr {
     }
 }
 
-/// Compares what a program did with `vectors/switch/NAME.txt`; `CONCORD_REGENERATE=1` writes it
-/// anew.
+/// Compares the output of a program with `vectors/switch/NAME.txt`; `CONCORD_REGENERATE=1` rewrites
+/// the file.
 pub fn golden(name: &str, text: &str) {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../vectors/switch");
     let path = dir.join(format!("{name}.txt"));
@@ -101,10 +101,10 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// What came out: the verdict, and the header if the packet was forwarded.
+/// The outcome of a packet: its destination and header, or the reason why it was dropped.
 pub type Outcome = Result<(Addr, Repr), DropReason>;
 
-/// Runs a packet with a body; the body must come out as it went in.
+/// Runs a packet with a body, which must leave unchanged.
 pub fn run<P>(program: &mut P, hdr: Repr) -> Outcome
 where
     P: SwitchProgram<Reason = DropReason>,

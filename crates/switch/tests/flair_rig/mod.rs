@@ -1,4 +1,4 @@
-//! A switch that runs FLAIR, and what its leader says to it.
+//! A switch that runs FLAIR, and the messages of its leader.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use concord_core::{Epoch, Guards, Instant, NodeId, Now, ObjectId, Position, SwitchId};
@@ -14,7 +14,7 @@ use concord_wire::{Addr, GroupId, Kind, Op, Repr, kind};
 
 use crate::common::{self, CLIENT, CONTROLLER, LIFE, OWN, SWITCH, replica};
 
-/// What came out of the switch.
+/// The output of the switch for a packet.
 pub type Out = Result<(Addr, Vec<u8>), DropReason>;
 
 pub const SID: Sid = Sid(7);
@@ -23,17 +23,17 @@ pub const ALL: Followers = Followers(0b111);
 pub struct Switch {
     pub program: Flair,
     pub now: Now,
-    /// What the leader heard last of the switch's clock.
+    /// The newest probe of the switch that the leader has heard.
     pub probe: Instant,
     pub leader: u16,
     pub view: u32,
-    /// Its id, as its leader knows it.
+    /// The switch id, as the leader knows it.
     pub id: SwitchId,
     /// Whether it balances reads by weights.
     pub load_awareness: bool,
 }
 
-/// 64 groups, and everybody is asked alike.
+/// 64 groups, and reads distributed evenly.
 pub const SMALL: KeyGroupSettings = KeyGroupSettings {
     group_bits: 6,
     run_bits: 0,
@@ -58,7 +58,7 @@ pub fn object(group: u32, index: u32) -> ObjectId {
 }
 
 impl Switch {
-    /// Node 1 leads three, and has been heard by the switch.
+    /// A switch whose leader is node 1 of three, and has exchanged heartbeats with it.
     pub fn new(settings: KeyGroupSettings, guards: Guards) -> Switch {
         let mut told = AgentConfig::new(concord_core::Incarnation(LIFE), SWITCH, CONTROLLER);
         told.sections.key_groups = settings;
@@ -71,7 +71,7 @@ impl Switch {
         switch
     }
 
-    /// One with an active session, all of whose groups are stable at position 10.
+    /// A switch with an active session, all of whose groups are stable at position 10.
     pub fn in_session(settings: KeyGroupSettings) -> Switch {
         let mut switch = Switch::new(settings, Guards::ALL);
         switch.start(SID, |_| stable(10, ALL), stable(10, ALL));
@@ -92,7 +92,7 @@ impl Switch {
         self.now.instant = self.now.instant.after(ns);
     }
 
-    /// One packet through the pipeline.
+    /// Runs one packet through the pipeline.
     pub fn pass(&mut self, from: Addr, bytes: &[u8]) -> Out {
         let (mut packet, ports) = (bytes.to_vec(), PortTable::default());
         let verdict = self.program.process(&Ingress::first(self.now, from, &ports), &mut packet);
@@ -107,14 +107,14 @@ impl Switch {
         }
     }
 
-    /// A client's request.
+    /// Sends a client's request.
     pub fn ask(&mut self, hdr: Repr, body: &[u8]) -> Out {
         let mut bytes = Vec::new();
         hdr.emit(body, &mut bytes);
         self.pass(CLIENT, &bytes)
     }
 
-    /// A request as it leaves the switch.
+    /// The destination and header of a request that leaves the switch.
     pub fn asked(&mut self, hdr: Repr) -> (Addr, flair::Repr) {
         let (to, bytes) = self.ask(hdr, b"command").unwrap();
         assert_eq!(kind(&bytes), Ok(Kind::Flair));
@@ -133,14 +133,14 @@ impl Switch {
         self.asked(Repr { obj_id, ..common::request(Op::Read, 0) })
     }
 
-    /// A replica's answer.
+    /// Sends a replica's answer.
     pub fn answer(&mut self, hdr: &flair::Repr, body: &[u8]) -> Out {
         let mut bytes = Vec::new();
         hdr.emit(body, &mut bytes);
         self.pass(replica(hdr.common.node.0), &bytes)
     }
 
-    /// The leader's reply to a write, which stands at `log_idx`.
+    /// Sends the leader's reply to a write, which is at `log_idx`.
     pub fn written(&mut self, write: &flair::Repr, log_idx: u64, cflwrs: Followers) -> Out {
         let (node, epoch) = (NodeId(self.leader), Epoch(self.view));
         let common = Repr { op: Op::WriteReply, node, epoch, ..write.common };
@@ -154,7 +154,7 @@ impl Switch {
         self.answer(&reply, b"+OK\r\n")
     }
 
-    /// What the control plane does with a message of the leader.
+    /// Gives the control plane a message of the leader; returns the step that it confirms.
     pub fn tell(&mut self, message: &SessionMessage) -> Option<Step> {
         let mut bytes = Vec::new();
         message.emit(&mut bytes);
@@ -203,7 +203,7 @@ impl Switch {
         SessionMessage::Weights { view, from, switch, sid, round, weights }
     }
 
-    /// A session's start, each step of which is confirmed.
+    /// Runs the start of a session, each step of which is confirmed.
     pub fn start(&mut self, sid: Sid, group: impl Fn(u32) -> Group, all_keys: Group) {
         let groups = self.groups();
         let begin = self.begin(sid, all_keys);
@@ -218,12 +218,12 @@ impl Switch {
         assert_eq!(self.tell(&activate), Some(Step::Active));
     }
 
-    /// A heartbeat that echoes `probe`.
+    /// Sends a heartbeat that echoes `probe`.
     pub fn beat(&mut self, sid: Sid, probe: Instant) -> Out {
         self.beat_of(sid, probe, CaughtUp::default())
     }
 
-    /// One that says who has caught up.
+    /// Sends a heartbeat with the replicas that have caught up.
     pub fn beat_of(&mut self, sid: Sid, probe: Instant, caught_up: CaughtUp) -> Out {
         let (from, view) = (NodeId(self.leader), Epoch(self.view));
         let (mut bytes, group, switch) = (Vec::new(), GroupId(0), self.id);
@@ -231,7 +231,7 @@ impl Switch {
         self.pass(replica(self.leader), &bytes)
     }
 
-    /// What the control plane injects now, as the leader gets it.
+    /// The packets that the control plane injects now, as they reach the leader.
     pub fn upkeep(&mut self) -> Vec<flair::Repr> {
         let mut sent = Vec::new();
         while let Some(mut injection) = self.program.upkeep(self.now.instant) {

@@ -1,4 +1,4 @@
-//! A program that does what its packets ask for, so that tests see every verdict carried out. Its
+//! A program that does what its packets ask for, so that tests see every verdict executed. Its
 //! packets are of a kind that no shipped program takes: the common header, and a body.
 
 use concord_core::machine::Deadline;
@@ -12,25 +12,25 @@ use concord_wire::control::Config;
 use concord_wire::header::{COMMON_BYTES, Header, set_length};
 use concord_wire::{Addr, GroupId, Kind, WireError};
 
-/// How often its packets come round at most, as it says.
+/// The maximum number of recirculations of its packets, as it declares.
 pub const ROUNDS_MAX: u8 = 4;
 /// The only multicast group.
 const ALL: u16 = 7;
-/// Where the body has the pass of the packet that found how many passes before it.
+/// The offset in the body at which each pass writes the number of passes before it.
 const FOUND: usize = COMMON_BYTES + 1;
 const BODY_BYTES: usize = 1 + 8 + 1;
 
-/// What a packet asks for.
+/// The request of a packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Ask {
     Drop,
     Forward,
     Reply,
     Group,
-    /// The sender's port goes into the bitmap.
+    /// To add the sender's port to the bitmap.
     Remember,
     Ports,
-    /// It comes round so many times, and is answered then.
+    /// To be recirculated that many times, and then answered.
     Round(u8),
 }
 
@@ -59,12 +59,12 @@ pub fn ask(group: GroupId, ask: Ask) -> Vec<u8> {
     bytes
 }
 
-/// What each pass of an answered packet found.
+/// The passes that each pass of an answered packet found before it.
 pub fn metadata_of(bytes: &[u8]) -> Vec<u8> {
     bytes[FOUND..FOUND + 8].iter().copied().filter(|byte| *byte != 0).collect()
 }
 
-/// A message to the control plane: a packet goes out now, and one every so many ms.
+/// A message to the control plane: inject a packet now, and one every `every_ms`.
 pub fn message(group: GroupId, every_ms: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
     Header { group, ..Header::new(Kind::NoPaxos, 1) }.begin(&mut bytes);
@@ -73,7 +73,7 @@ pub fn message(group: GroupId, every_ms: u8) -> Vec<u8> {
     bytes
 }
 
-/// Why it drops.
+/// The reason for dropping a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     Requested,
@@ -86,9 +86,9 @@ pub enum Reason {
 pub struct Probe {
     members: Vec<Addr>,
     group: GroupId,
-    /// How many passes there were.
+    /// The number of passes so far.
     passes: RegisterArray<u32>,
-    /// The ports of those that asked to be remembered.
+    /// The ports of the senders that asked to be remembered.
     low: RegisterArray<u64>,
     drops: u64,
     looks: u64,
@@ -180,7 +180,7 @@ impl SwitchProgram for Probe {
             }
             6 => {
                 let set = ports.access(&mut pass, 0, |cell| *cell);
-                // Whoever is at the uplink is nobody in particular.
+                // Port 0 is the uplink, which is no particular sender's.
                 let set = PortSet(u128::from(set & !1));
                 Verdict::Multicast { to: Copies::Ports(set), size_bytes }
             }
