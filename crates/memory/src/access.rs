@@ -1,25 +1,25 @@
-//! Accesses to a block, and their outcomes. Each is linearizable; none concerns two blocks.
+//! Accesses to a block, and their outcomes. Each is linearizable, and concerns a single block.
 
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
 use concord_wire::concordia::Tag;
 
-/// What a program does with a whole block, in one access: nobody else's comes between.
+/// The function that a program applies to a whole block in one atomic access.
 #[derive(Clone, Copy, Debug)]
 pub enum Work {
-    /// Gives what it makes of the block and of its argument; a copy to read is enough.
+    /// Returns a result computed from the block and an argument; a copy to read is enough.
     View(fn(block: &[u8], argument: &[u8]) -> Vec<u8>),
     /// The same, and changes the block.
     Update(fn(block: &mut [u8], argument: &[u8]) -> Vec<u8>),
 }
 
-/// [`Work`] by its name: two of one name are the same.
+/// A [`Work`] with a name; two of the same name are equal.
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
-    /// Its name.
+    /// The name of the function.
     pub name: &'static str,
-    /// What it does.
+    /// The function itself.
     pub work: Work,
 }
 
@@ -37,44 +37,44 @@ impl Hash for Function {
     }
 }
 
-/// What is done with a block.
+/// An access to a block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// Reads so many bytes.
+    /// Reads bytes.
     Read {
-        /// Where they begin in the block.
+        /// The offset of the first byte in the block, in bytes.
         offset_bytes: usize,
-        /// How many.
+        /// The number of bytes.
         size_bytes: usize,
     },
-    /// Writes bytes; gives none.
+    /// Writes bytes; returns none.
     Write {
-        /// Where they begin in the block.
+        /// The offset of the first byte in the block, in bytes.
         offset_bytes: usize,
-        /// What is written.
+        /// The bytes that are written.
         data: Vec<u8>,
     },
-    /// Adds to a word of 64 bits, and gives what it was.
+    /// Adds to a 64-bit word, and returns its previous value.
     FetchAdd {
-        /// Where the word is: a multiple of 8.
+        /// The offset of the word, in bytes: a multiple of 8.
         offset_bytes: usize,
-        /// What is added; it wraps.
+        /// The number that is added, modulo 2^64.
         add: u64,
     },
-    /// Sets a word of 64 bits if it has the expected value, and gives what it was.
+    /// Sets a 64-bit word if it has the expected value, and returns its previous value.
     CompareSwap {
-        /// Where the word is: a multiple of 8.
+        /// The offset of the word, in bytes: a multiple of 8.
         offset_bytes: usize,
-        /// The value that it must have.
+        /// The value that the word must have.
         expected: u64,
-        /// The value that it gets.
+        /// The value that the word gets.
         new: u64,
     },
-    /// Does what a program wants with the whole block, and gives what it gives.
+    /// Applies a program's function to the whole block, and returns its result.
     Apply {
-        /// What is done.
+        /// The function.
         function: Function,
-        /// Its argument.
+        /// The function's argument.
         argument: Vec<u8>,
     },
 }
@@ -90,10 +90,10 @@ impl Access {
         }
     }
 
-    /// Whether it lies within a block, and its word where words are.
+    /// Checks that the access lies within a block, and that a word is aligned.
     ///
     /// # Errors
-    /// [`Failure`] if not.
+    /// [`Failure`] if it is not valid.
     pub fn check(&self, block_bytes: usize) -> Result<(), Failure> {
         let (offset, size, is_word) = match self {
             Access::Read { offset_bytes, size_bytes } => (*offset_bytes, *size_bytes, false),
@@ -110,7 +110,7 @@ impl Access {
         if end > block_bytes { Err(Failure::Outside) } else { Ok(()) }
     }
 
-    /// Does it, and gives what it gives. It was checked before.
+    /// Performs the access, which was checked before; returns its result.
     pub(crate) fn perform(&self, block: &mut [u8]) -> Vec<u8> {
         let word = |block: &[u8], at: usize| {
             let mut bytes = [0; 8];
@@ -145,39 +145,39 @@ impl Access {
     }
 }
 
-/// A call of a program.
+/// A program's access to a block.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
-    /// Its number: whoever calls tells its calls apart by it.
+    /// The number by which the caller identifies the call.
     pub id: u64,
-    /// Which block.
+    /// The block.
     pub tag: Tag,
-    /// What is done with it.
+    /// The access.
     pub access: Access,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Done {
-    /// Which call.
+    /// The number of the call.
     pub id: u64,
-    /// What it gave, or why nothing was done.
+    /// The result of the access, or the reason why it was not performed.
     pub result: Result<Vec<u8>, Failure>,
 }
 
-/// Why nothing was done.
+/// The reason why an access was not performed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// The address is of no block: of no node's range, or beyond its end.
+    /// The address is in no node's range, or beyond the end of a range.
     NoBlock,
-    /// It does not lie within its block.
+    /// The access does not lie within its block.
     Outside,
-    /// A word begins at a multiple of 8 bytes.
+    /// The word is not at a multiple of 8 bytes.
     Misaligned,
-    /// Too many calls wait at this node: to be tried again.
+    /// Too many calls wait at this node: try again.
     Busy,
-    /// This node leaves the memory: to be asked of another one.
+    /// This node is leaving the memory: ask another one.
     NoNode,
-    /// The only copy was at a node that is gone: to be renewed first.
+    /// The only copy was at a node that is gone: the block must be renewed first.
     Lost,
 }

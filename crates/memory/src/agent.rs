@@ -1,4 +1,5 @@
-//! The cache agent and the home agent: what a node does when another one asks (§5.1.1).
+//! The cache agent: it answers the requests of other nodes that the switch or a home forwards
+//! (§5.1.1).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -9,47 +10,47 @@ use concord_wire::concordia::{Op, Repr, Tag};
 
 use crate::cache::{Cache, LineState};
 
-/// What an agent answers.
+/// The answer of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing: the request is of an event that is over.
+    /// None: the request is of an event that is over.
     Nothing,
     /// The copy is invalidated.
     Invalidated,
-    /// The block.
+    /// The content of the block.
     Data(Vec<u8>),
 }
 
-/// A copy that was given away: kept for the event that has it until its lane has another one.
+/// A copy that was given away: kept for the event that got it until the same lane gets another one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Given {
-    /// The event's number.
+    /// The number of the event.
     pub number: u64,
-    /// Which block.
+    /// The block.
     pub tag: Tag,
-    /// Its version.
+    /// The version of the copy.
     pub version: u64,
-    /// Its content.
+    /// The content of the copy.
     pub data: Vec<u8>,
 }
 
-/// The cache agent.
+/// A node's cache agent.
 #[derive(Clone, Debug)]
 pub struct CacheAgent {
     guards: Guards,
-    /// By the place and lane of who took it: a bound of their number.
+    /// The copies given away, by the taker's place and lane, which bounds their number.
     given: BTreeMap<(u8, u8), Given>,
 }
 
 impl CacheAgent {
-    /// An agent that has given nothing.
+    /// An agent that has given no copy away.
     #[must_use]
     pub fn new(guards: Guards) -> CacheAgent {
         CacheAgent { guards, given: BTreeMap::new() }
     }
 
-    /// A request that the owner of the block has forwarded to this node, because it is in the
-    /// copyset. `keeps_place`: an event of this node's own is under way for the block.
+    /// Handles a request that the owner of the block forwarded to this node, because the node is in
+    /// the copyset. `keeps_place`: an event of this node is in progress for the block.
     pub fn handle(
         &mut self,
         cache: &mut Cache,
@@ -58,7 +59,7 @@ impl CacheAgent {
         keeps_place: bool,
     ) -> Answer {
         let lane = (packet.place, packet.lane);
-        // What is newer than the request is of a later event (trap C7).
+        // A copy that is newer than the request belongs to a later event (trap C7).
         let checks = self.guards.on(Guard::CopyVersion);
         let line = cache.line_mut(packet.tag).filter(|line| line.is_valid());
         if checks && line.as_ref().is_some_and(|line| line.version > packet.version) {
@@ -94,7 +95,7 @@ impl CacheAgent {
         }
     }
 
-    /// What it gave away, by the place and lane of who took it, once its epoch is over.
+    /// The copies that it gave away, by the taker's place and lane, once its epoch is over.
     #[must_use]
     pub fn into_given(self) -> BTreeMap<(u8, u8), Given> {
         self.given
@@ -110,7 +111,7 @@ impl CacheAgent {
         }
     }
 
-    /// What tells its states apart.
+    /// Hashes what distinguishes its states.
     pub fn hash_state(&self, hasher: &mut impl Hasher) {
         self.given.hash(hasher);
     }

@@ -1,32 +1,33 @@
-//! Blocks in packets: cut into parts, and put together again (trap T17).
+//! Blocks in packets: split into parts, and reassembled (trap T17).
 
 use alloc::vec::Vec;
 
 use concord_wire::concordia::FRAGMENT_BYTES_MAX;
 
-/// A block that comes in parts.
+/// A block that arrives in parts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Assembly {
     number: u64,
-    /// A bit for each part that is there.
+    /// A bit for each part that has arrived.
     parts: u8,
     data: Vec<u8>,
 }
 
 impl Assembly {
-    /// Nothing yet, of the event of that number.
+    /// An assembly without parts, for the event with this number.
     #[must_use]
     pub fn new(number: u64, block_bytes: usize) -> Assembly {
         Assembly { number, parts: 0, data: alloc::vec![0; block_bytes] }
     }
 
-    /// Which event it is of.
+    /// The number of the event to which the block belongs.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// A part: the whole block, once all parts are there. What is no part changes nothing.
+    /// Adds a part. Returns the whole block once all parts are there. A malformed part changes
+    /// nothing.
     pub fn add(&mut self, offset_bytes: usize, part: &[u8]) -> Option<Vec<u8>> {
         let fragment_bytes = FRAGMENT_BYTES_MAX.min(self.data.len());
         let count = self.data.len() / fragment_bytes;
@@ -43,7 +44,7 @@ impl Assembly {
     }
 }
 
-/// A block's parts: where each begins, and its bytes.
+/// The parts of a block: the offset of each, and its bytes.
 pub fn parts(data: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     (0..).step_by(FRAGMENT_BYTES_MAX).zip(data.chunks(FRAGMENT_BYTES_MAX))
 }
@@ -53,7 +54,8 @@ pub fn parts(data: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
 mod tests {
     use super::*;
 
-    /// Blocks of all sizes arrive whole from parts in any order, and what is no part is refused.
+    /// Blocks of all sizes arrive complete from parts in any order, and malformed parts are
+    /// refused.
     #[test]
     fn t17_blocks_of_many_packets_arrive_whole() {
         for block_bytes in concord_wire::concordia::BLOCK_BYTES {

@@ -1,45 +1,46 @@
-//! A node's cache: sets of blocks, of which the least recently used goes (§6).
+//! A node's cache: sets of blocks, each with least-recently-used replacement (§6).
 
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 
 use concord_wire::concordia::Tag;
 
-/// What a node may do with its copy of a block.
+/// The state of a line: what the node may do with its copy of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LineState {
-    /// Nothing: the place is kept for a block that is on its way (trap C12).
+    /// No access: the place is reserved for a block that is on its way (trap C12).
     Reserved,
-    /// Read it.
+    /// Reads.
     Shared,
-    /// Read and write it: no other node has a copy.
+    /// Reads and writes: no other node has a copy.
     Modified,
 }
 
-/// A block's place in the cache.
+/// A line: the place of a block in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Which block.
+    /// The block.
     pub tag: Tag,
-    /// What may be done with it.
+    /// The state of the copy.
     pub state: LineState,
-    /// The block's version when the copy came; of a modified one, that of its own event.
+    /// The block's version when the copy arrived; for a modified copy, the version of its own
+    /// event.
     pub version: u64,
-    /// The content.
+    /// The content of the copy.
     pub data: Vec<u8>,
-    /// When it was used last, in uses of the cache.
+    /// When the line was last used, counted in uses of the cache.
     used: u64,
 }
 
 impl Line {
-    /// Whether there is a copy.
+    /// Whether the line holds a copy.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.state != LineState::Reserved
     }
 }
 
-/// The cache.
+/// A set-associative cache.
 #[derive(Clone, Debug)]
 pub struct Cache {
     sets: Vec<Vec<Line>>,
@@ -55,24 +56,24 @@ impl Cache {
     }
 
     fn set(&self, tag: Tag) -> usize {
-        // Blocks that follow each other are in sets of their own; ranges begin at different ones.
+        // Consecutive blocks are in different sets, and ranges begin at different ones.
         let spread = tag.0 ^ u64::from(tag.range()).wrapping_mul(0x9e37_79b9);
         (spread % self.sets.len() as u64) as usize
     }
 
-    /// A block's line.
+    /// The line of a block.
     #[must_use]
     pub fn line(&self, tag: Tag) -> Option<&Line> {
         self.sets[self.set(tag)].iter().find(|line| line.tag == tag)
     }
 
-    /// A block's line, to be changed.
+    /// The line of a block, for changes.
     pub fn line_mut(&mut self, tag: Tag) -> Option<&mut Line> {
         let set = self.set(tag);
         self.sets[set].iter_mut().find(|line| line.tag == tag)
     }
 
-    /// A block's line, which is used now.
+    /// The line of a block, which now counts as used.
     pub fn use_line(&mut self, tag: Tag) -> Option<&mut Line> {
         self.uses += 1;
         let uses = self.uses;
@@ -81,13 +82,13 @@ impl Cache {
         Some(line)
     }
 
-    /// Whether there is room for a block that has no line.
+    /// Whether a block without a line has room.
     #[must_use]
     pub fn has_room(&self, tag: Tag) -> bool {
         self.sets[self.set(tag)].len() < self.ways
     }
 
-    /// Keeps a place for a block that has none; `false` if there is no room.
+    /// Reserves a line for a block that has none; `false` if there is no room.
     pub fn reserve(&mut self, tag: Tag) -> bool {
         if self.line(tag).is_some() || !self.has_room(tag) {
             return self.line(tag).is_some();
@@ -98,7 +99,7 @@ impl Cache {
         true
     }
 
-    /// The block that has to go for `tag`: of those that may, the least recently used.
+    /// The block to evict for `tag`: the least recently used of those that may be evicted.
     #[must_use]
     pub fn victim(&self, tag: Tag, may_go: impl Fn(&Line) -> bool) -> Option<Tag> {
         let set = &self.sets[self.set(tag)];
@@ -106,7 +107,7 @@ impl Cache {
         Some(oldest.tag)
     }
 
-    /// Takes a block's line away.
+    /// Removes the line of a block.
     pub fn remove(&mut self, tag: Tag) -> Option<Line> {
         let set = self.set(tag);
         let at = self.sets[set].iter().position(|line| line.tag == tag)?;
@@ -118,7 +119,7 @@ impl Cache {
         self.sets.iter().flatten()
     }
 
-    /// What tells its states apart: the lines of each set, in the order of their last use.
+    /// Hashes what distinguishes its states: the lines of each set, in the order of their last use.
     pub fn hash_state(&self, hasher: &mut impl Hasher) {
         for set in &self.sets {
             let mut lines: Vec<&Line> = set.iter().collect();
@@ -136,7 +137,7 @@ impl Cache {
 mod tests {
     use super::*;
 
-    /// The least recently used of those that may go makes room, and a set has a bound.
+    /// The least recently used of the evictable lines makes room, and a set is bounded.
     #[test]
     fn cache_evicts_the_least_recently_used_of_a_set() {
         let (mut cache, tag) = (Cache::new(1, 2), |block| Tag::new(0, block));

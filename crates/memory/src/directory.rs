@@ -1,14 +1,16 @@
-//! A home's part of the coherence state: which blocks of its range it owns, their locks, statuses
-//! and copysets, and how ownership moves to the switch and back (Concordia §5.2).
+//! The directory: a home's part of the coherence state. It knows which blocks of its range it owns,
+//! their locks, statuses and copysets, and moves the ownership to the switch and back (Concordia
+//! §5.2).
 //!
-//! A home does for the blocks that it owns what the switch does for its own: lock, check, forward.
-//! All requests pass the switch, which says of each whether it is the first of its number: no other
-//! takes a lock here. It also says how many moves it has seen of this home when the request passed:
-//! what passed before its block came back is of an earlier ownership, and takes no lock (trap C6).
+//! For the blocks that it owns, a home does what the switch does for its own: lock, check, forward.
+//! All requests pass the switch, which marks the first copy of each number: no other copy takes a
+//! lock here. The switch also adds how many moves of this home it had seen when the request passed:
+//! a request that passed before its block came back belongs to an earlier ownership, and takes no
+//! lock (trap C6).
 //!
-//! A home has one move under way. ADD has the block locked until the switch has it. REMOVE locks
-//! the block in the switch, which says its metadata as often as it is asked; FORGET, once the home
-//! has them, clears it there (trap C5).
+//! A home makes one move at a time. ADD keeps the block locked until the switch has it. REMOVE
+//! locks the block in the switch, which returns the metadata as often as it is asked; once the home
+//! has the metadata, FORGET clears it there (trap C5).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -17,43 +19,43 @@ use core::hash::{Hash, Hasher};
 use concord_core::{Guard, Guards, Instant};
 use concord_wire::concordia::{Copyset, GlobalStatus, NUMBER_MAX, Op, Outcome, Repr, Tag};
 
-/// The version with which a block begins. The home's value has a lower one.
+/// The first version of a block. The home's value has a lower one.
 const FIRST_VERSION: u64 = 1;
-/// Windows without a request after which a block leaves the switch.
+/// The number of windows without a request after which a block leaves the switch.
 const COLD_WINDOWS: u32 = 8;
-/// Most blocks that move after a window (§5.2.2).
+/// The maximum number of blocks that move after a window (§5.2.2).
 const MOVES_MAX: usize = 1_000;
 
-/// Which event holds a lock: place, lane, number.
+/// The event that holds a lock: place, lane, number.
 type Holder = (u8, u8, u64);
 
-/// Where the coherence state of a block is.
+/// The location of a block's coherence state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// At its home.
     Home,
-    /// At its home, locked, until the switch has it.
+    /// At its home, locked until the switch has it.
     Adding,
     /// In the switch.
     Switch,
-    /// In the switch, which was asked to lock it and to say its metadata.
+    /// In the switch, which was asked to lock it and to return its metadata.
     Removing,
-    /// At its home, locked, until the switch has forgotten it.
+    /// At its home, locked until the switch has forgotten it.
     Forgetting,
 }
 
-/// Why a home's value may not be the newest, once its epoch is over.
+/// The reason why a home's value may not be the newest, once its epoch is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubt {
-    /// It is an older one, or the switch alone knew.
+    /// Whether the value is known to be old, or only the switch knew.
     pub is_old: bool,
-    /// Whose event had the write lock: it may have taken effect.
+    /// The place of the event that had the write lock: its write may have taken effect.
     pub writer: Option<u8>,
 }
 
 impl Doubt {
-    /// Whether the home's value is the newest all the same, if nobody has a copy: nobody but a
-    /// member that stays could have written it.
+    /// Whether the home's value is the newest all the same if no member has a copy: then only a
+    /// member that stays could have written a newer one.
     #[must_use]
     pub fn is_certain(&self, stays: impl Fn(u8) -> bool) -> bool {
         !self.is_old && self.writer.is_none_or(stays)
@@ -69,13 +71,14 @@ struct Entry {
     copyset: Copyset,
     writer: Option<Holder>,
     readers: Vec<Holder>,
-    /// A writer was refused since the last one had the lock: readers wait (trap C14).
+    /// A writer was refused since the last writer had the lock: readers wait (trap C14).
     is_wanted: bool,
-    /// The move that brought it back: what passed the switch before is of an earlier ownership.
+    /// The move that brought it back: requests that passed the switch before it are of an earlier
+    /// ownership.
     since: u64,
-    /// Copies that requests reached in this window, and in the last one.
+    /// The number of copies that requests reached, in this window and in the last one.
     heat: (u64, u64),
-    /// Windows without any.
+    /// The number of windows without any request.
     cold: u32,
 }
 
@@ -102,25 +105,25 @@ impl Entry {
     }
 }
 
-/// How a request fares.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
-    /// Its lane has gone on.
+    /// It is stale: its lane has a newer number.
     Over,
-    /// It has no lock.
+    /// It did not get the lock.
     Failed(Outcome),
-    /// It has the lock: status, version and copyset.
+    /// It holds the lock: status, version and copyset.
     Locked(GlobalStatus, u64, Copyset),
 }
 
 /// A move of a block to the switch or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which block.
+    /// The block.
     pub tag: Tag,
-    /// The move's number.
+    /// The number of the move.
     pub number: u64,
-    /// When it was sent last.
+    /// When the move was last sent.
     pub at: Instant,
 }
 
@@ -129,21 +132,21 @@ pub struct Move {
 pub struct Directory {
     guards: Guards,
     entries: BTreeMap<Tag, Entry>,
-    /// The newest number of each lane that was heard here.
+    /// The newest number of each lane in this home's requests.
     lanes: BTreeMap<(u8, u8), u64>,
     /// The number of the newest move.
     moves: u64,
     moving: Option<Move>,
-    /// Blocks that are hot, or not at home.
+    /// Blocks that are hot, or not owned by the home.
     warm: BTreeSet<Tag>,
-    /// Blocks that may move, the one that is to move first at the end.
+    /// Blocks that may move; the last one moves first.
     candidates: Vec<Tag>,
-    /// Blocks that are in the way of hotter ones.
+    /// Blocks in the switch that are in the way of hotter ones.
     unwanted: Vec<Tag>,
 }
 
 impl Directory {
-    /// A home owns all blocks of its range at first.
+    /// A directory whose home owns all blocks of its range.
     #[must_use]
     pub fn new(guards: Guards) -> Directory {
         Directory {
@@ -158,8 +161,8 @@ impl Directory {
         }
     }
 
-    /// A request for a block that the switch does not own: lock and check. Nobody locks what is
-    /// lost.
+    /// Handles a request for a block that the switch does not own: lock and check. A lost block
+    /// cannot be locked.
     pub fn request(&mut self, packet: &Repr, is_lost: bool) -> Passed {
         let (lane, number) = ((packet.place, packet.lane), packet.number);
         let holder = (packet.place, packet.lane, number);
@@ -199,7 +202,7 @@ impl Directory {
             }
             entry.readers.push(holder);
         } else if entry.is_locked() {
-            // An eviction may not come again: nobody waits for it.
+            // A refused eviction may not be retried, so readers must not wait for it.
             entry.is_wanted |= !packet.op.is_eviction();
             return Passed::Failed(Outcome::Busy);
         } else {
@@ -208,8 +211,9 @@ impl Directory {
         locked(entry)
     }
 
-    /// An unlock that the switch passed on; whether it is answered. It is executed if its event
-    /// holds the lock; if not, that was before: here, or in the switch while it owned the block.
+    /// Handles an unlock that the switch passed on; returns whether it is answered. It takes effect
+    /// if its event holds the lock; otherwise it already did, here, or in the switch while that
+    /// owned the block.
     pub fn unlock(&mut self, packet: &Repr) -> bool {
         let holder = (packet.place, packet.lane, packet.number);
         if self.lanes.get(&(packet.place, packet.lane)).is_some_and(|n| *n > packet.number) {
@@ -227,14 +231,14 @@ impl Directory {
             entry.version = NUMBER_MAX.min(packet.version + 1);
             entry.writer = None;
         } else {
-            // Other readers may have been added since the request left (§5.1.1).
+            // Other readers may have joined since the request left (§5.1.1).
             entry.copyset = entry.copyset.with(Copyset::of(packet.place));
             entry.readers.retain(|reader| *reader != holder);
         }
         true
     }
 
-    /// Begins to move a block to the other owner; `false` if another move is under way, or the
+    /// Begins to move a block to the other owner; `false` if another move is in progress, or the
     /// block is locked.
     pub fn begin(&mut self, now: Instant, tag: Tag) -> bool {
         let entry = self.entries.entry(tag).or_insert(Entry::NEW);
@@ -252,7 +256,7 @@ impl Directory {
         true
     }
 
-    /// The move that is under way, and what is to be sent for it.
+    /// The move that is in progress, and the packet to send for it.
     #[must_use]
     pub fn moving(&self) -> Option<(Move, Repr)> {
         let moving = self.moving?;
@@ -268,14 +272,14 @@ impl Directory {
         Some((moving, Repr { status, version, copyset, ..packet }))
     }
 
-    /// What is to be sent for the move is sent now.
+    /// Notes that the packet of the move is sent now.
     pub fn sent(&mut self, now: Instant) {
         if let Some(moving) = &mut self.moving {
             moving.at = now;
         }
     }
 
-    /// The switch has answered a move: whether it goes on.
+    /// Handles the switch's answer to a move; returns whether the move goes on.
     pub fn answered(&mut self, packet: &Repr) -> bool {
         let is_its = |moving: &Move| moving.number == packet.number && moving.tag == packet.tag;
         if !self.moving.as_ref().is_some_and(is_its) {
@@ -288,7 +292,7 @@ impl Directory {
                 self.moving = None;
             }
             (Op::Added, Owner::Adding, _) => {
-                // It is tried again if the block is hot in a further window.
+                // It is tried again if the block is hot in a later window.
                 (entry.owner, entry.heat.1) = (Owner::Home, 0);
                 self.moving = None;
             }
@@ -307,14 +311,14 @@ impl Directory {
         self.moving.is_none()
     }
 
-    /// Requests reached so many copies of a block.
+    /// Counts the copies of a block that a request reached.
     pub fn heats(&mut self, tag: Tag, count: u64) {
         let entry = self.entries.entry(tag).or_insert(Entry::NEW);
         entry.heat.0 = entry.heat.0.saturating_add(count);
         self.warm.insert(tag);
     }
 
-    /// Another home's block of that heat has its place in the switch where this one is.
+    /// Notes that a block of another home with this heat wants the place of this one in the switch.
     pub fn displaces(&mut self, tag: Tag, heat: u64) {
         let is_colder = |entry: &Entry| entry.owner == Owner::Switch && entry.heat.1 < heat;
         if self.entries.get(&tag).is_some_and(is_colder) && !self.unwanted.contains(&tag) {
@@ -322,13 +326,13 @@ impl Directory {
         }
     }
 
-    /// How hot a block was in the last window.
+    /// The heat of a block in the last window.
     #[must_use]
     pub fn heat(&self, tag: Tag) -> u64 {
         self.entries.get(&tag).map_or(0, |entry| entry.heat.1)
     }
 
-    /// A window is over: which blocks may move in the next one.
+    /// Ends a window: chooses the blocks that may move in the next one.
     pub fn turn_window(&mut self) {
         let Directory { entries, warm, candidates, .. } = self;
         let mut ranked = Vec::new();
@@ -348,14 +352,14 @@ impl Directory {
         candidates.extend(ranked.iter().rev().take(MOVES_MAX).rev().map(|(_, tag)| *tag));
     }
 
-    /// Whether windows are of use: a block is warm, or in the switch.
+    /// Whether windows are needed: a block is warm, or in the switch.
     #[must_use]
     pub fn has_windows(&self) -> bool {
         !self.warm.is_empty()
     }
 
-    /// The block that is to move next: one that is in the way of a hotter one, then the hottest
-    /// that is at home, then one that is in the switch, and cold.
+    /// The block that moves next: first one that is in the way of a hotter one, then the hottest
+    /// that the home owns, then a cold one in the switch.
     pub fn next_move(&mut self) -> Option<Tag> {
         if self.moving.is_some() {
             return None;
@@ -379,13 +383,14 @@ impl Directory {
         None
     }
 
-    /// Where the coherence state of a block is.
+    /// The location of a block's coherence state.
     #[must_use]
     pub fn owner(&self, tag: Tag) -> Owner {
         self.entries.get(&tag).map_or(Owner::Home, |entry| entry.owner)
     }
 
-    /// A block's status, version, copyset, and whether it is locked; nothing if the switch owns it.
+    /// A block's status, version and copyset, and whether it is locked; `None` if the switch owns
+    /// it.
     #[must_use]
     pub fn peek(&self, tag: Tag) -> Option<(GlobalStatus, u64, Copyset, bool)> {
         let new = Entry::NEW;
@@ -400,7 +405,7 @@ impl Directory {
         self.entries.get(&tag).is_some_and(|entry| entry.is_wanted)
     }
 
-    /// Of which blocks the home's value may not be the newest, now that the epoch is over.
+    /// The blocks whose value at the home may not be the newest, now that the epoch is over.
     /// `version`: that of the home's value.
     #[must_use]
     pub fn doubts(&self, version: impl Fn(Tag) -> u64) -> BTreeMap<Tag, Doubt> {
@@ -418,7 +423,7 @@ impl Directory {
         self.entries.iter().filter_map(doubt).collect()
     }
 
-    /// What tells its states apart: heat does not.
+    /// Hashes what distinguishes its states; heat does not.
     pub fn hash_state(&self, hasher: &mut impl Hasher) {
         for (tag, entry) in &self.entries {
             (tag, entry.owner, entry.status, entry.version, entry.copyset).hash(hasher);

@@ -1,4 +1,4 @@
-//! A coherence event of a requester: from its request to the end of its unlock (§5.1.1).
+//! A coherence event of a requester: from its request until its unlock is answered (§5.1.1).
 
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
@@ -8,98 +8,98 @@ use concord_wire::concordia::{Copyset, GlobalStatus, Op, Tag};
 
 use crate::blocks::Assembly;
 
-/// What an event is for.
+/// The purpose of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Aim {
-    /// A copy to read.
+    /// To get a copy to read.
     Read,
-    /// The only copy, to write.
+    /// To get the only copy, to write.
     Write,
-    /// No copy: its place is needed.
+    /// To give up the copy, because its place is needed.
     Evict,
 }
 
-/// How far an event is.
+/// The progress of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// The request is on its way, or answers are.
+    /// The request or its answers are on their way.
     Asking,
-    /// It failed, and is tried again then, with another number.
+    /// It failed, and is retried at its time `at`, with another number.
     Waiting,
-    /// All is there, but the cache has no place (only without the guard `RoomFirst`).
+    /// It has everything, but the cache has no place (only without the guard `RoomFirst`).
     Placing,
-    /// The block goes to its home.
+    /// The block is being written back to its home.
     WritingBack,
-    /// It has taken effect; the owner is told.
+    /// It has taken effect, and the owner is being told.
     Unlocking,
 }
 
-/// An event.
+/// A coherence event.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// What it is for.
+    /// The purpose of the event.
     pub aim: Aim,
-    /// The request.
+    /// The operation of the request.
     pub op: Op,
-    /// Which block.
+    /// The block.
     pub tag: Tag,
-    /// Its number, of its lane.
+    /// The number of the event in its lane.
     pub number: u64,
-    /// How far it is.
+    /// The progress of the event.
     pub stage: Stage,
-    /// When what it waits for was sent last; in [`Stage::Waiting`], when it goes on.
+    /// When the awaited packet was last requested; in [`Stage::Waiting`], when the event goes on.
     pub at: Instant,
-    /// Whether something was sent again: then its answer measures no round trip.
+    /// Whether a packet was sent again: then its answer does not measure a round trip.
     pub is_resent: bool,
-    /// Status, version and copyset, as the owner filled them into the request.
+    /// Status, version and copyset, which the owner filled into the request.
     pub metadata: Option<(GlobalStatus, u64, Copyset)>,
-    /// Whose copies are invalidated.
+    /// The nodes whose copies are invalidated.
     pub invalidated: Copyset,
-    /// The data, as far as it is there.
+    /// The parts of the data that have arrived.
     pub assembly: Assembly,
-    /// The data, once it is whole.
+    /// The data, once it is complete.
     pub data: Option<Vec<u8>>,
-    /// The unlock's status and copyset.
+    /// The status and copyset that the unlock sets.
     pub new: (GlobalStatus, Copyset),
 }
 
 impl Event {
-    /// Status, version and copyset that the owner found; of a block that nobody has, before it said
-    /// so.
+    /// The status, version and copyset that the owner found; before its answer, those of a block
+    /// that no node has.
     #[must_use]
     pub fn found(&self) -> (GlobalStatus, u64, Copyset) {
         self.metadata.unwrap_or((GlobalStatus::Unshared, 0, Copyset(0)))
     }
 
-    /// What tells its states apart: times do not.
+    /// Hashes what distinguishes its states; times do not.
     pub fn hash_state(&self, hasher: &mut impl Hasher) {
         (self.aim, self.op, self.tag, self.number, self.stage).hash(hasher);
         (self.metadata, self.invalidated, &self.assembly, &self.data, self.new).hash(hasher);
     }
 }
 
-/// The round trip as it is measured.
+/// The measured round trip, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundTrip(Duration);
 
 impl RoundTrip {
-    /// Before anything was measured.
+    /// The initial value, before any measurement.
     pub const INITIAL: RoundTrip = RoundTrip(MS);
-    /// A request is sent again after as many round trips (§5.3.1).
+    /// The number of round trips after which a request is sent again (§5.3.1).
     pub const REQUEST: u64 = 6;
-    /// An unlock is (§5.3.1).
+    /// The number of round trips after which an unlock is sent again (§5.3.1).
     pub const UNLOCK: u64 = 3;
-    /// The shortest that is believed, in ns.
+    /// The minimum value, in ns.
     const MIN_NS: Duration = 20_000;
-    /// The longest, in ns: one answer that was late for another reason does not stop a node.
+    /// The maximum value, in ns: one answer that was late for another reason must not stop a node.
     const MAX_NS: Duration = 100 * MS;
 
-    /// A request was answered after as long.
+    /// Adds a measurement: the time until a request was answered, in ns.
     pub fn measured(&mut self, ns: Duration) {
         self.0 = ((7 * self.0 + ns) / 8).clamp(RoundTrip::MIN_NS, RoundTrip::MAX_NS);
     }
 
-    /// As many of them, in ns.
+    /// `count` round trips, in ns.
     #[must_use]
     pub fn times(self, count: u64) -> Duration {
         self.0.saturating_mul(count)

@@ -1,5 +1,5 @@
-//! A home: the part of the memory that a node keeps (§4). Its coherence state is the
-//! directory's.
+//! A home: the part of the memory that a node holds (§4). The coherence state of its blocks is in
+//! the directory.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -10,30 +10,30 @@ use concord_wire::concordia::{Repr, Tag};
 
 use crate::blocks::Assembly;
 
-/// A block as the home has it. Whatever was never written back is zeroes of version 0.
+/// A block at its home. A block that was never written back is zeroes of version 0.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Block {
-    /// The version that was written back last, in this epoch.
+    /// The version that was last written back, in this epoch.
     pub version: u64,
-    /// Its content.
+    /// The content of the block.
     pub data: Vec<u8>,
 }
 
-/// A range of the memory, as its home has it.
+/// A range of the memory at its home.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Range {
-    /// The epoch in which it was rebuilt here.
+    /// The epoch in which the range was rebuilt here.
     pub base: u32,
-    /// The blocks that are not zeroes.
+    /// The blocks that are not all zeroes.
     pub blocks: BTreeMap<Tag, Block>,
-    /// Blocks whose only copies were at nodes that are gone.
+    /// The blocks whose only copies were at nodes that are gone.
     pub lost: BTreeSet<Tag>,
-    /// The home of before is gone: what is not in `blocks` is lost.
+    /// Whether the previous home is gone: then blocks that are not in `blocks` are lost.
     pub is_orphan: bool,
 }
 
 impl Range {
-    /// Its blocks go to the node of an epoch that opens; the epoch stays.
+    /// Moves the content out, to the node of an epoch that opens; the base epoch stays here.
     #[must_use]
     pub(crate) fn open(&mut self) -> Range {
         let base = self.base;
@@ -47,18 +47,18 @@ impl Range {
     }
 }
 
-/// The part of the memory that is at home at a node.
+/// The part of the memory whose home is a node.
 #[derive(Clone, Debug)]
 pub struct Home {
     guards: Guards,
     block_bytes: usize,
     ranges: BTreeMap<u16, Range>,
-    /// Blocks that are being written back: one of each lane of each node at most.
+    /// Blocks that are being written back: at most one for each lane of each node.
     parts: BTreeMap<(u8, u8), Assembly>,
 }
 
 impl Home {
-    /// These ranges, as they are; of others zeroes.
+    /// A home with these ranges; blocks that they do not have are zeroes.
     #[must_use]
     pub fn new(block_bytes: usize, ranges: BTreeMap<u16, Range>, guards: Guards) -> Home {
         Home { guards, block_bytes, ranges, parts: BTreeMap::new() }
@@ -74,7 +74,7 @@ impl Home {
         self.block(tag).map_or(0, |block| block.version)
     }
 
-    /// A block's content.
+    /// The content of a block.
     #[must_use]
     pub fn data(&self, tag: Tag) -> Vec<u8> {
         let zeroes = || alloc::vec![0; self.block_bytes];
@@ -87,7 +87,7 @@ impl Home {
         self.ranges.get(&tag.range()).is_some_and(|range| range.is_lost(tag))
     }
 
-    /// A block is zeroes from now on, if it was lost; whether it was.
+    /// Sets a lost block to zeroes; returns whether it was lost.
     pub fn renew(&mut self, tag: Tag) -> bool {
         let is_lost = self.is_lost(tag);
         if is_lost && let Some(range) = self.ranges.get_mut(&tag.range()) {
@@ -98,8 +98,7 @@ impl Home {
         is_lost
     }
 
-    /// All blocks that are lost are zeroes from now on; how many these are in ranges of so many
-    /// blocks.
+    /// Sets all lost blocks to zeroes; returns their number, in ranges of `range_blocks` blocks.
     pub fn renew_all(&mut self, range_blocks: u64) -> u64 {
         let lost = self.lost(range_blocks);
         for range in self.ranges.values_mut() {
@@ -109,11 +108,11 @@ impl Home {
         lost
     }
 
-    /// How many blocks are lost, in ranges of so many.
+    /// The number of lost blocks, in ranges of `range_blocks` blocks.
     #[must_use]
     pub fn lost(&self, range_blocks: u64) -> u64 {
         let of_range = |range: &Range| {
-            // It is asked for often, and few blocks are lost beside all that are there.
+            // Called often, and few blocks are lost among all that are there.
             let old = || range.lost.iter().filter(|tag| range.blocks.contains_key(tag)).count();
             match range.is_orphan {
                 true => range_blocks.saturating_sub((range.blocks.len() - old()) as u64),
@@ -123,20 +122,20 @@ impl Home {
         self.ranges.values().map(of_range).sum()
     }
 
-    /// How many blocks it has that are not zeroes.
+    /// The number of blocks that are not all zeroes.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.ranges.values().map(|range| range.blocks.len()).sum()
     }
 
-    /// Its ranges, once its epoch is over.
+    /// The ranges, once the epoch is over.
     #[must_use]
     pub fn into_ranges(self) -> BTreeMap<u16, Range> {
         self.ranges
     }
 
-    /// A part of a block that is written back: whether the home has the whole of that version by
-    /// now.
+    /// Handles a part of a block that is written back; returns whether the home has all of that
+    /// version by now.
     pub fn write_back(&mut self, packet: &Repr, data: &[u8]) -> bool {
         let version = self.version(packet.tag);
         if packet.version == version {
@@ -160,7 +159,7 @@ impl Home {
         true
     }
 
-    /// What tells its states apart.
+    /// Hashes what distinguishes its states.
     pub fn hash_state(&self, hasher: &mut impl Hasher) {
         (&self.ranges, &self.parts).hash(hasher);
     }

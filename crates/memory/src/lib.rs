@@ -1,10 +1,10 @@
-//! Shared memory over a rack: the nodes, each with a part of the memory and a cache. Who may have
-//! which copy is decided by the switch (Concordia, `concord_switch::concordia`).
+//! Shared memory in a rack: the nodes, each with a part of the memory and a cache. The switch
+//! decides which node may have which copy (Concordia, `concord_switch::concordia`).
 //!
-//! Read [`Node`] first, a node of one epoch, then [`Event`]; [`MemoryNode`] takes it through
-//! epochs. The law is that of every node: `handle(now, packet)`, `tick`, `deadline`, and what they
-//! send goes into the sink. What a program asks goes in by [`Node::call`], what became of it comes
-//! out of [`Node::poll_done`].
+//! Read [`Node`] first, a node in one epoch, then [`Event`]; [`MemoryNode`] takes it through
+//! epochs. The law is that of every node: `handle(now, packet)`, `tick` and `deadline`, and all
+//! packets that they send go into the sink. A program's accesses go in by [`Node::call`], and their
+//! outcomes come out of [`Node::poll_done`].
 //!
 //! ```
 //! use concord_core::{Epoch, Guards, NodeId, Now};

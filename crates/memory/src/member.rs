@@ -1,19 +1,19 @@
-//! A node through the epochs of its memory. An epoch is the life of all coherence state: with each
-//! configuration the node of before stops, and another one begins.
+//! A node through the epochs of its memory. All coherence state ends with its epoch: at each
+//! configuration the node of the previous epoch stops, and another one begins.
 //!
-//! 1. A configuration comes: the node stops at once. What it has remains: copies, copies that it
-//!    gave or was given, and its ranges.
-//! 2. Each member tells the homes of the new epoch what it has, block by block, and then that this
-//!    was all (hole C10). Caches are empty after that.
-//! 3. A home that has heard all members rebuilds its ranges: a copy anywhere is the newest value.
-//!    Without one the home's own value is, unless a member that is gone had, or may have had, a
-//!    newer one: then the block is lost.
-//!    Whoever leaves is no member, but tells what it has like one.
-//! 4. A home says that it is ready, once the leases that it granted to nodes outside are over (trap
-//!    T2). Whoever has heard so of all members opens the epoch.
+//! 1. A configuration arrives: the node stops at once. What remains are its copies, including those
+//!    that it gave or was given, and its ranges.
+//! 2. Each member reports to the homes of the new epoch what it has, block by block, and then that
+//!    the report is complete (hole C10). After that its cache is empty.
+//! 3. A home that has all reports rebuilds its ranges: a copy at any member is the newest value.
+//!    Without a copy it is the home's own value, unless a member that is gone had, or may have had,
+//!    a newer one: then the block is lost. A node that leaves is not a member, but reports like
+//!    one.
+//! 4. A home announces that it is ready, once the leases that it granted to nodes outside have
+//!    ended (trap T2). A member that has heard this of all members opens the epoch.
 //!
-//! Whoever answers alone, from a cache or as a home, holds a lease of all other members, which is
-//! looked at after the call, or the packet, has come (hole C9).
+//! A node that answers alone, from its cache or as a home, holds leases of all other members, which
+//! it checks after the call, or the packet, has arrived (hole C9).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -34,55 +34,55 @@ use crate::node::{CALLS_MAX, Node, NodeCounters};
 use crate::report::{Item, Report, Telling};
 use crate::settings::{Coherence, NodeSettings, SettingsError};
 
-/// How often a node says that it lives, in ns.
+/// The time between two keepalives of a node, in ns.
 const ALIVE_NS: Duration = 100 * MS;
-/// What is not acknowledged while an epoch begins is said again after so long, in ns.
+/// The time after which unacknowledged packets are sent again while an epoch begins, in ns.
 const RETRY_NS: Duration = 5 * MS;
 
-/// What a node is told once, for all epochs.
+/// The settings of a node for all epochs.
 #[derive(Clone, Debug)]
 pub struct MemberSettings {
-    /// Its number. Range n is at home at node n + 1, if that is a member.
+    /// The number of the node. The home of range n is node n + 1, if that is a member.
     pub node: NodeId,
-    /// Which process of it.
+    /// The incarnation of its process.
     pub incarnation: u64,
-    /// Where it is.
+    /// The address of the node.
     pub addr: Addr,
-    /// The controller.
+    /// The address of the controller.
     pub controller: Addr,
-    /// Which memory.
+    /// The group of the memory.
     pub group: GroupId,
-    /// Length of a block in bytes.
+    /// The length of a block, in bytes.
     pub block_bytes: usize,
-    /// Blocks of each range.
+    /// The number of blocks in each range.
     pub range_blocks: u64,
-    /// Sets of the cache.
+    /// The number of sets in the cache.
     pub cache_sets: usize,
-    /// Blocks of a set.
+    /// The number of blocks in a set.
     pub cache_ways: usize,
-    /// Events that the node may have under way.
+    /// The maximum number of events that the node has in progress.
     pub lanes: usize,
-    /// Who keeps blocks coherent; the same at all nodes.
+    /// Whether the switch takes part in coherence; the same at all nodes.
     pub coherence: Coherence,
-    /// How long a lease is, in ns.
+    /// The duration of a lease, in ns.
     pub lease_ns: Duration,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
 }
 
 /// What remains of the last epoch that was opened here.
 #[derive(Clone, Debug, Default)]
 struct Remains {
-    /// That epoch; 0 if none was.
+    /// The number of that epoch; 0 if none was.
     label: u32,
-    /// Who was a member then, by place.
+    /// The members of that epoch, by place.
     members: Vec<Place>,
-    /// What the node of that epoch had beside its ranges, and which of its blocks are not certain.
+    /// What its node had beside the ranges, and which of its blocks are in doubt.
     node: crate::node::Remains,
 }
 
 concord_core::counters! {
-    /// What happened to a node over epochs.
+    /// Counts of what happened to a node over epochs.
     pub struct MemberCounters {
         /// Epochs that it opened.
         epochs_opened,
@@ -97,47 +97,49 @@ concord_core::counters! {
     }
 }
 
-/// A node through epochs.
+/// A node of a shared memory, through epochs.
 #[derive(Clone, Debug)]
 pub struct MemoryNode {
     settings: MemberSettings,
     assembly: Assembly,
     heard: Heard,
     config: Option<Config>,
-    /// The node of the epoch that is open.
+    /// The node of the open epoch.
     node: Option<Node>,
     remains: Remains,
-    /// The ranges that are at home here.
+    /// The ranges whose home is this node.
     ranges: BTreeMap<u16, Range>,
-    /// Ranges whose home is another one, in an epoch for which this node was ready, or in which it
-    /// was no member.
+    /// The ranges that went to another home in an epoch for which this node was ready, or in which
+    /// it was not a member.
     told_away: BTreeSet<u16>,
     /// The first epoch in which it was a member.
     since: Option<u32>,
-    /// The first epoch after the last one that it opened for which it was ready, or in which it was
-    /// no member and only told what it has: others may have opened that one, or a later one.
+    /// The first epoch after the last one that it opened for which it was ready, or to which it
+    /// only reported without being a member: other nodes may have opened that epoch, or a later
+    /// one.
     ready_from: Option<u32>,
-    /// While an epoch begins: what is told to each member, what each tells, and who is ready.
+    /// While an epoch begins: the report to each member, the reports of all members, and the
+    /// members that are ready.
     telling: Vec<Telling>,
     reports: Vec<Report>,
     ready: BTreeSet<u16>,
     is_rebuilt: bool,
     retry_at: Instant,
-    /// When the newest configuration came.
+    /// When the newest configuration arrived.
     began_at: Instant,
     leases: Leases,
-    /// Leases that an earlier process of it granted are over then.
+    /// When the leases of an earlier incarnation have ended.
     quiet_until: Instant,
-    /// Without a lease the node stands still until then, at least.
+    /// Until when, at least, the node stands still without a lease.
     stalled_until: Instant,
     alive_at: Instant,
-    /// It is to be a member no more, and hands over what it has.
+    /// Whether it is leaving the memory, and hands over what it has.
     is_leaving: bool,
-    /// Calls that wait for an epoch, or a lease.
+    /// Calls that wait for an epoch, or for a lease.
     calls: VecDeque<Call>,
     done: VecDeque<Done>,
     counters: MemberCounters,
-    /// What its nodes of earlier epochs counted.
+    /// The counters of its nodes in earlier epochs.
     past: NodeCounters,
     buffer: Vec<u8>,
 }
@@ -146,7 +148,7 @@ impl MemoryNode {
     /// A node that is in no epoch.
     ///
     /// # Errors
-    /// [`SettingsError`] if there can be no such node.
+    /// [`SettingsError`] if no node can have these settings.
     pub fn new(now: Now, settings: MemberSettings) -> Result<MemoryNode, SettingsError> {
         node_settings(&settings, Epoch(0), 0, alloc::vec![settings.addr], settings.addr).check()?;
         Ok(MemoryNode {
@@ -183,7 +185,7 @@ impl MemoryNode {
         self.settings.guards.on(guard)
     }
 
-    /// A program's call. What becomes of it comes out of [`MemoryNode::poll_done`].
+    /// Makes a program's call. Its outcome comes out of [`MemoryNode::poll_done`].
     pub fn call(&mut self, now: Now, call: Call, sink: &mut impl Sink) {
         let refused = match () {
             () if self.is_leaving => Some(Failure::NoNode),
@@ -197,30 +199,30 @@ impl MemoryNode {
         self.pump(now, sink);
     }
 
-    /// What became of a call.
+    /// The outcome of a call.
     pub fn poll_done(&mut self) -> Option<Done> {
         self.done.pop_front()
     }
 
-    /// The node of the epoch that is open.
+    /// The node of the open epoch.
     #[must_use]
     pub fn node(&self) -> Option<&Node> {
         self.node.as_ref()
     }
 
-    /// Its epoch; 0 if it has heard of none.
+    /// The number of its newest epoch; 0 if it has heard of none.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.config.as_ref().map_or(0, |config| config.epoch)
     }
 
-    /// Its counters.
+    /// The counters of the member.
     #[must_use]
     pub fn counters(&self) -> &MemberCounters {
         &self.counters
     }
 
-    /// What happened in all its epochs.
+    /// The counters of its nodes, over all epochs.
     #[must_use]
     pub fn node_counters(&self) -> NodeCounters {
         let mut all = self.past;
@@ -230,25 +232,26 @@ impl MemoryNode {
         all
     }
 
-    /// What it was told.
+    /// The settings of the member.
     #[must_use]
     pub fn settings(&self) -> &MemberSettings {
         &self.settings
     }
 
-    /// The members of its epoch, by place.
+    /// The members of its newest epoch, by place.
     pub fn members(&self) -> impl Iterator<Item = Place> + '_ {
         self.config.iter().flat_map(|config| &config.members).copied()
     }
 
-    /// Whether no other node is a member, or leaves: there is nobody to hand anything over to.
+    /// Whether no other node is a member, or is leaving: then there is none to hand anything over
+    /// to.
     #[must_use]
     pub fn is_alone(&self) -> bool {
         let own = self.settings.node.0;
         self.config.as_ref().is_none_or(|c| MemoryNode::tellers(c).all(|m| m.node == own))
     }
 
-    /// Takes a call back; whether it could be: then it has had no effect, and will have none.
+    /// Cancels a call. If the result is true, the call has had no effect, and will have none.
     pub fn cancel(&mut self, id: u64) -> bool {
         let at = self.calls.iter().position(|call| call.id == id);
         match at {
@@ -263,14 +266,14 @@ impl MemoryNode {
         self.leases.is_held(now.instant) || !self.has(Guard::MemoryLease)
     }
 
-    /// A block of a range that is at home here is zeroes from now on, if it was lost; whether it
-    /// was. A home answers alone: without a lease it does not.
+    /// Sets a block whose home is this node to zeroes, if it was lost; returns whether it was.
+    /// Without a lease it does nothing, since a home answers alone.
     pub fn renew(&mut self, now: Now, tag: Tag) -> bool {
         self.is_leased(now) && self.node.as_mut().is_some_and(|node| node.renew(tag))
     }
 
-    /// All lost blocks of the ranges that are at home here are zeroes from now on; how many.
-    /// `None`: no epoch is open, or it holds no lease.
+    /// Sets all lost blocks whose home is this node to zeroes; returns their number, or `None` if
+    /// no epoch is open or it holds no lease.
     pub fn renew_all(&mut self, now: Now) -> Option<u64> {
         if !self.is_leased(now) {
             return None;
@@ -278,8 +281,8 @@ impl MemoryNode {
         self.node.as_mut().map(Node::renew_all)
     }
 
-    /// It leaves the memory: it asks to be a member no more, and tells the others what it has. What
-    /// waits at it fails, and was not done.
+    /// Leaves the memory: it asks the controller to be removed, and reports to the others what it
+    /// has. Waiting calls fail, without an effect.
     pub fn leave(&mut self, now: Now) {
         self.is_leaving = true;
         self.alive_at = now.instant;
@@ -287,7 +290,7 @@ impl MemoryNode {
     }
 
     /// Whether it has left: the others have what it had, or it had nothing. A member that is alone
-    /// never has.
+    /// never leaves.
     #[must_use]
     pub fn has_left(&self) -> bool {
         let is_over = |config: &Config| {
@@ -303,7 +306,7 @@ impl MemoryNode {
         }
     }
 
-    /// Gives the calls that wait to the node, if it may serve them.
+    /// Gives the waiting calls to the node, if it may serve them.
     fn pump(&mut self, now: Now, sink: &mut impl Sink) {
         if !self.is_leased(now) {
             return;
@@ -322,7 +325,7 @@ impl MemoryNode {
         self.config.iter().flat_map(|c| &c.members).filter(move |m| m.node != own).copied()
     }
 
-    /// Who tells homes what it has: the members, by place, and those who leave.
+    /// The nodes that report to homes: the members, by place, and those that leave.
     fn tellers(config: &Config) -> impl Iterator<Item = &Place> {
         config.members.iter().chain(&config.joining)
     }
@@ -335,7 +338,7 @@ impl MemoryNode {
         config.members.iter().position(|m| m.node == node).map(|place| place as u8)
     }
 
-    /// A configuration that is news.
+    /// Begins to install a new configuration.
     fn configure(&mut self, now: Now, config: Config, sink: &mut impl Sink) {
         let is_known = self.config.as_ref().is_some_and(|own| config.epoch <= own.epoch);
         if is_known || config.kind != GroupKind::Memory || config.epoch < self.heard.epoch {
@@ -359,7 +362,7 @@ impl MemoryNode {
         }
     }
 
-    /// The node stops: what it has remains, and its calls wait.
+    /// Stops the node: what it has remains, and its calls wait.
     fn stop(&mut self) {
         self.leases.close();
         self.retry_at = Instant::NEVER;
@@ -385,8 +388,8 @@ impl MemoryNode {
         self.remains.node = remains;
     }
 
-    /// Others go on without this node: what it has is of no epoch any more, and so is its
-    /// incarnation.
+    /// Forgets everything, as the others go on without this node: what it has belongs to no epoch,
+    /// and its incarnation is over.
     fn forget(&mut self) {
         self.remains = Remains::default();
         self.ranges.clear();
@@ -395,7 +398,7 @@ impl MemoryNode {
         self.settings.incarnation += 1;
     }
 
-    /// An epoch begins: each member tells the homes what it has.
+    /// Begins an epoch, in which each member reports to the homes.
     fn begin(&mut self, now: Now, sink: &mut impl Sink) {
         let Some(config) = self.config.clone() else { return };
         self.ready.clear();
@@ -426,7 +429,7 @@ impl MemoryNode {
             telling.items.extend(ready.clone().into_iter().chain([end.clone()]));
         }
         if own.is_none() {
-            // The members wait for what it tells, and not for it.
+            // The members wait for the report of this node, but not for it to be ready.
             self.ready_from.get_or_insert(config.epoch);
             self.told_away.extend(self.ranges.keys());
         }
@@ -437,7 +440,7 @@ impl MemoryNode {
         self.go_on(now, sink);
     }
 
-    /// What this node has for the homes.
+    /// The items of this node's report.
     fn items(&self, config: &Config) -> Vec<Item> {
         let Remains { label, members, node } = &self.remains;
         let tells = |member: &Place| MemoryNode::tellers(config).any(|m| m == member);
@@ -457,7 +460,7 @@ impl MemoryNode {
         items
     }
 
-    /// Sends what is not acknowledged, rebuilds, and opens, as far as that may be now.
+    /// Sends what is not acknowledged, rebuilds, and opens, as far as possible now.
     fn go_on(&mut self, now: Now, sink: &mut impl Sink) {
         if self.node.is_some() || self.config.is_none() || self.has_left() {
             self.retry_at = Instant::NEVER;
@@ -478,7 +481,8 @@ impl MemoryNode {
         self.try_open(now, sink);
     }
 
-    /// Tells homes what they have not acknowledged; unless `again`, only what was never sent.
+    /// Sends homes the items that they have not acknowledged; without `again`, only those never
+    /// sent.
     fn tell(&mut self, again: bool, sink: &mut impl Sink) {
         let Some(config) = &self.config else { return };
         let from = self.settings.node;
@@ -493,8 +497,8 @@ impl MemoryNode {
         }
     }
 
-    /// Says that this home has rebuilt its ranges: to all others, or to one. `asks`: whether they
-    /// have; one that leaves only asks.
+    /// Announces to all others, or to one, that this home has rebuilt its ranges. `asks`: whether
+    /// the receiver is to answer if it has; a node that leaves only asks.
     fn say_ready(&self, asks: bool, to: Option<Addr>, sink: &mut impl Sink) {
         let Some(config) = &self.config else { return };
         let ready = Repr {
@@ -511,8 +515,8 @@ impl MemoryNode {
         }
     }
 
-    /// Once all members have told all, the ranges are rebuilt; and once the leases that were
-    /// granted to nodes outside are over, this home is ready.
+    /// Rebuilds the ranges once all reports are complete; this home is then ready once the leases
+    /// that were granted to nodes outside have ended.
     fn rebuild(&mut self, now: Now) {
         let Some(config) = self.config.clone() else { return };
         let waits = self.has(Guard::AllReports);
@@ -523,10 +527,10 @@ impl MemoryNode {
         if self.is_rebuilt || !self.reports.iter().enumerate().all(is_whole) {
             return;
         }
-        // Whoever has told all has stopped.
+        // A node that has reported has stopped.
         let has_stopped = |node: NodeId| MemoryNode::tellers(&config).any(|m| m.node == node.0);
         let until = self.leases.others_until(has_stopped);
-        // Nobody may be here of those who granted leases to outsiders.
+        // Perhaps none of the members that granted leases to outsiders is here.
         let is_new = self.reports.iter().all(Report::is_newcomers) && config.epoch > 1;
         let began_at = if is_new { self.began_at } else { Instant(0) };
         let quiet_until = self.quiet_until.max(began_at.after(self.settings.lease_ns));
@@ -546,7 +550,7 @@ impl MemoryNode {
                 ranges.insert(range, rebuilt);
             }
         }
-        // What others may still need is told once more if this epoch is not opened.
+        // Ranges that others may still need are reported once more if this epoch is not opened.
         let away = core::mem::take(&mut self.ranges);
         let stays = |(range, _): &(u16, Range)| !ranges.contains_key(range);
         let away: Vec<(u16, Range)> = away.into_iter().filter(stays).collect();
@@ -623,7 +627,7 @@ impl MemoryNode {
         }
     }
 
-    /// What members say to each other while an epoch begins.
+    /// Handles a message between members while an epoch begins.
     fn on_beginning(&mut self, now: Now, packet: &Repr, data: &[u8], sink: &mut impl Sink) {
         let Some(config) = &self.config else { return };
         let is_from = |member: &Place| member.node == packet.from.0;
@@ -649,7 +653,7 @@ impl MemoryNode {
             _ => {
                 let block_bytes = self.settings.block_bytes;
                 let report = self.reports.get_mut(from);
-                // One that is open has all that was told.
+                // A member whose epoch is open has all reports.
                 if report.is_none_or(|report| report.hear(packet, data, block_bytes)) {
                     let told = Repr { op: Op::Told, from: self.settings.node, ..*packet };
                     sink.send(addr, &Repr { offset_bytes: 0, ..told }.packet(&[]));
@@ -678,7 +682,7 @@ impl MemoryNode {
             return self.on_beginning(now, &packet, data, sink);
         }
         if !self.is_leased(now) {
-            // Whatever it is, it is sent again.
+            // Whatever it is, it will be sent again.
             self.counters.unleased += 1;
             return;
         }
@@ -689,7 +693,7 @@ impl MemoryNode {
         self.pump(now, sink);
     }
 
-    /// Says that it lives: who is heard is a member.
+    /// Sends a keepalive: a node that is heard becomes a member.
     fn live(&mut self, now: Now, sink: &mut impl Sink) {
         self.alive_at = now.instant.after(ALIVE_NS);
         let standing = match (self.is_leaving, &self.config, &self.node) {
@@ -713,7 +717,7 @@ impl MemoryNode {
     }
 }
 
-/// The settings of a node of an epoch.
+/// The settings of a node for one epoch.
 fn node_settings(
     own: &MemberSettings,
     epoch: Epoch,

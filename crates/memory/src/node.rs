@@ -1,8 +1,9 @@
 //! A node: its requesters, its cache agent, and its home (Concordia §4, §5.1).
 //!
 //! A requester is a lane of the node, not a thread of a program: calls wait in the node, and a lane
-//! has one event under way. A node has one event under way for a block, and what its calls do takes
-//! effect before the event's unlock leaves: a block that was fetched is used, whoever waits for it.
+//! has one event in progress. A node has at most one event in progress for a block, and its calls
+//! take effect before the event's unlock leaves: a fetched block is used before it can be taken
+//! away.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -22,15 +23,15 @@ use crate::home::{Home, Range};
 use crate::report::Item;
 use crate::settings::{Coherence, NodeSettings, SettingsError};
 
-/// Most calls that wait at a node.
+/// The maximum number of calls that wait at a node.
 pub const CALLS_MAX: usize = 4_096;
-/// In which hotness is measured (§5.2.2), in ns.
+/// The window in which heat is measured (§5.2.2), in ns.
 const WINDOW_NS: Duration = 10 * MS;
-/// Most blocks whose hotness a node tells in a window.
+/// The maximum number of blocks whose heat a node reports in a window.
 const HEATS_MAX: usize = 1_000;
 
 concord_core::counters! {
-    /// What happened at a node.
+    /// Counts of what happened at a node.
     pub struct NodeCounters {
         /// Calls that the cache served at once.
         hits,
@@ -59,20 +60,20 @@ concord_core::counters! {
     }
 }
 
-/// What a node has when its epoch is over.
+/// What remains of a node when its epoch is over.
 #[derive(Clone, Debug, Default)]
 pub struct Remains {
-    /// Copies in its cache, and on their way: what homes are told.
+    /// The copies in its cache, and on their way: its report to the homes.
     pub copies: Vec<Item>,
-    /// Blocks of which the home's value may not be the newest.
+    /// The blocks whose value at the home may not be the newest.
     pub doubts: BTreeMap<Tag, Doubt>,
-    /// Its ranges.
+    /// The node's ranges.
     pub ranges: BTreeMap<u16, Range>,
-    /// Calls that have had no effect.
+    /// The calls that have had no effect.
     pub calls: VecDeque<Call>,
 }
 
-/// A node of a shared memory.
+/// A node of a shared memory, in one epoch.
 #[derive(Clone, Debug)]
 pub struct Node {
     settings: NodeSettings,
@@ -80,15 +81,15 @@ pub struct Node {
     agent: CacheAgent,
     home: Home,
     directory: Directory,
-    /// How many requests have reached this cache's copy of a block since the last window.
+    /// How many requests reached this cache's copy of a block since the last window.
     heat: BTreeMap<Tag, u64>,
     /// When the window ends.
     window_at: Instant,
-    /// By lane.
+    /// The event of each lane.
     events: Vec<Option<Event>>,
     /// The number of each lane's newest event.
     numbers: Vec<u64>,
-    /// Calls that wait, in their order.
+    /// The waiting calls, in order.
     calls: VecDeque<Call>,
     done: VecDeque<Done>,
     round_trip: RoundTrip,
@@ -99,15 +100,15 @@ impl Node {
     /// A node with an empty cache, and a range of zeroes.
     ///
     /// # Errors
-    /// [`SettingsError`] if there can be no such node.
+    /// [`SettingsError`] if no node can have these settings.
     pub fn new(settings: NodeSettings) -> Result<Node, SettingsError> {
         Node::with_ranges(settings, BTreeMap::new())
     }
 
-    /// A node with an empty cache, and ranges as they are.
+    /// A node with an empty cache, and the given ranges.
     ///
     /// # Errors
-    /// [`SettingsError`] if there can be no such node.
+    /// [`SettingsError`] if no node can have these settings.
     pub fn with_ranges(
         settings: NodeSettings,
         ranges: BTreeMap<u16, Range>,
@@ -135,68 +136,69 @@ impl Node {
         self.settings.guards.on(guard)
     }
 
-    /// Its place.
+    /// The place of the node.
     #[must_use]
     pub fn place(&self) -> u8 {
         self.settings.place
     }
 
-    /// Whether a block is at home here.
+    /// Whether this node is the home of a block.
     #[must_use]
     pub fn is_home(&self, tag: Tag) -> bool {
         let home = self.settings.homes.get(usize::from(tag.range()));
         home == Some(&self.settings.place)
     }
 
-    /// Where the home of a block is.
+    /// The address of a block's home.
     fn home_of(&self, tag: Tag) -> Option<Addr> {
         let place = *self.settings.homes.get(usize::from(tag.range()))?;
         self.settings.nodes.get(usize::from(place)).copied()
     }
 
-    /// A block of its range is zeroes from now on, if it was lost; whether it was.
+    /// Sets a block of its ranges to zeroes, if it was lost; returns whether it was.
     pub fn renew(&mut self, tag: Tag) -> bool {
         self.home.renew(tag)
     }
 
-    /// All blocks of its ranges that are lost are zeroes from now on; how many.
+    /// Sets all lost blocks of its ranges to zeroes; returns their number.
     pub fn renew_all(&mut self) -> u64 {
         self.home.renew_all(self.settings.range_blocks)
     }
 
-    /// How many blocks of its ranges are lost.
+    /// The number of lost blocks in its ranges.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.home.lost(self.settings.range_blocks)
     }
 
-    /// How many blocks of its ranges are not zeroes.
+    /// The number of blocks in its ranges that are not all zeroes.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.home.kept()
     }
 
-    /// Takes a call back; whether it could be: then it has had no effect, and will have none.
+    /// Cancels a call. If the result is true, the call has had no effect, and will have none.
     pub fn cancel(&mut self, id: u64) -> bool {
         let at = self.calls.iter().position(|call| call.id == id);
         at.is_some_and(|at| self.calls.remove(at).is_some())
     }
 
-    /// Who owns a block of its ranges, and how hot the block was in the last window.
+    /// The owner of a block of its ranges, and the heat of the block in the last window.
     #[must_use]
     pub fn ownership(&self, tag: Tag) -> (Owner, u64) {
         (self.directory.owner(tag), self.directory.heat(tag))
     }
 
-    /// Whether a block of its range is lost.
+    /// Whether a block of its ranges is lost.
     #[must_use]
     pub fn is_lost(&self, tag: Tag) -> bool {
         self.home.is_lost(tag)
     }
 
-    /// The epoch is over: what remains of the node. A copy in its cache is the newest value: a
-    /// write that took effect has invalidated it before. So is one that came for an event, which
-    /// holds its block's lock, and one that was given to an event that still waits for it.
+    /// Ends the epoch; returns what remains of the node. A copy in its cache is the newest value,
+    /// since a write that took effect would have invalidated it. So is a copy that arrived for an
+    /// event, which holds the lock of its block, and one that was given to an event that still
+    /// waits for it.
     #[must_use]
     pub fn dissolve(self, tells_transit: bool) -> Remains {
         let place = self.settings.place;
@@ -227,7 +229,7 @@ impl Node {
         Remains { copies, doubts, ranges: self.home.into_ranges(), calls: self.calls }
     }
 
-    /// A program's call. What becomes of it comes out of [`Node::poll_done`].
+    /// Makes a program's call. Its outcome comes out of [`Node::poll_done`].
     pub fn call(&mut self, now: Now, call: Call, sink: &mut impl Sink) {
         let has_home = self.home_of(call.tag).is_some();
         let is_block = has_home && call.tag.0 & NUMBER_MAX < self.settings.range_blocks;
@@ -243,65 +245,65 @@ impl Node {
         self.pump(now, sink);
     }
 
-    /// What became of a call.
+    /// The outcome of a call.
     pub fn poll_done(&mut self) -> Option<Done> {
         self.done.pop_front()
     }
 
-    /// Its copies.
+    /// The lines of the cache.
     pub fn lines(&self) -> impl Iterator<Item = &Line> {
         self.cache.lines()
     }
 
-    /// Its events, by lane.
+    /// The events in progress, by lane.
     pub fn events(&self) -> impl Iterator<Item = (usize, &Event)> {
         self.events.iter().enumerate().filter_map(|(lane, event)| Some((lane, event.as_ref()?)))
     }
 
-    /// Calls that wait.
+    /// The number of waiting calls.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.calls.len()
     }
 
-    /// What it has of its own range.
+    /// The content of a block of its ranges, as the home has it.
     #[must_use]
     pub fn home_data(&self, tag: Tag) -> Vec<u8> {
         self.home.data(tag)
     }
 
-    /// Status, version and copyset of a block of its range, and whether it is locked; nothing if
+    /// Status, version and copyset of a block of its ranges, and whether it is locked; `None` if
     /// the switch owns it.
     #[must_use]
     pub fn owned(&self, tag: Tag) -> Option<(GlobalStatus, u64, Copyset, bool)> {
         self.directory.peek(tag)
     }
 
-    /// Whether a block of its range is on its way to another owner.
+    /// Whether a block of its ranges is moving to another owner.
     #[must_use]
     pub fn is_moving(&self, tag: Tag) -> bool {
         !matches!(self.directory.owner(tag), Owner::Home | Owner::Switch)
     }
 
-    /// Whether a writer of a block that it owns was refused since the last one had the lock.
+    /// Whether a writer of a block that it owns was refused since the last writer had the lock.
     #[must_use]
     pub fn is_wanted(&self, tag: Tag) -> bool {
         self.directory.is_wanted(tag)
     }
 
-    /// The move that is under way.
+    /// The move that is in progress.
     #[must_use]
     pub fn moves(&self) -> Option<Move> {
         self.directory.moving().map(|(moving, _)| moving)
     }
 
-    /// Its counters.
+    /// The counters of the node.
     #[must_use]
     pub fn counters(&self) -> &NodeCounters {
         &self.counters
     }
 
-    /// What tells its states apart: all but times, counters, and uses of the cache.
+    /// Hashes what distinguishes its states: all except times, counters, and uses of the cache.
     pub fn hash_state(&self, hasher: &mut impl Hasher) {
         self.cache.hash_state(hasher);
         self.agent.hash_state(hasher);
@@ -316,7 +318,7 @@ impl Node {
         (&self.numbers, &self.calls, &self.done).hash(hasher);
     }
 
-    /// The lane and the event of a block.
+    /// The event of a block, and its lane.
     fn event_of(&self, tag: Tag) -> Option<(usize, &Event)> {
         self.events().find(|(_, event)| event.tag == tag)
     }
@@ -325,8 +327,8 @@ impl Node {
         self.events.iter().position(Option::is_none)
     }
 
-    /// Serves the calls that it can, and begins events for the others. Calls to a block keep their
-    /// order.
+    /// Serves the calls that the cache can serve, and begins events for the others. Calls to the
+    /// same block keep their order.
     fn pump(&mut self, now: Now, sink: &mut impl Sink) {
         let mut blocked: Vec<Tag> = Vec::new();
         for _ in 0..self.calls.len() {
@@ -342,7 +344,7 @@ impl Node {
         }
     }
 
-    /// Serves a call from the cache, if there is the copy that it needs.
+    /// Serves a call from the cache, if the cache has a sufficient copy.
     fn hit(&mut self, call: &Call) -> bool {
         let may_hit = match self.event_of(call.tag) {
             None => true,
@@ -368,7 +370,7 @@ impl Node {
         true
     }
 
-    /// Begins the event that a call needs, or the eviction that has to go before it.
+    /// Begins the event that a call needs, or the eviction that has to come first.
     fn miss(&mut self, now: Now, call: &Call, sink: &mut impl Sink) {
         let aim = if call.access.is_read() { Aim::Read } else { Aim::Write };
         if self.event_of(call.tag).is_some() && self.has(Guard::OneEvent) {
@@ -398,7 +400,7 @@ impl Node {
         self.send_request(now, lane, sink);
     }
 
-    /// An event with the next number of its lane; table 1.
+    /// Begins an event with the next number of its lane; table 1.
     fn begin(&mut self, lane: usize, aim: Aim, tag: Tag) {
         let state = self.cache.line(tag).map_or(LineState::Reserved, |line| line.state);
         let op = match (aim, state) {
@@ -426,7 +428,7 @@ impl Node {
         });
     }
 
-    /// A packet of this node about an event of its own.
+    /// A packet of this node about its own event.
     fn packet(&self, lane: usize, op: Op, event: &Event) -> Repr {
         let NodeSettings { node, place, group, epoch, .. } = self.settings;
         let (number, lane) = (event.number, lane as u8);
@@ -441,8 +443,9 @@ impl Node {
         self.send_owner(&packet, sink);
     }
 
-    /// Where requests and unlocks go: past the switch, which has each block's owner, or knows it;
-    /// in the base to the home, which tells copies of a request apart by itself.
+    /// Sends a request or an unlock through the switch, which owns the block or passes the packet
+    /// on to its home; in the base coherence directly to the home, which recognises copies of a
+    /// request itself.
     fn send_owner(&self, packet: &Repr, sink: &mut impl Sink) {
         match self.settings.coherence {
             Coherence::Concordia => sink.send(self.settings.switch, &packet.packet(&[])),
@@ -478,7 +481,7 @@ impl Node {
         }
     }
 
-    /// The event that an answer is for; one of another number is over.
+    /// The event that an answer belongs to; an answer with another number is stale.
     fn awaited(&mut self, packet: &Repr, stage: Stage) -> Option<(usize, &mut Event)> {
         let (lane, checks) = (usize::from(packet.lane), self.has(Guard::AnswerEvent));
         let is_own = packet.place == self.settings.place;
@@ -492,14 +495,14 @@ impl Node {
         found.map(|event| (lane, event))
     }
 
-    /// An agent has invalidated its copy; or the owner grants what only it has to say; or the
-    /// request failed.
+    /// Handles an acknowledgement: an agent has invalidated its copy, the owner grants a request
+    /// that needs no data, or the request failed.
     fn on_ack(&mut self, now: Now, packet: &Repr, sink: &mut impl Sink) {
         let round_trip = self.round_trip;
         let Some((lane, event)) = self.awaited(packet, Stage::Asking) else { return };
         match packet.outcome {
             Outcome::Busy | Outcome::Invalid | Outcome::Full => {
-                // Nodes that failed together do not ask together again.
+                // Nodes whose requests failed together must not retry together.
                 let spread = (u64::from(packet.place) + event.number) % 4;
                 (event.stage, event.at) =
                     (Stage::Waiting, now.instant.after(round_trip.times(1 + spread) / 2));
@@ -514,7 +517,7 @@ impl Node {
         }
     }
 
-    /// The block's only copy was at a node that is gone: who waits for it hears so.
+    /// Fails the calls that wait for a block whose only copy was at a node that is gone.
     fn on_lost(&mut self, lane: usize) {
         let Some(event) = self.events[lane].take() else { return };
         if self.cache.line(event.tag).is_some_and(|line| !line.is_valid()) {
@@ -539,7 +542,8 @@ impl Node {
         self.answered(now, lane, packet, sink);
     }
 
-    /// Notes what the owner filled into the request; once all has come, the event takes effect.
+    /// Notes the metadata that the owner filled into the request; once all answers have arrived,
+    /// the event takes effect.
     fn answered(&mut self, now: Now, lane: usize, packet: &Repr, sink: &mut impl Sink) {
         let (own, waits) = (Copyset::of(self.settings.place), self.has(Guard::AllInvalidated));
         let Some(event) = &mut self.events[lane] else { return };
@@ -562,7 +566,7 @@ impl Node {
         }
     }
 
-    /// All answers are there.
+    /// Completes an event that has all its answers.
     fn complete(&mut self, now: Now, lane: usize, sink: &mut impl Sink) {
         let Some(event) = &self.events[lane] else { return };
         let aim = event.aim;
@@ -578,14 +582,15 @@ impl Node {
         let Some(mut event) = self.events[lane].take() else { return };
         let (tag, aim) = (event.tag, event.aim);
         if !self.cache.reserve(tag) {
-            // Without the guard `RoomFirst`: the block's lock is held while another one goes.
+            // Without the guard `RoomFirst`: the block's lock is held while another block is
+            // evicted.
             event.stage = Stage::Placing;
             self.events[lane] = Some(event);
             return self.make_room(now, tag, sink);
         }
         let has_copy = self.cache.line(tag).is_some_and(Line::is_valid);
         if event.data.is_none() && !has_copy {
-            // Granted without a copy that is here: no owner of this epoch does so.
+            // The owner granted a copy that is not here: no owner of this epoch does this.
             (event.stage, event.at) = (Stage::Waiting, now.instant);
             self.events[lane] = Some(event);
             self.counters.stale += 1;
@@ -595,7 +600,7 @@ impl Node {
         let is_stale = matches!(status, GlobalStatus::Modified | GlobalStatus::SharedStale);
         let (state, version, new) = match aim {
             Aim::Write => (LineState::Modified, version + 1, (GlobalStatus::Modified, own)),
-            // Nobody writes back when a modified block is shared: the home's value is old (C1).
+            // A modified block that is shared is not written back: the home's value is old (C1).
             _ if is_stale && keeps_stale => {
                 (LineState::Shared, version, (GlobalStatus::SharedStale, copyset.with(own)))
             }
@@ -610,7 +615,7 @@ impl Node {
         (event.stage, event.new, event.is_resent) = (Stage::Unlocking, new, false);
         self.events[lane] = Some(event);
         self.counters.events += 1;
-        // What waits takes effect before the unlock leaves (trap C14).
+        // Waiting calls take effect before the unlock leaves (trap C14).
         let (mut waits, mut is_served) = (VecDeque::new(), true);
         while let Some(call) = self.calls.pop_front() {
             let is_for_it = call.tag == tag;
@@ -642,7 +647,7 @@ impl Node {
         self.evicted(now, lane, sink);
     }
 
-    /// The home has what it needs: the copy goes, and the event ends.
+    /// Removes the copy, now that the home has what it needs, and unlocks.
     fn evicted(&mut self, now: Now, lane: usize, sink: &mut impl Sink) {
         let own = Copyset::of(self.settings.place);
         let Some(event) = &mut self.events[lane] else { return };
@@ -655,7 +660,7 @@ impl Node {
         self.send_unlock(now, lane, sink);
     }
 
-    /// A request that the block's owner has forwarded to this node.
+    /// Handles a request that the block's owner has forwarded to this node.
     fn on_request(&mut self, packet: &Repr, sink: &mut impl Sink) {
         let NodeSettings { place, node, epoch, .. } = self.settings;
         let Some(requester) = self.settings.nodes.get(usize::from(packet.place)).copied() else {
@@ -693,8 +698,8 @@ impl Node {
         }
     }
 
-    /// A request for a block of this home that the switch does not own: the home does what the
-    /// switch does for its own.
+    /// Handles a request for a block of this home that the switch does not own: the home does what
+    /// the switch does for its own blocks.
     fn on_passed(&mut self, requester: Addr, packet: &Repr, sink: &mut impl Sink) {
         let NodeSettings { place, node, epoch, .. } = self.settings;
         let answer = Repr { from: node, epoch, provider: None, is_first: false, ..*packet };
@@ -740,7 +745,7 @@ impl Node {
         }
     }
 
-    /// An unlock of a block of this home that the switch does not own.
+    /// Handles an unlock of a block of this home that the switch does not own.
     fn on_unlock(&mut self, packet: &Repr, sink: &mut impl Sink) {
         let NodeSettings { node, .. } = self.settings;
         let requester = self.settings.nodes.get(usize::from(packet.place)).copied();
@@ -753,7 +758,8 @@ impl Node {
         }
     }
 
-    /// Begins to move a block of this home to the switch, or back; `false` if that cannot be now.
+    /// Begins to move a block of this home to the switch, or back; `false` if that is not possible
+    /// now.
     pub fn migrate(&mut self, now: Now, tag: Tag, sink: &mut impl Sink) -> bool {
         let is_home = self.is_home(tag);
         let begins = is_home && self.directory.begin(now.instant, tag);
@@ -763,8 +769,8 @@ impl Node {
         begins
     }
 
-    /// What is to be sent for the move that is under way, again if it was before. The driver's way
-    /// there is [`Machine::tick`].
+    /// Sends the packet of the move that is in progress, possibly again. A driver uses
+    /// [`Machine::tick`] instead.
     pub fn send_move(&mut self, now: Now, sink: &mut impl Sink) {
         let NodeSettings { node, place, group, epoch, switch, .. } = self.settings;
         let Some((_, packet)) = self.directory.moving() else { return };
@@ -773,7 +779,7 @@ impl Node {
         self.directory.sent(now.instant);
     }
 
-    /// The switch has answered a move: it goes on, or another one begins.
+    /// Handles the switch's answer to a move: it goes on, or another one begins.
     fn on_moved(&mut self, now: Now, packet: &Repr, sink: &mut impl Sink) {
         let heat = self.directory.heat(packet.tag);
         if !self.directory.answered(packet) {
@@ -789,7 +795,8 @@ impl Node {
         self.next_move(now, sink);
     }
 
-    /// The block that is in the way of a hot one: its home takes it back, if it is colder.
+    /// Tells the home of the block that is in the way of a hot one to take it back, if it is
+    /// colder.
     fn displace(&mut self, packet: &Repr, heat: u64, sink: &mut impl Sink) {
         let NodeSettings { node, place, group, epoch, .. } = self.settings;
         let Some(range) = packet.provider else { return };
@@ -809,7 +816,7 @@ impl Node {
         }
     }
 
-    /// A window is over: homes hear how hot their blocks are.
+    /// Ends a window: reports the heat of blocks to their homes.
     fn turn_window(&mut self, now: Now, sink: &mut impl Sink) {
         let NodeSettings { node, place, group, epoch, .. } = self.settings;
         for (tag, count) in core::mem::take(&mut self.heat) {
@@ -826,7 +833,7 @@ impl Node {
         self.next_move(now, sink);
     }
 
-    /// A window begins, if there is anything to measure.
+    /// Begins a window, if there is anything to measure.
     fn open_window(&mut self, now: Now) {
         let moves = self.settings.coherence == Coherence::Concordia;
         let has_any = moves && (!self.heat.is_empty() || self.directory.has_windows());
@@ -847,8 +854,8 @@ impl Node {
         }
     }
 
-    /// A lane's event goes on: it is tried again, or what it waits for is sent again. The driver's
-    /// way there is [`Machine::tick`].
+    /// Continues a lane's event: retries it, or sends the packet again to which it has no answer. A
+    /// driver uses [`Machine::tick`] instead.
     pub fn wake(&mut self, now: Now, lane: usize, sink: &mut impl Sink) {
         let Some(event) = self.events.get_mut(lane).and_then(Option::as_mut) else { return };
         let (tag, aim) = (event.tag, event.aim);
@@ -857,7 +864,7 @@ impl Node {
             Stage::Waiting => {
                 let is_gone = !self.cache.line(tag).is_some_and(Line::is_valid);
                 if aim == Aim::Evict && is_gone {
-                    // Another one's event took the copy: there is room.
+                    // An event of another node took the copy: there is room.
                     self.cache.remove(tag);
                     self.events[lane] = None;
                 } else {
@@ -874,13 +881,13 @@ impl Node {
         self.pump(now, sink);
     }
 
-    /// When a move is sent again if nothing comes.
+    /// When a move is sent again if there is no answer.
     fn move_due(&self) -> Instant {
         let again = |moving: Move| moving.at.after(self.round_trip.times(RoundTrip::UNLOCK));
         self.moves().map_or(Instant::NEVER, again)
     }
 
-    /// When a lane's event goes on if nothing comes.
+    /// When a lane's event goes on if there is no answer.
     fn due(&self, event: &Event) -> Instant {
         match event.stage {
             Stage::Waiting => event.at,
@@ -892,7 +899,7 @@ impl Node {
     }
 }
 
-/// A block, in parts.
+/// Sends a block, in parts.
 fn send_data(to: Addr, answer: &Repr, data: &[u8], sink: &mut impl Sink) {
     for (offset_bytes, part) in parts(data) {
         sink.send(to, &Repr { op: Op::Data, offset_bytes, ..*answer }.packet(part));

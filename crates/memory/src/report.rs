@@ -1,4 +1,5 @@
-//! Reports: members tell homes what they have as an epoch begins, and homes rebuild their ranges.
+//! Reports: members tell homes what they have as an epoch begins, and homes rebuild their ranges
+//! from it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -10,85 +11,86 @@ use crate::blocks::{Assembly, parts};
 use crate::directory::Doubt;
 use crate::home::{Block, Range};
 
-/// Items that are told to a home at a time.
+/// The maximum number of unacknowledged items sent to a home.
 const WINDOW: u32 = 16;
 
-/// Something that a member tells a home.
+/// An item of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// A copy in its cache, or on its way into it.
+    /// A copy in the member's cache, or on its way into it.
     Copy {
-        /// Which block.
+        /// The block.
         tag: Tag,
-        /// The copy's version.
+        /// The version of the copy.
         version: u64,
-        /// Its content.
+        /// The content of the copy.
         data: Vec<u8>,
     },
-    /// A copy that it gave to an event: place, lane, number.
+    /// A copy that the member gave to another node's event.
     Given {
-        /// Which block.
+        /// The block.
         tag: Tag,
-        /// The copy's version.
+        /// The version of the copy.
         version: u64,
-        /// To which event.
+        /// The event: place, lane, number.
         to: (u8, u8, u64),
-        /// Its content.
+        /// The content of the copy.
         data: Vec<u8>,
     },
-    /// An event of its own that waits for a copy.
+    /// An event of the member that waits for a copy.
     Taking {
-        /// Which block.
+        /// The block.
         tag: Tag,
-        /// Which event.
+        /// The event: place, lane, number.
         event: (u8, u8, u64),
     },
-    /// It was the home of a range.
+    /// The member was the home of a range.
     Claim {
-        /// Which range.
+        /// The range.
         range: u16,
-        /// The epoch in which it was rebuilt there.
+        /// The epoch in which the range was rebuilt there.
         base: u32,
-        /// What the home does not know of it is lost.
+        /// Whether blocks that the home does not know are lost.
         is_orphan: bool,
-        /// It was told to another home since, and others may have opened that epoch, as far as this
-        /// member knows.
+        /// Whether the range was reported to another home since, in an epoch that others may have
+        /// opened, as far as this member knows.
         is_tainted: bool,
     },
-    /// The value that it has as a home.
+    /// The value of a block at the home.
     Known {
-        /// Which block.
+        /// The block.
         tag: Tag,
-        /// Its content.
+        /// The content of the block.
         data: Vec<u8>,
     },
-    /// A member that is gone may have had a newer value.
+    /// A block of which a member that is gone may have had a newer value.
     Doubtful {
-        /// Which block.
+        /// The block.
         tag: Tag,
     },
     /// A block that is lost.
     Lost {
-        /// Which block.
+        /// The block.
         tag: Tag,
     },
-    /// It was ready for an epoch that it did not open, or only told in it what it has.
+    /// The member was ready for an epoch that it did not open, or only reported to it without being
+    /// a member.
     Ready {
-        /// The first such epoch after the last one that it opened: others may have opened that one,
-        /// or a later one.
+        /// The first such epoch after the last one that it opened: other nodes may have opened that
+        /// epoch, or a later one.
         from: u32,
     },
-    /// That was all.
+    /// The end of the report.
     End {
-        /// The last epoch that it opened: its copies are of that.
+        /// The last epoch that the member opened: its copies are of that epoch.
         label: u32,
         /// The first epoch in which it was a member.
         since: u32,
     },
 }
 
-/// What the home of a range tells of it, beside that it was its home. `doubts`: blocks of which its
-/// value may not be the newest; `stays`: whether who was at that place then tells what it has.
+/// The items of a range, beside the claim to it. `doubts`: the blocks whose value here may not be
+/// the newest; `stays`: whether the member that was at a place then reports now.
 pub fn of_range<'a>(
     range: u16,
     own: &'a Range,
@@ -104,7 +106,7 @@ pub fn of_range<'a>(
     doubtful.chain(lost).chain(known)
 }
 
-/// What kinds of items are on the wire, where a packet has its data provider.
+/// The kinds of items on the wire, in the field for a packet's data provider.
 mod kind {
     pub(super) const COPY: u8 = 0;
     pub(super) const GIVEN: u8 = 1;
@@ -118,7 +120,7 @@ mod kind {
 }
 
 impl Item {
-    /// Which block it is about; the first of a range, of none in particular.
+    /// The block of the item; for an item of a range its first block, for others block 0.
     #[must_use]
     pub fn tag(&self) -> Tag {
         match self {
@@ -133,7 +135,7 @@ impl Item {
         }
     }
 
-    /// Its packet, and its data.
+    /// The packet of the item, and its data.
     fn packet(&self, base: &dyn Fn(Op) -> Repr) -> (Repr, &[u8]) {
         let head = |op, kind| Repr { tag: self.tag(), provider: Some(kind), ..base(op) };
         let mark = |kind| head(Op::Mark, kind);
@@ -165,7 +167,7 @@ impl Item {
         }
     }
 
-    /// What a packet says, with all its data.
+    /// The item of a packet, with all its data.
     fn of(packet: &Repr, data: Vec<u8>) -> Option<Item> {
         let Repr { tag, version, .. } = *packet;
         let event = (packet.place, packet.lane, packet.number);
@@ -188,21 +190,22 @@ impl Item {
     }
 }
 
-/// What is told to one home.
+/// A report to one home, and its progress.
 #[derive(Clone, Debug, Default)]
 pub struct Telling {
-    /// All of it, in order.
+    /// The items, in order.
     pub items: Vec<Item>,
-    /// What was acknowledged beyond the first that was not.
+    /// The acknowledged items after `first`.
     acknowledged: BTreeSet<u32>,
-    /// The first that was not acknowledged.
+    /// The index of the first item that was not acknowledged.
     first: u32,
-    /// The first that was never sent.
+    /// The index of the first item that was never sent.
     unsent: u32,
 }
 
 impl Telling {
-    /// Sends what has come into the window; `again`: also what is in it, and not acknowledged.
+    /// Sends the items that have come into the window; with `again`, also those in it that are not
+    /// acknowledged.
     pub fn send(&mut self, to: Addr, again: bool, base: &dyn Fn(Op) -> Repr, sink: &mut impl Sink) {
         let begin = if again { self.first } else { self.first.max(self.unsent) };
         let end = (self.first + WINDOW).min(self.items.len() as u32);
@@ -222,7 +225,7 @@ impl Telling {
         self.unsent = self.unsent.max(end);
     }
 
-    /// The home has that item.
+    /// Notes that the home has the item.
     pub fn acknowledged(&mut self, index: u32) {
         if (self.first..self.unsent).contains(&index) {
             self.acknowledged.insert(index);
@@ -233,7 +236,7 @@ impl Telling {
     }
 }
 
-/// What a member has told.
+/// A member's report, as a home receives it.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     items: BTreeMap<u32, Item>,
@@ -244,14 +247,14 @@ pub struct Report {
 /// The end of a report.
 #[derive(Clone, Copy, Debug)]
 struct End {
-    /// How many items there are before it.
+    /// The number of items before it.
     index: u32,
     label: u32,
     since: u32,
 }
 
 impl Report {
-    /// All at once: what a member tells itself.
+    /// A complete report: that of a member to itself.
     #[must_use]
     pub fn whole(items: Vec<Item>) -> Report {
         let mut report = Report::default();
@@ -268,7 +271,7 @@ impl Report {
         }
     }
 
-    /// A packet of it: whether its item is here now.
+    /// Takes a packet of the report; returns whether its item is complete now.
     pub fn hear(&mut self, packet: &Repr, data: &[u8], block_bytes: usize) -> bool {
         let index = packet.copyset.0;
         if self.items.contains_key(&index) || self.end.is_some_and(|end| end.index == index) {
@@ -288,19 +291,19 @@ impl Report {
         true
     }
 
-    /// Whether all of it is here.
+    /// Whether the report is complete.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.end.is_some_and(|end| self.items.len() == end.index as usize)
     }
 
-    /// Whether it has opened no epoch before.
+    /// Whether the member has opened no epoch before.
     #[must_use]
     pub fn is_newcomers(&self) -> bool {
         self.label() == 0
     }
 
-    /// The last epoch that it opened.
+    /// The last epoch that the member opened.
     fn label(&self) -> u32 {
         self.end.map_or(0, |end| end.label)
     }
@@ -313,14 +316,14 @@ impl Report {
         })
     }
 
-    /// Whether others may have opened a later epoch than the last that it opened, as far as it
-    /// knows: no member opens one before all are ready.
+    /// Whether others may have opened this epoch, which is later than the last that the member
+    /// opened, as far as it knows: no member opens an epoch before all are ready.
     fn may_be_opened(&self, epoch: u32) -> bool {
         let was_member = self.end.is_some_and(|end| epoch >= end.since);
         !was_member || self.ready_from().is_some_and(|from| epoch >= from)
     }
 
-    /// Whether it was the home of a range.
+    /// The claim of the member to a range, if it was its home.
     fn claim(&self, range: u16) -> Option<Claim> {
         self.items.values().find_map(|item| match *item {
             Item::Claim { range: of, base, is_orphan, is_tainted } if of == range => {
@@ -331,18 +334,18 @@ impl Report {
     }
 }
 
-/// Whose range it was.
+/// A claim to a range.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
-    /// The epoch in which it was rebuilt there.
+    /// The epoch in which the range was rebuilt there.
     base: u32,
-    /// What is not known of it is lost.
+    /// Whether blocks that the home does not know are lost.
     is_orphan: bool,
     is_tainted: bool,
 }
 
-/// Whether an epoch between two may have been opened: none of those who report shows that it was
-/// not. If there is one, then so is the first of them, or the first for which somebody was ready.
+/// Whether an epoch between two may have been opened: no report shows that it was not. If there is
+/// such an epoch, then the first of them, or the first for which some member was ready, is one.
 fn is_one_opened_after(newest: u32, epoch: u32, reports: &[Report]) -> bool {
     let first = newest.saturating_add(1);
     let ready = reports.iter().filter_map(Report::ready_from);
@@ -350,12 +353,13 @@ fn is_one_opened_after(newest: u32, epoch: u32, reports: &[Report]) -> bool {
     ready.chain([first]).filter(|at| (first..epoch).contains(at)).any(|at| may_be(&at))
 }
 
-/// A range as it is after all members have told what they have.
+/// Rebuilds a range from the complete reports of all members.
 ///
-/// What a member has is of the last epoch that it opened. A later one has made it stale if anybody
-/// opened it, though all who did may be gone. But nobody opens an epoch before all of its members
-/// are ready: one who was a member and not ready shows that it was not opened. `is_checked`: this
-/// is looked at ([`concord_core::Guard::UnopenedEpoch`]). `epoch` is the one that begins.
+/// A member's copies are of the last epoch that it opened. A later epoch has made them stale if any
+/// node opened it, even if all nodes that did are gone. But no node opens an epoch before all of
+/// its members are ready: a member that was not ready shows that the epoch was not opened.
+/// `is_checked`: whether this is checked ([`concord_core::Guard::UnopenedEpoch`]). `epoch` is the
+/// one that begins.
 #[must_use]
 pub fn rebuild(range: u16, epoch: u32, reports: &[Report], is_checked: bool) -> Range {
     let newest = reports.iter().map(Report::label).max().unwrap_or(0);
@@ -366,7 +370,8 @@ pub fn rebuild(range: u16, epoch: u32, reports: &[Report], is_checked: bool) -> 
         (!claim.is_tainted || is_of_last(report)).then_some((claim, report))
     });
     let claim = claims.max_by_key(|(claim, _)| claim.base);
-    // Copies are of the epoch in which the home was rebuilt last: earlier ones are in its values.
+    // Only copies of the epoch in which the home was last rebuilt count: earlier ones are in its
+    // values.
     let counts = |report: &&Report| match claim {
         Some((claim, _)) => report.label() == claim.base,
         None => is_of_last(report),
@@ -385,7 +390,7 @@ pub fn rebuild(range: u16, epoch: u32, reports: &[Report], is_checked: bool) -> 
     for item in told {
         let (tag, version, data) = match item {
             Item::Copy { tag, version, data } => (*tag, *version, data),
-            // It is the newest as long as its event is under way.
+            // The copy is the newest as long as its event is in progress.
             Item::Given { tag, version, to, data } if taking.contains(&(*tag, *to)) => {
                 (*tag, *version, data)
             }
@@ -425,7 +430,7 @@ mod tests {
 
     const TAG: Tag = Tag(7);
 
-    /// Of a member that was the home of range 0 up to epoch `label`.
+    /// The report of the home of range 0, which opened epoch `label` last.
     fn home(label: u32, since: u32, ready_from: Option<u32>) -> Report {
         let is_tainted = ready_from.is_some();
         let mut items = vec![
@@ -437,7 +442,7 @@ mod tests {
         Report::whole(items)
     }
 
-    /// Of a process that has opened nothing.
+    /// The report of a process that has opened no epoch.
     fn newcomer(since: u32, ready_from: Option<u32>) -> Report {
         let ready = ready_from.map(|from| Item::Ready { from });
         Report::whole(ready.into_iter().chain([Item::End { label: 0, since }]).collect())
@@ -450,21 +455,21 @@ mod tests {
         !range.is_orphan
     }
 
-    /// The home was ready for epoch 3. Who was a member of it and not ready shows that nobody
-    /// opened it; who came later does not.
+    /// The home was ready for epoch 3. A member of it that was not ready shows that it was not
+    /// opened; a later member does not.
     #[test]
     fn c10_one_that_was_not_ready_shows_that_nobody_opened() {
         assert!(!is_kept(4, &[home(2, 1, Some(3))]));
         assert!(is_kept(4, &[home(2, 1, Some(3)), newcomer(3, None)]));
         assert!(!is_kept(4, &[home(2, 1, Some(3)), newcomer(4, None)]));
         assert!(!is_kept(4, &[home(2, 1, Some(3)), newcomer(3, Some(3))]));
-        // Of several epochs each has to be shown.
+        // Each of several epochs has to be excluded.
         assert!(is_kept(6, &[home(2, 1, Some(4)), newcomer(4, None)]), "nor was the home for 3");
         assert!(!is_kept(6, &[home(2, 1, Some(3)), newcomer(4, None)]));
         assert!(is_kept(6, &[home(2, 1, Some(3)), newcomer(3, Some(4)), newcomer(4, None)]));
     }
 
-    /// A memory begins: who came first was ready for an epoch that the second one held up.
+    /// A memory begins: the first member was ready for an epoch that the second one held up.
     #[test]
     fn c10_newcomers_one_after_the_other_keep_the_beginning() {
         assert!(is_kept(3, &[home(0, 1, Some(2)), newcomer(2, None), newcomer(3, None)]));

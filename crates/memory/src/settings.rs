@@ -1,4 +1,4 @@
-//! The settings of a node of a shared memory, and the mistakes in them.
+//! The settings of a node of a shared memory, and the errors in them.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -7,54 +7,55 @@ use concord_core::{Epoch, Guards, NodeId};
 use concord_wire::concordia::{BLOCK_BYTES, LANES_MAX, NODES_MAX};
 use concord_wire::{Addr, GroupId};
 
-/// Who keeps blocks coherent.
+/// The part of the switch in coherence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coherence {
-    /// The switch those that are hot, and homes the others (§5).
+    /// The switch serves the hot blocks, and homes the others (§5).
     #[default]
     Concordia,
-    /// Homes alone: requests go to them at once, and the switch has no part in it (§7, the base).
+    /// Homes serve all blocks: requests go to them directly, without the switch (§7,
+    /// CONCORDIA-base).
     Base,
 }
 
-/// What a node is told. An epoch is the life of all coherence state: another one is another node.
+/// The settings of a node for one epoch; another epoch has another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSettings {
-    /// Its number.
+    /// The number of the node.
     pub node: NodeId,
-    /// Its place among the nodes: its bit in copysets.
+    /// The place of the node among the members: its bit in copysets.
     pub place: u8,
-    /// Which memory.
+    /// The group of the memory.
     pub group: GroupId,
-    /// Its epoch.
+    /// The epoch of the node.
     pub epoch: Epoch,
-    /// The nodes, by place.
+    /// The addresses of the members, by place.
     pub nodes: Vec<Addr>,
     /// The places of the ranges' homes, by range.
     pub homes: Vec<u8>,
-    /// The switch.
+    /// The address of the switch.
     pub switch: Addr,
-    /// Who keeps blocks coherent; the same at all nodes.
+    /// Whether the switch takes part in coherence; the same at all nodes.
     pub coherence: Coherence,
-    /// Length of a block in bytes.
+    /// The length of a block, in bytes.
     pub block_bytes: usize,
-    /// Blocks of each range.
+    /// The number of blocks in each range.
     pub range_blocks: u64,
-    /// Sets of the cache.
+    /// The number of sets in the cache.
     pub cache_sets: usize,
-    /// Blocks of a set.
+    /// The number of blocks in a set.
     pub cache_ways: usize,
-    /// Events that the node may have under way.
+    /// The maximum number of events that the node has in progress.
     pub lanes: usize,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
 }
 
 impl NodeSettings {
-    /// Whether there can be such a node.
+    /// Checks that a node can have these settings.
     ///
     /// # Errors
-    /// [`SettingsError`] if not.
+    /// [`SettingsError`] if it cannot.
     pub fn check(&self) -> Result<(), SettingsError> {
         if !BLOCK_BYTES.contains(&self.block_bytes) {
             return Err(SettingsError::Block(self.block_bytes));
@@ -78,18 +79,18 @@ impl NodeSettings {
     }
 }
 
-/// A node that there cannot be.
+/// The reason why no node can have such settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingsError {
-    /// Blocks of a length that there is not.
+    /// The length of a block is not valid.
     Block(usize),
-    /// No nodes, or too many.
+    /// There are no nodes, or too many.
     Nodes(usize),
-    /// It is not among the nodes.
+    /// The node is not among the members.
     Place(u8),
-    /// A cache without room.
+    /// The cache has no room.
     Cache,
-    /// No lanes, or too many.
+    /// There are no lanes, or too many.
     Lanes(usize),
 }
 

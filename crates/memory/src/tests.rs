@@ -50,7 +50,7 @@ fn read(id: u64) -> Call {
     Call { id, tag: TAG, access: Access::Read { offset_bytes: 0, size_bytes: 1 } }
 }
 
-/// A packet of this epoch comes; what the node sends.
+/// Handles a packet of this epoch; returns the packets that the node sends.
 fn comes(node: &mut Node, packet: &Repr, data: &[u8]) -> alloc::vec::Vec<Repr> {
     let mut sent: Sent = Sent::new();
     let packet = Repr { epoch: Epoch(1), ..*packet };
@@ -79,7 +79,7 @@ fn owner(guards: Guards) -> Node {
     node
 }
 
-/// What of addresses cannot be, in one word; nothing is sent.
+/// A call with an invalid address is refused at once, and no packet is sent.
 #[test]
 fn calls_that_cannot_be_are_refused_at_once() {
     let mut node = node(0, Guards::ALL);
@@ -113,7 +113,8 @@ fn nodes_that_cannot_be_are_refused_in_one_line() {
     }
 }
 
-/// A request that is older than the copy is of an event that is over: the copy stays (trap C7).
+/// A request that is older than the copy belongs to an event that is over: the copy stays (trap
+/// C7).
 #[test]
 fn c7_a_late_request_takes_no_newer_copy() {
     let late = |guards| {
@@ -138,7 +139,7 @@ fn c7_a_late_request_takes_no_newer_copy() {
     }
 }
 
-/// Who gave its only copy away gives it again, if the taker has not got it (trap C8).
+/// A node that gave its only copy away gives it again, if the taker has not received it (trap C8).
 #[test]
 fn c8_a_giver_keeps_what_the_taker_may_lack() {
     let again = |guards| {
@@ -162,7 +163,8 @@ fn c8_a_giver_keeps_what_the_taker_may_lack() {
     assert_eq!(again(Guards::without(concord_core::Guard::GivenKept)), 0);
 }
 
-/// An eviction ends once the home has the block: the unlock does not overtake it (trap C8).
+/// An eviction ends once the home has the block: the unlock does not overtake the write-back (trap
+/// C8).
 #[test]
 fn c8_the_unlock_waits_for_the_write_back() {
     let evicts = |guards| {
@@ -199,7 +201,7 @@ fn c8_no_write_during_its_blocks_eviction() {
     assert!(during(Guards::without(concord_core::Guard::EvictedUnwritten)));
 }
 
-/// A late part of a write-back goes over no newer block (trap C8).
+/// A late part of a write-back does not overwrite a newer block (trap C8).
 #[test]
 fn c8_a_late_write_back_changes_nothing() {
     let late = |guards| {
@@ -217,7 +219,7 @@ fn c8_a_late_write_back_changes_nothing() {
     assert_eq!(late(Guards::without(concord_core::Guard::NewerBlock)), 1);
 }
 
-/// Room first: a miss asks for its block once it has a place (trap C12).
+/// A miss requests its block only once it has a place in the cache (trap C12).
 #[test]
 fn c12_a_miss_has_room_before_it_asks() {
     let asks = |guards| called(&mut owner(guards), write(2, 1, 8))[0].op;
@@ -236,8 +238,8 @@ fn first(sent: &[Repr]) -> (Op, Outcome) {
     sent.first().map(|packet| (packet.op, packet.outcome)).unwrap()
 }
 
-/// A home locks its block for the copy of a request that passed the switch first; a number that
-/// failed has failed (trap C6).
+/// A home locks its block only for the copy of a request that passed the switch first, and a number
+/// that failed stays failed (trap C6).
 #[test]
 fn c6_a_home_locks_for_first_copies_only() {
     let copies = |guards| {
@@ -252,7 +254,7 @@ fn c6_a_home_locks_for_first_copies_only() {
     assert!(copies(Guards::without(concord_core::Guard::FirstCopy)).1);
 }
 
-/// Block 0 of this home goes to the switch and comes back, with metadata from there.
+/// Moves block 0 of this home to the switch and back, with metadata from there.
 fn there_and_back(home: &mut Node) {
     let mut sent = Sent::new();
     assert!(home.migrate(Now::default(), TAG, &mut sent));
@@ -275,7 +277,7 @@ fn there_and_back(home: &mut Node) {
     assert_eq!(home.owned(TAG), Some((status, 9, copyset, false)), "the version comes with it");
 }
 
-/// What passed the switch before the block came back locks nothing (trap C6).
+/// A request that passed the switch before the block came back locks nothing (trap C6).
 #[test]
 fn c6_a_request_of_an_earlier_ownership_locks_nothing() {
     let late = |guards| {
@@ -299,7 +301,7 @@ fn c6_a_request_of_an_earlier_ownership_locks_nothing() {
     );
 }
 
-/// An unlock that the switch executed while it owned the block is told to be over at the home, and
+/// An unlock that the switch executed while it owned the block is acknowledged by the home, and
 /// changes nothing (trap C6).
 #[test]
 fn c6_an_unlock_of_an_earlier_owner_changes_nothing() {
@@ -316,7 +318,7 @@ fn c6_an_unlock_of_an_earlier_owner_changes_nothing() {
     assert_eq!(late(Guards::without(concord_core::Guard::UnlockCompared)), Copyset(2));
 }
 
-/// An eviction that a home refuses leaves no mark, either.
+/// An eviction that a home refuses leaves no mark either.
 #[test]
 fn bug_25_40_a_home_marks_no_refused_eviction() {
     let mut home = node(0, Guards::ALL);
@@ -329,7 +331,7 @@ fn bug_25_40_a_home_marks_no_refused_eviction() {
     assert!(home.owned(TAG).unwrap().3 && !home.is_wanted(TAG));
 }
 
-/// A home that moves a block serves no request for it (trap C5).
+/// A home serves no request for a block that is moving (trap C5).
 #[test]
 fn c5_a_block_that_moves_is_locked() {
     let during = |guards| {
@@ -343,8 +345,8 @@ fn c5_a_block_that_moves_is_locked() {
     assert_eq!(during(Guards::without(concord_core::Guard::MoveLocked)), Op::Data);
 }
 
-/// A block that is asked for goes to the switch at the end of a window; one that nobody asks for
-/// comes back; and one in the way of a hotter one does (§5.2.2).
+/// A requested block goes to the switch at the end of a window; a block without requests comes
+/// back, and so does one that is in the way of a hotter one (§5.2.2).
 #[test]
 fn hot_blocks_go_to_the_switch_cold_ones_come_back() {
     let (mut home, mut sent) = (node(0, Guards::ALL), Sent::new());
@@ -359,12 +361,12 @@ fn hot_blocks_go_to_the_switch_cold_ones_come_back() {
     let _ = comes(&mut home, &Repr { status: GlobalStatus::Shared, ..unlock }, &[]);
     let add = deadline(&mut home, 10)[0];
     assert_eq!((add.op, add.status, add.copyset), (Op::Add, GlobalStatus::Shared, Copyset(2)));
-    // There is no room: whoever is in the way hears of it.
+    // The switch has no room: the home of the block that is in the way is told.
     let full = Repr { op: Op::Added, outcome: Outcome::Full, provider: Some(2), ..add };
     let displace = comes(&mut home, &Repr { version: 5, ..full }, &[])[0];
     assert_eq!((displace.op, displace.tag, displace.number), (Op::Displace, Tag::new(2, 5), 1));
     assert!(home.owned(TAG).is_some());
-    // Agents tell how often they were asked for it: it is tried again.
+    // Agents report how often they were asked for it: the move is tried again.
     let _ = comes(&mut home, &Repr { number: 3, ..Repr::new(Op::Heat, TAG) }, &[]);
     let add = deadline(&mut home, 20)[0];
     assert_eq!((add.op, add.number), (Op::Add, 2));
@@ -377,8 +379,8 @@ fn hot_blocks_go_to_the_switch_cold_ones_come_back() {
     assert_eq!(deadline(&mut home, 110)[0].op, Op::Remove);
 }
 
-/// A grant of what the node no longer holds makes no empty copy: whatever comes from the network,
-/// a call finds a whole block.
+/// A grant of a copy that the node no longer holds makes no empty copy: whatever arrives from the
+/// network, a call finds a whole block.
 #[test]
 fn a_grant_without_a_copy_is_none() {
     let mut node = node(1, Guards::ALL);
@@ -414,7 +416,7 @@ fn resending_after_six_and_three_round_trips() {
     assert_eq!(node.deadline().at.0, due + RoundTrip::INITIAL.times(3));
 }
 
-/// Whatever comes, the node stands.
+/// No input crashes the node.
 #[test]
 fn any_bytes_leave_a_memory_node_standing() {
     let mut rng = Rng::new(54);

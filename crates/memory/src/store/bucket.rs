@@ -1,9 +1,9 @@
-//! A bucket: the keys that one block of the memory holds, and what commands do with them. Each is
-//! one access to the block, and gives its reply in Redis' protocol.
+//! A bucket: the keys that one block of the memory holds, and the functions of the commands on
+//! them. Each function is one access to the block, and returns a reply in Redis' protocol.
 //!
-//! A block is entries one behind the other, and zeroes: of each the length of its key plus one (16
-//! bits, little-endian; 0 ends the entries), the length of its value (16 bits), key and value. A
-//! block of zeroes is an empty bucket, so that a memory begins as an empty store.
+//! A block is a sequence of entries, followed by zeroes. An entry is the length of its key plus one
+//! (16 bits, little-endian; 0 ends the entries), the length of its value (16 bits), key and value.
+//! A block of zeroes is an empty bucket, so that a new memory is an empty store.
 
 use alloc::format;
 use alloc::string::ToString;
@@ -15,11 +15,11 @@ use concord_wire::concordia::{NODES_MAX, Tag};
 
 use crate::access::{Function, Work};
 
-/// What an entry takes beside key and value, in bytes.
+/// The size of an entry beside key and value, in bytes.
 pub(super) const ENTRY_BYTES: usize = 4;
 
-/// The block of a key, in ranges of so many blocks. It does not depend on the nodes: all ranges
-/// have a home, whoever is a member.
+/// The block of a key, in ranges of `range_blocks` blocks. It does not depend on the nodes: every
+/// range has a home, whichever nodes are members.
 #[must_use]
 pub fn place_of_key(key: &[u8], range_blocks: u64) -> Tag {
     let hash = hash64(0, key);
@@ -27,7 +27,7 @@ pub fn place_of_key(key: &[u8], range_blocks: u64) -> Tag {
     Tag::new(range as u16, (hash & u64::from(u32::MAX)) % range_blocks)
 }
 
-/// Several arguments as one.
+/// Packs several arguments into one.
 pub(super) fn pack<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut packed = Vec::new();
     for part in parts {
@@ -37,7 +37,7 @@ pub(super) fn pack<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     packed
 }
 
-/// The first so many of them; what is missing is empty.
+/// The first `N` packed arguments; missing ones are empty.
 fn unpack<const N: usize>(packed: &[u8]) -> [&[u8]; N] {
     let mut rest = packed;
     core::array::from_fn(|_| {
@@ -56,7 +56,7 @@ struct Entry {
     value: Range<usize>,
 }
 
-/// The entry that begins there.
+/// The entry at an offset, in bytes.
 fn entry(block: &[u8], at: usize) -> Option<Entry> {
     let head = block.get(at..)?.first_chunk::<ENTRY_BYTES>()?;
     let key_bytes = usize::from(u16::from_le_bytes([head[0], head[1]])).checked_sub(1)?;
@@ -66,7 +66,7 @@ fn entry(block: &[u8], at: usize) -> Option<Entry> {
     (value.end <= block.len()).then_some(Entry { all: at..value.end, key, value })
 }
 
-/// A key's entry, and where the entries end.
+/// The entry of a key, and the offset at which the entries end, in bytes.
 fn find(block: &[u8], key: &[u8]) -> (Option<Entry>, usize) {
     let (mut found, mut at) = (None, 0);
     while let Some(entry) = entry(block, at) {
@@ -82,7 +82,7 @@ fn value<'a>(block: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     find(block, key).0.map(|entry| &block[entry.value])
 }
 
-/// Takes a key out; whether it was there.
+/// Removes a key; returns whether it was there.
 fn remove(block: &mut [u8], key: &[u8]) -> bool {
     let (Some(entry), end) = find(block, key) else { return false };
     block.copy_within(entry.all.end..end, entry.all.start);
@@ -91,7 +91,7 @@ fn remove(block: &mut [u8], key: &[u8]) -> bool {
     true
 }
 
-/// Gives a key a value. `Err`: there is no room, and nothing has changed.
+/// Sets the value of a key. `Err`: there is no room, and nothing has changed.
 fn put(block: &mut [u8], key: &[u8], value: &[u8]) -> Result<(), Vec<u8>> {
     let (old, end) = find(block, key);
     let old_bytes = old.map_or(0, |entry| entry.all.len());
@@ -133,13 +133,13 @@ pub(super) fn bulk(bytes: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// A number as Redis takes it: what it writes itself, and nothing else.
+/// Parses a number as Redis does: only the form that Redis itself writes.
 pub(super) fn number(text: &[u8]) -> Option<i64> {
     let number: i64 = core::str::from_utf8(text).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == text).then_some(number)
 }
 
-/// Of a key: its value.
+/// Argument: a key. Reply: its value.
 pub(super) const GET: Function = Function {
     name: "get",
     work: Work::View(|block, argument| {
@@ -148,7 +148,7 @@ pub(super) const GET: Function = Function {
     }),
 };
 
-/// Of a key: 1 if it is there, else 0.
+/// Argument: a key. Reply: 1 if it is there, else 0.
 pub(super) const EXISTS: Function = Function {
     name: "exists",
     work: Work::View(|block, argument| {
@@ -157,7 +157,7 @@ pub(super) const EXISTS: Function = Function {
     }),
 };
 
-/// Of a key, a value, and NX, XX or nothing.
+/// Arguments: a key, a value, and NX, XX or nothing.
 pub(super) const SET: Function = Function {
     name: "set",
     work: Work::Update(|block, argument| {
@@ -170,7 +170,7 @@ pub(super) const SET: Function = Function {
     }),
 };
 
-/// Of a key: 1 if it was there, else 0.
+/// Argument: a key. Reply: 1 if it was there, else 0.
 pub(super) const DEL: Function = Function {
     name: "del",
     work: Work::Update(|block, argument| {
@@ -179,7 +179,7 @@ pub(super) const DEL: Function = Function {
     }),
 };
 
-/// Of a key, and what is added (8 bytes, little-endian): the sum.
+/// Arguments: a key, and the number to add (8 bytes, little-endian). Reply: the sum.
 pub(super) const ADD: Function = Function {
     name: "add",
     work: Work::Update(|block, argument| {
@@ -196,8 +196,8 @@ pub(super) const ADD: Function = Function {
     }),
 };
 
-/// Of a key, the value that it must have, and the one that it gets: 1 if it got it, 0 if it has
-/// another, -1 if it is not there.
+/// Arguments: a key, the value that it must have, and its new value. Reply: 1 if it was set, 0 if
+/// it has another value, -1 if it is not there.
 pub(super) const CAS: Function = Function {
     name: "cas",
     work: Work::Update(|block, argument| {
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// A bucket that is filled, changed and emptied is zeroes again.
+    /// A bucket that is filled, changed and emptied is all zeroes again.
     #[test]
     fn keys_of_a_block_come_and_go() {
         let mut block = [0; 512];
@@ -247,7 +247,8 @@ mod tests {
         assert_eq!(block, [0; 512]);
     }
 
-    /// What does not fit changes nothing; what takes the room of its old value fits.
+    /// A command without room changes nothing; a value that fits with the room of its predecessor
+    /// is stored.
     #[test]
     fn a_full_block_says_so() {
         let mut block = [0; 512];
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(does(&mut block, GET, &[b"2"]), bulk(&[9; 257]));
     }
 
-    /// Whatever a block holds, nothing panics, and nothing is written beyond it.
+    /// For any content of a block, nothing panics, and nothing is written beyond it.
     #[test]
     fn any_bytes_are_a_bucket() {
         let mut rng = concord_core::Rng::new(53);

@@ -1,4 +1,4 @@
-//! Which commands the store has, and what each does.
+//! The commands of the store, and what each does.
 
 use alloc::format;
 use alloc::string::String;
@@ -7,43 +7,43 @@ use alloc::vec::Vec;
 use super::bucket::{self, ENTRY_BYTES, bulk, error, integer, number};
 use crate::access::Function;
 
-/// What a command is.
+/// A parsed command.
 #[derive(Debug)]
 pub(super) enum Request {
-    /// It is answered at once.
+    /// Answer at once with this reply.
     Reply(Vec<u8>),
-    /// The same, and the connection is closed.
+    /// Answer at once, and close the connection.
     Close,
-    /// It gives a password.
+    /// Authenticate with a password.
     Auth(Vec<u8>),
-    /// It greets, and may give a password.
+    /// Greet, possibly with a password.
     Hello(Option<Vec<u8>>),
-    /// It is done in the memory.
+    /// Access the memory.
     Run(Steps),
-    /// How a key is.
+    /// Show the state of a key.
     Explain(Vec<u8>),
-    /// How a block is.
+    /// Show the state of a block.
     ExplainBlock(u16, u64),
-    /// What is lost is zeroes from now on.
+    /// Set all lost blocks to zeroes.
     Renew,
-    /// How this node is.
+    /// Show the state of this node.
     Info,
 }
 
-/// A command in the memory: the same is done with each key.
+/// A command on the memory: the same access for each key.
 #[derive(Debug)]
 pub(super) struct Steps {
-    /// The keys.
+    /// The keys of the command.
     pub keys: Vec<Vec<u8>>,
-    /// What is done.
+    /// The function that is applied.
     pub function: Function,
-    /// Its arguments behind the key.
+    /// The arguments after the key.
     pub rest: Vec<Vec<u8>>,
-    /// The reply is the sum of all replies.
+    /// Whether the reply is the sum of all replies.
     pub is_sum: bool,
 }
 
-/// The words by which a command is called, with the fewest and the most arguments behind them.
+/// The names of the commands, each with the minimum and maximum number of its arguments.
 const COMMANDS: [(&str, usize, usize); 19] = [
     ("GET", 1, 1),
     ("SET", 2, 3),
@@ -82,13 +82,13 @@ fn wrong(text: &str) -> Request {
     Request::Reply(error(text))
 }
 
-/// What is shown of a word that a client sent.
+/// A word of a client, shortened to be shown.
 fn shown(word: &[u8]) -> String {
     let word: Vec<u8> = word.iter().take(32).copied().filter(|b| !b.is_ascii_control()).collect();
     String::from_utf8_lossy(&word).into_owned()
 }
 
-/// An error if key and value never fit a block of that length.
+/// An error if key and value can never fit a block of that length.
 fn check_room(key: &[u8], value: &[u8], block_bytes: usize) -> Option<Request> {
     let (wanted, most) = (key.len() + value.len(), block_bytes - ENTRY_BYTES);
     (wanted > most).then(|| {
@@ -104,7 +104,7 @@ fn add(key: &[u8], add: Option<i64>, block_bytes: usize) -> Request {
     refused.unwrap_or_else(|| single(key, bucket::ADD, &[&add.to_le_bytes()]))
 }
 
-/// What a client asks for; `args` has one word at least.
+/// Parses a client's command; `args` has at least one word.
 pub(super) fn parse(args: &[&[u8]], block_bytes: usize) -> Request {
     let (name, args) = (args[0].to_ascii_uppercase(), &args[1..]);
     let known = COMMANDS.iter().find(|(word, ..)| word.as_bytes() == name);
@@ -140,7 +140,7 @@ fn set(key: &[u8], value: &[u8], condition: &[u8], block_bytes: usize) -> Reques
     refused.unwrap_or_else(|| single(key, bucket::SET, &[value, &condition]))
 }
 
-/// Commands that are about no key.
+/// Commands that concern no key.
 fn of_connection(word: &str, args: &[&[u8]]) -> Request {
     match (word, args) {
         ("PING", []) => Request::Reply(b"+PONG\r\n".to_vec()),
@@ -174,7 +174,7 @@ fn of_connection(word: &str, args: &[&[u8]]) -> Request {
     }
 }
 
-/// What `concord memory` asks.
+/// Commands of `concord memory`.
 fn of_concord(args: &[&[u8]]) -> Request {
     match args {
         [what, key] if what.eq_ignore_ascii_case(b"EXPLAIN") => Request::Explain(key.to_vec()),

@@ -1,5 +1,5 @@
-//! A block as it is shown: its home and its owner and why, its lock, its copies, and what this
-//! node has of it.
+//! A block in readable form: its home, its owner and the reasons, its lock, its copies, and its
+//! state at this node.
 
 use alloc::format;
 use alloc::string::{String, ToString as _};
@@ -12,7 +12,7 @@ use crate::directory::Owner;
 use crate::member::MemoryNode;
 use crate::node::Node;
 
-/// Where a block is, by the members of the epoch: its home, and why that one.
+/// The home of a block among the members of the epoch, and the reason.
 fn home(memory: &MemoryNode, tag: Tag) -> Option<(u16, String)> {
     let members: Vec<u16> = memory.members().map(|member| member.node).collect();
     let range = tag.range();
@@ -30,7 +30,7 @@ fn nodes(memory: &MemoryNode, copyset: Copyset) -> String {
     if own.is_empty() { "none".to_string() } else { format!("nodes {}", own.join(", ")) }
 }
 
-/// What the home alone knows.
+/// The part that only the home knows.
 fn at_home(memory: &MemoryNode, node: &Node, tag: Tag) -> String {
     if node.is_lost(tag) {
         return "lost: yes, its only copy was at a node that is gone; concord memory renew empties it\n"
@@ -64,7 +64,7 @@ fn at_home(memory: &MemoryNode, node: &Node, tag: Tag) -> String {
     text
 }
 
-/// What this node has of it.
+/// The block's state at this node.
 fn here(node: &Node, tag: Tag) -> String {
     let line = node.lines().find(|line| line.tag == tag);
     let copy = match line.map(|line| (line.state, line.version)) {
@@ -84,8 +84,8 @@ fn here(node: &Node, tag: Tag) -> String {
     }
 }
 
-/// Lines of `name: value`; those before `here` are of the block as a whole, and its home knows
-/// more of them.
+/// Lines of `name: value`. Those before `here` concern the block as a whole; its home knows more of
+/// them.
 pub(super) fn explain(memory: &MemoryNode, tag: Tag) -> String {
     let (range, block) = (tag.range(), tag.0 & NUMBER_MAX);
     let mut text = format!("block: {range}:{block}\n");

@@ -1,10 +1,10 @@
 //! A store of keys in the shared memory: a bucket is a block, and a command on one key is one
-//! access to it. So each key is linearizable, whichever node is asked, and a key that is read much
-//! is served from the cache of the node that is asked.
+//! access to it. So each key is linearizable, whichever node is asked, and keys that are read often
+//! are served from the cache of the node that is asked.
 //!
-//! Read [`Store`]: it is a [`MemoryNode`] with sessions of clients, without I/O like any machine.
-//! A session has one command under way; its reply is in [`Store::output`] once
-//! [`Store::take_ready`] has named it, or at once.
+//! Read [`Store`]: it is a [`MemoryNode`] with sessions of clients, without I/O like every machine.
+//! A session has one command in progress; its reply is in [`Store::output`] at once, or once
+//! [`Store::take_ready`] has named the session.
 
 mod bucket;
 mod command;
@@ -28,11 +28,11 @@ use command::{Request, Steps};
 
 pub use bucket::place_of_key;
 
-/// How long a command waits at most, for a change of members or anything else, in ns.
+/// The maximum time that a command waits, for a change of members or anything else, in ns.
 pub const WAIT_NS: Duration = 5 * SEC;
 
 concord_core::counters! {
-    /// What clients asked for, and what they got.
+    /// Counts of commands by their outcome.
     pub struct StoreCounters {
         /// Commands on keys.
         commands,
@@ -53,10 +53,10 @@ concord_core::counters! {
 #[derive(Debug)]
 struct Running {
     call: u64,
-    /// Then it has failed.
+    /// The time at which the command fails.
     until: Instant,
     steps: Steps,
-    /// How many keys are done, and the sum of their replies.
+    /// The number of keys that are done, and the sum of their replies.
     done: usize,
     sum: i64,
 }
@@ -73,20 +73,20 @@ struct Session {
 #[derive(Debug)]
 pub struct Store {
     memory: MemoryNode,
-    /// What clients have to say first; nothing if empty.
+    /// The password that clients have to give; none if empty.
     password: Vec<u8>,
     sessions: BTreeMap<u64, Session>,
-    /// Calls of the memory that are not done, with their sessions.
+    /// The calls in progress, with their sessions.
     calls: BTreeMap<u64, u64>,
     next_call: u64,
-    /// When commands that wait have failed, with their sessions.
+    /// The times at which waiting commands fail, with their sessions.
     waits: BTreeSet<(Instant, u64)>,
-    /// Sessions whose command was answered later.
+    /// The sessions whose command was answered later.
     ready: VecDeque<u64>,
     counters: StoreCounters,
 }
 
-/// Why nothing was done, for a client.
+/// The reply to a client whose command was not performed.
 fn refusal(failure: Failure) -> Vec<u8> {
     let text = match failure {
         Failure::Lost => {
@@ -103,7 +103,7 @@ fn refusal(failure: Failure) -> Vec<u8> {
 }
 
 impl Store {
-    /// The store at a node. If `password` is not empty, clients have to say it.
+    /// The store at a node. If `password` is not empty, clients have to give it.
     #[must_use]
     pub fn new(memory: MemoryNode, password: &[u8]) -> Store {
         Store {
@@ -118,37 +118,38 @@ impl Store {
         }
     }
 
-    /// The memory's node.
+    /// The node of the memory.
     #[must_use]
     pub fn memory(&self) -> &MemoryNode {
         &self.memory
     }
 
-    /// Its counters.
+    /// The counters of the store.
     #[must_use]
     pub fn counters(&self) -> &StoreCounters {
         &self.counters
     }
 
-    /// Sessions that are open.
+    /// The number of open sessions.
     #[must_use]
     pub fn session_count(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Commands that wait for the memory.
+    /// The number of commands that wait for the memory.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.calls.len()
     }
 
-    /// A client has come; `session` is of no other one.
+    /// Opens the session of a new client; `session` must not be in use.
     pub fn opened(&mut self, session: u64) {
         let is_known = self.password.is_empty();
         self.sessions.insert(session, Session { is_known, ..Session::default() });
     }
 
-    /// A client is gone. What it has under way is taken back, if it has had no effect.
+    /// Closes the session of a client. Its command in progress is cancelled, if it has had no
+    /// effect.
     pub fn closed(&mut self, session: u64) {
         let Some(own) = self.sessions.remove(&session) else { return };
         if let Some(running) = own.running {
@@ -158,25 +159,25 @@ impl Store {
         }
     }
 
-    /// Whether a session has no command under way, so that it may have the next.
+    /// Whether a session has no command in progress, so that it may get the next.
     #[must_use]
     pub fn is_idle(&self, session: u64) -> bool {
         self.sessions.get(&session).is_some_and(|own| own.running.is_none() && !own.closes)
     }
 
-    /// Whether it has said the password, if there is one.
+    /// Whether the session is authenticated, or needs no password.
     #[must_use]
     pub fn is_known(&self, session: u64) -> bool {
         self.sessions.get(&session).is_some_and(|own| own.is_known)
     }
 
-    /// Whether it is closed once its output is written.
+    /// Whether the session closes once its output is written.
     #[must_use]
     pub fn closes(&self, session: u64) -> bool {
         self.sessions.get(&session).is_some_and(|own| own.closes)
     }
 
-    /// Replies that its client does not have yet; whoever writes them takes them out.
+    /// The replies that the client has not received yet; the caller removes those that it writes.
     pub fn output(&mut self, session: u64) -> Option<&mut Vec<u8>> {
         self.sessions.get_mut(&session).map(|own| &mut own.output)
     }
@@ -186,13 +187,13 @@ impl Store {
         self.ready.pop_front()
     }
 
-    /// The node leaves the memory ([`MemoryNode::leave`]).
+    /// Leaves the memory ([`MemoryNode::leave`]).
     pub fn leave(&mut self, now: Now, sink: &mut impl Sink) {
         self.memory.leave(now);
         self.pump(now, sink);
     }
 
-    /// What its client did is not Redis' protocol: it is told so, and closed.
+    /// Refuses a client that broke Redis' protocol: sends it an error, and closes the session.
     pub fn refuse(&mut self, session: u64, text: &str) {
         if let Some(own) = self.sessions.get_mut(&session) {
             own.output.extend_from_slice(&error(text));
@@ -200,7 +201,7 @@ impl Store {
         }
     }
 
-    /// A command of an idle session: its words.
+    /// Executes a command of an idle session, given as its words.
     pub fn command(&mut self, now: Now, session: u64, args: &[&[u8]], sink: &mut impl Sink) {
         let is_known = self.is_known(session);
         if args.is_empty() || !self.is_idle(session) {
@@ -245,7 +246,8 @@ impl Store {
         bulk(explain::explain(&self.memory, tag).as_bytes())
     }
 
-    /// A client that says a password, or none: the reply is `fine` if it need not, or it is right.
+    /// Authenticates a client that may have given a password: the reply is `fine` if none is
+    /// needed, or it is right.
     fn greet(&mut self, session: u64, password: Option<&[u8]>, fine: Vec<u8>) -> Vec<u8> {
         let Some(own) = self.sessions.get_mut(&session) else { return fine };
         match password {
@@ -279,7 +281,7 @@ impl Store {
         bulk(lines.collect::<String>().as_bytes())
     }
 
-    /// Begins a command in the memory.
+    /// Begins a command on the memory.
     fn run(&mut self, now: Now, session: u64, steps: Steps, sink: &mut impl Sink) {
         self.counters.commands += 1;
         let until = now.instant.after(WAIT_NS);
@@ -293,7 +295,7 @@ impl Store {
         } else {
             self.counters.commands_at_once += 1;
         }
-        // Whoever called looks at this session now.
+        // The caller itself handles this session now.
         let later = self.ready.split_off(before);
         self.ready.extend(later.into_iter().filter(|ready| *ready != session));
     }
@@ -302,7 +304,7 @@ impl Store {
         self.sessions.get(&session).is_some_and(|own| own.running.is_some())
     }
 
-    /// The next key of a session's command.
+    /// Continues a session's command with its next key.
     fn step(&mut self, now: Now, session: u64, sink: &mut impl Sink) {
         let range_blocks = self.range_blocks();
         let own = self.sessions.get_mut(&session).and_then(|own| own.running.as_mut());
@@ -318,7 +320,7 @@ impl Store {
         self.memory.call(now, call, sink);
     }
 
-    /// What has become of calls: commands go on, or are answered.
+    /// Processes the outcomes of calls: commands go on, or are answered.
     fn pump(&mut self, now: Now, sink: &mut impl Sink) {
         while let Some(done) = self.memory.poll_done() {
             let Some(session) = self.calls.remove(&done.id) else { continue };
@@ -329,7 +331,7 @@ impl Store {
         }
     }
 
-    /// A key of a command is done.
+    /// Adds the reply for one key of a command.
     fn stepped(&mut self, now: Now, session: u64, reply: Vec<u8>, sink: &mut impl Sink) {
         let own = self.sessions.get_mut(&session).and_then(|own| own.running.as_mut());
         let Some(running) = own else { return };
@@ -347,8 +349,8 @@ impl Store {
         self.answer(session, &sum);
     }
 
-    /// A command ends before all of it is done. Its call has had no effect, what it did with keys
-    /// before has.
+    /// Ends a command before all of it is done. The current call has had no effect, but the keys
+    /// before it were processed.
     fn failed(&mut self, session: u64, failure: Failure) {
         let counter = match failure {
             Failure::Lost => &mut self.counters.lost,
@@ -383,7 +385,7 @@ impl Store {
         self.ready.push_back(session);
     }
 
-    /// Commands that have waited for too long have failed.
+    /// Fails commands that have waited for too long.
     fn expire(&mut self, now: Now) {
         while let Some((until, session)) = self.waits.first().copied()
             && until <= now.instant
@@ -409,7 +411,7 @@ impl Store {
     }
 }
 
-/// What a client is told that greets.
+/// The reply to a client's greeting.
 fn hello(session: u64) -> Vec<u8> {
     let mut reply = b"*14\r\n".to_vec();
     let mut say = |name: &str, value: Vec<u8>| {

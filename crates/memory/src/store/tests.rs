@@ -1,4 +1,4 @@
-//! Stores at the nodes of a memory, without a switch: homes keep blocks coherent.
+//! Tests of stores at the nodes of a memory without a switch: homes keep blocks coherent.
 #![allow(clippy::unwrap_used)]
 
 use alloc::string::ToString as _;
@@ -24,7 +24,7 @@ fn place(node: u16) -> Addr {
     Addr { ip: 3, port: node }
 }
 
-/// Stores by node, with a session each, and the packets on their way.
+/// Stores by node, with a session each, and the packets in flight.
 struct Rig {
     ms: u64,
     stores: BTreeMap<u16, Store>,
@@ -63,7 +63,7 @@ impl Rig {
         self.stores.insert(node, store);
     }
 
-    /// All hear of the next epoch.
+    /// Sends the configuration of the next epoch to all nodes.
     fn begins(&mut self, members: &[u16]) {
         self.epoch += 1;
         let member =
@@ -113,7 +113,7 @@ impl Rig {
         store.command(at(self.ms), 1, &words, &mut self.flights);
     }
 
-    /// What a node answers; nothing if it has not yet.
+    /// The answer of a node; empty if there is none yet.
     fn answer(&mut self, node: u16) -> String {
         let output = self.stores.get_mut(&node).unwrap().output(1).unwrap();
         String::from_utf8(core::mem::take(output)).unwrap().trim_end().to_string()
@@ -152,7 +152,7 @@ fn keys_are_one_store_at_all_nodes() {
     assert!(rig.says(1, &long).starts_with("-ERR key and value have 603 bytes"));
 }
 
-/// All nodes count a key up at once: no increment is lost.
+/// All nodes increment a key at the same time: no increment is lost.
 #[test]
 fn increments_of_all_nodes_sum_up() {
     let mut rig = Rig::new(1..5);
@@ -174,7 +174,7 @@ fn increments_of_all_nodes_sum_up() {
     assert_eq!(rig.says(2, "GET n"), wanted);
 }
 
-/// A key whose home is the node, and one of another one.
+/// A key whose home is the given node.
 fn key_at(home: u16, members: &[u16]) -> String {
     let own = members.iter().position(|node| *node == home).unwrap() as u8;
     let keys = (0..).map(|key| alloc::format!("at{key}"));
@@ -184,7 +184,8 @@ fn key_at(home: u16, members: &[u16]) -> String {
     keys.into_iter().find(is_there).unwrap()
 }
 
-/// What a dead node alone had is LOST, in words that say what to do, until it is renewed.
+/// A key whose only copy a dead node had is LOST, with instructions in the reply, until it is
+/// renewed.
 #[test]
 fn lost_keys_say_so_until_they_are_renewed() {
     let mut rig = Rig::new(1..4);
@@ -192,7 +193,7 @@ fn lost_keys_say_so_until_they_are_renewed() {
     for key in [&lost, &kept] {
         assert_eq!(rig.says(3, &alloc::format!("SET {key} 1")), "+OK");
     }
-    // Node 1 has a copy of that one.
+    // Node 1 has a copy of that key.
     assert_eq!(rig.says(1, &alloc::format!("GET {kept}")), "$1\r\n1");
     rig.stores.remove(&3);
     rig.begins(&[1, 2]);
@@ -218,14 +219,14 @@ fn lost_keys_say_so_until_they_are_renewed() {
     assert_eq!(rig.says(1, &alloc::format!("GET {lost}")), "$1\r\n2");
 }
 
-/// A command waits for a change of members, 5 s at most; then it is told that it was not done, and
-/// is not.
+/// A command waits for a change of members, 5 s at most; then the reply says that it was not done,
+/// and it never is.
 #[test]
 fn commands_wait_five_seconds_at_most() {
     let mut rig = Rig::new(1..3);
     let key = key_at(2, &[1, 2]);
     assert_eq!(rig.says(2, &alloc::format!("SET {key} 1")), "+OK");
-    // Node 2 is silent, and the controller does not say so.
+    // Node 2 is silent, and the controller does not report it.
     let silent = rig.stores.remove(&2).unwrap();
     rig.asks(1, &alloc::format!("INCR {key}"));
     rig.runs(4_900);
@@ -235,7 +236,7 @@ fn commands_wait_five_seconds_at_most() {
     rig.stores.insert(2, silent);
     rig.runs(500);
     assert_eq!(rig.says(1, &alloc::format!("GET {key}")), "$1\r\n1");
-    // What waits as the members change is done after that.
+    // A command that waits while the members change is done after that.
     rig.stores.remove(&2);
     rig.asks(1, "INCR n");
     rig.begins(&[1]);
@@ -245,7 +246,7 @@ fn commands_wait_five_seconds_at_most() {
     assert_eq!(rig.stores[&1].waiting(), 0);
 }
 
-/// Without the password nothing is done; with it all is.
+/// Without the password no command is executed; with it all are.
 #[test]
 fn a_password_is_asked_for() {
     let mut rig = Rig::new(1..2);
@@ -261,7 +262,7 @@ fn a_password_is_asked_for() {
     assert!(rig.says(1, "HELLO 3").starts_with("-NOPROTO"));
 }
 
-/// A client that goes away takes its command with it, and others go on.
+/// A client that disconnects takes its command with it, and others go on.
 #[test]
 fn a_client_that_is_gone_holds_up_nobody() {
     let mut rig = Rig::new(1..3);

@@ -1,5 +1,5 @@
-//! Nodes through epochs: who dies, comes, goes, or is cut off. The switch has no room for blocks
-//! here, and passes everything on.
+//! Nodes through epochs: nodes that die, join, leave, or are cut off. The switch has no room for
+//! blocks here, and passes everything on.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -19,12 +19,12 @@ fn at(ms: u64) -> Now {
     Now { instant: Instant(ms * MS), unix_ms: ms }
 }
 
-/// Where node `node` is.
+/// The address of a node.
 fn place(node: u16) -> Addr {
     Addr { ip: 3, port: node }
 }
 
-/// Nodes by number, the packets on their way, and what programs were told.
+/// Nodes by number, the packets in flight, and the outcomes of calls.
 struct Rig {
     ms: u64,
     nodes: BTreeMap<u16, MemoryNode>,
@@ -32,10 +32,10 @@ struct Rig {
     config: Option<Config>,
     flights: Sent,
     told: BTreeMap<u64, Result<Vec<u8>, Failure>>,
-    /// What is lost.
+    /// Whether a packet is lost.
     loses: fn(&Addr, &Repr) -> bool,
     calls: u64,
-    /// Items that were sent.
+    /// The number of items that were sent.
     tells: usize,
 }
 
@@ -79,7 +79,8 @@ impl Rig {
         self.nodes.insert(node, MemoryNode::new(at(self.ms), settings).unwrap());
     }
 
-    /// All who are there hear of the next epoch: its members, and who leaves.
+    /// Sends the configuration of the next epoch to all nodes: its members, and the nodes that
+    /// leave.
     fn epoch(&mut self, members: &[u16], joining: &[u16]) {
         let member =
             |node: &u16| Member { node: *node, incarnation: u64::from(*node), addr: place(*node) };
@@ -101,7 +102,7 @@ impl Rig {
         all.into_iter().for_each(|node| self.hears(node));
     }
 
-    /// A node hears of the newest configuration.
+    /// Sends the newest configuration to a node.
     fn hears(&mut self, node: u16) {
         let config = self.config.clone().unwrap();
         for part in config.parts() {
@@ -119,7 +120,7 @@ impl Rig {
         node.handle(at(self.ms), SWITCH, &mut bytes, &mut self.flights);
     }
 
-    /// A switch without room.
+    /// A switch without room passes a packet on.
     fn passes(&mut self, bytes: Vec<u8>) {
         let Ok((packet, _)) = Repr::parse(&bytes) else { return };
         let config = self.config.as_ref().unwrap();
@@ -134,7 +135,7 @@ impl Rig {
         }
     }
 
-    /// Time passes; what is sent comes at once.
+    /// Lets time pass; packets arrive at once.
     fn runs(&mut self, ms: u64) {
         for _ in 0..ms {
             self.ms += 1;
@@ -162,7 +163,7 @@ impl Rig {
         }
     }
 
-    /// A call at a node, and its number.
+    /// Makes a call at a node; returns its number.
     fn begins(&mut self, node: u16, tag: Tag, access: Access) -> u64 {
         self.calls += 1;
         let (id, now) = (self.calls, at(self.ms));
@@ -171,14 +172,14 @@ impl Rig {
         id
     }
 
-    /// What a read of a byte at a node gives within a lease's time.
+    /// The result of reading a byte at a node within the duration of a lease.
     fn read(&mut self, node: u16, tag: Tag) -> Option<Result<u8, Failure>> {
         let id = self.begins(node, tag, Access::Read { offset_bytes: 0, size_bytes: 1 });
         self.runs(LEASE_MS / 2);
         self.told.get(&id).cloned().map(|result| result.map(|bytes| bytes[0]))
     }
 
-    /// A node writes a byte, and has the block alone after that.
+    /// A node writes a byte, and then has the only copy of the block.
     fn write(&mut self, node: u16, tag: Tag, byte: u8) {
         let data = alloc::vec![byte];
         let id = self.begins(node, tag, Access::Write { offset_bytes: 0, data });
@@ -200,8 +201,9 @@ impl Rig {
 const A: Tag = Tag(0);
 const B: Tag = Tag(1 << 48);
 
-/// Another node takes over the range of one that died: what anybody has a copy of lives on, the
-/// rest is lost until it is renewed, and is never zeroes or an old value before (item 3).
+/// Another node takes over the range of one that died: blocks with a copy at any member survive,
+/// the others are lost until they are renewed, and never read as zeroes or an old value before that
+/// (item 3).
 #[test]
 fn c10_what_a_copy_is_left_of_outlives_its_home() {
     let mut rig = Rig::new(Guards::ALL);
@@ -212,7 +214,7 @@ fn c10_what_a_copy_is_left_of_outlives_its_home() {
     assert_eq!(rig.read(3, A), Some(Ok(7)));
     let other = Tag::new(0, 1);
     assert_eq!(rig.read(3, other), Some(Err(Failure::Lost)));
-    // Node 1 comes back with nothing, and has its range again.
+    // Node 1 returns with nothing, and gets its range back.
     rig.start(1);
     rig.epoch(&[2, 3, 1], &[]);
     rig.runs(2 * LEASE_MS);
@@ -222,7 +224,7 @@ fn c10_what_a_copy_is_left_of_outlives_its_home() {
     assert_eq!(rig.read(2, other), Some(Ok(0)));
 }
 
-/// What a member that is gone had changed, or may have, is lost; what it only read is not.
+/// A block that a dead member had changed, or may have, is lost; one that it only read is not.
 #[test]
 fn c10_what_a_dead_node_may_have_changed_is_lost() {
     let after = |guards| {
@@ -242,7 +244,7 @@ fn c10_what_a_dead_node_may_have_changed_is_lost() {
     }
 }
 
-/// A copy that was given to an event that still waits for it is told, too.
+/// A copy that was given to an event that still waits for it is reported, too.
 #[test]
 fn c10_a_copy_on_its_way_outlives_its_epoch() {
     let after = |guards| {
@@ -253,7 +255,7 @@ fn c10_a_copy_on_its_way_outlives_its_epoch() {
         let _ = rig.begins(3, A, access);
         rig.runs(10);
         rig.loses = |_, _| false;
-        // Another switch: all members stay.
+        // The switch is replaced: all members stay.
         rig.epoch(&[1, 2, 3], &[]);
         rig.runs(2 * LEASE_MS);
         rig.read(1, A).unwrap()
@@ -285,7 +287,7 @@ fn c10_a_home_waits_for_all_reports() {
     assert_eq!(after(Guards::without(concord_core::Guard::AllReports)), Ok(0), "an old value");
 }
 
-/// Whoever hears nobody answers nothing from its cache once its lease is over.
+/// A node that hears no other answers nothing from its cache once its lease has ended.
 #[test]
 fn c9_a_cached_copy_answers_with_a_lease_alone() {
     let after = |guards| {
@@ -306,13 +308,13 @@ fn c9_a_cached_copy_answers_with_a_lease_alone() {
     );
 }
 
-/// Nor does a timer serve calls that wait; and a node without a lease does not spin.
+/// A timer does not serve waiting calls either, and a node without a lease does not spin.
 #[test]
 fn c9_a_node_without_a_lease_stands_still() {
     let mut rig = Rig::new(Guards::ALL);
     assert_eq!(rig.read(2, A), Some(Ok(0)));
     rig.loses = |_, _| true;
-    // One waits for a copy alone, one for a copy at all.
+    // One call waits for the only copy, one for any copy.
     let write = rig.begins(2, A, Access::FetchAdd { offset_bytes: 0, add: 1 });
     let read = rig.begins(2, B, Access::Read { offset_bytes: 0, size_bytes: 1 });
     rig.kill(1);
@@ -324,12 +326,12 @@ fn c9_a_node_without_a_lease_stands_still() {
     assert!(rig.nodes[&2].deadline().at > at(rig.ms).instant);
 }
 
-/// Nobody opens an epoch while a node outside may still answer from its cache.
+/// No node opens an epoch while a node outside may still answer from its cache.
 #[test]
 fn c9_an_epoch_waits_for_the_leases_of_outsiders() {
     let open_after = |guards| {
         let mut rig = Rig::new(guards);
-        // Node 3 goes on, and hears nothing.
+        // Node 3 keeps running, and hears nothing.
         rig.kill(3);
         rig.epoch(&[1, 2], &[]);
         (1..=2 * LEASE_MS).find(|_| {
@@ -342,7 +344,8 @@ fn c9_an_epoch_waits_for_the_leases_of_outsiders() {
     assert!(open_after(Guards::without(concord_core::Guard::MemoryOutsiders)).unwrap() < 3);
 }
 
-/// What another epoch's owner forwarded invalidates nothing (an old switch that wakes up).
+/// A request that the owner of another epoch forwarded invalidates nothing (an old switch wakes
+/// up).
 #[test]
 fn c11_packets_of_another_epoch_do_nothing() {
     let copies = |guards| {
@@ -368,7 +371,7 @@ fn c11_packets_of_another_epoch_do_nothing() {
     assert_eq!(copies(Guards::without(concord_core::Guard::CoherenceEpoch)), 0);
 }
 
-/// Whoever leaves hands over its range and what it changed: nothing is lost.
+/// A node that leaves hands over its range and its changes: nothing is lost.
 #[test]
 fn whoever_leaves_hands_over_what_it_has() {
     let mut rig = Rig::new(Guards::ALL);
@@ -389,14 +392,14 @@ fn whoever_leaves_hands_over_what_it_has() {
     }
 }
 
-/// A range that was told to another home, in an epoch that nobody opened, is no secret of that
-/// home: its old one still has it.
+/// A range that was reported to another home, in an epoch that was never opened, is not lost with
+/// that home: the old home still has it.
 #[test]
 fn bug_25_41_an_epoch_that_nobody_opened_takes_no_range_away() {
     let mut rig = Rig::new(Guards::ALL);
     rig.write(2, A, 7);
     rig.write(2, Tag::new(1, 1), 8);
-    // Node 4 would be the home of nobody's range; node 1 dies, and 3 becomes the home of its range.
+    // Node 4 would be the home of no range; node 1 dies, and 3 becomes the home of its range.
     rig.kill(1);
     rig.epoch(&[3, 2], &[]);
     rig.runs(10);
@@ -409,7 +412,7 @@ fn bug_25_41_an_epoch_that_nobody_opened_takes_no_range_away() {
     assert_eq!(rig.read(4, Tag::new(1, 2)), Some(Ok(0)));
 }
 
-/// Node 4 has just begun, and is not ready: nobody opens epoch 2, and nothing is lost as 1 leaves.
+/// Node 4 has just begun, and is not ready: no node opens epoch 2, and nothing is lost as 1 leaves.
 #[test]
 fn bug_25_44_one_that_is_not_ready_shows_that_nobody_opened() {
     let mut rig = Rig::new(Guards::ALL);
@@ -427,8 +430,8 @@ fn bug_25_44_one_that_is_not_ready_shows_that_nobody_opened() {
     assert_eq!([A, moved].map(|tag| rig.read(4, tag)), [7, 8].map(|value| Some(Ok(value))));
 }
 
-/// Node 2 leaves, and has told the others all, who write, and die before it hears of them: what it
-/// tells a third time is old. Whether node 4 takes it.
+/// Node 2 leaves, and has reported to the others, which write, and die before it hears of that: its
+/// third report is old. Returns whether node 4 takes it.
 fn old_report_counts(guards: Guards) -> bool {
     let mut rig = Rig::new(guards);
     rig.write(2, A, 7);
@@ -461,7 +464,7 @@ fn c10_without_the_guard_an_old_value_comes_back() {
     assert!(old_report_counts(Guards::without(Guard::UnopenedEpoch)));
 }
 
-/// A member that has much to tell sends each item about once, if nothing is lost.
+/// A member with a long report sends each item about once, if nothing is lost.
 #[test]
 fn bug_25_42_items_are_told_once_if_nothing_is_lost() {
     let mut rig = Rig::new(Guards::ALL);
@@ -477,7 +480,7 @@ fn bug_25_42_items_are_told_once_if_nothing_is_lost() {
     assert!((16..=64).contains(&rig.tells), "{}", rig.tells);
 }
 
-/// Whatever members say while an epoch begins, and before and after: the node stands.
+/// Whatever members send before, while and after an epoch begins, the node does not crash.
 #[test]
 fn any_bytes_leave_a_node_in_any_epoch_standing() {
     let mut rng = Rng::new(55);
@@ -509,7 +512,7 @@ fn any_bytes_leave_a_node_in_any_epoch_standing() {
             rig.flights.clear();
         }
         rig.loses = |_, _| false;
-        // What was made up is forgotten with the epoch.
+        // Invented items are forgotten with the epoch.
         rig.kill(2);
         rig.epoch(&[1, 3], &[]);
         rig.runs(2 * LEASE_MS);
