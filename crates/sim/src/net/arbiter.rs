@@ -1,16 +1,19 @@
-//! Fastpass' arbiter: when each link carries which message. Nothing here sends or receives.
+//! Fastpass' arbiter: it decides when each link carries which message. It sends and receives
+//! nothing itself.
 
 use std::collections::VecDeque;
 
-/// A link's messages: lanes, each of which carries one message at a time at a host's bandwidth.
+/// The schedule of a link: lanes, each of which carries one message at a time at the bandwidth of a
+/// host.
 #[derive(Clone, Debug)]
 struct Calendar {
-    /// Beginnings and ends, ascending, apart.
+    /// For each lane the starts and ends of its messages, ascending and disjoint, in ps.
     lanes: Vec<VecDeque<(u64, u64)>>,
 }
 
 impl Calendar {
-    /// The earliest time from `from` on at which a lane is free for `length`, and that lane.
+    /// The earliest time from `from` on at which a lane is free for `length` (both in ps), and that
+    /// lane.
     fn next_free(&self, from: u64, length: u64) -> (u64, usize) {
         let of_lane = |lane: &VecDeque<(u64, u64)>| {
             let mut at = from;
@@ -36,18 +39,18 @@ impl Calendar {
     }
 }
 
-/// A link on a way.
+/// A link on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Passed {
-    /// Its port.
+    /// The port that sends on it.
     pub(super) port: u32,
-    /// Messages that it carries at once.
+    /// The number of messages that it carries at once.
     pub(super) lanes: u32,
-    /// How long after a packet's start at the sender it can be put on this link.
+    /// The time from a packet's start at the sender until it can be sent on this link.
     pub(super) offset_ps: u64,
 }
 
-/// The calendars of all links.
+/// The schedules of all links.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arbiter {
     calendars: Vec<Calendar>,
@@ -66,7 +69,7 @@ impl Arbiter {
         calendar
     }
 
-    /// The earliest start on a way, from `earliest` to `latest`.
+    /// The earliest start on a path, from `earliest` to `latest`, in ps.
     fn start(&mut self, way: &[Passed], length: u64, earliest: u64, latest: u64) -> Option<u64> {
         let mut start = earliest;
         loop {
@@ -84,8 +87,8 @@ impl Arbiter {
         }
     }
 
-    /// Reserves the way on which a message can begin first, for `length`; which one, and when.
-    /// Nothing if it would begin after `latest` on all of them.
+    /// Reserves for `length` the path on which a message can begin first; returns the index of the
+    /// path, and the start. `None` if it would begin after `latest` on every path.
     pub(super) fn reserve(
         &mut self,
         ways: &[Vec<Passed>],
@@ -124,7 +127,8 @@ mod tests {
         ports.iter().enumerate().map(passed).collect()
     }
 
-    /// Messages of one link follow each other without a gap; gaps are filled; the deadline holds.
+    /// The messages of a link follow each other without a gap, gaps are filled, and the deadline
+    /// holds.
     #[test]
     fn links_carry_one_message_at_a_time() {
         let mut arbiter = Arbiter::default();
@@ -134,13 +138,14 @@ mod tests {
         assert_eq!(reserve(&[0, 1], 100, 0, 1_000), Some(0));
         assert_eq!(reserve(&[0, 2], 100, 0, 1_000), Some(100));
         assert_eq!(reserve(&[3, 1], 100, 0, 1_000), Some(100));
-        // Port 1 carries until 210, port 4 is free.
+        // Port 1 is busy until 210, port 4 is free.
         assert_eq!(reserve(&[3, 4], 100, 0, 1_000), Some(0));
         assert_eq!(reserve(&[3, 4], 100, 0, 199), None);
         assert_eq!(reserve(&[3, 4], 100, 0, 200), Some(200));
     }
 
-    /// Of several ways the one on which the message begins first; lanes carry as many at once.
+    /// Of several paths the one on which the message begins first is reserved, and lanes are used
+    /// in parallel.
     #[test]
     fn ways_and_lanes_are_used() {
         let mut arbiter = Arbiter::default();

@@ -1,18 +1,18 @@
 //! dcPIM (Cai, Arashloo, Agarwal, "dcPIM: Near-optimal Proactive Datacenter Transport", SIGCOMM
-//! 2022): parallel iterative matching of receivers and senders. While one phase's data flows, the
-//! next one's matching is found, in rounds of three steps:
-//! 1. A receiver that has channels left requests them of each sender that has data for it.
-//! 2. A sender grants the channels that it has left to requests: in the first round to the flows
-//!    with the least left to send, then at random.
-//! 3. A receiver accepts grants, by the same rule, as far as it has channels left.
+//! 2022): parallel iterative matching of receivers and senders. While the data of one phase flows,
+//! the matching of the next is computed, in rounds of three steps:
+//! 1. A receiver that has free channels requests them of each sender that has data for it.
+//! 2. A sender grants its free channels to requests: in the first round to the flows with the least
+//!    left to send, then at random.
+//! 3. A receiver accepts grants, by the same rule, while it has free channels.
 //!
-//! In the phase that follows, a receiver clocks the packets of its senders with a token each, at
-//! the share of its link that the matched channels are. Flows of at most a bandwidth-delay product
-//! are sent at once, above matched data in priority; what is lost of them is matched like longer
-//! flows.
+//! In the phase that follows, a receiver clocks the packets of its senders with one token for each
+//! packet, at the share of its link that the matched channels are. Flows of at most a
+//! bandwidth-delay product are sent at once, with a higher priority than matched data; packets of
+//! them that are lost are matched like those of longer flows.
 //!
-//! Deviations: all hosts begin phases at the same instants (the paper's do within a round trip);
-//! what is lost is missed after [`DcpimConfig::timeout_ps`] without progress.
+//! Deviations: all hosts begin phases at the same instants (the paper's do within a round trip); a
+//! receiver detects loss by [`DcpimConfig::timeout_ps`] without progress.
 
 use concord_core::Rng;
 
@@ -23,18 +23,18 @@ use super::topology::HostIndex;
 use super::transport::{FlowSpec, Transport, Wire, WireBytes};
 use crate::engine::{SEC, Time, US};
 
-/// The longest flow, in packets.
+/// The maximum length of a flow, in packets.
 const PACKETS_MAX: u64 = 1 << 31;
-/// Most channels of a host.
+/// The maximum number of channels of a host.
 pub(super) const CHANNELS_MAX: u32 = 64;
 
-/// What a timer is for; its flow is a flow, or the place of a host.
+/// The purposes of a timer; its flow is a flow, or the index of a host.
 const STEP: u32 = 0;
 const SENDER_LOOKS: u32 = 1;
 const RECEIVER_LOOKS: u32 = 2;
-/// From here on: a link of a matching, and its phase.
+/// From this value on: a link of a matching, and its phase.
 const TOKENS: u32 = 16;
-/// Links of one host that are told apart in a timer.
+/// The number of links of one host that a timer can tell apart.
 const LINKS: u32 = CHANNELS_MAX;
 
 /// The kinds of packets.
@@ -43,25 +43,25 @@ enum Kind {
     /// Data.
     #[default]
     Data,
-    /// The sender says that there is a flow.
+    /// The sender announces a flow.
     Notify,
-    /// The receiver has all of it.
+    /// The receiver has the whole flow.
     Finished,
-    /// The receiver lets the sender send the packet of that number.
+    /// The receiver permits the sender to send the packet with this number.
     Token,
-    /// The steps of a round.
+    /// The three steps of a round.
     Request,
     Grant,
     Accept,
 }
 
-/// What dcPIM puts in a packet.
+/// dcPIM's part of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DcpimHeader {
     kind: Kind,
-    /// The flow, where one is meant.
+    /// The flow, if the packet concerns one.
     flow: u32,
-    /// A packet's number; in requests and grants the packets that the shortest flow has left.
+    /// The number of a packet; in requests and grants, the packets that the shortest flow has left.
     number: u32,
     /// The phase and round of a matching.
     phase: u32,
@@ -69,29 +69,30 @@ pub struct DcpimHeader {
     channels: u16,
 }
 
-/// Parameters.
+/// The parameters of dcPIM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DcpimConfig {
-    /// Payload of a full packet.
+    /// The payload of a full packet.
     pub payload_bytes: u32,
-    /// What a packet has around its payload on the wire.
+    /// The size of headers and framing of a packet on the wire.
     pub header_bytes: u32,
-    /// Size of control packets on the wire.
+    /// The size of control packets on the wire.
     pub control_bytes: u32,
-    /// r: rounds of a matching (4).
+    /// r: the number of rounds of a matching (4).
     pub rounds: u32,
-    /// k: channels of a host's link (4).
+    /// k: the number of channels of a host's link (4).
     pub channels: u32,
-    /// beta: a step takes that many hundredths of half a control packet's round trip (130).
+    /// beta: the length of a step, in percent of half a control packet's round trip (130).
     pub slack_percent: u32,
-    /// The longest round trip of control packets on an idle network.
+    /// The longest round trip of control packets on an idle network, in ps.
     pub control_round_trip_ps: u64,
-    /// Flows of at most that many bytes are sent at once; so many bytes of a flow may be under way
-    /// by tokens: a bandwidth-delay product.
+    /// A bandwidth-delay product. Flows of at most this size are sent at once; for a longer flow,
+    /// tokens for at most this many bytes are outstanding.
     pub window_bytes: u64,
-    /// Without progress for so long tokens are sent anew; a flow is announced anew as often.
+    /// The time without progress after which tokens are sent again, and after which a flow is
+    /// announced again, in ps.
     pub timeout_ps: u64,
-    /// Priority of control packets, of flows that are sent at once, and of matched data.
+    /// The priorities of control packets, of flows that are sent at once, and of matched data.
     pub classes: [u8; 3],
 }
 
@@ -114,13 +115,13 @@ impl Default for DcpimConfig {
 }
 
 impl DcpimConfig {
-    /// The time of a step: request, grant or accept.
+    /// The time of a step (request, grant or accept), in ps.
     fn step_ps(&self) -> u64 {
         let half = u128::from(self.control_round_trip_ps) * u128::from(self.slack_percent) / 200;
         u64::try_from(half).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Steps of a phase: accepting and the next round's request are one.
+    /// The number of steps of a phase: accepting and the next round's request are one.
     fn steps(&self) -> u64 {
         2 * u64::from(self.rounds) + 1
     }
@@ -129,32 +130,32 @@ impl DcpimConfig {
 struct Flow {
     spec: FlowSpec,
     packets: u32,
-    /// The sender's: the receiver said that it has everything.
+    /// At the sender: whether the receiver has reported that it has everything.
     is_over: bool,
-    /// The receiver's.
+    /// At the receiver: the packets that have arrived.
     received: Numbers,
     missing: u32,
     is_known: bool,
-    /// It takes part in matchings.
+    /// Whether the flow takes part in matchings.
     is_matched: bool,
-    /// Tokens go to missing packets from here on.
+    /// Tokens go to missing packets with numbers from here on.
     next_token: u32,
-    /// Tokens whose packets have not come.
+    /// The number of tokens whose packets have not arrived.
     under_way: u32,
-    /// When the last packet came, or the last token was sent.
+    /// When the last packet arrived, or the last token was sent.
     progress_at: Time,
 }
 
-/// Data of a phase: channels of a host's link, each of a sender.
+/// A link of a phase's matching: the channels of a receiver that a sender has.
 struct Link {
     sender: u32,
     channels: u32,
 }
 
-/// A host, as receiver.
+/// A host as receiver.
 #[derive(Default)]
 struct Receiver {
-    /// Senders with flows in matchings, ascending, and these flows.
+    /// The senders with flows in matchings, ascending, and those flows.
     senders: Vec<(u32, Vec<u32>)>,
     links: Vec<Link>,
 }
@@ -176,14 +177,14 @@ pub struct Dcpim {
     flows: Vec<Flow>,
     receivers: Vec<Receiver>,
     matching: Matching,
-    /// Flows in matchings that are not finished: without one no phase begins.
+    /// The number of unfinished flows in matchings: without one no phase begins.
     in_matchings: u32,
     is_running: bool,
     counters: Counters,
 }
 
 impl Dcpim {
-    /// Without flows; choices are drawn from the seed.
+    /// A transport without flows; random choices are drawn from the seed.
     #[must_use]
     pub fn new(config: DcpimConfig, seed: u64) -> Dcpim {
         assert!((1..=CHANNELS_MAX).contains(&config.channels), "no such number of channels");
@@ -225,7 +226,7 @@ impl Dcpim {
         self.flows[flow as usize].spec.bytes <= self.config.window_bytes
     }
 
-    /// The receiver hears of a flow.
+    /// Handles the announcement of a flow at its receiver.
     fn on_notify(&mut self, wire: &mut Wire<'_, DcpimHeader>, flow: u32) {
         let is_short = self.is_short(flow);
         let f = &mut self.flows[flow as usize];
@@ -244,7 +245,7 @@ impl Dcpim {
         wire.timer(wire.now().after(self.config.timeout_ps), flow, RECEIVER_LOOKS);
     }
 
-    /// The flow takes part in matchings.
+    /// Adds a flow to the matchings.
     fn match_from_now(&mut self, wire: &mut Wire<'_, DcpimHeader>, flow: u32) {
         let f = &mut self.flows[flow as usize];
         if std::mem::replace(&mut f.is_matched, true) {
@@ -262,14 +263,14 @@ impl Dcpim {
         self.in_matchings += 1;
         if !self.is_running {
             self.is_running = true;
-            // Phases begin at multiples of their length, whoever was first.
+            // Phases begin at multiples of their length, whichever host begins.
             let phase_ps = self.config.step_ps() * self.config.steps();
             let at = wire.now().0.div_ceil(phase_ps) * phase_ps;
             wire.timer(Time(at), 0, STEP);
         }
     }
 
-    /// The receiver has looked after a while without progress.
+    /// Checks at the receiver whether the flow makes progress.
     fn look(&mut self, wire: &mut Wire<'_, DcpimHeader>, flow: u32) {
         let (now, timeout_ps) = (wire.now(), self.config.timeout_ps);
         let f = &mut self.flows[flow as usize];
@@ -277,7 +278,7 @@ impl Dcpim {
             return;
         }
         if f.progress_at.after(timeout_ps) <= now {
-            // What is under way would have come: its tokens are sent anew.
+            // Outstanding packets would have arrived: their tokens are sent again.
             (f.next_token, f.under_way, f.progress_at) = (0, 0, now);
             self.match_from_now(wire, flow);
         }
@@ -313,7 +314,7 @@ impl Dcpim {
         self.control(wire, from, to, body);
     }
 
-    /// A step of the matching, of all hosts.
+    /// Performs a step of the matching, for all hosts.
     fn step(&mut self, wire: &mut Wire<'_, DcpimHeader>) {
         let (step_ps, steps) = (self.config.step_ps(), self.config.steps());
         let ordinal = wire.now().0 / step_ps;
@@ -358,7 +359,7 @@ impl Dcpim {
         self.control(wire, from, peer, body);
     }
 
-    /// Packets that a channel carries in a phase.
+    /// The number of packets that a channel carries in a phase.
     fn channel_packets(&self, wire: &Wire<'_, DcpimHeader>, host: u32) -> u64 {
         let packet_ps = self.packet_ps(wire, host);
         let phase_ps = self.config.step_ps() * self.config.steps();
@@ -371,7 +372,7 @@ impl Dcpim {
         ((bits * u128::from(SEC) / u128::from(bits_per_s)) as u64).max(1)
     }
 
-    /// Receivers request the channels that they need and have.
+    /// Receivers request the channels that they need and have free.
     fn request(&mut self, wire: &mut Wire<'_, DcpimHeader>, phase: u32, round: u16) {
         for receiver in 0..self.receivers.len() as u32 {
             let free = self.matching.free_at_receiver(receiver);
@@ -400,7 +401,7 @@ impl Dcpim {
         }
     }
 
-    /// The matching that was found becomes that of the data.
+    /// Begins a phase with the matching that was computed.
     fn begin_phase(&mut self, wire: &mut Wire<'_, DcpimHeader>, phase: u32) {
         self.counters.phases += 1;
         let matched = self.matching.take();
@@ -418,7 +419,7 @@ impl Dcpim {
         self.counters.possible += busy as u64 * u64::from(self.config.channels);
     }
 
-    /// A receiver sends the next token of a link.
+    /// Sends a receiver's next token for a link.
     fn token(&mut self, wire: &mut Wire<'_, DcpimHeader>, receiver: u32, phase: u32, link: u32) {
         let r = &self.receivers[receiver as usize];
         let Some(&Link { sender, channels }) = r.links.get(link as usize) else { return };
@@ -453,7 +454,7 @@ impl Dcpim {
         wire.timer(wire.now().after(gap_ps), receiver, TOKENS + phase % (1 << 20) * LINKS + link);
     }
 
-    /// The phase of a time.
+    /// The phase at a time.
     fn phase(&self, now: Time) -> u32 {
         (now.0 / self.config.step_ps() / self.config.steps()) as u32
     }

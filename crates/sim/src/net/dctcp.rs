@@ -3,24 +3,24 @@
 use super::packet::Ecn;
 use super::tcp::{Acked, Congestion, Window};
 
-/// Fixed point of shares: 1 is `ONE`.
+/// The fixed-point representation of 1 for shares.
 const ONE: u64 = 1 << 20;
 
-/// The state of a flow.
+/// The congestion state of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dctcp {
-    /// Weight of the last round trip in `alpha` (§3.2: g = 1/16), as a shift.
+    /// The weight of the last round trip in `alpha` (§3.2: g = 1/16), as a shift.
     gain_shift: u32,
-    /// Estimate of the share of marked bytes, in 1/[`ONE`]; never above it.
+    /// The estimated share of marked bytes, in 1/[`ONE`]; never above it.
     alpha: u64,
     acked_bytes: u64,
     marked_bytes: u64,
-    /// The window was cut in this round trip (RFC 8257 §3.3: once a window).
+    /// Whether the window was cut in this round trip (RFC 8257 §3.3: once per window).
     is_cut: bool,
 }
 
 impl Dctcp {
-    /// With g = 2^-`gain_shift`. RFC 8257 §4.2: alpha begins at 1.
+    /// The state of a new flow, with g = 2^-`gain_shift`. RFC 8257 §4.2: alpha begins at 1.
     #[must_use]
     pub fn new(gain_shift: u32) -> Dctcp {
         Dctcp { gain_shift, alpha: ONE, acked_bytes: 0, marked_bytes: 0, is_cut: false }
@@ -64,7 +64,7 @@ impl Congestion for Dctcp {
             window.set(window.bytes - cut as u64);
             return;
         }
-        // While marks come the window does not grow (RFC 3168 §6.1.2).
+        // The window does not grow while marks arrive (RFC 3168 §6.1.2).
         if acked.bytes > 0 && !acked.is_marked {
             window.grow(acked.bytes);
         }

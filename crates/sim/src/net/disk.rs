@@ -1,18 +1,19 @@
-//! A disk: writes go to a cache, a sync makes them durable after a while, a crash loses the rest.
+//! A disk: writes go to a cache, a sync makes them durable after some time, a crash loses the
+//! others.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use crate::engine::Time;
 
-/// What a disk can do.
+/// The speed and size of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskSpec {
-    /// A sync takes at least this long.
+    /// The minimum time of a sync.
     pub sync_ps: u64,
-    /// And this for each byte written since the one before.
+    /// The additional time of a sync for each byte written since the previous one.
     pub byte_ps: u64,
-    /// A write past this fails.
+    /// The capacity: a write beyond it fails.
     pub capacity_bytes: u64,
 }
 
@@ -28,17 +29,17 @@ impl fmt::Display for DiskFull {
 
 impl std::error::Error for DiskFull {}
 
-/// A log of records on a disk. Needs no events of its own: whoever syncs is told when it will be
-/// done, and schedules that.
+/// A log of records on a disk. It needs no events of its own: a sync returns its end, for which the
+/// caller schedules an event.
 #[derive(Clone, Debug)]
 pub struct Disk<T> {
     spec: DiskSpec,
     records: Vec<(T, u64)>,
     bytes: u64,
     unsynced_bytes: u64,
-    /// Syncs are done one after the other; this ends the last.
+    /// The end of the last sync, since syncs run one after the other.
     busy_until: u64,
-    /// Syncs under way: their end, and the records that they make durable.
+    /// The syncs in progress: the end of each, and the number of records that are durable after it.
     syncs: VecDeque<(u64, usize)>,
     durable: usize,
 }
@@ -72,7 +73,7 @@ impl<T> Disk<T> {
         Ok(())
     }
 
-    /// Begins a sync of everything written so far; the time at which it will be done.
+    /// Begins a sync of everything written so far; returns the time at which it ends.
     pub fn sync(&mut self, now: Time) -> Time {
         let takes_ps = self.spec.sync_ps + self.spec.byte_ps * self.unsynced_bytes;
         self.unsynced_bytes = 0;
@@ -81,7 +82,7 @@ impl<T> Disk<T> {
         Time(self.busy_until)
     }
 
-    /// The number of records that are durable at `now`: those of the syncs that are done.
+    /// The number of records that are durable at `now`: those of the syncs that have ended.
     pub fn durable(&mut self, now: Time) -> usize {
         while let Some(&(done, records)) = self.syncs.front()
             && done <= now.0
@@ -92,8 +93,8 @@ impl<T> Disk<T> {
         self.durable
     }
 
-    /// The power goes: what is not durable is lost, but for the first `survivors` such records,
-    /// which happened to be written back already (a disk promises nothing either way: draw it).
+    /// Loses power: records that are not durable are lost, except the first `survivors` of them,
+    /// which happened to be written back already (a disk promises neither, so draw the number).
     pub fn crash(&mut self, now: Time, survivors: usize) {
         let kept = self.durable(now).saturating_add(survivors).min(self.records.len());
         self.records.truncate(kept);
@@ -141,7 +142,7 @@ mod tests {
             let done = d.sync(Time(0));
             d.crash(Time(done.0 - 1), survivors);
             assert_eq!(d.records().count(), survivors.min(2));
-            // The sync that the crash cut off does not come back.
+            // The sync that the crash interrupted does not complete later.
             d.write(9, 1).unwrap();
             assert_eq!(d.durable(done), survivors.min(2));
         }

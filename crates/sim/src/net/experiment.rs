@@ -1,4 +1,4 @@
-//! A run of any flows over any topology with any transport, and what it gave.
+//! A run of any flows over any topology with any transport, and its results.
 
 use concord_core::Rng;
 use concord_core::rng::splitmix64;
@@ -9,50 +9,50 @@ use super::topology::{HostIndex, NodeIndex, Routing, Topology, TopologyError};
 use super::transport::{FlowSpec, Transport, TransportEvent, Wire, WireBytes, step};
 use crate::engine::{EventQueue, SEC, Time};
 
-/// A flow, and when it begins.
+/// A flow, and its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedFlow {
-    /// From where to where, how much.
+    /// The sender, the receiver, and the size.
     pub spec: FlowSpec,
-    /// When it begins; with `after`, how long after that.
+    /// The time of its start; with `after`, the delay after that.
     pub at: Time,
-    /// What has to happen first.
+    /// The condition for its start, if it waits for one.
     pub after: Option<After>,
 }
 
-/// What a flow waits for.
+/// The condition for which a flow waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// The end of that flow.
+    /// The end of this flow.
     Flow(u32),
-    /// That trigger.
+    /// The activation of this trigger.
     Trigger(u32),
 }
 
-/// Begins flows when others have ended.
+/// A trigger begins flows when others have ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {
-    /// Which of the flows that wait for it begin, and when.
+    /// Which of the waiting flows begin, and when.
     pub kind: TriggerKind,
-    /// The flows whose ends activate it.
+    /// The flows whose ends activate the trigger.
     pub causes: Vec<u32>,
 }
 
 /// The effect of a trigger's activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TriggerKind {
-    /// All flows that wait begin after that many activations.
+    /// All waiting flows begin after this many activations.
     After(u32),
-    /// Each activation begins the next flow that waits.
+    /// Each activation begins the next waiting flow.
     Each,
 }
 
-/// A run.
+/// The description of a run.
 #[derive(Clone, Debug)]
 pub struct Experiment {
     /// The wiring.
     pub topology: Topology,
-    /// How packets find their way.
+    /// How switches choose among equally near ports.
     pub routing: Routing,
     /// The queues of all switches.
     pub queues: QueueSpec,
@@ -60,64 +60,64 @@ pub struct Experiment {
     pub flows: Vec<PlannedFlow>,
     /// The triggers that flows wait for.
     pub triggers: Vec<Trigger>,
-    /// Statistics of ports begin here.
+    /// Statistics of ports begin at this time.
     pub warm_up: Time,
-    /// They end here, or with the run.
+    /// Statistics of ports end at this time, or with the run.
     pub measure_until: Time,
-    /// The run ends here, even if flows are unfinished.
+    /// The run ends at this time, even if flows are unfinished.
     pub until: Time,
-    /// The flow whose packets' stays at ports are recorded.
+    /// The flow whose packets' visits at ports are recorded.
     pub watch: Option<u32>,
     /// The ports whose packets are captured.
     pub capture: Vec<u32>,
-    /// Everything random is drawn from it.
+    /// The seed of everything random.
     pub seed: u64,
 }
 
-/// What became of a flow.
+/// The result of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowReport {
-    /// When it began; not at all if the flow before it never ended.
+    /// The time of its start; `None` if the flow for which it waited never ended.
     pub began: Option<Time>,
-    /// When its receiver had every byte.
+    /// The time when its receiver had every byte.
     pub ended: Option<Time>,
-    /// How long it takes on an idle network: see [`ideal_ps`].
+    /// The time that it takes on an idle network: see [`ideal_ps`].
     pub ideal_ps: u64,
-    /// Payload that its receiver has.
+    /// The payload that its receiver has.
     pub received_bytes: u64,
 }
 
 impl FlowReport {
-    /// The time that it took.
+    /// The time from its start to its end, in ps.
     #[must_use]
     pub fn completion_ps(&self) -> Option<u64> {
         Some(self.ended?.since(self.began?))
     }
 }
 
-/// What a port did after the warm-up.
+/// The statistics of a port after the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortReport {
     /// The node that sends.
     pub from: NodeIndex,
     /// The node at the other end.
     pub to: NodeIndex,
-    /// Bandwidth.
+    /// The bandwidth.
     pub bits_per_s: u64,
-    /// What it counted.
+    /// The counters of its queue.
     pub queue: QueueCounters,
-    /// The time that the counters cover.
+    /// The time that the counters cover, in ps.
     pub covered_ps: u64,
 }
 
 impl PortReport {
-    /// Mean of the bytes that wait.
+    /// The mean number of waiting bytes.
     #[must_use]
     pub fn waiting_bytes_mean(&self) -> f64 {
         self.queue.waiting_area as f64 / self.covered_ps.max(1) as f64
     }
 
-    /// Share of the bandwidth that was used.
+    /// The share of the bandwidth that was used.
     #[must_use]
     pub fn use_share(&self) -> f64 {
         let possible = self.bits_per_s as f64 * self.covered_ps as f64 / SEC as f64;
@@ -125,44 +125,44 @@ impl PortReport {
     }
 }
 
-/// What a run gave; equal for equal experiments, on any machine and in any build.
+/// The results of a run; equal for equal experiments, on any machine and in any build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// In the order of the experiment's flows.
+    /// The results of the flows, in the order of the experiment.
     pub flows: Vec<FlowReport>,
-    /// In the order of ports: `2 l` sends from the first node of link `l`, `2 l + 1` from its
-    /// second.
+    /// The statistics of the ports, by index: `2 l` sends from the first node of link `l`, `2 l +
+    /// 1` from its second.
     pub ports: Vec<PortReport>,
     /// The network's counters.
     pub network: NetCounters,
-    /// The transport's.
+    /// The counters of the transport.
     pub transport: Vec<(&'static str, u64)>,
-    /// Messages that the transport refused, if it refuses any.
+    /// The number of messages that the transport refused, if it refuses any.
     pub rejected: Option<u64>,
-    /// Stays at ports of the watched flow's packets.
+    /// The visits of the watched flow's packets at ports.
     pub visits: Vec<Visit>,
-    /// Packets of the captured ports.
+    /// The packets captured at ports.
     pub captured: Vec<Captured>,
-    /// Packets of those ports that were one too many.
+    /// The number of packets of those ports that exceeded the limit.
     pub not_captured: u64,
-    /// Payload that arrived between the warm-up and [`Experiment::measure_until`].
+    /// The payload that arrived between the warm-up and [`Experiment::measure_until`], in bytes.
     pub arrived_bytes: u64,
-    /// Events of the engine.
+    /// The number of events of the engine.
     pub events: u64,
     /// When the run ended.
     pub ended: Time,
-    /// Hash of each delivery's time and host, in order.
+    /// A hash of each delivery's time and host, in order.
     pub digest: u64,
 }
 
 impl Outcome {
-    /// Flows without an end.
+    /// The number of flows without an end.
     #[must_use]
     pub fn unfinished(&self) -> usize {
         self.flows.iter().filter(|flow| flow.ended.is_none()).count()
     }
 
-    /// Times that a lossless network would have paused an input.
+    /// How often a lossless network would have paused an input.
     #[must_use]
     pub fn would_pause(&self) -> u64 {
         self.ports.iter().map(|port| port.queue.would_pause).sum()
@@ -173,7 +173,7 @@ impl Experiment {
     /// Runs until every flow has ended, or until [`Experiment::until`].
     ///
     /// # Errors
-    /// The topology cannot be used.
+    /// [`TopologyError`] if the topology cannot be used.
     pub fn run<T: Transport>(&self, transport: &mut T) -> Result<Outcome, TopologyError> {
         let mut network = self.network(transport)?;
         let mut queue = EventQueue::new();
@@ -287,7 +287,7 @@ struct Measure {
 }
 
 impl Measure {
-    /// An event happens: statistics begin or end first, if it is time.
+    /// Called before each event: begins or ends the statistics if it is time.
     fn look<T: Transport>(
         &mut self,
         experiment: &Experiment,
@@ -319,7 +319,7 @@ impl Measure {
         }
         let now = now.min(experiment.measure_until);
         if !self.is_warm {
-            // The run ended before: nothing was measured.
+            // The run ended before the warm-up: nothing was measured.
             network.begin_statistics(now);
             self.received_before = received(experiment, transport);
         }
@@ -332,14 +332,14 @@ fn received<T: Transport>(experiment: &Experiment, transport: &T) -> u64 {
     (0..experiment.flows.len() as u32).map(|flow| transport.received_bytes(flow)).sum()
 }
 
-/// The flows that have not begun: one start at a time is scheduled, so that a million flows need no
-/// million events.
+/// The flows that have not begun. Only one start at a time is scheduled, so that a million flows do
+/// not need a million events.
 struct Starts {
-    /// Those that wait for nothing, by time, the next one last.
+    /// Flows without a condition, by time, the next one last.
     timed: Vec<u32>,
-    /// Flow, and one that waits for its end; ascending.
+    /// Pairs of a flow and one that waits for its end; ascending.
     followers: Vec<(u32, u32)>,
-    /// Flow, and a trigger that its end activates; ascending.
+    /// Pairs of a flow and a trigger that its end activates; ascending.
     causes: Vec<(u32, u32)>,
     triggers: Vec<Armed>,
 }
@@ -348,7 +348,7 @@ struct Starts {
 struct Armed {
     kind: TriggerKind,
     activations: u32,
-    /// Flows that wait for it, the next one last.
+    /// The flows that wait for it, the next one last.
     waiting: Vec<u32>,
 }
 
@@ -392,7 +392,7 @@ impl Starts {
         }
     }
 
-    /// A flow has ended: those that begin now.
+    /// The flows that begin because a flow has ended.
     fn after(&mut self, flow: u32) -> Vec<u32> {
         let mut next: Vec<u32> = of(&self.followers, flow).collect();
         let activated: Vec<u32> = of(&self.causes, flow).collect();
@@ -411,16 +411,16 @@ impl Starts {
     }
 }
 
-/// The second numbers of the pairs that begin with `first`.
+/// The second numbers of the pairs whose first number is `first`.
 fn of(pairs: &[(u32, u32)], first: u32) -> impl Iterator<Item = u32> {
     let from = pairs.partition_point(|pair| pair.0 < first);
     pairs[from..].iter().take_while(move |pair| pair.0 == first).map(|pair| pair.1)
 }
 
-/// The time that a flow takes alone on an idle network without headers of control: its last packet
-/// crosses each link of a shortest way, and the packets before it pass the slowest of them. Exact
-/// if the last packet is full, else a lower bound. Of ways that are equally short, at each switch
-/// the fastest link.
+/// The time that a flow takes alone on an idle network without control packets, in ps: its last
+/// packet crosses each link of a shortest path, and the packets before it pass the slowest of these
+/// links. Exact if the last packet is full, else a lower bound. Of equally short paths, the one
+/// that has the fastest link at each switch counts.
 #[must_use]
 pub fn ideal_ps<B>(
     topology: &Topology,
@@ -432,7 +432,7 @@ pub fn ideal_ps<B>(
     Ideals::new(topology, network).of(network, from, to, size)
 }
 
-/// What the ideal times need of each node.
+/// The inputs of the ideal times, computed for each node.
 struct Ideals<'a> {
     topology: &'a Topology,
     host_ports: Vec<u32>,
@@ -463,7 +463,7 @@ impl<'a> Ideals<'a> {
             if node == NodeIndex::from(to) {
                 break;
             }
-            // Hosts forward nothing: another host is the end as well.
+            // Hosts do not forward: a path ends at every host.
             if node.0 < self.topology.hosts() {
                 break;
             }

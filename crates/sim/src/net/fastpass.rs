@@ -1,13 +1,13 @@
 //! Fastpass (Perry et al., "Fastpass: A Centralized Zero-Queue Datacenter Network", SIGCOMM 2014),
-//! as Harmony extends it (§5.2, footnote 3): an arbiter that knows all messages gives each one a
-//! way and a time for all of its packets in consecutive timeslots, so that no packet waits in a
-//! switch. A message that cannot begin within `admission_ps` is rejected, and never sent.
+//! as Harmony extends it (§5.2, footnote 3): an arbiter that knows all messages assigns each one a
+//! path, and consecutive timeslots for all of its packets, so that no packet waits in a switch. A
+//! message that cannot begin within `admission_ps` is rejected, and never sent.
 //!
 //! The arbiter decides in the order of requests. Requests and answers take a fixed round trip and
-//! no bandwidth; a timeslot is what a full packet takes on the slowest link of the way. On a link
-//! that is faster by a factor so many messages pass at once, so that there a packet may wait for
-//! one of each other; and a last packet that is short waits for the one before it. What is lost all
-//! the same, in a buffer of less than that, is not sent again.
+//! no bandwidth; a timeslot is the time of a full packet on the slowest link of the path. On a link
+//! that is faster by a factor, that many messages pass at once, so a packet may wait there for one
+//! packet of each other message; and a short last packet waits for the one before it. A packet that
+//! is lost all the same, in a buffer too small for this, is not sent again.
 
 use super::arbiter::{Arbiter, Passed};
 use super::numbers::Numbers;
@@ -15,30 +15,30 @@ use super::packet::{Ecn, Packet};
 use super::transport::{FlowSpec, Transport, Wire, WireBytes};
 use crate::engine::{Time, US};
 
-/// The longest flow, in packets.
+/// The maximum length of a flow, in packets.
 const PACKETS_MAX: u64 = 1 << 31;
-/// Most ways between two hosts that the arbiter looks at.
+/// The maximum number of paths between two hosts that the arbiter considers.
 const WAYS_MAX: u8 = 64;
 
-/// What Fastpass puts in a packet.
+/// Fastpass' part of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastpassHeader {
     flow: u32,
     number: u32,
 }
 
-/// Parameters.
+/// The parameters of Fastpass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastpassConfig {
-    /// Payload of a full packet.
+    /// The payload of a full packet.
     pub payload_bytes: u32,
-    /// What a packet has around its payload on the wire.
+    /// The size of headers and framing of a packet on the wire.
     pub header_bytes: u32,
-    /// From a request until its answer.
+    /// The time from a request until its answer.
     pub arbiter_round_trip_ps: u64,
-    /// Harmony's delta_admission: a message may wait so long for its first timeslot (63 us).
+    /// Harmony's delta_admission: the maximum wait of a message for its first timeslot (63 us).
     pub admission_ps: u64,
-    /// Priority at every port.
+    /// The priority at every port.
     pub class: u8,
 }
 
@@ -71,23 +71,23 @@ pub struct Fastpass {
     arbiter: Arbiter,
     data: u64,
     rejected: u64,
-    /// From the requests' answers to the first timeslots, together.
+    /// The sum of the times from the requests' answers to the first timeslots, in ps.
     waited_ps: u64,
 }
 
 impl Fastpass {
-    /// Without flows.
+    /// A transport without flows.
     #[must_use]
     pub fn new(config: FastpassConfig) -> Fastpass {
         let (flows, arbiter) = (Vec::new(), Arbiter::default());
         Fastpass { config, flows, arbiter, data: 0, rejected: 0, waited_ps: 0 }
     }
 
-    /// The links of a path, and how long a full packet takes on the slowest.
+    /// The links of a path, and the time of a full packet on the slowest, in ps.
     fn way(&self, wire: &Wire<'_, FastpassHeader>, spec: FlowSpec, path: u8) -> (Vec<Passed>, u64) {
         let bytes = self.config.payload_bytes + self.config.header_bytes;
         let ports = wire.network.ports_of_path(spec.from, spec.to, path);
-        // As ports count, to the picosecond.
+        // Computed as ports do, exact to the picosecond.
         let send_ps = |&port: &u32| wire.network.send_ps(port, bytes).max(1);
         let slot_ps = ports.iter().map(send_ps).max().unwrap_or(1);
         let mut offset_ps = 0;
@@ -122,7 +122,7 @@ impl Transport for Fastpass {
     fn start(&mut self, wire: &mut Wire<'_, FastpassHeader>, flow: u32) {
         let (spec, packets) = (self.flows[flow as usize].spec, self.flows[flow as usize].packets);
         let paths = wire.network.paths(spec.from, spec.to).min(WAYS_MAX);
-        // Each flow begins with another path, so that equal ones are used equally.
+        // Each flow begins with another path, so that equal paths are used equally.
         let order = (0..paths).map(|place| 1 + ((flow % u32::from(paths)) as u8 + place) % paths);
         let order: Vec<u8> = order.collect();
         let mut slot_ps = 0;
@@ -146,7 +146,7 @@ impl Transport for Fastpass {
         wire.timer(Time(start), flow, 0);
     }
 
-    /// A timeslot.
+    /// Sends the packet of a timeslot.
     fn timer(&mut self, wire: &mut Wire<'_, FastpassHeader>, flow: u32, token: u32) {
         let payload = u64::from(self.config.payload_bytes);
         let f = &mut self.flows[flow as usize];

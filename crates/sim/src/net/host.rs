@@ -1,41 +1,41 @@
-//! A host as a queueing station: some cores, one queue, and a service time for each kind of
-//! message, so that a replica saturates at `cores / service time`.
+//! A host as a queueing station: cores, one queue, and a service time for each kind of message, so
+//! that a replica saturates at `cores / service time`.
 
 use std::collections::VecDeque;
 
 use super::packet::Packet;
 
-/// Kinds of messages that can have a service time.
+/// The number of kinds of messages that can have a service time.
 pub const KINDS: usize = 16;
 
-/// What a host can do.
+/// The capacity of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSpec {
-    /// Cores; each serves one packet at a time, from one queue.
+    /// The number of cores; each serves one packet at a time, from a common queue.
     pub cores: u32,
-    /// Time that a core takes for a packet of a kind; 0: it is delivered at once, past the queue
-    /// (a NIC's own answer, or a host whose processing does not matter).
+    /// The service time of a packet by its kind; 0: it is delivered at once, past the queue (an
+    /// answer of the NIC itself, or a host whose processing does not matter).
     pub service_ps: [u64; KINDS],
-    /// Packets that may wait for a core; more are dropped.
+    /// The maximum number of packets that wait for a core; further ones are dropped.
     pub queue_packets_max: u32,
 }
 
 impl Default for HostSpec {
-    /// Delivers at once.
+    /// A host that delivers every packet at once.
     fn default() -> HostSpec {
         HostSpec { cores: 1, service_ps: [0; KINDS], queue_packets_max: u32::MAX }
     }
 }
 
-/// What becomes of a packet that came to a host.
+/// The fate of a packet that arrived at a host.
 pub(super) enum Served<B> {
-    /// It is the driver's now.
+    /// It is delivered to the driver now.
     Now(Packet<B>),
-    /// A core has taken it, and is done at that time.
+    /// A core serves it, until that time in ps.
     At(u64, Packet<B>),
     /// It waits for a core.
     Waits,
-    /// The queue was full.
+    /// It is dropped, since the queue was full.
     Dropped,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Host<B> {
     pub(super) spec: HostSpec,
     queue: VecDeque<Packet<B>>,
     busy: u32,
-    /// Counts crashes: a service that began before one never ends.
+    /// The number of crashes: a service that began before one never ends.
     pub(super) incarnation: u16,
 }
 
@@ -73,9 +73,10 @@ impl<B> Host<B> {
         Served::Waits
     }
 
-    /// A core is done; the packet that it takes next, and when it will be done with that.
+    /// Ends the service of a core; returns the packet that it takes next, and the end of that
+    /// service.
     pub(super) fn next(&mut self, now: u64) -> Option<(Packet<B>, u64)> {
-        // Fewer cores than before: this one stops.
+        // The host has fewer cores than before: this one stops.
         if self.busy > self.spec.cores {
             self.busy -= 1;
             return None;
@@ -88,7 +89,7 @@ impl<B> Host<B> {
         Some((packet, done))
     }
 
-    /// Loses what waits and what is being served; gives the number that waited.
+    /// Loses the packets that wait or are being served; returns the number of those that waited.
     pub(super) fn crash(&mut self) -> u64 {
         let lost = self.queue.len() as u64;
         self.queue.clear();

@@ -1,12 +1,12 @@
 //! HPCC (Li et al., "HPCC: High Precision Congestion Control", SIGCOMM 2019): each packet brings
-//! back the load of every port on its way (in-band telemetry), and the sender sets its window so
-//! that the busiest of them has a little less in flight than it can carry.
+//! back the load of every port on its path (in-band telemetry), and the sender sets its window so
+//! that the busiest of them has slightly less in flight than it can carry.
 //!
-//! Algorithm 1 is here line by line. Around it: a host's flows take turns at its link, each paced
-//! at window over base round trip; a receiver acknowledges every packet; what is lost is sent again
-//! from the first gap on (go-back-N), as RDMA NICs do, told by a negative acknowledgement or a
-//! timeout. The paper's network is lossless by pause frames, which are not modelled: give switches
-//! buffers.
+//! Algorithm 1 is here line by line. Around it: the flows of a host take turns at its link, each
+//! paced at window over base round trip; a receiver acknowledges every packet; lost packets are
+//! sent again from the first gap on (go-back-N), as RDMA NICs do, after a negative acknowledgement
+//! or a timeout. The paper's network is lossless by pause frames, which are not modelled, so
+//! switches need buffers.
 
 use super::managed::Hop;
 use super::packet::Packet;
@@ -15,19 +15,19 @@ use super::topology::HostIndex;
 use super::transport::{FlowSpec, Transport, Wire, WireBytes};
 use crate::engine::{MS, Time, US};
 
-/// Ports of switches on a path whose state a packet holds: a fat tree has five.
+/// The maximum number of switch ports on a path whose state a packet holds: a fat tree has five.
 pub(super) const HOPS_MAX: usize = 5;
-/// Fixed point of loads: 1 is `ONE`.
+/// The fixed-point representation of 1 for loads.
 const ONE: u64 = 1 << 20;
-/// The longest flow, in packets.
+/// The maximum length of a flow, in packets.
 const PACKETS_MAX: u64 = 1 << 31;
 
-/// What a timer of a flow is for; a host's link has the host as its flow.
+/// The purposes of a flow's timer; for a host's link, the flow is the host.
 const PACE: u32 = 0;
 const RESEND: u32 = 1;
 const LINK_FREE: u32 = 2;
 
-/// A port's state as a packet left it (§3.1).
+/// The state of a port when a packet left it (§3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Telemetry {
     at_ps: u64,
@@ -41,46 +41,46 @@ struct Telemetry {
 pub struct Path {
     hops: [Telemetry; HOPS_MAX],
     count: u8,
-    /// Changes with the path: the ports, hashed (§4.1: pathID).
+    /// A hash of the ports, which changes with the path (§4.1: pathID).
     id: u32,
 }
 
-/// What HPCC puts in a packet.
+/// HPCC's part of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HpccHeader {
-    /// The flow.
+    /// The index of the flow.
     pub flow: u32,
-    /// A data packet's number; in an acknowledgement, the first number that is missing.
+    /// The number of a data packet; in an acknowledgement, the first number that is missing.
     pub number: u32,
     /// Whether this is an acknowledgement.
     is_ack: bool,
-    /// In an acknowledgement: a packet after the missing one came.
+    /// In an acknowledgement: whether a packet after the missing one has arrived.
     is_negative: bool,
     path: Path,
 }
 
-/// Parameters.
+/// The parameters of HPCC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HpccConfig {
-    /// Payload of a full packet.
+    /// The payload of a full packet.
     pub payload_bytes: u32,
-    /// What a packet has around its payload on the wire, telemetry included.
+    /// The size of headers and framing of a packet on the wire, telemetry included.
     pub header_bytes: u32,
-    /// Size of an acknowledgement on the wire.
+    /// The size of an acknowledgement on the wire.
     pub ack_bytes: u32,
     /// T: the base round trip, the same for all flows (§3.2).
     pub round_trip_ps: u64,
-    /// Eta: the share of a link that is used, in percent (95).
+    /// Eta: the share of a link that is to be used, in percent (95).
     pub target_percent: u32,
-    /// maxStage: steps of additive increase before a multiplicative one (5).
+    /// maxStage: the number of additive increases before a multiplicative one (5).
     pub stages_max: u32,
-    /// W_AI: what is added to the window (§5.4: W_init (1 - eta) / N, 80 bytes).
+    /// W_AI: the additive increase of the window (§5.4: W_init (1 - eta) / N, 80 bytes).
     pub increase_bytes: u64,
-    /// The rate never falls below, in bits a second.
+    /// The minimum rate, in bits per second.
     pub bits_per_s_min: u64,
-    /// Without an acknowledgement for so long everything unacknowledged is sent again.
+    /// The time without an acknowledgement after which every unacknowledged packet is sent again.
     pub timeout_ps: u64,
-    /// Priority of data packets and acknowledgements at every port.
+    /// The priority of data packets and acknowledgements at every port.
     pub class: u8,
 }
 
@@ -108,7 +108,7 @@ impl HpccConfig {
     }
 }
 
-/// Bytes that a bandwidth carries in a time.
+/// The number of bytes that a bandwidth carries in a time.
 fn bytes_in(bits_per_s: u64, ps: u64) -> u64 {
     (u128::from(bits_per_s) * u128::from(ps) / 8_000_000_000_000) as u64
 }
@@ -120,15 +120,15 @@ struct Window {
     bytes: u64,
     /// W^c: the window of the last round trip.
     reference: u64,
-    /// W_init: what the host's link carries in a base round trip. A flow begins with it, and never
-    /// exceeds it.
+    /// W_init: the bytes that the host's link carries in a base round trip. A flow begins with it,
+    /// and never exceeds it.
     bytes_max: u64,
     stage: u32,
-    /// U: bytes in flight over what the busiest link carries, in 1/[`ONE`].
+    /// U: the bytes in flight relative to those that the busiest link carries, in 1/[`ONE`].
     load: u64,
-    /// L: the last acknowledgement's; allocated with the first one.
+    /// L: the telemetry of the last acknowledgement; allocated with the first one.
     last: Option<Box<Path>>,
-    /// Acknowledgements of packets from here on begin a round trip.
+    /// A round trip begins at the acknowledgement of a packet with this number or a higher one.
     round_end: u32,
 }
 
@@ -138,7 +138,7 @@ impl Window {
         Window { bytes, reference: bytes, bytes_max: bytes, stage, load, last, round_end }
     }
 
-    /// NewAck (lines 23 to 29): `next` is snd_nxt.
+    /// NewAck (lines 23 to 29); `next` is snd_nxt.
     fn on_ack(&mut self, config: &HpccConfig, path: &Path, number: u32, next: u32) {
         let begins_round = number > self.round_end;
         if self.measure(config, path) {
@@ -153,7 +153,7 @@ impl Window {
         }
     }
 
-    /// MeasureInflight (lines 1 to 10); whether there was something to compare with.
+    /// MeasureInflight (lines 1 to 10); returns whether there was an earlier state to compare with.
     fn measure(&mut self, config: &HpccConfig, path: &Path) -> bool {
         let Some(last) = &self.last else { return false };
         if last.id != path.id || last.count != path.count {
@@ -179,7 +179,7 @@ impl Window {
             }
         }
         let Some(load) = most else { return false };
-        // EWMA over a round trip.
+        // An exponentially weighted moving average over a round trip.
         let weight = since_ps.min(round_trip);
         let old = u128::from(self.load) * (round_trip - weight);
         self.load = ((old + load * weight) / round_trip).min(u128::from(u64::MAX)) as u64;
@@ -217,21 +217,21 @@ struct Flow {
     spec: FlowSpec,
     packets: u32,
     window: Window,
-    /// Numbers below are acknowledged.
+    /// Packets with lower numbers are acknowledged.
     acked: u32,
-    /// The next number to send; goes back at a loss.
+    /// The next number to send; a loss sets it back.
     next: u32,
-    /// Numbers below were sent at least once.
+    /// Packets with lower numbers were sent at least once.
     sent: u32,
-    /// Pacing: not before.
+    /// Pacing: the earliest time of the next packet.
     may_send_at: Time,
-    /// The flow waits for its turn at the host's link, or for its pace.
+    /// Whether the flow waits for its turn at the host's link, or for its pace.
     is_queued: bool,
     due: Time,
     is_timer_set: bool,
-    /// The receiver's: numbers below were received.
+    /// At the receiver: packets with lower numbers have arrived.
     received: u32,
-    /// It has said that this number is missing.
+    /// At the receiver: whether the next number was reported as missing.
     is_gap_told: bool,
 }
 
@@ -244,7 +244,7 @@ pub struct Hpcc {
 }
 
 impl Hpcc {
-    /// Without flows.
+    /// A transport without flows.
     #[must_use]
     pub fn new(config: HpccConfig) -> Hpcc {
         let (flows, turns) = (Vec::new(), RoundRobin::new(LINK_FREE));
@@ -263,16 +263,16 @@ impl Hpcc {
         rest.min(payload) as u32 + self.config.header_bytes
     }
 
-    /// The window allows a packet, and there is one.
+    /// Whether the flow has a packet to send, and its window allows it.
     fn may_send(&self, flow: u32) -> bool {
         let full = u64::from(self.config.payload_bytes + self.config.header_bytes);
         let f = &self.flows[flow as usize];
         let in_flight = u64::from(f.next - f.acked) * full;
-        // A window below a packet still sends one, at its pace.
+        // A window below one packet still sends one, at its pace.
         f.next < f.packets && (in_flight == 0 || in_flight + full <= f.window.bytes)
     }
 
-    /// A flow takes its turn at the host's link if its window allows a packet.
+    /// Queues a flow at the host's link if its window allows a packet.
     fn queue(&mut self, wire: &mut Wire<'_, HpccHeader>, flow: u32) {
         let may_send = self.may_send(flow);
         let f = &mut self.flows[flow as usize];
@@ -288,11 +288,11 @@ impl Hpcc {
         self.send(wire, host);
     }
 
-    /// The host's link sends what is next.
+    /// Sends the next packet of the host's link.
     fn send(&mut self, wire: &mut Wire<'_, HpccHeader>, host: HostIndex) {
         while let Some(flow) = self.turns.next(wire, host) {
             self.flows[flow as usize].is_queued = false;
-            // The window may have become smaller meanwhile.
+            // The window may have shrunk meanwhile.
             if !self.may_send(flow) {
                 continue;
             }
@@ -391,7 +391,7 @@ impl Hpcc {
     }
 }
 
-/// A switch writes its port's state into a data packet (§3.1).
+/// Writes the state of a switch's port into a data packet (§3.1).
 fn write(header: &mut HpccHeader, hop: &Hop) {
     let path = &mut header.path;
     if header.is_ack || hop.is_host {

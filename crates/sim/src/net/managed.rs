@@ -1,10 +1,10 @@
-//! Managed ports: buffers that the ports of a switch share, ECN marks, telemetry at departure, and
+//! Managed ports: buffers shared by the ports of a switch, ECN marks, telemetry at departure, and
 //! links that fail and return.
 //!
-//! On a plain port class 0 departs by computation. On a managed port every packet waits in a list
-//! until its first bit leaves, so that the queue at that moment is known; a network is managed as a
-//! whole ([`Network::manage`](super::Network::manage)), and costs two events a packet and hop
-//! where a port is busy.
+//! On a plain port the departure of class 0 is computed on arrival. On a managed port every packet
+//! waits in a list until its first bit leaves, so that the queue at that moment is known. A network
+//! is managed as a whole ([`Network::manage`](super::Network::manage)), which costs two events for
+//! each packet and hop where a port is busy.
 
 use std::collections::VecDeque;
 
@@ -14,18 +14,19 @@ use super::packet::{Ecn, Packet};
 use super::port::CLASSES;
 use super::topology::HostIndex;
 
-/// Denominator of the shares in a [`QueueSpec`].
+/// The denominator of the shares in a [`QueueSpec`].
 pub const SHARES: u32 = 256;
 
-/// When a packet that can carry a mark gets one.
+/// The rule by which packets that can carry a mark get one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marking {
-    /// Nothing is marked while at most this many bytes wait at the port. DCTCP's K, with
+    /// No packet is marked while at most this many bytes wait at the port. DCTCP's K, with
     /// `max_bytes` equal to it.
     pub min_bytes: u64,
-    /// Everything is marked above.
+    /// Every packet is marked above this many waiting bytes.
     pub max_bytes: u64,
-    /// Probability just below `max_bytes`, in 1/[`SHARES`]; linear from 0 at `min_bytes`.
+    /// The probability just below `max_bytes`, in 1/[`SHARES`]; it rises linearly from 0 at
+    /// `min_bytes`.
     pub share: u32,
 }
 
@@ -52,149 +53,151 @@ impl Marking {
 /// The queues of a switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueSpec {
-    /// Buffer that all ports of the switch share. Without one, each class of a port has the room
-    /// that its link says.
+    /// The buffer that all ports of the switch share. Without one, each class of a port has the
+    /// buffer of its link.
     pub shared_bytes_max: Option<u64>,
-    /// Dynamic threshold (Choudhury and Hahne 1998): a class of a port may hold this many
-    /// 1/[`SHARES`] of what is free in the shared buffer; 0: as much as is free.
+    /// The dynamic threshold (Choudhury and Hahne 1998): a class of a port may hold this many
+    /// 1/[`SHARES`] of the free part of the shared buffer; 0: all of it.
     pub share: u32,
-    /// ECN.
+    /// The rule for ECN marks.
     pub marking: Option<Marking>,
-    /// A lossless switch would have paused an input once its packets hold more than this many
-    /// 1/[`SHARES`] of what is free in the shared buffer; 0: not watched. Nothing is ever paused.
+    /// A lossless switch would pause an input once its packets hold more than this many
+    /// 1/[`SHARES`] of the free part of the shared buffer; 0: not counted. No input is ever really
+    /// paused.
     pub pause_share: u32,
 }
 
-/// The state of a port as its packet's first bit leaves: what a switch with in-band network
-/// telemetry writes into the packet (HPCC §3.1).
+/// The state of a port as a packet's first bit leaves: what a switch with in-band network telemetry
+/// writes into the packet (HPCC §3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hop {
-    /// The port.
+    /// The index of the port.
     pub port: u32,
-    /// Bytes that wait, without the packet itself.
+    /// The bytes that wait, without the packet itself.
     pub waiting_bytes: u64,
-    /// Bytes sent before, the packet included.
+    /// The bytes sent so far, the packet included.
     pub sent_bytes: u64,
-    /// Now, in ps.
+    /// The time of departure, in ps.
     pub at_ps: u64,
-    /// Bandwidth of the link.
+    /// The bandwidth of the link.
     pub bits_per_s: u64,
-    /// The port is a host's own.
+    /// Whether the port is a host's own.
     pub is_host: bool,
 }
 
-/// What a managed port saw since its statistics began.
+/// The statistics of a managed port since they began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
-    /// Most bytes that waited, without the packet on the wire.
+    /// The maximum of waiting bytes, without the packet on the wire.
     pub waiting_bytes_max: u64,
-    /// Bytes that waited, over time: in byte picoseconds.
+    /// The integral of waiting bytes over time, in byte picoseconds.
     pub waiting_area: u128,
-    /// Bytes whose transmission began.
+    /// The bytes whose transmission began.
     pub sent_bytes: u64,
-    /// Packets marked.
+    /// The packets that were marked.
     pub marked: u64,
-    /// Packets that found no room.
+    /// The packets that were dropped for lack of room.
     pub dropped: u64,
-    /// Times that an input of the port's switch began to be one that a lossless switch would have
-    /// paused.
+    /// How often a lossless switch would have begun to pause this input.
     pub would_pause: u64,
 }
 
-/// A packet that waits, and the port that brought it to this node.
+/// A waiting packet, and the port that brought it to this node.
 struct Held<B> {
     packet: Packet<B>,
     input: u32,
     came_ps: u64,
 }
 
-/// A watched packet's stay at a port ([`Network::watch`](super::Network::watch)).
+/// The visit of a watched packet at a port ([`Network::watch`](super::Network::watch)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
-    /// The port.
+    /// The index of the port.
     pub port: u32,
-    /// Its number in the flow; nothing if it carries no data.
+    /// The packet's number in the flow; `None` if it carries no data.
     pub number: Option<u32>,
-    /// Size of the packet.
+    /// The size of the packet.
     pub size_bytes: u32,
-    /// When it came to the port.
+    /// When the packet arrived at the port.
     pub came_ps: u64,
     /// When its first bit left.
     pub left_ps: u64,
-    /// When its last bit reached the node at the other end, that node's pipeline included.
+    /// When its last bit reached the node at the other end, the pipeline there included.
     pub arrives_ps: u64,
 }
 
-/// Most visits that are kept: the last ones.
+/// The maximum number of visits that are kept: the last ones.
 pub const VISITS_MAX: usize = 1 << 20;
 
-/// A packet that left a port of which captures are wanted
-/// ([`Network::capture`](super::Network::capture)).
+/// A packet that left a captured port ([`Network::capture`](super::Network::capture)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Captured {
-    /// The port.
+    /// The index of the port.
     pub port: u32,
     /// When its first bit left.
     pub at_ps: u64,
-    /// Its sender.
+    /// The sender of the packet.
     pub from: HostIndex,
-    /// Its receiver.
+    /// The receiver of the packet.
     pub to: HostIndex,
-    /// Size of the packet.
+    /// The size of the packet.
     pub size_bytes: u32,
-    /// Its flow label.
+    /// The flow label of the packet.
     pub flow_label: u32,
-    /// Its number in the flow; nothing if it carries no data.
+    /// The packet's number in the flow; `None` if it carries no data.
     pub number: Option<u32>,
-    /// Its priority.
+    /// The priority of the packet.
     pub class: u8,
-    /// Its mark.
+    /// The ECN field of the packet.
     pub ecn: Ecn,
 }
 
-/// Most packets that are captured in a run.
+/// The maximum number of packets that are captured in a run.
 pub const CAPTURED_MAX: usize = 1 << 22;
 
-/// A packet that waits at no input: its own host sends it, or a switch's program.
+/// The input of a packet that came from no other node: its own host sends it, or a switch's
+/// program.
 pub(super) const NO_INPUT: u32 = u32::MAX;
 
 pub(super) struct ManagedPort<B> {
     queues: [VecDeque<Held<B>>; CLASSES],
     class_bytes: [u64; CLASSES],
     waiting_bytes: u64,
-    /// Until then a packet is on the wire.
+    /// Until when a packet is on the wire, in ps.
     busy_until: u64,
     is_release_due: bool,
     changed_at: u64,
     pub(super) is_up: bool,
-    /// Counts failures: a packet on the wire during one does not arrive.
+    /// The number of failures: a packet that was on the wire during one does not arrive.
     pub(super) incarnation: u16,
-    /// Bytes sent since the beginning: telemetry needs them, whatever the statistics.
+    /// The bytes sent since the start of the run, which telemetry needs even before the statistics
+    /// begin.
     sent_bytes: u64,
     bits_per_s: u64,
     room_bytes: u64,
-    /// The node that sends here: an index into `nodes`.
+    /// The node that sends on this port: an index into `nodes`.
     pub(super) node: u32,
     counters: QueueCounters,
-    /// What this port's packets hold at the node that they go to, and whether it is paused there.
+    /// The bytes that this port's packets hold at the node to which they go, and whether the input
+    /// would be paused there.
     held_bytes: u64,
     is_paused: bool,
 }
 
-/// A node with what its ports share.
+/// A node, and the buffer that its ports share.
 pub(super) struct ManagedNode {
     pub(super) spec: QueueSpec,
     pub(super) held_bytes: u64,
     pub(super) is_up: bool,
 }
 
-/// What becomes of a packet at a managed port.
+/// The fate of a packet at a managed port.
 pub(super) enum Queued {
-    /// It waits; [`Managed::release`] is due at that time, if it was not before.
+    /// It waits; [`Managed::release`] is due at that time, unless it was due before.
     Waits(Option<u64>),
-    /// There was no room.
+    /// It is dropped, since there was no room.
     Dropped,
-    /// The link is down.
+    /// It is lost, since the link is down.
     Lost,
 }
 
@@ -212,9 +215,9 @@ pub(super) struct Managed<B> {
     /// The ports whose packets are captured, ascending.
     pub(super) capture: Vec<u32>,
     pub(super) captured: Vec<Captured>,
-    /// Packets that were one too many.
+    /// The number of packets beyond the limit.
     pub(super) not_captured: u64,
-    /// Reads a data packet's number.
+    /// Returns the number of a data packet.
     pub(super) number: fn(&B) -> Option<u32>,
 }
 
@@ -270,7 +273,8 @@ impl<B> Managed<B> {
         }
     }
 
-    /// A packet comes to be sent, from `input` if another node sent it.
+    /// Handles a packet that is to be sent; `input` is the port that brought it, if another node
+    /// did.
     pub(super) fn accept(
         &mut self,
         now: u64,
@@ -316,7 +320,7 @@ impl<B> Managed<B> {
         out.count_area(now);
         out.waiting_bytes += bytes;
         out.class_bytes[class] += bytes;
-        // A packet that can leave at once never waited.
+        // A packet that can leave at once never waits.
         if !is_idle {
             out.counters.waiting_bytes_max = out.counters.waiting_bytes_max.max(out.waiting_bytes);
         }
@@ -328,7 +332,8 @@ impl<B> Managed<B> {
         Queued::Waits(due)
     }
 
-    /// Counts what an input's packets hold, and the pauses that a lossless switch would send.
+    /// Counts the bytes that an input's packets hold, and the pauses that a lossless switch would
+    /// send.
     fn watch_input(&mut self, input: u32, bytes: u64) {
         if input == NO_INPUT {
             return;
@@ -363,9 +368,9 @@ impl<B> Managed<B> {
         }
     }
 
-    /// Begins to send the first packet of the highest class, if the port is free: the packet, if
-    /// any, with its arrival, and when to call this again. `send_ps` is the time that a size takes
-    /// on the link, `flight_ps` what follows its last bit.
+    /// Begins to send the first packet of the highest class, if the port is free. Returns the
+    /// packet, if any, with its arrival, and when to call this again. `send_ps` gives the time that
+    /// a size takes on the link, `flight_ps` is the time from its last bit to its arrival.
     pub(super) fn release(
         &mut self,
         now: u64,
@@ -445,7 +450,7 @@ impl<B> Managed<B> {
         });
     }
 
-    /// The link of a port goes down or comes back; what waits is lost, and what is on the wire.
+    /// Takes the link of a port down or up; waiting packets are lost, and those on the wire.
     pub(super) fn set_port(&mut self, now: u64, port: u32, is_up: bool) {
         let out = &mut self.ports[port as usize];
         if out.is_up == is_up {
@@ -474,7 +479,7 @@ impl<B> Managed<B> {
         }
     }
 
-    /// Statistics begin anew: the warm-up is over.
+    /// Restarts the statistics: the warm-up is over.
     pub(super) fn begin_statistics(&mut self, now: u64) {
         self.statistics_from = now;
         for port in &mut self.ports {
@@ -483,7 +488,7 @@ impl<B> Managed<B> {
         }
     }
 
-    /// Statistics of each port until `now`, and the time that they cover.
+    /// The statistics of each port until `now`, and the time that they cover, in ps.
     pub(super) fn counters(&self, now: u64) -> (Vec<QueueCounters>, u64) {
         let of = |port: &ManagedPort<B>| {
             let since = u128::from(now.saturating_sub(port.changed_at));
@@ -494,7 +499,7 @@ impl<B> Managed<B> {
         (self.ports.iter().map(of).collect(), now.saturating_sub(self.statistics_from))
     }
 
-    /// Bytes that all nodes hold.
+    /// The bytes that all nodes hold.
     pub(super) fn held_bytes(&self) -> u64 {
         self.nodes.iter().map(|node| node.held_bytes).sum()
     }

@@ -1,32 +1,32 @@
-//! dcPIM's matching of one phase: what every host has requested, granted and accepted. Who hears of
-//! what, and when, is the transport's.
+//! dcPIM's matching of one phase: what every host has requested, granted and accepted. The
+//! transport decides which host hears of it, and when.
 
 use concord_core::Rng;
 
-/// Channels that one host asks of another, or gives it.
+/// Channels that a host requests from, or grants to, another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
-    /// The other host.
+    /// The index of the other host.
     pub(super) peer: u32,
     pub(super) channels: u32,
-    /// Packets that the shortest flow between them has left.
+    /// The number of packets that the shortest flow between them has left.
     pub(super) left: u32,
 }
 
 /// A host in both roles.
 #[derive(Clone, Debug, Default)]
 struct Host {
-    /// Requests that came to it as a sender, with their round.
+    /// The requests that it got as a sender, with their round.
     requests: Vec<(u16, Offer)>,
-    /// Channels whose grants were accepted.
+    /// The number of channels that it gave, as their grants were accepted.
     given: u32,
-    /// Grants that came to it as a receiver, with their round.
+    /// The grants that it got as a receiver, with their round.
     grants: Vec<(u16, Offer)>,
-    /// Senders and channels that it accepted.
+    /// The senders and channels that it accepted.
     accepted: Vec<(u32, u32)>,
 }
 
-/// The matching that is being found.
+/// A matching in progress.
 pub(super) struct Matching {
     channels: u32,
     rng: Rng,
@@ -58,20 +58,20 @@ impl Matching {
         self.host(sender).given += accept.channels;
     }
 
-    /// Channels that a receiver has left.
+    /// The number of free channels of a receiver.
     pub(super) fn free_at_receiver(&self, receiver: u32) -> u32 {
         let accepted = self.hosts.get(receiver as usize).map(|host| &host.accepted);
         let used: u32 = accepted.into_iter().flatten().map(|entry| entry.1).sum();
         self.channels.saturating_sub(used)
     }
 
-    /// Channels that a receiver has accepted of a sender.
+    /// The number of channels that a receiver has accepted from a sender.
     pub(super) fn matched(&self, receiver: u32, sender: u32) -> u32 {
         let accepted = self.hosts.get(receiver as usize).map(|host| &host.accepted);
         accepted.into_iter().flatten().filter(|entry| entry.0 == sender).map(|entry| entry.1).sum()
     }
 
-    /// Senders grant the requests of a round that came in time: sender and grant.
+    /// Grants the requests of a round that arrived in time: pairs of sender and grant.
     pub(super) fn grants(&mut self, round: u16) -> Vec<(u32, Offer)> {
         let mut all = Vec::new();
         for sender in 0..self.hosts.len() {
@@ -84,7 +84,7 @@ impl Matching {
         all
     }
 
-    /// Receivers accept the grants of a round that came in time: receiver and accept.
+    /// Accepts the grants of a round that arrived in time: pairs of receiver and accept.
     pub(super) fn accepts(&mut self, round: u16) -> Vec<(u32, Offer)> {
         let mut all = Vec::new();
         for receiver in 0..self.hosts.len() {
@@ -102,7 +102,7 @@ impl Matching {
         all
     }
 
-    /// Ends: receivers, senders and channels. The next matching begins.
+    /// Ends the matching, and begins the next one; returns receivers, senders and channels.
     pub(super) fn take(&mut self) -> Vec<(u32, u32, u32)> {
         let mut all = Vec::new();
         for (receiver, host) in self.hosts.iter_mut().enumerate() {
@@ -114,8 +114,8 @@ impl Matching {
     }
 }
 
-/// Offers of that round for at most `free` channels: in the first round those of the shortest
-/// flows, then any.
+/// Chooses offers of this round for at most `free` channels: in the first round those of the
+/// shortest flows, then random ones.
 fn choose(offers: Vec<(u16, Offer)>, round: u16, mut free: u32, rng: &mut Rng) -> Vec<Offer> {
     let in_time = offers.into_iter().filter(|offer| offer.0 == round).map(|offer| offer.1);
     let mut offers: Vec<Offer> = in_time.collect();
@@ -144,7 +144,8 @@ mod tests {
         Offer { peer, channels, left }
     }
 
-    /// In the first round the shortest flow goes first; nobody gives or takes more than it has.
+    /// In the first round the shortest flow goes first; no host gives or takes more channels than
+    /// it has.
     #[test]
     fn shortest_first_and_never_too_many() {
         let mut matching = Matching::new(4, Rng::new(1));
@@ -156,14 +157,14 @@ mod tests {
         matching.on_grant(2, 0, offer(8, 4, 5));
         assert_eq!(matching.accepts(0), [(2, offer(8, 4, 5))]);
         assert_eq!((matching.free_at_receiver(2), matching.matched(2, 8)), (0, 4));
-        // A grant of an earlier round came too late.
+        // A grant of an earlier round arrived too late.
         matching.on_grant(3, 0, offer(7, 1, 50));
         assert_eq!(matching.accepts(1), []);
         assert_eq!(matching.take(), [(2, 8, 4)]);
         assert_eq!((matching.free_at_receiver(2), matching.take()), (4, Vec::new()));
     }
 
-    /// Accepted channels are given for the phase.
+    /// Accepted channels are taken for the phase.
     #[test]
     fn accepted_channels_are_given() {
         let mut matching = Matching::new(2, Rng::new(1));

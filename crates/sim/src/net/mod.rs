@@ -1,11 +1,11 @@
 //! A packet-level network on the [engine](crate::engine): links with bandwidth and propagation
 //! delay, ports with strict priorities and finite buffers, switches with a pipeline latency, hosts
-//! whose cores take time for each message, disks that lose what was not synced.
+//! whose cores take time for each message, and disks that lose data that was not synced.
 //!
-//! [`Network`] is the part to read first: a driver gives it packets with [`Network::send`] and its
-//! events with [`Network::handle`], and gets back the packets that reached their host.
-//! [`Permutation`] is a small complete driver, [`Experiment`] the one for any flows and any
-//! [`Transport`]. [`scenario`] reads one from a file.
+//! Read [`Network`] first: a driver gives it packets with [`Network::send`] and its events with
+//! [`Network::handle`], and gets back the packets that reached their host. [`Permutation`] is a
+//! small complete driver, [`Experiment`] the one for any flows and any [`Transport`]. [`scenario`]
+//! reads one from a file.
 
 mod arbiter;
 mod dcpim;

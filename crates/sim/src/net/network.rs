@@ -1,4 +1,4 @@
-//! The network: what becomes of a packet from `send` until the driver has it back.
+//! The network: the path of a packet from `send` until the driver gets it back.
 
 use concord_core::Rng;
 use concord_core::rng::splitmix64;
@@ -12,70 +12,70 @@ use super::port::{Accepted, CLASSES, Port, PortCounters, Waiting};
 use super::topology::{HostIndex, NodeIndex, Routes, Routing, Topology, TopologyError};
 use crate::engine::{EventQueue, Time};
 
-/// The network's events; a driver's own event type holds them (`From<NetEvent>`) and gives them
-/// back to [`Network::handle`].
-/// A packet lives in the event that moves it, so it costs no allocation.
+/// The events of the network. The event type of a driver contains them (`From<NetEvent>`), and the
+/// driver passes them to [`Network::handle`]. A packet is stored in the event that moves it, so it
+/// costs no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetEvent<B> {
-    /// A packet is at a node, its pipeline latency included.
+    /// A packet arrives at a node, its pipeline latency included.
     Arrive {
         /// The node.
         node: NodeIndex,
         /// The packet.
         packet: Packet<B>,
     },
-    /// A packet that a managed port sent is at the other end, the pipeline there included.
+    /// A packet of a managed port arrives at the other end, the pipeline there included.
     Cross {
         /// The port.
         port: u32,
-        /// The failures of its link before the packet left.
+        /// The number of failures of its link before the packet left.
         incarnation: u16,
         /// The packet.
         packet: Packet<B>,
     },
-    /// A port with packets that wait may be free.
+    /// A port with waiting packets may be free.
     Release {
-        /// Its index.
+        /// The index of the port.
         port: u32,
     },
-    /// A core of a host is done with a packet.
+    /// A core of a host ends the service of a packet.
     Served {
         /// The host.
         host: HostIndex,
-        /// The crashes of the host before the service began.
+        /// The number of crashes of the host before the service began.
         incarnation: u16,
         /// The packet.
         packet: Packet<B>,
     },
 }
 
-/// A packet that is the driver's.
+/// A packet that is delivered to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery<B> {
-    /// Where it is: its host, after its service; or a switch with a program, before it is routed
-    /// (to send it on, [`Network::send_from`] there).
+    /// Where the packet is: at its host, after its service; or at a switch with a program, before
+    /// it is routed (the driver sends it on with [`Network::send_from`]).
     pub node: NodeIndex,
     /// The packet.
     pub packet: Packet<B>,
 }
 
-/// Packets by what became of them: at rest, `sent = delivered + dropped_port + dropped_host +
+/// Counts of packets by their fate. At rest, `sent = delivered + dropped_port + dropped_host +
 /// lost_in_crash + lost_on_link`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetCounters {
-    /// Given to the network.
+    /// Packets given to the network.
     pub sent: u64,
-    /// Given to the driver.
+    /// Packets given to the driver.
     pub delivered: u64,
-    /// Dropped at a full port.
+    /// Packets dropped at a full port.
     pub dropped_port: u64,
-    /// Dropped at the full queue of a host.
+    /// Packets dropped at the full queue of a host.
     pub dropped_host: u64,
-    /// Lost in the crash of a host.
+    /// Packets lost in the crash of a host.
     pub lost_in_crash: u64,
-    /// Lost with a link or a switch that failed, or with no way to their host.
+    /// Packets lost with a link or a switch that failed, or without a path to their host.
     pub lost_on_link: u64,
-    /// Packets put on a link: each packet counts once a hop.
+    /// Packets put on a link: each packet counts once per hop.
     pub hops: u64,
 }
 
@@ -84,31 +84,32 @@ pub struct Network<B> {
     hosts: u32,
     routes: Routes,
     routing: Routing,
-    /// For each switch the links to the nearest host.
+    /// The number of links from each switch to the nearest host.
     levels: Vec<u8>,
     ports: Vec<Port>,
     waiting: Vec<Waiting<B>>,
     stations: Vec<Host<B>>,
-    /// Switches that the driver runs a program for.
+    /// The switches for which the driver runs a program.
     programmed: Vec<bool>,
     rng: Rng,
     /// Makes the ECMP hashes of two runs differ.
     hash_seed: u64,
     counters: NetCounters,
     topology: Topology,
-    /// Links that failed by themselves; a link of a failed switch is down too.
+    /// The links that failed by themselves; a link of a failed switch is down too.
     failed_links: Vec<bool>,
     managed: Option<Box<Managed<B>>>,
 }
 
-/// No port leads to the packet's host.
+/// Instead of a port: no port leads to the packet's host.
 const NO_ROUTE: u32 = u32::MAX;
 
 impl<B> Network<B> {
-    /// A network at rest. Every host delivers at once until [`Network::set_host`] says otherwise.
+    /// A network at rest. Every host delivers at once until [`Network::set_host`] changes it.
     ///
     /// # Errors
-    /// The topology is not connected, or a host has not exactly one link.
+    /// [`TopologyError`] if the topology is not connected, or a host does not have exactly one
+    /// link.
     pub fn new(topology: &Topology, routing: Routing, seed: u64) -> Result<Self, TopologyError> {
         let routes = Routes::new(topology)?;
         let mut ports = Vec::new();
@@ -135,8 +136,8 @@ impl<B> Network<B> {
         })
     }
 
-    /// Makes all ports managed ones, before anything is sent: see [`QueueSpec`]. Every switch has
-    /// the queues of `spec`; hosts have an unbounded queue at their own port and mark nothing.
+    /// Makes all ports managed ones, before any packet is sent: see [`QueueSpec`]. Every switch has
+    /// the queues of `spec`; a host has an unbounded queue at its own port, and marks nothing.
     pub fn manage(&mut self, spec: QueueSpec) {
         assert!(self.counters.sent == 0, "a network is managed from its beginning");
         let hosts = self.hosts;
@@ -161,19 +162,19 @@ impl<B> Network<B> {
         self.managed_mut().nodes[switch.0 as usize].spec = spec;
     }
 
-    /// From now on every packet that leaves a managed port is shown to `telemetry`, which may
-    /// write what it sees into the packet.
+    /// Sets the telemetry: every packet that leaves a managed port is passed to `telemetry`, which
+    /// may write the port's state into it.
     pub fn set_telemetry(&mut self, telemetry: fn(&mut B, &Hop)) {
         self.managed_mut().telemetry = Some(telemetry);
     }
 
-    /// Records the stays of packets with that flow label; `number` reads a data packet's number.
+    /// Records the visits of packets with this flow label; `number` returns a data packet's number.
     pub fn watch(&mut self, flow_label: u32, number: fn(&B) -> Option<u32>) {
         let managed = self.managed_mut();
         (managed.watched, managed.number) = (Some(flow_label), number);
     }
 
-    /// Captures the packets that leave these ports; `number` reads a data packet's number.
+    /// Captures the packets that leave these ports; `number` returns a data packet's number.
     pub fn capture(&mut self, ports: &[u32], number: fn(&B) -> Option<u32>) {
         let managed = self.managed_mut();
         managed.capture = ports.to_vec();
@@ -181,33 +182,33 @@ impl<B> Network<B> {
         managed.number = number;
     }
 
-    /// What was captured so far, at most [`CAPTURED_MAX`](super::CAPTURED_MAX), and how many
-    /// packets were left out.
+    /// The packets captured so far, at most [`CAPTURED_MAX`](super::CAPTURED_MAX), and the number
+    /// of those beyond it.
     #[must_use]
     pub fn captured(&self) -> (&[Captured], u64) {
         let managed = self.managed.as_ref();
         managed.map_or((&[], 0), |managed| (&managed.captured, managed.not_captured))
     }
 
-    /// The stays recorded so far, in the order of departure; at most
+    /// The visits recorded so far, in the order of departure; at most
     /// [`VISITS_MAX`](super::VISITS_MAX).
     #[must_use]
     pub fn visits(&self) -> &[Visit] {
         self.managed.as_ref().map_or(&[], |managed| &managed.visits)
     }
 
-    /// Statistics of managed ports begin anew: the warm-up is over.
+    /// Restarts the statistics of managed ports: the warm-up is over.
     pub fn begin_statistics(&mut self, now: Time) {
         self.managed_mut().begin_statistics(now.0);
     }
 
-    /// Statistics of managed ports, and the time in ps that they cover.
+    /// The statistics of managed ports, and the time in ps that they cover.
     #[must_use]
     pub fn queue_counters(&self, now: Time) -> (Vec<QueueCounters>, u64) {
         self.managed.as_ref().map_or((Vec::new(), 0), |managed| managed.counters(now.0))
     }
 
-    /// Bytes that wait at managed ports.
+    /// The bytes that wait at managed ports.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.managed.as_ref().map_or(0, |managed| managed.held_bytes())
@@ -218,14 +219,14 @@ impl<B> Network<B> {
         managed
     }
 
-    /// A link fails, or is mended. What waits for it is lost, and what is on it. Routes stay as
-    /// they are until [`Network::reroute`].
+    /// Takes a link down or up. Packets that wait for it or are on it are lost. Routes stay
+    /// unchanged until [`Network::reroute`].
     pub fn set_link(&mut self, now: Time, link: u32, is_up: bool) {
         self.failed_links[link as usize] = !is_up;
         self.set_ports(now);
     }
 
-    /// A switch fails with all its links, or returns.
+    /// Takes a switch with all its links down or up.
     pub fn set_switch(&mut self, now: Time, switch: NodeIndex, is_up: bool) {
         assert!(switch.0 >= self.hosts, "a switch, not a host");
         self.managed_mut().nodes[switch.0 as usize].is_up = is_up;
@@ -249,16 +250,16 @@ impl<B> Network<B> {
         }
     }
 
-    /// The control plane has heard of the failures: from now on packets take the shortest ways
-    /// that are left. Those to a host out of reach are lost.
+    /// Reroutes around the failures, as the control plane does once it has heard of them: from now
+    /// on packets take the shortest remaining paths. Packets to an unreachable host are lost.
     pub fn reroute(&mut self) {
-        // The topology was accepted once, and failures cannot make it malformed.
+        // The topology was accepted at the start, and failures cannot make it malformed.
         if let Ok(routes) = Routes::around_failures(&self.topology, |l| self.is_link_up(l)) {
             self.routes = routes;
         }
     }
 
-    /// The first port by which `from` reaches its neighbour `to`.
+    /// The first port through which `from` reaches its neighbour `to`.
     #[must_use]
     pub fn port_between(&self, from: NodeIndex, to: NodeIndex) -> Option<u32> {
         let ends = self.topology.links().iter().enumerate();
@@ -272,21 +273,21 @@ impl<B> Network<B> {
         ends.filter_map(port).next()
     }
 
-    /// The node that a port sends from, and the one that it sends to.
+    /// The node that sends on a port, and the node at the other end.
     #[must_use]
     pub fn port_ends(&self, port: u32) -> (NodeIndex, NodeIndex) {
         let (a, b, _) = self.topology.links()[port as usize / 2];
         if port.is_multiple_of(2) { (a, b) } else { (b, a) }
     }
 
-    /// The port by which a host sends.
+    /// The port through which a host sends.
     #[must_use]
     pub fn host_port(&self, host: HostIndex) -> u32 {
         self.routes.host_ports[host.0 as usize]
     }
 
-    /// The place among the choices of a switch that a path takes: each tier has a digit of it, so
-    /// that in a folded Clos network each path is another one.
+    /// The index of a path's port among the choices of a switch. Each tier uses one digit of the
+    /// path's number, so that in a folded Clos network all paths differ.
     fn choice_of_path(&self, switch: usize, choices: usize, path: u8) -> usize {
         let mut rest = usize::from(path - 1);
         for _ in 1..self.levels[switch] {
@@ -295,7 +296,7 @@ impl<B> Network<B> {
         rest % choices
     }
 
-    /// The number of paths between two hosts that [`Packet::path`] can tell apart, from 1 to 255.
+    /// The number of paths between two hosts that [`Packet::path`] can distinguish, from 1 to 255.
     #[must_use]
     pub fn paths(&self, from: HostIndex, to: HostIndex) -> u8 {
         let mut paths: usize = 1;
@@ -308,7 +309,7 @@ impl<B> Network<B> {
         paths.clamp(1, 255) as u8
     }
 
-    /// The ports that a packet of that path passes, its host's first.
+    /// The ports on a path, beginning with that of the sending host.
     #[must_use]
     pub fn ports_of_path(&self, from: HostIndex, to: HostIndex, path: u8) -> Vec<u32> {
         let mut ports = vec![self.host_port(from)];
@@ -326,32 +327,33 @@ impl<B> Network<B> {
         ports
     }
 
-    /// The time of that many bytes on a port's link.
+    /// The time that `bytes` take on a port's link, in ps.
     #[must_use]
     pub fn send_ps(&self, port: u32, bytes: u32) -> u64 {
         self.ports[port as usize].send_ps(bytes)
     }
 
-    /// What follows a packet's last bit: propagation, and the pipeline at the other end.
+    /// The time from a packet's last bit to its arrival, in ps: propagation, and the pipeline at
+    /// the other end.
     #[must_use]
     pub fn flight_ps(&self, port: u32) -> u64 {
         self.ports[port as usize].flight_ps()
     }
 
-    /// Bandwidth of a host's link.
+    /// The bandwidth of a host's link.
     #[must_use]
     pub fn host_bits_per_s(&self, host: HostIndex) -> u64 {
         self.topology.links()[self.host_port(host) as usize / 2].2.bits_per_s
     }
 
-    /// The ports by which a switch sends to a host, on shortest ways.
+    /// The ports through which a switch sends to a host, on shortest paths.
     #[must_use]
     pub fn ports_towards(&self, switch: NodeIndex, host: HostIndex) -> &[u32] {
         self.routes.choices((switch.0 - self.hosts) as usize, host)
     }
 
-    /// Sends a packet by that port, whatever the routes say: for a switch with a program that
-    /// routes by what the packet carries.
+    /// Sends a packet through this port, regardless of the routes: for a switch whose program
+    /// routes by the content of packets.
     pub fn send_by_port<E: From<NetEvent<B>>>(
         &mut self,
         queue: &mut EventQueue<E>,
@@ -369,12 +371,13 @@ impl<B> Network<B> {
         assert!(usize::from(packet.kind) < KINDS, "no such kind of message");
     }
 
-    /// Changes what a host can do, from the next packet on.
+    /// Changes the capacity of a host, from the next packet on.
     pub fn set_host(&mut self, host: HostIndex, spec: HostSpec) {
         self.stations[host.0 as usize].spec = spec;
     }
 
-    /// From now on every packet that comes to this switch is handed to the driver.
+    /// Makes a switch programmed: from now on every packet that arrives there is delivered to the
+    /// driver.
     pub fn set_programmed(&mut self, switch: NodeIndex) {
         self.programmed[(switch.0 - self.hosts) as usize] = true;
     }
@@ -401,7 +404,7 @@ impl<B> Network<B> {
         self.transmit(queue, port, NO_INPUT, packet);
     }
 
-    /// Deals with an event; the packet that is the driver's now, if any.
+    /// Handles an event; returns the packet that it delivers to the driver, if any.
     #[inline]
     pub fn handle<E: From<NetEvent<B>>>(
         &mut self,
@@ -434,13 +437,13 @@ impl<B> Network<B> {
         }
     }
 
-    /// A host crashes: the packets that wait for a core, and those that a core works on, are lost.
+    /// Crashes a host: the packets that wait for a core, and those in service, are lost.
     pub fn crash(&mut self, host: HostIndex) {
         let lost = self.stations[host.0 as usize].crash();
         self.counters.lost_in_crash += lost;
     }
 
-    /// What became of the packets so far.
+    /// Counts of the packets so far, by their fate.
     #[must_use]
     pub fn counters(&self) -> NetCounters {
         let mut counters = self.counters;
@@ -452,13 +455,13 @@ impl<B> Network<B> {
         counters
     }
 
-    /// What the ports did: `2 l` sends from the first node of the topology's link `l`, `2 l + 1`
-    /// from its second.
+    /// The counters of the ports, by index: `2 l` sends from the first node of the topology's link
+    /// `l`, `2 l + 1` from its second.
     pub fn ports(&self) -> impl Iterator<Item = PortCounters> {
         self.ports.iter().zip(&self.waiting).map(|(port, rest)| port.counters(rest))
     }
 
-    /// A packet has crossed the link of a managed port.
+    /// Ends the crossing of a managed port's link.
     fn cross<E: From<NetEvent<B>>>(
         &mut self,
         queue: &mut EventQueue<E>,
@@ -483,7 +486,7 @@ impl<B> Network<B> {
         None
     }
 
-    /// As [`Network::transmit`], by a managed port.
+    /// As [`Network::transmit`], for a managed port.
     #[inline(never)]
     fn transmit_managed<E: From<NetEvent<B>>>(
         &mut self,
@@ -550,7 +553,8 @@ impl<B> Network<B> {
         choices[choice as usize]
     }
 
-    // Inlined with what it calls: no copy of the packet on its way into the next event.
+    // Inlined together with its callees, so that the packet is not copied on its way into the next
+    // event.
     #[inline(always)]
     fn transmit<E: From<NetEvent<B>>>(
         &mut self,

@@ -1,9 +1,9 @@
-//! NewReno (RFC 5681, RFC 6582): the window grows by a packet a round trip, and a loss halves it.
+//! NewReno (RFC 5681, RFC 6582): the window grows by a packet per round trip, and a loss halves it.
 
 use super::packet::Ecn;
 use super::tcp::{Acked, Congestion, Window};
 
-/// The state of a flow: none beyond its window.
+/// The congestion state of a flow: only its window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewReno;
 

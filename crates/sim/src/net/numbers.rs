@@ -1,11 +1,11 @@
 //! A set of packet numbers.
 
-/// A bit for each packet of a flow.
+/// A set of packet numbers: a bit for each packet of a flow.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Numbers(Vec<u64>);
 
 impl Numbers {
-    /// Of that many packets, none.
+    /// An empty set, for a flow of `count` packets.
     pub(super) fn new(count: u32) -> Numbers {
         Numbers(vec![0; (count as usize).div_ceil(64)])
     }
@@ -14,7 +14,7 @@ impl Numbers {
         self.0[number as usize / 64] >> (number % 64) & 1 != 0
     }
 
-    /// Whether it is new.
+    /// Adds a number; returns whether it is new.
     pub(super) fn insert(&mut self, number: u32) -> bool {
         let word = &mut self.0[number as usize / 64];
         let bit = 1 << (number % 64);
@@ -23,7 +23,7 @@ impl Numbers {
         new
     }
 
-    /// Gives the memory back: every number is there.
+    /// Frees the memory, once every number is in the set.
     pub(super) fn clear(&mut self) {
         self.0 = Vec::new();
     }

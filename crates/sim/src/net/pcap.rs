@@ -1,4 +1,4 @@
-//! Captured packets of ports as a capture file.
+//! Writes captured packets as a capture file.
 
 use std::io::{self, Write};
 
@@ -8,19 +8,19 @@ use crate::capture::{internet_checksum, write_head, write_packet};
 use crate::engine::NS;
 
 const UDP: u8 = 17;
-/// Bytes of a packet in the file: headers, flow, number, port.
+/// The number of bytes of a packet in the file: headers, flow, number, port.
 const KEPT_BYTES: usize = 20 + 8 + 12;
-/// The first of the ports that flows send from.
+/// The first source port of flows.
 const FIRST_PORT: u32 = 49_152;
-/// The port that flows send to.
+/// The destination port of flows.
 const TO_PORT: u16 = 100;
 
-/// Writes packets as IPv4 and UDP, in their order. Hosts are 10.0.0.1 on; ECN is the packet's, and
-/// DSCP its class; the payload is flow, number (2^32 - 1 if it carries no data) and port, each 32
-/// bits. Times are from the run's beginning, rounded down to ns.
+/// Writes packets as IPv4 and UDP, in their order. Hosts have the addresses from 10.0.0.1 on; ECN
+/// is the packet's, and DSCP its class; the payload is flow, number (2^32 - 1 if the packet carries
+/// no data) and port, 32 bits each. Times count from the start of the run, rounded down to ns.
 ///
 /// # Errors
-/// What `out` says.
+/// The errors of `out`.
 pub fn write_captured(packets: &[Captured], out: &mut impl Write) -> io::Result<()> {
     write_head(out)?;
     for packet in packets {
@@ -42,7 +42,7 @@ fn ip_packet(packet: &Captured) -> Vec<u8> {
     let mut p = Vec::with_capacity(KEPT_BYTES);
     p.extend_from_slice(&[0x45, packet.class << 5 | ecn]);
     p.extend_from_slice(&total.to_be_bytes());
-    // No identification, not to be fragmented, 64 hops.
+    // Identification 0, do not fragment, time to live 64.
     p.extend_from_slice(&[0, 0, 0x40, 0, 64, UDP, 0, 0]);
     for host in [packet.from, packet.to] {
         p.extend_from_slice(&(0x0a00_0001 + host.0).to_be_bytes());
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::net::topology::HostIndex;
 
-    /// Every record has its time, its length on the wire, the hosts and the mark.
+    /// Every record has its time, its length on the wire, the hosts, and the mark.
     #[test]
     fn captures_have_times_lengths_and_marks() {
         let packet = Captured {

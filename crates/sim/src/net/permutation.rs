@@ -1,5 +1,5 @@
-//! Every host of a leaf-spine network sends one flow to another: the field's usual measure of a
-//! packet-level simulator, and of spraying.
+//! A permutation: every host of a leaf-spine network sends one flow to another. It is the usual
+//! benchmark of packet-level simulators, and of spraying.
 
 use concord_core::Rng;
 use concord_core::rng::splitmix64;
@@ -13,46 +13,47 @@ use crate::engine::{EventQueue, NS, Time, US};
 /// The experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permutation {
-    /// The network.
+    /// The topology.
     pub network: LeafSpine,
-    /// How packets find their spine.
+    /// How ToR switches choose a spine.
     pub routing: Routing,
-    /// The transport.
+    /// The parameters of the transport.
     pub transport: WindowedConfig,
-    /// Size of each flow.
+    /// The size of each flow.
     pub flow_bytes: u64,
-    /// Flows start at random within this.
+    /// Flows start at random times within this.
     pub start_within_ps: u64,
-    /// Everything random is drawn from it.
+    /// The seed of everything random.
     pub seed: u64,
 }
 
-/// What the experiment gave; equal for equal experiments, on any machine and in any build.
+/// The results of the experiment; equal for equal experiments, on any machine and in any build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PermutationReport {
-    /// Events of the engine.
+    /// The number of events of the engine.
     pub events: u64,
     /// When the last event happened.
     pub ended: Time,
     /// Flow completion times, ascending.
     pub completion_ps: Vec<u64>,
-    /// Flows that never completed.
+    /// The number of flows that never completed.
     pub unfinished: usize,
     /// The network's counters.
     pub network: NetCounters,
-    /// The transport's.
+    /// The counters of the transport.
     pub transport: WindowedCounters,
-    /// The most bytes unsent at a port.
+    /// The maximum of unsent bytes at a port.
     pub backlog_bytes_max: u64,
-    /// The most events that waited at once.
+    /// The maximum number of events that waited at once.
     pub waiting_max: usize,
-    /// Hash of each delivery's time, in order: two runs are the same if their digests are.
+    /// A hash of each delivery's time, in order: two runs are equal if their digests are.
     pub digest: u64,
 }
 
 impl Permutation {
-    /// 144 hosts at 100 Gb/s below 9 ToRs and 16 spines, 200 ns links, 10 MB a host in packets of
-    /// 1,500 bytes, sprayed. The window is some three times the bandwidth-delay product.
+    /// 144 hosts at 100 Gb/s below 9 ToR switches and 16 spines, 200 ns links, 10 MB per host in
+    /// packets of 1,500 bytes, sprayed. The window is about three times the bandwidth-delay
+    /// product.
     #[must_use]
     pub fn of_144_hosts(seed: u64) -> Permutation {
         Permutation::of(9, 16, 16, seed)
@@ -88,10 +89,10 @@ impl Permutation {
         }
     }
 
-    /// Runs it to its end.
+    /// Runs the experiment to its end.
     ///
     /// # Errors
-    /// The network is no network: without spines, for example.
+    /// [`TopologyError`] if the network cannot be used: without spines, for example.
     pub fn run(&self) -> Result<PermutationReport, TopologyError> {
         let mut rng = Rng::new(self.seed);
         let topology = Topology::leaf_spine(&self.network);
@@ -132,7 +133,7 @@ impl Permutation {
     }
 }
 
-/// A permutation that is one cycle (Sattolo 1986): nobody sends to itself.
+/// A permutation with a single cycle (Sattolo 1986), so that no host sends to itself.
 fn cycle(hosts: u32, rng: &mut Rng) -> Vec<u32> {
     let mut to: Vec<u32> = (0..hosts).collect();
     for i in (1..to.len()).rev() {

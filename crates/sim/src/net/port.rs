@@ -1,21 +1,22 @@
-//! An output port: the sending end of a link. Strict priorities, non-preemptive.
+//! An output port: the sending end of a link. It has strict, non-preemptive priorities.
 //!
 //! Class 0 is never overtaken, so the departure of its packets is known when they arrive: they are
 //! *committed* at once and never wait in a list, and a network without priorities costs one event
-//! for each packet and hop. Lower classes wait in lists until the port has sent what is committed.
+//! for each packet and hop. Lower classes wait in lists until the port has sent all committed
+//! packets.
 
 use std::collections::VecDeque;
 
 use super::packet::Packet;
 use super::topology::LinkSpec;
 
-/// Priorities of a port, 0 being the highest; eight, as switches have.
+/// The number of priorities of a port, 0 being the highest; eight, as switches have.
 pub const CLASSES: usize = 8;
 
-/// Fraction bits of the time that a byte takes.
+/// The number of fraction bits in the time of a byte.
 const RATE_BITS: u32 = 16;
 
-/// What a port did.
+/// The counters of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Packets sent.
@@ -24,42 +25,42 @@ pub struct PortCounters {
     pub bytes: u64,
     /// Packets dropped because their class had no room.
     pub dropped: u64,
-    /// The most bytes that were ever unsent after a packet was accepted.
+    /// The maximum of unsent bytes after a packet was accepted.
     pub backlog_bytes_max: u64,
 }
 
-/// What becomes of a packet at a port.
+/// The fate of a packet at a port.
 pub(super) enum Accepted {
-    /// It reaches the other end at that time, in ps.
+    /// It reaches the other end at this time, in ps.
     Arrives(u64),
-    /// It has to wait: [`Port::wait`] is next.
+    /// It has to wait: the caller goes on with [`Port::wait`].
     Waits,
-    /// There was no room.
+    /// It is dropped, since there was no room.
     Dropped,
 }
 
-/// What every packet touches: one cache line.
+/// The part of a port that every packet uses: one cache line.
 #[repr(align(64))]
 pub(super) struct Port {
-    /// When everything committed is sent.
+    /// The time at which all committed packets are sent.
     busy_until: u64,
-    /// Time of a byte, in 2^-16 ps.
+    /// The time of a byte, in 2^-16 ps.
     byte_time: u64,
-    /// From the last bit sent until the packet can be sent on: propagation, and the pipeline of
-    /// the switch at the other end.
+    /// The time from the last bit sent until the packet can be sent on: propagation, and the
+    /// pipeline of the switch at the other end.
     flight_ps: u64,
-    /// Room of each class, as the time that it takes to send it.
+    /// The buffer of each class, as the time that it takes to send it.
     room_ps: u64,
     backlog_ps_max: u64,
     packets: u64,
     bytes: u64,
     /// The node at the other end.
     pub(super) peer: u32,
-    /// Bit `c` is set where packets of class `c` wait. Class 0 never does.
+    /// Bit `c` is set if packets of class `c` wait. Class 0 never does.
     waiting: u8,
 }
 
-/// The packets that wait at a port; few networks have any.
+/// The packets that wait at a port; most networks have none.
 pub(super) struct Waiting<B> {
     queues: [VecDeque<Packet<B>>; CLASSES],
     backlog_ps: [u64; CLASSES],
@@ -90,12 +91,12 @@ impl Port {
         }
     }
 
-    /// What follows the last bit: propagation, and the pipeline at the other end.
+    /// The time from the last bit to the arrival: propagation, and the pipeline at the other end.
     pub(super) fn flight_ps(&self) -> u64 {
         self.flight_ps
     }
 
-    /// A managed port has sent a packet.
+    /// Counts a packet that a managed port has sent.
     pub(super) fn count(&mut self, bytes: u32) {
         self.packets += 1;
         self.bytes += u64::from(bytes);
@@ -105,7 +106,7 @@ impl Port {
         (u64::from(bytes) * self.byte_time) >> RATE_BITS
     }
 
-    /// A packet comes to be sent.
+    /// Accepts a packet that is to be sent.
     #[inline]
     pub(super) fn accept<B>(&mut self, now: u64, packet: &Packet<B>) -> Accepted {
         let (bytes, class) = (packet.size_bytes, packet.class);
@@ -130,8 +131,8 @@ impl Port {
         self.busy_until + self.flight_ps
     }
 
-    /// Queues a packet of a lower class, or drops it; when to call [`Port::release`], if nobody
-    /// is going to yet.
+    /// Queues a packet of a lower class, or drops it. Returns when to call [`Port::release`],
+    /// unless a call is already due.
     pub(super) fn wait<B>(&mut self, rest: &mut Waiting<B>, packet: Packet<B>) -> Option<u64> {
         let class = usize::from(packet.class) % CLASSES;
         let backlog_ps = rest.backlog_ps[class] + self.send_ps(packet.size_bytes);
@@ -147,14 +148,14 @@ impl Port {
         first.then_some(self.busy_until)
     }
 
-    /// Sends the first packet of the highest class that waits, if the port is free: the packet and
-    /// its arrival at the other end. The second of the pair is when to call this again.
+    /// Sends the first waiting packet of the highest class, if the port is free: the first result
+    /// is the packet and its arrival at the other end, the second is when to call this again.
     pub(super) fn release<B>(
         &mut self,
         rest: &mut Waiting<B>,
         now: u64,
     ) -> (Option<(Packet<B>, u64)>, Option<u64>) {
-        // Class 0 packets were committed since: they go first.
+        // Packets of class 0 were committed since: they go first.
         if self.busy_until > now {
             return (None, Some(self.busy_until));
         }

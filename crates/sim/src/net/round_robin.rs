@@ -1,6 +1,5 @@
-//! The flows of a host take turns at its link: a packet is put on it when the one before it has
-//! left, so that a flow that begins waits for one packet of each other flow, and not for their
-//! windows.
+//! Round-robin over the flows of a host at its link: a packet is sent when the previous one has
+//! left, so that a new flow waits for one packet of each other flow, and not for their windows.
 
 use std::collections::VecDeque;
 
@@ -8,21 +7,21 @@ use super::topology::HostIndex;
 use super::transport::Wire;
 use crate::engine::{SEC, Time};
 
-/// The host's link.
+/// The link of a host.
 #[derive(Clone, Debug, Default)]
 struct Link {
-    /// 0 until it is known.
+    /// The bandwidth; 0 until it is known.
     bits_per_s: u64,
     free_at: Time,
     is_timer_set: bool,
-    /// Flows with a packet to send, the next one first.
+    /// The flows with a packet to send, the next one first.
     waiting: VecDeque<u32>,
 }
 
 /// The links of all hosts.
 #[derive(Clone, Debug)]
 pub(super) struct RoundRobin {
-    /// The token of the timer of a link that becomes free; its flow is the host.
+    /// The token of the timer at which a link becomes free; its flow is the host.
     token: u32,
     links: Vec<Link>,
 }
@@ -40,18 +39,18 @@ impl RoundRobin {
         &mut self.links[place]
     }
 
-    /// A flow has a packet to send.
+    /// Adds a flow that has a packet to send.
     pub(super) fn add(&mut self, host: HostIndex, flow: u32) {
         self.link(host).waiting.push_back(flow);
     }
 
-    /// The timer of the host's link came.
+    /// Marks the host's link as free: its timer has expired.
     pub(super) fn is_free(&mut self, host: HostIndex) {
         self.link(host).is_timer_set = false;
     }
 
-    /// The flow that sends a packet now, and calls [`RoundRobin::sent`]. `None` if nothing waits,
-    /// or the link is busy: then a timer tells when it is free.
+    /// The flow that sends a packet now, and then calls [`RoundRobin::sent`]. `None` if no flow
+    /// waits, or if the link is busy: then a timer tells when it is free.
     pub(super) fn next<H>(&mut self, wire: &mut Wire<'_, H>, host: HostIndex) -> Option<u32> {
         let token = self.token;
         let link = self.link(host);
@@ -68,9 +67,9 @@ impl RoundRobin {
         link.waiting.pop_front()
     }
 
-    /// The flow whose turn it was has sent a packet.
+    /// Notes that the flow in turn has sent a packet.
     pub(super) fn sent<H>(&mut self, wire: &mut Wire<'_, H>, host: HostIndex, size_bytes: u32) {
-        // Rounded down as ports round, so that the link never idles.
+        // Rounded down, as ports round, so that the link never idles.
         let link = self.link(host);
         if link.bits_per_s == 0 {
             link.bits_per_s = wire.network.host_bits_per_s(host).max(1);

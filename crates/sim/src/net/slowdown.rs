@@ -1,4 +1,4 @@
-//! Slowdowns of flows: their times over their ideal times.
+//! Slowdowns of flows: their completion times relative to their ideal times.
 
 use std::ops::RangeInclusive;
 
@@ -9,35 +9,35 @@ pub const IDEAL_TIME: &str = "the flow alone on an idle network: its last packet
     and switch of a shortest way, store and forward; the packets before it pass the slowest of those \
     links; headers count, acknowledgements and handshakes do not";
 
-/// The slowdowns of some flows of a run.
+/// The slowdowns of a set of flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Slowdowns {
-    /// Flows that began after the warm-up.
+    /// The number of flows that began after the warm-up.
     pub flows: usize,
-    /// Those of them without an end: they are in no mean and no percentile.
+    /// The number of those without an end: they are in no mean and no percentile.
     pub unfinished: usize,
-    /// The least; this and the following are not a number if no flow has ended.
+    /// The minimum; this and the following are NaN if no flow has ended.
     pub min: f64,
     /// The mean.
     pub mean: f64,
     /// The median.
     pub p50: f64,
-    /// 99th percentile.
+    /// The 99th percentile.
     pub p99: f64,
-    /// 99.9th percentile.
+    /// The 99.9th percentile.
     pub p999: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Slowdowns {
-    /// Of the flows that began at the warm-up's end or later, or should have, and whose size is in
-    /// `bytes`.
+    /// The slowdowns of the flows that began, or should have begun, at the end of the warm-up or
+    /// later, and whose size is in `bytes`.
     #[must_use]
     pub fn of(experiment: &Experiment, outcome: &Outcome, bytes: RangeInclusive<u64>) -> Slowdowns {
         let (mut all, mut unfinished) = (Vec::new(), 0);
         for (planned, flow) in experiment.flows.iter().zip(&outcome.flows) {
-            // A flow that never began waited for one that has no end.
+            // A flow that never began waited for one without an end.
             let is_warm = flow.began.is_none_or(|began| began >= experiment.warm_up);
             if !is_warm || !bytes.contains(&planned.spec.bytes) {
                 continue;

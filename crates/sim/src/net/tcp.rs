@@ -1,9 +1,9 @@
-//! The machine of the TCP-like transports: a window in bytes, cumulative acknowledgements, fast
-//! recovery (RFC 6582), a retransmission timer (RFC 6298). How the window moves is a
-//! [`Congestion`]: [`NewReno`](super::NewReno) and [`Dctcp`](super::Dctcp) have one file each.
+//! The common part of TCP-like transports: a window in bytes, cumulative acknowledgements, fast
+//! recovery (RFC 6582), and a retransmission timer (RFC 6298). A [`Congestion`] decides how the
+//! window changes: [`NewReno`](super::NewReno) and [`Dctcp`](super::Dctcp) have one file each.
 //!
 //! Left out: handshakes, delayed acknowledgements (each packet is acknowledged, so that marks are
-//! echoed exactly), SACK, receive windows. Reordering looks like loss: route by ECMP.
+//! echoed exactly), SACK, receive windows. Reordering looks like loss, so route by ECMP.
 
 use std::collections::BTreeSet;
 
@@ -12,46 +12,46 @@ use super::topology::HostIndex;
 use super::transport::{FlowSpec, Transport, Wire, WireBytes};
 use crate::engine::{MS, Time};
 
-/// Duplicate acknowledgements that mean a loss (RFC 5681).
+/// The number of duplicate acknowledgements that indicate a loss (RFC 5681).
 const DUPLICATES_MAX: u32 = 3;
-/// The timeout doubles at most this often (RFC 6298 (5.5)).
+/// The maximum number of doublings of the timeout (RFC 6298 (5.5)).
 const DOUBLINGS_MAX: u32 = 10;
-/// The longest flow, in packets.
+/// The maximum length of a flow, in packets.
 const PACKETS_MAX: u64 = 1 << 31;
 
-/// What a TCP-like transport puts in a packet.
+/// The part of a TCP-like transport in a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpHeader {
-    /// The flow.
+    /// The index of the flow.
     pub flow: u32,
-    /// A data packet's number; in an acknowledgement, the first number that is missing.
+    /// The number of a data packet; in an acknowledgement, the first number that is missing.
     pub number: u32,
     /// When the data packet left its sender, in ps; an acknowledgement echoes it (RFC 7323).
     pub sent_ps: u64,
     /// Whether this is an acknowledgement.
     pub is_ack: bool,
-    /// In an acknowledgement: the data packet was marked.
+    /// In an acknowledgement: whether the data packet was marked.
     pub is_marked: bool,
 }
 
-/// Parameters of TCP-like transports.
+/// The parameters of TCP-like transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Payload of a full packet (MSS).
+    /// The payload of a full packet (MSS).
     pub payload_bytes: u32,
-    /// What a packet has around its payload on the wire.
+    /// The size of headers and framing of a packet on the wire.
     pub header_bytes: u32,
-    /// Size of an acknowledgement on the wire.
+    /// The size of an acknowledgement on the wire.
     pub ack_bytes: u32,
-    /// Packets of the first window (RFC 6928: 10).
+    /// The initial window, in packets (RFC 6928: 10).
     pub first_window: u32,
-    /// The window never exceeds this many bytes: the receiver's buffer.
+    /// The maximum of the window, in bytes: the receiver's buffer.
     pub window_bytes_max: u64,
-    /// The retransmission timeout is at least this long.
+    /// The minimum retransmission timeout.
     pub timeout_ps_min: u64,
-    /// Before a round trip was measured it is this long.
+    /// The retransmission timeout before a round trip was measured.
     pub first_timeout_ps: u64,
-    /// Priority of data packets and acknowledgements at every port.
+    /// The priority of data packets and acknowledgements at every port.
     pub class: u8,
 }
 
@@ -75,13 +75,13 @@ impl Default for TcpConfig {
 /// The window of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Bytes that may be in flight.
+    /// The bytes that may be in flight.
     pub bytes: u64,
-    /// Slow start ends here.
+    /// The window at which slow start ends, in bytes.
     pub threshold_bytes: u64,
-    /// Payload of a full packet.
+    /// The payload of a full packet.
     pub packet_bytes: u64,
-    /// Bytes acknowledged since the window grew by a packet.
+    /// The bytes acknowledged since the window last grew by a packet.
     counted_bytes: u64,
 }
 
@@ -96,7 +96,8 @@ impl Window {
         }
     }
 
-    /// Slow start, or congestion avoidance by appropriate byte counting (RFC 5681 §3.1, RFC 3465).
+    /// Grows the window: slow start, or congestion avoidance by appropriate byte counting (RFC 5681
+    /// §3.1, RFC 3465).
     pub fn grow(&mut self, acked_bytes: u64) {
         if self.bytes < self.threshold_bytes {
             self.bytes += acked_bytes;
@@ -109,7 +110,7 @@ impl Window {
         }
     }
 
-    /// Sets window and threshold, to two packets at least.
+    /// Sets window and threshold, with a minimum of two packets.
     pub fn set(&mut self, bytes: u64) {
         self.threshold_bytes = bytes.max(2 * self.packet_bytes);
         self.bytes = self.threshold_bytes;
@@ -117,33 +118,34 @@ impl Window {
     }
 }
 
-/// An acknowledgement of new data, outside of a recovery.
+/// An acknowledgement of new data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acked {
-    /// Bytes that it acknowledges for the first time.
+    /// The bytes that it acknowledges for the first time.
     pub bytes: u64,
-    /// The packet that caused it was marked.
+    /// Whether the packet that caused it was marked.
     pub is_marked: bool,
-    /// Everything that was in flight when the last round began is acknowledged: a round trip.
+    /// Whether it acknowledges everything that was in flight when the last round began: the end of
+    /// a round trip.
     pub ends_round: bool,
 }
 
-/// How a window reacts.
+/// The reaction of a window to acknowledgements and losses.
 pub trait Congestion: Clone {
     /// The name of the transport.
     const NAME: &'static str;
-    /// Whether its packets may be marked.
+    /// The ECN field of its packets.
     const ECN: Ecn;
 
-    /// New data was acknowledged; `is_recovering` while losses are repaired, when the window is the
-    /// machine's.
+    /// Reacts to an acknowledgement of new data. While losses are repaired (`is_recovering`), the
+    /// common part sets the window.
     fn on_acked(&mut self, window: &mut Window, acked: Acked, is_recovering: bool);
 
-    /// Duplicate acknowledgements tell of a loss: the window to go on with, in bytes.
+    /// The window after duplicate acknowledgements have indicated a loss, in bytes.
     fn after_loss(&mut self, window: &Window, in_flight_bytes: u64) -> u64;
 }
 
-/// What a TCP-like transport did.
+/// Counts of what a TCP-like transport did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counters {
     data: u64,
@@ -155,30 +157,31 @@ struct Counters {
 
 struct Sender {
     window: Window,
-    /// Numbers below are acknowledged.
+    /// Packets with lower numbers are acknowledged.
     acked: u32,
-    /// The next number to send; goes back at a timeout.
+    /// The next number to send; a timeout sets it back.
     next: u32,
-    /// Numbers below were sent at least once.
+    /// Packets with lower numbers were sent at least once.
     sent: u32,
     duplicates: u32,
-    /// While losses are repaired: the recovery ends with the acknowledgement of all below.
+    /// While losses are repaired: the recovery ends once all packets with lower numbers are
+    /// acknowledged.
     recovery: Option<u32>,
-    /// Duplicates of what was sent before a timeout begin no recovery (RFC 6582 §4.1).
+    /// Duplicates of packets that were sent before a timeout begin no recovery (RFC 6582 §4.1).
     no_recovery_below: u32,
     round_end: u32,
     srtt_ps: u64,
     variance_ps: u64,
     doublings: u32,
-    /// When the oldest unacknowledged packet is taken for lost.
+    /// When the oldest unacknowledged packet counts as lost.
     due: Time,
     is_timer_set: bool,
 }
 
 struct Receiver {
-    /// Numbers below were received.
+    /// Packets with lower numbers have arrived.
     next: u32,
-    /// Those above that were.
+    /// The packets with higher numbers that have arrived.
     ahead: BTreeSet<u32>,
 }
 
@@ -199,7 +202,7 @@ pub struct Tcp<C> {
 }
 
 impl<C: Congestion> Tcp<C> {
-    /// Without flows; each begins with a copy of `congestion`.
+    /// A transport without flows; each flow begins with a copy of `congestion`.
     #[must_use]
     pub fn new(config: TcpConfig, congestion: C) -> Tcp<C> {
         Tcp { config, congestion, flows: Vec::new(), counters: Counters::default() }
@@ -211,7 +214,7 @@ impl<C: Congestion> Tcp<C> {
         self.flows[flow as usize].sender.window
     }
 
-    /// How a flow's window reacts.
+    /// The congestion state of a flow.
     #[must_use]
     pub fn congestion(&self, flow: u32) -> &C {
         &self.flows[flow as usize].congestion
@@ -235,7 +238,7 @@ impl<C: Congestion> Tcp<C> {
         f.sender.sent = f.sender.sent.max(number + 1);
     }
 
-    /// Sends what the window allows.
+    /// Sends the packets that the window allows.
     fn fill(&mut self, wire: &mut Wire<'_, TcpHeader>, flow: u32) {
         loop {
             let f = &self.flows[flow as usize];
@@ -262,7 +265,8 @@ impl<C: Congestion> Tcp<C> {
         measured.max(self.config.timeout_ps_min) << s.doublings
     }
 
-    /// One timer event a flow is under way at most; it looks when it comes whether it is due.
+    /// Sets the timer of a flow. At most one timer event of a flow is pending; when it expires, it
+    /// checks whether it is due.
     fn set_timer(&mut self, wire: &mut Wire<'_, TcpHeader>, flow: u32) {
         let s = &mut self.flows[flow as usize].sender;
         if s.acked < s.next && !s.is_timer_set {
@@ -319,7 +323,7 @@ impl<C: Congestion> Tcp<C> {
         let mut again = None;
         match s.recovery {
             Some(end) if s.acked < end => {
-                // RFC 6582 §3.2 step 3, a partial acknowledgement: the next hole.
+                // RFC 6582 §3.2 step 3, a partial acknowledgement: resend the next hole.
                 again = Some(s.acked);
                 s.window.bytes = s.window.bytes.saturating_sub(bytes) + payload_bytes;
             }
@@ -371,7 +375,7 @@ impl<C: Congestion> Tcp<C> {
         s.recovery = None;
         s.duplicates = 0;
         s.no_recovery_below = s.sent;
-        // What the network still delivers is acknowledged, and not sent again.
+        // Packets that the network still delivers are acknowledged, and not sent again.
         s.next = s.acked;
         s.round_end = s.next;
         s.doublings = (s.doublings + 1).min(DOUBLINGS_MAX);
@@ -400,7 +404,7 @@ impl Sender {
         }
     }
 
-    /// RFC 6298 (2.2) and (2.3).
+    /// Measures a round trip: RFC 6298 (2.2) and (2.3).
     fn measure(&mut self, rtt_ps: u64) {
         if self.srtt_ps == 0 {
             (self.srtt_ps, self.variance_ps) = (rtt_ps.max(1), rtt_ps / 2);

@@ -1,18 +1,18 @@
-//! The wiring of a network, and the ports by which a host is reached.
+//! The topology of a network, and the ports through which each host is reached.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use crate::engine::SEC;
 
-/// Most links of a topology that is read from a file: a port takes about half a KiB of memory.
+/// The maximum number of links of a topology in a file: a port takes about half a KiB of memory.
 pub(super) const LINKS_MAX: u64 = 1 << 18;
 
-/// A host: `0..hosts`.
+/// The index of a host: `0..hosts`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostIndex(pub u32);
 
-/// A host (with its [`HostIndex`]'s number) or a switch (after the hosts).
+/// The index of a host (the same as its [`HostIndex`]) or of a switch (after the hosts).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIndex(pub u32);
 
@@ -22,19 +22,19 @@ impl From<HostIndex> for NodeIndex {
     }
 }
 
-/// A full-duplex link: the same in both directions.
+/// A full-duplex link, with the same parameters in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSpec {
-    /// Bandwidth.
+    /// The bandwidth.
     pub bits_per_s: u64,
-    /// Propagation delay.
+    /// The propagation delay.
     pub propagation_ps: u64,
-    /// Buffer of each priority class at the sending port. In class 0 the unsent part of the packet
-    /// on the wire counts too; in the others, what waits.
+    /// The buffer of each priority class at the sending port. In class 0 the unsent part of the
+    /// packet on the wire counts too; in the others, only waiting packets.
     pub queue_bytes_max: u64,
 }
 
-/// How a switch chooses among ports that are equally near.
+/// How a switch chooses among equally near ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routing {
     /// Per-packet spraying: uniformly at random.
@@ -46,35 +46,35 @@ pub enum Routing {
 /// A two-tier Clos network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafSpine {
-    /// Top-of-rack switches.
+    /// The number of top-of-rack switches.
     pub tors: u32,
-    /// Hosts below each.
+    /// The number of hosts below each of them.
     pub hosts_per_tor: u32,
-    /// Spines; every ToR has one link to each.
+    /// The number of spines; every ToR switch has one link to each.
     pub spines: u32,
-    /// Of hosts.
+    /// The links of hosts.
     pub host_link: LinkSpec,
-    /// Between ToRs and spines.
+    /// The links between ToR switches and spines.
     pub spine_link: LinkSpec,
-    /// Of every switch.
+    /// The pipeline latency of every switch.
     pub pipeline_ps: u64,
 }
 
-/// Why a topology cannot be used.
+/// The reason why a topology cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopologyError {
-    /// A host must have one link; this one has another number of them.
+    /// A host does not have exactly one link.
     Links {
-        /// The host.
+        /// The index of the host.
         host: HostIndex,
-        /// Its links.
+        /// The number of its links.
         links: usize,
     },
-    /// No path leads from one host to the other.
+    /// No path connects two hosts.
     Unreachable {
-        /// From here.
+        /// The first host.
         from: HostIndex,
-        /// To there.
+        /// The second host.
         to: HostIndex,
     },
     /// A link ends at a node that does not exist.
@@ -112,7 +112,7 @@ impl Topology {
         Topology { hosts, pipelines_ps: Vec::new(), links: Vec::new() }
     }
 
-    /// One switch and the hosts on it.
+    /// One switch, and the hosts on it.
     #[must_use]
     pub fn single_rack(hosts: u32, link: LinkSpec, pipeline_ps: u64) -> Topology {
         let mut topology = Topology::new(hosts);
@@ -123,7 +123,7 @@ impl Topology {
         topology
     }
 
-    /// Hosts of one rack have consecutive numbers.
+    /// A leaf-spine network. Hosts of one rack have consecutive numbers.
     #[must_use]
     pub fn leaf_spine(spec: &LeafSpine) -> Topology {
         let mut topology = Topology::new(spec.tors * spec.hosts_per_tor);
@@ -143,7 +143,7 @@ impl Topology {
     }
 
     /// A k-ary fat tree (Al-Fares et al. 2008) of equal links: k pods of k/2 edge and k/2
-    /// aggregation switches, (k/2)^2 core switches, k^3/4 hosts. Hosts of one edge switch have
+    /// aggregation switches, (k/2)^2 core switches, k^3/4 hosts. The hosts of an edge switch have
     /// consecutive numbers, and so have those of a pod. `k` is even.
     #[must_use]
     pub fn fat_tree(k: u32, link: LinkSpec, pipeline_ps: u64) -> Topology {
@@ -172,7 +172,8 @@ impl Topology {
         topology
     }
 
-    /// Senders `0..pairs` on one switch, receivers `pairs..2 pairs` on another, one link between.
+    /// Senders `0..pairs` on one switch, receivers `pairs..2 pairs` on another, with one link
+    /// between.
     #[must_use]
     pub fn dumbbell(pairs: u32, host: LinkSpec, between: LinkSpec, pipeline_ps: u64) -> Topology {
         let mut topology = Topology::new(2 * pairs);
@@ -185,7 +186,7 @@ impl Topology {
         topology
     }
 
-    /// Adds a switch whose pipeline takes that long for every packet.
+    /// Adds a switch with this pipeline latency.
     pub fn add_switch(&mut self, pipeline_ps: u64) -> NodeIndex {
         self.pipelines_ps.push(pipeline_ps);
         NodeIndex(self.hosts + self.pipelines_ps.len() as u32 - 1)
@@ -208,16 +209,16 @@ impl Topology {
         self.pipelines_ps.len() as u32
     }
 
-    /// Every link, by its number.
+    /// The links, by index.
     #[must_use]
     pub fn links(&self) -> &[(NodeIndex, NodeIndex, LinkSpec)] {
         &self.links
     }
 
-    /// Whether every host has one link, and reaches every other host.
+    /// Checks that every host has one link, and reaches every other host.
     ///
     /// # Errors
-    /// The first host of which that is not so, or a link that ends at no node.
+    /// [`TopologyError`]: the first host that does not, or a link that ends at no node.
     pub fn check(&self) -> Result<(), TopologyError> {
         let (edges, hosts) = (edges_of(self)?, self.hosts as usize);
         let degrees = edges.iter().take(hosts).map(Vec::len).enumerate();
@@ -227,7 +228,7 @@ impl Topology {
         if hosts == 0 {
             return Ok(());
         }
-        // Links have two directions: who is reached from one host reaches it, too.
+        // Links are bidirectional: if one host reaches all others, they all reach each other.
         let distance = distances(&edges, hosts, 0);
         match (0..hosts).find(|&host| distance[host] == FAR) {
             Some(to) => {
@@ -237,13 +238,13 @@ impl Topology {
         }
     }
 
-    /// For each host the links of the longest of the shortest ways from it to another host. The
-    /// topology passes [`Topology::check`].
+    /// For each host the number of links on the longest of its shortest paths to other hosts. The
+    /// topology must pass [`Topology::check`].
     #[must_use]
     pub fn links_between_max(&self) -> u32 {
         let Ok(edges) = edges_of(self) else { return 0 };
         let hosts = self.hosts as usize;
-        // Hosts of one switch are equally far from all others.
+        // Hosts of the same switch are equally far from all others.
         let mut seen = std::collections::BTreeSet::new();
         let mut most = 0;
         for host in 0..hosts {
@@ -257,7 +258,7 @@ impl Topology {
         most
     }
 
-    /// For each switch the links to the nearest host, at most 255.
+    /// For each switch the number of links to the nearest host, at most 255.
     pub(super) fn levels(&self) -> Vec<u8> {
         let Ok(edges) = edges_of(self) else { return Vec::new() };
         let hosts = self.hosts as usize;
@@ -275,8 +276,9 @@ impl Topology {
         levels.split_off(hosts)
     }
 
-    /// The longest round trip between two hosts on an idle network: a packet one way, an answer
-    /// back, each stored and forwarded on a shortest way. The topology passes [`Topology::check`].
+    /// The longest round trip between two hosts on an idle network, in ps: a packet one way, an
+    /// answer back, each stored and forwarded on a shortest path. The topology must pass
+    /// [`Topology::check`].
     #[must_use]
     pub fn round_trip_ps_max(&self, packet_bytes: u32, answer_bytes: u32) -> u64 {
         let Ok(edges) = edges_of(self) else { return 0 };
@@ -292,7 +294,7 @@ impl Topology {
         let mut seen = std::collections::BTreeSet::new();
         let mut most = 0;
         for host in 0..hosts {
-            // Hosts of one switch whose links are equal are equally far from all others.
+            // Hosts of the same switch with equal links are equally far from all others.
             let Some(edge) = edges[host].first() else { continue };
             if !seen.insert((edge.to, hop_ps(host, edge))) {
                 continue;
@@ -317,7 +319,7 @@ impl Topology {
         most
     }
 
-    /// What a packet waits for in a node before it can be sent on.
+    /// The latency of a node's pipeline, in ps.
     pub(super) fn pipeline_ps(&self, node: NodeIndex) -> u64 {
         let switch = node.0.checked_sub(self.hosts);
         switch.map_or(0, |s| self.pipelines_ps[s as usize])
@@ -327,16 +329,16 @@ impl Topology {
 /// The ports of each node, and the routes: all shortest paths.
 pub(super) struct Routes {
     hosts: usize,
-    /// For each switch and host, an index into `groups`.
+    /// For each pair of switch and host, an index into `groups`.
     table: Vec<u32>,
-    /// First and number of equally near ports in `choices`.
+    /// The first index and the number of equally near ports in `choices`.
     groups: Vec<(u32, u32)>,
     choices: Vec<u32>,
     /// The port of each host.
     pub(super) host_ports: Vec<u32>,
 }
 
-/// A port, as the routes see it: where it is and where it leads.
+/// A port as the routes see it: its index, and the node to which it leads.
 struct Edge {
     port: u32,
     to: usize,
@@ -345,12 +347,13 @@ struct Edge {
 const FAR: u32 = u32::MAX;
 
 impl Routes {
-    /// Ports are numbered by link: `2 l` sends from its first node, `2 l + 1` from its second.
+    /// The routes over all links. Ports are numbered by link: `2 l` sends from its first node, `2 l
+    /// + 1` from its second.
     pub(super) fn new(topology: &Topology) -> Result<Routes, TopologyError> {
         Routes::over(topology, |_| true, false)
     }
 
-    /// Routes over the links that are up; a host may then be out of reach.
+    /// The routes over the links that are up; a host may then be unreachable.
     pub(super) fn around_failures(
         topology: &Topology,
         is_up: impl Fn(usize) -> bool,
@@ -427,7 +430,7 @@ impl Routes {
         &self.choices[first as usize..(first + count) as usize]
     }
 
-    /// The ports of switch `switch` (not counting hosts) that are nearest to `host`.
+    /// The ports of switch `switch` (not counting hosts) on shortest paths to `host`.
     #[inline]
     pub(super) fn choices(&self, switch: usize, host: HostIndex) -> &[u32] {
         self.ports(self.table[switch * self.hosts + host.0 as usize])
@@ -451,7 +454,7 @@ fn edges_of(topology: &Topology) -> Result<Vec<Vec<Edge>>, TopologyError> {
     Ok(edges)
 }
 
-/// Links from each node to `host`; hosts forward nothing.
+/// The number of links from each node to `host`; hosts do not forward.
 fn distances(edges: &[Vec<Edge>], hosts: usize, host: usize) -> Vec<u32> {
     let mut distance = vec![FAR; edges.len()];
     distance[host] = 0;

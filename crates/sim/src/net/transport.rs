@@ -1,4 +1,4 @@
-//! The trait of transports, and what a driver gives them: a clock, the network, timers.
+//! The trait of transports, and their interface to a driver: a clock, the network, timers.
 
 use super::managed::Hop;
 use super::network::{NetEvent, Network};
@@ -6,84 +6,84 @@ use super::packet::Packet;
 use super::topology::HostIndex;
 use crate::engine::{EventQueue, Time};
 
-/// Bytes that one host sends to another, once.
+/// A flow: bytes that one host sends to another, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowSpec {
     /// The sender.
     pub from: HostIndex,
     /// The receiver.
     pub to: HostIndex,
-    /// Payload.
+    /// The payload.
     pub bytes: u64,
 }
 
-/// The senders and receivers of all flows of a run. The driver adds flows, starts each at its
-/// time, and hands over what its host receives and the timers that it asked for. A transport is a
-/// function of these calls: no clock, no randomness of its own.
+/// The senders and receivers of all flows of a run. The driver adds flows, starts each at its time,
+/// and passes on the packets that hosts receive and the timers that the transport set. A transport
+/// depends only on these calls: it has no clock and no randomness of its own.
 pub trait Transport {
-    /// What it puts in a packet.
+    /// Its header in a packet.
     type Header;
 
-    /// Adds a flow; flows are numbered from 0.
+    /// Adds a flow; returns its index, counted from 0.
     fn add_flow(&mut self, flow: FlowSpec) -> u32;
 
     /// Begins a flow.
     fn start(&mut self, wire: &mut Wire<'_, Self::Header>, flow: u32);
 
-    /// A timer that [`Wire::timer`] set.
+    /// Handles the expiry of a timer that [`Wire::timer`] set.
     fn timer(&mut self, wire: &mut Wire<'_, Self::Header>, flow: u32, token: u32);
 
-    /// A packet has reached its host.
+    /// Handles a packet that has reached its host.
     fn deliver(&mut self, wire: &mut Wire<'_, Self::Header>, packet: Packet<Self::Header>);
 
-    /// Bytes on the wire of a flow of that many bytes of payload, headers included, and those of
-    /// its last packet. For the ideal time of a flow.
+    /// The size on the wire of a flow with `bytes` of payload, headers included, and that of its
+    /// last packet. Used for the ideal time of a flow.
     fn wire_bytes(&self, bytes: u64) -> WireBytes;
 
-    /// Payload of a flow that its receiver has, each byte once, in any order.
+    /// The payload of a flow that its receiver has, each byte counted once, in any order.
     fn received_bytes(&self, flow: u32) -> u64;
 
-    /// The number of a data packet in its flow; nothing for other packets.
+    /// The number of a data packet in its flow; `None` for other packets.
     fn number(header: &Self::Header) -> Option<u32>;
 
-    /// What reads the telemetry of managed ports into its packets, if it uses any.
+    /// The function that writes the telemetry of managed ports into its packets, if it uses any.
     fn telemetry(&self) -> Option<fn(&mut Self::Header, &Hop)> {
         None
     }
 
-    /// Messages that it refused, if it refuses any.
+    /// The number of messages that it refused, if it refuses any.
     fn rejected(&self) -> Option<u64> {
         None
     }
 
-    /// What it did that a user should know, in the order of printing.
+    /// The counters that a user should know, in the order of printing.
     fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 
 /// The size of a flow on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireBytes {
-    /// All data packets, each once.
+    /// The size of all data packets, each once.
     pub all: u64,
-    /// The last one.
+    /// The size of the last one.
     pub last: u32,
 }
 
 /// The events of a run with a transport.
 #[derive(Debug)]
 pub enum TransportEvent<H> {
-    /// The network's.
+    /// An event of the network.
     Net(NetEvent<H>),
-    /// A flow begins.
+    /// The start of a flow.
     Start {
-        /// The flow.
+        /// The index of the flow.
         flow: u32,
     },
-    /// A transport's timer.
+    /// The expiry of a transport's timer.
     Timer {
-        /// The flow.
+        /// The index of the flow.
         flow: u32,
-        /// What the transport gave.
+        /// The token that the transport gave.
         token: u32,
     },
 }
@@ -94,18 +94,18 @@ impl<H> From<NetEvent<H>> for TransportEvent<H> {
     }
 }
 
-/// What a transport sees of the world.
+/// The interface of a transport to its driver.
 pub struct Wire<'a, H> {
     /// The events of the run.
     pub queue: &'a mut EventQueue<TransportEvent<H>>,
     /// The network.
     pub network: &'a mut Network<H>,
-    /// Flows that have finished since the driver looked.
+    /// The flows that have finished since the driver last looked.
     pub finished: &'a mut Vec<u32>,
 }
 
 impl<H> Wire<'_, H> {
-    /// The time.
+    /// The current time.
     #[must_use]
     pub fn now(&self) -> Time {
         self.queue.now()
@@ -116,19 +116,19 @@ impl<H> Wire<'_, H> {
         self.network.send(self.queue, packet);
     }
 
-    /// Calls [`Transport::timer`] then. A timer is never taken back: the transport looks whether it
-    /// still matters.
+    /// Calls [`Transport::timer`] at a time. A timer cannot be cancelled: the transport checks
+    /// whether it still matters.
     pub fn timer(&mut self, at: Time, flow: u32, token: u32) {
         self.queue.schedule(at, TransportEvent::Timer { flow, token });
     }
 
-    /// The receiver of a flow has every byte, for the first time.
+    /// Reports that the receiver of a flow has every byte, for the first time.
     pub fn finished(&mut self, flow: u32) {
         self.finished.push(flow);
     }
 }
 
-/// Deals with one event; the network's delivery, if it was one: its host and time.
+/// Handles one event. If it delivered a packet, returns the host and the time.
 pub fn step<T: Transport>(
     transport: &mut T,
     wire: &mut Wire<'_, T::Header>,

@@ -1,6 +1,7 @@
 //! A plain windowed transport: a fixed number of packets in flight, an acknowledgement for each,
-//! everything unacknowledged sent again after a time without progress. No congestion control: the
-//! load for measuring the simulator, and the simplest example of a transport on it.
+//! and retransmission of everything unacknowledged after a time without progress. It has no
+//! congestion control: it is the load for measuring the simulator, and the simplest example of a
+//! transport.
 
 use super::numbers::Numbers;
 use super::packet::Packet;
@@ -8,10 +9,10 @@ use super::topology::HostIndex;
 use super::transport::{FlowSpec, Transport, Wire, WireBytes};
 use crate::engine::Time;
 
-/// What the transport puts in a packet.
+/// The part of the transport in a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// The flow's index.
+    /// The index of the flow.
     pub flow: u32,
     /// The packet's number in its flow, with [`ACK`] set in an acknowledgement of it.
     number: u32,
@@ -19,29 +20,29 @@ pub struct Segment {
 
 const ACK: u32 = 1 << 31;
 
-/// Parameters of the transport.
+/// The parameters of the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowedConfig {
-    /// Packets in flight of a flow.
+    /// The number of packets of a flow that are in flight.
     pub window: u32,
-    /// Size of a data packet on the wire.
+    /// The size of a data packet on the wire.
     pub data_bytes: u32,
-    /// Size of an acknowledgement on the wire.
+    /// The size of an acknowledgement on the wire.
     pub ack_bytes: u32,
-    /// Time without progress after which everything unacknowledged is sent again.
+    /// The time without progress after which every unacknowledged packet is sent again.
     pub timeout_ps: u64,
 }
 
-/// What the transport did.
+/// Counts of what the transport did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowedCounters {
-    /// Data packets sent, again or for the first time.
+    /// Data packets sent, first transmissions and retransmissions.
     pub data: u64,
     /// Acknowledgements sent.
     pub acks: u64,
-    /// Data packets that had come before.
+    /// Data packets that had arrived before.
     pub duplicates: u64,
-    /// Timeouts that sent something again.
+    /// Timeouts that caused retransmissions.
     pub timeouts: u64,
 }
 
@@ -52,16 +53,16 @@ struct Flow {
     bytes: u64,
     began: Time,
     // The sender's part.
-    /// Numbers below were sent at least once.
+    /// Packets with lower numbers were sent at least once.
     fresh: u32,
-    /// Those in `again..again_end` and unacknowledged are sent again, before a fresh one.
+    /// Unacknowledged packets in `again..again_end` are sent again, before a fresh one.
     again: u32,
     again_end: u32,
     in_flight: u32,
     acked: Numbers,
     unacked: u32,
     progress_at: Time,
-    // The receiver's.
+    // At the receiver.
     received: Numbers,
     missing: u32,
     done_at: Option<Time>,
@@ -93,19 +94,19 @@ pub struct Windowed {
 }
 
 impl Windowed {
-    /// Without flows.
+    /// A transport without flows.
     #[must_use]
     pub fn new(config: WindowedConfig) -> Windowed {
         Windowed { config, flows: Vec::new(), unfinished: 0, counters: WindowedCounters::default() }
     }
 
-    /// Flows of which some packet was not received.
+    /// The number of flows that are not completely received.
     #[must_use]
     pub fn unfinished(&self) -> usize {
         self.unfinished
     }
 
-    /// What was done so far.
+    /// The counters so far.
     #[must_use]
     pub fn done(&self) -> WindowedCounters {
         self.counters
@@ -117,7 +118,7 @@ impl Windowed {
         self.flows.iter().map(|f| f.done_at.map(|done| done.since(f.began)))
     }
 
-    /// Sends what the window allows.
+    /// Sends the packets that the window allows.
     #[inline]
     fn fill(&mut self, wire: &mut Wire<'_, Segment>, flow: u32) {
         let f = &mut self.flows[flow as usize];
@@ -134,7 +135,7 @@ impl Windowed {
 impl Transport for Windowed {
     type Header = Segment;
 
-    /// In full packets.
+    /// Adds a flow, whose length is rounded up to full packets.
     fn add_flow(&mut self, flow: FlowSpec) -> u32 {
         let packets = flow.bytes.div_ceil(u64::from(self.config.data_bytes)).max(1);
         assert!(packets < u64::from(ACK), "a flow of 2^31 packets or more");
@@ -168,7 +169,7 @@ impl Transport for Windowed {
         wire.timer(now.after(self.config.timeout_ps), flow, 0);
     }
 
-    /// Looks whether the flow makes progress.
+    /// Checks whether the flow makes progress.
     fn timer(&mut self, wire: &mut Wire<'_, Segment>, flow: u32, _token: u32) {
         let timeout_ps = self.config.timeout_ps;
         let now = wire.now();

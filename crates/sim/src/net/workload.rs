@@ -10,39 +10,40 @@ use super::topology::HostIndex;
 use super::transport::FlowSpec;
 use crate::engine::{SEC, Time};
 
-/// Most flows of a run.
+/// The maximum number of flows of a run.
 pub const FLOWS_MAX: u64 = 10_000_000;
 
-/// Bytes of payload in the packets that the published distributions count in.
+/// The payload in bytes of the packets in which the published distributions count.
 const PUBLISHED_PACKET_BYTES: u64 = 1_460;
 
-/// A distribution of flow sizes: points of its cumulative distribution function, linear between
-/// them.
+/// A distribution of flow sizes: points of its cumulative distribution function, with linear
+/// interpolation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizes {
-    /// Bytes, and the share of flows that are not longer; both ascending, the last share is 1.
+    /// Pairs of a size in bytes and the share of flows that are not longer; both ascending, the
+    /// last share is 1.
     points: Vec<(f64, f64)>,
 }
 
-/// Why a workload cannot be used.
+/// The reason why a workload cannot be used.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkloadError {
-    /// A point of a distribution is out of order, or no number.
+    /// A point of a distribution is out of order, or not a number.
     Point {
-        /// Its place in the list, from 1.
+        /// The position of the point in the list, from 1.
         place: usize,
-        /// What is wrong with it.
+        /// What is wrong with the point.
         why: &'static str,
     },
-    /// A load that is not above 0 and at most 1.
+    /// The load is not above 0 and at most 1.
     Load(f64),
-    /// More than [`FLOWS_MAX`] flows.
+    /// There are more than [`FLOWS_MAX`] flows.
     Flows(u64),
-    /// A pattern needs at least that many hosts.
+    /// The pattern needs more hosts.
     Hosts {
-        /// What it needs.
+        /// The minimum number of hosts.
         needed: u32,
-        /// What there is.
+        /// The number of hosts of the topology.
         hosts: u32,
     },
 }
@@ -72,13 +73,13 @@ impl fmt::Display for WorkloadError {
 impl std::error::Error for WorkloadError {}
 
 impl Sizes {
-    /// All flows have one size.
+    /// A distribution with a single size.
     #[must_use]
     pub fn fixed(bytes: u64) -> Sizes {
         Sizes { points: vec![(bytes as f64, 1.0)] }
     }
 
-    /// From points of bytes and share.
+    /// A distribution from pairs of bytes and share.
     ///
     /// # Errors
     /// The points are not ascending, or do not end at 1.
@@ -109,7 +110,7 @@ impl Sizes {
         Sizes { points: points.iter().map(bytes).collect() }
     }
 
-    /// Web search: Alizadeh et al., "Data Center TCP", SIGCOMM 2010, figure 4, in the points that
+    /// Web search: Alizadeh et al., "Data Center TCP", SIGCOMM 2010, figure 4, with the points that
     /// pFabric, pHost and dcPIM use.
     #[must_use]
     pub fn websearch() -> Sizes {
@@ -130,7 +131,7 @@ impl Sizes {
     }
 
     /// IMC10: Benson, Akella, Maltz, "Network traffic characteristics of data centers in the wild",
-    /// IMC 2010, in the points that pHost and dcPIM use.
+    /// IMC 2010, with the points that pHost and dcPIM use.
     #[must_use]
     pub fn imc10() -> Sizes {
         Sizes::of_packets(&[
@@ -149,7 +150,7 @@ impl Sizes {
         ])
     }
 
-    /// Data mining: Greenberg et al., "VL2", SIGCOMM 2009, in the points that pFabric, pHost and
+    /// Data mining: Greenberg et al., "VL2", SIGCOMM 2009, with the points that pFabric, pHost and
     /// dcPIM use.
     #[must_use]
     pub fn datamining() -> Sizes {
@@ -166,7 +167,7 @@ impl Sizes {
         ])
     }
 
-    /// The distribution of that name.
+    /// The distribution with a name.
     #[must_use]
     pub fn named(name: &str) -> Option<Sizes> {
         match name {
@@ -188,7 +189,7 @@ impl Sizes {
         mean
     }
 
-    /// The share of flows that have at most that many bytes.
+    /// The share of flows that have at most `bytes`.
     #[must_use]
     pub fn share_up_to(&self, bytes: f64) -> f64 {
         let mut before = (self.points[0].0, 0.0);
@@ -203,8 +204,8 @@ impl Sizes {
         1.0
     }
 
-    /// From a text with a point a line, as HPCC's generator and others have it: bytes first, the
-    /// share of flows that are not longer last, to 1 or to 100; `#` begins a comment.
+    /// Parses a text with one point a line, in the format of HPCC's generator and others: first the
+    /// bytes, last the share of flows that are not longer, up to 1 or to 100; `#` begins a comment.
     ///
     /// # Errors
     /// One line that says which line is wrong, and why.
@@ -223,14 +224,14 @@ impl Sizes {
         if most == 100.0 {
             points.iter_mut().for_each(|point| point.1 /= 100.0);
         }
-        // A first point of 0 bytes is common, and means that there are none.
+        // A first point of 0 bytes is common, and means that there are no such flows.
         if let Some(first) = points.first_mut() {
             first.0 = first.0.max(1.0);
         }
         Sizes::from_points(&points).map_err(|e| e.to_string())
     }
 
-    /// Draws a size.
+    /// Draws a size, in bytes.
     pub fn draw(&self, rng: &mut Rng) -> u64 {
         let at = rng.unit();
         let mut before = (self.points[0].0, 0.0);
@@ -254,7 +255,7 @@ fn flow(from: u32, to: u32, bytes: u64, at: Time) -> PlannedFlow {
     PlannedFlow { spec, at, after: None }
 }
 
-/// Flows that [`poisson`] draws in the mean.
+/// The expected number of flows that [`poisson`] draws.
 ///
 /// # Errors
 /// The load is not above 0 and at most 1, or there are more than [`FLOWS_MAX`].
@@ -275,14 +276,14 @@ pub fn poisson_flows(
     Ok(expected)
 }
 
-/// The mean time between two flows.
+/// The mean time between two flows, in ps.
 fn gap_ps(hosts: u32, host_bits_per_s: u64, sizes: &Sizes, load: f64) -> f64 {
     let bits_per_s = load * f64::from(hosts) * host_bits_per_s as f64;
     sizes.mean_bytes() * 8.0 / bits_per_s * SEC as f64
 }
 
-/// Poisson arrivals, each from a host to another, both uniform: payload of `load` times what all
-/// hosts' links carry, in the mean, until `until`.
+/// Poisson arrivals, each from a host to another, both uniform, until `until`: the mean payload is
+/// `load` times the capacity of all hosts' links.
 ///
 /// # Errors
 /// The load is not above 0 and at most 1, there are too many flows, or one host.
@@ -309,10 +310,10 @@ pub fn poisson(
     }
 }
 
-/// `senders` hosts, drawn at random, send to one other at the same moment.
+/// `senders` hosts, drawn at random, send to another one at the same moment.
 ///
 /// # Errors
-/// There are not so many hosts.
+/// There are not enough hosts.
 pub fn incast(
     hosts: u32,
     senders: u32,
@@ -330,7 +331,7 @@ pub fn incast(
     Ok(order[1..=senders as usize].iter().map(of).collect())
 }
 
-/// Every host sends to one, and receives from one: a single cycle (Sattolo 1986).
+/// Every host sends to one other, and receives from one: a single cycle (Sattolo 1986).
 ///
 /// # Errors
 /// There is only one host.
@@ -362,8 +363,9 @@ pub fn all_to_all(hosts: u32, bytes: u64) -> Result<Vec<PlannedFlow>, WorkloadEr
     Ok((1..hosts).flat_map(|step| (0..hosts).map(move |from| of(step, from))).collect())
 }
 
-/// A ring all-reduce of `bytes` a host: 2 (n - 1) steps, in each of which every host sends 1/n of
-/// the bytes to its successor. A host sends its next step when it has its predecessor's last one.
+/// A ring all-reduce of `bytes` per host: 2 (n - 1) steps, in each of which every host sends 1/n of
+/// the bytes to its successor. A host begins a step when it has received its predecessor's last
+/// one.
 ///
 /// # Errors
 /// There is only one host, or there are too many flows.
@@ -393,8 +395,8 @@ mod tests {
 
     const GBPS_100: u64 = 100_000_000_000;
 
-    /// Harmony figure 1: the share of messages below one BDP, 93 KB at 100 Gb/s over a fat tree and
-    /// four times that at 400 Gb/s.
+    /// Harmony figure 1: the share of messages below one bandwidth-delay product, 93 KB at 100 Gb/s
+    /// over a fat tree and four times that at 400 Gb/s.
     #[test]
     fn shares_below_one_bdp_are_those_of_harmony() {
         for (sizes, expected) in
@@ -407,7 +409,8 @@ mod tests {
         }
     }
 
-    /// The mean of draws is the mean of the points, and the share below a point is its share.
+    /// The mean of draws is the mean of the points, and the share of draws below a point is its
+    /// share.
     #[test]
     fn draws_follow_the_distribution() {
         for sizes in [Sizes::websearch(), Sizes::imc10(), Sizes::fixed(5_000)] {
@@ -421,7 +424,7 @@ mod tests {
         }
     }
 
-    /// What arrives is the load that was asked for, from and to every host.
+    /// The arrivals have the requested load, from and to every host.
     #[test]
     fn poisson_arrivals_offer_the_load() {
         let sizes = Sizes::fixed(10_000);
@@ -465,7 +468,8 @@ mod tests {
         assert!(Sizes::from_points(&[(100.0, 0.5), (200.0, 1.0)]).is_ok());
     }
 
-    /// Each pattern has its flows, none from a host to itself, every dependency earlier.
+    /// Each pattern has its flows, none from a host to itself, and every dependency is on an
+    /// earlier flow.
     #[test]
     fn patterns_have_their_flows() {
         let mut rng = Rng::new(1);

@@ -7,27 +7,27 @@ use crate::net::topology::{HostIndex, LinkSpec, NodeIndex, Topology};
 use crate::net::transport::FlowSpec;
 use crate::net::workload::FLOWS_MAX;
 
-/// Most nodes of a `topology.txt`.
+/// The maximum number of nodes in a `topology.txt`.
 const NODES_MAX: u32 = 65_536;
-/// The first port of a pair of hosts, and the port that they send to, in `fct.txt`.
+/// In `fct.txt`: the first source port of a pair of hosts, and the destination port.
 const FIRST_PORT: u32 = 10_000;
 const TO_PORT: u32 = 100;
 
-/// A `topology.txt`: hosts and switches in the order of their numbers in the file, which become
-/// their names.
+/// A parsed `topology.txt`: hosts and switches in the order of their numbers in the file, which
+/// become their names.
 #[derive(Clone, Debug)]
 pub struct Imported {
     /// The wiring.
     pub topology: Topology,
-    /// For each node of it the number in the file.
+    /// The number of each node in the file.
     pub numbers: Vec<u32>,
 }
 
-/// Reads a `topology.txt`: numbers of nodes, switches and links; the switches; a link a line, with
-/// bandwidth, delay and error rate, which must be 0.
+/// Reads a `topology.txt`: the numbers of nodes, switches and links; the switches; one link a line,
+/// with bandwidth, delay and error rate, which must be 0.
 ///
 /// # Errors
-/// One line: a number that is none, a node that is not there, or fewer links than it says.
+/// One line: a malformed number, an unknown node, or fewer links than announced.
 pub fn topology(text: &str, queue_bytes_max: u64) -> Result<Imported, String> {
     let mut rows = lines(text);
     let (line, head) = rows.next().ok_or("the file is empty")?;
@@ -86,7 +86,7 @@ pub fn topology(text: &str, queue_bytes_max: u64) -> Result<Imported, String> {
     Ok(Imported { topology, numbers })
 }
 
-/// A number with one of these units.
+/// Parses a number with one of these units.
 fn with_unit(
     line: usize,
     what: &str,
@@ -124,12 +124,12 @@ fn delay(line: usize, word: Option<&&str>) -> Result<u64, String> {
     Ok(delay.round() as u64)
 }
 
-/// Reads a `flow.txt`: the number of flows; a flow a line, with sender, receiver, priority group,
-/// port, bytes, and the second at which it begins. Priority group and port are not used. `host`
-/// finds a host by its number in the file.
+/// Reads a `flow.txt`: the number of flows; one flow a line, with sender, receiver, priority group,
+/// port, bytes, and start in seconds. Priority group and port are not used. `host` finds a host by
+/// its number in the file.
 ///
 /// # Errors
-/// One line: a number that is none, a host that is not there, or other than the said flows.
+/// One line: a malformed number, an unknown host, or another number of flows than announced.
 pub fn flows(
     text: &str,
     host: impl Fn(&str) -> Option<HostIndex>,
@@ -165,13 +165,13 @@ pub fn flows(
     Ok(flows)
 }
 
-/// The address of a host in `fct.txt`, by its number.
+/// The address of a host in `fct.txt`, from its number.
 fn address(number: u32) -> u32 {
     0x0b00_0001 + ((number / 256) << 16) + ((number % 256) << 8)
 }
 
 /// The lines of `fct.txt` for the flows that ended, in the order of their ends: sender, receiver,
-/// their ports, bytes, start, time taken and ideal time in ns. `number` is a host's number.
+/// their ports, bytes, start, completion time and ideal time in ns. `number` gives a host's number.
 pub fn fct<'a>(
     experiment: &'a Experiment,
     outcome: &'a Outcome,
@@ -181,7 +181,7 @@ pub fn fct<'a>(
     let mut order: Vec<u32> =
         (0..outcome.flows.len() as u32).filter(|&at| ended(at).is_some()).collect();
     order.sort_by_key(|&at| (ended(at), at));
-    // Ports count up for each pair of hosts, in the order of the flows.
+    // Source ports count up for each pair of hosts, in the order of the flows.
     let mut next = std::collections::BTreeMap::new();
     let port = |planned: &PlannedFlow| {
         let used = next.entry((planned.spec.from, planned.spec.to)).or_insert(FIRST_PORT);

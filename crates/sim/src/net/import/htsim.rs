@@ -10,7 +10,7 @@ use crate::net::topology::{HostIndex, LINKS_MAX, LinkSpec, NodeIndex, Topology};
 use crate::net::transport::FlowSpec;
 use crate::net::workload::FLOWS_MAX;
 
-/// Most of anything that a `.topo` counts.
+/// The maximum of every count in a `.topo`.
 const COUNT_MAX: u32 = 65_536;
 
 #[derive(Clone, Copy, Default)]
@@ -34,10 +34,10 @@ struct Header {
     pod: u32,
 }
 
-/// Reads a `.topo`. Where it gives no size of a queue, it is `queue_bytes`; its sizes are bytes.
+/// Reads a `.topo`. Queues without a size have `queue_bytes`; sizes in the file are in bytes.
 ///
 /// # Errors
-/// One line: an unknown key, a number that is missing, or numbers that do not fit each other.
+/// One line: an unknown key, a missing number, or numbers that contradict each other.
 pub fn topology(text: &str, queue_bytes: u64) -> Result<Topology, String> {
     let (header, tiers) = parse(text)?;
     let top = header.tiers as usize - 1;
@@ -114,13 +114,13 @@ fn count_ns(line: usize, what: &str, word: Option<&&str>) -> Result<u64, String>
     is_fine.then_some(ns).ok_or_else(|| format!("line {line}: {what} {ns}: at most an hour"))
 }
 
-/// The numbers of switches of each tier.
+/// The numbers of switches and hosts in each tier.
 struct Clos {
     nodes: u32,
     pods: u32,
     tors_of_pod: u32,
     aggregations_of_pod: u32,
-    /// Core switches that an aggregation switch has a link to.
+    /// The number of core switches to which an aggregation switch has a link.
     cores_of_aggregation: u32,
     hosts_of_tor: u32,
 }
@@ -132,7 +132,7 @@ impl Clos {
             let is_whole = a.is_multiple_of(b.max(1)) && b > 0;
             is_whole.then(|| a / b).ok_or_else(|| format!("{what}: {a} is no multiple of {b}"))
         };
-        // In two tiers, all ToRs are one pod.
+        // In two tiers, all ToR switches are one pod.
         let pod = if header.tiers == 2 { header.nodes } else { header.pod };
         let pods = whole("Nodes and Podsize", header.nodes, pod)?;
         let tors_of_pod = whole("Podsize and Radix_Down of tier 0", pod, tor.radix_down)?;
@@ -193,7 +193,7 @@ impl Clos {
         let tors = layer(self.pods * self.tors_of_pod, 0);
         let aggregations = layer(self.pods * self.aggregations_of_pod, 1);
         let cores = layer(cores, top);
-        // A link has one size of queue for both ends: the smaller one.
+        // A link has the same size of queue at both ends: the smaller of the two.
         let link = |tier: usize| {
             let up = tier.checked_sub(1).and_then(|below| tiers[below].queue_up);
             let queues = [up, tiers[tier].queue_down];
@@ -228,12 +228,12 @@ impl Clos {
     }
 }
 
-/// The flows of a `.cm`, their triggers, and their ids.
+/// The flows of a `.cm`, and their triggers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Connections {
-    /// In the order of the file.
+    /// The flows, in the order of the file.
     pub flows: Vec<PlannedFlow>,
-    /// In the order of their ids.
+    /// The triggers, in the order of their ids.
     pub triggers: Vec<Trigger>,
 }
 
@@ -241,19 +241,19 @@ pub struct Connections {
 struct Reader {
     counts: BTreeMap<String, u64>,
     flows: Vec<PlannedFlow>,
-    /// Place of the flow in the list, and the trigger that its end activates.
+    /// The index of the flow, the trigger that its end activates, and the line.
     causes: Vec<(u32, u32, usize)>,
     kinds: BTreeMap<u32, TriggerKind>,
-    /// Trigger and line of its first use.
+    /// The line of each trigger's first use.
     used: BTreeMap<u32, usize>,
 }
 
-/// Reads a `.cm`, for a topology of that many hosts. Times in it are ps. Both `send_done_trigger`
+/// Reads a `.cm`, for a topology with `hosts` hosts. Its times are in ps. Both `send_done_trigger`
 /// and `recv_done_trigger` are activated when the receiver has every byte; `prio` is not used.
 ///
 /// # Errors
-/// One line: a word that is unknown, a host that is not there, a header whose counts are not those
-/// of the file: it is truncated.
+/// One line: an unknown word, an unknown host, or a header whose counts differ from the file, which
+/// is then truncated.
 pub fn connections(text: &str, hosts: u32) -> Result<Connections, String> {
     let mut reader = Reader::default();
     for (line, words) in lines(text) {

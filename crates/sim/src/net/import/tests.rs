@@ -71,7 +71,7 @@ const HPCC_FLOWS: &str = "\
 #[test]
 fn topo_is_a_clos_network() {
     let topology = htsim::topology(TOPO, 1_000_000).unwrap();
-    // 4 ToRs, 2 aggregation switches of each of 2 pods, 4 cores.
+    // 4 ToR switches, 2 aggregation switches in each of 2 pods, 4 core switches.
     assert_eq!((topology.hosts(), topology.switches()), (16, 4 + 4 + 4));
     let count = |gbps: u64, ns: u64| {
         let links = topology.links().iter().map(|link| link.2);
@@ -101,7 +101,7 @@ fn cm_has_flows_and_triggers() {
 }
 
 /// A barrier waits for both flows; a trigger of one shot follows; a trigger of several shots begins
-/// one flow for each activation, so that the last flow never begins, and is reported.
+/// one flow for each activation, so the last flow never begins, and is reported as such.
 #[test]
 fn triggers_begin_flows_in_their_order() {
     let files = |name: &str| Ok(if name == "a.topo" { TOPO } else { CM }.to_string());
@@ -121,7 +121,7 @@ fn triggers_begin_flows_in_their_order() {
     }
 }
 
-/// Hosts keep their numbers as names.
+/// Hosts keep their numbers in the file as names.
 #[test]
 fn hpcc_files_are_a_scenario() {
     let read = hpcc::topology(HPCC_TOPOLOGY, 1).unwrap();
@@ -152,7 +152,7 @@ fn hpcc_files_are_a_scenario() {
     }
 }
 
-/// Whatever is wrong is said in one line, with the line's number where there is one.
+/// Every error in a file is one line, with the line's number where there is one.
 #[test]
 fn bad_files_are_one_clear_line() {
     for (from, to, says) in [
@@ -227,7 +227,7 @@ fn bad_files_are_one_clear_line() {
     }
 }
 
-/// Readers meet any text: an error is one line, nothing panics, and what is read has its bounds.
+/// For any text a reader returns a bounded result or a one-line error, and never panics.
 #[test]
 fn any_text_is_read_or_is_one_line() {
     let inputs = std::env::var("CONCORD_NET_INPUTS").ok().and_then(|text| text.parse().ok());
@@ -239,7 +239,7 @@ fn any_text_is_read_or_is_one_line() {
         let kind = rng.below(4) as usize;
         let mut text = [TOPO, CM, HPCC_TOPOLOGY, HPCC_FLOWS][kind].to_string();
         for _ in 0..rng.between(1, 5) {
-            // The texts are ASCII, and stay so.
+            // The texts are ASCII, and remain so.
             let at = rng.below(text.len() as u64 + 1) as usize;
             match rng.below(4) {
                 0 => text.truncate(at),

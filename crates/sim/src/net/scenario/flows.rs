@@ -1,4 +1,4 @@
-//! The section `[workload]`: flows, and the times between which they are measured.
+//! The section `[workload]`: the flows, and the interval in which they are measured.
 
 use concord_core::Rng;
 
@@ -11,16 +11,16 @@ use crate::net::topology::{HostIndex, Topology};
 use crate::net::transport::FlowSpec;
 use crate::net::workload::{self, Sizes, WorkloadError};
 
-/// How long a run may go on after the last arrival, or at all where all flows begin at once, unless
-/// the file says otherwise: 1 s.
+/// The maximum time of a run after the last arrival, or in total if all flows begin at once, unless
+/// the file sets another one: 1 s.
 const DRAIN_PS: u64 = 1_000_000 * US;
-/// Most bytes of a flow: 1 TiB.
+/// The maximum size of a flow, in bytes: 1 TiB.
 const BYTES_MAX: u64 = 1 << 40;
 
 const KINDS: [&str; 8] =
     ["poisson", "incast", "permutation", "all-to-all", "ring-all-reduce", "flows", "htsim", "hpcc"];
 
-/// What is sent.
+/// The kind of a workload.
 #[derive(Clone, Debug)]
 pub(super) enum Workload {
     Poisson { sizes: Sizes, duration_ps: u64, warm_up_ps: u64, drain_ps: u64 },
@@ -28,7 +28,7 @@ pub(super) enum Workload {
     List { flows: Vec<PlannedFlow>, triggers: Vec<Trigger>, limit_ps: u64 },
 }
 
-/// Flows that begin together.
+/// The pattern of flows that begin together.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Pattern {
     Incast { senders: u32 },
@@ -102,7 +102,8 @@ impl Workload {
         matches!(self, Workload::Poisson { .. })
     }
 
-    /// A tenth of the time of arrivals and of the warm-up, or a tenth of the bytes of a pattern.
+    /// Shortens arrivals and warm-up to a tenth of their time, or a pattern to a tenth of its
+    /// bytes.
     pub(super) fn shorten(&mut self) {
         match self {
             Workload::Poisson { duration_ps, warm_up_ps, .. } => {
@@ -121,7 +122,7 @@ impl Workload {
         }
     }
 
-    /// Whether a load can be run, without drawing its flows.
+    /// Checks whether a load can be run, without drawing its flows.
     pub(super) fn check(
         &self,
         (hosts, bits_per_s): (u32, u64),

@@ -1,8 +1,8 @@
 //! Scenarios: a topology, its buffers, a workload and the parameters of transports, read from a
 //! TOML file, and the runs of its points.
 //!
-//! [`Scenario::parse`] reads and checks a file, [`Scenario::check`] a point, [`Scenario::run`] runs
-//! one. A point's run is a function of the file and the point.
+//! [`Scenario::parse`] reads and checks a file, [`Scenario::check`] checks a point, and
+//! [`Scenario::run`] runs one. The result of a point depends only on the file and the point.
 
 mod flows;
 mod section;
@@ -33,25 +33,25 @@ use flows::Workload;
 use section::{Section, wrong};
 use transports::Settings;
 
-/// Most bytes of a scenario's file.
+/// The maximum size of a scenario's file, in bytes.
 pub const FILE_BYTES_MAX: usize = 64 << 20;
-/// Most packets of a flow.
+/// The maximum length of a flow, in packets.
 const FLOW_PACKETS_MAX: u64 = 1 << 31;
-/// Most packets of all flows with the plain window, which keeps two bits of each.
+/// The maximum number of packets of all flows with the plain window, which stores two bits of each.
 const WINDOWED_PACKETS_MAX: u64 = 1 << 32;
-/// Bounds of the sizes of flows by which slowdowns are shown, if the file has none.
+/// The default bounds of flow sizes, in bytes, for which slowdowns are shown.
 const SIZE_BOUNDS: [u64; 4] = [10_000, 100_000, 1_000_000, 10_000_000];
 
-/// A scenario that was read.
+/// A parsed scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The wiring.
     pub topology: Topology,
     /// The names of its nodes.
     pub names: Names,
-    /// Which points are run if flags do not say otherwise.
+    /// The points that are run unless flags say otherwise.
     pub defaults: Defaults,
-    /// Slowdowns are shown for flows up to each of these sizes, and for longer ones.
+    /// Slowdowns are shown for flows up to each of these sizes in bytes, and for longer ones.
     pub size_bounds: Vec<u64>,
     routing: Routing,
     queues: QueueSpec,
@@ -64,11 +64,11 @@ pub struct Scenario {
 /// The section `[run]`.
 #[derive(Clone, Debug, Default)]
 pub struct Defaults {
-    /// Transports.
+    /// The transports.
     pub transports: Vec<TransportKind>,
-    /// Loads.
+    /// The loads.
     pub loads: Vec<f64>,
-    /// Runs of each point.
+    /// The number of runs of each point.
     pub seeds: Option<u64>,
     /// The first seed.
     pub first_seed: Option<u64>,
@@ -77,30 +77,31 @@ pub struct Defaults {
 /// One run of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// With what flows are sent.
+    /// The transport of the flows.
     pub transport: TransportKind,
-    /// Share of the hosts' links; only Poisson arrivals have one.
+    /// The load, as a share of the hosts' links; only Poisson arrivals have one.
     pub load: Option<f64>,
-    /// Everything random is drawn from it.
+    /// The seed of everything random.
     pub seed: u64,
 }
 
-/// What a run records beside its statistics.
+/// The optional records of a run, beside its statistics.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The flow whose packets' stays at ports are recorded.
+    /// The flow whose packets' visits at ports are recorded.
     pub watch: Option<u32>,
     /// The ports whose packets are captured.
     pub capture: Vec<u32>,
-    /// The run ends with the last arrival.
+    /// Whether the run ends with the last arrival.
     pub is_cut_off: bool,
 }
 
 impl Scenario {
-    /// Reads a scenario; `files` reads those that it names.
+    /// Parses a scenario; `files` reads the files that it names.
     ///
     /// # Errors
-    /// One line: no TOML, an unknown key, a value that cannot be, a graph that is not connected.
+    /// One line: malformed TOML, an unknown key, an invalid value, or a graph that is not
+    /// connected.
     pub fn parse(text: &str, files: &Files<'_>) -> Result<Scenario, ScenarioError> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             let at = error.span().map_or(0, |span| span.start.min(text.len()));
@@ -152,28 +153,29 @@ impl Scenario {
         self.workload.warm_up_ps() as f64 / US as f64
     }
 
-    /// A tenth of the time of Poisson arrivals and of the warm-up, or a tenth of the bytes of a
-    /// pattern; lists of flows stay as they are.
+    /// Shortens Poisson arrivals and the warm-up to a tenth of their time, or a pattern to a tenth
+    /// of its bytes; lists of flows stay unchanged.
     pub fn shorten(&mut self) {
         self.workload.shorten();
     }
 
-    /// The bandwidth that a load is a share of: of the slowest host's link.
+    /// The bandwidth to which loads refer: that of the slowest host's link, in bits per second.
     #[must_use]
     pub fn host_bits_per_s(&self) -> u64 {
         self.host_bits_per_s
     }
 
-    /// Links of the longest of the shortest ways between hosts.
+    /// The number of links on the longest of the shortest paths between hosts.
     #[must_use]
     pub fn links_between_max(&self) -> u32 {
         self.links_between_max
     }
 
-    /// Whether a point can be run.
+    /// Checks that a point can be run.
     ///
     /// # Errors
-    /// One line: its load cannot be, or its transport needs what the scenario has not.
+    /// One line: an invalid load, or a transport that needs something that the scenario does not
+    /// have.
     pub fn check(&self, point: &Point) -> Result<(), ScenarioError> {
         let name = point.transport.name();
         match (self.has_load(), point.load) {
@@ -203,7 +205,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// The run of a point, before it is run.
+    /// The experiment of a point, before it is run.
     ///
     /// # Errors
     /// As [`Scenario::check`].
@@ -234,7 +236,7 @@ impl Scenario {
         })
     }
 
-    /// No flow has more packets than a transport can number.
+    /// Checks that no flow has more packets than a transport can number.
     fn check_lengths(
         &self,
         kind: TransportKind,
@@ -256,7 +258,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Runs a point; the experiment and what it gave.
+    /// Runs a point; returns the experiment and its results.
     ///
     /// # Errors
     /// As [`Scenario::check`].
@@ -287,7 +289,7 @@ impl Scenario {
     }
 }
 
-/// `[run]`: which points, and the sizes by which slowdowns are shown.
+/// Reads `[run]`: the points, and the sizes for which slowdowns are shown.
 fn read_run(mut section: Section<'_>) -> Result<(Defaults, Vec<u64>), ScenarioError> {
     let mut defaults = Defaults {
         seeds: section.whole("seeds", 1..=1_000)?,
@@ -317,7 +319,7 @@ fn read_run(mut section: Section<'_>) -> Result<(Defaults, Vec<u64>), ScenarioEr
     Ok((defaults, bounds))
 }
 
-/// Bandwidth of the slowest host's link.
+/// The bandwidth of the slowest host's link.
 fn host_rate(topology: &Topology) -> u64 {
     let hosts = topology.hosts();
     let links = topology.links().iter().filter(|(a, b, _)| a.0 < hosts || b.0 < hosts);

@@ -10,13 +10,14 @@ use crate::engine::{NS, US};
 /// Reads a file that a scenario names; an error is one line with the file's name.
 pub type Files<'a> = dyn Fn(&str) -> Result<String, String> + 'a;
 
-/// Longest time in a file: an hour, in ps.
+/// The maximum of times in a file: an hour, in ps.
 const TIME_PS_MAX: u64 = 3_600_000_000 * US;
 
-/// Bandwidths of links: below, the time of a packet would overflow.
+/// The valid bandwidths of links: below, the time of a packet would overflow.
 pub(super) const BITS_PER_S: RangeInclusive<u64> = 1_000_000..=100_000_000_000_000;
 
-/// Why a scenario cannot be run: one line that says what is wrong, where, and what to do.
+/// The reason why a scenario cannot be run: one line that says what is wrong, where, and what to
+/// do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScenarioError(pub(super) String);
 
@@ -34,7 +35,7 @@ pub(super) fn wrong<T>(why: impl Into<String>) -> Result<T, ScenarioError> {
     Err(ScenarioError(why.into()))
 }
 
-/// A table of the file. Keys that were asked for are the keys that there are.
+/// A table of the file. The keys that were asked for are the valid ones.
 pub(super) struct Section<'a> {
     name: String,
     text: &'a str,
@@ -42,14 +43,14 @@ pub(super) struct Section<'a> {
     known: Vec<&'static str>,
 }
 
-/// The name of `known` that is nearest to `unknown`, if one is near.
+/// The name in `known` that is nearest to `unknown`, if one is near enough.
 pub(super) fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let distance = |name: &'a str| (strsim::damerau_levenshtein(unknown, name), name);
     let (distance, name) = known.map(distance).min()?;
     (distance <= 1 + unknown.len() / 3).then_some(name)
 }
 
-/// "did you mean" that name, or all names.
+/// The suggestion "did you mean" with that name, or a list of all names.
 pub(super) fn hint(unknown: &str, known: &[&str]) -> String {
     match nearest(unknown, known.iter().copied()) {
         Some(name) => format!("did you mean `{name}`?"),
@@ -115,7 +116,7 @@ impl<'a> Section<'a> {
         value.map_or_else(|| wrong(why), Ok)
     }
 
-    /// A whole number.
+    /// Reads a whole number.
     pub(super) fn whole(
         &mut self,
         key: &'static str,
@@ -136,7 +137,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// The same for what has 32 bits.
+    /// Reads a whole number of 32 bits.
     pub(super) fn whole_u32(
         &mut self,
         key: &'static str,
@@ -146,7 +147,7 @@ impl<'a> Section<'a> {
         Ok(self.whole(key, range)?.map(|number| number as u32))
     }
 
-    /// A number, with or without a fraction.
+    /// Reads a number, with or without a fraction.
     pub(super) fn number(
         &mut self,
         key: &'static str,
@@ -160,14 +161,14 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A time whose key ends in `_ns` or `_us`, in ps.
+    /// Reads a time whose key ends in `_ns` or `_us`; returns ps.
     pub(super) fn time(&mut self, key: &'static str) -> Result<Option<u64>, ScenarioError> {
         let unit = if key.ends_with("_us") || key.contains("_us_") { US } else { NS };
         let most = (TIME_PS_MAX / unit) as f64;
         Ok(self.number(key, (0.0, most))?.map(|time| (time * unit as f64).round() as u64))
     }
 
-    /// A bandwidth whose key ends in `_gbps`, in bits a second.
+    /// Reads a bandwidth whose key ends in `_gbps`; returns bits per second.
     pub(super) fn rate(&mut self, key: &'static str) -> Result<Option<u64>, ScenarioError> {
         Ok(self.number(key, (1e-3, 1e5))?.map(|gbps| (gbps * 1e9).round() as u64))
     }
@@ -180,7 +181,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// One of some names; its place among them.
+    /// Reads one of several names; returns its index.
     pub(super) fn choice(
         &mut self,
         key: &'static str,
@@ -201,7 +202,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A table below this one; an empty one if it is not there.
+    /// A table below this one; an empty one if it does not exist.
     pub(super) fn section(&mut self, key: &'static str) -> Result<Section<'a>, ScenarioError> {
         let name = if self.name.is_empty() { key.into() } else { format!("{}.{key}", self.name) };
         match self.value(key).cloned() {
@@ -215,7 +216,7 @@ impl<'a> Section<'a> {
         self.table.is_empty()
     }
 
-    /// No key is left that was not asked for.
+    /// Checks that every key was asked for.
     pub(super) fn finish(self) -> Result<(), ScenarioError> {
         let unknown = self.table.keys().find(|key| !self.known.contains(&key.as_str()));
         let Some(unknown) = unknown else { return Ok(()) };

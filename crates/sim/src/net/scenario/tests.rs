@@ -46,7 +46,7 @@ fn pattern(workload: &str) -> Scenario {
     parse(&format!("{head}[workload]\n{workload}")).unwrap()
 }
 
-/// Oversubscription 2:1: two spine links of a ToR carry half of what its hosts send.
+/// Oversubscription 2:1: the two spine links of a ToR switch carry half of the rate of its hosts.
 #[test]
 fn a_scenario_has_the_links_that_its_file_says() {
     let scenario = parse(LEAF_SPINE).unwrap();
@@ -58,7 +58,7 @@ fn a_scenario_has_the_links_that_its_file_says() {
     assert_eq!((scenario.links_between_max(), scenario.host_bits_per_s()), (4, 10_000_000_000));
 }
 
-/// Each transport ends every flow at a low load, none faster than its ideal time.
+/// Each transport ends every flow at a low load, and none in less than its ideal time.
 #[test]
 fn points_of_each_transport_end_their_flows() {
     let scenario = parse(LEAF_SPINE).unwrap();
@@ -76,7 +76,7 @@ fn points_of_each_transport_end_their_flows() {
     }
 }
 
-/// A flow without an end is counted, never left out, and what it received is known.
+/// A flow without an end is counted, never omitted, and its received bytes are known.
 #[test]
 fn unfinished_flows_are_counted() {
     let text = LEAF_SPINE.replace("warm_up_us = 500", "drain_us = 0");
@@ -102,7 +102,7 @@ fn ports_are_measured_while_flows_arrive() {
     assert_eq!((whole.ports, whole.arrived_bytes), (cut.ports, cut.arrived_bytes));
 }
 
-/// Each bad key or value is one line that says what is wrong, where, and what to do.
+/// Every invalid key or value gives one line that says what is wrong, where, and what to do.
 #[test]
 fn bad_scenarios_are_one_clear_line() {
     for (from, to, says) in [
@@ -166,7 +166,7 @@ fn bad_scenarios_are_one_clear_line() {
     assert!(why.to_string().contains("use ecmp"), "{why}");
 }
 
-/// A host that is out of reach, unknown names in links and flows, and hosts with two links.
+/// Errors of graphs: an unreachable host, unknown names in links and flows, hosts with two links.
 #[test]
 fn bad_graphs_are_one_clear_line() {
     let text = |links: &str, flow: &str| {
@@ -205,7 +205,7 @@ fn bad_graphs_are_one_clear_line() {
     }
 }
 
-/// All patterns run, on all topologies.
+/// Every pattern runs on every topology.
 #[test]
 fn patterns_run_on_every_topology() {
     for workload in [
@@ -232,7 +232,7 @@ fn patterns_run_on_every_topology() {
     }
 }
 
-/// The reader of scenarios meets any text: an error is one line, and nothing panics.
+/// For any text the reader returns a scenario or a one-line error, and never panics.
 #[test]
 fn any_text_is_a_scenario_or_one_line() {
     let inputs = std::env::var("CONCORD_NET_INPUTS").ok().and_then(|text| text.parse().ok());

@@ -1,4 +1,4 @@
-//! The sections `[transport.NAME]`, and which transports there are.
+//! The sections `[transport.NAME]`, and the list of transports.
 
 use super::section::{ScenarioError, Section, hint, wrong};
 use crate::engine::MS;
@@ -9,7 +9,7 @@ use crate::net::tcp::TcpConfig;
 use crate::net::topology::Topology;
 use crate::net::windowed::WindowedConfig;
 
-/// A transport that scenarios can be run with.
+/// A transport of scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportKind {
     /// [`Windowed`](crate::net::Windowed).
@@ -27,7 +27,7 @@ pub enum TransportKind {
 }
 
 impl TransportKind {
-    /// All of them.
+    /// All transports.
     pub const ALL: [TransportKind; 6] = [
         TransportKind::Windowed,
         TransportKind::NewReno,
@@ -37,7 +37,7 @@ impl TransportKind {
         TransportKind::Fastpass,
     ];
 
-    /// Its name in files, flags and tables.
+    /// The name of the transport in files, flags and tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,17 +50,17 @@ impl TransportKind {
         }
     }
 
-    /// The transport of a name.
+    /// The transport with a name.
     ///
     /// # Errors
-    /// There is none; the line names the nearest, or all.
+    /// The name is unknown; the line suggests the nearest one, or lists all.
     pub fn parse(name: &str) -> Result<TransportKind, ScenarioError> {
         let found = TransportKind::ALL.into_iter().find(|kind| kind.name() == name);
         let names = TransportKind::ALL.map(TransportKind::name);
         found.map_or_else(|| wrong(format!("no transport {name}: {}", hint(name, &names))), Ok)
     }
 
-    /// Whether it takes reordered packets for lost ones.
+    /// Whether the transport treats reordered packets as lost.
     #[must_use]
     pub fn needs_order(self) -> bool {
         !matches!(self, Self::Windowed | Self::Dcpim | Self::Fastpass)
@@ -73,7 +73,7 @@ pub(super) struct Settings {
     pub(super) windowed: WindowedConfig,
     pub(super) newreno: TcpConfig,
     pub(super) dctcp: TcpConfig,
-    /// DCTCP's g is 2^-this.
+    /// The exponent of DCTCP's g = 2^-`gain_shift`.
     pub(super) gain_shift: u32,
     pub(super) hpcc: HpccConfig,
     pub(super) dcpim: DcpimConfig,
@@ -104,7 +104,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// Payload of a full packet.
+    /// The payload of a full packet.
     pub(super) fn payload_bytes(&self, kind: TransportKind) -> u32 {
         match kind {
             TransportKind::Windowed => self.windowed.data_bytes,

@@ -11,21 +11,21 @@ use crate::net::topology::{
     HostIndex, LINKS_MAX, LeafSpine, LinkSpec, NodeIndex, Routing, Topology,
 };
 
-/// Most hosts of a scenario.
+/// The maximum number of hosts of a scenario.
 pub const HOSTS_MAX: u32 = 16_384;
-/// Most switches of a list of links.
+/// The maximum number of switches in a list of links.
 const SWITCHES_MAX: u32 = 65_536;
-/// Most hosts times switches: a route takes 4 bytes.
+/// The maximum number of hosts times switches: a route takes 4 bytes.
 const ROUTES_MAX: u64 = 1 << 27;
-/// Buffer of each class of a port that no key gives.
+/// The default buffer of each class of a port, in bytes.
 const PORT_BYTES: u64 = 1_000_000;
 
-/// The names of nodes, for people: given ones, or `h0`, `h1`, ... and `s0`, `s1`, ...
+/// The names of nodes in files and tables: given ones, or `h0`, `h1`, ... and `s0`, `s1`, ...
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     hosts: u32,
     given: Vec<String>,
-    /// The given names with their places.
+    /// The index of each given name.
     places: BTreeMap<String, u32>,
 }
 
@@ -49,7 +49,7 @@ impl Names {
         }
     }
 
-    /// The node of a name, among the first `nodes`.
+    /// The node with a name, among the first `nodes`.
     #[must_use]
     pub fn find(&self, name: &str, nodes: u32) -> Option<NodeIndex> {
         if !self.given.is_empty() {
@@ -63,7 +63,7 @@ impl Names {
         node.filter(|&node| node < nodes).map(NodeIndex)
     }
 
-    /// A host by its name or its number.
+    /// The host with a name or a number.
     pub(super) fn host(&self, value: &Value) -> Result<HostIndex, String> {
         let node = match value {
             Value::String(name) => self.find(name, self.hosts),
@@ -92,7 +92,7 @@ impl Names {
     }
 }
 
-/// The wiring, the names of its nodes, and how packets find their way.
+/// The topology, the names of its nodes, and the routing.
 pub(super) struct Wiring {
     pub(super) topology: Topology,
     pub(super) names: Names,
@@ -153,7 +153,7 @@ pub(super) fn read(
     Ok(Wiring { topology: wiring, names, routing, queues: buffers.queues })
 }
 
-/// Every host has one link and reaches every other.
+/// Checks that every host has one link and reaches every other host.
 fn check(topology: &Topology, names: &Names) -> Result<(), ScenarioError> {
     use crate::net::topology::TopologyError as E;
     let name = |node: u32| names.of(NodeIndex(node));
@@ -186,7 +186,7 @@ fn links_within(links: u64) -> Result<(), ScenarioError> {
     wrong(format!("[topology] {links} links: at most {LINKS_MAX}"))
 }
 
-/// `host_gbps`, `propagation_ns` and `pipeline_ns`, which all built-in topologies have.
+/// Reads `host_gbps`, `propagation_ns` and `pipeline_ns`, which all built-in topologies have.
 fn common(
     section: &mut Section<'_>,
     queue_bytes_max: u64,
@@ -251,7 +251,7 @@ fn dumbbell(section: &mut Section<'_>, port_bytes: u64) -> Result<Topology, Scen
     Ok(Topology::dumbbell(pairs, host, between, pipeline_ps))
 }
 
-/// `hosts` or `switches`: a number of them, or their names.
+/// Reads `hosts` or `switches`: a number of them, or their names.
 fn nodes(
     section: &mut Section<'_>,
     key: &'static str,
@@ -272,7 +272,7 @@ fn nodes(
     }
 }
 
-/// `links = [[node, node, Gb/s, ns], ...]`.
+/// Reads `links = [[node, node, Gb/s, ns], ...]`.
 fn links(
     section: &mut Section<'_>,
     queue_bytes_max: u64,
@@ -358,7 +358,7 @@ impl Buffers {
     }
 }
 
-/// `ecn_bytes`, or `ecn_min_bytes`, `ecn_max_bytes` and `ecn_probability`.
+/// Reads `ecn_bytes`, or `ecn_min_bytes`, `ecn_max_bytes` and `ecn_probability`.
 fn marking(section: &mut Section<'_>, buffer: u64) -> Result<Option<Marking>, ScenarioError> {
     let at = section.whole("ecn_bytes", 0..=1 << 40)?;
     let min = section.whole("ecn_min_bytes", 0..=1 << 40)?;
