@@ -1,9 +1,10 @@
-//! Every interleaving of a few calls on a shared memory, breadth first: what goes wrong is shown by
-//! a shortest trace.
+//! Explores every interleaving of a few calls on a shared memory, breadth first: a violation is
+//! shown by a shortest trace.
 //!
-//! A state is the registers of the switch, the nodes, the packets on their way, and what may still
-//! be called or go wrong. Any packet may come next, however late, or be lost, or come twice; any
-//! program may call; any lane may send again, or try again once its lock may be had.
+//! A state consists of the registers of the switch, the nodes, the packets in flight, and the calls
+//! and faults that are still possible. Any packet may arrive next, however late, or be lost, or be
+//! duplicated; any program may make a call; any lane may send its packet again, or retry once its
+//! lock may be free.
 
 use std::hash::Hash as _;
 
@@ -15,47 +16,47 @@ use super::rack::{Rack, Shape, describe};
 use crate::systems::frame;
 pub use crate::systems::frame::Explored;
 
-/// What is explored.
+/// The setup of an exploration.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The rack.
     pub shape: Shape,
-    /// Blocks that the switch owns.
+    /// The blocks that the switch owns.
     pub blocks: Vec<Tag>,
-    /// Blocks that their homes own.
+    /// The blocks that their homes own.
     pub at_home: Vec<Tag>,
-    /// Which blocks may move to the other owner, each once; they do so in this order.
+    /// The blocks that may move to the other owner, each once and in this order.
     pub moves: Vec<Tag>,
-    /// What was called before, one after the other, each until all was at rest.
+    /// The calls made before, one after the other, each until everything is at rest.
     pub before: Vec<(usize, Call)>,
-    /// What each node is called, one after the other.
+    /// The calls of each node, one after the other.
     pub calls: Vec<Vec<Call>>,
-    /// How many calls a node may have under way.
+    /// The maximum number of calls that a node has in progress.
     pub under_way: usize,
-    /// How often a packet may be lost.
+    /// The maximum number of lost packets.
     pub losses: u8,
-    /// How often one may come twice.
+    /// The maximum number of duplicated packets.
     pub doubles: u8,
-    /// How often lanes may send again.
+    /// The maximum number of retransmissions by lanes.
     pub resends: u8,
-    /// Whether the epoch ends at some time, and how.
+    /// Whether and how the epoch ends at some time.
     pub end: End,
-    /// Most states.
+    /// The maximum number of states.
     pub states_max: usize,
 }
 
 /// How an epoch ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It does not.
+    /// The epoch does not end.
     Never,
-    /// Each node hears of another one at some time, and all stay.
+    /// Each node hears of another epoch at some time, and all nodes stay.
     AllStay,
-    /// One dies at some time, and each of the others hears of that at some time.
+    /// One node dies at some time, and each of the others hears of that at some time.
     Dies(usize),
 }
 
-/// What may happen next.
+/// A step from a state.
 #[derive(Clone, Copy, Debug)]
 enum Action {
     Call(usize),
@@ -72,7 +73,7 @@ enum Action {
 #[derive(Clone)]
 struct State {
     rack: Rack,
-    /// How many calls each node was given.
+    /// The number of calls that each node has got.
     made: Vec<usize>,
     moved: usize,
     losses: u8,
@@ -155,7 +156,7 @@ impl frame::State for State {
         all
     }
 
-    /// Takes a step, and says what it was.
+    /// Takes a step; returns its description.
     fn step(&mut self, action: Action, setup: &Setup) -> Result<String, String> {
         let said = match action {
             Action::Call(place) => {
@@ -187,7 +188,7 @@ impl frame::State for State {
             }
             Action::Move => {
                 let tag = setup.moves[self.moved];
-                // A locked block does not move; that it cannot now is no state of its own.
+                // A locked block does not move; the failed attempt does not make another state.
                 self.moved += usize::from(self.rack.migrate(tag));
                 format!("block {:x} begins to move", tag.0)
             }
@@ -225,10 +226,10 @@ impl frame::State for State {
     }
 }
 
-/// Goes through all states.
+/// Explores all states.
 ///
 /// # Panics
-/// If what was called before does not come to rest.
+/// If the calls made before do not come to rest.
 #[must_use]
 pub fn explore(setup: &Setup) -> Explored {
     frame::explore::<State>(setup).expect("a state to begin with")

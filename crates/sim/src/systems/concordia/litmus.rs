@@ -1,8 +1,9 @@
 //! Litmus tests of the memory's order (Alglave, Maranget, Tautschnig 2014): a few threads write and
-//! read a few words, and what they read has to be explained by one order of all accesses.
+//! read a few words, and a single order of all accesses must explain the values that they read.
 //!
-//! The nodes and the switch run as they ship; what comes next is drawn: any packet, however late, a
-//! loss now and then, any thread's next access. Each thread waits for an access before its next.
+//! The nodes and the switch run as they ship, and the next step is drawn: the arrival of any
+//! packet, however late, an occasional loss, or the next access of any thread. Each thread waits
+//! for an access before its next.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ use super::rack::{Rack, Shape};
 pub enum Step {
     /// Writes a one into the variable.
     Write(u8),
-    /// Reads it.
+    /// Reads the variable.
     Read(u8),
 }
 
@@ -26,17 +27,17 @@ pub enum Step {
 pub struct Litmus {
     /// Its name in the literature.
     pub name: &'static str,
-    /// What its threads do, each at a node of its own. All variables are zero at first.
+    /// The accesses of the threads, each at a node of its own. All variables are zero at first.
     pub threads: &'static [&'static [Step]],
-    /// What no order explains, as the readers' values in the order of the threads.
+    /// The outcome that no order explains: the values of the reads in the order of the threads.
     pub forbidden: &'static [u8],
 }
 
 const X: u8 = 0;
 const Y: u8 = 1;
 
-/// Those of the issue: what store buffers, delayed or reordered invalidations and writes that are
-/// not seen by all at once would show.
+/// The tests of the issue: they would show store buffers, delayed or reordered invalidations, and
+/// writes that are not visible to all nodes at once.
 pub const LITMUS: [Litmus; 6] = [
     Litmus {
         name: "SB",
@@ -79,18 +80,18 @@ pub const LITMUS: [Litmus; 6] = [
     },
 ];
 
-/// Where the variables are: two blocks of two homes.
+/// The blocks of the variables, with two different homes.
 const BLOCKS: [Tag; 2] = [Tag(0), Tag(1 << 48)];
-/// Packets lost, of a hundred.
+/// The share of packets that are lost, in percent.
 const LOST_PERCENT: u64 = 2;
-/// Most steps of a run.
+/// The maximum number of steps of a run.
 const STEPS_MAX: usize = 20_000;
 
-/// The values of the reads in the order of the threads, and how often they were seen.
+/// The values of the reads in the order of the threads, and how often they were observed.
 pub type Outcomes = BTreeMap<Vec<u8>, u64>;
 
 impl Litmus {
-    /// What one order of all accesses explains: all orders are gone through.
+    /// The outcomes that some order of all accesses explains: all orders are enumerated.
     #[must_use]
     pub fn allowed(&self) -> BTreeSet<Vec<u8>> {
         let mut all = BTreeSet::new();
@@ -124,7 +125,7 @@ impl Litmus {
         }
     }
 
-    /// Runs it so often, from a seed.
+    /// Runs the test `runs` times, from a seed.
     ///
     /// # Panics
     /// If a run does not end.
@@ -132,14 +133,14 @@ impl Litmus {
     pub fn run(&self, runs: u64, seed: u64, coherence: Coherence, guards: Guards) -> Outcomes {
         let mut rng = Rng::new(seed);
         let shape = Shape { nodes: 4, cache_ways: 2, lanes: 2, coherence, guards };
-        // The switch owns the first so many of the blocks, homes the others.
+        // The possible numbers of blocks that the switch owns; homes own the others.
         let counts: &[usize] = if coherence == Coherence::Base { &[0] } else { &[0, 1, 2] };
         let rack = |count: &usize| Rack::new(&shape, &BLOCKS[..*count], &BLOCKS[*count..]);
         let racks: Vec<Rack> = counts.iter().map(rack).collect();
         let mut seen = Outcomes::new();
         for _ in 0..runs {
             let mut rack = racks[rng.below(racks.len() as u64) as usize].clone();
-            // Some nodes have copies.
+            // Some nodes begin with copies.
             for (node, tag) in (0..4).flat_map(|node| BLOCKS.map(|tag| (node, tag))) {
                 if rng.chance(1, 3) {
                     rack.call(node, call(tag, Step::Read(0)));
@@ -177,7 +178,7 @@ impl Litmus {
                 if !is_waiting.contains(&true) {
                     return reads.concat();
                 }
-                // Something was lost, or failed.
+                // A packet was lost, or a request failed.
                 for (node, lane, _) in rack.lanes() {
                     rack.wake(node, lane);
                 }

@@ -1,5 +1,5 @@
-//! Concordia's shared memory: its nodes and their switch in every interleaving of a few calls
-//! ([`explore`]), and from a seed ([`Plan`], [`run`]).
+//! Simulations of Concordia's shared memory: its nodes and their switch in every interleaving of a
+//! few calls ([`explore`]), and from a seed ([`Plan`], [`run`]).
 
 mod plan;
 mod programs;

@@ -1,90 +1,90 @@
-//! A shared memory, its programs, and what goes wrong: drawn from one seed.
+//! A shared memory, its programs, and faults, drawn from one seed.
 
 use concord_core::{Guards, MS, Rng, SEC, US};
 use concord_memory::Coherence;
 use concord_switch::BlocksLayout;
 use concord_wire::concordia::BLOCK_BYTES;
 
-/// Something that goes wrong, and for how long, in ns.
+/// A fault, and its duration in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A node stops and goes on: its packets wait.
+    /// A node pauses: its packets wait.
     PauseNode(usize, u64),
-    /// The switch stops and goes on.
+    /// The switch pauses.
     PauseSwitch(u64),
-    /// A node and another one do not reach each other.
+    /// Two nodes cannot reach each other.
     CutPair(usize, usize, u64),
-    /// A node and the switch do not reach each other.
+    /// A node and the switch cannot reach each other.
     CutSwitch(usize, u64),
-    /// A node and the controller do not reach each other: others go on without it.
+    /// A node and the controller cannot reach each other: the others go on without it.
     CutController(usize, u64),
-    /// A node dies with all that it has, and is started again later.
+    /// A node dies with all that it has, and is restarted later.
     KillNode(usize, u64),
-    /// A node leaves, and hands over what it has; it is started again later. If it has not left by
-    /// then it is killed.
+    /// A node leaves, and hands over what it has; it is restarted later. If it has not left by
+    /// then, it is killed.
     Leave(usize, u64),
-    /// The switch is gone with its tables, and comes back as a new one.
+    /// The switch loses its tables, and returns as a new one.
     RestartSwitch(u64),
-    /// The switch and the controller do not reach each other: the standby takes over, and the
-    /// switch goes on, and hears of it only later.
+    /// The switch and the controller cannot reach each other: the standby takes over, and the old
+    /// switch keeps running, and hears of it only later.
     OtherSwitch(u64),
-    /// The controller dies, and is started again with its state.
+    /// The controller dies, and is restarted with its state.
     RestartController(u64),
-    /// The controller stops and goes on.
+    /// The controller pauses.
     PauseController(u64),
 }
 
-/// What is run.
+/// The parameters of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// For everything that is drawn on the way.
+    /// The seed of everything that is drawn during the run.
     pub seed: u64,
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: usize,
-    /// The switch's tables.
+    /// The size of the switch's tables.
     pub layout: BlocksLayout,
-    /// Length of a block in bytes.
+    /// The length of a block, in bytes.
     pub block_bytes: usize,
-    /// Sets of each cache.
+    /// The number of sets of each cache.
     pub cache_sets: usize,
-    /// Blocks of a set.
+    /// The number of blocks in a set.
     pub cache_ways: usize,
-    /// Events that a node may have under way.
+    /// The maximum number of events that a node has in progress.
     pub lanes: usize,
-    /// Who keeps blocks coherent.
+    /// Whether the switch takes part in coherence.
     pub coherence: Coherence,
-    /// Blocks that are used, over all ranges.
+    /// The number of blocks in use, over all ranges.
     pub blocks: u64,
-    /// Programs of each node: each makes one call after the other.
+    /// The number of programs of each node; each makes one call after the other.
     pub programs: usize,
-    /// Calls of each program.
+    /// The number of calls of each program.
     pub calls: u32,
-    /// Longest pause of a program between two calls, in ns.
+    /// The maximum pause of a program between two calls, in ns.
     pub think_ns: u64,
-    /// Reads of a hundred calls.
+    /// The share of reads among the calls, in percent.
     pub reads_percent: u64,
-    /// Shortest and longest way of a packet, in ns.
+    /// The minimum and maximum latency of a packet, in ns.
     pub latency_ns: (u64, u64),
-    /// Longest way round of a packet that comes back to the switch for its second pass, in ns.
+    /// The maximum time of a packet's recirculation at the switch, in ns.
     pub round_ns: u64,
-    /// Packets lost, of a million.
+    /// Packets lost, per million.
     pub loss_ppm: u64,
-    /// Packets that come twice, of a million.
+    /// Packets duplicated, per million.
     pub duplicate_ppm: u64,
-    /// Packets that come up to 20 ms late, of a million.
+    /// Packets delayed by up to 20 ms, per million.
     pub late_ppm: u64,
-    /// How long a lease is, in ns.
+    /// The duration of a lease, in ns.
     pub lease_ns: u64,
-    /// What goes wrong, and when.
+    /// The faults, and their times in ns.
     pub faults: Vec<(u64, Fault)>,
-    /// Whether invariants are looked at after each event.
+    /// Whether invariants are checked after each event.
     pub invariants: bool,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
 }
 
 impl Plan {
-    /// What a seed draws.
+    /// Draws a plan from a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Plan {
         let mut rng = Rng::new(seed);
@@ -115,7 +115,7 @@ impl Plan {
             loss_ppm: noise(rng, 50_000),
             duplicate_ppm: noise(rng, 50_000),
             late_ppm: noise(rng, 30_000),
-            // Long ones show who goes on without those that hold them.
+            // Long leases show nodes that go on without the holders of leases.
             lease_ns: rng.between(30, 200) * MS * if has_epochs && seed % 2 == 1 { 4 } else { 1 },
             faults: if has_epochs { deaths(rng, nodes) } else { faults(rng, nodes) },
             coherence: if rng.chance(1, 6) { Coherence::Base } else { Coherence::Concordia },
@@ -124,7 +124,7 @@ impl Plan {
         }
     }
 
-    /// When the last fault is over, in ns.
+    /// The end of the last fault, in ns.
     #[must_use]
     pub fn quiet_at_ns(&self) -> u64 {
         let over = |(at, fault): &(u64, Fault)| {
@@ -145,8 +145,8 @@ impl Plan {
         self.faults.iter().map(over).max().unwrap_or(0)
     }
 
-    /// Whether a node dies, or others may go on without one: also where its signs of life are lost.
-    /// Nothing is lost with one that leaves in time.
+    /// Whether a node dies, or the others may go on without one, even because its keepalives are
+    /// lost. A node that leaves in time loses nothing.
     #[must_use]
     pub fn may_lose(&self) -> bool {
         let goes_on_without = |(_, fault): &(u64, Fault)| {
@@ -181,7 +181,7 @@ fn faults(rng: &mut Rng, nodes: usize) -> Vec<(u64, Fault)> {
     all
 }
 
-/// What makes further epochs, and what goes wrong beside.
+/// Draws faults that cause further epochs, and others beside them.
 fn deaths(rng: &mut Rng, nodes: usize) -> Vec<(u64, Fault)> {
     let mut all = Vec::new();
     for _ in 0..rng.between(1, 5) {

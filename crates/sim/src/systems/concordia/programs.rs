@@ -1,41 +1,42 @@
-//! The programs of a simulated memory: their calls, and the judgement of their outcomes.
+//! The programs of a simulated memory: their calls, and the check of their outcomes.
 //!
-//! Of each block the first word is added to, compared and swapped; and its second half is written
-//! and read as a whole, the same word over and over: half a block would show.
+//! The first word of each block is the target of additions and compare-and-swaps. Its second half
+//! is written and read as a whole, filled with copies of a single word, so that a mix of two writes
+//! would show.
 
 use concord_check::{Operation, Options, Reply, check};
 use concord_core::Rng;
 use concord_memory::{Access, Call};
 use concord_wire::concordia::Tag;
 
-/// Stands for whoever renews blocks.
+/// The client that stands for renewals of blocks.
 const RENEWER: usize = 1 << 32;
 
-/// A program: it makes one call after the other.
+/// A program, which makes one call after the other.
 #[derive(Debug, Default)]
 pub struct Program {
-    /// At which node.
+    /// The node of the program.
     pub node: usize,
-    /// How many calls it has made.
+    /// The number of calls that it has made.
     pub made: u32,
-    /// The call that is not answered: its number, and the command that it is.
+    /// The unanswered call.
     pub pending: Option<Pending>,
 }
 
-/// A call that is not answered.
+/// An unanswered call.
 #[derive(Debug)]
 pub struct Pending {
-    /// Its number.
+    /// The number of the call.
     pub id: u64,
-    /// When it was called, in ns.
+    /// The time of the call, in ns.
     pub call_ns: u64,
     tag: Tag,
     access: Access,
-    /// As it is called if nothing is known of its outcome.
+    /// The command for the history if the outcome is unknown.
     cmd: Vec<Vec<u8>>,
 }
 
-/// What programs saw.
+/// The history of the programs' calls.
 #[derive(Debug, Default)]
 pub struct Seen {
     history: Vec<Operation>,
@@ -61,7 +62,7 @@ fn cmd(parts: &[&[u8]]) -> Vec<Vec<u8>> {
 }
 
 impl Seen {
-    /// Nothing yet: all blocks are zeroes.
+    /// An empty history: all blocks are zeroes.
     #[must_use]
     pub fn new(tags: &[Tag]) -> Seen {
         let keys = tags.iter().flat_map(|tag| [key(*tag, false), key(*tag, true)]);
@@ -77,17 +78,17 @@ impl Seen {
         Seen { history: (0..).zip(keys).map(zero).collect() }
     }
 
-    /// A call of unknown outcome, or one that was answered.
+    /// Adds a call; `reply` is `None` if its outcome is unknown.
     fn add(&mut self, client: usize, call_ns: u64, cmd: Vec<Vec<u8>>, reply: Option<(u64, Reply)>) {
         let (return_ns, reply) = reply.unzip();
         let (client, ordinal, path) = (client as u64, None, None);
         self.history.push(Operation { client, ordinal, call_ns, return_ns, cmd, reply, path });
     }
 
-    /// What became of a program's call.
+    /// Adds the outcome of a program's call.
     ///
     /// # Errors
-    /// What cannot be.
+    /// The value is impossible: a mix of two writes.
     pub fn answered(
         &mut self,
         client: usize,
@@ -114,26 +115,26 @@ impl Seen {
             Access::CompareSwap { expected, .. } if word_of(got) == *expected => {
                 (pending.cmd.clone(), Reply::Int(1))
             }
-            // It was a read.
+            // A compare-and-swap that failed counts as a read.
             Access::CompareSwap { .. } => (cmd(&[b"GET", &key]), Reply::bulk(text(word_of(got)))),
         };
         self.add(client, pending.call_ns, cmd, answer(reply));
         Ok(())
     }
 
-    /// A block that was lost is zeroes from now on.
+    /// Adds a renewal: a lost block is zeroes from now on.
     pub fn renewed(&mut self, tag: Tag, now_ns: u64) {
         for key in [key(tag, false), key(tag, true)] {
             self.add(RENEWER, now_ns, cmd(&[b"SET", &key, b"0"]), Some((now_ns + 1, Reply::Ok)));
         }
     }
 
-    /// Nobody knows what became of a call.
+    /// Adds a call whose outcome is unknown.
     pub fn unknown(&mut self, client: usize, pending: &Pending) {
         self.add(client, pending.call_ns, pending.cmd.clone(), None);
     }
 
-    /// Whether all this is linearizable.
+    /// Checks that the history is linearizable; returns the violation if it is not.
     #[must_use]
     pub fn judged(&self) -> Option<String> {
         let options = Options { time_max: None, configs_max: 2_000_000, ..Options::default() };
@@ -161,7 +162,7 @@ impl Pending {
         Call { id: self.id, tag: self.tag, access: self.access.clone() }
     }
 
-    /// What a program calls next.
+    /// Draws the next call of a program.
     pub fn draw(
         rng: &mut Rng,
         (id, now_ns): (u64, u64),

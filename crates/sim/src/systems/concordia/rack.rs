@@ -1,5 +1,5 @@
-//! Nodes of a shared memory and their switch, as they ship, without time: what is sent waits until
-//! it is said that it comes.
+//! The nodes of a shared memory and their switch, as they ship, without time: packets wait until
+//! the caller lets them arrive.
 
 use std::hash::Hash as _;
 
@@ -17,55 +17,55 @@ use concord_wire::control::{Config, GroupKind, Member, Program};
 use concord_wire::{Addr, GroupId};
 use rustc_hash::FxHasher;
 
-/// Where the switch is.
+/// The address of the switch.
 pub(super) const SWITCH: Addr = Addr { ip: 1, port: 1 };
-/// Length of a block: the shortest.
+/// The length of a block in bytes: the minimum.
 const BLOCK_BYTES: usize = 512;
-/// Most rounds in which what is left comes to rest.
+/// The maximum number of rounds until the rack comes to rest.
 const ROUNDS_MAX: usize = 64;
 
-/// What a rack is made of.
+/// The parameters of a rack.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: u8,
-    /// Blocks that a cache holds.
+    /// The number of blocks in a cache.
     pub cache_ways: usize,
-    /// Events that a node may have under way.
+    /// The maximum number of events that a node has in progress.
     pub lanes: usize,
-    /// Who keeps blocks coherent.
+    /// Whether the switch takes part in coherence.
     pub coherence: Coherence,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
 }
 
-/// A packet on its way: where to, and its bytes.
+/// A packet in flight: its destination, and its bytes.
 pub type Flight = (Addr, Vec<u8>);
 
-/// The nodes and their switch.
+/// A rack: the nodes and their switch.
 #[derive(Clone)]
 pub struct Rack {
     switch: Concordia,
     ports: PortTable,
-    /// By place.
+    /// The nodes, by place.
     pub nodes: Vec<Node>,
-    /// In their order, so that states are alike however they came to be.
+    /// The packets in flight, sorted, so that equal states are equal however they were reached.
     pub flights: Vec<Flight>,
     /// The newest value of each block: its first byte.
     newest: Vec<(Tag, u8)>,
-    /// Calls whose outcome has come out, by node.
+    /// The number of calls with an outcome, by node.
     pub done: Vec<usize>,
-    /// Nodes that have heard of another epoch, or are gone: they stand still.
+    /// The nodes that have heard of another epoch, or are gone: they stand still.
     pub stopped: Vec<bool>,
     guards: Guards,
 }
 
-/// Where the node of a place is.
+/// The address of the node at a place.
 pub(super) fn addr(place: u8) -> Addr {
     Addr { ip: 2, port: 10 + u16::from(place) }
 }
 
-/// The place of the node that is there.
+/// The place of the node with an address.
 pub(super) fn place_of(to: Addr) -> usize {
     usize::from(to.port - 10)
 }
@@ -91,7 +91,7 @@ pub(super) fn config(epoch: u32, nodes: u8) -> Config {
 /// A switch that serves a memory.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there can be none.
 pub(super) fn switch(
     layout: BlocksLayout,
     guards: Guards,
@@ -107,16 +107,16 @@ pub(super) fn switch(
     }
 }
 
-/// What leaves a switch after a pass.
+/// The packets that leave a switch after a pass.
 #[derive(Default)]
 pub(super) struct Passed {
-    /// To nodes.
+    /// Packets to nodes.
     pub(super) sent: Vec<Flight>,
-    /// Round, for another pass.
+    /// The recirculated packet, with its metadata.
     pub(super) round: Option<(Metadata, Vec<u8>)>,
 }
 
-/// A packet's pass, its first one if `round` is nothing.
+/// Runs a packet's pass, the first one if `round` is `None`.
 pub(super) fn pass(
     switch: &mut Concordia,
     ports: &PortTable,
@@ -146,7 +146,7 @@ pub(super) fn pass(
 }
 
 impl Rack {
-    /// A rack at rest, with these blocks owned by the switch, and these by their homes.
+    /// A rack at rest, with these blocks owned by the switch, and those by their homes.
     ///
     /// # Panics
     /// If there can be no such rack.
@@ -197,7 +197,7 @@ impl Rack {
         }
     }
 
-    /// A packet at the switch; one that comes round does so at once.
+    /// Handles a packet at the switch; a recirculated packet makes its next pass at once.
     fn at_switch(&mut self, packet: &[u8]) {
         let (mut bytes, mut round, mut sent) = (packet.to_vec(), None, Vec::new());
         loop {
@@ -209,10 +209,10 @@ impl Rack {
         self.send(sent);
     }
 
-    /// A packet comes.
+    /// Delivers a packet.
     ///
     /// # Errors
-    /// What a program has seen that is not so.
+    /// A program has observed a wrong value.
     pub fn comes(&mut self, (to, bytes): &Flight) -> Result<(), String> {
         if *to == SWITCH {
             self.at_switch(bytes);
@@ -228,14 +228,14 @@ impl Rack {
         Ok(())
     }
 
-    /// A program calls at a node.
+    /// Makes a program's call at a node.
     pub fn call(&mut self, place: usize, call: Call) {
         let mut sent = Vec::new();
         self.nodes[place].call(Now::default(), call, &mut sent);
         self.send(sent);
     }
 
-    /// A lane goes on.
+    /// Continues the event of a lane.
     pub fn wake(&mut self, place: usize, lane: usize) {
         let mut sent = Vec::new();
         self.nodes[place].wake(Now::default(), lane, &mut sent);
@@ -246,7 +246,7 @@ impl Rack {
         &self.nodes[usize::from(tag.range())]
     }
 
-    /// The home of a block begins to move it to the switch or back, if it can.
+    /// Lets the home of a block begin to move it to the switch or back, if it can.
     pub fn migrate(&mut self, tag: Tag) -> bool {
         let mut sent = Vec::new();
         let home = &mut self.nodes[usize::from(tag.range())];
@@ -255,23 +255,23 @@ impl Rack {
         begins
     }
 
-    /// A home sends again what its move waits for.
+    /// Lets a home send again the packet of its move.
     pub fn send_move(&mut self, place: usize) {
         let mut sent = Vec::new();
         self.nodes[place].send_move(Now::default(), &mut sent);
         self.send(sent);
     }
 
-    /// A block's status, version, copyset and lock, wherever they are.
+    /// A block's status, version and copyset, and whether it is locked, at its owner.
     fn block(&self, tag: Tag) -> Option<(GlobalStatus, u64, Copyset, bool)> {
         self.switch.peek(tag).or_else(|| self.home(tag).owned(tag))
     }
 
-    /// What programs have heard: `calls` are those that each node was given. A write counts from
-    /// here on; a read gives the newest value.
+    /// Takes the outcomes of calls at a node; `calls` are those that the node got. A write counts
+    /// from here on, and a read must return the newest value.
     ///
     /// # Errors
-    /// What a program has seen that is not so.
+    /// A program has observed a wrong value.
     pub fn hear(&mut self, place: usize, calls: &[Call]) -> Result<(), String> {
         while let Some(Done { id, result }) = self.nodes[place].poll_done() {
             self.done[place] += 1;
@@ -293,8 +293,8 @@ impl Rack {
         Ok(())
     }
 
-    /// Lanes whose event may go on, and whether that takes no resending: a request that failed is
-    /// tried again once its lock may be had.
+    /// The lanes whose event may go on, and whether that needs no retransmission: a request that
+    /// failed is retried once its lock may be free.
     pub fn lanes(&self) -> Vec<(usize, usize, bool)> {
         let mut all = Vec::new();
         let moving = self.nodes.iter().enumerate().filter(|(place, _)| !self.stopped[*place]);
@@ -315,11 +315,11 @@ impl Rack {
         all
     }
 
-    /// What is so in every state: one writer or many readers, the newest value, copysets that cover
-    /// who holds a copy.
+    /// Checks the invariants of every state: one writer or many readers, copies with the newest
+    /// value, and copysets that cover the nodes with a copy.
     ///
     /// # Errors
-    /// What is not so.
+    /// The invariant that is violated.
     pub fn check(&self) -> Result<(), String> {
         for (tag, newest) in &self.newest {
             let (home, is_in_switch) = (self.home(*tag), self.switch.peek(*tag).is_some());
@@ -357,11 +357,12 @@ impl Rack {
         Ok(())
     }
 
-    /// If nothing else came, all calls would be answered; then no lock is left, copysets name those
-    /// who hold copies, and a home that is said to be newest is.
+    /// Checks that without further faults all calls would be answered, and that afterwards no lock
+    /// is held, copysets name the nodes that hold copies, and a home that counts as up to date has
+    /// the newest value.
     ///
     /// # Errors
-    /// What is not so.
+    /// The condition that is violated.
     pub fn settle(&mut self, calls: &[Vec<Call>]) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
             while !self.flights.is_empty() {
@@ -382,7 +383,8 @@ impl Rack {
             let lanes: Vec<(usize, usize)> = (self.nodes.iter().enumerate())
                 .flat_map(|(place, node)| node.events().map(move |(lane, _)| (place, lane)))
                 .collect();
-            // One after the other, so that those that failed together do not fail together again.
+            // Continue the lanes one after the other, so that requests that failed together do not
+            // fail together again.
             for (place, lane) in lanes {
                 self.wake(place, lane);
                 while !self.flights.is_empty() {
@@ -397,12 +399,12 @@ impl Rack {
         Err("it does not come to rest".into())
     }
 
-    /// All nodes have heard of another epoch, and `dead` is gone: what the homes make of what they
-    /// are told. A block has its newest value, or is lost; it is not if nobody is gone, or somebody
-    /// has a copy.
+    /// Checks the rebuilt ranges once all nodes have heard of another epoch, and `dead` is gone. A
+    /// block has its newest value, or is lost; it is not lost if no node is gone, or some node has
+    /// a copy.
     ///
     /// # Errors
-    /// What is not so.
+    /// The condition that is violated.
     pub fn ends(&self, dead: Option<usize>) -> Result<(), String> {
         let stays = |place: u8| dead != Some(place.into());
         let is_in_doubt = dead.is_some() && self.guards.on(Guard::LostKnown);
@@ -468,7 +470,7 @@ impl Rack {
         Ok(())
     }
 
-    /// What tells its states apart.
+    /// Hashes what distinguishes its states.
     pub fn hash_state(&self, hasher: &mut FxHasher) {
         self.switch.hash_registers(hasher);
         for node in &self.nodes {
@@ -478,7 +480,7 @@ impl Rack {
     }
 }
 
-/// A packet, for traces.
+/// The description of a packet, for traces.
 pub fn describe((to, bytes): &Flight) -> String {
     let to =
         if *to == SWITCH { "the switch".to_string() } else { format!("node {}", place_of(*to)) };

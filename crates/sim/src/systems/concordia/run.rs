@@ -1,8 +1,8 @@
 //! Runs a [`Plan`]: the nodes, the switches and the controller that ship, on virtual time, with a
-//! network that loses, doubles and reorders, and clocks that drift.
+//! network that loses, duplicates and reorders packets, and clocks that drift.
 //!
-//! Checked: what programs saw is linearizable, and nothing that was lost is seen again; one node
-//! writes a block or many read it; every call is answered 8 s after the last fault; and at rest all
+//! Checked: the programs' history is linearizable, and lost values never reappear; a block has one
+//! writer or many readers; every call is answered within 8 s after the last fault; and at rest all
 //! nodes are in one epoch, no lock is held, copysets name the nodes that have copies, and all
 //! copies are equal.
 
@@ -24,24 +24,24 @@ use super::programs::{Pending, Program, Seen};
 use crate::engine::{EventQueue, NS, Time};
 use crate::systems::Overdue;
 
-/// How long after the last fault every call has to be answered, in ns.
+/// The time after the last fault within which every call must be answered, in ns.
 pub const PATIENCE_NS: u64 = 8 * SEC;
-/// After the last call it is looked so often whether all has come to rest, in ns.
+/// The interval of the checks for rest after the last call, in ns.
 const REST_NS: u64 = 2 * SEC;
-/// Most events of a run.
+/// The maximum number of events of a run.
 const EVENTS_MAX: u64 = 5_000_000;
-/// Longest delay of a late packet, in ns.
+/// The maximum delay of a late packet, in ns.
 const LATE_NS: u64 = 20 * MS;
-/// How long a node may be silent, in ns.
+/// The time of silence after which the controller takes a node for failed, in ns.
 const FAILURE_NS: u64 = 300 * MS;
-/// How long after a block was found to be lost it is renewed at the latest, in ns.
+/// The maximum time from the discovery of a lost block to its renewal, in ns.
 const RENEW_NS: u64 = 500 * MS;
-/// How long a program waits until its node is started again, in ns.
+/// The interval at which a program checks whether its node is restarted, in ns.
 const AGAIN_NS: u64 = 10 * MS;
 const SWITCHES: usize = 2;
 
 concord_core::counters! {
-    /// What happened in a run.
+    /// Counts of what happened in a run.
     pub struct Totals {
         /// Calls that were answered.
         answered,
@@ -86,7 +86,7 @@ concord_core::counters! {
     }
 }
 
-/// How a run ended.
+/// The result of a run.
 pub type Ran = crate::systems::Ran<Totals>;
 
 enum Event {
@@ -95,7 +95,7 @@ enum Event {
     Next(usize),
     Fault(usize),
     Start(usize, u64),
-    /// A program asks for a lost block to be renewed.
+    /// A program asks for the renewal of a lost block.
     Renew(Tag),
 }
 
@@ -119,13 +119,13 @@ impl Role {
 
 struct Host {
     role: Role,
-    /// Counted up when it is started again.
+    /// The incarnation of the host, raised at each restart.
     process: u64,
     wake_at: u64,
     overdue: Overdue,
-    /// It stands still until then.
+    /// The time until which it is paused.
     paused_until: u64,
-    /// Its clock: where it began, and how much faster it is, in parts of a million.
+    /// The offset of its clock; and its drift, in parts per million.
     offset_ns: u64,
     drift_ppm: i64,
 }
@@ -135,17 +135,17 @@ struct Memory<'a> {
     rng: Rng,
     now: u64,
     queue: EventQueue<Event>,
-    /// The nodes, the switches, the controller.
+    /// The nodes, then the switches, then the controller.
     hosts: Vec<Host>,
-    /// What the controller has stored.
+    /// The state that the controller has stored.
     stored: Option<State>,
     tags: Vec<Tag>,
     programs: Vec<Program>,
-    /// Ways that are cut until then.
+    /// The paths that are cut, and until when.
     cuts: BTreeMap<(usize, usize), u64>,
-    /// Since when a block is known to be lost.
+    /// The lost blocks, and since when each is known to be lost.
     lost: BTreeMap<Tag, u64>,
-    /// When a block was renewed last.
+    /// The time of each block's last renewal.
     renewed: BTreeMap<Tag, u64>,
     seen: Seen,
     digest: FxHasher,
@@ -153,7 +153,7 @@ struct Memory<'a> {
     totals: Totals,
 }
 
-/// Runs a plan.
+/// Runs a plan, and checks it.
 #[must_use]
 pub fn run(plan: &Plan) -> Ran {
     let mut memory = Memory::new(plan);
@@ -162,7 +162,7 @@ pub fn run(plan: &Plan) -> Ran {
     while memory.violation.is_none() && memory.queue.taken() < EVENTS_MAX {
         let Some((at, event)) = memory.queue.next_until(Time(end_ns * NS)) else {
             memory.now = end_ns;
-            // A node whose signs of life were lost may be on its way out, or back.
+            // A node whose keepalives were lost may be about to be removed, or to return.
             if rests_until.is_none_or(|until| until <= end_ns) || memory.at_rest().is_none() {
                 break;
             }
@@ -182,7 +182,7 @@ pub fn run(plan: &Plan) -> Ran {
     memory.ends()
 }
 
-/// Where a host is.
+/// The address of a host.
 fn addr(host: usize) -> Addr {
     Addr { ip: 10, port: 1_000 + host as u16 }
 }
@@ -242,7 +242,7 @@ impl<'a> Memory<'a> {
         self.plan.nodes + SWITCHES
     }
 
-    /// The switch that the controller has made the active one.
+    /// The index of the switch that the controller has made the active one.
     fn active(&self) -> usize {
         let config = self.stored.as_ref().and_then(|state| state.config(GroupId::FIRST));
         config.map_or(self.plan.nodes, |config| usize::from(config.switch.port - 1_000))
@@ -265,7 +265,7 @@ impl<'a> Memory<'a> {
         (since * 1_000_000 / (1_000_000 + i128::from(own.drift_ppm)) as u128) as u64 + 1
     }
 
-    /// A new process of a host.
+    /// Starts a new process of a host.
     fn start(&mut self, host: usize) {
         let plan = self.plan;
         self.hosts[host].process += 1;
@@ -323,7 +323,7 @@ impl<'a> Memory<'a> {
     fn happens(&mut self, event: Event) {
         let host = match &event {
             Event::Packet(host, ..) | Event::Wake(host, _) => Some(*host),
-            // A program stops with its node.
+            // A program pauses with its node.
             Event::Next(program) => Some(self.programs[*program].node),
             Event::Fault(_) | Event::Start(..) | Event::Renew(_) => None,
         };
@@ -339,7 +339,7 @@ impl<'a> Memory<'a> {
             Event::Fault(index) => self.fault(self.plan.faults[index].1),
             Event::Start(host, process) => {
                 if self.hosts[host].process == process {
-                    // It was told to leave, and has not.
+                    // The node was told to leave, and has not left.
                     self.die(host);
                     self.start(host);
                 }
@@ -380,7 +380,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// What a host sends, stores, says and waits for.
+    /// Handles the packets, state, outcomes and deadlines of a host after an event.
     fn after(&mut self, host: usize, mut sent: Vec<(Addr, Vec<u8>)>) {
         let now = self.clock(host);
         match &mut self.hosts[host].role {
@@ -388,7 +388,7 @@ impl<'a> Memory<'a> {
             Role::Switch(agent) => agent.flush(now, &mut sent),
             Role::Controller(controller) => {
                 controller.flush(now, &mut sent);
-                // What it wants stored is, before anybody hears of it (trap T3).
+                // The controller's state is stored before any other node hears of it (trap T3).
                 while let Some(persist) = controller.poll_persist() {
                     self.stored = Some(persist.what);
                     controller.persisted(now, persist.number, &mut sent);
@@ -470,14 +470,14 @@ impl<'a> Memory<'a> {
         *until = (*until).max(self.now + ns);
     }
 
-    /// A host dies, and is started again later.
+    /// Kills a host, which is restarted later.
     fn kill(&mut self, host: usize, ns: u64) {
         self.die(host);
         let process = self.hosts[host].process;
         self.at(self.now + ns, Event::Start(host, process));
     }
 
-    /// A node leaves.
+    /// Tells a node to leave.
     fn leave(&mut self, host: usize, ns: u64) {
         let (now, process) = (self.clock(host), self.hosts[host].process);
         let Role::Node(node) = &mut self.hosts[host].role else { return };
@@ -486,7 +486,7 @@ impl<'a> Memory<'a> {
         self.after(host, Vec::new());
     }
 
-    /// A block that is lost begins anew, with zeroes.
+    /// Renews a lost block, which is then zeroes.
     fn renew(&mut self, tag: Tag) {
         for host in 0..self.plan.nodes {
             let now = self.clock(host);
@@ -503,7 +503,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// A host's process ends. What its programs called is of unknown outcome.
+    /// Ends the process of a host. The outcomes of its programs' calls are unknown.
     fn die(&mut self, host: usize) {
         if let Role::Node(_) = self.hosts[host].role {
             self.count(host);
@@ -520,7 +520,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// A program's next call comes soon.
+    /// Schedules a program's next call.
     fn next(&mut self, program: usize) {
         let at = self.now + self.rng.below(self.plan.think_ns + 1);
         self.at(at, Event::Next(program));
@@ -565,7 +565,7 @@ impl<'a> Memory<'a> {
             }
             Err(Failure::Lost) if self.plan.may_lose() => {
                 self.totals.lost += 1;
-                // What was called before the block was renewed says nothing of the new one.
+                // A call made before the renewal of its block says nothing about the new one.
                 if self.renewed.get(&tag).is_none_or(|at| *at < pending.call_ns) {
                     self.lost.entry(tag).or_insert(self.now);
                 }
@@ -618,7 +618,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// One writer or many readers, all of the same.
+    /// Checks the invariants: a block has one writer or many readers, and its copies are equal.
     fn wrong(&self) -> Option<String> {
         let open = self.open();
         for tag in &self.tags {
@@ -640,7 +640,7 @@ impl<'a> Memory<'a> {
         None
     }
 
-    /// Counts what a node did in the epoch that is open.
+    /// Adds the counters of a node in the open epoch to the totals.
     fn count(&mut self, host: usize) {
         let Role::Node(own) = &self.hosts[host].role else { return };
         let totals = &mut self.totals;
@@ -687,7 +687,7 @@ impl<'a> Memory<'a> {
         Ran { violation, digest: self.digest.finish(), totals: self.totals }
     }
 
-    /// What is under way, for a person.
+    /// A readable description of what is in progress.
     fn under_way(&self) -> String {
         let mut all = Vec::new();
         for (index, host) in self.hosts.iter().enumerate() {
@@ -708,8 +708,8 @@ impl<'a> Memory<'a> {
         all.join("; ")
     }
 
-    /// At rest all nodes are in one epoch, no lock is held, copysets name the nodes that have
-    /// copies, and copies are equal.
+    /// Checks the state at rest: all nodes are in one epoch, no lock is held, copysets name the
+    /// nodes that have copies, and copies are equal.
     fn at_rest(&self) -> Option<String> {
         let open = self.open();
         if open.len() < self.plan.nodes {

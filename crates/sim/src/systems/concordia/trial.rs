@@ -1,4 +1,4 @@
-//! A run of Concordia as swarms take it, and plans that do a little less.
+//! A run of Concordia as a trial of a swarm, and smaller plans to reduce a failing one.
 
 use super::plan::Plan;
 use super::run::{Totals, run};
@@ -6,7 +6,7 @@ use crate::systems::frame::{Smaller, trial};
 
 trial!(Plan, Totals, run, smaller);
 
-/// With half the calls, a program, node or block less, without a fault; without noise.
+/// Plans with half the calls, one program, node or block less, one fault less, or without noise.
 fn smaller(plan: &Plan) -> Vec<Plan> {
     Smaller::than(plan)
         .without_each(|p| &mut p.faults)

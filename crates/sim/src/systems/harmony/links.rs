@@ -1,10 +1,10 @@
-//! The links between nodes: each sends one packet after the other, those of the first class first.
+//! The links between nodes: each sends one packet at a time, those of the highest priority first.
 
 use std::collections::VecDeque;
 
 use concord_wire::harmony::{HEAD_BYTES, Op, Repr};
 
-/// Classes of priority.
+/// The number of priority classes.
 const CLASSES: usize = 3;
 
 /// A packet that waits for its link.
@@ -24,19 +24,19 @@ impl Queued {
     }
 }
 
-/// One direction of a link. A byte takes a nanosecond.
+/// One direction of a link. It sends one byte per nanosecond.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link {
     queues: [VecDeque<Queued>; CLASSES],
-    /// What is being sent: nothing overtakes it.
+    /// The packet that is being sent, which none overtakes.
     sending: Option<Queued>,
-    /// Bytes of data with a reservation that wait, now and at most.
+    /// The bytes of waiting data with a reservation: now, and the maximum.
     waiting_bytes: usize,
     pub(super) most_bytes: usize,
 }
 
 impl Link {
-    /// A packet comes: how long the link takes for it in ns, if it was free.
+    /// Queues a packet; returns the time that the link takes for it in ns, if the link was free.
     pub(super) fn push(&mut self, packet: Queued) -> Option<u64> {
         if self.sending.is_none() {
             return Some(self.begin(packet));
@@ -47,7 +47,8 @@ impl Link {
         None
     }
 
-    /// The packet that was being sent, and how long the link takes for the next one, if one waits.
+    /// Ends the transmission of a packet; returns it, and the time that the link takes for the next
+    /// one in ns, if one waits.
     pub(super) fn done(&mut self) -> (Option<Queued>, Option<u64>) {
         let sent = self.sending.take();
         let next = self.queues.iter_mut().find_map(VecDeque::pop_front);
@@ -69,7 +70,7 @@ fn reserved_bytes(packet: &Queued) -> usize {
     if packet.is_data && packet.class == 0 { packet.bytes.len() } else { 0 }
 }
 
-/// The length of a packet with so much data, in bytes and in ns.
+/// The length of a packet with `data_bytes` of data, in bytes, which is also its time in ns.
 pub(super) fn packet_bytes(data_bytes: usize) -> u64 {
     (HEAD_BYTES + data_bytes) as u64
 }

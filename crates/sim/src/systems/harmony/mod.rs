@@ -1,5 +1,5 @@
-//! Harmony: its hosts and switches on a network of links with queues, from a seed ([`Plan`],
-//! [`run`]).
+//! Simulation of Harmony: its hosts and switches on a network of links with queues, from a seed
+//! ([`Plan`], [`run`]).
 
 mod links;
 mod plan;

@@ -1,72 +1,72 @@
-//! A network of hosts and switches, its messages, and what goes wrong: drawn from one seed.
+//! A network of hosts and switches, its messages, and faults, drawn from one seed.
 
 use concord_core::{Guards, MS, Rng, US};
 use concord_switch::harmony::Choice;
 
-/// Something that goes wrong, and for how long, in ns. Nodes are hosts, then ToRs, then spines.
+/// A fault, and its duration in ns. Nodes are hosts, then ToR switches, then spines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// A host stops and goes on: its packets wait.
+    /// A host pauses: its packets wait.
     PauseHost(usize, u64),
-    /// A host dies, and is started again later.
+    /// A host dies, and is restarted later.
     RestartHost(usize, u64),
-    /// A switch is gone with its registers, and comes back with empty ones.
+    /// A switch loses its registers, and returns with empty ones.
     RestartSwitch(usize, u64),
-    /// Nothing passes between a switch and its neighbours.
+    /// No packet passes between a switch and its neighbours.
     CutSwitch(usize, u64),
 }
 
-/// What is run.
+/// The parameters of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// For everything that is drawn on the way.
+    /// The seed of everything that is drawn during the run.
     pub seed: u64,
-    /// ToRs.
+    /// The number of ToR switches.
     pub tors: usize,
-    /// Hosts of each.
+    /// The number of hosts below each of them.
     pub tor_hosts: usize,
-    /// Spines: none, if there is one ToR.
+    /// The number of spines: none if there is one ToR switch.
     pub spines: usize,
-    /// Slots of a host each way, and virtual links of a link: K.
+    /// K: the number of slots of a host each way, and of virtual links of a link.
     pub slots: u8,
     /// How virtual links upwards are chosen.
     pub choice: Choice,
-    /// Data of a packet in bytes.
+    /// The data of a packet, in bytes.
     pub fragment_bytes: usize,
-    /// A packet's time on a link, and parts of a hundred more from one to the next.
+    /// The additional time from one packet to the next, in percent of a packet's time on a link.
     pub headroom_percent: u64,
-    /// δ_admission in ns.
+    /// δ_admission, in ns.
     pub admission_ns: u64,
-    /// Longest life of a reservation in ns.
+    /// The maximum lifetime of a reservation, in ns.
     pub life_ns: u64,
-    /// Whether a rejected message is tried again.
+    /// Whether a rejected message is retried.
     pub tries_again: bool,
-    /// Messages of each host, and the longest in packets.
+    /// The number of messages of each host.
     pub messages: u32,
-    /// Packets of the longest message.
+    /// The length of the longest message, in packets.
     pub packets_max: u64,
-    /// Longest time between two messages of a host in ns.
+    /// The maximum time between two messages of a host, in ns.
     pub think_ns: u64,
     /// Whether all hosts send to the first one.
     pub is_incast: bool,
-    /// Time of a packet on its way from one node to the next, beside its length, in ns.
+    /// The latency of a packet from one node to the next, beside its transmission, in ns.
     pub latency_ns: u64,
-    /// Control packets lost, of a million.
+    /// Control packets lost, per million.
     pub loss_ppm: u64,
-    /// Data packets lost, of a million.
+    /// Data packets lost, per million.
     pub data_loss_ppm: u64,
-    /// Control packets that come twice, of a million.
+    /// Control packets duplicated, per million.
     pub duplicate_ppm: u64,
-    /// Control packets that come up to 1 ms late, of a million.
+    /// Control packets delayed by up to 1 ms, per million.
     pub late_ppm: u64,
-    /// What goes wrong, and when.
+    /// The faults, and their times in ns.
     pub faults: Vec<(u64, Fault)>,
-    /// Which guards are on.
+    /// The guards that are on.
     pub guards: Guards,
 }
 
 impl Plan {
-    /// What a seed draws.
+    /// Draws a plan from a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Plan {
         let mut rng = Rng::new(seed);
@@ -105,26 +105,26 @@ impl Plan {
         plan
     }
 
-    /// Hosts of all ToRs.
+    /// The number of hosts below all ToR switches.
     #[must_use]
     pub fn hosts(&self) -> usize {
         self.tors * self.tor_hosts
     }
 
-    /// Hosts and switches.
+    /// The number of hosts and switches.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.hosts() + self.tors + self.spines
     }
 
-    /// Whether nothing goes wrong: no message fails then.
+    /// Whether the plan has no faults: then no message may fail.
     #[must_use]
     pub fn is_calm(&self) -> bool {
         let noise = self.loss_ppm + self.data_loss_ppm + self.duplicate_ppm + self.late_ppm;
         noise == 0 && self.faults.is_empty()
     }
 
-    /// When the last fault is over, in ns.
+    /// The end of the last fault, in ns.
     #[must_use]
     pub fn quiet_at_ns(&self) -> u64 {
         let over = |(at, fault): &(u64, Fault)| {

@@ -1,10 +1,10 @@
 //! Runs a [`Plan`]: the hosts and the switch program that ship, on virtual time, over links with
-//! queues, with a network that loses, doubles and delays, and clocks that drift.
+//! queues, with a network that loses, duplicates and delays packets, and clocks that drift.
 //!
 //! Checked: at every moment each virtual link of a switch is free, or held once; each message has
-//! one outcome, in its stated time, and is delivered at most once, and once if it is complete; the
-//! data that waits for a link stays within the bound of trap H1, whatever goes wrong; at rest all
-//! slots and virtual links are free; and where nothing goes wrong no message fails.
+//! one outcome, within its stated time, and is delivered at most once, and exactly once if it is
+//! complete; the data that waits for a link stays within the bound of trap H1, whatever the faults;
+//! at rest all slots and virtual links are free; and without faults no message fails.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash as _, Hasher as _};
@@ -23,17 +23,17 @@ use super::plan::{Fault, Plan};
 use super::seen::{Seen, content, salt};
 use crate::engine::{EventQueue, NS, Time};
 
-/// Most events of a run.
+/// The maximum number of events of a run.
 const EVENTS_MAX: u64 = 3_000_000;
-/// Longest delay of a late packet, in ns.
+/// The maximum delay of a late packet, in ns.
 const LATE_NS: u64 = MS;
-/// How long a packet takes for another pass, in ns.
+/// The time of a recirculation, in ns.
 const ROUND_NS: u64 = 400;
-/// A host's own longest delay of a control packet beside the network's, in ns.
+/// The maximum delay of a control packet in a host, beside the network's, in ns.
 const HOST_NS: u64 = 2_000;
 
 concord_core::counters! {
-    /// What happened in a run.
+    /// Counts of what happened in a run.
     pub struct Totals {
         /// Messages that were submitted.
         submitted,
@@ -66,13 +66,13 @@ concord_core::counters! {
     }
 }
 
-/// How a run ended.
+/// The result of a run.
 pub type Ran = crate::systems::Ran<Totals>;
 
 enum Event {
-    /// A packet reaches a node, for its first pass or another one.
+    /// A packet reaches a node, for its first pass or a later one.
     Packet(usize, Addr, Vec<u8>, u8, Metadata),
-    /// A link has sent its packet.
+    /// A link has finished sending its packet.
     Sent(usize, usize),
     Wake(usize, u64),
     Submit(usize),
@@ -88,11 +88,11 @@ enum Role {
 
 struct Node {
     role: Role,
-    /// Counted up when it is started again.
+    /// The incarnation of the node, raised at each restart.
     process: u32,
     wake_at: u64,
     paused_until: u64,
-    /// Its clock: where it began, and how much faster it is, in parts of a million.
+    /// The offset of its clock; and its drift, in parts per million.
     offset_ns: u64,
     drift_ppm: i64,
 }
@@ -104,9 +104,9 @@ struct Network<'a> {
     queue: EventQueue<Event>,
     nodes: Vec<Node>,
     links: BTreeMap<(usize, usize), Link>,
-    /// Messages that each host has submitted.
+    /// The number of messages that each host has submitted.
     submitted: Vec<u32>,
-    /// Switches whose ways are cut until then.
+    /// The switches that are cut off, and until when.
     cuts: BTreeMap<usize, u64>,
     ports: PortTable,
     seen: Seen,
@@ -115,7 +115,7 @@ struct Network<'a> {
     totals: Totals,
 }
 
-/// Runs a plan.
+/// Runs a plan, and checks it.
 #[must_use]
 pub fn run(plan: &Plan) -> Ran {
     let mut network = Network::new(plan);
@@ -198,13 +198,13 @@ impl<'a> Network<'a> {
         (since * 1_000_000 / (1_000_000 + i128::from(own.drift_ppm)) as u128) as u64 + 1
     }
 
-    /// A packet's time on a link.
+    /// The time of a packet on a link, in ns.
     fn packet_ns(&self) -> u64 {
         packet_bytes(self.plan.fragment_bytes)
     }
 
-    /// A round trip of control packets over five links each way: each waits for a packet that is
-    /// being sent, and for the data of the bound, at every link.
+    /// The maximum round trip of control packets, in ns: at every link each waits for the packet
+    /// that is being sent, and for as much data as the bound allows.
     fn round_ns(&self) -> u64 {
         let wait = (2 + 4 * u64::from(self.plan.slots)) * self.packet_ns();
         2 * 4 * (self.plan.latency_ns + HEAD_BYTES as u64 + wait + ROUND_NS) + HOST_NS
@@ -234,7 +234,8 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// The longest life of a reservation: that of the plan, or what a few packets need.
+    /// The lifetime of a reservation in ns: that of the plan, or what a few packets need if that is
+    /// longer.
     fn life_ns(&self, cycle_ns: u64) -> u64 {
         self.plan.life_ns.max(2 * self.round_ns() + 6 * cycle_ns)
     }
@@ -269,7 +270,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// A new process of a node.
+    /// Starts a new process of a node.
     fn start(&mut self, node: usize) {
         self.nodes[node].process += 1;
         let is_anew = self.nodes[node].process > 1;
@@ -322,7 +323,7 @@ impl<'a> Network<'a> {
             Event::Submit(host) => self.submit(host),
             Event::Fault(index) => self.fault(self.plan.faults[index].1),
             Event::Start(node) => {
-                // It may have been started since: two restarts overlap.
+                // It may have been restarted since: two restarts overlap.
                 self.die(node);
                 self.start(node);
             }
@@ -343,7 +344,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// A packet's pass through a switch.
+    /// Runs a packet's pass through a switch.
     fn pass(&mut self, node: usize, from: Addr, mut bytes: Vec<u8>, pass: (u8, Metadata)) {
         let (passes, metadata) = pass;
         let now = self.clock(node);
@@ -392,7 +393,7 @@ impl<'a> Network<'a> {
         self.after(node, sent);
     }
 
-    /// What a node sends, says and waits for.
+    /// Handles the packets, outcomes and deadlines of a node after an event.
     fn after(&mut self, node: usize, sent: Vec<(Addr, Vec<u8>)>) {
         for (to, bytes) in sent {
             self.send(node, node_of(to), bytes);
@@ -445,7 +446,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// A link has sent its packet, which is on its way.
+    /// Ends the transmission of a link's packet, which is now on its way.
     fn sent(&mut self, from: usize, to: usize) {
         let Some(link) = self.links.get_mut(&(from, to)) else { return };
         let (packet, next) = link.done();
@@ -489,7 +490,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// A node's process ends with all that it knows.
+    /// Ends the process of a node, with all its state.
     fn die(&mut self, node: usize) {
         self.count(node);
         self.nodes[node].role = Role::Dead;
@@ -498,7 +499,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// A host's next message comes soon.
+    /// Schedules a host's next message.
     fn next(&mut self, host: usize) {
         let at = self.now + self.rng.below(self.plan.think_ns + 1);
         self.at(at, Event::Submit(host));
@@ -518,7 +519,7 @@ impl<'a> Network<'a> {
         let (now, process) = (self.clock(host), self.nodes[host].process);
         let paused_ns = self.plan.quiet_at_ns();
         if let Role::Host(own) = &mut self.nodes[host].role {
-            // Its number is known before: hosts count from one.
+            // The number of the message is known beforehand: hosts count from one.
             let settings = own.settings();
             let stated_ns =
                 settings.outcome_ns(bytes as u32) + settings.admission_ns + settings.restart_ns();
@@ -526,7 +527,7 @@ impl<'a> Network<'a> {
             let name = (host as u16, process, number);
             if own.submit(now, to, content(salt(name), bytes)) == Ok(number) {
                 self.totals.submitted += 1;
-                // Clocks drift; a host that stood still says it late.
+                // Clocks drift; a host that was paused reports the outcome late.
                 let due_ns = self.now.max(paused_ns) + stated_ns + stated_ns / 1_000;
                 self.seen.submitted(name, to, bytes, due_ns);
             }
@@ -548,9 +549,9 @@ impl<'a> Network<'a> {
             })
     }
 
-    /// The most data that may wait at a link, in bytes: 2^(h-1)(K-1) packets at the h-th switch of
-    /// a path (trap H1). Beside it, at each switch, a packet that is being sent, and the control
-    /// packets that may stand before the data of all slots.
+    /// The maximum of data that may wait at a link, in bytes: 2^(h-1)(K-1) packets at the h-th
+    /// switch of a path (trap H1). In addition, at each switch, a packet that is being sent, and
+    /// the control packets that may precede the data of all slots.
     fn bound(&self, from: usize, to: usize) -> usize {
         let (hosts, spine) = (self.plan.hosts(), self.plan.hosts() + self.plan.tors);
         let hop = match (from, to) {
@@ -579,7 +580,7 @@ impl<'a> Network<'a> {
         wrong
     }
 
-    /// Counts what a node did in this process.
+    /// Adds the counters of a node's process to the totals.
     fn count(&mut self, node: usize) {
         let totals = &mut self.totals;
         match &self.nodes[node].role {
@@ -625,7 +626,7 @@ impl<'a> Network<'a> {
     }
 }
 
-/// A virtual link of a switch that is neither free nor held, or more than once.
+/// A virtual link of a switch that is neither free nor held, or that is so more than once.
 fn twice(program: &Harmony) -> Option<u16> {
     let mut all = program.free();
     all.extend(program.reservations().filter_map(|held| held.link));

@@ -1,31 +1,31 @@
-//! The messages of a run, and what their hosts said of them.
+//! The messages of a run, and their outcomes at the hosts.
 
 use std::collections::BTreeMap;
 
 use concord_core::hash::hash64;
 use concord_transport::{Completion, Delivered, Outcome};
 
-/// A message: its sender, which start of it, its number.
+/// The name of a message: its sender, the sender's incarnation, its number.
 pub(super) type Name = (u16, u32, u64);
 
-/// What is known of a message.
+/// The state of a message.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     to: u16,
     bytes: usize,
-    /// Its outcome is known then, in ns, unless its sender dies before.
+    /// The latest time of its outcome, in ns, unless its sender dies before.
     due_ns: u64,
     delivered: u32,
     outcome: Option<Outcome>,
 }
 
-/// All messages.
+/// The messages of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     messages: BTreeMap<Name, Message>,
 }
 
-/// The bytes of a message, which no other one has.
+/// The content of a message, which is unique to its salt.
 pub(super) fn content(salt: u64, bytes: usize) -> Vec<u8> {
     let words = (0..bytes.div_ceil(8) as u64).map(|word| hash64(salt, &word.to_be_bytes()));
     let mut data: Vec<u8> = words.flat_map(u64::to_be_bytes).collect();
@@ -33,7 +33,7 @@ pub(super) fn content(salt: u64, bytes: usize) -> Vec<u8> {
     data
 }
 
-/// What the content of a host's message is made of: which start of it, and its number.
+/// The salt of a message's content, from its name.
 pub(super) fn salt((from, incarnation, number): Name) -> u64 {
     hash64(u64::from(from) << 32 | u64::from(incarnation), &number.to_be_bytes())
 }
@@ -44,10 +44,10 @@ impl Seen {
         self.messages.insert(name, message);
     }
 
-    /// A host has got a message.
+    /// Notes that a host received a message.
     ///
     /// # Errors
-    /// It was not sent, or not to this host, or it is another one, or came before.
+    /// It was not sent, or not to this host, its content differs, or it was delivered before.
     pub(super) fn delivered(&mut self, at: u16, got: &Delivered) -> Result<(), String> {
         let name = (got.from, got.incarnation, got.number);
         let message = self.messages.get_mut(&name);
@@ -63,10 +63,10 @@ impl Seen {
         }
     }
 
-    /// A message has an outcome.
+    /// Notes the outcome of a message.
     ///
     /// # Errors
-    /// It had one before, or the outcome is not so.
+    /// It already had an outcome, or the outcome is late or wrong.
     pub(super) fn completed(
         &mut self,
         (from, incarnation): (u16, u32),
@@ -91,7 +91,7 @@ impl Seen {
         }
     }
 
-    /// A host has died: nobody waits for the outcomes of its messages.
+    /// Notes that a host has died: the outcomes of its messages are no longer expected.
     pub(super) fn died(&mut self, host: u16) {
         let own = (host, 0, 0)..(host + 1, 0, 0);
         for (_, message) in self.messages.range_mut(own) {
@@ -99,7 +99,7 @@ impl Seen {
         }
     }
 
-    /// A message whose time is over and that has no outcome.
+    /// A message without an outcome whose time is over.
     pub(super) fn overdue(&self, now_ns: u64) -> Option<String> {
         let mut without = self.messages.iter().filter(|(_, m)| m.outcome.is_none());
         without.find(|(_, m)| m.due_ns < now_ns).map(|(name, message)| {

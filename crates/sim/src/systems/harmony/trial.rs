@@ -1,4 +1,4 @@
-//! A run of Harmony as swarms take it, and plans that do a little less.
+//! A run of Harmony as a trial of a swarm, and smaller plans to reduce a failing one.
 
 use super::plan::{Fault, Plan};
 use super::run::{Totals, run};
@@ -6,7 +6,8 @@ use crate::systems::frame::{Smaller, trial};
 
 trial!(Plan, Totals, run, smaller);
 
-/// With half the messages, a host, ToR, spine or slot less, without a fault; without noise.
+/// Plans with half the messages, one host, ToR switch, spine or slot less, one fault less, or
+/// without noise.
 fn smaller(plan: &Plan) -> Vec<Plan> {
     let fits = |smaller: &Plan| {
         let (hosts, nodes) = (smaller.hosts(), smaller.nodes());
