@@ -30,10 +30,10 @@ impl Rack<'_> {
     /// What the controller in force says; one with a lost state may be left with an old word.
     fn difference(&self) -> Option<Problem> {
         let controllers = self.slots.iter().filter_map(|slot| match &slot.role {
-            Role::Controller(controller) => Some(controller),
+            Role::Controller(controller) => Some(&**controller),
             Role::Switch(_) | Role::Replica(_) | Role::Client(_) | Role::Dead => None,
         });
-        let epoch = |c: &&Box<Controller>| c.state().config(GroupId::FIRST).map(|c| c.epoch);
+        let epoch = |c: &&Controller| c.state().config(GroupId::FIRST).map(|c| c.epoch);
         controllers.max_by_key(epoch)?.difference()
     }
 
