@@ -7,7 +7,7 @@ RACK = target/up/concord
 # What `make up` passes on: make up ARGS="--replicas 5 --listen 127.0.0.1:7400"
 ARGS ?=
 # Tests at a time of `make unit`: those over real processes mostly wait.
-UNIT_THREADS ?= 6
+UNIT_THREADS ?= 3
 # Runs the simulator with mimalloc, where it is installed: it is a third quicker.
 QUICK = --config "target.'cfg(unix)'.runner='scripts/with-mimalloc'"
 # How long `make swarm` goes on.

@@ -22,7 +22,7 @@ const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
 /// Least and largest limit of a value.
 const VALUE_BYTES_MIN: u64 = 1 << 20;
-const VALUE_BYTES_MAX: u64 = 64 << 20;
+const MAX_VALUE_MOST: u64 = 64 << 20;
 
 /// Least memory for replies, which a gateway takes whatever is written.
 const REPLY_MEMORY_BYTES_MIN: u64 = concord_runtime::roles::gateway::REPLIES_BYTES_MIN as u64;
@@ -241,7 +241,7 @@ impl Rack {
             );
             return Err(Mistake::at("script_seconds", line));
         }
-        if !(VALUE_BYTES_MIN..=VALUE_BYTES_MAX).contains(&self.max_value.0) {
+        if !(VALUE_BYTES_MIN..=MAX_VALUE_MOST).contains(&self.max_value.0) {
             let line = "max_value must be from 1mb to 64mb: no reply is longer";
             return Err(Mistake::at("max_value", line));
         }

@@ -3,7 +3,7 @@
 use crate::common::*;
 
 /// A replica changes a key behind the log's back: the controller names it and the place of the key,
-/// until the key is written again, and `concord status` leads to the section about it.
+/// until it begins anew, and `concord status` leads to the section about it.
 fn damage_is_named(protocol: &str) {
     let name = format!("compare-{protocol}");
     let files = directory(&format!("{name}-files"));
@@ -31,8 +31,17 @@ fn damage_is_named(protocol: &str) {
     let problem = "PROBLEM: replica 2 holds other data than the other replicas";
     until("difference", || status().contains(problem));
     assert!(status().contains("problems.md#replicas-hold-different-data"), "{}", status());
+    // Equal digests do not end it.
     fill(&mut client);
-    until("end of it", || !status().contains("PROBLEM"));
+    let compared = counter("digests_compared");
+    until("further comparisons", || counter("digests_compared") > compared + 10);
+    assert!(status().contains(problem), "{}", status());
+    std::fs::remove_file(faults.join("replica-2")).unwrap_or_default();
+    // Under VR the line stays until the controller begins anew (ROADMAP).
+    if protocol == "chain" {
+        Rack::signal(rack.pid("replica-2"), "-9");
+        until("end of it", || !status().contains("PROBLEM"));
+    }
 }
 
 #[test]

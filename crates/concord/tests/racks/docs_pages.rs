@@ -190,13 +190,10 @@ fn docs_files_and_sockets_are_the_stated_ones() {
     assert_eq!(rack.client().say("SET k v"), "+OK");
     let file = rack.file();
     let file = Path::new(&file);
-    for (row, path, wanted) in [
-        ("| the run directory of `concord up` | 0700 |", file.parent().unwrap(), 0o700),
-        ("| its `rack.toml` | 0600 |", file, 0o600),
-    ] {
-        assert!(text.contains(row), "the page has no row {row}");
-        assert_eq!(mode(path), wanted, "{}", path.display());
-    }
+    // The run directory is one that `up` made itself, in the tests of Falcon (`bug_21_57_*`).
+    let row = "| its `rack.toml` | 0600 |";
+    assert!(text.contains(row), "the page has no row {row}");
+    assert_eq!(mode(file), 0o600, "{}", file.display());
     let rack_file = std::fs::read_to_string(file).unwrap();
     for (name, pid) in rack.pids() {
         for (protocol, address, port) in sockets(pid) {

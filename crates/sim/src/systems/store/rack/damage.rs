@@ -88,7 +88,11 @@ impl Rack<'_> {
         if self.plan.protocol.is_quorum() && members.len() < self.plan.replicas {
             return None;
         }
+        let skipped = self.totals.faults_skipped;
         self.inject(Fault::Restart { replica: node - REPLICAS });
+        if self.totals.faults_skipped > skipped {
+            return None;
+        }
         let copied_ns = self.world.now_ns + COPIED_NS + self.plan.disks.slow_ns();
         if let Some(text) = self.run_until(copied_ns, |rack| rack.difference().is_none()) {
             return Some(text);
