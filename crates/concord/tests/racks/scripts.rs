@@ -14,8 +14,8 @@ const JOB: &[u8] = b"local job = cjson.decode(ARGV[1]) job.at = redis.call('TIME
     job.draw = math.random(1000000) redis.call('RPUSH', KEYS[1], cjson.encode(job)) \
     return redis.call('LLEN', KEYS[1])";
 
-/// How long others may wait for a script that does not end. Its work is bounded, not its time: alone
-/// on the machine it takes 3 s here.
+/// How long others may wait for a script that does not end. Its work is bounded, not its time:
+/// alone on the machine it takes 3 s here.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 fn eval(client: &mut Resp, script: &[u8], key: &[u8], args: &[&[u8]]) -> String {
