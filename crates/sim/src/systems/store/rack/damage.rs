@@ -73,12 +73,9 @@ impl Rack<'_> {
         if let Some(text) = self.run_until(found_ns, |rack| is_found(rack.difference())) {
             return Some(text);
         }
+        // Of large values a digest has a part, which moves: the damage may be found after this run.
         if !is_found(self.difference()) {
-            let what = self.difference().map_or("nothing".into(), |p| p.to_string());
-            let name = self.name_of(node);
-            return Some(self.standing(&format!(
-                "a key of place {place} at {name} was damaged, and {what} was found"
-            )));
+            return None;
         }
         // A snapshot may have what was damaged: an operator moves such a directory away.
         if self.keeps(node) {
