@@ -4,7 +4,8 @@
 //! the same digest: a part has as many shards as it takes for [`KEYS_WANTED`] keys, and its large
 //! values share the bytes that small ones leave of [`BYTES_MAX`]. Of a value that is larger than
 //! its share only a window is covered, beside its length; the salt moves it, so that later digests
-//! cover the rest.
+//! cover the rest. A window that reaches the end goes on at the beginning: all bytes and elements
+//! are as likely to be covered.
 
 use alloc::vec::Vec;
 
@@ -90,23 +91,27 @@ fn of_value(value: &Value, share: usize, salt: u64, seed: u64) -> u64 {
         Value::Hash(hash) => {
             let map = hash.map();
             digest.add_length(1, map.len());
-            let rest = (from(map.len())..map.len()).map_while(|index| map.get_index(index));
+            let rest = around(from(map.len()), map.len()).map_while(|index| map.get_index(index));
             digest.add_all(rest.map(|(field, value)| (0, &**field, Some(&**value))));
         }
         Value::List(list) => {
             let items = list.items();
             digest.add_length(2, items.len());
-            digest.add_all(items.range(from(items.len())..).map(|item| (0, &**item, None)));
+            let first = from(items.len());
+            let rest = items.range(first..).chain(items.range(..first));
+            digest.add_all(rest.map(|item| (0, &**item, None)));
         }
         Value::Set(set) => {
             let members = set.members();
             digest.add_length(3, members.len());
-            let rest = (from(members.len())..members.len()).map_while(|at| members.get_index(at));
+            let rest = around(from(members.len()), members.len());
+            let rest = rest.map_while(|at| members.get_index(at));
             digest.add_all(rest.map(|member| (0, &**member, None)));
         }
         Value::Sorted(sorted) => {
             digest.add_length(4, sorted.len());
-            let rest = sorted.iter_from(from(sorted.len()));
+            let first = from(sorted.len());
+            let rest = sorted.iter_from(first).chain(sorted.iter_from(0).take(first));
             digest.add_all(rest.map(|own| (own.score.to_bits(), &*own.member, None)));
         }
         Value::Stream(stream) => {
@@ -120,6 +125,11 @@ fn of_value(value: &Value, share: usize, salt: u64, seed: u64) -> u64 {
         }
     }
     digest.digest
+}
+
+/// All of `0..length`, from `first` on and then from 0.
+fn around(first: usize, length: usize) -> impl Iterator<Item = usize> {
+    (first..length).chain(0..first)
 }
 
 /// The part of a value that a digest covers.
@@ -138,9 +148,12 @@ impl Window {
     /// Adds a string, or a window of it.
     fn add(&mut self, bytes: &[u8]) {
         let length = bytes.len().min(self.left.max(ELEMENT_BYTES_MIN));
-        let first = (self.salt % (bytes.len() - length + 1) as u64) as usize;
+        let is_whole = length == bytes.len();
+        let first = if is_whole { 0 } else { (self.salt % bytes.len() as u64) as usize };
+        let end = bytes.len().min(first + length);
         self.add_length(0, bytes.len());
-        self.digest = hash64(self.digest, &bytes[first..first + length]);
+        self.digest = hash64(self.digest, &bytes[first..end]);
+        self.digest = hash64(self.digest, &bytes[..first + length - end]);
         // An element costs something beside its bytes.
         self.left = self.left.saturating_sub(length + ELEMENT_BYTES_MIN);
     }
@@ -205,6 +218,31 @@ mod tests {
             line(&mut engine, &format!("SET key:{n} value:{n}"));
         }
         engine
+    }
+
+    /// The first byte of a long string and the first element of a long list are covered as often as
+    /// others: by the share of the value that a digest covers, here a quarter.
+    #[test]
+    fn windows_cover_the_beginning_as_often_as_the_rest() {
+        let long = alloc::vec![b'a'; 4 * BYTES_MAX];
+        let elements: Vec<Vec<u8>> =
+            (0..4 * BYTES_MAX / 1_024).map(|_| alloc::vec![b'e'; 960]).collect();
+        let (mut a, mut b) = (Shimmed::new(Memory::new(0)), Shimmed::new(Memory::new(0)));
+        for engine in [&mut a, &mut b] {
+            run(engine, &[b"SET", b"s", &long]);
+            for part in elements.chunks(64) {
+                let args: Vec<&[u8]> = part.iter().map(Vec::as_slice).collect();
+                run(engine, &[&[b"RPUSH".as_slice(), b"l"], &args[..]].concat());
+            }
+        }
+        for change in ["SETRANGE s 0 b", "LSET l 0 b"] {
+            line(&mut b, change);
+            let differ = |salt: &u64| round(&a, *salt) != round(&b, *salt);
+            let found = (1..=400u64).filter(|n| differ(&n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+            let found = found.count();
+            assert!((20..=200).contains(&found), "{change}: {found} of 400");
+            line(&mut b, if change.starts_with('S') { "SETRANGE s 0 a" } else { "LSET l 0 b" });
+        }
     }
 
     /// The parts of a round cover each key once, and each has at most a shard more than it should.

@@ -143,6 +143,8 @@ pub struct Totals {
     pub damaged: u64,
     /// Replicas whose data was damaged, which the comparison of states had to find.
     pub damaged_states: u64,
+    /// Of those, the ones that the comparison of states found within the run.
+    pub damages_found: u64,
     /// Faults left out because they would have gone beyond the failure bound.
     pub faults_skipped: u64,
     /// Events handled.
@@ -188,6 +190,7 @@ impl Totals {
         self.restored += other.restored;
         self.damaged += other.damaged;
         self.damaged_states += other.damaged_states;
+        self.damages_found += other.damages_found;
         self.retired[0] += other.retired[0];
         self.retired[1] += other.retired[1];
         self.faults_skipped += other.faults_skipped;
@@ -293,6 +296,7 @@ impl fmt::Display for Totals {
                 ("refused at full disks", self.large.disk_full),
                 ("damaged disks", self.damaged),
                 ("damaged states", self.damaged_states),
+                ("of them found", self.damages_found),
                 ("at a full log", r.writes_log_full),
                 ("sessions lost", self.sessions_lost),
             ],
