@@ -37,11 +37,10 @@ fn damage_is_named(protocol: &str) {
     until("further comparisons", || counter("digests_compared") > compared + 10);
     assert!(status().contains(problem), "{}", status());
     std::fs::remove_file(faults.join("replica-2")).unwrap_or_default();
-    // Under VR the line stays until the controller begins anew (ROADMAP).
-    if protocol == "chain" {
-        Rack::signal(rack.pid("replica-2"), "-9");
-        until("end of it", || !status().contains("PROBLEM"));
-    }
+    // It copies the state as it begins anew.
+    Rack::signal(rack.pid("replica-2"), "-9");
+    let _again = ByHand::start(&rack, &["replica", "--node", "2"]);
+    until("end of it", || !status().contains("PROBLEM"));
 }
 
 #[test]
