@@ -6,15 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
+use crate::transactions::PROTOCOLS;
 
-const PROTOCOLS: [(&str, &[&str]); 6] = [
-    ("chain", &[]),
-    ("primary-backup", &["--protocol", "primary-backup"]),
-    ("craq", &["--protocol", "craq", "--accel", "none"]),
-    ("vr", &["--protocol", "vr"]),
-    ("nopaxos", &["--protocol", "nopaxos"]),
-    ("raft", &["--protocol", "raft"]),
-];
 /// Within that time a rack whose syncs take a second begins, and goes on after a member died.
 const SLOW_MAX: Duration = Duration::from_secs(15);
 /// The size of a value, and the log after which a replica makes a snapshot, in bytes.

@@ -87,7 +87,8 @@ fn queues(name: &str, rack: &[&str]) {
     }
 }
 
-const PROTOCOLS: [(&str, &[&str]); 6] = [
+/// Each protocol, and the flags of `up` for it.
+pub(crate) const PROTOCOLS: [(&str, &[&str]); 6] = [
     ("chain", &[]),
     ("primary-backup", &["--protocol", "primary-backup"]),
     ("craq", &["--protocol", "craq", "--accel", "none"]),
