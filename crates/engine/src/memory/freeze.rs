@@ -187,6 +187,12 @@ impl Frozen {
         true
     }
 
+    /// There is no such key: no rest is read from it. Returns true, as nothing is left to encode.
+    pub(super) fn forget_home(&mut self, key: &[u8]) -> bool {
+        self.homes.remove(key);
+        true
+    }
+
     /// `key` was deleted or replaced, and had this value.
     pub(super) fn own(&mut self, key: &[u8], value: Value) {
         if !self.concerns(key) {

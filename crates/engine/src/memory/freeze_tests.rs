@@ -12,6 +12,7 @@ use concord_core::rng::Rng;
 use crate::backend::{Backend, Submitted};
 use crate::command::{Command, CommandBuf};
 use crate::copy::{Copied, Object, PLACE_EARLY, PLACE_END, place_of_cursor, place_of_key};
+use crate::databases;
 use crate::memory::{Memory, dump};
 use crate::ttl::step_of;
 use crate::{Class, Context};
@@ -241,4 +242,23 @@ fn bug_22_1_pieces_are_of_one_point_beside_undone_scripts() {
         source.end_copy();
     }
     assert!(pieces > 3_000 && whole > 1_000, "{pieces} pieces of {whole} objects");
+}
+
+/// A key that a flush of its database deleted while it was copied is in nobody's way: a write to it
+/// and to another key that is copied gets ready.
+#[test]
+fn bug_22_160_a_write_to_a_flushed_key_gets_ready() {
+    let other = databases::stored(1, b"c").into_owned();
+    let (a, b): (&[u8], &[u8]) = (b"a", b"b");
+    let mut source = Memory::new(0).with_ready_bytes(PIECE_BYTES);
+    let begin = |source: &mut Memory, key: &[u8]| {
+        source.store.set_string(key, &vec![b'v'; 10 * PIECE_BYTES]);
+        let copied = source.copy_keys(&[key.to_vec()], (PIECE_BYTES, PIECE_BYTES), PLACE_EARLY);
+        assert_ne!(copied.unwrap().next, PLACE_EARLY, "in pieces");
+    };
+    begin(&mut source, a);
+    begin(&mut source, &other);
+    source.store.clear_database(0);
+    begin(&mut source, b);
+    assert!((0..100).any(|_| source.make_ready(&[a, b])));
 }

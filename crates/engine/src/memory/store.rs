@@ -548,7 +548,10 @@ impl Store {
     pub(super) fn make_ready(&mut self, keys: &[&[u8]], bytes_max: usize) -> bool {
         let Some(key) = keys.iter().find(|key| self.frozen.concerns(key)) else { return true };
         let mut frozen = core::mem::take(&mut self.frozen);
-        let made = self.get(key).is_none_or(|value| frozen.make(key, value, bytes_max));
+        let made = match self.get(key) {
+            Some(value) => frozen.make(key, value, bytes_max),
+            None => frozen.forget_home(key),
+        };
         self.frozen = frozen;
         // One key at a time.
         made && keys.iter().all(|other| other == key || !self.frozen.concerns(other))

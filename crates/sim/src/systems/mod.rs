@@ -15,8 +15,9 @@ use concord_core::Instant;
 use concord_core::machine::Deadline;
 pub(crate) use flair::{KEY_GROUPS, describe, sort};
 
-/// How often in a row a node may wish to be woken at once: scripts go on in that many slices.
-const OVERDUE_MAX: u32 = 20_000;
+/// How often in a row a node may wish to be woken at once: scripts go on in so many slices, and a
+/// value of 6 MiB is made ready for a write in as many, with the smallest pieces that are drawn.
+const OVERDUE_MAX: u32 = 200_000;
 
 /// A run of a system, all of it: from equal plans come equal runs.
 pub trait Trial: Clone + Send + Sync {
