@@ -26,9 +26,12 @@ const MINIMISED_MAX: usize = 3;
 /// The largest number of key counts (DBSIZE) of a history that are checked: each takes a search of
 /// every key.
 const COUNTS_MAX: usize = 256;
-/// The budget of each of these searches.
+/// The budget of each of these searches, beside a multiple of what the search of the key took; and
+/// the largest number of configurations that all of them visit.
 const COUNT_BUDGET: Budget =
-    Budget { configs_max: 100_000, memory_bytes_max: 1 << 28, time_max: None };
+    Budget { configs_max: 1_000_000, memory_bytes_max: 1 << 28, time_max: None };
+const COUNT_TIMES: usize = 4;
+const COUNT_EFFORT_MAX: usize = 20_000_000;
 
 /// The precision of expiry, and the limits of the search.
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +121,9 @@ pub fn check(operations: &[Operation], options: &Options) -> Result<Report, Hist
         check_key(keys[at], &split, operations, options)
     });
     answers.sort_by_key(|answer| answer.0);
-    for (_, answer) in answers {
+    let mut effort = Effort { left: COUNT_EFFORT_MAX, taken: BTreeMap::new() };
+    for (at, answer) in answers {
+        effort.taken.insert(keys[at], answer.configurations);
         report.configurations += answer.configurations;
         report.expiries.add(answer.expiries);
         report.violations.extend(answer.violation);
@@ -126,7 +131,7 @@ pub fn check(operations: &[Operation], options: &Options) -> Result<Report, Hist
     }
     if report.violations.is_empty() {
         named_twice(&split, operations, &mut report);
-        wrong_counts(&split, operations, &mut report);
+        wrong_counts(&split, operations, &mut effort, &mut report);
     }
     if options.minimise {
         for violation in report.violations.iter_mut().take(MINIMISED_MAX) {
@@ -290,7 +295,12 @@ fn named_twice(split: &Split<'_>, operations: &[Operation], report: &mut Report)
 /// Reports counts of keys that no moment between their call and return explains. Each key may have
 /// existed then or not, independently of the others: any sum between the least and the most is
 /// accepted.
-fn wrong_counts(split: &Split<'_>, operations: &[Operation], report: &mut Report) {
+fn wrong_counts<'h>(
+    split: &Split<'h>,
+    operations: &[Operation],
+    effort: &mut Effort<'h>,
+    report: &mut Report,
+) {
     for (at, source) in split.sizes.iter().enumerate() {
         let operation = &operations[*source as usize];
         let Some(reply) = &operation.reply else { continue };
@@ -300,7 +310,7 @@ fn wrong_counts(split: &Split<'_>, operations: &[Operation], report: &mut Report
         }
         let may_be = match reply {
             Reply::Unseen => Some(true),
-            Reply::Int(count) => may_be_count(split, *source, *count),
+            Reply::Int(count) => may_be_count(split, *source, *count, effort),
             _ => Some(false),
         };
         match may_be {
@@ -313,7 +323,7 @@ fn wrong_counts(split: &Split<'_>, operations: &[Operation], report: &mut Report
         }
         let (mut least, mut most) = (0, 0);
         for key in split.keys.keys() {
-            let may = |exists| may_exist(split, key, *source, exists) != Some(false);
+            let mut may = |exists| may_exist(split, key, *source, exists, effort) != Some(false);
             least += i64::from(!may(false));
             most += i64::from(may(true));
         }
@@ -323,16 +333,21 @@ fn wrong_counts(split: &Split<'_>, operations: &[Operation], report: &mut Report
 
 /// Whether `count` keys may have existed for an operation of that time: at least that many may
 /// have, and all the others may not have. `None` if it could not be decided.
-fn may_be_count(split: &Split<'_>, source: u32, count: i64) -> Option<bool> {
+fn may_be_count<'h>(
+    split: &Split<'h>,
+    source: u32,
+    count: i64,
+    effort: &mut Effort<'h>,
+) -> Option<bool> {
     let Ok(count) = usize::try_from(count) else { return Some(false) };
     let Some(others) = split.keys.len().checked_sub(count) else { return Some(false) };
-    let are_enough = |needed: usize, exists: bool| {
+    let mut are_enough = |needed: usize, exists: bool| {
         let (mut sure, mut open) = (0, 0);
         for key in split.keys.keys() {
             if sure >= needed {
                 break;
             }
-            match may_exist(split, key, source, exists) {
+            match may_exist(split, key, source, exists, effort) {
                 Some(true) => sure += 1,
                 Some(false) => {}
                 None => open += 1,
@@ -351,12 +366,30 @@ fn may_be_count(split: &Split<'_>, source: u32, count: i64) -> Option<bool> {
     }
 }
 
+/// What is searched to find out which keys a count of them saw, in configurations.
+struct Effort<'h> {
+    left: usize,
+    /// What the search of each key took.
+    taken: BTreeMap<&'h [u8], usize>,
+}
+
 /// Whether `key` may have existed (`exists`) or been missing for an operation of that time. `None`
 /// if it could not be decided within the budget.
-fn may_exist(split: &Split<'_>, key: &[u8], source: u32, exists: bool) -> Option<bool> {
+fn may_exist(
+    split: &Split<'_>,
+    key: &[u8],
+    source: u32,
+    exists: bool,
+    effort: &mut Effort<'_>,
+) -> Option<bool> {
     let seen = split.exists(source, exists);
     let plan = Plan::new(split.ops(key).into_iter().chain([seen])).ok()?;
-    match Search::new(&plan, COUNT_BUDGET).run_thoroughly() {
+    let taken = effort.taken.get(key).copied().unwrap_or(0);
+    let configs_max = (COUNT_BUDGET.configs_max + COUNT_TIMES * taken).min(effort.left);
+    let mut search = Search::new(&plan, Budget { configs_max, ..COUNT_BUDGET });
+    let outcome = search.run_thoroughly();
+    effort.left = effort.left.saturating_sub(search.configs());
+    match outcome {
         Outcome::Linearizable => Some(true),
         Outcome::Violation => Some(false),
         Outcome::Stuck | Outcome::GaveUp(_) => None,

@@ -18,6 +18,44 @@ enum Standing {
     },
 }
 
+/// A wait for a leader. It follows the time after which a silent leader is suspected, as that is
+/// while the replica waits: a disk that hung seems slow until others of its syncs were seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::quorum) struct Wait {
+    /// The time at which it began.
+    since: Instant,
+    /// Its length in times after which a leader is suspected, and the random part, drawn when such
+    /// a time was `of_ns`.
+    times: u64,
+    drawn_ns: Duration,
+    of_ns: Duration,
+}
+
+impl Wait {
+    /// A wait that is over at once.
+    pub(in crate::quorum) fn none(now: Instant) -> Wait {
+        Wait { since: now, ..Wait::default() }
+    }
+
+    /// A wait of `times` such times of `suspect_ns`, and `drawn_ns`.
+    pub(in crate::quorum) fn begin(
+        now: Instant,
+        times: u64,
+        drawn_ns: Duration,
+        suspect_ns: Duration,
+    ) -> Wait {
+        Wait { since: now, times, drawn_ns, of_ns: suspect_ns }
+    }
+
+    /// Whether it is over, where a silent leader is suspected after `suspect_ns` now.
+    fn is_over(&self, now: Instant, suspect_ns: Duration) -> bool {
+        let suspect_ns = suspect_ns.min(self.of_ns);
+        let drawn_ns =
+            u128::from(self.drawn_ns) * u128::from(suspect_ns) / u128::from(self.of_ns.max(1));
+        now >= self.since.after(self.times * suspect_ns + drawn_ns as Duration)
+    }
+}
+
 /// The election of the present term, and the pre-vote for the next one.
 #[derive(Clone, Debug, Default)]
 pub(in crate::quorum) struct Ballot {
@@ -29,8 +67,8 @@ pub(in crate::quorum) struct Ballot {
     would: u64,
     /// The members that do not vote for this candidate, as bits.
     refused: u64,
-    /// Without a leader: the time of the next pre-vote.
-    due: Instant,
+    /// Without a leader: the wait for the next pre-vote.
+    wait: Wait,
     /// The seed of time-outs, and the number drawn.
     seed: u64,
     drawn: u64,
@@ -69,14 +107,14 @@ impl Ballot {
         self.voted_for.replace(member) != Some(member)
     }
 
-    /// Waits for a leader until `due`.
-    pub(in crate::quorum) fn wait_until(&mut self, due: Instant) {
-        self.due = due;
+    /// Begins to wait for a leader.
+    pub(in crate::quorum) fn wait(&mut self, wait: Wait) {
+        self.wait = wait;
     }
 
-    /// Whether that time is over.
-    pub(in crate::quorum) fn is_due(&self, now: Instant) -> bool {
-        now >= self.due
+    /// Whether that is over, where a silent leader is suspected after `suspect_ns` now.
+    pub(in crate::quorum) fn is_due(&self, now: Instant, suspect_ns: Duration) -> bool {
+        self.wait.is_over(now, suspect_ns)
     }
 
     /// Ends the candidacy: there is a leader, or its time is over.
@@ -113,10 +151,10 @@ impl Ballot {
         self.refused &= !(1 << from);
     }
 
-    /// Makes this replica, member `me`, a candidate until `due`, with its own vote.
-    pub(in crate::quorum) fn stand(&mut self, me: usize, due: Instant, handed: bool) {
+    /// Makes this replica, member `me`, a candidate until `wait` is over, with its own vote.
+    pub(in crate::quorum) fn stand(&mut self, me: usize, wait: Wait, handed: bool) {
         self.standing = Standing::Candidate { handed };
-        (self.voted_for, self.due, self.refused) = (Some(me), due, 0);
+        (self.voted_for, self.wait, self.refused) = (Some(me), wait, 0);
     }
 
     /// Whether an earlier term's leader has asked for this candidacy; `None` if this replica is not
@@ -150,8 +188,21 @@ mod tests {
         assert_eq!(b.voted_for(), Some(1));
         b.new_term();
         assert!(b.is_free_for(2));
-        b.stand(0, Instant(7), false);
+        b.stand(0, Wait::none(Instant(7)), false);
         assert!(!b.is_free_for(2) && b.candidacy() == Some(false));
+    }
+
+    /// A replica whose disk hung as it began to wait would wait for many times as long as the hang
+    /// had taken.
+    #[test]
+    fn bug_19_27_a_wait_follows_the_present_time_of_syncs() {
+        let mut b = Ballot::new(3);
+        b.wait(Wait::begin(Instant(100), 2, 40, 80));
+        assert!(!b.is_due(Instant(299), 80) && b.is_due(Instant(300), 80));
+        assert!(!b.is_due(Instant(299), 1_000) && b.is_due(Instant(300), 1_000), "never longer");
+        assert!(!b.is_due(Instant(124), 10) && b.is_due(Instant(125), 10));
+        b.wait(Wait::none(Instant(7)));
+        assert!(b.is_due(Instant(7), 80));
     }
 
     #[test]

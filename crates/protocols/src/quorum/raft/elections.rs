@@ -26,6 +26,7 @@ use concord_wire::{Flags, Op, Repr, Sink};
 
 use crate::ordered::Room;
 use crate::quorum::copy::copying::Copying;
+use crate::quorum::raft::ballot::Wait;
 use crate::quorum::vr::change::Vote;
 use crate::quorum::{QuorumReplica, Stage};
 use crate::setup::RETRY_NS;
@@ -80,9 +81,16 @@ impl<E: Engine> QuorumReplica<E> {
         has_leader && (self.is_leader() || !self.suspicion.is_leader_silent(now, self.suspect_ns()))
     }
 
-    /// The time for which a term may be without a leader: longer than the leases of the one before.
-    fn patience_ns(&mut self) -> Duration {
-        2 * self.suspect_ns() + self.drawn_ns()
+    /// The wait of a term without a leader: longer than the leases of the one before.
+    fn patience(&mut self, now: Instant) -> Wait {
+        let drawn_ns = self.drawn_ns();
+        Wait::begin(now, 2, drawn_ns, self.suspect_ns())
+    }
+
+    /// A wait of the random part alone.
+    fn short_wait(&mut self, now: Instant) -> Wait {
+        let drawn_ns = self.drawn_ns();
+        Wait::begin(now, 0, drawn_ns, self.suspect_ns())
     }
 
     /// The random part of this replica's time-out.
@@ -125,7 +133,9 @@ impl<E: Engine> QuorumReplica<E> {
                 !self.group.is_mine(self.view)
                     && self.suspicion.is_leader_silent(now, self.silence_ns)
             }
-            Stage::ViewChange => self.ballot.candidacy().is_none() && self.ballot.is_due(now),
+            Stage::ViewChange => {
+                self.ballot.candidacy().is_none() && self.ballot.is_due(now, self.suspect_ns())
+            }
             Stage::Out | Stage::Recovering | Stage::Left => false,
         }
     }
@@ -181,7 +191,7 @@ impl<E: Engine> QuorumReplica<E> {
             self.consider_standing(now, sink);
         } else if !granted && term > self.view {
             self.enter_term(now, term, sink);
-            self.ballot.wait_until(now.instant);
+            self.ballot.wait(Wait::none(now.instant));
         }
     }
 
@@ -201,8 +211,8 @@ impl<E: Engine> QuorumReplica<E> {
     }
 
     fn be_candidate(&mut self, now: Now, handed: bool, sink: &mut impl Sink) {
-        let due = now.instant.after(self.patience_ns());
-        self.ballot.stand(self.group.me(), due, handed);
+        let wait = self.patience(now.instant);
+        self.ballot.stand(self.group.me(), wait, handed);
         self.retry_election(now, sink);
     }
 
@@ -232,8 +242,8 @@ impl<E: Engine> QuorumReplica<E> {
         self.stage = Stage::ViewChange;
         let members = self.group.members().len();
         self.change.enter(now.instant, members);
-        let due = now.instant.after(self.patience_ns());
-        self.ballot.wait_until(due);
+        let wait = self.patience(now.instant);
+        self.ballot.wait(wait);
         self.next_retry = now.instant.after(RETRY_NS);
     }
 
@@ -309,7 +319,7 @@ impl<E: Engine> QuorumReplica<E> {
             self.say_all(VrBody::StartViewChange, sink);
         }
         let Some(handed) = self.ballot.candidacy() else { return };
-        if self.ballot.is_due(now.instant) {
+        if self.ballot.is_due(now.instant, self.suspect_ns()) {
             return self.ballot.stop();
         }
         let me = self.group.me();
@@ -353,8 +363,8 @@ impl<E: Engine> QuorumReplica<E> {
                 return;
             }
             if self.ballot.vote_for(from) {
-                let due = now.instant.after(self.patience_ns());
-                self.ballot.wait_until(due);
+                let wait = self.patience(now.instant);
+                self.ballot.wait(wait);
             }
         }
         self.say_voted(from, granted, sink);
@@ -385,7 +395,7 @@ impl<E: Engine> QuorumReplica<E> {
             // Only without a leader, or as a leader that a member does not follow.
             if self.stage == Stage::ViewChange || self.is_leader() {
                 self.enter_term(now, term, sink);
-                self.ballot.wait_until(now.instant);
+                self.ballot.wait(Wait::none(now.instant));
             }
             return;
         }
@@ -401,8 +411,8 @@ impl<E: Engine> QuorumReplica<E> {
         {
             // The candidate cannot win any more.
             self.ballot.stop();
-            let due = now.instant.after(self.drawn_ns());
-            self.ballot.wait_until(due);
+            let wait = self.short_wait(now.instant);
+            self.ballot.wait(wait);
         }
     }
 
@@ -452,7 +462,7 @@ impl<E: Engine> QuorumReplica<E> {
     /// After a restart from disk: begins elections, since no leader was heard.
     pub(in crate::quorum) fn return_to_election(&mut self, now: Now) {
         self.await_leader(now);
-        let due = now.instant.after(self.drawn_ns());
-        self.ballot.wait_until(due);
+        let wait = self.short_wait(now.instant);
+        self.ballot.wait(wait);
     }
 }

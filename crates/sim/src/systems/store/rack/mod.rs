@@ -337,7 +337,9 @@ fn run_rack(mut rack: Rack<'_>) -> (Outcome, Rack<'_>) {
     // nothing.
     let is_whole = rack.plan.guards == Guards::ALL;
     let time_max = (!is_whole).then_some(MUTANT_CHECK_MAX);
-    let calm = rack.calm_from_ns.map(|from_ns| {
+    // Where a switch's numbers end soon, its writes wait again and again for another switch id.
+    let calm_from_ns = rack.calm_from_ns.filter(|_| rack.plan.bounds.counter_bits == 0);
+    let calm = calm_from_ns.map(|from_ns| {
         let slow_ns = rack.plan.disks.slow_ns() + rack.plan.engine_work_ns;
         let clock_error_ns = rack.clock_error_ns(rack.plan.calm_ns);
         Calm { from_ns, grace_ns: CALM_GRACE_NS + clock_error_ns + slow_ns }
