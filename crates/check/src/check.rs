@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::command::{Command, parse};
 use crate::minimise::minimise;
-use crate::model::{Calm, Moment, PREDICTED_ERRORS};
+use crate::model::{Calm, Moment, PREDICTED_ERRORS, State, Value};
 use crate::op::Op;
 use crate::plan::Plan;
 use crate::report::{Expiries, GaveUp, Report, Verdict, Violation};
@@ -121,9 +121,9 @@ pub fn check(operations: &[Operation], options: &Options) -> Result<Report, Hist
         check_key(keys[at], &split, operations, options)
     });
     answers.sort_by_key(|answer| answer.0);
-    let mut effort = Effort { left: COUNT_EFFORT_MAX, taken: BTreeMap::new() };
+    let mut effort = Effort { left: COUNT_EFFORT_MAX, found: BTreeMap::new() };
     for (at, answer) in answers {
-        effort.taken.insert(keys[at], answer.configurations);
+        effort.found.insert(keys[at], (answer.configurations, answer.order));
         report.configurations += answer.configurations;
         report.expiries.add(answer.expiries);
         report.violations.extend(answer.violation);
@@ -154,9 +154,35 @@ pub fn check(operations: &[Operation], options: &Options) -> Result<Report, Hist
 /// The result of the search of one key.
 struct Answer {
     configurations: usize,
+    /// The order that was found, where the history counts keys.
+    order: Vec<Existence>,
     expiries: Expiries,
     violation: Option<Violation>,
     gave_up: Option<GaveUp>,
+}
+
+/// Whether the key exists after an operation of an order that was found.
+struct Existence {
+    /// The times of the operation.
+    call_ns: u64,
+    return_ns: u64,
+    exists: bool,
+    /// The time after which the key is gone.
+    latest_ns: u64,
+}
+
+/// Whether the key exists, or is missing, at some point of the order that an operation of this time
+/// may be at.
+fn is_seen_in(order: &[Existence], moment: &Moment, exists: bool) -> bool {
+    let first = order.iter().rposition(|own| own.return_ns < moment.call_ns);
+    let last = order.iter().position(|own| own.call_ns > moment.return_ns).unwrap_or(order.len());
+    // Before the first operation there is no key.
+    if first.is_none() && !exists {
+        return true;
+    }
+    let range = first.unwrap_or(0)..last;
+    let mut points = order.get(range).unwrap_or(&[]).iter();
+    points.any(|own| own.exists == exists && (!exists || moment.call_ns <= own.latest_ns))
 }
 
 /// Counts the times to live that the operations of a key set, and those that could be judged: the
@@ -191,7 +217,8 @@ fn check_key(key: &[u8], split: &Split<'_>, operations: &[Operation], options: &
     };
     let ops = split.ops(key);
     let expiries = expiries(&ops);
-    let mut answer = Answer { configurations: 0, expiries, violation: None, gave_up: None };
+    let mut answer =
+        Answer { configurations: 0, order: Vec::new(), expiries, violation: None, gave_up: None };
     let gave_up =
         |why: &str, suspect| Some(GaveUp { key: key.to_vec(), why: why.to_owned(), suspect });
     let plan = match Plan::new(ops) {
@@ -216,6 +243,15 @@ fn check_key(key: &[u8], split: &Split<'_>, operations: &[Operation], options: &
     answer.configurations = search.configs();
     let furthest = || Some(Violation::new(key, &plan, &search.furthest(), operations));
     match outcome {
+        Outcome::Linearizable if !split.sizes.is_empty() => {
+            let existence = |(op, state): (u32, &State)| Existence {
+                call_ns: plan.done[op as usize].moment.call_ns,
+                return_ns: plan.done[op as usize].moment.return_ns,
+                exists: state.value != Value::Missing,
+                latest_ns: state.expiry.map_or(u64::MAX, |expiry| expiry.latest_ns),
+            };
+            answer.order = search.states_along().into_iter().map(existence).collect();
+        }
         Outcome::Linearizable => {}
         Outcome::Stuck => answer.gave_up = gave_up("effort", furthest()),
         Outcome::GaveUp(why) => answer.gave_up = gave_up(why, furthest()),
@@ -366,11 +402,12 @@ fn may_be_count<'h>(
     }
 }
 
-/// What is searched to find out which keys a count of them saw, in configurations.
+/// What is known, and what may be searched, to find out which keys a count of them saw.
 struct Effort<'h> {
+    /// The configurations that may be visited yet.
     left: usize,
-    /// What the search of each key took.
-    taken: BTreeMap<&'h [u8], usize>,
+    /// What the search of each key took, and the order that it found.
+    found: BTreeMap<&'h [u8], (usize, Vec<Existence>)>,
 }
 
 /// Whether `key` may have existed (`exists`) or been missing for an operation of that time. `None`
@@ -383,8 +420,12 @@ fn may_exist(
     effort: &mut Effort<'_>,
 ) -> Option<bool> {
     let seen = split.exists(source, exists);
+    let found = effort.found.get(key);
+    if found.is_some_and(|(_, order)| is_seen_in(order, &seen.moment, exists)) {
+        return Some(true);
+    }
     let plan = Plan::new(split.ops(key).into_iter().chain([seen])).ok()?;
-    let taken = effort.taken.get(key).copied().unwrap_or(0);
+    let taken = found.map_or(0, |(taken, _)| *taken);
     let configs_max = (COUNT_BUDGET.configs_max + COUNT_TIMES * taken).min(effort.left);
     let mut search = Search::new(&plan, Budget { configs_max, ..COUNT_BUDGET });
     let outcome = search.run_thoroughly();

@@ -711,6 +711,21 @@ impl<'p, 'h> Search<'p, 'h> {
         }
     }
 
+    /// The completed operations of the longest order that was found, each with the state after it.
+    pub(crate) fn states_along(&self) -> Vec<(u32, &State)> {
+        let mut along = Vec::new();
+        let mut at = self.furthest;
+        while at != NONE {
+            let (from, via) = self.visited.came_from[at as usize];
+            if via != NONE {
+                along.push((via, &self.states.states[self.visited.state(at) as usize]));
+            }
+            at = from;
+        }
+        along.reverse();
+        along
+    }
+
     /// The number of completed operations, by return, that the last pass got past.
     pub(crate) fn furthest_prefix(&self) -> usize {
         self.furthest_prefix

@@ -195,7 +195,8 @@ fn racks_that_were_wrong_once_are_not() {
         ("19.26", include_str!("plans/waits-in-a-view-after-a-hang.toml")),
         ("19.27", include_str!("plans/waits-in-a-term-after-a-hang.toml")),
         ("19.sim6", include_str!("plans/numbers-end-in-a-calm.toml")),
-        ("19.sim7", include_str!("plans/counts-of-keys.toml")),
+        ("19.sim7", include_str!("plans/counts-keys-in-an-hour.toml")),
+        ("19.sim7", include_str!("plans/counts-keys-beside-refusals.toml")),
         ("19.sim5", include_str!("plans/asks-for-digests-at-rest.toml")),
         ("22.sim1", include_str!("plans/works-beside-a-stalled-engine.toml")),
     ];
