@@ -33,11 +33,13 @@ use crate::poller::{Event, Interest, Token};
 use crate::roles::{Place, unique};
 use crate::udp::Outbox;
 
+mod answers;
 mod dependents;
 mod known;
 mod retries;
 mod workers;
 
+use answers::{PAGE_BYTES_MAX, PAGE_MAX, Taking, Waiting};
 use dependents::Dependents;
 use known::Known;
 use retries::Specs;
@@ -51,12 +53,6 @@ const READ_HERE_MAX: usize = 32 << 10;
 /// The time in ns after it was handed out within which a task's start must be reported: a worker's
 /// loop may be busy.
 const START_NS: u64 = 50 * MS;
-/// The largest number of outcomes in one answer.
-const PAGE_MAX: usize = 1_000;
-/// The largest number of bytes of outputs in one answer, without those of the last outcome.
-const PAGE_BYTES_MAX: usize = 1 << 20;
-/// The longest wait for an outcome, in ms.
-const WAIT_MS_MAX: u64 = 30_000;
 /// The number of outcomes that are examined for one answer about dead tasks.
 const LOOKED_MAX: usize = 100_000;
 
@@ -125,28 +121,6 @@ pub struct OwnerSetup {
     pub executors: Executors,
     /// The journal in which jobs are kept across restarts; `None` if they end with the process.
     pub journal: Option<PathBuf>,
-}
-
-/// A client that waits for outcomes.
-#[derive(Debug)]
-struct Waiting {
-    ask: Ask,
-    jid: u32,
-    from: usize,
-    until: Instant,
-    /// Whether it only looks, and is not the reader of an attached job.
-    peeks: bool,
-}
-
-/// The effect of a request, which is answered once that is durable.
-#[derive(Clone, Copy, Debug)]
-enum Taking {
-    /// A job was submitted: its JID and its number of tasks.
-    Job(u32, usize),
-    /// A job was cancelled: its JID and its number of open tasks.
-    Cancel(u32, u32),
-    /// One task, and whether it was cancelled.
-    Task(u32, u32, bool),
 }
 
 /// Whether the owner is to end.
@@ -292,7 +266,7 @@ impl OwnerRole {
             ("POST", ["jobs"]) if ask.body.len() > READ_HERE_MAX => return self.reader.read(ask),
             ("POST", ["jobs"]) => match jobs::read(&ask.body, &self.executors)
                 .map_err(|why| Answer::refused(400, &why))
-                .and_then(|read| self.submit(now, read, out))
+                .and_then(|read| self.submit_for(now, &ask, read, out))
             {
                 // The request is answered when its effect is durable.
                 Ok(taking) => {
@@ -322,7 +296,8 @@ impl OwnerRole {
                         // Outcomes of the pages before need not be kept for it any more.
                         self.book.read(jid, from);
                     }
-                    return self.waiting.push(Waiting { ask, jid, from, until, peeks });
+                    let submitted = None;
+                    return self.waiting.push(Waiting { ask, jid, from, until, peeks, submitted });
                 }
                 Err(refused) => Err(refused),
             },
@@ -367,7 +342,7 @@ impl OwnerRole {
         let taking = match read {
             Err(why) => Err(Answer::refused(400, &why)),
             Ok(_) if self.ending != Ending::No => Err(Answer::refused(503, self.ends())),
-            Ok(read) => self.submit(now, read, out),
+            Ok(read) => self.submit_for(now, &ask, read, out),
         };
         match taking {
             Ok(taking) => {
@@ -383,11 +358,14 @@ impl OwnerRole {
         now: Now,
         mut read: jobs::Read,
         out: &mut Outbox,
-    ) -> Result<Taking, Answer> {
+    ) -> Result<(u32, usize), Answer> {
         if let Some(jid) = self.keys.get(&read.key).filter(|_| !read.key.is_empty())
             && let Some(job) = self.book.job(*jid)
         {
-            return Ok(Taking::Job(*jid, job.tasks as usize));
+            if let Some(reader) = self.attached.get_mut(jid) {
+                *reader = Reader::seen(now.instant);
+            }
+            return Ok((*jid, job.tasks as usize));
         }
         let tasks = read.job.tasks.len();
         self.check_after(&read)?;
@@ -420,40 +398,7 @@ impl OwnerRole {
         let (owner, mut sink) = self.owner.input(out);
         concord_core::Machine::tick(owner, now, &mut sink);
         self.follow(now, out);
-        Ok(Taking::Job(jid, tasks))
-    }
-
-    /// Answers the requests whose effect is durable.
-    fn answer_taken(&mut self) {
-        for (ask, taking) in std::mem::take(&mut self.taking) {
-            if !self.is_durable(taking) {
-                self.taking.push((ask, taking));
-                continue;
-            }
-            ask.answer(match taking {
-                Taking::Job(jid, tasks) => {
-                    Answer { status: 201, ..Answer::ok(&json!({ "job": jid, "tasks": tasks })) }
-                }
-                Taking::Cancel(jid, open) => Answer::ok(&json!({ "job": jid, "cancelled": open })),
-                Taking::Task(jid, tid, is_cancelled) => {
-                    let task = self.book.job(jid).map_or(tid, |job| job.number(tid));
-                    let cancelled = u32::from(is_cancelled);
-                    Answer::ok(&json!({ "job": jid, "task": task, "cancelled": cancelled }))
-                }
-            });
-        }
-    }
-
-    fn is_durable(&self, taking: Taking) -> bool {
-        match taking {
-            Taking::Job(jid, _) => self.owner.is_taken(jid),
-            // The outcomes of its tasks are told once they are written.
-            Taking::Cancel(jid, _) => self.book.job(jid).is_none_or(|job| job.over_at.is_some()),
-            Taking::Task(jid, tid, is_cancelled) => {
-                let job = self.book.job(jid);
-                !is_cancelled || job.is_none_or(|job| job.outcome(tid).is_some())
-            }
-        }
+        Ok((jid, tasks))
     }
 
     /// Cancels the attached jobs whose results are not asked for any more.
@@ -545,54 +490,6 @@ impl OwnerRole {
         Ok(Answer::ok(
             &json!({ "job": job.jid, "next": next, "is_last": is_last, "results": results }),
         ))
-    }
-
-    /// Lets a client that asks for the next outcomes wait until there are any.
-    fn wait(&self, now: Now, jid: &str, query: &str) -> Result<(u32, usize, Instant), Answer> {
-        let job = self.job(jid)?;
-        let from = number(query, "from")?.unwrap_or(0);
-        let wait_ms = number(query, "wait_ms")?.unwrap_or(0).min(WAIT_MS_MAX);
-        Ok((job.jid, from as usize, now.instant.after(wait_ms * MS)))
-    }
-
-    /// Answers the waiting clients for which there are outcomes.
-    fn answer_waiting(&mut self, now: Now) {
-        for waiting in std::mem::take(&mut self.waiting) {
-            let Waiting { jid, from, until, peeks, .. } = waiting;
-            if waiting.ask.is_given_up() {
-                if let Some(reader) = self.attached.get_mut(&jid).filter(|_| !peeks) {
-                    *reader = Reader { is_broken: true, ..Reader::seen(now.instant) };
-                }
-                continue;
-            }
-            let Some(job) = self.book.job(jid) else {
-                waiting.ask.answer(Answer::refused(404, &format!("job {jid} was forgotten")));
-                continue;
-            };
-            let is_over = job.over_at.is_some();
-            if job.outcomes().len() <= from && !is_over && until > now.instant {
-                self.waiting.push(waiting);
-                continue;
-            }
-            if let Some(reader) = self.attached.get_mut(&jid).filter(|_| !peeks) {
-                *reader = Reader::asked(now.instant, &waiting.ask);
-            }
-            let mut bytes = 0;
-            let page = job.outcomes().iter().skip(from).take(PAGE_MAX).take_while(|told| {
-                let has_room = bytes < PAGE_BYTES_MAX;
-                bytes += told.outcome.output().len();
-                has_room
-            });
-            let results: Vec<Value> = page.map(|told| jobs::result(job, told)).collect();
-            let next = from.min(job.outcomes().len()) + results.len();
-            let is_last = is_over && next >= job.outcomes().len();
-            let answer =
-                json!({ "job": jid, "next": next, "is_last": is_last, "results": results });
-            waiting.ask.answer(Answer::ok(&answer));
-            if is_last && !peeks && self.attached.remove(&jid).is_some() {
-                self.book.detach(jid);
-            }
-        }
     }
 
     /// Notes the outcomes of tasks.

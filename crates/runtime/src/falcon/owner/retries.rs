@@ -162,7 +162,8 @@ impl OwnerRole {
             numbers,
             after: Vec::new(),
         };
-        self.submit(now, read, out)
+        let (jid, tasks) = self.submit(now, read, out)?;
+        Ok(Taking::Job { jid, tasks, until: None })
     }
 
     /// Cancels one task; with `waiting=1` only if it is not known to run.
