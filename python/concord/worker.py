@@ -5,7 +5,6 @@ worker's standard error.
 """
 
 import base64
-import contextlib
 import io
 import json
 import os
@@ -26,8 +25,12 @@ _PRINTS_MAX = 64 << 10
 def _run(parameters):
     """Status and answer of a call; what it printed is a second line of it."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    were = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = out, err
+    try:
         status, answer = _called(parameters)
+    finally:
+        sys.stdout, sys.stderr = were
     printed = {name: own.getvalue() for name, own in (("out", out), ("err", err)) if own.tell()}
     if printed:
         # What is too long is cut in the middle: its end says how it ended.
@@ -43,12 +46,20 @@ def _called(parameters):
     try:
         function, args, kwargs = pickle.loads(base64.b64decode(parameters, validate=True))
         result, status = function(*args, **kwargs), 0
-        answer = base64.b64encode(_pickler.dumps(result))
+        answer = base64.b64encode(_dumped(result))
         if len(answer) > OUTPUT_BYTES_MAX:
             raise ValueError(f"the result is {len(answer)} bytes long, of at most {OUTPUT_BYTES_MAX}")
     except Exception as error:
         status, answer = RAISED, _raised(error)
     return status, answer
+
+
+def _dumped(result):
+    """As ``_pickler`` has it, and sooner where all of it can be imported."""
+    try:
+        return pickle.dumps(result)
+    except Exception:
+        return _pickler.dumps(result)
 
 
 def _raised(error):

@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
+use crate::falcon_clients::pythons;
 use serde_json::Value;
 
 /// As an answer of the owner has them.
@@ -394,14 +395,17 @@ fn bug_21_64_a_worker_in_python_keeps_its_tasks_to_itself() {
     std::fs::create_dir_all(&directory).unwrap();
     let clients = format!("{}/tests/clients", env!("CARGO_MANIFEST_DIR"));
     let package = format!("{}/../../python", env!("CARGO_MANIFEST_DIR"));
-    let output = Command::new("/usr/bin/python3")
-        .args(["-c", "import sys, falcon_worker; falcon_worker.main(sys.argv[1])"])
-        .arg(&directory)
-        .env("PYTHONPATH", format!("{package}:{clients}"))
-        .output()
-        .unwrap();
+    for python in pythons() {
+        let output = Command::new(&python)
+            .args(["-c", "import sys, falcon_worker; falcon_worker.main(sys.argv[1])"])
+            .arg(&directory)
+            .env("PYTHONPATH", format!("{package}:{clients}"))
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{python}: {errors}");
+    }
     std::fs::remove_dir_all(&directory).unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A command that kills its worker is given up after two, what it left in another session ends with

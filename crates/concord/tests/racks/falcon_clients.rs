@@ -1,7 +1,7 @@
 //! Falcon's clients where an owner is another one, where they are stopped, and where their results
 //! are long; and workers that others share their process with, or that are drained.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 
 use crate::common::*;
@@ -15,9 +15,33 @@ fn python(jobs: &Jobs, program: &str) -> Child {
         .env("PYTHONPATH", package)
         .env("CONCORD_OWNER", jobs.rack.listen.to_string())
         .env("CONCORD_TOKEN", jobs.token())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap()
+}
+
+/// The system's Python, and those that are here, by name or of pyenv, of the versions that
+/// `pyproject.toml` allows.
+pub(crate) fn pythons() -> Vec<String> {
+    let is_here = |python: &String| {
+        Command::new(python).arg("--version").output().is_ok_and(|told| told.status.success())
+    };
+    let home = std::env::var("HOME").unwrap_or_default();
+    let own = std::fs::read_dir(format!("{home}/.pyenv/versions"));
+    let own: Vec<_> = own.into_iter().flatten().flatten().map(|version| version.path()).collect();
+    let mut all = vec!["/usr/bin/python3".to_string()];
+    for minor in 9..=13 {
+        let is_its = |path: &&std::path::PathBuf| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(&format!("3.{minor}.")))
+        };
+        let of_pyenv = own.iter().filter(is_its).map(|path| path.join("bin/python3"));
+        let of_pyenv = of_pyenv.map(|path| path.display().to_string());
+        all.extend(of_pyenv.chain([format!("python3.{minor}")]).find(is_here));
+    }
+    println!("{}", all.join(", "));
+    all
 }
 
 /// The next line that it prints.
@@ -28,6 +52,69 @@ fn line(of: &mut Child) -> String {
         text.push(char::from(byte[0]));
     }
     text
+}
+
+/// A call is one request, whoever waits for it; an answer that is lost, late or another owner's loses
+/// no call, and has none run twice that says so.
+#[test]
+fn one_python_call_is_one_request() {
+    let clients = format!("{}/tests/clients", env!("CARGO_MANIFEST_DIR"));
+    let package = format!("{}/../../python", env!("CARGO_MANIFEST_DIR"));
+    for python in pythons() {
+        let output = Command::new(&python)
+            .args(["-W", "error", "-c", "import falcon_exchanges; falcon_exchanges.main()"])
+            .env("PYTHONPATH", format!("{package}:{clients}"))
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{python}: {errors}");
+    }
+}
+
+/// Calls that are submitted and waited for one by one go on when their owner, which has a journal,
+/// is killed and started again; none that is once runs twice.
+#[test]
+fn single_python_calls_outlive_their_owner() {
+    let jobs = Jobs::start("falcon-singles", &[RESTARTS, "--journal", "--slots", "4"]);
+    let mut calls = Killed(python(
+        &jobs,
+        "import concord, os, sys, tempfile, threading, time\n\
+         path = tempfile.mkdtemp()\n\
+         with open(path + '/single_calls.py', 'w') as file:\n\
+         \x20 file.write('import os\\ndef once(path): os.close(os.open(path, os.O_CREAT | os.O_EXCL))\\n')\n\
+         sys.path.insert(0, path)\n\
+         import single_calls\n\
+         failed, done, ends = [], [0], threading.Event()\n\
+         def client(number):\n\
+         \x20 at = 0\n\
+         \x20 while not ends.is_set():\n\
+         \x20   at += 1\n\
+         \x20   try: executor.submit(single_calls.once, f'{path}/{number}.{at}').result(60); done[0] += 1\n\
+         \x20   except Exception as error: failed.append(repr(error))\n\
+         with concord.Executor(once=True, path=[path, os.environ['PYTHONPATH']]) as executor:\n\
+         \x20 threads = [threading.Thread(target=client, args=(n,)) for n in range(4)]\n\
+         \x20 [thread.start() for thread in threads]\n\
+         \x20 for line in sys.stdin: print(done[0], flush=True)\n\
+         \x20 ends.set()\n\
+         \x20 [thread.join() for thread in threads]\n\
+         print(failed, flush=True)\n",
+    ));
+    let mut asks = calls.0.stdin.take().unwrap();
+    let mut done = || {
+        asks.write_all(b"\n").unwrap();
+        line(&mut calls.0).parse::<u64>().unwrap()
+    };
+    for _ in 0..3 {
+        let before = done();
+        until("calls", || done() > before + 20);
+        let owner = jobs.rack.pid("tasks-owner-1");
+        Rack::signal(owner, "-9");
+        until("owner", || jobs.say("job", &["ls"]).status.success());
+    }
+    let before = done();
+    until("calls of the last owner", || done() > before + 20);
+    drop(asks);
+    assert_eq!(line(&mut calls.0), "[]");
 }
 
 /// An owner without a journal that is started again counts jobs from 1: whoever waited for its job

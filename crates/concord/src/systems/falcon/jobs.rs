@@ -466,10 +466,21 @@ pub fn submit(args: &SubmitArgs) -> Result<ExitCode, Error> {
     progress.end();
     let summary = owner.ask_again("GET", &format!("/jobs/{number}"), &[])?;
     let is_done = summary["done"] == summary["tasks"];
-    let more = if is_done { String::new() } else { format!("; concord job dead {number}") };
-    say(format!("job {number}: {}{more}\n", in_words(&summary)))?;
+    say(format!("job {number}: {}{}\n", in_words(&summary), next_step(&number, &summary)))?;
     let failed = status.map_or(ExitCode::FAILURE, ExitCode::from);
     Ok(if is_done { ExitCode::SUCCESS } else { failed })
+}
+
+/// What tells why tasks are not done. Those that were cancelled are not among the dead.
+fn next_step(number: &str, summary: &Value) -> String {
+    let count = |name: &str| summary[name].as_u64().unwrap_or(0);
+    if count("failed") + count("unknown") + count("lost") > 0 {
+        return format!("; concord job dead {number}");
+    }
+    if count("cancelled") > 0 {
+        return format!("; concord job results {number}");
+    }
+    String::new()
 }
 
 /// The numbers of a job's tasks, in their order.
@@ -725,6 +736,17 @@ fn explained(way: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `job dead` says nothing of tasks that were cancelled.
+    #[test]
+    fn what_to_ask_next_tells_why_tasks_are_not_done() {
+        let next = |name: &str| next_step("7", &json!({ "tasks": 3, "done": 2, name: 1 }));
+        for dead in ["failed", "unknown", "lost"] {
+            assert_eq!(next(dead), "; concord job dead 7");
+        }
+        assert_eq!(next("cancelled"), "; concord job results 7");
+        assert_eq!(next("waiting"), "");
+    }
 
     #[test]
     fn times_and_arrays_are_read_or_refused_with_one_line() {
