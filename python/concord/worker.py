@@ -20,18 +20,26 @@ NAMES = (("CONCORD_JOB", 4), ("CONCORD_TASK", 4), ("CONCORD_ATTEMPT", 2))
 
 #: Longest prints of a call that are told, in characters.
 _PRINTS_MAX = 64 << 10
+#: What calls print to, the same for all: what holds one for long, as ``logging`` does, prints to the call that runs.
+_STREAMS = {"out": io.StringIO(), "err": io.StringIO()}
 
 
 def _run(parameters):
     """Status and answer of a call; what it printed is a second line of it."""
-    out, err = io.StringIO(), io.StringIO()
+    for name, stream in _STREAMS.items():
+        if stream.closed:
+            _STREAMS[name] = io.StringIO()
+        else:
+            stream.seek(0)
+            stream.truncate()
     were = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = out, err
+    sys.stdout, sys.stderr = _STREAMS["out"], _STREAMS["err"]
     try:
         status, answer = _called(parameters)
     finally:
         sys.stdout, sys.stderr = were
-    printed = {name: own.getvalue() for name, own in (("out", out), ("err", err)) if own.tell()}
+    texts = {name: "" if stream.closed else stream.getvalue() for name, stream in _STREAMS.items()}
+    printed = {name: text for name, text in texts.items() if text}
     if printed:
         # What is too long is cut in the middle: its end says how it ended.
         half = _PRINTS_MAX // 2

@@ -2,6 +2,7 @@
 
 import base64
 import concurrent.futures
+import json
 import os
 import pickle
 import subprocess
@@ -22,24 +23,26 @@ main()
 """
 
 
-def call(argv, function, *args):
-    """Status and value of a call, made twice: the second comes when the first is answered, as from a worker."""
+def call(argv, function, *args, shows=False):
+    """Status and value of a call, and what it printed, made twice: the second comes when the first is answered, as from a worker."""
     own = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     late = threading.Timer(30, own.kill)
     late.start()
     task = bytes(10) + base64.b64encode(pickle.dumps((function, args, {})))
-    answers = []
+    answers, prints = [], []
     for _ in range(2):
         own.stdin.write(len(task).to_bytes(4, "big") + task)
         own.stdin.flush()
         said = own.stdout.read(int.from_bytes(own.stdout.read(4), "big"))
         assert said, "it ended, or did not answer"
-        answers.append((said[0], pickle.loads(base64.b64decode(said[1:]))))
+        answer, _, printed = said[1:].partition(b"\n")
+        answers.append((said[0], pickle.loads(base64.b64decode(answer))))
+        prints.append(json.loads(base64.b64decode(printed)) if printed else {})
     own.stdin.close()
     own.wait(timeout=30)
     own.stdout.close()
     late.cancel()
-    return answers[1]
+    return (*answers[1], prints[1]) if shows else answers[1]
 
 
 def main(directory):
@@ -59,6 +62,23 @@ def main(directory):
     assert handlers[0] != handlers[1], "two executors have no interpreter in common"
     assert call(handlers[0], falcon_own_module.own) == (0, 7)
     one_late_future()
+
+
+def logs(directory):
+    """What holds a stream since an earlier call, as a handler of logging does, prints to the caller of this one."""
+    with open(os.path.join(directory, "falcon_logs.py"), "w") as module:
+        module.write(
+            "import logging, sys\n"
+            "def logs():\n    logging.basicConfig()\n    logging.warning('logged')\n    print('printed')\n"
+            "def closes():\n    print('x')\n    sys.stdout.close()\n"
+        )
+    sys.path.append(directory)
+    import falcon_logs
+
+    worker = [sys.executable, "-c", concord._WORKER, "name", directory]
+    told = call(worker, falcon_logs.logs, shows=True)
+    assert told == (0, None, {"out": "printed\n", "err": "WARNING:root:logged\n"}), told
+    assert call(worker, falcon_logs.closes, shows=True) == (0, None, {})
 
 
 class _Late(concurrent.futures.Future):

@@ -387,17 +387,17 @@ fn handlers_stay_and_python_has_an_executor_of_them() {
     assert!(done.contains("1 done"), "{done}");
 }
 
-/// A worker's Python imports beside its environment, gives its children nothing to read, and tells
-/// exceptions on Python 3.9.
-#[test]
-fn bug_21_64_a_worker_in_python_keeps_its_tasks_to_itself() {
-    let directory = std::env::temp_dir().join(format!("concord-worker-py-{}", std::process::id()));
+/// Runs a function of `falcon_worker.py` with each Python that is here.
+fn python_worker(function: &str) {
+    let name = format!("concord-worker-{function}-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&directory).unwrap();
     let clients = format!("{}/tests/clients", env!("CARGO_MANIFEST_DIR"));
     let package = format!("{}/../../python", env!("CARGO_MANIFEST_DIR"));
+    let program = format!("import sys, falcon_worker; falcon_worker.{function}(sys.argv[1])");
     for python in pythons() {
         let output = Command::new(&python)
-            .args(["-c", "import sys, falcon_worker; falcon_worker.main(sys.argv[1])"])
+            .args(["-c", &program])
             .arg(&directory)
             .env("PYTHONPATH", format!("{package}:{clients}"))
             .output()
@@ -406,6 +406,19 @@ fn bug_21_64_a_worker_in_python_keeps_its_tasks_to_itself() {
         assert!(output.status.success(), "{python}: {errors}");
     }
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// A worker's Python imports beside its environment, gives its children nothing to read, and tells
+/// exceptions on Python 3.9.
+#[test]
+fn bug_21_64_a_worker_in_python_keeps_its_tasks_to_itself() {
+    python_worker("main");
+}
+
+/// What a call logs comes to its caller, also if an earlier call has set up logging.
+#[test]
+fn bug_21_98_each_calls_logs_come_to_its_caller() {
+    python_worker("logs");
 }
 
 /// A command that kills its worker is given up after two, what it left in another session ends with
