@@ -27,6 +27,7 @@ import socket
 import sys
 import threading
 import time
+import types
 import uuid
 
 try:
@@ -65,6 +66,8 @@ _AGAIN_S = 0.2
 #: arguments but for the first one, which is the executor's own name. No two executors share an interpreter: it has the
 #: modules as they were when it imported them.
 _WORKER = "import sys; sys.path[1:1] = sys.argv[2:]; from concord.worker import main; main()"
+#: Types that are pickled in one way.
+_PLAIN = frozenset((bool, bytes, complex, float, int, str, type(None)))
 #: Exit status of a call that raised; its answer is the exception.
 RAISED = 100
 
@@ -477,6 +480,22 @@ def _check(function):
         )
 
 
+def _dumped_call(fn, args, kwargs):
+    """As ``_pickler`` has it. A function of a module with plain arguments is the same to ``pickle``, which is sooner done."""
+    registry = getattr(_pickler, "list_registry_pickle_by_value", set)
+    is_plain = (
+        type(fn) in (types.FunctionType, types.BuiltinFunctionType)
+        and fn.__module__ != "__main__"
+        and all(type(own) in _PLAIN for own in (*args, *kwargs.values()))
+        and not registry()
+    )
+    if is_plain:
+        # It refuses what cannot be imported by its name.
+        with contextlib.suppress(Exception):
+            return pickle.dumps((fn, args, kwargs))
+    return _pickler.dumps((fn, args, kwargs))
+
+
 def handler_of(python, path):
     """The command of an executor's interpreters, which no other executor has."""
     return [python or sys.executable, "-c", _WORKER, uuid.uuid4().hex, *path]
@@ -573,7 +592,7 @@ class Executor(concurrent.futures.Executor):
         _check(fn)
         if self._process != os.getpid():
             raise RuntimeError("this executor is another process's: make one after the fork")
-        call = base64.b64encode(_pickler.dumps((fn, args, kwargs))).decode()
+        call = base64.b64encode(_dumped_call(fn, args, kwargs)).decode()
         if len(call) > CALL_BYTES_MAX:
             raise ValueError(f"the call is {len(call)} bytes long, of at most {CALL_BYTES_MAX}")
         future = _Future(self)

@@ -4,6 +4,7 @@ the executor does where an answer is late, cut off, or another owner's."""
 import base64
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -236,6 +237,35 @@ def a_wait_that_is_interrupted_loses_nothing():
     assert len({body["key"] for body in owner.posts()}) == 20
 
 
+def calls_are_pickled_as_cloudpickle_does():
+    class Pickler:
+        """Says what it was asked for."""
+
+        registered = set()
+
+        @staticmethod
+        def dumps(call):
+            asked.append(call)
+            return b""
+
+        @staticmethod
+        def list_registry_pickle_by_value():
+            return Pickler.registered
+
+    asked, was, concord._pickler = [], concord._pickler, Pickler
+    own = type(called)(called.__code__, {})
+    own.__module__ = "__main__"
+    try:
+        assert pickle.loads(concord._dumped_call(called, (1, "a", None), {"c": b"d"})) == (called, (1, "a", None), {"c": b"d"})
+        for call in (own, ()), (lambda: 1, ()), (called, ([],)), (called, (Owner,)), (functools.partial(own), ()):
+            concord._dumped_call(*call, {})
+        Pickler.registered = {"a module"}
+        concord._dumped_call(called, (), {})
+        assert len(asked) == 6, asked
+    finally:
+        concord._pickler = was
+
+
 def a_callback_may_end_the_executor():
     owner = Owner(at_once)
     for reads in (True, False):
@@ -294,6 +324,7 @@ def main():
     another_owner_has_other_jobs()
     what_takes_longer_is_asked_for_and_can_be_cancelled()
     a_wait_that_is_interrupted_loses_nothing()
+    calls_are_pickled_as_cloudpickle_does()
     a_callback_may_end_the_executor()
     a_forked_process_leaves_the_connections_alone()
     an_older_owner_answers_as_it_does()
