@@ -54,8 +54,8 @@ fn line(of: &mut Child) -> String {
     text
 }
 
-/// A call is one request, whoever waits for it; an answer that is lost, late or another owner's loses
-/// no call, and has none run twice that says so.
+/// A call is one request, whoever waits for it; an answer that is lost, late or another owner's
+/// loses no call, and has none run twice that says so.
 #[test]
 fn one_python_call_is_one_request() {
     let clients = format!("{}/tests/clients", env!("CARGO_MANIFEST_DIR"));

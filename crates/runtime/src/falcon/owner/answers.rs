@@ -278,8 +278,8 @@ mod tests {
         assert_eq!(told(&mut other), Some((201, json!({ "job": 2, "tasks": 1 }))));
     }
 
-    /// Of an attached job that is read slowly no output is dropped: once much of it is not read, the
-    /// next outputs stay at their workers until the reader says that it has the earlier ones.
+    /// Of an attached job that is read slowly no output is dropped: once much of it is not read,
+    /// the next outputs stay at their workers until the reader says that it has the earlier ones.
     #[test]
     fn bug_21_50_outputs_wait_for_their_reader() {
         let (mut role, mut out) = role();
