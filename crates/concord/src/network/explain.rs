@@ -103,6 +103,15 @@ pub fn lines(scenario: &Scenario, point: &Point, flow: u32) -> Result<Vec<String
         "{}  lost copies of it, until it was sent for the last time",
         us(sent.came_ps - first_ps.min(sent.came_ps))
     ));
+    if let Some(way) = &outcome.way {
+        let hops = way.hops.iter().map(|(switch, link)| format!("{} ({link})", name(*switch)));
+        lines.push(format!(
+            "    reserved by slot {} of its receiver, of {} reservations; switches, and virtual links at them: {}",
+            way.slot,
+            way.reservations,
+            hops.collect::<Vec<_>>().join(", ")
+        ));
+    }
     let mut queued = 0;
     for visit in &way {
         let port = &outcome.ports[visit.port as usize];

@@ -39,7 +39,8 @@ pub struct NetArgs {
     /// The scenario: topology, buffers, workload, transports
     #[arg(value_name = "FILE.toml")]
     file: PathBuf,
-    /// Transports: windowed, newreno, dctcp, hpcc, dcpim, fastpass [default: those of the file]
+    /// Transports: windowed, newreno, dctcp, hpcc, dcpim, fastpass, harmony [default: those of the
+    /// file]
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     transport: Vec<String>,
     /// Loads, as shares of the hosts' links; only for Poisson arrivals [default: those of the file]

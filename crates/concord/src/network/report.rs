@@ -217,6 +217,24 @@ fn remarks(points: &[Point], runs: &[Run]) -> Vec<String> {
              slowdown, which so look too good; --flows says which, and what arrived of each."
         ));
     }
+    for (point, run) in points.iter().zip(runs) {
+        let failed = run.transport.iter().find(|(name, _)| *name == "failed messages");
+        let failed = failed.map_or(0, |(_, count)| *count);
+        let rejected = run.rejected.unwrap_or(0);
+        if rejected + failed > 0 {
+            let name = name(point);
+            lines.push(format!("\n{name}: {rejected} messages rejected, {failed} failed."));
+        }
+    }
+    lines.extend(points.iter().zip(runs).filter_map(|(point, run)| {
+        let kept = run.kept.as_ref()?;
+        let ((most, bound), (near, of)) = (kept.most(), kept.nearest());
+        let (name, paper) = (name(point), kept.promise.paper_bytes);
+        Some(format!(
+            "\n{name}: at most {most} bytes with a reservation waited at a switch's port; the proved bound is \
+             up to {bound}, and held at every port (nearest: {near} of {of}); #H(K-1)p is {paper}."
+        ))
+    }));
     let pauses: u64 = runs.iter().map(|run| run.would_pause).sum();
     if pauses > 0 {
         lines.push(format!(

@@ -7,7 +7,7 @@ use std::path::Path;
 use concord_sim::engine::{NS, US};
 use concord_sim::net::import::hpcc;
 use concord_sim::net::scenario::{Options, Point, Scenario};
-use concord_sim::net::{Experiment, Outcome, PortReport, Slowdowns, write_captured};
+use concord_sim::net::{Experiment, Outcome, PortReport, PromiseReport, Slowdowns, write_captured};
 
 use super::NetArgs;
 use crate::bench::Results;
@@ -66,6 +66,10 @@ pub struct Run {
     pub would_pause: u64,
     /// When it ended.
     pub ended_us: f64,
+    /// Of messages, those that the transport rejected, if it rejects any.
+    pub rejected: Option<u64>,
+    /// What the transport promised of queues, if anything, and what waited.
+    pub kept: Option<PromiseReport>,
     /// The transport's counters.
     pub transport: Vec<(&'static str, u64)>,
     /// All ports, if they are wanted.
@@ -143,6 +147,8 @@ impl Run {
             marked: outcome.ports.iter().map(|port| port.queue.marked).sum(),
             would_pause: outcome.would_pause(),
             ended_us: outcome.ended.0 as f64 / US as f64,
+            rejected: outcome.rejected,
+            kept: outcome.kept,
             transport: outcome.transport,
             not_captured: outcome.not_captured,
             not_written: 0,

@@ -6,7 +6,7 @@ use concord_core::rng::splitmix64;
 use super::managed::{Captured, QueueCounters, QueueSpec, Visit};
 use super::network::{NetCounters, Network};
 use super::topology::{HostIndex, NodeIndex, Routing, Topology, TopologyError};
-use super::transport::{FlowSpec, Transport, TransportEvent, Wire, WireBytes, step};
+use super::transport::{FlowSpec, Promise, Transport, TransportEvent, Way, Wire, WireBytes, step};
 use crate::engine::{EventQueue, SEC, Time};
 
 /// A flow, and its start.
@@ -139,6 +139,10 @@ pub struct Outcome {
     pub transport: Vec<(&'static str, u64)>,
     /// The number of messages that the transport refused, if it refuses any.
     pub rejected: Option<u64>,
+    /// The bounds that the transport promised, if any, and the most that waited.
+    pub kept: Option<PromiseReport>,
+    /// The reservation that carried the watched flow's last packet, if the transport reserves.
+    pub way: Option<Way>,
     /// The visits of the watched flow's packets at ports.
     pub visits: Vec<Visit>,
     /// The packets captured at ports.
@@ -153,6 +157,52 @@ pub struct Outcome {
     pub ended: Time,
     /// A hash of each delivery's time and host, in order.
     pub digest: u64,
+}
+
+/// The bounds that a transport promised and kept: a run that exceeds one ends with a panic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromiseReport {
+    /// What was promised.
+    pub promise: Promise,
+    /// For each port, the most bytes of that class that waited in the whole run.
+    pub most: Vec<u64>,
+}
+
+impl PromiseReport {
+    fn of<B>(promise: Promise, network: &Network<B>) -> PromiseReport {
+        let most = (0..promise.ports.len() as u32)
+            .map(|port| network.class_bytes_max(port, promise.class))
+            .collect();
+        let kept = PromiseReport { promise, most };
+        for (port, (&most, &bound)) in kept.most.iter().zip(&kept.promise.ports).enumerate() {
+            let (from, to) = network.port_ends(port as u32);
+            let class = kept.promise.class;
+            assert!(
+                most <= bound,
+                "{most} bytes of class {class} waited at node {} for node {}: the bound is {bound}",
+                from.0,
+                to.0
+            );
+        }
+        kept
+    }
+
+    /// The port of a switch that came nearest to its bound: the most that waited there, and the
+    /// bound.
+    #[must_use]
+    pub fn nearest(&self) -> (u64, u64) {
+        let bounded = self.most.iter().zip(&self.promise.ports).filter(|(_, b)| **b < u64::MAX);
+        let share = |(most, bound): &(&u64, &u64)| **most as f64 / (**bound).max(1) as f64;
+        let nearest = bounded.max_by(|a, b| share(a).total_cmp(&share(b)));
+        nearest.map_or((0, 0), |(most, bound)| (*most, *bound))
+    }
+
+    /// The most that waited at any port with a bound, and the highest bound.
+    #[must_use]
+    pub fn most(&self) -> (u64, u64) {
+        let bounded = self.most.iter().zip(&self.promise.ports).filter(|(_, b)| **b < u64::MAX);
+        bounded.fold((0, 0), |(most, bound), (m, b)| (most.max(*m), bound.max(*b)))
+    }
 }
 
 impl Outcome {
@@ -188,6 +238,7 @@ impl Experiment {
         }
         let mut starts = Starts::new(&self.flows, &self.triggers);
         starts.schedule_next(&self.flows, &mut queue);
+        transport.begin(&mut network);
         let mut run = Run { flows, unfinished: self.flows.len(), digest: self.seed };
         let mut measure = Measure::default();
         let mut finished = Vec::new();
@@ -260,6 +311,8 @@ impl Experiment {
             network: network.counters(),
             transport: transport.counters(),
             rejected: transport.rejected(),
+            kept: transport.promise().map(|promise| PromiseReport::of(promise, network)),
+            way: self.watch.and_then(|flow| transport.way(flow)),
             visits: network.visits().to_vec(),
             captured: captured.to_vec(),
             not_captured,

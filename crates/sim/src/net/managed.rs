@@ -162,6 +162,8 @@ pub(super) const NO_INPUT: u32 = u32::MAX;
 pub(super) struct ManagedPort<B> {
     queues: [VecDeque<Held<B>>; CLASSES],
     class_bytes: [u64; CLASSES],
+    /// The most of `class_bytes` since the run began, without packets that left at once.
+    pub(super) class_bytes_max: [u64; CLASSES],
     waiting_bytes: u64,
     /// Until when a packet is on the wire, in ps.
     busy_until: u64,
@@ -226,6 +228,7 @@ impl<B> ManagedPort<B> {
         ManagedPort {
             queues: std::array::from_fn(|_| VecDeque::new()),
             class_bytes: [0; CLASSES],
+            class_bytes_max: [0; CLASSES],
             waiting_bytes: 0,
             busy_until: 0,
             is_release_due: false,
@@ -323,6 +326,7 @@ impl<B> Managed<B> {
         // A packet that can leave at once never waits.
         if !is_idle {
             out.counters.waiting_bytes_max = out.counters.waiting_bytes_max.max(out.waiting_bytes);
+            out.class_bytes_max[class] = out.class_bytes_max[class].max(out.class_bytes[class]);
         }
         node.held_bytes += bytes;
         out.queues[class].push_back(Held { packet, input, came_ps: now });

@@ -13,6 +13,7 @@ mod dctcp;
 mod disk;
 mod experiment;
 mod fastpass;
+mod harmony;
 mod host;
 mod hpcc;
 pub mod import;
@@ -38,9 +39,14 @@ pub use dcpim::{Dcpim, DcpimConfig, DcpimHeader};
 pub use dctcp::Dctcp;
 pub use disk::{Disk, DiskFull, DiskSpec};
 pub use experiment::{
-    After, Experiment, FlowReport, Outcome, PlannedFlow, PortReport, Trigger, TriggerKind, ideal_ps,
+    After, Experiment, FlowReport, Outcome, PlannedFlow, PortReport, PromiseReport, Trigger,
+    TriggerKind, ideal_ps,
 };
 pub use fastpass::{Fastpass, FastpassConfig, FastpassHeader};
+pub use harmony::{
+    Allocation, Choice, Harmony, HarmonyConfig, HarmonyError, HarmonyHeader, Paced, QueueBounds,
+    Worst, allocated_share, worst_queue,
+};
 pub use host::{HostSpec, KINDS};
 pub use hpcc::{Hpcc, HpccConfig, HpccHeader};
 pub use managed::{
@@ -55,5 +61,5 @@ pub use port::{CLASSES, PortCounters};
 pub use slowdown::{IDEAL_TIME, Slowdowns};
 pub use tcp::{Acked, Congestion, Tcp, TcpConfig, TcpHeader, Window};
 pub use topology::{HostIndex, LeafSpine, LinkSpec, NodeIndex, Routing, Topology, TopologyError};
-pub use transport::{FlowSpec, Transport, TransportEvent, Wire, WireBytes, step};
+pub use transport::{FlowSpec, Promise, Transport, TransportEvent, Way, Wire, WireBytes, step};
 pub use windowed::{Segment, Windowed, WindowedConfig, WindowedCounters};

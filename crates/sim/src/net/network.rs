@@ -208,6 +208,19 @@ impl<B> Network<B> {
         self.managed.as_ref().map_or((Vec::new(), 0), |managed| managed.counters(now.0))
     }
 
+    /// The most bytes of a class that waited at a managed port since the run began.
+    #[must_use]
+    pub fn class_bytes_max(&self, port: u32, class: u8) -> u64 {
+        let managed = self.managed.as_ref();
+        managed.map_or(0, |m| m.ports[port as usize].class_bytes_max[usize::from(class) % CLASSES])
+    }
+
+    /// The number of hosts; nodes from there on are switches.
+    #[must_use]
+    pub fn hosts(&self) -> u32 {
+        self.hosts
+    }
+
     /// The bytes that wait at managed ports.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {

@@ -3,7 +3,7 @@
 use super::managed::Hop;
 use super::network::{NetEvent, Network};
 use super::packet::Packet;
-use super::topology::HostIndex;
+use super::topology::{HostIndex, NodeIndex};
 use crate::engine::{EventQueue, Time};
 
 /// A flow: bytes that one host sends to another, once.
@@ -26,6 +26,19 @@ pub trait Transport {
 
     /// Adds a flow; returns its index, counted from 0.
     fn add_flow(&mut self, flow: FlowSpec) -> u32;
+
+    /// Prepares the network before anything is sent: a transport with a switch program makes its
+    /// switches programmed ones.
+    fn begin(&mut self, _network: &mut Network<Self::Header>) {}
+
+    /// Handles a packet that has reached a programmed switch.
+    fn pass(
+        &mut self,
+        _wire: &mut Wire<'_, Self::Header>,
+        _switch: NodeIndex,
+        _packet: Packet<Self::Header>,
+    ) {
+    }
 
     /// Begins a flow.
     fn start(&mut self, wire: &mut Wire<'_, Self::Header>, flow: u32);
@@ -56,8 +69,41 @@ pub trait Transport {
         None
     }
 
+    /// The bounds of the queues that the transport promises, if it promises any. A run that exceeds
+    /// one ends with a panic.
+    fn promise(&self) -> Option<Promise> {
+        None
+    }
+
+    /// The reservation that carried the last packet of a flow, if the transport reserves.
+    fn way(&self, _flow: u32) -> Option<Way> {
+        None
+    }
+
     /// The counters that a user should know, in the order of printing.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+/// Bounds of queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// The class of packets whose queues are bounded.
+    pub class: u8,
+    /// For each port, the bytes of that class that may wait; `u64::MAX` without a bound.
+    pub ports: Vec<u64>,
+    /// The bound for every port that the transport's paper states, in bytes.
+    pub paper_bytes: u64,
+}
+
+/// A reservation, as it was used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The receiver's slot.
+    pub slot: u8,
+    /// How many reservations the flow had.
+    pub reservations: u32,
+    /// The switches from the sender on, and at each the virtual link by which the data came.
+    pub hops: Vec<(NodeIndex, u16)>,
 }
 
 /// The size of a flow on the wire.
@@ -128,7 +174,7 @@ impl<H> Wire<'_, H> {
     }
 }
 
-/// Handles one event. If it delivered a packet, returns the host and the time.
+/// Handles one event. If it delivered a packet to a host, returns the host.
 pub fn step<T: Transport>(
     transport: &mut T,
     wire: &mut Wire<'_, T::Header>,
@@ -137,6 +183,10 @@ pub fn step<T: Transport>(
     match event {
         TransportEvent::Net(event) => {
             let delivery = wire.network.handle(wire.queue, event)?;
+            if delivery.node.0 >= wire.network.hosts() {
+                transport.pass(wire, delivery.node, delivery.packet);
+                return None;
+            }
             transport.deliver(wire, delivery.packet);
             return Some(delivery.node.0);
         }

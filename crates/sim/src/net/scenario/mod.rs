@@ -22,6 +22,7 @@ use super::dcpim::Dcpim;
 use super::dctcp::Dctcp;
 use super::experiment::{Experiment, Outcome, PlannedFlow};
 use super::fastpass::Fastpass;
+use super::harmony::{Harmony, HarmonyPlan, MESSAGE_BYTES_MAX};
 use super::hpcc::{self, Hpcc};
 use super::managed::QueueSpec;
 use super::newreno::NewReno;
@@ -199,10 +200,22 @@ impl Scenario {
                 "[topology] paths of {switches} switches: hpcc's packets have room for {most}"
             ));
         }
+        if point.transport == TransportKind::Harmony {
+            self.harmony()?;
+        }
         if point.transport == TransportKind::Dctcp && self.queues.marking.is_none() {
             return wrong("dctcp without marks is newreno: give ecn_bytes in [buffers]");
         }
         Ok(())
+    }
+
+    /// What Harmony's hosts and switches are told.
+    fn harmony(&self) -> Result<HarmonyPlan, ScenarioError> {
+        let named = |error: &dyn std::fmt::Display| ScenarioError(format!("harmony: {error}"));
+        let plan = HarmonyPlan::new(&self.topology, &self.settings.harmony);
+        let plan = plan.map_err(|e| named(&e))?;
+        plan.check_buffers(&self.topology, &self.queues).map_err(|e| named(&e))?;
+        Ok(plan)
     }
 
     /// The experiment of a point, before it is run.
@@ -249,6 +262,12 @@ impl Scenario {
             let why = format!("a flow of {longest} packets of {payload} bytes");
             return wrong(format!("[workload] {why}: fewer than {FLOW_PACKETS_MAX}"));
         }
+        let most = flows.iter().map(|flow| flow.spec.bytes).max().unwrap_or(0);
+        if kind == TransportKind::Harmony && most > MESSAGE_BYTES_MAX {
+            return wrong(format!(
+                "[workload] a flow of {most} bytes: harmony's messages have at most {MESSAGE_BYTES_MAX}"
+            ));
+        }
         let all: u64 = flows.iter().map(packets).sum();
         if kind == TransportKind::Windowed && all > WINDOWED_PACKETS_MAX {
             return wrong(format!(
@@ -278,6 +297,10 @@ impl Scenario {
             }
             TransportKind::Hpcc => experiment.run(&mut Hpcc::new(settings.hpcc)),
             TransportKind::Fastpass => experiment.run(&mut Fastpass::new(settings.fastpass)),
+            TransportKind::Harmony => {
+                let harmony = Harmony::of(self.harmony()?);
+                experiment.run(&mut harmony.map_err(|e| ScenarioError(e.to_string()))?)
+            }
             TransportKind::Dcpim => {
                 experiment.run(&mut Dcpim::new(settings.dcpim, splitmix64(point.seed)))
             }

@@ -1,9 +1,12 @@
 //! The sections `[transport.NAME]`, and the list of transports.
 
+use concord_wire::harmony::{FRAGMENT_BYTES_MAX, HEAD_BYTES, SLOTS_MAX};
+
 use super::section::{ScenarioError, Section, hint, wrong};
 use crate::engine::MS;
 use crate::net::dcpim::{CHANNELS_MAX, DcpimConfig};
 use crate::net::fastpass::FastpassConfig;
+use crate::net::harmony::{Choice, HarmonyConfig};
 use crate::net::hpcc::HpccConfig;
 use crate::net::tcp::TcpConfig;
 use crate::net::topology::Topology;
@@ -24,17 +27,20 @@ pub enum TransportKind {
     Dcpim,
     /// [`Fastpass`](crate::net::Fastpass).
     Fastpass,
+    /// [`Harmony`](crate::net::Harmony).
+    Harmony,
 }
 
 impl TransportKind {
     /// All transports.
-    pub const ALL: [TransportKind; 6] = [
+    pub const ALL: [TransportKind; 7] = [
         TransportKind::Windowed,
         TransportKind::NewReno,
         TransportKind::Dctcp,
         TransportKind::Hpcc,
         TransportKind::Dcpim,
         TransportKind::Fastpass,
+        TransportKind::Harmony,
     ];
 
     /// The name of the transport in files, flags and tables.
@@ -47,6 +53,7 @@ impl TransportKind {
             TransportKind::Hpcc => "hpcc",
             TransportKind::Dcpim => "dcpim",
             TransportKind::Fastpass => "fastpass",
+            TransportKind::Harmony => "harmony",
         }
     }
 
@@ -63,7 +70,7 @@ impl TransportKind {
     /// Whether the transport treats reordered packets as lost.
     #[must_use]
     pub fn needs_order(self) -> bool {
-        !matches!(self, Self::Windowed | Self::Dcpim | Self::Fastpass)
+        !matches!(self, Self::Windowed | Self::Dcpim | Self::Fastpass | Self::Harmony)
     }
 }
 
@@ -78,6 +85,7 @@ pub(super) struct Settings {
     pub(super) hpcc: HpccConfig,
     pub(super) dcpim: DcpimConfig,
     pub(super) fastpass: FastpassConfig,
+    pub(super) harmony: HarmonyConfig,
 }
 
 impl Settings {
@@ -97,9 +105,10 @@ impl Settings {
         let hpcc = hpcc(section.section("hpcc")?, topology)?;
         let dcpim = dcpim(section.section("dcpim")?, topology, host_bits_per_s)?;
         let fastpass = fastpass(section.section("fastpass")?, topology)?;
+        let harmony = harmony(section.section("harmony")?)?;
         section.finish()?;
         let (newreno, dctcp) = (newreno_config, dctcp_config);
-        Ok(Settings { windowed, newreno, dctcp, gain_shift, hpcc, dcpim, fastpass })
+        Ok(Settings { windowed, newreno, dctcp, gain_shift, hpcc, dcpim, fastpass, harmony })
     }
 }
 
@@ -113,6 +122,7 @@ impl Settings {
             TransportKind::Hpcc => self.hpcc.payload_bytes,
             TransportKind::Dcpim => self.dcpim.payload_bytes,
             TransportKind::Fastpass => self.fastpass.payload_bytes,
+            TransportKind::Harmony => self.harmony.payload_bytes,
         }
     }
 }
@@ -225,6 +235,34 @@ fn fastpass(
         arbiter_round_trip_ps,
         admission_ps: section.time("admission_us")?.unwrap_or(d.admission_ps),
         class: section.whole("class", 0..=7)?.map_or(d.class, |class| class as u8),
+    };
+    section.finish()?;
+    Ok(config)
+}
+
+fn harmony(mut section: Section<'_>) -> Result<HarmonyConfig, ScenarioError> {
+    let d = HarmonyConfig::default();
+    let head = HEAD_BYTES as u32;
+    let choice = match section.choice("choice", &["fifo", "hash"])? {
+        Some(1) => Choice::Hash,
+        _ => d.choice,
+    };
+    let config = HarmonyConfig {
+        slots: section.whole("slots", 1..=SLOTS_MAX as u64)?.map_or(d.slots, |k| k as u8),
+        payload_bytes: section
+            .whole_u32("payload_bytes", 64..=FRAGMENT_BYTES_MAX as u32)?
+            .unwrap_or(d.payload_bytes),
+        header_bytes: section.whole_u32("header_bytes", head..=1_024)?.unwrap_or(d.header_bytes),
+        headroom_percent: section
+            .whole_u32("headroom_percent", 0..=1_000)?
+            .unwrap_or(d.headroom_percent),
+        admission_ps: section.time("admission_us")?.unwrap_or(d.admission_ps),
+        life_ps: section.time("life_us")?.unwrap_or(d.life_ps),
+        extra_bytes: section.whole_u32("extra_bytes", 0..=1 << 30)?,
+        round_trip_ps: section.time("round_trip_ns")?,
+        tries_again: section.choice("rejected", &["again", "over"])?.unwrap_or(0) == 0,
+        choice,
+        guards: d.guards,
     };
     section.finish()?;
     Ok(config)
