@@ -9,6 +9,7 @@ mod falcon;
 mod figure;
 mod flair;
 mod harmonia;
+mod harmony;
 mod options;
 mod runner;
 
@@ -40,6 +41,9 @@ enum Paper {
     /// FLAIR (NSDI 2020; the thesis' chapter 4), §4.5: throughput, latency, failures, beside
     /// follower leases and quorum reads
     Flair(flair::FlairArgs),
+    /// Harmony (NSDI 2024), §3.3 and §5: bounds, the share of slots that find virtual links, loads
+    /// and slowdowns beside Fastpass
+    Harmony(harmony::HarmonyArgs),
 }
 
 /// Runs it.
@@ -51,6 +55,7 @@ pub fn run(args: &ReproduceArgs) -> Result<(), Error> {
         Paper::Harmonia(args) => harmonia::run(args),
         Paper::Falcon(args) => falcon::run(args),
         Paper::Flair(args) => flair::run(args),
+        Paper::Harmony(args) => harmony::run(args),
     }
 }
 

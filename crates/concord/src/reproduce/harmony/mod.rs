@@ -1,0 +1,142 @@
+//! Harmony (NSDI 2024), §3.3 and §5. [`theory`] has what follows from formulas, the shipped
+//! switches alone and the adversary of trap H1, [`runs`] what is run packet by packet.
+
+mod runs;
+mod theory;
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use clap::Args;
+use concord_runtime::Error;
+
+use super::claims::Paper;
+use super::options::FigureArgs;
+use super::runner::{Mean, Runner};
+use super::tell;
+use crate::bench::Results;
+
+/// `concord reproduce harmony`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  concord reproduce harmony --quick                figures of small networks and short runs
+  concord reproduce harmony --figures rtt,k,4,h1   what needs no packets
+  concord reproduce harmony --figures 8a,8b,8c")]
+pub struct HarmonyArgs {
+    #[command(flatten)]
+    options: FigureArgs,
+    /// A third of the hosts, and a tenth of the time
+    #[arg(long)]
+    quick: bool,
+}
+
+/// A statement of the paper, and ours beside it.
+struct Row {
+    figure: &'static str,
+    says: String,
+    paper: Paper,
+    ours: Mean,
+    reason: String,
+}
+
+impl Row {
+    /// A row whose number is computed.
+    fn exact(figure: &'static str, says: impl Into<String>, paper: f64, ours: f64) -> Row {
+        let ours = Mean { mean: ours, half: 0.0 };
+        Row { figure, says: says.into(), paper: Paper::Is(paper), ours, reason: String::new() }
+    }
+
+    fn because(self, reason: impl Into<String>) -> Row {
+        Row { reason: reason.into(), ..self }
+    }
+}
+
+/// What every figure gets.
+struct Given<'a> {
+    repeats: u64,
+    is_quick: bool,
+    runner: &'a Runner,
+    results: &'a Results,
+}
+
+type Figure = fn(&Given<'_>) -> Result<Vec<Row>, Error>;
+
+/// The figures.
+const FIGURES: [(&str, Figure); 8] = [
+    ("rtt", theory::round_trips),
+    ("k", theory::bounds),
+    ("4", theory::allocation),
+    ("h1", theory::adversary),
+    ("6", runs::feasible),
+    ("8a", runs::sizes),
+    ("8b", runs::oversubscribed),
+    ("8c", runs::trees),
+];
+
+/// The runs of a figure.
+fn runs_of(figure: &str, repeats: u64, is_quick: bool) -> u64 {
+    match figure {
+        "4" => 12 * repeats,
+        "h1" => 9,
+        "6" if is_quick => 6,
+        "6" => 20,
+        "8a" => 5 * repeats,
+        "8b" => 3 * repeats,
+        "8c" => 2 * repeats,
+        _ => 0,
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// One line for a person.
+pub fn run(args: &HarmonyArgs) -> Result<(), Error> {
+    let options = &args.options;
+    options.check(&FIGURES.map(|(name, _)| name))?;
+    let results = Results::below(&options.out, "harmony")?.quiet();
+    let wanted: Vec<_> = FIGURES.iter().filter(|(name, _)| options.wants(name)).collect();
+    let runs = wanted.iter().map(|(name, _)| runs_of(name, options.repeats, args.quick));
+    let runner = options.runner(runs.sum());
+    let given = Given {
+        repeats: options.repeats,
+        is_quick: args.quick,
+        runner: &runner,
+        results: &results,
+    };
+    let began = Instant::now();
+    let mut rows = Vec::new();
+    for (name, figure) in wanted {
+        rows.extend(figure(&given)?);
+        runner.say(&format!("{name}: {:.0} s in all", began.elapsed().as_secs_f64()));
+    }
+    runner.finish();
+    let quick =
+        if args.quick { " --quick: a third of the hosts, a tenth of the time." } else { "" };
+    let how = format!(
+        "\n{} runs of each point, seeds from 1; ± is half of the 95% confidence interval.{quick} \
+         Hosts and switches are those that ship; packets of 1,280 bytes of payload and 154 of headers, 3% \
+         of headroom. Each run asserts the proved bound of every port.\n",
+        options.repeats
+    );
+    tell(&options.out.join("harmony/table.md"), &(table(&rows) + &how))?;
+    println!("{:.0} s", began.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut text = "| figure | the paper says | paper | ours | ours / paper | |\n\
+                    |---|---|---|---|---|---|\n"
+        .to_string();
+    for Row { figure, says, paper, ours, reason } in rows {
+        let half = if ours.half > 0.0005 { format!(" ± {:.3}", ours.half) } else { String::new() };
+        let beside = paper.beside_interval(ours);
+        let mean = ours.mean;
+        let _ = writeln!(
+            text,
+            "| {figure} | {says} | {paper} | {mean:.3}{half} | {beside} | {reason} |"
+        );
+    }
+    text
+}
