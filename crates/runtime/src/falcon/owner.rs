@@ -146,6 +146,8 @@ struct OwnerRole {
     reader: Reading,
     api: Api,
     waiting: Vec<Waiting>,
+    /// Whether some of them have outcomes that are not written yet.
+    answers_left: bool,
     /// The requests whose effect is not durable yet.
     taking: Vec<(Ask, Taking)>,
     draining: Vec<Draining>,
@@ -208,6 +210,7 @@ pub fn run(place: &Place, setup: &OwnerSetup) -> Result<(), Error> {
         reader,
         api,
         waiting: Vec::new(),
+        answers_left: false,
         taking: Vec::new(),
         draining: Vec::new(),
         attached: known.attached,
@@ -579,6 +582,9 @@ impl Role for OwnerRole {
         if self.taking.iter().any(|(_, taking)| self.is_durable(*taking)) {
             return Deadline { at: Instant(0), reason: "a request to be answered" };
         }
+        if self.answers_left {
+            return Deadline { at: Instant(0), reason: "outcomes to be written" };
+        }
         let waiting = self.waiting.iter().map(|waiting| waiting.until);
         // A reader that waits for results counts as asking.
         let asks = |jid: &u32| self.waiting.iter().any(|w| w.jid == *jid && !w.peeks);
@@ -660,6 +666,7 @@ mod tests {
             reader: Reading::start(Executors::default()).unwrap(),
             api: api::serve(([127, 0, 0, 1], 0).into(), "token").unwrap(),
             waiting: Vec::new(),
+            answers_left: false,
             taking: Vec::new(),
             draining: Vec::new(),
             attached: BTreeMap::new(),

@@ -115,8 +115,11 @@ impl OwnerRole {
         Ok((job.jid, from as usize, now.instant.after(wait_ms * MS)))
     }
 
-    /// Answers the waiting clients for which there are outcomes.
+    /// Answers the waiting clients for which there are outcomes, a page of outputs an iteration: to
+    /// write the longest ones takes a tenth of a second, and leases must be extended in between.
     pub(super) fn answer_waiting(&mut self, now: Now) {
+        let mut written = 0;
+        self.answers_left = false;
         for waiting in std::mem::take(&mut self.waiting) {
             let Waiting { jid, from, until, peeks, submitted, .. } = waiting;
             if waiting.ask.is_given_up() {
@@ -135,6 +138,11 @@ impl OwnerRole {
                 self.waiting.push(waiting);
                 continue;
             }
+            if written >= PAGE_BYTES_MAX {
+                self.answers_left = true;
+                self.waiting.push(waiting);
+                continue;
+            }
             if let Some(reader) = self.attached.get_mut(&jid).filter(|_| !peeks) {
                 *reader = Reader::asked(now.instant, &waiting.ask);
             }
@@ -145,6 +153,7 @@ impl OwnerRole {
                 has_room
             });
             let results: Vec<Value> = page.map(|told| jobs::result(job, told)).collect();
+            written += bytes;
             let next = from.min(job.outcomes().len()) + results.len();
             let is_last = is_over && next >= job.outcomes().len();
             let mut answer =
@@ -167,7 +176,7 @@ mod tests {
     use crate::driver::{Role as _, Stop};
     use crate::falcon::owner::tests::{role, sync};
     use concord_core::{Machine as _, SEC};
-    use concord_scheduler::Book;
+    use concord_scheduler::{Book, Outcome, TaskOutcome, Trace};
     use concord_wire::control::Message as _;
     use concord_wire::tasks::{Attempt, Ended, Run, TaskMessage};
     use concord_wire::{Addr, GroupId};
@@ -276,6 +285,37 @@ mod tests {
         assert_eq!(told(&mut waits).unwrap().0, 503);
         sync(&mut role, &mut out);
         assert_eq!(told(&mut other), Some((201, json!({ "job": 2, "tasks": 1 }))));
+    }
+
+    /// Long outputs that several clients wait for are written one an iteration.
+    #[test]
+    fn bug_21_99_long_outputs_are_written_one_an_iteration() {
+        let (mut role, mut out) = role();
+        let now = crate::clock::now();
+        for _ in 0..3 {
+            role.serve(now, Ask::of("POST", "/jobs", r#"{"function": "no-op"}"#).0, &mut out);
+            sync(&mut role, &mut out);
+        }
+        let mut all = ["/jobs/1/results", "/jobs/2/results", "/jobs/3/results"].map(|path| {
+            let (mut ask, answered) = Ask::of("GET", path, "");
+            ask.query = "wait_ms=30000".to_string();
+            role.serve(now, ask, &mut out);
+            answered
+        });
+        role.answer_waiting(now);
+        assert!(!role.answers_left && role.wakes_at().at > now.instant);
+        for jid in 1..=3 {
+            let (outcome, trace) = (Outcome::Done(vec![b'x'; PAGE_BYTES_MAX]), Trace::default());
+            let output_bytes = PAGE_BYTES_MAX as u64;
+            role.book.note(TaskOutcome { jid, tid: 0, attempts: 1, outcome, output_bytes, trace });
+        }
+        for answered in 1..=3 {
+            role.answer_waiting(now);
+            let left = role.waiting.len();
+            assert_eq!((left, role.answers_left), (3 - answered, answered < 3));
+            assert_eq!(role.wakes_at().at == Instant(0), answered < 3);
+        }
+        assert!(all.iter_mut().all(|answered| told(answered).unwrap().0 == 200));
     }
 
     /// Of an attached job that is read slowly no output is dropped: once much of it is not read,
