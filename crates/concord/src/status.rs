@@ -375,7 +375,13 @@ fn wrong(groups: &[Group<'_>], roles: &[Value]) -> Vec<String> {
         let nodes = nodes.map(|node| group.member_name("node", node));
         let workers = workers.map(|node| group.member_name("worker", node));
         let switches = switches.map(|node| group.member_name("switch", node));
+        // A worker that is drained leaves as it was told to.
+        let drains = |name: &String| {
+            let is_its = |role: &&Value| role["name"] == name.as_str();
+            roles.iter().find(is_its).is_some_and(|role| role["status"]["draining"] == true)
+        };
         let names = replicas.chain(workers).chain(nodes).chain(switches);
+        let names = names.filter(|name| !drains(name));
         let fixed = keeps_its_members(group, members);
         wrong.extend(names.map(|name| match &fixed {
             Some(fixed) => format!("{name} is not a member, and will not be one: {fixed}"),
@@ -690,6 +696,9 @@ mod tests {
         assert_eq!(wrong(&controller(&[1, 2], None)), Vec::<String>::new());
         let both = wrong(&controller(&[1], Some("p")));
         assert_eq!(both, ["PROBLEM: p", "replica 2 is not a member"]);
+        let drained = json!({"name": "replica 2", "reachable": true, "status": {"draining": true}});
+        let drained = [&controller(&[1], None)[..], &[drained]].concat();
+        assert_eq!(wrong(&drained), Vec::<String>::new());
         let clocks = |wall: f64, log: f64| {
             let gauges = json!({"wall_clock_ahead_seconds": wall, "log_behind_seconds": log});
             vec![json!({"role": "replica", "node": 2, "name": "replica 2", "reachable": true,

@@ -245,12 +245,13 @@ impl System for Falcon {
         let rate = |name: &str| role["rates"][name].as_f64().unwrap_or(0.0);
         match role["role"].as_str() {
             Some("worker") => Some(format!(
-                "epoch {}, {} of {} slots run, {:.0} tasks/s{}",
+                "epoch {}, {} of {} slots run, {:.0} tasks/s{}{}",
                 status["epoch"],
                 gauge("running"),
                 gauge("slots"),
                 rate("done") + rate("failed"),
                 if status["exec"] == true { "" } else { ", no commands" },
+                if status["draining"] == true { ", takes no more tasks" } else { "" },
             )),
             Some("owner") => Some(format!(
                 "{} jobs and {} tasks open, {:.0} tasks/s, to start {}",
