@@ -390,6 +390,12 @@ guards! {
     /// Concordia: what a member that is gone may have changed is lost, and not its old value (trap
     /// C10).
     LostKnown,
+    /// GAM: a home grants a write once every other copy is invalidated.
+    HomeGathered,
+    /// GAM: a fence ends once the writes before it have taken effect.
+    FenceWaits,
+    /// GAM: a read does not overtake the node's earlier writes of the same block.
+    OwnWriteFirst,
     /// Harmony: an `rsvp` opens a slot at the sender once (trap H4).
     GrantOnce,
     /// Harmony: a sender that is late leaves out the phases that it missed (trap H3).

@@ -54,6 +54,18 @@ pub enum Access {
         /// The bytes that are written.
         data: Vec<u8>,
     },
+    /// Writes bytes, and its caller has its outcome already: what [`Access::Write`] becomes while
+    /// it waits, where writes are asynchronous ([`Coherence::Gam`](crate::Coherence::Gam)). If it
+    /// fails its failure is a second outcome of the call, before that of any later fence.
+    Posted {
+        /// The offset of the first byte in the block, in bytes.
+        offset_bytes: usize,
+        /// The bytes that are written.
+        data: Vec<u8>,
+    },
+    /// Waits until all writes of this node before it have taken effect, whatever their block;
+    /// returns none.
+    Fence,
     /// Adds to a 64-bit word, and returns its previous value.
     FetchAdd {
         /// The offset of the word, in bytes: a multiple of 8.
@@ -84,10 +96,19 @@ impl Access {
     #[must_use]
     pub fn is_read(&self) -> bool {
         match self {
-            Access::Read { .. } => true,
+            Access::Read { .. } | Access::Fence => true,
             Access::Apply { function, .. } => matches!(function.work, Work::View(_)),
-            Access::Write { .. } | Access::FetchAdd { .. } | Access::CompareSwap { .. } => false,
+            Access::Write { .. }
+            | Access::Posted { .. }
+            | Access::FetchAdd { .. }
+            | Access::CompareSwap { .. } => false,
         }
+    }
+
+    /// Whether its caller has its outcome already.
+    #[must_use]
+    pub fn is_posted(&self) -> bool {
+        matches!(self, Access::Posted { .. })
     }
 
     /// Checks that the access lies within a block, and that a word is aligned.
@@ -97,7 +118,10 @@ impl Access {
     pub fn check(&self, block_bytes: usize) -> Result<(), Failure> {
         let (offset, size, is_word) = match self {
             Access::Read { offset_bytes, size_bytes } => (*offset_bytes, *size_bytes, false),
-            Access::Write { offset_bytes, data } => (*offset_bytes, data.len(), false),
+            Access::Write { offset_bytes, data } | Access::Posted { offset_bytes, data } => {
+                (*offset_bytes, data.len(), false)
+            }
+            Access::Fence => (0, 0, false),
             Access::FetchAdd { offset_bytes, .. } | Access::CompareSwap { offset_bytes, .. } => {
                 (*offset_bytes, 8, true)
             }
@@ -121,7 +145,8 @@ impl Access {
             Access::Read { offset_bytes, size_bytes } => {
                 block[*offset_bytes..offset_bytes + size_bytes].to_vec()
             }
-            Access::Write { offset_bytes, data } => {
+            Access::Fence => Vec::new(),
+            Access::Write { offset_bytes, data } | Access::Posted { offset_bytes, data } => {
                 block[*offset_bytes..offset_bytes + data.len()].copy_from_slice(data);
                 Vec::new()
             }
@@ -154,6 +179,13 @@ pub struct Call {
     pub tag: Tag,
     /// The access.
     pub access: Access,
+}
+
+impl Call {
+    /// Whether it accesses a block; a fence accesses none.
+    pub(crate) fn is_for(&self, tag: Tag) -> bool {
+        self.tag == tag && self.access != Access::Fence
+    }
 }
 
 /// The outcome of a call.

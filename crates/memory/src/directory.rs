@@ -238,6 +238,17 @@ impl Directory {
         true
     }
 
+    /// Notes that the home has a block's value of this version: if it is the newest one, shared
+    /// copies are equal to it.
+    pub fn refreshed(&mut self, tag: Tag, version: u64) {
+        let is_newest = |entry: &&mut Entry| {
+            entry.status == GlobalStatus::SharedStale && entry.version == version
+        };
+        if let Some(entry) = self.entries.get_mut(&tag).filter(is_newest) {
+            entry.status = GlobalStatus::Shared;
+        }
+    }
+
     /// Begins to move a block to the other owner; `false` if another move is in progress, or the
     /// block is locked.
     pub fn begin(&mut self, now: Instant, tag: Tag) -> bool {

@@ -13,15 +13,19 @@ use concord_core::machine::{Deadline, Machine};
 use concord_core::{Addr, Duration, Guard, Instant, MS, Nothing, Now, Sink};
 use concord_wire::concordia::{Copyset, GlobalStatus, NUMBER_MAX, Op, Outcome, Repr, Tag};
 
-use crate::access::{Call, Done, Failure};
+use crate::access::{Access, Call, Done, Failure};
 use crate::agent::{Answer, CacheAgent};
 use crate::blocks::{Assembly, parts};
 use crate::cache::{Cache, Line, LineState};
 use crate::directory::{Directory, Doubt, Move, Owner, Passed};
 use crate::event::{Aim, Event, RoundTrip, Stage};
+use crate::gathers::Gathers;
 use crate::home::{Home, Range};
 use crate::report::Item;
 use crate::settings::{Coherence, NodeSettings, SettingsError};
+
+mod gather;
+mod moves;
 
 /// The maximum number of calls that wait at a node.
 pub const CALLS_MAX: usize = 4_096;
@@ -85,6 +89,8 @@ pub struct Node {
     heat: BTreeMap<Tag, u64>,
     /// When the window ends.
     window_at: Instant,
+    /// The invalidations that this home waits for, in the coherence of GAM.
+    gathers: Gathers,
     /// The event of each lane.
     events: Vec<Option<Event>>,
     /// The number of each lane's newest event.
@@ -122,6 +128,7 @@ impl Node {
             directory: Directory::new(guards),
             heat: BTreeMap::new(),
             window_at: Instant::NEVER,
+            gathers: Gathers::default(),
             events: alloc::vec![None; lanes],
             numbers: alloc::vec![0; lanes],
             calls: VecDeque::new(),
@@ -179,7 +186,8 @@ impl Node {
 
     /// Cancels a call. If the result is true, the call has had no effect, and will have none.
     pub fn cancel(&mut self, id: u64) -> bool {
-        let at = self.calls.iter().position(|call| call.id == id);
+        let is_it = |call: &Call| call.id == id && !call.access.is_posted();
+        let at = self.calls.iter().position(is_it);
         at.is_some_and(|at| self.calls.remove(at).is_some())
     }
 
@@ -243,6 +251,7 @@ impl Node {
         }
         self.calls.push_back(call);
         self.pump(now, sink);
+        self.post();
     }
 
     /// The outcome of a call.
@@ -309,6 +318,7 @@ impl Node {
         self.agent.hash_state(hasher);
         self.home.hash_state(hasher);
         self.directory.hash_state(hasher);
+        self.gathers.hash(hasher);
         for event in &self.events {
             match event {
                 Some(event) => event.hash_state(hasher),
@@ -330,16 +340,30 @@ impl Node {
     /// Serves the calls that the cache can serve, and begins events for the others. Calls to the
     /// same block keep their order.
     fn pump(&mut self, now: Now, sink: &mut impl Sink) {
+        let overtakes = self.gathers_here() && !self.has(Guard::OwnWriteFirst);
         let mut blocked: Vec<Tag> = Vec::new();
+        let mut is_unfenced = false;
         for _ in 0..self.calls.len() {
             let Some(call) = self.calls.pop_front() else { break };
-            if !blocked.contains(&call.tag) {
+            if call.access == Access::Fence {
+                if is_unfenced && self.has(Guard::FenceWaits) {
+                    self.calls.push_back(call);
+                } else {
+                    self.done.push_back(Done { id: call.id, result: Ok(Vec::new()) });
+                }
+                continue;
+            }
+            let waits = blocked.contains(&call.tag);
+            if !waits || overtakes && call.access.is_read() {
                 if self.hit(&call) {
                     continue;
                 }
-                self.miss(now, &call, sink);
-                blocked.push(call.tag);
+                if !waits {
+                    self.miss(now, &call, sink);
+                    blocked.push(call.tag);
+                }
             }
+            is_unfenced |= call.access.is_posted();
             self.calls.push_back(call);
         }
     }
@@ -365,7 +389,9 @@ impl Node {
         }
         let Some(line) = self.cache.use_line(call.tag) else { return false };
         let result = Ok(call.access.perform(&mut line.data));
-        self.done.push_back(Done { id: call.id, result });
+        if !call.access.is_posted() {
+            self.done.push_back(Done { id: call.id, result });
+        }
         self.counters.hits += 1;
         true
     }
@@ -444,12 +470,12 @@ impl Node {
     }
 
     /// Sends a request or an unlock through the switch, which owns the block or passes the packet
-    /// on to its home; in the base coherence directly to the home, which recognises copies of a
+    /// on to its home; without the switch's part directly to the home, which recognises copies of a
     /// request itself.
     fn send_owner(&self, packet: &Repr, sink: &mut impl Sink) {
         match self.settings.coherence {
             Coherence::Concordia => sink.send(self.settings.switch, &packet.packet(&[])),
-            Coherence::Base => {
+            Coherence::Base | Coherence::Gam => {
                 let is_first = packet.op.is_request();
                 let Some(home) = self.home_of(packet.tag) else { return };
                 sink.send(home, &Repr { is_first, ..*packet }.packet(&[]));
@@ -525,10 +551,11 @@ impl Node {
         }
         let done = &mut self.done;
         self.calls.retain(|call| {
-            if call.tag == event.tag {
+            let is_for_it = call.is_for(event.tag);
+            if is_for_it {
                 done.push_back(Done { id: call.id, result: Err(Failure::Lost) });
             }
-            call.tag != event.tag
+            !is_for_it
         });
     }
 
@@ -546,6 +573,7 @@ impl Node {
     /// the event takes effect.
     fn answered(&mut self, now: Now, lane: usize, packet: &Repr, sink: &mut impl Sink) {
         let (own, waits) = (Copyset::of(self.settings.place), self.has(Guard::AllInvalidated));
+        let is_granted = self.gathers_here() && packet.provider.is_none();
         let Some(event) = &mut self.events[lane] else { return };
         if event.metadata.is_none() && !event.is_resent {
             let ns = now.instant.0.saturating_sub(event.at.0);
@@ -554,6 +582,9 @@ impl Node {
         let metadata = (packet.status, packet.version, packet.copyset);
         let (_, _, copyset) = *event.metadata.get_or_insert(metadata);
         let has_data = event.data.is_some();
+        if is_granted {
+            event.invalidated = copyset;
+        }
         let missing = copyset.without(own).without(event.invalidated);
         let is_complete = match event.op {
             Op::ReadMiss => has_data,
@@ -618,7 +649,7 @@ impl Node {
         // Waiting calls take effect before the unlock leaves (trap C14).
         let (mut waits, mut is_served) = (VecDeque::new(), true);
         while let Some(call) = self.calls.pop_front() {
-            let is_for_it = call.tag == tag;
+            let is_for_it = call.is_for(tag);
             if is_for_it && is_served && self.hit(&call) {
                 continue;
             }
@@ -689,11 +720,17 @@ impl Node {
         }
         match self.agent.handle(&mut self.cache, packet, is_provider, keeps) {
             Answer::Nothing => self.counters.stale += 1,
-            Answer::Data(data) => send_data(requester, &answer, &data, sink),
+            Answer::Data(data) => {
+                send_data(requester, &answer, &data, sink);
+                if self.gathers_here() && packet.op == Op::ReadMiss {
+                    self.send_downgraded(&answer, &data, sink);
+                }
+            }
             Answer::Invalidated => {
                 self.counters.invalidated += 1;
                 let ack = Repr { op: Op::Ack, outcome: Outcome::Done, ..answer };
-                sink.send(requester, &ack.packet(&[]));
+                let home = self.home_of(packet.tag).filter(|_| self.gathers_here());
+                sink.send(home.unwrap_or(requester), &ack.packet(&[]));
             }
         }
     }
@@ -716,7 +753,8 @@ impl Node {
         self.counters.served += 1;
         let answer = Repr { is_locked: true, status, version, copyset, ..answer };
         let others = copyset.without(Copyset::of(packet.place));
-        let provider = if packet.op == Op::WriteShared {
+        let is_newest = self.gathers_here() && status == GlobalStatus::Shared;
+        let provider = if packet.op == Op::WriteShared || is_newest {
             None
         } else {
             // Each copy of a request has the same provider (trap C7).
@@ -725,7 +763,7 @@ impl Node {
         };
         let to = match (packet.op, provider) {
             (Op::EvictShared | Op::EvictModified, _) => Copyset::default(),
-            (Op::ReadMiss, Some(provider)) => Copyset::of(provider),
+            (Op::ReadMiss, provider) => provider.map_or(Copyset::default(), Copyset::of),
             _ => others,
         };
         let is_miss = matches!(packet.op, Op::ReadMiss | Op::WriteMiss);
@@ -736,6 +774,7 @@ impl Node {
             sink.send(requester, &ack(answer, Outcome::Done));
         }
         let asked = Repr { provider, ..answer };
+        let to = if self.gathers_here() { self.gather(&asked, to, sink) } else { to };
         for other in to {
             match self.settings.nodes.get(usize::from(other)).copied() {
                 Some(_) if other == place => self.on_request(&asked, sink),
@@ -753,92 +792,11 @@ impl Node {
             && let Some(requester) = requester
             && self.directory.unlock(packet)
         {
+            if self.gathers_here() {
+                self.directory.refreshed(packet.tag, self.home.version(packet.tag));
+            }
             let unlocked = Repr { op: Op::Unlocked, from: node, ..*packet };
             sink.send(requester, &unlocked.packet(&[]));
-        }
-    }
-
-    /// Begins to move a block of this home to the switch, or back; `false` if that is not possible
-    /// now.
-    pub fn migrate(&mut self, now: Now, tag: Tag, sink: &mut impl Sink) -> bool {
-        let is_home = self.is_home(tag);
-        let begins = is_home && self.directory.begin(now.instant, tag);
-        if begins {
-            self.send_move(now, sink);
-        }
-        begins
-    }
-
-    /// Sends the packet of the move that is in progress, possibly again. A driver uses
-    /// [`Machine::tick`] instead.
-    pub fn send_move(&mut self, now: Now, sink: &mut impl Sink) {
-        let NodeSettings { node, place, group, epoch, switch, .. } = self.settings;
-        let Some((_, packet)) = self.directory.moving() else { return };
-        let packet = Repr { group, from: node, epoch, place, ..packet };
-        sink.send(switch, &packet.packet(&[]));
-        self.directory.sent(now.instant);
-    }
-
-    /// Handles the switch's answer to a move: it goes on, or another one begins.
-    fn on_moved(&mut self, now: Now, packet: &Repr, sink: &mut impl Sink) {
-        let heat = self.directory.heat(packet.tag);
-        if !self.directory.answered(packet) {
-            return;
-        }
-        if packet.op == Op::Added && packet.outcome == Outcome::Full {
-            self.displace(packet, heat, sink);
-        }
-        if self.directory.moving().is_some() {
-            return self.send_move(now, sink);
-        }
-        self.counters.moved += 1;
-        self.next_move(now, sink);
-    }
-
-    /// Tells the home of the block that is in the way of a hot one to take it back, if it is
-    /// colder.
-    fn displace(&mut self, packet: &Repr, heat: u64, sink: &mut impl Sink) {
-        let NodeSettings { node, place, group, epoch, .. } = self.settings;
-        let Some(range) = packet.provider else { return };
-        let tag = Tag::new(range.into(), packet.version);
-        if self.is_home(tag) {
-            return self.directory.displaces(tag, heat);
-        }
-        let Some(home) = self.home_of(tag) else { return };
-        let number = heat.min(NUMBER_MAX);
-        let told = Repr { group, from: node, epoch, place, ..Repr::new(Op::Displace, tag) };
-        sink.send(home, &Repr { number, ..told }.packet(&[]));
-    }
-
-    fn next_move(&mut self, now: Now, sink: &mut impl Sink) {
-        if let Some(tag) = self.directory.next_move() {
-            self.migrate(now, tag, sink);
-        }
-    }
-
-    /// Ends a window: reports the heat of blocks to their homes.
-    fn turn_window(&mut self, now: Now, sink: &mut impl Sink) {
-        let NodeSettings { node, place, group, epoch, .. } = self.settings;
-        for (tag, count) in core::mem::take(&mut self.heat) {
-            if self.is_home(tag) {
-                self.directory.heats(tag, count);
-            } else if let Some(home) = self.home_of(tag) {
-                let told = Repr { group, from: node, epoch, place, ..Repr::new(Op::Heat, tag) };
-                let number = count.min(NUMBER_MAX);
-                sink.send(home, &Repr { number, ..told }.packet(&[]));
-            }
-        }
-        self.window_at = Instant::NEVER;
-        self.directory.turn_window();
-        self.next_move(now, sink);
-    }
-
-    /// Begins a window, if there is anything to measure.
-    fn open_window(&mut self, now: Now) {
-        let moves = self.settings.coherence == Coherence::Concordia;
-        let has_any = moves && (!self.heat.is_empty() || self.directory.has_windows());
-        if self.window_at == Instant::NEVER && has_any {
-            self.window_at = now.instant.after(WINDOW_NS);
         }
     }
 
@@ -848,6 +806,10 @@ impl Node {
         if let (true, Some(evictor)) = (is_home, evictor)
             && self.home.write_back(packet, data)
         {
+            if packet.provider.is_some() {
+                // Of a copy that was downgraded: nobody waits for an answer.
+                return self.directory.refreshed(packet.tag, packet.version);
+            }
             let from = self.settings.node;
             let written = Repr { op: Op::Written, from, offset_bytes: 0, ..*packet };
             sink.send(evictor, &written.packet(&[]));
@@ -879,12 +841,6 @@ impl Node {
         }
         self.counters.resent += 1;
         self.pump(now, sink);
-    }
-
-    /// When a move is sent again if there is no answer.
-    fn move_due(&self) -> Instant {
-        let again = |moving: Move| moving.at.after(self.round_trip.times(RoundTrip::UNLOCK));
-        self.moves().map_or(Instant::NEVER, again)
     }
 
     /// When a lane's event goes on if there is no answer.
@@ -922,6 +878,9 @@ impl Machine for Node {
         let is_home = self.is_home(packet.tag);
         match packet.op {
             op if op.is_request() => self.on_request(&packet, sink),
+            Op::Ack if self.gathers_here() && packet.provider.is_some() => {
+                self.on_gathered(&packet, sink);
+            }
             Op::Ack => self.on_ack(now, &packet, sink),
             Op::Data => self.on_data(now, &packet, data, sink),
             Op::WriteBack => self.on_write_back(&packet, data, sink),

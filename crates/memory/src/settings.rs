@@ -16,6 +16,9 @@ pub enum Coherence {
     /// Homes serve all blocks: requests go to them directly, without the switch (§7,
     /// CONCORDIA-base).
     Base,
+    /// Homes serve all blocks, and gather the acknowledgements of invalidations; writes are
+    /// asynchronous, and fences wait for them (GAM, Cai et al., VLDB 2018).
+    Gam,
 }
 
 /// The settings of a node for one epoch; another epoch has another node.

@@ -7,6 +7,7 @@ use concord_wire::concordia::{BLOCK_BYTES, Copyset, GlobalStatus, Op, Outcome, R
 use super::*;
 
 mod epochs;
+mod gam;
 
 const SWITCH: Addr = Addr { ip: 1, port: 1 };
 /// A block of node 0's range.

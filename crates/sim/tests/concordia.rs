@@ -5,7 +5,7 @@
 use concord_core::{Guards, MS, SEC};
 use concord_memory::{Access, Call, Coherence};
 use concord_sim::concordia::explore::{End, Explored, Setup, explore};
-use concord_sim::concordia::litmus::LITMUS;
+use concord_sim::concordia::litmus::{LITMUS, MP_FENCED, SB_FENCED};
 use concord_sim::concordia::{Fault, Plan, Shape, Totals, run};
 use concord_wire::concordia::Tag;
 
@@ -273,6 +273,84 @@ fn memories_of_the_base_are_linearizable_and_come_to_rest() {
     assert!(totals.events_done > 1_000, "{totals:?}");
 }
 
+/// Adds one, synchronously where writes are not.
+fn add(id: u64, tag: Tag) -> Call {
+    Call { id, tag, access: Access::FetchAdd { offset_bytes: 0, add: 1 } }
+}
+
+/// How many states each case of GAM's coherence has.
+const GAM: [usize; 6] = [1284, 2884, 257, 816, 2111, 1058];
+
+/// Homes that gather, by name.
+fn gam_cases(guards: Guards) -> Vec<(&'static str, Setup)> {
+    let gam = |calls| {
+        let base = setup(guards, calls);
+        let shape = Shape { coherence: Coherence::Gam, ..base.shape };
+        Setup { shape, blocks: Vec::new(), at_home: vec![A, B], ..base }
+    };
+    let contended = vec![vec![], vec![add(1, A), read(2, A)], vec![read(3, A), add(4, A)]];
+    let one = vec![vec![], vec![add(3, A)], vec![read(4, A)]];
+    let shared = vec![(1, add(1, A)), (2, read(2, A))];
+    let evicted = vec![vec![], vec![read(4, B), add(5, A)], vec![read(6, A)]];
+    vec![
+        ("two nodes write and read", gam(contended.clone())),
+        ("three nodes", gam(vec![vec![add(1, A)], vec![add(2, A)], vec![read(3, A)]])),
+        ("an eviction", Setup { before: shared.clone(), ..gam(evicted) }),
+        ("a copy comes twice", Setup { doubles: 1, before: shared.clone(), ..gam(one.clone()) }),
+        (
+            "packets are lost",
+            Setup { losses: 1, resends: 1, before: shared.clone(), ..gam(one.clone()) },
+        ),
+        ("the epoch ends", Setup { end: End::AllStay, before: shared, ..gam(one) }),
+    ]
+}
+
+/// Homes that gather: the newest value, one writer or many readers, no lock left.
+#[test]
+fn homes_of_gam_are_coherent_in_every_interleaving() {
+    let mut counts = Vec::new();
+    for (name, setup) in gam_cases(Guards::ALL) {
+        let found = explore(&setup);
+        show(name, &found);
+        assert_eq!(found.violation, None, "{name}");
+        assert!(found.is_complete, "{name}");
+        counts.push(found.states);
+    }
+    assert_eq!(counts, GAM);
+}
+
+/// The same faults in GAM's coherence: each word is coherent, fences wait for the writes before
+/// them, every call is answered, and at rest nothing is locked.
+#[test]
+fn memories_of_gam_are_coherent_and_fences_hold() {
+    let mut totals = Totals::default();
+    for seed in 1..=200 {
+        let ran = run(&Plan { coherence: Coherence::Gam, ..Plan::draw(seed) });
+        assert_eq!(ran.violation, None, "seed {seed:#x}");
+        totals.add(&ran.totals);
+    }
+    println!("{totals:?}");
+    assert_eq!((totals.added, totals.refused), (0, 0), "{totals:?}");
+    assert!(totals.events_done > 1_000 && totals.fences > 500, "{totals:?}");
+}
+
+/// Asynchronous writes show in SB and MP, and in no other test; with fences they show in none.
+#[test]
+fn litmus_tests_of_gam_show_what_fences_are_for() {
+    let runs = std::env::var("CONCORD_LITMUS").ok().map_or(2_000, |runs| runs.parse().unwrap());
+    for litmus in LITMUS.into_iter().chain([SB_FENCED, MP_FENCED]) {
+        let seen = litmus.run(runs, 1, Coherence::Gam, Guards::ALL);
+        let allowed = litmus.allowed();
+        println!("{} of GAM: {seen:?}", litmus.name);
+        let odd: Vec<_> = seen.keys().filter(|outcome| !allowed.contains(*outcome)).collect();
+        if ["SB", "MP"].contains(&litmus.name) {
+            assert_eq!(odd, [litmus.forbidden], "{}: asynchronous writes", litmus.name);
+        } else {
+            assert!(odd.is_empty(), "{}: {odd:?}", litmus.name);
+        }
+    }
+}
+
 #[test]
 fn equal_plans_of_concordia_run_alike() {
     let plan = Plan::draw(3);
@@ -347,6 +425,40 @@ mod mutants {
         Guard::InTransit,
         Guard::LostKnown,
     ];
+
+    #[test]
+    fn guards_of_gam_are_caught_by_the_explorer() {
+        let caught = gam_cases(Guards::without(Guard::HomeGathered)).into_iter().find_map(|c| {
+            let (why, trace) = explore(&c.1).violation?;
+            Some(format!("{}, {} steps: {why}", c.0, trace.len()))
+        });
+        println!("{caught:?}");
+        assert!(caught.is_some());
+    }
+
+    #[test]
+    fn guards_of_gam_are_caught_by_seeds() {
+        let mut missed = Vec::new();
+        for guard in [Guard::HomeGathered, Guard::FenceWaits, Guard::OwnWriteFirst] {
+            let guards = Guards::without(guard);
+            let starts = (1..=STARTS).map(|start| start * 1_000_000);
+            let mut seeds: Vec<u64> = starts
+                .map(|first| {
+                    let found = (first..first + SEEDS_MAX).find(|seed| {
+                        let plan = Plan { guards, invariants: false, ..Plan::draw(*seed) };
+                        run(&Plan { coherence: Coherence::Gam, ..plan }).violation.is_some()
+                    });
+                    found.map_or(u64::MAX, |seed| seed - first + 1)
+                })
+                .collect();
+            seeds.sort_unstable();
+            println!("without {guard:?}: {seeds:?}");
+            if seeds[seeds.len() / 2] > SEEDS_MAX {
+                missed.push(guard);
+            }
+        }
+        assert_eq!(missed, []);
+    }
 
     /// Without all acknowledgements a write is over before all have seen it.
     #[test]

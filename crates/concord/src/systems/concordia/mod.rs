@@ -122,6 +122,7 @@ impl System for Concordia {
         let by = match coherence {
             Coherence::Concordia => "kept coherent by the switch (Concordia)",
             Coherence::Base => "kept coherent by the blocks' homes",
+            Coherence::Gam => "kept coherent by the blocks' homes, which gather acknowledgements",
         };
         format!(
             "a shared memory of {count} nodes, up to {mib} MiB in blocks of {block_bytes} bytes, {by}"

@@ -35,6 +35,7 @@ pub fn node(args: &NodeArgs) -> Result<(), Error> {
         coherence: match group.memory.coherence {
             Coherence::Concordia => concord_memory::Coherence::Concordia,
             Coherence::Base => concord_memory::Coherence::Base,
+            Coherence::Gam => concord_memory::Coherence::Gam,
         },
     };
     run(&place, &setup)

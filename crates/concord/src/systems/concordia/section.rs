@@ -30,6 +30,8 @@ pub enum Coherence {
     Concordia,
     /// Homes alone, without the switch's help: to compare with
     Base,
+    /// Homes alone, which gather acknowledgements as in GAM: to compare with
+    Gam,
 }
 
 /// A node of a shared memory: a part of it, a cache, and a store for Redis clients.

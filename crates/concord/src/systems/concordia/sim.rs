@@ -27,7 +27,10 @@ pub fn simulate(args: &SimArgs, guards: Guards) -> Result<ExitCode, Error> {
 }
 
 fn print_totals(t: &Totals) {
-    println!("calls       {} answered, {} accesses served by caches", t.answered, t.hits);
+    println!(
+        "calls       {} answered, {} fences, {} accesses served by caches",
+        t.answered, t.fences, t.hits
+    );
     println!(
         "events      {} done, {} requests failed, {} packets sent again, {} of events that were over",
         t.events_done, t.failed, t.resent, t.stale

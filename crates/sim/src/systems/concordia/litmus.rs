@@ -20,6 +20,8 @@ pub enum Step {
     Write(u8),
     /// Reads the variable.
     Read(u8),
+    /// Waits for the writes before it.
+    Fence,
 }
 
 /// A litmus test.
@@ -80,6 +82,23 @@ pub const LITMUS: [Litmus; 6] = [
     },
 ];
 
+/// SB with fences between the accesses of each thread: where writes are asynchronous its outcome is
+/// forbidden, and that of SB is not.
+pub const SB_FENCED: Litmus = Litmus {
+    name: "SB, fenced",
+    threads: &[
+        &[Step::Write(X), Step::Fence, Step::Read(Y)],
+        &[Step::Write(Y), Step::Fence, Step::Read(X)],
+    ],
+    forbidden: &[0, 0],
+};
+/// The same of MP.
+pub const MP_FENCED: Litmus = Litmus {
+    name: "MP, fenced",
+    threads: &[&[Step::Write(X), Step::Fence, Step::Write(Y)], &[Step::Read(Y), Step::Read(X)]],
+    forbidden: &[1, 0],
+};
+
 /// The blocks of the variables, with two different homes.
 const BLOCKS: [Tag; 2] = [Tag(0), Tag(1 << 48)];
 /// The share of packets that are lost, in percent.
@@ -115,6 +134,7 @@ impl Litmus {
             match *step {
                 Step::Write(variable) => values[usize::from(variable)] = 1,
                 Step::Read(variable) => reads[thread].push(values[usize::from(variable)]),
+                Step::Fence => {}
             }
             at[thread] += 1;
             self.explain(at, values, reads, all);
@@ -134,7 +154,7 @@ impl Litmus {
         let mut rng = Rng::new(seed);
         let shape = Shape { nodes: 4, cache_ways: 2, lanes: 2, coherence, guards };
         // The possible numbers of blocks that the switch owns; homes own the others.
-        let counts: &[usize] = if coherence == Coherence::Base { &[0] } else { &[0, 1, 2] };
+        let counts: &[usize] = if coherence == Coherence::Concordia { &[0, 1, 2] } else { &[0] };
         let rack = |count: &usize| Rack::new(&shape, &BLOCKS[..*count], &BLOCKS[*count..]);
         let racks: Vec<Rack> = counts.iter().map(rack).collect();
         let mut seen = Outcomes::new();
@@ -189,7 +209,10 @@ impl Litmus {
                 let thread = callers[drawn as usize];
                 let step = self.threads[thread][made[thread]];
                 (made[thread], is_waiting[thread]) = (made[thread] + 1, true);
-                let (Step::Write(variable) | Step::Read(variable)) = step;
+                let variable = match step {
+                    Step::Write(variable) | Step::Read(variable) => variable,
+                    Step::Fence => X,
+                };
                 rack.call(node_of(thread), call(BLOCKS[usize::from(variable)], step));
                 continue;
             }
@@ -206,6 +229,7 @@ fn call(tag: Tag, step: Step) -> Call {
     let access = match step {
         Step::Write(_) => Access::Write { offset_bytes: 0, data: vec![1] },
         Step::Read(_) => Access::Read { offset_bytes: 0, size_bytes: 1 },
+        Step::Fence => Access::Fence,
     };
     Call { id: 0, tag, access }
 }

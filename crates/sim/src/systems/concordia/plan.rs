@@ -51,7 +51,7 @@ pub struct Plan {
     pub cache_ways: usize,
     /// The maximum number of events that a node has in progress.
     pub lanes: usize,
-    /// Whether the switch takes part in coherence.
+    /// Who keeps blocks coherent.
     pub coherence: Coherence,
     /// The number of blocks in use, over all ranges.
     pub blocks: u64,
@@ -118,7 +118,11 @@ impl Plan {
             // Long leases show nodes that go on without the holders of leases.
             lease_ns: rng.between(30, 200) * MS * if has_epochs && seed % 2 == 1 { 4 } else { 1 },
             faults: if has_epochs { deaths(rng, nodes) } else { faults(rng, nodes) },
-            coherence: if rng.chance(1, 6) { Coherence::Base } else { Coherence::Concordia },
+            coherence: match rng.below(6) {
+                0 => Coherence::Base,
+                1 => Coherence::Gam,
+                _ => Coherence::Concordia,
+            },
             invariants: true,
             guards: Guards::ALL,
         }

@@ -21,6 +21,8 @@ pub struct Program {
     pub made: u32,
     /// The unanswered call.
     pub pending: Option<Pending>,
+    /// The writes that were answered and may not have taken effect: no fence has ended since.
+    pub unfenced: Vec<Pending>,
 }
 
 /// An unanswered call.
@@ -40,6 +42,9 @@ pub struct Pending {
 #[derive(Debug, Default)]
 pub struct Seen {
     history: Vec<Operation>,
+    /// Whether writes are asynchronous. Then a write ends with the next fence of its program, and a
+    /// program's accesses to a word keep their order: coherence of each word, and fences.
+    is_relaxed: bool,
 }
 
 fn text(word: u64) -> Vec<u8> {
@@ -64,7 +69,7 @@ fn cmd(parts: &[&[u8]]) -> Vec<Vec<u8>> {
 impl Seen {
     /// An empty history: all blocks are zeroes.
     #[must_use]
-    pub fn new(tags: &[Tag]) -> Seen {
+    pub fn new(tags: &[Tag], is_relaxed: bool) -> Seen {
         let keys = tags.iter().flat_map(|tag| [key(*tag, false), key(*tag, true)]);
         let zero = |(client, key): (u64, Vec<u8>)| Operation {
             client: u64::MAX - client,
@@ -75,13 +80,21 @@ impl Seen {
             reply: Some(Reply::Ok),
             path: None,
         };
-        Seen { history: (0..).zip(keys).map(zero).collect() }
+        Seen { history: (0..).zip(keys).map(zero).collect(), is_relaxed }
     }
 
     /// Adds a call; `reply` is `None` if its outcome is unknown.
-    fn add(&mut self, client: usize, call_ns: u64, cmd: Vec<Vec<u8>>, reply: Option<(u64, Reply)>) {
+    fn add(
+        &mut self,
+        client: usize,
+        (id, call_ns): (u64, u64),
+        cmd: Vec<Vec<u8>>,
+        reply: Option<(u64, Reply)>,
+    ) {
         let (return_ns, reply) = reply.unzip();
-        let (client, ordinal, path) = (client as u64, None, None);
+        // A program's calls have increasing numbers.
+        let ordinal = self.is_relaxed.then_some(id);
+        let (client, path) = (client as u64, None);
         self.history.push(Operation { client, ordinal, call_ns, return_ns, cmd, reply, path });
     }
 
@@ -107,7 +120,10 @@ impl Seen {
                 }
                 (pending.cmd.clone(), Reply::bulk(text(word)))
             }
-            Access::Write { .. } | Access::Apply { .. } => (pending.cmd.clone(), Reply::Ok),
+            Access::Fence => return Ok(()),
+            Access::Write { .. } | Access::Posted { .. } | Access::Apply { .. } => {
+                (pending.cmd.clone(), Reply::Ok)
+            }
             Access::FetchAdd { add, .. } => {
                 let sum = word_of(got).wrapping_add(*add);
                 (pending.cmd.clone(), Reply::Int(sum as i64))
@@ -118,20 +134,28 @@ impl Seen {
             // A compare-and-swap that failed counts as a read.
             Access::CompareSwap { .. } => (cmd(&[b"GET", &key]), Reply::bulk(text(word_of(got)))),
         };
-        self.add(client, pending.call_ns, cmd, answer(reply));
+        self.add(client, (pending.id, pending.call_ns), cmd, answer(reply));
         Ok(())
     }
 
     /// Adds a renewal: a lost block is zeroes from now on.
     pub fn renewed(&mut self, tag: Tag, now_ns: u64) {
         for key in [key(tag, false), key(tag, true)] {
-            self.add(RENEWER, now_ns, cmd(&[b"SET", &key, b"0"]), Some((now_ns + 1, Reply::Ok)));
+            self.add(
+                RENEWER,
+                (now_ns, now_ns),
+                cmd(&[b"SET", &key, b"0"]),
+                Some((now_ns + 1, Reply::Ok)),
+            );
         }
     }
 
     /// Adds a call whose outcome is unknown.
     pub fn unknown(&mut self, client: usize, pending: &Pending) {
-        self.add(client, pending.call_ns, pending.cmd.clone(), None);
+        if pending.is_fence() {
+            return;
+        }
+        self.add(client, (pending.id, pending.call_ns), pending.cmd.clone(), None);
     }
 
     /// Checks that the history is linearizable; returns the violation if it is not.
@@ -152,8 +176,30 @@ impl Pending {
             Access::Read { offset_bytes, .. } | Access::Write { offset_bytes, .. } => {
                 *offset_bytes > 0
             }
-            Access::FetchAdd { .. } | Access::CompareSwap { .. } | Access::Apply { .. } => false,
+            Access::FetchAdd { .. }
+            | Access::CompareSwap { .. }
+            | Access::Posted { .. }
+            | Access::Fence
+            | Access::Apply { .. } => false,
         }
+    }
+
+    /// Whether the call is a fence.
+    #[must_use]
+    pub fn is_fence(&self) -> bool {
+        self.access == Access::Fence
+    }
+
+    /// Whether the call is a write, which may be answered before it takes effect.
+    #[must_use]
+    pub fn is_write(&self) -> bool {
+        matches!(self.access, Access::Write { .. })
+    }
+
+    /// A fence.
+    #[must_use]
+    pub fn fence(id: u64, now_ns: u64, tag: Tag) -> Pending {
+        Pending { id, call_ns: now_ns, tag, access: Access::Fence, cmd: Vec::new() }
     }
 
     /// The call, for its node.

@@ -5,8 +5,8 @@ use std::hash::Hash as _;
 
 use concord_core::{Epoch, Guard, Guards, Incarnation, Machine as _, NodeId, Now};
 use concord_memory::{
-    Aim, Call, Coherence, Done, Item, LineState, Node, NodeSettings, Report, Stage, of_range,
-    rebuild,
+    Access, Aim, Call, Coherence, Done, Item, LineState, Node, NodeSettings, Report, Stage,
+    of_range, rebuild,
 };
 use concord_pisa::{Copies, Metadata, Verdict};
 use concord_switch::{
@@ -279,7 +279,10 @@ impl Rack {
             let newest = self.newest.iter_mut().find(|(tag, _)| *tag == call.tag);
             let Some((_, newest)) = newest else { continue };
             match (&call.access, result) {
-                (concord_memory::Access::Write { data, .. }, Ok(_)) => *newest = data[0],
+                (Access::Write { data, .. }, Ok(_)) => *newest = data[0],
+                (Access::FetchAdd { add, .. }, Ok(read)) if read[0] == *newest => {
+                    *newest = newest.wrapping_add(*add as u8);
+                }
                 (_, Ok(read)) if read[0] != *newest => {
                     return Err(format!(
                         "node {place} reads {} of block {:x}, and the newest is {newest}",

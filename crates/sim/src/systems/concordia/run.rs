@@ -1,7 +1,8 @@
 //! Runs a [`Plan`]: the nodes, the switches and the controller that ship, on virtual time, with a
 //! network that loses, duplicates and reorders packets, and clocks that drift.
 //!
-//! Checked: the programs' history is linearizable, and lost values never reappear; a block has one
+//! Checked: the programs' history is linearizable (in GAM's coherence: each word is coherent, and
+//! fences wait for the writes before them), and lost values never reappear; a block has one
 //! writer or many readers; every call is answered within 8 s after the last fault; and at rest all
 //! nodes are in one epoch, no lock is held, copysets name the nodes that have copies, and all
 //! copies are equal.
@@ -12,7 +13,7 @@ use std::hash::{Hash, Hasher};
 use concord_control::{Controller, ControllerConfig, GroupSetup, State};
 use concord_core::machine::Deadline;
 use concord_core::{Incarnation, Instant, MS, Machine as _, NodeId, Now, Rng, SEC};
-use concord_memory::{Done, Failure, LineState, MemberSettings, MemoryNode, Node};
+use concord_memory::{Coherence, Done, Failure, LineState, MemberSettings, MemoryNode, Node};
 use concord_switch::{Agent, AgentConfig, Concordia, Hosted, Loop, Sections};
 use concord_wire::concordia::{GlobalStatus, Tag};
 use concord_wire::control::Program as SwitchProgram;
@@ -38,6 +39,8 @@ const FAILURE_NS: u64 = 300 * MS;
 const RENEW_NS: u64 = 500 * MS;
 /// The interval at which a program checks whether its node is restarted, in ns.
 const AGAIN_NS: u64 = 10 * MS;
+/// With asynchronous writes one of so many calls is a fence; and a program's last one.
+const FENCE_SHARE: u64 = 6;
 const SWITCHES: usize = 2;
 
 concord_core::counters! {
@@ -45,6 +48,8 @@ concord_core::counters! {
     pub struct Totals {
         /// Calls that were answered.
         answered,
+        /// Fences that ended.
+        fences,
         /// Accesses that a cache served.
         hits,
         /// Coherence events.
@@ -201,7 +206,7 @@ impl<'a> Memory<'a> {
             queue: EventQueue::new(),
             hosts: Vec::new(),
             stored: None,
-            seen: Seen::new(&tags),
+            seen: Seen::new(&tags, plan.coherence == Coherence::Gam),
             tags,
             programs,
             cuts: BTreeMap::new(),
@@ -510,9 +515,14 @@ impl<'a> Memory<'a> {
         }
         self.hosts[host].role = Role::Dead;
         for program in 0..self.programs.len() {
-            if self.programs[program].node == host
-                && let Some(pending) = self.programs[program].pending.take()
-            {
+            if self.programs[program].node != host {
+                continue;
+            }
+            for write in std::mem::take(&mut self.programs[program].unfenced) {
+                self.totals.unknown += 1;
+                self.seen.unknown(program, &write);
+            }
+            if let Some(pending) = self.programs[program].pending.take() {
                 self.totals.unknown += 1;
                 self.seen.unknown(program, &pending);
                 self.next(program);
@@ -537,7 +547,14 @@ impl<'a> Memory<'a> {
         let id = (program as u64) << 16 | u64::from(made + 1);
         let tag = self.tags[self.rng.below(self.tags.len() as u64) as usize];
         let (bytes, reads) = (self.plan.block_bytes, self.plan.reads_percent);
-        let pending = Pending::draw(&mut self.rng, (id, self.now), tag, bytes, reads);
+        let is_relaxed = self.plan.coherence == Coherence::Gam;
+        let is_fence =
+            is_relaxed && (made + 1 == self.plan.calls || self.rng.chance(1, FENCE_SHARE));
+        let pending = if is_fence {
+            Pending::fence(id, self.now, tag)
+        } else {
+            Pending::draw(&mut self.rng, (id, self.now), tag, bytes, reads)
+        };
         let call = pending.call();
         let own = &mut self.programs[program];
         (own.made, own.pending) = (made + 1, Some(pending));
@@ -551,11 +568,22 @@ impl<'a> Memory<'a> {
     fn done(&mut self, Done { id, result }: Done) {
         let program = (id >> 16) as usize;
         let Some(own) = self.programs.get_mut(program) else { return };
-        let Some(pending) = own.pending.take_if(|pending| pending.id == id) else {
-            return self.wrong_if(Err(format!("call {id} is answered, and nobody waits for it")));
+        let pending = match own.pending.take_if(|pending| pending.id == id) {
+            Some(pending) => pending,
+            None => return self.failed_late(program, id, result.err()),
         };
         let tag = pending.call().tag;
+        let is_relaxed = self.plan.coherence == Coherence::Gam;
         let judged = match result {
+            Ok(_) if is_relaxed && pending.is_write() => {
+                self.totals.answered += 1;
+                self.programs[program].unfenced.push(pending);
+                Ok(())
+            }
+            Ok(_) if pending.is_fence() => {
+                self.totals.fences += 1;
+                self.fenced(program)
+            }
             Ok(_) if self.lost.get(&tag).is_some_and(|since| *since < pending.call_ns) => {
                 Err(format!("block {:x} was lost, and is seen again", tag.0))
             }
@@ -564,15 +592,7 @@ impl<'a> Memory<'a> {
                 self.seen.answered(program, self.now, &pending, &got)
             }
             Err(Failure::Lost) if self.plan.may_lose() => {
-                self.totals.lost += 1;
-                // A call made before the renewal of its block says nothing about the new one.
-                if self.renewed.get(&tag).is_none_or(|at| *at < pending.call_ns) {
-                    self.lost.entry(tag).or_insert(self.now);
-                }
-                if self.rng.chance(1, 4) {
-                    let at = self.now + self.rng.below(RENEW_NS);
-                    self.at(at, Event::Renew(tag));
-                }
+                self.found_lost(&pending);
                 Ok(())
             }
             Err(Failure::NoNode) => {
@@ -583,6 +603,46 @@ impl<'a> Memory<'a> {
         };
         self.wrong_if(judged);
         self.next(program);
+    }
+
+    /// Notes that the block of a call is lost: the call had no effect.
+    fn found_lost(&mut self, pending: &Pending) {
+        let tag = pending.call().tag;
+        self.totals.lost += 1;
+        // A call made before the renewal of its block says nothing about the new one.
+        if self.renewed.get(&tag).is_none_or(|at| *at < pending.call_ns) {
+            self.lost.entry(tag).or_insert(self.now);
+        }
+        if self.rng.chance(1, 4) {
+            let at = self.now + self.rng.below(RENEW_NS);
+            self.at(at, Event::Renew(tag));
+        }
+    }
+
+    /// A fence of a program has ended: its writes before it have taken effect.
+    fn fenced(&mut self, program: usize) -> Result<(), String> {
+        for write in std::mem::take(&mut self.programs[program].unfenced) {
+            self.seen.answered(program, self.now, &write, &[])?;
+        }
+        Ok(())
+    }
+
+    /// A write that was answered before it took effect has failed: it has none.
+    fn failed_late(&mut self, program: usize, id: u64, why: Option<Failure>) {
+        let unfenced = &mut self.programs[program].unfenced;
+        let at = unfenced.iter().position(|write| write.id == id);
+        let judged = match (at.map(|at| unfenced.remove(at)), why) {
+            (Some(write), Some(Failure::Lost)) if self.plan.may_lose() => {
+                self.found_lost(&write);
+                Ok(())
+            }
+            (Some(_), Some(Failure::NoNode)) => {
+                self.totals.refused_calls += 1;
+                Ok(())
+            }
+            (_, why) => Err(format!("call {id} is answered ({why:?}), and nobody waits for it")),
+        };
+        self.wrong_if(judged);
     }
 
     fn wrong_if(&mut self, judged: Result<(), String>) {
@@ -678,7 +738,7 @@ impl<'a> Memory<'a> {
             ));
         }
         for (client, own) in self.programs.iter().enumerate() {
-            if let Some(pending) = &own.pending {
+            for pending in own.unfenced.iter().chain(&own.pending) {
                 self.seen.unknown(client, pending);
             }
         }
