@@ -1,5 +1,5 @@
 //! Simulations of Concordia's shared memory: its nodes and their switch in every interleaving of a
-//! few calls ([`explore`]), and from a seed ([`Plan`], [`run`]).
+//! few calls ([`explore`]), under load ([`load`]), and from a seed ([`Plan`], [`run`]).
 
 mod plan;
 mod programs;
@@ -9,6 +9,7 @@ mod trial;
 
 pub mod explore;
 pub mod litmus;
+pub mod load;
 
 pub use plan::{Fault, Plan};
 pub use rack::{Rack, Shape};
