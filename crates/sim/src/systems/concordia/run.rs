@@ -413,6 +413,13 @@ impl<'a> Memory<'a> {
             && node.has_left()
         {
             self.totals.left += 1;
+            // What it has not refused has taken effect.
+            for program in 0..self.programs.len() {
+                if self.programs[program].node == host {
+                    let judged = self.fenced(program);
+                    self.wrong_if(judged);
+                }
+            }
             self.die(host);
         }
         let deadline = self.hosts[host].role.deadline();
