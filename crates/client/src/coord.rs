@@ -128,6 +128,20 @@ pub const fn incr(name: Name, by: i64) -> Repr {
     Repr { name, command: Command::Incr, number: by as u64, ..Repr::new(Op::Write, 0, 0) }
 }
 
+/// Gives a key this time to live, in ns; 0: it lives without end.
+#[must_use]
+pub const fn expire(name: Name, ttl_ns: Duration) -> Repr {
+    let expire = Repr { name, command: Command::Expire, ..Repr::new(Op::Write, 0, 0) };
+    Repr { deadline: ttl_ns, ..expire }
+}
+
+/// How long a key that was read is to live yet, in ns; `None`: without end. It may be less, by as
+/// long as the answer was on its way, and by the way of the last write to the switch that answered.
+#[must_use]
+pub fn left_ns(answer: &Repr) -> Option<Duration> {
+    (answer.op == Op::ReadReply && answer.deadline != 0).then_some(answer.deadline)
+}
+
 /// Where a name's key is: the cell, and the epoch and its version when the head said so.
 #[derive(Clone, Copy, Debug)]
 struct Found {
@@ -173,6 +187,10 @@ pub struct Coord {
     names: BTreeMap<Name, Found>,
     pending: Option<Pending>,
     ended: Option<Ended>,
+    /// When the last call was made, how long what it sets is to live, and when it was answered.
+    asked_at: Instant,
+    ttl_ns: Duration,
+    answered_at: Instant,
     /// Which switch it asks first, and until when.
     at: usize,
     stays_until: Instant,
@@ -194,6 +212,9 @@ impl Coord {
             names: BTreeMap::new(),
             pending: None,
             ended: None,
+            asked_at: Instant(0),
+            ttl_ns: 0,
+            answered_at: Instant(0),
             at: 0,
             stays_until: Instant(0),
             scratch: Vec::new(),
@@ -247,6 +268,7 @@ impl Coord {
         if now.instant >= self.stays_until {
             self.at = 0;
         }
+        (self.asked_at, self.ttl_ns) = (now.instant, call.deadline);
         self.pending = Some(Pending { packet, lists, attempt: 0, again_at: now.instant });
         self.number();
         self.ask(now.instant, sink);
@@ -256,6 +278,16 @@ impl Coord {
     /// Asks a switch first, for a second: by its number in the list.
     pub fn prefer(&mut self, now: Instant, switch: usize) {
         (self.at, self.stays_until) = (switch, now.after(STAYS_NS));
+    }
+
+    /// Until when a key is there that the last call has set, with a time to live, if that was done
+    /// and nobody else changes it: counted from the question, since the chain's time began with
+    /// the write at the earliest then (hole N9).
+    #[must_use]
+    pub fn holds_until(&self) -> Instant {
+        let counts_from_question = self.config.guards.on(Guard::LeaseAsked);
+        let from = if counts_from_question { self.asked_at } else { self.answered_at };
+        from.after(self.ttl_ns)
     }
 
     /// How the call ended, once.
@@ -357,6 +389,7 @@ impl Coord {
 
     /// The answer to a request.
     fn on_answer(&mut self, now: Instant, pending: Pending, answer: Repr) {
+        self.answered_at = now;
         match answer.outcome {
             // The next attempt comes by itself.
             Outcome::Busy => {}
@@ -480,7 +513,8 @@ impl Coord {
 /// Whether a call may make a key that is not there: then its name is to have a cell.
 fn makes_key(packet: &Repr) -> bool {
     let makes = matches!(packet.condition, Condition::Always | Condition::Absent);
-    packet.op == Op::Write && packet.command != Command::Del && makes
+    let is_of_value = matches!(packet.command, Command::Set | Command::Incr);
+    packet.op == Op::Write && is_of_value && makes
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ extern crate alloc;
 mod api;
 mod client;
 pub mod coord;
+pub mod coord_commands;
 mod flow;
 mod order;
 mod register;

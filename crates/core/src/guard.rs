@@ -325,6 +325,15 @@ guards! {
     /// NetCRAQ: a request that was sent ends by its own answer, and by nothing that the head says
     /// of its name later: it may be executed yet.
     SentRequest,
+    /// NetCRAQ: a key ends by a write that the head numbers, at no member by itself (trap T12).
+    ExpiryNumbered,
+    /// NetCRAQ: a new head's time goes on from the old one's, and so do deadlines (hole N9).
+    ChainClock,
+    /// NetCRAQ: a key's deadline goes wherever its version goes.
+    DeadlineKept,
+    /// NetCRAQ: whoever holds what ends by itself counts from its question, not from the answer
+    /// (hole N9).
+    LeaseAsked,
     /// NetCRAQ: a switch that lost its place is a stranger: what it holds is of no chain (trap T4).
     ChainStranger,
     /// Concordia: an event gets a lock once; its copies, and those of events before it, get none

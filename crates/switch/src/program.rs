@@ -20,7 +20,7 @@ use crate::ports::PortTable;
 pub use crate::settings::{LoadError, Settings};
 
 /// The maximum length of a packet that a program's control plane injects, in bytes.
-pub const INJECTION_BYTES_MAX: usize = 160;
+pub const INJECTION_BYTES_MAX: usize = 176;
 /// The maximum number of passes of a packet after its first, for every program.
 pub const RECIRCULATIONS_MAX: u8 = 16;
 

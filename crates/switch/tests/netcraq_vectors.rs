@@ -8,7 +8,7 @@ mod common;
 use std::fmt::Write as _;
 
 use common::{CLIENT, CONTROLLER, LIFE, golden, hex, replica};
-use concord_core::{Epoch, Incarnation, NodeId, Now, Rng};
+use concord_core::{Epoch, Incarnation, Instant, NodeId, Now, Rng};
 use concord_pisa::Verdict;
 use concord_switch::program::Copied;
 use concord_switch::{
@@ -16,6 +16,9 @@ use concord_switch::{
 };
 use concord_wire::control::{Config, GroupKind, Program};
 use concord_wire::netcraq::{Command, Condition, Name, Op, Repr, Stamp, State, Words};
+
+/// Time from one step to the next, in ns.
+const STEP_NS: u64 = 10;
 
 /// A comment, the member, whether the member itself injects the packet, and the packet.
 type Step = (String, u16, bool, Repr);
@@ -38,7 +41,9 @@ fn registers(program: &NetCraq) -> String {
     let mut text = String::new();
     for cell in 0..2 {
         let (state, name, value) = program.peek(cell);
-        write!(text, "{:x}/{:x}/{:x}.{:x} ", state.0, name.0[0], value.0[0], value.0[1]).unwrap();
+        let deadline = program.peek_deadline(cell, Instant(0)).0;
+        write!(text, "{:x}/{:x}/{:x}.{:x}/", state.0, name.0[0], value.0[0], value.0[1]).unwrap();
+        write!(text, "{deadline:x} ").unwrap();
     }
     text.trim_end().to_owned()
 }
@@ -47,13 +52,14 @@ fn render(description: &str, steps: &[Step]) -> String {
     let mut members = members();
     let mut text = format!("# {description}\n\nlayout: cells=2 sessions=2 value_bytes=16\n");
     writeln!(text, "tables: epoch=1 members={} {} {}", replica(1), replica(2), replica(3)).unwrap();
-    for (comment, node, is_injected, packet) in steps {
+    for (index, (comment, node, is_injected, packet)) in steps.iter().enumerate() {
+        let now = Now { instant: Instant(STEP_NS * index as u64), unix_ms: 0 };
         let (program, ports) = (&mut members[usize::from(*node) - 1], PortTable::default());
         let sender = if *is_injected { replica(*node) } else { CLIENT };
         let mut bytes = packet.packet();
         writeln!(text, "\nstep: {comment}\nmember: {node}\nsender: {sender}").unwrap();
         writeln!(text, "packet: {}", hex(&bytes)).unwrap();
-        let mut ingress = Ingress::first(Now::default(), sender, &ports);
+        let mut ingress = Ingress::first(now, sender, &ports);
         loop {
             let mut round = None;
             match program.process(&ingress, &mut bytes) {
@@ -126,6 +132,10 @@ fn scenario() -> Vec<Step> {
     };
     let resend =
         of_member(1, Repr { state: State::present(1, 5, false), ..Repr::new(Op::Resend, 0, 2) });
+    let lasting = Repr { cell: 1, deadline: 15, stamp: Stamp::new(0, 1, 2), ..set(2, b"bob") };
+    let expire = of_member(1, Repr::new(Op::Expire, 1, 2));
+    let ends = Repr { command: Command::Expire, deadline: 9, ..packet(Op::Write, 0, 6) };
+    let late = Repr { deadline: 700, time: 600, ..update(4, b"y", 7) };
     let incr = Repr { command: Command::Incr, number: 5, ..packet(Op::Write, 1, 4) };
     vec![
         step("a read of an empty cell", 1, packet(Op::Read, 0, 1)),
@@ -153,9 +163,20 @@ fn scenario() -> Vec<Step> {
             Repr { condition: Condition::Absent, ..set(2, b"x") },
         ),
         step("a deletion", 1, Repr { command: Command::Del, ..packet(Op::Write, 0, 3) }),
-        step("an increment of nothing", 1, incr),
+        step("a key that is to end", 1, lasting),
+        ("it is not acknowledged yet".into(), 1, true, expire),
+        step(
+            "acknowledged",
+            1,
+            Repr { cell: 1, state: State::present(1, 3, false), ..acknowledged(1) },
+        ),
+        step("a read says how long it lives", 1, Repr { cell: 1, ..packet(Op::Read, 0, 2) }),
+        step("a write that finds it due ends it", 1, incr),
+        ("it has ended".into(), 1, true, expire),
         step("a request of before", 1, set(2, b"x")),
         step("no such cell", 1, Repr { cell: 2, ..set(5, b"x") }),
+        step("an update with a deadline tells the chain's time", 2, late),
+        step("a deadline for a key that is not there", 1, ends),
         step("of another epoch", 2, Repr { epoch: Epoch(2), ..update(3, b"x", 5) }),
     ]
 }
@@ -182,6 +203,17 @@ fn random() -> Vec<Step> {
         let node =
             if packet.op == Op::Update { 2 + rng.below(2) as u16 } else { 1 + rng.below(3) as u16 };
         packet.stamp = Stamp::new(rng.below(2) as u16, 1, request);
+        match rng.below(8) {
+            0 => packet.deadline = 1 + rng.below(500),
+            1 => packet.keeps_deadline = packet.op == Op::Write,
+            2 if packet.op == Op::Write => packet.command = Command::Expire,
+            3 => {
+                let expire = of_member(1, Repr::new(Op::Expire, cell, 2));
+                return (format!("{index}"), 1, true, expire);
+            }
+            4 if packet.op == Op::Update => packet.time = rng.below(5_000),
+            _ => {}
+        }
         (format!("{index}"), node, false, packet)
     };
     (0..200).map(draw).collect()

@@ -7,15 +7,17 @@
 //! | 16 | 4 | cell |
 //! | 20 | 1 + 1 | command and condition of a WRITE |
 //! | 22 | 1 | outcome |
-//! | 23 | 1 | flags: 1 the cell's content is in the packet, 2 the cell was given to the name |
+//! | 23 | 1 | flags: 1 the cell's content is in the packet, 2 the cell was given to the name, 4 the key keeps its deadline |
 //! | 24 | 4 + 2 | the client: address, port |
 //! | 30 | 2 | length and kind of the value that a WRITE expects |
 //! | 32 | 8 | stamp: a session's generation (24 bits), its request (24), its slot (16) |
 //! | 40 | 8 | state: version (54 bits), length (7), number (1), present (1), dirty (1) |
 //! | 48 | 8 | the version that a WRITE expects; otherwise the version that the outcome is of |
 //! | 56 | 8 | what INCR adds, or OPEN and READ have drawn; otherwise the number that came of it |
-//! | 64 | 32 | name, with zeroes behind it |
-//! | 96 | 16, 32 or 64 | value: READ, READ_REPLY, WRITE, UPDATE, RESEND, COPY |
+//! | 64 | 8 | deadline of the key in the chain's time, in ns, 0: none; of a WRITE or a READ_REPLY how long the key lives |
+//! | 72 | 8 | UPDATE: the chain's time, in ns, when its sender sent it |
+//! | 80 | 32 | name, with zeroes behind it |
+//! | 112 | 16, 32 or 64 | value: READ, READ_REPLY, WRITE, UPDATE, RESEND, COPY, EXPIRE |
 //! | | as many | the value that a WRITE expects |
 //!
 //! All values of a chain have the same size, so that packets are rewritten in place. As the paper
@@ -35,12 +37,14 @@ pub const NAME_WORDS: usize = 4;
 /// Longest name in bytes.
 pub const NAME_BYTES_MAX: usize = 8 * NAME_WORDS;
 /// Length of a packet without a value in bytes.
-pub const HEAD_BYTES: usize = 96;
+pub const HEAD_BYTES: usize = 112;
 /// Length of the longest packet in bytes.
 pub const BYTES_MAX: usize = HEAD_BYTES + 16 * WORDS_MAX;
 /// Versions that a key can have in one chain. A chain that is founded anew has others, by its
 /// number, so that none comes back.
 pub const VERSIONS_OF_A_CHAIN: u64 = 1 << 40;
+/// Longest time to live of a key, in ns: 146 years.
+pub const TTL_MAX_NS: u64 = 1 << 62;
 /// The highest number of a chain.
 pub const CHAIN_NUMBER_MAX: u32 = (State::VERSION_MAX >> 40) as u32;
 /// Length of the paper's header in bytes: 2 + 32 + 128 bits.
@@ -60,7 +64,9 @@ mod at {
     pub(super) const STATE: usize = 40;
     pub(super) const BASIS: usize = 48;
     pub(super) const NUMBER: usize = 56;
-    pub(super) const NAME: usize = 64;
+    pub(super) const DEADLINE: usize = 64;
+    pub(super) const TIME: usize = 72;
+    pub(super) const NAME: usize = 80;
     pub(super) const VALUE: usize = super::HEAD_BYTES;
 }
 
@@ -68,6 +74,9 @@ mod at {
 const FLAG_CONTENT: u8 = 1;
 /// The head gave the cell to the name.
 const FLAG_GIVEN: u8 = 2;
+/// The key keeps the deadline that it has.
+const FLAG_KEEPS: u8 = 4;
+const FLAGS: u8 = FLAG_CONTENT | FLAG_GIVEN | FLAG_KEEPS;
 
 byte_enum! {
     /// What a packet is.
@@ -90,6 +99,9 @@ byte_enum! {
         /// From a switch's control plane to another switch, which answers with an UPDATE: what have
         /// you in that cell (with the cell's content), or of that session (without)?
         Copy = 8,
+        /// From the head's control plane into its own pipeline: the key in that cell is deleted if
+        /// its deadline has passed.
+        Expire = 9,
     }
 }
 
@@ -105,6 +117,9 @@ byte_enum! {
         /// Begins a session, and changes no key: the outcome is always "refused", and its number is
         /// the one in the request, which the client drew.
         Open = 3,
+        /// Gives the key the deadline in the request, or none: with one that has none already, that
+        /// is refused.
+        Expire = 4,
     }
 }
 
@@ -349,6 +364,8 @@ pub struct Repr {
     /// Whether the head gave a WRITE's cell to its name, in the epoch of the packet, when the cell
     /// had the version in `state`.
     pub is_given: bool,
+    /// Whether a WRITE leaves the key the deadline that it has.
+    pub keeps_deadline: bool,
     /// Who is answered; the unspecified address: nobody.
     pub client: Addr,
     /// Length in bytes of the value that a WRITE expects, and whether it is a number.
@@ -361,6 +378,11 @@ pub struct Repr {
     pub basis: u64,
     /// What INCR adds; otherwise the number that it gave.
     pub number: u64,
+    /// The key's deadline in the chain's time, in ns; 0: none. Of a WRITE, or its READ_REPLY, how
+    /// long the key is to live, or lives yet.
+    pub deadline: u64,
+    /// The chain's time when an UPDATE was sent, in ns.
+    pub time: u64,
     /// The key.
     pub name: Name,
     /// How many words values have: 2, 4 or 8.
@@ -386,12 +408,15 @@ impl Repr {
             outcome: Outcome::Done,
             has_content: false,
             is_given: false,
+            keeps_deadline: false,
             client: Addr { ip: 0, port: 0 },
             expected_state: (0, false),
             stamp: Stamp(0),
             state: State(0),
             basis: 0,
             number: 0,
+            deadline: 0,
+            time: 0,
             name: Name([0; NAME_WORDS]),
             words,
             value: Words([0; WORDS_MAX]),
@@ -418,7 +443,7 @@ impl Repr {
         };
         let has_size = b.len() == HEAD_BYTES + 8 * words * values_of(op);
         let is_size = matches!((values_of(op), words), (0, 0) | (1.., 2 | 4 | 8));
-        if !has_size || !is_size || b[at::FLAGS] & !(FLAG_CONTENT | FLAG_GIVEN) != 0 {
+        if !has_size || !is_size || b[at::FLAGS] & !FLAGS != 0 {
             return Err(WireError::Field);
         }
         let mut repr = Repr {
@@ -430,12 +455,15 @@ impl Repr {
             outcome: Outcome::from_byte(b[at::OUTCOME]).ok_or(WireError::Field)?,
             has_content: b[at::FLAGS] & FLAG_CONTENT != 0,
             is_given: b[at::FLAGS] & FLAG_GIVEN != 0,
+            keeps_deadline: b[at::FLAGS] & FLAG_KEEPS != 0,
             client: Addr { ip: u32_at(b, at::CLIENT_IP), port: u16_at(b, at::CLIENT_PORT) },
             expected_state: (b[at::EXPECTED], b[at::EXPECTED + 1] == 1),
             stamp: Stamp(u64_at(b, at::STAMP)),
             state: State(u64_at(b, at::STATE)),
             basis: u64_at(b, at::BASIS),
             number: u64_at(b, at::NUMBER),
+            deadline: u64_at(b, at::DEADLINE),
+            time: u64_at(b, at::TIME),
             name: Name(core::array::from_fn(|word| u64_at(b, at::NAME + 8 * word))),
             ..Repr::new(op, u32_at(b, at::CELL), words as u8)
         };
@@ -464,8 +492,10 @@ impl Repr {
         let mut put = |at: usize, field: &[u8]| b[at..at + field.len()].copy_from_slice(field);
         put(at::CELL, &self.cell.to_be_bytes());
         put(at::COMMAND, &[self.command as u8, self.condition as u8, self.outcome as u8]);
-        let (content, given) = (u8::from(self.has_content), u8::from(self.is_given));
-        put(at::FLAGS, &[(content * FLAG_CONTENT) | (given * FLAG_GIVEN)]);
+        let flag = |is_on: bool, flag: u8| u8::from(is_on) * flag;
+        let content = flag(self.has_content, FLAG_CONTENT);
+        let given = flag(self.is_given, FLAG_GIVEN);
+        put(at::FLAGS, &[content | given | flag(self.keeps_deadline, FLAG_KEEPS)]);
         put(at::CLIENT_IP, &self.client.ip.to_be_bytes());
         put(at::CLIENT_PORT, &self.client.port.to_be_bytes());
         put(at::EXPECTED, &[self.expected_state.0, u8::from(self.expected_state.1)]);
@@ -473,6 +503,8 @@ impl Repr {
         put(at::STATE, &self.state.0.to_be_bytes());
         put(at::BASIS, &self.basis.to_be_bytes());
         put(at::NUMBER, &self.number.to_be_bytes());
+        put(at::DEADLINE, &self.deadline.to_be_bytes());
+        put(at::TIME, &self.time.to_be_bytes());
         for (word, value) in self.name.0.iter().enumerate() {
             put(at::NAME + 8 * word, &value.to_be_bytes());
         }
@@ -497,7 +529,7 @@ impl Repr {
 /// How many values a packet has room for.
 const fn values_of(op: Op) -> usize {
     match op {
-        Op::Read | Op::ReadReply | Op::Update | Op::Resend | Op::Copy => 1,
+        Op::Read | Op::ReadReply | Op::Update | Op::Resend | Op::Copy | Op::Expire => 1,
         Op::Write => 2,
         Op::Acknowledgement | Op::WriteReply => 0,
     }
@@ -575,12 +607,15 @@ mod tests {
             outcome: Outcome::Refused,
             has_content: true,
             is_given: words == 4,
+            keeps_deadline: words == 8,
             client: Addr { ip: 0x0a00_0001, port: 9_000 },
             expected_state: (5, true),
             stamp: Stamp::new(11, 3, 400),
             state: State::present(77, 9, false).dirty(),
             basis: 76,
             number: u64::MAX - 4,
+            deadline: 0x0102_0304_0506,
+            time: 0x0908_0706_0504,
             name: Name::new(b"lock/leader").unwrap(),
             ..Repr::new(op, 513, words)
         };
@@ -593,7 +628,7 @@ mod tests {
         repr
     }
 
-    const OPS: [Op; 8] = [
+    const OPS: [Op; 9] = [
         Op::Read,
         Op::ReadReply,
         Op::Write,
@@ -602,6 +637,7 @@ mod tests {
         Op::WriteReply,
         Op::Resend,
         Op::Copy,
+        Op::Expire,
     ];
 
     #[test]

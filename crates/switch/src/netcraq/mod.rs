@@ -16,6 +16,7 @@
 //! The control plane decides which switches are members, which epoch is open, and until when a
 //! switch may answer (`member.rs`). At the head it also decides which cell a name has (`names.rs`).
 
+mod expiry;
 mod layout;
 mod member;
 mod names;
@@ -105,6 +106,8 @@ concord_core::counters! {
         acknowledgements_taken,
         /// Acknowledgements of another version than the one here.
         acknowledgements_old,
+        /// Keys that ended at their deadline: each by a write that the head numbered.
+        expired,
         /// Versions that were sent again, since they were not acknowledged for long.
         resent,
         /// Packets dropped because they are of another epoch.
@@ -154,6 +157,11 @@ struct Place {
 }
 
 impl Place {
+    /// The version after this one.
+    fn next(&self, version: u64) -> u64 {
+        version.max(self.versions.0) + 1
+    }
+
     fn is_head(&self) -> bool {
         self.index == 0
     }
@@ -182,6 +190,8 @@ pub struct NetCraq {
     guards: Guards,
     layout: ChainLayout,
     place: Option<Place>,
+    /// The time of arrival of the packet that is in the pipeline.
+    at: Instant,
     /// The highest epoch of any configuration.
     epoch_max: u32,
     stages: Stages,
@@ -200,12 +210,16 @@ struct Sweep {
     /// The versions that are to be sent again.
     due: Vec<(u32, State)>,
     at: Instant,
+    /// The cells of keys whose deadlines have passed.
+    expired: Vec<u32>,
+    /// The time of the next look for such keys.
+    expire_at: Instant,
 }
 
 impl Sweep {
     /// Restarts at a new epoch: what was sent in the previous one may be lost with it.
     fn begin(&mut self, now: Instant) {
-        *self = Sweep { at: now, ..Sweep::default() };
+        *self = Sweep { at: now, expire_at: now, ..Sweep::default() };
     }
 }
 
@@ -226,6 +240,7 @@ impl Load for NetCraq {
             guards: settings.guards,
             layout,
             place: None,
+            at: Instant(0),
             epoch_max: 0,
             stages: Stages::new(&layout, settings.guards),
             sweep: Sweep::default(),
@@ -273,6 +288,7 @@ impl NetCraq {
         ingress: &Ingress<'_>,
         packet: Repr,
     ) -> Result<Leaves, DropReason> {
+        self.at = ingress.at;
         let is_round = ingress.passes > 0;
         let epoch = if is_round { Epoch(ingress.metadata.0[1] as u32) } else { packet.epoch };
         let is_of_client = !is_round && packet.from == NodeId(0);
@@ -290,10 +306,15 @@ impl NetCraq {
         let has_lease = ingress.at < place.answers_until || !self.guards.on(Guard::ChainLease);
         let answers = place.is_open && has_lease;
         match (packet.op, is_round) {
-            (Op::Read, false) | (Op::Write, _) if !answers => Err(DropReason::NoLease),
+            (Op::Read, false) | (Op::Write | Op::Expire, _) if !answers => Err(DropReason::NoLease),
             (Op::Read, false) => self.on_read(place, packet),
             (Op::Write, false) => self.on_write(place, packet),
-            (Op::Write, true) => self.on_second_pass(place, State(ingress.metadata.0[0]), packet),
+            (Op::Expire, false) if ingress.sender == self.own && place.is_head() => {
+                self.on_expiry(place, packet)
+            }
+            (Op::Write | Op::Expire, true) => {
+                self.on_second_pass(place, State(ingress.metadata.0[0]), packet)
+            }
             (Op::Update, false) if !is_of_client => self.on_update(place, answers, packet),
             (Op::Acknowledgement, true) => Ok(Leaves::Others(packet)),
             (Op::Acknowledgement, false) if !is_of_client && place.is_joining() => {
@@ -341,6 +362,9 @@ impl NetCraq {
             basis: packet.basis,
             number: packet.number,
             value: packet.value,
+            deadline: packet.deadline,
+            at: self.at,
+            time: packet.time,
         }
     }
 
@@ -375,7 +399,8 @@ impl NetCraq {
             c.reads_clean += 1
         }
         let is_here = phv.name == packet.name || !self.guards.on(Guard::CellName);
-        let outcome = match (phv.state.is_present(), is_here) {
+        let is_present = phv.state.is_present() && !self.ends_by_itself(&phv);
+        let outcome = match (is_present, is_here) {
             (true, true) => Outcome::Done,
             (true, false) => Outcome::Taken,
             (false, false) if place.gives_names => Outcome::Taken,
@@ -385,8 +410,9 @@ impl NetCraq {
         let value = if has_content { phv.value } else { Words::default() };
         let (state, basis) = (phv.state.clean(), phv.state.version());
         let state = if has_content { state } else { State::deleted(basis) };
-        let answer =
-            Repr { op: Op::ReadReply, outcome, has_content, state, basis, value, ..packet };
+        let deadline = if has_content { expiry::left_ns(&phv) } else { 0 };
+        let read = Repr { has_content, state, basis, value, deadline, ..packet };
+        let answer = Repr { op: Op::ReadReply, outcome, time: 0, ..read };
         Ok(Leaves::Answer(answer))
     }
 
@@ -430,10 +456,15 @@ impl NetCraq {
         if seen.version() >= place.versions.1 {
             return Ok(Leaves::Answer(answer(packet, Outcome::NoCell)));
         }
+        if expiry::is_due(&phv) {
+            // The key ends first; the client asks again.
+            return Ok(NetCraq::expires(place, packet, &phv));
+        }
         let (outcome, state) = self.decide(place, &packet, &mut phv);
-        let (number, value) = (phv.number, phv.value);
-        let is_given = false;
-        Ok(Leaves::Round(Repr { outcome, state, number, value, is_given, ..packet }, seen))
+        let (number, value, deadline) = (phv.number, phv.value, phv.deadline);
+        let decided = Repr { outcome, state, number, value, deadline, ..packet };
+        let (is_given, keeps_deadline) = (false, false);
+        Ok(Leaves::Round(Repr { is_given, keeps_deadline, ..decided }, seen))
     }
 
     /// Decides the fate of a write: the outcome and the new state, with content and number in
@@ -468,9 +499,12 @@ impl NetCraq {
             Condition::Equal if !is_equal => return refused(Outcome::Refused),
             Condition::Present | Condition::Version | Condition::Equal => {}
         }
-        let next = version.max(place.versions.0) + 1;
+        let next = place.next(version);
+        let kept = if is_present { phv.deadline } else { 0 };
+        let deadline = expiry::deadline(phv, packet.deadline);
         match packet.command {
             Command::Set => {
+                phv.deadline = if packet.keeps_deadline { kept } else { deadline };
                 let is_number = packet.state.is_number();
                 phv.value = packet.value;
                 phv.number = if is_number { phv.value.0[0] } else { 0 };
@@ -480,8 +514,14 @@ impl NetCraq {
             Command::Open => refused(Outcome::Refused),
             Command::Del if !is_present => refused(Outcome::Absent),
             Command::Del => {
-                phv.value = Words::default();
+                (phv.value, phv.deadline) = (Words::default(), 0);
                 (Outcome::Done, State::deleted(next))
+            }
+            Command::Expire if !is_present => refused(Outcome::Absent),
+            Command::Expire if (kept, deadline) == (0, 0) => refused(Outcome::Refused),
+            Command::Expire => {
+                phv.deadline = deadline;
+                (Outcome::Done, seen.as_version(next))
             }
             Command::Incr => {
                 let was = match is_present {
@@ -494,6 +534,7 @@ impl NetCraq {
                 };
                 (phv.value, phv.number) = (Words::default(), sum as u64);
                 phv.value.0[0] = sum as u64;
+                phv.deadline = kept;
                 (Outcome::Done, State::present(next, 8, true))
             }
         }
@@ -504,12 +545,12 @@ impl NetCraq {
     fn again(&self, place: &Place, packet: Repr, phv: &Phv) -> Leaves {
         let has_content = phv.writer == packet.stamp;
         let (outcome, basis, number) = (phv.outcome, phv.basis, phv.number);
-        let told = Repr { outcome, basis, number, has_content, ..packet };
+        let told = Repr { outcome, basis, number, has_content, time: phv.time, ..packet };
         if !has_content {
             return self.onward(place, told);
         }
         let (state, name, value) = (phv.state.clean(), phv.name, phv.value);
-        self.onward(place, Repr { state, name, value, ..told })
+        self.onward(place, Repr { state, name, value, deadline: self.kept(phv), ..told })
     }
 
     /// Passes a decided request from the head to the next member; in a chain of one, to the client.
@@ -542,6 +583,9 @@ impl NetCraq {
         let packet = Repr { basis, ..packet };
         let mut phv = self.phv(place, ask, &packet);
         self.stages.run(&mut phv);
+        if packet.op == Op::Expire {
+            return self.on_expired(place, packet, &phv);
+        }
         if !phv.has_state {
             self.counters.writes_busy += 1;
             return Ok(Leaves::Answer(answer(packet, Outcome::Busy)));
@@ -552,7 +596,8 @@ impl NetCraq {
         } else {
             c.writes_refused += 1
         }
-        Ok(self.onward(place, Repr { has_content: is_done, ..packet }))
+        self.sweep.notes(&phv);
+        Ok(self.onward(place, Repr { has_content: is_done, time: phv.time, ..packet }))
     }
 
     /// Applies a numbered write at each member after the head, up to the tail, which commits it
@@ -590,6 +635,8 @@ impl NetCraq {
         let acknowledgement = Repr {
             op: Op::Acknowledgement,
             words: 0,
+            deadline: 0,
+            time: 0,
             from: place.node,
             epoch: place.epoch,
             ..packet
@@ -614,9 +661,10 @@ impl NetCraq {
         let mut phv = self.phv(place, Ask::Look, &packet);
         self.stages.run(&mut phv);
         self.counters.copied += 1;
-        let update = Repr { op: Op::Update, client: Addr::default(), ..packet };
+        let (client, time) = (Addr::default(), phv.time);
+        let update = Repr { op: Op::Update, client, time, ..packet };
         let update = if packet.has_content {
-            NetCraq::content(update, &phv, phv.writer)
+            self.content(update, &phv, phv.writer)
         } else {
             let (stamp, outcome, basis) = (phv.session, phv.outcome, phv.basis);
             Repr { stamp, outcome, basis, number: phv.number, ..update }
@@ -625,11 +673,13 @@ impl NetCraq {
     }
 
     /// The content of a cell, as the outcome of the request that wrote it.
-    fn content(packet: Repr, phv: &Phv, stamp: Stamp) -> Repr {
+    fn content(&self, packet: Repr, phv: &Phv, stamp: Stamp) -> Repr {
         let (state, basis) = (phv.state.clean(), phv.state.version());
         let (name, value) = (phv.name, phv.value);
         let number = if state.is_number() { value.0[0] } else { 0 };
         let (has_content, outcome) = (true, Outcome::Done);
+        let (deadline, time) = (self.kept(phv), phv.time);
+        let packet = Repr { deadline, time, ..packet };
         Repr { state, basis, name, value, number, stamp, has_content, outcome, ..packet }
     }
 
@@ -646,11 +696,13 @@ impl NetCraq {
         self.counters.resent += 1;
         let is_told = self.guards.on(Guard::ResentRequest);
         let stamp = if is_told { phv.writer } else { Stamp(0) };
-        let content = NetCraq::content(packet, &phv, stamp);
+        let content = self.content(packet, &phv, stamp);
         if is_tail {
             let (from, epoch) = (place.node, place.epoch);
             let op = Op::Acknowledgement;
-            return Ok(Leaves::Others(Repr { op, words: 0, from, epoch, ..content }));
+            let (deadline, time) = (0, 0);
+            let told = Repr { op, words: 0, from, epoch, deadline, time, ..content };
+            return Ok(Leaves::Others(told));
         }
         Ok(NetCraq::to_member(place, self.next(place), Repr { op: Op::Update, ..content }))
     }
@@ -686,6 +738,12 @@ impl NetCraq {
         (self.stages.peek_state(cell), name, value)
     }
 
+    /// A cell's deadline, and the chain's time as the control plane knows it; 0: it has none.
+    #[must_use]
+    pub fn peek_deadline(&self, cell: u32, now: Instant) -> (u64, u64) {
+        (self.stages.peek_deadline(cell), self.stages.time(now))
+    }
+
     /// Its counters.
     #[must_use]
     pub fn counters(&self) -> &NetCraqCounters {
@@ -704,13 +762,13 @@ impl NetCraq {
     #[must_use]
     pub fn resend(&self, cell: u32) -> Option<Injection> {
         let state = self.stages.peek_state(cell);
-        state.is_dirty().then(|| self.injection(cell, state))
+        state.is_dirty().then(|| self.injection(Op::Resend, cell, state))
     }
 
-    fn injection(&self, cell: u32, state: State) -> Injection {
+    fn injection(&self, op: Op, cell: u32, state: State) -> Injection {
         let (group, epoch) = self.place.as_ref().map(|p| (p.group, p.epoch)).unwrap_or_default();
         let from = self.place.as_ref().map_or(NodeId(0), |place| place.node);
-        let packet = Repr::new(Op::Resend, cell, self.layout.words());
+        let packet = Repr::new(op, cell, self.layout.words());
         Injection::new(&Repr { state: state.clean(), group, epoch, from, ..packet }.packet())
     }
 
@@ -748,7 +806,8 @@ impl NetCraq {
 
 /// The answer to a write.
 fn answer(packet: Repr, outcome: Outcome) -> Repr {
-    Repr { op: Op::WriteReply, words: 0, outcome, is_given: false, ..packet }
+    let packet = Repr { is_given: false, keeps_deadline: false, ..packet };
+    Repr { op: Op::WriteReply, words: 0, outcome, deadline: 0, time: 0, ..packet }
 }
 
 fn answered(place: &Place, packet: Repr) -> Repr {
@@ -861,8 +920,10 @@ impl SwitchProgram for NetCraq {
         if self.sweep.due.is_empty() && now >= self.sweep.at {
             self.look_for_dirty(now);
         }
-        let (cell, state) = self.sweep.due.pop()?;
-        Some(self.injection(cell, state))
+        if let Some((cell, state)) = self.sweep.due.pop() {
+            return Some(self.injection(Op::Resend, cell, state));
+        }
+        self.next_expiry(now)
     }
 
     fn deadline(&self) -> Deadline {
@@ -875,6 +936,7 @@ impl SwitchProgram for NetCraq {
             }
             _ => Deadline::NONE,
         };
+        let sweep = sweep.min(self.next_look());
         self.member.as_ref().map_or(sweep, |member| sweep.min(member.deadline()))
     }
 

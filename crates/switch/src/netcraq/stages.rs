@@ -3,24 +3,28 @@
 //! | stage | arrays | of |
 //! |---|---|---|
 //! | 0 | `state`: version, length, kind, whether it is there, whether it is dirty | a cell |
+//! | 0 | `clock`: what the chain's time is ahead of the switch's own | the switch |
 //! | 1, 2 | `name_0` to `name_3` | a cell |
 //! | 3 | `writer`: the request that wrote its version | a cell |
 //! | 3 | `session`: its last request | a session |
 //! | 4 | `result`, `number`: the outcome of that request | a session |
 //! | 5 to 8 | `word_0` to `word_7`: the value | a cell |
+//! | 9 | `deadline`: when the key ends, in the chain's time | a cell |
 //!
 //! The state comes first: whether a packet changes it decides the accesses in all other stages.
 
 use alloc::vec::Vec;
 
-use concord_core::{Guard, Guards};
+use concord_core::{Guard, Guards, Instant};
 use concord_pisa::{ArrayReport, Pass, RegisterArray};
 use concord_wire::netcraq::{NAME_WORDS, Name, Outcome, Stamp, State, WORDS_MAX, Words};
 
 use super::layout::ChainLayout;
 
 /// The number of stages, with values of 64 bytes.
-pub(super) const STAGES: u8 = 5 + WORDS_MAX as u8 / 2;
+pub(super) const STAGES: u8 = DEADLINE + 1;
+/// The stage of the deadlines.
+const DEADLINE: u8 = 5 + WORDS_MAX as u8 / 2;
 
 const NAMES: [&str; NAME_WORDS] = ["name_0", "name_1", "name_2", "name_3"];
 const WORDS: [&str; WORDS_MAX] =
@@ -53,6 +57,11 @@ impl Ask {
         matches!(self, Ask::Look | Ask::Inherit)
     }
 
+    /// Whether the packet comes from a predecessor, whose time this switch takes over.
+    fn tells_time(self) -> bool {
+        matches!(self, Ask::Apply | Ask::Record)
+    }
+
     fn is_about_the_session(self) -> bool {
         matches!(self, Ask::Claim(_) | Ask::Hold(_) | Ask::Apply | Ask::Record)
     }
@@ -83,6 +92,12 @@ pub(super) struct Phv {
     pub(super) basis: u64,
     pub(super) number: u64,
     pub(super) value: Words,
+    /// The key's deadline, in the chain's time.
+    pub(super) deadline: u64,
+    /// The packet's time of arrival, by the switch's own clock.
+    pub(super) at: Instant,
+    /// The chain's time: as a packet of a predecessor says, and then as this switch has it.
+    pub(super) time: u64,
 }
 
 /// The register arrays.
@@ -90,12 +105,14 @@ pub(super) struct Phv {
 pub(super) struct Stages {
     guards: Guards,
     state: RegisterArray<u64>,
+    clock: RegisterArray<u64>,
     names: Vec<RegisterArray<u64>>,
     writer: RegisterArray<u64>,
     session: RegisterArray<u64>,
     result: RegisterArray<u64>,
     number: RegisterArray<u64>,
     words: Vec<RegisterArray<u64>>,
+    deadline: RegisterArray<u64>,
 }
 
 impl Stages {
@@ -109,12 +126,14 @@ impl Stages {
         Stages {
             guards,
             state: RegisterArray::new("state", 0, cells),
+            clock: RegisterArray::new("clock", 0, 1),
             names: of(&NAMES, 1),
             writer: RegisterArray::new("writer", 3, cells),
             session: RegisterArray::new("session", 3, sessions),
             result: RegisterArray::new("result", 4, sessions),
             number: RegisterArray::new("number", 4, sessions),
             words: of(&WORDS[..usize::from(layout.words())], 5),
+            deadline: RegisterArray::new("deadline", DEADLINE, cells),
         }
     }
 
@@ -122,6 +141,8 @@ impl Stages {
         let cells = self.names.iter_mut().chain(&mut self.words);
         let others = [
             &mut self.state,
+            &mut self.clock,
+            &mut self.deadline,
             &mut self.writer,
             &mut self.session,
             &mut self.result,
@@ -142,10 +163,14 @@ impl Stages {
     #[inline]
     pub(super) fn stage(&mut self, stage: u8, phv: &mut Phv) {
         match stage {
-            0 => self.state(phv),
+            0 => {
+                self.clock(phv);
+                self.state(phv);
+            }
             1 | 2 => self.names(2 * usize::from(stage - 1), phv),
             3 => self.request(phv),
             4 => self.result(phv),
+            DEADLINE => self.deadline(phv),
             5.. => self.words(2 * usize::from(stage - 5), phv),
         }
     }
@@ -179,6 +204,20 @@ impl Stages {
         if ask.looks() {
             phv.state = was;
         }
+    }
+
+    /// Stage 0: the chain's time. It is the head's: each other member takes over what an UPDATE
+    /// says, which may be late and is never early, and goes on from there by its own clock. So does
+    /// a member that is the head then (hole N9).
+    fn clock(&mut self, phv: &mut Phv) {
+        let (at, told, tells) = (phv.at.0, phv.time, phv.ask.tells_time());
+        let goes_on = self.guards.on(Guard::ChainClock);
+        phv.time = self.clock.port().access(&mut phv.pass, 0, |ahead| {
+            if tells && goes_on {
+                *ahead = told.wrapping_sub(at);
+            }
+            at.wrapping_add(*ahead)
+        });
     }
 
     /// Whether the packet writes the cell's content.
@@ -261,9 +300,31 @@ impl Stages {
         }
     }
 
+    /// Stage 9: the key's deadline.
+    fn deadline(&mut self, phv: &mut Phv) {
+        let (writes, looks) = (Stages::writes(phv), phv.ask.looks());
+        if !writes && !looks {
+            return;
+        }
+        let deadline = &mut phv.deadline;
+        self.deadline.port().access(&mut phv.pass, phv.cell, |cell| {
+            if writes { *cell = *deadline } else { *deadline = *cell }
+        });
+    }
+
     /// A cell's state, as the control plane reads it.
     pub(super) fn peek_state(&self, cell: u32) -> State {
         State(self.state.peek(cell))
+    }
+
+    /// A cell's deadline, as the control plane reads it.
+    pub(super) fn peek_deadline(&self, cell: u32) -> u64 {
+        self.deadline.peek(cell)
+    }
+
+    /// The chain's time, as the control plane knows it.
+    pub(super) fn time(&self, now: Instant) -> u64 {
+        now.0.wrapping_add(self.clock.peek(0))
     }
 
     /// A slot's last request, as the control plane reads it.
@@ -280,7 +341,7 @@ impl Stages {
 
     /// The content of a cell, acknowledged or not: equal at two switches with the same content.
     pub(super) fn words_of_cell(&self, cell: u32) -> impl Iterator<Item = u64> + '_ {
-        let content = self.names.iter().chain([&self.writer]).chain(&self.words);
+        let content = self.names.iter().chain([&self.writer, &self.deadline]).chain(&self.words);
         let state = self.peek_state(cell).clean().0;
         core::iter::once(state).chain(content.map(move |array| array.peek(cell)))
     }
@@ -293,16 +354,21 @@ impl Stages {
     /// All registers, as the control plane reads them.
     pub(super) fn cells(&self) -> impl Iterator<Item = u64> + '_ {
         let of_sessions = [&self.session, &self.result, &self.number];
-        let of_cells =
-            [&self.state, &self.writer].into_iter().chain(&self.names).chain(&self.words);
+        let of_cells = [&self.state, &self.writer, &self.deadline]
+            .into_iter()
+            .chain(&self.names)
+            .chain(&self.words);
         of_cells.chain(of_sessions).flat_map(RegisterArray::cells)
     }
 
     pub(super) fn report(&self) -> Vec<ArrayReport> {
         let of_sessions = [&self.session, &self.result, &self.number];
-        let of_cells =
-            [&self.state, &self.writer].into_iter().chain(&self.names).chain(&self.words);
-        let mut all: Vec<_> = of_cells.chain(of_sessions).map(RegisterArray::report).collect();
+        let of_cells = [&self.state, &self.writer, &self.deadline]
+            .into_iter()
+            .chain(&self.names)
+            .chain(&self.words);
+        let all = of_cells.chain(of_sessions).chain([&self.clock]);
+        let mut all: Vec<_> = all.map(RegisterArray::report).collect();
         all.sort_by_key(|array| array.stage);
         all
     }

@@ -277,6 +277,9 @@ fn packets_in_the_pipeline_do_not_mix() {
             basis: state.version(),
             number,
             value: Words([number; WORDS_MAX]),
+            deadline: number,
+            at: Instant(rng.below(9)),
+            time: rng.below(9),
         }
     };
     let layout = ChainLayout { value_bytes: 64, ..small() };
@@ -300,9 +303,145 @@ fn packets_in_the_pipeline_do_not_mix() {
         assert!(in_turn.cells().eq(staged.cells()), "seed {seed}");
         for cell in 0..2 {
             let (name, value) = staged.peek(cell);
-            assert!(value.0.iter().chain(&name.0).all(|word| *word == value.0[0]), "seed {seed}");
+            let deadline = staged.peek_deadline(cell);
+            let words = value.0.iter().chain(&name.0).chain([&deadline]);
+            assert!(words.copied().all(|word| word == deadline), "seed {seed}");
         }
     }
+}
+
+/// Runs a packet of a switch's own control plane, and says what leaves.
+fn injects(program: &mut NetCraq, own: Addr, at: u64, mut injection: Injection) -> Option<Repr> {
+    let ports = PortTable::default();
+    let mut ingress = Ingress::first(now(at), own, &ports);
+    loop {
+        match program.process(&ingress, injection.packet()) {
+            Verdict::Recirculate { metadata, .. } => {
+                ingress = Ingress { passes: ingress.passes + 1, metadata, ..ingress };
+            }
+            Verdict::Forward { size_bytes, .. } => {
+                return Repr::parse(&injection.packet()[..size_bytes]).ok();
+            }
+            _ => return None,
+        }
+    }
+}
+
+fn now(at: u64) -> Now {
+    Now { instant: Instant(at), unix_ms: 0 }
+}
+
+fn passes_at(program: &mut NetCraq, at: u64, packet: &Repr) -> Option<Repr> {
+    let (mut bytes, ports) = (packet.packet(), PortTable::default());
+    let mut ingress = Ingress::first(now(at), CLIENT, &ports);
+    loop {
+        match program.process(&ingress, &mut bytes) {
+            Verdict::Recirculate { metadata, size_bytes } => {
+                bytes.truncate(size_bytes);
+                ingress = Ingress { passes: ingress.passes + 1, metadata, ..ingress };
+            }
+            Verdict::Forward { size_bytes, .. } | Verdict::Mirror { size_bytes, .. } => {
+                return Repr::parse(&bytes[..size_bytes]).ok();
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// A key ends at its deadline by a write of the head, with a version of its own (trap T12); what
+/// leaves the deadline alone, moves it or removes it.
+#[test]
+fn t12_a_key_ends_by_a_write_of_the_head() {
+    let mut program = alone();
+    let lasting = |request| Repr { deadline: 1_000, ..set(request, b"x") };
+    let reads = |program: &mut NetCraq, at| {
+        let answer = passes_at(program, at, &read()).unwrap();
+        (answer.outcome, answer.basis, answer.deadline)
+    };
+    let ends = |program: &mut NetCraq, at| {
+        let injection = program.upkeep(Instant(at)).unwrap();
+        assert_eq!(injects(program, addr(1), at, injection), None);
+    };
+    assert!(program.upkeep(Instant(0)).is_none());
+    assert!(passes_at(&mut program, 50, &lasting(1)).is_some());
+    assert_eq!(program.deadline().at, Instant(100), "a sweep");
+    assert_eq!(reads(&mut program, 250), (Outcome::Done, 1, 800));
+    assert!(program.upkeep(Instant(1_049)).is_none());
+    assert_eq!(program.deadline().at, Instant(1_050));
+    assert_eq!(reads(&mut program, 1_060), (Outcome::Done, 1, 1), "nobody has numbered that");
+    ends(&mut program, 1_060);
+    assert_eq!(reads(&mut program, 1_061), (Outcome::Absent, 2, 0));
+    assert_eq!(program.counters().expired, 1);
+    let keeps = Repr { keeps_deadline: true, ..set(3, b"y") };
+    let incr = Repr { number: 1, ..write(6, Command::Incr, Condition::Always) };
+    let expire = |request, ttl_ns| Repr {
+        deadline: ttl_ns,
+        ..write(request, Command::Expire, Condition::Always)
+    };
+    let done = |program: &mut NetCraq, packet: &Repr| {
+        passes_at(program, 2_000, packet).map(|answer| answer.outcome)
+    };
+    assert_eq!(done(&mut program, &lasting(2)), Some(Outcome::Done));
+    assert_eq!(done(&mut program, &keeps), Some(Outcome::Done));
+    assert_eq!(reads(&mut program, 2_100), (Outcome::Done, 4, 900));
+    assert_eq!(done(&mut program, &set(4, b"z")), Some(Outcome::Done));
+    assert_eq!(reads(&mut program, 2_100).2, 0, "a SET ends it");
+    assert_eq!(done(&mut program, &expire(5, 0)), Some(Outcome::Refused));
+    assert_eq!(done(&mut program, &incr), Some(Outcome::NotNumber));
+    assert_eq!(done(&mut program, &expire(7, 500)), Some(Outcome::Done));
+    assert_eq!(reads(&mut program, 2_100), (Outcome::Done, 6, 400));
+    assert_eq!(done(&mut program, &expire(8, 0)), Some(Outcome::Done));
+    assert_eq!(reads(&mut program, 2_100), (Outcome::Done, 7, 0));
+    assert_eq!(done(&mut program, &expire(9, 10)), Some(Outcome::Done));
+    // A write finds that it is over: the key ends first, and the write comes again.
+    assert_eq!(passes_at(&mut program, 3_000, &keeps_of(10)), None);
+    assert_eq!(reads(&mut program, 3_000), (Outcome::Absent, 9, 0));
+    assert_eq!(passes_at(&mut program, 3_001, &keeps_of(10)).unwrap().outcome, Outcome::Done);
+    assert_eq!(reads(&mut program, 3_002), (Outcome::Done, 10, 0), "there was nothing to keep");
+}
+
+fn keeps_of(request: u32) -> Repr {
+    Repr { keeps_deadline: true, ..set(request, b"w") }
+}
+
+/// A member whose clock shows something else is the head: the key lives on for as long as it was
+/// to (hole N9), or, without the guard, ends at once.
+#[test]
+fn n9_a_new_heads_time_goes_on_from_the_old_ones() {
+    let ends_after = |guards| {
+        let (mut old, mut member) = (load(1, guards), load(2, guards));
+        for program in [&mut old, &mut member] {
+            program.install(Now::default(), &chain(1, &[1, 2])).unwrap();
+        }
+        let lasting = Repr { deadline: 1_000, ..set(1, b"x") };
+        let update = passes_at(&mut old, 50, &lasting).unwrap();
+        assert_eq!((update.op, update.deadline, update.time), (Op::Update, 1_050, 50));
+        // Its clock is 70,000 ns ahead; the packet was on its way for 5.
+        assert!(passes_at(&mut member, 70_055, &update).is_some());
+        member.install(now(70_100), &chain(2, &[2])).unwrap();
+        (70_100..71_100).find(|at| program_ends(&mut member, *at))
+    };
+    let program_ends_at = ends_after(Guards::ALL);
+    assert_eq!(program_ends_at, Some(71_055));
+    #[cfg(feature = "mutants")]
+    assert_eq!(ends_after(Guards::without(Guard::ChainClock)), Some(70_100));
+}
+
+fn program_ends(program: &mut NetCraq, at: u64) -> bool {
+    if let Some(injection) = program.upkeep(Instant(at)) {
+        injects(program, addr(2), at, injection);
+    }
+    program.counters().expired > 0
+}
+
+/// An EXPIRE from outside ends nothing.
+#[test]
+fn an_expire_from_outside_is_dropped() {
+    let mut program = alone();
+    assert!(passes_at(&mut program, 0, &Repr { deadline: 1, ..set(1, b"x") }).is_some());
+    let expire = Repr { epoch: Epoch(1), from: NodeId(1), ..Repr::new(Op::Expire, 1, 4) };
+    assert_eq!(passes_at(&mut program, 9, &expire), None);
+    assert_eq!(passes_at(&mut program, 9, &read()).unwrap().outcome, Outcome::Done);
 }
 
 #[test]
@@ -312,8 +451,8 @@ fn any_bytes_leave_a_switch_standing() {
     program.install(Now::default(), &chain(1, &[1, 2, 3])).unwrap();
     let ports = PortTable::default();
     for _ in 0..200_000 {
-        let op = [Op::Read, Op::Write, Op::Update, Op::Acknowledgement, Op::Resend]
-            [rng.below(5) as usize];
+        let op = [Op::Read, Op::Write, Op::Update, Op::Acknowledgement, Op::Resend, Op::Expire]
+            [rng.below(6) as usize];
         let words = if op == Op::Acknowledgement { 0 } else { 4 };
         let mut bytes =
             Repr { epoch: Epoch(1), from: NodeId(1), client: CLIENT, ..Repr::new(op, 0, words) }
@@ -330,14 +469,14 @@ fn any_bytes_leave_a_switch_standing() {
     }
 }
 
-/// With the default settings the program fits an ASIC: nine stages, at most two arrays in each.
+/// With the default settings the program fits an ASIC: ten stages, at most two arrays in each.
 #[test]
 fn netcraq_fits_an_asic_by_itself() {
     let program = NetCraq::load(&settings(1, ChainLayout::DEFAULT, Guards::ALL)).unwrap();
     let report = program.describe();
     assert_eq!(report.excess(&concord_pisa::ASIC), None);
-    assert_eq!((report.stages(), report.recirculations_max), (9, 1));
-    assert!((0..9).all(|stage| report.arrays_in(stage) <= 2));
+    assert_eq!((report.stages(), report.recirculations_max), (10, 1));
+    assert!((0..10).all(|stage| report.arrays_in(stage) <= 2));
     let largest = ChainLayout { cells: CELLS_MAX, sessions: CELLS_MAX, ..ChainLayout::DEFAULT };
     let program = NetCraq::load(&settings(1, largest, Guards::ALL)).unwrap();
     assert_eq!(program.describe().excess(&concord_pisa::ASIC), None);

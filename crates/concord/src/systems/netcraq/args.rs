@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 Examples:
   concord coord put leader host-a              prints the version that it has now
   concord coord put leader host-b --if-version 1099511627777
-  concord coord put leader host-a --if-absent
+  concord coord put leader host-a --if-absent --ttl 10s
   concord coord get leader --with-version
   concord coord cas state idle busy
   concord coord incr tickets 5
@@ -49,6 +49,9 @@ pub enum CoordCommand {
         /// Print its version before it
         #[arg(long)]
         with_version: bool,
+        /// Print how long it lives yet, in ms, before it; `-`: without end
+        #[arg(long)]
+        with_ttl: bool,
     },
     /// Set a key, and print its new version
     Put {
@@ -63,6 +66,9 @@ pub enum CoordCommand {
         /// Only if there is no such key
         #[arg(long, conflicts_with = "if_version")]
         if_absent: bool,
+        /// It ends after so long, like 500ms or 10s; without this it lives until it is deleted
+        #[arg(long, value_name = "TIME")]
+        ttl: Option<String>,
     },
     /// Delete a key
     Del {

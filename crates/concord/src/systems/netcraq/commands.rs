@@ -1,11 +1,13 @@
 //! `concord coord`: reads and writes keys of a chain.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use concord_client::coord::{self, Ended};
 use concord_runtime::Error;
 use concord_runtime::coord::{CoordClient, CoordPlace, is_there, value_of};
+use concord_switch::ChainLayout;
 use concord_wire::netcraq::{Condition, NAME_BYTES_MAX, Name, Outcome, Repr, State, Words};
 
 use super::args::{CoordArgs, CoordCommand};
@@ -14,6 +16,9 @@ use crate::rack::{Kind, Rack, in_file, wire};
 use crate::status::print;
 use crate::systems::falcon::microseconds;
 
+/// Shortest and longest life of a key, in ns.
+const TTL_MIN_NS: u64 = 1_000_000;
+const TTL_MAX_NS: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 /// There is no such key, or a condition does not hold.
 const REFUSED: u8 = 1;
 /// What was said cannot be.
@@ -68,14 +73,14 @@ fn done(args: &CoordArgs) -> Result<ExitCode, Failed> {
     let mut chain = chain(args)?;
     let chain = &mut chain;
     match &args.command {
-        CoordCommand::Get { name, with_version } => {
+        CoordCommand::Get { name, with_version, with_ttl } => {
             let answer = chain.client.read(named(name)?)?.ok_or(NO_ANSWER)?;
             if !is_there(&answer) {
                 return Err(Failed::Refused(format!("there is no key {name}")));
             }
-            say(&answer, *with_version)?;
+            say(&answer, *with_version, *with_ttl)?;
         }
-        CoordCommand::Put { name, value, if_version, if_absent } => {
+        CoordCommand::Put { name, value, if_version, if_absent, ttl } => {
             let condition = match (if_version, if_absent) {
                 (Some(_), _) => Condition::Version,
                 (None, true) => Condition::Absent,
@@ -83,7 +88,8 @@ fn done(args: &CoordArgs) -> Result<ExitCode, Failed> {
             };
             let (state, words) = chain.value(value)?;
             let call = coord::set(named(name)?, condition, state, words);
-            let answer = chain.write(name, Repr { basis: if_version.unwrap_or(0), ..call })?;
+            let (basis, deadline) = (if_version.unwrap_or(0), lifetime(ttl.as_deref())?);
+            let answer = chain.write(name, Repr { basis, deadline, ..call })?;
             print(&format!("{}\n", answer.basis))?;
         }
         CoordCommand::Del { name, if_version } => {
@@ -127,38 +133,61 @@ fn time(flag: &str, text: &str) -> Result<Duration, Error> {
     microseconds(flag, text).map(Duration::from_micros)
 }
 
+/// How long a key is to live, in ns; 0: without end.
+fn lifetime(text: Option<&str>) -> Result<u64, Error> {
+    let Some(text) = text else { return Ok(0) };
+    let ttl_ns = u64::try_from(time("--ttl", text)?.as_nanos()).unwrap_or(u64::MAX);
+    if !(TTL_MIN_NS..=TTL_MAX_NS).contains(&ttl_ns) {
+        return Err(Error::new(
+            "--ttl: a key lives for 1ms to 100 years, or without --ttl for good",
+        ));
+    }
+    Ok(ttl_ns)
+}
+
 /// The chain that is meant.
 fn chain(args: &CoordArgs) -> Result<Chain, Error> {
-    let rack = Rack::read_whole(&args.config)?;
+    let patience = time("--timeout", &args.timeout)?;
+    let (place, layout) = place(&args.config, args.group.as_deref(), args.nearest, patience)?;
+    let client = CoordClient::new(&place)?;
+    Ok(Chain { client, value_bytes: layout.value_bytes.into(), keys: layout.cells })
+}
+
+/// Where a chain of a rack file is, and the size of its store.
+///
+/// # Errors
+/// If there is no such chain or switch.
+pub fn place(
+    file: &Path,
+    group: Option<&str>,
+    nearest: Option<u16>,
+    patience: Duration,
+) -> Result<(CoordPlace, ChainLayout), Error> {
+    let rack = Rack::read_whole(file)?;
     let groups = rack.groups()?;
     let chains: Vec<_> = groups.iter().filter(|group| group.kind == Kind::Switches).collect();
     let names = || chains.iter().map(|group| group.name).collect::<Vec<_>>().join(", ");
-    let named = |name: &String| {
+    let named = |name: &str| {
         let found = chains.iter().find(|group| group.name == name);
         found.ok_or_else(|| Error::new(format!("there is no chain {name}; there are: {}", names())))
     };
-    let group = match (&args.group, &chains[..]) {
+    let group = match (group, &chains[..]) {
         (Some(name), _) => named(name),
         (None, [one]) => Ok(one),
         (None, []) => Err(Error::new("the rack has no chain: `concord up --system netcraq`")),
         (None, _) => Err(Error::new(format!("which chain? Say --group with one of {}", names()))),
     };
-    let group = group.map_err(in_file(&args.config))?;
+    let group = group.map_err(in_file(file))?;
     let mut switches: Vec<_> = group.switches.iter().collect();
-    if let Some(nearest) = args.nearest {
+    if let Some(nearest) = nearest {
         let at = switches.iter().position(|switch| switch.node == nearest);
         let none = || Error::new(format!("--nearest {nearest}: there is no such switch"));
         let own = switches.remove(at.ok_or_else(none)?);
         switches.insert(0, own);
     }
     let layout = rack.chain.layout();
-    let client = CoordClient::new(&CoordPlace {
-        group: group.id,
-        switches: switches.into_iter().map(|switch| wire(switch.addr)).collect(),
-        words: layout.words(),
-        patience: time("--timeout", &args.timeout)?,
-    })?;
-    Ok(Chain { client, value_bytes: layout.value_bytes.into(), keys: layout.cells })
+    let switches = switches.into_iter().map(|switch| wire(switch.addr)).collect();
+    Ok((CoordPlace { group: group.id, switches, words: layout.words(), patience }, layout))
 }
 
 /// The name of a key.
@@ -222,13 +251,16 @@ impl Chain {
     }
 }
 
-fn say(answer: &Repr, with_version: bool) -> Result<(), Error> {
+fn say(answer: &Repr, with_version: bool, with_ttl: bool) -> Result<(), Error> {
     let value = value_of(answer);
     let value = String::from_utf8_lossy(&value);
-    print(&match with_version {
-        true => format!("{} {value}\n", answer.basis),
-        false => format!("{value}\n"),
-    })
+    let version = if with_version { format!("{} ", answer.basis) } else { String::new() };
+    let ttl = match (with_ttl, coord::left_ns(answer)) {
+        (false, _) => String::new(),
+        (true, None) => "- ".into(),
+        (true, Some(ns)) => format!("{} ", ns.div_ceil(1_000_000)),
+    };
+    print(&format!("{version}{ttl}{value}\n"))
 }
 
 /// Prints what a key has, whenever that has changed.
@@ -243,7 +275,7 @@ fn watch(chain: &mut Chain, name: &str, count: Option<u64>, every: Duration) -> 
             if before.replace(seen) != Some(seen) {
                 lines += 1;
                 match seen.0 {
-                    true => say(&answer, true)?,
+                    true => say(&answer, true, false)?,
                     false => print("- there is no such key\n")?,
                 }
                 continue;
@@ -263,6 +295,16 @@ mod tests {
         assert_eq!((number_of("-5"), number_of("0")), (Some(-5), Some(0)));
         for text in ["05", "+5", "", "-0", "5 ", "9223372036854775808"] {
             assert_eq!(number_of(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_lives_for_a_time_that_a_switch_can_count() {
+        assert_eq!(lifetime(None).unwrap(), 0);
+        assert_eq!(lifetime(Some("2s")).unwrap(), 2_000_000_000);
+        for ttl in ["0s", "500us", "4000000000s"] {
+            let line = lifetime(Some(ttl)).unwrap_err().to_string();
+            assert!(line.starts_with("--ttl"), "{line}");
         }
     }
 

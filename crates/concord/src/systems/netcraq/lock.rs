@@ -2,11 +2,12 @@
 //! alone.
 //!
 //! The lock is a key. Its value names the holder and the length of the lease; its version changes
-//! with each renewal. Whoever wants it and finds it held waits until the version has not changed
-//! for a whole lease by its own clock, counted from the answer that showed it, and then sets the
-//! key if it still has that version. The holder counts its lease from before it asked for it (hole
-//! N9), and kills its command before that is over. So no two clocks are compared, and no switch's
-//! clock counts.
+//! with each renewal, and with it the key's time to live: the lease and what clocks may differ. The
+//! chain ends the key when that is over, by a write of its head. Whoever waits sets the key if
+//! there is none; or, if no switch counts, once the version has not changed for a whole lease by
+//! its own clock, counted from the answer that showed it. The holder counts its lease from before
+//! it asked for it (hole N9), and kills its command before that is over. So no two clocks are
+//! compared: they only have to run at the same speed.
 //!
 //! The token is the version at which the lock was taken. Versions only rise, also after a delete
 //! and in a chain that is founded anew: of two holders the later has the higher token.
@@ -152,7 +153,9 @@ impl Lock<'_> {
     ) -> Result<Option<Held>, Failed> {
         let asked_at = Instant::now();
         let (state, words) = self.value;
-        let call = Repr { basis, ..coord::set(self.key, condition, state, words) };
+        let lease = self.ttl + self.ttl / DRIFT;
+        let deadline = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
+        let call = Repr { basis, deadline, ..coord::set(self.key, condition, state, words) };
         let ended = match patience {
             Some(patience) => self.chain.client.call_within(call, patience)?,
             None => self.chain.client.call(call)?,

@@ -35,6 +35,10 @@ fn print_totals(t: &Totals) {
         "writes      {} numbered, {} found another under way, {} came again; {} versions sent again",
         t.writes, t.busy, t.repeated, t.resent
     );
+    println!(
+        "times       {} keys ended at their deadlines, the lock was held {} times",
+        t.expired, t.held
+    );
     println!("names       {} requests found another name in their cell, or none", t.taken);
     println!(
         "members     {} taken out, {} joined ({} cells and sessions copied); {} packets without a lease",

@@ -17,6 +17,8 @@ use super::shipped::addr_of;
 pub(super) const CONTROLLER: Addr = Addr { ip: 40, port: 1 };
 /// Most packets that go round at a time.
 const ROUND_MAX: usize = 128;
+/// How long after its deadline a key may be there at rest, in ns.
+const OVERDUE_NS: u64 = 50_000_000;
 /// The rack's number.
 const RACK: u64 = 0x7ac4;
 
@@ -167,7 +169,12 @@ pub(super) fn wrong(switches: &[Switch], cells: u32, config: &Config) -> Option<
 
 /// At rest as many switches are members as can be, the epoch is open at all of them, and all keys
 /// are clean, and the same everywhere.
-pub(super) fn at_rest(switches: &[Switch], plan: &Plan, config: &Config) -> Option<String> {
+pub(super) fn at_rest(
+    switches: &[Switch],
+    plan: &Plan,
+    config: &Config,
+    now: u64,
+) -> Option<String> {
     let alive = switches.iter().filter(|switch| switch.agent.is_some()).count();
     let (members, _) = running(switches, config);
     let (told, length) = (config.members.len(), alive.min(plan.members));
@@ -198,6 +205,18 @@ pub(super) fn at_rest(switches: &[Switch], plan: &Plan, config: &Config) -> Opti
                     "at rest cell {cell}: {own:?} at member {}, {first:?}",
                     member.node
                 ));
+            }
+            let deadline = |member: &Held<'_>| {
+                let own = &switches[usize::from(member.node) - 1];
+                member.program.peek_deadline(cell, own.now(now).instant)
+            };
+            let (own, first) = (deadline(member).0, deadline(head));
+            if own != first.0 {
+                return Some(format!("at rest cell {cell} ends at {own}, and at {}", first.0));
+            }
+            let is_over = own != 0 && own + OVERDUE_NS < first.1;
+            if is_over {
+                return Some(format!("at rest cell {cell} ends at {own}, and it is {}", first.1));
             }
         }
     }

@@ -68,6 +68,12 @@ pub struct Plan {
     pub think_ns: u64,
     /// Reads of a hundred calls.
     pub reads_percent: u64,
+    /// Writes of a hundred that have to do with times to live.
+    pub ttls_percent: u64,
+    /// Longest time to live, in ms.
+    pub ttl_ms_max: u64,
+    /// Calls of a hundred that take a lock for a time, or release it.
+    pub locks_percent: u64,
     /// Shortest and longest way of a packet, in ns.
     pub latency_ns: (u64, u64),
     /// How long a packet goes round until its second pass, in ns.
@@ -111,7 +117,7 @@ impl Plan {
         let shortest = rng.between(1, 50) * US;
         let noise = |rng: &mut Rng, most| if rng.chance(1, 2) { rng.below(most) } else { 0 };
         let alive_ns = rng.between(6, 20) * MS;
-        Plan {
+        let plan = Plan {
             seed,
             members,
             spares,
@@ -125,6 +131,9 @@ impl Plan {
             calls: rng.between(5, 40) as u32,
             think_ns: [100 * US, 2 * MS, 10 * MS, 20 * MS][rng.below(4) as usize],
             reads_percent: rng.below(80),
+            ttls_percent: 0,
+            ttl_ms_max: 1,
+            locks_percent: 0,
             latency_ns: (shortest, shortest + rng.below(200) * US),
             round_ns: rng.below(50) * US,
             loss_ppm: noise(rng, 50_000),
@@ -136,7 +145,11 @@ impl Plan {
             faults: faults(rng, members + spares),
             invariants: true,
             guards: Guards::ALL,
-        }
+        };
+        let [ttls_percent, locks_percent] =
+            [60, 40].map(|most| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 });
+        let ttl_ms_max = [5, 50, 300][rng.below(3) as usize];
+        Plan { ttls_percent, ttl_ms_max, locks_percent, ..plan }
     }
 }
 

@@ -6,14 +6,15 @@ use std::hash::{Hash, Hasher};
 
 use concord_check::{Operation, Options, Reply, check};
 use concord_client::coord::{Coord, CoordConfig, Ended};
+use concord_client::coord_commands::CoordCall;
 use concord_core::machine::Persist;
 use concord_core::{Instant, MS, Machine as _, Now, Rng, SEC};
 use concord_switch::NetCraq;
-use concord_wire::netcraq::{Op, Outcome, Repr};
+use concord_wire::netcraq::{Outcome, Repr};
 use concord_wire::{Addr, GroupId};
 use rustc_hash::FxHasher;
 
-use super::calls::{draw, reply_to};
+use super::calls::{Words, call_of, draw, lock, reply_to, unlock};
 use super::nodes::{
     CONTROLLER, Controlling, Sent, Switch, agent, at_rest, controller, node_of, wrong,
 };
@@ -49,6 +50,10 @@ concord_core::counters! {
         repeated,
         /// Versions that were sent again.
         resent,
+        /// Keys that ended at their deadlines.
+        expired,
+        /// Times that a client held the lock.
+        held,
         /// Packets that found a switch without a lease.
         no_lease,
         /// Cells and sessions that were copied.
@@ -89,9 +94,12 @@ struct Client {
     coord: Coord,
     calls: u32,
     /// The call that is under way, and since when.
-    pending: Option<(Vec<Vec<u8>>, u64)>,
+    pending: Option<(Words, CoordCall, u64)>,
     /// When it is woken next; `u64::MAX`: not at all.
     wake_at: u64,
+    /// The value by which it takes the lock, or has taken it, and until when it holds that.
+    own: Vec<u8>,
+    holds_until: u64,
 }
 
 enum Event {
@@ -185,7 +193,8 @@ fn client(plan: &Plan, index: usize, rng: &mut Rng) -> Client {
         ..CoordConfig::new(client_of(index), GroupId::FIRST, switches)
     };
     let coord = Coord::new(config, Rng::new(rng.below(u64::MAX)));
-    Client { coord, calls: 0, pending: None, wake_at: u64::MAX }
+    let (own, holds_until) = (Vec::new(), 0);
+    Client { coord, calls: 0, pending: None, wake_at: u64::MAX, own, holds_until }
 }
 
 impl<'a> Rack<'a> {
@@ -545,8 +554,16 @@ impl<'a> Rack<'a> {
             return;
         }
         self.clients[client].calls += 1;
-        let (packet, cmd) = draw(&mut self.rng, self.plan, (client, self.clients[client].calls));
-        self.clients[client].pending = Some((cmd, self.now));
+        let cmd = self.draw(client);
+        let call = match call_of(&cmd, self.plan) {
+            Ok(call) => call,
+            Err(why) => {
+                self.violation = Some(format!("{cmd:?} is no call: {why}"));
+                return;
+            }
+        };
+        let packet = call.packet;
+        self.clients[client].pending = Some((cmd, call, self.now));
         let now = self.wall();
         // Clients go from one to the other, and see what is older.
         let first = self.rng.below(self.switches.len() as u64) as usize;
@@ -558,6 +575,36 @@ impl<'a> Rack<'a> {
         if let Some(why) = refused {
             self.violation = Some(format!("client {client} cannot call: {why:?}"));
         }
+    }
+
+    /// What a client calls: of the lock what it has to, or anything.
+    fn draw(&mut self, client: usize) -> Words {
+        let (plan, own) = (self.plan, &mut self.clients[client]);
+        if plan.locks_percent == 0 || self.rng.below(100) >= plan.locks_percent {
+            return draw(&mut self.rng, plan, (client, own.calls));
+        }
+        if self.now < own.holds_until {
+            // From now on it may be another's.
+            own.holds_until = 0;
+            return unlock(&own.own);
+        }
+        own.own = format!("{client}.{}", own.calls).into_bytes();
+        lock(&mut self.rng, plan, &own.own)
+    }
+
+    /// A client has the lock, until then: nobody else does.
+    fn takes_lock(&mut self, client: usize) {
+        let until = self.clients[client].coord.holds_until().0;
+        if until <= self.now {
+            return;
+        }
+        self.totals.held += 1;
+        let other = self.clients.iter().position(|other| self.now < other.holds_until);
+        if let Some(other) = other {
+            let why = format!("at {} client {client} holds the lock, and {other} does", self.now);
+            self.violation.get_or_insert(why);
+        }
+        self.clients[client].holds_until = until;
     }
 
     /// A client does something, and what comes of it.
@@ -577,20 +624,21 @@ impl<'a> Rack<'a> {
     }
 
     fn ended(&mut self, client: usize, ended: Ended) {
-        let Some((cmd, call_ns)) = self.clients[client].pending.take() else { return };
-        let reply = match ended {
-            Ended::Unknown | Ended::Names(_) => {
-                self.totals.unknown += 1;
-                None
-            }
-            Ended::Answer(answer) => {
+        let Some((cmd, call, call_ns)) = self.clients[client].pending.take() else { return };
+        let reply = reply_to(&call, &ended);
+        match &ended {
+            Ended::Answer(answer) if reply.is_some() => {
                 self.totals.answered += 1;
-                if answer.op == Op::WriteReply && answer.outcome == Outcome::Done {
+                if !call.is_read() && answer.outcome == Outcome::Done {
                     self.note_write();
+                    let is_lock = cmd[0] == b"SET" && cmd[2] == self.clients[client].own;
+                    if is_lock {
+                        self.takes_lock(client);
+                    }
                 }
-                Some(reply_to(&cmd, &answer))
             }
-        };
+            _ => self.totals.unknown += 1,
+        }
         self.record(client, cmd, call_ns, reply);
         let at = self.now + self.rng.below(self.plan.think_ns + 1);
         self.at(at, Event::Next(client));
@@ -643,7 +691,7 @@ impl<'a> Rack<'a> {
 
     fn at_rest(&self) -> Option<String> {
         let Some(config) = self.config() else { return Some("there is no chain".into()) };
-        at_rest(&self.switches, self.plan, config)
+        at_rest(&self.switches, self.plan, config, self.now)
     }
 
     fn count(&mut self, switch: usize) {
@@ -655,6 +703,7 @@ impl<'a> Rack<'a> {
         totals.busy += c.writes_busy;
         totals.repeated += c.writes_repeated;
         totals.resent += c.resent;
+        totals.expired += c.expired;
         totals.no_lease += c.dropped_no_lease;
         totals.copied += c.copied;
     }
@@ -679,7 +728,7 @@ impl<'a> Rack<'a> {
         }
         // Calls that are over, and one that may be under way.
         for client in 0..self.clients.len() {
-            if let Some((cmd, call_ns)) = self.clients[client].pending.take() {
+            if let Some((cmd, _, call_ns)) = self.clients[client].pending.take() {
                 self.record(client, cmd, call_ns, None);
             }
         }
@@ -696,7 +745,8 @@ impl<'a> Rack<'a> {
 
     /// What the clients saw.
     fn judged(&self) -> Option<String> {
-        let options = Options { time_max: None, configs_max: 2_000_000, ..Options::default() };
+        let options =
+            Options { time_max: None, configs_max: 2_000_000, early_ns: 0, ..Options::default() };
         match check(&self.history, &options) {
             Ok(report) if report.is_ok() => None,
             Ok(report) => Some(format!("{report}")),

@@ -15,6 +15,8 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
         .with(|p| p.keys = (p.keys - 1).max(1))
         .with(|p| p.members = (p.members - 1).max(1))
         .with(|p| p.spares = p.spares.saturating_sub(1))
+        .with(|p| p.locks_percent = 0)
+        .with(|p| p.ttls_percent = 0)
         .with(|p| p.loss_ppm = 0)
         .with(|p| p.duplicate_ppm = 0)
         .with(|p| p.late_ppm = 0)
