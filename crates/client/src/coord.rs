@@ -92,6 +92,7 @@ pub enum CoordRefused {
 
 /// How a call ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one, and nearly always an answer")]
 pub enum Ended {
     /// With this answer: its outcome, and what belongs to that.
     Answer(Repr),
