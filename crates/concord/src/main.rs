@@ -99,7 +99,7 @@ fn main() -> ExitCode {
         Command::Completions(args) => reference::completions(args),
         Command::Man(args) => reference::man(args),
         Command::Reference => reference::print(),
-        Command::Torture(args) => return exit_of_check(torture::run(args)),
+        Command::Torture(args) => return exit_of_check(tortured(args)),
     };
     exit(done.map(|()| ExitCode::SUCCESS))
 }
@@ -123,6 +123,14 @@ fn exit_of_check(done: Result<ExitCode, Error>) -> ExitCode {
 /// read, 3 if too little was judged.
 fn check(args: &CheckArgs) -> ExitCode {
     exit_of_check(check_history(args))
+}
+
+/// `concord torture`, over a chain of switches if one is said.
+fn tortured(args: &torture::TortureArgs) -> Result<ExitCode, Error> {
+    let Some(file) = &args.coord else { return torture::run(args, None) };
+    let patience = Duration::from_secs(args.timeout);
+    let (place, layout) = netcraq::place(file, args.group.as_deref(), None, patience)?;
+    torture::run(args, Some((place, layout.value_bytes)))
 }
 
 /// What is said beside an error about a history whose name is a rack file's.

@@ -2,6 +2,7 @@
 //! and checks it for linearizability.
 
 mod accounts;
+mod coord;
 mod expiries;
 mod lists;
 mod queues;
@@ -21,9 +22,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use concord_check::{
-    JUDGED_PERCENT_MIN, Options, Pending, Recorder, Reply, Report, Verdict, check,
+    History, JUDGED_PERCENT_MIN, Options, Pending, Recorder, Reply, Report, Verdict, check,
 };
 use concord_core::Rng;
+use concord_runtime::coord::CoordPlace;
 use concord_runtime::{Context, Error};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -44,10 +46,12 @@ Examples:
   concord torture --target 127.0.0.1:7379 --target 127.0.0.1:7380 --history run/history.jsonl
   concord torture --target 127.0.0.1:7379 --accounts 100
   concord torture --target 127.0.0.1:7379 --queues 4 --ops 100000
+  concord torture --coord run/rack.toml --keys 30 --ops 20000
 
 It writes to keys that start with the prefix. The exit status is 0 if what was seen is linearizable,
-1 if not, 2 if the search gave up or no target was left, 3 if too little was judged: less than a tenth
-of what was issued, or none of what the run is for (a transaction, an element, an expiry).")]
+1 if not, or if a lock of --coord had two holders, 2 if the search gave up or no target was left, 3 if
+too little was judged: less than a tenth of what was issued, or none of what the run is for (a
+transaction, an element, an expiry).")]
 pub struct TortureArgs {
     /// A Redis endpoint; repeat it to spread the clients over several
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7379")]
@@ -82,6 +86,14 @@ pub struct TortureArgs {
     /// Strings and counters alone, by the commands that the nodes of a shared memory have
     #[arg(long, conflicts_with_all = ["accounts", "queues"])]
     pub strings: bool,
+    /// The keys of a chain of switches instead, without a gateway: times to live, conditions,
+    /// counters, and a lock that two may not hold; of the rack in this file
+    #[arg(long, value_name = "FILE.toml", num_args = 0..=1, default_missing_value = "run/rack.toml",
+          conflicts_with_all = ["accounts", "queues", "strings", "target", "pipeline"])]
+    pub coord: Option<PathBuf>,
+    /// Which chain, where the rack has several
+    #[arg(long, value_name = "NAME", requires = "coord")]
+    pub group: Option<String>,
     /// Writes among 100 operations
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u64).range(0..=100))]
     pub writes_percent: u64,
@@ -138,16 +150,50 @@ impl Shared<'_> {
     }
 }
 
-/// Runs it.
+/// What clients of a chain see.
+fn of_chain(args: &TortureArgs, (place, value_bytes): (CoordPlace, u8)) -> Result<ExitCode, Error> {
+    eprintln!("{} clients, {} operations, {} keys", args.clients, args.ops, args.keys);
+    let wanted = coord::Wanted {
+        clients: args.clients,
+        ops: args.ops,
+        duration: args.duration.map(Duration::from_secs),
+        keys: args.keys,
+        writes_percent: args.writes_percent,
+        seed: args.seed,
+        prefix: &args.prefix,
+        value_bytes: value_bytes.into(),
+        grace_ns: expiries::grace_ns,
+    };
+    let seen = coord::run(&wanted, &place)?;
+    eprintln!("the lock was held {} times", seen.holds);
+    let (elapsed, errors) = (seen.elapsed, seen.errors);
+    let outcome = Outcome { elapsed, lost: 0, broken: 0, errors };
+    let (history, grace_ns, wrong) = (seen.history, seen.grace_ns, seen.twice);
+    judge(args, &outcome, &Judging { history, grace_ns, wrong })
+}
+
+/// What is judged.
+struct Judging {
+    history: History,
+    /// How long after its deadline a key may be there, in ns.
+    grace_ns: u64,
+    /// What was wrong beside the history.
+    wrong: Option<String>,
+}
+
+/// Runs it; with a chain, and how long its values are, over that.
 ///
 /// # Errors
 /// If no target answers, or the history cannot be written.
-pub fn run(args: &TortureArgs) -> Result<ExitCode, Error> {
+pub fn run(args: &TortureArgs, chain: Option<(CoordPlace, u8)>) -> Result<ExitCode, Error> {
     if let Some(count) = args.accounts {
         return accounts::run(args, count);
     }
     if let Some(count) = args.queues {
         return queues::run(args, count);
+    }
+    if let Some(chain) = chain {
+        return of_chain(args, chain);
     }
     let cas = prepare(args)?;
     let began = Instant::now();
@@ -182,6 +228,12 @@ pub fn run(args: &TortureArgs) -> Result<ExitCode, Error> {
         errors: shared.errors.into_inner().unwrap_or_else(PoisonError::into_inner),
     };
     let history = shared.recorder.into_history();
+    judge(args, &outcome, &Judging { history, grace_ns, wrong: None })
+}
+
+/// Writes the history, if it is wanted, judges it, and says so.
+fn judge(args: &TortureArgs, outcome: &Outcome, judging: &Judging) -> Result<ExitCode, Error> {
+    let Judging { history, grace_ns, wrong } = judging;
     if let Some(path) = &args.history {
         let name = path.display();
         let file = File::create(path).cannot(format!("write {name}"))?;
@@ -192,7 +244,7 @@ pub fn run(args: &TortureArgs) -> Result<ExitCode, Error> {
         threads: 2,
         // The deadline is the ordering node's wall clock; the recorder's clock is another.
         early_ns: 5_000_000,
-        grace_ns,
+        grace_ns: *grace_ns,
         judged_percent_min: JUDGED_PERCENT_MIN,
         ..Options::default()
     };
@@ -201,6 +253,11 @@ pub fn run(args: &TortureArgs) -> Result<ExitCode, Error> {
         report.verdict = Verdict::TooLittle;
     }
     outcome.print(args, &report);
+    if let Some(why) = wrong {
+        eprintln!("concord: {why}");
+        return Ok(ExitCode::FAILURE);
+    }
+    let lost = outcome.lost;
     Ok(match report.verdict {
         Verdict::Violation => ExitCode::FAILURE,
         Verdict::Unknown => ExitCode::from(2),

@@ -283,6 +283,64 @@ fn writes_go_on_when_a_switch_dies_and_nothing_is_lost() {
     ["n0", "n1"].into_iter().for_each(of);
 }
 
+/// A key ends by itself, also if the head dies meanwhile, and not before its time.
+#[test]
+fn a_key_ends_at_its_time_to_live() {
+    let coord = Coord::start("coord-ttl", "3", &[RESTARTS]);
+    coord.done(&["put", "session", "a", "--ttl", "3s"]);
+    let set_at = Instant::now();
+    let version: u64 = coord.done(&["get", "session", "--with-version"])[..]
+        .split(' ')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    let line = coord.done(&["get", "session", "--with-ttl"]);
+    let left: u64 = line.split(' ').next().unwrap().parse().unwrap();
+    assert!(line.ends_with(" a") && (1..=3_000).contains(&left), "{line}");
+    Rack::signal(coord.0.pid("coord-switch-1"), "-9");
+    until("end of the key", || coord.output(&["get", "session"]).status.code() == Some(1));
+    let lived = set_at.elapsed();
+    println!("it lived for {lived:?}");
+    // Set a moment before `set_at`.
+    assert!(lived > Duration::from_millis(2_500) && lived < Duration::from_secs(8), "{lived:?}");
+    let anew: u64 = coord.done(&["put", "session", "b", "--if-absent"]).parse().unwrap();
+    assert!(anew > version + 1, "its end has a version, too");
+    assert_eq!(coord.done(&["get", "session", "--with-ttl"]), "- b");
+    let (status, line) = coord.fails(&["put", "session", "b", "--ttl", "0s"]);
+    assert!(status == 2 && line.contains("--ttl: a key lives for 1ms to 100 years"), "{line}");
+}
+
+/// `concord torture --coord` while the head is killed, and the tail: linearizable, with times to
+/// live, and a lock that nobody holds beside another.
+#[test]
+fn torture_of_a_chain_whose_members_are_killed() {
+    let coord = Coord::start("coord-torture", "3", &[RESTARTS]);
+    let file = coord.0.file();
+    let seconds = setting("CONCORD_TORTURE_SECONDS", 6).to_string();
+    let args = ["torture", "--json", "--coord", &file, "--clients", "4", "--keys", "60"];
+    let more = ["--duration", &seconds, "--writes-percent", "60"];
+    let output = std::thread::scope(|scope| {
+        let torture = scope.spawn(|| concord(&[&args[..], &more].concat()));
+        for place in [0, 2] {
+            std::thread::sleep(Duration::from_millis(1_500));
+            let (epoch, members) = coord.members();
+            if let Some(node) = members.get(place) {
+                Rack::signal(coord.0.pid(&format!("coord-switch-{node}")), "-9");
+            }
+            let is_whole = |(now, members): (u64, Vec<u64>)| now > epoch && members.len() == 3;
+            until("three members", || is_whole(coord.members()));
+        }
+        torture.join().unwrap()
+    });
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text} {errors}");
+    let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+    println!("{told} {errors}");
+    assert!(told["operations"].as_u64().unwrap() > 500, "{told}");
+}
+
 /// One holder at a time, whose token is above all earlier ones.
 #[test]
 fn a_lock_has_one_holder_and_its_tokens_rise() {

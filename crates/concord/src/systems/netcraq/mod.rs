@@ -23,7 +23,7 @@ use crate::up::is_said;
 use crate::up::place::{Ports, wanted};
 
 pub use args::CoordArgs;
-pub use commands::run as coord;
+pub use commands::{place, run as coord};
 pub use section::{Cells, ChainPlace};
 #[cfg(feature = "lab")]
 pub use sim::simulate;
