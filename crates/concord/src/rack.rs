@@ -289,6 +289,10 @@ pub struct Rack {
     pub requirepass: String,
     /// MGET, EXISTS and TOUCH of several keys read each key by itself: faster, and not atomic.
     pub split_reads: bool,
+    /// Keys of Redis clients that begin so are those of the rack's chain of switches, at every
+    /// gateway; empty, they are the store's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub coord_prefix: String,
     /// Length of a lease, in ms: about how long a rack pauses after a member died (trap T2); at
     /// most an hour, as `failure_ms`.
     pub lease_ms: u64,
@@ -352,6 +356,7 @@ impl Default for Rack {
             script_seconds: 60,
             requirepass: String::new(),
             split_reads: false,
+            coord_prefix: String::new(),
             lease_ms: 500,
             failure_ms: 1_500,
             switch_failure_ms: None,

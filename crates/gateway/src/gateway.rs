@@ -70,6 +70,9 @@ impl Machine for Gateway {
         if header::is(packet, Kind::Gateways, OP_STREAM) {
             return self.on_gateway(now, packet, sink);
         }
+        if self.on_chain_packet(now, packet, sink) {
+            return;
+        }
         if self.core.members.are_asked() {
             self.note_members(now, packet);
         }
@@ -85,6 +88,7 @@ impl Machine for Gateway {
         self.core.client.tick(now, sink);
         self.core.look_after_waiters(now, sink);
         self.core.look_after_members(now, sink);
+        self.look_after_chain(now, sink);
         self.core.check_tracked(now, sink);
         self.core.exchange.tick(now, sink);
         self.look_after_users(now, sink);
@@ -114,6 +118,7 @@ impl Machine for Gateway {
         let parts = [
             (core.waiters.deadline(), "commands that wait"),
             (core.members.deadline(), "who the members are"),
+            (core.chain_deadline(), "a chain of switches"),
             (core.exchange.deadline(), "other gateways"),
             (core.tracking.deadline(), "keys that clients cache"),
             (users_at, "users"),
@@ -160,6 +165,7 @@ impl Gateway {
             commands: Commands::new(&setup.table, setup.redis),
             wants_table: setup.redis,
             setup,
+            chain: None,
             targets: HashMap::default(),
             scripts: Scripts::default(),
             tracking: Tracking::default(),
@@ -230,6 +236,7 @@ impl Gateway {
         self.core.inputs.forget(&mut connection);
         self.core.waiters.forget(id);
         self.core.members.forget(id);
+        self.core.forget_chain(id);
         self.core.unsubscribe_all(&mut connection);
         self.core.end_tracking(&mut connection);
         self.core.end_monitor(&mut connection);
@@ -275,6 +282,7 @@ impl Gateway {
             | Wait::Quiet
             | Wait::Paused
             | Wait::Members
+            | Wait::Chain
             | Wait::Others => {}
         }
     }
@@ -499,6 +507,7 @@ impl Gateway {
             | Wait::Users
             | Wait::Paused
             | Wait::Members
+            | Wait::Chain
             | Wait::Others => {}
         }
         self.core.memory.note(now.instant, &mut connection);
@@ -784,6 +793,7 @@ impl Gateway {
                 | Wait::Subscribed
                 | Wait::Paused
                 | Wait::Members
+                | Wait::Chain
                 | Wait::Others => false,
             };
             if goes_on {
@@ -892,7 +902,7 @@ fn may_go_on(core: &mut Core, connection: &mut Connection) -> bool {
         return true;
     }
     if connection.closing
-        || matches!(connection.wait, Wait::Blocked | Wait::Subscribed | Wait::Users)
+        || matches!(connection.wait, Wait::Blocked | Wait::Subscribed | Wait::Users | Wait::Chain)
     {
         return false;
     }

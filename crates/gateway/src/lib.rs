@@ -46,6 +46,7 @@
 extern crate alloc;
 
 mod blocking;
+mod chain;
 mod commands;
 mod connection;
 mod gateway;
@@ -60,6 +61,7 @@ mod state;
 mod tracking;
 mod users;
 
+pub use chain::callers::ChainSetup;
 pub use commands::latencies::Latencies;
 pub use connection::ConnectionId;
 pub use gateway::Gateway;

@@ -90,6 +90,8 @@ counters! {
         commands,
         /// Commands answered by the gateway itself.
         commands_local,
+        /// Commands that went to a chain of switches.
+        commands_chain,
         /// Commands refused with an error by the gateway.
         commands_refused,
         /// Requests refused and dropped as they came: larger than the limit.

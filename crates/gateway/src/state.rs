@@ -17,6 +17,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::blocking::members::Members;
 use crate::blocking::waiters::Waiters;
+use crate::chain::callers::Chain;
 use crate::commands::errors::Errors;
 use crate::commands::key_names::Shown;
 use crate::commands::latencies::Latencies;
@@ -59,6 +60,8 @@ pub(crate) const TOO_LARGE_COMMAND: &str =
 pub(crate) struct Core {
     pub setup: GatewayConfig,
     pub client: Client,
+    /// The chain that has the keys with its prefix.
+    pub chain: Option<Chain>,
     pub commands: Commands,
     pub targets: HashMap<u64, Target, FxBuildHasher>,
     pub scripts: Scripts,

@@ -4,6 +4,7 @@
 
 mod acl;
 mod blocked;
+mod chain;
 mod client;
 mod common;
 mod databases;

@@ -7,7 +7,7 @@ use concord_core::machine::{Deadline, Persist, Relevance};
 use concord_core::{Addr, Machine, Now, Sink};
 
 use crate::GroupId;
-use crate::header::{at, is_of_other_group};
+use crate::header::{Kind, at, group, is_of_other_group, kind};
 
 concord_core::counters! {
     /// The counters of packets that did not reach the machine.
@@ -18,9 +18,12 @@ concord_core::counters! {
 }
 
 /// A machine with the group that it is in. It sends as if it was in the first: packets are made so.
+/// It may be a client of a chain of switches, which is a group of its own.
 #[derive(Clone, Debug)]
 pub struct OfGroup<M> {
     group: GroupId,
+    /// The chain whose client it is: packets of these kinds name that group themselves.
+    chain: Option<GroupId>,
     machine: M,
     count: OfGroupCounters,
 }
@@ -28,7 +31,18 @@ pub struct OfGroup<M> {
 impl<M> OfGroup<M> {
     /// `machine`, in `group`.
     pub fn new(group: GroupId, machine: M) -> OfGroup<M> {
-        OfGroup { group, machine, count: OfGroupCounters::default() }
+        OfGroup { group, chain: None, machine, count: OfGroupCounters::default() }
+    }
+
+    /// The same, which is a client of the chain with this group.
+    #[must_use]
+    pub fn with_chain(self, chain: Option<GroupId>) -> OfGroup<M> {
+        OfGroup { chain, ..self }
+    }
+
+    fn is_of_other(&self, packet: &[u8]) -> bool {
+        let is_chains = is_of_chain(packet) && self.chain == Some(group(packet));
+        is_of_other_group(packet, self.group) && !is_chains
     }
 
     /// The machine, and what it sends into: for inputs of its own.
@@ -61,7 +75,7 @@ impl<M: Machine> Machine for OfGroup<M> {
 
     #[inline]
     fn handle(&mut self, now: Now, from: Addr, packet: &mut [u8], sink: &mut impl Sink) {
-        if is_of_other_group(packet, self.group) {
+        if self.is_of_other(packet) {
             self.count.other_group += 1;
             return;
         }
@@ -93,11 +107,16 @@ impl<M: Machine> Machine for OfGroup<M> {
     }
 
     fn relevance(&self, packet: &[u8]) -> Relevance {
-        if is_of_other_group(packet, self.group) {
+        if self.is_of_other(packet) {
             return Relevance::Stale;
         }
         self.machine.relevance(packet)
     }
+}
+
+/// Whether a packet is to a chain's switches, or from them.
+fn is_of_chain(packet: &[u8]) -> bool {
+    matches!(kind(packet), Ok(Kind::NetCraq | Kind::Chain))
 }
 
 /// A sink that says of each packet which group it is of.
@@ -110,8 +129,8 @@ pub struct InGroup<'a, S> {
 impl<S: Sink> Sink for InGroup<'_, S> {
     #[inline]
     fn send(&mut self, to: Addr, packet: &[u8]) {
-        // Packets are made in the first group.
-        if self.group == GroupId::FIRST {
+        // Packets are made in the first group, but those to a chain.
+        if self.group == GroupId::FIRST || is_of_chain(packet) {
             return self.sink.send(to, packet);
         }
         let patch = Patch { at: at::GROUP.start, bytes: self.group.0.to_be_bytes() };
@@ -127,7 +146,7 @@ mod tests {
     use concord_core::Nothing;
 
     use super::*;
-    use crate::{Header, Kind, header};
+    use crate::{Header, header};
 
     /// Answers with a packet of its own whatever is done with it.
     #[derive(Default)]
@@ -166,6 +185,22 @@ mod tests {
         fn persisted(&mut self, _now: Now, _number: u64, sink: &mut impl Sink) {
             self.say(sink);
         }
+    }
+
+    #[test]
+    fn a_client_of_a_chain_hears_that_too_and_speaks_in_it() {
+        let (own, chain) = (GroupId(2), GroupId(7));
+        let mut node = OfGroup::new(own, Talker::default()).with_chain(Some(chain));
+        let (now, from, mut out) = (Now::default(), Addr::default(), vec![]);
+        let of = |group, kind| Header { group, ..Header::new(kind, 1) }.bytes(16);
+        node.handle(now, from, &mut of(chain, Kind::NetCraq), &mut out);
+        node.handle(now, from, &mut of(chain, Kind::Link), &mut out);
+        node.handle(now, from, &mut of(GroupId(8), Kind::Chain), &mut out);
+        assert_eq!((out.len(), node.of_group_counters().other_group), (1, 2));
+        let (_, mut sink) = node.input(&mut out);
+        sink.send(from, &of(chain, Kind::Chain));
+        assert_eq!(header::group(&out[1].1), chain);
+        assert_eq!(header::group(&out[0].1), own);
     }
 
     #[test]

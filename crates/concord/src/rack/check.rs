@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use concord_switch::pisa::ASIC;
 use concord_wire::control::Program;
+use concord_wire::netcraq::NAME_BYTES_MAX;
 use toml::de::DeTable;
 
 use super::mistakes::{Mistake, other_version, unreadable};
@@ -161,6 +162,7 @@ impl Rack {
             return Err(Mistake::of_misfit(&["reads", "accel", "protocol"], &misfit));
         }
         self.check_times()?;
+        self.check_coord()?;
         self.check_memory()?;
         self.check_paths()?;
         self.check_groups()?;
@@ -216,6 +218,24 @@ impl Rack {
             }
         }
         Ok(())
+    }
+
+    /// A prefix is of one chain, and short enough for keys below it.
+    fn check_coord(&self) -> Result<(), Mistake> {
+        let prefix = &self.coord_prefix;
+        if prefix.is_empty() {
+            return Ok(());
+        }
+        let chains = self.group.iter().filter(|group| group.kind == Kind::Switches).count();
+        let line = match (chains, prefix.len() < NAME_BYTES_MAX && !prefix.contains('\0')) {
+            (1, true) => return Ok(()),
+            (_, false) => {
+                format!("coord_prefix: keys of a chain have {NAME_BYTES_MAX} bytes at most, none of them 0")
+            }
+            (0, true) => "coord_prefix is for the keys of a chain; there is no [[group]] of kind = \"switches\"".into(),
+            (count, true) => format!("coord_prefix is for the keys of one chain; there are {count}"),
+        };
+        Err(Mistake::at("coord_prefix", line))
     }
 
     /// No limit of the data is so small that its unit was forgotten.

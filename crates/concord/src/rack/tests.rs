@@ -66,7 +66,7 @@ const MISTAKES: &[(&str, &str)] = &[
     ("[switch.port]\nnumber = 7", ":1: unknown section `port`: there is none here"),
     (
         "zzzzzz = 1",
-        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `reply_memory`, `max_value`, `scrub_seconds`, `compare_ms`, `script_seconds`, `requirepass`, `split_reads`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`",
+        ":1: unknown key `zzzzzz`, expected one of `version`, `protocol`, `accel`, `reads`, `engine`, `durability`, `redis_server`, `maxmemory`, `log_memory`, `reply_memory`, `max_value`, `scrub_seconds`, `compare_ms`, `script_seconds`, `requirepass`, `split_reads`, `coord_prefix`, `lease_ms`, `failure_ms`, `switch_failure_ms`, `replies_via_switch`",
     ),
     (
         "[[replicas]]\nnode = 1\n",
@@ -122,6 +122,14 @@ const MISTAKES: &[(&str, &str)] = &[
     ("version = 2", ":1: version is 2; this concord reads version 1"),
     ("version = 2\nnew_key = 1", ":1: version is 2; this concord reads version 1"),
     // Values.
+    (
+        "coord_prefix = \"@\"",
+        ":1: coord_prefix is for the keys of a chain; there is no [[group]] of kind = \"switches\"",
+    ),
+    (
+        "coord_prefix = \"0123456789abcdef0123456789abcdef\"",
+        ":1: coord_prefix: keys of a chain have 32 bytes at most, none of them 0",
+    ),
     ("lease_ms = \"500\"", ":1: lease_ms: found string \"500\"; write a whole number, 0 or more"),
     (
         "protocol = \"craq\"\naccel = \"none\"\nreads = \"read-index\"",

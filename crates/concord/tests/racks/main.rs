@@ -12,6 +12,7 @@ mod blocking;
 mod clients;
 mod compare;
 mod coord;
+mod coord_gateway;
 mod crowd;
 mod databases;
 mod directories;

@@ -150,13 +150,18 @@ impl Core {
             call.connection.wait = Wait::Paused;
             return Ok(Flow::Waits);
         }
-        let entry = self.commands.entry(index);
         if let Some(failure) = self.must_not_mix(call.connection, name.bytes()) {
             return Err(failure);
         }
         if let Some(failure) = self.must_only_look(call.connection, name.bytes()) {
             return Err(failure);
         }
+        if self.chain.is_some()
+            && let Some(flow) = self.on_chain(call, handling, name, args, sink)?
+        {
+            return Ok(flow);
+        }
+        let entry = self.commands.entry(index);
         let localized = match self.localize(call, entry, name, args) {
             // As in Redis, which checks it when EXEC is executed.
             Err(failure) if call.connection.multi.is_some() && !is_of_concord(&failure) => {

@@ -271,6 +271,8 @@ pub(crate) enum Wait {
     Paused,
     /// The controller's answer about the members.
     Members,
+    /// The chain of switches: its answer to the preceding command, or a free way to it.
+    Chain,
     /// The rack's users: they are not known yet, or the preceding command changes them.
     Users,
 }

@@ -20,6 +20,8 @@ use concord_wire::{Addr, Flags, Op, Packet, Reason, Repr, Status};
 const GATEWAY: Addr = Addr { ip: 0x7f00_0001, port: 1 };
 const SWITCH: Addr = Addr { ip: 0x7f00_0001, port: 2 };
 pub const CONTROLLER: Addr = Addr { ip: 0x7f00_0001, port: 3 };
+/// A chain's switch, which never answers.
+pub const CHAIN: Addr = Addr { ip: 0x7f00_0001, port: 4 };
 
 /// What the rack does with packets for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,6 +247,8 @@ pub struct World {
     /// What the controller says to whoever asks, and how often it was asked.
     pub config: Option<Config>,
     pub asked: usize,
+    /// What was sent to the chain's switch.
+    pub to_chain: Vec<Vec<u8>>,
     rng: Rng,
     events: BinaryHeap<Reverse<Event>>,
     event_count: u64,
@@ -290,6 +294,7 @@ impl World {
             delay_ns: (10 * US, 2 * MS),
             config: None,
             asked: 0,
+            to_chain: vec![],
             rng,
             events: BinaryHeap::new(),
             event_count: 0,
@@ -336,6 +341,10 @@ impl World {
                 let mut told: Vec<(Addr, Vec<u8>)> = vec![];
                 self.config.iter().for_each(|c| c.send(GATEWAY, &mut vec![], &mut told));
                 told.into_iter().for_each(|(_, bytes)| self.carry(false, bytes));
+                continue;
+            }
+            if to == CHAIN {
+                self.to_chain.push(bytes);
                 continue;
             }
             assert_eq!(to, SWITCH);

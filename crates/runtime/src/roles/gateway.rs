@@ -19,7 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, SockRef, Socket, Type};
 use tracing::{info, warn};
 
-pub use concord_gateway::REPLIES_BYTES_MIN;
+pub use concord_gateway::{ChainSetup, REPLIES_BYTES_MIN};
 
 use crate::clock;
 use crate::driver::{Persisted, ROLE_TOKEN_MIN, Role, Stop};
@@ -87,6 +87,8 @@ pub struct GatewaySetup {
     pub replies_bytes_max: usize,
     /// The longest argument of a command, in bytes.
     pub value_bytes_max: usize,
+    /// The chain of switches whose keys it gives its clients.
+    pub chain: Option<ChainSetup>,
     /// INFO's lines about the rack: `name:value`, each followed by CRLF.
     pub rack_info: String,
 }
@@ -168,7 +170,8 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
     let mut role = GatewayRole {
         node: place.node,
         // The session's id is derived from it: each start has another one (trap T16 b).
-        gateway: OfGroup::new(setup.group, Gateway::new(config, Rng::new(unique()?))),
+        gateway: OfGroup::new(setup.group, Gateway::new(config, Rng::new(unique()?)))
+            .with_chain(setup.chain.as_ref().map(|chain| chain.group)),
         listener,
         lobby,
         poller: driver.poller(),
@@ -189,6 +192,9 @@ pub fn run(place: &Place, setup: &GatewaySetup) -> Result<(), Error> {
         secret.extend_from_slice(&unique()?.to_be_bytes());
     }
     role.gateway.share_users(&secret);
+    if let Some(chain) = &setup.chain {
+        role.gateway.serve_chain(chain.clone(), Rng::new(unique()?));
+    }
     role.gateway.set_rack_info(setup.rack_info.clone());
     role.gateway.set_memory_bytes_max(setup.memory_bytes_max);
     let own = role.gateway.process_mut();

@@ -6,16 +6,18 @@ use std::time::Duration;
 use clap::ValueEnum as _;
 use concord_core::{MS, SEC};
 use concord_runtime::Error;
+use concord_runtime::coord::CoordPlace;
 use concord_runtime::disk::DiskFault;
 use concord_runtime::driver::DriverOptions;
 use concord_runtime::redis_server::BusyLimits;
-use concord_runtime::roles::gateway::GatewaySetup;
+use concord_runtime::roles::gateway::{ChainSetup, GatewaySetup};
 use concord_runtime::roles::replica::{DiskSetup, EngineSetup, ReplicaSetup};
 use concord_runtime::roles::{Place, gateway as gateway_role, replica as replica_role};
 
 use super::{Accel, Durability, Engine, GatewayPlace, Protocol};
 use crate::cli::{ReplicaArgs, RoleArgs};
 use crate::rack::{Group, Rack, in_file, line_of, pick, pick_member, wire};
+use crate::systems::netcraq;
 
 /// `concord replica`.
 ///
@@ -117,9 +119,21 @@ pub fn gateway(args: &RoleArgs) -> Result<(), Error> {
         memory_bytes_max: group.maxmemory.0,
         replies_bytes_max: usize::try_from(rack.reply_memory.0).unwrap_or(usize::MAX),
         value_bytes_max: usize::try_from(rack.max_value.0).unwrap_or(usize::MAX),
+        chain: coord_chain(&rack, &args.config)?,
         rack_info: rack_info(&rack, &group),
     };
     gateway_role::run(&place, &setup)
+}
+
+/// The chain whose keys the gateway gives its clients, if the file says a prefix.
+fn coord_chain(rack: &Rack, file: &Path) -> Result<Option<ChainSetup>, Error> {
+    if rack.coord_prefix.is_empty() {
+        return Ok(None);
+    }
+    let (place, layout) = netcraq::place(file, None, None, Duration::ZERO)?;
+    let (prefix, value_bytes) = (rack.coord_prefix.clone().into_bytes(), layout.value_bytes);
+    let CoordPlace { group, switches, .. } = place;
+    Ok(Some(ChainSetup { prefix, group, switches, value_bytes }))
 }
 
 /// The section `Concord` of INFO.
