@@ -277,7 +277,7 @@ fn draw(rng: &mut Rng, args: &Wanted<'_>, unique: u64) -> Words {
         return cmd(&[if rng.chance(1, 8) { b"EXISTS" } else { b"GET" }, &key]);
     }
     // Now and then a counter is taken for a string: then INCR is refused.
-    let is_counter = (number % 3 == 0) != rng.chance(1, 100);
+    let is_counter = number.is_multiple_of(3) != rng.chance(1, 100);
     if is_counter {
         return match rng.below(16) {
             0 => cmd(&[b"DEL", &key]),
