@@ -122,10 +122,11 @@ apps: build ## applications from PyPI and npm against redis-server and a rack wi
 bench: build ## the figures: tables, CSV and SVG under results/bench/
 	$(CONCORD) bench --all --out results
 
-reproduce: build ## the papers' figures, from the simulator: results/harmonia/, flair/, falcon/
+reproduce: build ## the papers' figures, from the simulator: results/harmonia/, flair/, falcon/, concordia/
 	$(CONCORD) reproduce harmonia
 	$(CONCORD) reproduce flair
 	$(CONCORD) reproduce falcon
+	$(CONCORD) reproduce concordia
 
 docs: $(MDBOOK) ## the documentation as a site: target/site/html/index.html
 	@MDBOOK=$(CURDIR)/$(MDBOOK) scripts/docs

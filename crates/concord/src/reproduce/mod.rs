@@ -5,6 +5,7 @@
 //! here and a line in [`Paper`].
 
 mod claims;
+mod concordia;
 mod falcon;
 mod figure;
 mod flair;
@@ -44,6 +45,9 @@ enum Paper {
     /// Harmony (NSDI 2024), §3.3 and §5: bounds, the share of slots that find virtual links, loads
     /// and slowdowns beside Fastpass
     Harmony(harmony::HarmonyArgs),
+    /// Concordia (FAST 2021), §7.2: throughput and packets by sharing, reads and locality, beside
+    /// homes alone, GAM's coherence and delegation
+    Concordia(concordia::ConcordiaArgs),
 }
 
 /// Runs it.
@@ -56,6 +60,7 @@ pub fn run(args: &ReproduceArgs) -> Result<(), Error> {
         Paper::Falcon(args) => falcon::run(args),
         Paper::Flair(args) => flair::run(args),
         Paper::Harmony(args) => harmony::run(args),
+        Paper::Concordia(args) => concordia::run(args),
     }
 }
 

@@ -186,6 +186,8 @@ impl<'a> Hosts<'a> {
     }
 
     /// Fills the caches, and lets the switch own the shared blocks: a memory that has run for long.
+    /// A private block is modified, if there are writes; a shared one has had its last write, and
+    /// as many reads since as uniform accesses leave, or copies everywhere if nothing is written.
     fn fill(&mut self) -> Result<(), String> {
         let load = self.load;
         if load.system == System::Concordia && load.sharing_percent > 0 {
@@ -195,6 +197,7 @@ impl<'a> Hosts<'a> {
                 self.settle(sent);
             }
         }
+        let has_writes = load.reads_percent < 100;
         let mut order: Vec<u64> = (0..load.private_blocks).collect();
         for place in 0..self.hosts.len() {
             for at in (1..order.len()).rev() {
@@ -205,16 +208,22 @@ impl<'a> Hosts<'a> {
                     break;
                 }
                 let tag = self.tag(Some(place), *index);
-                self.touch(place, tag)?;
+                self.touch(place, tag, !has_writes)?;
             }
         }
-        if load.sharing_percent > 0 {
-            for index in 0..load.shared_blocks {
-                for place in 0..self.hosts.len() {
-                    if self.rng.chance(1, 2) {
-                        let tag = self.tag(None, index);
-                        self.touch(place, tag)?;
-                    }
+        for index in 0..if load.sharing_percent > 0 { load.shared_blocks } else { 0 } {
+            let tag = self.tag(None, index);
+            if !has_writes {
+                (0..self.hosts.len()).try_for_each(|place| self.touch(place, tag, true))?;
+                continue;
+            }
+            let mut is_read = false;
+            loop {
+                let place = self.rng.below(u64::from(load.nodes)) as usize;
+                self.touch(place, tag, is_read)?;
+                is_read = true;
+                if self.rng.below(100) >= load.reads_percent {
+                    break;
                 }
             }
         }
@@ -222,8 +231,8 @@ impl<'a> Hosts<'a> {
     }
 
     /// Makes an access without time.
-    fn touch(&mut self, place: usize, tag: Tag) -> Result<(), String> {
-        let call = self.access(0, tag);
+    fn touch(&mut self, place: usize, tag: Tag, is_read: bool) -> Result<(), String> {
+        let call = self.access(0, tag, is_read);
         let (now, mut sent) = (self.clock(), Vec::new());
         self.hosts[place].node.call(now, call, &mut sent);
         self.settle(sent);
@@ -233,9 +242,9 @@ impl<'a> Hosts<'a> {
         }
     }
 
-    fn access(&mut self, id: u64, tag: Tag) -> Call {
+    fn access(&mut self, id: u64, tag: Tag, is_read: bool) -> Call {
         let offset_bytes = 8 * self.rng.below(BLOCK_BYTES as u64 / 8) as usize;
-        let access = if self.rng.below(100) < self.load.reads_percent {
+        let access = if is_read {
             Access::Read { offset_bytes, size_bytes: 8 }
         } else {
             Access::Write { offset_bytes, data: id.to_le_bytes().to_vec() }
@@ -395,7 +404,8 @@ impl<'a> Hosts<'a> {
         let own = &mut self.hosts[host].threads[thread];
         (own.last, own.made, own.waits_since) = (tag, own.made + 1, Some(self.now));
         let id = own.made * load.threads as u64 + thread as u64;
-        let call = self.access(id, tag);
+        let is_read = self.rng.below(100) < load.reads_percent;
+        let call = self.access(id, tag, is_read);
         let (now, mut sent) = (self.clock(), Vec::new());
         self.hosts[host].node.call(now, call, &mut sent);
         let is_silent = sent.is_empty();

@@ -1,0 +1,176 @@
+//! A figure on a shared memory, and what was seen of it.
+
+use concord_runtime::Error;
+use concord_sim::concordia::load::{Load, Measured, measure};
+
+use crate::bench::{Mark, Plot, Results, Scale, Table};
+use crate::reproduce::options::FigureArgs;
+use crate::reproduce::runner::{Mean, Runner};
+
+/// What is run at each x.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// As the legend says.
+    pub name: &'static str,
+    /// Where on the x axis, and what is run there.
+    pub points: Vec<(f64, Load)>,
+}
+
+/// A figure.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// Its number in the paper, or a name.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// The x axis.
+    pub x: &'static str,
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+impl Figure {
+    /// Runs in all.
+    pub fn runs(&self, repeats: u64) -> u64 {
+        let points: usize = self.lines.iter().map(|line| line.points.len()).sum();
+        points as u64 * repeats
+    }
+
+    fn label(&self) -> String {
+        let is_ours = !self.name.starts_with(|c: char| c.is_ascii_digit());
+        format!("{} {}", if is_ours { "Beside" } else { "Figure" }, self.name)
+    }
+}
+
+/// A point of a line, run several times.
+#[derive(Debug)]
+struct Point {
+    line: usize,
+    x: f64,
+    runs: Vec<(u64, Measured)>,
+}
+
+/// All points of a figure.
+#[derive(Debug)]
+pub struct Seen {
+    points: Vec<Point>,
+}
+
+impl Seen {
+    fn values(&self, line: usize, x: f64, value: impl Fn(&Measured) -> f64) -> Option<Vec<f64>> {
+        let is_it = |p: &&Point| p.line == line && (p.x - x).abs() < 1e-9;
+        let point = self.points.iter().find(is_it)?;
+        Some(point.runs.iter().map(|(_, m)| value(m)).collect())
+    }
+
+    /// A value of a point, over its runs; `None` if there is no such point.
+    pub fn at(&self, line: usize, x: f64, value: impl Fn(&Measured) -> f64) -> Option<Mean> {
+        Some(Mean::of(&self.values(line, x, value)?))
+    }
+
+    /// Where a line has points.
+    pub fn places(&self, line: usize) -> impl Iterator<Item = f64> {
+        self.points.iter().filter(move |p| p.line == line).map(|p| p.x)
+    }
+
+    fn drawn(&self, line: usize, value: impl Fn(&Measured) -> f64) -> Vec<Mark> {
+        let at = |x| Mark::at_mean(x, &self.values(line, x, &value)?);
+        self.places(line).filter_map(at).collect()
+    }
+}
+
+/// What is drawn: the end of its name, what y is, and a value.
+type Shown = (&'static str, &'static str, fn(&Measured) -> f64);
+
+/// Each figure is drawn so. By sharing, the last two are figures 2(b) and 10.
+const SHOWN: [Shown; 3] = [
+    ("", "million accesses a second", |m| m.per_second() / 1e6),
+    ("-packets", "packets sent and received an access", Measured::packets_each),
+    ("-homes", "packets of home agents an access", Measured::home_packets_each),
+];
+
+/// Runs a figure and writes what was seen.
+///
+/// # Errors
+/// A rack that did not run, or a file that could not be written.
+pub fn run(
+    figure: &Figure,
+    args: &FigureArgs,
+    runner: &Runner,
+    results: &Results,
+) -> Result<Seen, Error> {
+    let mut points: Vec<Point> = Vec::new();
+    let (mut places, mut loads) = (Vec::new(), Vec::new());
+    for (line, of) in figure.lines.iter().enumerate() {
+        for (x, load) in &of.points {
+            for seed in 1..=args.repeats {
+                places.push(points.len());
+                loads.push(Load { seed, ..load.clone() });
+            }
+            points.push(Point { line, x: *x, runs: Vec::new() });
+        }
+    }
+    let all = runner.each(figure.name, &loads, measure)?;
+    for ((place, load), measured) in places.into_iter().zip(&loads).zip(all) {
+        points[place].runs.push((load.seed, measured));
+    }
+    let seen = Seen { points };
+    let name = figure.label().replace(' ', "-").to_lowercase();
+    results.csv(&name, &raw(figure, &seen))?;
+    for (end, y, value) in SHOWN {
+        results.plot(&format!("{name}{end}"), &plot(figure, &seen, y, value))?;
+    }
+    Ok(seen)
+}
+
+/// All that was measured of each run.
+fn raw(figure: &Figure, seen: &Seen) -> Table {
+    let mut table = Table::new(&[
+        "series",
+        "x",
+        "seed",
+        "accesses_per_s",
+        "hit_share",
+        "packets_an_access",
+        "home_packets_an_access",
+        "wait_us",
+        "failed",
+        "resent",
+        "accesses",
+    ]);
+    for point in &seen.points {
+        for (seed, m) in &point.runs {
+            table.row(vec![
+                figure.lines[point.line].name.replace(',', ";"),
+                point.x.to_string(),
+                seed.to_string(),
+                format!("{:.0}", m.per_second()),
+                format!("{:.4}", m.hits as f64 / m.accesses.max(1) as f64),
+                format!("{:.3}", m.packets_each()),
+                format!("{:.3}", m.home_packets_each()),
+                format!("{:.3}", m.wait_ns() / 1e3),
+                m.failed.to_string(),
+                m.resent.to_string(),
+                m.accesses.to_string(),
+            ]);
+        }
+    }
+    table
+}
+
+fn plot(figure: &Figure, seen: &Seen, y: &'static str, value: fn(&Measured) -> f64) -> Plot {
+    // At full locality nothing but hits is measured, which would flatten all else.
+    let is_drawn = |mark: &Mark| figure.name != "12" || mark.x < 100.0;
+    let line = |(at, line): (usize, &Line)| {
+        let marks = seen.drawn(at, value).into_iter().filter(is_drawn).collect();
+        (line.name.to_string(), marks)
+    };
+    Plot {
+        title: format!("{}: {}", figure.label(), figure.title),
+        x: figure.x,
+        y,
+        x_names: Vec::new(),
+        scale: Scale::Values,
+        series: figure.lines.iter().enumerate().map(line).collect(),
+    }
+}
