@@ -122,25 +122,25 @@ pub const CLAIMS: &[Claim] = &[
     },
     Claim {
         figure: "9",
-        says: "figure 2(b): GAM's packets an access, all shared over none",
+        says: "figure 2(b): GAM's packets an access, all shared over 20%",
         paper: Silent,
         ours: |seen| {
             over(
                 seen.at(GAM, 100.0, Measured::packets_each),
-                seen.at(GAM, 0.0, Measured::packets_each),
+                seen.at(GAM, 20.0, Measured::packets_each),
             )
         },
-        reason: "18 in the paper, and of 20% shared, in packets a second",
+        reason: "18 in the paper, of 20% shared over none, where ours sends none: its cache holds all",
     },
     Claim {
         figure: "9",
-        says: "figure 10: packets of home agents, base over Concordia, all shared",
+        says: "figure 10: packets of home agents, base over Concordia, 80% shared",
         paper: Is(4.8),
         ours: |seen| {
-            let at = |line| seen.at(line, 100.0, Measured::home_packets_each);
+            let at = |line| seen.at(line, 80.0, Measured::home_packets_each);
             over(at(BASE), at(CONCORDIA))
         },
-        reason: "an access, and \"up to\"; at least 4 are wanted",
+        reason: "an access, and \"up to\"; all shared, homes have none: the switch owns all blocks",
     },
     Claim {
         figure: "9",
