@@ -110,27 +110,47 @@ pub fn exact(value: Option<f64>) -> Option<Mean> {
     value.map(|mean| Mean { mean, half: 0.0 })
 }
 
-/// The table, in Markdown.
-pub fn table(claims: &[Claim], all: &[(Figure, Seen)]) -> String {
+/// A row of the table: a statement, and ours beside it.
+pub struct Row<'a> {
+    /// Which figure.
+    pub figure: &'a str,
+    /// In the paper's words, shortened.
+    pub says: &'a str,
+    /// Its number.
+    pub paper: Paper,
+    /// The same from our runs.
+    pub ours: Mean,
+    /// Ours beside the paper's.
+    pub beside: String,
+    /// Why it differs, or where the number comes from.
+    pub reason: &'a str,
+}
+
+/// The table of `rows`, in Markdown, with so many digits after the point.
+pub fn table_of<'a>(rows: impl Iterator<Item = Row<'a>>, digits: usize) -> String {
     let mut text = "| figure | the paper says | paper | ours | ours / paper | |\n\
                     |---|---|---|---|---|---|\n"
         .to_string();
-    for claim in claims {
-        let Some((_, seen)) = all.iter().find(|(f, _)| f.name == claim.figure) else { continue };
-        let Some(ours) = (claim.ours)(seen) else { continue };
-        let half = if ours.half > 0.005 { format!(" ± {:.2}", ours.half) } else { String::new() };
+    let least = 0.5 * 0.1f64.powi(digits as i32);
+    for Row { figure, says, paper, ours: Mean { mean, half }, beside, reason } in rows {
+        let half = if half > least { format!(" ± {half:.digits$}") } else { String::new() };
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {:.2}{half} | {} | {} |",
-            claim.figure,
-            claim.says,
-            claim.paper,
-            ours.mean,
-            claim.paper.beside(ours.mean),
-            claim.reason
+            "| {figure} | {says} | {paper} | {mean:.digits$}{half} | {beside} | {reason} |"
         );
     }
     text
+}
+
+/// The table, in Markdown.
+pub fn table(claims: &[Claim], all: &[(Figure, Seen)]) -> String {
+    let row = |claim: &Claim| {
+        let (_, seen) = all.iter().find(|(f, _)| f.name == claim.figure)?;
+        let ours = (claim.ours)(seen)?;
+        let Claim { figure, says, paper, reason, .. } = *claim;
+        Some(Row { figure, says, paper, ours, beside: paper.beside(ours.mean), reason })
+    };
+    table_of(claims.iter().filter_map(row), 2)
 }
 
 /// Each claim is about one of `figures`.

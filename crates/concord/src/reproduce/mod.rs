@@ -12,6 +12,7 @@ mod flair;
 mod harmonia;
 mod harmony;
 mod options;
+mod points;
 mod runner;
 
 use std::path::Path;
@@ -77,10 +78,10 @@ fn summary(all: &[(Figure, Seen)]) -> Table {
     let mut table = Table::new(&["figure", "series", "x", "y_is", "mean", "half_width_95", "runs"]);
     for (figure, seen) in all.iter().filter(|(figure, _)| figure.drawn == Drawn::Points) {
         for point in &seen.points {
-            let Some(mean) = seen.at(point.series, point.x, figure.y_value) else { continue };
+            let Some(mean) = seen.at(point.line, point.x, figure.y_value) else { continue };
             table.row(vec![
                 figure.name.to_string(),
-                figure.series[point.series].name.replace(',', ";"),
+                figure.series[point.line].name.replace(',', ";"),
                 point.x.to_string(),
                 figure.y.replace(',', ";"),
                 format!("{:.4}", mean.mean / figure.y_unit),
@@ -121,7 +122,7 @@ fn write(results: &Results, figure: &Figure, seen: &Seen) -> Result<(), Error> {
             let us = |ns: f64| format!("{:.2}", ns / 1_000.0);
             let count = |name: &str| m.counts.get(name).copied().unwrap_or_default();
             raw.row(vec![
-                figure.series[point.series].name.replace(',', ";"),
+                figure.series[point.line].name.replace(',', ";"),
                 format!("{}", point.x),
                 seed.to_string(),
                 format!("{:.0}", m.reads_per_second),

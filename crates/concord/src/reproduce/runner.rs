@@ -8,32 +8,11 @@ use concord_sim::load::{Load, Measured, measure};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::figure::{Drawn, Figure};
+use super::points::{self, Point};
 use crate::bench::Mark;
 
-/// A point of a series, run several times.
-#[derive(Debug)]
-pub struct Point {
-    /// Which series.
-    pub series: usize,
-    /// Where on the x axis.
-    pub x: f64,
-    /// Seed and what was measured, by seed.
-    pub runs: Vec<(u64, Measured)>,
-}
-
-impl Point {
-    /// A value of each run.
-    fn values(&self, value: impl Fn(&Measured) -> f64) -> Vec<f64> {
-        self.runs.iter().map(|(_, m)| value(m)).collect()
-    }
-}
-
-/// All points of a figure, as it lists them.
-#[derive(Debug)]
-pub struct Seen {
-    /// The points.
-    pub points: Vec<Point>,
-}
+/// All points of a figure on a store.
+pub type Seen = points::Seen<Measured>;
 
 /// A mean and the half width of its 95% confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,24 +41,9 @@ impl Mean {
 }
 
 impl Seen {
-    /// A value of a point, over its runs; `None` if there is no such point.
-    pub fn at(&self, series: usize, x: f64, value: impl Fn(&Measured) -> f64) -> Option<Mean> {
-        let is_it = |p: &&Point| p.series == series && (p.x - x).abs() < 1e-9;
-        let point = self.points.iter().find(is_it)?;
-        Some(Mean::of(&point.values(value)))
-    }
-
-    /// The largest mean of a series.
-    pub fn most(&self, series: usize, value: impl Fn(&Measured) -> f64) -> Option<f64> {
-        let points = self.points.iter().filter(|p| p.series == series);
-        points.filter_map(|p| self.at(series, p.x, &value)).map(|m| m.mean).max_by(f64::total_cmp)
-    }
-
-    /// The plotted line of a series: means with the spread of their runs. Where x is measured too,
-    /// it is the mean of it.
+    /// The plotted line of a series. Where x is measured too, it is the mean of it.
     pub fn line(&self, figure: &Figure, series: usize) -> Vec<Mark> {
-        let points = self.points.iter().filter(|p| p.series == series);
-        let first = || points.clone().next().and_then(|p| p.runs.first());
+        let first = || self.of(series).next().and_then(|p| p.runs.first());
         if let Drawn::Timeline { bucket_s } = figure.drawn {
             let buckets = first().map(|(_, m)| m.buckets.as_slice()).unwrap_or_default();
             let at = |(n, count): (usize, &u64)| {
@@ -93,11 +57,11 @@ impl Seen {
             let at = |(at, ns): (usize, &u32)| Mark::one(f64::from(*ns) / 1e3, at as f64 / 99.0);
             return reads.map(at).collect();
         }
-        let at = |point: &Point| {
+        let at = |point: &Point<Measured>| {
             let x = figure.x_value.map_or(point.x, |value| Mean::of(&point.values(value)).mean);
             Some(Mark::at_mean(x, &point.values(figure.y_value))?.in_units_of(figure.y_unit))
         };
-        points.filter_map(at).collect()
+        self.of(series).filter_map(at).collect()
     }
 }
 
@@ -106,23 +70,9 @@ impl Seen {
 /// # Errors
 /// A rack that did not run: a bug.
 pub fn run(figure: &Figure, repeats: u64, runner: &Runner) -> Result<Seen, Error> {
-    let mut points: Vec<Point> = Vec::new();
-    let mut places: Vec<usize> = Vec::new();
-    let mut loads: Vec<Load> = Vec::new();
-    for (series, line) in figure.series.iter().enumerate() {
-        for (x, load) in &line.points {
-            for seed in 1..=figure.repeats(repeats) {
-                places.push(points.len());
-                loads.push(Load { seed, ..load.clone() });
-            }
-            points.push(Point { series, x: *x, runs: Vec::new() });
-        }
-    }
-    let all = runner.all(figure.name, &loads)?;
-    for ((place, load), measured) in places.into_iter().zip(&loads).zip(all) {
-        points[place].runs.push((load.seed, measured));
-    }
-    Ok(Seen { points })
+    let lines = figure.series.iter().map(|series| series.points.as_slice());
+    let seeded = |load: &Load, seed| Load { seed, ..load.clone() };
+    points::run(figure.name, lines, figure.repeats(repeats), runner, seeded, measure)
 }
 
 /// Runs loads on several threads and shows how far it is.

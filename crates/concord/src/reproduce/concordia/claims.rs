@@ -1,14 +1,12 @@
 //! The paper's statements about its figures, in numbers where its text has some, beside the
 //! measured ones.
 
-use std::fmt::Write;
-
 use concord_sim::concordia::load::Measured;
 
 use super::figures::{BASE, CONCORDIA, GAM, GAM_SMALL, GRAPPA};
 use super::seen::Seen;
 use crate::reproduce::claims::Paper::{self, Above, Below, Is, Silent};
-use crate::reproduce::claims::{exact, over};
+use crate::reproduce::claims::{Row, exact, over, table_of};
 use crate::reproduce::runner::Mean;
 
 /// A statement about one figure.
@@ -284,21 +282,13 @@ pub const CLAIMS: &[Claim] = &[
 
 /// The table, in Markdown.
 pub fn table(all: &[(&'static str, Seen)]) -> String {
-    let mut text = "| figure | the paper says | paper | ours | ours / paper | |\n\
-                    |---|---|---|---|---|---|\n"
-        .to_string();
-    for claim in CLAIMS {
-        let Some((_, seen)) = all.iter().find(|(of, _)| *of == claim.figure) else { continue };
-        let Some(ours) = (claim.ours)(seen) else { continue };
-        let half = if ours.half > 0.005 { format!(" ± {:.2}", ours.half) } else { String::new() };
-        let Claim { figure, says, paper, reason, .. } = claim;
-        let (mean, beside) = (ours.mean, paper.beside_interval(&ours));
-        let _ = writeln!(
-            text,
-            "| {figure} | {says} | {paper} | {mean:.2}{half} | {beside} | {reason} |"
-        );
-    }
-    text
+    let row = |claim: &Claim| {
+        let (_, seen) = all.iter().find(|(of, _)| *of == claim.figure)?;
+        let ours = (claim.ours)(seen)?;
+        let Claim { figure, says, paper, reason, .. } = *claim;
+        Some(Row { figure, says, paper, ours, beside: paper.beside_interval(&ours), reason })
+    };
+    table_of(CLAIMS.iter().filter_map(row), 2)
 }
 
 #[cfg(test)]

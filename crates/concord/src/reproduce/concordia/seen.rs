@@ -5,7 +5,8 @@ use concord_sim::concordia::load::{Load, Measured, measure};
 
 use crate::bench::{Mark, Plot, Results, Scale, Table};
 use crate::reproduce::options::FigureArgs;
-use crate::reproduce::runner::{Mean, Runner};
+use crate::reproduce::points;
+use crate::reproduce::runner::Runner;
 
 /// What is run at each x.
 #[derive(Clone, Debug)]
@@ -37,47 +38,12 @@ impl Figure {
     }
 
     fn label(&self) -> String {
-        let is_ours = !self.name.starts_with(|c: char| c.is_ascii_digit());
-        format!("{} {}", if is_ours { "Beside" } else { "Figure" }, self.name)
+        points::label(self.name)
     }
 }
 
-/// A point of a line, run several times.
-#[derive(Debug)]
-struct Point {
-    line: usize,
-    x: f64,
-    runs: Vec<(u64, Measured)>,
-}
-
-/// All points of a figure.
-#[derive(Debug)]
-pub struct Seen {
-    points: Vec<Point>,
-}
-
-impl Seen {
-    fn values(&self, line: usize, x: f64, value: impl Fn(&Measured) -> f64) -> Option<Vec<f64>> {
-        let is_it = |p: &&Point| p.line == line && (p.x - x).abs() < 1e-9;
-        let point = self.points.iter().find(is_it)?;
-        Some(point.runs.iter().map(|(_, m)| value(m)).collect())
-    }
-
-    /// A value of a point, over its runs; `None` if there is no such point.
-    pub fn at(&self, line: usize, x: f64, value: impl Fn(&Measured) -> f64) -> Option<Mean> {
-        Some(Mean::of(&self.values(line, x, value)?))
-    }
-
-    /// Where a line has points.
-    pub fn places(&self, line: usize) -> impl Iterator<Item = f64> {
-        self.points.iter().filter(move |p| p.line == line).map(|p| p.x)
-    }
-
-    fn drawn(&self, line: usize, value: impl Fn(&Measured) -> f64) -> Vec<Mark> {
-        let at = |x| Mark::at_mean(x, &self.values(line, x, &value)?);
-        self.places(line).filter_map(at).collect()
-    }
-}
+/// All points of a figure on a shared memory.
+pub type Seen = points::Seen<Measured>;
 
 /// What is drawn: the end of its name, what y is, and a value.
 type Shown = (&'static str, &'static str, fn(&Measured) -> f64);
@@ -99,22 +65,9 @@ pub fn run(
     runner: &Runner,
     results: &Results,
 ) -> Result<Seen, Error> {
-    let mut points: Vec<Point> = Vec::new();
-    let (mut places, mut loads) = (Vec::new(), Vec::new());
-    for (line, of) in figure.lines.iter().enumerate() {
-        for (x, load) in &of.points {
-            for seed in 1..=args.repeats {
-                places.push(points.len());
-                loads.push(Load { seed, ..load.clone() });
-            }
-            points.push(Point { line, x: *x, runs: Vec::new() });
-        }
-    }
-    let all = runner.each(figure.name, &loads, measure)?;
-    for ((place, load), measured) in places.into_iter().zip(&loads).zip(all) {
-        points[place].runs.push((load.seed, measured));
-    }
-    let seen = Seen { points };
+    let lines = figure.lines.iter().map(|line| line.points.as_slice());
+    let seeded = |load: &Load, seed| Load { seed, ..load.clone() };
+    let seen = points::run(figure.name, lines, args.repeats, runner, seeded, measure)?;
     let name = figure.label().replace(' ', "-").to_lowercase();
     results.csv(&name, &raw(figure, &seen))?;
     for (end, y, value) in SHOWN {

@@ -1,8 +1,6 @@
 //! The paper's statements about its figures, in numbers where its text has some, beside the
 //! measured ones.
 
-use std::fmt::Write;
-
 use concord_sim::falcon::load::{Delays, Measured};
 
 use super::figures::{
@@ -11,7 +9,7 @@ use super::figures::{
 };
 use super::seen::Seen;
 use crate::reproduce::claims::Paper::{self, Below, Is, Silent};
-use crate::reproduce::claims::{exact, over};
+use crate::reproduce::claims::{Row, exact, over, table_of};
 use crate::reproduce::runner::Mean;
 
 const EIGHTY: f64 = 80.0;
@@ -404,21 +402,12 @@ const CLAIMS: &[Claim] = &[
 /// The table, in Markdown.
 pub fn table(seen: &[(&'static str, Seen)]) -> String {
     let all = All(seen);
-    let mut text = "| figure | the paper says | paper | ours | ours / paper | |\n\
-                    |---|---|---|---|---|---|\n"
-        .to_string();
-    for claim in CLAIMS {
-        let Some(ours) = (claim.ours)(&all) else { continue };
-        let half = if ours.half > 0.005 { format!(" ± {:.2}", ours.half) } else { String::new() };
-        let Claim { figure, says, paper, reason, .. } = claim;
-        let beside = paper.beside_interval(&ours);
-        let mean = ours.mean;
-        let _ = writeln!(
-            text,
-            "| {figure} | {says} | {paper} | {mean:.2}{half} | {beside} | {reason} |"
-        );
-    }
-    text
+    let row = |claim: &Claim| {
+        let ours = (claim.ours)(&all)?;
+        let Claim { figure, says, paper, reason, .. } = *claim;
+        Some(Row { figure, says, paper, ours, beside: paper.beside_interval(&ours), reason })
+    };
+    table_of(CLAIMS.iter().filter_map(row), 2)
 }
 
 #[cfg(test)]

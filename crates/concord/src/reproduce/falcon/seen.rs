@@ -5,7 +5,8 @@ use concord_sim::falcon::load::{Load, Measured, measure};
 
 use crate::bench::{Mark, Plot, Results, Scale, Table};
 use crate::reproduce::options::FigureArgs;
-use crate::reproduce::runner::{Mean, Runner};
+use crate::reproduce::points;
+use crate::reproduce::runner::Runner;
 
 /// What is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,66 +66,12 @@ impl Figure {
     }
 
     fn label(&self) -> String {
-        let is_ours = !self.name.starts_with(|c: char| c.is_ascii_digit());
-        format!("{} {}", if is_ours { "Beside" } else { "Figure" }, self.name)
+        points::label(self.name)
     }
 }
 
-/// A point of a line, run several times.
-#[derive(Debug)]
-pub struct Point {
-    line: usize,
-    x: f64,
-    runs: Vec<(u64, Measured)>,
-}
-
-/// All points of a figure.
-#[derive(Debug)]
-pub struct Seen {
-    points: Vec<Point>,
-}
-
-impl Seen {
-    fn point(&self, line: usize, x: f64) -> Option<&Point> {
-        self.points.iter().find(|p| p.line == line && (p.x - x).abs() < 1e-9)
-    }
-
-    /// A value of a point, over its runs; `None` if there is no such point.
-    pub fn at(&self, line: usize, x: f64, value: impl Fn(&Measured) -> f64) -> Option<Mean> {
-        Some(Mean::of(&self.values(line, x, value)?))
-    }
-
-    /// How far a value of one line is above another's, by the seed: both have the same arrivals and
-    /// task times.
-    pub fn paired(
-        &self,
-        (line, other): (usize, usize),
-        x: f64,
-        value: impl Fn(&Measured) -> f64,
-    ) -> Option<Mean> {
-        let (own, other) = (self.point(line, x)?, self.point(other, x)?);
-        let pairs = own.runs.iter().zip(&other.runs);
-        let differences = pairs.filter(|((a, _), (b, _))| a == b);
-        let differences: Vec<f64> =
-            differences.map(|((_, a), (_, b))| value(a) - value(b)).collect();
-        (!differences.is_empty()).then(|| Mean::of(&differences))
-    }
-
-    fn values(&self, line: usize, x: f64, value: impl Fn(&Measured) -> f64) -> Option<Vec<f64>> {
-        Some(self.point(line, x)?.runs.iter().map(|(_, m)| value(m)).collect())
-    }
-
-    /// Where a line has points.
-    pub fn places(&self, line: usize) -> impl Iterator<Item = f64> {
-        self.points.iter().filter(move |p| p.line == line).map(|p| p.x)
-    }
-
-    /// Means with the spread of their runs.
-    fn drawn(&self, line: usize, value: impl Fn(&Measured) -> f64) -> Vec<Mark> {
-        let at = |x| Mark::at_mean(x, &self.values(line, x, &value)?);
-        self.places(line).filter_map(at).collect()
-    }
-}
+/// All points of a figure on tasks.
+pub type Seen = points::Seen<Measured>;
 
 /// Runs a figure and writes what was seen.
 ///
@@ -136,22 +83,9 @@ pub fn run(
     runner: &Runner,
     results: &Results,
 ) -> Result<Seen, Error> {
-    let mut points: Vec<Point> = Vec::new();
-    let (mut places, mut loads) = (Vec::new(), Vec::new());
-    for (line, of) in figure.lines.iter().enumerate() {
-        for (x, load) in &of.points {
-            for seed in 1..=args.repeats {
-                places.push(points.len());
-                loads.push(Load { seed, ..load.clone() });
-            }
-            points.push(Point { line, x: *x, runs: Vec::new() });
-        }
-    }
-    let all = runner.each(figure.name, &loads, measure)?;
-    for ((place, load), measured) in places.into_iter().zip(&loads).zip(all) {
-        points[place].runs.push((load.seed, measured));
-    }
-    let seen = Seen { points };
+    let lines = figure.lines.iter().map(|line| line.points.as_slice());
+    let seeded = |load: &Load, seed| Load { seed, ..load.clone() };
+    let seen = points::run(figure.name, lines, args.repeats, runner, seeded, measure)?;
     let name = figure.label().replace(' ', "-").to_lowercase();
     results.csv(&name, &raw(figure, &seen))?;
     results.plot(&name, &plot(figure, &seen))?;

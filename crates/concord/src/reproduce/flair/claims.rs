@@ -22,7 +22,7 @@ fn gain(seen: &Seen, of: usize, over_line: usize, x: f64) -> Option<Mean> {
 
 /// The largest gain of FLAIR over another line.
 fn most(seen: &Seen, over_line: usize, value: fn(&Measured) -> f64, is_less: bool) -> Option<Mean> {
-    let points = seen.points.iter().filter(|p| p.series == FLAIR);
+    let points = seen.of(FLAIR);
     let gains = points.filter_map(|p| {
         let (ours, theirs) = (seen.at(FLAIR, p.x, value), seen.at(over_line, p.x, value));
         if is_less { over(theirs, ours) } else { over(ours, theirs) }
@@ -32,7 +32,7 @@ fn most(seen: &Seen, over_line: usize, value: fn(&Measured) -> f64, is_less: boo
 
 /// The smallest.
 fn least(seen: &Seen, over_line: usize) -> Option<Mean> {
-    let points = seen.points.iter().filter(|p| p.series == FLAIR);
+    let points = seen.of(FLAIR);
     let gains = points.filter_map(|p| gain(seen, FLAIR, over_line, p.x));
     gains.min_by(|a, b| a.mean.total_cmp(&b.mean))
 }

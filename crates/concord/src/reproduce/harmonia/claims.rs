@@ -25,7 +25,7 @@ fn of_plenty(seen: &Seen, series: usize, slots: u32) -> Option<Mean> {
 
 /// Operations a second between two times of a timeline, in s, of Harmonia.
 fn between(seen: &Seen, from_s: f64, to_s: f64) -> Option<f64> {
-    let (_, measured) = seen.points.iter().find(|p| p.series == 1)?.runs.first()?;
+    let (_, measured) = seen.of(1).next()?.runs.first()?;
     let buckets = measured.buckets.get((2.0 * from_s) as usize..(2.0 * to_s) as usize)?;
     Some(buckets.iter().sum::<u64>() as f64 / (to_s - from_s))
 }

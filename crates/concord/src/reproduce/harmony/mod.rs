@@ -4,13 +4,12 @@
 mod runs;
 mod theory;
 
-use std::fmt::Write as _;
 use std::time::Instant;
 
 use clap::Args;
 use concord_runtime::Error;
 
-use super::claims::Paper;
+use super::claims::{self, Paper, table_of};
 use super::options::FigureArgs;
 use super::runner::{Mean, Runner};
 use super::tell;
@@ -126,17 +125,13 @@ pub fn run(args: &HarmonyArgs) -> Result<(), Error> {
 }
 
 fn table(rows: &[Row]) -> String {
-    let mut text = "| figure | the paper says | paper | ours | ours / paper | |\n\
-                    |---|---|---|---|---|---|\n"
-        .to_string();
-    for Row { figure, says, paper, ours, reason } in rows {
-        let half = if ours.half > 0.0005 { format!(" ± {:.3}", ours.half) } else { String::new() };
-        let beside = paper.beside_interval(ours);
-        let mean = ours.mean;
-        let _ = writeln!(
-            text,
-            "| {figure} | {says} | {paper} | {mean:.3}{half} | {beside} | {reason} |"
-        );
-    }
-    text
+    let rows = rows.iter().map(|row| claims::Row {
+        figure: row.figure,
+        says: &row.says,
+        paper: row.paper,
+        ours: row.ours,
+        beside: row.paper.beside_interval(&row.ours),
+        reason: &row.reason,
+    });
+    table_of(rows, 3)
 }

@@ -1,0 +1,113 @@
+//! The points of a figure's lines: what is run at each, by seed, and what was seen.
+
+use concord_runtime::Error;
+
+use super::runner::{Mean, Runner};
+use crate::bench::Mark;
+
+/// A point of a line, run several times.
+#[derive(Debug)]
+pub struct Point<M> {
+    /// Which line.
+    pub line: usize,
+    /// Where on the x axis.
+    pub x: f64,
+    /// Seed and what was measured, by seed.
+    pub runs: Vec<(u64, M)>,
+}
+
+impl<M> Point<M> {
+    /// A value of each run.
+    pub fn values(&self, value: impl Fn(&M) -> f64) -> Vec<f64> {
+        self.runs.iter().map(|(_, m)| value(m)).collect()
+    }
+}
+
+/// All points of a figure, as it lists them.
+#[derive(Debug)]
+pub struct Seen<M> {
+    /// The points.
+    pub points: Vec<Point<M>>,
+}
+
+impl<M> Seen<M> {
+    /// The points of a line.
+    pub fn of(&self, line: usize) -> impl Iterator<Item = &Point<M>> + Clone {
+        self.points.iter().filter(move |p| p.line == line)
+    }
+
+    fn point(&self, line: usize, x: f64) -> Option<&Point<M>> {
+        self.of(line).find(|p| (p.x - x).abs() < 1e-9)
+    }
+
+    /// A value of a point, over its runs; `None` if there is no such point.
+    pub fn at(&self, line: usize, x: f64, value: impl Fn(&M) -> f64) -> Option<Mean> {
+        Some(Mean::of(&self.point(line, x)?.values(value)))
+    }
+
+    /// How far a value of one line is above another's, by the seed: both have the same arrivals and
+    /// sizes.
+    pub fn paired(
+        &self,
+        (line, other): (usize, usize),
+        x: f64,
+        value: impl Fn(&M) -> f64,
+    ) -> Option<Mean> {
+        let (own, other) = (self.point(line, x)?, self.point(other, x)?);
+        let pairs = own.runs.iter().zip(&other.runs);
+        let differences = pairs.filter(|((a, _), (b, _))| a == b);
+        let differences: Vec<f64> =
+            differences.map(|((_, a), (_, b))| value(a) - value(b)).collect();
+        (!differences.is_empty()).then(|| Mean::of(&differences))
+    }
+
+    /// The largest mean of a line.
+    pub fn most(&self, line: usize, value: impl Fn(&M) -> f64) -> Option<f64> {
+        let means = self.of(line).map(|p| Mean::of(&p.values(&value)).mean);
+        means.max_by(f64::total_cmp)
+    }
+
+    /// A line as it is plotted: means with the spread of their runs.
+    pub fn drawn(&self, line: usize, value: impl Fn(&M) -> f64) -> Vec<Mark> {
+        self.of(line).filter_map(|p| Mark::at_mean(p.x, &p.values(&value))).collect()
+    }
+}
+
+/// What is run at each point of a line: where on the x axis, and the load.
+pub type Places<L> = [(f64, L)];
+
+/// Runs all points of a figure's lines, each with the seeds 1 to `repeats`. `seeded` is a load with
+/// another seed.
+///
+/// # Errors
+/// A rack that did not run: a bug.
+pub fn run<'a, L: Sync + 'a, M: Send>(
+    figure: &str,
+    lines: impl Iterator<Item = &'a Places<L>>,
+    repeats: u64,
+    runner: &Runner,
+    seeded: impl Fn(&L, u64) -> L,
+    measure: impl Fn(&L) -> Result<M, String> + Sync,
+) -> Result<Seen<M>, Error> {
+    let (mut points, mut runs, mut loads) = (Vec::new(), Vec::new(), Vec::new());
+    for (line, places) in lines.enumerate() {
+        for (x, load) in places {
+            for seed in 1..=repeats {
+                runs.push((points.len(), seed));
+                loads.push(seeded(load, seed));
+            }
+            points.push(Point { line, x: *x, runs: Vec::new() });
+        }
+    }
+    let all = runner.each(figure, &loads, measure)?;
+    for ((at, seed), measured) in runs.into_iter().zip(all) {
+        points[at].runs.push((seed, measured));
+    }
+    Ok(Seen { points })
+}
+
+/// A figure's name as it is shown: those of the paper are numbers.
+pub fn label(name: &str) -> String {
+    let is_ours = !name.starts_with(|c: char| c.is_ascii_digit());
+    format!("{} {name}", if is_ours { "Beside" } else { "Figure" })
+}
