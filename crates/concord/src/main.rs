@@ -19,6 +19,8 @@ mod rack;
 mod reference;
 #[cfg(feature = "lab")]
 mod reproduce;
+#[cfg(feature = "lab")]
+mod results;
 mod roles;
 #[cfg(feature = "lab")]
 mod sim;

@@ -35,8 +35,8 @@ const CIRCLES: [(&str, &str, usize, &str); 19] = [
     (
         "concord",
         "cli",
-        80,
-        "at most: `Cli` and `Command`, which name every system, bench and figure, in `main`",
+        57,
+        "at most: `Cli` and `Command`, which name every system and bench, in `main`",
     ),
     ("concord", "torture::lists", 5, "`TortureArgs` and the pauses beside `torture::workload`"),
     ("control", "hear", 6, "the list of all `Rules` in `lib`; `Hearing` without `Group`"),

@@ -12,9 +12,9 @@ use concord_runtime::{Context, Error};
 
 use super::load::check_stop;
 use super::peers::benchmark_of;
-use super::report::{Results, Table, load_average, median, spread};
 use super::rig::{Rig, Shape};
 use super::ycsb::{installed, redis_server};
+use crate::results::{Results, Table, load_average, median, spread};
 use crate::systems::store::{Engine, Protocol};
 
 /// Keys that commands choose from.

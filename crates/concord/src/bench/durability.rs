@@ -18,10 +18,10 @@ use concord_runtime::{Context, Error};
 use super::etcd::{Etcd, Grpc, Setup};
 use super::load::{Plan, check_stop, fill, run};
 use super::peers::{CONNECTIONS, benchmark};
-use super::report::{Results, Table, load_average, median, spread};
 use super::rig::{Process, Rig, Scratch, Shape};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::{installed, redis_server_in};
+use crate::results::{Results, Table, load_average, median, spread};
 use crate::systems::store::{Durability, Protocol};
 
 /// Size of values, as redis-benchmark has them by default.

@@ -10,11 +10,11 @@ use concord_core::SEC;
 use concord_runtime::{Context, Error};
 
 use super::load::{Plan, check_stop, fill, run};
-use super::report::{Results, Table, load_average};
 use super::resp::Resp;
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use crate::net::{Redis, Reply};
+use crate::results::{Results, Table, load_average};
 use crate::systems::store::Protocol;
 
 const CONNECTIONS: u32 = 16;

@@ -14,7 +14,6 @@ mod native;
 mod peers;
 mod quorum;
 mod recovery;
-mod report;
 mod resp;
 mod rig;
 mod scale;
@@ -28,7 +27,7 @@ use clap::{Args, Parser, Subcommand};
 use concord_runtime::{Context, Error};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-pub use report::{Mark, Plot, Results, Scale, Table, provenance};
+use crate::results::Results;
 
 /// `concord bench`.
 #[derive(Args, Clone, Debug)]

@@ -10,10 +10,10 @@ use concord_runtime::{Context, Error};
 
 use super::etcd::{Etcd, Grpc, Setup};
 use super::load::{Plan, check_stop, fill, run};
-use super::report::{Mark, Plot, Results, Scale, Table, load_average, median, spread};
 use super::rig::{Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::{installed, redis_server};
+use crate::results::{Mark, Plot, Results, Scale, Table, load_average, median, spread};
 use crate::systems::store::Protocol;
 
 /// Connections of redis-benchmark.

@@ -11,10 +11,10 @@ use concord_runtime::Error;
 use super::etcd::{Etcd, Grpc, Setup};
 use super::load::{Measured, Plan, Target, fill, run};
 use super::native::Native;
-use super::report::{Mark, Plot, Results, Scale, Table, load_average, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
 use super::ycsb::installed;
+use crate::results::{Mark, Plot, Results, Scale, Table, load_average, spread};
 use crate::systems::store::{Accel, KeyGroups, Protocol};
 
 const COLUMNS: [&str; 9] = [

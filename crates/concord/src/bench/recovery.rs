@@ -12,12 +12,12 @@ use serde_json::Value;
 
 use super::load::{Measured, Plan, check_stop, fill, key, run};
 use super::peers::CONNECTIONS;
-use super::report::{Results, Table, load_average, spread};
 use super::resp::Resp;
 use super::rig::{Process, Rig, Shape};
 use super::workload::{Choice, Mix, Workload};
 use crate::net::{Redis, Reply, http_get};
 use crate::rack::Rack;
+use crate::results::{Results, Table, load_average, spread};
 use crate::systems::store::{Durability, Protocol};
 
 /// Writes outstanding on each connection while keys are loaded, and while a snapshot is made.

@@ -11,9 +11,9 @@ use concord_runtime::{Error, clock};
 use super::cgroup::Cap;
 use super::load::{Plan, fill, run};
 use super::native::Native;
-use super::report::{Mark, Plot, Results, Scale, Table, load_average, spread};
 use super::rig::{Rig, Shape, name_of};
 use super::workload::{Choice, Mix, Workload};
+use crate::results::{Mark, Plot, Results, Scale, Table, load_average, spread};
 use crate::systems::store::{Accel, Protocol};
 
 const COLUMNS: [&str; 17] = [

@@ -11,10 +11,10 @@ use concord_runtime::Error;
 use super::etcd::{Etcd, Grpc, Setup};
 use super::load::{Measured, Plan, Target, fill, run};
 use super::native::Native;
-use super::report::{Mark, Plot, Results, Scale, Table, load_average};
 use super::resp::Resp;
 use super::rig::{Process, Rig, Scratch, Shape, free_port};
 use super::workload::{Choice, Mix, Workload};
+use crate::results::{Mark, Plot, Results, Scale, Table, load_average};
 use crate::systems::store::Protocol;
 
 const COLUMNS: [&str; 14] = [

@@ -9,8 +9,8 @@ use concord_sim::engine::Time;
 use concord_sim::net::scenario::{Options, Point, Scenario, TransportKind};
 
 use super::Plan;
-use crate::bench::{Results, Table};
 use crate::reproduce::Runner;
+use crate::results::{Results, Table};
 
 /// Loads are tried in hundredths.
 const STEPS: u64 = 100;

@@ -16,8 +16,8 @@ use concord_runtime::{Context, Error};
 use concord_sim::net::scenario::{FILE_BYTES_MAX, Point, Scenario, TransportKind};
 use concord_sim::net::{IDEAL_TIME, NodeIndex};
 
-use crate::bench::Results;
 use crate::reproduce::Runner;
+use crate::results::Results;
 
 /// Most points of a command.
 const POINTS_MAX: usize = 100_000;

@@ -6,7 +6,7 @@ use concord_sim::net::scenario::{Point, Scenario, TransportKind};
 
 use super::runs::{Run, classes, name};
 use super::{NetArgs, Plan};
-use crate::bench::{Mark, Plot, Results, Scale, Table, provenance};
+use crate::results::{Mark, Plot, Results, Scale, Table, provenance};
 
 fn number(value: f64) -> String {
     if value.is_nan() { "-".into() } else { format!("{value:.3}") }

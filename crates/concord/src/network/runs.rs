@@ -10,7 +10,7 @@ use concord_sim::net::scenario::{Options, Point, Scenario};
 use concord_sim::net::{Experiment, Outcome, PortReport, PromiseReport, Slowdowns, write_captured};
 
 use super::NetArgs;
-use crate::bench::Results;
+use crate::results::Results;
 
 /// Most bytes of a file with a line a flow, and of all files of a command together. What follows is
 /// left out, and file and report say so.

@@ -2,11 +2,15 @@
 //! ones.
 
 use std::fmt::{self, Write};
+use std::path::Path;
 
+use concord_runtime::{Context, Error};
 use concord_sim::load::Measured;
 
 use super::figure::Figure;
-use super::runner::{Mean, Seen};
+use super::runner::Mean;
+use super::seen::Seen;
+use crate::results::provenance;
 
 /// What the paper's text gives.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -151,6 +155,18 @@ pub fn table(claims: &[Claim], all: &[(Figure, Seen)]) -> String {
         Some(Row { figure, says, paper, ours, beside: paper.beside(ours.mean), reason })
     };
     table_of(claims.iter().filter_map(row), 2)
+}
+
+/// Writes a table and shows it.
+///
+/// # Errors
+/// A file that could not be written.
+pub fn tell(path: &Path, text: &str) -> Result<(), Error> {
+    let from = provenance().replace("# ", "");
+    std::fs::write(path, format!("<!--\n{from}-->\n{text}"))
+        .cannot(format!("write {}", path.display()))?;
+    println!("\n{text}\nwrote {} and the figures beside it", path.display());
+    Ok(())
 }
 
 /// Each claim is about one of `figures`.

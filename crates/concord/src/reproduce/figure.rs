@@ -2,7 +2,7 @@
 
 use concord_sim::load::{Load, Measured};
 
-use crate::bench::Scale;
+use crate::results::Scale;
 
 const MILLION: f64 = 1e6;
 

@@ -7,9 +7,9 @@ use clap::Args;
 use concord_runtime::Error;
 
 use super::figure::Figure;
-use super::runner::{self, Runner, Seen};
-use super::write;
-use crate::bench::Results;
+use super::runner::Runner;
+use super::seen::{self, Seen};
+use crate::results::Results;
 
 /// Which figures, how often, and where to.
 #[derive(Args, Clone, Debug)]
@@ -74,8 +74,8 @@ impl FigureArgs {
         let began = Instant::now();
         let mut all = Vec::new();
         for figure in figures {
-            let seen = runner::run(&figure, self.repeats, runner)?;
-            write(results, &figure, &seen)?;
+            let seen = seen::run(&figure, self.repeats, runner)?;
+            seen::write(results, &figure, &seen)?;
             runner.say(&format!("{}: {:.0} s in all", figure.name, began.elapsed().as_secs_f64()));
             all.push((figure, seen));
         }

@@ -3,7 +3,7 @@
 use concord_runtime::Error;
 
 use super::runner::{Mean, Runner};
-use crate::bench::Mark;
+use crate::results::Mark;
 
 /// A point of a line, run several times.
 #[derive(Debug)]

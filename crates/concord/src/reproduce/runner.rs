@@ -4,15 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use concord_runtime::Error;
-use concord_sim::load::{Load, Measured, measure};
 use indicatif::{ProgressBar, ProgressStyle};
-
-use super::figure::{Drawn, Figure};
-use super::points::{self, Point};
-use crate::bench::Mark;
-
-/// All points of a figure on a store.
-pub type Seen = points::Seen<Measured>;
 
 /// A mean and the half width of its 95% confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,41 +30,6 @@ impl Mean {
         let squares: f64 = values.iter().map(|v| (v - mean) * (v - mean)).sum();
         Mean { mean, half: t * (squares / (n - 1.0) / n).sqrt() }
     }
-}
-
-impl Seen {
-    /// The plotted line of a series. Where x is measured too, it is the mean of it.
-    pub fn line(&self, figure: &Figure, series: usize) -> Vec<Mark> {
-        let first = || self.of(series).next().and_then(|p| p.runs.first());
-        if let Drawn::Timeline { bucket_s } = figure.drawn {
-            let buckets = first().map(|(_, m)| m.buckets.as_slice()).unwrap_or_default();
-            let at = |(n, count): (usize, &u64)| {
-                Mark::one(n as f64 * bucket_s, *count as f64 / bucket_s / figure.y_unit)
-            };
-            return buckets.iter().enumerate().map(at).collect();
-        }
-        if figure.drawn == Drawn::Distribution {
-            let reads = first().map(|(_, m)| m.read.each_hundredth_ns.as_slice());
-            let reads = reads.unwrap_or_default().iter().enumerate();
-            let at = |(at, ns): (usize, &u32)| Mark::one(f64::from(*ns) / 1e3, at as f64 / 99.0);
-            return reads.map(at).collect();
-        }
-        let at = |point: &Point<Measured>| {
-            let x = figure.x_value.map_or(point.x, |value| Mean::of(&point.values(value)).mean);
-            Some(Mark::at_mean(x, &point.values(figure.y_value))?.in_units_of(figure.y_unit))
-        };
-        self.of(series).filter_map(at).collect()
-    }
-}
-
-/// Runs all points, `repeats` times each; a timeline or a distribution once.
-///
-/// # Errors
-/// A rack that did not run: a bug.
-pub fn run(figure: &Figure, repeats: u64, runner: &Runner) -> Result<Seen, Error> {
-    let lines = figure.series.iter().map(|series| series.points.as_slice());
-    let seeded = |load: &Load, seed| Load { seed, ..load.clone() };
-    points::run(figure.name, lines, figure.repeats(repeats), runner, seeded, measure)
 }
 
 /// Runs loads on several threads and shows how far it is.
@@ -104,14 +61,6 @@ impl Runner {
     }
 
     /// What was measured of each load, in their order.
-    ///
-    /// # Errors
-    /// A rack that did not run: a bug.
-    pub fn all(&self, what: &str, loads: &[Load]) -> Result<Vec<Measured>, Error> {
-        self.each(what, loads, measure)
-    }
-
-    /// The same of loads of any kind.
     ///
     /// # Errors
     /// A rack that did not run: a bug.

@@ -18,8 +18,8 @@ use clap::Args;
 use concord_runtime::{Context as _, Error};
 
 use super::load::check_stop;
-use super::report::{Results, Table, load_average, median, spread};
 use super::ycsb::installed;
+use crate::results::{Results, Table, load_average, median, spread};
 
 /// Most tasks of a peer that have no result yet: what comes beyond only makes its queue longer.
 const WINDOW: u32 = 8_192;

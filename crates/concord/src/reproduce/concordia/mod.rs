@@ -7,22 +7,14 @@ mod seen;
 use std::time::Instant;
 
 use clap::Args;
-use concord_core::Duration;
 use concord_runtime::Error;
 use concord_sim::concordia::load::Costs;
 
+use self::figures::{GAM_HIT_NS, HIT_NS, WAY_NS};
 use self::seen::{Figure, Seen};
+use super::claims::tell;
 use super::options::FigureArgs;
-use super::tell;
-use crate::bench::Results;
-
-/// An access of Concordia's and of the base: fitted to 133 million accesses a second of 32 threads
-/// at full locality.
-const HIT_NS: Duration = 240;
-/// An access of GAM's: fitted to 23 million.
-const GAM_HIT_NS: Duration = 1_391;
-/// One way between hosts (ours).
-const WAY_NS: Duration = 2_000;
+use crate::results::Results;
 
 /// `concord reproduce concordia`.
 #[derive(Args, Clone, Debug)]

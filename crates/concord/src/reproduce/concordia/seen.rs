@@ -3,10 +3,10 @@
 use concord_runtime::Error;
 use concord_sim::concordia::load::{Load, Measured, measure};
 
-use crate::bench::{Mark, Plot, Results, Scale, Table};
 use crate::reproduce::options::FigureArgs;
 use crate::reproduce::points;
 use crate::reproduce::runner::Runner;
+use crate::results::{Mark, Plot, Results, Scale, Table};
 
 /// What is run at each x.
 #[derive(Clone, Debug)]

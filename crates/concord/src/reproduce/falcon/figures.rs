@@ -5,7 +5,22 @@ use concord_core::{Duration, MS, SEC, US};
 use concord_sim::falcon::load::{Arrivals, Costs, Delays, Load, Measured, System, Times};
 
 use super::seen::{Figure, Line, Shown};
-use crate::bench::Scale;
+use crate::results::Scale;
+
+/// What a host of Falcon's prototype is busy with each packet, job and end of a task, in ns: fitted
+/// at 50%.
+pub const FALCON_HOST_NS: Duration = 21_200;
+/// What a process of Sparrow's is busy with a message, in ns: fitted at 50%.
+pub const SPARROW_PROCESS_NS: Duration = 43_000;
+/// If it were as quick as a host of Falcon's: from a client's call to when its scheduler has the
+/// job; fitted at 50%.
+const SPARROW_SUBMIT_NS: Duration = 1_000_000;
+/// What Spark's driver is busy with a task that it sends, and with the report of its end: fitted at
+/// 50%.
+pub const SPARK_PROCESS_NS: Duration = 183_300;
+/// What is measured of 32,000 executors, and of 320.
+const LARGE_NS: Duration = 150 * MS;
+const SHORT_NS: Duration = 30 * MS;
 
 /// Utilizations, in percent.
 const UTILIZATIONS: [u64; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 95];
@@ -36,7 +51,7 @@ const LATENCY_NS: Duration = 2 * US;
 /// was submitted, in the median ("did not change" up to 95%, where it is 0.09). One number fits one
 /// cost: what a host does with a packet.
 fn falcon_costs() -> Costs {
-    let host_ns = super::FALCON_HOST_NS;
+    let host_ns = FALCON_HOST_NS;
     Costs {
         latency_ns: LATENCY_NS,
         job_ns: host_ns,
@@ -50,7 +65,7 @@ fn falcon_costs() -> Costs {
 /// Sparrow's: its median at 50% is 22 times Falcon's. One number fits one cost: what its schedulers
 /// and monitors do with a message.
 fn sparrow_costs() -> Costs {
-    let process_ns = super::SPARROW_PROCESS_NS;
+    let process_ns = SPARROW_PROCESS_NS;
     Costs {
         job_ns: process_ns,
         message_ns: process_ns,
@@ -63,7 +78,7 @@ fn sparrow_costs() -> Costs {
 /// Spark's: a driver that cannot quite keep up with 3,000 tasks a second, so that in a run of a
 /// minute the median delay is 3 s.
 fn spark_costs() -> Costs {
-    Costs { process_ns: super::SPARK_PROCESS_NS, ..falcon_costs() }
+    Costs { process_ns: SPARK_PROCESS_NS, ..falcon_costs() }
 }
 
 fn schedulers(probe_ratio: f64) -> System {
@@ -157,11 +172,8 @@ fn steps(name: &'static str, title: &'static str, line: usize) -> Figure {
 /// Sparrow whose processes do with a message what Falcon's hosts do, and whose time before that
 /// keeps nobody busy.
 fn submit() -> Figure {
-    let costs = Costs {
-        submit_ns: super::SPARROW_SUBMIT_NS,
-        process_ns: super::FALCON_HOST_NS,
-        ..falcon_costs()
-    };
+    let costs =
+        Costs { submit_ns: SPARROW_SUBMIT_NS, process_ns: FALCON_HOST_NS, ..falcon_costs() };
     let load = |x: u64| paper(schedulers(2.0), costs, APART, x as f64 / 100.0);
     let points = UTILIZATIONS.iter().map(|x| (*x as f64, load(*x))).collect();
     let line = Line { name: "Sparrow, slow to submit".to_string(), points };
@@ -218,7 +230,7 @@ fn large() -> Figure {
                 times: *times,
                 task_ns: 10 * MS,
                 warm_up_ns: 150 * MS,
-                measure_ns: super::LARGE_NS,
+                measure_ns: LARGE_NS,
                 ..Load::default()
             };
             ((at + 1) as f64, at_scale(load, FULL / 100.0))
@@ -248,7 +260,7 @@ fn short(times: Times) -> Figure {
                 times,
                 task_ns: 100 * US,
                 warm_up_ns: 10 * MS,
-                measure_ns: super::SHORT_NS,
+                measure_ns: SHORT_NS,
                 ..Load::default()
             };
             (*x as f64, at_scale(load, *x as f64 / 100.0))

@@ -7,27 +7,12 @@ mod seen;
 use std::time::Instant;
 
 use clap::Args;
-use concord_core::{Duration, MS};
 use concord_runtime::Error;
 
+use self::figures::{FALCON_HOST_NS, SPARK_PROCESS_NS, SPARROW_PROCESS_NS};
+use super::claims::tell;
 use super::options::FigureArgs;
-use super::tell;
-use crate::bench::Results;
-
-/// What a host of Falcon's prototype is busy with each packet, job and end of a task, in ns: fitted
-/// at 50%.
-const FALCON_HOST_NS: Duration = 21_200;
-/// What a process of Sparrow's is busy with a message, in ns: fitted at 50%.
-const SPARROW_PROCESS_NS: Duration = 43_000;
-/// If it were as quick as a host of Falcon's: from a client's call to when its scheduler has the
-/// job; fitted at 50%.
-const SPARROW_SUBMIT_NS: Duration = 1_000_000;
-/// What Spark's driver is busy with a task that it sends, and with the report of its end: fitted at
-/// 50%.
-const SPARK_PROCESS_NS: Duration = 183_300;
-/// What is measured of 32,000 executors, and of 320.
-const LARGE_NS: Duration = 150 * MS;
-const SHORT_NS: Duration = 30 * MS;
+use crate::results::Results;
 
 /// `concord reproduce falcon`.
 #[derive(Args, Clone, Debug)]

@@ -4,16 +4,15 @@
 use concord_sim::load::Measured;
 
 use super::figures::{
-    ALONE, FLAIR, HARMONIA, LEADER, LEASES, QUORUM, READ_INDEX, ZIPF, groups_at, latency,
+    ALONE, BUCKET_S, FLAIR, HARMONIA, LEADER, LEASES, QUORUM, READ_INDEX, ZIPF, groups_at, latency,
     revoked_share,
 };
 use crate::reproduce::claims::Paper::{Above, Is, Silent};
 use crate::reproduce::claims::{Claim, exact, millions, over, total};
-use crate::reproduce::runner::{Mean, Seen};
+use crate::reproduce::runner::Mean;
+use crate::reproduce::seen::Seen;
 
 const CROWD: f64 = 300.0;
-/// Length of a timeline's bucket, in s.
-pub const BUCKET_S: f64 = 0.01;
 
 /// One line over another at x.
 fn gain(seen: &Seen, of: usize, over_line: usize, x: f64) -> Option<Mean> {

@@ -12,9 +12,11 @@ use concord_sim::load::{Dies, Keys, Load, Measured, SlowReads};
 use concord_switch::KeyGroupSettings;
 use concord_wire::control::{Program, Protocol};
 
-use super::claims::BUCKET_S;
-use crate::bench::Scale;
 use crate::reproduce::figure::{Drawn, Figure, Value};
+use crate::results::Scale;
+
+/// Length of a timeline's bucket, in s.
+pub const BUCKET_S: f64 = 0.01;
 
 /// What a replica is busy with a read: six answer 5.4 M a second (§4.5.5).
 const READ_NS: u64 = 1_111;

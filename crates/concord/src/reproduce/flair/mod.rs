@@ -9,10 +9,10 @@ use clap::Args;
 use concord_core::MS;
 use concord_runtime::Error;
 
-use super::claims::table;
+use super::claims::{table, tell};
 use super::options::FigureArgs;
-use super::{summary, tell};
-use crate::bench::Results;
+use super::seen::summary;
+use crate::results::Results;
 
 /// `concord reproduce flair`.
 #[derive(Args, Clone, Debug)]

@@ -6,7 +6,8 @@ use concord_sim::load::Measured;
 use super::figures::slots_at;
 use crate::reproduce::claims::Paper::{Above, Below, Is, Silent};
 use crate::reproduce::claims::{Claim, exact, millions, over, read_us, reads, total, writes};
-use crate::reproduce::runner::{Mean, Seen};
+use crate::reproduce::runner::Mean;
+use crate::reproduce::seen::Seen;
 
 fn slots(m: &Measured) -> f64 {
     f64::from(m.occupied)

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 
 use concord_runtime::Error;
-use concord_sim::load::{Load, Measured, Separate};
+use concord_sim::load::{Load, Measured, Separate, measure};
 use concord_sim::protocol_name;
 use concord_wire::control::Protocol;
 
-use crate::bench::Table;
 use crate::reproduce::runner::Runner;
+use crate::results::Table;
 
 /// Operations under way where acknowledgements are batched.
 const MANY: usize = 288;
@@ -82,7 +82,7 @@ pub fn runs() -> u64 {
 pub fn run(runner: &Runner) -> Result<(Table, String), Error> {
     let cases = cases();
     let loads: Vec<Load> = cases.iter().map(Case::load).collect();
-    let all = runner.all("messages", &loads)?;
+    let all = runner.each("messages", &loads, measure)?;
     let mut table = Table::new(&[
         "protocol",
         "operation",

@@ -12,10 +12,10 @@ use concord_core::MS;
 use concord_runtime::Error;
 use concord_sim::load::Load;
 
-use super::claims::table;
+use super::claims::{table, tell};
 use super::options::FigureArgs;
-use super::{summary, tell};
-use crate::bench::Results;
+use super::seen::summary;
+use crate::results::Results;
 
 /// What `--figures` calls the packets of an operation.
 const MESSAGES: &str = "messages";

@@ -1,6 +1,7 @@
 //! Harmony (NSDI 2024), §3.3 and §5. [`theory`] has what follows from formulas, the shipped
 //! switches alone and the adversary of trap H1, [`runs`] what is run packet by packet.
 
+mod row;
 mod runs;
 mod theory;
 
@@ -9,11 +10,10 @@ use std::time::Instant;
 use clap::Args;
 use concord_runtime::Error;
 
-use super::claims::{self, Paper, table_of};
+use self::row::{Given, Row};
+use super::claims::{self, table_of, tell};
 use super::options::FigureArgs;
-use super::runner::{Mean, Runner};
-use super::tell;
-use crate::bench::Results;
+use crate::results::Results;
 
 /// `concord reproduce harmony`.
 #[derive(Args, Clone, Debug)]
@@ -28,35 +28,6 @@ pub struct HarmonyArgs {
     /// A third of the hosts, and a tenth of the time
     #[arg(long)]
     quick: bool,
-}
-
-/// A statement of the paper, and ours beside it.
-struct Row {
-    figure: &'static str,
-    says: String,
-    paper: Paper,
-    ours: Mean,
-    reason: String,
-}
-
-impl Row {
-    /// A row whose number is computed.
-    fn exact(figure: &'static str, says: impl Into<String>, paper: f64, ours: f64) -> Row {
-        let ours = Mean { mean: ours, half: 0.0 };
-        Row { figure, says: says.into(), paper: Paper::Is(paper), ours, reason: String::new() }
-    }
-
-    fn because(self, reason: impl Into<String>) -> Row {
-        Row { reason: reason.into(), ..self }
-    }
-}
-
-/// What every figure gets.
-struct Given<'a> {
-    repeats: u64,
-    is_quick: bool,
-    runner: &'a Runner,
-    results: &'a Results,
 }
 
 type Figure = fn(&Given<'_>) -> Result<Vec<Row>, Error>;

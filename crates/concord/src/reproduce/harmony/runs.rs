@@ -4,10 +4,10 @@ use concord_runtime::Error;
 use concord_sim::net::Slowdowns;
 use concord_sim::net::scenario::{Options, Point, Scenario, TransportKind};
 
-use super::{Given, Row};
-use crate::bench::{Mark, Plot, Scale, Table};
+use super::row::{Given, Row};
 use crate::reproduce::claims::Paper;
 use crate::reproduce::runner::Mean;
+use crate::results::{Mark, Plot, Scale, Table};
 
 /// A network of the paper.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -7,10 +7,10 @@ use concord_sim::net::{
     Allocation, Choice, LeafSpine, LinkSpec, Topology, allocated_share, worst_queue,
 };
 
-use super::{Given, Row};
-use crate::bench::{Mark, Plot, Scale, Table};
+use super::row::{Given, Row};
 use crate::reproduce::claims::Paper;
 use crate::reproduce::runner::Mean;
+use crate::results::{Mark, Plot, Scale, Table};
 
 const BITS_PER_S: u64 = 100_000_000_000;
 /// The paper's packets: data, and control (its footnote 2).

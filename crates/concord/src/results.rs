@@ -1,6 +1,6 @@
-//! The files that a bench leaves: a table for a person, CSV with where it comes from, one SVG plot:
-//! lines over one axis, bars from the least to the most of a point's runs, the legend beside the
-//! chart.
+//! The files that a bench, a figure or a simulated network leaves: a table for a person, CSV with
+//! where it comes from, one SVG plot: lines over one axis, bars from the least to the most of a
+//! point's runs, the legend beside the chart.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
