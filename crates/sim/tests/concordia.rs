@@ -171,34 +171,31 @@ fn show(name: &str, found: &Explored) {
     }
 }
 
+/// Explores each case to its end; the numbers of states.
+fn states<N: Into<String>>(cases: Vec<(N, Setup)>) -> Vec<usize> {
+    let states = |(name, setup): (N, Setup)| {
+        let name = name.into();
+        let found = explore(&setup);
+        show(&name, &found);
+        assert_eq!(found.violation, None, "{name}");
+        assert!(found.is_complete, "{name}");
+        found.states
+    };
+    cases.into_iter().map(states).collect()
+}
+
 /// One writer or many readers, the newest value, copysets that cover who has copies, no lock left,
 /// and every call answered: in all states.
 #[test]
 fn three_nodes_are_coherent_in_every_interleaving() {
-    let mut counts = Vec::new();
-    for (name, setup) in cases(Guards::ALL) {
-        let found = explore(&setup);
-        show(name, &found);
-        assert_eq!(found.violation, None, "{name}");
-        assert!(found.is_complete, "{name}");
-        counts.push(found.states);
-    }
-    assert_eq!(counts, STATES);
+    assert_eq!(states(cases(Guards::ALL)), STATES);
 }
 
 /// After an epoch, each block has its newest value, or is lost with a node that is gone: in all
 /// states in which it may end, prepared by hand or not.
 #[test]
 fn an_epoch_that_ends_leaves_the_newest_value_or_none() {
-    let mut counts = Vec::new();
-    for (name, setup) in ends(Guards::ALL) {
-        let found = explore(&setup);
-        show(&name, &found);
-        assert_eq!(found.violation, None, "{name}");
-        assert!(found.is_complete, "{name}");
-        counts.push(found.states);
-    }
-    assert_eq!(counts, ENDS);
+    assert_eq!(states(ends(Guards::ALL)), ENDS);
 }
 
 /// Loss, doubles, any order, pauses and cuts; caches of few blocks: what programs see is
@@ -308,15 +305,7 @@ fn gam_cases(guards: Guards) -> Vec<(&'static str, Setup)> {
 /// Homes that gather: the newest value, one writer or many readers, no lock left.
 #[test]
 fn homes_of_gam_are_coherent_in_every_interleaving() {
-    let mut counts = Vec::new();
-    for (name, setup) in gam_cases(Guards::ALL) {
-        let found = explore(&setup);
-        show(name, &found);
-        assert_eq!(found.violation, None, "{name}");
-        assert!(found.is_complete, "{name}");
-        counts.push(found.states);
-    }
-    assert_eq!(counts, GAM);
+    assert_eq!(states(gam_cases(Guards::ALL)), GAM);
 }
 
 /// The same faults in GAM's coherence: each word is coherent, fences wait for the writes before

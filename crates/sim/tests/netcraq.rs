@@ -357,6 +357,7 @@ fn under_load(members: usize, calls: u32, faults: Vec<(u64, Fault)>) -> Plan {
         reads_percent: 20,
         ttls_percent: 0,
         locks_percent: 0,
+        drift_ppm: 0,
         latency_ns: (20_000, 60_000),
         round_ns: 10_000,
         loss_ppm: 0,

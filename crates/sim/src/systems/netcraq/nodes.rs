@@ -12,6 +12,7 @@ use concord_wire::{Addr, GroupId};
 
 use super::plan::Plan;
 use super::shipped::addr_of;
+use crate::clock::Clock;
 
 /// Where the controller listens.
 pub(super) const CONTROLLER: Addr = Addr { ip: 40, port: 1 };
@@ -29,8 +30,8 @@ pub(super) type Sent = Vec<(Addr, Vec<u8>)>;
 pub(super) struct Switch {
     pub(super) agent: Option<Agent>,
     pub(super) incarnation: u64,
-    /// Its clock is ahead of the rack's time by so much: no two have the same.
-    pub(super) clock_ns: u64,
+    /// No two clocks show the same, or run equally fast.
+    pub(super) clock: Clock,
     pub(super) paused_until: u64,
     /// When it is woken next; `u64::MAX`: not at all.
     pub(super) wake_at: u64,
@@ -39,17 +40,13 @@ pub(super) struct Switch {
 impl Switch {
     /// Its own time.
     pub(super) fn now(&self, at_ns: u64) -> Now {
-        Now { instant: Instant(at_ns + self.clock_ns), unix_ms: at_ns / 1_000_000 }
+        self.clock.at(at_ns)
     }
 
     /// When it is to be woken, by the rack's time.
     pub(super) fn deadline(&self) -> u64 {
         let deadline = self.agent.as_ref().map_or(Deadline::NONE, concord_core::Machine::deadline);
-        if deadline.at == Instant::NEVER {
-            u64::MAX
-        } else {
-            deadline.at.0.saturating_sub(self.clock_ns)
-        }
+        if deadline.at == Instant::NEVER { u64::MAX } else { self.clock.when(deadline.at) }
     }
 
     /// Its program.

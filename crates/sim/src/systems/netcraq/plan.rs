@@ -4,6 +4,8 @@ use concord_core::{Guards, MS, Rng, SEC, US};
 use concord_switch::ChainLayout;
 use concord_switch::netcraq::VALUE_BYTES;
 
+use crate::clock::Clock;
+
 /// Something that goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -74,6 +76,8 @@ pub struct Plan {
     pub ttl_ms_max: u64,
     /// Calls of a hundred that take a lock for a time, or release it.
     pub locks_percent: u64,
+    /// How much faster or slower than a client's a switch's clock runs at most, of a million.
+    pub drift_ppm: u64,
     /// Shortest and longest way of a packet, in ns.
     pub latency_ns: (u64, u64),
     /// How long a packet goes round until its second pass, in ns.
@@ -97,6 +101,11 @@ pub struct Plan {
     /// Which guards are on.
     pub guards: Guards,
 }
+
+/// What the seed of the clocks' draw is other than that of the rest.
+const DRIFT: u64 = 0xd21f_7a1e;
+/// Two clocks of a chain may differ in speed by 2%.
+const DRIFT_PPM_MAX: u64 = 10_000;
 
 impl Plan {
     /// What a seed draws.
@@ -134,6 +143,7 @@ impl Plan {
             ttls_percent: 0,
             ttl_ms_max: 1,
             locks_percent: 0,
+            drift_ppm: 0,
             latency_ns: (shortest, shortest + rng.below(200) * US),
             round_ns: rng.below(50) * US,
             loss_ppm: noise(rng, 50_000),
@@ -149,7 +159,20 @@ impl Plan {
         let [ttls_percent, locks_percent] =
             [60, 40].map(|most| if rng.chance(1, 2) { 1 + rng.below(most) } else { 0 });
         let ttl_ms_max = [5, 50, 300][rng.below(3) as usize];
-        Plan { ttls_percent, ttl_ms_max, locks_percent, ..plan }
+        let drift_ppm = if Rng::new(seed ^ DRIFT).chance(1, 2) { DRIFT_PPM_MAX } else { 0 };
+        Plan { ttls_percent, ttl_ms_max, locks_percent, drift_ppm, ..plan }
+    }
+
+    /// A switch's clock, which showed `offset_ns` at the start.
+    pub(super) fn clock(&self, offset_ns: u64) -> Clock {
+        let drawn = Rng::new(self.seed ^ DRIFT ^ offset_ns).below(2 * self.drift_ppm + 1);
+        Clock::new(offset_ns, drawn as i64 - self.drift_ppm as i64)
+    }
+
+    /// How much earlier than a client counts a key may end, in ns: the clocks of the chain may run
+    /// faster.
+    pub(super) fn early_ns(&self) -> u64 {
+        2 * self.drift_ppm * self.ttl_ms_max
     }
 }
 

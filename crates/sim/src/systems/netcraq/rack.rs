@@ -201,8 +201,9 @@ impl<'a> Rack<'a> {
     fn new(plan: &'a Plan) -> Result<Rack<'a>, String> {
         let mut rng = Rng::new(plan.seed ^ 0x0ce7_c4a9);
         let switches = (0..plan.members + plan.spares).map(|index| {
-            let (agent, clock_ns) = (Some(agent(plan, index, 1)?), rng.below(10 * SEC));
-            Ok(Switch { agent, incarnation: 1, clock_ns, paused_until: 0, wake_at: u64::MAX })
+            let (agent, offset_ns) = (Some(agent(plan, index, 1)?), rng.below(10 * SEC));
+            let clock = plan.clock(offset_ns);
+            Ok(Switch { agent, incarnation: 1, clock, paused_until: 0, wake_at: u64::MAX })
         });
         let switches = switches.collect::<Result<Vec<Switch>, String>>()?;
         let clients: Vec<Client> =
@@ -539,7 +540,7 @@ impl<'a> Rack<'a> {
         own.incarnation += 1;
         self.returned_at[switch] = Some(self.now);
         // It may be another host's clock.
-        own.clock_ns = self.rng.below(10 * SEC);
+        own.clock = self.plan.clock(self.rng.below(10 * SEC));
         (own.paused_until, own.wake_at) = (0, u64::MAX);
         match agent(self.plan, switch, own.incarnation) {
             Ok(agent) => own.agent = Some(agent),
@@ -594,7 +595,9 @@ impl<'a> Rack<'a> {
 
     /// A client has the lock, until then: nobody else does.
     fn takes_lock(&mut self, client: usize) {
+        // As `concord coord lock`, whose keys live 2% longer than their holders hold them.
         let until = self.clients[client].coord.holds_until().0;
+        let until = until.saturating_sub(self.plan.early_ns());
         if until <= self.now {
             return;
         }
@@ -745,8 +748,12 @@ impl<'a> Rack<'a> {
 
     /// What the clients saw.
     fn judged(&self) -> Option<String> {
-        let options =
-            Options { time_max: None, configs_max: 2_000_000, early_ns: 0, ..Options::default() };
+        let options = Options {
+            time_max: None,
+            configs_max: 2_000_000,
+            early_ns: self.plan.early_ns(),
+            ..Options::default()
+        };
         match check(&self.history, &options) {
             Ok(report) if report.is_ok() => None,
             Ok(report) => Some(format!("{report}")),
