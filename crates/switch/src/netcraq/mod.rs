@@ -521,6 +521,8 @@ impl NetCraq {
             Command::Expire if (kept, deadline) == (0, 0) => refused(Outcome::Refused),
             Command::Expire => {
                 phv.deadline = deadline;
+                // As who learns of the request from the cell has it (`NetCraq::content`).
+                phv.number = if seen.is_number() { found.0[0] } else { 0 };
                 (Outcome::Done, seen.as_version(next))
             }
             Command::Incr => {

@@ -44,7 +44,11 @@ fn load(node: u16, guards: Guards) -> NetCraq {
 
 /// A switch that is a chain of one.
 fn alone() -> NetCraq {
-    let mut program = load(1, Guards::ALL);
+    alone_with(Guards::ALL)
+}
+
+fn alone_with(guards: Guards) -> NetCraq {
+    let mut program = load(1, guards);
     program.install(Now::default(), &chain(1, &[1])).unwrap();
     program
 }
@@ -398,6 +402,45 @@ fn t12_a_key_ends_by_a_write_of_the_head() {
     assert_eq!(reads(&mut program, 3_000), (Outcome::Absent, 9, 0));
     assert_eq!(passes_at(&mut program, 3_001, &keeps_of(10)).unwrap().outcome, Outcome::Done);
     assert_eq!(reads(&mut program, 3_002), (Outcome::Done, 10, 0), "there was nothing to keep");
+}
+
+/// A read at the deadline, before the head has numbered the end, finds the key, as a read at
+/// another member would (trap T12); or, without the guard, nothing, which that one may contradict.
+#[test]
+fn t12_a_key_is_there_until_its_end_is_numbered() {
+    let read_at_the_deadline = |guards| {
+        let mut program = alone_with(guards);
+        assert!(passes_at(&mut program, 50, &Repr { deadline: 1_000, ..set(1, b"x") }).is_some());
+        let answer = passes_at(&mut program, 1_060, &read()).unwrap();
+        (answer.outcome, answer.basis)
+    };
+    assert_eq!(read_at_the_deadline(Guards::ALL), (Outcome::Done, 1));
+    #[cfg(feature = "mutants")]
+    assert_eq!(read_at_the_deadline(Guards::without(Guard::ExpiryNumbered)), (Outcome::Absent, 1));
+}
+
+/// A member that has a request's outcome from the packet, and one that has it from a copy of the
+/// cell, have the same: for each request that leaves a number.
+#[test]
+fn bug_24_44_a_copied_cell_says_the_same_of_its_request() {
+    let incr = Repr { number: 4, ..write(1, Command::Incr, Condition::Always) };
+    let expire = Repr { deadline: 500, ..write(2, Command::Expire, Condition::Always) };
+    let number = State::present(0, 8, true);
+    let set = Repr { state: number, ..set(3, &7_u64.to_be_bytes()) };
+    let mut old = alone();
+    for packet in [incr, expire, set] {
+        assert_eq!(outcome(&mut old, &packet).0, Outcome::Done);
+        old.install(Now::default(), &chain(2, &[1, 2])).unwrap();
+        let mut new = load(2, Guards::ALL);
+        new.install(Now::default(), &chain(2, &[1, 2])).unwrap();
+        let copy =
+            Repr { epoch: Epoch(2), client: addr(2), from: NodeId(2), ..Repr::new(Op::Copy, 1, 4) };
+        let of_cell = passes(&mut old, &Repr { has_content: true, ..copy }).1.unwrap();
+        passes(&mut new, &Repr { client: Addr::default(), ..of_cell });
+        let words = |program: &NetCraq| program.stages.words_of_session(0).collect::<Vec<_>>();
+        assert_eq!(words(&new), words(&old), "{packet:?}");
+        old.install(Now::default(), &chain(2, &[1])).unwrap();
+    }
 }
 
 fn keeps_of(request: u32) -> Repr {
