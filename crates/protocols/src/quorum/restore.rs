@@ -64,8 +64,12 @@ impl<E: Engine> QuorumReplica<E> {
                 self.group.voters.cut(Position(end.position));
                 if self.ordered.log.end() == *end { Ok(()) } else { Err(BadEntry) }
             }
-            // A part of another snapshot belongs to an incomplete one: ignore it.
-            Entry::Part(part) if part.is_first && self.ordered.end() == Position(0) => {
+            // A part of another snapshot than the one with which the state begins belongs to an
+            // incomplete one: ignore it. A snapshot as of no record is empty: complete or not, all
+            // records follow it.
+            Entry::Part(part)
+                if part.is_first && part.position > 0 && self.ordered.end() == Position(0) =>
+            {
                 self.restore_table(part).ok_or(BadEntry)
             }
             Entry::Part(part) if self.copying.is_some() => {
