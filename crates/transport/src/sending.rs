@@ -221,6 +221,12 @@ impl Sender {
         self.end(packet.number, outcome);
     }
 
+    /// Whether a slot sends on this very reservation.
+    fn sends_on(&self, rsvp: &Repr) -> bool {
+        let of = |rsvp: &Repr| (rsvp.receiver, rsvp.receiver_incarnation, rsvp.slot, rsvp.grant);
+        self.slots.iter().flatten().any(|slot| of(&slot.rsvp) == of(rsvp))
+    }
+
     fn on_rsvp(
         &mut self,
         settings: &HostSettings,
@@ -230,6 +236,11 @@ impl Sender {
         sink: &mut impl Sink,
     ) {
         let guards = settings.guards;
+        if self.sends_on(rsvp) && guards.on(Guard::GrantOnce) {
+            // Also if its message is over: the slot's next phase closes it, and nothing earlier.
+            self.counters.rsvps_repeated += 1;
+            return;
+        }
         let message = self.open.get_mut(&rsvp.number).filter(|m| is_own && m.to == rsvp.receiver);
         let Some(message) = message else {
             self.counters.over += 1;

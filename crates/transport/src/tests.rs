@@ -195,6 +195,27 @@ fn h4_rsvp_opens_one_slot() {
     assert_eq!(slots(Guards::without(concord_core::Guard::GrantOnce)), 2);
 }
 
+/// An `rsvp` that comes again once its message is over, while its slot waits for its last phase: it
+/// gives nothing back, which would free the virtual links a cycle too early (trap H1).
+#[test]
+fn bug_23_42_doubled_rsvp_of_an_ended_message_is_ignored() {
+    let given_back = |guards| {
+        let mut sender = host(0, 1, guards);
+        sender.submit(at(0), 1, alloc::vec![0; 100]).unwrap();
+        ticks(&mut sender, 0);
+        let grant = rsvp(1, 0, 7, 500);
+        assert_eq!(comes(&mut sender, 10, &grant, &[]), []);
+        assert_eq!(ops(&ticks(&mut sender, 20)), [Op::Data]);
+        let over = Repr { to_sender: true, ..packet(Op::Complete, 1) };
+        assert_eq!(comes(&mut sender, 30, &over, &[]), []);
+        assert_eq!(sender.slots_held().0, 1, "its next phase closes it");
+        ops(&comes(&mut sender, 40, &grant, &[]))
+    };
+    assert_eq!(given_back(Guards::ALL), []);
+    #[cfg(feature = "mutants")]
+    assert_eq!(given_back(Guards::without(concord_core::Guard::GrantOnce)), [Op::Reject]);
+}
+
 /// A reservation for which the sender has no slot, or no message, goes back along its path.
 #[test]
 fn rsvp_without_slot_or_message_is_given_back() {

@@ -44,7 +44,7 @@ const COUNTERS: &str = "Counters";
 
 /// The hash of a machine's state without the fields of those names: two seeds, so that a collision
 /// among millions is out of the question.
-pub(super) fn fingerprint(machine: &impl Debug, left_out: &[&[&str]]) -> u128 {
+pub(crate) fn fingerprint(machine: &impl Debug, left_out: &[&[&str]]) -> u128 {
     let mut text = Filter::new(left_out);
     // Writing to memory does not fail.
     let _ = write!(text, "{machine:?}");

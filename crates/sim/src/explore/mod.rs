@@ -19,7 +19,7 @@
 //! waits, in which everything that was due is sent again; a packet is under way once, however often
 //! it is sent before it arrives.
 
-mod canonical;
+pub(crate) mod canonical;
 mod order;
 mod registers;
 mod rig;

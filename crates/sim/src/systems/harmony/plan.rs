@@ -3,6 +3,8 @@
 use concord_core::{Guards, MS, Rng, US};
 use concord_switch::harmony::Choice;
 
+use super::topology::Topology;
+
 /// A fault, and its duration in ns. Nodes are hosts, then ToR switches, then spines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -108,13 +110,19 @@ impl Plan {
     /// The number of hosts below all ToR switches.
     #[must_use]
     pub fn hosts(&self) -> usize {
-        self.tors * self.tor_hosts
+        self.topology().hosts()
+    }
+
+    /// Its hosts and switches.
+    pub(super) fn topology(&self) -> Topology {
+        let Plan { tors, tor_hosts, spines, slots, .. } = *self;
+        Topology { tors, tor_hosts, spines, slots }
     }
 
     /// The number of hosts and switches.
     #[must_use]
     pub fn nodes(&self) -> usize {
-        self.hosts() + self.tors + self.spines
+        self.topology().nodes()
     }
 
     /// Whether the plan has no faults: then no message may fail.

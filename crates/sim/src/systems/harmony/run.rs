@@ -11,8 +11,7 @@ use std::hash::{Hash as _, Hasher as _};
 
 use concord_core::{Instant, MS, Machine as _, NodeId, Now, Rng, SEC};
 use concord_pisa::{Metadata, Verdict};
-use concord_switch::harmony::Route;
-use concord_switch::{Harmony, Ingress, LinkTables, LinksLayout, PortTable, SwitchProgram as _};
+use concord_switch::{Harmony, Ingress, LinksLayout, PortTable, SwitchProgram as _};
 use concord_transport::{Host, HostSettings, Outcome};
 use concord_wire::Addr;
 use concord_wire::harmony::HEAD_BYTES;
@@ -21,6 +20,7 @@ use rustc_hash::FxHasher;
 use super::links::{Link, Queued, packet_bytes};
 use super::plan::{Fault, Plan};
 use super::seen::{Seen, content, salt};
+use super::topology::{addr, node_of, twice};
 use crate::engine::{EventQueue, NS, Time};
 
 /// The maximum number of events of a run.
@@ -130,14 +130,6 @@ pub fn run(plan: &Plan) -> Ran {
     network.ends()
 }
 
-fn addr(node: usize) -> Addr {
-    Addr { ip: 10, port: 1_000 + node as u16 }
-}
-
-fn node_of(addr: Addr) -> usize {
-    usize::from(addr.port.wrapping_sub(1_000))
-}
-
 impl<'a> Network<'a> {
     fn new(plan: &'a Plan) -> Network<'a> {
         let mut network = Network {
@@ -219,7 +211,7 @@ impl<'a> Network<'a> {
             place: host as u16,
             incarnation: self.nodes[host].process,
             hosts: (0..plan.hosts()).map(addr).collect(),
-            switch: Some(addr(self.tor_of(host))),
+            switch: Some(addr(plan.topology().tor_of(host))),
             slots: plan.slots,
             phase_ns,
             fragment_bytes: plan.fragment_bytes,
@@ -238,36 +230,6 @@ impl<'a> Network<'a> {
     /// longer.
     fn life_ns(&self, cycle_ns: u64) -> u64 {
         self.plan.life_ns.max(2 * self.round_ns() + 6 * cycle_ns)
-    }
-
-    fn tor_of(&self, host: usize) -> usize {
-        self.plan.hosts() + host / self.plan.tor_hosts
-    }
-
-    fn tables(&self, switch: usize) -> LinkTables {
-        let (plan, hosts) = (self.plan, self.plan.hosts());
-        let spine = hosts + plan.tors;
-        let (neighbours, uplinks, routes): (Vec<usize>, Vec<u8>, Vec<Route>) = if switch < spine {
-            let own = (switch - hosts) * plan.tor_hosts;
-            let below = own..own + plan.tor_hosts;
-            let up = (plan.tor_hosts..plan.tor_hosts + plan.spines).map(|port| port as u8);
-            let route = |host: usize| {
-                if below.contains(&host) { Route::Down((host - own) as u8) } else { Route::Up }
-            };
-            let routes = (0..hosts).map(route).collect();
-            (below.clone().chain(spine..spine + plan.spines).collect(), up.collect(), routes)
-        } else {
-            let routes = (0..hosts).map(|host| Route::Down((host / plan.tor_hosts) as u8));
-            ((hosts..spine).collect(), Vec::new(), routes.collect())
-        };
-        LinkTables {
-            switch: switch as u16,
-            own: addr(switch),
-            links: neighbours.iter().map(|_| plan.slots.into()).collect(),
-            neighbours: neighbours.into_iter().map(addr).collect(),
-            uplinks,
-            routes,
-        }
     }
 
     /// Starts a new process of a node.
@@ -290,7 +252,7 @@ impl<'a> Network<'a> {
             let now = self.clock(node).instant;
             let switch = Harmony::new(layout, addr(node), self.plan.guards);
             switch.map_err(|why| why.to_string()).and_then(|mut switch| {
-                let filled = switch.fill(now, self.tables(node), is_anew);
+                let filled = switch.fill(now, self.plan.topology().tables(node), is_anew);
                 filled.map_err(|_| "the tables do not fit".to_owned())?;
                 Ok(Role::Switch(Box::new(switch)))
             })
@@ -624,17 +586,4 @@ impl<'a> Network<'a> {
         }
         all.join("; ")
     }
-}
-
-/// A virtual link of a switch that is neither free nor held, or that is so more than once.
-fn twice(program: &Harmony) -> Option<u16> {
-    let mut all = program.free();
-    all.extend(program.reservations().filter_map(|held| held.link));
-    all.sort_unstable();
-    let links = program.links() as u16;
-    if all.iter().copied().eq(0..links) {
-        return None;
-    }
-    let wrong = (0..links).find(|link| all.iter().filter(|other| *other == link).count() != 1);
-    Some(wrong.unwrap_or(links))
 }
