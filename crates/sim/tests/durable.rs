@@ -195,6 +195,7 @@ fn racks_that_were_wrong_once_are_not() {
         ("19.26", include_str!("plans/waits-in-a-view-after-a-hang.toml")),
         ("19.27", include_str!("plans/waits-in-a-term-after-a-hang.toml")),
         ("19.28", include_str!("plans/cuts-power-in-an-empty-snapshot.toml")),
+        ("19.29", include_str!("plans/deposes-whom-others-elected.toml")),
         ("19.sim6", include_str!("plans/numbers-end-in-a-calm.toml")),
         ("19.sim7", include_str!("plans/counts-keys-in-an-hour.toml")),
         ("19.sim7", include_str!("plans/counts-keys-beside-refusals.toml")),

@@ -102,6 +102,19 @@ impl Ballot {
         self.voted_for.is_none_or(|voted_for| voted_for == member)
     }
 
+    /// Whether this replica, member `me`, voted less than `within_ns` ago for another member than
+    /// `asks`: that one may be elected, and not have said so yet.
+    pub(in crate::quorum) fn has_just_voted(
+        &self,
+        now: Instant,
+        (me, asks): (usize, usize),
+        within_ns: Duration,
+    ) -> bool {
+        let is_other = self.voted_for.is_some_and(|member| member != me && member != asks);
+        // The wait for a leader began with the vote.
+        is_other && now < self.wait.since.after(within_ns)
+    }
+
     /// Votes for `member`. Returns whether the vote is new.
     pub(in crate::quorum) fn vote_for(&mut self, member: usize) -> bool {
         self.voted_for.replace(member) != Some(member)
@@ -203,6 +216,22 @@ mod tests {
         assert!(!b.is_due(Instant(124), 10) && b.is_due(Instant(125), 10));
         b.wait(Wait::none(Instant(7)));
         assert!(b.is_due(Instant(7), 80));
+    }
+
+    /// What a candidate won it says once its disk has it. Two replicas with longer logs than the
+    /// others' could depose each other for ever: the one that lost asked for the next term before.
+    #[test]
+    fn bug_19_29_a_vote_holds_until_its_candidate_can_have_said_so() {
+        let mut b = Ballot::new(3);
+        assert!(!b.has_just_voted(Instant(10), (0, 1), 40), "it has not voted");
+        b.vote_for(2);
+        b.wait(Wait::begin(Instant(10), 2, 0, 80));
+        let asked = |asks, at| b.has_just_voted(Instant(at), (0, asks), 40);
+        assert_eq!([asked(1, 49), asked(1, 50), asked(2, 49)], [true, false, false]);
+        assert!(!b.has_just_voted(Instant(10), (0, 1), 0), "with quick disks it says so at once");
+        b.new_term();
+        b.stand(0, Wait::begin(Instant(60), 2, 0, 80), false);
+        assert!(!b.has_just_voted(Instant(61), (0, 1), 40), "of itself it knows");
     }
 
     #[test]

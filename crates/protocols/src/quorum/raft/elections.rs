@@ -167,8 +167,14 @@ impl<E: Engine> QuorumReplica<E> {
         if !takes_part {
             return;
         }
-        let granted =
-            term > self.view && !self.is_loyal(now.instant, from) && self.is_up_to_date(last);
+        // Whom it has just voted for may lead, and says so once its disk has it.
+        let (asks, syncs_ns) = ((self.group.me(), from), self.slow_ns());
+        let awaits = self.stage == Stage::ViewChange
+            && self.ballot.has_just_voted(now.instant, asks, syncs_ns);
+        let granted = term > self.view
+            && !awaits
+            && !self.is_loyal(now.instant, from)
+            && self.is_up_to_date(last);
         let of = if granted { term } else { self.view };
         let message = self.message(of, VrBody::PreVoted { granted });
         if let Some(to) = self.group.members().get(from).map(|m| m.addr) {
