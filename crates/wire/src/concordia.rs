@@ -1,21 +1,21 @@
-//! Concordia's packets: between the nodes of a shared memory, and with the switch that keeps their
-//! caches coherent (Concordia §5, table 1).
+//! Concordia's packets: between the nodes of a shared memory, and between these and the switch that
+//! keeps their caches coherent (Concordia §5, table 1).
 //!
 //! | offset | bytes | |
 //! |---|---|---|
-//! | 0 | 16 | what all headers have: the node that sends, and the epoch |
-//! | 16 | 1 + 1 | the requester: its place among the members, its lane |
-//! | 18 | 1 | outcome of an ACK |
-//! | 19 | 1 | flags: 1 the block is locked for the event; 2 the event holds the write lock; 4 the switch saw no other copy |
+//! | 0 | 16 | the fields that all headers share: the sending node, and its epoch |
+//! | 16 | 1 + 1 | the requester: its place among the members, and its lane |
+//! | 18 | 1 | the outcome, in an ACK |
+//! | 19 | 1 | flags: 1 the block is locked for the event; 2 the event holds the write lock; 4 the switch has seen no earlier copy of this packet |
 //! | 20 | 1 | global status |
-//! | 21 | 1 | the data provider's place; 255: nobody. Of an ADDED that is full: the range of the block in the way |
-//! | 22 | 2 | of data: where it begins in the block, in units of 64 bytes |
-//! | 24 | 8 | the event's number, of the requester's lane; a move's, of its home; how often, of HEAT and DISPLACE |
-//! | 32 | 8 | tag: range (16 bits), block (48) |
-//! | 40 | 8 | the block's version (48 bits). Of a request that the switch passes on: the number of its home's newest move. Of an ADDED that is full: the number of the block in the way |
-//! | 48 | 4 | copyset: a bit for each place; the item's number, of TELL, MARK and TOLD |
-//! | 52 | 4 | reserved |
-//! | 56 | 0 to 1,024 | data: DATA, WRITE_BACK and TELL |
+//! | 21 | 1 | the place of the data provider, 255 if there is none. In an ADDED with the outcome "full": the range of the block that occupies the cell |
+//! | 22 | 2 | in packets with data: where the data begins in the block, in units of 64 bytes |
+//! | 24 | 8 | the number of the event, counted by the requester's lane; in moves, the number of the move, counted by the home; in HEAT and DISPLACE, a count of requests |
+//! | 32 | 8 | tag: range (16 bits), block (48 bits) |
+//! | 40 | 8 | the version of the block (48 bits). In a request that the switch passes on to a home: the number of that home's newest move. In an ADDED with the outcome "full": the number of the block that occupies the cell |
+//! | 48 | 4 | copyset: a bit for each place. In TELL, MARK and TOLD: the number of the item |
+//! | 52 | 4 | reserved, 0 |
+//! | 56 | 0 to 1,024 | data, in DATA, WRITE_BACK and TELL |
 
 use alloc::vec::Vec;
 
@@ -25,28 +25,28 @@ use crate::byte_enum::byte_enum;
 use crate::header::{Header, Kind, set_length};
 use crate::{GroupId, WireError, u16_at, u32_at, u64_at};
 
-/// Most nodes of a memory: a copyset has a bit for each (§6).
+/// The maximum number of nodes of a memory: a copyset has a bit for each (§6).
 pub const NODES_MAX: usize = 32;
-/// Requesters of a node: each has one event under way.
+/// The maximum number of requesters (lanes) of a node. Each has at most one event in progress.
 pub const LANES_MAX: usize = 32;
-/// Length of a packet without data in bytes.
+/// The length of a packet without its data, in bytes.
 pub const HEAD_BYTES: usize = 56;
-/// Most data of a packet in bytes.
+/// The maximum amount of data in a packet, in bytes.
 pub const FRAGMENT_BYTES_MAX: usize = 1_024;
-/// Lengths that blocks can have, in bytes.
+/// The lengths that blocks can have, in bytes.
 pub const BLOCK_BYTES: [usize; 4] = [512, 1_024, 2_048, 4_096];
-/// Units in which the offset of data is told, in bytes.
+/// The unit of the data's offset in its block, in bytes.
 pub const OFFSET_BYTES: usize = 64;
-/// The highest version of a block, and the highest number of a lane's event.
+/// The highest version of a block, and the highest number of an event (48 bits each).
 pub const NUMBER_MAX: u64 = (1 << 48) - 1;
-/// The data provider's place where there is none.
+/// The byte in place of the data provider's place if there is no data provider.
 const NOBODY: u8 = u8::MAX;
 
 const FLAG_LOCKED: u8 = 1;
 const FLAG_EXCLUSIVE: u8 = 2;
 const FLAG_FIRST: u8 = 4;
 
-/// Where the fields are.
+/// The offsets of the fields, in bytes.
 mod at {
     pub(super) const PLACE: usize = 16;
     pub(super) const LANE: usize = 17;
@@ -64,82 +64,90 @@ mod at {
 }
 
 byte_enum! {
-    /// What a packet is.
+    /// The operation of a packet. The first five begin an event, and go from the requester to the
+    /// switch (table 1).
     Op {
-        /// A requester has no copy, and reads.
+        /// READ-MISS: the requester has no copy of the block, and reads it.
         ReadMiss = 1,
-        /// It has no copy, and writes.
+        /// WRITE-MISS: the requester has no copy of the block, and writes it.
         WriteMiss = 2,
-        /// It has a copy that others may have too, and writes.
+        /// WRITE-SHARED: the requester has a copy that others may have too, and writes it.
         WriteShared = 3,
-        /// It gives up a copy that others may have too.
+        /// EVICT-SHARED: the requester gives up a copy that others may have too.
         EvictShared = 4,
-        /// It gives up the only copy.
+        /// EVICT-MODIFIED: the requester gives up the only copy.
         EvictModified = 5,
-        /// To the requester: invalidated, granted, or failed.
+        /// To the requester, from a cache agent, the switch or the home: the copy was invalidated,
+        /// or the request was granted, or it failed ([`Outcome`]).
         Ack = 6,
-        /// To the requester: a part of the block, from the data provider or the home.
+        /// To the requester, from the data provider or the home: a part of the block.
         Data = 7,
-        /// From the requester to the home: a part of the block.
+        /// From the requester to the home: a part of the block, which the home is to store.
         WriteBack = 8,
-        /// The home has the whole block.
+        /// From the home to the requester: the home has stored all parts of the WRITE_BACK.
         Written = 9,
-        /// From the requester to the owner: the event ends, with this status and copyset.
+        /// From the requester to the owner of the block: the event ends, with this status and
+        /// copyset.
         Unlock = 10,
-        /// The event has ended.
+        /// From the owner to the requester: the event has ended, and its lane is free.
         Unlocked = 11,
-        /// ADD-TO-SWITCH: from the home, with status, version and copyset (§5.2.1).
+        /// ADD-TO-SWITCH: the home hands the block over to the switch, with its status, version and
+        /// copyset (§5.2.1).
         Add = 12,
-        /// The switch owns the block, or has no room.
+        /// The switch's answer to an ADD: it owns the block, or has no room for it.
         Added = 13,
-        /// REMOVE-FROM-SWITCH: from the home, which wants the block locked, and its metadata
-        /// (§5.2.1).
+        /// REMOVE-FROM-SWITCH: the home takes the block back. It asks the switch to lock the block
+        /// and to send its metadata (§5.2.1).
         Remove = 14,
-        /// The block is locked: its status, version and copyset; or it is busy.
+        /// The switch's answer to a REMOVE: the block is locked, and this is its status, version
+        /// and copyset; or the block is busy.
         Removed = 15,
-        /// The home has them: the switch is to forget the block.
+        /// The home has received the metadata: the switch removes the block from its tables.
         Forget = 16,
-        /// It has.
+        /// The switch has removed the block.
         Forgotten = 17,
-        /// From a cache agent to the home: how many requests have reached its copy (§5.2.2).
+        /// From a cache agent to the home: how many requests reached the agent's copy of the block
+        /// in the last window (§5.2.2).
         Heat = 18,
-        /// From a home to another one, whose block is in the way of one of that heat.
+        /// From a home to another one: your block occupies the cell that a block of this heat
+        /// needs.
         Displace = 19,
-        /// While an epoch begins, from a member to a home: a part of a block that it has.
+        /// While an epoch begins, from a member to a home: a part of a block that the member has.
         Tell = 20,
-        /// The same of what has no data.
+        /// While an epoch begins, from a member to a home: an item without data.
         Mark = 21,
-        /// The home has it.
+        /// The home has received the item of a TELL or MARK.
         Told = 22,
-        /// To all members: the sender has rebuilt its ranges.
+        /// To all members: the sender has rebuilt the ranges whose home it is.
         Ready = 23,
     }
 }
 
 impl Op {
-    /// Whether it begins an event.
+    /// Whether the operation begins an event.
     #[must_use]
     #[inline]
     pub const fn is_request(self) -> bool {
         (self as u8) <= Op::EvictModified as u8
     }
 
-    /// Whether it takes the read lock; all other requests take the write lock.
+    /// Whether the request takes the read lock; all other requests take the write lock.
     #[must_use]
     #[inline]
     pub const fn is_shared(self) -> bool {
         matches!(self, Op::ReadMiss)
     }
 
-    /// Whether it gives a copy up. It may be given up itself: another event may take the copy
-    /// before.
+    /// Whether the request gives up a copy. An eviction may be abandoned: another event may take
+    /// the copy first.
     #[must_use]
     #[inline]
     pub const fn is_eviction(self) -> bool {
         matches!(self, Op::EvictShared | Op::EvictModified)
     }
 
-    /// Whether a request is of a state that its block is in (table 2).
+    /// Whether a request is valid in the state of its block (table 2): `has_copy` says whether the
+    /// requester is in the copyset. Operations that are no requests are always valid.
     #[must_use]
     #[inline]
     pub const fn is_valid(self, has_copy: bool, status: GlobalStatus) -> bool {
@@ -151,13 +159,13 @@ impl Op {
         }
     }
 
-    /// Whether data stands behind it.
+    /// Whether the packet carries data.
     #[must_use]
     pub const fn has_data(self) -> bool {
         matches!(self, Op::Data | Op::WriteBack | Op::Tell)
     }
 
-    /// Whether members say it to each other while an epoch begins.
+    /// Whether members send it to each other while an epoch begins.
     #[must_use]
     pub const fn is_of_beginnings(self) -> bool {
         matches!(self, Op::Tell | Op::Mark | Op::Told | Op::Ready)
@@ -165,37 +173,39 @@ impl Op {
 }
 
 byte_enum! {
-    /// What became of a request.
+    /// The outcome of a request.
     Outcome {
-        /// Invalidated, or granted.
+        /// Success: the copy was invalidated, or the request was granted.
         Done = 0,
-        /// The lock is taken: to be tried again.
+        /// The block is locked by another event: the requester tries again.
         Busy = 1,
-        /// The request is of a state that the block is not in (table 2).
+        /// The request is not valid in the state of the block (table 2).
         Invalid = 2,
         /// The owner has no room for the block.
         Full = 3,
-        /// The only copy was at a node that is gone.
+        /// The newest value of the block was at a node that is gone.
         Lost = 4,
     }
 }
 
 byte_enum! {
-    /// A block's global status.
+    /// The global status of a block: which copies exist, and whether the home's value is current
+    /// (§4).
     GlobalStatus {
-        /// No node has a copy: the home has the newest value.
+        /// No node has a copy; the home has the newest value.
         Unshared = 0,
-        /// Copies to read; the home has the newest value, too.
+        /// One or more nodes have read-only copies; the home has the newest value, too.
         Shared = 1,
-        /// One node has the only copy, and may write it.
+        /// One node has the only copy, and may write it; the home's value may be stale.
         Modified = 2,
-        /// Copies to read, and the home's value is an older one (trap C1).
+        /// One or more nodes have read-only copies, and the home's value is stale (not in the
+        /// paper, trap C1).
         SharedStale = 3,
     }
 }
 
 impl GlobalStatus {
-    /// Whether a WRITE-SHARED or an EVICT-SHARED is valid in it.
+    /// Whether a WRITE-SHARED or an EVICT-SHARED is valid in this status.
     #[must_use]
     #[inline]
     pub const fn is_shared(self) -> bool {
@@ -203,48 +213,48 @@ impl GlobalStatus {
     }
 }
 
-/// A set of places: the nodes that hold a block.
+/// A set of places: the nodes that hold a copy of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Copyset(pub u32);
 
 impl Copyset {
-    /// One place alone; nobody, if there is no such place.
+    /// The set of one place; the empty set if `place` is [`NODES_MAX`] or more.
     #[must_use]
     #[inline]
     pub const fn of(place: u8) -> Copyset {
         if place < NODES_MAX as u8 { Copyset(1 << place) } else { Copyset(0) }
     }
 
-    /// Whether `place` is in it.
+    /// Whether the set contains `place`.
     #[must_use]
     #[inline]
     pub const fn has(self, place: u8) -> bool {
         self.0 & Copyset::of(place).0 != 0
     }
 
-    /// These and those of `other`.
+    /// The union with `other`.
     #[must_use]
     #[inline]
     pub const fn with(self, other: Copyset) -> Copyset {
         Copyset(self.0 | other.0)
     }
 
-    /// These without those of `other`.
+    /// The places that are not in `other`.
     #[must_use]
     #[inline]
     pub const fn without(self, other: Copyset) -> Copyset {
         Copyset(self.0 & !other.0)
     }
 
-    /// Whether it is empty.
+    /// Whether the set is empty.
     #[must_use]
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// One of them, chosen by a hash: the bitmap is rotated, and its lowest bit taken. `None` if it
-    /// is empty.
+    /// A place of the set, chosen by a hash: the bitmap is rotated by the hash, and its lowest bit
+    /// is taken. `None` if the set is empty.
     #[must_use]
     #[inline]
     pub const fn choose(self, hash: u32) -> Option<u8> {
@@ -257,7 +267,7 @@ impl Copyset {
     }
 }
 
-/// The places, lowest first.
+/// Removes and returns the places, lowest first.
 impl Iterator for Copyset {
     type Item = u8;
 
@@ -268,18 +278,18 @@ impl Iterator for Copyset {
     }
 }
 
-/// The name of a block: a range, which has a home, and the block's number in it.
+/// The name of a block: its range, which has a home, and the block's number in that range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
 
 impl Tag {
-    /// A block of a range; the number is cut to 48 bits.
+    /// The tag of a block in a range; the number is truncated to 48 bits.
     #[must_use]
     pub const fn new(range: u16, block: u64) -> Tag {
         Tag((range as u64) << 48 | block & NUMBER_MAX)
     }
 
-    /// Its range.
+    /// The range of the block.
     #[must_use]
     #[inline]
     pub const fn range(self) -> u16 {
@@ -287,8 +297,9 @@ impl Tag {
     }
 }
 
-/// The place of a range's home among members of these numbers: range n is at home at node n + 1, if
-/// that is a member; another one takes over the range of one that is not.
+/// The place of a range's home, among members with these node numbers. The home of range n is node
+/// n + 1 if that node is a member; otherwise the range falls to the member at place n modulo the
+/// number of members. `None` if there are no members, or no such range.
 #[must_use]
 pub fn home_place(range: u16, members: &[u16]) -> Option<u8> {
     let range = usize::from(range);
@@ -299,47 +310,49 @@ pub fn home_place(range: u16, members: &[u16]) -> Option<u8> {
     Some(own.unwrap_or(range % members.len()) as u8)
 }
 
-/// A packet's meaning, without its data. What an operation has no use for is zero.
+/// The meaning of a packet, without its data. A field that the operation does not use is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Repr {
-    /// What it is.
+    /// The operation.
     pub op: Op,
-    /// Which memory.
+    /// The group of nodes that form the memory.
     pub group: GroupId,
-    /// The node that sends.
+    /// The node that sends the packet.
     pub from: NodeId,
-    /// Its epoch.
+    /// The epoch of the sender.
     pub epoch: Epoch,
-    /// The requester's place.
+    /// The place of the requester.
     pub place: u8,
-    /// The requester's lane.
+    /// The lane of the requester.
     pub lane: u8,
-    /// What became of the request.
+    /// The outcome of the request.
     pub outcome: Outcome,
-    /// Whether the owner has locked the block for the event: of a request, that it is to be served.
+    /// Whether the owner has locked the block for the event. An agent serves only requests that
+    /// hold the lock.
     pub is_locked: bool,
-    /// Whether the switch has seen no other copy of the request: it may get a lock.
+    /// Whether the switch has seen no earlier copy of this request. Only the first copy may take a
+    /// lock at the home.
     pub is_first: bool,
-    /// Whether an UNLOCK gives the write lock back, and not the read lock.
+    /// Whether an UNLOCK releases the write lock, rather than the read lock.
     pub is_exclusive: bool,
-    /// The block's status; in an UNLOCK the new one.
+    /// The status of the block; in an UNLOCK, its new status.
     pub status: GlobalStatus,
-    /// Who sends the data, if it is a cache.
+    /// The place of the cache that sends the data; `None` if the home sends it.
     pub provider: Option<u8>,
-    /// Where the data begins in its block, in bytes: a multiple of [`OFFSET_BYTES`].
+    /// The offset of the data in its block, in bytes: a multiple of [`OFFSET_BYTES`].
     pub offset_bytes: usize,
-    /// The event's number.
+    /// The number of the event, counted by the requester's lane; of a move, counted by the home.
     pub number: u64,
-    /// Which block.
+    /// The block.
     pub tag: Tag,
-    /// The block's version.
+    /// The version of the block.
     pub version: u64,
-    /// The block's copyset; in an UNLOCK the new one.
+    /// The copyset of the block; in an UNLOCK, its new copyset.
     pub copyset: Copyset,
 }
 
 impl Repr {
-    /// A packet about a block that says nothing else.
+    /// A packet about a block, with all other fields zero.
     #[must_use]
     pub const fn new(op: Op, tag: Tag) -> Repr {
         Repr {
@@ -363,7 +376,7 @@ impl Repr {
         }
     }
 
-    /// Reads a packet, and gives the data behind it.
+    /// Parses a packet; returns its meaning and the data that follows its head.
     ///
     /// # Errors
     /// [`WireError`], which the caller counts.
@@ -409,7 +422,7 @@ impl Repr {
         Ok((repr, data))
     }
 
-    /// The bytes of a packet with so much data behind it, without the data.
+    /// The head of a packet that carries `data_bytes` bytes of data.
     #[must_use]
     pub fn head(&self, data_bytes: usize) -> [u8; HEAD_BYTES] {
         let mut b = [0; HEAD_BYTES];
@@ -435,18 +448,18 @@ impl Repr {
         b
     }
 
-    /// Writes a packet without data over the beginning of `out`, and says how long it is; `None` if
-    /// it does not fit.
+    /// Writes the head of a packet without data to the beginning of `out`, and returns its length
+    /// in bytes; `None` if it does not fit.
     #[must_use]
     pub fn write(&self, out: &mut [u8]) -> Option<usize> {
         out.get_mut(..HEAD_BYTES)?.copy_from_slice(&self.head(0));
         Some(HEAD_BYTES)
     }
 
-    /// The packet's bytes, with data behind it.
+    /// The bytes of the packet with its data.
     ///
     /// # Panics
-    /// If the data does not fit: whoever sends a block cuts it before.
+    /// If the data is longer than [`FRAGMENT_BYTES_MAX`]: the sender splits a block first.
     #[must_use]
     pub fn packet(&self, data: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + data.len());
@@ -504,7 +517,7 @@ mod tests {
         crate::golden("concordia.hex", &packets);
     }
 
-    /// Fields out of range are refused: a place, a lane, a number that would wrap (trap C14).
+    /// Fields out of range are rejected: a place, a lane, a number that would wrap (trap C14).
     #[test]
     fn concordia_fields_out_of_range_are_refused() {
         let (repr, _) = samples()[0];
@@ -548,7 +561,7 @@ mod tests {
         }
     }
 
-    /// The choice is one of the set, and each of them is chosen.
+    /// The chosen place is in the set, and each place of the set is chosen by some hash.
     #[test]
     fn copyset_choice_is_a_member_and_reaches_all() {
         let set = Copyset(1 << 3 | 1 << 17 | 1 << 31);

@@ -1,59 +1,60 @@
-//! NetChain's header (NSDI 2018, as NetCRAQ §II.B.2 has it): the chain is in the packet, and each
-//! switch takes itself away. For the simulator, figures and benches.
+//! NetChain's header (NSDI 2018, as NetCRAQ §II.B.2 describes it): the packet has a list of the
+//! switches that it still has to visit, and each switch removes itself from it. Used by the
+//! simulator, figures and benches.
 //!
 //! | offset | bytes | |
 //! |---|---|---|
-//! | 0 | 16 | what all headers have |
+//! | 0 | 16 | the fields that all headers share |
 //! | 16 | 1 | OP: 1 READ, 2 WRITE, 3 REPLY |
-//! | 17 | 1 | SC: how many switches follow |
+//! | 17 | 1 | SC: the number of switches that follow |
 //! | 18 | 2 | reserved |
 //! | 20 | 4 | KEY |
 //! | 24 | 8 | SEQ: 16 bits as published, or 48 |
 //! | 32 | 16 | VALUE |
-//! | 48 | SC x 6 | S_k: the address and port of the k-th switch that follows |
-//! | | 6 | the client |
+//! | 48 | SC x 6 | S_k: address and port of the k-th switch that follows |
+//! | | 6 | address and port of the client |
 
 use alloc::vec::Vec;
 
 use crate::header::{Header, Kind, set_length};
 use crate::{Addr, WireError, u16_at, u32_at, u64_at};
 
-/// Most switches of a chain.
+/// The maximum number of switches in a chain.
 pub const CHAIN_MAX: usize = 8;
 const FIXED_BYTES: usize = 48;
 const ADDR_BYTES: usize = 6;
 
-/// What a packet is.
+/// The operation of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Op {
-    /// A read: for the tail.
+    /// A read, which goes to the tail.
     Read = 1,
-    /// A write: for the head, and from it along the chain.
+    /// A write, which goes to the head, and then along the chain.
     Write = 2,
     /// The tail's answer.
     Reply = 3,
 }
 
-/// A packet's meaning.
+/// The meaning of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Repr {
-    /// OP.
+    /// OP: the operation.
     pub op: Op,
-    /// KEY.
+    /// KEY: the index of the key.
     pub key: u32,
-    /// SEQ; 0 where the head has not numbered it.
+    /// SEQ: the sequence number that the head gave the write; 0 before that.
     pub seq: u64,
-    /// VALUE.
+    /// VALUE: the value of the key, in bytes.
     pub value: [u8; 16],
-    /// S_k: the switches that follow.
+    /// S_k: the switches that the packet still has to visit, in order.
     pub chain: Vec<Addr>,
-    /// Who is answered.
+    /// The client that is answered.
     pub client: Addr,
 }
 
 impl Repr {
-    /// Reads a packet.
+    /// Parses a packet.
     ///
     /// # Errors
     /// [`WireError`], which the caller counts.
@@ -82,8 +83,8 @@ impl Repr {
         Ok(Repr { op, key, seq, value, chain, client: addr(switches) })
     }
 
-    /// Writes the packet into `out`, replacing what was there. Of a longer chain it has the first
-    /// [`CHAIN_MAX`] switches.
+    /// Replaces the content of `out` by the packet. Of a longer chain, only the first [`CHAIN_MAX`]
+    /// switches are written.
     pub fn emit(&self, out: &mut Vec<u8>) {
         Header::new(Kind::NetChain, self.op as u8).begin(out);
         let chain = &self.chain[..self.chain.len().min(CHAIN_MAX)];

@@ -1,27 +1,27 @@
 //! NetCRAQ's packets: between clients and the switches of a chain, and among these. The switches
-//! answer by themselves.
+//! answer reads and writes by themselves.
 //!
 //! | offset | bytes | |
 //! |---|---|---|
-//! | 0 | 16 | what all headers have: the member that sends, and its epoch (0: a client) |
+//! | 0 | 16 | the fields that all headers share: the sending member, and its epoch (0: a client) |
 //! | 16 | 4 | cell |
 //! | 20 | 1 + 1 | command and condition of a WRITE |
 //! | 22 | 1 | outcome |
-//! | 23 | 1 | flags: 1 the cell's content is in the packet, 2 the cell was given to the name, 4 the key keeps its deadline |
-//! | 24 | 4 + 2 | the client: address, port |
+//! | 23 | 1 | flags: 1 the packet has the content of the cell, 2 the head gave the cell to the name, 4 the key keeps its deadline |
+//! | 24 | 4 + 2 | the client that is answered: address, port |
 //! | 30 | 2 | length and kind of the value that a WRITE expects |
-//! | 32 | 8 | stamp: a session's generation (24 bits), its request (24), its slot (16) |
+//! | 32 | 8 | stamp: generation of the session (24 bits), its request (24), its slot (16) |
 //! | 40 | 8 | state: version (54 bits), length (7), number (1), present (1), dirty (1) |
-//! | 48 | 8 | the version that a WRITE expects; otherwise the version that the outcome is of |
-//! | 56 | 8 | what INCR adds, or OPEN and READ have drawn; otherwise the number that came of it |
-//! | 64 | 8 | deadline of the key in the chain's time, in ns, 0: none; of a WRITE or a READ_REPLY how long the key lives |
-//! | 72 | 8 | UPDATE: the chain's time, in ns, when its sender sent it |
-//! | 80 | 32 | name, with zeroes behind it |
-//! | 112 | 16, 32 or 64 | value: READ, READ_REPLY, WRITE, UPDATE, RESEND, COPY, EXPIRE |
-//! | | as many | the value that a WRITE expects |
+//! | 48 | 8 | the version that a WRITE expects; otherwise the version that the outcome refers to |
+//! | 56 | 8 | in a request, the operand of INCR, or the random number that the client drew for OPEN or READ; in a reply, the resulting number |
+//! | 64 | 8 | deadline of the key in the chain's time, in ns, 0: none; in a WRITE or a READ_REPLY, the time to live of the key, in ns |
+//! | 72 | 8 | in an UPDATE, the chain's time when its sender sent it, in ns |
+//! | 80 | 32 | name, padded with zeroes |
+//! | 112 | 16, 32 or 64 | value, in READ, READ_REPLY, WRITE, UPDATE, RESEND, COPY and EXPIRE |
+//! | | the same | in a WRITE, the value that it expects |
 //!
-//! All values of a chain have the same size, so that packets are rewritten in place. As the paper
-//! prints it, the header is [`Printed`]: 162 bits, which are 21 bytes.
+//! All values of a chain have the same size, so that a switch can rewrite packets in place. The
+//! header as the paper prints it is [`Printed`]: 162 bits, which take 21 bytes.
 
 use concord_core::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
@@ -30,27 +30,27 @@ use crate::byte_enum::byte_enum;
 use crate::header::{COMMON_BYTES, Header, Kind};
 use crate::{Addr, GroupId, WireError, u16_at, u32_at, u64_at};
 
-/// Most 64-bit words of a value.
+/// The maximum number of 64-bit words in a value.
 pub const WORDS_MAX: usize = 8;
-/// Words of a name.
+/// The number of 64-bit words in a name.
 pub const NAME_WORDS: usize = 4;
-/// Longest name in bytes.
+/// The maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 8 * NAME_WORDS;
-/// Length of a packet without a value in bytes.
+/// The length of a packet without its value, in bytes.
 pub const HEAD_BYTES: usize = 112;
-/// Length of the longest packet in bytes.
+/// The length of the longest packet, in bytes.
 pub const BYTES_MAX: usize = HEAD_BYTES + 16 * WORDS_MAX;
-/// Versions that a key can have in one chain. A chain that is founded anew has others, by its
-/// number, so that none comes back.
+/// The number of versions that a key can have in one chain. The number of a chain is the upper part
+/// of its versions, so that a chain that is founded anew uses other versions, and none is reused.
 pub const VERSIONS_OF_A_CHAIN: u64 = 1 << 40;
-/// Longest time to live of a key, in ns: 146 years.
+/// The maximum time to live of a key, in ns: 146 years.
 pub const TTL_MAX_NS: u64 = 1 << 62;
 /// The highest number of a chain.
 pub const CHAIN_NUMBER_MAX: u32 = (State::VERSION_MAX >> 40) as u32;
-/// Length of the paper's header in bytes: 2 + 32 + 128 bits.
+/// The length of the paper's header, in bytes: 2 + 32 + 128 bits.
 pub const PRINTED_BYTES: usize = 21;
 
-/// Where the fields are.
+/// The offsets of the fields, in bytes.
 mod at {
     pub(super) const CELL: usize = 16;
     pub(super) const COMMAND: usize = 20;
@@ -70,43 +70,43 @@ mod at {
     pub(super) const VALUE: usize = super::HEAD_BYTES;
 }
 
-/// The cell's content is in the packet.
+/// The packet has the content of the cell.
 const FLAG_CONTENT: u8 = 1;
 /// The head gave the cell to the name.
 const FLAG_GIVEN: u8 = 2;
-/// The key keeps the deadline that it has.
+/// The write leaves the deadline of the key as it is.
 const FLAG_KEEPS: u8 = 4;
 const FLAGS: u8 = FLAG_CONTENT | FLAG_GIVEN | FLAG_KEEPS;
 
 byte_enum! {
-    /// What a packet is.
+    /// The operation of a packet.
     Op {
-        /// A client reads; a member whose version is dirty sends it on to the tail.
+        /// A read, from a client. A member whose version is dirty forwards it to the tail.
         Read = 1,
-        /// The answer.
+        /// The answer to a READ.
         ReadReply = 2,
-        /// A client writes: for the head.
+        /// A write, from a client: only the head executes it.
         Write = 3,
-        /// A numbered write, from member to member.
+        /// A write that the head has given a version, from each member to its successor.
         Update = 4,
-        /// The tail has that version.
+        /// From the tail to the other members: it has this version, which is now clean.
         Acknowledgement = 5,
-        /// The tail's answer to a WRITE, or the head's that it was not taken.
+        /// The answer to a WRITE: the tail's if it was executed, the head's if it was refused.
         WriteReply = 6,
-        /// From a member's control plane into its own pipeline: the version that is not
-        /// acknowledged is sent again.
+        /// From a member's control plane to its own pipeline: send again the version that is not
+        /// yet acknowledged.
         Resend = 7,
-        /// From a switch's control plane to another switch, which answers with an UPDATE: what have
-        /// you in that cell (with the cell's content), or of that session (without)?
+        /// From a switch's control plane to another switch, which answers with an UPDATE: a request
+        /// for its content of the cell (flag 1 set) or for its state of the session (flag 1 clear).
         Copy = 8,
-        /// From the head's control plane into its own pipeline: the key in that cell is deleted if
-        /// its deadline has passed.
+        /// From the head's control plane to its own pipeline: delete the key in the cell if its
+        /// deadline has passed.
         Expire = 9,
     }
 }
 
 byte_enum! {
-    /// What a WRITE does.
+    /// The effect of a WRITE.
     Command {
         /// Sets the value.
         Set = 0,
@@ -114,62 +114,66 @@ byte_enum! {
         Del = 1,
         /// Adds to a number; a missing key counts as 0.
         Incr = 2,
-        /// Begins a session, and changes no key: the outcome is always "refused", and its number is
-        /// the one in the request, which the client drew.
+        /// Begins a session, and changes no key. The outcome is always [`Outcome::Refused`], and
+        /// the resulting number is the random number in the request, by which the client recognizes
+        /// it.
         Open = 3,
-        /// Gives the key the deadline in the request, or none: with one that has none already, that
-        /// is refused.
+        /// Sets the deadline of the key to the one in the request, or removes it. To remove it from
+        /// a key that has none is refused.
         Expire = 4,
     }
 }
 
 byte_enum! {
-    /// When a WRITE does it.
+    /// The condition under which a WRITE takes effect.
     Condition {
         /// Always.
         Always = 0,
-        /// If there is no such key.
+        /// If the key does not exist.
         Absent = 1,
-        /// If there is one.
+        /// If the key exists.
         Present = 2,
-        /// If it has that version.
+        /// If the key has the version that the WRITE expects.
         Version = 3,
-        /// If it has that value.
+        /// If the key has the value that the WRITE expects.
         Equal = 4,
     }
 }
 
 byte_enum! {
-    /// What became of a request.
+    /// The outcome of a request.
     Outcome {
-        /// It is done: read, written.
+        /// The request was executed.
         Done = 0,
-        /// There is no such key.
+        /// The key does not exist.
         Absent = 1,
-        /// The condition does not hold: nothing was changed.
+        /// The condition does not hold; nothing was changed.
         Refused = 2,
-        /// Not a number, or the sum is none of 64 bits: nothing was changed.
+        /// The value is no number, or the sum does not fit into 64 bits; nothing was changed.
         NotNumber = 3,
-        /// A write of the cell is under way: nothing was changed, and it may be tried again.
+        /// Another write of the cell is in progress; nothing was changed, and the client may try
+        /// again.
         Busy = 4,
-        /// The cell is another name's: nothing was changed.
+        /// The cell belongs to another name; nothing was changed.
         Taken = 5,
-        /// The session has gone on, or is another's by now: nothing was changed.
+        /// The session has made a later request, or its slot has passed to another session; nothing
+        /// was changed.
         Stale = 6,
-        /// There is no such cell or slot: nothing was changed.
+        /// The cell or the slot does not exist; nothing was changed.
         NoCell = 7,
     }
 }
 
-/// Which request of which session: those of a slot are ordered.
+/// The identity of a request: the slot and generation of its session, and its number in the
+/// session. Stamps of one slot are ordered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stamp(pub u64);
 
 impl Stamp {
-    /// Most generations of a slot, and most requests of a generation.
+    /// The highest generation of a slot, and the highest number of a request.
     pub const NUMBER_MAX: u32 = (1 << 24) - 1;
 
-    /// The stamp of a session's request; numbers are cut to width.
+    /// The stamp of a request; generation and request are truncated to 24 bits each.
     #[must_use]
     pub const fn new(slot: u16, generation: u32, request: u32) -> Stamp {
         let mask = Stamp::NUMBER_MAX;
@@ -177,27 +181,28 @@ impl Stamp {
         Stamp(numbers | slot as u64)
     }
 
-    /// The session's slot.
+    /// The slot of the session.
     #[must_use]
     #[inline]
     pub const fn slot(self) -> u16 {
         self.0 as u16
     }
 
-    /// Which session of the slot.
+    /// The generation: which session of the slot this is.
     #[must_use]
     pub const fn generation(self) -> u32 {
         (self.0 >> 40) as u32
     }
 
-    /// Its number within the session.
+    /// The number of the request within its session.
     #[must_use]
     pub const fn request(self) -> u32 {
         (self.0 >> 16) as u32 & Stamp::NUMBER_MAX
     }
 }
 
-/// A cell's version and what is in it, as registers keep it: one word, so that it changes at once.
+/// The version of a cell and the kind of its content, as registers hold them: a single word, so
+/// that a switch changes all of it in one register access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct State(pub u64);
 
@@ -210,13 +215,13 @@ impl State {
     const LENGTH_AT: u32 = 3;
     const VERSION_AT: u32 = 10;
 
-    /// A clean version without a value: a key that was deleted.
+    /// A clean version without a value: the key was deleted.
     #[must_use]
     pub const fn deleted(version: u64) -> State {
         State(version << State::VERSION_AT)
     }
 
-    /// A clean version with a value of so many bytes.
+    /// A clean version with a value of `length_bytes` bytes.
     #[must_use]
     pub const fn present(version: u64, length_bytes: u8, is_number: bool) -> State {
         let length = (length_bytes as u64 & 0x7f) << State::LENGTH_AT;
@@ -231,14 +236,14 @@ impl State {
         self.0 >> State::VERSION_AT
     }
 
-    /// The value's length in bytes.
+    /// The length of the value, in bytes.
     #[must_use]
     #[inline]
     pub const fn length_bytes(self) -> u8 {
         (self.0 >> State::LENGTH_AT) as u8 & 0x7f
     }
 
-    /// Whether the value is a number: its first word.
+    /// Whether the value is a number, held in its first word.
     #[must_use]
     #[inline]
     pub const fn is_number(self) -> bool {
@@ -252,28 +257,28 @@ impl State {
         self.0 & State::PRESENT != 0
     }
 
-    /// Whether the tail has not acknowledged it here.
+    /// Whether the version is dirty: this member does not know that the tail has it.
     #[must_use]
     #[inline]
     pub const fn is_dirty(self) -> bool {
         self.0 & State::DIRTY != 0
     }
 
-    /// The same, not acknowledged.
+    /// The same state, marked dirty.
     #[must_use]
     #[inline]
     pub const fn dirty(self) -> State {
         State(self.0 | State::DIRTY)
     }
 
-    /// The same, acknowledged.
+    /// The same state, marked clean.
     #[must_use]
     #[inline]
     pub const fn clean(self) -> State {
         State(self.0 & !State::DIRTY)
     }
 
-    /// The same content as another version.
+    /// The same content with another version.
     #[must_use]
     #[inline]
     pub const fn as_version(self, version: u64) -> State {
@@ -281,14 +286,14 @@ impl State {
     }
 }
 
-/// A name, with zeroes behind it: empty is no name.
+/// The name of a key, padded with zeroes; all zeroes is no name.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Name(pub [u64; NAME_WORDS]);
 
 impl Name {
-    /// The name of these bytes; `None` if there are none, too many, or one of them is 0.
+    /// The name with these bytes; `None` if they are empty, too long, or contain a zero.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Name> {
         if bytes.is_empty() || bytes.len() > NAME_BYTES_MAX || bytes.contains(&0) {
@@ -299,7 +304,7 @@ impl Name {
         Some(Name(core::array::from_fn(|word| u64_at(&padded, 8 * word))))
     }
 
-    /// The bytes, with the zeroes behind them.
+    /// The bytes of the name with their padding.
     #[must_use]
     pub fn bytes(&self) -> [u8; NAME_BYTES_MAX] {
         let mut bytes = [0; NAME_BYTES_MAX];
@@ -309,19 +314,19 @@ impl Name {
         bytes
     }
 
-    /// How many of them are the name's.
+    /// The length of the name without its padding, in bytes.
     #[must_use]
     pub fn length_bytes(&self) -> usize {
         self.bytes().iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES_MAX)
     }
 }
 
-/// A value's words: as many as all values of the chain have.
+/// The 64-bit words of a value. A chain uses the first 2, 4 or 8 of them; the rest are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Words(pub [u64; WORDS_MAX]);
 
 impl Words {
-    /// The words of these bytes, with zeroes behind them; `None` if they do not fit.
+    /// The words of these bytes, padded with zeroes; `None` if there are too many.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Words> {
         let mut padded = [0; 8 * WORDS_MAX];
@@ -329,7 +334,7 @@ impl Words {
         Some(Words(core::array::from_fn(|word| u64_at(&padded, 8 * word))))
     }
 
-    /// The bytes.
+    /// The bytes of all words.
     #[must_use]
     pub fn bytes(&self) -> [u8; 8 * WORDS_MAX] {
         let mut bytes = [0; 8 * WORDS_MAX];
@@ -340,52 +345,53 @@ impl Words {
     }
 }
 
-/// A packet's meaning. What an operation has no use for is zero.
+/// The meaning of a packet. A field that the operation does not use is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Repr {
-    /// What it is.
+    /// The operation.
     pub op: Op,
-    /// Which chain.
+    /// The group of switches that form the chain.
     pub group: GroupId,
-    /// The member that sends it; 0: a client.
+    /// The member that sends the packet; 0 for a client.
     pub from: NodeId,
-    /// Its epoch; 0: a client's.
+    /// The epoch of the sender; 0 for a client.
     pub epoch: Epoch,
-    /// Which cell.
+    /// The index of the cell.
     pub cell: u32,
-    /// What a WRITE does.
+    /// The effect of a WRITE.
     pub command: Command,
-    /// And when.
+    /// The condition under which a WRITE takes effect.
     pub condition: Condition,
-    /// What became of it.
+    /// The outcome of the request.
     pub outcome: Outcome,
-    /// Whether an UPDATE has the cell's content; without it, it is about the session alone.
+    /// Whether an UPDATE has the content of the cell; without it, the UPDATE is about the session
+    /// alone.
     pub has_content: bool,
-    /// Whether the head gave a WRITE's cell to its name, in the epoch of the packet, when the cell
-    /// had the version in `state`.
+    /// Whether the head gave the cell to the name of a WRITE, in the epoch of the packet, when the
+    /// cell had the version in `state`.
     pub is_given: bool,
-    /// Whether a WRITE leaves the key the deadline that it has.
+    /// Whether a WRITE leaves the deadline of the key as it is.
     pub keeps_deadline: bool,
-    /// Who is answered; the unspecified address: nobody.
+    /// The client that is answered; the unspecified address if nobody is.
     pub client: Addr,
-    /// Length in bytes of the value that a WRITE expects, and whether it is a number.
+    /// The length in bytes of the value that a WRITE expects, and whether it is a number.
     pub expected_state: (u8, bool),
-    /// Which request.
+    /// The identity of the request.
     pub stamp: Stamp,
-    /// Version and content of the cell; of a WRITE the new content.
+    /// Version and kind of the cell's content; in a WRITE, those of the new content.
     pub state: State,
-    /// The version that a WRITE expects; otherwise the version that the outcome is of.
+    /// The version that a WRITE expects; otherwise the version that the outcome refers to.
     pub basis: u64,
-    /// What INCR adds; otherwise the number that it gave.
+    /// In a request, the operand of INCR; in a reply, the resulting number.
     pub number: u64,
-    /// The key's deadline in the chain's time, in ns; 0: none. Of a WRITE, or its READ_REPLY, how
-    /// long the key is to live, or lives yet.
+    /// The deadline of the key in the chain's time, in ns; 0 for none. In a WRITE and in a
+    /// READ_REPLY, the time to live of the key, in ns.
     pub deadline: u64,
-    /// The chain's time when an UPDATE was sent, in ns.
+    /// In an UPDATE, the chain's time when it was sent, in ns.
     pub time: u64,
-    /// The key.
+    /// The name of the key.
     pub name: Name,
-    /// How many words values have: 2, 4 or 8.
+    /// The number of words in each value: 2, 4 or 8.
     pub words: u8,
     /// The value.
     pub value: Words,
@@ -394,7 +400,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// A packet for a cell that says nothing else.
+    /// A packet about a cell, with all other fields zero.
     #[must_use]
     pub const fn new(op: Op, cell: u32, words: u8) -> Repr {
         Repr {
@@ -424,13 +430,13 @@ impl Repr {
         }
     }
 
-    /// Its length in bytes.
+    /// The length of the packet, in bytes.
     #[must_use]
     pub const fn size_bytes(&self) -> usize {
         HEAD_BYTES + 8 * self.words as usize * values_of(self.op)
     }
 
-    /// Reads a packet.
+    /// Parses a packet.
     ///
     /// # Errors
     /// [`WireError`], which the caller counts.
@@ -480,8 +486,8 @@ impl Repr {
         Ok(repr)
     }
 
-    /// Writes the packet over the beginning of `out`, and says how long it is; `None` if it does
-    /// not fit.
+    /// Writes the packet to the beginning of `out`, and returns its length in bytes; `None` if it
+    /// does not fit.
     #[must_use]
     pub fn write(&self, out: &mut [u8]) -> Option<usize> {
         let (size_bytes, words) = (self.size_bytes(), usize::from(self.words));
@@ -517,7 +523,7 @@ impl Repr {
         Some(size_bytes)
     }
 
-    /// The packet's bytes.
+    /// The bytes of the packet.
     #[must_use]
     pub fn packet(&self) -> alloc::vec::Vec<u8> {
         let mut bytes = alloc::vec![0; self.size_bytes()];
@@ -526,7 +532,7 @@ impl Repr {
     }
 }
 
-/// How many values a packet has room for.
+/// The number of values in a packet of this operation.
 const fn values_of(op: Op) -> usize {
     match op {
         Op::Read | Op::ReadReply | Op::Update | Op::Resend | Op::Copy | Op::Expire => 1,
@@ -538,30 +544,30 @@ const fn values_of(op: Op) -> usize {
 byte_enum! {
     /// The paper's KV_OP (§III.A.2).
     PrintedOp {
-        /// A read request.
+        /// A read.
         Read = 0,
-        /// Its reply.
+        /// The reply to a read.
         ReadReply = 1,
-        /// A write request.
+        /// A write.
         Write = 2,
-        /// An acknowledgement.
+        /// The acknowledgement of a write.
         Acknowledgement = 3,
     }
 }
 
-/// The header as the paper prints it (§III.A.2), directly over UDP: for tests and figures.
+/// The header as the paper prints it (§III.A.2), directly over UDP. Only tests and figures use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Printed {
     /// KV_OP, 2 bits.
     pub op: PrintedOp,
-    /// KEY_ID.
+    /// KEY_ID, 32 bits.
     pub key_id: u32,
-    /// VALUE.
+    /// VALUE, 128 bits.
     pub value: [u8; 16],
 }
 
 impl Printed {
-    /// Its bytes: 162 bits, and six of padding.
+    /// The bytes of the header: 162 bits, and six bits of padding.
     #[must_use]
     pub fn bytes(&self) -> [u8; PRINTED_BYTES] {
         let mut bytes = [0; PRINTED_BYTES];
@@ -574,10 +580,10 @@ impl Printed {
         bytes
     }
 
-    /// Reads a header.
+    /// Parses a header.
     ///
     /// # Errors
-    /// [`WireError`] if it is cut short, or its padding is none.
+    /// [`WireError`] if it is cut short, or its padding is not zero.
     pub fn parse(bytes: &[u8]) -> Result<Printed, WireError> {
         let b = bytes.first_chunk::<PRINTED_BYTES>().ok_or(WireError::Truncated)?;
         if b[PRINTED_BYTES - 1] & 0x3f != 0 {
@@ -672,7 +678,7 @@ mod tests {
         for at in [at::COMMAND, at::CONDITION, at::OUTCOME, at::FLAGS, at::EXPECTED + 1] {
             assert_eq!(with(at, 0x88), WireError::Field, "byte {at}");
         }
-        // A length of 64 bytes in a value of 16.
+        // A length of 64 bytes in a value of 16 bytes.
         assert_eq!(with(at::STATE + 6, 0xff), WireError::Field);
         let mut rng = concord_core::Rng::new(18);
         for op in OPS {
@@ -710,7 +716,7 @@ mod tests {
         assert_eq!(Words::new(&[0; 65]), None);
     }
 
-    /// §III.A.2: 2 + 32 + 128 bits are 21 bytes, not the 20 that §IV.A counts (hole N10).
+    /// 2 + 32 + 128 bits (§III.A.2) take 21 bytes, not the 20 that §IV.A counts (hole N10).
     #[test]
     fn n10_the_printed_header_has_21_bytes() {
         let printed = Printed { op: PrintedOp::Write, key_id: 0x8000_0001, value: [0xa5; 16] };

@@ -1,6 +1,6 @@
-//! Messages between the control planes of a chain's switches, while an epoch opens, and while a
-//! switch copies what a chain holds; and which cell is a name's. The cells themselves go through
-//! the pipelines ([`crate::netcraq`]).
+//! Messages between the control planes of a NetCRAQ chain's switches: while an epoch opens, while a
+//! switch copies the content of the chain, and to find the cell of a name. The content of cells
+//! goes through the pipelines ([`crate::netcraq`]).
 
 use alloc::vec::Vec;
 
@@ -12,159 +12,166 @@ use crate::Addr;
 use crate::header::Kind;
 use crate::netcraq::Name;
 
-/// Into how many blocks a switch's cells, and its sessions, are divided to be compared.
+/// The number of blocks into which a switch's cells, and its sessions, are divided for comparison.
 pub const BLOCKS: usize = 64;
 
-/// A block's digest: two switches whose digests are equal hold the same there.
+/// The digest of a block: switches with equal digests hold the same content in the block.
 pub type Digest = [u8; 8];
 
-/// Which cell is a name's.
+/// The cell of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Finding {
-    /// This one, which had that version: if it is not the name's yet, a WRITE that says so
-    /// (`is_given`) makes it that.
+    /// The name has this cell, or may have it: if the cell does not yet belong to the name, a WRITE
+    /// with `is_given` and this version gives it to the name.
     At {
-        /// The cell.
+        /// The index of the cell.
         cell: u32,
-        /// Its version.
+        /// The version of the cell when the head looked.
         version: u64,
     },
-    /// None: there is no such key.
+    /// The name has no cell: the key does not exist.
     Absent,
-    /// None, and no cell is left.
+    /// The name has no cell, and no cell is free.
     Full,
 }
 
-/// Most names in one answer.
+/// The maximum number of names in an answer.
 pub const NAMES_MAX: usize = 24;
 
-/// A message between the control planes of a chain.
+/// A message between the control planes of a chain, or between a client and a chain's control
+/// plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChainMessage {
-    /// A member to its predecessor, and a joining switch to the tail: what do you hold?
+    /// From a member to its predecessor, and from a joining switch to the tail: a request for the
+    /// digests of its blocks.
     AskBlocks {
-        /// The epoch.
+        /// The epoch of the sender.
         #[serde(skip)]
         epoch: u32,
-        /// Which switch asks.
+        /// The node that asks.
         #[serde(skip)]
         from: u16,
     },
-    /// The answer of a member that holds what its own predecessor holds.
+    /// The answer to `AskBlocks`, sent once the member holds the same content as its own
+    /// predecessor.
     Blocks {
-        /// The epoch.
+        /// The epoch of the sender.
         #[serde(skip)]
         epoch: u32,
-        /// Which member answers.
+        /// The member that answers.
         #[serde(skip)]
         from: u16,
-        /// Of the cells, [`BLOCKS`] digests.
+        /// The digests of the cells: [`BLOCKS`] of them.
         cells: Vec<Digest>,
-        /// Of the sessions, as many.
+        /// The digests of the sessions: [`BLOCKS`] of them.
         sessions: Vec<Digest>,
     },
-    /// A member that holds what its predecessor holds to the tail: is the epoch open?
+    /// From a member that holds the same content as its predecessor, to the tail: is the epoch
+    /// open?
     AskOpen {
-        /// The epoch.
+        /// The epoch of the sender.
         #[serde(skip)]
         epoch: u32,
-        /// Which member asks.
+        /// The member that asks.
         #[serde(skip)]
         from: u16,
     },
-    /// The tail to the other members: all hold the same, and no outsider can hold a lease.
+    /// From the tail to the other members: the epoch is open. All members hold the same content,
+    /// and no switch outside the epoch can still hold a lease.
     Open {
-        /// The epoch.
+        /// The epoch that is open.
         #[serde(skip)]
         epoch: u32,
         /// The tail.
         #[serde(skip)]
         from: u16,
     },
-    /// A client to any member, which sends it on to the head: which cell is this name's?
+    /// From a client to any member, which forwards it to the head: which cell does this name have?
     Find {
-        /// The epoch of the member that sends it on; 0: of the client.
+        /// The epoch of the member that forwards it; 0 from the client.
         #[serde(skip)]
         epoch: u32,
-        /// Which member sends it on; 0: the client.
+        /// The member that forwards it; 0 from the client.
         #[serde(skip)]
         from: u16,
-        /// Who is answered.
+        /// The client that is answered.
         client: Addr,
-        /// Comes back in the answer.
+        /// The number of the question, which the answer repeats.
         number: u64,
-        /// The name.
+        /// The name of the key.
         name: Name,
-        /// Whether it is to have a cell if it has none.
+        /// Whether the head reserves a cell for the name if it has none.
         gives: bool,
     },
-    /// The head's answer.
+    /// The head's answer to `Find`.
     Found {
-        /// The epoch.
+        /// The epoch of the head.
         #[serde(skip)]
         epoch: u32,
         /// The head.
         #[serde(skip)]
         from: u16,
-        /// Of the question.
+        /// The number of the question.
         number: u64,
-        /// Which cell.
+        /// The cell of the name.
         finding: Finding,
     },
-    /// A client to any member, which sends it on to the head: which session can it begin?
+    /// From a client to any member, which forwards it to the head: which session can the client
+    /// begin?
     AskSession {
-        /// The epoch of the member that sends it on; 0: of the client.
+        /// The epoch of the member that forwards it; 0 from the client.
         #[serde(skip)]
         epoch: u32,
-        /// Which member sends it on; 0: the client.
+        /// The member that forwards it; 0 from the client.
         #[serde(skip)]
         from: u16,
-        /// Who is answered.
+        /// The client that is answered.
         client: Addr,
-        /// Comes back in the answer.
+        /// The number of the question, which the answer repeats.
         number: u64,
     },
-    /// The head's answer: this one, if nobody else has begun it when its OPEN comes.
+    /// The head's answer to `AskSession`: the client can begin this session, unless another client
+    /// has begun it by the time that its OPEN arrives.
     Session {
-        /// The epoch.
+        /// The epoch of the head.
         #[serde(skip)]
         epoch: u32,
         /// The head.
         #[serde(skip)]
         from: u16,
-        /// Of the question.
+        /// The number of the question.
         number: u64,
-        /// The slot.
+        /// The slot of the session.
         slot: u16,
-        /// Which session of the slot.
+        /// The generation: which session of the slot it would be.
         generation: u32,
     },
-    /// A client to any member, which sends it on to the head: which names have a key?
+    /// From a client to any member, which forwards it to the head: which names have a key?
     List {
-        /// The epoch of the member that sends it on; 0: of the client.
+        /// The epoch of the member that forwards it; 0 from the client.
         #[serde(skip)]
         epoch: u32,
-        /// Which member sends it on; 0: the client.
+        /// The member that forwards it; 0 from the client.
         #[serde(skip)]
         from: u16,
-        /// Who is answered.
+        /// The client that is answered.
         client: Addr,
-        /// Comes back in the answer.
+        /// The number of the question, which the answer repeats.
         number: u64,
-        /// Only names above this one, in the order of their bytes.
+        /// Only names greater than this one are listed, in the order of their bytes.
         after: Name,
     },
-    /// The head's answer.
+    /// The head's answer to `List`.
     Listed {
-        /// The epoch.
+        /// The epoch of the head.
         #[serde(skip)]
         epoch: u32,
         /// The head.
         #[serde(skip)]
         from: u16,
-        /// Of the question.
+        /// The number of the question.
         number: u64,
-        /// The next names in order, at most [`NAMES_MAX`]; fewer are the last.
+        /// The next names in order, [`NAMES_MAX`] of them; fewer if the list ends with them.
         names: Vec<Name>,
     },
 }
