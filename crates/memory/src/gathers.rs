@@ -1,22 +1,23 @@
-//! The writes whose invalidations a home gathers, in the coherence of GAM.
+//! The writes of GAM's coherence whose invalidations a home is gathering.
 
 use alloc::collections::BTreeMap;
 
 use concord_wire::concordia::{Copyset, Repr};
 
-/// The maximum number of a node's writes that have an outcome and no effect yet: further ones wait.
+/// The maximum number of a node's writes that are answered and have not taken effect; further
+/// writes are answered later.
 pub const POSTED_MAX: usize = 256;
 
-/// A write that waits for invalidations.
+/// A write whose invalidations are not all acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gather {
-    /// The request, with the status, version and copyset that it found. Its data provider sends the
-    /// data, if it has one, and the home otherwise.
+    /// The request, with the block's status, version and copyset when the home served it. The data
+    /// provider sends the data if there is one, and the home otherwise.
     pub asked: Repr,
-    /// The nodes that have not acknowledged.
+    /// The nodes whose acknowledgements are missing.
     pub missing: Copyset,
 }
 
 /// The writes that wait for invalidations, by the requester's place and lane, which bounds their
-/// number. The newest one of a lane remains until its next one.
+/// number. The entry of a lane remains until the lane's next write replaces it.
 pub type Gathers = BTreeMap<(u8, u8), Gather>;

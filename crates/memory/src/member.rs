@@ -82,17 +82,17 @@ struct Remains {
 }
 
 concord_core::counters! {
-    /// Counts of what happened to a node over epochs.
+    /// Counts of a node's epochs, and of the packets that it could not use.
     pub struct MemberCounters {
-        /// Epochs that it opened.
+        /// Epochs that this node opened.
         epochs_opened,
-        /// Packets of coherence that came while it held no lease.
+        /// Coherence packets dropped because this node held no lease.
         unleased,
-        /// Packets of coherence that came while no epoch was open.
+        /// Coherence packets dropped because this node had no open epoch.
         closed,
-        /// Blocks that were found to be lost.
+        /// Blocks found lost when an epoch began: their newest value was at a node that is gone.
         blocks_lost,
-        /// Packets that were malformed, or not for it.
+        /// Packets dropped because they were malformed, or not for this node.
         unexpected,
     }
 }

@@ -35,31 +35,32 @@ const WINDOW_NS: Duration = 10 * MS;
 const HEATS_MAX: usize = 1_000;
 
 concord_core::counters! {
-    /// Counts of what happened at a node.
+    /// Counts of a node's calls, events and packets.
     pub struct NodeCounters {
-        /// Calls that the cache served at once.
+        /// Calls that the cache answered at once.
         hits,
-        /// Calls that waited for an event.
+        /// Calls that waited for a coherence event.
         misses,
-        /// Events that took effect.
+        /// Coherence events that took effect.
         events,
-        /// Requests that failed, and were tried again.
+        /// Coherence requests that failed and were tried again; mostly because their block was
+        /// locked.
         failed,
-        /// Requests, unlocks and blocks that were sent again.
+        /// Requests, unlocks and blocks sent again because no answer came.
         resent,
-        /// Blocks that were written back.
+        /// Blocks written back to their homes.
         written_back,
-        /// Copies that others' events took.
+        /// Copies invalidated by the events of other nodes.
         invalidated,
-        /// Requests that this node served as the home that owns their block.
+        /// Coherence requests that this node served as the home of their blocks.
         served,
-        /// Blocks that this home gave to the switch, or took back.
+        /// Blocks that this node, their home, moved to the switch or took back.
         moved,
         /// Packets dropped because they are malformed.
         malformed,
-        /// Packets dropped because they are of another epoch.
+        /// Packets dropped because they belong to another epoch.
         other_epoch,
-        /// Packets dropped because they are of an event that is over.
+        /// Packets dropped because the event that they belong to is over.
         stale,
     }
 }

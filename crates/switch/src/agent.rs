@@ -104,21 +104,22 @@ concord_core::counters! {
     pub struct AgentCounters {
         /// Configurations installed.
         configured,
-        /// Configurations ignored because their epoch is over.
+        /// Configurations ignored because they belong to an epoch that is over.
         configures_old,
-        /// Configurations ignored because they cannot be: no members, a switch id that was used
-        /// before, another program under the same switch id, a program that the switch has not or
-        /// has no room for.
+        /// Configurations refused because the switch cannot execute them: they have no members,
+        /// reuse a switch id, name another program under the same switch id, or name a program that
+        /// this switch does not have or has no room for. A rise is a mistake in the rack file, or a
+        /// switch that is too small for it.
         configures_refused,
-        /// Configurations for another life of this switch, ignored.
+        /// Configurations ignored because they were made for an earlier incarnation of this switch.
         configures_other_life,
-        /// Configurations that name another switch: this one fell silent.
+        /// Configurations that name another switch as the active one: this switch stops forwarding.
         deposed,
-        /// Control messages that are malformed.
+        /// Control messages dropped because they are malformed.
         control_malformed,
-        /// Datagrams that a switch has nothing to do with.
+        /// Datagrams dropped because their kind or operation is not for a switch.
         misdirected,
-        /// New switch ids asked for because the numbers run out (trap T20).
+        /// New switch ids requested because the sequence numbers of this one run out (trap T20).
         switch_ids_asked,
     }
 }

@@ -18,13 +18,14 @@ const COPIES_MAX: usize = 1 << 16;
 concord_core::counters! {
     /// Counts of packets by their fate after the programs.
     pub struct FabricCounters {
-        /// Packets that came round for another pass.
+        /// Passes of packets beyond their first one (recirculations).
         recirculations,
-        /// Packets lost because too many were on their way to another pass.
+        /// Packets lost because too many others were being recirculated.
         recirculations_lost,
-        /// Packets dropped because their program sent them round more often than it says.
+        /// Packets dropped because they were recirculated more often than their program declares;
+        /// must stay 0.
         recirculations_excess,
-        /// Copies dropped because nobody is at their port.
+        /// Copies of packets dropped because no node is configured at their port.
         ports_empty,
     }
 }

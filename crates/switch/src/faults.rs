@@ -31,13 +31,13 @@ pub struct FaultRates {
 concord_core::counters! {
     /// Counts of injected faults.
     pub struct FaultCounters {
-        /// Packets lost on purpose before the switch looked at them.
+        /// Packets dropped by fault injection before they entered the switch.
         faults_dropped_in,
-        /// Packets lost on purpose behind the switch.
+        /// Packets dropped by fault injection after they left the switch.
         faults_dropped_out,
-        /// Packets sent twice on purpose.
+        /// Packets duplicated by fault injection.
         faults_duplicated,
-        /// Packets held back on purpose.
+        /// Packets delayed by fault injection, so that others overtake them.
         faults_reordered,
     }
 }

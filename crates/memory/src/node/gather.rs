@@ -3,14 +3,14 @@
 //!
 //! - A home gathers the acknowledgements of invalidations, and grants a write once it has all of
 //!   them. In Concordia the writer gathers them itself.
-//! - A home serves reads of its newest value itself; the owner of a modified block sends the block
-//!   to the reader and to the home.
-//! - Writes are asynchronous: their callers have the outcome before they take effect. A fence waits
-//!   for the writes before it. An access to a block never overtakes the node's earlier writes of
-//!   that block.
+//! - A home answers reads itself if it has the newest value. The owner of a modified block sends
+//!   the block to the reader and to the home.
+//! - Writes are asynchronous: callers receive the outcome before the write takes effect. A fence
+//!   waits for the writes before it. An access to a block never overtakes the node's earlier writes
+//!   of that block.
 //!
-//! Locks, numbers, versions and unlocks are those of the other coherences: GAM has reliable
-//! connections that keep the order of messages, and we have packets.
+//! Locks, event numbers, versions and unlocks are those of the other coherences: GAM's connections
+//! deliver messages in order and without loss, and our packets may be lost or reordered.
 
 use alloc::vec::Vec;
 
@@ -29,8 +29,8 @@ impl Node {
         self.settings.coherence == Coherence::Gam
     }
 
-    /// Notes which copies a request invalidates at `to`. Returns the nodes to which it still has to
-    /// be sent.
+    /// Notes which copies a write request, sent to the nodes `to`, invalidates. Returns the nodes
+    /// to which it still has to be sent: those that have not acknowledged, and the data provider.
     pub(super) fn gather(&mut self, asked: &Repr, to: Copyset, sink: &mut impl Sink) -> Copyset {
         if !matches!(asked.op, Op::WriteMiss | Op::WriteShared) || to.is_empty() {
             return to;
@@ -86,8 +86,8 @@ impl Node {
         }
     }
 
-    /// Sends a block that this node's copy had, and that others may now read, to its home. If it is
-    /// lost the home's value stays old, as its status says.
+    /// Sends the content of a copy that was downgraded from modified to shared to the home of its
+    /// block. If a packet is lost, the home's value stays stale, as the block's status says.
     pub(super) fn send_downgraded(&self, answer: &Repr, data: &[u8], sink: &mut impl Sink) {
         let Some(home) = self.home_of(answer.tag) else { return };
         for (offset_bytes, part) in parts(data) {
@@ -95,7 +95,8 @@ impl Node {
         }
     }
 
-    /// Answers the newest call if it is a write that waits: it takes effect later.
+    /// Answers the newest call if it is an asynchronous write that has to wait: it takes effect
+    /// later.
     pub(super) fn post(&mut self) {
         if !self.gathers_here() {
             return;

@@ -36,15 +36,15 @@ concord_core::counters! {
     pub struct StoreCounters {
         /// Commands on keys.
         commands,
-        /// Commands on keys that the cache of this node answered at once, or that were refused.
+        /// Commands on keys that were answered at once, from this node's cache, or refused.
         commands_at_once,
-        /// Commands that were told LOST.
+        /// Commands answered LOST: the key's block was lost with a node.
         lost,
-        /// Commands that were told FULL.
+        /// Commands answered FULL: the key's bucket has no room.
         full,
-        /// Commands that were told UNKNOWN.
+        /// Commands answered UNKNOWN: whether they took effect is not known.
         unknown,
-        /// Commands that were not done in time, or not at a node that leaves.
+        /// Commands that did not take effect, in time or because the node leaves.
         not_done,
     }
 }

@@ -60,37 +60,40 @@ pub enum DropReason {
 concord_core::counters! {
     /// Counts of coherence requests by their fate.
     pub struct ConcordiaCounters {
-        /// Requests that got the lock, copies included.
+        /// Coherence requests that hold the lock of their block, repeated ones included.
         requests_locked,
-        /// Requests whose lock was taken.
+        /// Coherence requests refused because their block is locked; nodes try them again. A fast
+        /// rise means that many nodes contend for few blocks.
         requests_busy,
-        /// Requests that the check table refused.
+        /// Coherence requests refused because they are not valid in the state of their block (table
+        /// 2).
         requests_invalid,
-        /// Requests and unlocks for blocks that their homes own.
+        /// Requests and unlocks passed on to the homes that own their blocks.
         passed_to_homes,
-        /// Copies of invalidations that left.
+        /// Invalidations sent to nodes.
         invalidations,
-        /// Unlocks that were executed.
+        /// Unlocks executed.
         unlocks,
-        /// Unlocks that came again.
+        /// Unlocks that had been executed before: their answer was lost or late.
         unlocks_repeated,
-        /// Blocks that the switch took over.
+        /// Blocks that homes moved to the switch.
         blocks_added,
-        /// Blocks for which it had no room.
+        /// Blocks that homes offered, and the switch had no room for. A steady rise means that the
+        /// hot blocks do not fit into the switch's tables.
         blocks_refused,
-        /// Blocks that went back to their homes.
+        /// Blocks that homes took back from the switch.
         blocks_removed,
-        /// Packets dropped because they are of another epoch.
+        /// Packets dropped because they belong to another epoch.
         dropped_other_epoch,
-        /// Packets dropped because they are of no member.
+        /// Packets dropped because their sender is no member.
         dropped_no_node,
-        /// Packets dropped because their requester, or their home, has gone on.
+        /// Packets dropped because the event, or the home's move, that they belong to is over.
         dropped_over,
-        /// Unlocks dropped because their block has another version.
+        /// Unlocks dropped because the block has another version by now.
         dropped_other_version,
-        /// Packets dropped because they are not for a switch.
+        /// Packets dropped because their operation is not for a switch.
         dropped_misdirected,
-        /// Packets dropped because the switch serves no memory.
+        /// Packets dropped because the switch has no configuration of a memory yet.
         dropped_unconfigured,
         /// Packets dropped because they are malformed.
         malformed,

@@ -74,49 +74,54 @@ pub enum DropReason {
 concord_core::counters! {
     /// Counts of tasks and requests by their fate.
     pub struct FalconCounters {
-        /// Tasks that were added to the queue.
+        /// Tasks added to a queue of the switch.
         tasks_added,
-        /// Tasks that were handed to an executor that waited for one.
+        /// Tasks handed at once to an executor that waited for one.
         tasks_handed,
-        /// Tasks that an executor's request took from the queue.
+        /// Tasks that an executor's request took from a queue.
         tasks_retrieved,
-        /// Submissions that were answered.
+        /// Submissions answered.
         submissions,
-        /// Submissions of which tasks were not added, because the queue was full.
+        /// Submissions that were not added completely because the queue was full; owners submit the
+        /// rest again. A steady rise means more tasks than executors can run, or a queue too small.
         submissions_full,
-        /// Submissions of which tasks were not added, because they came round too often.
+        /// Submissions that were not added completely because their packet had reached the maximum
+        /// number of recirculations; owners submit the rest again.
         submissions_rounds,
-        /// Submissions and requests for a queue or priority that this switch does not have.
+        /// Submissions and requests refused because they name a queue or priority that this switch
+        /// does not have.
         no_queue,
-        /// Submissions that were for another switch id.
+        /// Submissions refused because they name another switch id: they were made for an earlier
+        /// switch.
         submissions_other_switch,
-        /// Requests that wait in the switch.
+        /// Requests that began to wait in the switch for a task.
         requests_waiting,
-        /// Requests for which there was no task, and that did not want to wait.
+        /// Requests that found no task, and did not want to wait.
         requests_empty,
-        /// Requests for which there was no task, and no room to wait.
+        /// Requests that found no task, and no room to wait.
         requests_full,
-        /// Executors that had waited too long when their task came.
+        /// Executors whose wait was too old when a task came for them; the task went elsewhere.
         waits_expired,
-        /// Executors that had waited too long, and were swept away.
+        /// Executors removed by the control plane because their wait was too old.
         waits_swept,
-        /// Tickets with which neither a task nor an executor waited.
+        /// Tickets at which neither a task nor an executor waited; they were skipped.
         tickets_missing,
-        /// Tickets whose slot was not empty.
+        /// Passes that found the slot of their ticket in an unexpected state.
         slots_occupied,
-        /// Tasks in the queue that were overwritten: only by pointers as they are printed.
+        /// Queued tasks that were overwritten, which only the pointers as the paper prints them do;
+        /// must stay 0.
         tasks_overwritten,
-        /// Repairs of a pointer that were sent round.
+        /// Repairs of a queue pointer, each by a recirculated packet (Falcon §3.3).
         repairs,
-        /// Packets dropped because they came round from the time of another switch id.
+        /// Packets dropped because they were still being recirculated when the switch id changed.
         dropped_other_life,
         /// Packets dropped because the switch has no configuration.
         dropped_unconfigured,
-        /// Packets dropped because they are not for a switch.
+        /// Packets dropped because their operation is not for a switch.
         dropped_misdirected,
-        /// Packets dropped because they do not say where their answer goes.
+        /// Packets dropped because they do not contain the address for their answer.
         dropped_no_address,
-        /// Sweeps, which end at the switch by design.
+        /// Sweeps of the control plane, which end at the switch by design.
         consumed,
         /// Packets dropped because they are malformed.
         malformed,
@@ -674,10 +679,10 @@ impl SwitchProgram for Falcon {
             gauge("queue_tasks", "Tasks in the queues.", tasks),
             gauge(
                 "queue_executors",
-                "Executors that wait for one, each as often as it has classes.",
+                "Executors that wait for a task, each once for each of its classes.",
                 executors
             ),
-            gauge("queue_capacity", "Tasks that the queues hold at most.", room),
+            gauge("queue_capacity", "Tasks that the queues have room for.", room),
         ]
     }
 

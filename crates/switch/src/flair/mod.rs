@@ -77,37 +77,42 @@ impl From<store::DropReason> for DropReason {
 concord_core::counters! {
     /// Counts of what the program did, beside those of every program for replicas.
     pub struct FlairCounters {
-        /// Writes of one key group, numbered.
+        /// Writes to one key group that the switch numbered.
         writes_of_group,
-        /// Writes of all keys, numbered.
+        /// Writes to all keys that the switch numbered.
         writes_of_all_keys,
-        /// Registrations, numbered, which concern no key.
+        /// Registrations of sessions that the switch numbered; they concern no key.
         writes_of_nothing,
-        /// Reads of a stable group, sent to a replica that holds it.
+        /// Reads of a stable key group, sent to a replica that holds it.
         reads_stable,
-        /// Reads sent to the leader: the group is unstable.
+        /// Reads sent to the leader because a write of their key group is in progress.
         reads_unstable,
-        /// Reads sent to the leader: nobody who is heard is known to hold the group.
+        /// Reads of a stable key group sent to the leader because no other reachable replica is
+        /// known to hold the group.
         reads_no_holder,
-        /// Replies to writes that made their group stable.
+        /// Replies to writes that made their key group stable.
         replies_stable,
-        /// Replies to writes that left their group as it is: a later write of it is under way.
+        /// Replies to writes that left their key group unstable because a later write is in
+        /// progress.
         replies_later,
-        /// Followers' replies that were good.
+        /// Followers' replies to reads that passed the switch's check.
         replies_checked,
-        /// Followers' replies that were stale, made reads for the leader.
+        /// Followers' replies to reads that were stale; the switch sent the reads to the leader
+        /// instead.
         replies_stale,
-        /// Followers' replies that were stale and too long for that: their clients ask again.
+        /// Followers' replies to reads that were stale and too long to become reads again; dropped,
+        /// so that their clients ask again.
         replies_refused,
-        /// Heartbeats of the session.
+        /// Heartbeats of the current session.
         heartbeats,
-        /// Packets dropped because there is no session or its leader was not heard lately.
+        /// Packets dropped because there is no session, or its leader was silent for too long.
         dropped_no_session,
-        /// Replies and heartbeats dropped because they are of another session.
+        /// Replies and heartbeats dropped because they belong to another session.
         dropped_other_session,
-        /// Replies to writes dropped because their number was never given out.
+        /// Replies to writes dropped because the switch has not given out their number.
         dropped_impossible,
-        /// Replies dropped because they were not FLAIR's.
+        /// Replies dropped because they do not have FLAIR's header: the switch could not check
+        /// them.
         dropped_unchecked,
     }
 }
@@ -557,12 +562,16 @@ impl SwitchProgram for Flair {
     fn gauges(&self) -> Vec<Gauge> {
         let gauge = |name, help, value: u32| Gauge { name, help, value: value.into() };
         alloc::vec![
-            gauge("session", "The session.", self.sid().0),
-            gauge("sequence", "Its last number.", self.registers.session_seq_num.peek(0)),
+            gauge("session", "The number of the current session.", self.sid().0),
+            gauge(
+                "sequence",
+                "The last number given out in the session.",
+                self.registers.session_seq_num.peek(0)
+            ),
             gauge("groups", "Key groups.", self.settings.groups()),
             gauge(
                 "groups_unstable",
-                "Key groups with a write under way, all keys counted as one.",
+                "Key groups with a write in progress, all keys counted as one.",
                 self.registers.unstable.peek(0)
             ),
         ]

@@ -43,17 +43,18 @@ impl Default for Upload {
 concord_core::counters! {
     /// Counts of the leader's messages by their effect.
     pub struct UploadCounters {
-        /// Sessions begun.
+        /// Sessions that leaders began.
         sessions_begun,
-        /// Chunks of key groups taken.
+        /// Chunks of key groups' states received from leaders.
         chunks_taken,
-        /// Sessions made active.
+        /// Sessions that became active.
         sessions_activated,
-        /// Messages of a session that is over, of another view or of another node than the leader.
+        /// Messages dropped because they belong to a session that is over or to another view, or
+        /// come from a node that is not the leader.
         session_messages_refused,
-        /// Sessions that were to be active before all chunks were here.
+        /// Requests to activate a session refused because chunks of its key groups are missing.
         activations_early,
-        /// Weights taken, by which reads are shared from then on.
+        /// Updates of the weights by which reads are shared among replicas.
         weights_taken,
     }
 }

@@ -61,33 +61,37 @@ pub enum DropReason {
 concord_core::counters! {
     /// Counts of Harmony's packets by their fate.
     pub struct HarmonyCounters {
-        /// Virtual links that were reserved.
+        /// Virtual links reserved.
         reserved,
-        /// Reservations refused: no virtual link was free.
+        /// Reservations refused because no virtual link was free.
         refused_no_link,
-        /// Reservations refused: the slot's grant before still holds a virtual link here.
+        /// Reservations refused because the previous grant of the slot still holds a virtual link
+        /// here.
         refused_busy,
-        /// Reservations refused: the switch has begun anew.
+        /// Reservations refused because the switch has restarted, and waits until the reservations
+        /// that it forgot have expired.
         refused_restarted,
-        /// Virtual links that their owners freed.
+        /// Virtual links freed by the grants that held them.
         freed,
-        /// What would free a virtual link that it does not own, or no more.
+        /// Packets that would free a virtual link that their grant does not hold, or no longer
+        /// holds.
         freed_again,
-        /// Virtual links whose reservation was over by its time.
+        /// Virtual links freed because their reservation had expired.
         expired,
-        /// Data with a reservation.
+        /// Data packets with a reservation at this switch.
         data_reserved,
-        /// Data without one, which went on as best effort.
+        /// Data packets without a reservation, forwarded as best effort.
         data_best_effort,
-        /// Packets that went on by address.
+        /// Packets forwarded by address alone.
         passed_on,
-        /// Passes beside the first.
+        /// Passes of packets beyond their first one (recirculations).
         recirculated,
-        /// Reservations that came again.
+        /// Repeated reservation requests (`rsvp`), for which the switch holds a virtual link
+        /// already.
         rsvps_repeated,
-        /// Packets dropped because they name what there is not.
+        /// Packets dropped because they name a host, slot or virtual link that does not exist.
         dropped_misdirected,
-        /// Packets dropped because the switch has no tables.
+        /// Packets dropped because the switch has no configuration yet.
         dropped_unconfigured,
         /// Packets dropped because they are malformed.
         malformed,

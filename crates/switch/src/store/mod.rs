@@ -38,86 +38,96 @@ concord_core::counters! {
     /// Counts of what a program for replicas did: one for every path and every drop reason. The
     /// counters of paths that a program does not have stay 0.
     pub struct Counters {
-        /// Numbered no-ops that the switch's own processor sent (trap T18).
+        /// Numbered no-ops that the switch's control plane sent, so that reads become fast (trap
+        /// T18).
         noops_sent,
-        /// Laps of the sweep begun (trap T19).
+        /// Rounds of the sweep for stray entries begun (trap T19).
         sweep_laps,
-        /// Writes that were numbered and entered into the dirty set.
+        /// Writes that got a sequence number and a place in the dirty set.
         writes_tracked,
-        /// Writes of several objects that went on when all of them were entered.
+        /// Writes of several objects that were forwarded once all objects were in the dirty set.
         writes_several,
-        /// Writes of several objects that others overtook meanwhile: of all keys from there on.
+        /// Writes of several objects that other writes overtook while they were recirculated; they
+        /// were forwarded as writes of all keys.
         writes_overtaken,
-        /// Writes that found no slot again and again, and became writes of all keys.
+        /// Writes that found no free slot of the dirty set on several attempts, and were forwarded
+        /// as writes of all keys. A rise means that the dirty set is too small.
         writes_overdue,
-        /// Writes of all keys, numbered (trap T13).
+        /// Writes of all keys that got a sequence number (trap T13).
         writes_wildcard,
-        /// Numbered no-ops of the switch's own agent (trap T18).
+        /// No-ops of the control plane that got a sequence number (trap T18).
         writes_noop,
-        /// Writes forwarded without a number, because the switch does not help.
+        /// Writes forwarded by a program that has no dirty set.
         writes_unaided,
-        /// Writes that found no slot and went on as no-ops (NOPaxos, trap T23).
+        /// Writes that found no free slot of the dirty set and were forwarded as no-ops (NOPaxos,
+        /// trap T23); their clients send them again.
         writes_as_noop,
-        /// Writes forwarded though they found no slot: only without the drop-on-full guard.
+        /// Writes forwarded although they found no free slot of the dirty set; only in tests that
+        /// remove the guard against it.
         writes_untracked,
-        /// Fragments of write bodies forwarded to the head.
+        /// Fragments of large writes forwarded to the head.
         write_bodies,
-        /// Completions with the own switch id.
+        /// Completions of writes with the current switch id.
         completions,
-        /// Completions with another switch's id, ignored (Harmonia §6.3).
+        /// Completions of writes with another switch's id, ignored (Harmonia §6.3).
         completions_foreign,
-        /// Completions with the own id and a number that was never given out, ignored.
+        /// Completions with the current switch id and a number that it has not given out, ignored.
         completions_impossible,
-        /// Reads sent to one replica to answer alone.
+        /// Reads sent to a single replica, which answers alone (fast path).
         reads_fast,
-        /// Those among them that are of several objects.
+        /// Fast-path reads of several objects; they count as fast-path reads, too.
         reads_several,
-        /// Reads on the normal path: the object has a write in flight.
+        /// Reads sent to the normal protocol because a write of their object is in progress.
         reads_slow_dirty,
-        /// Reads on the normal path: no completion with the own switch id was seen yet.
+        /// Reads sent to the normal protocol because no write with the current switch id has
+        /// completed yet.
         reads_slow_not_ready,
-        /// Reads on the normal path: a write of all keys is in flight.
+        /// Reads sent to the normal protocol because a write of all keys is in progress.
         reads_slow_wildcard,
-        /// Reads on the normal path: the switch does not help.
+        /// Reads sent to the normal protocol because the group's program has no dirty set.
         reads_slow_unaided,
-        /// Reads sent to any replica, which asks the tail itself where it has to (CRAQ), or passes
-        /// them to its leader where it has to (follower leases).
+        /// Reads sent to any replica: one that may not answer alone asks the tail (CRAQ), or
+        /// forwards the read to its leader (follower leases).
         reads_spread,
-        /// Reads on the normal path: they are of all keys.
+        /// Reads sent to the normal protocol because they read all keys.
         reads_slow_all_keys,
-        /// Stray entries that a read of their object removed.
+        /// Stray dirty-set entries removed by a read of their object.
         strays_read,
-        /// Stray entries that a write took over.
+        /// Stray dirty-set entries replaced by a write.
         strays_replaced,
-        /// Stray entries that the sweep removed.
+        /// Stray dirty-set entries removed by the sweep.
         strays_swept,
-        /// Replies and their fragments forwarded to clients.
+        /// Replies, and fragments of long replies, forwarded to clients.
         replies,
-        /// Requests for more fragments of a reply, forwarded to the responder.
+        /// Requests for further fragments of long replies, forwarded to the replicas that hold
+        /// them.
         pulls,
-        /// Writes dropped because the dirty set had no slot (Harmonia §7.2).
+        /// Writes dropped because the dirty set had no free slot (Harmonia §7.2); clients send them
+        /// again. A rise means that the dirty set is too small.
         dropped_table_full,
-        /// Writes dropped because the counter is at its end (trap T20).
+        /// Writes dropped because all sequence numbers of the switch id are used up (trap T20).
         dropped_seq_exhausted,
-        /// Packets dropped because the switch does not know its replicas.
+        /// Packets dropped because the switch has no configuration yet.
         dropped_unconfigured,
-        /// Requests for fragments dropped because they name no member.
+        /// Requests for fragments dropped because the node that they name is no member.
         dropped_no_such_node,
-        /// Replies dropped because they carry no client address.
+        /// Replies dropped because they do not contain the address of their client.
         dropped_no_client,
-        /// Writes dropped by a switch that orders, and has not heard the log's time yet (NOPaxos).
+        /// Writes dropped because the switch orders writes and does not know the log's time yet
+        /// (NOPaxos).
         unstamped,
-        /// Writes of several objects dropped because the switch id changed while they came round.
+        /// Writes of several objects dropped because the switch id changed while they were
+        /// recirculated.
         outlived,
-        /// Packets that end at the switch by design.
+        /// Packets that end at the switch by design, such as completions and sweeps.
         consumed,
-        /// Packets dropped because they are shorter than they say.
+        /// Packets dropped because they are shorter than their length field says.
         malformed_truncated,
-        /// Packets dropped because they are not Concord's.
+        /// Packets dropped because they do not begin with Concord's magic number.
         malformed_magic,
-        /// Packets dropped because they are of another wire version.
+        /// Packets dropped because they have another version of the wire format.
         malformed_version,
-        /// Packets dropped because their operation is not known.
+        /// Packets dropped because their operation is unknown.
         malformed_op,
         /// Packets dropped because a field is out of range.
         malformed_field,
